@@ -1,0 +1,76 @@
+"""
+The law: what every attention operation is, in NumPy that reads like the formula.
+
+One chapter a file, the same file names in every column. Read them in this order:
+:mod:`scores`, :mod:`masks`, :mod:`attention`, :mod:`shifts`, :mod:`relative`, :mod:`alibi`, :mod:`memory`, :mod:`layers`.
+
+Nothing here knows a dtype, a device, a seed or a block size. Arrays are float64 (complex where a test takes a derivative
+by a complex step), sizes are the letters B H N M D E Q K F A P S, and True in ``visible`` means "may attend".
+"""
+
+from spec.alibi import alibi_attention, alibi_attention_grad, get_alibi_biases, get_slopes
+from spec.attention import (
+    additive_attention,
+    additive_attention_grad,
+    dropout,
+    scaled_dot_product_attention,
+    scaled_dot_product_attention_grad,
+    softmax,
+)
+from spec.layers import (
+    alibi_multi_head_attention,
+    multi_head_attention,
+    multi_head_self_attention,
+    relative_multi_head_attention,
+    self_attention,
+    transformer_xl,
+    transformer_xl_layer,
+)
+from spec.masks import causal_mask, merge_masks
+from spec.memory import init_mems, update_mems
+from spec.relative import (
+    learned_relative_attention,
+    learned_relative_attention_grad,
+    learned_relative_score,
+    sinusoidal_positions,
+    transformer_xl_attention,
+    transformer_xl_attention_grad,
+    transformer_xl_score,
+)
+from spec.scores import additive_score, scaled_dot_product_score
+from spec.shifts import rel_shift, shift_right
+
+__all__ = [
+    "additive_attention",
+    "additive_attention_grad",
+    "additive_score",
+    "alibi_attention",
+    "alibi_attention_grad",
+    "alibi_multi_head_attention",
+    "causal_mask",
+    "dropout",
+    "get_alibi_biases",
+    "get_slopes",
+    "init_mems",
+    "learned_relative_attention",
+    "learned_relative_attention_grad",
+    "learned_relative_score",
+    "merge_masks",
+    "multi_head_attention",
+    "multi_head_self_attention",
+    "rel_shift",
+    "relative_multi_head_attention",
+    "scaled_dot_product_attention",
+    "scaled_dot_product_attention_grad",
+    "scaled_dot_product_score",
+    "self_attention",
+    "shift_right",
+    "sinusoidal_positions",
+    "softmax",
+    "transformer_xl",
+    "transformer_xl_attention",
+    "transformer_xl_attention_grad",
+    "transformer_xl_layer",
+    "transformer_xl_score",
+    "update_mems",
+]

@@ -1,0 +1,72 @@
+"""Memory: what Transformer-XL keeps of the segments before this one, one array a layer."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float
+from numpy import ndarray
+
+from spec.shapes import check, check_integer, check_list
+
+__all__ = ["init_mems", "update_mems"]
+
+Mems = list[Float[ndarray, "B S F"]] | None
+
+
+def init_mems(n_layers: int, mem_len: int, batch: int, width: int) -> Mems:
+    """
+    The memory before the first segment: zeros, one array [B S F] a layer.
+
+    1. A memory of length 0 is no memory: None.
+    2. The arrays are distinct: writing to one changes no other.
+
+    >>> [x.shape for x in init_mems(n_layers=2, mem_len=3, batch=1, width=4)]
+    [(1, 3, 4), (1, 3, 4)]
+    >>> init_mems(n_layers=2, mem_len=0, batch=1, width=4) is None
+    True
+
+    Source: seed 003, ``init_mems`` (there with the sequence in front).
+    """
+    check_integer("n_layers", n_layers)
+    check_integer("mem_len", mem_len, least=0)
+    check_integer("batch", batch)
+    check_integer("width", width)
+    return [np.zeros((batch, mem_len, width)) for _ in range(n_layers)] if mem_len > 0 else None
+
+
+def update_mems(hids: Sequence[Float[ndarray, "B N F"]], mems: Mems, mem_len: int) -> Mems:
+    r"""
+    The memory for the next segment: the last ``mem_len`` positions of the old memory followed by this segment.
+
+    .. math:: \text{mems}'_l = [\text{mems}_l ; \text{hids}_l]_{\max(0,\, S + N - \text{mem\_len}) \,:\, S + N}
+
+    1. One rule for every relation of the lengths: a segment longer than the memory fills it alone, a shorter one pushes out the oldest,
+       and a memory that is not full yet grows. The result has S' = min(mem_len, S + N) positions.
+    2. ``mem_len`` = 0 keeps nothing: arrays [B 0 F]. (``x[-0:]`` would keep everything.)
+    3. No memory stays no memory: None gives None.
+    4. The result is cut off from the gradient, and never an alias of its inputs; the inputs are unchanged, the list ``mems`` too.
+
+    >>> old, new = np.array([[[1.0], [2.0]]]), np.array([[[3.0]]])
+    >>> update_mems([new], [old], mem_len=2)[0].ravel().tolist()
+    [2.0, 3.0]
+    >>> update_mems([new], [old], mem_len=9)[0].ravel().tolist()
+    [1.0, 2.0, 3.0]
+    >>> update_mems([new], [old], mem_len=0)[0].shape
+    (1, 0, 1)
+
+    Source: Dai et al. 2019, section 3.2; seed 003, ``_update_mems``.
+
+    Errata: seed 003 calls ``tf.stop_gradient(cat)`` and drops the result, so that the gradient flows on; it assigns to ``mems[i]`` and so
+    changes its caller's list.
+    """
+    check_integer("mem_len", mem_len, least=0)
+    check_list("hids", hids)
+    for layer, hid in enumerate(hids):
+        check(f"hids.{layer} [B N F]", hid)
+    if mems is None:
+        return None
+    check_list("mems", mems, len(hids))
+    for layer, (mem, hid) in enumerate(zip(mems, hids, strict=True)):
+        check(f"hids.{layer} [B N F], mems.{layer} [B S F]", hid, mem)
+    both = [np.concatenate([mem, hid], axis=1) for mem, hid in zip(mems, hids, strict=True)]
+    return [x[:, max(0, x.shape[1] - mem_len) :].copy() for x in both]

@@ -1,0 +1,65 @@
+"""Scores: how well a query fits a key, before any mask and any softmax."""
+
+import numpy as np
+from jaxtyping import Float
+from numpy import ndarray
+
+from spec.shapes import check
+
+__all__ = ["additive_score", "scaled_dot_product_score"]
+
+
+def additive_score(
+    query: Float[ndarray, "... N Q"],
+    key: Float[ndarray, "... M K"],
+    w_query: Float[ndarray, "A Q"],
+    w_key: Float[ndarray, "A K"],
+    w_score: Float[ndarray, "A"],
+) -> Float[ndarray, "... N M"]:
+    r"""
+    One hidden layer that looks at a query and a key together (Bahdanau's score).
+
+    .. math:: s_{ij} = \sum_a w_a \tanh\Big(\sum_q W^Q_{aq}\, q_{iq} + \sum_k W^K_{ak}\, k_{jk}\Big)
+
+    1. Query and key may differ in width (Q and K); both are projected to the hidden width A.
+    2. The tanh is inside the sum over A: the score is bounded by :math:`\sum_a |w_a|`.
+    3. There is no scale and no bias.
+    4. N = 1 and M = 1 are sizes like any other: the hidden axis A is summed away, and no other axis is dropped.
+
+    >>> query, key = np.array([[0.0], [1.0]]), np.array([[0.0], [-1.0], [50.0]])
+    >>> one = np.array([[1.0]])
+    >>> additive_score(query, key, one, one, np.array([2.0])).round(3).tolist()
+    [[0.0, -1.523, 2.0], [1.523, 0.0, 2.0]]
+
+    Source: Bahdanau et al. 2015, A.1.2; seed 001, section 2.1.
+
+    Erratum: seed 001 drops the hidden axis by ``.squeeze()`` without an axis, which also drops every other axis of size 1:
+    with N = 1 the result has the wrong shape, and a softmax over its last axis runs over the wrong one.
+    """
+    check("query [... N Q], key [... M K], w_query [A Q], w_key [A K], w_score [A]", query, key, w_query, w_key, w_score)
+    q = np.einsum("...nq,aq->...na", query, w_query)
+    k = np.einsum("...mk,ak->...ma", key, w_key)
+    return np.einsum("a,...nma->...nm", w_score, np.tanh(q[..., :, None, :] + k[..., None, :, :]))
+
+
+def scaled_dot_product_score(
+    query: Float[ndarray, "... N D"], key: Float[ndarray, "... M D"]
+) -> Float[ndarray, "... N M"]:
+    r"""
+    The inner product of a query and a key, divided by the root of their width.
+
+    .. math:: s_{ij} = \frac{1}{\sqrt{D}} \sum_d q_{id}\, k_{jd}
+
+    1. D is the width of one head, not of the model.
+    2. Independent q and k with mean 0 and variance 1 give scores of variance 1, whatever D is: that is what the root is for.
+
+    >>> scaled_dot_product_score(np.array([[1.0, 2.0, 3.0, 4.0]]), np.array([[1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, -1.0]]))
+    array([[ 5., -2.]])
+
+    Source: Vaswani et al. 2017, equation 1; seed 001, section 2.2.
+
+    Erratum: a comment in seed 003 divides by ``dk`` where its code, rightly, divides by the root.
+    """
+    check("query [... N D], key [... M D]", query, key)
+    D = query.shape[-1]
+    return np.einsum("...nd,...md->...nm", query, key) / np.sqrt(D)
