@@ -262,7 +262,7 @@ def transformer_xl_layer(
     1. ``parameters``: qkv_net [3F F] whose rows are query, then key, then value; r_net and o_net [F F]; layer_norm; u and v [H D].
        All but u and v are ``.weight`` and ``.bias`` (absent = 0).
     2. Keys and values come from memory and segment, M = S + N; queries from the segment alone. ``position`` has a row for each key.
-    3. The residual is added before the norm ("post-norm"). The norm divides by the root of variance + eps; the sources' library has eps 1e-3.
+    3. The residual is added before the norm ("post-norm"). The norm divides by the root of variance + eps; the seed's library has eps 1e-3.
 
     >>> x, one = np.array([[[1.0, 3.0]]]), np.eye(2)
     >>> parameters = {"qkv_net.weight": np.zeros((6, 2)), "r_net.weight": one, "o_net.weight": one, "layer_norm.weight": np.ones(2),
