@@ -1,0 +1,78 @@
+"""Bounds for ALiBi: slopes, biases, attention."""
+
+from math import floor, log2
+
+import numpy as np
+from numpy import ndarray
+
+from verify.bounds.mixture import Mixture, mixture, mixture_error
+from verify.bounds.rows import causal, rows, total
+from verify.bounds.scores import Products, biased_error, products, score_error
+from verify.precision import Precision
+from verify.rounding import gamma, rounded, stored
+
+
+def slopes(n_heads: int) -> ndarray:
+    """2^(-8h/n) for the power of two n below, then every other slope of the power of two above."""
+    n = 2 ** floor(log2(n_heads))
+    first = 2.0 ** (-8.0 * np.arange(1, n + 1) / n)
+    rest = 2.0 ** (-4.0 * np.arange(1, 1 + 2 * (n_heads - n), 2) / n)
+    return np.concatenate([first, rest])
+
+
+def slope_error(m: ndarray, P: Precision) -> ndarray:
+    """rounded(m, 16 u_acc m, bias): powers, running products and a wide power cast at the end all fit."""
+    return rounded(m, 16 * P.acc.u * m, P.bias)
+
+
+def get_slopes(n_heads: int, *, precision: Precision) -> ndarray:
+    """`slope_error`, stored."""
+    m = slopes(n_heads)
+    return total(lambda P: stored(m, slope_error(m, P), P.bias, P.storage), precision)
+
+
+def bias_error(m: ndarray, count: ndarray, P: Precision) -> ndarray:
+    """rounded(m c, E_m |c|, bias) for whole numbers c, which are exact up to 2^p; exactly 0 where c is 0."""
+    m, Em, size = m[:, None, None], slope_error(m, P)[:, None, None], np.abs(count)
+    inexact = gamma(1, P.bias.u) * size * (size > 2.0**P.bias.p)
+    E = rounded(m * count, Em * size + (m + Em) * inexact, P.bias)
+    return np.where(count == 0, 0.0, E)
+
+
+def get_alibi_biases(n_heads: int, visible: ndarray, *, precision: Precision) -> ndarray:
+    """`bias_error` of slope times the running count of visible keys, stored."""
+    m, count = slopes(n_heads), np.cumsum(visible, -1)
+    x = m[:, None, None] * count
+    return total(lambda P: np.where(count == 0, 0.0, stored(x, bias_error(m, count, P), P.bias, P.storage)), precision)
+
+
+def alibi_distance(N: int, M: int, form: str) -> ndarray:
+    """j - (M - N + i), or j where a backend adds slope * j: the same weights at another size of score."""
+    return np.arange(M) - (np.arange(N)[:, None] + (M - N) if form == "relative" else np.zeros((N, 1)))
+
+
+def alibi_mixture(query: ndarray, key: ndarray, value: ndarray, visible: ndarray | None, form: str) -> tuple[Products, ndarray, ndarray, Mixture]:
+    """The products, slopes, distances and the weighted mean, with the bias in the given form."""
+    at = products(query, key)
+    N, M = at.raw.shape[-2:]
+    m, distance = slopes(query.shape[1]), alibi_distance(N, M, form)
+    s = at.raw * at.scale + m[:, None, None] * distance
+    return at, m, distance, mixture(rows(s, causal(N, M, visible), at.lost), value)
+
+
+def alibi_error(at: Products, m: ndarray, distance: ndarray, P: Precision) -> ndarray:
+    """The error of the scaled score plus the bias: rounded(s + bias, E_s + E_bias, score)."""
+    s = at.raw * at.scale + m[:, None, None] * distance
+    return biased_error(s, score_error(at, P), P, bias_error(m, distance, P))
+
+
+def alibi_attention(
+    query: ndarray, key: ndarray, value: ndarray, visible: ndarray | None = None, *, precision: Precision
+) -> ndarray:
+    """`alibi_error`, then `mixture_error`; bias_form "absolute" prices the scores at the size of s + slope j."""
+
+    def error(P: Precision) -> ndarray:
+        at, m, distance, mix = alibi_mixture(query, key, value, visible, P.bias_form)
+        return mixture_error(mix, alibi_error(at, m, distance, P), None, P, P.storage)
+
+    return total(error, precision)

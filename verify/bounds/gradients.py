@@ -1,0 +1,301 @@
+"""Bounds for the gradients: the absolute-value majorant of the backward formulas, step by step."""
+
+from dataclasses import dataclass
+from math import ceil, log
+
+import numpy as np
+from numpy import ndarray
+
+from verify.bounds.alibi import alibi_error, alibi_mixture
+from verify.bounds.attention import masked
+from verify.bounds.mixture import Mixture, mixture, mixture_error
+from verify.bounds.relative import joined_error, learned, learned_error, transformer_xl, transformer_xl_error, transformer_xl_mixture
+from verify.bounds.rows import absent, exponent_error, raised, rows, total, unsteadiness
+from verify.bounds.scores import additive, additive_error, products, scaled_error, score_error, tanh_error
+from verify.precision import Precision
+from verify.rounding import accumulation, dot, gamma, operand, overflowing, rounded, summed
+
+Grads = tuple[ndarray, ...]
+
+
+@dataclass(frozen=True)
+class Backward:
+    """In float64: weights w = p factor, dW = dO v^T, dP = factor dW, D = rowsum(dO O), dS = p (dP - D)."""
+
+    mix: Mixture
+    d_output: ndarray
+    w: ndarray
+    dW: ndarray
+    dP: ndarray
+    dS: ndarray
+    x: ndarray
+
+
+def backward(mix: Mixture, d_output: ndarray) -> Backward:
+    """The backward pass of softmax, dropout and the product with the values."""
+    p, factor = mix.rows.p, mix.factor
+    dW = d_output @ mix.v.swapaxes(-1, -2)
+    dP = dW if factor is None else dW * factor
+    x = dP - (d_output * mix.o).sum(-1, keepdims=True)
+    return Backward(mix, d_output, p if factor is None else p * factor, dW, dP, p * x, x)
+
+
+def recomputed_error(mix: Mixture, E: ndarray, Es: ndarray | None, P: Precision) -> ndarray:
+    """
+    The error of a weight that may be recomputed as exp(s - saved lse), or be w / l:
+
+        E_lse = max(log sum p e^E, -log sum p e^-E) + R + g(4, u) (1 + |lse| + log n)
+        L     = E + E_lse + g(3, u) (|s - lse| + Es + E_lse),    E_P = p (e^L - 1) + min(eta, p) in the range of underflow
+    """
+    at, n, u = mix.rows, mix.v.shape[-2], P.softmax.u
+    up, down = np.exp(at.d + E).sum(-1, keepdims=True) / at.norm, np.exp(at.d - E).sum(-1, keepdims=True) / at.norm
+    log_norm = np.log(at.norm)
+    E_lse = np.maximum(np.log(up), -np.log(down)) + unsteadiness(n, P) + gamma(4, u) * (1 + np.abs(at.m + log_norm) + log(n))
+    L = E + E_lse + gamma(3, u) * (log_norm - at.d + E_lse + (0.0 if Es is None else Es))
+    E_P = np.where(L < 1, at.p * np.expm1(np.minimum(L, 1.0)), np.exp(at.d - log_norm + L) - at.p)
+    low = max(P.softmax.tiny, P.prob.tiny)
+    return absent(at, E_P + np.where(at.p < 2 * low, np.minimum(P.softmax.eta, at.p), 0.0))
+
+
+def score_gradient_error(at: Backward, Es: ndarray | None, P: Precision) -> tuple[ndarray, ndarray]:
+    """
+    The errors of dS and of dV, the latter stored.
+
+        E_P' = rounded(p, E_P, prob);  E_dV = dot(w^T, E_w, dO) [+ narrow partials], stored
+        E_dP = rounded(dO v^T, dot, score)
+        E_D  = the larger of |dO| Eo + acc(E) |dO| (|o|+Eo) and sum E_P'|dP| + (p+E_P') E_dP + (acc(n) + g(1,u)) (p+E_P')(|dP|+E_dP)
+        E_dS = E_P' (|dP-D| + E_dP + E_D) + p (E_dP + E_D) + g(3,u) (p+E_P') (|dP-D| + E_dP + E_D), rounded to prob and to score
+    """
+    mix, chain, dO = at.mix, at.mix.rows, at.d_output
+    p, n, size_o = chain.p, mix.v.shape[-2], np.abs(dO)
+    E_P = rounded(p, recomputed_error(mix, exponent_error(chain, Es, P), Es, P), P.prob)
+    E_P = absent(chain, E_P)
+    dV = product_gradient(at.w, _dropped(at.w, E_P, mix, P), dO, None, P, transposed=True)
+    vT = mix.v.swapaxes(-1, -2)
+    E_dP = rounded(at.dW, dot(dO, operand(dO, None, P), vT, operand(vT, None, P), P), P.score)
+    E_dP = _dropped(at.dP, E_dP, mix, P)
+    E_o = mixture_error(mix, Es, None, P, P.storage)
+    D_output = (size_o * (E_o + accumulation(dO.shape[-1], P) * (np.abs(mix.o) + E_o))).sum(-1, keepdims=True)
+    most_P, size_dP = p + E_P, np.abs(at.dP)
+    per_key = E_P * size_dP + most_P * E_dP + (accumulation(n, P) + gamma(1, P.softmax.u)) * most_P * (size_dP + E_dP)
+    E_x = E_dP + np.fmax(D_output, absent(chain, per_key).sum(-1, keepdims=True)) + (n + dO.shape[-1]) * P.acc.eta
+    most_x = np.abs(at.x) + E_x
+    E_dS = E_P * most_x + p * E_x + gamma(3, P.softmax.u) * most_P * most_x
+    E_dS = rounded(at.dS, rounded(at.dS, E_dS, P.prob), P.score)
+    return absent(chain, E_dS), at_seen_keys(chain, _settle(dV))
+
+
+def _dropped(x: ndarray, E: ndarray, mix: Mixture, P: Precision) -> ndarray:
+    """The error after the dropout factor: exact for p = 0, else the constant's three roundings and one to `prob`."""
+    E = E if mix.factor is None else E * mix.factor
+    return rounded(x, E + gamma(3, (P.scale_const or P.acc).u) * (np.abs(x) + E), P.prob) if mix.scaled else E
+
+
+def _settle(E: ndarray) -> ndarray:
+    return np.where(np.isnan(E), np.inf, E) if np.isnan(E.sum()) else E
+
+
+def product_gradient(
+    x: ndarray, E: ndarray, y: ndarray, Ey: ndarray | None, P: Precision, *, transposed: bool = False, narrow: bool = True
+) -> ndarray:
+    """
+    The error of x @ y (x^T @ y), operands rounded, summed in any order, stored; `joined` instead of storage if not `narrow`.
+
+    Where gradients are accumulated over blocks in a narrow format, g(number of blocks, u_partial) (|x|+E) (|y|+Ey) more.
+    """
+    block = P.grad_block_q if transposed else P.grad_block_k
+    x, E = (x.swapaxes(-1, -2), E.swapaxes(-1, -2)) if transposed else (x, E)
+    E, Ey = operand(x, E, P, stored=False), operand(y, Ey, P)
+    grown = dot(x, E, y, Ey, P)
+    if P.grad_partial is not None:
+        top = (np.abs(x) + E) @ (np.abs(y) if Ey is None else np.abs(y) + Ey)
+        grown = grown + gamma(ceil(x.shape[-1] / block), P.grad_partial.u) * top
+    return rounded(x @ y, grown, P.storage if narrow else P.joined)
+
+
+def at_seen_keys(chain, E: ndarray) -> ndarray:  # type: ignore[no-untyped-def]
+    """The bound of a gradient of keys or values: exactly zero for a key that no query sees."""
+    if chain.visible is None:
+        return E
+    seen = np.broadcast_to(chain.visible, chain.s.shape).any(-2)[..., None]
+    return np.where(seen, E, 0.0)
+
+
+def at_seeing_queries(chain, E: ndarray) -> ndarray:  # type: ignore[no-untyped-def]
+    """The bound of a gradient of queries: exactly zero for a query that sees no key."""
+    return E if chain.blind is None else np.where(chain.blind, 0.0, E)
+
+
+def scaled_gradient(at: Backward, E_dS: ndarray, scale: float, P: Precision) -> tuple[ndarray, ndarray]:
+    """scale dS and its error: the scale's constant and product, three more roundings where it follows the matrix product."""
+    x = at.dS * scale
+    E = scaled_error(x, E_dS, scale, P)
+    E = E + gamma(3, P.acc.u) * (np.abs(x) + E) + P.prob.eta + P.score.eta
+    return x, absent(at.mix.rows, overflowing(E, np.abs(x), P.score))
+
+
+def mask_gradient(at: Backward, E_dS: ndarray, mask: ndarray, P: Precision) -> ndarray:
+    """The error of the score's gradient summed over the axes along which the mask was broadcast, stored; 0 where it hides."""
+    lead = at.dS.ndim - mask.ndim
+    ones = tuple(i + lead for i, size in enumerate(mask.shape) if size == 1 and at.dS.shape[i + lead] != 1)
+    axes = tuple(range(lead)) + ones
+    total_dS = at.dS.sum(axes).reshape(mask.shape)
+    E = summed(at.dS, E_dS, axes, P).reshape(mask.shape) if axes else E_dS.reshape(mask.shape)
+    return np.where(mask > -np.inf, rounded(total_dS, E, P.storage), 0.0)
+
+
+def _simple(at, x: ndarray, E: ndarray, chain, P: Precision) -> tuple[ndarray, ndarray]:  # type: ignore[no-untyped-def]
+    """dQ = x K and dK = x^T Q for x = scale dS."""
+    dQ = product_gradient(x, E, at.kT.swapaxes(-1, -2), None, P)
+    dK = product_gradient(x, E, at.q, None, P, transposed=True)
+    return at_seeing_queries(chain, dQ), at_seen_keys(chain, _settle(dK))
+
+
+def scaled_dot_product_attention_grad(
+    d_output: ndarray,
+    query: ndarray,
+    key: ndarray,
+    value: ndarray,
+    mask: ndarray | None = None,
+    keep: ndarray | None = None,
+    p: float = 0.0,
+    *,
+    precision: Precision,
+) -> Grads:
+    """The errors of dQ, dK, dV, and of the gradient of a float mask: `score_gradient_error`, then one product each."""
+    at = products(query, key)
+    chain, error = masked(at.raw * at.scale, lambda P: score_error(at, P), mask, at.lost)
+    back = backward(mixture(chain, value, keep, p), d_output)
+
+    def bound(P: Precision) -> Grads:
+        E_dS, dV = score_gradient_error(back, error(P), P)
+        dQ, dK = _simple(at, *scaled_gradient(back, E_dS, at.scale, P), chain, P)
+        floating = mask is not None and mask.dtype != bool
+        return (dQ, dK, dV, mask_gradient(back, E_dS, mask, P)) if floating else (dQ, dK, dV)
+
+    return total(bound, precision)
+
+
+def alibi_attention_grad(
+    d_output: ndarray, query: ndarray, key: ndarray, value: ndarray, visible: ndarray | None = None, *, precision: Precision
+) -> Grads:
+    """The errors of dQ, dK, dV."""
+
+    def bound(P: Precision) -> Grads:
+        at, m, distance, mix = alibi_mixture(query, key, value, visible, P.bias_form)
+        back = backward(mix, d_output)
+        E_dS, dV = score_gradient_error(back, alibi_error(at, m, distance, P), P)
+        return (*_simple(at, *scaled_gradient(back, E_dS, at.scale, P), mix.rows, P), dV)
+
+    return total(bound, precision)
+
+
+def _sum_of_two(first: ndarray, E1: ndarray, second: ndarray, E2: ndarray, P: Precision) -> ndarray:
+    return rounded(first + second, E1 + E2, P.storage)
+
+
+def transformer_xl_attention_grad(
+    d_output: ndarray,
+    query: ndarray,
+    key: ndarray,
+    value: ndarray,
+    position: ndarray,
+    u: ndarray,
+    v: ndarray,
+    visible: ndarray | None = None,
+    *,
+    precision: Precision,
+) -> Grads:
+    """
+    The errors of the gradients of query, key, value, position, u, v.
+
+    With x = scale dS and t its inverse shift: d(q+u) = x k and d(q+v) = t r are rounded to `joined`, and summed for dQ, over
+    batch and queries for du and dv; dK = x^T (q+u); dr = t^T (q+v) per batch element, rounded to `joined`, then summed.
+    """
+    at = transformer_xl(query, key, position, u, v)
+    mix = transformer_xl_mixture(at, value, visible)
+    back = backward(mix, d_output)
+    N, M = at.s.shape[-2:]
+    to = np.arange(M) - np.arange(N)[:, None] + N - 1
+    k, r = at.kT.swapaxes(-1, -2), at.rT.swapaxes(-1, -2)
+
+    def bound(P: Precision) -> Grads:
+        E_dS, dV = score_gradient_error(back, transformer_xl_error(at, P), P)
+        x, E = scaled_gradient(back, E_dS, at.scale, P)
+        t, E_t = (sheared(a, to, N + M - 1)[..., :M] for a in (x, E))
+        E_u = product_gradient(x, E, k, None, P, narrow=False)
+        E_v = product_gradient(t, E_t, r, None, P, narrow=False)
+        dQ = _sum_of_two(x @ k, E_u, t @ r, E_v, P)
+        dK = product_gradient(x, E, at.q + at.u, joined_error(at.q, None, at.u, P), P, transposed=True)
+        E_r = product_gradient(t, E_t, at.q + at.v, joined_error(at.q, None, at.v, P), P, transposed=True, narrow=False)
+        dr = t.swapaxes(-1, -2) @ (at.q + at.v)
+        shared = ((dr, E_r, (0,)), (x @ k, E_u, (0, 2)), (t @ r, E_v, (0, 2)))
+        rest = tuple(shared_gradient(value, E, axes, P) for value, E, axes in shared)
+        return (at_seeing_queries(mix.rows, dQ), at_seen_keys(mix.rows, _settle(dK)), dV, *rest)
+
+    return total(bound, precision)
+
+
+def sheared(x: ndarray, to: ndarray, width: int) -> ndarray:
+    """y[..., i, to[i, j]] = x[..., i, j]: the adjoint of a table lookup by relative position."""
+    y = np.zeros((*x.shape[:-1], width))
+    y[..., np.arange(x.shape[-2])[:, None], to] = x
+    return y
+
+
+def shared_gradient(x: ndarray, E: ndarray, axes: tuple[int, ...], P: Precision) -> ndarray:
+    """The error of a parameter's gradient: summed over the axes that share it, in any order or in narrow partials, stored."""
+    grown = summed(x, E, axes, P)
+    if P.grad_partial is not None:
+        count = int(np.prod([x.shape[axis] for axis in axes]))
+        grown = grown + gamma(ceil(count / P.grad_block_q), P.grad_partial.u) * (np.abs(x) + E).sum(axes)
+    return rounded(x.sum(axes), grown, P.storage)
+
+
+def learned_relative_attention_grad(
+    d_output: ndarray,
+    query: ndarray,
+    key: ndarray,
+    value: ndarray,
+    key_pos_embeddings: ndarray,
+    key_pos_bias: ndarray,
+    query_pos_bias: ndarray,
+    align: str,
+    visible: ndarray | None = None,
+    *,
+    precision: Precision,
+) -> Grads:
+    """
+    The errors of the gradients of query, key, value and the three tables.
+
+    With x = scale dS and t = x laid out by relative position: dQ = x k + t a, dK = x^T (q+b), da = sum_b t^T q,
+    dc = sum_bi t, db = sum_bi x k; rows of the tables that no pair reads are exactly zero.
+    """
+    at = learned(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
+    mix = mixture(rows(at.s, visible, at.lost), value)
+    back = backward(mix, d_output)
+    k, width = at.kT.swapaxes(-1, -2), at.table.shape[-2]
+    N, M = at.s.shape[-2:]
+    low = len(key_pos_embeddings) // 2 - (M - N if align == "end" else 0) - (N - 1)
+
+    def bound(P: Precision) -> Grads:
+        E_dS, dV = score_gradient_error(back, learned_error(at, P), P)
+        x, E = scaled_gradient(back, E_dS, at.scale, P)
+        t, E_t = sheared(x, at.index, width), sheared(E, at.index, width)
+        E_b = product_gradient(x, E, k, None, P, narrow=False)
+        dQ = _sum_of_two(x @ k, E_b, t @ at.table, product_gradient(t, E_t, at.table, None, P, narrow=False), P)
+        dK = product_gradient(x, E, at.q + at.b, joined_error(at.q, None, at.b, P), P, transposed=True)
+        E_a = product_gradient(t, E_t, at.q, None, P, transposed=True, narrow=False)
+        da = shared_gradient(t.swapaxes(-1, -2) @ at.q, E_a, (0,), P).swapaxes(0, 1)
+        dc = shared_gradient(t, E_t, (0, 2), P).T
+        db = shared_gradient(x @ k, E_b, (0, 2), P)
+        tables = (_placed(da, key_pos_embeddings, low), _placed(dc, key_pos_bias, low))
+        return (at_seeing_queries(mix.rows, dQ), at_seen_keys(mix.rows, _settle(dK)), dV, *tables, db)
+
+    return total(bound, precision)
+
+
+def _placed(E: ndarray, table: ndarray, low: int) -> ndarray:
+    whole = np.zeros_like(table)
+    whole[low : low + len(E)] = E
+    return whole

@@ -1,0 +1,226 @@
+"""Bounds for relative positions: sinusoids, Transformer-XL scores, learned relative scores, and their attentions."""
+
+from dataclasses import dataclass
+from math import log, sqrt
+
+import numpy as np
+from numpy import ndarray
+
+from verify.bounds.attention import attended
+from verify.bounds.mixture import Mixture, mixture
+from verify.bounds.rows import causal, finite, rows, total
+from verify.bounds.scores import Products, biased_error, product_error, products, scaled_error, score_bound
+from verify.precision import Precision
+from verify.rounding import accumulation, dot, gamma, operand, rounded, stored
+
+
+def sinusoids(M: int, F: int) -> tuple[ndarray, ndarray, ndarray]:
+    """Exponents 2k/F, angles and values [M F] for the distances M-1 ... 0, sines then cosines."""
+    exponent = np.arange(0, F, 2) / F
+    angle = np.arange(M - 1, -1, -1.0)[:, None] * 10000.0**-exponent
+    return exponent, angle, np.concatenate([np.sin(angle), np.cos(angle)], -1)
+
+
+def sinusoid_error(M: int, F: int, P: Precision) -> ndarray:
+    """
+    The error of sin and cos of x = distance / 10000^(2k/F), before they are stored, all computed in `acc`.
+
+    The exponent of exp(-2k/F log 10000) is of size e = (2k/F) log 10000 and takes three roundings (constant, quotient,
+    product), so the frequency errs by exp(g(3, u) e) - 1, by exp_ulps ulps of exp or pow, and by two more roundings (a
+    reciprocal, the store); the product with the distance is one more, the distance itself none up to 2^p. Then
+
+        E_x = |x| r,    |sin(x + e) - sin x| <= min(2, |cos x| E_x + E_x^2 / 2),    + sin_ulps ulps of the function
+    """
+    exponent, angle, values = sinusoids(M, F)
+    u = P.acc.u
+    frequency = np.expm1(gamma(3, u) * exponent * log(10000)) + gamma(2, u) + 2 * P.exp_ulps * u
+    Ex = angle * ((1 + frequency) * (1 + gamma(1 + (M > 2**P.acc.p), u)) - 1) + P.acc.eta * np.arange(M - 1, -1, -1.0)[:, None]
+    slope = np.concatenate([np.abs(np.cos(angle)), np.abs(np.sin(angle))], -1)
+    Ex = np.concatenate([Ex, Ex], -1)
+    return np.minimum(2.0, slope * Ex + Ex * Ex / 2) + 2 * P.sin_ulps * u * np.abs(values) + P.acc.eta
+
+
+def sinusoidal_positions(M: int, F: int, *, precision: Precision) -> ndarray:
+    """`sinusoid_error`, stored."""
+    values = sinusoids(M, F)[2]
+    return total(lambda P: rounded(values, sinusoid_error(M, F, P), P.storage), precision)
+
+
+def rel_shifted(x: ndarray) -> ndarray:
+    """Transformer-XL's shift: a zero column in front, reshape, drop the head."""
+    N, M = x.shape[-2:]
+    padded = np.concatenate([np.zeros((*x.shape[:-1], 1)), x], -1)
+    return padded.reshape(*x.shape[:-2], N * (M + 1))[..., N:].reshape(x.shape)
+
+
+@dataclass(frozen=True)
+class TransformerXL:
+    """The Transformer-XL score in float64: content (q+u).k, place shift((q+v).r), their sum and its scale."""
+
+    q: ndarray
+    kT: ndarray
+    rT: ndarray
+    u: ndarray
+    v: ndarray
+    content: ndarray
+    place: ndarray
+    scale: float
+    s: ndarray
+    lost: ndarray | None
+
+
+def transformer_xl(query: ndarray, key: ndarray, position: ndarray, u: ndarray, v: ndarray) -> TransformerXL:
+    """All ((q+u).k + shift((q+v).r)) / sqrt(D); u and v are [H D]."""
+    at = products(query, key)
+    rT = position.swapaxes(-1, -2)
+    content, place = (at.q + u[:, None]) @ at.kT, (at.q + v[:, None]) @ rT
+    s = (content + rel_shifted(place)) * at.scale
+    return TransformerXL(at.q, at.kT, rT, u[:, None], v[:, None], content, place, at.scale, s, at.lost)
+
+
+def joined_error(a: ndarray, Ea: ndarray | None, b: ndarray, P: Precision) -> ndarray:
+    """The error of a + b, rounded to `joined`; b is exact."""
+    return rounded(a + b, Ea, P.joined)
+
+
+def transformer_xl_error(at: TransformerXL, P: Precision, Eq=None, Ek=None, Er=None) -> ndarray:  # type: ignore[no-untyped-def]
+    """
+    q + u and q + v rounded to `joined`, both products to `score`, the error of the second moved by rel_shift exactly like its
+    value, one rounding for their sum, then the scale.
+
+    A product split as q.k + u.k sums the same terms apart: |q| + |u| stands for |q + u| in the sum's error.
+    """
+    pairs = ((at.u, at.kT, Ek, at.content), (at.v, at.rT, Er, at.place))
+    content, place = (_joined_product(at.q, Eq, b, xT, Ex, raw, P) for b, xT, Ex, raw in pairs)
+    x = at.content + rel_shifted(at.place)
+    return scaled_error(at.s, rounded(x, content + rel_shifted(place), P.score), at.scale, P)
+
+
+def _joined_product(q: ndarray, Eq, b: ndarray, xT: ndarray, Ex, raw: ndarray, P: Precision) -> ndarray:  # type: ignore[no-untyped-def]
+    whole = q + b
+    E = operand(whole, joined_error(q, Eq, b, P), P)
+    apart = np.abs(q) + np.abs(b) - np.abs(whole)
+    E = dot(whole, E, xT, operand(xT, Ex, P), P) + accumulation(q.shape[-1], P) * (apart @ np.abs(xT))
+    return rounded(raw, E, P.score)
+
+
+def transformer_xl_score(
+    query: ndarray, key: ndarray, position: ndarray, u: ndarray, v: ndarray, *, precision: Precision
+) -> ndarray:
+    """`transformer_xl_error`, stored."""
+    at = transformer_xl(query, key, position, u, v)
+    return score_bound(at.s, at.lost, lambda P: transformer_xl_error(at, P), precision)
+
+
+def transformer_xl_mixture(at: TransformerXL, value: ndarray, visible: ndarray | None) -> Mixture:
+    """The rows under the causal mask, and the mean of the values."""
+    N, M = at.s.shape[-2:]
+    return mixture(rows(at.s, causal(N, M, visible), at.lost), value)
+
+
+def transformer_xl_attention(
+    query: ndarray,
+    key: ndarray,
+    value: ndarray,
+    position: ndarray,
+    u: ndarray,
+    v: ndarray,
+    visible: ndarray | None = None,
+    *,
+    precision: Precision,
+) -> ndarray:
+    """`transformer_xl_error`, then `mixture_error` over the keys that the causal mask and `visible` leave."""
+    at = transformer_xl(query, key, position, u, v)
+    return attended(transformer_xl_mixture(at, value, visible), lambda P: transformer_xl_error(at, P), precision)
+
+
+@dataclass(frozen=True)
+class Learned:
+    """The learned relative score in float64: q.k, b.k, q.a, c with the tables spread over [H N M], their sum and its scale."""
+
+    q: ndarray
+    kT: ndarray
+    b: ndarray
+    table: ndarray
+    index: ndarray
+    qk: ndarray
+    bk: ndarray
+    qa: ndarray
+    c: ndarray
+    scale: float
+    s: ndarray
+    lost: ndarray | None
+
+
+def learned(
+    query: ndarray, key: ndarray, key_pos_embeddings: ndarray, key_pos_bias: ndarray, query_pos_bias: ndarray, align: str
+) -> Learned:
+    """All ((q+b).k + q.a + c) / sqrt(D), a and c read at P + (j - i) - (M - N if align is "end")."""
+    at = products(query, key)
+    N, M = at.raw.shape[-2:]
+    index = np.arange(M) - np.arange(N)[:, None] + len(key_pos_embeddings) // 2 - (M - N if align == "end" else 0)
+    low = int(index.min())
+    table, index = key_pos_embeddings[low : low + N + M - 1].swapaxes(0, 1), index - low
+    b = query_pos_bias[:, None]
+    qa = spread(at.q @ table.swapaxes(-1, -2), index)
+    c = key_pos_bias[low + index].transpose(2, 0, 1)
+    bk = b @ at.kT
+    s = (at.raw + bk + qa + c) * at.scale
+    return Learned(at.q, at.kT, b, table, index, at.raw, bk, qa, c, at.scale, s, at.lost)
+
+
+def spread(x: ndarray, index: ndarray) -> ndarray:
+    """x[..., i, index[i, j]]: a product with the table's rows, laid out by query and key."""
+    return x[..., np.arange(len(index))[:, None], index]
+
+
+def learned_error(at: Learned, P: Precision, Eq=None, Ek=None) -> ndarray:  # type: ignore[no-untyped-def]
+    """
+    Both algebraic forms, (q+b).k + (q.a + c) and q.(k+a) + (b.k + c).
+
+    The sum over D terms sees |q||k| + |b||k| + |q||a| in either; q + b or k + a is rounded to `joined`, at most
+    g(1, u) (|q||k| + |b||k| + |q||a|) together; each product and each sum of two is rounded to `score` at its own size, the
+    larger of the two forms; then the last sum and the scale.
+    """
+    q, k, b, a = np.abs(at.q), np.abs(at.kT), np.abs(at.b), np.abs(at.table).swapaxes(-1, -2)
+    exact_q, exact_k, exact_a = (operand(x, E, P) for x, E in ((at.q, Eq), (at.kT, Ek), (at.table.swapaxes(-1, -2), None)))
+    size = (q + b) @ k + spread(q @ a, at.index)
+    E = (accumulation(2 * q.shape[-1], P) + gamma(1, P.joined.u)) * size + 2 * q.shape[-1] * (P.acc.eta + P.joined.eta * (k.max() + q.max()))
+    E = E + dot(at.q + at.b, exact_q, at.kT, exact_k, P) + spread(dot(at.q, exact_q, at.table.swapaxes(-1, -2), exact_a, P), at.index)
+    u = P.score.u
+    first = np.abs(at.qk + at.bk) + np.abs(at.qa) + np.abs(at.qa + at.c)
+    second = np.abs(at.qk + at.qa) + np.abs(at.bk) + np.abs(at.bk + at.c)
+    E = E + gamma(1, u) * (np.maximum(first, second) + 3 * E) + 4 * P.score.eta
+    return scaled_error(at.s, rounded(at.s / at.scale, E, P.score), at.scale, P)
+
+
+def learned_relative_score(
+    query: ndarray,
+    key: ndarray,
+    key_pos_embeddings: ndarray,
+    key_pos_bias: ndarray,
+    query_pos_bias: ndarray,
+    align: str,
+    *,
+    precision: Precision,
+) -> ndarray:
+    """`learned_error`, stored."""
+    at = learned(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
+    return score_bound(at.s, at.lost, lambda P: learned_error(at, P), precision)
+
+
+def learned_relative_attention(
+    query: ndarray,
+    key: ndarray,
+    value: ndarray,
+    key_pos_embeddings: ndarray,
+    key_pos_bias: ndarray,
+    query_pos_bias: ndarray,
+    align: str,
+    visible: ndarray | None = None,
+    *,
+    precision: Precision,
+) -> ndarray:
+    """`learned_error`, then `mixture_error`."""
+    at = learned(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
+    return attended(mixture(rows(at.s, visible, at.lost), value), lambda P: learned_error(at, P), precision)
