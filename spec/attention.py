@@ -132,6 +132,8 @@ def attend_grad(
     for *batch, i in np.ndindex(score.shape[:-1]):
         row, b = (*batch, i), tuple(batch)
         j = visible[row]
+        if not j.any():
+            continue
         d_value[b][j] += np.outer(dropped[row][j], d_output[row])
         d_weight = dropout(value[b][j] @ d_output[row], kept[row][j], p)
         d_score[row][j] = weights[row][j] * (d_weight - weights[row][j] @ d_weight)

@@ -10,8 +10,8 @@ from verify.bounds.alibi import alibi_error, alibi_mixture
 from verify.bounds.attention import masked
 from verify.bounds.mixture import Mixture, mixture, mixture_error
 from verify.bounds.relative import joined_error, learned, learned_error, transformer_xl, transformer_xl_error, transformer_xl_mixture
-from verify.bounds.rows import absent, exponent_error, raised, rows, total, unsteadiness
-from verify.bounds.scores import additive, additive_error, products, scaled_error, score_error, tanh_error
+from verify.bounds.rows import absent, exponent_error, rows, total, unsteadiness
+from verify.bounds.scores import products, scaled_error, score_error
 from verify.precision import Precision
 from verify.rounding import accumulation, dot, gamma, operand, overflowing, rounded, summed
 

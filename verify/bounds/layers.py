@@ -8,12 +8,11 @@ from numpy import ndarray
 from verify.bounds.alibi import bias_error, slopes
 from verify.bounds.attention import masked, weights_error
 from verify.bounds.mixture import mixture, mixture_error
-from verify.bounds.relative import learned, learned_error, sinusoid_error, sinusoids, transformer_xl_error, transformer_xl_mixture
-from verify.bounds.relative import transformer_xl as transformer_xl_terms
+from verify.bounds.relative import learned, learned_error
 from verify.bounds.rows import rows, total
 from verify.bounds.scores import biased_error, products, score_error
 from verify.precision import Format, Precision
-from verify.rounding import accumulation, dot, gamma, operand, rounded, summed
+from verify.rounding import accumulation, dot, gamma, operand, rounded
 
 Parameters = Mapping[str, ndarray]
 Pair = tuple[ndarray, ndarray | None]  # a value and its error

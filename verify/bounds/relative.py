@@ -1,17 +1,17 @@
 """Bounds for relative positions: sinusoids, Transformer-XL scores, learned relative scores, and their attentions."""
 
 from dataclasses import dataclass
-from math import log, sqrt
+from math import log
 
 import numpy as np
 from numpy import ndarray
 
 from verify.bounds.attention import attended
 from verify.bounds.mixture import Mixture, mixture
-from verify.bounds.rows import causal, finite, rows, total
-from verify.bounds.scores import Products, biased_error, product_error, products, scaled_error, score_bound
+from verify.bounds.rows import causal, rows, total
+from verify.bounds.scores import products, scaled_error, score_bound
 from verify.precision import Precision
-from verify.rounding import accumulation, dot, gamma, operand, rounded, stored
+from verify.rounding import accumulation, dot, gamma, operand, rounded
 
 
 def sinusoids(M: int, F: int) -> tuple[ndarray, ndarray, ndarray]:
@@ -34,7 +34,7 @@ def sinusoid_error(M: int, F: int, P: Precision) -> ndarray:
     exponent, angle, values = sinusoids(M, F)
     u = P.acc.u
     frequency = np.expm1(gamma(3, u) * exponent * log(10000)) + gamma(2, u) + 2 * P.exp_ulps * u
-    Ex = angle * ((1 + frequency) * (1 + gamma(1 + (M > 2**P.acc.p), u)) - 1) + P.acc.eta * np.arange(M - 1, -1, -1.0)[:, None]
+    Ex = angle * ((1 + frequency) * (1 + gamma(1 + (2**P.acc.p < M), u)) - 1) + P.acc.eta * np.arange(M - 1, -1, -1.0)[:, None]
     slope = np.concatenate([np.abs(np.cos(angle)), np.abs(np.sin(angle))], -1)
     Ex = np.concatenate([Ex, Ex], -1)
     return np.minimum(2.0, slope * Ex + Ex * Ex / 2) + 2 * P.sin_ulps * u * np.abs(values) + P.acc.eta
