@@ -1,0 +1,103 @@
+"""
+The law again, without loops: vectorised NumPy, the oracle at real sizes, and a backend for ``verify`` itself.
+
+It shares no code with ``spec`` and works in float64, float32, float16 and bfloat16: narrow formats are widened to float32
+and rounded once, at the end. Results without a float input take a keyword ``dtype``, float64 by default.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from numpy_ref.alibi import alibi_attention, alibi_attention_grad, get_alibi_biases, get_slopes
+from numpy_ref.arguments import is_float
+from numpy_ref.attention import (
+    additive_attention,
+    additive_attention_grad,
+    dropout,
+    scaled_dot_product_attention,
+    scaled_dot_product_attention_grad,
+    softmax,
+)
+from numpy_ref.layers import (
+    alibi_multi_head_attention,
+    multi_head_attention,
+    multi_head_self_attention,
+    relative_multi_head_attention,
+    self_attention,
+    transformer_xl,
+    transformer_xl_layer,
+)
+from numpy_ref.masks import causal_mask, merge_masks
+from numpy_ref.memory import init_mems, update_mems
+from numpy_ref.relative import (
+    learned_relative_attention,
+    learned_relative_attention_grad,
+    learned_relative_score,
+    sinusoidal_positions,
+    transformer_xl_attention,
+    transformer_xl_attention_grad,
+    transformer_xl_score,
+)
+from numpy_ref.rounding import float_dtype
+from numpy_ref.scores import additive_score, scaled_dot_product_score
+from numpy_ref.shifts import rel_shift, shift_right
+
+__all__ = [
+    "additive_attention",
+    "additive_attention_grad",
+    "additive_score",
+    "alibi_attention",
+    "alibi_attention_grad",
+    "alibi_multi_head_attention",
+    "causal_mask",
+    "dropout",
+    "get_alibi_biases",
+    "get_slopes",
+    "init_mems",
+    "learned_relative_attention",
+    "learned_relative_attention_grad",
+    "learned_relative_score",
+    "merge_masks",
+    "multi_head_attention",
+    "multi_head_self_attention",
+    "rel_shift",
+    "relative_multi_head_attention",
+    "scaled_dot_product_attention",
+    "scaled_dot_product_attention_grad",
+    "scaled_dot_product_score",
+    "self_attention",
+    "shift_right",
+    "sinusoidal_positions",
+    "softmax",
+    "transformer_xl",
+    "transformer_xl_attention",
+    "transformer_xl_attention_grad",
+    "transformer_xl_layer",
+    "transformer_xl_score",
+    "update_mems",
+]
+
+PRECISION = "wide"
+
+
+def from_numpy(x: ndarray, dtype: Any) -> ndarray:
+    """Floats rounded to dtype, strides kept where they can be; booleans and integers as they are."""
+    with np.errstate(all="ignore"):
+        return x.astype(float_dtype(dtype), copy=False) if is_float(x) else x
+
+
+def to_numpy(x: ndarray) -> ndarray:
+    """Floats widened to float64, exactly."""
+    with np.errstate(all="ignore"):
+        return x.astype(np.float64, copy=False) if is_float(x) else x
+
+
+def synchronize() -> None:
+    """Nothing to wait for."""
+
+
+def missing() -> str | None:
+    """NumPy is always there."""
+    return None

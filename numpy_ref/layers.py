@@ -1,0 +1,242 @@
+"""Layers: projections as matrix products around the other chapters; narrow formats are rounded once, at a layer's end."""
+
+from collections.abc import Mapping, Sequence
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+from numpy import ndarray
+
+from numpy_ref.absence import attended, hide, sum_seen, weigh
+from numpy_ref.alibi import get_alibi_biases
+from numpy_ref.arguments import hold, hold_heads, hold_layers, hold_mask, hold_parameters
+from numpy_ref.attention import Mask
+from numpy_ref.masks import merge_masks
+from numpy_ref.memory import Mems, update_mems
+from numpy_ref.relative import Visible, learned_relative_attention, sinusoidal_positions, transformer_xl_attention
+from numpy_ref.rounding import rounds_once
+
+__all__ = [
+    "alibi_multi_head_attention",
+    "multi_head_attention",
+    "multi_head_self_attention",
+    "relative_multi_head_attention",
+    "self_attention",
+    "transformer_xl",
+    "transformer_xl_layer",
+]
+
+Parameters = Mapping[str, ndarray]
+
+
+def linears(*names: str, biased: bool = True) -> dict[str, str]:
+    """The parameters of square projections, and their axes."""
+    weights = {f"{name}.weight": "F F" for name in names}
+    return weights | {f"{name}.bias": "F" for name in names if biased}
+
+
+SELF = {"w_query": "K F", "w_key": "K F", "w_value": "E F"}
+MULTI_HEAD = linears("q_proj", "k_proj", "v_proj", "out_proj")
+ALIBI = linears("query.linear", "key.linear", "value.linear", "output")
+TABLES = {"key_pos_embeddings": "2P H D", "key_pos_bias": "2P H", "query_pos_bias": "H D"}
+RELATIVE = linears("query.linear", "key.linear", biased=False) | linears("value.linear", "output") | TABLES
+NORM = {"layer_norm.weight": "F", "layer_norm.bias": "F"}
+TRANSFORMER_XL = {"qkv_net.weight": "3F F", "qkv_net.bias": "3F", "u": "H D", "v": "H D"} | linears("r_net", "o_net") | NORM
+
+
+def linear(x: ndarray, parameters: Parameters, name: str) -> ndarray:
+    y: ndarray = x @ parameters[f"{name}.weight"].T
+    bias = parameters.get(f"{name}.bias")
+    return y if bias is None else y + bias
+
+
+def heads(x: Float[ndarray, "... N F"], H: int) -> Float[ndarray, "... H N D"]:
+    return x.reshape(*x.shape[:-1], H, -1).swapaxes(-2, -3)
+
+
+def side_by_side(x: Float[ndarray, "B H N D"]) -> Float[ndarray, "B N F"]:
+    return x.transpose(0, 2, 1, 3).reshape(x.shape[0], x.shape[2], -1)
+
+
+@rounds_once
+def self_attention(x: Float[ndarray, "B N F"], parameters: Parameters, mask: Mask = None) -> Float[ndarray, "B N E"]:
+    """
+    See :func:`spec.layers.self_attention`.
+
+    Three products, then the attention's two.
+    """
+    at = hold(x=(x, "B N F"))
+    hold_parameters(parameters, {"F": at["F"]}, SELF)
+    hold_mask("mask", mask, (at["B"], at["N"], at["N"]), floats=True)
+    query, key, value = (x @ parameters[name].T for name in SELF)
+    return attended(hide(query @ key.mT / sqrt(key.shape[-1]), mask), value)
+
+
+@rounds_once
+def multi_head_attention(
+    query: Float[ndarray, "B N F"],
+    key: Float[ndarray, "B M F"],
+    value: Float[ndarray, "B M F"],
+    parameters: Parameters,
+    num_heads: int,
+    attn_mask: Bool[ndarray, "... N M"] | Float[ndarray, "... N M"] | None = None,
+    key_padding_mask: Bool[ndarray, "B M"] | None = None,
+) -> tuple[Float[ndarray, "B N F"], Float[ndarray, "B H N M"]]:
+    """
+    See :func:`spec.layers.multi_head_attention`.
+
+    All heads as one stack; the weights are computed once, for the output and for themselves.
+    """
+    at = hold(query=(query, "B N F"), key=(key, "B M F"), value=(value, "B M F"))
+    D = hold_heads(at["F"], num_heads)
+    hold_parameters(parameters, {"F": at["F"]}, MULTI_HEAD)
+    mask = merge_masks(attn_mask, key_padding_mask, num_heads, query.dtype)
+    hold_merged(attn_mask, key_padding_mask, at, num_heads)
+    q, k, v = (heads(linear(x, parameters, f"{name}_proj"), num_heads) for name, x in {"q": query, "k": key, "v": value}.items())
+    score = hide(q @ k.mT / sqrt(D), mask)
+    weights = weigh(score)
+    return linear(side_by_side(sum_seen(weights, score == -np.inf, v)), parameters, "out_proj"), weights
+
+
+def hold_merged(attn_mask: Any, key_padding_mask: Any, at: Mapping[str, int], H: int) -> None:
+    """merge_masks held the masks to each other; query and key have their say here."""
+    B, N, M = at["B"], at["N"], at["M"]
+    if attn_mask is not None and attn_mask.shape not in [(N, M), (B * H, N, M)]:
+        raise ValueError(f"attn_mask: wanted shape [N M] or [B*H N M] with B={B} H={H} N={N} M={M}, got {attn_mask.shape}")
+    if key_padding_mask is not None and key_padding_mask.shape != (B, M):
+        raise ValueError(f"key_padding_mask: wanted shape [B M] with B={B} M={M}, got {key_padding_mask.shape}")
+
+
+@rounds_once
+def multi_head_self_attention(
+    x: Float[ndarray, "B N F"],
+    parameters: Parameters,
+    num_heads: int,
+    attn_mask: Bool[ndarray, "... N N"] | Float[ndarray, "... N N"] | None = None,
+    key_padding_mask: Bool[ndarray, "B N"] | None = None,
+) -> tuple[Float[ndarray, "B N F"], Float[ndarray, "B H N N"]]:
+    """
+    See :func:`spec.layers.multi_head_self_attention`.
+
+    :func:`multi_head_attention` with x three times.
+    """
+    hold(x=(x, "B N F"))
+    return multi_head_attention(x, x, x, parameters, num_heads, attn_mask, key_padding_mask)
+
+
+@rounds_once
+def relative_multi_head_attention(
+    query: Float[ndarray, "B N F"],
+    key: Float[ndarray, "B M F"],
+    value: Float[ndarray, "B M F"],
+    parameters: Parameters,
+    num_heads: int,
+    align: str,
+    visible: Visible = None,
+) -> Float[ndarray, "B N F"]:
+    """
+    See :func:`spec.layers.relative_multi_head_attention`.
+
+    Projections around :func:`numpy_ref.relative.learned_relative_attention`.
+    """
+    F = hold(query=(query, "B N F"), key=(key, "B M F"), value=(value, "B M F"))["F"]
+    D = hold_heads(F, num_heads)
+    hold_parameters(parameters, {"F": F, "H": num_heads, "D": D}, RELATIVE)
+    q, k, v = labml_projections(query, key, value, parameters, num_heads)
+    embeddings, bias, query_bias = (parameters[name] for name in TABLES)
+    attended_bhnd = learned_relative_attention(q, k, v, embeddings, bias, query_bias, align, visible)
+    return linear(side_by_side(attended_bhnd), parameters, "output")
+
+
+def labml_projections(query: ndarray, key: ndarray, value: ndarray, parameters: Parameters, H: int) -> list[ndarray]:
+    inputs = {"query.linear": query, "key.linear": key, "value.linear": value}
+    return [heads(linear(x, parameters, name), H) for name, x in inputs.items()]
+
+
+@rounds_once
+def alibi_multi_head_attention(
+    query: Float[ndarray, "B N F"],
+    key: Float[ndarray, "B N F"],
+    value: Float[ndarray, "B N F"],
+    parameters: Parameters,
+    num_heads: int,
+    visible: Bool[ndarray, "N N"],
+) -> Float[ndarray, "B N F"]:
+    """
+    See :func:`spec.layers.alibi_multi_head_attention`.
+
+    Projections around one stacked attention; the biases are those of this call's mask.
+    """
+    at = hold(query=(query, "B N F"), key=(key, "B N F"), value=(value, "B N F"))
+    D = hold_heads(at["F"], num_heads)
+    hold_parameters(parameters, {"F": at["F"]}, ALIBI)
+    biases = get_alibi_biases(num_heads, visible, query.dtype)
+    if visible.shape != (at["N"], at["N"]):
+        raise ValueError(f"visible: wanted shape [N N] with N={at['N']}, got {visible.shape}")
+    q, k, v = labml_projections(query, key, value, parameters, num_heads)
+    return linear(side_by_side(attended(hide(q @ k.mT / sqrt(D) + biases, visible), v)), parameters, "output")
+
+
+@rounds_once
+def transformer_xl_layer(
+    x: Float[ndarray, "B N F"],
+    position: Float[ndarray, "M F"],
+    parameters: Parameters,
+    num_heads: int,
+    mem: Float[ndarray, "B S F"] | None = None,
+    visible: Visible = None,
+    eps: float = 1e-5,
+) -> Float[ndarray, "B N F"]:
+    """
+    See :func:`spec.layers.transformer_xl_layer`.
+
+    One product for queries, keys and values; the norm takes two passes.
+    """
+    at = hold(x=(x, "B N F")) if mem is None else hold(x=(x, "B N F"), mem=(mem, "B S F"))
+    F, N = at["F"], at["N"]
+    keys = x if mem is None else np.concatenate([mem, x], axis=1)
+    hold({"M": keys.shape[1], "F": F}, position=(position, "M F"))
+    D = hold_heads(F, num_heads)
+    hold_parameters(parameters, {"F": F, "H": num_heads, "D": D}, TRANSFORMER_XL)
+    if not isinstance(eps, (int, float)) or not eps >= 0:
+        raise ValueError(f"eps: wanted a number of at least 0, got {eps!r}")
+    q, k, v = (heads(part, num_heads) for part in np.split(linear(keys, parameters, "qkv_net"), 3, axis=-1))
+    r = heads(linear(position, parameters, "r_net"), num_heads)
+    attended_bhnd = transformer_xl_attention(q[:, :, -N:], k, v, r, parameters["u"], parameters["v"], visible)
+    y = x + linear(side_by_side(attended_bhnd), parameters, "o_net")
+    return layer_norm(y, parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps)
+
+
+def layer_norm(x: ndarray, weight: ndarray, bias: ndarray | None, eps: float) -> ndarray:
+    x = x - x.mean(axis=-1, keepdims=True)
+    variance = np.vecdot(x, x)[..., None] / x.shape[-1]
+    y = x / np.sqrt(variance + eps) * weight
+    return y if bias is None else y + bias
+
+
+@rounds_once
+def transformer_xl(
+    x: Float[ndarray, "B N F"],
+    parameters: Sequence[Parameters],
+    num_heads: int,
+    mems: Mems,
+    mem_len: int,
+    eps: float = 1e-5,
+) -> tuple[Float[ndarray, "B N F"], Mems]:
+    """
+    See :func:`spec.layers.transformer_xl`.
+
+    Layer after layer in the wide format; hidden states and memory are rounded together, at the end.
+    """
+    at = hold(x=(x, "B N F"))
+    hold_layers("parameters", parameters)
+    if mems is not None:
+        hold_layers("mems", mems, len(parameters))
+        at = hold(at, **{f"mems.{layer}": (mem, "B S F") for layer, mem in enumerate(mems)})
+    position = sinusoidal_positions(at.get("S", 0) + at["N"], at["F"], x.dtype)
+    hids = [x]
+    for layer, weights in enumerate(parameters):
+        mem = None if mems is None else mems[layer]
+        hids.append(transformer_xl_layer(hids[-1], position, weights, num_heads, mem, eps=eps))
+    return hids[-1], update_mems(hids[:-1], mems, mem_len)

@@ -1,0 +1,225 @@
+"""
+Relative positions: all distances by one matrix product, brought to their keys by strides.
+
+The row that a pair reads depends on j - i alone, so a product with every row of a table is already the position score:
+its element (i, j) stands N - 1 - i columns to the right of column j. :func:`skewed` is that view, in both directions.
+"""
+
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+from numpy import ndarray
+
+from numpy_ref.absence import HIDDEN, attended, attended_grad, hide, products_grad
+from numpy_ref.arguments import hold, hold_integer, hold_mask
+from numpy_ref.masks import causal_mask
+from numpy_ref.rounding import float_dtype, rounds_once
+from numpy_ref.shifts import rel_shift
+
+__all__ = [
+    "learned_relative_attention",
+    "learned_relative_attention_grad",
+    "learned_relative_score",
+    "sinusoidal_positions",
+    "transformer_xl_attention",
+    "transformer_xl_attention_grad",
+    "transformer_xl_score",
+]
+
+Visible = Bool[ndarray, "..."] | None
+
+
+def sinusoidal_positions(M: int, F: int, dtype: Any = "float64") -> Float[ndarray, "M F"]:
+    """
+    See :func:`spec.relative.sinusoidal_positions`.
+
+    An outer product of distances and frequencies in float64, rounded once to ``dtype``.
+    """
+    hold_integer("M", M)
+    hold_integer("F", F)
+    if F % 2:
+        raise ValueError(f"F: wanted an even width, got {F}")
+    angle = np.outer(np.arange(M)[::-1], np.power(1e4, -np.arange(0, F, 2) / F))
+    positions = np.empty((M, F), float_dtype(dtype))
+    positions[:, : F // 2], positions[:, F // 2 :] = np.sin(angle), np.cos(angle)
+    return positions
+
+
+def skewed(x: Float[ndarray, "... N W"]) -> Float[ndarray, "... N M"]:
+    """The view [N M] of x [N N+M-1] whose element (i, j) is x[i, j + N - 1 - i]; x is contiguous."""
+    *lead, N, W = x.shape
+    *outer, row, item = x.strides
+    return np.ndarray((*lead, N, W - N + 1), x.dtype, x, (N - 1) * item, (*outer, row - item, item))
+
+
+def spread(y: Float[ndarray, "... N M"], fill: float | bool) -> Float[ndarray, "... N W"]:
+    """The adjoint of :func:`skewed`: the x of which y is the view, ``fill`` where the view does not reach."""
+    *lead, N, M = y.shape
+    x = np.full((*lead, N, N + M - 1), fill, y.dtype)
+    skewed(x)[...] = y
+    return x
+
+
+def hide_behind(score: Float[ndarray, "B H N M"], visible: Visible) -> Float[ndarray, "B H N M"]:
+    """Hide the keys that lie behind their query, and those that ``visible`` hides."""
+    hold_mask("visible", visible, score.shape)
+    causal = causal_mask(*score.shape[-2:])
+    return hide(score, causal if visible is None else causal & visible)
+
+
+def hold_heads_of(query: Any, key: Any, value: Any, **d_output: tuple[Any, str]) -> dict[str, Any]:
+    return hold(query=(query, "B H N D"), key=(key, "B H M D"), value=(value, "B H M E"), **d_output)
+
+
+@rounds_once
+def transformer_xl_score(
+    query: Float[ndarray, "B H N D"],
+    key: Float[ndarray, "B H M D"],
+    position: Float[ndarray, "H M D"],
+    u: Float[ndarray, "H D"],
+    v: Float[ndarray, "H D"],
+) -> Float[ndarray, "B H N M"]:
+    """
+    See :func:`spec.relative.transformer_xl_score`.
+
+    Two stacked products, the second moved by :func:`numpy_ref.shifts.rel_shift`.
+    """
+    at = hold(query=(query, "B H N D"), key=(key, "B H M D"), position=(position, "H M D"), u=(u, "H D"), v=(v, "H D"))
+    content = (query + u[:, None]) @ key.mT
+    return (content + rel_shift((query + v[:, None]) @ position.mT)) / sqrt(at["D"])
+
+
+@rounds_once
+def transformer_xl_attention(
+    query: Float[ndarray, "B H N D"],
+    key: Float[ndarray, "B H M D"],
+    value: Float[ndarray, "B H M E"],
+    position: Float[ndarray, "H M D"],
+    u: Float[ndarray, "H D"],
+    v: Float[ndarray, "H D"],
+    visible: Visible = None,
+) -> Float[ndarray, "B H N E"]:
+    """
+    See :func:`spec.relative.transformer_xl_attention`.
+
+    The whole score at once; what the shift wraps around is hidden with the causal mask.
+    """
+    hold_heads_of(query, key, value)
+    return attended(hide_behind(transformer_xl_score(query, key, position, u, v), visible), value)
+
+
+@rounds_once
+def transformer_xl_attention_grad(
+    d_output: Float[ndarray, "B H N E"],
+    query: Float[ndarray, "B H N D"],
+    key: Float[ndarray, "B H M D"],
+    value: Float[ndarray, "B H M E"],
+    position: Float[ndarray, "H M D"],
+    u: Float[ndarray, "H D"],
+    v: Float[ndarray, "H D"],
+    visible: Visible = None,
+) -> tuple[ndarray, ...]:
+    """
+    See :func:`spec.relative.transformer_xl_attention_grad`.
+
+    The score's gradient, spread back over the rows of ``position``, gives its two gradients as matrix products.
+    """
+    hold_heads_of(query, key, value, d_output=(d_output, "B H N E"))
+    score = hide_behind(transformer_xl_score(query, key, position, u, v), visible)
+    d_score, d_value = attended_grad(d_output, score, value)
+    M, D = key.shape[2:]
+    d_score, hidden = d_score / sqrt(D), score == HIDDEN
+    d_content, d_key = products_grad(d_score, hidden, query + u[:, None], key)
+    # causal pairs never read beyond the last of the M rows
+    by_row = spread(d_score, 0)[..., :M], spread(hidden, True)[..., :M]
+    d_distance, d_position = products_grad(*by_row, query + v[:, None], position)
+    return d_content + d_distance, d_key, d_value, d_position.sum(0), d_content.sum((0, 2)), d_distance.sum((0, 2))
+
+
+def table_slice(query: Any, key: Any, key_pos_embeddings: Any, key_pos_bias: Any, query_pos_bias: Any, align: Any) -> slice:
+    """The N + M - 1 rows of the tables that some pair reads, the farthest past first."""
+    tables = {"key_pos_embeddings": (key_pos_embeddings, "2P H D"), "key_pos_bias": (key_pos_bias, "2P H")}
+    at = hold(query=(query, "B H N D"), key=(key, "B H M D"), **tables, query_pos_bias=(query_pos_bias, "H D"))
+    if not (isinstance(align, str) and align in ("end", "start")):
+        raise ValueError(f"align: wanted 'end' or 'start', got {align!r}")
+    N, M, P = at["N"], at["M"], at["P"]
+    if max(N, M) > P:
+        raise ValueError(f"key_pos_embeddings: wanted 2P rows with P of at least N={N} and M={M}, got P={P}")
+    first = P - M + 1 if align == "end" else P - N + 1
+    return slice(first, first + N + M - 1)
+
+
+@rounds_once
+def learned_relative_score(
+    query: Float[ndarray, "B H N D"],
+    key: Float[ndarray, "B H M D"],
+    key_pos_embeddings: Float[ndarray, "2P H D"],
+    key_pos_bias: Float[ndarray, "2P H"],
+    query_pos_bias: Float[ndarray, "H D"],
+    align: str,
+) -> Float[ndarray, "B H N M"]:
+    """
+    See :func:`spec.relative.learned_relative_score`.
+
+    Every query against the N + M - 1 rows in reach, then a skewed view: no [N M D] table is ever gathered.
+    """
+    rows = table_slice(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
+    content = (query + query_pos_bias[:, None]) @ key.mT
+    distance = query @ key_pos_embeddings[rows].transpose(1, 2, 0) + key_pos_bias[rows].T[:, None]
+    return (content + skewed(np.ascontiguousarray(distance))) / sqrt(query.shape[-1])
+
+
+@rounds_once
+def learned_relative_attention(
+    query: Float[ndarray, "B H N D"],
+    key: Float[ndarray, "B H M D"],
+    value: Float[ndarray, "B H M E"],
+    key_pos_embeddings: Float[ndarray, "2P H D"],
+    key_pos_bias: Float[ndarray, "2P H"],
+    query_pos_bias: Float[ndarray, "H D"],
+    align: str,
+    visible: Visible = None,
+) -> Float[ndarray, "B H N E"]:
+    """
+    See :func:`spec.relative.learned_relative_attention`.
+
+    The whole score at once, then two stacked products.
+    """
+    hold_heads_of(query, key, value)
+    score = learned_relative_score(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
+    hold_mask("visible", visible, score.shape)
+    return attended(hide(score, visible), value)
+
+
+@rounds_once
+def learned_relative_attention_grad(
+    d_output: Float[ndarray, "B H N E"],
+    query: Float[ndarray, "B H N D"],
+    key: Float[ndarray, "B H M D"],
+    value: Float[ndarray, "B H M E"],
+    key_pos_embeddings: Float[ndarray, "2P H D"],
+    key_pos_bias: Float[ndarray, "2P H"],
+    query_pos_bias: Float[ndarray, "H D"],
+    align: str,
+    visible: Visible = None,
+) -> tuple[ndarray, ...]:
+    """
+    See :func:`spec.relative.learned_relative_attention_grad`.
+
+    The score's gradient, spread back over the rows in reach, gives the tables' gradients as matrix products.
+    """
+    hold_heads_of(query, key, value, d_output=(d_output, "B H N E"))
+    score = learned_relative_score(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
+    hold_mask("visible", visible, score.shape)
+    rows = table_slice(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
+    score = hide(score, visible)
+    d_score, d_value = attended_grad(d_output, score, value)
+    d_score, hidden = d_score / sqrt(query.shape[-1]), score == HIDDEN
+    d_content, d_key = products_grad(d_score, hidden, query + query_pos_bias[:, None], key)
+    d_row = spread(d_score, 0)
+    d_distance, d_table = products_grad(d_row, spread(hidden, True), query, key_pos_embeddings[rows].swapaxes(0, 1))
+    d_embeddings, d_bias = np.zeros_like(key_pos_embeddings), np.zeros_like(key_pos_bias)
+    d_embeddings[rows], d_bias[rows] = d_table.sum(0).swapaxes(0, 1), d_row.sum((0, 2)).T
+    return d_content + d_distance, d_key, d_value, d_embeddings, d_bias, d_content.sum((0, 2))
