@@ -1,0 +1,45 @@
+"""
+The catalogue in CuPy: on a device where there is one, and through ``cupy.get_array_module`` on NumPy arrays where there is none.
+
+One chapter a file, as in :mod:`spec`. Importing the package needs no CuPy, so that :func:`missing` can say that it is not there; a
+chapter does. CUDA C++ kernels stand beside their chapter under the same stem (``alibi.cu`` beside ``alibi.py``).
+"""
+
+import os
+from typing import Any
+
+# Narrow floats are computed in float32 and rounded once. CUPY_TF32=1 would round the operands of float32 products to TF32.
+PRECISION = "wide" if os.environ.get("CUPY_TF32", "0") in ("", "0") else {"preset": "wide", "operand": "tf32"}
+
+
+def from_numpy(x: Any, dtype: Any) -> Any:
+    """A copy of a NumPy array where this backend computes; floats are rounded to ``dtype``, anything else keeps its own."""
+    from cupy_impl import arrays
+
+    return arrays.from_numpy(x, dtype)
+
+
+def to_numpy(x: Any) -> Any:
+    """Back to NumPy, exactly; floats are widened to float64."""
+    from cupy_impl import arrays
+
+    return arrays.to_numpy(x)
+
+
+def synchronize() -> None:
+    """Wait for the device, where there is one."""
+    from cupy_impl import arrays
+
+    if arrays.on_device():
+        arrays.cupy.cuda.Device().synchronize()
+
+
+def missing() -> str | None:
+    """Why this backend cannot run here, in one sentence; None if it can."""
+    try:
+        import cupy  # noqa: F401
+    except ModuleNotFoundError as error:
+        return f"the package {error.name or 'cupy'} is not installed"
+    except ImportError as error:
+        return f"the package cupy cannot be imported: {str(error).strip().splitlines()[0]}"
+    return None

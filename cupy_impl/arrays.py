@@ -1,0 +1,70 @@
+"""Where arrays live and which numbers they hold: CuPy's on a device, NumPy's without one, computed wide and rounded once."""
+
+import functools
+from types import ModuleType
+from typing import Any
+
+import cupy
+
+numpy = cupy.get_array_module()  # what CuPy takes for arrays that are on no device
+Array = cupy.ndarray | numpy.ndarray
+FLOATS = ("float64", "float32", "float16", "bfloat16")
+
+# A decorator: overflow and NaN are numbers here as on the device, which has no floating-point warnings either.
+ieee = numpy.errstate(all="ignore")
+
+
+@functools.cache
+def on_device() -> bool:
+    """Whether CuPy has a device; a broken driver counts as none."""
+    try:
+        return bool(cupy.cuda.is_available())
+    except RuntimeError:  # CUDARuntimeError and its kin
+        return False
+
+
+def default_module() -> ModuleType:
+    """The array module for results that come from no array."""
+    return cupy if on_device() else numpy
+
+
+def is_array(x: Any) -> bool:
+    return isinstance(x, Array)
+
+
+def is_float(x: Array) -> bool:
+    return x.dtype.kind == "f" or x.dtype.name == "bfloat16"  # ml_dtypes are of kind V
+
+
+def float_dtype(dtype: Any) -> Any:
+    """The dtype of one of the four float formats, by its name, its type or itself."""
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "name", getattr(dtype, "__name__", None))
+    if name not in FLOATS:
+        raise ValueError(f"dtype: wanted {', '.join(FLOATS)}, got {dtype!r}")
+    if name == "bfloat16":
+        from ml_dtypes import bfloat16  # not at the top: only this format needs the package
+
+        return numpy.dtype(bfloat16)
+    return numpy.dtype(name)
+
+
+def wide(*arrays: Array | None) -> tuple[Any, ...]:
+    """Floats of 16 bits as float32; float32, float64, booleans and None as they are."""
+    return tuple(x if x is None or x.dtype.itemsize != 2 else x.astype("float32") for x in arrays)
+
+
+def narrow(x: Array, dtype: Any) -> Array:
+    """The one rounding, at the end."""
+    return x.astype(dtype, copy=False)
+
+
+@ieee
+def from_numpy(x: Array, dtype: Any) -> Array:
+    dtype = float_dtype(dtype)
+    return default_module().array(x.astype(dtype if is_float(x) else x.dtype))
+
+
+@ieee
+def to_numpy(x: Array) -> Any:
+    x = cupy.asnumpy(x)
+    return x.astype("float64" if is_float(x) else x.dtype)

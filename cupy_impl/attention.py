@@ -1,0 +1,248 @@
+"""
+Attention by matrix products over whole arrays.
+
+A hidden score is minus infinity and nothing else says that it is hidden: a row or a column of nothing but minus infinity belongs to a
+query that sees no key, or to a key that no query sees, and whatever stands there is replaced by 0 before it meets a product.
+"""
+
+import math
+from typing import Any
+
+import cupy
+from jaxtyping import Bool, Float
+
+from cupy_impl.arrays import Array, ieee, narrow, wide
+from cupy_impl.scores import WEIGHTS, hidden_layer, scaled_products
+from cupy_impl.shapes import check, check_dropout, check_mask
+
+__all__ = [
+    "additive_attention",
+    "additive_attention_grad",
+    "dropout",
+    "scaled_dot_product_attention",
+    "scaled_dot_product_attention_grad",
+    "softmax",
+]
+
+Mask = Bool[Array, "..."] | Float[Array, "..."] | None
+Keep = Bool[Array, "..."] | None
+
+ADDITIVE = {"query": "B N Q", "key": "B M K", "value": "B M E"} | WEIGHTS
+HEADS = {"query": "B H N D", "key": "B H M D", "value": "B H M E"}
+HEADS_GRAD = HEADS | {"d_output": "B H N E"}
+
+
+@ieee
+def softmax(score: Float[Array, "... N M"], mask: Mask = None) -> Float[Array, "... N M"]:
+    """
+    See :func:`spec.attention.softmax`.
+
+    Three passes over the score: maximum, exponential with sum, division.
+    """
+    check({"score": "... N M"}, score)
+    check_mask("mask", mask, score.shape, float_too=True)
+    return narrow(normalised(hide(*wide(score, mask))), score.dtype)
+
+
+def hide(score: Array, mask: Mask) -> Array:
+    """The score, minus infinity where the mask hides; a hidden score may be NaN."""
+    if mask is None:
+        return score
+    xp = cupy.get_array_module(score)
+    return xp.where(mask, score, -math.inf) if mask.dtype == bool else xp.where(mask == -math.inf, mask, score + mask)
+
+
+def normalised(score: Array) -> Array:
+    """The weights of a score. A row without keys has the sum 0, any other one of at least 1: its largest term."""
+    xp = cupy.get_array_module(score)
+    top = xp.maximum(score.max(axis=-1, keepdims=True), xp.finfo(score.dtype).min)
+    weights = score - top
+    xp.exp(weights, out=weights)
+    weights /= xp.maximum(weights.sum(axis=-1, keepdims=True), 1)
+    return weights
+
+
+@ieee
+def dropout(weights: Float[Array, "..."], keep: Keep, p: float) -> Float[Array, "..."]:
+    """
+    See :func:`spec.attention.dropout`.
+
+    One pass.
+    """
+    check_dropout(keep, p)
+    check({"weights": "..."}, weights)
+    check_mask("keep", keep, weights.shape)
+    return narrow(kept(*wide(weights), keep, p), weights.dtype)
+
+
+def kept(weights: Array, keep: Keep, p: float) -> Array:
+    scaled = weights / (1 - float(p))  # a NumPy scalar would widen the result
+    return scaled if keep is None else cupy.get_array_module(weights).where(keep, scaled, 0)
+
+
+def attend(score: Array, value: Array, keep: Keep = None, p: float = 0.0) -> Float[Array, "... N E"]:
+    """The mean of the values under a score whose hidden entries are minus infinity."""
+    weights = normalised(score)
+    if keep is not None:
+        weights = kept(weights, keep, p)
+    return weights @ present(value, seen(score).any(axis=-2))
+
+
+def seen(score: Array) -> Bool[Array, "... N M"]:
+    return score != -math.inf
+
+
+def present(x: Array, rows: Bool[Array, "..."]) -> Array:
+    """The rows of x that take part; 0 in place of the others, which may be NaN."""
+    return cupy.get_array_module(x).where(rows[..., None], x, 0)
+
+
+def attend_grad(
+    d_output: Array, score: Array, value: Array, keep: Keep = None, p: float = 0.0
+) -> tuple[Float[Array, "... N M"], Float[Array, "... M E"]]:
+    """The gradients of :func:`attend` by score and value, whose absent rows (and those of d_output) are 0 already."""
+    weights, d_weights = normalised(score), d_output @ value.mT
+    dropped = weights
+    if keep is not None:
+        dropped, d_weights = kept(weights, keep, p), kept(d_weights, keep, p)
+    d_weights -= (weights * d_weights).sum(axis=-1, keepdims=True)
+    return weights * d_weights, dropped.mT @ d_output
+
+
+def mask_grad(d_score: Array, mask: Mask) -> tuple[Array, ...]:
+    """The gradient by a float mask: that of the score, summed over the axes along which the mask was broadcast."""
+    if mask is None or mask.dtype == bool:
+        return ()
+    new = d_score.ndim - mask.ndim
+    d_mask = d_score.sum(axis=(*range(new), *(new + axis for axis, size in enumerate(mask.shape) if size == 1)), keepdims=True)
+    return (narrow(d_mask.reshape(mask.shape), mask.dtype),)
+
+
+@ieee
+def additive_attention(
+    query: Float[Array, "B N Q"],
+    key: Float[Array, "B M K"],
+    value: Float[Array, "B M E"],
+    w_query: Float[Array, "A Q"],
+    w_key: Float[Array, "A K"],
+    w_score: Float[Array, "A"],
+    mask: Mask = None,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> Float[Array, "B N E"]:
+    """
+    See :func:`spec.attention.additive_attention`.
+
+    The hidden layer [B N M A] is held in memory as a whole.
+    """
+    size, dtype = check(ADDITIVE, query, key, value, w_query, w_key, w_score), query.dtype
+    check_masks(mask, keep, p, (size["B"], size["N"], size["M"]))
+    query, key, value, w_query, w_key, w_score, mask = wide(query, key, value, w_query, w_key, w_score, mask)
+    score = hide(hidden_layer(query, key, w_query, w_key) @ w_score, mask)
+    return narrow(attend(score, value, keep, p), dtype)
+
+
+def check_masks(mask: Any, keep: Any, p: Any, shape: tuple[int, ...]) -> None:
+    check_mask("mask", mask, shape, float_too=True)
+    check_mask("keep", keep, shape)
+    check_dropout(keep, p)
+
+
+@ieee
+def additive_attention_grad(
+    d_output: Float[Array, "B N E"],
+    query: Float[Array, "B N Q"],
+    key: Float[Array, "B M K"],
+    value: Float[Array, "B M E"],
+    w_query: Float[Array, "A Q"],
+    w_key: Float[Array, "A K"],
+    w_score: Float[Array, "A"],
+    mask: Mask = None,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> tuple[Array, ...]:
+    """
+    See :func:`spec.attention.additive_attention_grad`.
+
+    The hidden layer [B N M A] is held in memory twice; w_a leaves the sums over the pairs, which are matrix products.
+    """
+    inputs = query, key, value, w_query, w_key, w_score
+    size = check(ADDITIVE | {"d_output": "B N E"}, *inputs, d_output)
+    check_masks(mask, keep, p, (size["B"], size["N"], size["M"]))
+    dtypes = [x.dtype for x in inputs]
+    d_output, query, key, value, w_query, w_key, w_score, wide_mask = wide(d_output, *inputs, mask)
+    t = hidden_layer(query, key, w_query, w_key)
+    score = hide(t @ w_score, wide_mask)
+    pairs = seen(score)
+    t, sees, is_seen = present(t, pairs), pairs.any(axis=-1), pairs.any(axis=-2)
+    query, key = present(query, sees), present(key, is_seen)
+    d_score, d_value = attend_grad(present(d_output, sees), score, present(value, is_seen), keep, p)
+    slope = 1 - t * t
+    d_q = (d_score[:, :, None, :] @ slope)[:, :, 0] * w_score
+    d_k = (d_score.mT[:, :, None, :] @ slope.swapaxes(1, 2))[:, :, 0] * w_score
+    d_weights = over_rows(d_q, query), over_rows(d_k, key), d_score.reshape(-1) @ t.reshape(-1, t.shape[-1])
+    grads = d_q @ w_query, d_k @ w_key, d_value, *d_weights
+    return *(narrow(x, to) for x, to in zip(grads, dtypes, strict=True)), *mask_grad(d_score, mask)
+
+
+def over_rows(d_projected: Float[Array, "B N A"], x: Float[Array, "B N F"]) -> Float[Array, "A F"]:
+    """The gradient by the weights of a projection: a sum over batch and positions."""
+    return d_projected.reshape(-1, d_projected.shape[-1]).T @ x.reshape(-1, x.shape[-1])
+
+
+@ieee
+def scaled_dot_product_attention(
+    query: Float[Array, "B H N D"],
+    key: Float[Array, "B H M D"],
+    value: Float[Array, "B H M E"],
+    mask: Mask = None,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> Float[Array, "B H N E"]:
+    """
+    See :func:`spec.attention.scaled_dot_product_attention`.
+
+    Two batched matrix products around the softmax; the score [B H N M] is held in memory.
+    """
+    size, dtype = check(HEADS, query, key, value), query.dtype
+    check_masks(mask, keep, p, scores_shape(size))
+    query, key, value, mask = wide(query, key, value, mask)
+    return narrow(attend(hide(scaled_products(query, key), mask), value, keep, p), dtype)
+
+
+def scores_shape(size: dict[str, int]) -> tuple[int, ...]:
+    return size["B"], size["H"], size["N"], size["M"]
+
+
+@ieee
+def scaled_dot_product_attention_grad(
+    d_output: Float[Array, "B H N E"],
+    query: Float[Array, "B H N D"],
+    key: Float[Array, "B H M D"],
+    value: Float[Array, "B H M E"],
+    mask: Mask = None,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> tuple[Array, ...]:
+    """
+    See :func:`spec.attention.scaled_dot_product_attention_grad`.
+
+    Five batched matrix products, the score computed anew.
+    """
+    size, dtypes = check(HEADS_GRAD, query, key, value, d_output), (query.dtype, key.dtype, value.dtype)
+    check_masks(mask, keep, p, scores_shape(size))
+    d_output, query, key, value, wide_mask = wide(d_output, query, key, value, mask)
+    score = hide(scaled_products(query, key), wide_mask)
+    d_score, *grads = heads_grad(d_output, query, key, value, score, keep, p)
+    return *(narrow(x, to) for x, to in zip(grads, dtypes, strict=True)), *mask_grad(d_score, mask)
+
+
+def heads_grad(
+    d_output: Array, query: Array, key: Array, value: Array, score: Array, keep: Keep = None, p: float = 0.0
+) -> tuple[Array, Array, Array, Array]:
+    """The gradients by score, query, key and value where the score holds q.k / sqrt(D)."""
+    pairs = seen(score)
+    sees, is_seen = pairs.any(axis=-1), pairs.any(axis=-2)
+    d_score, d_value = attend_grad(present(d_output, sees), score, present(value, is_seen), keep, p)
+    g = d_score / math.sqrt(query.shape[-1])
+    return d_score, g @ present(key, is_seen), g.mT @ present(query, sees), d_value

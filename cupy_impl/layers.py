@@ -1,0 +1,271 @@
+"""Layers: projections around the attentions, wide from the first product to the last."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import cupy
+from jaxtyping import Bool, Float
+
+from cupy_impl.alibi import biases, check_visible
+from cupy_impl.arrays import Array, ieee, narrow, wide
+from cupy_impl.attention import Mask, attend, hide, normalised, present, seen
+from cupy_impl.masks import merge_masks
+from cupy_impl.memory import Mems, update_mems
+from cupy_impl.relative import Visible, check_even, learned_relative_attention, sinusoids, transformer_xl_attention
+from cupy_impl.scores import scaled_products
+from cupy_impl.shapes import Layout, check, check_heads, check_list, check_mask, check_parameters
+
+__all__ = [
+    "alibi_multi_head_attention",
+    "multi_head_attention",
+    "multi_head_self_attention",
+    "relative_multi_head_attention",
+    "self_attention",
+    "transformer_xl",
+    "transformer_xl_layer",
+]
+
+Parameters = Mapping[str, Array]
+
+PROJECTED = {"query": "B N F", "key": "B M F", "value": "B M F"}
+PROJECTED_ALIKE = dict.fromkeys(PROJECTED, "B N F")
+
+
+def linears(*names: str) -> dict[str, str]:
+    """The layout of projections from F to F with a bias that may be absent."""
+    return {name: axes for linear in names for name, axes in ((f"{linear}.weight", "F F"), (f"{linear}.bias", "F?"))}
+
+
+SELF = {"w_query": "K F", "w_key": "K F", "w_value": "E F"}
+MULTI_HEAD = linears("q_proj", "k_proj", "v_proj", "out_proj")
+ALIBI = linears("query.linear", "key.linear", "value.linear", "output")
+RELATIVE = {name: axes for name, axes in ALIBI.items() if name not in ("query.linear.bias", "key.linear.bias")} | {
+    "key_pos_embeddings": "2P H D",
+    "key_pos_bias": "2P H",
+    "query_pos_bias": "H D",
+}
+NORM = {"layer_norm.weight": "F", "layer_norm.bias": "F?"}
+TRANSFORMER_XL = {"qkv_net.weight": "3F F", "qkv_net.bias": "3F?"} | linears("r_net", "o_net") | NORM | {"u": "H D", "v": "H D"}
+
+
+def linear(x: Array, parameters: Parameters, name: str) -> Array:
+    return affine(x, parameters[f"{name}.weight"], parameters.get(f"{name}.bias"))
+
+
+def affine(x: Array, weight: Array, bias: Array | None) -> Array:
+    y = x @ weight.T
+    if bias is not None:
+        y += bias
+    return y
+
+
+def heads(x: Array, H: int) -> Float[Array, "... H N D"]:
+    return x.reshape(*x.shape[:-1], H, x.shape[-1] // H).swapaxes(-3, -2)
+
+
+def merged(x: Array) -> Float[Array, "B N F"]:
+    B, H, N, D = x.shape
+    return x.swapaxes(1, 2).reshape(B, N, H * D)
+
+
+def layer_norm(x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
+    centred = x - x.mean(axis=-1, keepdims=True)
+    deviation = cupy.get_array_module(x).sqrt((centred * centred).mean(axis=-1, keepdims=True) + float(eps))
+    y = weight * centred / deviation
+    return y if bias is None else y + bias
+
+
+def checked(layout: Layout, parameters: Parameters, **sizes: int) -> dict[str, Any]:
+    """The parameters, held to their layout and widened."""
+    check_parameters(layout, parameters, **sizes)
+    return dict(zip(parameters, wide(*parameters.values()), strict=True))
+
+
+@ieee
+def self_attention(x: Float[Array, "B N F"], parameters: Parameters, mask: Mask = None) -> Float[Array, "B N E"]:
+    """
+    See :func:`spec.layers.self_attention`.
+
+    Three products, then the attention of one head.
+    """
+    size = check({"x": "B N F"}, x)
+    weights = checked(SELF, parameters, F=size["F"])
+    check_mask("mask", mask, (size["B"], size["N"], size["N"]), float_too=True)
+    dtype, (x, mask) = x.dtype, wide(x, mask)
+    query, key, value = (x @ weights[name].T for name in SELF)
+    return narrow(attend(hide(scaled_products(query, key), mask), value), dtype)
+
+
+@ieee
+def multi_head_attention(
+    query: Float[Array, "B N F"],
+    key: Float[Array, "B M F"],
+    value: Float[Array, "B M F"],
+    parameters: Parameters,
+    num_heads: int,
+    attn_mask: Bool[Array, "... N M"] | Float[Array, "... N M"] | None = None,
+    key_padding_mask: Bool[Array, "B M"] | None = None,
+) -> tuple[Float[Array, "B N F"], Float[Array, "B H N M"]]:
+    """
+    See :func:`spec.layers.multi_head_attention`.
+
+    The weights are computed once, for the output and as the second result.
+    """
+    size, dtype = check(PROJECTED, query, key, value), query.dtype
+    check_heads(size["F"], num_heads)
+    parameters = checked(MULTI_HEAD, parameters, F=size["F"])
+    mask = None
+    if attn_mask is not None or key_padding_mask is not None:
+        mask = merge_masks(attn_mask, key_padding_mask, num_heads)
+        check_masks(attn_mask, key_padding_mask, size["B"], num_heads, size["N"], size["M"])
+    query, key, value, mask = wide(query, key, value, mask)
+    q, k, v = (heads(linear(x, parameters, name), num_heads) for name, x in (("q_proj", query), ("k_proj", key), ("v_proj", value)))
+    score = hide(scaled_products(q, k), mask)
+    weights = normalised(score)
+    output = linear(merged(weights @ present(v, seen(score).any(axis=-2))), parameters, "out_proj")
+    return narrow(output, dtype), narrow(weights, dtype)
+
+
+def check_masks(attn_mask: Array | None, key_padding_mask: Array | None, B: int, H: int, N: int, M: int) -> None:
+    """The masks fit each other already (merge_masks); hold them to query and key as well."""
+    if attn_mask is not None and attn_mask.shape not in ((N, M), (B * H, N, M)):
+        raise ValueError(f"attn_mask: wanted shape [N M] or [B*H N M] with B={B} H={H} N={N} M={M}, got {attn_mask.shape}")
+    if key_padding_mask is not None and key_padding_mask.shape != (B, M):
+        raise ValueError(f"key_padding_mask: wanted shape [B M] with B={B} M={M}, got {key_padding_mask.shape}")
+
+
+def multi_head_self_attention(
+    x: Float[Array, "B N F"],
+    parameters: Parameters,
+    num_heads: int,
+    attn_mask: Bool[Array, "... N N"] | Float[Array, "... N N"] | None = None,
+    key_padding_mask: Bool[Array, "B N"] | None = None,
+) -> tuple[Float[Array, "B N F"], Float[Array, "B H N N"]]:
+    """
+    See :func:`spec.layers.multi_head_self_attention`.
+
+    It is :func:`multi_head_attention` of x; the three projections are not packed into one.
+    """
+    check({"x": "B N F"}, x)
+    return multi_head_attention(x, x, x, parameters, num_heads, attn_mask, key_padding_mask)
+
+
+@ieee
+def relative_multi_head_attention(
+    query: Float[Array, "B N F"],
+    key: Float[Array, "B M F"],
+    value: Float[Array, "B M F"],
+    parameters: Parameters,
+    num_heads: int,
+    align: str,
+    visible: Visible = None,
+) -> Float[Array, "B N F"]:
+    """
+    See :func:`spec.layers.relative_multi_head_attention`.
+
+    The attention is :func:`cupy_impl.relative.learned_relative_attention` on widened arrays.
+    """
+    size, dtype = check(PROJECTED, query, key, value), query.dtype
+    check_heads(size["F"], num_heads)
+    parameters = checked(RELATIVE, parameters, F=size["F"], H=num_heads, D=size["F"] // num_heads)
+    q, k, v = projected(query, key, value, parameters, num_heads)
+    tables = (parameters[name] for name in ("key_pos_embeddings", "key_pos_bias", "query_pos_bias"))
+    return narrow(linear(merged(learned_relative_attention(q, k, v, *tables, align, visible)), parameters, "output"), dtype)
+
+
+def projected(query: Array, key: Array, value: Array, parameters: Parameters, H: int) -> tuple[Array, ...]:
+    """Query, key and value per head, by labml's names."""
+    names = ("query.linear", "key.linear", "value.linear")
+    return tuple(heads(linear(x, parameters, name), H) for name, x in zip(names, wide(query, key, value), strict=True))
+
+
+@ieee
+def alibi_multi_head_attention(
+    query: Float[Array, "B N F"],
+    key: Float[Array, "B N F"],
+    value: Float[Array, "B N F"],
+    parameters: Parameters,
+    num_heads: int,
+    visible: Bool[Array, "N N"],
+) -> Float[Array, "B N F"]:
+    """
+    See :func:`spec.layers.alibi_multi_head_attention`.
+
+    The biases are computed anew in every call and never cached.
+    """
+    size, dtype = check(PROJECTED_ALIKE, query, key, value), query.dtype
+    check_heads(size["F"], num_heads)
+    parameters = checked(ALIBI, parameters, F=size["F"])
+    check_visible(visible)
+    if visible.shape != (size["N"], size["N"]):
+        raise ValueError(f"visible: wanted shape [N N] with N={size['N']}, got {visible.shape}")
+    q, k, v = projected(query, key, value, parameters, num_heads)
+    score = scaled_products(q, k)
+    score += biases(num_heads, visible, score.dtype)
+    return narrow(linear(merged(attend(hide(score, visible), v)), parameters, "output"), dtype)
+
+
+@ieee
+def transformer_xl_layer(
+    x: Float[Array, "B N F"],
+    position: Float[Array, "M F"],
+    parameters: Parameters,
+    num_heads: int,
+    mem: Float[Array, "B S F"] | None = None,
+    visible: Visible = None,
+    eps: float = 1e-5,
+) -> Float[Array, "B N F"]:
+    """
+    See :func:`spec.layers.transformer_xl_layer`.
+
+    The memory is projected to keys and values only.
+    """
+    size, dtype = check({"x": "B N F", "mem": "B S F?"}, x, mem), x.dtype
+    F = size["F"]
+    check({"position": "M F"}, position, M=size.get("S", 0) + size["N"], F=F)
+    check_heads(F, num_heads)
+    parameters = checked(TRANSFORMER_XL, parameters, F=F, H=num_heads, D=F // num_heads)
+    check_eps(eps)
+    x, mem, position = wide(x, mem, position)
+    keys = x if mem is None else cupy.get_array_module(x).concatenate([mem, x], axis=1)
+    weight, bias = parameters["qkv_net.weight"], parameters.get("qkv_net.bias")
+    q = affine(x, weight[:F], None if bias is None else bias[:F])
+    kv = affine(keys, weight[F:], None if bias is None else bias[F:])
+    q, k, v, r = (heads(part, num_heads) for part in (q, kv[..., :F], kv[..., F:], linear(position, parameters, "r_net")))
+    attended = transformer_xl_attention(q, k, v, r, parameters["u"], parameters["v"], visible)
+    y = x + linear(merged(attended), parameters, "o_net")
+    return narrow(layer_norm(y, parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps), dtype)
+
+
+def check_eps(eps: Any) -> None:
+    if not (isinstance(eps, int | float) and eps >= 0):
+        raise ValueError(f"eps: wanted a number of at least 0, got {eps!r}")
+
+
+@ieee
+def transformer_xl(
+    x: Float[Array, "B N F"],
+    parameters: Sequence[Parameters],
+    num_heads: int,
+    mems: Mems,
+    mem_len: int,
+    eps: float = 1e-5,
+) -> tuple[Float[Array, "B N F"], Mems]:
+    """
+    See :func:`spec.layers.transformer_xl`.
+
+    Between the layers the numbers stay wide; what the memory keeps is rounded.
+    """
+    size, dtype = check({"x": "B N F"}, x), x.dtype
+    check_list("parameters", parameters)
+    if mems is not None:
+        check_list("mems", mems, len(parameters))
+        size = check({"x": "B N F"} | {f"mems.{layer}": "B S F" for layer in range(len(mems))}, x, *mems)
+    check_even(size["F"])
+    (hidden,), hids = wide(x), []
+    position = sinusoids(cupy.get_array_module(x), size["N"] + size.get("S", 0), size["F"]).astype(hidden.dtype)
+    for layer, weights in enumerate(parameters):
+        hids.append(x if layer == 0 else narrow(hidden, dtype))
+        mem = None if mems is None else mems[layer]
+        hidden = transformer_xl_layer(hidden, position, weights, num_heads, mem, eps=eps)
+    return narrow(hidden, dtype), update_mems(hids, mems, mem_len)

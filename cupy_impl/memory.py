@@ -1,0 +1,53 @@
+"""Memory: slices of old and new, joined by one copy."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import cupy
+from jaxtyping import Float
+
+from cupy_impl.arrays import Array, default_module, float_dtype
+from cupy_impl.shapes import check, check_integer, check_list
+
+__all__ = ["init_mems", "update_mems"]
+
+Mems = list[Float[Array, "B S F"]] | None
+
+
+def init_mems(n_layers: int, mem_len: int, batch: int, width: int, dtype: Any = "float32") -> Mems:
+    """
+    See :func:`spec.memory.init_mems`.
+
+    On the device where there is one.
+    """
+    check_integer("n_layers", n_layers)
+    check_integer("mem_len", mem_len, least=0)
+    check_integer("batch", batch)
+    check_integer("width", width)
+    xp, dtype = default_module(), float_dtype(dtype)
+    return [xp.zeros((batch, mem_len, width), dtype) for _ in range(n_layers)] if mem_len > 0 else None
+
+
+def update_mems(hids: Sequence[Float[Array, "B N F"]], mems: Mems, mem_len: int) -> Mems:
+    """
+    See :func:`spec.memory.update_mems`.
+
+    Only the positions that stay are copied, into new arrays. There is no gradient to cut off here.
+    """
+    check_integer("mem_len", mem_len, least=0)
+    check_list("hids", hids)
+    for layer, hid in enumerate(hids):
+        check({f"hids.{layer}": "B N F"}, hid)
+    if mems is None:
+        return None
+    check_list("mems", mems, len(hids))
+    for layer, (mem, hid) in enumerate(zip(mems, hids, strict=True)):
+        check({f"hids.{layer}": "B N F", f"mems.{layer}": "B S F"}, hid, mem)
+    return [last(mem, hid, mem_len) for mem, hid in zip(mems, hids, strict=True)]
+
+
+def last(mem: Array, hid: Array, mem_len: int) -> Array:
+    """The last positions of mem followed by hid."""
+    S, N = mem.shape[1], hid.shape[1]
+    first = max(0, S + N - mem_len)
+    return cupy.get_array_module(hid).concatenate([mem[:, first:], hid[:, max(0, first - S) :]], axis=1)

@@ -1,0 +1,248 @@
+"""Relative positions: one product with the rows of a table that can be read, and a skewed view that costs nothing."""
+
+import math
+from types import ModuleType
+from typing import Any
+
+import cupy
+from jaxtyping import Bool, Float
+
+from cupy_impl.arrays import Array, default_module, float_dtype, ieee, narrow, wide
+from cupy_impl.attention import HEADS, HEADS_GRAD, attend, heads_grad, hide, present, scores_shape, seen
+from cupy_impl.masks import causal
+from cupy_impl.shapes import check, check_integer, check_mask
+from cupy_impl.shifts import rel_shift, skewed, unskewed
+
+__all__ = [
+    "learned_relative_attention",
+    "learned_relative_attention_grad",
+    "learned_relative_score",
+    "sinusoidal_positions",
+    "transformer_xl_attention",
+    "transformer_xl_attention_grad",
+    "transformer_xl_score",
+]
+
+Visible = Bool[Array, "..."] | None
+
+PRODUCT = {"query": "B H N D", "key": "B H M D"}
+POSITION = {"position": "H M D", "u": "H D", "v": "H D"}
+TABLES = {"key_pos_embeddings": "2P H D", "key_pos_bias": "2P H", "query_pos_bias": "H D"}
+
+
+def sinusoidal_positions(M: int, F: int, dtype: Any = "float32") -> Float[Array, "M F"]:
+    """
+    See :func:`spec.relative.sinusoidal_positions`.
+
+    Computed in float64 on the device where there is one, rounded once.
+    """
+    check_integer("M", M)
+    check_integer("F", F)
+    check_even(F)
+    return narrow(sinusoids(default_module(), M, F), float_dtype(dtype))
+
+
+def check_even(F: int) -> None:
+    if F % 2:
+        raise ValueError(f"F: wanted an even width, got {F}")
+
+
+def sinusoids(xp: ModuleType, M: int, F: int) -> Float[Array, "M F"]:
+    frequency = 10000.0 ** (xp.arange(F // 2, dtype="float64") * (-2 / F))
+    angle = xp.arange(M - 1, -1, -1, dtype="float64")[:, None] * frequency
+    return xp.concatenate([xp.sin(angle), xp.cos(angle)], axis=-1)
+
+
+@ieee
+def transformer_xl_score(
+    query: Float[Array, "B H N D"],
+    key: Float[Array, "B H M D"],
+    position: Float[Array, "H M D"],
+    u: Float[Array, "H D"],
+    v: Float[Array, "H D"],
+) -> Float[Array, "B H N M"]:
+    """
+    See :func:`spec.relative.transformer_xl_score`.
+
+    Two batched matrix products; the position score is copied once to wrap as the law says.
+    """
+    check(PRODUCT | POSITION, query, key, position, u, v)
+    dtype, (query, key, position, u, v) = query.dtype, wide(query, key, position, u, v)
+    score = (query + u[:, None]) @ key.mT + rel_shift((query + v[:, None]) @ position.mT)
+    return narrow(score / math.sqrt(query.shape[-1]), dtype)
+
+
+def skewed_score(content: Array, key: Array, distance: Array, table: Float[Array, "H W D"], bias: Any = None) -> Array:
+    """The scaled sum of content . key_j and distance . table_{N-1-i+j}, the latter read through a skewed view."""
+    score, x = content @ key.mT, distance @ table.mT
+    if bias is not None:
+        x += bias
+    score += skewed(x, key.shape[-2])
+    score /= math.sqrt(key.shape[-1])
+    return score
+
+
+def table_grad(
+    g: Float[Array, "B H N M"], pairs: Bool[Array, "B H N M"], distance: Float[Array, "B H N D"], table: Float[Array, "H W D"]
+) -> tuple[Float[Array, "B H N D"], Float[Array, "H W D"], Float[Array, "B H N W"]]:
+    """The gradients of the products distance_i . table_{N-1-i+j} by both, and by the products themselves before the skew."""
+    W = table.shape[1]
+    d_x, is_read = unskewed(g)[..., :W], unskewed(pairs)[..., :W].any(axis=(0, 2))
+    return d_x @ present(table, is_read), (d_x.mT @ distance).sum(axis=0), d_x
+
+
+@ieee
+def transformer_xl_attention(
+    query: Float[Array, "B H N D"],
+    key: Float[Array, "B H M D"],
+    value: Float[Array, "B H M E"],
+    position: Float[Array, "H M D"],
+    u: Float[Array, "H D"],
+    v: Float[Array, "H D"],
+    visible: Visible = None,
+) -> Float[Array, "B H N E"]:
+    """
+    See :func:`spec.relative.transformer_xl_attention`.
+
+    What the causal mask shows of rel_shift is a view of the position score: no copy, no wrapping.
+    """
+    size, dtype = check(HEADS | POSITION, query, key, value, position, u, v), query.dtype
+    check_mask("visible", visible, scores_shape(size))
+    query, key, value, position, u, v = wide(query, key, value, position, u, v)
+    score = transformer_xl_causal_score(query, key, position, u, v, visible)
+    return narrow(attend(score, value), dtype)
+
+
+def transformer_xl_causal_score(query: Array, key: Array, position: Array, u: Array, v: Array, visible: Visible) -> Array:
+    """The score, minus infinity where the causal row or ``visible`` hides."""
+    score = skewed_score(query + u[:, None], key, query + v[:, None], position)
+    return hide(score, causal(cupy.get_array_module(score), *score.shape[-2:], visible))
+
+
+@ieee
+def transformer_xl_attention_grad(
+    d_output: Float[Array, "B H N E"],
+    query: Float[Array, "B H N D"],
+    key: Float[Array, "B H M D"],
+    value: Float[Array, "B H M E"],
+    position: Float[Array, "H M D"],
+    u: Float[Array, "H D"],
+    v: Float[Array, "H D"],
+    visible: Visible = None,
+) -> tuple[Array, ...]:
+    """
+    See :func:`spec.relative.transformer_xl_attention_grad`.
+
+    The score's gradient is written once through a skewed view, from where position and query take theirs by matrix products.
+    """
+    inputs = query, key, value, position, u, v
+    size = check(HEADS_GRAD | POSITION, query, key, value, d_output, position, u, v)
+    check_mask("visible", visible, scores_shape(size))
+    d_output, query, key, value, position, u, v = wide(d_output, *inputs)
+    score = transformer_xl_causal_score(query, key, position, u, v, visible)
+    pairs = seen(score)
+    query = present(query, pairs.any(axis=-1))
+    d_score, d_content, d_key, d_value = heads_grad(d_output, query + u[:, None], key, value, score)
+    d_distance, d_position, _ = table_grad(d_score / math.sqrt(size["D"]), pairs, query + v[:, None], position)
+    grads = d_content + d_distance, d_key, d_value, d_position, d_content.sum(axis=(0, 2)), d_distance.sum(axis=(0, 2))
+    return tuple(narrow(d_x, x.dtype) for d_x, x in zip(grads, inputs, strict=True))
+
+
+@ieee
+def learned_relative_score(
+    query: Float[Array, "B H N D"],
+    key: Float[Array, "B H M D"],
+    key_pos_embeddings: Float[Array, "2P H D"],
+    key_pos_bias: Float[Array, "2P H"],
+    query_pos_bias: Float[Array, "H D"],
+    align: str,
+) -> Float[Array, "B H N M"]:
+    """
+    See :func:`spec.relative.learned_relative_score`.
+
+    Only the N + M - 1 rows of the tables that a pair can read take part; they are not gathered for each pair.
+    """
+    size, dtype = check(PRODUCT | TABLES, query, key, key_pos_embeddings, key_pos_bias, query_pos_bias), query.dtype
+    rows = table_rows(size, align)
+    wides = wide(query, key, key_pos_embeddings[rows], key_pos_bias[rows], query_pos_bias)
+    return narrow(learned_score(*wides), dtype)
+
+
+def table_rows(size: dict[str, int], align: Any) -> slice:
+    """The rows of the tables from the farthest past that a pair reads to the farthest future."""
+    if align not in ("end", "start"):
+        raise ValueError(f"align: wanted 'end' or 'start', got {align!r}")
+    N, M, P = size["N"], size["M"], size["P"]
+    if max(N, M) > P:
+        raise ValueError(f"key_pos_embeddings: wanted at least 2P rows with P >= N={N} and P >= M={M}, got P={P}")
+    first = P + 1 - (M if align == "end" else N)
+    return slice(first, first + N + M - 1)
+
+
+def learned_score(query: Array, key: Array, embeddings: Array, bias: Array, query_bias: Array) -> Float[Array, "B H N M"]:
+    return skewed_score(query + query_bias[:, None], key, query, embeddings.swapaxes(0, 1), bias.T[:, None])
+
+
+@ieee
+def learned_relative_attention(
+    query: Float[Array, "B H N D"],
+    key: Float[Array, "B H M D"],
+    value: Float[Array, "B H M E"],
+    key_pos_embeddings: Float[Array, "2P H D"],
+    key_pos_bias: Float[Array, "2P H"],
+    query_pos_bias: Float[Array, "H D"],
+    align: str,
+    visible: Visible = None,
+) -> Float[Array, "B H N E"]:
+    """
+    See :func:`spec.relative.learned_relative_attention`.
+
+    The position score is read through a skewed view, as in :func:`learned_relative_score`.
+    """
+    size, dtype = check(HEADS | TABLES, query, key, value, key_pos_embeddings, key_pos_bias, query_pos_bias), query.dtype
+    rows = table_rows(size, align)
+    check_mask("visible", visible, scores_shape(size))
+    query, key, value, *tables = wide(query, key, value, key_pos_embeddings[rows], key_pos_bias[rows], query_pos_bias)
+    return narrow(attend(hide(learned_score(query, key, *tables), visible), value), dtype)
+
+
+@ieee
+def learned_relative_attention_grad(
+    d_output: Float[Array, "B H N E"],
+    query: Float[Array, "B H N D"],
+    key: Float[Array, "B H M D"],
+    value: Float[Array, "B H M E"],
+    key_pos_embeddings: Float[Array, "2P H D"],
+    key_pos_bias: Float[Array, "2P H"],
+    query_pos_bias: Float[Array, "H D"],
+    align: str,
+    visible: Visible = None,
+) -> tuple[Array, ...]:
+    """
+    See :func:`spec.relative.learned_relative_attention_grad`.
+
+    As :func:`transformer_xl_attention_grad`; no atomic addition, since the skew makes every table row a column.
+    """
+    inputs = query, key, value, key_pos_embeddings, key_pos_bias, query_pos_bias
+    size = check(HEADS_GRAD | TABLES, query, key, value, d_output, *inputs[3:])
+    rows = table_rows(size, align)
+    check_mask("visible", visible, scores_shape(size))
+    tables = key_pos_embeddings[rows], key_pos_bias[rows], query_pos_bias
+    d_output, query, key, value, embeddings, bias, query_bias = wide(d_output, query, key, value, *tables)
+    score = hide(learned_score(query, key, embeddings, bias, query_bias), visible)
+    pairs = seen(score)
+    query = present(query, pairs.any(axis=-1))
+    d_score, d_content, d_key, d_value = heads_grad(d_output, query + query_bias[:, None], key, value, score)
+    g = d_score / math.sqrt(size["D"])
+    d_distance, d_embeddings, d_x = table_grad(g, pairs, query, embeddings.swapaxes(0, 1))
+    d_embeddings = in_table(d_embeddings.swapaxes(0, 1), rows, key_pos_embeddings)
+    d_bias = in_table(d_x.sum(axis=(0, 2)).T, rows, key_pos_bias)
+    grads = d_content + d_distance, d_key, d_value, d_embeddings, d_bias, d_content.sum(axis=(0, 2))
+    return tuple(narrow(d_x, x.dtype) for d_x, x in zip(grads, inputs, strict=True))
+
+
+def in_table(d_rows: Array, rows: slice, table: Array) -> Array:
+    """The gradient by a whole table: 0 but in the rows that a pair can read."""
+    d_table = cupy.get_array_module(table).zeros(table.shape, d_rows.dtype)
+    d_table[rows] = d_rows
+    return d_table
