@@ -186,9 +186,8 @@ def _check_selector(key: object, value: object) -> None:
         key == "*" or key in DTYPES or any(key == name or key.startswith(f"{name}_") for name in OPERATIONS)
     )
     if not known or _is_field(key, value):
-        raise ValueError(
-            f"PRECISION: wanted only fields ({', '.join(['preset', *_KINDS])}) or only operations, implementations, dtypes and '*', got {key!r}"
-        )
+        wanted = f"only fields ({', '.join(['preset', *_KINDS])}) or only operations, implementations, dtypes and '*'"
+        raise ValueError(f"PRECISION: wanted {wanted}, got {key!r}")
 
 
 def _record(leaf: str | Mapping[str, Any], dtype: str) -> Precision:
@@ -197,7 +196,7 @@ def _record(leaf: str | Mapping[str, Any], dtype: str) -> Precision:
     if preset not in PRESETS:
         raise ValueError(f"PRECISION preset: wanted one of {', '.join(PRESETS)}, got {preset!r}")
     storage = _storage(declared.pop("storage", dtype), dtype)
-    given = {name: _value(name, value) for name, value in declared.items()}
+    given: dict[str, Any] = {name: _value(name, value) for name, value in declared.items()}
     if storage.p == FLOAT64.p and given.get("operand") is TF32:
         del given["operand"]  # TF32 is a mode of float32 products; float64 ones never take it
     return replace(PRESETS[preset](storage), **given)

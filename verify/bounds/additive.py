@@ -6,7 +6,7 @@ from numpy import ndarray
 from verify.bounds.attention import masked
 from verify.bounds.gradients import Grads, at_seeing_queries, at_seen_keys, backward, mask_gradient, score_gradient_error, shared_gradient
 from verify.bounds.mixture import mixture
-from verify.bounds.rows import absent, total
+from verify.bounds.rows import Precisions, absent, total
 from verify.bounds.scores import Additive, additive, additive_error, tanh_error
 from verify.precision import Precision
 from verify.rounding import dot, gamma, operand, rounded, summed
@@ -32,7 +32,7 @@ def _projection(dz: ndarray, E: ndarray, x: ndarray, w: ndarray, P: Precision) -
     Ez = operand(dz, E, P, stored=False)
     dx = rounded(dz @ w, dot(dz, Ez, w, operand(w, None, P), P), P.storage)
     dW = np.einsum("bna,bnk->bak", dz, x)
-    E_W = dot(dz.swapaxes(-1, -2), Ez.swapaxes(-1, -2), x, operand(x, None, P), P)
+    E_W = dot(dz.swapaxes(-1, -2), None if Ez is None else Ez.swapaxes(-1, -2), x, operand(x, None, P), P)
     return dx, shared_gradient(dW, rounded(dW, E_W, P.joined), (0,), P)
 
 
@@ -48,7 +48,7 @@ def additive_attention_grad(
     keep: ndarray | None = None,
     p: float = 0.0,
     *,
-    precision: Precision,
+    precision: Precisions,
 ) -> Grads:
     """
     The errors of the gradients of query, key, value, the three weights, and of a float mask.
@@ -72,7 +72,6 @@ def additive_attention_grad(
         E_w = E_dS[..., None] * (np.abs(t) + E_t) + np.abs(dS) * E_t
         dw = shared_gradient(dS * t, rounded(dS * t, np.where(hidden, 0.0, E_w), P.joined), (0, 1, 2), P)
         grads = (at_seeing_queries(chain, dq), at_seen_keys(chain, dk), dV, dWq, dWk, dw)
-        floating = mask is not None and mask.dtype != bool
-        return (*grads, mask_gradient(back, E_dS, mask, P)) if floating else grads
+        return (*grads, *mask_gradient(back, E_dS, mask, P))
 
     return total(bound, precision)

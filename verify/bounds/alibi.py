@@ -6,7 +6,7 @@ import numpy as np
 from numpy import ndarray
 
 from verify.bounds.mixture import Mixture, mixture, mixture_error
-from verify.bounds.rows import causal, rows, total
+from verify.bounds.rows import Precisions, causal, rows, total
 from verify.bounds.scores import Products, biased_error, products, score_error
 from verify.precision import Precision
 from verify.rounding import gamma, rounded, stored
@@ -25,7 +25,7 @@ def slope_error(m: ndarray, P: Precision) -> ndarray:
     return rounded(m, 16 * P.acc.u * m, P.bias)
 
 
-def get_slopes(n_heads: int, *, precision: Precision) -> ndarray:
+def get_slopes(n_heads: int, *, precision: Precisions) -> ndarray:
     """`slope_error`, stored."""
     m = slopes(n_heads)
     return total(lambda P: stored(m, slope_error(m, P), P.bias, P.storage), precision)
@@ -39,7 +39,7 @@ def bias_error(m: ndarray, count: ndarray, P: Precision) -> ndarray:
     return np.where(count == 0, 0.0, E)
 
 
-def get_alibi_biases(n_heads: int, visible: ndarray, *, precision: Precision) -> ndarray:
+def get_alibi_biases(n_heads: int, visible: ndarray, *, precision: Precisions) -> ndarray:
     """`bias_error` of slope times the running count of visible keys, stored."""
     m, count = slopes(n_heads), np.cumsum(visible, -1)
     x = m[:, None, None] * count
@@ -51,7 +51,9 @@ def alibi_distance(N: int, M: int, form: str) -> ndarray:
     return np.arange(M) - (np.arange(N)[:, None] + (M - N) if form == "relative" else np.zeros((N, 1)))
 
 
-def alibi_mixture(query: ndarray, key: ndarray, value: ndarray, visible: ndarray | None, form: str) -> tuple[Products, ndarray, ndarray, Mixture]:
+def alibi_mixture(
+    query: ndarray, key: ndarray, value: ndarray, visible: ndarray | None, form: str
+) -> tuple[Products, ndarray, ndarray, Mixture]:
     """The products, slopes, distances and the weighted mean, with the bias in the given form."""
     at = products(query, key)
     N, M = at.raw.shape[-2:]
@@ -67,7 +69,7 @@ def alibi_error(at: Products, m: ndarray, distance: ndarray, P: Precision) -> nd
 
 
 def alibi_attention(
-    query: ndarray, key: ndarray, value: ndarray, visible: ndarray | None = None, *, precision: Precision
+    query: ndarray, key: ndarray, value: ndarray, visible: ndarray | None = None, *, precision: Precisions
 ) -> ndarray:
     """`alibi_error`, then `mixture_error`; bias_form "absolute" prices the scores at the size of s + slope j."""
 

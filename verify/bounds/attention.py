@@ -6,7 +6,7 @@ import numpy as np
 from numpy import ndarray
 
 from verify.bounds.mixture import Mixture, mixture, mixture_error
-from verify.bounds.rows import Rows, absent, finite, hiding, probability_error, rows, total
+from verify.bounds.rows import Precisions, Rows, absent, finite, hiding, probability_error, rows, total
 from verify.bounds.scores import additive, additive_error, biased_error, products, score_error
 from verify.precision import Precision
 from verify.rounding import gamma, rounded
@@ -32,14 +32,14 @@ def weights_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
     return absent(at, rounded(at.p, probability_error(at, Es, P), P.storage))
 
 
-def softmax(score: ndarray, mask: ndarray | None = None, *, precision: Precision) -> ndarray:
+def softmax(score: ndarray, mask: ndarray | None = None, *, precision: Precisions) -> ndarray:
     """The error of the softmax of an exact score: see `probability_error`; a float mask costs one rounding to `score`."""
     s, lost = finite(score)
     at, error = masked(s, lambda P: None, mask, lost)
     return total(lambda P: weights_error(at, error(P), P), precision)
 
 
-def dropout(weights: ndarray, keep: ndarray | None, p: float, *, precision: Precision) -> ndarray:
+def dropout(weights: ndarray, keep: ndarray | None, p: float, *, precision: Precisions) -> ndarray:
     """The error of keep * weights / (1-p): three roundings of constant and product, one to storage; none at all for p = 0."""
     if keep is None or p == 0:
         return np.zeros_like(weights)
@@ -53,7 +53,7 @@ def dropout(weights: ndarray, keep: ndarray | None, p: float, *, precision: Prec
     return total(error, precision)
 
 
-def attended(mix: Mixture, error: ScoreError, precision: Precision) -> ndarray:
+def attended(mix: Mixture, error: ScoreError, precision: Precisions) -> ndarray:
     """The bound of an attention whose scores have the given error, stored."""
     return total(lambda P: mixture_error(mix, error(P), None, P, P.storage), precision)
 
@@ -66,7 +66,7 @@ def scaled_dot_product_attention(
     keep: ndarray | None = None,
     p: float = 0.0,
     *,
-    precision: Precision,
+    precision: Precisions,
 ) -> ndarray:
     """The error of softmax(q.k / sqrt(D) + mask) v: `score_error`, one rounding for a float mask, then `mixture_error`."""
     at = products(query, key)
@@ -85,7 +85,7 @@ def additive_attention(
     keep: ndarray | None = None,
     p: float = 0.0,
     *,
-    precision: Precision,
+    precision: Precisions,
 ) -> ndarray:
     """The error of softmax(w.tanh(W_q q + W_k k) + mask) v: `additive_error`, the mask's rounding, then `mixture_error`."""
     at = additive(query, key, w_query, w_key, w_score)

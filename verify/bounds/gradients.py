@@ -10,8 +10,8 @@ from verify.bounds.alibi import alibi_error, alibi_mixture
 from verify.bounds.attention import masked
 from verify.bounds.mixture import Mixture, mixture, mixture_error
 from verify.bounds.relative import joined_error, learned, learned_error, transformer_xl, transformer_xl_error, transformer_xl_mixture
-from verify.bounds.rows import absent, exponent_error, rows, total, unsteadiness
-from verify.bounds.scores import products, scaled_error, score_error
+from verify.bounds.rows import Precisions, Rows, absent, exponent_error, rows, total, unsteadiness
+from verify.bounds.scores import Products, products, scaled_error, score_error
 from verify.precision import Precision
 from verify.rounding import accumulation, dot, gamma, operand, overflowing, rounded, summed
 
@@ -105,23 +105,23 @@ def product_gradient(
     """
     block = P.grad_block_q if transposed else P.grad_block_k
     x, E = (x.swapaxes(-1, -2), E.swapaxes(-1, -2)) if transposed else (x, E)
-    E, Ey = operand(x, E, P, stored=False), operand(y, Ey, P)
-    grown = dot(x, E, y, Ey, P)
+    Ex, Ey = operand(x, E, P, stored=False), operand(y, Ey, P)
+    grown = dot(x, Ex, y, Ey, P)
     if P.grad_partial is not None:
         top = (np.abs(x) + E) @ (np.abs(y) if Ey is None else np.abs(y) + Ey)
         grown = grown + gamma(ceil(x.shape[-1] / block), P.grad_partial.u) * top
     return rounded(x @ y, grown, P.storage if narrow else P.joined)
 
 
-def at_seen_keys(chain, E: ndarray) -> ndarray:  # type: ignore[no-untyped-def]
+def at_seen_keys(chain: Rows, E: ndarray) -> ndarray:
     """The bound of a gradient of keys or values: exactly zero for a key that no query sees."""
     if chain.visible is None:
         return E
-    seen = np.broadcast_to(chain.visible, chain.s.shape).any(-2)[..., None]
-    return np.where(seen, E, 0.0)
+    seen = np.broadcast_to(chain.visible, chain.s.shape).any(axis=-2, keepdims=True)
+    return np.where(seen.swapaxes(-1, -2), E, 0.0)
 
 
-def at_seeing_queries(chain, E: ndarray) -> ndarray:  # type: ignore[no-untyped-def]
+def at_seeing_queries(chain: Rows, E: ndarray) -> ndarray:
     """The bound of a gradient of queries: exactly zero for a query that sees no key."""
     return E if chain.blind is None else np.where(chain.blind, 0.0, E)
 
@@ -134,17 +134,19 @@ def scaled_gradient(at: Backward, E_dS: ndarray, scale: float, P: Precision) -> 
     return x, absent(at.mix.rows, overflowing(E, np.abs(x), P.score))
 
 
-def mask_gradient(at: Backward, E_dS: ndarray, mask: ndarray, P: Precision) -> ndarray:
-    """The error of the score's gradient summed over the axes along which the mask was broadcast, stored; 0 where it hides."""
+def mask_gradient(at: Backward, E_dS: ndarray, mask: ndarray | None, P: Precision) -> Grads:
+    """The error of the score's gradient summed over the axes along which a float mask was broadcast, stored; 0 where it hides."""
+    if mask is None or mask.dtype == bool:
+        return ()
     lead = at.dS.ndim - mask.ndim
     ones = tuple(i + lead for i, size in enumerate(mask.shape) if size == 1 and at.dS.shape[i + lead] != 1)
     axes = tuple(range(lead)) + ones
     total_dS = at.dS.sum(axes).reshape(mask.shape)
     E = summed(at.dS, E_dS, axes, P).reshape(mask.shape) if axes else E_dS.reshape(mask.shape)
-    return np.where(mask > -np.inf, rounded(total_dS, E, P.storage), 0.0)
+    return (np.where(mask > -np.inf, rounded(total_dS, E, P.storage), 0.0),)
 
 
-def _simple(at, x: ndarray, E: ndarray, chain, P: Precision) -> tuple[ndarray, ndarray]:  # type: ignore[no-untyped-def]
+def _simple(at: Products, x: ndarray, E: ndarray, chain: Rows, P: Precision) -> tuple[ndarray, ndarray]:
     """dQ = x K and dK = x^T Q for x = scale dS."""
     dQ = product_gradient(x, E, at.kT.swapaxes(-1, -2), None, P)
     dK = product_gradient(x, E, at.q, None, P, transposed=True)
@@ -160,7 +162,7 @@ def scaled_dot_product_attention_grad(
     keep: ndarray | None = None,
     p: float = 0.0,
     *,
-    precision: Precision,
+    precision: Precisions,
 ) -> Grads:
     """The errors of dQ, dK, dV, and of the gradient of a float mask: `score_gradient_error`, then one product each."""
     at = products(query, key)
@@ -170,14 +172,13 @@ def scaled_dot_product_attention_grad(
     def bound(P: Precision) -> Grads:
         E_dS, dV = score_gradient_error(back, error(P), P)
         dQ, dK = _simple(at, *scaled_gradient(back, E_dS, at.scale, P), chain, P)
-        floating = mask is not None and mask.dtype != bool
-        return (dQ, dK, dV, mask_gradient(back, E_dS, mask, P)) if floating else (dQ, dK, dV)
+        return (dQ, dK, dV, *mask_gradient(back, E_dS, mask, P))
 
     return total(bound, precision)
 
 
 def alibi_attention_grad(
-    d_output: ndarray, query: ndarray, key: ndarray, value: ndarray, visible: ndarray | None = None, *, precision: Precision
+    d_output: ndarray, query: ndarray, key: ndarray, value: ndarray, visible: ndarray | None = None, *, precision: Precisions
 ) -> Grads:
     """The errors of dQ, dK, dV."""
 
@@ -204,7 +205,7 @@ def transformer_xl_attention_grad(
     v: ndarray,
     visible: ndarray | None = None,
     *,
-    precision: Precision,
+    precision: Precisions,
 ) -> Grads:
     """
     The errors of the gradients of query, key, value, position, u, v.
@@ -263,7 +264,7 @@ def learned_relative_attention_grad(
     align: str,
     visible: ndarray | None = None,
     *,
-    precision: Precision,
+    precision: Precisions,
 ) -> Grads:
     """
     The errors of the gradients of query, key, value and the three tables.

@@ -9,10 +9,10 @@ from verify.bounds.alibi import bias_error, slopes
 from verify.bounds.attention import masked, weights_error
 from verify.bounds.mixture import mixture, mixture_error
 from verify.bounds.relative import learned, learned_error
-from verify.bounds.rows import rows, total
+from verify.bounds.rows import Precisions, rows, total
 from verify.bounds.scores import biased_error, products, score_error
 from verify.precision import Format, Precision
-from verify.rounding import accumulation, dot, gamma, operand, rounded
+from verify.rounding import dot, operand, rounded
 
 Parameters = Mapping[str, ndarray]
 Pair = tuple[ndarray, ndarray | None]  # a value and its error
@@ -42,7 +42,7 @@ def merge(x: ndarray) -> ndarray:
     return x.reshape(*x.shape[:-2], -1)
 
 
-def self_attention(x: ndarray, parameters: Parameters, mask: ndarray | None = None, *, precision: Precision) -> ndarray:
+def self_attention(x: ndarray, parameters: Parameters, mask: ndarray | None = None, *, precision: Precisions) -> ndarray:
     """Three projections kept in `stage`, then the attention with their errors."""
     weights = [parameters[f"w_{name}"] for name in ("query", "key", "value")]
     q, k, v = (affine(x, w, None) for w in weights)
@@ -77,7 +77,7 @@ def multi_head_attention(
     attn_mask: ndarray | None = None,
     key_padding_mask: ndarray | None = None,
     *,
-    precision: Precision,
+    precision: Precisions,
 ) -> tuple[ndarray, ndarray]:
     """Projections in `stage`, attention, output projection in storage; the weights with the scores' errors, in storage."""
     inputs = {"q_proj": query, "k_proj": key, "v_proj": value}
@@ -103,7 +103,7 @@ def multi_head_self_attention(
     attn_mask: ndarray | None = None,
     key_padding_mask: ndarray | None = None,
     *,
-    precision: Precision,
+    precision: Precisions,
 ) -> tuple[ndarray, ndarray]:
     """`multi_head_attention` of x with itself."""
     return multi_head_attention(x, x, x, parameters, num_heads, attn_mask, key_padding_mask, precision=precision)
@@ -123,13 +123,14 @@ def relative_multi_head_attention(
     align: str,
     visible: ndarray | None = None,
     *,
-    precision: Precision,
+    precision: Precisions,
 ) -> ndarray:
     """Projections in `stage`, learned relative attention, output projection in storage."""
     inputs = {"query": query, "key": key, "value": value}
     net = {name: _labml(parameters, name) for name in (*inputs, "output")}
     q, k, v = (split(affine(x, *net[name]), num_heads) for name, x in inputs.items())
-    at = learned(q, k, *(parameters[name] for name in ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")), align)
+    tables = (parameters[name] for name in ("key_pos_embeddings", "key_pos_bias", "query_pos_bias"))
+    at = learned(q, k, *tables, align=align)
     mix = mixture(rows(at.s, visible, at.lost), v)
 
     def error(P: Precision) -> ndarray:
@@ -148,7 +149,7 @@ def alibi_multi_head_attention(
     num_heads: int,
     visible: ndarray,
     *,
-    precision: Precision,
+    precision: Precisions,
 ) -> ndarray:
     """Projections in `stage`, attention with slope times the count of visible keys, output projection in storage."""
     inputs = {"query": query, "key": key, "value": value}
@@ -164,47 +165,3 @@ def alibi_multi_head_attention(
         return linear_error((merge(mix.o), merge(mixture_error(mix, Es, Ev, P, P.stage))), *net["output"], P, P.storage)
 
     return total(error, precision)
-
-
-def normalised(z: ndarray, gain: ndarray | None, bias: ndarray | None, eps: float) -> ndarray:
-    """Layer norm over the last axis."""
-    c = z - z.mean(-1, keepdims=True)
-    y = c / np.sqrt((c * c).mean(-1, keepdims=True) + eps)
-    return y * (1.0 if gain is None else gain) + (0.0 if bias is None else bias)
-
-
-def layer_norm_error(z: Pair, gain: ndarray | None, bias: ndarray | None, eps: float, P: Precision, fmt: Format) -> ndarray:
-    """
-    The error of layer norm over z.
-
-        E_mu = mean(Ez) + acc(d+1) mean(|z|+Ez),  E_c = Ez + E_mu + u (|c| + Ez + E_mu)
-        E_v  = 2 mean(|c| Ez) + mean(Ez^2) + alg, alg on the perturbed v, |z|:
-               2 acc(d+3) sqrt(v (v+mu^2)) + (1 + acc(d+3)) (acc(d+1) mean|z|)^2     two-pass, Welford, Chan
-               4 acc(d+3) (v + mu^2)                                                  mean of squares minus squared mean
-        r    = (1 - E_v / (v+eps))^(-1/2) - 1 + g(6, u)
-        E_y  = E_c rstd (1+r) + |y| r + 4 u (|z| + |mu| + Ez + E_mu) rstd (1+r)      the last for z rstd - mu rstd
-    """
-    x, Ez = z
-    Ez = np.zeros_like(x) if Ez is None else Ez
-    d, u = x.shape[-1], P.acc.u
-    mean = lambda a: a.mean(-1, keepdims=True)  # noqa: E731
-    size, mu = np.abs(x) + Ez, mean(x)
-    c = x - mu
-    v = mean(c * c)
-    bent = 2 * mean(np.abs(c) * Ez) + mean(Ez * Ez)
-    E_mu = mean(Ez) + accumulation(d + 1, P) * mean(size) + P.acc.eta
-    E_c = Ez + E_mu + u * (np.abs(c) + Ez + E_mu)
-    most, step = v + bent, accumulation(d + 3, P)
-    if P.variance == "stable":
-        alg = 2 * step * np.sqrt(most * (most + mean(size) ** 2)) + (1 + step) * (accumulation(d + 1, P) * mean(size)) ** 2
-    else:
-        alg = 4 * step * (most + mean(size) ** 2)
-    rstd, ratio = 1 / np.sqrt(v + eps), (bent + alg + P.acc.eta) / (v + eps)
-    r = np.where(ratio < 1, 1 / np.sqrt(np.maximum(1 - ratio, 0.0)) - 1, np.inf) + gamma(6, u)
-    y, rstd = c * rstd, rstd * (1 + r)
-    E = E_c * rstd + np.abs(y) * r + 4 * u * (size + np.abs(mu) + E_mu) * rstd
-    if gain is not None:
-        y, E = y * gain, rounded(y * gain, E * np.abs(gain), P.acc)
-    if bias is not None:
-        y, E = y + bias, rounded(y + bias, E, P.acc)
-    return rounded(y, E, fmt)

@@ -8,7 +8,7 @@ from numpy import ndarray
 
 from verify.bounds.attention import attended
 from verify.bounds.mixture import Mixture, mixture
-from verify.bounds.rows import causal, rows, total
+from verify.bounds.rows import Precisions, causal, finite, rows, total
 from verify.bounds.scores import products, scaled_error, score_bound
 from verify.precision import Precision
 from verify.rounding import accumulation, dot, gamma, operand, rounded
@@ -40,7 +40,7 @@ def sinusoid_error(M: int, F: int, P: Precision) -> ndarray:
     return np.minimum(2.0, slope * Ex + Ex * Ex / 2) + 2 * P.sin_ulps * u * np.abs(values) + P.acc.eta
 
 
-def sinusoidal_positions(M: int, F: int, *, precision: Precision) -> ndarray:
+def sinusoidal_positions(M: int, F: int, *, precision: Precisions) -> ndarray:
     """`sinusoid_error`, stored."""
     values = sinusoids(M, F)[2]
     return total(lambda P: rounded(values, sinusoid_error(M, F, P), P.storage), precision)
@@ -72,10 +72,15 @@ class TransformerXL:
 def transformer_xl(query: ndarray, key: ndarray, position: ndarray, u: ndarray, v: ndarray) -> TransformerXL:
     """All ((q+u).k + shift((q+v).r)) / sqrt(D); u and v are [H D]."""
     at = products(query, key)
-    rT = position.swapaxes(-1, -2)
+    r, bad = finite(position)
+    rT = r.swapaxes(-1, -2)
     content, place = (at.q + u[:, None]) @ at.kT, (at.q + v[:, None]) @ rT
     s = (content + rel_shifted(place)) * at.scale
-    return TransformerXL(at.q, at.kT, rT, u[:, None], v[:, None], content, place, at.scale, s, at.lost)
+    lost = at.lost
+    if bad is not None:
+        hit = rel_shifted(np.broadcast_to(bad.any(-1)[:, None], place.shape)) > 0
+        lost = hit if lost is None else lost | hit
+    return TransformerXL(at.q, at.kT, rT, u[:, None], v[:, None], content, place, at.scale, s, lost)
 
 
 def joined_error(a: ndarray, Ea: ndarray | None, b: ndarray, P: Precision) -> ndarray:
@@ -105,7 +110,7 @@ def _joined_product(q: ndarray, Eq, b: ndarray, xT: ndarray, Ex, raw: ndarray, P
 
 
 def transformer_xl_score(
-    query: ndarray, key: ndarray, position: ndarray, u: ndarray, v: ndarray, *, precision: Precision
+    query: ndarray, key: ndarray, position: ndarray, u: ndarray, v: ndarray, *, precision: Precisions
 ) -> ndarray:
     """`transformer_xl_error`, stored."""
     at = transformer_xl(query, key, position, u, v)
@@ -127,7 +132,7 @@ def transformer_xl_attention(
     v: ndarray,
     visible: ndarray | None = None,
     *,
-    precision: Precision,
+    precision: Precisions,
 ) -> ndarray:
     """`transformer_xl_error`, then `mixture_error` over the keys that the causal mask and `visible` leave."""
     at = transformer_xl(query, key, position, u, v)
@@ -160,13 +165,18 @@ def learned(
     N, M = at.raw.shape[-2:]
     index = np.arange(M) - np.arange(N)[:, None] + len(key_pos_embeddings) // 2 - (M - N if align == "end" else 0)
     low = int(index.min())
-    table, index = key_pos_embeddings[low : low + N + M - 1].swapaxes(0, 1), index - low
+    rows_read = slice(low, low + N + M - 1)
+    (a, bad_a), (c, bad_c) = (finite(table[rows_read].swapaxes(0, 1)) for table in (key_pos_embeddings, key_pos_bias))
+    index = index - low
     b = query_pos_bias[:, None]
-    qa = spread(at.q @ table.swapaxes(-1, -2), index)
-    c = key_pos_bias[low + index].transpose(2, 0, 1)
-    bk = b @ at.kT
+    qa, c = spread(at.q @ a.swapaxes(-1, -2), index), c[:, index]
+    bk, lost = b @ at.kT, at.lost
+    for bad in (None if bad_a is None else bad_a.any(-1), bad_c):
+        if bad is not None:
+            hit = np.broadcast_to(bad[:, index], at.raw.shape)
+            lost = hit if lost is None else lost | hit
     s = (at.raw + bk + qa + c) * at.scale
-    return Learned(at.q, at.kT, b, table, index, at.raw, bk, qa, c, at.scale, s, at.lost)
+    return Learned(at.q, at.kT, b, a, index, at.raw, bk, qa, c, at.scale, s, lost)
 
 
 def spread(x: ndarray, index: ndarray) -> ndarray:
@@ -184,8 +194,8 @@ def learned_error(at: Learned, P: Precision, Eq=None, Ek=None) -> ndarray:  # ty
     """
     q, k, b, a = np.abs(at.q), np.abs(at.kT), np.abs(at.b), np.abs(at.table).swapaxes(-1, -2)
     exact_q, exact_k, exact_a = (operand(x, E, P) for x, E in ((at.q, Eq), (at.kT, Ek), (at.table.swapaxes(-1, -2), None)))
-    size = (q + b) @ k + spread(q @ a, at.index)
-    E = (accumulation(2 * q.shape[-1], P) + gamma(1, P.joined.u)) * size + 2 * q.shape[-1] * (P.acc.eta + P.joined.eta * (k.max() + q.max()))
+    size, n = (q + b) @ k + spread(q @ a, at.index), 2 * q.shape[-1]
+    E = (accumulation(n, P) + gamma(1, P.joined.u)) * size + n * (P.acc.eta + P.joined.eta * (k.max() + q.max()))
     E = E + dot(at.q + at.b, exact_q, at.kT, exact_k, P) + spread(dot(at.q, exact_q, at.table.swapaxes(-1, -2), exact_a, P), at.index)
     u = P.score.u
     first = np.abs(at.qk + at.bk) + np.abs(at.qa) + np.abs(at.qa + at.c)
@@ -202,7 +212,7 @@ def learned_relative_score(
     query_pos_bias: ndarray,
     align: str,
     *,
-    precision: Precision,
+    precision: Precisions,
 ) -> ndarray:
     """`learned_error`, stored."""
     at = learned(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
@@ -219,7 +229,7 @@ def learned_relative_attention(
     align: str,
     visible: ndarray | None = None,
     *,
-    precision: Precision,
+    precision: Precisions,
 ) -> ndarray:
     """`learned_error`, then `mixture_error`."""
     at = learned(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)

@@ -11,10 +11,12 @@ from numpy import ndarray
 from verify.precision import Precision
 from verify.rounding import accumulation, gamma
 
+Precisions = Precision | Iterable[Precision]  # one, or several whose bounds are added
+
 NEGLIGIBLE = 800.0  # exp(-800) is zero in float64, and so in every format
 
 
-def total(error: Callable[[Precision], Any], precision: Precision | Iterable[Precision]) -> Any:
+def total(error: Callable[[Precision], Any], precision: Precisions) -> Any:
     """The bound under one Precision, or the sum of the bounds under several; what is not a number is out of the domain."""
     several = (precision,) if isinstance(precision, Precision) else tuple(precision)
     with np.errstate(all="ignore"):
@@ -35,6 +37,16 @@ def finite(x: ndarray) -> tuple[ndarray, ndarray | None]:
     """x with NaN and inf replaced by zero, and where they were; None where there were none."""
     well = np.isfinite(x)
     return (x, None) if well.all() else (np.where(well, x, 0.0), ~well)
+
+
+def lost_pairs(bad_query: ndarray | None, bad_key: ndarray | None, shape: tuple[int, ...]) -> ndarray | None:
+    """The pairs whose score is no number, because a query's or a key's entry is none."""
+    lost = None
+    for bad, axis in ((bad_query, -1), (bad_key, -2)):
+        if bad is not None:
+            hit = np.broadcast_to(np.expand_dims(np.any(bad, axis=-1), axis), shape)
+            lost = hit if lost is None else lost | hit
+    return lost
 
 
 def hiding(mask: ndarray | None) -> tuple[ndarray | None, ndarray | None]:

@@ -1,12 +1,13 @@
 """Bounds for the scores: products of queries and keys, their scale, what is added to them; and the additive score."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import log2, sqrt
 
 import numpy as np
 from numpy import ndarray
 
-from verify.bounds.rows import finite, total
+from verify.bounds.rows import Precisions, finite, lost_pairs, total
 from verify.precision import Precision
 from verify.rounding import dot, gamma, operand, overflowing, rounded, stored
 
@@ -26,14 +27,9 @@ def products(query: ndarray, key: ndarray) -> Products:
     """All q.k, before the scale."""
     q, bad_q = finite(query)
     k, bad_k = finite(key)
-    kT, lost = k.swapaxes(-1, -2), None
+    kT = k.swapaxes(-1, -2)
     raw = q @ kT
-    if bad_q is not None:
-        lost = np.broadcast_to(bad_q.any(-1)[..., :, None], raw.shape)
-    if bad_k is not None:
-        hit = np.broadcast_to(bad_k.any(-1)[..., None, :], raw.shape)
-        lost = hit if lost is None else lost | hit
-    return Products(q, kT, raw, 1 / sqrt(q.shape[-1]), lost)
+    return Products(q, kT, raw, 1 / sqrt(q.shape[-1]), lost_pairs(bad_q, bad_k, raw.shape))
 
 
 def prescaled(x: ndarray, E: ndarray | None, scale: float, P: Precision) -> ndarray | None:
@@ -75,13 +71,13 @@ def biased_error(s: ndarray, E: ndarray, P: Precision, Eb: ndarray | None = None
     return rounded(s, E if Eb is None else E + Eb, P.score, fits=True)
 
 
-def scaled_dot_product_score(query: ndarray, key: ndarray, *, precision: Precision) -> ndarray:
+def scaled_dot_product_score(query: ndarray, key: ndarray, *, precision: Precisions) -> ndarray:
     """The error of q.k / sqrt(D), stored."""
     at = products(query, key)
     return score_bound(at.raw * at.scale, at.lost, lambda P: score_error(at, P), precision)
 
 
-def score_bound(s, lost, error, precision):  # type: ignore[no-untyped-def]
+def score_bound(s: ndarray, lost: ndarray | None, error: Callable[[Precision], ndarray], precision: Precisions) -> ndarray:
     """The bound of a score that is itself the result: rounded to storage, inf where it is no number or does not fit."""
 
     def bound(P: Precision) -> ndarray:
@@ -89,7 +85,7 @@ def score_bound(s, lost, error, precision):  # type: ignore[no-untyped-def]
         E = stored(s, E, P.score, P.storage)
         return E if lost is None else np.where(lost, np.inf, E)
 
-    return total(bound, precision)
+    return np.asarray(total(bound, precision))
 
 
 @dataclass(frozen=True)
@@ -116,13 +112,8 @@ def additive(query: ndarray, key: ndarray, w_query: ndarray, w_key: ndarray, w_s
     z_q, z_k = q @ w_query.T, k @ w_key.T
     z = z_q[..., :, None, :] + z_k[..., None, :, :]
     t = np.tanh(z)
-    s, lost = t @ w_score, None
-    if bad_q is not None:
-        lost = np.broadcast_to(bad_q.any(-1)[..., :, None], s.shape)
-    if bad_k is not None:
-        hit = np.broadcast_to(bad_k.any(-1)[..., None, :], s.shape)
-        lost = hit if lost is None else lost | hit
-    return Additive(q, k, w_query, w_key, w_score, z_q, z_k, z, t, s, lost)
+    s = t @ w_score
+    return Additive(q, k, w_query, w_key, w_score, z_q, z_k, z, t, s, lost_pairs(bad_q, bad_k, s.shape))
 
 
 def tanh_error(at: Additive, P: Precision) -> ndarray:
@@ -150,7 +141,7 @@ def additive_error(at: Additive, P: Precision) -> ndarray:
     return rounded(at.s, E, P.score, fits=True)
 
 
-def additive_score(query: ndarray, key: ndarray, w_query: ndarray, w_key: ndarray, w_score: ndarray, *, precision: Precision) -> ndarray:
+def additive_score(query: ndarray, key: ndarray, w_query: ndarray, w_key: ndarray, w_score: ndarray, *, precision: Precisions) -> ndarray:
     """The error of w.tanh(W_q q + W_k k), stored."""
     at = additive(query, key, w_query, w_key, w_score)
     return score_bound(at.s, at.lost, lambda P: additive_error(at, P), precision)

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy import ndarray
 
-from verify.bounds.layers import Pair, Parameters, affine, layer_norm_error, linear_error, merge, normalised, split
+from verify.bounds.layers import Pair, Parameters, affine, linear_error, merge, split
 from verify.bounds.mixture import mixture_error
+from verify.bounds.norms import layer_norm_error, normalised
 from verify.bounds.relative import sinusoid_error, sinusoids, transformer_xl_error, transformer_xl_mixture
 from verify.bounds.relative import transformer_xl as terms
-from verify.bounds.rows import total
+from verify.bounds.rows import Precisions, total
 from verify.precision import Precision
 from verify.rounding import rounded
 
@@ -37,7 +38,7 @@ def _layer(
     out, E_out = affine(heard, *net["o_net"]), linear_error((heard, E_heard), *net["o_net"], P, P.stage)
     z, E_z = value + out, E_out if E is None else E_out + E
     norm = parameters.get("layer_norm.weight"), parameters.get("layer_norm.bias"), eps
-    return normalised(z, *norm), layer_norm_error((z, rounded(z, E_z, P.stage)), *norm, P, P.storage)
+    return normalised(z, *norm), layer_norm_error(z, rounded(z, E_z, P.stage), *norm, P, P.storage)
 
 
 def transformer_xl_layer(
@@ -49,7 +50,7 @@ def transformer_xl_layer(
     visible: ndarray | None = None,
     eps: float = 1e-5,
     *,
-    precision: Precision,
+    precision: Precisions,
 ) -> ndarray:
     """The error of one layer on exact inputs."""
     return total(lambda P: _layer((x, None), (position, None), parameters, num_heads, mem, visible, eps, P)[1], precision)
@@ -63,14 +64,18 @@ def transformer_xl(
     mem_len: int,
     eps: float = 1e-5,
     *,
-    precision: Precision,
+    precision: Precisions,
 ) -> tuple[ndarray, list[ndarray] | None]:
-    """The errors of the last hidden states and of the new memories, which carry each layer's input and so its error."""
+    """
+    The errors of the last hidden states and of the new memories, which carry each layer's input and so its error.
+
+    The positions are computed in `acc` and stored, whatever the layers keep between their stages.
+    """
     M = x.shape[1] + (0 if mems is None else mems[0].shape[1])
 
     def error(P: Precision) -> tuple[ndarray, list[ndarray] | None]:
         values = sinusoids(M, x.shape[-1])[2]
-        position = values, rounded(values, sinusoid_error(M, x.shape[-1], P), P.stage)
+        position = values, rounded(values, sinusoid_error(M, x.shape[-1], P), P.storage)
         hidden: Pair = (x, None)
         kept = []
         for index, each in enumerate(parameters):
