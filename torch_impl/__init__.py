@@ -1,0 +1,57 @@
+"""
+PyTorch, on the CPU or one GPU: the chapters of :mod:`spec` for torch tensors in float64, float32, float16 and bfloat16.
+
+As a backend it says how arrays come and go and what its arithmetic claims. A name is an operation of the catalogue, or that
+name and how: ``_eager`` spells the formula out, ``_flex`` runs FlexAttention, ``_module`` calls the ``torch.nn.Module``.
+"""
+
+from typing import Any
+
+import numpy as np
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+DEVICE = "cuda" if torch is not None and torch.cuda.is_available() else "cpu"
+PRECISION: Any = "eager"
+
+
+def from_numpy(x: np.ndarray, dtype: str) -> Any:
+    """A NumPy array as a tensor on the device; floats rounded to the dtype of that name, everything else as it is."""
+    if not np.issubdtype(x.dtype, np.floating):
+        return torch.as_tensor(np.array(x), device=DEVICE)
+    x = rounded_to_odd(x) if dtype in ("float16", "bfloat16") else np.array(x)
+    return torch.as_tensor(x, device=DEVICE).to(getattr(torch, dtype))
+
+
+def rounded_to_odd(x: np.ndarray) -> np.ndarray:
+    """
+    Float32 numbers that round to a half type as x itself does.
+
+    To nearest twice is not to nearest once. Towards zero, with the last bit set where something was lost, the first rounding
+    never makes a tie for the second.
+    """
+    with np.errstate(over="ignore"):
+        near = np.array(x, np.float32)
+    bits = near.view(np.int32)
+    lost = ~((near == x) | np.isnan(x))
+    return np.where(lost, (bits - (np.abs(near) > np.abs(x))) | 1, bits).astype(np.int32).view(np.float32)
+
+
+def to_numpy(x: Any) -> np.ndarray:
+    """A tensor as a NumPy array, floats widened to float64."""
+    x = x.detach().cpu()
+    return (x.double() if x.is_floating_point() else x).numpy()
+
+
+def synchronize() -> None:
+    """Wait for the device."""
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+
+
+def missing() -> str | None:
+    """Why nothing can run here, or None."""
+    return "PyTorch is not installed" if torch is None else None

@@ -1,0 +1,195 @@
+"""
+Attention: the law is :mod:`spec.attention`.
+
+Every attention of this column is a query, a key, a value, a bias to add to the scaled scores and what is visible. Two functions
+turn these into an output: :func:`fused` calls ``F.scaled_dot_product_attention``, :func:`explicit` spells the formula out.
+"""
+
+from math import sqrt
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from torch_impl.scores import additive, wide
+from torch_impl.shapes import check, check_dropout, check_mask, pattern
+
+__all__ = [
+    "additive_attention",
+    "dropout",
+    "scaled_dot_product_attention",
+    "scaled_dot_product_attention_eager",
+    "softmax",
+]
+
+Mask = Bool[Tensor, "..."] | Float[Tensor, "..."] | None
+Keep = Bool[Tensor, "..."] | None
+
+SCORE, WEIGHTS = pattern("score [... N M]"), pattern("weights [...]")
+ADDITIVE_ATTENTION = pattern("query [B N Q], key [B M K], value [B M E], w_query [A Q], w_key [A K], w_score [A]")
+ATTENTION = pattern("query [B H N D], key [B H M D], value [B H M E]")
+
+
+def softmax(score: Float[Tensor, "... N M"], mask: Mask = None) -> Float[Tensor, "... N M"]:
+    """As :func:`spec.attention.softmax`. Half types are computed in float32 and rounded once."""
+    check(SCORE, score)
+    check_mask("mask", mask, score.shape, float_too=True)
+    bias, visible = bias_and_visible(mask, score.ndim)
+    (scores,) = wide(score)
+    seen = score != -torch.inf
+    scores = scores if bias is None else scores + bias
+    return weights_of(scores, seen if visible is None else seen & visible).to(score.dtype)
+
+
+def dropout(weights: Float[Tensor, "..."], keep: Keep, p: float) -> Float[Tensor, "..."]:
+    """As :func:`spec.attention.dropout`."""
+    check_dropout(keep, p)
+    check(WEIGHTS, weights)
+    check_mask("keep", keep, weights.shape)
+    return weights.clone() if keep is None else dropped(weights, keep, p)
+
+
+def additive_attention(
+    query: Float[Tensor, "B N Q"],
+    key: Float[Tensor, "B M K"],
+    value: Float[Tensor, "B M E"],
+    w_query: Float[Tensor, "A Q"],
+    w_key: Float[Tensor, "A K"],
+    w_score: Float[Tensor, "A"],
+    mask: Mask = None,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> Float[Tensor, "B N E"]:
+    """As :func:`spec.attention.additive_attention`. Half types are computed in float32 and rounded once; holds [B N M A] in memory."""
+    check(ADDITIVE_ATTENTION, query, key, value, w_query, w_key, w_score)
+    check_options(query, key, mask, keep, p)
+    bias, visible = bias_and_visible(mask, 3)
+    q, k, v, *weights = wide(query, key, value, w_query, w_key, w_score)
+    q, k, v = without_hidden(q, k, v, visible)
+    score = additive(q, k, *weights)
+    score = score if bias is None else score + bias
+    return torch.matmul(dropped(weights_of(score, visible).to(v.dtype), keep, p), v).to(query.dtype)
+
+
+def scaled_dot_product_attention(
+    query: Float[Tensor, "B H N D"],
+    key: Float[Tensor, "B H M D"],
+    value: Float[Tensor, "B H M E"],
+    mask: Mask = None,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> Float[Tensor, "B H N E"]:
+    """
+    As :func:`spec.attention.scaled_dot_product_attention`.
+
+    ``F.scaled_dot_product_attention`` with the kernel that PyTorch chooses. It takes no given draw: with ``keep`` the formula is
+    spelled out.
+    """
+    check(ATTENTION, query, key, value)
+    check_options(query, key, mask, keep, p)
+    bias, visible = bias_and_visible(mask, 4)
+    return fused_or_dropped(query, key, value, bias, visible, keep, p)
+
+
+def scaled_dot_product_attention_eager(
+    query: Float[Tensor, "B H N D"],
+    key: Float[Tensor, "B H M D"],
+    value: Float[Tensor, "B H M E"],
+    mask: Mask = None,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> Float[Tensor, "B H N E"]:
+    """The same as product, softmax, product. Half types are computed in float32 and rounded once."""
+    check(ATTENTION, query, key, value)
+    check_options(query, key, mask, keep, p)
+    bias, visible = bias_and_visible(mask, 4)
+    return explicit(query, key, value, bias, visible, keep, p)[0]
+
+
+def check_options(query: Tensor, key: Tensor, mask: Mask, keep: Keep, p: float) -> None:
+    shape = (*query.shape[:-1], key.shape[-2])
+    check_mask("mask", mask, shape, float_too=True)
+    check_mask("keep", keep, shape)
+    check_dropout(keep, p)
+
+
+def bias_and_visible(mask: Mask, ndim: int) -> tuple[Tensor | None, Tensor | None]:
+    """A mask, with all its axes, as what is added and what is visible: a float mask is both, since -inf hides."""
+    if mask is None:
+        return None, None
+    mask = mask[(None,) * (ndim - mask.ndim)]
+    return (None, mask) if mask.dtype == torch.bool else (mask, mask != -torch.inf)
+
+
+def without_hidden(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """
+    Zeros for the queries that see no key and for the keys and values that no query sees.
+
+    What is absent may be NaN, and a product of matrices turns a weight of 0 into NaN, forwards and backwards.
+    """
+    if visible is None:
+        return query, key, value
+    sees, seen = visible.any(-1, keepdim=True), visible.any(-2).unsqueeze(-1)
+    return query.where(sees, 0), key.where(seen, 0), value.where(seen, 0)
+
+
+def weights_of(score: Tensor, visible: Tensor | None) -> Tensor:
+    """Softmax over what is visible. A row without keys goes through it as zeros, so that its gradient is no NaN, and is cleared after."""
+    if visible is None:
+        return torch.softmax(score, dim=-1)
+    blind = ~visible.any(-1, keepdim=True)
+    hidden = torch.where(blind, 0.0, -torch.inf).to(score.dtype)
+    return torch.softmax(torch.where(visible, score, hidden), dim=-1).masked_fill(blind, 0.0)
+
+
+def dropped(weights: Tensor, keep: Tensor | None, p: float) -> Tensor:
+    return weights if keep is None else (weights / (1 - p)).where(keep, 0.0)
+
+
+def explicit(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None = None,
+    visible: Tensor | None = None,
+    keep: Tensor | None = None,
+    p: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Output and weights, spelled out, in float32 where the inputs are half."""
+    q, k, v = wide(*without_hidden(query, key, value, visible))
+    score = torch.matmul(q, k.mT) / sqrt(q.shape[-1])
+    score = score if bias is None else score + bias
+    weights = dropped(weights_of(score, visible).to(v.dtype), keep, p)
+    return torch.matmul(weights, v).to(query.dtype), weights.to(query.dtype)
+
+
+def fused(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None, visible: Tensor | None = None) -> Tensor:
+    """The output by ``F.scaled_dot_product_attention``. A row without keys sees all of them inside, and is cleared after."""
+    if visible is None:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=None if bias is None else as_mask(bias, query))
+    sees = visible.any(-1, keepdim=True)
+    if bias is None:
+        mask = visible | ~sees
+    else:
+        bias = as_mask(bias, query)
+        mask = torch.where(visible, bias, torch.where(sees, -torch.inf, 0.0).to(bias.dtype))
+    query, key, value = without_hidden(query, key, value, visible)
+    mask = mask.expand(*mask.shape[:-2], query.shape[-2], key.shape[-2])
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask).where(sees, 0)
+
+
+def as_mask(bias: Tensor, query: Tensor) -> Tensor:
+    """The bias in a dtype that SDPA takes: the query's, or float32 on a CPU. Only -inf hides: what would overflow is the lowest number."""
+    if bias.dtype == query.dtype or (bias.dtype == torch.float32 and not query.is_cuda):
+        return bias
+    return bias.clamp(min=torch.finfo(query.dtype).min).to(query.dtype)
+
+
+def fused_or_dropped(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, visible: Tensor | None, keep: Tensor | None = None, p: float = 0.0
+) -> Tensor:
+    """Fused, unless a draw is given: no kernel of PyTorch takes one."""
+    if keep is None:
+        return fused(query, key, value, bias, visible)
+    return explicit(query, key, value, bias, visible, keep, p)[0]

@@ -1,0 +1,306 @@
+"""
+Layers: the law is :mod:`spec.layers`.
+
+A layer whose name begins with an underscore also takes the draw of a dropout on its weights, for the modules in train mode.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from torch_impl.alibi import check_visible, get_alibi_biases
+from torch_impl.attention import Keep, Mask, bias_and_visible, explicit, fused_or_dropped
+from torch_impl.masks import check_attn_mask, check_padding, two_masks
+from torch_impl.memory import Mems, update_mems
+from torch_impl.relative import (
+    Visible,
+    causal_and,
+    check_learned_relative,
+    four_axes,
+    learned_relative_terms,
+    sinusoidal_positions,
+    transformer_xl_terms,
+)
+from torch_impl.shapes import check, check_heads, check_list, check_mask, check_parameters, pattern
+
+__all__ = [
+    "alibi_multi_head_attention",
+    "multi_head_attention",
+    "multi_head_self_attention",
+    "relative_multi_head_attention",
+    "self_attention",
+    "transformer_xl",
+    "transformer_xl_layer",
+]
+
+Parameters = Mapping[str, Tensor]
+
+X, X_MEM, POSITION = pattern("x [B N F]"), pattern("x [B N F], mem? [B S F]"), pattern("position [M F]")
+CROSS, SAME = pattern("query [B N F], key [B M F], value [B M F]"), pattern("query [B N F], key [B N F], value [B N F]")
+MEM = pattern("mems [B S F]")[0]
+
+
+def linears(*names: str) -> str:
+    return ", ".join(f"{name}.weight [F F], {name}.bias? [F]" for name in names)
+
+
+SELF = pattern("w_query [K F], w_key [K F], w_value [E F]")
+MULTI_HEAD = pattern(linears("q_proj", "k_proj", "v_proj", "out_proj"))
+ALIBI = pattern(linears("query.linear", "key.linear", "value.linear", "output"))
+TABLES = "key_pos_embeddings [2P H D], key_pos_bias [2P H], query_pos_bias [H D]"
+RELATIVE = pattern(f"query.linear.weight [F F], key.linear.weight [F F], {linears('value.linear', 'output')}, {TABLES}")
+TRANSFORMER_XL = pattern(
+    f"qkv_net.weight [3F F], qkv_net.bias? [3F], {linears('r_net', 'o_net')}, layer_norm.weight [F], layer_norm.bias? [F], u [H D], v [H D]"
+)
+
+
+def linear(x: Tensor, parameters: Parameters, name: str) -> Tensor:
+    return F.linear(x, parameters[f"{name}.weight"], parameters.get(f"{name}.bias"))
+
+
+def split_heads(x: Tensor, H: int) -> Float[Tensor, "B H N D"]:
+    return x.unflatten(-1, (H, -1)).transpose(-2, -3)
+
+
+def merge_heads(x: Tensor) -> Float[Tensor, "B N F"]:
+    return x.transpose(-2, -3).flatten(-2)
+
+
+def self_attention(x: Float[Tensor, "B N F"], parameters: Parameters, mask: Mask = None) -> Float[Tensor, "B N E"]:
+    """As :func:`spec.layers.self_attention`: three projections and SDPA."""
+    return _self_attention(x, parameters, mask)
+
+
+def _self_attention(x: Tensor, parameters: Parameters, mask: Mask, keep: Keep = None, p: float = 0.0) -> Tensor:
+    check(X, x)
+    check_parameters(SELF, parameters, F=x.shape[-1])
+    B, N, _ = x.shape
+    check_mask("mask", mask, (B, N, N), float_too=True)
+    query, key, value = (F.linear(x, parameters[name]).unsqueeze(1) for name in ("w_query", "w_key", "w_value"))
+    bias, visible = (None if part is None else part.unsqueeze(1) for part in bias_and_visible(mask, 3))
+    return fused_or_dropped(query, key, value, bias, visible, keep, p).squeeze(1)
+
+
+def multi_head_attention(
+    query: Float[Tensor, "B N F"],
+    key: Float[Tensor, "B M F"],
+    value: Float[Tensor, "B M F"],
+    parameters: Parameters,
+    num_heads: int,
+    attn_mask: Bool[Tensor, "... N M"] | Float[Tensor, "... N M"] | None = None,
+    key_padding_mask: Bool[Tensor, "B M"] | None = None,
+) -> tuple[Float[Tensor, "B N F"], Float[Tensor, "B H N M"]]:
+    """As :func:`spec.layers.multi_head_attention`: projections, and product, softmax, product, because the weights are a result."""
+    return _multi_head_attention(query, key, value, parameters, num_heads, attn_mask, key_padding_mask)
+
+
+def _multi_head_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    parameters: Parameters,
+    num_heads: int,
+    attn_mask: Tensor | None,
+    key_padding_mask: Tensor | None,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    check(CROSS, query, key, value)
+    check_heads(query.shape[-1], num_heads)
+    check_parameters(MULTI_HEAD, parameters, F=query.shape[-1])
+    check_masks(attn_mask, key_padding_mask, query, key, num_heads)
+    q, k, v = (
+        split_heads(linear(x, parameters, name), num_heads) for x, name in ((query, "q_proj"), (key, "k_proj"), (value, "v_proj"))
+    )
+    bias, visible = added_and_visible(attn_mask, key_padding_mask, num_heads)
+    attended, weights = explicit(q, k, v, bias, visible, keep, p)
+    return linear(merge_heads(attended), parameters, "out_proj"), weights
+
+
+def added_and_visible(attn_mask: Tensor | None, key_padding_mask: Tensor | None, H: int) -> tuple[Tensor | None, Tensor | None]:
+    hidden, added = two_masks(attn_mask, key_padding_mask, H)
+    if added is None:
+        return None, None if hidden is None else ~hidden
+    visible = added != -torch.inf
+    return added, visible if hidden is None else visible & ~hidden
+
+
+def check_masks(attn_mask: Any, key_padding_mask: Any, query: Tensor, key: Tensor, H: int) -> None:
+    (B, N), M = query.shape[:2], key.shape[1]
+    if attn_mask is not None:
+        check_attn_mask(attn_mask, H)
+    if key_padding_mask is not None:
+        check_padding(key_padding_mask, attn_mask, H)
+    if attn_mask is not None and tuple(attn_mask.shape) not in ((N, M), (B * H, N, M)):
+        raise ValueError(f"attn_mask: wanted shape [N M] or [B*H N M] with B={B} H={H} N={N} M={M}, got {tuple(attn_mask.shape)}")
+    if key_padding_mask is not None and tuple(key_padding_mask.shape) != (B, M):
+        raise ValueError(f"key_padding_mask: wanted shape [B M] with B={B} M={M}, got {tuple(key_padding_mask.shape)}")
+
+
+def multi_head_self_attention(
+    x: Float[Tensor, "B N F"],
+    parameters: Parameters,
+    num_heads: int,
+    attn_mask: Bool[Tensor, "... N N"] | Float[Tensor, "... N N"] | None = None,
+    key_padding_mask: Bool[Tensor, "B N"] | None = None,
+) -> tuple[Float[Tensor, "B N F"], Float[Tensor, "B H N N"]]:
+    """As :func:`spec.layers.multi_head_self_attention`."""
+    check(X, x)
+    return _multi_head_attention(x, x, x, parameters, num_heads, attn_mask, key_padding_mask)
+
+
+def relative_multi_head_attention(
+    query: Float[Tensor, "B N F"],
+    key: Float[Tensor, "B M F"],
+    value: Float[Tensor, "B M F"],
+    parameters: Parameters,
+    num_heads: int,
+    align: str,
+    visible: Visible = None,
+) -> Float[Tensor, "B N F"]:
+    """As :func:`spec.layers.relative_multi_head_attention`: projections, and SDPA with the shifted position score as its mask."""
+    return _relative_multi_head_attention(query, key, value, parameters, num_heads, align, visible)
+
+
+def _relative_multi_head_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    parameters: Parameters,
+    num_heads: int,
+    align: str,
+    visible: Visible,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> Tensor:
+    check(CROSS, query, key, value)
+    width = query.shape[-1]
+    check_heads(width, num_heads)
+    check_parameters(RELATIVE, parameters, F=width, H=num_heads, D=width // num_heads)
+    q, k, v = (split_heads(linear(x, parameters, f"{name}.linear"), num_heads) for x, name in zip((query, key, value), QKV, strict=True))
+    tables = (*(parameters[name] for name in ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")), align)
+    check_learned_relative(q, k, *tables, v, visible)
+    q, bias, seen = learned_relative_terms(q, k, *tables, four_axes(visible))
+    return linear(merge_heads(fused_or_dropped(q, k, v, bias, seen, keep, p)), parameters, "output")
+
+
+QKV = ("query", "key", "value")
+
+
+def alibi_multi_head_attention(
+    query: Float[Tensor, "B N F"],
+    key: Float[Tensor, "B N F"],
+    value: Float[Tensor, "B N F"],
+    parameters: Parameters,
+    num_heads: int,
+    visible: Bool[Tensor, "N N"],
+) -> Float[Tensor, "B N F"]:
+    """As :func:`spec.layers.alibi_multi_head_attention`: projections, and SDPA with the biases of this very mask."""
+    return _alibi_multi_head_attention(query, key, value, parameters, num_heads, visible)
+
+
+def _alibi_multi_head_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    parameters: Parameters,
+    num_heads: int,
+    visible: Tensor,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> Tensor:
+    check(SAME, query, key, value)
+    N, width = query.shape[1:]
+    check_heads(width, num_heads)
+    check_parameters(ALIBI, parameters, F=width)
+    check_visible(visible)
+    if tuple(visible.shape) != (N, N):
+        raise ValueError(f"visible: wanted shape [N N] with N={N}, got {tuple(visible.shape)}")
+    biases = get_alibi_biases(num_heads, visible, dtype=torch.promote_types(query.dtype, torch.float32))
+    q, k, v = (split_heads(linear(x, parameters, f"{name}.linear"), num_heads) for x, name in zip((query, key, value), QKV, strict=True))
+    return linear(merge_heads(fused_or_dropped(q, k, v, biases[None], four_axes(visible), keep, p)), parameters, "output")
+
+
+def transformer_xl_layer(
+    x: Float[Tensor, "B N F"],
+    position: Float[Tensor, "M F"],
+    parameters: Parameters,
+    num_heads: int,
+    mem: Float[Tensor, "B S F"] | None = None,
+    visible: Visible = None,
+    eps: float = 1e-5,
+) -> Float[Tensor, "B N F"]:
+    """As :func:`spec.layers.transformer_xl_layer`. Queries are projected for the segment alone."""
+    return _transformer_xl_layer(x, position, parameters, num_heads, mem, visible, eps)
+
+
+def _transformer_xl_layer(
+    x: Tensor,
+    position: Tensor,
+    parameters: Parameters,
+    num_heads: int,
+    mem: Tensor | None,
+    visible: Visible,
+    eps: float,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> Tensor:
+    check(X_MEM, x, mem)
+    width = x.shape[-1]
+    keys = x if mem is None else torch.cat([mem, x], dim=1)
+    check(POSITION, position, M=keys.shape[1], F=width)
+    check_heads(width, num_heads)
+    check_parameters(TRANSFORMER_XL, parameters, F=width, H=num_heads, D=width // num_heads)
+    if not (isinstance(eps, (int, float)) and eps >= 0):
+        raise ValueError(f"eps: wanted a number of at least 0, got {eps!r}")
+    q, k, v = (split_heads(part, num_heads) for part in query_key_value(x, keys, parameters))
+    check_mask("visible", visible, (*q.shape[:-1], k.shape[-2]))
+    r = split_heads(linear(position, parameters, "r_net"), num_heads)
+    q, bias, seen = transformer_xl_terms(q, k, r, parameters["u"], parameters["v"], causal_and(visible, q, k))
+    y = x + linear(merge_heads(fused_or_dropped(q, k, v, bias, seen, keep, p)), parameters, "o_net")
+    return F.layer_norm(y, (width,), parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps)
+
+
+def query_key_value(x: Tensor, keys: Tensor, parameters: Parameters) -> tuple[Tensor, Tensor, Tensor]:
+    """qkv_net, its first third on the segment alone and the others on memory and segment."""
+    width, weight, bias = x.shape[-1], parameters["qkv_net.weight"], parameters.get("qkv_net.bias")
+    if keys is x:
+        query, key, value = F.linear(x, weight, bias).chunk(3, dim=-1)
+        return query, key, value
+    of_query, of_both = (None, None) if bias is None else (bias[:width], bias[width:])
+    key, value = F.linear(keys, weight[width:], of_both).chunk(2, dim=-1)
+    return F.linear(x, weight[:width], of_query), key, value
+
+
+def transformer_xl(
+    x: Float[Tensor, "B N F"],
+    parameters: Sequence[Parameters],
+    num_heads: int,
+    mems: Mems,
+    mem_len: int,
+    eps: float = 1e-5,
+) -> tuple[Float[Tensor, "B N F"], Mems]:
+    """As :func:`spec.layers.transformer_xl`."""
+    check_segment(x, parameters, mems)
+    hids, position = [x], positions_of(x, mems)
+    for weights, mem in zip(parameters, mems or [None] * len(parameters), strict=True):
+        hids.append(transformer_xl_layer(hids[-1], position, weights, num_heads, mem, eps=eps))
+    return hids[-1], update_mems(hids[:-1], mems, mem_len)
+
+
+def check_segment(x: Any, parameters: Any, mems: Any) -> None:
+    check(X, x)
+    check_list("parameters", parameters)
+    if mems is not None:
+        check_list("mems", mems, len(parameters))
+        check((*X, *(MEM._replace(name=f"mems.{layer}") for layer in range(len(mems)))), x, *mems)
+
+
+def positions_of(x: Tensor, mems: Mems) -> Tensor:
+    """The sinusoids that all layers share, one row for each position of memory and segment."""
+    S = 0 if mems is None else mems[0].shape[1]
+    return sinusoidal_positions(x.shape[1] + S, x.shape[2], dtype=x.dtype, device=x.device)

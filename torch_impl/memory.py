@@ -1,0 +1,51 @@
+"""Memory: the law is :mod:`spec.memory`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from torch_impl.masks import default_device
+from torch_impl.shapes import check, check_integer, check_list, pattern
+
+__all__ = ["init_mems", "update_mems"]
+
+HID, MEM = pattern("hids [B N F], mems [B S F]")
+Mems = list[Float[Tensor, "B S F"]] | None
+
+
+def init_mems(
+    n_layers: int, mem_len: int, batch: int, width: int, dtype: torch.dtype = torch.float32, device: Any = None
+) -> Mems:
+    """As :func:`spec.memory.init_mems`."""
+    check_integer("n_layers", n_layers)
+    check_integer("mem_len", mem_len, least=0)
+    check_integer("batch", batch)
+    check_integer("width", width)
+    if mem_len == 0:
+        return None
+    return [torch.zeros(batch, mem_len, width, dtype=dtype, device=device or default_device()) for _ in range(n_layers)]
+
+
+def update_mems(hids: Sequence[Float[Tensor, "B N F"]], mems: Mems, mem_len: int) -> Mems:
+    """As :func:`spec.memory.update_mems`. Only what stays is copied."""
+    check_integer("mem_len", mem_len, least=0)
+    check_list("hids", hids)
+    for layer, hid in enumerate(hids):
+        check((HID._replace(name=f"hids.{layer}"),), hid)
+    if mems is None:
+        return None
+    check_list("mems", mems, len(hids))
+    for layer, (mem, hid) in enumerate(zip(mems, hids, strict=True)):
+        check((HID._replace(name=f"hids.{layer}"), MEM._replace(name=f"mems.{layer}")), hid, mem)
+    return [last(mem.detach(), hid.detach(), mem_len) for mem, hid in zip(mems, hids, strict=True)]
+
+
+def last(mem: Tensor, hid: Tensor, mem_len: int) -> Tensor:
+    """The last mem_len positions of mem followed by hid, in memory of their own."""
+    N = hid.shape[1]
+    if mem_len <= N:
+        return hid[:, N - mem_len :].clone()
+    return torch.cat([mem[:, max(0, mem.shape[1] - (mem_len - N)) :], hid], dim=1)

@@ -1,0 +1,241 @@
+"""
+Relative positions: the law is :mod:`spec.relative`.
+
+The position score is one product of the queries with a table whose rows are consecutive distances, and one more row of zeros
+in front. So the product already stands in memory as the padded buffer of :mod:`torch_impl.shifts`, and the shift is a view of it.
+"""
+
+from math import sqrt
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from torch_impl.attention import ATTENTION, explicit, fused
+from torch_impl.flex import flex
+from torch_impl.masks import causal_mask, default_device
+from torch_impl.scores import wide
+from torch_impl.shapes import check, check_integer, check_mask, pattern
+from torch_impl.shifts import columns_read, skewed
+
+__all__ = [
+    "learned_relative_attention",
+    "learned_relative_attention_eager",
+    "learned_relative_attention_flex",
+    "learned_relative_score",
+    "sinusoidal_positions",
+    "transformer_xl_attention",
+    "transformer_xl_attention_eager",
+    "transformer_xl_attention_flex",
+    "transformer_xl_score",
+]
+
+Visible = Bool[Tensor, "..."] | None
+
+XL = pattern("query [B H N D], key [B H M D], position [H M D], u [H D], v [H D]")
+LEARNED = pattern("query [B H N D], key [B H M D], key_pos_embeddings [2P H D], key_pos_bias [2P H], query_pos_bias [H D]")
+
+
+def sinusoidal_positions(M: int, F: int, dtype: torch.dtype = torch.float32, device: Any = None) -> Float[Tensor, "M F"]:
+    """As :func:`spec.relative.sinusoidal_positions`, computed in float64 and rounded once."""
+    check_integer("M", M)
+    check_integer("F", F)
+    if F % 2:
+        raise ValueError(f"F: wanted an even width, got {F}")
+    double = {"dtype": torch.float64, "device": device or default_device()}
+    distance = torch.arange(M - 1, -1, -1, **double).unsqueeze(-1)
+    angle = distance * 10000.0 ** (torch.arange(F // 2, **double) * (-2 / F))
+    return torch.cat([angle.sin(), angle.cos()], dim=-1).to(dtype)
+
+
+def transformer_xl_score(
+    query: Float[Tensor, "B H N D"],
+    key: Float[Tensor, "B H M D"],
+    position: Float[Tensor, "H M D"],
+    u: Float[Tensor, "H D"],
+    v: Float[Tensor, "H D"],
+) -> Float[Tensor, "B H N M"]:
+    """As :func:`spec.relative.transformer_xl_score`. Half types are computed in float32 and rounded once."""
+    check(XL, query, key, position, u, v)
+    q, bias, _ = transformer_xl_terms(*wide(query, key, position, u, v))
+    return (torch.matmul(q, wide(key)[0].mT) / sqrt(q.shape[-1]) + bias).to(query.dtype)
+
+
+def transformer_xl_attention(
+    query: Float[Tensor, "B H N D"],
+    key: Float[Tensor, "B H M D"],
+    value: Float[Tensor, "B H M E"],
+    position: Float[Tensor, "H M D"],
+    u: Float[Tensor, "H D"],
+    v: Float[Tensor, "H D"],
+    visible: Visible = None,
+) -> Float[Tensor, "B H N E"]:
+    """As :func:`spec.relative.transformer_xl_attention`: the shifted position score is the float mask of SDPA."""
+    check_transformer_xl(query, key, value, position, u, v, visible)
+    q, bias, seen = transformer_xl_terms(query, key, position, u, v, causal_and(visible, query, key))
+    return fused(q, key, value, bias, seen)
+
+
+def transformer_xl_attention_eager(
+    query: Float[Tensor, "B H N D"],
+    key: Float[Tensor, "B H M D"],
+    value: Float[Tensor, "B H M E"],
+    position: Float[Tensor, "H M D"],
+    u: Float[Tensor, "H D"],
+    v: Float[Tensor, "H D"],
+    visible: Visible = None,
+) -> Float[Tensor, "B H N E"]:
+    """The same as products, shift, softmax, product. Half types are computed in float32 and rounded once."""
+    check_transformer_xl(query, key, value, position, u, v, visible)
+    q, k, x, *tables = wide(query, key, value, position, u, v)
+    q, bias, seen = transformer_xl_terms(q, k, *tables, causal_and(visible, query, key))
+    return explicit(q, k, x, bias, seen)[0].to(query.dtype)
+
+
+def transformer_xl_attention_flex(
+    query: Float[Tensor, "B H N D"],
+    key: Float[Tensor, "B H M D"],
+    value: Float[Tensor, "B H M E"],
+    position: Float[Tensor, "H M D"],
+    u: Float[Tensor, "H D"],
+    v: Float[Tensor, "H D"],
+    visible: Visible = None,
+) -> Float[Tensor, "B H N E"]:
+    """The same by flex_attention, which reads the position score at each pair; see :mod:`torch_impl.flex` for CPUs."""
+    check_transformer_xl(query, key, value, position, u, v, visible)
+    q, bias, seen = transformer_xl_terms(query, key, position, u, v, causal_and(visible, query, key))
+    return flex(q, key, value, lambda score, b, h, i, j: score + bias[b, h, i, j], seen)
+
+
+def check_transformer_xl(query: Any, key: Any, value: Any, position: Any, u: Any, v: Any, visible: Any) -> None:
+    check(ATTENTION, query, key, value)
+    check(XL, query, key, position, u, v)
+    check_mask("visible", visible, (*query.shape[:-1], key.shape[-2]))
+
+
+def transformer_xl_terms(
+    query: Tensor, key: Tensor, position: Tensor, u: Tensor, v: Tensor, visible: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The query of the content score, the position score, and what is visible."""
+    bias = position_score(query + v.unsqueeze(-2), position, None, key.shape[-2], visible)
+    return query + u.unsqueeze(-2), bias, visible
+
+
+def learned_relative_score(
+    query: Float[Tensor, "B H N D"],
+    key: Float[Tensor, "B H M D"],
+    key_pos_embeddings: Float[Tensor, "2P H D"],
+    key_pos_bias: Float[Tensor, "2P H"],
+    query_pos_bias: Float[Tensor, "H D"],
+    align: str,
+) -> Float[Tensor, "B H N M"]:
+    """As :func:`spec.relative.learned_relative_score`. Half types are computed in float32 and rounded once."""
+    check_learned_relative(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
+    q, bias, _ = learned_relative_terms(*wide(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias), align)
+    return (torch.matmul(q, wide(key)[0].mT) / sqrt(q.shape[-1]) + bias).to(query.dtype)
+
+
+def learned_relative_attention(
+    query: Float[Tensor, "B H N D"],
+    key: Float[Tensor, "B H M D"],
+    value: Float[Tensor, "B H M E"],
+    key_pos_embeddings: Float[Tensor, "2P H D"],
+    key_pos_bias: Float[Tensor, "2P H"],
+    query_pos_bias: Float[Tensor, "H D"],
+    align: str,
+    visible: Visible = None,
+) -> Float[Tensor, "B H N E"]:
+    """As :func:`spec.relative.learned_relative_attention`: the shifted position score is the float mask of SDPA."""
+    tables = key_pos_embeddings, key_pos_bias, query_pos_bias, align
+    check_learned_relative(query, key, *tables, value, visible)
+    q, bias, seen = learned_relative_terms(query, key, *tables, four_axes(visible))
+    return fused(q, key, value, bias, seen)
+
+
+def learned_relative_attention_eager(
+    query: Float[Tensor, "B H N D"],
+    key: Float[Tensor, "B H M D"],
+    value: Float[Tensor, "B H M E"],
+    key_pos_embeddings: Float[Tensor, "2P H D"],
+    key_pos_bias: Float[Tensor, "2P H"],
+    query_pos_bias: Float[Tensor, "H D"],
+    align: str,
+    visible: Visible = None,
+) -> Float[Tensor, "B H N E"]:
+    """The same as products, shift, softmax, product. Half types are computed in float32 and rounded once."""
+    check_learned_relative(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align, value, visible)
+    q, k, x, *tables = wide(query, key, value, key_pos_embeddings, key_pos_bias, query_pos_bias)
+    q, bias, seen = learned_relative_terms(q, k, *tables, align, four_axes(visible))
+    return explicit(q, k, x, bias, seen)[0].to(query.dtype)
+
+
+def learned_relative_attention_flex(
+    query: Float[Tensor, "B H N D"],
+    key: Float[Tensor, "B H M D"],
+    value: Float[Tensor, "B H M E"],
+    key_pos_embeddings: Float[Tensor, "2P H D"],
+    key_pos_bias: Float[Tensor, "2P H"],
+    query_pos_bias: Float[Tensor, "H D"],
+    align: str,
+    visible: Visible = None,
+) -> Float[Tensor, "B H N E"]:
+    """The same by flex_attention, which reads the position score at each pair; see :mod:`torch_impl.flex` for CPUs."""
+    tables = key_pos_embeddings, key_pos_bias, query_pos_bias, align
+    check_learned_relative(query, key, *tables, value, visible)
+    q, bias, seen = learned_relative_terms(query, key, *tables, four_axes(visible))
+    return flex(q, key, value, lambda score, b, h, i, j: score + bias[b, h, i, j], seen)
+
+
+def check_learned_relative(
+    query: Any, key: Any, embeddings: Any, bias: Any, query_bias: Any, align: Any, value: Any = None, visible: Any = None
+) -> None:
+    if value is not None:
+        check(ATTENTION, query, key, value)
+    check(LEARNED, query, key, embeddings, bias, query_bias)
+    if align not in ("end", "start"):
+        raise ValueError(f"align: wanted 'end' or 'start', got {align!r}")
+    N, M, P = query.shape[2], key.shape[2], len(bias) // 2
+    if max(N, M) > P:
+        raise ValueError(f"key_pos_embeddings: wanted at least 2P rows with P >= N={N} and P >= M={M}, got P={P}")
+    check_mask("visible", visible, (*query.shape[:-1], M))
+
+
+def learned_relative_terms(
+    query: Tensor, key: Tensor, embeddings: Tensor, bias: Tensor, query_bias: Tensor, align: str, visible: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The query of the content score, the position score, and what is visible. The tables are cut to the N + M - 1 rows that are read."""
+    N, M, P = query.shape[2], key.shape[2], len(bias) // 2
+    first = P - (M if align == "end" else N) + 1
+    rows = slice(first, first + N + M - 1)
+    position = position_score(query, embeddings[rows].transpose(0, 1), bias[rows].T, M, visible)
+    return query + query_bias.unsqueeze(-2), position, visible
+
+
+def position_score(query: Tensor, table: Tensor, bias: Tensor | None, M: int, visible: Tensor | None) -> Tensor:
+    """
+    (query . table + bias) / sqrt(D) with the row of each distance brought to its pair, [B H N M].
+
+    ``table`` [H W D] has one row a distance and ``bias`` [H W]; a row of zeros in front of it makes the shift a view. A row that
+    only hidden pairs read may be NaN and is cleared. One product a head, over all the batch, and the scale is inside of it.
+    """
+    B, H, N, D = query.shape
+    table = F.pad(table, (0, 0, 1, 0))
+    bias = torch.zeros_like(table[..., 0]) if bias is None else F.pad(bias, (1, 0))
+    if visible is not None:
+        read = columns_read(visible.any(0).expand(-1, N, M), table.shape[1])
+        table, bias = table.where(read.unsqueeze(-1), 0), bias.where(read, 0)
+    rows = query.transpose(0, 1).reshape(H, B * N, D)
+    product = torch.baddbmm(bias.unsqueeze(1), rows, table.mT, beta=1 / sqrt(D), alpha=1 / sqrt(D))
+    return skewed(product.unflatten(1, (B, N)).transpose(0, 1), M)
+
+
+def four_axes(visible: Visible) -> Tensor | None:
+    return None if visible is None else visible[(None,) * (4 - visible.ndim)]
+
+
+def causal_and(visible: Visible, query: Tensor, key: Tensor) -> Bool[Tensor, "B H N M"]:
+    """What a causal row sees, with four axes that may be 1: no key behind it, and none that ``visible`` hides."""
+    causal = causal_mask(query.shape[-2], key.shape[-2], device=query.device)
+    return four_axes(causal if visible is None else causal & visible)

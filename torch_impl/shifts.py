@@ -1,0 +1,47 @@
+"""
+Shifts: the law is :mod:`spec.shifts`.
+
+One buffer whose rows are a zero longer than M; the result is a view of it, so that the shift itself moves nothing.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from torch_impl.shapes import check, pattern
+
+__all__ = ["rel_shift", "shift_right"]
+
+X = pattern("x [... N M]")
+
+
+def shift_right(x: Float[Tensor, "... N M"]) -> Float[Tensor, "... N M"]:
+    """As :func:`spec.shifts.shift_right`, bit for bit: one copy, and a view of it."""
+    check(X, x)
+    N, M = x.shape[-2:]
+    padded = torch.cat([x, x.new_zeros(*x.shape[:-1], 1)], dim=-1)
+    return padded.flatten(-2)[..., : N * M].unflatten(-1, (N, M))
+
+
+def rel_shift(x: Float[Tensor, "... N M"]) -> Float[Tensor, "... N M"]:
+    """As :func:`spec.shifts.rel_shift`, bit for bit: one copy, and a view of it."""
+    check(X, x)
+    padded = torch.cat([x.new_zeros(*x.shape[:-1], 1), x], dim=-1)
+    return skewed(padded, x.shape[-1])
+
+
+def skewed(x: Tensor, M: int) -> Tensor:
+    """
+    The view [... N M] of x [... N W] whose row i starts at column N - i: element (i, j) is x[i, N - i + j].
+
+    With W > M, column 0 is read only where the row above has run out: beyond j = M - N + i for W = M + 1, never for W = N + M.
+    """
+    N, W = x.shape[-2:]
+    return x.flatten(-2)[..., N:].unflatten(-1, (N, W - 1))[..., :M]
+
+
+def columns_read(visible: Tensor, W: int) -> Tensor:
+    """Which of the W columns the visible pairs [... N M] read through :func:`skewed`: its inverse, and any over the rows."""
+    N, M = visible.shape[-2:]
+    rows = torch.nn.functional.pad(visible, (0, W - 1 - M)).flatten(-2)
+    return torch.nn.functional.pad(rows, (N, 0)).unflatten(-1, (N, W)).any(-2)
