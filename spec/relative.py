@@ -186,9 +186,8 @@ def learned_relative_score(
     Errata: the two seeds are one module and slice its tables differently: seed 000 at ``[P - M : P + N]`` (aligned at the end),
     seed 002 at ``[P - N : P + M]`` (aligned at the start). Both slices wrap to the wrong rows once N or M is beyond P = 4096.
     """
-    B, H, N, D = query.shape
-    M = key.shape[2]
     t = table_rows(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
+    (B, H, N, D), M = query.shape, key.shape[2]
     content = np.einsum("bhnd,bhmd->bhnm", query + query_pos_bias[:, None, :], key)
     position = np.zeros((B, H, N, M), content.dtype)
     for i in range(N):

@@ -117,8 +117,8 @@ def at_seen_keys(chain: Rows, E: ndarray) -> ndarray:
     """The bound of a gradient of keys or values: exactly zero for a key that no query sees."""
     if chain.visible is None:
         return E
-    seen = np.broadcast_to(chain.visible, chain.s.shape).any(axis=-2, keepdims=True)
-    return np.where(seen.swapaxes(-1, -2), E, 0.0)
+    seen = np.any(np.broadcast_to(chain.visible, chain.s.shape), axis=-2)
+    return np.where(np.expand_dims(seen, -1), E, 0.0)
 
 
 def at_seeing_queries(chain: Rows, E: ndarray) -> ndarray:

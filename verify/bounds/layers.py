@@ -129,8 +129,8 @@ def relative_multi_head_attention(
     inputs = {"query": query, "key": key, "value": value}
     net = {name: _labml(parameters, name) for name in (*inputs, "output")}
     q, k, v = (split(affine(x, *net[name]), num_heads) for name, x in inputs.items())
-    tables = (parameters[name] for name in ("key_pos_embeddings", "key_pos_bias", "query_pos_bias"))
-    at = learned(q, k, *tables, align=align)
+    embeddings, key_bias, query_bias = (parameters[name] for name in ("key_pos_embeddings", "key_pos_bias", "query_pos_bias"))
+    at = learned(q, k, embeddings, key_bias, query_bias, align)
     mix = mixture(rows(at.s, visible, at.lost), v)
 
     def error(P: Precision) -> ndarray:

@@ -13,6 +13,8 @@ from verify.bounds.scores import products, scaled_error, score_bound
 from verify.precision import Precision
 from verify.rounding import accumulation, dot, gamma, operand, rounded
 
+Error = ndarray | None  # an absolute error bound; None: exact
+
 
 def sinusoids(M: int, F: int) -> tuple[ndarray, ndarray, ndarray]:
     """Exponents 2k/F, angles and values [M F] for the distances M-1 ... 0, sines then cosines."""
@@ -78,7 +80,7 @@ def transformer_xl(query: ndarray, key: ndarray, position: ndarray, u: ndarray, 
     s = (content + rel_shifted(place)) * at.scale
     lost = at.lost
     if bad is not None:
-        hit = rel_shifted(np.broadcast_to(bad.any(-1)[:, None], place.shape)) > 0
+        hit = rel_shifted(np.broadcast_to(np.any(bad, axis=-1, keepdims=True).swapaxes(-1, -2), place.shape)) > 0
         lost = hit if lost is None else lost | hit
     return TransformerXL(at.q, at.kT, rT, u[:, None], v[:, None], content, place, at.scale, s, lost)
 
@@ -88,7 +90,7 @@ def joined_error(a: ndarray, Ea: ndarray | None, b: ndarray, P: Precision) -> nd
     return rounded(a + b, Ea, P.joined)
 
 
-def transformer_xl_error(at: TransformerXL, P: Precision, Eq=None, Ek=None, Er=None) -> ndarray:  # type: ignore[no-untyped-def]
+def transformer_xl_error(at: TransformerXL, P: Precision, Eq: Error = None, Ek: Error = None, Er: Error = None) -> ndarray:
     """
     q + u and q + v rounded to `joined`, both products to `score`, the error of the second moved by rel_shift exactly like its
     value, one rounding for their sum, then the scale.
@@ -101,7 +103,7 @@ def transformer_xl_error(at: TransformerXL, P: Precision, Eq=None, Ek=None, Er=N
     return scaled_error(at.s, rounded(x, content + rel_shifted(place), P.score), at.scale, P)
 
 
-def _joined_product(q: ndarray, Eq, b: ndarray, xT: ndarray, Ex, raw: ndarray, P: Precision) -> ndarray:  # type: ignore[no-untyped-def]
+def _joined_product(q: ndarray, Eq: Error, b: ndarray, xT: ndarray, Ex: Error, raw: ndarray, P: Precision) -> ndarray:
     whole = q + b
     E = operand(whole, joined_error(q, Eq, b, P), P)
     apart = np.abs(q) + np.abs(b) - np.abs(whole)
@@ -171,7 +173,7 @@ def learned(
     b = query_pos_bias[:, None]
     qa, c = spread(at.q @ a.swapaxes(-1, -2), index), c[:, index]
     bk, lost = b @ at.kT, at.lost
-    for bad in (None if bad_a is None else bad_a.any(-1), bad_c):
+    for bad in (None if bad_a is None else np.asarray(bad_a.any(axis=-1)), bad_c):
         if bad is not None:
             hit = np.broadcast_to(bad[:, index], at.raw.shape)
             lost = hit if lost is None else lost | hit
@@ -184,7 +186,7 @@ def spread(x: ndarray, index: ndarray) -> ndarray:
     return x[..., np.arange(len(index))[:, None], index]
 
 
-def learned_error(at: Learned, P: Precision, Eq=None, Ek=None) -> ndarray:  # type: ignore[no-untyped-def]
+def learned_error(at: Learned, P: Precision, Eq: Error = None, Ek: Error = None) -> ndarray:
     """
     Both algebraic forms, (q+b).k + (q.a + c) and q.(k+a) + (b.k + c).
 

@@ -158,18 +158,16 @@ def raised(at: Rows, E: ndarray) -> ndarray:
     return np.where(E < 1, at.w * np.expm1(np.minimum(E, 1.0)), np.exp(at.d + E) - at.w)
 
 
-def probability_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
+def displaced(at: Rows, E: ndarray) -> ndarray:
     """
-    The error of the softmax weights, before they are stored.
+    How far a softmax weight moves when every exponent moves by at most E, exactly.
 
-    With a = p (e^E - 1), b = p (1 - e^-E), A = sum a, B = sum b, the worst case over all |e_i| <= E_i is exactly
+    With a = p (e^E - 1), b = p (1 - e^-E), A = sum a, B = sum b, the worst case over all |e_i| <= E_i is
 
         |dp_j| <= max( (a_j (1-p_j) + p_j (B-b_j)) / (1 + a_j - (B-b_j)),  (b_j (1-p_j) + p_j (A-a_j)) / (1 - b_j + A-a_j) )
 
-    reached with e_j against all others; it never exceeds max(p, 1-p). Then sum, normaliser and division act on p + |dp|, and a
-    weight in the underflow range of exp loses at most min(eta, p).
+    reached with e_j against all others; it never exceeds max(p, 1-p).
     """
-    E = exponent_error(at, Es, P)
     p = at.p
     a = raised(at, E) / at.norm
     b = -p * np.expm1(-E)
@@ -179,7 +177,16 @@ def probability_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
     # 1 + a - (B - b) in the form that does not cancel: p e^E + sum over the others of p e^-E
     up = (a * (1 - p) + p * others_b) / (p + a + np.maximum(low.sum(-1, keepdims=True) - low, 0.0))
     down = (b * (1 - p) + p * others_a) / (1 - b + others_a)
-    moved = np.fmin(np.fmax(up, down), np.maximum(p, 1 - p))
+    return np.fmin(np.fmax(up, down), np.maximum(p, 1 - p))
+
+
+def probability_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
+    """
+    The error of the softmax weights, before they are stored: `displaced` by the exponents' errors; then sum, normaliser and
+    division act on p + |dp|, and a weight in the underflow range of exp loses at most min(eta, p).
+    """
+    E = exponent_error(at, Es, P)
+    p, moved = at.p, displaced(at, E)
     relative = unsteadiness(at.s.shape[-1], P) + normaliser_error(at, P)
     grown = moved + relative * (p + moved) + np.where(p < 2 * P.softmax.tiny, np.minimum(P.softmax.eta, p), 0.0)
     grown = grown if np.isfinite(E.sum()) else np.where(np.isfinite(E).all(-1, keepdims=True), grown, np.inf)

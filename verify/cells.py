@@ -1,0 +1,305 @@
+"""
+Cells: one implementation, one dtype, one column of the verdict. What pytest runs as one test.
+
+values        outputs, their shape, dtype and device; long sequences by sampled rows; relations
+gradients     the same for ``<op>_grad``, exported or by the library's autograd
+refusals      wrong calls are refused with ValueError
+side effects  inputs unchanged, no aliases, no state between calls
+hidden NaN    NaN and infinity in hidden slots reach no output and no gradient
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from verify.backends import Backend, Implementation, load
+from verify.catalogue import CATALOGUE
+from verify.draws import draw, shrink
+from verify.judge import Disagreement, Unsupported, call, converted, judge, judge_side_effects
+from verify.longs import long_cases
+from verify.probes import probes
+from verify.recipes import Recipe
+from verify.refusals import refused_by_law
+from verify.relations import judge_relations
+from verify.replay import Failure, recorded
+from verify.sequences import judge_sequence
+
+ASPECTS = ("values", "gradients", "refusals", "side effects", "hidden NaN")
+CASES = {"quick": 20, "default": 100, "thorough": 2000}
+
+
+@dataclass(frozen=True)
+class Options:
+    """How much is drawn, from which seed, and where failures are kept."""
+
+    profile: str = "default"
+    seed: int = 0
+    failures: str = ".verify/failures"
+
+    @property
+    def cases(self) -> int:
+        return CASES[self.profile]
+
+
+@dataclass
+class Tally:
+    """What a cell showed."""
+
+    operation: str
+    implementation: str
+    backend: str
+    how: str
+    dtype: str
+    aspect: str
+    verdict: str = "passed"
+    reason: str = ""
+    cases: int = 0
+    strong: int = 0
+    unsupported: int = 0
+    outside: int = 0
+    budget: float = 0.0
+    slack: float = 1.0
+    reasons: dict[str, int] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(eq=False)
+class Cell:
+    """An implementation, a dtype and an aspect; ``gradient`` is the implementation of the operation's gradient, if there is one."""
+
+    implementation: Implementation
+    gradient: Implementation | None
+    dtype: str
+    aspect: str
+
+    @property
+    def id(self) -> str:
+        return f"{self.implementation.operation.name}-{self.implementation.label}-{self.dtype}"
+
+    def tally(self) -> Tally:
+        own = self.implementation
+        tally = Tally(own.operation.forward.name, own.name, own.backend.name, own.how, self.dtype, self.aspect)
+        if self.dtype != "bool":
+            tally.slack = own.precision(self.dtype).slack
+        return tally
+
+
+def cells(backends: list[Backend], operations: tuple[str, ...] = (), dtypes: tuple[str, ...] = (), chapter: str | None = None) -> list[Cell]:
+    """Every cell of the backends, ordered so that what the law says of an operation in a dtype is used by all before the next."""
+    found = []
+    for implementation, gradient in (pair for backend in backends for pair in rows(backend)):
+        operation = implementation.operation
+        if chapter not in (None, operation.chapter) or (operations and operation.forward.name not in operations):
+            continue
+        for dtype in operation.dtypes:
+            if not dtypes or dtype in (*dtypes, "bool"):
+                found += [Cell(implementation, gradient, dtype, aspect) for aspect in aspects(implementation, gradient)]
+    order = {name: place for place, name in enumerate(CATALOGUE)}
+    return sorted(found, key=lambda cell: (order[cell.implementation.operation.name], cell.dtype))
+
+
+def rows(backend: Backend) -> Iterator[tuple[Implementation, Implementation | None]]:
+    """Each forward implementation with its gradient; a gradient that comes alone is a row of its own."""
+    gradients = {(i.operation.forward.name, i.how): i for i in backend.implementations if i.operation.is_gradient}
+    for implementation in backend.implementations:
+        if not implementation.operation.is_gradient:
+            yield implementation, gradients.pop((implementation.operation.name, implementation.how), None)
+    for gradient in gradients.values():
+        yield gradient, gradient
+
+
+def aspects(implementation: Implementation, gradient: Implementation | None) -> list[str]:
+    """The columns of the verdict that an implementation can have."""
+    found = ["values"] if implementation is not gradient else []
+    found += ["gradients"] if gradient is not None else []
+    found += ["refusals"] if refused_by_law(implementation.operation.name) else []
+    found += ["side effects"]
+    hiding = "key" in implementation.operation.arguments or implementation.operation.name == "softmax"
+    masked = {"mask", "visible", "key_padding_mask"} & set(implementation.operation.arguments)
+    return [*found, "hidden NaN"] if hiding and masked and implementation.operation.name != "alibi_multi_head_attention" else found
+
+
+def run(cell: Cell, options: Options) -> Tally:
+    """Judge the cell; raises Disagreement with a report and a way to replay it."""
+    tally = cell.tally()
+    JUDGES[cell.aspect](cell, options, tally)
+    if tally.cases == 0:
+        tally.verdict, tally.reason = "unsupported", most_common(tally.reasons)
+    return tally
+
+
+def most_common(reasons: dict[str, int]) -> str:
+    return max(reasons, key=lambda reason: reasons[reason], default="no case applies")
+
+
+def values(cell: Cell, options: Options, tally: Tally) -> None:
+    operation = cell.implementation.operation.name
+    judge_each(cell, cell.implementation, options, tally, [*probes(operation), *draw(operation, "any", options.cases, options.seed)])
+    for name, case in (*long_cases(operation, options.profile), *judge_relations(operation, options.profile, options.seed)):
+        counted(tally, lambda case=case: case(cell.implementation, cell.dtype), name)
+
+
+def gradients(cell: Cell, options: Options, tally: Tally) -> None:
+    assert cell.gradient is not None
+    operation = cell.gradient.operation.name
+    judge_each(cell, cell.gradient, options, tally, [*probes(operation), *draw(operation, "any", options.cases, options.seed)])
+
+
+def hidden_nan(cell: Cell, options: Options, tally: Tally) -> None:
+    for implementation in both(cell):
+        drawn = draw(implementation.operation.name, "nan", max(10, options.cases // 4), options.seed)
+        judge_each(cell, implementation, options, tally, list(drawn), "nan")
+
+
+def both(cell: Cell) -> list[Implementation]:
+    """The implementation and its gradient, once each."""
+    return list(dict.fromkeys(i for i in (cell.implementation, cell.gradient) if i is not None))
+
+
+def judge_each(cell: Cell, implementation: Implementation, options: Options, tally: Tally, recipes: list[Recipe], kind: str = "any") -> None:
+    """Judge recipe after recipe, recorded failures first; shrink the first that fails, keep it, and tell."""
+    for recipe in [*recorded(implementation.operation.name, cell.aspect, options.failures), *recipes]:
+        try:
+            verdict = judge(implementation, recipe, cell.dtype)
+        except Unsupported as reason:
+            unsupported(tally, str(reason))
+        except Disagreement:
+            smallest = shrink(recipe, kind, lambda other: fails(implementation, other, cell.dtype), options.seed)
+            told(cell, implementation, smallest, options, lambda i, r, d: judge(i, r, d), recipe)
+        else:
+            tally.cases += 1
+            tally.strong += verdict.strong
+            tally.outside += verdict.outside
+            tally.budget = max(tally.budget, verdict.budget)
+
+
+def unsupported(tally: Tally, reason: str) -> None:
+    tally.unsupported += 1
+    tally.reasons[reason] = tally.reasons.get(reason, 0) + 1
+
+
+def fails(implementation: Implementation, recipe: Recipe, dtype: str) -> bool:
+    try:
+        judge(implementation, recipe, dtype)
+    except Disagreement:
+        return True
+    except Unsupported:
+        pass
+    return False
+
+
+Check = Callable[[Implementation, Recipe, str], Any]
+
+
+def told(cell: Cell, implementation: Implementation, recipe: Recipe, options: Options, check: Check, original: Recipe) -> None:
+    """Raise the Disagreement on the smallest recipe, with its replay; on one that a fresh backend passes, say that state is to blame."""
+    for candidate in (recipe, original):
+        try:
+            check(implementation, candidate, cell.dtype)
+        except Disagreement as error:
+            fresh = afresh(implementation)
+            if fresh is not None and passes(fresh, candidate, cell.dtype, check):
+                state = "\n  a freshly loaded backend gives the right answer to this call: the result depends on the calls before it"
+            else:
+                state = ""
+            failure = Failure.of(implementation, candidate, cell.dtype, cell.aspect)
+            failure.keep(options.failures, implementation)
+            raise Disagreement(report(cell, implementation, candidate, error, failure) + state) from None
+    raise Disagreement(f"{cell.id}: {original}\n  failed once and passed when it was run again: the result depends on the calls before it")
+
+
+def afresh(implementation: Implementation) -> Implementation | None:
+    """The same implementation of the same file, loaded anew; None for what is imported by name."""
+    if "/" not in implementation.backend.source and not implementation.backend.source.endswith(".py"):
+        return None
+    again = load(implementation.backend.source)
+    return next((i for i in again.implementations if i.name == implementation.name), None)
+
+
+def passes(implementation: Implementation, recipe: Recipe, dtype: str, check: Check) -> bool:
+    try:
+        check(implementation, recipe, dtype)
+    except (Disagreement, Unsupported):
+        return False
+    return True
+
+
+def report(cell: Cell, implementation: Implementation, recipe: Recipe, error: Disagreement, failure: Failure) -> str:
+    return (
+        f"{implementation.name} of {implementation.backend.name} in {cell.dtype} is not what the law says ({cell.aspect})\n"
+        f"  {error}\n  recipe: {recipe}\n  replay: {failure.replay_line}"
+    )
+
+
+def counted(tally: Tally, check: Callable[[], Any], name: str) -> None:
+    """A check that has no recipe of its own."""
+    try:
+        check()
+    except Unsupported as reason:
+        unsupported(tally, str(reason))
+    except Disagreement as error:
+        raise Disagreement(f"{tally.implementation} of {tally.backend} in {tally.dtype} is not what the law says ({name})\n  {error}") from None
+    else:
+        tally.cases += 1
+        tally.strong += 1
+
+
+def refusals(cell: Cell, options: Options, tally: Tally) -> None:
+    """Every wrong call must be refused with ValueError; all that are not are told together."""
+    accepted = []
+    for words, inputs in refused_by_law(cell.implementation.operation.name).items():
+        tally.cases += 1
+        tally.strong += 1
+        given = {name: converted(cell.implementation, value, cell.dtype if cell.dtype != "bool" else "float64") for name, value in inputs.items()}
+        outcome = refusal(cell.implementation, given)
+        if outcome:
+            accepted.append(f"{words}: {outcome}")
+    if accepted:
+        lines = "\n    ".join(accepted)
+        raise Disagreement(f"{cell.implementation.name} of {cell.implementation.backend.name} in {cell.dtype}: "
+                           f"{len(accepted)} of {tally.cases} wrong calls are not refused with ValueError\n    {lines}")
+
+
+def refusal(implementation: Implementation, given: dict[str, Any]) -> str:
+    """What came instead of a ValueError; empty if it was one. "Not supported" is an answer too."""
+    try:
+        call(implementation, given)
+    except Unsupported:
+        return ""
+    except Disagreement as error:
+        return "" if isinstance(error.__cause__, ValueError) else str(error)
+    return "accepted"
+
+
+def side_effects(cell: Cell, options: Options, tally: Tally) -> None:
+    for implementation in both(cell):
+        recipes = draw(implementation.operation.name, "any", max(10, options.cases // 5), options.seed)
+        for recipe in recipes:
+            side_effect(cell, implementation, recipe, options, tally)
+        for first, other in zip(recipes[: len(recipes) // 2], recipes[len(recipes) // 2 :], strict=False):
+            counted(tally, lambda i=implementation, f=first, o=other: judge_sequence(i, f, o, cell.dtype), "side effects: a sequence of calls")
+
+
+def side_effect(cell: Cell, implementation: Implementation, recipe: Recipe, options: Options, tally: Tally) -> None:
+    try:
+        judge_side_effects(implementation, recipe, cell.dtype)
+    except Unsupported as reason:
+        unsupported(tally, str(reason))
+    except Disagreement as error:
+        if str(error).startswith("raised "):
+            return  # told under values
+        told(cell, implementation, recipe, options, judge_side_effects, recipe)
+    else:
+        tally.cases += 1
+        tally.strong += 1
+
+
+JUDGES: dict[str, Callable[[Cell, Options, Tally], None]] = {
+    "values": values,
+    "gradients": gradients,
+    "refusals": refusals,
+    "side effects": side_effects,
+    "hidden NaN": hidden_nan,
+}

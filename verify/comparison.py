@@ -1,0 +1,83 @@
+"""The one comparison: bit for bit, or ``abs(actual - expected) <= bound`` element by element, written so that NaN fails."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy import ndarray
+
+ROUNDING = 1 + 1e-9
+"""The bound itself is computed in float64."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """
+    How an array compares with the law.
+
+    wrong   elements out of bound; total elements in all; outside: elements whose bound is infinite (an intermediate of the
+            declared arithmetic may overflow there), which are not judged
+    budget  the worst error / bound; rms its root mean square; index its place, with both values and the bound there
+    """
+
+    wrong: int
+    total: int
+    outside: int
+    budget: float
+    rms: float
+    index: tuple[int, ...]
+    actual: float
+    expected: float
+    bound: float
+
+    @property
+    def passed(self) -> bool:
+        return self.wrong == 0
+
+    def __str__(self) -> str:
+        share = "bit for bit wanted" if self.bound == 0 else f"bound {self.bound:.3g}, {self.budget:.3g}x of it (rms {self.rms:.2g}x)"
+        return (
+            f"{self.wrong} of {self.total} elements differ from the law; worst at {self.index}: "
+            f"got {self.actual:.9g}, law {self.expected:.9g}, {share}"
+        )
+
+
+def compare(actual: ndarray, expected: ndarray, bound: ndarray | None, largest: float = np.inf) -> Comparison:
+    """
+    Compare two float64 (or bool) arrays of one shape.
+
+    ``bound`` None asks for the same bits: the sign of zero counts, and NaN equals NaN. Otherwise the classes of NaN and
+    infinity must agree and the error stay within the bound; an infinity where the law is finite is accepted only where
+    law + bound reaches ``largest``, the largest number of the dtype.
+    """
+    with np.errstate(all="ignore"):
+        if bound is None:
+            return exactly(actual, expected)
+        error = np.abs(actual - expected)
+        within = error <= bound * ROUNDING
+        same_class = (np.isnan(actual) & np.isnan(expected)) | (np.isinf(expected) & (actual == expected))
+        overflowed = np.isinf(actual) & (np.sign(actual) == np.sign(expected)) & (np.abs(expected) + bound >= largest)
+        outside = np.isinf(bound) & ~np.isnan(expected)
+        right = np.where(np.isfinite(actual) & np.isfinite(expected), within, same_class | overflowed) | outside
+        ratio = np.where(right & (same_class | overflowed | outside), 0.0, error / np.maximum(bound, np.finfo(float).tiny))
+        ratio = np.where(right, ratio, np.where(np.isnan(ratio), np.inf, np.maximum(ratio, 1.0)))
+    return summary(actual, expected, bound, right, ratio, int(outside.sum()))
+
+
+def exactly(actual: ndarray, expected: ndarray) -> Comparison:
+    if actual.dtype == bool or expected.dtype == bool:
+        right = actual == expected
+    else:
+        same = (actual == expected) & (np.signbit(actual) == np.signbit(expected))
+        right = same | (np.isnan(actual) & np.isnan(expected))
+    return summary(actual, expected, np.zeros(expected.shape), right, np.where(right, 0.0, np.inf), 0)
+
+
+def summary(actual: ndarray, expected: ndarray, bound: ndarray, right: ndarray, ratio: ndarray, outside: int) -> Comparison:
+    if actual.size == 0:
+        return Comparison(0, 0, 0, 0.0, 0.0, (), 0.0, 0.0, 0.0)
+    worst = np.unravel_index(int(np.argmax(np.where(right, ratio, ratio + 1e300))), ratio.shape)
+    index = tuple(int(i) for i in worst)
+    rms = float(np.sqrt(np.mean(np.minimum(ratio, 1e150) ** 2)))
+    wrong = int(ratio.size - np.count_nonzero(right))
+    numbers = float(actual[index]), float(expected[index]), float(np.broadcast_to(bound, ratio.shape)[index])
+    return Comparison(wrong, ratio.size, outside, float(ratio[index]), rms, index, *numbers)

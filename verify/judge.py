@@ -1,0 +1,227 @@
+"""Judging one case: run an implementation on a recipe and hold everything that it did to the law."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+import warnings
+
+import numpy as np
+from numpy import ndarray
+
+from verify.arrays import LAYOUTS, arrange, dtype_name, overlap
+from verify.backends import Implementation
+from verify.catalogue import WITHOUT_FLOATS
+from verify.comparison import Comparison, compare
+from verify.dtypes import largest
+from verify.oracle import Lawful, bounded, lawful, strong
+from verify.recipes import Inputs, Recipe
+from verify.trees import leaves, map_leaves
+
+
+class Disagreement(AssertionError):
+    """An implementation did something else than the law says."""
+
+
+class Unsupported(Exception):
+    """The implementation says that it does not support this case."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one case showed: the worst share of the bound, whether an impostor would have been noticed, elements not judged."""
+
+    budget: float
+    strong: bool
+    outside: bool
+
+
+def judge(implementation: Implementation, recipe: Recipe, dtype: str) -> Verdict:
+    """Hold the outputs to the law; raise Disagreement or Unsupported."""
+    case = lawful(recipe, dtype)
+    run = perform(implementation, recipe, dtype, case)
+    precision = implementation.precision(dtype if dtype != "bool" else "float64")
+    comparisons = list(compared(run.outputs, case.expected, bounded(recipe, dtype, precision), dtype, run))
+    for path, comparison in comparisons:
+        if not comparison.passed:
+            raise Disagreement(f"{path}: {comparison}" + hint(run, case))
+    total = sum(comparison.total for _, comparison in comparisons)
+    outside = sum(comparison.outside for _, comparison in comparisons)
+    budget = max((comparison.budget for _, comparison in comparisons), default=0.0)
+    counts = outside * 10 <= total and strong(recipe, dtype, precision)
+    return Verdict(budget, counts, outside > 0)
+
+
+@dataclass
+class Run:
+    """One call: the arguments as they were handed over, and what came back."""
+
+    given: Inputs
+    outputs: Any
+    implementation: Implementation
+
+
+def perform(implementation: Implementation, recipe: Recipe, dtype: str, case: Lawful) -> Run:
+    """Convert the inputs, poison the free memory, call, wait for the device."""
+    library = implementation.backend.library
+    assert library is not None
+    given = hand_over(implementation, recipe, dtype, case.inputs)
+    keywords = dtype_keyword(implementation, dtype)
+    poison_memory(implementation, case.expected, dtype)
+    return Run(given, call(implementation, given | keywords), implementation)
+
+
+def call(implementation: Implementation, arguments: Inputs) -> Any:
+    """The bare call. What it raises is told apart: "not supported" is no fault, everything else is."""
+    library = implementation.backend.library
+    assert library is not None
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            outputs = implementation.function(**arguments)
+            library.synchronize()
+    except NotImplementedError as error:
+        raise Unsupported(" ".join(str(error).split())[:200] or "no reason given") from None
+    except Exception as error:
+        raise Disagreement(f"raised {told(error)}") from error
+    return outputs
+
+
+def told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+def dtype_keyword(implementation: Implementation, dtype: str) -> Inputs:
+    """``{"dtype": ...}`` in the library's own type, for results without a float input, where the function takes one."""
+    if implementation.operation.name not in WITHOUT_FLOATS or not getattr(implementation.function, "takes_dtype", False):
+        return {}
+    assert implementation.backend.library is not None
+    return {"dtype": implementation.backend.library.from_numpy(np.zeros(1), dtype).dtype}
+
+
+def hand_over(implementation: Implementation, recipe: Recipe, dtype: str, inputs: Inputs) -> Inputs:
+    """The inputs as arrays of the backend, laid out in memory as the recipe says."""
+    kinds = layout_kinds(recipe, len(inputs))
+    return {name: converted(implementation, value, dtype, kind) for (name, value), kind in zip(inputs.items(), kinds, strict=True)}
+
+
+def layout_kinds(recipe: Recipe, count: int) -> list[str]:
+    if recipe.layout["kind"] != "mixed":
+        return [recipe.layout["kind"]] * count
+    kinds: list[str] = np.random.default_rng(recipe.layout["seed"]).choice(["contiguous", *LAYOUTS], size=count).tolist()
+    return kinds
+
+
+def converted(implementation: Implementation, value: Any, dtype: str, kind: str = "contiguous") -> Any:
+    library = implementation.backend.library
+    assert library is not None
+    if isinstance(value, ndarray):
+        return arrange(library.from_numpy, value.copy(), dtype, kind)
+    return map_leaves(lambda leaf: library.from_numpy(leaf.copy(), dtype) if isinstance(leaf, ndarray) else leaf, value)
+
+
+def poison_memory(implementation: Implementation, expected: Any, dtype: str) -> None:
+    """Leave NaN in the memory that the outputs will probably be given."""
+    library = implementation.backend.library
+    assert library is not None
+    arrays = [leaf for leaf in leaves(expected) if isinstance(leaf, ndarray) and leaf.dtype.kind == "f"]
+    freed = [library.from_numpy(np.full(x.shape, np.nan), dtype) for x in arrays]
+    del freed
+
+
+def compared(outputs: Any, expected: Any, bound: Any, dtype: str, run: Run, path: str = "output") -> Iterator[tuple[str, Comparison]]:
+    """Walk outputs and law together; type, shape and dtype are exact before any number is compared."""
+    if isinstance(expected, (list, tuple)):
+        if not isinstance(outputs, (list, tuple)) or len(outputs) != len(expected):
+            raise Disagreement(f"{path}: wanted {len(expected)} arrays, got {came(outputs)}")
+        bounds = bound if bound is not None else [None] * len(expected)
+        for index, (output, law, limit) in enumerate(zip(outputs, expected, bounds, strict=True)):
+            yield from compared(output, law, limit, dtype, run, f"{path}[{index}]")
+    elif expected is None or outputs is None:
+        if expected is not outputs:
+            raise Disagreement(f"{path}: wanted {came(expected)}, got {came(outputs)}")
+    else:
+        yield path, compare(array_of(outputs, expected, dtype, run, path), expected, bound, largest(dtype) if dtype != "bool" else np.inf)
+
+
+def array_of(output: Any, expected: ndarray, dtype: str, run: Run, path: str) -> ndarray:
+    """The output as a NumPy array, once it is the right kind of thing."""
+    library = run.implementation.backend.library
+    assert library is not None
+    sample = library.from_numpy(np.zeros(1), "float32")
+    if not isinstance(output, type(sample)):
+        raise Disagreement(f"{path}: wanted {type(sample).__name__} of shape {expected.shape}, got {came(output)}")
+    if tuple(output.shape) != expected.shape:
+        raise Disagreement(f"{path}: wanted shape {expected.shape}, got {tuple(output.shape)}")
+    wanted = "bool" if expected.dtype == bool else dtype
+    if dtype_name(output) != wanted:
+        if not run.implementation.operation.exact and run.implementation.operation.name in WITHOUT_FLOATS and "float" in dtype_name(output):
+            raise Unsupported(f"takes no dtype: returns {dtype_name(output)}")
+        raise Disagreement(f"{path}: wanted dtype {wanted}, got {dtype_name(output)}")
+    if str(getattr(output, "device", "")) != str(getattr(sample, "device", "")):
+        raise Disagreement(f"{path}: wanted device {sample.device}, got {output.device}")
+    return library.to_numpy(output)
+
+
+def came(thing: Any) -> str:
+    """What came, in a few words."""
+    if isinstance(thing, (list, tuple)):
+        return f"{type(thing).__name__} of {len(thing)}"
+    return f"{type(thing).__name__} {tuple(thing.shape)}" if hasattr(thing, "shape") else type(thing).__name__ if thing is not None else "None"
+
+
+def hint(run: Run, case: Lawful) -> str:
+    """Where in the output the law was broken is told by the comparison; what went in is told here."""
+    shapes = ", ".join(f"{name} {leaf.shape}" for name, leaf in case.inputs.items() if isinstance(leaf, ndarray))
+    return f"\n  inputs: {shapes}" if shapes else ""
+
+
+def judge_side_effects(implementation: Implementation, recipe: Recipe, dtype: str) -> Verdict:
+    """Inputs unchanged, outputs no alias of them, and a second call that says the same."""
+    library = implementation.backend.library
+    assert library is not None
+    case = lawful(recipe, dtype)
+    given = hand_over(implementation, recipe, dtype, case.inputs)
+    before = map_leaves(lambda leaf: snapshot(library.to_numpy, leaf), given)
+    keywords = dtype_keyword(implementation, dtype)
+    poison_memory(implementation, case.expected, dtype)
+    first = call(implementation, given | keywords)
+    for name, now, then in zip(names(given), leaves(map_leaves(lambda leaf: snapshot(library.to_numpy, leaf), given)), leaves(before), strict=True):
+        if now != then:
+            raise Disagreement(f"{name}: the input was changed in place")
+    for path, output in zip(names({"output": first}), leaves(first), strict=True):
+        for name, leaf in zip(names(given), leaves(given), strict=True):
+            if hasattr(output, "shape") and hasattr(leaf, "shape") and overlap(output, leaf):
+                raise Disagreement(f"{path} shares memory with the input {name}")
+    second = call(implementation, given | keywords)
+    repeated(implementation, first, second)
+    return Verdict(0.0, True, False)
+
+
+def repeated(implementation: Implementation, first: Any, second: Any) -> None:
+    """Where determinism is claimed, a second call with the same arguments gives the same bits."""
+    library = implementation.backend.library
+    assert library is not None
+    if implementation.backend.deterministic:
+        for one, two in zip(leaves(first), leaves(second), strict=True):
+            if hasattr(one, "shape") and snapshot(library.to_numpy, one) != snapshot(library.to_numpy, two):
+                raise Disagreement("a second call with the same arguments gives other bits, though DETERMINISTIC is declared")
+
+
+def snapshot(to_numpy: Any, leaf: Any) -> Any:
+    """Everything about an array that a call must leave as it was: bytes, shape, strides."""
+    if not hasattr(leaf, "shape"):
+        return leaf
+    strides = leaf.stride() if callable(getattr(leaf, "stride", None)) else getattr(leaf, "strides", None)
+    return to_numpy(leaf).tobytes(), tuple(leaf.shape), strides
+
+
+def names(tree: Any, path: str = "") -> Iterator[str]:
+    """The path of every leaf: ``parameters.output.weight``, ``mems[1]``."""
+    if isinstance(tree, dict):
+        for name, branch in tree.items():
+            yield from names(branch, f"{path}.{name}" if path else name)
+    elif isinstance(tree, (list, tuple)):
+        for index, branch in enumerate(tree):
+            yield from names(branch, f"{path}[{index}]")
+    else:
+        yield path

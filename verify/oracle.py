@@ -1,0 +1,65 @@
+"""What the law says of a recipe in a dtype: inputs, expected outputs, bounds, and whether the case is strong."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from verify import bounds, impostors
+from verify.catalogue import CATALOGUE, Operation
+from verify.precision import Precision
+from verify.recipes import Inputs, Recipe, expand
+from verify.trees import leaves
+from verify.visibility import pairs_shape
+
+LOOPS = 400
+"""Most pairs that the law's loops are asked for; beyond, numpy_ref answers, which is held to the law at small sizes."""
+
+
+@dataclass(frozen=True)
+class Lawful:
+    """Inputs and expected outputs. They are shared, and read-only."""
+
+    inputs: Inputs
+    expected: Any
+    source: str
+
+
+@lru_cache(maxsize=2048)
+def lawful(recipe: Recipe, dtype: str) -> Lawful:
+    """The law's answer to a recipe."""
+    inputs = expand(recipe, dtype)
+    expected, source = answer(CATALOGUE[recipe.operation], inputs)
+    for leaf in leaves(expected):
+        if isinstance(leaf, np.ndarray):
+            leaf.setflags(write=False)
+    return Lawful(inputs, expected, source)
+
+
+def answer(operation: Operation, inputs: Inputs) -> tuple[Any, str]:
+    """The law's answer to inputs, and who gave it."""
+    shape = pairs_shape(operation, inputs)
+    small = shape is None or np.prod(shape) <= LOOPS
+    with np.errstate(all="ignore"):
+        if small:
+            return operation.law(**inputs), "spec"
+        return operation.reference(**inputs), "numpy_ref"
+
+
+@lru_cache(maxsize=4096)
+def bounded(recipe: Recipe, dtype: str, precision: Precision) -> Any:
+    """The error bounds of the outputs under a declared arithmetic; None for an operation that moves numbers and computes none."""
+    operation = CATALOGUE[recipe.operation]
+    if operation.exact:
+        return None
+    with np.errstate(all="ignore"):
+        return bounds.bound(operation.name, expand(recipe, dtype), precision)
+
+
+@lru_cache(maxsize=4096)
+def strong(recipe: Recipe, dtype: str, precision: Precision) -> bool:
+    """Whether no cheap impostor passes this case."""
+    case = lawful(recipe, dtype)
+    with np.errstate(all="ignore"):
+        return impostors.all_noticed(CATALOGUE[recipe.operation], case.inputs, case.expected, bounded(recipe, dtype, precision))

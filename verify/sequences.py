@@ -1,0 +1,41 @@
+"""
+Sequences: several calls in a row, as a training loop or a decoder makes them. A result may depend on its arguments alone.
+
+Long then short, one mask then another of the same length, one dtype then another, and the first call once more: caches,
+memory windows and buffers that outlive their call show here. A step that is wrong only in company is a side effect; one
+that is wrong alone is a wrong value, and is reported there.
+"""
+
+from dataclasses import replace
+
+from verify.backends import Implementation
+from verify.catalogue import DTYPES
+from verify.judge import Disagreement, Unsupported, judge
+from verify.recipes import Recipe
+
+
+def sequence(first: Recipe, other: Recipe, dtype: str) -> list[tuple[str, Recipe, str]]:
+    """The steps: (in words, recipe, dtype)."""
+    steps = [("the first call", first, dtype), ("another geometry", other, dtype), ("the first call again", first, dtype)]
+    if first.mask is not None:
+        masked = replace(first, mask={**first.mask, "seed": first.mask["seed"] + 1, "pattern": "random"})
+        steps.append(("the same geometry under another mask", masked, dtype))
+    if dtype in DTYPES:
+        steps.append(("another dtype", first, DTYPES[DTYPES.index(dtype) - 1]))
+    steps.append(("the first call once more", first, dtype))
+    return steps
+
+
+def judge_sequence(implementation: Implementation, first: Recipe, other: Recipe, dtype: str) -> None:
+    """Raise Disagreement at the first step that went wrong after steps that went right, though it is right on its own."""
+    gone: list[str] = []
+    for words, recipe, step_dtype in sequence(first, other, dtype):
+        try:
+            judge(implementation, recipe, step_dtype)
+        except Unsupported:
+            continue
+        except Disagreement as error:
+            if step_dtype != dtype or not gone:
+                continue  # wrong on its own: told under values
+            raise Disagreement(f"{words} is wrong after {', '.join(gone)}: the result depends on earlier calls\n  {error}") from None
+        gone.append(words)

@@ -1,0 +1,199 @@
+"""What Hypothesis draws: recipes. Small geometry comes first everywhere, so that shrinking ends at a case one can read."""
+
+import re
+from functools import lru_cache
+from typing import Any
+
+from hypothesis import strategies as st
+
+from spec.shapes import PATTERN
+from verify.catalogue import CATALOGUE, Operation
+from verify.recipes import NUMBERS, PARAMETERS, Recipe
+from verify.visibility import PATTERNS
+
+LENGTHS = (1, 2, 3, 4, 5, 7, 8, 11, 13, 16, 17)
+BLOCK_EDGES = (15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129)
+HEADS = (1, 2, 3, 5, 6, 12)
+WIDTHS = (1, 2, 4, 7, 16, 33, 64, 80, 96, 128)
+SEEDS = st.integers(0, 2**16 - 1)
+COST = 3000
+"""Most elements that the largest intermediate of an ordinary case has (B H N M, or B N M A)."""
+
+GENERAL = ("normal", "spread", "lattice", "ties", "uniform", "small", "large")
+ATTENTION = (
+    *("normal", "needles", "identity", "spread", "peaked", "correlated", "large", "brink", "ties", "lattice", "zero_sum"),
+    *("uniform", "small", "offset_values", "one_signed", "huge_values", "subnormal"),
+)
+FAMILIES_OF_CHAPTER = {
+    "scores": ("normal", "spread", "lattice", "ties", "uniform", "small", "large", "zero_sum", "brink"),
+    "masks": ("normal",),
+    "attention": ATTENTION,
+    "shifts": ("normal", "special", "lattice"),
+    "relative": ATTENTION,
+    "alibi": ATTENTION,
+    "memory": ("normal", "special"),
+    "layers": ("normal", "spread", "lattice", "ties", "uniform", "small", "large", "offset_values"),
+}
+FAMILIES_OF = {
+    "softmax": ("normal", "spread", "large", "minus_infinity", "ties", "small", "uniform", "brink"),
+    "dropout": ("normal", "uniform", "lattice", "small", "huge_values", "subnormal"),
+    "transformer_xl_score": FAMILIES_OF_CHAPTER["scores"],
+    "learned_relative_score": FAMILIES_OF_CHAPTER["scores"],
+}
+MASK_AXES = {4: ("N M", "B H N M", "B 1 N M", "B 1 1 M", "1 H N M"), 3: ("N M", "B N M", "B 1 M")}
+FORMS = ("bool", "infinite", "noisy", "finite", "lowest", "-1e4")
+LAYOUTS = ("contiguous", "transposed", "packed", "offset", "expanded", "reversed", "mixed")
+SQUARE = frozenset({"self_attention", "multi_head_self_attention", "alibi_multi_head_attention"})
+
+
+@st.composite
+def recipes(draw: st.DrawFn, operation: str, poison: tuple[str | None, ...] = (None, None, "finite"), hiding: bool = False) -> Recipe:
+    """
+    Recipes of one operation.
+
+    ``poison`` lists what may stand in hidden slots; ``hiding`` asks for masks that hide something from everyone.
+    """
+    op = CATALOGUE[operation]
+    sizes, options = draw(geometry(op))
+    families = FAMILIES_OF.get(op.forward.name, FAMILIES_OF_CHAPTER[op.chapter])
+    return Recipe(
+        operation,
+        sizes,
+        {"family": draw(st.sampled_from(families)), "seed": draw(SEEDS)},
+        mask=draw(mask(op, sizes, options, hiding)),
+        padding=draw(padding(hiding)) if "key_padding_mask" in op.arguments else None,
+        dropout=draw(dropout(op)) if "keep" in op.arguments else None,
+        layout={"kind": draw(st.sampled_from(LAYOUTS)), "seed": draw(SEEDS)} if op.axes else {"kind": "contiguous", "seed": 0},
+        poison=draw(st.sampled_from(poison)) if "key" in op.arguments or operation == "softmax" else None,
+        options=options,
+    )
+
+
+@st.composite
+def geometry(draw: st.DrawFn, op: Operation) -> tuple[dict[str, int], dict[str, Any]]:
+    """The sizes that the operation's axes name, and the options that go with them."""
+    name, options = op.forward.name, dict[str, Any]()
+    N, M = draw(lengths())
+    sizes = {"N": N, "M": N if name in SQUARE else M, "B": draw(st.sampled_from((1, 2, 3))), "H": draw(st.sampled_from(HEADS))}
+    sizes |= {letter: draw(st.sampled_from(WIDTHS)) for letter in ("D", "E") if uses(op, letter)}
+    sizes |= {letter: draw(st.sampled_from((1, 2, 3, 5, 8, 17))) for letter in ("Q", "K", "A") if uses(op, letter)}
+    if name in PARAMETERS and name != "self_attention":
+        sizes["D"] = draw(st.sampled_from((1, 2, 4, 7, 16)))
+        options["biases"] = draw(st.booleans())
+    trim(sizes)
+    sizes["P"] = max(sizes["N"], sizes["M"]) + draw(st.integers(0, 3))
+    sizes["L"] = draw(st.sampled_from((1, 2, 3)))
+    sizes["F"] = sizes["H"] * sizes["D"] if "D" in sizes else draw(st.sampled_from((1, 2, 3, 5, 8)))
+    special(draw, name, sizes, options)
+    sizes = {letter: size for letter, size in sizes.items() if letter in letters(op)}
+    if "..." in " ".join(op.axes.values()):
+        options["lead"] = draw(st.sampled_from(((), (1,), (2,), (2, 3), (1, 1, 2))))
+    return sizes, options
+
+
+def special(draw: st.DrawFn, name: str, sizes: dict[str, int], options: dict[str, Any]) -> None:
+    """What only some operations have: alignment, memories, even widths."""
+    if name in ("learned_relative_score", "learned_relative_attention", "relative_multi_head_attention"):
+        options["align"] = draw(st.sampled_from(("end", "start")))
+    if name in ("sinusoidal_positions", "transformer_xl"):
+        sizes["F"] += sizes["F"] % 2 * (sizes["H"] if "D" in sizes else 1)
+        sizes["D"] = sizes["F"] // sizes["H"]
+    if name in ("init_mems", "update_mems", "transformer_xl", "transformer_xl_layer"):
+        sizes["S"] = draw(st.sampled_from((1, 2, 3, 0, 5, 7)))
+        options["mems"] = draw(st.sampled_from((True, True, True, False)))
+        sizes["M"] = sizes["N"] + sizes["S"] * options["mems"]
+    if name in ("init_mems", "update_mems", "transformer_xl"):
+        options["mem_len"] = draw(st.sampled_from((1, 2, 3, 5, 0, 8, 20)))
+    if name in ("transformer_xl", "transformer_xl_layer"):
+        options["eps"] = draw(st.sampled_from((1e-5, 1e-3)))
+
+
+@lru_cache
+def letters(op: Operation) -> frozenset[str]:
+    """The sizes that the operation has: of its arrays, its parameters, its masks, its lists and its counts."""
+    text = " ".join((*op.axes.values(), *(axes for _, _, axes in PATTERN.findall(PARAMETERS.get(op.name, "")))))
+    found = set(re.findall("[A-Z]", text)) | {NUMBERS[name] for name in NUMBERS if name in op.arguments}
+    masks = {"mask": "NM", "visible": "NM", "attn_mask": "BNM", "key_padding_mask": "BM", "mem": "BSF", "mems": "BSFL", "hids": "BNFL"}
+    return frozenset(found.union(*(masks[name] for name in masks if name in op.arguments)))
+
+
+def uses(op: Operation, letter: str) -> bool:
+    return letter in letters(op)
+
+
+@st.composite
+def lengths(draw: st.DrawFn) -> tuple[int, int]:
+    """N and M: alike, unlike both ways, one of them 1, one of them beside a block's edge."""
+    kind = draw(st.sampled_from(("both", "both", "both", "edge keys", "edge queries", "one query", "square")))
+    short = st.sampled_from(LENGTHS)
+    if kind == "edge keys":
+        return draw(st.sampled_from((1, 2, 3, 5))), draw(st.sampled_from(BLOCK_EDGES))
+    if kind == "edge queries":
+        return draw(st.sampled_from(BLOCK_EDGES)), draw(st.sampled_from((1, 2, 3, 5)))
+    if kind == "one query":
+        return 1, draw(short)
+    N = draw(short)
+    return N, N if kind == "square" else draw(short)
+
+
+def trim(sizes: dict[str, int]) -> None:
+    """Keep an ordinary case small: where everything was drawn large at once, first the widths give way, then batch and heads."""
+    for letters, least in (("DE", 16), ("A", 5), ("H", 3), ("B", 1), ("DE", 4), ("H", 2), ("NM", 13)):
+        if cost(sizes) <= COST:
+            return
+        for letter in letters:
+            sizes[letter] = min(sizes[letter], least) if letter in sizes else sizes.get(letter, 1)
+
+
+def cost(sizes: dict[str, int]) -> int:
+    pairs = sizes["B"] * sizes["N"] * sizes["M"] * (sizes["A"] if "A" in sizes else sizes["H"])
+    rows = sizes["B"] * sizes["H"] * (sizes["N"] + sizes["M"]) * max(sizes.get("D", 1), sizes.get("E", 1)) // 4
+    return max(pairs, rows)
+
+
+@st.composite
+def mask(draw: st.DrawFn, op: Operation, sizes: dict[str, int], options: dict[str, Any], hiding: bool) -> dict[str, Any] | None:
+    """``mask``, ``visible`` or ``attn_mask``, whichever the operation takes."""
+    taken = {"mask", "visible", "attn_mask"} & set(op.arguments)
+    required = op.name in ("get_alibi_biases", "alibi_multi_head_attention")
+    padded = hiding and "key_padding_mask" in op.arguments
+    if not taken or not (required or (hiding and not padded) or draw(st.sampled_from((True, True, False)))):
+        return None
+    forms = ("bool",) if "visible" in taken else FORMS[:3] if hiding else FORMS
+    axes = "B 1 1 M" if hiding and op.name != "softmax" else draw(st.sampled_from(mask_axes(op, options)))
+    if hiding:
+        axes = {"self_attention": "B 1 M", "additive_attention": "B 1 M", "additive_attention_grad": "B 1 M"}.get(op.name, axes)
+        axes = "N M" if required or (padded and "attn_mask" in taken) else axes
+    patterns = ("right_padding", "left_padding", "first_block", "last_block", "sparse") if hiding else PATTERNS
+    return {
+        "pattern": draw(st.sampled_from(patterns)),
+        "axes": axes,
+        "form": draw(st.sampled_from(forms)),
+        "seed": draw(SEEDS),
+    }
+
+
+def mask_axes(op: Operation, options: dict[str, Any]) -> tuple[str, ...]:
+    """The documented shapes of the operation's mask."""
+    if op.name in ("get_alibi_biases", "alibi_multi_head_attention"):
+        return ("N M",)
+    if "attn_mask" in op.arguments:
+        return ("N M", "B*H N M")
+    if op.name in ("additive_attention", "additive_attention_grad", "self_attention"):
+        return MASK_AXES[3]
+    return ("N M", "1 M") if op.name == "softmax" else MASK_AXES[4]
+
+
+@st.composite
+def padding(draw: st.DrawFn, hiding: bool) -> dict[str, Any] | None:
+    if not (hiding or draw(st.booleans())):
+        return None
+    patterns = ("right_padding", "left_padding", "sparse", "one_key") if hiding else ("right_padding", "left_padding", "random", "one_key", "nothing")
+    return {"pattern": draw(st.sampled_from(patterns)), "seed": draw(SEEDS)}
+
+
+@st.composite
+def dropout(draw: st.DrawFn, op: Operation) -> dict[str, Any] | None:
+    if op.name != "dropout" and draw(st.sampled_from((True, True, False))):
+        return None
+    return {"p": draw(st.sampled_from((0.25, 0.1, 0.75, 0.0, 0.9))), "seed": draw(SEEDS)}
