@@ -37,11 +37,12 @@ def softmax(score: Float[Array, "... N M"], mask: Mask = None) -> Float[Array, "
     """
     See :func:`spec.attention.softmax`.
 
-    Three passes over the score: maximum, exponential with sum, division.
+    The maximum, the exponential, its sum and the division are passes over the whole score.
     """
     check({"score": "... N M"}, score)
     check_mask("mask", mask, score.shape, float_too=True)
-    return narrow(normalised(hide(*wide(score, mask))), score.dtype)
+    s = hide(*wide(score, mask))
+    return narrow(normalised(s, seen(s)), score.dtype)
 
 
 def hide(score: Array, mask: Mask) -> Array:
@@ -52,14 +53,18 @@ def hide(score: Array, mask: Mask) -> Array:
     return xp.where(mask, score, -math.inf) if mask.dtype == bool else xp.where(mask == -math.inf, mask, score + mask)
 
 
-def normalised(score: Array) -> Array:
+def seen(score: Array) -> Bool[Array, "... N M"]:
+    return score != -math.inf
+
+
+def normalised(score: Array, pairs: Bool[Array, "... N M"]) -> Array:
     """The weights of a score. A row without keys has the sum 0, any other one of at least 1: its largest term."""
     xp = cupy.get_array_module(score)
     top = xp.maximum(score.max(axis=-1, keepdims=True), xp.finfo(score.dtype).min)
     weights = score - top
     xp.exp(weights, out=weights)
     weights /= xp.maximum(weights.sum(axis=-1, keepdims=True), 1)
-    return weights
+    return xp.where(pairs, weights, 0)  # a NaN fills its row, but not the keys that are hidden in it
 
 
 @ieee
@@ -82,14 +87,11 @@ def kept(weights: Array, keep: Keep, p: float) -> Array:
 
 def attend(score: Array, value: Array, keep: Keep = None, p: float = 0.0) -> Float[Array, "... N E"]:
     """The mean of the values under a score whose hidden entries are minus infinity."""
-    weights = normalised(score)
+    pairs = seen(score)
+    weights = normalised(score, pairs)
     if keep is not None:
         weights = kept(weights, keep, p)
-    return weights @ present(value, seen(score).any(axis=-2))
-
-
-def seen(score: Array) -> Bool[Array, "... N M"]:
-    return score != -math.inf
+    return weights @ present(value, pairs.any(axis=-2))
 
 
 def present(x: Array, rows: Bool[Array, "..."]) -> Array:
@@ -98,11 +100,10 @@ def present(x: Array, rows: Bool[Array, "..."]) -> Array:
 
 
 def attend_grad(
-    d_output: Array, score: Array, value: Array, keep: Keep = None, p: float = 0.0
+    d_output: Array, weights: Array, value: Array, keep: Keep = None, p: float = 0.0
 ) -> tuple[Float[Array, "... N M"], Float[Array, "... M E"]]:
-    """The gradients of :func:`attend` by score and value, whose absent rows (and those of d_output) are 0 already."""
-    weights, d_weights = normalised(score), d_output @ value.mT
-    dropped = weights
+    """The gradients of :func:`attend` by score and value, from the weights. Absent rows of d_output and value are 0 already."""
+    dropped, d_weights = weights, d_output @ value.mT
     if keep is not None:
         dropped, d_weights = kept(weights, keep, p), kept(d_weights, keep, p)
     d_weights -= (weights * d_weights).sum(axis=-1, keepdims=True)
@@ -176,7 +177,7 @@ def additive_attention_grad(
     pairs = seen(score)
     t, sees, is_seen = present(t, pairs), pairs.any(axis=-1), pairs.any(axis=-2)
     query, key = present(query, sees), present(key, is_seen)
-    d_score, d_value = attend_grad(present(d_output, sees), score, present(value, is_seen), keep, p)
+    d_score, d_value = attend_grad(present(d_output, sees), normalised(score, pairs), present(value, is_seen), keep, p)
     slope = 1 - t * t
     d_q = (d_score[:, :, None, :] @ slope)[:, :, 0] * w_score
     d_k = (d_score.mT[:, :, None, :] @ slope.swapaxes(1, 2))[:, :, 0] * w_score
@@ -243,6 +244,6 @@ def heads_grad(
     """The gradients by score, query, key and value where the score holds q.k / sqrt(D)."""
     pairs = seen(score)
     sees, is_seen = pairs.any(axis=-1), pairs.any(axis=-2)
-    d_score, d_value = attend_grad(present(d_output, sees), score, present(value, is_seen), keep, p)
+    d_score, d_value = attend_grad(present(d_output, sees), normalised(score, pairs), present(value, is_seen), keep, p)
     g = d_score / math.sqrt(query.shape[-1])
     return d_score, g @ present(key, is_seen), g.mT @ present(query, sees), d_value

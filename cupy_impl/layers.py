@@ -121,8 +121,9 @@ def multi_head_attention(
     query, key, value, mask = wide(query, key, value, mask)
     q, k, v = (heads(linear(x, parameters, name), num_heads) for name, x in (("q_proj", query), ("k_proj", key), ("v_proj", value)))
     score = hide(scaled_products(q, k), mask)
-    weights = normalised(score)
-    output = linear(merged(weights @ present(v, seen(score).any(axis=-2))), parameters, "out_proj")
+    pairs = seen(score)
+    weights = normalised(score, pairs)
+    output = linear(merged(weights @ present(v, pairs.any(axis=-2))), parameters, "out_proj")
     return narrow(output, dtype), narrow(weights, dtype)
 
 

@@ -48,7 +48,7 @@ def check_even(F: int) -> None:
 
 
 def sinusoids(xp: ModuleType, M: int, F: int) -> Float[Array, "M F"]:
-    frequency = 10000.0 ** (xp.arange(F // 2, dtype="float64") * (-2 / F))
+    frequency = 10000.0 ** (xp.arange(F // 2, dtype="float64") * -2 / F)
     angle = xp.arange(M - 1, -1, -1, dtype="float64")[:, None] * frequency
     return xp.concatenate([xp.sin(angle), xp.cos(angle)], axis=-1)
 
