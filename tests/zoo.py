@@ -25,6 +25,7 @@ class Style:
     declared: Any
     score: bool = False  # scores are rounded to storage
     prob: bool = False  # weights are rounded to storage before their product
+    soft: bool = False  # so are maximum, exponents, exp and normaliser
     joined: bool = True  # sums before a product are rounded to storage, and so are a layer's stages
     prescale: bool = False
     block: int = 0  # keys of an online softmax; 0: the whole row at once
@@ -37,6 +38,7 @@ class Style:
 STYLES = {
     "eager": Style("eager", score=True, prob=True),
     "eager_divided": Style("eager", score=True, prob=True, fold=True),
+    "sloppy": Style("sloppy", score=True, prob=True, soft=True),
     "wide": Style("wide", joined=False, prescale=True),
     "wide_reversed": Style("wide", joined=False, backwards=True, base2=True),
     "online_1": Style({"preset": "fused", "block": 1}, prob=True, block=1),
@@ -76,11 +78,15 @@ class Machine:
     def join(self, x: ndarray) -> ndarray:
         return self.store(x, self.style.joined)
 
+    def soft(self, x: ndarray) -> ndarray:
+        return self.store(x, self.style.soft)
+
     def exp(self, s: ndarray, m: ndarray) -> ndarray:
         if not self.style.base2:
-            return np.exp(s - m)
-        log2e = self.acc(1.4426950408889634)
-        return np.exp2(s * log2e - m * log2e)
+            return self.soft(np.exp(self.soft(s - m)))
+        # a mask near -max overflows here, and -inf - -inf is NaN: a kernel of this form must clamp, since such a mask hides nothing
+        lowest, log2e = np.finfo(self.acc).min, self.acc(1.4426950408889634)
+        return np.where(s > -np.inf, np.exp2(np.maximum(s * log2e, lowest) - np.maximum(m * log2e, lowest)), 0)
 
     def scaled(self, raw: ndarray, D: int) -> ndarray:
         if self.style.prescale:
@@ -219,7 +225,7 @@ def online(at: Machine, s: ndarray, v: ndarray, factor: ndarray, p: float) -> tu
         safe = np.where(new > -np.inf, new, 0)
         w = at.exp(s[..., j], safe)
         decay = np.where(m > -np.inf, at.exp(np.where(m > -np.inf, m, 0), safe), 0)
-        size = size * decay + w.sum(-1, keepdims=True)
+        size = at.soft(size * decay + w.sum(-1, keepdims=True))
         if not at.style.block:  # the row at once: normalise before the weights are stored
             w = at.prob(np.where(size > 0, w / np.where(size > 0, size, 1), 0))
         w = at.prob(w * factor[..., j] / at.acc(1 - p))
@@ -246,7 +252,7 @@ def normalised(at: Machine, s: ndarray) -> ndarray:
         return np.where(lse > -np.inf, at.exp(s, np.where(lse > -np.inf, lse, 0)), 0)
     m = np.where(lse > -np.inf, s.max(-1, keepdims=True), 0)
     w = at.exp(s, m)
-    return np.where(lse > -np.inf, w / np.where(lse > -np.inf, w.sum(-1, keepdims=True), 1), 0)
+    return np.where(lse > -np.inf, w / np.where(lse > -np.inf, at.soft(w.sum(-1, keepdims=True)), 1), 0)
 
 
 def two_step(at: Machine, s: ndarray) -> ndarray:
@@ -255,7 +261,7 @@ def two_step(at: Machine, s: ndarray) -> ndarray:
     m = s.max(-1, keepdims=True)
     m = np.where(m > -np.inf, m, 0)
     w = at.exp(s, m)
-    size = (w[..., ::-1] if at.style.backwards else w).sum(-1, keepdims=True)
+    size = at.soft((w[..., ::-1] if at.style.backwards else w).sum(-1, keepdims=True))
     return w / np.where(size > 0, size, 1)
 
 
@@ -300,7 +306,7 @@ def score_gradient(at: Machine, s: ndarray, inputs: Inputs) -> tuple[ndarray, nd
         D = (dO * at.store(weighted(at, s, inputs["value"], keep, p)[0])).sum(-1, keepdims=True)
     else:
         D = (weights * dP).sum(-1, keepdims=True)
-    return at.score(at.prob(weights * (dP - D))), dV
+    return at.score(at.prob(weights * at.soft(dP - D))), dV
 
 
 def scaled_score_gradient(at: Machine, dS: ndarray, D: int) -> ndarray:
@@ -557,7 +563,7 @@ SCORE_OPERATIONS: dict[str, Callable[..., ndarray]] = {
     "transformer_xl_score": txl_all_scores,
     "learned_relative_score": learned_all_scores,
 }
-ROWWISE = ("eager", "eager_divided", "wide", "wide_reversed", "fused_row")
+ROWWISE = ("eager", "sloppy", "eager_divided", "wide", "wide_reversed", "fused_row")
 
 
 def build() -> list[Entry]:

@@ -63,7 +63,7 @@ def additive_attention_grad(
     def bound(P: Precision) -> Grads:
         E_dS, dV = score_gradient_error(back, error(P), P)
         dz, E_z, E_t = _inner_error(at, back.dS, E_dS, P)
-        hidden = absent(chain, np.ones_like(back.dS))[..., None] == 0
+        hidden = ((absent(chain, np.ones_like(back.dS)) == 0) & np.isfinite(E_dS))[..., None]
         E_z = np.where(hidden, 0.0, E_z)
         E_q, E_k = (rounded(dz.sum(axis), summed(dz, E_z, (axis,), P), P.score) for axis in (2, 1))
         dq, dWq = _projection(dz.sum(2), E_q, at.q, w_query, P)

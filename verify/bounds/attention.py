@@ -29,7 +29,8 @@ def _or_zero(E: ndarray | None, like: ndarray) -> ndarray:
 
 def weights_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
     """The error of the softmax weights, stored; zero at hidden keys."""
-    return absent(at, rounded(at.p, probability_error(at, Es, P), P.storage))
+    E = probability_error(at, Es, P)
+    return np.where(np.isinf(E), np.inf, absent(at, rounded(at.p, E, P.storage)))
 
 
 def softmax(score: ndarray, mask: ndarray | None = None, *, precision: Precisions) -> ndarray:

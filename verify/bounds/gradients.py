@@ -68,8 +68,8 @@ def score_gradient_error(at: Backward, Es: ndarray | None, P: Precision) -> tupl
     """
     mix, chain, dO = at.mix, at.mix.rows, at.d_output
     p, n, size_o = chain.p, mix.v.shape[-2], np.abs(dO)
-    E_P = rounded(p, recomputed_error(mix, exponent_error(chain, Es, P), Es, P), P.prob)
-    E_P = absent(chain, E_P)
+    E = exponent_error(chain, Es, P)
+    E_P = absent(chain, rounded(p, recomputed_error(mix, E, Es, P), P.prob), E)
     dV = product_gradient(at.w, _dropped(at.w, E_P, mix, P), dO, None, P, transposed=True)
     vT = mix.v.swapaxes(-1, -2)
     E_dP = rounded(at.dW, dot(dO, operand(dO, None, P), vT, operand(vT, None, P), P), P.score)
@@ -82,7 +82,7 @@ def score_gradient_error(at: Backward, Es: ndarray | None, P: Precision) -> tupl
     most_x = np.abs(at.x) + E_x
     E_dS = E_P * most_x + p * E_x + gamma(3, P.softmax.u) * most_P * most_x
     E_dS = rounded(at.dS, rounded(at.dS, E_dS, P.prob), P.score)
-    return absent(chain, E_dS), at_seen_keys(chain, _settle(dV))
+    return absent(chain, E_dS, E), at_seen_keys(chain, _settle(dV))
 
 
 def _dropped(x: ndarray, E: ndarray, mix: Mixture, P: Precision) -> ndarray:
@@ -118,7 +118,7 @@ def at_seen_keys(chain: Rows, E: ndarray) -> ndarray:
     if chain.visible is None:
         return E
     seen = np.any(np.broadcast_to(chain.visible, chain.s.shape), axis=-2)
-    return np.where(np.expand_dims(seen, -1), E, 0.0)
+    return np.where(np.expand_dims(seen, -1) | np.isinf(E), E, 0.0)
 
 
 def at_seeing_queries(chain: Rows, E: ndarray) -> ndarray:
@@ -131,7 +131,7 @@ def scaled_gradient(at: Backward, E_dS: ndarray, scale: float, P: Precision) -> 
     x = at.dS * scale
     E = scaled_error(x, E_dS, scale, P)
     E = E + gamma(3, P.acc.u) * (np.abs(x) + E) + P.prob.eta + P.score.eta
-    return x, absent(at.mix.rows, overflowing(E, np.abs(x), P.score))
+    return x, np.where(np.isinf(E_dS), np.inf, absent(at.mix.rows, overflowing(E, np.abs(x), P.score)))
 
 
 def mask_gradient(at: Backward, E_dS: ndarray, mask: ndarray | None, P: Precision) -> Grads:
@@ -143,7 +143,8 @@ def mask_gradient(at: Backward, E_dS: ndarray, mask: ndarray | None, P: Precisio
     axes = tuple(range(lead)) + ones
     total_dS = at.dS.sum(axes).reshape(mask.shape)
     E = summed(at.dS, E_dS, axes, P).reshape(mask.shape) if axes else E_dS.reshape(mask.shape)
-    return (np.where(mask > -np.inf, rounded(total_dS, E, P.storage), 0.0),)
+    E = rounded(total_dS, E, P.storage)
+    return (np.where((mask > -np.inf) | np.isinf(E), E, 0.0),)
 
 
 def _simple(at: Products, x: ndarray, E: ndarray, chain: Rows, P: Precision) -> tuple[ndarray, ndarray]:

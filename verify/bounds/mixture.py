@@ -110,7 +110,7 @@ def mixture_error(mix: Mixture, Es: ndarray | None, Ev: ndarray | None, P: Preci
         ev = np.fmin((above @ Ev) / floor, _largest(mix, Ev))
         moved, e3 = moved + ev, e3 + R * ev
     moved = moved + e3
-    rl = normaliser_error(at, P)
+    rl = np.minimum(normaliser_error(at, P), 1.0)  # from 1 on nothing is known of the quotient
     moved = moved + rl * (np.abs(mix.o) + moved) / (1 - rl)
     return _settled(mix, E, rounded(mix.o, moved, fmt))
 

@@ -189,10 +189,12 @@ def probability_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
     p, moved = at.p, displaced(at, E)
     relative = unsteadiness(at.s.shape[-1], P) + normaliser_error(at, P)
     grown = moved + relative * (p + moved) + np.where(p < 2 * P.softmax.tiny, np.minimum(P.softmax.eta, p), 0.0)
-    grown = grown if np.isfinite(E.sum()) else np.where(np.isfinite(E).all(-1, keepdims=True), grown, np.inf)
-    return absent(at, grown)
+    return absent(at, grown, E)
 
 
-def absent(at: Rows, E: ndarray) -> ndarray:
-    """E, exactly zero at hidden keys (and so in a row that sees none)."""
-    return E if at.visible is None else np.where(at.visible, E, 0.0)
+def absent(at: Rows, E: ndarray, exponent: ndarray | None = None) -> ndarray:
+    """E, exactly zero at hidden keys (and so in a row that sees none); all inf in a row whose exponents left the domain."""
+    E = E if at.visible is None else np.where(at.visible, E, 0.0)
+    if exponent is None or np.isfinite(exponent.sum()):
+        return E
+    return np.where(np.isfinite(exponent).all(-1, keepdims=True), E, np.inf)

@@ -1,0 +1,421 @@
+"""The bounds are never exceeded by correct arithmetic, never vacuous, and behave as error bounds must."""
+
+import inspect
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import permutations, product
+from typing import Any
+
+import numpy as np
+import pytest
+from draws import CASES, draw
+from numpy import ndarray
+from zoo import STYLES, ZOO, attention
+
+from verify import bounds
+from verify.bounds import EXACT, OPERATIONS, TWINS, bound, mixture, rows
+from verify.catalogue import CATALOGUE
+from verify.catalogue import EXACT as MOVED
+from verify.dtypes import round_to
+from verify.precision import DTYPES, PRESETS, REFERENCE, Format, Precision, resolve
+from verify.rounding import accumulation, dot, rounded
+
+HALVES = ("float16", "bfloat16")
+
+
+def leaves(x: Any) -> Iterator[ndarray]:
+    if isinstance(x, list | tuple):
+        for each in x:
+            yield from leaves(each)
+    elif x is not None:
+        yield x
+
+
+def shares(operation: str, entry: tuple[Any, ...], inputs: dict[str, Any], dtype: str) -> float:
+    """The largest error / bound of an implementation against the law, where the bound is finite; inf where NaN came out."""
+    _, name, run, declared = entry
+    with np.errstate(all="ignore"):
+        law, got = CATALOGUE[operation].law(**inputs), run(inputs, dtype)
+        limits = bound(operation, inputs, resolve(declared, operation, name, dtype))
+        worst = 0.0
+        for s, g, E in zip(leaves(law), leaves(got), leaves(limits), strict=True):
+            assert s.shape == g.shape == E.shape
+            assert not np.isnan(E).any()
+            error = np.abs(g - s)
+            share = np.where(np.isinf(E) | (error == 0), 0.0, error / E)
+            worst = max(worst, float(np.where(np.isnan(share), np.inf, share).max(initial=0.0)))
+    return worst
+
+
+def cases(operation: str, dtype: str, count: int) -> Iterator[tuple[dict[str, Any], tuple[Any, ...]]]:
+    """Reproducible draws, each with an implementation of the zoo in turn."""
+    entries = [entry for entry in ZOO if entry[0] == operation]
+    for case in range(count):
+        rng = np.random.default_rng([case, zlib.crc32(f"{operation} {dtype}".encode())])
+        yield draw(operation, rng, dtype), entries[case % len(entries)]
+
+
+# soundness
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("operation", TWINS)
+def test_no_correct_implementation_exceeds_the_bound(operation: str, dtype: str) -> None:
+    for inputs, entry in cases(operation, dtype, 15):
+        assert shares(operation, entry, inputs, dtype) <= 1, entry[1]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("operation", TWINS)
+def test_no_correct_implementation_exceeds_the_bound_in_many_draws(operation: str, dtype: str) -> None:
+    for inputs, entry in cases(operation, dtype, 200):
+        assert shares(operation, entry, inputs, dtype) <= 1, entry[1]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("operation", TWINS)
+def test_the_bound_is_used_to_a_twentieth_somewhere(operation: str, dtype: str) -> None:
+    assert any(shares(operation, entry, inputs, dtype) >= 0.05 for inputs, entry in cases(operation, dtype, 2000))
+
+
+# tightness
+
+
+def witness(seed: int, dtype: str) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    inputs = {name: rng.standard_normal((1, 1, 3, 2)) for name in ("query", "key", "value")}
+    return {name: round_to(x, dtype) for name, x in inputs.items()}
+
+
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_a_wide_kernel_in_half_precision_comes_within_a_tenth_of_its_bound(dtype: str) -> None:
+    entry = ("scaled_dot_product_attention", "wide", attention("scaled_dot_product_attention", STYLES["wide"]), "wide")
+    assert max(shares(entry[0], entry, witness(seed, dtype), dtype) for seed in range(20)) > 0.9
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_half_the_bound_would_be_exceeded(dtype: str) -> None:
+    entry = ("scaled_dot_product_attention", "wide", attention("scaled_dot_product_attention", STYLES["wide"]), "wide")
+    assert sum(shares(entry[0], entry, witness(seed, dtype), dtype) > 0.5 for seed in range(20)) >= 10
+
+
+def test_a_sequential_sum_uses_a_fifth_of_the_any_order_bound() -> None:
+    n, u = 2048, 2.0**-24
+    key = np.full((1, 1, n, 1), np.float32(np.log(1.5 * u)), np.float64)
+    key[0, 0, 0], value = 0.0, np.zeros((1, 1, n, 1))
+    value[0, 0, 0] = 1.0
+    weights, total = np.exp(key.astype(np.float32))[0, 0, :, 0], np.float32(0)
+    for weight in weights:
+        total += weight
+    exact = 1 / np.exp(key).sum()
+    inputs = {"query": np.ones((1, 1, 1, 1)), "key": key, "value": value}
+    E = bound("scaled_dot_product_attention", inputs, resolve("fused", "", "", "float32"))
+    assert 0.2 < abs(np.float32(1) / total - exact) / E[0, 0, 0, 0] < 1
+
+
+# the primitives, against exact arithmetic in toy formats
+
+TOYS = (Format("toy2", 2, -3, 60.0), Format("toy3", 3, -4, 240.0), Format("e4m3", 4, -6, 240.0))
+
+
+SMALL = (Format("p5", 5, -10, 1e4), Format("p6", 6, -10, 1e4), Format("p8", 8, -126, 3e38))
+
+
+def fl(x: float, fmt: Format) -> float:
+    """x rounded to the nearest number of a toy format, ties to even; exact, since float64 holds everything here."""
+    if x == 0:
+        return 0.0
+    step = 2.0 ** (max(np.floor(np.log2(abs(x))), fmt.emin) - fmt.p + 1)
+    return float(np.round(x / step) * step)
+
+
+def toy_numbers(rng: np.random.Generator, fmt: Format, count: int) -> ndarray:
+    return np.array([fl(x, fmt) for x in rng.standard_normal(count) * 2.0 ** rng.integers(-4, 3, count)])
+
+
+def toy_precision(fmt: Format) -> Precision:
+    return Precision(*[fmt] * 6, joined=fmt, stage=fmt, exp_ulps=0.5, block=1)
+
+
+@pytest.mark.parametrize("fmt", TOYS, ids=lambda f: f.name)
+def test_a_chain_of_roundings_stays_within_rounded(fmt: Format) -> None:
+    x = np.random.default_rng(1).standard_normal(400) * 3
+    once = np.array([fl(each, fmt) for each in x])
+    third = np.array([fl(each / 3, fmt) for each in once])
+    assert (np.abs(once - x) <= rounded(x, None, fmt)).all()
+    assert (np.abs(third - x / 3) <= rounded(x / 3, rounded(x, None, fmt) / 3, fmt)).all()
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("fmt", TOYS, ids=lambda f: f.name)
+def test_a_dot_product_in_any_order_stays_within_dot(fmt: Format, fused: bool) -> None:
+    rng, P = np.random.default_rng(2), toy_precision(fmt)
+    for _ in range(60):
+        a, b = toy_numbers(rng, fmt, 4), toy_numbers(rng, fmt, 4)
+        E = dot(a[None], None, b[:, None], None, P)[0, 0]
+        assert all(abs(toy_dot(a, b, order, fmt, fused) - a @ b) <= E for order in permutations(range(4)))
+
+
+def toy_dot(a: ndarray, b: ndarray, order: tuple[int, ...], fmt: Format, fused: bool) -> float:
+    total = 0.0
+    for i in order:
+        total = fl(total + (a[i] * b[i] if fused else fl(a[i] * b[i], fmt)), fmt)
+    return total
+
+
+@pytest.mark.parametrize("fmt", SMALL, ids=lambda f: f.name)
+def test_an_online_softmax_rounded_at_every_step_stays_within_the_bound(fmt: Format) -> None:
+    rng, P = np.random.default_rng(3), toy_precision(fmt)
+    for _ in range(100):
+        n = int(rng.integers(1, 4))
+        q, k, v = toy_numbers(rng, fmt, 1), toy_numbers(rng, fmt, n), toy_numbers(rng, fmt, n)
+        arrays = {"query": q.reshape(1, 1, 1, 1), "key": k.reshape(1, 1, n, 1), "value": v.reshape(1, 1, n, 1)}
+        exact = CATALOGUE["scaled_dot_product_attention"].law(**arrays)
+        E = TWINS["scaled_dot_product_attention"](**arrays, precision=P)
+        assert abs(toy_attention(float(q[0]), k, v, fmt) - exact[0, 0, 0, 0]) <= E[0, 0, 0, 0] < np.inf
+
+
+def toy_attention(q: float, k: ndarray, v: ndarray, fmt: Format) -> float:
+    m, size, o = -np.inf, 0.0, 0.0
+    for key, value in zip(k, v, strict=True):
+        s = fl(q * key, fmt)
+        new = max(m, s)
+        w, decay = fl(np.exp(fl(s - new, fmt)), fmt), fl(np.exp(fl(m - new, fmt)), fmt) if m > -np.inf else 0.0
+        size, o, m = fl(fl(size * decay, fmt) + w, fmt), fl(fl(o * decay, fmt) + fl(w * value, fmt), fmt), new
+    return fl(o / size, fmt)
+
+
+def test_accumulation_is_gamma_below_a_hundredth_and_n_u_above() -> None:
+    P = toy_precision(TOYS[2])
+    assert accumulation(8, P) == 8 / 16
+    assert accumulation(3, REFERENCE) == 3 * 2.0**-53 / (1 - 3 * 2.0**-53)
+    by_lanes, coarse = replace(REFERENCE, lanes=16), replace(REFERENCE, acc_unit=2.0**-40)
+    assert accumulation(64, by_lanes) < accumulation(64, REFERENCE) < accumulation(64, coarse)
+
+
+# the closed form of the softmax
+
+
+def test_the_closed_form_is_the_worst_over_all_signs() -> None:
+    rng = np.random.default_rng(4)
+    for n in (1, 2, 3, 4, 6):
+        s, E = rng.standard_normal(n) * 3, rng.random(n) * rng.choice([1e-6, 0.1, 3.0])
+        at = rows.rows(s[None], None)
+        moved = [softmax(s + np.array(signs) * E) - softmax(s) for signs in product((-1, 1), repeat=n)]
+        np.testing.assert_allclose(np.abs(moved).max(0), rows.displaced(at, E[None])[0], rtol=1e-8, atol=1e-16)
+
+
+def softmax(s: ndarray) -> ndarray:
+    w = np.exp(s - s.max())
+    return np.asarray(w / w.sum())
+
+
+# the float64 law itself, against 60 digits
+
+
+def high(inputs: dict[str, Any]) -> tuple[Any, Any]:
+    """Output and gradient of the score of one row, in 60 digits."""
+    mpmath = pytest.importorskip("mpmath")
+    mpmath.mp.dps = 60
+    q, k, v = (mpmath.matrix(inputs[name][0, 0].tolist()) for name in ("query", "key", "value"))
+    s = [mpmath.fsum(q[0, d] * k[j, d] for d in range(q.cols)) / mpmath.sqrt(q.cols) for j in range(k.rows)]
+    w = [mpmath.exp(each) for each in s]
+    p = [each / mpmath.fsum(w) for each in w]
+    o = [mpmath.fsum(p[j] * v[j, c] for j in range(k.rows)) for c in range(v.cols)]
+    dP = [mpmath.fsum(v[j, c] for c in range(v.cols)) for j in range(k.rows)]
+    x = [p[j] * (dP[j] - mpmath.fsum(o)) / mpmath.sqrt(q.cols) for j in range(k.rows)]
+    return o, [mpmath.fsum(x[j] * k[j, d] for j in range(k.rows)) for d in range(q.cols)]
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0])
+@pytest.mark.parametrize("seed", range(10))
+def test_the_float64_law_stays_within_its_own_bound(seed: int, scale: float) -> None:
+    rng = np.random.default_rng(seed)
+    n, d = int(rng.integers(1, 9)), int(rng.integers(1, 6))
+    query, (key, value) = rng.standard_normal((1, 1, 1, d)) * scale, rng.standard_normal((2, 1, 1, n, d))
+    inputs = {"query": query, "key": key, "value": value}
+    o, dq = high(inputs)
+    law, E = law_and_bound("scaled_dot_product_attention", **inputs)
+    assert all(abs(law[0, 0, 0, c] - o[c]) <= E[0, 0, 0, c] for c in range(d))
+    (law, *_), (E, *_) = law_and_bound("scaled_dot_product_attention_grad", d_output=np.ones((1, 1, 1, d)), **inputs)
+    assert all(abs(law[0, 0, 0, c] - dq[c]) <= E[0, 0, 0, c] for c in range(d))
+
+
+def law_and_bound(operation: str, **inputs: Any) -> tuple[Any, Any]:
+    return CATALOGUE[operation].law(**inputs), TWINS[operation](**inputs, precision=REFERENCE)
+
+
+def test_the_float64_positions_stay_within_their_own_bound() -> None:
+    mp = pytest.importorskip("mpmath").mp
+    mp.dps = 60
+    law, E = CATALOGUE["sinusoidal_positions"].law(40, 6), TWINS["sinusoidal_positions"](40, 6, precision=REFERENCE)
+    for row, column in product(range(40), range(6)):
+        angle = mp.mpf(39 - row) / mp.power(10000, mp.mpf(2 * (column % 3)) / 6)
+        assert abs(law[row, column] - (mp.sin(angle) if column < 3 else mp.cos(angle))) <= E[row, column]
+
+
+# relations that any error bound obeys
+
+
+def attention_case(seed: int = 0, n: int = 5) -> dict[str, ndarray]:
+    rng = np.random.default_rng(seed)
+    return {name: rng.standard_normal((2, 2, 4 if name == "query" else n, 3)) for name in ("query", "key", "value")}
+
+
+FIELDS = ("acc", "score", "softmax", "prob", "storage")
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_coarser_format_never_gives_a_smaller_bound(field: str) -> None:
+    P, previous = PRESETS["wide"](COARSER[0]), 0.0
+    for fmt in COARSER:
+        E = TWINS["scaled_dot_product_attention"](**attention_case(), precision=replace(P, **{field: fmt}))
+        assert (previous <= E).all()
+        previous = E
+
+
+COARSER = [replace(resolve("wide", "", "", "float32").acc, p=p, name=f"p{p}") for p in (40, 24, 20, 16, 11, 8)]
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("operation", ["scaled_dot_product_attention", "scaled_dot_product_attention_grad"])
+def test_wide_is_below_fused_is_below_sloppy(operation: str, dtype: str) -> None:
+    case = attention_case()
+    inputs = {"d_output": case["query"], **case} if operation.endswith("_grad") else case
+    records = [resolve(name, operation, operation, dtype) for name in ("wide", "fused", "sloppy")]
+    wide, fused, sloppy = (list(leaves(bound(operation, inputs, P))) for P in records)
+    for low, middle, top in zip(wide, fused, sloppy, strict=True):
+        assert (low <= middle).all() and (middle <= top).all()
+
+
+def test_the_bound_is_homogeneous_in_the_values() -> None:
+    P, case = resolve("fused", "", "", "float32"), attention_case()
+    one, eight = (bound("scaled_dot_product_attention", {**case, "value": c * case["value"]}, P) for c in (1.0, 8.0))
+    np.testing.assert_allclose(eight, 8 * one, rtol=1e-12)
+
+
+def test_the_bound_does_not_depend_on_the_order_of_the_keys() -> None:
+    P, case = resolve("eager", "", "", "float32"), attention_case()
+    turned = {**case, "key": case["key"][..., ::-1, :], "value": case["value"][..., ::-1, :]}
+    np.testing.assert_allclose(*(bound("scaled_dot_product_attention", each, P) for each in (case, turned)), rtol=1e-10)
+
+
+def test_the_scores_error_does_not_see_a_constant_added_to_the_values() -> None:
+    rng, at = np.random.default_rng(5), rows.rows(np.random.default_rng(5).standard_normal((1, 1, 3, 5)), None)
+    value, E = rng.standard_normal((1, 1, 5, 2)), rng.random((1, 1, 3, 5))
+    e1 = [mixture.distance(mixture.mixture(at, value + c), rows.raised(at, E)) for c in (0.0, 1000.0)]
+    np.testing.assert_allclose(*e1, rtol=1e-9)
+
+
+def test_matrix_products_alone_are_looser_by_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = {**attention_case(n=12), "mask": np.random.default_rng(0).random((4, 12)) < 0.7}
+    P = resolve("fused", "", "", "float32")
+    one_by_one = bound("scaled_dot_product_attention", inputs, P)
+    monkeypatch.setattr(mixture, "LARGE", 0)
+    products_only = bound("scaled_dot_product_attention", inputs, P)
+    assert (products_only >= one_by_one * (1 - 1e-12)).all() and (products_only <= 2 * one_by_one).all()
+
+
+@pytest.mark.parametrize("p", [0.0, 0.3])
+def test_matrix_products_alone_hold_under_dropout(p: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = {**attention_case(n=12), "keep": np.random.default_rng(0).random((4, 12)) < 0.7, "p": p}
+    P = resolve("fused", "", "", "float32")
+    one_by_one = bound("scaled_dot_product_attention", inputs, P)
+    monkeypatch.setattr(mixture, "LARGE", 0)
+    assert (bound("scaled_dot_product_attention", inputs, P) >= one_by_one * (1 - 1e-12)).all()
+
+
+# the catalogue, the edges, the domain
+
+
+def test_every_operation_has_a_twin_or_moves_numbers_only() -> None:
+    assert set(CATALOGUE) == OPERATIONS and EXACT == MOVED and not EXACT & set(TWINS)
+    assert set(TWINS) <= {entry[0] for entry in ZOO}
+    assert {name.removesuffix("_grad") for name in TWINS} == set(CASES)
+
+
+@pytest.mark.parametrize("operation", TWINS)
+def test_a_twin_takes_the_parameters_of_the_law(operation: str) -> None:
+    parameters = inspect.signature(TWINS[operation]).parameters
+    law = inspect.signature(CATALOGUE[operation].law).parameters
+    assert [*parameters] == [*law, "precision"]
+    assert all(parameters[name].default == law[name].default for name in law)
+
+
+@pytest.mark.parametrize("operation", sorted(EXACT))
+def test_moved_numbers_have_no_bound(operation: str) -> None:
+    with pytest.raises(KeyError):
+        bound(operation, {}, REFERENCE)
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_nothing_in_a_hidden_slot_reaches_the_bound(gradient: bool) -> None:
+    case = {**attention_case(), "mask": np.array([True, False, True, True, False])[None]}
+    case = {"d_output": case["query"], **case} if gradient else case
+    operation, P = f"scaled_dot_product_attention{'_grad' * gradient}", resolve("eager", "", "", "float16")
+    clean = list(leaves(bound(operation, case, P)))
+    for poison in (np.nan, np.inf, 1e300):
+        planted = {**case, "key": case["key"].copy(), "value": case["value"].copy()}
+        planted["key"][..., 1, :] = planted["value"][..., 4, :] = poison
+        assert all(np.array_equal(a, b) for a, b in zip(clean, leaves(bound(operation, planted, P)), strict=True))
+
+
+def test_a_hidden_slot_of_one_row_may_be_seen_by_another() -> None:
+    case = {**attention_case(), "mask": ~np.eye(4, 5, dtype=bool)}
+    case["value"][..., 0, 1] = np.nan
+    E = bound("scaled_dot_product_attention", case, resolve("eager", "", "", "float32"))
+    assert np.isfinite(E[..., 0, :]).all() and np.isinf(E[..., 1:, 1]).all() and np.isfinite(E[..., 0]).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_row_that_sees_no_key_has_bound_zero(dtype: str) -> None:
+    mask = np.ones((4, 5), bool)
+    mask[1] = False
+    E = bound("scaled_dot_product_attention", {**attention_case(), "mask": mask}, resolve("eager", "", "", dtype))
+    assert (E[..., 1, :] == 0).all() and (E[..., 0, :] > 0).all()
+
+
+def test_a_score_beyond_the_format_is_outside_the_domain() -> None:
+    case = attention_case()
+    case["query"][0, 0, 0], case["key"][0, 0, 0] = 300.0, 300.0
+    eager, fused = (bound("scaled_dot_product_attention", case, resolve(name, "", "", "float16")) for name in ("eager", "fused"))
+    assert np.isinf(eager[0, 0, 0]).all() and np.isfinite(eager[0, 1]).all() and np.isfinite(fused).all()
+
+
+def test_a_low_finite_mask_is_inside_the_domain_unless_it_covers_a_row() -> None:
+    mask = np.zeros((4, 5))
+    mask[0, :2] = mask[1] = np.finfo(np.float32).min
+    E = bound("scaled_dot_product_attention", {**attention_case(), "mask": mask}, resolve("eager", "", "", "float32"))
+    assert np.isfinite(E[..., [0, 2, 3], :]).all() and (E[..., [0, 2, 3], :] < 1e-5).all() and np.isinf(E[..., 1, :]).all()
+
+
+def test_dropout_with_p_zero_is_exact() -> None:
+    keep = np.array([True, False])
+    assert (bound("dropout", {"weights": np.ones(2), "keep": keep, "p": 0.0}, resolve("eager", "", "", "float16")) == 0).all()
+
+
+def test_slack_is_a_factor_on_the_whole_bound() -> None:
+    P, case = resolve("eager", "", "", "float32"), {"d_output": attention_case()["query"], **attention_case()}
+    one, three = (bound("alibi_attention_grad", case, replace(P, slack=slack)) for slack in (1.0, 3.0))
+    assert all(np.array_equal(b, 3 * a) for a, b in zip(one, three, strict=True))
+
+
+def test_the_bound_adds_the_references_own() -> None:
+    P, case = resolve("eager", "", "", "float32"), attention_case()
+    parts = [TWINS["scaled_dot_product_attention"](**case, precision=each) for each in (P, REFERENCE)]
+    assert np.array_equal(bound("scaled_dot_product_attention", case, P), sum(parts))
+
+
+def test_an_absolute_bias_is_priced_at_its_size() -> None:
+    case = attention_case(n=5)
+    P = resolve("eager", "", "", "bfloat16")
+    relative, absolute = (bound("alibi_attention", case, replace(P, bias_form=form)) for form in ("relative", "absolute"))
+    assert relative.sum() < absolute.sum() < 20 * relative.sum()
+
+
+def test_bounds_exports_what_the_judge_needs() -> None:
+    assert callable(bounds.bound) and isinstance(bounds.EXACT, frozenset)
