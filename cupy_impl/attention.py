@@ -58,13 +58,12 @@ def seen(score: Array) -> Bool[Array, "... N M"]:
 
 
 def normalised(score: Array, pairs: Bool[Array, "... N M"]) -> Array:
-    """The weights of a score. A row without keys has the sum 0, any other one of at least 1: its largest term."""
+    """The weights of a score. What a row without keys makes of 0 / 0 is dropped, as is what a visible NaN leaves in hidden keys."""
     xp = cupy.get_array_module(score)
-    top = xp.maximum(score.max(axis=-1, keepdims=True), xp.finfo(score.dtype).min)
-    weights = score - top
+    weights = score - score.max(axis=-1, keepdims=True)
     xp.exp(weights, out=weights)
-    weights /= xp.maximum(weights.sum(axis=-1, keepdims=True), 1)
-    return xp.where(pairs, weights, 0)  # a NaN fills its row, but not the keys that are hidden in it
+    weights /= weights.sum(axis=-1, keepdims=True)
+    return xp.where(pairs, weights, 0)
 
 
 @ieee

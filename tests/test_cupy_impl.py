@@ -201,6 +201,25 @@ def planted(name: str, inputs: dict[str, Any], poison: float) -> dict[str, Any]:
     return inputs
 
 
+@pytest.mark.parametrize("name", [name for name in HIDING if "multi_head" not in name and "additive" not in name])
+def test_what_one_head_does_not_see_is_absent_for_that_head_alone(name: str) -> None:
+    for seed in range(12):
+        clean = draw(name, rng(name, seed), "float32")
+        visible = np.ones((*clean["query"].shape[1:3], clean["key"].shape[2]), bool)
+        visible[0, :, -1] = False
+        clean |= {"mask" if "mask" in clean else "visible": visible}
+        for x, y in zip(call(name, clean, "float32"), call(name, planted_in_head_0(name, clean), "float32"), strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+def planted_in_head_0(name: str, clean: dict[str, Any]) -> dict[str, Any]:
+    dirty = planted(name, clean, np.nan)
+    for argument in set(clean) & {"d_output", "query", "key", "value", "position", "key_pos_embeddings", "key_pos_bias"}:
+        others = np.s_[1:] if argument == "position" else np.s_[:, 1:]
+        dirty[argument][others] = clean[argument][others]
+    return dirty
+
+
 @each_gradient
 def test_the_gradients_of_hidden_slots_are_exactly_zero(name: str) -> None:
     for seed in range(8):
