@@ -76,13 +76,17 @@ def self_attention(x: Float[Tensor, "B N F"], parameters: Parameters, mask: Mask
 
 
 def _self_attention(x: Tensor, parameters: Parameters, mask: Mask, keep: Keep = None, p: float = 0.0) -> Tensor:
-    check(X, x)
-    check_parameters(SELF, parameters, F=x.shape[-1])
+    check_self(x, parameters)
     B, N, _ = x.shape
     check_mask("mask", mask, (B, N, N), float_too=True)
     query, key, value = (F.linear(x, parameters[name]).unsqueeze(1) for name in ("w_query", "w_key", "w_value"))
     bias, visible = (None if part is None else part.unsqueeze(1) for part in bias_and_visible(mask, 3))
     return fused_or_dropped(query, key, value, bias, visible, keep, p).squeeze(1)
+
+
+def check_self(x: Any, parameters: Any) -> None:
+    check(X, x)
+    check_parameters(SELF, parameters, F=x.shape[-1])
 
 
 def multi_head_attention(
@@ -109,16 +113,18 @@ def _multi_head_attention(
     keep: Keep = None,
     p: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    check(CROSS, query, key, value)
-    check_heads(query.shape[-1], num_heads)
-    check_parameters(MULTI_HEAD, parameters, F=query.shape[-1])
+    check_multi_head(query, key, value, parameters, num_heads)
     check_masks(attn_mask, key_padding_mask, query, key, num_heads)
-    q, k, v = (
-        split_heads(linear(x, parameters, name), num_heads) for x, name in ((query, "q_proj"), (key, "k_proj"), (value, "v_proj"))
-    )
+    q, k, v = (split_heads(linear(x, parameters, name), num_heads) for x, name in ((query, "q_proj"), (key, "k_proj"), (value, "v_proj")))
     bias, visible = added_and_visible(attn_mask, key_padding_mask, num_heads)
     attended, weights = explicit(q, k, v, bias, visible, keep, p)
     return linear(merge_heads(attended), parameters, "out_proj"), weights
+
+
+def check_multi_head(query: Any, key: Any, value: Any, parameters: Any, num_heads: Any) -> None:
+    check(CROSS, query, key, value)
+    check_heads(query.shape[-1], num_heads)
+    check_parameters(MULTI_HEAD, parameters, F=query.shape[-1])
 
 
 def added_and_visible(attn_mask: Tensor | None, key_padding_mask: Tensor | None, H: int) -> tuple[Tensor | None, Tensor | None]:
@@ -177,10 +183,7 @@ def _relative_multi_head_attention(
     keep: Keep = None,
     p: float = 0.0,
 ) -> Tensor:
-    check(CROSS, query, key, value)
-    width = query.shape[-1]
-    check_heads(width, num_heads)
-    check_parameters(RELATIVE, parameters, F=width, H=num_heads, D=width // num_heads)
+    check_relative(query, key, value, parameters, num_heads)
     q, k, v = (split_heads(linear(x, parameters, f"{name}.linear"), num_heads) for x, name in zip((query, key, value), QKV, strict=True))
     tables = (*(parameters[name] for name in ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")), align)
     check_learned_relative(q, k, *tables, v, visible)
@@ -189,6 +192,13 @@ def _relative_multi_head_attention(
 
 
 QKV = ("query", "key", "value")
+
+
+def check_relative(query: Any, key: Any, value: Any, parameters: Any, num_heads: Any) -> None:
+    check(CROSS, query, key, value)
+    width = query.shape[-1]
+    check_heads(width, num_heads)
+    check_parameters(RELATIVE, parameters, F=width, H=num_heads, D=width // num_heads)
 
 
 def alibi_multi_head_attention(
@@ -213,16 +223,20 @@ def _alibi_multi_head_attention(
     keep: Keep = None,
     p: float = 0.0,
 ) -> Tensor:
-    check(SAME, query, key, value)
-    N, width = query.shape[1:]
-    check_heads(width, num_heads)
-    check_parameters(ALIBI, parameters, F=width)
+    check_alibi(query, key, value, parameters, num_heads)
     check_visible(visible)
+    N = query.shape[1]
     if tuple(visible.shape) != (N, N):
         raise ValueError(f"visible: wanted shape [N N] with N={N}, got {tuple(visible.shape)}")
     biases = get_alibi_biases(num_heads, visible, dtype=torch.promote_types(query.dtype, torch.float32))
     q, k, v = (split_heads(linear(x, parameters, f"{name}.linear"), num_heads) for x, name in zip((query, key, value), QKV, strict=True))
     return linear(merge_heads(fused_or_dropped(q, k, v, biases[None], four_axes(visible), keep, p)), parameters, "output")
+
+
+def check_alibi(query: Any, key: Any, value: Any, parameters: Any, num_heads: Any) -> None:
+    check(SAME, query, key, value)
+    check_heads(query.shape[-1], num_heads)
+    check_parameters(ALIBI, parameters, F=query.shape[-1])
 
 
 def transformer_xl_layer(
@@ -249,20 +263,24 @@ def _transformer_xl_layer(
     keep: Keep = None,
     p: float = 0.0,
 ) -> Tensor:
-    check(X_MEM, x, mem)
-    width = x.shape[-1]
+    check_transformer_xl_layer(x, position, parameters, num_heads, mem, eps)
     keys = x if mem is None else torch.cat([mem, x], dim=1)
-    check(POSITION, position, M=keys.shape[1], F=width)
-    check_heads(width, num_heads)
-    check_parameters(TRANSFORMER_XL, parameters, F=width, H=num_heads, D=width // num_heads)
-    if not (isinstance(eps, (int, float)) and eps >= 0):
-        raise ValueError(f"eps: wanted a number of at least 0, got {eps!r}")
     q, k, v = (split_heads(part, num_heads) for part in query_key_value(x, keys, parameters))
     check_mask("visible", visible, (*q.shape[:-1], k.shape[-2]))
     r = split_heads(linear(position, parameters, "r_net"), num_heads)
     q, bias, seen = transformer_xl_terms(q, k, r, parameters["u"], parameters["v"], causal_and(visible, q, k))
     y = x + linear(merge_heads(fused_or_dropped(q, k, v, bias, seen, keep, p)), parameters, "o_net")
-    return F.layer_norm(y, (width,), parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps)
+    return F.layer_norm(y, x.shape[-1:], parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps)
+
+
+def check_transformer_xl_layer(x: Any, position: Any, parameters: Any, num_heads: Any, mem: Any, eps: Any) -> None:
+    check(X_MEM, x, mem)
+    width, S = x.shape[-1], 0 if mem is None else mem.shape[1]
+    check(POSITION, position, M=S + x.shape[1], F=width)
+    check_heads(width, num_heads)
+    check_parameters(TRANSFORMER_XL, parameters, F=width, H=num_heads, D=width // num_heads)
+    if not (isinstance(eps, (int, float)) and eps >= 0):
+        raise ValueError(f"eps: wanted a number of at least 0, got {eps!r}")
 
 
 def query_key_value(x: Tensor, keys: Tensor, parameters: Parameters) -> tuple[Tensor, Tensor, Tensor]:

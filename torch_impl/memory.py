@@ -16,9 +16,7 @@ HID, MEM = pattern("hids [B N F], mems [B S F]")
 Mems = list[Float[Tensor, "B S F"]] | None
 
 
-def init_mems(
-    n_layers: int, mem_len: int, batch: int, width: int, dtype: torch.dtype = torch.float32, device: Any = None
-) -> Mems:
+def init_mems(n_layers: int, mem_len: int, batch: int, width: int, dtype: torch.dtype = torch.float32, device: Any = None) -> Mems:
     """As :func:`spec.memory.init_mems`."""
     check_integer("n_layers", n_layers)
     check_integer("mem_len", mem_len, least=0)
