@@ -5,6 +5,7 @@ labml-nn as a backend: the very code that the source documents describe.
 
 labml puts the sequence first and the heads last, and its masks are [N M B] with True = may attend: this file turns axes
 and renames, nothing else. An attention without projections is labml's own layer with its four linear maps taken out.
+labml-nn 0.5.1 wants labml < 0.5: its MultiHeadAttention calls labml.tracker.debug, which 0.5 no longer has.
 """
 
 from functools import cache

@@ -3,7 +3,7 @@ The ten-line start: one kernel in one file.
 
     verify run --backend examples/my_kernel.py
 
-The function's name is the operation it is, its import says whose arrays it takes; autograd gives the gradient.
+The function's name says which operation it is, its import whose arrays it takes; autograd gives the gradient.
 """
 
 import torch

@@ -22,6 +22,8 @@ FLASH["bfloat16"] |= FTZ
 # nn.MultiheadAttention scales the query before the product.
 MULTI_HEAD = {dtype: {"prescale": dtype} for dtype in DTYPES}
 MULTI_HEAD["bfloat16"] |= FTZ
+# The masked softmax of the fast path works in the dtype itself.
+FASTPATH = {dtype: {**MULTI_HEAD[dtype], "softmax": dtype} for dtype in DTYPES}
 PRECISION = {
     "scaled_dot_product_attention": FLASH,  # flash where PyTorch can, math where it cannot: the looser of the two
     "scaled_dot_product_attention_flash": FLASH,
@@ -29,6 +31,7 @@ PRECISION = {
     "alibi_attention_flex": {"bfloat16": {"preset": "fused", **FTZ}, "*": "fused"},
     "multi_head_attention": MULTI_HEAD,
     "multi_head_self_attention": MULTI_HEAD,
+    "multi_head_self_attention_fastpath": FASTPATH,
 }
 
 
@@ -44,6 +47,8 @@ def scaled_dot_product_attention_math(query, key, value, mask=None, keep=None, p
 
 
 def scaled_dot_product_attention_flash(query, key, value, mask=None, keep=None, p=0.0):
+    if query.device.type != "cpu":
+        raise NotImplementedError("known here are the limits of the CPU flash kernel only")
     if value.shape[-1] != query.shape[-1]:
         raise NotImplementedError("the CPU flash kernel wants query, key and value of one width")
     if mask is not None and mask.ndim not in (2, 4):
