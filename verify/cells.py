@@ -96,8 +96,16 @@ def cells(backends: list[Backend], operations: tuple[str, ...] = (), dtypes: tup
         for dtype in operation.dtypes:
             if not dtypes or dtype in (*dtypes, "bool"):
                 found += [Cell(implementation, gradient, dtype, aspect) for aspect in aspects(implementation, gradient)]
-    order = {name: place for place, name in enumerate(CATALOGUE)}
-    return sorted(found, key=lambda cell: (order[cell.implementation.operation.name], cell.dtype))
+    return sorted(found, key=place)
+
+
+def place(cell: Cell) -> tuple[int, int]:
+    """Where a cell comes in a run: operations in the catalogue's order, the widest dtype first."""
+    dtypes = cell.implementation.operation.dtypes
+    return PLACES[cell.implementation.operation.name], dtypes.index(cell.dtype)
+
+
+PLACES = {name: place for place, name in enumerate(CATALOGUE)}
 
 
 def rows(backend: Backend) -> Iterator[tuple[Implementation, Implementation | None]]:

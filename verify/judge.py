@@ -1,16 +1,16 @@
 """Judging one case: run an implementation on a recipe and hold everything that it did to the law."""
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
-import warnings
 
 import numpy as np
 from numpy import ndarray
 
 from verify.arrays import LAYOUTS, arrange, dtype_name, overlap
 from verify.backends import Implementation
-from verify.catalogue import WITHOUT_FLOATS
+from verify.catalogue import DTYPES, WITHOUT_FLOATS
 from verify.comparison import Comparison, compare
 from verify.dtypes import largest
 from verify.oracle import Lawful, bounded, lawful, strong
@@ -38,12 +38,12 @@ class Verdict:
 def judge(implementation: Implementation, recipe: Recipe, dtype: str) -> Verdict:
     """Hold the outputs to the law; raise Disagreement or Unsupported."""
     case = lawful(recipe, dtype)
-    run = perform(implementation, recipe, dtype, case)
+    outputs = perform(implementation, recipe, dtype, case)
     precision = implementation.precision(dtype if dtype != "bool" else "float64")
-    comparisons = list(compared(run.outputs, case.expected, bounded(recipe, dtype, precision), dtype, run))
+    comparisons = list(compared(outputs, case.expected, bounded(recipe, dtype, precision), dtype, implementation))
     for path, comparison in comparisons:
         if not comparison.passed:
-            raise Disagreement(f"{path}: {comparison}" + hint(run, case))
+            raise Disagreement(f"{path}: {comparison}" + shapes_of(case.inputs))
     total = sum(comparison.total for _, comparison in comparisons)
     outside = sum(comparison.outside for _, comparison in comparisons)
     budget = max((comparison.budget for _, comparison in comparisons), default=0.0)
@@ -51,23 +51,12 @@ def judge(implementation: Implementation, recipe: Recipe, dtype: str) -> Verdict
     return Verdict(budget, counts, outside > 0)
 
 
-@dataclass
-class Run:
-    """One call: the arguments as they were handed over, and what came back."""
-
-    given: Inputs
-    outputs: Any
-    implementation: Implementation
-
-
-def perform(implementation: Implementation, recipe: Recipe, dtype: str, case: Lawful) -> Run:
+def perform(implementation: Implementation, recipe: Recipe, dtype: str, case: Lawful) -> Any:
     """Convert the inputs, poison the free memory, call, wait for the device."""
-    library = implementation.backend.library
-    assert library is not None
     given = hand_over(implementation, recipe, dtype, case.inputs)
     keywords = dtype_keyword(implementation, dtype)
     poison_memory(implementation, case.expected, dtype)
-    return Run(given, call(implementation, given | keywords), implementation)
+    return call(implementation, given | keywords)
 
 
 def call(implementation: Implementation, arguments: Inputs) -> Any:
@@ -128,24 +117,27 @@ def poison_memory(implementation: Implementation, expected: Any, dtype: str) -> 
     del freed
 
 
-def compared(outputs: Any, expected: Any, bound: Any, dtype: str, run: Run, path: str = "output") -> Iterator[tuple[str, Comparison]]:
+def compared(
+    outputs: Any, expected: Any, bound: Any, dtype: str, implementation: Implementation, path: str = "output"
+) -> Iterator[tuple[str, Comparison]]:
     """Walk outputs and law together; type, shape and dtype are exact before any number is compared."""
     if isinstance(expected, (list, tuple)):
         if not isinstance(outputs, (list, tuple)) or len(outputs) != len(expected):
             raise Disagreement(f"{path}: wanted {len(expected)} arrays, got {came(outputs)}")
         bounds = bound if bound is not None else [None] * len(expected)
         for index, (output, law, limit) in enumerate(zip(outputs, expected, bounds, strict=True)):
-            yield from compared(output, law, limit, dtype, run, f"{path}[{index}]")
+            yield from compared(output, law, limit, dtype, implementation, f"{path}[{index}]")
     elif expected is None or outputs is None:
         if expected is not outputs:
             raise Disagreement(f"{path}: wanted {came(expected)}, got {came(outputs)}")
     else:
-        yield path, compare(array_of(outputs, expected, dtype, run, path), expected, bound, largest(dtype) if dtype != "bool" else np.inf)
+        actual = array_of(outputs, expected, dtype, implementation, path)
+        yield path, compare(actual, expected, bound, largest(dtype) if dtype != "bool" else np.inf)
 
 
-def array_of(output: Any, expected: ndarray, dtype: str, run: Run, path: str) -> ndarray:
+def array_of(output: Any, expected: ndarray, dtype: str, implementation: Implementation, path: str) -> ndarray:
     """The output as a NumPy array, once it is the right kind of thing."""
-    library = run.implementation.backend.library
+    library, operation = implementation.backend.library, implementation.operation
     assert library is not None
     sample = library.from_numpy(np.zeros(1), "float32")
     if not isinstance(output, type(sample)):
@@ -154,7 +146,7 @@ def array_of(output: Any, expected: ndarray, dtype: str, run: Run, path: str) ->
         raise Disagreement(f"{path}: wanted shape {expected.shape}, got {tuple(output.shape)}")
     wanted = "bool" if expected.dtype == bool else dtype
     if dtype_name(output) != wanted:
-        if not run.implementation.operation.exact and run.implementation.operation.name in WITHOUT_FLOATS and "float" in dtype_name(output):
+        if operation.name in WITHOUT_FLOATS and dtype_name(output) in DTYPES and not getattr(implementation.function, "takes_dtype", False):
             raise Unsupported(f"takes no dtype: returns {dtype_name(output)}")
         raise Disagreement(f"{path}: wanted dtype {wanted}, got {dtype_name(output)}")
     if str(getattr(output, "device", "")) != str(getattr(sample, "device", "")):
@@ -169,9 +161,9 @@ def came(thing: Any) -> str:
     return f"{type(thing).__name__} {tuple(thing.shape)}" if hasattr(thing, "shape") else type(thing).__name__ if thing is not None else "None"
 
 
-def hint(run: Run, case: Lawful) -> str:
+def shapes_of(inputs: Inputs) -> str:
     """Where in the output the law was broken is told by the comparison; what went in is told here."""
-    shapes = ", ".join(f"{name} {leaf.shape}" for name, leaf in case.inputs.items() if isinstance(leaf, ndarray))
+    shapes = ", ".join(f"{name} {leaf.shape}" for name, leaf in inputs.items() if isinstance(leaf, ndarray))
     return f"\n  inputs: {shapes}" if shapes else ""
 
 
@@ -181,12 +173,12 @@ def judge_side_effects(implementation: Implementation, recipe: Recipe, dtype: st
     assert library is not None
     case = lawful(recipe, dtype)
     given = hand_over(implementation, recipe, dtype, case.inputs)
-    before = map_leaves(lambda leaf: snapshot(library.to_numpy, leaf), given)
+    before = [snapshot(library.to_numpy, leaf) for leaf in leaves(given)]
     keywords = dtype_keyword(implementation, dtype)
     poison_memory(implementation, case.expected, dtype)
     first = call(implementation, given | keywords)
-    for name, now, then in zip(names(given), leaves(map_leaves(lambda leaf: snapshot(library.to_numpy, leaf), given)), leaves(before), strict=True):
-        if now != then:
+    for name, leaf, then in zip(names(given), leaves(given), before, strict=True):
+        if snapshot(library.to_numpy, leaf) != then:
             raise Disagreement(f"{name}: the input was changed in place")
     for path, output in zip(names({"output": first}), leaves(first), strict=True):
         for name, leaf in zip(names(given), leaves(given), strict=True):

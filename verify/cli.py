@@ -1,0 +1,89 @@
+"""
+The command line: ``verify run``, ``verify replay``, ``verify list``.
+
+Exit status: 0 everything passed (or failed as known), 1 something failed, 2 a backend is broken, missing, or nothing was judged.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import pytest
+
+from verify import replay
+from verify.backends import load
+from verify.catalogue import CATALOGUE
+from verify.judge import Disagreement, Unsupported, judge, judge_side_effects
+from verify.recipes import Recipe
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry point of the console script; returns the exit status."""
+    given = sys.argv[1:] if arguments is None else arguments
+    parser = argparse.ArgumentParser(prog="verify", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("run", add_help=False, help="judge backends: takes the options of pytest -m differential")
+    again = commands.add_parser("replay", help="show a recorded failure again")
+    again.add_argument("hash", help="the hash that the failure printed, or the path of its record")
+    again.add_argument("--backend", help="another backend than the one that failed first")
+    again.add_argument("--failures", default=".verify/failures", metavar="DIR")
+    again.add_argument("--script", action="store_true", help="print a stand-alone script instead")
+    commands.add_parser("list", help="the operations of the catalogue and their parameters")
+    if given[:1] == ["run"]:
+        return run(given[1:])
+    chosen = parser.parse_args(given)
+    return show_list() if chosen.command == "list" else show_again(chosen)
+
+
+def run(options: list[str]) -> int:
+    """``pytest -m differential`` on the importable body, from anywhere."""
+    body = Path(__file__).with_name("differential.py")
+    plugin = [] if plugin_is_installed() else ["-p", "verify.plugin"]
+    isolated = ["-c", str(body.with_name("pytest.ini")), "--rootdir", ".", "-o", "cache_dir=.verify/cache"]
+    return int(pytest.main([*plugin, *isolated, "-q", "--no-header", str(body), *options]))
+
+
+def plugin_is_installed() -> bool:
+    from importlib.metadata import entry_points
+
+    return any(point.value == "verify.plugin" for point in entry_points(group="pytest11"))
+
+
+def show_list() -> int:
+    for name, operation in CATALOGUE.items():
+        print(f"{name}({', '.join(operation.arguments)})")
+    return 0
+
+
+def show_again(chosen: argparse.Namespace) -> int:
+    """Judge the recorded recipe once more, on the backend that failed or on another."""
+    try:
+        failure = replay.find(chosen.hash, chosen.failures)
+    except (ValueError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    backend = load(chosen.backend or failure.backend)
+    candidates = [i for i in backend.implementations if i.operation.name == failure.operation]
+    named = [i for i in candidates if i.name == failure.implementation] or candidates
+    if backend.broken or backend.missing or not named:
+        print(f"{backend.source}: {backend.broken or backend.missing or f'has no {failure.operation}'}", file=sys.stderr)
+        return 2
+    recipe = Recipe(**failure.recipe)
+    if chosen.script:
+        print(replay.script(failure, named[0]))
+        return 0
+    check = judge_side_effects if failure.aspect == "side effects" else judge
+    try:
+        verdict = check(named[0], recipe, failure.dtype)
+    except Disagreement as error:
+        print(f"{named[0].name} of {backend.source} in {failure.dtype} ({failure.aspect})\n  {error}\n  recipe: {recipe}")
+        return 1
+    except Unsupported as reason:
+        print(f"unsupported: {reason}")
+        return 2
+    print(f"passed, {verdict.budget:.2g}x of the bound")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""
+Long sequences: the implementation runs in full, the law answers for sampled rows alone.
+
+A causal row sees a prefix of the keys, so that one query against this prefix is the whole truth about it; 64 rows against
+131072 keys cost a second. Faults that depend on size have no other witness.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from verify import bounds
+from verify.backends import Implementation
+from verify.catalogue import CATALOGUE
+from verify.comparison import compare
+from verify.dtypes import largest
+from verify.judge import Disagreement, array_of, call, converted
+from verify.recipes import Inputs, Recipe, expand
+
+Case = Callable[[Implementation, str], None]
+
+LENGTHS = {"quick": ((2, 1025),), "default": ((3, 4099), (513, 513)), "thorough": ((3, 131072), (4097, 4097), (1025, 2049))}
+ROWS = 8
+
+
+def long_cases(operation: str, profile: str) -> list[tuple[str, Case]]:
+    """Named checks of one operation at the profile's lengths; none for operations without rows of their own."""
+    if operation not in ROW_OF:
+        return []
+    return [(f"long: N={N} M={M}", lambda i, dtype, N=N, M=M: judge_long(i, long_recipe(operation, N, M), dtype)) for N, M in LENGTHS[profile]]
+
+
+def long_recipe(operation: str, N: int, M: int) -> Recipe:
+    sizes = {"B": 1, "N": N, "M": M, "E": 8}
+    additive = operation == "additive_attention"
+    sizes |= {"Q": 4, "K": 5, "A": 6} if additive else {"H": 2, "D": 16}
+    learned = operation == "learned_relative_attention"
+    options: dict[str, Any] = {"align": "end"} if learned else {}
+    sizes |= {"P": max(N, M)} if learned else {}
+    return Recipe(operation, sizes, {"family": "needles", "seed": 11}, options=options)
+
+
+def judge_long(implementation: Implementation, recipe: Recipe, dtype: str) -> None:
+    """Hold sampled rows of a long call to the law."""
+    operation = CATALOGUE[recipe.operation]
+    inputs = expand(recipe, dtype)
+    given = {name: converted(implementation, value, dtype) for name, value in inputs.items()}
+    output = call(implementation, given)
+    N, E = recipe.sizes["N"], recipe.sizes["E"]
+    result = array_of(output, np.zeros((*inputs["query"].shape[:-1], E)), dtype, implementation, "output")
+    for i in sampled(N):
+        alone = ROW_OF[recipe.operation](inputs, i)
+        with np.errstate(all="ignore"):
+            expected = operation.reference(**alone)
+            bound = bounds.bound(operation.name, alone, implementation.precision(dtype))
+        comparison = compare(result[..., i : i + 1, :], expected, bound, largest(dtype))
+        if not comparison.passed:
+            raise Disagreement(f"row {i} of {N}: {comparison}\n  recipe: {recipe}")
+
+
+def sampled(N: int) -> list[int]:
+    """The first and last rows, the edges of blocks, and some between."""
+    rows = {0, N - 1, N // 2, *(edge for edge in (15, 16, 64, 127, 128, 511, 512) if edge < N)}
+    return sorted(rows)[:ROWS]
+
+
+def plain_row(inputs: Inputs, i: int) -> Inputs:
+    return inputs | {"query": inputs["query"][..., i : i + 1, :]}
+
+
+def causal_row(inputs: Inputs, i: int) -> Inputs:
+    """Row i of an end-aligned causal attention: one query against the keys up to its own."""
+    N, M = inputs["query"].shape[-2], inputs["key"].shape[-2]
+    seen = max(M - N + i + 1, 1)
+    cut = {"key": inputs["key"][..., :seen, :], "value": inputs["value"][..., :seen, :]}
+    if "position" in inputs:
+        cut["position"] = inputs["position"][:, M - seen :]
+    return plain_row(inputs, i) | cut
+
+
+def learned_row(inputs: Inputs, i: int) -> Inputs:
+    """Row i with its tables moved, so that a single query reads what row i reads."""
+    N, M, P = inputs["query"].shape[-2], inputs["key"].shape[-2], len(inputs["key_pos_bias"]) // 2
+    first = P - i - (M - N if inputs["align"] == "end" else 0)  # the row that key 0 reads
+    rows = np.clip(np.arange(-M, M) + first, 0, 2 * P - 1)
+    tables = {name: inputs[name][rows] for name in ("key_pos_embeddings", "key_pos_bias")}
+    return plain_row(inputs, i) | tables | {"align": "start"}
+
+
+ROW_OF: dict[str, Callable[[Inputs, int], Inputs]] = {
+    "additive_attention": plain_row,
+    "scaled_dot_product_attention": plain_row,
+    "alibi_attention": causal_row,
+    "transformer_xl_attention": causal_row,
+    "learned_relative_attention": learned_row,
+}

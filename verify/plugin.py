@@ -1,0 +1,204 @@
+"""
+The pytest plugin: ``--backend``, ``--op``, ``--dtype``, ``--profile``, ``--known-failures``, ``--report-json``, ``--seed``.
+
+It loads the backends, hands their cells to the differential tests, and closes with the table. Under pytest-xdist every
+worker loads the backends for itself and the controller collects the tallies.
+"""
+
+import json
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from verify.backends import OURS, Backend, load
+from verify.catalogue import CATALOGUE, CHAPTERS, DTYPES
+from verify.cells import CASES, Cell, Options, cells, place
+from verify.known import Known, beside, read_known
+from verify.report import as_json, header, table
+
+ASPECT_OF = {
+    "test_values": "values",
+    "test_gradients": "gradients",
+    "test_refusals": "refusals",
+    "test_side_effects": "side effects",
+    "test_hidden_nan": "hidden NaN",
+}
+
+
+@dataclass
+class Verification:
+    """What the options of one pytest run ask for."""
+
+    backends: list[Backend]
+    operations: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    options: Options
+    known_failures: list[Known]
+    tallies: list[dict[str, Any]] = field(default_factory=list)
+    collected: int = 0
+
+    def known(self, cell: Cell) -> Known | None:
+        return next((known for known in self.known_failures if known.speaks_of(cell)), None)
+
+    def cells(self, chapter: str | None) -> list[Cell]:
+        usable = [backend for backend in self.backends if not backend.broken and not backend.missing]
+        return cells(usable, self.operations, self.dtypes, chapter)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("verify", "differential verification of attention kernels")
+    group.addoption("--backend", action="append", metavar="NAME_OR_PATH", help=f"backend to judge; repeatable (default: {', '.join(OURS)})")
+    group.addoption("--op", action="append", metavar="OPERATION", help="judge this operation alone; repeatable")
+    group.addoption("--dtype", action="append", choices=DTYPES, help="judge in this dtype alone; repeatable")
+    group.addoption("--profile", choices=tuple(CASES), default="default", help=f"cases for each cell: {CASES}")
+    group.addoption("--known-failures", metavar="FILE", help="known failures (default: the file beside each backend's file)")
+    group.addoption("--report-json", metavar="FILE", help="write every tally as JSON")
+    group.addoption("--seed", default="0", metavar="N", help='seed of the draws, or "random"')
+    group.addoption("--failures", default=".verify/failures", metavar="DIR", help="where failures are recorded and replayed from")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "differential: holds every backend to the law")
+    config.addinivalue_line("markers", "thorough: long random campaigns, deselected unless named by -m")
+    config.stash[KEY] = None
+
+
+KEY = pytest.StashKey[Verification | None]()
+
+
+def verification_of(config: pytest.Config) -> Verification:
+    """The run's Verification, made when the first differential test asks for it."""
+    found = config.stash[KEY]
+    if found is None:
+        found = config.stash[KEY] = prepare(config)
+    return found
+
+
+def prepare(config: pytest.Config) -> Verification:
+    option = config.getoption
+    operations = tuple(option("--op") or ())
+    for name in operations:
+        if name not in CATALOGUE:
+            raise pytest.UsageError(f"--op: wanted an operation of the catalogue, got {name}")
+    sources = option("--backend") or list(OURS)
+    backends = [load(source) for source in sources]
+    options = Options(option("--profile"), seed_of(config), str(option("--failures")))
+    return Verification(backends, operations, tuple(option("--dtype") or ()), options, known_failures(option("--known-failures"), sources))
+
+
+def seed_of(config: pytest.Config) -> int:
+    """The same number in every xdist worker."""
+    if hasattr(config, "workerinput"):
+        return int(config.workerinput["verify_seed"])
+    asked = config.getoption("--seed")
+    if asked == "random":
+        config.option.seed = asked = str(random.SystemRandom().randrange(2**31))
+    return int(asked)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Told by pytest-xdist for each worker."""
+    node.workerinput["verify_seed"] = seed_of(node.config)
+
+
+def known_failures(named: str | None, sources: list[str]) -> list[Known]:
+    paths = [Path(named)] if named else [path for source in sources if (path := beside(source))]
+    try:
+        return [known for path in paths for known in read_known(path)]
+    except (OSError, ValueError) as error:
+        raise pytest.UsageError(f"--known-failures: {error}") from None
+
+
+@pytest.fixture(scope="session")
+def verification(pytestconfig: pytest.Config) -> Verification:
+    return verification_of(pytestconfig)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    aspect = ASPECT_OF.get(metafunc.function.__name__)
+    if aspect is None or "cell" not in metafunc.fixturenames:
+        return
+    run = verification_of(metafunc.config)
+    chapter = getattr(metafunc.module, "CHAPTER", None)
+    if chapter not in (None, *CHAPTERS):
+        raise pytest.UsageError(f"CHAPTER: wanted one of {', '.join(CHAPTERS)}, got {chapter}")
+    chosen = [cell for cell in run.cells(chapter) if cell.aspect == aspect]
+    run.collected += len(chosen)
+    metafunc.parametrize("cell", chosen, ids=[cell.id for cell in chosen])
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Cells of one operation and dtype run together: what the law says of a recipe is computed once for all of them."""
+    if "thorough" not in config.getoption("markexpr"):
+        kept = [item for item in items if not item.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("thorough")])
+        items[:] = kept
+    differential = [index for index, item in enumerate(items) if cell_of(item)]
+    ordered = sorted((items[index] for index in differential), key=lambda item: place(cell_of(item)))
+    for index, item in zip(differential, ordered, strict=True):
+        items[index] = item
+
+
+def cell_of(item: pytest.Item) -> Any:
+    """The cell that a differential test is about; None for every other test."""
+    return getattr(getattr(item, "callspec", None), "params", {}).get("cell")
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    return [] if hasattr(config, "workerinput") or not config.getoption("--backend") else header(verification_of(config))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "call":
+        COLLECTED.extend(value for name, value in report.user_properties if name == "tally")
+
+
+COLLECTED: list[dict[str, Any]] = []
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    COLLECTED.clear()
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    run = config.stash[KEY]
+    if run is None and COLLECTED:
+        run = verification_of(config)  # the controller of xdist has collected nothing itself
+    if run is None or (not COLLECTED and not troubles(run)):
+        return
+    terminalreporter.section("verification")
+    for line in [*header(run), "", *table(COLLECTED)]:
+        terminalreporter.write_line(line)
+    for known in unmet(run):
+        terminalreporter.write_line(f"{known.source}: speaks of no cell of this run: {known.name} {known.dtype} {known.aspect}", yellow=True)
+    if path := config.getoption("--report-json"):
+        Path(path).write_text(json.dumps(as_json(run, COLLECTED), indent=1) + "\n")
+
+
+def unmet(run: Verification) -> list[Known]:
+    """Known failures of a whole run (no --op, no --dtype) that no cell answers to."""
+    whole = not run.operations and not run.dtypes
+    everything = run.cells(None) if whole and run.known_failures else []
+    return [known for known in run.known_failures if whole and not any(known.speaks_of(cell) for cell in everything)]
+
+
+def troubles(run: Verification) -> list[str]:
+    """Why a run must not be green though nothing failed: one line for each backend that could not be judged."""
+    asked = [backend for backend in run.backends if backend.broken or (backend.missing and backend.source not in OURS)]
+    return [f"{backend.source}: {'broken' if backend.broken else 'missing'} ({backend.broken or backend.missing})" for backend in asked]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """A broken backend, or a run in which nothing was judged, ends with status 2."""
+    run = session.config.stash[KEY]
+    if hasattr(session.config, "workerinput") or run is None or exitstatus not in (0, 5):
+        return
+    judged = any(tally["verdict"] in ("passed", "known failure") for tally in COLLECTED)
+    asked = session.config.getoption("--backend")
+    if any(backend.broken for backend in run.backends) or (asked and not judged):
+        session.exitstatus = 2

@@ -1,0 +1,59 @@
+"""Probes: a fixed set of recipes that every implementation meets, whatever Hypothesis draws."""
+
+from functools import lru_cache
+from typing import Any
+
+from verify.catalogue import CATALOGUE, Operation
+from verify.recipes import PARAMETERS, Recipe
+from verify.strategies import letters, mask_axes
+
+SIZES = {"B": 2, "H": 3, "N": 5, "M": 7, "D": 4, "E": 6, "Q": 3, "K": 5, "A": 4, "S": 2, "L": 2, "F": 6}
+GEOMETRIES: tuple[dict[str, int], ...] = (
+    {},
+    {"N": 1, "M": 9},
+    {"N": 9, "M": 1},
+    {"N": 2, "M": 33, "B": 1},
+    {"N": 2, "M": 65, "B": 1, "H": 2},
+    {"N": 129, "M": 3, "B": 1, "H": 1},
+    {"N": 6, "M": 6, "H": 6, "B": 1},
+    {"N": 4, "M": 5, "H": 12, "B": 1, "D": 1},
+)
+"""Alike, one query, one key, a key beyond a block, more queries than keys, N = M = H, twelve slopes."""
+
+FAMILIES = ("identity", "needles", "large", "one_signed", "spread", "offset_values")
+
+
+@lru_cache(maxsize=128)
+def probes(operation: str) -> tuple[Recipe, ...]:
+    """The probes of an operation: each geometry, each family, each way of hiding keys, each optional thing left out."""
+    op = CATALOGUE[operation]
+    found = [recipe(op, sizes, "normal") for sizes in GEOMETRIES]
+    if "value" in op.arguments:
+        found += [recipe(op, {"N": 3, "M": 17, "E": 17, "B": 1, "D": 16}, family) for family in FAMILIES]
+    if {"mask", "visible"} & set(op.arguments):
+        found += [recipe(op, {}, "spread", masked(op, pattern)) for pattern in ("left_padding", "empty_rows", "one_key", "nothing", "first_block")]
+    return tuple({r.text: r for r in found}.values())
+
+
+def masked(op: Operation, pattern: str) -> dict[str, Any]:
+    return {"pattern": pattern, "axes": mask_axes(op, {})[1 % len(mask_axes(op, {}))], "form": "bool", "seed": 5}
+
+
+def recipe(op: Operation, sizes: dict[str, int], family: str, mask: dict[str, Any] | None = None) -> Recipe:
+    """A recipe with these sizes, the others as usual, fitted to what the operation needs."""
+    full = SIZES | sizes
+    if op.forward.name in ("self_attention", "multi_head_self_attention", "alibi_multi_head_attention"):
+        full["M"] = full["N"]
+    if op.name in PARAMETERS and op.name != "self_attention":
+        full["D"] = full["D"] + full["D"] % 2
+        full["F"] = full["H"] * full["D"]
+    if op.name in ("transformer_xl", "transformer_xl_layer"):
+        full["M"] = full["N"] + full["S"]
+    full["P"] = max(full["N"], full["M"]) + 1
+    required = op.name in ("get_alibi_biases", "alibi_multi_head_attention")
+    default = {"pattern": "causal", "axes": "N M", "form": "bool", "seed": 1} if required else None
+    options: dict[str, Any] = {"align": "end", "mem_len": 3, "eps": 1e-5}
+    options = {name: value for name, value in options.items() if name in op.arguments}
+    dropped = {"p": 0.25, "seed": 2} if op.name == "dropout" else None
+    used = {letter: size for letter, size in full.items() if letter in letters(op)}
+    return Recipe(op.name, used, {"family": family, "seed": 7}, mask=mask or default, dropout=dropped, options=options)
