@@ -38,7 +38,7 @@ def get_alibi_biases(n_heads: int, visible: Bool[Array, "N M"], dtype: Any = "fl
     """
     See :func:`spec.alibi.get_alibi_biases`.
 
-    The count is an integer; it meets the slope in ``dtype``, or in float32 where that is narrower.
+    Counted and multiplied in ``dtype``, or in float32 where that is narrower; float32 counts exactly up to 2^24 keys.
     """
     check_visible(visible)
     check_integer("n_heads", n_heads)
@@ -48,7 +48,7 @@ def get_alibi_biases(n_heads: int, visible: Bool[Array, "N M"], dtype: Any = "fl
 
 def biases(n_heads: int, visible: Bool[Array, "N M"], dtype: Any) -> Float[Array, "H N M"]:
     xp = cupy.get_array_module(visible)
-    return slopes(xp, n_heads).astype(dtype)[:, None, None] * visible.cumsum(axis=-1).astype(dtype)
+    return slopes(xp, n_heads).astype(dtype)[:, None, None] * visible.astype(dtype).cumsum(axis=-1)
 
 
 def check_visible(visible: Any) -> None:

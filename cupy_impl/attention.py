@@ -114,7 +114,8 @@ def mask_grad(d_score: Array, mask: Mask) -> tuple[Array, ...]:
     if mask is None or mask.dtype == bool:
         return ()
     new = d_score.ndim - mask.ndim
-    d_mask = d_score.sum(axis=(*range(new), *(new + axis for axis, size in enumerate(mask.shape) if size == 1)), keepdims=True)
+    axes = (*range(new), *(new + axis for axis, size in enumerate(mask.shape) if size == 1))
+    d_mask = d_score.sum(axis=axes) if axes else d_score
     return (narrow(d_mask.reshape(mask.shape), mask.dtype),)
 
 
