@@ -120,7 +120,7 @@ def additive_attention_grad(
     The hidden layer is recomputed in blocks; its gradient is summed over keys and over queries before any projection.
     """
     shape = additive_shape(query, key, value, w_query, w_key, w_score)
-    hold(d_output=(d_output, "B N E"), query=(query, "B N Q"), value=(value, "B M E"))
+    hold(query=(query, "B N Q"), value=(value, "B M E"), d_output=(d_output, "B N E"))
     hold_masks(mask, keep, p, shape)
     score = hide(additive_score(query, key, w_query, w_key, w_score), mask)
     d_score, d_value = attended_grad(d_output, score, value, keep, p)

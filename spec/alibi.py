@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
-from spec.attention import attend, attend_grad, products_grad
+from spec.attention import attend, attend_grad, masked, products_grad
 from spec.relative import Visible, causal_and
 from spec.scores import scaled_dot_product_score
 from spec.shapes import check, check_integer, kind
@@ -30,7 +30,7 @@ def get_slopes(n_heads: int) -> Float[ndarray, "H"]:
     Source: Press et al. 2022, section 3 and the authors' code; labml-nn, ``transformers/alibi``; seed 004.
     """
     check_integer("n_heads", n_heads)
-    n = 2 ** int(np.log2(n_heads))
+    n = 2 ** (int(n_heads).bit_length() - 1)
     first = [2 ** (-8 * (h + 1) / n) for h in range(n)]
     others = [2 ** (-4 * (2 * h + 1) / n) for h in range(n_heads - n)]
     return np.array(first + others)
@@ -122,7 +122,8 @@ def alibi_attention_grad(
     [0.0, 0.0, 1.0]
     """
     check("query [B H N D], key [B H M D], value [B H M E], d_output [B H N E]", query, key, value, d_output)
-    seen = causal_and(visible, query, key)
-    d_score, d_value = attend_grad(d_output, alibi_score(query, key), value, seen)
+    score = alibi_score(query, key)
+    _, seen = masked(score, causal_and(visible, query, key))
+    d_score, d_value = attend_grad(d_output, score, value, seen)
     d_query, d_key = products_grad(d_score / np.sqrt(query.shape[-1]), seen, query, key)
     return d_query, d_key, d_value

@@ -230,7 +230,7 @@ def additive_attention_grad(
     ([0.0], [-0.5, 0.5])
     """
     check_additive(query, key, value, w_query, w_key, w_score)
-    check("d_output [B N E], query [B N Q], value [B M E]", d_output, query, value)
+    check("query [B N Q], value [B M E], d_output [B N E]", query, value, d_output)
     score = additive_score(query, key, w_query, w_key, w_score)
     d_score, d_value = attend_grad(d_output, score, value, mask, keep, p)
     d_query, d_key, d_w_query, d_w_key, d_w_score = (np.zeros_like(x) for x in (query, key, w_query, w_key, w_score))

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
-from spec.attention import attend, attend_grad, products_grad, scores_shape
+from spec.attention import attend, attend_grad, masked, products_grad, scores_shape
 from spec.masks import causal_mask
 from spec.shapes import check, check_integer, check_mask
 from spec.shifts import rel_shift
@@ -140,7 +140,8 @@ def transformer_xl_attention_grad(
     [-0.5, 0.5]
     """
     check("query [B H N D], key [B H M D], value [B H M E], d_output [B H N E]", query, key, value, d_output)
-    score, seen = transformer_xl_score(query, key, position, u, v), causal_and(visible, query, key)
+    score = transformer_xl_score(query, key, position, u, v)
+    _, seen = masked(score, causal_and(visible, query, key))
     d_score, d_value = attend_grad(d_output, score, value, seen)
     N, D = query.shape[-2:]
     g = d_score / np.sqrt(D)
@@ -257,7 +258,7 @@ def learned_relative_attention_grad(
     check("query [B H N D], key [B H M D], value [B H M E], d_output [B H N E]", query, key, value, d_output)
     score = learned_relative_score(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
     check_mask("visible", visible, score.shape)
-    seen = np.broadcast_to(True if visible is None else visible, score.shape)
+    _, seen = masked(score, visible)
     t = table_rows(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
     d_score, d_value = attend_grad(d_output, score, value, visible)
     g = d_score / np.sqrt(query.shape[-1])

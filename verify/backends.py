@@ -96,6 +96,14 @@ def load(source: str) -> Backend:
     return fill(backend, modules)
 
 
+def afresh(implementation: Implementation) -> Implementation | None:
+    """The same implementation of the same file, loaded anew; None for what is imported by name."""
+    if "/" not in implementation.backend.source and not implementation.backend.source.endswith(".py"):
+        return None
+    again = load(implementation.backend.source)
+    return next((i for i in again.implementations if i.name == implementation.name), None)
+
+
 def describe(error: BaseException) -> str:
     place = f" (line {error.lineno})" if isinstance(error, SyntaxError) else ""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}{place}"
@@ -211,9 +219,8 @@ def implementations(backend: Backend, modules: list[ModuleType]) -> Iterator[Imp
 
 
 def public(module: ModuleType) -> list[str]:
-    """The functions of a file without ``__all__`` that are its own and look like operations."""
-    own = [name for name, thing in vars(module).items() if getattr(thing, "__module__", None) == module.__name__]
-    return [name for name in own if parse_name(name)]
+    """The functions of a file without ``__all__`` that are its own."""
+    return [name for name, thing in vars(module).items() if getattr(thing, "__module__", None) == module.__name__ and name[0] != "_"]
 
 
 def meant(name: str) -> list[str]:

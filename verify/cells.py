@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from verify.backends import Backend, Implementation, load
+from verify.backends import Backend, Implementation
 from verify.catalogue import CATALOGUE
 from verify.draws import draw, shrink
-from verify.judge import Disagreement, Unsupported, call, converted, judge, judge_side_effects
+from verify.judge import Disagreement, Unsupported, Verdict, call, converted, judge, judge_side_effects
 from verify.longs import long_cases
 from verify.probes import probes
 from verify.recipes import Recipe
 from verify.refusals import refused_by_law
 from verify.relations import judge_relations
 from verify.replay import Failure, recorded
-from verify.sequences import judge_sequence
+from verify.sequences import judge_sequence, right_alone
 
 ASPECTS = ("values", "gradients", "refusals", "side effects", "hidden NaN")
 CASES = {"quick": 20, "default": 100, "thorough": 2000}
@@ -60,6 +60,7 @@ class Tally:
     budget: float = 0.0
     slack: float = 1.0
     reasons: dict[str, int] = field(default_factory=dict)
+    findings: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -130,10 +131,13 @@ def aspects(implementation: Implementation, gradient: Implementation | None) -> 
 
 
 def run(cell: Cell, options: Options) -> Tally:
-    """Judge the cell; raises Disagreement with a report and a way to replay it."""
+    """Judge the cell."""
     tally = cell.tally()
     JUDGES[cell.aspect](cell, options, tally)
-    if tally.cases == 0:
+    if tally.findings:
+        title = f"{tally.implementation} of {tally.backend} in {tally.dtype} is not what the law says ({tally.aspect})"
+        tally.verdict, tally.reason = "failed", "\n".join([title, *tally.findings])
+    elif tally.cases == 0:
         tally.verdict, tally.reason = "unsupported", most_common(tally.reasons)
     return tally
 
@@ -145,6 +149,8 @@ def most_common(reasons: dict[str, int]) -> str:
 def values(cell: Cell, options: Options, tally: Tally) -> None:
     operation = cell.implementation.operation.name
     judge_each(cell, cell.implementation, options, tally, [*probes(operation), *draw(operation, "any", options.cases, options.seed)])
+    if tally.findings:
+        return  # what is wrong at small sizes needs no long sequence to show it
     for name, case in (*long_cases(operation, options.profile), *judge_relations(operation, options.profile, options.seed)):
         counted(tally, lambda case=case: case(cell.implementation, cell.dtype), name)
 
@@ -167,20 +173,29 @@ def both(cell: Cell) -> list[Implementation]:
 
 
 def judge_each(cell: Cell, implementation: Implementation, options: Options, tally: Tally, recipes: list[Recipe], kind: str = "any") -> None:
-    """Judge recipe after recipe, recorded failures first; shrink the first that fails, keep it, and tell."""
+    """Judge recipe after recipe, recorded failures first; of each kind of failure shrink one, keep it, and tell."""
+    failures: dict[str, list[Recipe]] = {}
     for recipe in [*recorded(implementation.operation.name, cell.aspect, options.failures), *recipes]:
         try:
-            verdict = judge(implementation, recipe, cell.dtype)
+            count(tally, judge(implementation, recipe, cell.dtype))
         except Unsupported as reason:
             unsupported(tally, str(reason))
-        except Disagreement:
-            smallest = shrink(recipe, kind, lambda other: fails(implementation, other, cell.dtype), options.seed)
-            told(cell, implementation, smallest, options, lambda i, r, d: judge(i, r, d), recipe)
-        else:
+        except Disagreement as error:
             tally.cases += 1
-            tally.strong += verdict.strong
-            tally.outside += verdict.outside
-            tally.budget = max(tally.budget, verdict.budget)
+            tally.budget = max(tally.budget, error.budget)
+            failures.setdefault(error.kind, []).append(recipe)
+    for what, failing in list(failures.items())[:KINDS_TOLD]:
+        told(cell, implementation, what, failing, options, tally, kind)
+
+
+KINDS_TOLD = 3
+
+
+def count(tally: Tally, verdict: Verdict) -> None:
+    tally.cases += 1
+    tally.strong += verdict.strong
+    tally.outside += verdict.outside
+    tally.budget = max(tally.budget, verdict.budget)
 
 
 def unsupported(tally: Tally, reason: str) -> None:
@@ -188,86 +203,60 @@ def unsupported(tally: Tally, reason: str) -> None:
     tally.reasons[reason] = tally.reasons.get(reason, 0) + 1
 
 
-def fails(implementation: Implementation, recipe: Recipe, dtype: str) -> bool:
+def told(cell: Cell, implementation: Implementation, what: str, failing: list[Recipe], options: Options, tally: Tally, kind: str) -> None:
+    """Write down the smallest recipe that fails in this way, with its replay."""
+    share = f"{len(failing)} of {tally.cases} cases: {what}"
+    smallest = shrink(failing[0], kind, lambda recipe: failure_of(implementation, recipe, cell.dtype, what) is not None, options.seed)
+    for recipe in dict.fromkeys((smallest, *failing)):
+        error = failure_of(implementation, recipe, cell.dtype, what)
+        if error is not None:
+            failure = Failure.of(implementation, recipe, cell.dtype, cell.aspect)
+            failure.keep(options.failures, implementation)
+            state = STATE if right_alone(implementation, recipe, cell.dtype) else ""
+            tally.findings.append(f"{share}\n  {error}\n  recipe: {recipe}\n  replay: {failure.replay_line}{state}")
+            return
+    tally.findings.append(f"{share}\n  {failing[0]}\n  passed when it was run again: the result depends on the calls before it")
+
+
+STATE = "\n  a freshly loaded backend gives the right answer to this call: the result depends on the calls before it"
+
+
+def failure_of(implementation: Implementation, recipe: Recipe, dtype: str, what: str) -> Disagreement | None:
+    """The failure of this kind, if the recipe still fails so."""
     try:
         judge(implementation, recipe, dtype)
-    except Disagreement:
-        return True
+    except Disagreement as error:
+        return error if error.kind == what else None
     except Unsupported:
         pass
-    return False
-
-
-Check = Callable[[Implementation, Recipe, str], Any]
-
-
-def told(cell: Cell, implementation: Implementation, recipe: Recipe, options: Options, check: Check, original: Recipe) -> None:
-    """Raise the Disagreement on the smallest recipe, with its replay; on one that a fresh backend passes, say that state is to blame."""
-    for candidate in (recipe, original):
-        try:
-            check(implementation, candidate, cell.dtype)
-        except Disagreement as error:
-            fresh = afresh(implementation)
-            if fresh is not None and passes(fresh, candidate, cell.dtype, check):
-                state = "\n  a freshly loaded backend gives the right answer to this call: the result depends on the calls before it"
-            else:
-                state = ""
-            failure = Failure.of(implementation, candidate, cell.dtype, cell.aspect)
-            failure.keep(options.failures, implementation)
-            raise Disagreement(report(cell, implementation, candidate, error, failure) + state) from None
-    raise Disagreement(f"{cell.id}: {original}\n  failed once and passed when it was run again: the result depends on the calls before it")
-
-
-def afresh(implementation: Implementation) -> Implementation | None:
-    """The same implementation of the same file, loaded anew; None for what is imported by name."""
-    if "/" not in implementation.backend.source and not implementation.backend.source.endswith(".py"):
-        return None
-    again = load(implementation.backend.source)
-    return next((i for i in again.implementations if i.name == implementation.name), None)
-
-
-def passes(implementation: Implementation, recipe: Recipe, dtype: str, check: Check) -> bool:
-    try:
-        check(implementation, recipe, dtype)
-    except (Disagreement, Unsupported):
-        return False
-    return True
-
-
-def report(cell: Cell, implementation: Implementation, recipe: Recipe, error: Disagreement, failure: Failure) -> str:
-    return (
-        f"{implementation.name} of {implementation.backend.name} in {cell.dtype} is not what the law says ({cell.aspect})\n"
-        f"  {error}\n  recipe: {recipe}\n  replay: {failure.replay_line}"
-    )
+    return None
 
 
 def counted(tally: Tally, check: Callable[[], Any], name: str) -> None:
-    """A check that has no recipe of its own."""
+    """A check that has no recipe to shrink."""
     try:
         check()
     except Unsupported as reason:
         unsupported(tally, str(reason))
     except Disagreement as error:
-        raise Disagreement(f"{tally.implementation} of {tally.backend} in {tally.dtype} is not what the law says ({name})\n  {error}") from None
-    else:
         tally.cases += 1
-        tally.strong += 1
+        tally.findings.append(f"{name}\n  {error}")
+    else:
+        count(tally, Verdict(0.0, True, False))
 
 
 def refusals(cell: Cell, options: Options, tally: Tally) -> None:
     """Every wrong call must be refused with ValueError; all that are not are told together."""
     accepted = []
     for words, inputs in refused_by_law(cell.implementation.operation.name).items():
-        tally.cases += 1
-        tally.strong += 1
-        given = {name: converted(cell.implementation, value, cell.dtype if cell.dtype != "bool" else "float64") for name, value in inputs.items()}
+        count(tally, Verdict(0.0, True, False))
+        dtype = cell.dtype if cell.dtype != "bool" else "float64"
+        given = {name: converted(cell.implementation, value, dtype) for name, value in inputs.items()}
         outcome = refusal(cell.implementation, given)
         if outcome:
             accepted.append(f"{words}: {outcome}")
     if accepted:
-        lines = "\n    ".join(accepted)
-        raise Disagreement(f"{cell.implementation.name} of {cell.implementation.backend.name} in {cell.dtype}: "
-                           f"{len(accepted)} of {tally.cases} wrong calls are not refused with ValueError\n    {lines}")
+        tally.findings.append("\n    ".join([f"{len(accepted)} of {tally.cases} wrong calls are not refused with ValueError", *accepted]))
 
 
 def refusal(implementation: Implementation, given: dict[str, Any]) -> str:
@@ -292,16 +281,16 @@ def side_effects(cell: Cell, options: Options, tally: Tally) -> None:
 
 def side_effect(cell: Cell, implementation: Implementation, recipe: Recipe, options: Options, tally: Tally) -> None:
     try:
-        judge_side_effects(implementation, recipe, cell.dtype)
+        count(tally, judge_side_effects(implementation, recipe, cell.dtype))
     except Unsupported as reason:
         unsupported(tally, str(reason))
     except Disagreement as error:
-        if str(error).startswith("raised "):
-            return  # told under values
-        told(cell, implementation, recipe, options, judge_side_effects, recipe)
-    else:
-        tally.cases += 1
-        tally.strong += 1
+        if error.kind.startswith("raised"):
+            unsupported(tally, "every call raised: see values")
+        elif not tally.findings:
+            failure = Failure.of(implementation, recipe, cell.dtype, cell.aspect)
+            failure.keep(options.failures, implementation)
+            tally.findings.append(f"{error}\n  recipe: {recipe}\n  replay: {failure.replay_line}")
 
 
 JUDGES: dict[str, Callable[[Cell, Options, Tally], None]] = {

@@ -40,7 +40,7 @@ def run(options: list[str]) -> int:
     body = Path(__file__).with_name("differential.py")
     plugin = [] if plugin_is_installed() else ["-p", "verify.plugin"]
     isolated = ["-c", str(body.with_name("pytest.ini")), "--rootdir", ".", "-o", "cache_dir=.verify/cache"]
-    return int(pytest.main([*plugin, *isolated, "-q", "--no-header", str(body), *options]))
+    return int(pytest.main([*plugin, *isolated, "-q", "-rN", "--no-header", str(body), *options]))
 
 
 def plugin_is_installed() -> bool:

@@ -34,7 +34,7 @@ class Comparison:
         return self.wrong == 0
 
     def __str__(self) -> str:
-        share = "bit for bit wanted" if self.bound == 0 else f"bound {self.bound:.3g}, {self.budget:.3g}x of it (rms {self.rms:.2g}x)"
+        share = "exactly" if self.bound == 0 else f"bound {self.bound:.3g}, {self.budget:.3g}x of it (rms {min(self.rms, 1e9):.2g}x)"
         return (
             f"{self.wrong} of {self.total} elements differ from the law; worst at {self.index}: "
             f"got {self.actual:.9g}, law {self.expected:.9g}, {share}"

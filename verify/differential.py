@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from verify.cells import Cell, run
-from verify.judge import Disagreement
 from verify.known import Known
 
 __all__ = ["test_gradients", "test_hidden_nan", "test_refusals", "test_side_effects", "test_values"]
@@ -20,14 +19,12 @@ pytestmark = pytest.mark.differential
 
 def judged(cell: Cell, verification: Any, record_property: Any) -> None:
     """Run a cell, write down its tally, and let a known failure be one."""
-    tally = cell.tally()
     known: Known | None = verification.known(cell)
-    try:
-        tally = run(cell, verification.options)
-    except Disagreement as error:
-        tally.verdict, tally.reason = ("known failure", known.reason) if known else ("failed", str(error))
-    if known and tally.verdict == "passed":
-        tally.verdict, tally.reason = "failed", f"passes, though {known.source} says: {known.reason}"
+    tally = run(cell, verification.options)
+    if known and tally.verdict == "failed":
+        tally.verdict, tally.reason = "known failure", known.reason
+    elif known and tally.verdict == "passed":
+        tally.verdict, tally.reason = "failed", f"{cell.id} passes ({cell.aspect}), though {known.source} says: {known.reason}"
     record_property("tally", tally.as_dict())
     if tally.verdict == "failed":
         pytest.fail(tally.reason, pytrace=False)

@@ -19,7 +19,15 @@ from verify.trees import leaves, map_leaves
 
 
 class Disagreement(AssertionError):
-    """An implementation did something else than the law says."""
+    """
+    An implementation did something else than the law says.
+
+    ``kind`` says what in a word or two, so that failures of different kinds are told apart; ``budget`` is the worst share of the bound.
+    """
+
+    def __init__(self, message: str, kind: str = "form", budget: float = 0.0) -> None:
+        super().__init__(message)
+        self.kind, self.budget = kind, budget
 
 
 class Unsupported(Exception):
@@ -43,7 +51,7 @@ def judge(implementation: Implementation, recipe: Recipe, dtype: str) -> Verdict
     comparisons = list(compared(outputs, case.expected, bounded(recipe, dtype, precision), dtype, implementation))
     for path, comparison in comparisons:
         if not comparison.passed:
-            raise Disagreement(f"{path}: {comparison}" + shapes_of(case.inputs))
+            raise Disagreement(f"{path}: {comparison}" + shapes_of(case.inputs), kind_of(comparison), comparison.budget)
     total = sum(comparison.total for _, comparison in comparisons)
     outside = sum(comparison.outside for _, comparison in comparisons)
     budget = max((comparison.budget for _, comparison in comparisons), default=0.0)
@@ -71,7 +79,7 @@ def call(implementation: Implementation, arguments: Inputs) -> Any:
     except NotImplementedError as error:
         raise Unsupported(" ".join(str(error).split())[:200] or "no reason given") from None
     except Exception as error:
-        raise Disagreement(f"raised {told(error)}") from error
+        raise Disagreement(f"raised {told(error)}", f"raised {type(error).__name__}") from error
     return outputs
 
 
@@ -159,6 +167,15 @@ def came(thing: Any) -> str:
     if isinstance(thing, (list, tuple)):
         return f"{type(thing).__name__} of {len(thing)}"
     return f"{type(thing).__name__} {tuple(thing.shape)}" if hasattr(thing, "shape") else type(thing).__name__ if thing is not None else "None"
+
+
+def kind_of(comparison: Comparison) -> str:
+    """What went wrong at the worst element."""
+    if np.isnan(comparison.actual) != np.isnan(comparison.expected):
+        return "NaN"
+    if comparison.expected == 0 and comparison.bound == 0:
+        return "not exactly 0"
+    return "infinity" if np.isinf(comparison.actual) else "wrong number"
 
 
 def shapes_of(inputs: Inputs) -> str:

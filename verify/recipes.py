@@ -18,8 +18,8 @@ from numpy import ndarray
 from spec import layers
 from spec.shapes import PATTERN
 from verify.catalogue import CATALOGUE, Operation
-from verify.poison import plant
 from verify.dtypes import round_to
+from verify.poison import plant
 from verify.values import fill
 from verify.visibility import draw_mask, draw_visible
 

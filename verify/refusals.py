@@ -13,7 +13,7 @@ import numpy as np
 from numpy import ndarray
 
 from verify.catalogue import CATALOGUE, Operation
-from verify.recipes import PARAMETERS, Inputs, Recipe, expand
+from verify.recipes import Inputs, Recipe, expand
 from verify.strategies import letters
 
 SIZES = {"B": 2, "H": 3, "N": 5, "M": 7, "D": 4, "E": 6, "Q": 8, "K": 9, "A": 11, "P": 8, "S": 2, "L": 2, "F": 12}
@@ -92,7 +92,7 @@ def mask_changes(name: str, mask: ndarray, right: Inputs) -> Iterator[tuple[str,
     yield "with keys too many", np.concatenate([mask, mask[..., :1]], axis=-1)
     if name in ("keep", "visible", "key_padding_mask"):
         yield "of floats", mask.astype(np.float64)
-    if mask.ndim == 2 and name != "key_padding_mask" and mask.shape[0] > 1 and not ("n_heads" in right):
+    if mask.ndim == 2 and name != "key_padding_mask" and mask.shape[0] > 1 and "n_heads" not in right:
         yield "with queries too many", np.concatenate([mask, mask[:1]], axis=0)
     if name in ("attn_mask", "key_padding_mask") or "n_heads" in right:
         yield "with an axis too few", mask[0]

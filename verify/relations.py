@@ -8,7 +8,6 @@ change what stands in a hidden slot (no bit may change); go segment by segment w
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy import ndarray

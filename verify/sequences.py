@@ -8,7 +8,7 @@ that is wrong alone is a wrong value, and is reported there.
 
 from dataclasses import replace
 
-from verify.backends import Implementation
+from verify.backends import Implementation, afresh
 from verify.catalogue import DTYPES
 from verify.judge import Disagreement, Unsupported, judge
 from verify.recipes import Recipe
@@ -27,15 +27,30 @@ def sequence(first: Recipe, other: Recipe, dtype: str) -> list[tuple[str, Recipe
 
 
 def judge_sequence(implementation: Implementation, first: Recipe, other: Recipe, dtype: str) -> None:
-    """Raise Disagreement at the first step that went wrong after steps that went right, though it is right on its own."""
+    """Raise Disagreement at the first step that is wrong in this company though it is right on its own."""
     gone: list[str] = []
+    right: set[tuple[Recipe, str]] = set()
     for words, recipe, step_dtype in sequence(first, other, dtype):
         try:
             judge(implementation, recipe, step_dtype)
         except Unsupported:
             continue
         except Disagreement as error:
-            if step_dtype != dtype or not gone:
-                continue  # wrong on its own: told under values
-            raise Disagreement(f"{words} is wrong after {', '.join(gone)}: the result depends on earlier calls\n  {error}") from None
+            if (recipe, step_dtype) in right or right_alone(implementation, recipe, step_dtype):
+                message = f"{words} is wrong after {', '.join(gone)}: the result depends on earlier calls\n  {error}\n  recipe: {recipe}"
+                raise Disagreement(message, "state") from None
+            continue  # wrong on its own: told under values
         gone.append(words)
+        right.add((recipe, step_dtype))
+
+
+def right_alone(implementation: Implementation, recipe: Recipe, dtype: str) -> bool:
+    """Whether a freshly loaded backend gives the right answer; what is imported by name cannot be loaded afresh."""
+    fresh = afresh(implementation)
+    if fresh is None:
+        return False
+    try:
+        judge(fresh, recipe, dtype)
+    except (Disagreement, Unsupported):
+        return False
+    return True

@@ -21,8 +21,16 @@ def slopes(n_heads: int) -> ndarray:
 
 
 def slope_error(m: ndarray, P: Precision) -> ndarray:
-    """rounded(m, 16 u_acc m, bias): powers, running products and a wide power cast at the end all fit."""
-    return rounded(m, 16 * P.acc.u * m, P.bias)
+    """
+    rounded(m, max(16, 2h + 2 exp_ulps, 3 |log m| + 2 exp_ulps) u m, bias) for the h-th term of its geometric sequence.
+
+    A running product rounds the ratio once, takes it h times, and rounds h products; a power of the rounded ratio takes it h
+    times and errs by exp_ulps ulps; exp(h log ratio) makes three roundings in an exponent of size |log m|.
+    """
+    n = 2 ** floor(log2(len(m)))
+    h = np.concatenate([np.arange(1, n + 1), np.arange(1, 1 + 2 * (len(m) - n), 2)])
+    steps = np.maximum(np.maximum(16, 2 * h + 2 * P.exp_ulps), 3 * np.abs(np.log(m)) + 2 * P.exp_ulps)
+    return rounded(m, steps * P.acc.u * m, P.bias)
 
 
 def get_slopes(n_heads: int, *, precision: Precisions) -> ndarray:

@@ -35,8 +35,11 @@ def weights_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
 
 def softmax(score: ndarray, mask: ndarray | None = None, *, precision: Precisions) -> ndarray:
     """The error of the softmax of an exact score: see `probability_error`; a float mask costs one rounding to `score`."""
-    s, lost = finite(score)
+    hidden = score == -np.inf
+    s, lost = finite(np.where(hidden, 0.0, score) if hidden.any() else score)
     at, error = masked(s, lambda P: None, mask, lost)
+    if hidden.any():
+        at = rows(at.s, ~hidden if at.visible is None else at.visible & ~hidden, lost)
     return total(lambda P: weights_error(at, error(P), P), precision)
 
 

@@ -50,13 +50,14 @@ def lost_pairs(bad_query: ndarray | None, bad_key: ndarray | None, shape: tuple[
 
 
 def hiding(mask: ndarray | None) -> tuple[ndarray | None, ndarray | None]:
-    """A mask as (what is added to the score, which keys are visible); None where it adds or hides nothing."""
+    """A mask as (what is added to the score, which keys are visible); None where it adds or hides nothing, and adding 0 is exact."""
     if mask is None:
         return None, None
     if mask.dtype == bool:
         return None, mask
     visible = mask > -np.inf
-    return (mask, None) if visible.all() else (np.where(visible, mask, 0.0), visible)
+    bias = mask if visible.all() else np.where(visible, mask, 0.0)
+    return bias if bias.any() else None, None if bias is mask else visible
 
 
 def causal(N: int, M: int, visible: ndarray | None) -> ndarray:
