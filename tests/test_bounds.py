@@ -4,22 +4,20 @@ import inspect
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import permutations, product
 from typing import Any
 
 import numpy as np
 import pytest
-from draws import CASES, draw
 from numpy import ndarray
 from zoo import STYLES, ZOO, attention
+from zoo.draws import CASES, draw
 
 from verify import bounds
 from verify.bounds import EXACT, OPERATIONS, TWINS, bound, mixture, rows
 from verify.catalogue import CATALOGUE
 from verify.catalogue import EXACT as MOVED
 from verify.dtypes import round_to
-from verify.precision import DTYPES, PRESETS, REFERENCE, Format, Precision, resolve
-from verify.rounding import accumulation, dot, rounded
+from verify.precision import DTYPES, PRESETS, REFERENCE, resolve
 
 HALVES = ("float16", "bfloat16")
 
@@ -115,147 +113,6 @@ def test_a_sequential_sum_uses_a_fifth_of_the_any_order_bound() -> None:
     inputs = {"query": np.ones((1, 1, 1, 1)), "key": key, "value": value}
     E = bound("scaled_dot_product_attention", inputs, resolve("fused", "", "", "float32"))
     assert 0.2 < abs(np.float32(1) / total - exact) / E[0, 0, 0, 0] < 1
-
-
-# the primitives, against exact arithmetic in toy formats
-
-TOYS = (Format("toy2", 2, -3, 60.0), Format("toy3", 3, -4, 240.0), Format("e4m3", 4, -6, 240.0))
-
-
-SMALL = (Format("p5", 5, -10, 1e4), Format("p6", 6, -10, 1e4), Format("p8", 8, -126, 3e38))
-
-
-def fl(x: float, fmt: Format) -> float:
-    """x rounded to the nearest number of a toy format, ties to even; exact, since float64 holds everything here."""
-    if x == 0:
-        return 0.0
-    step = 2.0 ** (max(np.floor(np.log2(abs(x))), fmt.emin) - fmt.p + 1)
-    return float(np.round(x / step) * step)
-
-
-def toy_numbers(rng: np.random.Generator, fmt: Format, count: int) -> ndarray:
-    return np.array([fl(x, fmt) for x in rng.standard_normal(count) * 2.0 ** rng.integers(-4, 3, count)])
-
-
-def toy_precision(fmt: Format) -> Precision:
-    return Precision(*[fmt] * 6, joined=fmt, stage=fmt, exp_ulps=0.5, block=1)
-
-
-@pytest.mark.parametrize("fmt", TOYS, ids=lambda f: f.name)
-def test_a_chain_of_roundings_stays_within_rounded(fmt: Format) -> None:
-    x = np.random.default_rng(1).standard_normal(400) * 3
-    once = np.array([fl(each, fmt) for each in x])
-    third = np.array([fl(each / 3, fmt) for each in once])
-    assert (np.abs(once - x) <= rounded(x, None, fmt)).all()
-    assert (np.abs(third - x / 3) <= rounded(x / 3, rounded(x, None, fmt) / 3, fmt)).all()
-
-
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("fmt", TOYS, ids=lambda f: f.name)
-def test_a_dot_product_in_any_order_stays_within_dot(fmt: Format, fused: bool) -> None:
-    rng, P = np.random.default_rng(2), toy_precision(fmt)
-    for _ in range(60):
-        a, b = toy_numbers(rng, fmt, 4), toy_numbers(rng, fmt, 4)
-        E = dot(a[None], None, b[:, None], None, P)[0, 0]
-        assert all(abs(toy_dot(a, b, order, fmt, fused) - a @ b) <= E for order in permutations(range(4)))
-
-
-def toy_dot(a: ndarray, b: ndarray, order: tuple[int, ...], fmt: Format, fused: bool) -> float:
-    total = 0.0
-    for i in order:
-        total = fl(total + (a[i] * b[i] if fused else fl(a[i] * b[i], fmt)), fmt)
-    return total
-
-
-@pytest.mark.parametrize("fmt", SMALL, ids=lambda f: f.name)
-def test_an_online_softmax_rounded_at_every_step_stays_within_the_bound(fmt: Format) -> None:
-    rng, P = np.random.default_rng(3), toy_precision(fmt)
-    for _ in range(100):
-        n = int(rng.integers(1, 4))
-        q, k, v = toy_numbers(rng, fmt, 1), toy_numbers(rng, fmt, n), toy_numbers(rng, fmt, n)
-        arrays = {"query": q.reshape(1, 1, 1, 1), "key": k.reshape(1, 1, n, 1), "value": v.reshape(1, 1, n, 1)}
-        exact = CATALOGUE["scaled_dot_product_attention"].law(**arrays)
-        E = TWINS["scaled_dot_product_attention"](**arrays, precision=P)
-        assert abs(toy_attention(float(q[0]), k, v, fmt) - exact[0, 0, 0, 0]) <= E[0, 0, 0, 0] < np.inf
-
-
-def toy_attention(q: float, k: ndarray, v: ndarray, fmt: Format) -> float:
-    m, size, o = -np.inf, 0.0, 0.0
-    for key, value in zip(k, v, strict=True):
-        s = fl(q * key, fmt)
-        new = max(m, s)
-        w, decay = fl(np.exp(fl(s - new, fmt)), fmt), fl(np.exp(fl(m - new, fmt)), fmt) if m > -np.inf else 0.0
-        size, o, m = fl(fl(size * decay, fmt) + w, fmt), fl(fl(o * decay, fmt) + fl(w * value, fmt), fmt), new
-    return fl(o / size, fmt)
-
-
-def test_accumulation_is_gamma_below_a_hundredth_and_n_u_above() -> None:
-    P = toy_precision(TOYS[2])
-    assert accumulation(8, P) == 8 / 16
-    assert accumulation(3, REFERENCE) == 3 * 2.0**-53 / (1 - 3 * 2.0**-53)
-    by_lanes, coarse = replace(REFERENCE, lanes=16), replace(REFERENCE, acc_unit=2.0**-40)
-    assert accumulation(64, by_lanes) < accumulation(64, REFERENCE) < accumulation(64, coarse)
-
-
-# the closed form of the softmax
-
-
-def test_the_closed_form_is_the_worst_over_all_signs() -> None:
-    rng = np.random.default_rng(4)
-    for n in (1, 2, 3, 4, 6):
-        s, E = rng.standard_normal(n) * 3, rng.random(n) * rng.choice([1e-6, 0.1, 3.0])
-        at = rows.rows(s[None], None)
-        moved = [softmax(s + np.array(signs) * E) - softmax(s) for signs in product((-1, 1), repeat=n)]
-        np.testing.assert_allclose(np.abs(moved).max(0), rows.displaced(at, E[None])[0], rtol=1e-8, atol=1e-16)
-
-
-def softmax(s: ndarray) -> ndarray:
-    w = np.exp(s - s.max())
-    return np.asarray(w / w.sum())
-
-
-# the float64 law itself, against 60 digits
-
-
-def high(inputs: dict[str, Any]) -> tuple[Any, Any]:
-    """Output and gradient of the score of one row, in 60 digits."""
-    mpmath = pytest.importorskip("mpmath")
-    mpmath.mp.dps = 60
-    q, k, v = (mpmath.matrix(inputs[name][0, 0].tolist()) for name in ("query", "key", "value"))
-    s = [mpmath.fsum(q[0, d] * k[j, d] for d in range(q.cols)) / mpmath.sqrt(q.cols) for j in range(k.rows)]
-    w = [mpmath.exp(each) for each in s]
-    p = [each / mpmath.fsum(w) for each in w]
-    o = [mpmath.fsum(p[j] * v[j, c] for j in range(k.rows)) for c in range(v.cols)]
-    dP = [mpmath.fsum(v[j, c] for c in range(v.cols)) for j in range(k.rows)]
-    x = [p[j] * (dP[j] - mpmath.fsum(o)) / mpmath.sqrt(q.cols) for j in range(k.rows)]
-    return o, [mpmath.fsum(x[j] * k[j, d] for j in range(k.rows)) for d in range(q.cols)]
-
-
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0])
-@pytest.mark.parametrize("seed", range(10))
-def test_the_float64_law_stays_within_its_own_bound(seed: int, scale: float) -> None:
-    rng = np.random.default_rng(seed)
-    n, d = int(rng.integers(1, 9)), int(rng.integers(1, 6))
-    query, (key, value) = rng.standard_normal((1, 1, 1, d)) * scale, rng.standard_normal((2, 1, 1, n, d))
-    inputs = {"query": query, "key": key, "value": value}
-    o, dq = high(inputs)
-    law, E = law_and_bound("scaled_dot_product_attention", **inputs)
-    assert all(abs(law[0, 0, 0, c] - o[c]) <= E[0, 0, 0, c] for c in range(d))
-    (law, *_), (E, *_) = law_and_bound("scaled_dot_product_attention_grad", d_output=np.ones((1, 1, 1, d)), **inputs)
-    assert all(abs(law[0, 0, 0, c] - dq[c]) <= E[0, 0, 0, c] for c in range(d))
-
-
-def law_and_bound(operation: str, **inputs: Any) -> tuple[Any, Any]:
-    return CATALOGUE[operation].law(**inputs), TWINS[operation](**inputs, precision=REFERENCE)
-
-
-def test_the_float64_positions_stay_within_their_own_bound() -> None:
-    mp = pytest.importorskip("mpmath").mp
-    mp.dps = 60
-    law, E = CATALOGUE["sinusoidal_positions"].law(40, 6), TWINS["sinusoidal_positions"](40, 6, precision=REFERENCE)
-    for row, column in product(range(40), range(6)):
-        angle = mp.mpf(39 - row) / mp.power(10000, mp.mpf(2 * (column % 3)) / 6)
-        assert abs(law[row, column] - (mp.sin(angle) if column < 3 else mp.cos(angle))) <= E[row, column]
 
 
 # relations that any error bound obeys

@@ -257,7 +257,7 @@ CASES = {
     "transformer_xl_attention": _txl,
     "learned_relative_score": _learned_score,
     "learned_relative_attention": _learned,
-    "get_slopes": lambda rng: {"n_heads": int(rng.integers(1, 25))},
+    "get_slopes": lambda rng: {"n_heads": int(rng.choice([rng.integers(1, 25), rng.integers(25, 300)]))},
     "get_alibi_biases": lambda rng: {"n_heads": int(rng.integers(1, 13)), "visible": rng.random((size(rng), size(rng))) < 0.8},
     "alibi_attention": _alibi,
     "self_attention": _self_attention,
