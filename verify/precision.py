@@ -122,9 +122,7 @@ def wide(storage: Format) -> Precision:
 def sloppy(storage: Format) -> Precision:
     """Every stage in storage but the accumulators: nothing we ship, the last resort for strangers."""
     acc = _widest(storage)
-    return Precision(
-        storage, acc, storage, storage, storage, storage, joined=storage, stage=storage, prescale=storage, scale_const=storage
-    )
+    return Precision(storage, acc, storage, storage, storage, storage, joined=storage, stage=storage, prescale=storage, scale_const=storage)
 
 
 PRESETS = {"eager": eager, "fused": fused, "wide": wide, "sloppy": sloppy}
@@ -182,9 +180,7 @@ def _is_field(key: object, value: object) -> bool:
 def _check_selector(key: object, value: object) -> None:
     from verify.bounds import OPERATIONS  # the bounds are written in terms of this module, hence not at the top
 
-    known = isinstance(key, str) and (
-        key == "*" or key in DTYPES or any(key == name or key.startswith(f"{name}_") for name in OPERATIONS)
-    )
+    known = isinstance(key, str) and (key == "*" or key in DTYPES or any(key == name or key.startswith(f"{name}_") for name in OPERATIONS))
     if not known or _is_field(key, value):
         wanted = f"only fields ({', '.join(['preset', *_KINDS])}) or only operations, implementations, dtypes and '*'"
         raise ValueError(f"PRECISION: wanted {wanted}, got {key!r}")

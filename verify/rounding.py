@@ -56,11 +56,13 @@ def operand(x: ndarray, E: ndarray | None, precision: Precision, *, stored: bool
     """
     The error of x on its way into a matrix product: one rounding to the declared operand format, and flushed subnormals.
 
-    A number that the storage format holds exactly (`stored`, E None) is not rounded by an operand format at least as wide.
+    A number that the storage format holds exactly (`stored`, E None) is not rounded by an operand format at least as wide, and
+    an exact zero by none: what stands in a hidden slot does not come back multiplied by eta.
     """
     fmt, storage = precision.operand, precision.storage
     if fmt is not None and not (stored and E is None and storage.p <= fmt.p):
-        E = rounded(x, E, fmt)
+        zero = x == 0 if E is None else (x == 0) & (E == 0)
+        E = np.where(zero, 0.0, rounded(x, E, fmt))
     if storage.ftz:
         size = np.abs(x)
         flushed = np.where(size < 2 * storage.tiny, np.minimum(size + (0.0 if E is None else E), storage.tiny), 0.0)

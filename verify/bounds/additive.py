@@ -66,6 +66,7 @@ def additive_attention_grad(
         hidden = ((absent(chain, np.ones_like(back.dS)) == 0) & np.isfinite(E_dS))[..., None]
         E_z = np.where(hidden, 0.0, E_z)
         E_q, E_k = (rounded(dz.sum(axis), summed(dz, E_z, (axis,), P), P.score) for axis in (2, 1))
+        E_q, E_k = at_seeing_queries(chain, E_q), at_seen_keys(chain, E_k)
         dq, dWq = _projection(dz.sum(2), E_q, at.q, w_query, P)
         dk, dWk = _projection(dz.sum(1), E_k, at.k, w_key, P)
         dS, t = back.dS[..., None], at.t

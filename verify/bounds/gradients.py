@@ -10,7 +10,7 @@ from verify.bounds.alibi import alibi_error, alibi_mixture
 from verify.bounds.attention import masked
 from verify.bounds.mixture import Mixture, mixture, mixture_error
 from verify.bounds.relative import joined_error, learned, learned_error, transformer_xl, transformer_xl_error, transformer_xl_mixture
-from verify.bounds.rows import Precisions, Rows, absent, exponent_error, rows, total, unsteadiness
+from verify.bounds.rows import Precisions, Rows, absent, exponent_error, rows, seen_keys, total, unsteadiness
 from verify.bounds.scores import Products, products, scaled_error, score_error
 from verify.precision import Precision
 from verify.rounding import accumulation, dot, gamma, operand, overflowing, rounded, summed
@@ -37,7 +37,7 @@ def backward(mix: Mixture, d_output: ndarray) -> Backward:
     dW = d_output @ mix.v.swapaxes(-1, -2)
     dP = dW if factor is None else dW * factor
     x = dP - (d_output * mix.o).sum(-1, keepdims=True)
-    return Backward(mix, d_output, p if factor is None else p * factor, dW, dP, p * x, x)
+    return Backward(mix, d_output, p if factor is None else p * factor, dW, dP, absent(mix.rows, p * x), x)
 
 
 def recomputed_error(mix: Mixture, E: ndarray, Es: ndarray | None, P: Precision) -> ndarray:
@@ -117,8 +117,7 @@ def at_seen_keys(chain: Rows, E: ndarray) -> ndarray:
     """The bound of a gradient of keys or values: exactly zero for a key that no query sees."""
     if chain.visible is None:
         return E
-    seen = np.any(np.broadcast_to(chain.visible, chain.s.shape), axis=-2)
-    return np.where(np.expand_dims(seen, -1) | np.isinf(E), E, 0.0)
+    return np.where(seen_keys(chain)[..., None] | np.isinf(E), E, 0.0)
 
 
 def at_seeing_queries(chain: Rows, E: ndarray) -> ndarray:

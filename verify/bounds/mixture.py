@@ -6,7 +6,7 @@ from math import ceil
 import numpy as np
 from numpy import ndarray
 
-from verify.bounds.rows import Rows, exponent_error, finite, normaliser_error, raised, unsteadiness
+from verify.bounds.rows import Rows, exponent_error, finite, normaliser_error, raised, seen_keys, unsteadiness
 from verify.precision import Format, Precision
 from verify.rounding import gamma, operand, rounded
 
@@ -33,6 +33,8 @@ class Mixture:
 def mixture(at: Rows, value: ndarray, keep: ndarray | None = None, p: float = 0.0) -> Mixture:
     """The weighted mean of the values, its distance |x - o| to each of them, and that distance's mean and maximum."""
     v, bad = finite(value)
+    if at.visible is not None:  # what stands in a slot that no query sees must not come back through a maximum over keys
+        v = np.where(seen_keys(at)[..., None], v, 0.0)
     factor = None if keep is None else np.where(np.broadcast_to(keep, at.s.shape), 1 / (1 - p), 0.0)
     weight = at.p if factor is None else at.p * factor
     o, size = weight @ v, np.abs(v)
@@ -49,12 +51,8 @@ def mixture(at: Rows, value: ndarray, keep: ndarray | None = None, p: float = 0.
             seen = at.visible[..., None]
             apart, size_x = np.where(seen, apart, 0.0), np.where(seen, size_x, 0.0)
         spread, cap, top = (at.p[..., None, :] @ apart)[..., 0, :], apart.max(-2), size_x.max(-2)
-    lost = None if bad is None else ((at.w > 0) | _seen(at)).astype(float) @ bad.astype(float) > 0
+    lost = None if bad is None else np.broadcast_to(True if at.visible is None else at.visible, at.s.shape) @ bad
     return Mixture(at, v, size, factor, scaled, o, apart, spread, cap, top, lost)
-
-
-def _seen(at: Rows) -> ndarray:
-    return np.broadcast_to(True if at.visible is None else at.visible, at.s.shape)
 
 
 def distance(mix: Mixture, weight: ndarray) -> ndarray:

@@ -197,7 +197,8 @@ def learned_error(at: Learned, P: Precision, Eq: Error = None, Ek: Error = None)
     q, k, b, a = np.abs(at.q), np.abs(at.kT), np.abs(at.b), np.abs(at.table).swapaxes(-1, -2)
     exact_q, exact_k, exact_a = (operand(x, E, P) for x, E in ((at.q, Eq), (at.kT, Ek), (at.table.swapaxes(-1, -2), None)))
     size, n = (q + b) @ k + spread(q @ a, at.index), 2 * q.shape[-1]
-    E = (accumulation(n, P) + gamma(1, P.joined.u)) * size + n * (P.acc.eta + P.joined.eta * (k.max() + q.max()))
+    underflow = n * P.acc.eta + P.joined.eta * (q.sum(-1)[..., :, None] + k.sum(-2)[..., None, :])
+    E = (accumulation(n, P) + gamma(1, P.joined.u)) * size + underflow
     E = E + dot(at.q + at.b, exact_q, at.kT, exact_k, P) + spread(dot(at.q, exact_q, at.table.swapaxes(-1, -2), exact_a, P), at.index)
     u = P.score.u
     first = np.abs(at.qk + at.bk) + np.abs(at.qa) + np.abs(at.qa + at.c)

@@ -193,6 +193,11 @@ def probability_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
     return absent(at, grown, E)
 
 
+def seen_keys(at: Rows) -> ndarray:
+    """The keys [... M] that at least one query sees."""
+    return np.asarray(np.any(np.broadcast_to(True if at.visible is None else at.visible, at.s.shape), axis=-2))
+
+
 def absent(at: Rows, E: ndarray, exponent: ndarray | None = None) -> ndarray:
     """E, exactly zero at hidden keys (and so in a row that sees none); all inf in a row whose exponents left the domain."""
     E = E if at.visible is None else np.where(at.visible, E, 0.0)
