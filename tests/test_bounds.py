@@ -87,8 +87,6 @@ def witness(seed: int, dtype: str) -> dict[str, Any]:
     return {name: round_to(x, dtype) for name, x in inputs.items()}
 
 
-
-
 @pytest.mark.parametrize("dtype", HALVES)
 def test_a_wide_kernel_in_half_precision_comes_within_a_tenth_of_its_bound(dtype: str) -> None:
     entry = ("scaled_dot_product_attention", "wide", attention("scaled_dot_product_attention", STYLES["wide"]), "wide")

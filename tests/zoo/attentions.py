@@ -96,5 +96,3 @@ def attention(operation: str, style: Style) -> Callable[[Inputs, str], Any]:
         return at.out(weighted(at, s, inputs["value"], inputs.get("keep"), inputs.get("p", 0.0))[0])
 
     return run
-
-

@@ -106,5 +106,3 @@ def gradient(operation: str, style: Style) -> Callable[[Inputs, str], Any]:
         return tuple(at.out(d) for d in GRADIENTS[operation](at, s, inputs))
 
     return run
-
-

@@ -116,5 +116,3 @@ LAYERS: dict[str, Callable[..., Any]] = {
     "transformer_xl_layer": txl_layer,
     "transformer_xl": txl_stack,
 }
-
-

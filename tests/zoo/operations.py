@@ -59,5 +59,3 @@ def op_slopes(powers: bool) -> Callable[[Inputs, str], Any]:
 def op_biases(inputs: Inputs, dtype: str) -> ndarray:
     at = Machine(dtype, STYLES["eager"])
     return at.out(slopes(at, inputs["n_heads"])[:, None, None] * np.cumsum(inputs["visible"], -1).astype(at.acc))
-
-

@@ -95,5 +95,3 @@ def learned_all_scores(at: Machine, query, key, key_pos_embeddings, key_pos_bias
 
 def learned_scores(at: Machine, query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align, visible=None) -> ndarray:  # type: ignore[no-untyped-def]
     return with_mask(at, learned_all_scores(at, query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align), visible)
-
-

@@ -76,13 +76,13 @@ def alibi_error(at: Products, m: ndarray, distance: ndarray, P: Precision) -> nd
     return biased_error(s, score_error(at, P), P, bias_error(m, distance, P))
 
 
-def alibi_attention(
-    query: ndarray, key: ndarray, value: ndarray, visible: ndarray | None = None, *, precision: Precisions
-) -> ndarray:
+def alibi_attention(query: ndarray, key: ndarray, value: ndarray, visible: ndarray | None = None, *, precision: Precisions) -> ndarray:
     """`alibi_error`, then `mixture_error`; bias_form "absolute" prices the scores at the size of s + slope j."""
+    relative = alibi_mixture(query, key, value, visible, "relative")
 
     def error(P: Precision) -> ndarray:
-        at, m, distance, mix = alibi_mixture(query, key, value, visible, P.bias_form)
+        absolute = P.bias_form != "relative"
+        at, m, distance, mix = alibi_mixture(query, key, value, visible, P.bias_form) if absolute else relative
         return mixture_error(mix, alibi_error(at, m, distance, P), None, P, P.storage)
 
     return total(error, precision)

@@ -8,7 +8,7 @@ from numpy import ndarray
 
 from verify.bounds.alibi import alibi_error, alibi_mixture
 from verify.bounds.attention import masked
-from verify.bounds.mixture import Mixture, mixture, mixture_error
+from verify.bounds.mixture import Mixture, mean_error, mixture
 from verify.bounds.relative import joined_error, learned, learned_error, transformer_xl, transformer_xl_error, transformer_xl_mixture
 from verify.bounds.rows import Precisions, Rows, absent, exponent_error, rows, seen_keys, total, unsteadiness
 from verify.bounds.scores import Products, products, scaled_error, score_error
@@ -74,7 +74,7 @@ def score_gradient_error(at: Backward, Es: ndarray | None, P: Precision) -> tupl
     vT = mix.v.swapaxes(-1, -2)
     E_dP = rounded(at.dW, dot(dO, operand(dO, None, P), vT, operand(vT, None, P), P), P.score)
     E_dP = _dropped(at.dP, E_dP, mix, P)
-    E_o = mixture_error(mix, Es, None, P, P.storage)
+    E_o = mean_error(mix, E, None, P, P.storage)
     D_output = (size_o * (E_o + accumulation(dO.shape[-1], P) * (np.abs(mix.o) + E_o))).sum(-1, keepdims=True)
     most_P, size_dP = p + E_P, np.abs(at.dP)
     per_key = E_P * size_dP + most_P * E_dP + (accumulation(n, P) + gamma(1, P.softmax.u)) * most_P * (size_dP + E_dP)
@@ -181,9 +181,11 @@ def alibi_attention_grad(
     d_output: ndarray, query: ndarray, key: ndarray, value: ndarray, visible: ndarray | None = None, *, precision: Precisions
 ) -> Grads:
     """The errors of dQ, dK, dV."""
+    relative = alibi_mixture(query, key, value, visible, "relative")
 
     def bound(P: Precision) -> Grads:
-        at, m, distance, mix = alibi_mixture(query, key, value, visible, P.bias_form)
+        absolute = P.bias_form != "relative"
+        at, m, distance, mix = alibi_mixture(query, key, value, visible, P.bias_form) if absolute else relative
         back = backward(mix, d_output)
         E_dS, dV = score_gradient_error(back, alibi_error(at, m, distance, P), P)
         return (*_simple(at, *scaled_gradient(back, E_dS, at.scale, P), mix.rows, P), dV)

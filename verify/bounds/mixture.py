@@ -75,8 +75,13 @@ def distance(mix: Mixture, weight: ndarray) -> ndarray:
 
 
 def mixture_error(mix: Mixture, Es: ndarray | None, Ev: ndarray | None, P: Precision, fmt: Format) -> ndarray:
+    """The error of o, stored in `fmt`, from the errors of scores and values: `exponent_error`, then `mean_error`."""
+    return mean_error(mix, exponent_error(mix.rows, Es, P), Ev, P, fmt)
+
+
+def mean_error(mix: Mixture, E: ndarray, Ev: ndarray | None, P: Precision, fmt: Format) -> ndarray:
     """
-    The error of o, stored in `fmt`. With W+ = p e^E and W- = sum p e^-E:
+    The error of o, stored in `fmt`, from the errors E of the exponents. With W+ = p e^E and W- = sum p e^-E:
 
         e1 = sum p (e^E - 1) |x - o| / W-            the scores' errors, centred since sum p (x - o) = 0; at most max |x - o|
         M  = min(sum W+ |x| / W-, max |x|)           a majorant of sum p' |x|
@@ -89,7 +94,6 @@ def mixture_error(mix: Mixture, Es: ndarray | None, Ev: ndarray | None, P: Preci
     adds one rounding to P and three to the constant 1/(1-p) and its product.
     """
     at, n = mix.rows, mix.v.shape[-2]
-    E = exponent_error(at, Es, P)
     up = raised(at, E)
     floor = np.exp(at.d - E).sum(-1, keepdims=True)
     floor = floor if at.blind is None else np.where(at.blind, 1.0, floor)

@@ -37,9 +37,7 @@ def variance_ratio(v: ndarray, size: ndarray, eps: float, P: Precision) -> ndarr
     return 2 * step * (1 + centre * slope) + ((1 + step) * (accumulation(d + 1, P) * centre) ** 2 + P.acc.eta) / (v + eps)
 
 
-def layer_norm_error(
-    z: ndarray, Ez: ndarray, gain: ndarray | None, bias: ndarray | None, eps: float, P: Precision, fmt: Format
-) -> ndarray:
+def layer_norm_error(z: ndarray, Ez: ndarray, gain: ndarray | None, bias: ndarray | None, eps: float, P: Precision, fmt: Format) -> ndarray:
     """
     The error of layer norm over z, the smaller of two bounds, then gain and bias.
 

@@ -111,9 +111,7 @@ def _joined_product(q: ndarray, Eq: Error, b: ndarray, xT: ndarray, Ex: Error, r
     return rounded(raw, E, P.score)
 
 
-def transformer_xl_score(
-    query: ndarray, key: ndarray, position: ndarray, u: ndarray, v: ndarray, *, precision: Precisions
-) -> ndarray:
+def transformer_xl_score(query: ndarray, key: ndarray, position: ndarray, u: ndarray, v: ndarray, *, precision: Precisions) -> ndarray:
     """`transformer_xl_error`, stored."""
     at = transformer_xl(query, key, position, u, v)
     return score_bound(at.s, at.lost, lambda P: transformer_xl_error(at, P), precision)

@@ -145,5 +145,3 @@ def additive_score(query: ndarray, key: ndarray, w_query: ndarray, w_key: ndarra
     """The error of w.tanh(W_q q + W_k k), stored."""
     at = additive(query, key, w_query, w_key, w_score)
     return score_bound(at.s, at.lost, lambda P: additive_error(at, P), precision)
-
-
