@@ -9,13 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from torch_impl.claims import claims
+
 try:
     import torch
 except ImportError:
     torch = None
 
 DEVICE = "cuda" if torch is not None and torch.cuda.is_available() else "cpu"
-PRECISION: Any = "eager"
+DETERMINISTIC = DEVICE == "cpu"
+PRECISION = claims(DEVICE == "cuda")
 
 
 def from_numpy(x: np.ndarray, dtype: str) -> Any:

@@ -1,0 +1,93 @@
+"""
+What the arithmetic of this column claims, for every operation, implementation and dtype: the material of PRECISION.
+
+Where nothing else is said, half types are widened to float32, computed there and rounded once ("wide"). The rest:
+
+- SDPA on a CPU is the flash kernel where it can (weights in the storage dtype, an exp good to 20 ulp, gradients added up over blocks
+  in the storage dtype), else the math path, which scales query and key by the root of the scale first: the looser of the two.
+- Position scores are products in the storage dtype, and so are projections; what lies between the stages of a layer is stored.
+- A CPU with bfloat16 instructions flushes subnormals in its products.
+"""
+
+from typing import Any
+
+DTYPES = ("float64", "float32", "float16", "bfloat16")
+
+SDPA = ("scaled_dot_product_attention", "alibi_attention")
+POSITIONS = ("transformer_xl_attention", "learned_relative_attention")
+SDPA_LAYERS = ("self_attention", "alibi_multi_head_attention")
+POSITION_LAYERS = ("relative_multi_head_attention", "transformer_xl_layer", "transformer_xl")
+SPELLED_OUT_LAYERS = ("multi_head_attention", "multi_head_self_attention")
+
+Claim = dict[str, Any]
+
+
+def claims(cuda: bool) -> dict[str, Any]:
+    """The declaration for a CPU or a GPU: operation or implementation, then dtype."""
+    return {"*": table(cuda, wide)} | {
+        name: table(cuda, claim)
+        for names, claim in (
+            (SDPA, sdpa),
+            (POSITIONS, with_positions),
+            (SDPA_LAYERS, lambda dtype, cuda: sdpa(dtype, cuda) | {"stage": dtype}),
+            (POSITION_LAYERS, lambda dtype, cuda: with_positions(dtype, cuda) | {"stage": dtype}),
+            (SPELLED_OUT_LAYERS, spelled_out_layer),
+            (tuple(f"{name}_eager" for name in SDPA + POSITIONS), wide),
+            (tuple(f"{name}_eager_grad" for name in SDPA + POSITIONS), wide),
+            (("alibi_attention_flex",), flex),
+            (tuple(f"{name}_flex" for name in POSITIONS), flex_with_positions),
+        )
+        for name in names
+    }
+
+
+def table(cuda: bool, claim: Any) -> dict[str, Claim]:
+    return {dtype: on_gpu(dtype) | claim(dtype, cuda) if cuda else claim(dtype, cuda) for dtype in DTYPES}
+
+
+def wider(dtype: str) -> str:
+    return "float64" if dtype == "float64" else "float32"
+
+
+def wide(dtype: str, cuda: bool) -> Claim:
+    return {"preset": "wide"}
+
+
+def stored(dtype: str, cuda: bool) -> Claim:
+    """Products of matrices in the storage dtype."""
+    return {"storage": "bfloat16_ftz"} if dtype == "bfloat16" and not cuda else {}
+
+
+def sdpa(dtype: str, cuda: bool) -> Claim:
+    claim = {"preset": "fused", "prescale": wider(dtype), **stored(dtype, cuda)}
+    # the kernels of a GPU want the mask in the dtype of the query, a CPU takes float32
+    return claim | ({"bias": dtype} if cuda else {"exp_ulps": 20, "grad_partial": dtype})
+
+
+def with_positions(dtype: str, cuda: bool) -> Claim:
+    return sdpa(dtype, cuda) | {"score": dtype}
+
+
+def spelled_out_layer(dtype: str, cuda: bool) -> Claim:
+    return {"preset": "wide", "stage": dtype, **stored(dtype, cuda)}
+
+
+def flex(dtype: str, cuda: bool) -> Claim:
+    return {"preset": "fused", **stored(dtype, cuda)}
+
+
+def flex_with_positions(dtype: str, cuda: bool) -> Claim:
+    return flex(dtype, cuda) | {"score": dtype}
+
+
+def on_gpu(dtype: str) -> Claim:
+    """What cuBLAS may do by PyTorch's settings, as they are when this is imported; not confirmed on a GPU yet."""
+    import torch
+
+    matmul = torch.backends.cuda.matmul
+    if dtype == "float32":
+        return {"operand": "tf32"} if matmul.allow_tf32 else {}
+    reduced = {"float16": matmul.allow_fp16_reduced_precision_reduction, "bfloat16": matmul.allow_bf16_reduced_precision_reduction}
+    if dtype not in reduced:
+        return {}
+    return {"acc_unit": 2.0**-22} | ({"partial": dtype} if reduced[dtype] else {})
