@@ -1,0 +1,201 @@
+"""Attention: every backend against the law, and the law against what its clauses say."""
+
+import numpy as np
+import pytest
+from normals import close, normals
+
+from spec import additive_attention, causal_mask, dropout, scaled_dot_product_attention, softmax
+from verify.differential import test_gradients, test_hidden_nan, test_refusals, test_side_effects, test_values  # noqa: F401
+
+CHAPTER = "attention"
+
+B, H, N, M, D, E, Q, K, A = 2, 3, 5, 7, 11, 13, 17, 19, 4
+
+
+def draw(seed: int = 0) -> list[np.ndarray]:
+    return normals((B, H, N, D), (B, H, M, D), (B, H, M, E), seed=seed)
+
+
+def additive_draw() -> list[np.ndarray]:
+    return normals((B, N, Q), (B, M, K), (B, M, E), (A, Q), (A, K), (A,))
+
+
+def seen(*shape: int) -> np.ndarray:
+    """Some keys for every row, none for the first row."""
+    visible = np.random.default_rng(1).random(shape) < 0.6
+    visible[..., 2] = True
+    visible[..., 0, :] = False
+    return visible
+
+
+# softmax
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e3, 1e300])
+def test_weights_of_a_row_are_positive_and_sum_to_one(scale):
+    weights = softmax(scale * normals((B, N, M))[0])
+    assert (weights >= 0).all() and close(weights.sum(axis=-1), np.ones((B, N)))
+
+
+def test_a_row_that_sees_no_key_has_weights_zero_and_the_others_sum_to_one():
+    visible = seen(N, M)
+    weights = softmax(normals((B, N, M))[0], visible)
+    assert not weights[:, 0].any()
+    assert close(weights[:, 1:].sum(axis=-1), np.ones((B, N - 1)))
+    assert np.array_equal(weights != 0, np.broadcast_to(visible, weights.shape))
+
+
+def test_a_constant_on_a_whole_row_changes_nothing():
+    score, shift = normals((B, N, M), (B, N, 1))
+    assert close(softmax(score + 1e2 * shift), softmax(score))
+
+
+@pytest.mark.parametrize("low", [-1e9, -1e300, np.finfo(float).min])
+def test_no_finite_number_hides_a_key(low):
+    assert np.array_equal(softmax(np.zeros((1, M)), np.full((1, M), low)), np.full((1, M), 1 / M))
+    assert np.array_equal(softmax(np.full((1, M), low)), np.full((1, M), 1 / M))
+
+
+@pytest.mark.parametrize("hidden", [np.nan, np.inf, -np.inf, 1e300])
+def test_a_hidden_score_is_absent_whatever_it_is(hidden):
+    score, visible = normals((N, M))[0], seen(N, M)
+    assert np.array_equal(softmax(np.where(visible, score, hidden), visible), softmax(score, visible))
+
+
+def test_minus_infinity_hides_alike_in_the_score_and_in_a_float_mask_as_false_does_in_a_boolean_one():
+    score, visible = normals((N, M))[0], seen(N, M)
+    wanted = softmax(score, visible)
+    assert np.array_equal(softmax(score, np.where(visible, 0.0, -np.inf)), wanted)
+    assert np.array_equal(softmax(np.where(visible, score, -np.inf)), wanted)
+
+
+def test_a_float_mask_multiplies_the_weights_by_its_exponential():
+    score, mask = normals((N, M), (N, M))
+    product = softmax(score) * np.exp(mask)
+    assert close(softmax(score, mask), product / product.sum(axis=-1, keepdims=True))
+
+
+def test_the_order_of_the_keys_does_not_matter():
+    score, visible = normals((N, M))[0], seen(N, M)
+    order = np.random.default_rng(2).permutation(M)
+    assert close(softmax(score[:, order], visible[:, order]), softmax(score, visible)[:, order])
+
+
+# dropout
+
+
+def test_without_a_draw_nothing_is_dropped():
+    weights = normals((N, M))[0]
+    assert np.array_equal(dropout(weights, None, 0.0), weights)
+
+
+def test_kept_weights_scale_up_and_dropped_ones_are_zero():
+    weights, keep = normals((B, N, M))[0], np.random.default_rng(1).random((N, M)) < 0.5
+    assert np.array_equal(dropout(weights, keep, 0.75), np.where(keep, 4 * weights, 0))
+
+
+def test_the_mean_over_many_draws_is_the_weight():
+    keep = np.random.default_rng(3).random((20_000, 7)) < 0.7
+    assert np.max(np.abs(dropout(np.ones((20_000, 7)), keep, 0.3).mean(axis=0) - 1)) < 0.03
+
+
+@pytest.mark.parametrize("p", [1.0, -0.1, 1.5, np.nan, np.inf, "0.5"])
+def test_a_share_that_is_none_is_refused(p):
+    with pytest.raises(ValueError, match=r"^p: wanted a number with 0 <= p < 1, got "):
+        dropout(np.ones((N, M)), np.ones((N, M), bool), p)
+
+
+# scaled dot product attention
+
+
+def test_attention_is_softmax_of_the_scaled_products_times_the_values():
+    query, key, value = draw()
+    output = scaled_dot_product_attention(query, key, value, seen(N, M))
+    for b, h in np.ndindex(B, H):
+        weights = softmax(query[b, h] @ key[b, h].T / np.sqrt(D), seen(N, M))
+        assert close(output[b, h], weights @ value[b, h])
+
+
+def test_a_query_that_sees_one_key_gets_its_value():
+    query, key, value = draw()
+    output = scaled_dot_product_attention(query, key, value, np.arange(M) == 3)
+    assert close(output, np.broadcast_to(value[:, :, 3:4], output.shape))
+
+
+def test_the_output_lies_between_the_least_and_the_greatest_visible_value():
+    query, key, value = draw()
+    output = scaled_dot_product_attention(query, key, value)
+    assert (output >= value.min(axis=2, keepdims=True) - 1e-12).all()
+    assert (output <= value.max(axis=2, keepdims=True) + 1e-12).all()
+
+
+def test_a_row_that_sees_no_key_gives_zero():
+    assert not scaled_dot_product_attention(*draw(), seen(N, M))[:, :, 0].any()
+    assert not additive_attention(*additive_draw(), seen(N, M))[:, 0].any()
+
+
+def test_a_query_in_front_of_the_first_key_gives_zero():
+    query, key, value = draw()
+    output = scaled_dot_product_attention(key, query, value[:, :, :N], causal_mask(M, N))
+    assert not output[:, :, : M - N].any() and output[:, :, M - N :].all()
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+def test_hidden_keys_and_values_are_absent_as_if_they_had_been_cut_out(poison):
+    query, key, value = draw()
+    visible = np.array([True, False, True, True, False, False, True])
+    key[:, :, ~visible], value[:, :, ~visible] = poison, poison
+    wanted = scaled_dot_product_attention(query, key[:, :, visible], value[:, :, visible])
+    with np.errstate(invalid="ignore"):  # inf - inf in the score of a key that nobody sees
+        assert close(scaled_dot_product_attention(query, key, value, visible), wanted)
+        assert close(scaled_dot_product_attention(query, key, value, np.where(visible, 0.0, -np.inf)), wanted)
+
+
+AXES = [(M,), (1, M), (N, M), (N, 1), (H, 1, M), (1, N, M), (B, 1, 1, M), (B, 1, N, M), (1, H, N, 1), (B, H, N, M)]
+
+
+@pytest.mark.parametrize("axes", AXES)
+def test_a_mask_that_broadcasts_is_the_mask_that_it_stands_for(axes):
+    query, key, value = draw()
+    visible = np.random.default_rng(4).random(axes) < 0.7
+    wanted = scaled_dot_product_attention(query, key, value, np.broadcast_to(visible, (B, H, N, M)).copy())
+    assert np.array_equal(scaled_dot_product_attention(query, key, value, visible), wanted)
+
+
+@pytest.mark.parametrize("axes", [(N, M), (B, N, M), (B, 1, M)])
+def test_a_mask_of_the_additive_attention_broadcasts_to_batch_queries_and_keys(axes):
+    visible = np.random.default_rng(4).random(axes) < 0.7
+    wanted = additive_attention(*additive_draw(), np.broadcast_to(visible, (B, N, M)).copy())
+    assert np.array_equal(additive_attention(*additive_draw(), visible), wanted)
+
+
+def test_a_float_mask_is_added_after_the_scale():
+    query, key, value = draw()
+    mask = normals((N, M), seed=7)[0]
+    wanted = softmax(np.einsum("bhnd,bhmd->bhnm", query, key) / np.sqrt(D) + mask) @ value
+    assert close(scaled_dot_product_attention(query, key, value, mask), wanted)
+
+
+def test_dropout_acts_on_the_weights_after_the_softmax():
+    query, key, value = draw()
+    keep = np.random.default_rng(5).random((B, H, N, M)) < 0.5
+    weights = softmax(query @ key.swapaxes(-1, -2) / np.sqrt(D), seen(N, M))
+    wanted = (np.where(keep, weights, 0) / 0.25) @ value
+    assert close(scaled_dot_product_attention(query, key, value, seen(N, M), keep, 0.75), wanted)
+
+
+def test_queries_do_not_know_each_other():
+    query, key, value = draw()
+    alone = [scaled_dot_product_attention(query[:, :, i : i + 1], key, value) for i in range(N)]
+    assert close(scaled_dot_product_attention(query, key, value), np.concatenate(alone, axis=2))
+
+
+@pytest.mark.parametrize("form", ["none", "bool", "float"])
+def test_pytorch_agrees_where_no_row_is_empty(form):
+    from torch import from_numpy
+    from torch.nn.functional import scaled_dot_product_attention as pytorch
+
+    masks = {"none": None, "bool": causal_mask(N, M), "float": normals((N, M), seed=8)[0]}
+    given = None if masks[form] is None else from_numpy(masks[form])
+    wanted = pytorch(*map(from_numpy, draw()), attn_mask=given).numpy()
+    assert close(scaled_dot_product_attention(*draw(), masks[form]), wanted)
