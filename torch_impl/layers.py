@@ -4,7 +4,7 @@ Layers: the law is :mod:`spec.layers`.
 A layer whose name begins with an underscore also takes the draw of a dropout on its weights, for the modules in train mode.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,22 @@ from torch_impl.alibi import check_visible, get_alibi_biases
 from torch_impl.attention import Keep, Mask, bias_and_visible, explicit, fused_or_dropped
 from torch_impl.masks import check_attn_mask, check_padding, two_masks
 from torch_impl.memory import Mems, update_mems
+from torch_impl.projections import (
+    LABML,
+    MEM,
+    Parameters,
+    X,
+    check_alibi,
+    check_multi_head,
+    check_relative,
+    check_self,
+    check_transformer_xl_layer,
+    linear,
+    merge_heads,
+    projected,
+    query_key_value,
+    split_heads,
+)
 from torch_impl.relative import (
     Visible,
     causal_and,
@@ -25,7 +41,7 @@ from torch_impl.relative import (
     sinusoidal_positions,
     transformer_xl_terms,
 )
-from torch_impl.shapes import check, check_heads, check_list, check_mask, check_parameters, pattern
+from torch_impl.shapes import check, check_list, check_mask
 
 __all__ = [
     "alibi_multi_head_attention",
@@ -36,38 +52,6 @@ __all__ = [
     "transformer_xl",
     "transformer_xl_layer",
 ]
-
-Parameters = Mapping[str, Tensor]
-
-X, X_MEM, POSITION = pattern("x [B N F]"), pattern("x [B N F], mem? [B S F]"), pattern("position [M F]")
-CROSS, SAME = pattern("query [B N F], key [B M F], value [B M F]"), pattern("query [B N F], key [B N F], value [B N F]")
-MEM = pattern("mems [B S F]")[0]
-
-
-def linears(*names: str) -> str:
-    return ", ".join(f"{name}.weight [F F], {name}.bias? [F]" for name in names)
-
-
-SELF = pattern("w_query [K F], w_key [K F], w_value [E F]")
-MULTI_HEAD = pattern(linears("q_proj", "k_proj", "v_proj", "out_proj"))
-ALIBI = pattern(linears("query.linear", "key.linear", "value.linear", "output"))
-TABLES = "key_pos_embeddings [2P H D], key_pos_bias [2P H], query_pos_bias [H D]"
-RELATIVE = pattern(f"query.linear.weight [F F], key.linear.weight [F F], {linears('value.linear', 'output')}, {TABLES}")
-TRANSFORMER_XL = pattern(
-    f"qkv_net.weight [3F F], qkv_net.bias? [3F], {linears('r_net', 'o_net')}, layer_norm.weight [F], layer_norm.bias? [F], u [H D], v [H D]"
-)
-
-
-def linear(x: Tensor, parameters: Parameters, name: str) -> Tensor:
-    return F.linear(x, parameters[f"{name}.weight"], parameters.get(f"{name}.bias"))
-
-
-def split_heads(x: Tensor, H: int) -> Float[Tensor, "B H N D"]:
-    return x.unflatten(-1, (H, -1)).transpose(-2, -3)
-
-
-def merge_heads(x: Tensor) -> Float[Tensor, "B N F"]:
-    return x.transpose(-2, -3).flatten(-2)
 
 
 def self_attention(x: Float[Tensor, "B N F"], parameters: Parameters, mask: Mask = None) -> Float[Tensor, "B N E"]:
@@ -82,11 +66,6 @@ def _self_attention(x: Tensor, parameters: Parameters, mask: Mask, keep: Keep = 
     query, key, value = (F.linear(x, parameters[name]).unsqueeze(1) for name in ("w_query", "w_key", "w_value"))
     bias, visible = (None if part is None else part.unsqueeze(1) for part in bias_and_visible(mask, 3))
     return fused_or_dropped(query, key, value, bias, visible, keep, p).squeeze(1)
-
-
-def check_self(x: Any, parameters: Any) -> None:
-    check(X, x)
-    check_parameters(SELF, parameters, F=x.shape[-1])
 
 
 def multi_head_attention(
@@ -115,16 +94,10 @@ def _multi_head_attention(
 ) -> tuple[Tensor, Tensor]:
     check_multi_head(query, key, value, parameters, num_heads)
     check_masks(attn_mask, key_padding_mask, query, key, num_heads)
-    q, k, v = (split_heads(linear(x, parameters, name), num_heads) for x, name in ((query, "q_proj"), (key, "k_proj"), (value, "v_proj")))
     bias, visible = added_and_visible(attn_mask, key_padding_mask, num_heads)
+    q, k, v = projected((query, key, value), ("q_proj", "k_proj", "v_proj"), parameters, num_heads, visible)
     attended, weights = explicit(q, k, v, bias, visible, keep, p)
     return linear(merge_heads(attended), parameters, "out_proj"), weights
-
-
-def check_multi_head(query: Any, key: Any, value: Any, parameters: Any, num_heads: Any) -> None:
-    check(CROSS, query, key, value)
-    check_heads(query.shape[-1], num_heads)
-    check_parameters(MULTI_HEAD, parameters, F=query.shape[-1])
 
 
 def added_and_visible(attn_mask: Tensor | None, key_padding_mask: Tensor | None, H: int) -> tuple[Tensor | None, Tensor | None]:
@@ -184,21 +157,12 @@ def _relative_multi_head_attention(
     p: float = 0.0,
 ) -> Tensor:
     check_relative(query, key, value, parameters, num_heads)
-    q, k, v = (split_heads(linear(x, parameters, f"{name}.linear"), num_heads) for x, name in zip((query, key, value), QKV, strict=True))
     tables = (*(parameters[name] for name in ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")), align)
-    check_learned_relative(q, k, *tables, v, visible)
-    q, bias, seen = learned_relative_terms(q, k, *tables, four_axes(visible))
+    check_learned_relative(split_heads(query, num_heads), split_heads(key, num_heads), *tables, visible=visible)
+    seen = four_axes(visible)
+    q, k, v = projected((query, key, value), LABML, parameters, num_heads, seen)
+    q, bias, _ = learned_relative_terms(q, k, *tables, seen)
     return linear(merge_heads(fused_or_dropped(q, k, v, bias, seen, keep, p)), parameters, "output")
-
-
-QKV = ("query", "key", "value")
-
-
-def check_relative(query: Any, key: Any, value: Any, parameters: Any, num_heads: Any) -> None:
-    check(CROSS, query, key, value)
-    width = query.shape[-1]
-    check_heads(width, num_heads)
-    check_parameters(RELATIVE, parameters, F=width, H=num_heads, D=width // num_heads)
 
 
 def alibi_multi_head_attention(
@@ -229,14 +193,8 @@ def _alibi_multi_head_attention(
     if tuple(visible.shape) != (N, N):
         raise ValueError(f"visible: wanted shape [N N] with N={N}, got {tuple(visible.shape)}")
     biases = get_alibi_biases(num_heads, visible, dtype=torch.promote_types(query.dtype, torch.float32))
-    q, k, v = (split_heads(linear(x, parameters, f"{name}.linear"), num_heads) for x, name in zip((query, key, value), QKV, strict=True))
+    q, k, v = projected((query, key, value), LABML, parameters, num_heads, four_axes(visible))
     return linear(merge_heads(fused_or_dropped(q, k, v, biases[None], four_axes(visible), keep, p)), parameters, "output")
-
-
-def check_alibi(query: Any, key: Any, value: Any, parameters: Any, num_heads: Any) -> None:
-    check(SAME, query, key, value)
-    check_heads(query.shape[-1], num_heads)
-    check_parameters(ALIBI, parameters, F=query.shape[-1])
 
 
 def transformer_xl_layer(
@@ -271,27 +229,6 @@ def _transformer_xl_layer(
     q, bias, seen = transformer_xl_terms(q, k, r, parameters["u"], parameters["v"], causal_and(visible, q, k))
     y = x + linear(merge_heads(fused_or_dropped(q, k, v, bias, seen, keep, p)), parameters, "o_net")
     return F.layer_norm(y, x.shape[-1:], parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps)
-
-
-def check_transformer_xl_layer(x: Any, position: Any, parameters: Any, num_heads: Any, mem: Any, eps: Any) -> None:
-    check(X_MEM, x, mem)
-    width, S = x.shape[-1], 0 if mem is None else mem.shape[1]
-    check(POSITION, position, M=S + x.shape[1], F=width)
-    check_heads(width, num_heads)
-    check_parameters(TRANSFORMER_XL, parameters, F=width, H=num_heads, D=width // num_heads)
-    if not (isinstance(eps, (int, float)) and eps >= 0):
-        raise ValueError(f"eps: wanted a number of at least 0, got {eps!r}")
-
-
-def query_key_value(x: Tensor, keys: Tensor, parameters: Parameters) -> tuple[Tensor, Tensor, Tensor]:
-    """qkv_net, its first third on the segment alone and the others on memory and segment."""
-    width, weight, bias = x.shape[-1], parameters["qkv_net.weight"], parameters.get("qkv_net.bias")
-    if keys is x:
-        query, key, value = F.linear(x, weight, bias).chunk(3, dim=-1)
-        return query, key, value
-    of_query, of_both = (None, None) if bias is None else (bias[:width], bias[width:])
-    key, value = F.linear(keys, weight[width:], of_both).chunk(2, dim=-1)
-    return F.linear(x, weight[:width], of_query), key, value
 
 
 def transformer_xl(

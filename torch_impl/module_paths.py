@@ -18,15 +18,7 @@ from torch.func import functional_call
 
 from torch_impl import attention, layers
 from torch_impl.attention import ADDITIVE_ATTENTION, ATTENTION, Keep, Mask, check_options
-from torch_impl.layers import (
-    Parameters,
-    check_alibi,
-    check_multi_head,
-    check_relative,
-    check_segment,
-    check_self,
-    check_transformer_xl_layer,
-)
+from torch_impl.layers import check_segment, positions_of
 from torch_impl.memory import Mems
 from torch_impl.modules import (
     AdditiveAttention,
@@ -38,6 +30,15 @@ from torch_impl.modules import (
     SelfAttention,
     batch_in_front,
     visible_where_not,
+)
+from torch_impl.projections import (
+    Parameters,
+    X,
+    check_alibi,
+    check_multi_head,
+    check_relative,
+    check_self,
+    check_transformer_xl_layer,
 )
 from torch_impl.relative import Visible, four_axes
 from torch_impl.shapes import check
@@ -134,7 +135,7 @@ def multi_head_self_attention(
     attn_mask: Tensor | None = None,
     key_padding_mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    check(layers.X, x)
+    check(X, x)
     check_multi_head(x, x, x, parameters, num_heads)
     module = way.module(MultiHeadSelfAttention, parameters, x.shape[-1], num_heads, batch_first=way.batch_first)
     output, weights = module(way.turn(x), attn_mask, key_padding_mask)
@@ -187,7 +188,7 @@ def transformer_xl(
     way: Way, x: Tensor, parameters: list[Parameters], num_heads: int, mems: Mems, mem_len: int, eps: float = 1e-5
 ) -> tuple[Tensor, Mems]:
     check_segment(x, parameters, mems)
-    position = layers.positions_of(x, mems)
+    position = positions_of(x, mems)
     for weights in parameters:
         check_transformer_xl_layer(x, position, weights, num_heads, None if mems is None else mems[0], eps)
     stacked = {f"layers.{layer}.{name}": x for layer, weights in enumerate(parameters) for name, x in weights.items()}
