@@ -29,7 +29,7 @@ SCORE_OPERATIONS: dict[str, Callable[..., ndarray]] = {
     "transformer_xl_score": txl_all_scores,
     "learned_relative_score": learned_all_scores,
 }
-ROWWISE = ("eager", "sloppy", "eager_divided", "wide", "wide_reversed", "fused_row")
+ROWWISE = ("eager", "sloppy", "eager_divided", "wide", "wide_reversed", "fused_row", "tf32", "narrow")
 
 
 def build() -> list[Entry]:

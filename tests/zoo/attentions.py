@@ -36,7 +36,7 @@ def online(at: Machine, s: ndarray, v: ndarray, factor: ndarray, p: float) -> tu
         if not at.style.block:  # the row at once: normalise before the weights are stored
             w = at.prob(np.where(size > 0, w / np.where(size > 0, size, 1), 0))
         w = at.prob(w * factor[..., j] / at.acc(1 - p))
-        o, m = o * decay + w @ v[..., j, :], new
+        o, m = o * decay + at.product(w, v[..., j, :]), new
     if at.style.block:
         o = np.where(size > 0, o / np.where(size > 0, size, 1), 0)
     return o, np.where(size > 0, np.where(m > -np.inf, m, 0) + np.log(np.where(size > 0, size, 1)), -np.inf)

@@ -18,8 +18,8 @@ def score_gradient(at: Machine, s: ndarray, inputs: Inputs) -> tuple[ndarray, nd
     keep, p = inputs.get("keep"), inputs.get("p", 0.0)
     factor = at.acc(1) if keep is None else np.broadcast_to(keep, s.shape).astype(at.acc) / at.acc(1 - p)
     weights = at.prob(normalised(at, s))
-    dV = T(at.prob(weights * factor)) @ dO
-    dP = at.score(at.score(dO @ T(v)) * factor)
+    dV = at.product(T(at.prob(weights * factor)), dO)
+    dP = at.score(at.score(at.product(dO, T(v))) * factor)
     if at.style.block:
         D = (dO * at.store(weighted(at, s, inputs["value"], keep, p)[0])).sum(-1, keepdims=True)
     else:
@@ -32,7 +32,7 @@ def scaled_score_gradient(at: Machine, dS: ndarray, D: int) -> ndarray:
 
 
 def products_gradient(at: Machine, x: ndarray, inputs: Inputs) -> tuple[ndarray, ndarray]:
-    return x @ at.read(inputs["key"]), T(x) @ at.read(inputs["query"])
+    return at.product(x, at.read(inputs["key"])), at.product(T(x), at.read(inputs["query"]))
 
 
 def mask_gradient(dS: ndarray, inputs: Inputs) -> tuple[ndarray, ...]:
@@ -56,9 +56,9 @@ def additive_gradient(at: Machine, s: ndarray, inputs: Inputs) -> tuple[ndarray,
     t = additive_parts(at, q, k, w_q, w_k, w)[0]
     dz = at.score(at.score(dS[..., None] * w) * (1 - t * t))
     dzq, dzk = at.score(dz.sum(2)), at.score(dz.sum(1))
-    shared = tuple(at.join(T(dz) @ x).sum(0) for dz, x in ((dzq, q), (dzk, k)))
+    shared = tuple(at.join(at.product(T(dz), x)).sum(0) for dz, x in ((dzq, q), (dzk, k)))
     dw = at.join(dS[..., None] * t).sum((0, 1, 2))
-    return (dzq @ w_q, dzk @ w_k, dV, *shared, dw, *mask_gradient(dS, inputs))
+    return (at.product(dzq, w_q), at.product(dzk, w_k), dV, *shared, dw, *mask_gradient(dS, inputs))
 
 
 def sheared(x: ndarray, index: ndarray, width: int) -> ndarray:
@@ -74,9 +74,9 @@ def txl_gradient(at: Machine, s: ndarray, inputs: Inputs) -> tuple[ndarray, ...]
     x = scaled_score_gradient(at, dS, q.shape[-1])
     N, M = s.shape[-2:]
     t = sheared(x, np.arange(M) - np.arange(N)[:, None] + N - 1, N + M - 1)[..., :M]
-    d_u, d_v = at.join(x @ k), at.join(t @ r)
-    d_position = at.join(T(t) @ at.join(q + v[:, None])).sum(0)
-    return at.store(d_u + d_v), T(x) @ at.join(q + u[:, None]), dV, d_position, d_u.sum((0, 2)), d_v.sum((0, 2))
+    d_u, d_v = at.join(at.product(x, k)), at.join(at.product(t, r))
+    d_position = at.join(at.product(T(t), at.join(q + v[:, None]))).sum(0)
+    return at.store(d_u + d_v), at.product(T(x), at.join(q + u[:, None])), dV, d_position, d_u.sum((0, 2)), d_v.sum((0, 2))
 
 
 def learned_gradient(at: Machine, s: ndarray, inputs: Inputs) -> tuple[ndarray, ...]:
@@ -84,9 +84,10 @@ def learned_gradient(at: Machine, s: ndarray, inputs: Inputs) -> tuple[ndarray, 
     dS, dV = score_gradient(at, s, inputs)
     x = scaled_score_gradient(at, dS, q.shape[-1])
     t = sheared(x, table_index(*s.shape[-2:], len(a), inputs["align"]), len(a))
-    d_b = at.join(x @ k)
-    d_a = at.join(T(t) @ q).sum(0).transpose(1, 0, 2)
-    return at.store(d_b + at.join(t @ a.transpose(1, 0, 2))), T(x) @ at.join(q + b[:, None]), dV, d_a, t.sum((0, 2)).T, d_b.sum((0, 2))
+    d_b = at.join(at.product(x, k))
+    d_a = at.join(at.product(T(t), q)).sum(0).transpose(1, 0, 2)
+    dQ = at.store(d_b + at.join(at.product(t, a.transpose(1, 0, 2))))
+    return dQ, at.product(T(x), at.join(q + b[:, None])), dV, d_a, t.sum((0, 2)).T, d_b.sum((0, 2))
 
 
 GRADIENTS: dict[str, Callable[..., tuple[ndarray, ...]]] = {

@@ -14,7 +14,7 @@ from zoo.scores import dot_scores, learned_scores, sdpa_scores, slopes, txl_scor
 
 def linear(at: Machine, x: ndarray, parameters: Inputs, name: str, fused: bool = True) -> ndarray:
     weight, bias = at.read(parameters[f"{name}.weight"]), parameters.get(f"{name}.bias")
-    y = x @ weight.T
+    y = at.product(x, weight.T)
     return at.join(y) if bias is None else at.join((y if fused else at.join(y)) + at.read(bias))
 
 
@@ -47,7 +47,7 @@ LAYER_STYLES = {
 
 
 def self_attention(at: Machine, x: ndarray, parameters: Inputs, mask: ndarray | None = None) -> ndarray:
-    q, k, v = (at.join(at.read(x) @ at.read(parameters[f"w_{name}"]).T) for name in ("query", "key", "value"))
+    q, k, v = (at.join(at.product(at.read(x), at.read(parameters[f"w_{name}"]).T)) for name in ("query", "key", "value"))
     return at.out(weighted(at, sdpa_scores(at, q, k, mask), v)[0])
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy import ndarray
 
 from verify.dtypes import numpy_dtype
+from verify.precision import DTYPES
 
 Inputs = Mapping[str, Any]
 
@@ -28,6 +29,8 @@ class Style:
     backwards: bool = False
     base2: bool = False
     fold: bool = False  # the other algebraic form
+    tf32: bool = False  # operands of matrix products lose their last 13 bits
+    narrow: bool = False  # products and sums of a matrix product are rounded to storage one by one
 
 
 STYLES = {
@@ -44,6 +47,8 @@ STYLES = {
     "split_2": Style({"preset": "fused", "block": 2, "lse_merge": True}, prob=True, split=2, block=2),
     "split_3_exp2": Style({"preset": "fused", "block": 1, "lse_merge": True}, prob=True, split=3, block=1, base2=True),
     "fused_row": Style("fused", prob=True, fold=True),
+    "tf32": Style({"preset": "fused", "operand": "tf32"}, prob=True, tf32=True),
+    "narrow": Style({d: {"preset": "eager", "acc": d} for d in DTYPES}, score=True, prob=True, narrow=True),
 }
 
 
@@ -82,6 +87,17 @@ class Machine:
         # a mask near -max overflows here, and -inf - -inf is NaN: a kernel of this form must clamp, since such a mask hides nothing
         lowest, log2e = np.finfo(self.acc).min, self.acc(1.4426950408889634)
         return np.where(s > -np.inf, np.exp2(np.maximum(s * log2e, lowest) - np.maximum(m * log2e, lowest)), 0)
+
+    def product(self, a: ndarray, b: ndarray) -> ndarray:
+        """a @ b."""
+        if self.style.tf32 and self.acc == np.float32:
+            a, b = ((np.ascontiguousarray(x).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32) for x in (a, b))
+        if not self.style.narrow:
+            return np.asarray(a @ b)
+        total = self.store(a[..., :, :1] * b[..., :1, :])
+        for k in range(1, a.shape[-1]):
+            total = self.store(total + self.store(a[..., :, k : k + 1] * b[..., k : k + 1, :]))
+        return total
 
     def scaled(self, raw: ndarray, D: int) -> ndarray:
         if self.style.prescale:

@@ -11,7 +11,7 @@ from zoo.machine import Machine, T
 def dot_scores(at: Machine, query: ndarray, key: ndarray) -> ndarray:
     q, k = at.read(query), at.read(key)
     D = q.shape[-1]
-    return at.scaled(at.score(at.prescaled(q, D) @ T(at.prescaled(k, D))), D)
+    return at.scaled(at.score(at.product(at.prescaled(q, D), T(at.prescaled(k, D)))), D)
 
 
 def with_mask(at: Machine, s: ndarray, mask: ndarray | None) -> ndarray:
@@ -33,9 +33,9 @@ def sdpa_scores(at: Machine, query: ndarray, key: ndarray, mask: ndarray | None 
 
 
 def additive_parts(at: Machine, query, key, w_query, w_key, w_score):  # type: ignore[no-untyped-def]
-    zq, zk = (at.score(at.read(x) @ at.read(w).T) for x, w in ((query, w_query), (key, w_key)))
+    zq, zk = (at.score(at.product(at.read(x), at.read(w).T)) for x, w in ((query, w_query), (key, w_key)))
     t = at.score(np.tanh(at.score(zq[..., :, None, :] + zk[..., None, :, :])))
-    return t, at.score(t @ at.read(w_score))
+    return t, at.score(at.product(t, at.read(w_score)[:, None])[..., 0])
 
 
 def additive_scores(at: Machine, query, key, w_query, w_key, w_score, mask=None) -> ndarray:  # type: ignore[no-untyped-def]
@@ -66,8 +66,8 @@ def rel_shift(x: ndarray) -> ndarray:
 
 def txl_all_scores(at: Machine, query, key, position, u, v) -> ndarray:  # type: ignore[no-untyped-def]
     q, k, r, u, v = (at.read(x) for x in (query, key, position, u, v))
-    content = at.score(at.join(q + u[:, None]) @ T(k))
-    place = at.score(at.join(q + v[:, None]) @ T(r))
+    content = at.score(at.product(at.join(q + u[:, None]), T(k)))
+    place = at.score(at.product(at.join(q + v[:, None]), T(r)))
     s = at.score(content + rel_shift(place))
     return at.score(s / at.acc(sqrt(q.shape[-1]))) if at.style.fold else at.score(s * at.acc(1 / sqrt(q.shape[-1])))
 
@@ -86,9 +86,9 @@ def learned_all_scores(at: Machine, query, key, key_pos_embeddings, key_pos_bias
     a, c = a[index].transpose(2, 0, 1, 3), c[index].transpose(2, 0, 1)
     if at.style.fold:  # q.(k + a) + (b.k + c)
         first = at.score((q[..., :, None, :] * at.join(k[:, :, None] + a)).sum(-1))
-        second = at.score(at.score(b[:, None] @ T(k)) + c)
+        second = at.score(at.score(at.product(b[:, None], T(k))) + c)
     else:  # (q + b).k + (q.a + c)
-        first = at.score(at.join(q + b[:, None]) @ T(k))
+        first = at.score(at.product(at.join(q + b[:, None]), T(k)))
         second = at.score(at.score((q[..., :, None, :] * a).sum(-1)) + c)
     return at.score(at.score(first + second) * at.acc(1 / sqrt(q.shape[-1])))
 

@@ -10,7 +10,7 @@ from verify.bounds.rows import Rows, exponent_error, finite, normaliser_error, r
 from verify.precision import Format, Precision
 from verify.rounding import gamma, operand, rounded
 
-LARGE = 3e7  # above this many terms |x_j - o| is not formed one by one
+LARGE = 8e6  # above this many terms |x_j - o| is not formed one by one: 64 MB for each array of them
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from verify.bounds.mixture import Mixture, mixture
 from verify.bounds.rows import Precisions, causal, finite, rows, total
 from verify.bounds.scores import products, scaled_error, score_bound
 from verify.precision import Precision
-from verify.rounding import accumulation, dot, gamma, operand, rounded
+from verify.rounding import dot, gamma, operand, rounded
 
 Error = ndarray | None  # an absolute error bound; None: exact
 
@@ -95,7 +95,7 @@ def transformer_xl_error(at: TransformerXL, P: Precision, Eq: Error = None, Ek: 
     q + u and q + v rounded to `joined`, both products to `score`, the error of the second moved by rel_shift exactly like its
     value, one rounding for their sum, then the scale.
 
-    A product split as q.k + u.k sums the same terms apart: |q| + |u| stands for |q + u| in the sum's error.
+    A product split as q.k + u.k sums the same terms apart: |q| + |u| stands for |q + u| in the errors of sum and operands.
     """
     pairs = ((at.u, at.kT, Ek, at.content), (at.v, at.rT, Er, at.place))
     content, place = (_joined_product(at.q, Eq, b, xT, Ex, raw, P) for b, xT, Ex, raw in pairs)
@@ -104,10 +104,8 @@ def transformer_xl_error(at: TransformerXL, P: Precision, Eq: Error = None, Ek: 
 
 
 def _joined_product(q: ndarray, Eq: Error, b: ndarray, xT: ndarray, Ex: Error, raw: ndarray, P: Precision) -> ndarray:
-    whole = q + b
-    E = operand(whole, joined_error(q, Eq, b, P), P)
-    apart = np.abs(q) + np.abs(b) - np.abs(whole)
-    E = dot(whole, E, xT, operand(xT, Ex, P), P) + accumulation(q.shape[-1], P) * (apart @ np.abs(xT))
+    whole = np.abs(q) + np.abs(b)
+    E = dot(whole, operand(whole, joined_error(q, Eq, b, P), P), xT, operand(xT, Ex, P), P)
     return rounded(raw, E, P.score)
 
 
@@ -188,16 +186,17 @@ def learned_error(at: Learned, P: Precision, Eq: Error = None, Ek: Error = None)
     """
     Both algebraic forms, (q+b).k + (q.a + c) and q.(k+a) + (b.k + c).
 
-    The sum over D terms sees |q||k| + |b||k| + |q||a| in either; q + b or k + a is rounded to `joined`, at most
-    g(1, u) (|q||k| + |b||k| + |q||a|) together; each product and each sum of two is rounded to `score` at its own size, the
+    The sum over 2D terms, and the operand format, see (|q|+|b|)|k| + |q||a| in either; q + b or k + a is rounded to `joined`,
+    at most g(1, u) ((|q|+|b|)|k| + |q||a|) together; each product and each sum of two is rounded to `score` at its own size, the
     larger of the two forms; then the last sum and the scale.
     """
-    q, k, b, a = np.abs(at.q), np.abs(at.kT), np.abs(at.b), np.abs(at.table).swapaxes(-1, -2)
-    exact_q, exact_k, exact_a = (operand(x, E, P) for x, E in ((at.q, Eq), (at.kT, Ek), (at.table.swapaxes(-1, -2), None)))
-    size, n = (q + b) @ k + spread(q @ a, at.index), 2 * q.shape[-1]
-    underflow = n * P.acc.eta + P.joined.eta * (q.sum(-1)[..., :, None] + k.sum(-2)[..., None, :])
-    E = (accumulation(n, P) + gamma(1, P.joined.u)) * size + underflow
-    E = E + dot(at.q + at.b, exact_q, at.kT, exact_k, P) + spread(dot(at.q, exact_q, at.table.swapaxes(-1, -2), exact_a, P), at.index)
+    D, aT = at.q.shape[-1], at.table.swapaxes(-1, -2)
+    q, k, a, whole = np.abs(at.q), np.abs(at.kT), np.abs(aT), np.abs(at.q) + np.abs(at.b)
+    exact = P.joined.p <= P.storage.p  # else an operand format rounds the sums even of what storage holds exactly
+    E_whole, E_q, E_k, E_a = (operand(x, E, P, stored=exact) for x, E in ((whole, Eq), (q, Eq), (k, Ek), (a, None)))
+    joined = gamma(1, P.joined.u) * (whole @ k + spread(q @ a, at.index))
+    joined = joined + P.joined.eta * (q.sum(-1)[..., :, None] + k.sum(-2)[..., None, :])
+    E = joined + dot(whole, E_whole, k, E_k, P, 2 * D) + spread(dot(q, E_q, a, E_a, P, 2 * D), at.index)
     u = P.score.u
     first = np.abs(at.qk + at.bk) + np.abs(at.qa) + np.abs(at.qa + at.c)
     second = np.abs(at.qk + at.qa) + np.abs(at.bk) + np.abs(at.bk + at.c)
