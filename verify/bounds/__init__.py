@@ -14,12 +14,7 @@ from numpy import ndarray
 from verify.bounds.additive import additive_attention_grad
 from verify.bounds.alibi import alibi_attention, get_alibi_biases, get_slopes
 from verify.bounds.attention import additive_attention, dropout, scaled_dot_product_attention, softmax
-from verify.bounds.gradients import (
-    alibi_attention_grad,
-    learned_relative_attention_grad,
-    scaled_dot_product_attention_grad,
-    transformer_xl_attention_grad,
-)
+from verify.bounds.gradients import alibi_attention_grad, scaled_dot_product_attention_grad
 from verify.bounds.layers import (
     alibi_multi_head_attention,
     multi_head_attention,
@@ -34,6 +29,7 @@ from verify.bounds.relative import (
     transformer_xl_attention,
     transformer_xl_score,
 )
+from verify.bounds.relative_gradients import learned_relative_attention_grad, transformer_xl_attention_grad
 from verify.bounds.scores import additive_score, scaled_dot_product_score
 from verify.bounds.transformer_xl import transformer_xl, transformer_xl_layer
 from verify.precision import REFERENCE, Precision

@@ -9,8 +9,7 @@ from numpy import ndarray
 from verify.bounds.alibi import alibi_error, alibi_mixture
 from verify.bounds.attention import masked
 from verify.bounds.mixture import Mixture, mean_error, mixture
-from verify.bounds.relative import joined_error, learned, learned_error, transformer_xl, transformer_xl_error, transformer_xl_mixture
-from verify.bounds.rows import Precisions, Rows, absent, exponent_error, rows, seen_keys, total, unsteadiness
+from verify.bounds.rows import Precisions, Rows, absent, exponent_error, seen_keys, total, unsteadiness
 from verify.bounds.scores import Products, products, scaled_error, score_error
 from verify.precision import Precision
 from verify.rounding import accumulation, dot, gamma, operand, overflowing, rounded, summed
@@ -82,7 +81,7 @@ def score_gradient_error(at: Backward, Es: ndarray | None, P: Precision) -> tupl
     most_x = np.abs(at.x) + E_x
     E_dS = E_P * most_x + p * E_x + gamma(3, P.softmax.u) * most_P * most_x
     E_dS = rounded(at.dS, rounded(at.dS, E_dS, P.prob), P.score)
-    return absent(chain, E_dS, E), at_seen_keys(chain, _settle(dV))
+    return absent(chain, E_dS, E), at_seen_keys(chain, settled(dV))
 
 
 def _dropped(x: ndarray, E: ndarray, mix: Mixture, P: Precision) -> ndarray:
@@ -91,7 +90,8 @@ def _dropped(x: ndarray, E: ndarray, mix: Mixture, P: Precision) -> ndarray:
     return rounded(x, E + gamma(3, (P.scale_const or P.acc).u) * (np.abs(x) + E), P.prob) if mix.scaled else E
 
 
-def _settle(E: ndarray) -> ndarray:
+def settled(E: ndarray) -> ndarray:
+    """E with inf for what is no number."""
     return np.where(np.isnan(E), np.inf, E) if np.isnan(E.sum()) else E
 
 
@@ -150,7 +150,7 @@ def _simple(at: Products, x: ndarray, E: ndarray, chain: Rows, P: Precision) -> 
     """dQ = x K and dK = x^T Q for x = scale dS."""
     dQ = product_gradient(x, E, at.kT.swapaxes(-1, -2), None, P)
     dK = product_gradient(x, E, at.q, None, P, transposed=True)
-    return at_seeing_queries(chain, dQ), at_seen_keys(chain, _settle(dK))
+    return at_seeing_queries(chain, dQ), at_seen_keys(chain, settled(dK))
 
 
 def scaled_dot_product_attention_grad(
@@ -193,59 +193,6 @@ def alibi_attention_grad(
     return total(bound, precision)
 
 
-def _sum_of_two(first: ndarray, E1: ndarray, second: ndarray, E2: ndarray, P: Precision) -> ndarray:
-    return rounded(first + second, E1 + E2, P.storage)
-
-
-def transformer_xl_attention_grad(
-    d_output: ndarray,
-    query: ndarray,
-    key: ndarray,
-    value: ndarray,
-    position: ndarray,
-    u: ndarray,
-    v: ndarray,
-    visible: ndarray | None = None,
-    *,
-    precision: Precisions,
-) -> Grads:
-    """
-    The errors of the gradients of query, key, value, position, u, v.
-
-    With x = scale dS and t its inverse shift: d(q+u) = x k and d(q+v) = t r are rounded to `joined`, and summed for dQ, over
-    batch and queries for du and dv; dK = x^T (q+u); dr = t^T (q+v) per batch element, rounded to `joined`, then summed.
-    """
-    at = transformer_xl(query, key, position, u, v)
-    mix = transformer_xl_mixture(at, value, visible)
-    back = backward(mix, d_output)
-    N, M = at.s.shape[-2:]
-    to = np.arange(M) - np.arange(N)[:, None] + N - 1
-    k, r = at.kT.swapaxes(-1, -2), at.rT.swapaxes(-1, -2)
-
-    def bound(P: Precision) -> Grads:
-        E_dS, dV = score_gradient_error(back, transformer_xl_error(at, P), P)
-        x, E = scaled_gradient(back, E_dS, at.scale, P)
-        t, E_t = (sheared(a, to, N + M - 1)[..., :M] for a in (x, E))
-        E_u = product_gradient(x, E, k, None, P, narrow=False)
-        E_v = product_gradient(t, E_t, r, None, P, narrow=False)
-        dQ = _sum_of_two(x @ k, E_u, t @ r, E_v, P)
-        dK = product_gradient(x, E, at.q + at.u, joined_error(at.q, None, at.u, P), P, transposed=True)
-        E_r = product_gradient(t, E_t, at.q + at.v, joined_error(at.q, None, at.v, P), P, transposed=True, narrow=False)
-        dr = t.swapaxes(-1, -2) @ (at.q + at.v)
-        shared = ((dr, E_r, (0,)), (x @ k, E_u, (0, 2)), (t @ r, E_v, (0, 2)))
-        rest = tuple(shared_gradient(value, E, axes, P) for value, E, axes in shared)
-        return (at_seeing_queries(mix.rows, dQ), at_seen_keys(mix.rows, _settle(dK)), dV, *rest)
-
-    return total(bound, precision)
-
-
-def sheared(x: ndarray, to: ndarray, width: int) -> ndarray:
-    """y[..., i, to[i, j]] = x[..., i, j]: the adjoint of a table lookup by relative position."""
-    y = np.zeros((*x.shape[:-1], width))
-    y[..., np.arange(x.shape[-2])[:, None], to] = x
-    return y
-
-
 def shared_gradient(x: ndarray, E: ndarray, axes: tuple[int, ...], P: Precision) -> ndarray:
     """The error of a parameter's gradient: summed over the axes that share it, in any order or in narrow partials, stored."""
     grown = summed(x, E, axes, P)
@@ -253,52 +200,3 @@ def shared_gradient(x: ndarray, E: ndarray, axes: tuple[int, ...], P: Precision)
         count = int(np.prod([x.shape[axis] for axis in axes]))
         grown = grown + gamma(ceil(count / P.grad_block_q), P.grad_partial.u) * (np.abs(x) + E).sum(axes)
     return rounded(x.sum(axes), grown, P.storage)
-
-
-def learned_relative_attention_grad(
-    d_output: ndarray,
-    query: ndarray,
-    key: ndarray,
-    value: ndarray,
-    key_pos_embeddings: ndarray,
-    key_pos_bias: ndarray,
-    query_pos_bias: ndarray,
-    align: str,
-    visible: ndarray | None = None,
-    *,
-    precision: Precisions,
-) -> Grads:
-    """
-    The errors of the gradients of query, key, value and the three tables.
-
-    With x = scale dS and t = x laid out by relative position: dQ = x k + t a, dK = x^T (q+b), da = sum_b t^T q,
-    dc = sum_bi t, db = sum_bi x k; rows of the tables that no pair reads are exactly zero.
-    """
-    at = learned(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
-    mix = mixture(rows(at.s, visible, at.lost), value)
-    back = backward(mix, d_output)
-    k, width = at.kT.swapaxes(-1, -2), at.table.shape[-2]
-    N, M = at.s.shape[-2:]
-    low = len(key_pos_embeddings) // 2 - (M - N if align == "end" else 0) - (N - 1)
-
-    def bound(P: Precision) -> Grads:
-        E_dS, dV = score_gradient_error(back, learned_error(at, P), P)
-        x, E = scaled_gradient(back, E_dS, at.scale, P)
-        t, E_t = sheared(x, at.index, width), sheared(E, at.index, width)
-        E_b = product_gradient(x, E, k, None, P, narrow=False)
-        dQ = _sum_of_two(x @ k, E_b, t @ at.table, product_gradient(t, E_t, at.table, None, P, narrow=False), P)
-        dK = product_gradient(x, E, at.q + at.b, joined_error(at.q, None, at.b, P), P, transposed=True)
-        E_a = product_gradient(t, E_t, at.q, None, P, transposed=True, narrow=False)
-        da = shared_gradient(t.swapaxes(-1, -2) @ at.q, E_a, (0,), P).swapaxes(0, 1)
-        dc = shared_gradient(t, E_t, (0, 2), P).T
-        db = shared_gradient(x @ k, E_b, (0, 2), P)
-        tables = (_placed(da, key_pos_embeddings, low), _placed(dc, key_pos_bias, low))
-        return (at_seeing_queries(mix.rows, dQ), at_seen_keys(mix.rows, _settle(dK)), dV, *tables, db)
-
-    return total(bound, precision)
-
-
-def _placed(E: ndarray, table: ndarray, low: int) -> ndarray:
-    whole = np.zeros_like(table)
-    whole[low : low + len(E)] = E
-    return whole
