@@ -7,18 +7,19 @@ one fails, Hypothesis searches again with that implementation and shrinks.
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from random import Random
+from typing import Any
 
-from hypothesis import HealthCheck, Phase, find, given, settings
-from hypothesis import seed as seeded
+from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis.errors import NoSuchExample
 from hypothesis.strategies import SearchStrategy
 
 from verify.recipes import Recipe
 from verify.strategies import recipes
 
-KINDS: dict[str, dict[str, object]] = {
+KINDS: dict[str, dict[str, Any]] = {
     "any": {},
     "nan": {"poison": ("nan", "inf"), "hiding": True},
 }
@@ -31,25 +32,23 @@ def strategy(operation: str, kind: str) -> SearchStrategy[Recipe]:
     return recipes(operation, **KINDS[kind])
 
 
-def quiet(cases: int) -> settings:
+def quiet(cases: int, *phases: Phase) -> settings:
     """Hypothesis without a database, a deadline or health checks: the draws depend on the seed alone."""
-    phases = (Phase.generate, Phase.shrink)
     return settings(max_examples=cases, database=None, deadline=None, phases=phases, suppress_health_check=list(HealthCheck))
 
 
 @lru_cache(maxsize=256)
 def draw(operation: str, kind: str, cases: int, seed: int) -> tuple[Recipe, ...]:
-    """As many different recipes as asked for, the same for the same seed."""
+    """As many different recipes as asked for (or as there are), the same for the same seed."""
     drawn: dict[str, Recipe] = {}
 
-    @seeded(seed)
-    @quiet(cases)
-    @given(strategy(operation, kind))
-    def collect(recipe: Recipe) -> None:
+    def enough(recipe: Recipe) -> bool:
         drawn.setdefault(recipe.text, recipe)
+        return len(drawn) >= cases
 
-    collect()
-    return tuple(drawn.values())
+    with suppress(NoSuchExample):
+        find(strategy(operation, kind), enough, settings=quiet(4 * cases, Phase.generate), random=Random(seed))
+    return tuple(drawn.values())[:cases]
 
 
 def shrink(failing: Recipe, kind: str, fails: Callable[[Recipe], bool], seed: int, seconds: float = SHRINK_SECONDS) -> Recipe:
@@ -64,10 +63,8 @@ def shrink(failing: Recipe, kind: str, fails: Callable[[Recipe], bool], seed: in
             smallest = recipe
         return known[recipe]
 
-    try:
-        find(strategy(failing.operation, kind), still_fails, settings=quiet(2000), random=Random(seed))
-    except NoSuchExample:
-        pass
+    with suppress(NoSuchExample):
+        find(strategy(failing.operation, kind), still_fails, settings=quiet(2000, Phase.generate, Phase.shrink), random=Random(seed))
     return smallest
 
 

@@ -111,9 +111,7 @@ def layout_kinds(recipe: Recipe, count: int) -> list[str]:
 def converted(implementation: Implementation, value: Any, dtype: str, kind: str = "contiguous") -> Any:
     library = implementation.backend.library
     assert library is not None
-    if isinstance(value, ndarray):
-        return arrange(library.from_numpy, value.copy(), dtype, kind)
-    return map_leaves(lambda leaf: library.from_numpy(leaf.copy(), dtype) if isinstance(leaf, ndarray) else leaf, value)
+    return map_leaves(lambda leaf: arrange(library.from_numpy, leaf.copy(), dtype, kind) if isinstance(leaf, ndarray) else leaf, value)
 
 
 def poison_memory(implementation: Implementation, expected: Any, dtype: str) -> None:
@@ -166,7 +164,9 @@ def came(thing: Any) -> str:
     """What came, in a few words."""
     if isinstance(thing, (list, tuple)):
         return f"{type(thing).__name__} of {len(thing)}"
-    return f"{type(thing).__name__} {tuple(thing.shape)}" if hasattr(thing, "shape") else type(thing).__name__ if thing is not None else "None"
+    return (
+        f"{type(thing).__name__} {tuple(thing.shape)}" if hasattr(thing, "shape") else type(thing).__name__ if thing is not None else "None"
+    )
 
 
 def kind_of(comparison: Comparison) -> str:

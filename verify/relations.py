@@ -8,6 +8,7 @@ change what stands in a hidden slot (no bit may change); go segment by segment w
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy import ndarray
@@ -22,7 +23,7 @@ from verify.probes import recipe as probe
 from verify.recipes import Inputs, expand
 
 Case = Callable[[Implementation, str], None]
-Change = Callable[[Operation, Inputs, np.random.Generator], "tuple[Inputs, Callable[[ndarray], ndarray]] | None"]
+Change = Callable[[Operation, Inputs, np.random.Generator], "tuple[Inputs, Callable[[ndarray], ndarray]]"]
 
 ATTENTIONS = (
     *("additive_attention", "scaled_dot_product_attention", "transformer_xl_attention"),
@@ -36,29 +37,28 @@ def judge_relations(operation: str, profile: str, seed: int) -> Iterator[tuple[s
     N, M = SIZES[profile]
     op = CATALOGUE[operation]
     if operation in ATTENTIONS:
-        for name, change in RELATIONS.items():
-            yield f"relation: {name}", lambda i, dtype, change=change: related(i, change, base(op, N, M, dtype), dtype, seed)
-        yield "relation: a hidden slot changes no bit", lambda i, dtype: hidden_slot(i, base(op, N, M, dtype), dtype)
+        for name, change in relations_of(operation).items():
+            yield f"relation: {name}", partial(related, change, op, (N, M), seed)
+        yield "relation: a hidden slot changes no bit", partial(hidden_slot, op, (N, M))
     if operation == "transformer_xl":
         yield "relation: segments with memory are one long window", segments
     if operation == "softmax":
-        yield "relation: a constant per row", lambda i, dtype: row_constant(i, dtype, N, M)
+        yield "relation: a constant per row", partial(row_constant, (N, M))
 
 
-def base(op: Operation, N: int, M: int, dtype: str) -> Inputs:
+def base(op: Operation, lengths: tuple[int, int], dtype: str) -> Inputs:
     """An ordinary input that sees every key that the operation lets it see; numbers are multiples of 1/8."""
+    N, M = lengths
     recipe = probe(op, {"B": 2, "H": 3, "N": N, "M": M, "D": 8}, "lattice")
     if "P" in recipe.sizes:
         recipe = replace(recipe, sizes=recipe.sizes | {"P": M + 8})
     return expand(recipe, dtype)
 
 
-def related(implementation: Implementation, change: Change, inputs: Inputs, dtype: str, seed: int) -> None:
+def related(change: Change, op: Operation, lengths: tuple[int, int], seed: int, implementation: Implementation, dtype: str) -> None:
     """Run twice; the outputs, brought back to one order, differ by no more than both bounds."""
-    changed = change(implementation.operation, inputs, np.random.default_rng(seed))
-    if changed is None:
-        return
-    other, back = changed
+    inputs = base(op, lengths, dtype)
+    other, back = change(op, inputs, np.random.default_rng(seed))
     (one, one_bound), (two, two_bound) = (run(implementation, given, dtype) for given in (inputs, other))
     comparison = compare(two, back(one), two_bound + back(one_bound))
     if not comparison.passed:
@@ -91,16 +91,12 @@ def batch_element_alone(op: Operation, inputs: Inputs, rng: np.random.Generator)
     return along(op, inputs, "B", np.array([1])), lambda output: output[1:2]
 
 
-def permute_heads(op: Operation, inputs: Inputs, rng: np.random.Generator) -> tuple[Inputs, Callable[[ndarray], ndarray]] | None:
-    if op.name in ("alibi_attention", "additive_attention"):
-        return None  # every head has its own slope; there is one head
+def permute_heads(op: Operation, inputs: Inputs, rng: np.random.Generator) -> tuple[Inputs, Callable[[ndarray], ndarray]]:
     order = np.array([2, 0, 1])
     return along(op, inputs, "H", order), lambda output: output[:, order]
 
 
-def permute_keys(op: Operation, inputs: Inputs, rng: np.random.Generator) -> tuple[Inputs, Callable[[ndarray], ndarray]] | None:
-    if op.name not in ("scaled_dot_product_attention", "additive_attention"):
-        return None  # the others know where a key stands
+def permute_keys(op: Operation, inputs: Inputs, rng: np.random.Generator) -> tuple[Inputs, Callable[[ndarray], ndarray]]:
     return along(op, inputs, "M", rng.permutation(inputs["key"].shape[-2])), lambda output: output
 
 
@@ -121,27 +117,48 @@ RELATIONS: dict[str, Change] = {
     "permute the keys": permute_keys,
     "extra hidden keys": extra_hidden_keys,
 }
+NOT_HELD = {
+    "alibi_attention": ("permute the heads", "permute the keys"),
+    "additive_attention": ("permute the heads",),
+    "transformer_xl_attention": ("permute the keys",),
+    "learned_relative_attention": ("permute the keys",),
+}
+"""Every head of ALiBi has its own slope, additive attention has one head, and the relative attentions know where a key stands."""
 
 
-def hidden_slot(implementation: Implementation, inputs: Inputs, dtype: str) -> None:
+def relations_of(operation: str) -> dict[str, Change]:
+    return {name: change for name, change in RELATIONS.items() if name not in NOT_HELD.get(operation, ())}
+
+
+def hidden_slot(op: Operation, lengths: tuple[int, int], implementation: Implementation, dtype: str) -> None:
     """Other finite numbers in a hidden key and value: the same bits."""
-    name = "mask" if "mask" in implementation.operation.arguments else "visible"
+    inputs = base(op, lengths, dtype)
+    name = "mask" if "mask" in op.arguments else "visible"
     M = inputs["key"].shape[-2]
     visible = (np.arange(M) % 3 != 1)[None]
     outputs = []
     for number in (0.0, 7.0):
         changed = {part: np.where(visible[0][:, None], inputs[part], number) for part in ("key", "value")}
         given = {key: converted(implementation, value, dtype) for key, value in (inputs | changed | {name: visible}).items()}
-        outputs.append(array_of(call(implementation, given), np.zeros((*inputs["query"].shape[:-1], inputs["value"].shape[-1])), dtype, implementation, "output"))
+        outputs.append(
+            array_of(
+                call(implementation, given),
+                np.zeros((*inputs["query"].shape[:-1], inputs["value"].shape[-1])),
+                dtype,
+                implementation,
+                "output",
+            )
+        )
     comparison = compare(outputs[1], outputs[0], None)
     if not comparison.passed:
         raise Disagreement(f"a hidden key's number changes the output: {comparison}")
 
 
-def row_constant(implementation: Implementation, dtype: str, N: int, M: int) -> None:
+def row_constant(lengths: tuple[int, int], implementation: Implementation, dtype: str) -> None:
     """Softmax of a score and of the score plus a constant per row; multiples of 1/8, so that the sum is exact."""
     rng = np.random.default_rng(3)
-    score, constant = round_to(np.round(8 * rng.standard_normal((N, M))) / 8, dtype), rng.integers(-3, 4, size=(N, 1))
+    score = round_to(np.round(8 * rng.standard_normal(lengths)) / 8, dtype)
+    constant = rng.integers(-3, 4, size=(lengths[0], 1))
     (one, one_bound), (two, two_bound) = (run(implementation, {"score": s, "mask": None}, dtype) for s in (score, score + constant))
     comparison = compare(two, one, one_bound + two_bound)
     if not comparison.passed:

@@ -27,7 +27,11 @@ def sequence(first: Recipe, other: Recipe, dtype: str) -> list[tuple[str, Recipe
 
 
 def judge_sequence(implementation: Implementation, first: Recipe, other: Recipe, dtype: str) -> None:
-    """Raise Disagreement at the first step that is wrong in this company though it is right on its own."""
+    """
+    Raise Disagreement at the first step that is wrong in this company though it is right on its own.
+
+    A sequence without two right steps shows nothing: it is Unsupported.
+    """
     gone: list[str] = []
     right: set[tuple[Recipe, str]] = set()
     for words, recipe, step_dtype in sequence(first, other, dtype):
@@ -42,6 +46,8 @@ def judge_sequence(implementation: Implementation, first: Recipe, other: Recipe,
             continue  # wrong on its own: told under values
         gone.append(words)
         right.add((recipe, step_dtype))
+    if len(gone) < 2:
+        raise Unsupported("no two calls of the sequence are right on their own")
 
 
 def right_alone(implementation: Implementation, recipe: Recipe, dtype: str) -> bool:

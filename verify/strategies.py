@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from spec.shapes import PATTERN
-from verify.catalogue import CATALOGUE, Operation
+from verify.catalogue import CATALOGUE, WITHOUT_FLOATS, Operation
 from verify.recipes import NUMBERS, PARAMETERS, Recipe
 from verify.visibility import PATTERNS
 
@@ -24,6 +24,7 @@ ATTENTION = (
     *("normal", "needles", "identity", "spread", "peaked", "correlated", "large", "brink", "ties", "lattice", "zero_sum"),
     *("uniform", "small", "offset_values", "one_signed", "huge_values", "subnormal"),
 )
+GRADIENT = (*ATTENTION, "one_hot")
 FAMILIES_OF_CHAPTER = {
     "scores": ("normal", "spread", "lattice", "ties", "uniform", "small", "large", "zero_sum", "brink"),
     "masks": ("normal",),
@@ -44,6 +45,8 @@ MASK_AXES = {4: ("N M", "B H N M", "B 1 N M", "B 1 1 M", "1 H N M"), 3: ("N M", 
 FORMS = ("bool", "infinite", "noisy", "finite", "lowest", "-1e4")
 LAYOUTS = ("contiguous", "transposed", "packed", "offset", "expanded", "reversed", "mixed")
 SQUARE = frozenset({"self_attention", "multi_head_self_attention", "alibi_multi_head_attention"})
+COUNTS_ALONE = frozenset({"causal_mask", "get_slopes", "sinusoidal_positions", "init_mems"})
+"""Operations that are given no array: what is drawn for them are sizes, and many of them."""
 
 
 @st.composite
@@ -54,26 +57,38 @@ def recipes(draw: st.DrawFn, operation: str, poison: tuple[str | None, ...] = (N
     ``poison`` lists what may stand in hidden slots; ``hiding`` asks for masks that hide something from everyone.
     """
     op = CATALOGUE[operation]
-    sizes, options = draw(geometry(op))
-    families = FAMILIES_OF.get(op.forward.name, FAMILIES_OF_CHAPTER[op.chapter])
+    sizes, options = geometry(draw, op)
     return Recipe(
         operation,
         sizes,
-        {"family": draw(st.sampled_from(families)), "seed": draw(SEEDS)},
-        mask=draw(mask(op, sizes, options, hiding)),
-        padding=draw(padding(hiding)) if "key_padding_mask" in op.arguments else None,
-        dropout=draw(dropout(op)) if "keep" in op.arguments else None,
-        layout={"kind": draw(st.sampled_from(LAYOUTS)), "seed": draw(SEEDS)} if op.axes else {"kind": "contiguous", "seed": 0},
+        values(draw, op),
+        mask=mask(draw, op, sizes, options, hiding),
+        padding=padding(draw, hiding) if "key_padding_mask" in op.arguments else None,
+        dropout=dropout(draw, op) if "keep" in op.arguments else None,
+        layout=layout(draw, op),
         poison=draw(st.sampled_from(poison)) if "key" in op.arguments or operation == "softmax" else None,
         options=options,
     )
 
 
-@st.composite
+def values(draw: st.DrawFn, op: Operation) -> dict[str, Any]:
+    """Family and seed of the numbers, where there are numbers."""
+    if op.name in WITHOUT_FLOATS or op.name == "causal_mask":
+        return {"family": "normal", "seed": 0}
+    families = GRADIENT if op.is_gradient else FAMILIES_OF.get(op.name, FAMILIES_OF_CHAPTER[op.chapter])
+    return {"family": draw(st.sampled_from(families)), "seed": draw(SEEDS)}
+
+
+def layout(draw: st.DrawFn, op: Operation) -> dict[str, Any]:
+    if op.name in COUNTS_ALONE:
+        return {"kind": "contiguous", "seed": 0}
+    return {"kind": draw(st.sampled_from(LAYOUTS)), "seed": draw(SEEDS)}
+
+
 def geometry(draw: st.DrawFn, op: Operation) -> tuple[dict[str, int], dict[str, Any]]:
     """The sizes that the operation's axes name, and the options that go with them."""
     name, options = op.forward.name, dict[str, Any]()
-    N, M = draw(lengths())
+    N, M = lengths(draw)
     sizes = {"N": N, "M": N if name in SQUARE else M, "B": draw(st.sampled_from((1, 2, 3))), "H": draw(st.sampled_from(HEADS))}
     sizes |= {letter: draw(st.sampled_from(WIDTHS)) for letter in ("D", "E") if uses(op, letter)}
     sizes |= {letter: draw(st.sampled_from((1, 2, 3, 5, 8, 17))) for letter in ("Q", "K", "A") if uses(op, letter)}
@@ -95,6 +110,8 @@ def special(draw: st.DrawFn, name: str, sizes: dict[str, int], options: dict[str
     """What only some operations have: alignment, memories, even widths."""
     if name in ("learned_relative_score", "learned_relative_attention", "relative_multi_head_attention"):
         options["align"] = draw(st.sampled_from(("end", "start")))
+    if name in COUNTS_ALONE:
+        sizes |= {letter: draw(st.integers(1, 130)) for letter in "NMF"} | {"H": draw(st.integers(1, 4096))}
     if name in ("sinusoidal_positions", "transformer_xl"):
         sizes["F"] += sizes["F"] % 2 * (sizes["H"] if "D" in sizes else 1)
         sizes["D"] = sizes["F"] // sizes["H"]
@@ -121,7 +138,6 @@ def uses(op: Operation, letter: str) -> bool:
     return letter in letters(op)
 
 
-@st.composite
 def lengths(draw: st.DrawFn) -> tuple[int, int]:
     """N and M: alike, unlike both ways, one of them 1, one of them beside a block's edge."""
     kind = draw(st.sampled_from(("both", "both", "both", "edge keys", "edge queries", "one query", "square")))
@@ -151,7 +167,6 @@ def cost(sizes: dict[str, int]) -> int:
     return max(pairs, rows)
 
 
-@st.composite
 def mask(draw: st.DrawFn, op: Operation, sizes: dict[str, int], options: dict[str, Any], hiding: bool) -> dict[str, Any] | None:
     """``mask``, ``visible`` or ``attn_mask``, whichever the operation takes."""
     taken = {"mask", "visible", "attn_mask"} & set(op.arguments)
@@ -184,15 +199,17 @@ def mask_axes(op: Operation, options: dict[str, Any]) -> tuple[str, ...]:
     return ("N M", "1 M") if op.name == "softmax" else MASK_AXES[4]
 
 
-@st.composite
 def padding(draw: st.DrawFn, hiding: bool) -> dict[str, Any] | None:
     if not (hiding or draw(st.booleans())):
         return None
-    patterns = ("right_padding", "left_padding", "sparse", "one_key") if hiding else ("right_padding", "left_padding", "random", "one_key", "nothing")
+    patterns = (
+        ("right_padding", "left_padding", "sparse", "one_key")
+        if hiding
+        else ("right_padding", "left_padding", "random", "one_key", "nothing")
+    )
     return {"pattern": draw(st.sampled_from(patterns)), "seed": draw(SEEDS)}
 
 
-@st.composite
 def dropout(draw: st.DrawFn, op: Operation) -> dict[str, Any] | None:
     if op.name != "dropout" and draw(st.sampled_from((True, True, False))):
         return None

@@ -73,7 +73,7 @@ def brink(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
     query, key = inputs.get("query"), inputs.get("key")
     if isinstance(query, ndarray) and isinstance(key, ndarray) and query.shape[-1] == key.shape[-1]:
         products = np.abs(query) @ np.abs(key).swapaxes(-1, -2) if query.shape[:-2] == key.shape[:-2] else np.ones(1)
-        query *= 3e4 / max(products.max(), 1e-3)
+        query *= 3e4 / max(float(products.max()), 1e-3)
     else:
         scale(inputs, 500.0, SCORING)
 
@@ -178,9 +178,19 @@ def pair(inputs: "Inputs") -> tuple[ndarray | None, ndarray | None]:
     return (query, key) if fitting else (None, None)
 
 
+def one_hot(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
+    """A gradient that arrives at one output of each row, and at some rows not at all: no sum hides a term."""
+    d_output = inputs.get("d_output")
+    if isinstance(d_output, ndarray):
+        E = d_output.shape[-1]
+        d_output[...] = rng.integers(-1, E, size=(*d_output.shape[:-1], 1)) == np.arange(E)
+
+
 def special(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
     """NaN, infinities, the zero with a sign, subnormals: what a copy must carry unchanged."""
-    odd = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, tiny(dtype) / 2 if dtype != "bool" else 0.0, largest(dtype) if dtype != "bool" else 1.0])
+    odd = np.array(
+        [np.nan, np.inf, -np.inf, -0.0, 0.0, tiny(dtype) / 2 if dtype != "bool" else 0.0, largest(dtype) if dtype != "bool" else 1.0]
+    )
     for name in ("x", "hids", "mems"):
         leaves: Any = inputs.get(name)
         for leaf in leaves if isinstance(leaves, list) else [leaves]:
@@ -215,6 +225,7 @@ FAMILIES: dict[str, Family] = {
     "one_signed": one_signed,
     "huge_values": huge_values,
     "subnormal": subnormal,
+    "one_hot": one_hot,
     "special": special,
     "minus_infinity": minus_infinity,
 }
