@@ -101,8 +101,8 @@ def test_accumulation_is_gamma_below_a_hundredth_and_n_u_above() -> None:
 
 def test_the_closed_form_is_the_worst_over_all_signs() -> None:
     rng = np.random.default_rng(4)
-    for n in (1, 2, 3, 4, 6):
-        s, E = rng.standard_normal(n) * 3, rng.random(n) * rng.choice([1e-6, 0.1, 3.0])
+    for n, spread, most in product((1, 2, 3, 4, 6), (3, 40), (1e-6, 0.1, 3.0, 30.0, 200.0)):
+        s, E = rng.standard_normal(n) * spread, rng.random(n) * most
         at = rows.rows(s[None], None)
         moved = [softmax(s + np.array(signs) * E) - softmax(s) for signs in product((-1, 1), repeat=n)]
         np.testing.assert_allclose(np.abs(moved).max(0), rows.displaced(at, E[None])[0], rtol=1e-8, atol=1e-16)

@@ -45,8 +45,10 @@ def mixture(at: Rows, value: ndarray, keep: ndarray | None = None, p: float = 0.
         spread, apart, cap, top = distance(part, at.p), None, part.cap, part.top
     else:
         x = v[..., None, :, :] if factor is None else factor[..., None] * v[..., None, :, :]
-        apart = np.abs(x - o[..., None, :])
         size_x = np.abs(x)
+        # o itself is rounded in float64, which |x - o| must survive where one weight is almost 1
+        guard = 2.0**-52 * (v.shape[-2] + 4) * size_x.max(-2, keepdims=True)
+        apart = np.abs(x - o[..., None, :]) + guard
         if at.visible is not None:
             seen = at.visible[..., None]
             apart, size_x = np.where(seen, apart, 0.0), np.where(seen, size_x, 0.0)

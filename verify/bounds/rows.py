@@ -170,15 +170,20 @@ def displaced(at: Rows, E: ndarray) -> ndarray:
     reached with e_j against all others; it never exceeds max(p, 1-p).
     """
     p = at.p
-    a = raised(at, E) / at.norm
-    b = -p * np.expm1(-E)
-    low = p - b
-    others_b = np.maximum(b.sum(-1, keepdims=True) - b, 0.0)
-    others_a = np.maximum(a.sum(-1, keepdims=True) - a, 0.0)
-    # 1 + a - (B - b) in the form that does not cancel: p e^E + sum over the others of p e^-E
-    up = (a * (1 - p) + p * others_b) / (p + a + np.maximum(low.sum(-1, keepdims=True) - low, 0.0))
-    down = (b * (1 - p) + p * others_a) / (1 - b + others_a)
-    return np.fmin(np.fmax(up, down), np.maximum(p, 1 - p))
+    a, b, low = raised(at, E) / at.norm, -p * np.expm1(-E), p * np.exp(-E)
+    rest_p, rest_a, rest_b, rest_low = others(np.stack([p, a, b, low]))
+    # 1 + a - (B - b) and 1 - b + A - a, as sums of what they are made of
+    up = (a * rest_p + p * rest_b) / (p + a + rest_low)
+    down = (b * rest_p + p * rest_a) / (low + rest_p + rest_a)
+    return np.fmin(np.maximum(up, down), np.maximum(p, rest_p))
+
+
+def others(x: ndarray) -> ndarray:
+    """The sum of all other entries of the row, from both sides: the whole sum minus one entry cancels where that one dominates."""
+    rest = np.zeros_like(x)
+    rest[..., 1:] += np.cumsum(x[..., :-1], -1)
+    rest[..., :-1] += np.cumsum(x[..., :0:-1], -1)[..., ::-1]
+    return rest
 
 
 def probability_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
