@@ -5,14 +5,12 @@ Every attention of this column is a query, a key, a value, a bias to add to the 
 turn these into an output: :func:`fused` calls ``F.scaled_dot_product_attention``, :func:`explicit` spells the formula out.
 """
 
-from math import sqrt
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from torch_impl.scores import additive, wide
+from torch_impl.scores import additive, scaled, wide
 from torch_impl.shapes import check, check_dropout, check_mask, pattern
 
 __all__ = [
@@ -158,7 +156,7 @@ def explicit(
 ) -> tuple[Tensor, Tensor]:
     """Output and weights, spelled out, in float32 where the inputs are half."""
     q, k, v = wide(*without_hidden(query, key, value, visible))
-    score = torch.matmul(q, k.mT) / sqrt(q.shape[-1])
+    score = scaled(q, k)
     score = score if bias is None else score + bias
     weights = dropped(weights_of(score, visible).to(v.dtype), keep, p)
     return torch.matmul(weights, v).to(query.dtype), weights.to(query.dtype)

@@ -5,7 +5,8 @@ Where nothing else is said, half types are widened to float32, computed there an
 
 - SDPA on a CPU is the flash kernel where it can (weights in the storage dtype, an exp good to 20 ulp, gradients added up over blocks
   in the storage dtype), else the math path, which scales query and key by the root of the scale first: the looser of the two.
-- Position scores are products in the storage dtype, and so are projections; what lies between the stages of a layer is stored.
+- Scores of their own, position scores and projections are products in the storage dtype, rounded once; the sum of two scores and
+  what lies between the stages of a layer is stored.
 - A CPU with bfloat16 instructions flushes subnormals in its products.
 """
 
@@ -13,6 +14,7 @@ from typing import Any
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
+POSITION_SCORES = ("transformer_xl_score", "learned_relative_score")
 SDPA = ("scaled_dot_product_attention", "alibi_attention")
 POSITIONS = ("transformer_xl_attention", "learned_relative_attention")
 SDPA_LAYERS = ("self_attention", "alibi_multi_head_attention")
@@ -27,6 +29,8 @@ def claims(cuda: bool) -> dict[str, Any]:
     return {"*": table(cuda, wide)} | {
         name: table(cuda, claim)
         for names, claim in (
+            (("scaled_dot_product_score",), product),
+            (POSITION_SCORES, products_added),
             (SDPA, sdpa),
             (POSITIONS, with_positions),
             (SDPA_LAYERS, lambda dtype, cuda: sdpa(dtype, cuda) | {"stage": dtype}),
@@ -58,6 +62,14 @@ def stored(dtype: str, cuda: bool) -> Claim:
     return {"storage": "bfloat16_ftz"} if dtype == "bfloat16" and not cuda else {}
 
 
+def product(dtype: str, cuda: bool) -> Claim:
+    return {"preset": "wide", **stored(dtype, cuda)}
+
+
+def products_added(dtype: str, cuda: bool) -> Claim:
+    return product(dtype, cuda) | {"score": dtype, "joined": dtype}
+
+
 def sdpa(dtype: str, cuda: bool) -> Claim:
     claim = {"preset": "fused", "prescale": wider(dtype), **stored(dtype, cuda)}
     # the kernels of a GPU want the mask in the dtype of the query, a CPU takes float32
@@ -69,7 +81,7 @@ def with_positions(dtype: str, cuda: bool) -> Claim:
 
 
 def spelled_out_layer(dtype: str, cuda: bool) -> Claim:
-    return {"preset": "wide", "stage": dtype, **stored(dtype, cuda)}
+    return product(dtype, cuda) | {"stage": dtype}
 
 
 def flex(dtype: str, cuda: bool) -> Claim:

@@ -41,6 +41,7 @@ from torch_impl.relative import (
     sinusoidal_positions,
     transformer_xl_terms,
 )
+from torch_impl.scores import apart
 from torch_impl.shapes import check, check_list, check_mask
 
 __all__ = [
@@ -63,7 +64,7 @@ def _self_attention(x: Tensor, parameters: Parameters, mask: Mask, keep: Keep = 
     check_self(x, parameters)
     B, N, _ = x.shape
     check_mask("mask", mask, (B, N, N), float_too=True)
-    query, key, value = (F.linear(x, parameters[name]).unsqueeze(1) for name in ("w_query", "w_key", "w_value"))
+    query, key, value = (F.linear(*apart(x, parameters[name])).unsqueeze(1) for name in ("w_query", "w_key", "w_value"))
     bias, visible = (None if part is None else part.unsqueeze(1) for part in bias_and_visible(mask, 3))
     return fused_or_dropped(query, key, value, bias, visible, keep, p).squeeze(1)
 

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from torch_impl.scores import apart
 from torch_impl.shapes import check, check_heads, check_parameters, pattern
 
 Parameters = Mapping[str, Tensor]
@@ -32,7 +33,7 @@ TRANSFORMER_XL = pattern(
 
 
 def linear(x: Tensor, parameters: Parameters, name: str) -> Tensor:
-    return F.linear(x, parameters[f"{name}.weight"], parameters.get(f"{name}.bias"))
+    return F.linear(*apart(x, parameters[f"{name}.weight"]), parameters.get(f"{name}.bias"))
 
 
 def split_heads(x: Tensor, H: int) -> Float[Tensor, "B H N D"]:
@@ -96,8 +97,8 @@ def query_key_value(x: Tensor, keys: Tensor, parameters: Parameters) -> tuple[Te
     """qkv_net, its first third on the segment alone and the others on memory and segment."""
     width, weight, bias = x.shape[-1], parameters["qkv_net.weight"], parameters.get("qkv_net.bias")
     if keys is x:
-        query, key, value = F.linear(x, weight, bias).chunk(3, dim=-1)
+        query, key, value = linear(x, parameters, "qkv_net").chunk(3, dim=-1)
         return query, key, value
     of_query, of_both = (None, None) if bias is None else (bias[:width], bias[width:])
-    key, value = F.linear(keys, weight[width:], of_both).chunk(2, dim=-1)
-    return F.linear(x, weight[:width], of_query), key, value
+    key, value = F.linear(*apart(keys, weight[width:]), of_both).chunk(2, dim=-1)
+    return F.linear(*apart(x, weight[:width]), of_query), key, value

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch_impl.attention import ATTENTION, explicit, fused
 from torch_impl.flex import flex
 from torch_impl.masks import causal_mask, default_device
-from torch_impl.scores import wide
+from torch_impl.scores import apart, scaled, wide
 from torch_impl.shapes import check, check_integer, check_mask, pattern
 from torch_impl.shifts import columns_read, skewed
 
@@ -57,10 +57,10 @@ def transformer_xl_score(
     u: Float[Tensor, "H D"],
     v: Float[Tensor, "H D"],
 ) -> Float[Tensor, "B H N M"]:
-    """As :func:`spec.relative.transformer_xl_score`. Half types are computed in float32 and rounded once."""
+    """As :func:`spec.relative.transformer_xl_score`: two products, the second read through its shift while they are added."""
     check(XL, query, key, position, u, v)
-    q, bias, _ = transformer_xl_terms(*wide(query, key, position, u, v))
-    return (torch.matmul(q, wide(key)[0].mT) / sqrt(q.shape[-1]) + bias).to(query.dtype)
+    q, bias, _ = transformer_xl_terms(query, key, position, u, v)
+    return scaled(q, key) + bias
 
 
 def transformer_xl_attention(
@@ -131,10 +131,10 @@ def learned_relative_score(
     query_pos_bias: Float[Tensor, "H D"],
     align: str,
 ) -> Float[Tensor, "B H N M"]:
-    """As :func:`spec.relative.learned_relative_score`. Half types are computed in float32 and rounded once."""
+    """As :func:`spec.relative.learned_relative_score`: two products, the second read through its shift while they are added."""
     check_learned_relative(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
-    q, bias, _ = learned_relative_terms(*wide(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias), align)
-    return (torch.matmul(q, wide(key)[0].mT) / sqrt(q.shape[-1]) + bias).to(query.dtype)
+    q, bias, _ = learned_relative_terms(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
+    return scaled(q, key) + bias
 
 
 def learned_relative_attention(
@@ -218,15 +218,17 @@ def position_score(query: Tensor, table: Tensor, bias: Tensor | None, M: int, vi
     (query . table + bias) / sqrt(D) with the row of each distance brought to its pair, [B H N M].
 
     ``table`` [H W D] has one row a distance and ``bias`` [H W]; a row of zeros in front of it makes the shift a view. A row that
-    only hidden pairs read may be NaN and is cleared. One product a head, over all the batch, and the scale is inside of it.
+    only hidden pairs read may be NaN and is cleared, as are queries that see no key. One product a head, over all the batch, with
+    the scale inside of it.
     """
     B, H, N, D = query.shape
     table = F.pad(table, (0, 0, 1, 0))
     bias = torch.zeros_like(table[..., 0]) if bias is None else F.pad(bias, (1, 0))
     if visible is not None:
+        query = query.where(visible.any(-1, keepdim=True), 0)
         read = columns_read(visible.any(0).expand(-1, N, M), table.shape[1])
         table, bias = table.where(read.unsqueeze(-1), 0), bias.where(read, 0)
-    rows = query.transpose(0, 1).reshape(H, B * N, D)
+    rows, table = apart(query.transpose(0, 1).reshape(H, B * N, D), table)
     product = torch.baddbmm(bias.unsqueeze(1), rows, table.mT, beta=1 / sqrt(D), alpha=1 / sqrt(D))
     return skewed(product.unflatten(1, (B, N)).transpose(0, 1), M)
 
