@@ -89,7 +89,7 @@ def jax_library() -> Library:
 
 
 def dtype_name(x: Array) -> str:
-    """"float32" for torch.float32, numpy's and everyone's."""
+    """ "float32" for torch.float32, numpy's and everyone's."""
     return str(getattr(x, "dtype", type(x).__name__)).rpartition(".")[2]
 
 

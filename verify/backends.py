@@ -13,6 +13,7 @@ import importlib.util
 import inspect
 import pkgutil
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -77,21 +78,23 @@ class Implementation:
         return resolve(self.backend.precision, self.operation.name, self.name, dtype)
 
 
-
 def load(source: str) -> Backend:
     """Load a backend by dotted name, by entry point of the group ``verify.backends``, or by path; never raises."""
     path = Path(source)
     named = {point.name: point.value for point in entry_points(group="verify.backends")}
     backend = Backend(path.stem if path.suffix or path.exists() else source, source)
     try:
-        if path.suffix == ".py" or path.is_dir():
-            modules = from_path(path)
-        else:
-            modules = from_name(named.get(source, source))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what a stranger's import warns of is not our business
+            by_path = path.suffix == ".py" or path.is_dir()
+            modules = from_path(path) if by_path else from_name(named.get(source, source))
+    except KeyboardInterrupt:
+        raise
     except BaseException as error:  # a stranger's file may do anything while it is imported
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        backend.broken = f"cannot be imported: {describe(error)}"
+        if isinstance(error, ModuleNotFoundError) and error.name and not named.get(source, source).startswith(error.name):
+            backend.missing = f"the package {error.name.partition('.')[0]} is not installed"
+        else:
+            backend.broken = f"cannot be imported: {describe(error)}"
         return backend
     return fill(backend, modules)
 

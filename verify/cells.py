@@ -10,6 +10,7 @@ hidden NaN    NaN and infinity in hidden slots reach no output and no gradient
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 from verify.backends import Backend, Implementation
@@ -87,7 +88,9 @@ class Cell:
         return tally
 
 
-def cells(backends: list[Backend], operations: tuple[str, ...] = (), dtypes: tuple[str, ...] = (), chapter: str | None = None) -> list[Cell]:
+def cells(
+    backends: list[Backend], operations: tuple[str, ...] = (), dtypes: tuple[str, ...] = (), chapter: str | None = None
+) -> list[Cell]:
     """Every cell of the backends, ordered so that what the law says of an operation in a dtype is used by all before the next."""
     found = []
     for implementation, gradient in (pair for backend in backends for pair in rows(backend)):
@@ -152,7 +155,7 @@ def values(cell: Cell, options: Options, tally: Tally) -> None:
     if tally.findings:
         return  # what is wrong at small sizes needs no long sequence to show it
     for name, case in (*long_cases(operation, options.profile), *judge_relations(operation, options.profile, options.seed)):
-        counted(tally, lambda case=case: case(cell.implementation, cell.dtype), name)
+        counted(tally, name, partial(case, cell.implementation, cell.dtype))
 
 
 def gradients(cell: Cell, options: Options, tally: Tally) -> None:
@@ -172,7 +175,9 @@ def both(cell: Cell) -> list[Implementation]:
     return list(dict.fromkeys(i for i in (cell.implementation, cell.gradient) if i is not None))
 
 
-def judge_each(cell: Cell, implementation: Implementation, options: Options, tally: Tally, recipes: list[Recipe], kind: str = "any") -> None:
+def judge_each(
+    cell: Cell, implementation: Implementation, options: Options, tally: Tally, recipes: list[Recipe], kind: str = "any"
+) -> None:
     """Judge recipe after recipe, recorded failures first; of each kind of failure shrink one, keep it, and tell."""
     failures: dict[str, list[Recipe]] = {}
     for recipe in [*recorded(implementation.operation.name, cell.aspect, options.failures), *recipes]:
@@ -232,7 +237,7 @@ def failure_of(implementation: Implementation, recipe: Recipe, dtype: str, what:
     return None
 
 
-def counted(tally: Tally, check: Callable[[], Any], name: str) -> None:
+def counted(tally: Tally, name: str, check: Callable[[], Any]) -> None:
     """A check that has no recipe to shrink."""
     try:
         check()
@@ -276,7 +281,7 @@ def side_effects(cell: Cell, options: Options, tally: Tally) -> None:
         for recipe in recipes:
             side_effect(cell, implementation, recipe, options, tally)
         for first, other in zip(recipes[: len(recipes) // 2], recipes[len(recipes) // 2 :], strict=False):
-            counted(tally, lambda i=implementation, f=first, o=other: judge_sequence(i, f, o, cell.dtype), "side effects: a sequence of calls")
+            counted(tally, "a sequence of calls", partial(judge_sequence, implementation, first, other, cell.dtype))
 
 
 def side_effect(cell: Cell, implementation: Implementation, recipe: Recipe, options: Options, tally: Tally) -> None:

@@ -38,15 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
 def run(options: list[str]) -> int:
     """``pytest -m differential`` on the importable body, from anywhere."""
     body = Path(__file__).with_name("differential.py")
-    plugin = [] if plugin_is_installed() else ["-p", "verify.plugin"]
     isolated = ["-c", str(body.with_name("pytest.ini")), "--rootdir", ".", "-o", "cache_dir=.verify/cache"]
-    return int(pytest.main([*plugin, *isolated, "-q", "-rN", "--no-header", str(body), *options]))
-
-
-def plugin_is_installed() -> bool:
-    from importlib.metadata import entry_points
-
-    return any(point.value == "verify.plugin" for point in entry_points(group="pytest11"))
+    return int(pytest.main(["-p", "verify.plugin", *isolated, "-q", "-rN", "--no-header", str(body), *options]))
 
 
 def show_list() -> int:

@@ -47,7 +47,7 @@ def draw(operation: str, kind: str, cases: int, seed: int) -> tuple[Recipe, ...]
         return len(drawn) >= cases
 
     with suppress(NoSuchExample):
-        find(strategy(operation, kind), enough, settings=quiet(4 * cases, Phase.generate), random=Random(seed))
+        find(strategy(operation, kind), enough, settings=quiet(10 * cases, Phase.generate), random=Random(seed))
     return tuple(drawn.values())[:cases]
 
 

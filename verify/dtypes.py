@@ -17,13 +17,13 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 @lru_cache
 def largest(name: str) -> float:
     """The largest finite number of a float dtype."""
-    return float(ml_dtypes.finfo(numpy_dtype(name)).max)
+    return float(ml_dtypes.finfo(numpy_dtype(name)).max)  # type: ignore[no-untyped-call]
 
 
 @lru_cache
 def tiny(name: str) -> float:
     """The smallest normal number of a float dtype."""
-    return float(ml_dtypes.finfo(numpy_dtype(name)).tiny)
+    return float(ml_dtypes.finfo(numpy_dtype(name)).tiny)  # type: ignore[no-untyped-call]
 
 
 def round_to(x: ndarray, dtype: str) -> ndarray:

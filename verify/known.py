@@ -7,7 +7,7 @@ Known failures: one line each in a file of the stranger's own, with a reason. Th
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -18,14 +18,13 @@ LINE = re.compile(r"(?P<name>\S+)\s+(?P<dtype>\S+)\s+(?P<aspect>values|gradients
 
 @dataclass
 class Known:
-    """One line of the file; ``met`` counts the cells that it spoke of."""
+    """One line of the file."""
 
     name: str
     dtype: str
     aspect: str
     reason: str
     source: str
-    met: list[str] = field(default_factory=list)
 
     def speaks_of(self, cell: Cell) -> bool:
         own = cell.implementation
@@ -39,9 +38,8 @@ def read_known(path: Path) -> list[Known]:
         if line.split("#", 1)[0].strip():
             match = LINE.fullmatch(line.strip())
             if match is None:
-                raise ValueError(
-                    f"{path}:{number}: wanted '<implementation> <dtype> <aspect> : <reason>' with an aspect of {', '.join(ASPECTS)}, got {line!r}"
-                )
+                wanted = f"'<implementation> <dtype> <aspect> : <reason>' with an aspect of {', '.join(ASPECTS)}"
+                raise ValueError(f"{path}:{number}: wanted {wanted}, got {line!r}")
             found.append(Known(**match.groupdict(), source=f"{path.name}:{number}"))
     return found
 

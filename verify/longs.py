@@ -6,6 +6,7 @@ A causal row sees a prefix of the keys, so that one query against this prefix is
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ def long_cases(operation: str, profile: str) -> list[tuple[str, Case]]:
     """Named checks of one operation at the profile's lengths; none for operations without rows of their own."""
     if operation not in ROW_OF:
         return []
-    return [(f"long: N={N} M={M}", lambda i, dtype, N=N, M=M: judge_long(i, long_recipe(operation, N, M), dtype)) for N, M in LENGTHS[profile]]
+    return [(f"long: N={N} M={M}", partial(judge_long, long_recipe(operation, N, M))) for N, M in LENGTHS[profile]]
 
 
 def long_recipe(operation: str, N: int, M: int) -> Recipe:
@@ -41,7 +42,7 @@ def long_recipe(operation: str, N: int, M: int) -> Recipe:
     return Recipe(operation, sizes, {"family": "needles", "seed": 11}, options=options)
 
 
-def judge_long(implementation: Implementation, recipe: Recipe, dtype: str) -> None:
+def judge_long(recipe: Recipe, implementation: Implementation, dtype: str) -> None:
     """Hold sampled rows of a long call to the law."""
     operation = CATALOGUE[recipe.operation]
     inputs = expand(recipe, dtype)

@@ -23,9 +23,9 @@ def plant(inputs: "Inputs", operation: "Operation", poison: str, dtype: str) -> 
         if visible is not None and "score" in inputs:
             inputs["score"][~visible] = number
         return
-    unseen = ~visible.any(axis=-2)
+    unseen = np.logical_not(np.any(visible, axis=-2))
     if inputs["key"].ndim == 3 and unseen.ndim == 3:
-        unseen = unseen.all(axis=1)
+        unseen = np.all(unseen, axis=1)
     for name in ("key", "value"):
         if name in inputs and inputs[name].shape[:-1] == unseen.shape:
             inputs[name][unseen] = number

@@ -31,7 +31,9 @@ def probes(operation: str) -> tuple[Recipe, ...]:
     if "value" in op.arguments:
         found += [recipe(op, {"N": 3, "M": 17, "E": 17, "B": 1, "D": 16}, family) for family in FAMILIES]
     if {"mask", "visible"} & set(op.arguments):
-        found += [recipe(op, {}, "spread", masked(op, pattern)) for pattern in ("left_padding", "empty_rows", "one_key", "nothing", "first_block")]
+        found += [
+            recipe(op, {}, "spread", masked(op, pattern)) for pattern in ("left_padding", "empty_rows", "one_key", "nothing", "first_block")
+        ]
     return tuple({r.text: r for r in found}.values())
 
 

@@ -40,7 +40,11 @@ def table(tallies: list[dict[str, Any]]) -> list[str]:
     A budget is the worst error as a share of the derived bound. Strong cases are those that no cheap impostor passes.
     """
     rows = grouped(tallies)
-    lines = [f"{'operation':<31}{'implementation':<24}{'dtypes':<18}" + "".join(f"{aspect:<13}" for aspect in ASPECTS) + "cases/strong  worst budget used"]
+    lines = [
+        f"{'operation':<31}{'implementation':<24}{'dtypes':<18}"
+        + "".join(f"{aspect:<13}" for aspect in ASPECTS)
+        + "cases/strong  worst budget used"
+    ]
     previous = ""
     for operation, implementation, dtypes, verdicts, cases, strong, budgets in rows:
         name = operation if operation != previous else ""
@@ -94,7 +98,8 @@ def closing(tallies: list[dict[str, Any]]) -> str:
 def as_json(run: "Verification", tallies: list[dict[str, Any]]) -> dict[str, Any]:
     """The whole run for a machine: options, backends, every tally."""
     backends = [
-        {key: getattr(backend, key) for key in ("name", "source", "broken", "missing", "notes", "versions", "device")} for backend in run.backends
+        {key: getattr(backend, key) for key in ("name", "source", "broken", "missing", "notes", "versions", "device")}
+        for backend in run.backends
     ]
     options = {"profile": run.options.profile, "seed": run.options.seed, "cases": run.options.cases}
     return {"options": options, "installed": installed(), "backends": backends, "tallies": tallies}

@@ -72,8 +72,8 @@ def brink(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
     """Products as large as float16 can hold."""
     query, key = inputs.get("query"), inputs.get("key")
     if isinstance(query, ndarray) and isinstance(key, ndarray) and query.shape[-1] == key.shape[-1]:
-        products = np.abs(query) @ np.abs(key).swapaxes(-1, -2) if query.shape[:-2] == key.shape[:-2] else np.ones(1)
-        query *= 3e4 / max(float(products.max()), 1e-3)
+        products: ndarray = np.abs(query) @ np.abs(key).swapaxes(-1, -2) if query.shape[:-2] == key.shape[:-2] else np.ones(1)
+        query *= 3e4 / np.maximum(products.max(), 1e-3)
     else:
         scale(inputs, 500.0, SCORING)
 

@@ -11,7 +11,19 @@ if TYPE_CHECKING:
     from verify.catalogue import Operation
     from verify.recipes import Inputs, Recipe
 
-PATTERNS = ("random", "right_padding", "left_padding", "causal", "window", "first_block", "last_block", "empty_rows", "one_key", "sparse", "nothing")
+PATTERNS = (
+    "random",
+    "right_padding",
+    "left_padding",
+    "causal",
+    "window",
+    "first_block",
+    "last_block",
+    "empty_rows",
+    "one_key",
+    "sparse",
+    "nothing",
+)
 CAUSAL = frozenset({"transformer_xl_attention", "alibi_attention", "transformer_xl_layer", "transformer_xl"})
 
 
@@ -98,10 +110,10 @@ def pairs_shape(operation: "Operation", inputs: "Inputs") -> tuple[int, ...] | N
     query = inputs.get("query", inputs.get("x"))
     if query is None or operation.chapter in ("shifts", "memory", "masks"):
         return None
-    key = inputs.get("key", query)
+    key: Any = inputs.get("key", query)
     N, M = query.shape[-2], key.shape[-2]
     if operation.name.startswith("transformer_xl_layer") or operation.name == "transformer_xl":
-        mem = inputs["mem"] if "mem" in inputs else (inputs["mems"] or [None])[0]
-        M = N + (0 if mem is None else mem.shape[1])
+        mems = [inputs["mem"]] if "mem" in inputs else inputs["mems"]
+        M = N + (mems[0].shape[1] if mems and mems[0] is not None else 0)
     H = inputs.get("num_heads", 1)
     return (*query.shape[:-2], N, M) if "num_heads" not in inputs else (query.shape[0], H, N, M)
