@@ -59,7 +59,7 @@ def additive_attention(
     keep: Keep = None,
     p: float = 0.0,
 ) -> Float[Tensor, "B N E"]:
-    """As :func:`spec.attention.additive_attention`. Half types are computed in float32 and rounded once; holds [B N M A] in memory."""
+    """As :func:`spec.attention.additive_attention`. Half types are computed in float32 and rounded once."""
     check(ADDITIVE_ATTENTION, query, key, value, w_query, w_key, w_score)
     check_options(query, key, mask, keep, p)
     bias, visible = bias_and_visible(mask, 3)

@@ -25,7 +25,7 @@ from torch_impl.projections import (
     check_multi_head,
     check_relative,
     check_self,
-    check_transformer_xl_layer,
+    check_xl_layer,
     linear,
     merge_heads,
     projected,
@@ -222,7 +222,7 @@ def _transformer_xl_layer(
     keep: Keep = None,
     p: float = 0.0,
 ) -> Tensor:
-    check_transformer_xl_layer(x, position, parameters, num_heads, mem, eps)
+    check_xl_layer(x, position, parameters, num_heads, mem, eps)
     keys = x if mem is None else torch.cat([mem, x], dim=1)
     q, k, v = (split_heads(part, num_heads) for part in query_key_value(x, keys, parameters))
     check_mask("visible", visible, (*q.shape[:-1], k.shape[-2]))

@@ -38,7 +38,7 @@ from torch_impl.projections import (
     check_multi_head,
     check_relative,
     check_self,
-    check_transformer_xl_layer,
+    check_xl_layer,
 )
 from torch_impl.relative import Visible, four_axes
 from torch_impl.shapes import check
@@ -179,7 +179,7 @@ def transformer_xl_layer(
     visible: Visible = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    check_transformer_xl_layer(x, position, parameters, num_heads, mem, eps)
+    check_xl_layer(x, position, parameters, num_heads, mem, eps)
     module = way.module(TransformerXLLayer, parameters, num_heads, x.shape[-1], eps=eps, batch_first=way.batch_first)
     return way.turn(module(way.turn(x), position, way.turn(mem), way.mask(visible)))
 
@@ -190,7 +190,7 @@ def transformer_xl(
     check_segment(x, parameters, mems)
     position = positions_of(x, mems)
     for weights in parameters:
-        check_transformer_xl_layer(x, position, weights, num_heads, None if mems is None else mems[0], eps)
+        check_xl_layer(x, position, weights, num_heads, None if mems is None else mems[0], eps)
     stacked = {f"layers.{layer}.{name}": x for layer, weights in enumerate(parameters) for name, x in weights.items()}
     options = {"eps": eps, "batch_first": way.batch_first}
     module = way.module(TransformerXL, stacked, len(parameters), num_heads, x.shape[-1], mem_len, **options)

@@ -83,7 +83,7 @@ def check_alibi(query: Any, key: Any, value: Any, parameters: Any, num_heads: An
     check_parameters(ALIBI, parameters, F=query.shape[-1])
 
 
-def check_transformer_xl_layer(x: Any, position: Any, parameters: Any, num_heads: Any, mem: Any, eps: Any) -> None:
+def check_xl_layer(x: Any, position: Any, parameters: Any, num_heads: Any, mem: Any, eps: Any) -> None:
     check(X_MEM, x, mem)
     width, S = x.shape[-1], 0 if mem is None else mem.shape[1]
     check(POSITION, position, M=S + x.shape[1], F=width)
