@@ -42,9 +42,7 @@ def additive_score(
     return np.einsum("a,...nma->...nm", w_score, np.tanh(q[..., :, None, :] + k[..., None, :, :]))
 
 
-def scaled_dot_product_score(
-    query: Float[ndarray, "... N D"], key: Float[ndarray, "... M D"]
-) -> Float[ndarray, "... N M"]:
+def scaled_dot_product_score(query: Float[ndarray, "... N D"], key: Float[ndarray, "... M D"]) -> Float[ndarray, "... N M"]:
     r"""
     The inner product of a query and a key, divided by the root of their width.
 

@@ -144,7 +144,7 @@ def peaked(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
     if query is not None and key is not None:
         towards = rng.standard_normal(query.shape[-1])
         query += towards
-        key[..., rng.integers(key.shape[-2]), :] = 8 * towards / max(np.linalg.norm(towards), 0.5)
+        key[..., rng.integers(key.shape[-2]), :] = 8 * towards / np.maximum(np.linalg.norm(towards), 0.5)
     else:
         spread(inputs, dtype, rng)
 
