@@ -1,8 +1,9 @@
 """
-Draws: the recipes that Hypothesis makes for an operation, and the smallest that still fails.
+Draws: the recipes that an operation is judged by, and the smallest that still fails.
 
-All implementations of an operation are shown the same recipes, so that what the law says of them is computed once. Where
-one fails, Hypothesis searches again with that implementation and shrinks.
+Each choice is drawn evenly and from the seed alone, so that a few hundred recipes meet everything (Hypothesis' own draws repeat
+each other: that serves its search). All implementations of an operation are shown the same recipes, so that what the law says of
+them is computed once. Where one fails, Hypothesis searches again with that implementation and shrinks.
 """
 
 import time
@@ -12,12 +13,12 @@ from functools import lru_cache
 from random import Random
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, find, settings
+from hypothesis import HealthCheck, find, settings
 from hypothesis.errors import NoSuchExample
-from hypothesis.strategies import SearchStrategy
+from hypothesis.strategies import DrawFn, composite, sampled_from
 
 from verify.recipes import Recipe
-from verify.strategies import recipes
+from verify.strategies import recipe
 
 KINDS: dict[str, dict[str, Any]] = {
     "any": {},
@@ -28,27 +29,23 @@ KINDS: dict[str, dict[str, Any]] = {
 SHRINK_SECONDS = 15.0
 
 
-def strategy(operation: str, kind: str) -> SearchStrategy[Recipe]:
-    return recipes(operation, **KINDS[kind])
-
-
-def quiet(cases: int, *phases: Phase) -> settings:
-    """Hypothesis without a database, a deadline or health checks: the draws depend on the seed alone."""
-    return settings(max_examples=cases, database=None, deadline=None, phases=phases, suppress_health_check=list(HealthCheck))
-
-
 @lru_cache(maxsize=256)
 def draw(operation: str, kind: str, cases: int, seed: int) -> tuple[Recipe, ...]:
     """As many different recipes as asked for (or as there are), the same for the same seed."""
-    drawn: dict[str, Recipe] = {}
+    rng, drawn = Random(f"{operation} {kind} {seed}"), dict[Recipe, None]()
+    for _ in range(10 * cases):
+        if len(drawn) < cases:
+            drawn[recipe(rng.choice, operation, **KINDS[kind])] = None
+    return tuple(drawn)
 
-    def enough(recipe: Recipe) -> bool:
-        drawn.setdefault(recipe.text, recipe)
-        return len(drawn) >= cases
 
-    with suppress(NoSuchExample):
-        find(strategy(operation, kind), enough, settings=quiet(10 * cases, Phase.generate), random=Random(seed))
-    return tuple(drawn.values())[:cases]
+@composite
+def strategy(draw: DrawFn, operation: str, kind: str) -> Recipe:
+    """The same recipes with Hypothesis choosing."""
+    return recipe(lambda options: draw(sampled_from(options)), operation, **KINDS[kind])
+
+
+QUIET = settings(max_examples=2000, database=None, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def shrink(failing: Recipe, kind: str, fails: Callable[[Recipe], bool], seed: int, seconds: float = SHRINK_SECONDS) -> Recipe:
@@ -64,7 +61,7 @@ def shrink(failing: Recipe, kind: str, fails: Callable[[Recipe], bool], seed: in
         return known[recipe]
 
     with suppress(NoSuchExample):
-        find(strategy(failing.operation, kind), still_fails, settings=quiet(2000, Phase.generate, Phase.shrink), random=Random(seed))
+        find(strategy(failing.operation, kind), still_fails, settings=QUIET, random=Random(seed))
     return smallest
 
 

@@ -1,21 +1,27 @@
-"""What Hypothesis draws: recipes. Small geometry comes first everywhere, so that shrinking ends at a case one can read."""
+"""
+How a recipe is made: choice after choice from short lists, by whoever chooses.
+
+``choose`` takes a sequence and returns one of its elements: a random generator's ``choice`` to draw, Hypothesis to shrink. Small
+geometry comes first in every list, so that shrinking ends at a case one can read.
+"""
 
 import re
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
-
-from hypothesis import strategies as st
 
 from spec.shapes import PATTERN
 from verify.catalogue import CATALOGUE, WITHOUT_FLOATS, Operation
 from verify.recipes import NUMBERS, PARAMETERS, Recipe
 from verify.visibility import PATTERNS
 
+Choose = Callable[[Sequence[Any]], Any]
+
 LENGTHS = (1, 2, 3, 4, 5, 7, 8, 11, 13, 16, 17)
 BLOCK_EDGES = (15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129)
 HEADS = (1, 2, 3, 5, 6, 12)
 WIDTHS = (1, 2, 4, 7, 16, 33, 64, 80, 96, 128)
-SEEDS = st.integers(0, 2**16 - 1)
+SEEDS = range(2**16)
 COST = 3000
 """Most elements that the largest intermediate of an ordinary case has (B H N M, or B N M A)."""
 
@@ -49,80 +55,81 @@ COUNTS_ALONE = frozenset({"causal_mask", "get_slopes", "sinusoidal_positions", "
 """Operations that are given no array: what is drawn for them are sizes, and many of them."""
 
 
-@st.composite
-def recipes(draw: st.DrawFn, operation: str, poison: tuple[str | None, ...] = (None, None, "finite"), hiding: bool = False) -> Recipe:
+def recipe(choose: Choose, operation: str, poison: tuple[str | None, ...] = (None, None, "finite"), hiding: bool = False) -> Recipe:
     """
-    Recipes of one operation.
+    A recipe of one operation.
 
     ``poison`` lists what may stand in hidden slots; ``hiding`` asks for masks that hide something from everyone.
     """
     op = CATALOGUE[operation]
-    sizes, options = geometry(draw, op)
+    sizes, options = geometry(choose, op)
     return Recipe(
         operation,
         sizes,
-        values(draw, op),
-        mask=mask(draw, op, sizes, options, hiding),
-        padding=padding(draw, hiding) if "key_padding_mask" in op.arguments else None,
-        dropout=dropout(draw, op) if "keep" in op.arguments else None,
-        layout=layout(draw, op),
-        poison=draw(st.sampled_from(poison)) if "key" in op.arguments or operation == "softmax" else None,
+        values(choose, op),
+        mask=mask(choose, op, sizes, options, hiding),
+        padding=padding(choose, hiding) if "key_padding_mask" in op.arguments else None,
+        dropout=dropout(choose, op) if "keep" in op.arguments else None,
+        layout=layout(choose, op),
+        poison=choose(poison) if "key" in op.arguments or operation == "softmax" else None,
         options=options,
     )
 
 
-def values(draw: st.DrawFn, op: Operation) -> dict[str, Any]:
+def values(choose: Choose, op: Operation) -> dict[str, Any]:
     """Family and seed of the numbers, where there are numbers."""
     if op.name in WITHOUT_FLOATS or op.name == "causal_mask":
         return {"family": "normal", "seed": 0}
     families = GRADIENT if op.is_gradient else FAMILIES_OF.get(op.name, FAMILIES_OF_CHAPTER[op.chapter])
-    return {"family": draw(st.sampled_from(families)), "seed": draw(SEEDS)}
+    return {"family": choose(families), "seed": choose(SEEDS)}
 
 
-def layout(draw: st.DrawFn, op: Operation) -> dict[str, Any]:
+def layout(choose: Choose, op: Operation) -> dict[str, Any]:
     if op.name in COUNTS_ALONE:
         return {"kind": "contiguous", "seed": 0}
-    return {"kind": draw(st.sampled_from(LAYOUTS)), "seed": draw(SEEDS)}
+    return {"kind": choose(LAYOUTS), "seed": choose(SEEDS)}
 
 
-def geometry(draw: st.DrawFn, op: Operation) -> tuple[dict[str, int], dict[str, Any]]:
+def geometry(choose: Choose, op: Operation) -> tuple[dict[str, int], dict[str, Any]]:
     """The sizes that the operation's axes name, and the options that go with them."""
     name, options = op.forward.name, dict[str, Any]()
-    N, M = lengths(draw)
-    sizes = {"N": N, "M": N if name in SQUARE else M, "B": draw(st.sampled_from((1, 2, 3))), "H": draw(st.sampled_from(HEADS))}
-    sizes |= {letter: draw(st.sampled_from(WIDTHS)) for letter in ("D", "E") if uses(op, letter)}
-    sizes |= {letter: draw(st.sampled_from((1, 2, 3, 5, 8, 17))) for letter in ("Q", "K", "A") if uses(op, letter)}
+    if name == "get_slopes":
+        return {"H": choose(range(1, 4097))}, options
+    N, M = lengths(choose)
+    sizes = {"N": N, "M": N if name in SQUARE else M, "B": choose((1, 2, 3)), "H": choose(HEADS)}
+    sizes |= {letter: choose(WIDTHS) for letter in ("D", "E") if uses(op, letter)}
+    sizes |= {letter: choose((1, 2, 3, 5, 8, 17)) for letter in ("Q", "K", "A") if uses(op, letter)}
     if name in PARAMETERS and name != "self_attention":
-        sizes["D"] = draw(st.sampled_from((1, 2, 4, 7, 16)))
-        options["biases"] = draw(st.booleans())
+        sizes["D"] = choose((1, 2, 4, 7, 16))
+        options["biases"] = choose((False, True))
     trim(sizes)
-    sizes["P"] = max(sizes["N"], sizes["M"]) + draw(st.integers(0, 3))
-    sizes["L"] = draw(st.sampled_from((1, 2, 3)))
-    sizes["F"] = sizes["H"] * sizes["D"] if "D" in sizes else draw(st.sampled_from((1, 2, 3, 5, 8)))
-    special(draw, name, sizes, options)
+    sizes["P"] = max(sizes["N"], sizes["M"]) + choose(range(4))
+    sizes["L"] = choose((1, 2, 3))
+    sizes["F"] = sizes["H"] * sizes["D"] if "D" in sizes else choose((1, 2, 3, 5, 8))
+    special(choose, name, sizes, options)
     sizes = {letter: size for letter, size in sizes.items() if letter in letters(op)}
     if "..." in " ".join(op.axes.values()):
-        options["lead"] = draw(st.sampled_from(((), (1,), (2,), (2, 3), (1, 1, 2))))
+        options["lead"] = choose(((), (1,), (2,), (2, 3), (1, 1, 2)))
     return sizes, options
 
 
-def special(draw: st.DrawFn, name: str, sizes: dict[str, int], options: dict[str, Any]) -> None:
+def special(choose: Choose, name: str, sizes: dict[str, int], options: dict[str, Any]) -> None:
     """What only some operations have: alignment, memories, even widths."""
     if name in ("learned_relative_score", "learned_relative_attention", "relative_multi_head_attention"):
-        options["align"] = draw(st.sampled_from(("end", "start")))
+        options["align"] = choose(("end", "start"))
     if name in COUNTS_ALONE:
-        sizes |= {letter: draw(st.integers(1, 130)) for letter in "NMF"} | {"H": draw(st.integers(1, 4096))}
+        sizes |= {letter: choose(range(1, 131)) for letter in "NMF"}
     if name in ("sinusoidal_positions", "transformer_xl"):
         sizes["F"] += sizes["F"] % 2 * (sizes["H"] if "D" in sizes else 1)
         sizes["D"] = sizes["F"] // sizes["H"]
     if name in ("init_mems", "update_mems", "transformer_xl", "transformer_xl_layer"):
-        sizes["S"] = draw(st.sampled_from((1, 2, 3, 0, 5, 7)))
-        options["mems"] = draw(st.sampled_from((True, True, True, False)))
+        sizes["S"] = choose((1, 2, 3, 0, 5, 7))
+        options["mems"] = choose((True, True, True, False))
         sizes["M"] = sizes["N"] + sizes["S"] * options["mems"]
     if name in ("init_mems", "update_mems", "transformer_xl"):
-        options["mem_len"] = draw(st.sampled_from((1, 2, 3, 5, 0, 8, 20)))
+        options["mem_len"] = choose((1, 2, 3, 5, 0, 8, 20))
     if name in ("transformer_xl", "transformer_xl_layer"):
-        options["eps"] = draw(st.sampled_from((1e-5, 1e-3)))
+        options["eps"] = choose((1e-5, 1e-3))
 
 
 @lru_cache
@@ -138,18 +145,17 @@ def uses(op: Operation, letter: str) -> bool:
     return letter in letters(op)
 
 
-def lengths(draw: st.DrawFn) -> tuple[int, int]:
+def lengths(choose: Choose) -> tuple[int, int]:
     """N and M: alike, unlike both ways, one of them 1, one of them beside a block's edge."""
-    kind = draw(st.sampled_from(("both", "both", "both", "edge keys", "edge queries", "one query", "square")))
-    short = st.sampled_from(LENGTHS)
+    kind = choose(("both", "both", "both", "edge keys", "edge queries", "one query", "square"))
     if kind == "edge keys":
-        return draw(st.sampled_from((1, 2, 3, 5))), draw(st.sampled_from(BLOCK_EDGES))
+        return choose((1, 2, 3, 5)), choose(BLOCK_EDGES)
     if kind == "edge queries":
-        return draw(st.sampled_from(BLOCK_EDGES)), draw(st.sampled_from((1, 2, 3, 5)))
+        return choose(BLOCK_EDGES), choose((1, 2, 3, 5))
     if kind == "one query":
-        return 1, draw(short)
-    N = draw(short)
-    return N, N if kind == "square" else draw(short)
+        return 1, choose(LENGTHS)
+    N = choose(LENGTHS)
+    return N, N if kind == "square" else choose(LENGTHS)
 
 
 def trim(sizes: dict[str, int]) -> None:
@@ -167,24 +173,24 @@ def cost(sizes: dict[str, int]) -> int:
     return max(pairs, rows)
 
 
-def mask(draw: st.DrawFn, op: Operation, sizes: dict[str, int], options: dict[str, Any], hiding: bool) -> dict[str, Any] | None:
+def mask(choose: Choose, op: Operation, sizes: dict[str, int], options: dict[str, Any], hiding: bool) -> dict[str, Any] | None:
     """``mask``, ``visible`` or ``attn_mask``, whichever the operation takes."""
     taken = {"mask", "visible", "attn_mask"} & set(op.arguments)
     required = op.name in ("get_alibi_biases", "alibi_multi_head_attention")
     padded = hiding and "key_padding_mask" in op.arguments
-    if not taken or not (required or (hiding and not padded) or draw(st.sampled_from((True, True, False)))):
+    if not taken or not (required or (hiding and not padded) or choose((True, True, False))):
         return None
     forms = ("bool",) if "visible" in taken else FORMS[:3] if hiding else FORMS
-    axes = "B 1 1 M" if hiding and op.name != "softmax" else draw(st.sampled_from(mask_axes(op, options)))
+    axes = "B 1 1 M" if hiding and op.name != "softmax" else choose(mask_axes(op, options))
     if hiding:
         axes = {"self_attention": "B 1 M", "additive_attention": "B 1 M", "additive_attention_grad": "B 1 M"}.get(op.name, axes)
         axes = "N M" if required or (padded and "attn_mask" in taken) else axes
     patterns = ("right_padding", "left_padding", "first_block", "last_block", "sparse") if hiding else PATTERNS
     return {
-        "pattern": draw(st.sampled_from(patterns)),
+        "pattern": choose(patterns),
         "axes": axes,
-        "form": draw(st.sampled_from(forms)),
-        "seed": draw(SEEDS),
+        "form": choose(forms),
+        "seed": choose(SEEDS),
     }
 
 
@@ -199,18 +205,18 @@ def mask_axes(op: Operation, options: dict[str, Any]) -> tuple[str, ...]:
     return ("N M", "1 M") if op.name == "softmax" else MASK_AXES[4]
 
 
-def padding(draw: st.DrawFn, hiding: bool) -> dict[str, Any] | None:
-    if not (hiding or draw(st.booleans())):
+def padding(choose: Choose, hiding: bool) -> dict[str, Any] | None:
+    if not (hiding or choose((False, True))):
         return None
     patterns = (
         ("right_padding", "left_padding", "sparse", "one_key")
         if hiding
         else ("right_padding", "left_padding", "random", "one_key", "nothing")
     )
-    return {"pattern": draw(st.sampled_from(patterns)), "seed": draw(SEEDS)}
+    return {"pattern": choose(patterns), "seed": choose(SEEDS)}
 
 
-def dropout(draw: st.DrawFn, op: Operation) -> dict[str, Any] | None:
-    if op.name != "dropout" and draw(st.sampled_from((True, True, False))):
+def dropout(choose: Choose, op: Operation) -> dict[str, Any] | None:
+    if op.name != "dropout" and choose((True, True, False)):
         return None
-    return {"p": draw(st.sampled_from((0.25, 0.1, 0.75, 0.0, 0.9))), "seed": draw(SEEDS)}
+    return {"p": choose((0.25, 0.1, 0.75, 0.0, 0.9)), "seed": choose(SEEDS)}
