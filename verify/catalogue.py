@@ -11,6 +11,8 @@ from verify.bounds import EXACT
 
 CHAPTERS = ("scores", "masks", "attention", "shifts", "relative", "alibi", "memory", "layers")
 DTYPES = ("float64", "float32", "float16", "bfloat16")
+ASPECTS = ("values", "gradients", "refusals", "side effects", "hidden NaN")
+"""The columns of a verdict."""
 
 WITHOUT_FLOATS = frozenset({"get_slopes", "sinusoidal_positions", "init_mems", "get_alibi_biases", "merge_masks"})
 """Operations whose result is float though no input need be: they take a keyword ``dtype``."""

@@ -8,8 +8,8 @@ side effects  inputs unchanged, no aliases, no state between calls
 hidden NaN    NaN and infinity in hidden slots reach no output and no gradient
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from verify.backends import Backend, Implementation
 from verify.catalogue import CATALOGUE
 from verify.draws import draw, shrink
 from verify.judge import Disagreement, Unsupported, Verdict, call, converted, judge, judge_side_effects
+from verify.known import Known
 from verify.longs import long_cases
 from verify.probes import probes
 from verify.recipes import Recipe
@@ -25,17 +26,30 @@ from verify.relations import judge_relations
 from verify.replay import Failure, recorded
 from verify.sequences import judge_sequence, right_alone
 
-ASPECTS = ("values", "gradients", "refusals", "side effects", "hidden NaN")
 CASES = {"quick": 20, "default": 100, "thorough": 2000}
+
+
+@dataclass
+class Region:
+    """A known failure that speaks of some cases only: how many of them failed, and how many passed."""
+
+    line: Known
+    failed: int = 0
+    passed: int = 0
+
+    @property
+    def unexpected(self) -> bool:
+        return self.passed > 0 and self.failed == 0
 
 
 @dataclass(frozen=True)
 class Options:
-    """How much is drawn, from which seed, and where failures are kept."""
+    """How much is drawn, from which seed, where failures are kept, and which are known."""
 
     profile: str = "default"
     seed: int = 0
     failures: str = ".verify/failures"
+    regions: tuple[Region, ...] = ()
 
     @property
     def cases(self) -> int:
@@ -56,6 +70,7 @@ class Tally:
     reason: str = ""
     cases: int = 0
     strong: int = 0
+    known: int = 0
     unsupported: int = 0
     outside: int = 0
     budget: float = 0.0
@@ -133,13 +148,23 @@ def aspects(implementation: Implementation, gradient: Implementation | None) -> 
     return [*found, "hidden NaN"] if hiding and masked and implementation.operation.name != "alibi_multi_head_attention" else found
 
 
-def run(cell: Cell, options: Options) -> Tally:
-    """Judge the cell."""
+def run(cell: Cell, options: Options, known: tuple[Known, ...] = ()) -> Tally:
+    """Judge the cell, in the light of the known failures that speak of it."""
     tally = cell.tally()
-    JUDGES[cell.aspect](cell, options, tally)
-    if tally.findings:
-        title = f"{tally.implementation} of {tally.backend} in {tally.dtype} is not what the law says ({tally.aspect})"
-        tally.verdict, tally.reason = "failed", "\n".join([title, *tally.findings])
+    regions = [Region(line) for line in known if line.when]
+    JUDGES[cell.aspect](cell, replace(options, regions=tuple(regions)), tally)
+    tally.findings += [f"{region.line.source}: all {region.passed} cases of its region pass" for region in regions if region.unexpected]
+    whole = next((line for line in known if not line.when), None)
+    title = f"{tally.implementation} of {tally.backend} in {tally.dtype}"
+    if tally.findings and whole:
+        tally.verdict, tally.reason = "known failure", whole.reason
+    elif tally.findings:
+        findings = [f"{title} is not what the law says ({tally.aspect})", *tally.findings]
+        tally.verdict, tally.reason = "failed", "\n".join(findings)
+    elif failed := [region for region in regions if region.failed]:
+        tally.verdict, tally.reason = "known failure", "; ".join(region.line.reason for region in failed)
+    elif whole and tally.cases:
+        tally.verdict, tally.reason = "failed", f"{title} passes ({tally.aspect}), though {whole.source} says: {whole.reason}"
     elif tally.cases == 0:
         tally.verdict, tally.reason = "unsupported", most_common(tally.reasons)
     return tally
@@ -181,11 +206,16 @@ def judge_each(
     """Judge recipe after recipe, recorded failures first; of each kind of failure shrink one, keep it, and tell."""
     failures: dict[str, list[Recipe]] = {}
     for recipe in [*recorded(implementation.operation.name, cell.aspect, options.failures), *recipes]:
+        regions = [region for region in options.regions if region.line.covers(recipe, cell.dtype)]
         try:
-            count(tally, judge(implementation, recipe, cell.dtype))
+            count(tally, judge(implementation, recipe, cell.dtype), regions)
         except Unsupported as reason:
             unsupported(tally, str(reason))
         except Disagreement as error:
+            if regions:
+                tally.known += 1
+                regions[0].failed += 1
+                continue
             tally.cases += 1
             tally.budget = max(tally.budget, error.budget)
             failures.setdefault(error.kind, []).append(recipe)
@@ -196,8 +226,10 @@ def judge_each(
 KINDS_TOLD = 3
 
 
-def count(tally: Tally, verdict: Verdict) -> None:
+def count(tally: Tally, verdict: Verdict, regions: Sequence[Region] = ()) -> None:
     tally.cases += 1
+    for region in regions:
+        region.passed += 1
     tally.strong += verdict.strong
     tally.outside += verdict.outside
     tally.budget = max(tally.budget, verdict.budget)

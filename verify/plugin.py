@@ -40,8 +40,9 @@ class Verification:
     tallies: list[dict[str, Any]] = field(default_factory=list)
     collected: int = 0
 
-    def known(self, cell: Cell) -> Known | None:
-        return next((known for known in self.known_failures if known.speaks_of(cell)), None)
+    def known(self, cell: Cell) -> tuple[Known, ...]:
+        own = cell.implementation
+        return tuple(line for line in self.known_failures if line.speaks_of(own.name, cell.dtype, cell.aspect))
 
     def cells(self, chapter: str | None) -> list[Cell]:
         usable = [backend for backend in self.backends if not backend.broken and not backend.missing]
@@ -186,7 +187,8 @@ def unmet(run: Verification) -> list[Known]:
     """Known failures of a whole run (no --op, no --dtype) that no cell answers to."""
     whole = not run.operations and not run.dtypes
     everything = run.cells(None) if whole and run.known_failures else []
-    return [known for known in run.known_failures if whole and not any(known.speaks_of(cell) for cell in everything)]
+    spoken_of = {line for cell in everything for line in run.known(cell)}
+    return [line for line in run.known_failures if whole and line not in spoken_of]
 
 
 def troubles(run: Verification) -> list[str]:

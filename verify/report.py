@@ -4,7 +4,7 @@ from collections import defaultdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from verify.cells import ASPECTS
+from verify.catalogue import ASPECTS
 
 if TYPE_CHECKING:
     from verify.plugin import Verification
