@@ -309,8 +309,9 @@ def refusal(implementation: Implementation, given: dict[str, Any]) -> str:
 
 def side_effects(cell: Cell, options: Options, tally: Tally) -> None:
     for implementation in both(cell):
-        recipes = draw(implementation.operation.name, "any", max(10, options.cases // 5), options.seed)
-        for recipe in recipes:
+        operation = implementation.operation.name
+        recipes = draw(operation, "any", max(10, options.cases // 5), options.seed)
+        for recipe in (*probes(operation), *recipes):
             side_effect(cell, implementation, recipe, options, tally)
         for first, other in zip(recipes[: len(recipes) // 2], recipes[len(recipes) // 2 :], strict=False):
             counted(tally, "a sequence of calls", partial(judge_sequence, implementation, first, other, cell.dtype))

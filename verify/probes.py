@@ -10,6 +10,7 @@ from verify.strategies import letters, mask_axes
 SIZES = {"B": 2, "H": 3, "N": 5, "M": 7, "D": 4, "E": 6, "Q": 3, "K": 5, "A": 4, "S": 2, "L": 2, "F": 6}
 GEOMETRIES: tuple[dict[str, int], ...] = (
     {},
+    {"N": 3, "M": 5},
     {"N": 1, "M": 9},
     {"N": 9, "M": 1},
     {"N": 2, "M": 33, "B": 1},
@@ -18,7 +19,7 @@ GEOMETRIES: tuple[dict[str, int], ...] = (
     {"N": 6, "M": 6, "H": 6, "B": 1},
     {"N": 4, "M": 5, "H": 12, "B": 1, "D": 1},
 )
-"""Alike, one query, one key, a key beyond a block, more queries than keys, N = M = H, twelve slopes."""
+"""Alike, as many positions as the memory, one query, one key, a key beyond a block, more queries than keys, N = M = H, twelve slopes."""
 
 FAMILIES = ("identity", "needles", "large", "one_signed", "spread", "offset_values")
 

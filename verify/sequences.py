@@ -18,8 +18,9 @@ def sequence(first: Recipe, other: Recipe, dtype: str) -> list[tuple[str, Recipe
     """The steps: (in words, recipe, dtype)."""
     steps = [("the first call", first, dtype), ("another geometry", other, dtype), ("the first call again", first, dtype)]
     if first.mask is not None:
-        masked = replace(first, mask={**first.mask, "seed": first.mask["seed"] + 1, "pattern": "random"})
-        steps.append(("the same geometry under another mask", masked, dtype))
+        mask = first.mask | {"form": "bool", "pattern": "random"}
+        one, two = (replace(first, mask=mask | {"seed": seed}) for seed in (mask["seed"], mask["seed"] + 1))
+        steps += [("the same geometry under a boolean mask", one, dtype), ("the same geometry under another mask", two, dtype)]
     if dtype in DTYPES:
         steps.append(("another dtype", first, DTYPES[DTYPES.index(dtype) - 1]))
     steps.append(("the first call once more", first, dtype))
