@@ -283,7 +283,9 @@ def test_torch_has_the_layout_too(kind: str) -> None:
     assert not laid.is_contiguous() or laid.storage_offset() > 0
 
 
-@pytest.mark.parametrize(("family", "dtype", "size"), [("large", "float32", 88), ("brink", "float16", 4e3), ("huge_values", "float32", 1e3)])
+@pytest.mark.parametrize(
+    ("family", "dtype", "size"), [("large", "float32", 88), ("brink", "float16", 4e3), ("huge_values", "float32", 1e3)]
+)
 def test_a_family_reaches_its_size(family: str, dtype: str, size: float) -> None:
     recipe = Recipe(SDPA, {"B": 1, "H": 2, "N": 16, "M": 16, "D": 16, "E": 4}, {"family": family, "seed": 1})
     inputs = expand(recipe, dtype)

@@ -1,0 +1,110 @@
+"""The one comparison: what it lets pass, and above all what it does not."""
+
+import numpy as np
+import pytest
+from numpy import inf, nan
+
+from verify.comparison import Comparison, compare
+
+
+def held(actual: float, expected: float, bound: float | None, largest: float = inf) -> Comparison:
+    return compare(np.array([actual]), np.array([expected]), None if bound is None else np.array([bound]), largest)
+
+
+def test_an_error_at_the_bound_passes_and_one_above_it_does_not() -> None:
+    expected, bound = 1.0, 2.0**-10
+    assert held(expected + bound, expected, bound).passed
+    assert not held(expected + bound * (1 + 1e-6), expected, bound).passed
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_one_ulp_above_the_bound_fails(dtype: type) -> None:
+    expected, ulp = dtype(1.5), np.spacing(dtype(1.5))
+    actual = float(expected + 3 * ulp)
+    assert held(actual, float(expected), 3 * float(ulp)).passed
+    assert not held(float(expected + 4 * ulp), float(expected), 3 * float(ulp)).passed
+
+
+@pytest.mark.parametrize("actual", [nan, inf, -inf])
+@pytest.mark.parametrize("bound", [0.0, 1.0, 1e300])
+def test_what_is_not_finite_never_passes_for_a_finite_number(actual: float, bound: float) -> None:
+    assert not held(actual, 1.0, bound).passed
+
+
+@pytest.mark.parametrize(("actual", "expected"), [(1.0, nan), (nan, inf), (inf, -inf), (inf, nan), (1e308, inf), (0.0, -inf)])
+def test_the_classes_of_nan_and_infinity_must_agree(actual: float, expected: float) -> None:
+    assert not held(actual, expected, 1.0).passed
+
+
+@pytest.mark.parametrize("number", [nan, inf, -inf])
+def test_the_same_class_passes(number: float) -> None:
+    assert held(number, number, 1.0).passed
+    assert held(number, number, None).passed
+
+
+def test_a_nan_bound_passes_nothing() -> None:
+    assert not held(1.0, 1.0, nan).passed
+
+
+def test_an_infinite_bound_judges_nothing_and_says_so() -> None:
+    found = held(123.0, 1.0, inf)
+    assert found.passed and found.outside == found.total == 1 and found.budget == 0
+
+
+def test_where_the_law_is_nan_an_infinite_bound_excuses_nothing() -> None:
+    assert not held(1.0, nan, inf).passed
+
+
+def test_an_overflow_is_accepted_only_where_the_bound_reaches_the_largest_number() -> None:
+    assert held(inf, 65000.0, 600.0, largest=65504.0).passed
+    assert not held(inf, 65000.0, 400.0, largest=65504.0).passed
+    assert not held(-inf, 65000.0, 600.0, largest=65504.0).passed
+    assert not held(nan, 65000.0, 600.0, largest=65504.0).passed
+
+
+def test_bit_for_bit_the_sign_of_zero_counts() -> None:
+    assert not held(-0.0, 0.0, None).passed
+    assert not held(0.0, -0.0, None).passed
+    assert held(-0.0, -0.0, None).passed
+
+
+def test_within_a_bound_the_sign_of_zero_does_not_count() -> None:
+    assert held(-0.0, 0.0, 0.0).passed
+
+
+def test_bit_for_bit_nothing_is_near() -> None:
+    assert not held(np.nextafter(1.0, 2.0), 1.0, None).passed
+    assert not held(nan, 1.0, None).passed
+
+
+def test_a_bound_of_zero_asks_for_the_number_itself() -> None:
+    assert held(1.0, 1.0, 0.0).passed
+    assert not held(5e-324, 0.0, 0.0).passed
+
+
+def test_one_wrong_element_among_many_is_found_and_named() -> None:
+    expected = np.random.default_rng(0).standard_normal((7, 11))
+    actual = expected.copy()
+    actual[3, 5] += 1e-3
+    found = compare(actual, expected, np.full(expected.shape, 1e-5))
+    assert (found.wrong, found.index, found.budget) == (1, (3, 5), pytest.approx(100))
+    assert "1 of 77 elements differ from the law; worst at (3, 5)" in str(found)
+
+
+def test_a_nan_is_worse_than_any_number() -> None:
+    found = compare(np.array([1e30, nan, 0.0]), np.zeros(3), np.ones(3))
+    assert found.index == (1,) and found.budget == inf and found.wrong == 2
+
+
+def test_the_budget_is_the_worst_share_of_the_bound() -> None:
+    found = compare(np.array([1.5, 2.1]), np.array([1.0, 2.0]), np.array([1.0, 1.0]))
+    assert found.passed and found.budget == pytest.approx(0.5) and found.rms == pytest.approx(np.sqrt(0.13))
+
+
+def test_booleans_compare_as_booleans() -> None:
+    assert compare(np.array([True, False]), np.array([True, False]), None).passed
+    assert compare(np.array([True, True]), np.array([True, False]), None).wrong == 1
+
+
+def test_nothing_to_compare_is_no_error() -> None:
+    assert compare(np.zeros((3, 0)), np.zeros((3, 0)), None).total == 0
