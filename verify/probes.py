@@ -31,7 +31,7 @@ def probes(operation: str) -> tuple[Recipe, ...]:
     found = [recipe(op, sizes, "normal") for sizes in GEOMETRIES]
     if "value" in op.arguments:
         found += [recipe(op, {"N": 3, "M": 17, "E": 17, "B": 1, "D": 16}, family) for family in FAMILIES]
-    if {"mask", "visible"} & set(op.arguments):
+    if {"mask", "visible", "attn_mask"} & set(op.arguments):
         found += [
             recipe(op, {}, "spread", masked(op, pattern)) for pattern in ("left_padding", "empty_rows", "one_key", "nothing", "first_block")
         ]
@@ -53,10 +53,11 @@ def recipe(op: Operation, sizes: dict[str, int], family: str, mask: dict[str, An
     if op.name in ("transformer_xl", "transformer_xl_layer"):
         full["M"] = full["N"] + full["S"]
     full["P"] = max(full["N"], full["M"]) + 1
-    required = op.name in ("get_alibi_biases", "alibi_multi_head_attention")
+    required = op.name in ("get_alibi_biases", "alibi_multi_head_attention", "merge_masks")
     default = {"pattern": "causal", "axes": "N M", "form": "bool", "seed": 1} if required else None
     options: dict[str, Any] = {"align": "end", "mem_len": 3, "eps": 1e-5}
     options = {name: value for name, value in options.items() if name in op.arguments}
     dropped = {"p": 0.25, "seed": 2} if op.name == "dropout" else None
+    padding = {"pattern": "right_padding", "seed": 6} if mask and "key_padding_mask" in op.arguments else None
     used = {letter: size for letter, size in full.items() if letter in letters(op)}
-    return Recipe(op.name, used, {"family": family, "seed": 7}, mask=mask or default, dropout=dropped, options=options)
+    return Recipe(op.name, used, {"family": family, "seed": 7}, mask or default, padding, dropped, options=options)

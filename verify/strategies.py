@@ -163,8 +163,8 @@ def trim(sizes: dict[str, int]) -> None:
     for letters, least in (("DE", 16), ("A", 5), ("H", 3), ("B", 1), ("DE", 4), ("H", 2), ("NM", 13)):
         if cost(sizes) <= COST:
             return
-        for letter in letters:
-            sizes[letter] = min(sizes[letter], least) if letter in sizes else sizes.get(letter, 1)
+        for letter in set(letters) & set(sizes):
+            sizes[letter] = min(sizes[letter], least)
 
 
 def cost(sizes: dict[str, int]) -> int:
