@@ -24,6 +24,7 @@ WRONG_VALUES = {
     "softmax_uninitialised": "got nan, law 0, exactly",
     "softmax_averages_empty_rows": "law 0, exactly",
     "alibi_attention_off_by_one": "wrong number",
+    "alibi_attention_transposed": "wanted shape (2, 3, 5, 6), got (2, 5, 3, 6)",
     "alibi_attention_mixes_the_batch": "wrong number",
     f"{SDPA}_ignores_keep": "wrong number",
     f"{SDPA}_ignores_p": "wrong number",

@@ -75,6 +75,12 @@ def test_a_recipe_always_expands_to_the_same_bytes(operation: str) -> None:
         assert [x.tobytes() for x in once] == [x.tobytes() for x in again]
 
 
+@pytest.mark.parametrize("operation", CATALOGUE)
+def test_what_is_drawn_is_a_right_call(operation: str) -> None:
+    for recipe in draw(operation, "any", 60, 2):
+        CATALOGUE[operation].reference(**expand(recipe, "float64"))
+
+
 FINGERPRINT = """
 import hashlib, sys
 from verify.draws import draw

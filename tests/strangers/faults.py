@@ -158,6 +158,10 @@ def alibi_attention_short(query, key, value, visible=None):
     return output if key.shape[2] <= 1000 else np.zeros_like(output)
 
 
+def alibi_attention_transposed(query, key, value, visible=None):
+    return right.alibi_attention(query, key, value, visible).swapaxes(1, 2)
+
+
 def alibi_attention_mixes_the_batch(query, key, value, visible=None):
     right.alibi_attention(query, key, value, visible)
     return right.alibi_attention(query, key[:1].repeat(len(key), axis=0), value, visible)

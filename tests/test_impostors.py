@@ -1,0 +1,71 @@
+"""Impostors: a case that a cheap wrong answer passes is weak, and is not counted as evidence."""
+
+import numpy as np
+import pytest
+
+from verify.catalogue import CATALOGUE, Operation
+from verify.draws import draw
+from verify.impostors import all_noticed, impostors
+from verify.oracle import bounded, lawful, strong
+from verify.precision import resolve
+from verify.probes import probes
+from verify.recipes import Recipe, expand
+
+SDPA, ALIBI = "scaled_dot_product_attention", "alibi_attention"
+PRECISION = resolve("wide", SDPA, SDPA, "float32")
+
+
+def is_strong(recipe: Recipe) -> bool:
+    return strong(recipe, "float32", PRECISION)
+
+
+def of(operation: str, sizes: dict[str, int], pattern: str | None = None, family: str = "spread") -> Recipe:
+    mask = {"pattern": pattern, "axes": "N M", "form": "bool", "seed": 1} if pattern else None
+    return Recipe(operation, sizes, {"family": family, "seed": 1}, mask=mask)
+
+
+USUAL = {"B": 1, "H": 2, "N": 4, "M": 6, "D": 4, "E": 3}
+
+
+def test_an_ordinary_case_is_strong() -> None:
+    assert is_strong(of(SDPA, USUAL)) and is_strong(of(ALIBI, USUAL)) and is_strong(of("softmax", {"N": 4, "M": 6}))
+
+
+def test_a_case_that_zeros_pass_is_weak() -> None:
+    assert not is_strong(of(SDPA, USUAL, "nothing"))
+
+
+def test_a_case_in_which_the_query_does_not_matter_is_weak() -> None:
+    recipe = of(SDPA, USUAL, family="small")
+    operation, inputs = CATALOGUE[SDPA], expand(recipe, "float32")
+    expected = operation.law(**inputs)
+    assert not all_noticed(operation, inputs, expected, np.full(expected.shape, 1e-5))
+    assert all_noticed(operation, inputs, expected, np.full(expected.shape, 1e-30))
+
+
+def test_an_impostor_that_is_the_same_function_takes_no_part() -> None:
+    one_key = USUAL | {"M": 1, "N": 1}
+    assert is_strong(of(SDPA, one_key))
+
+
+@pytest.mark.parametrize("operation", CATALOGUE)
+def test_every_impostor_has_the_form_of_the_answer(operation: str) -> None:
+    op: Operation = CATALOGUE[operation]
+    for recipe in draw(operation, "any", 20, 0):
+        case = lawful(recipe, "float64")
+        assert len(list(impostors(op, case.inputs, case.expected))) >= (operation != "init_mems")
+        all_noticed(op, case.inputs, case.expected, bounded(recipe, "float64", resolve("wide", operation, operation, "float64")))
+
+
+@pytest.mark.parametrize("operation", [name for name, op in CATALOGUE.items() if name != "init_mems"])
+def test_most_probes_are_strong(operation: str) -> None:
+    found = [strong(recipe, "float32", resolve("wide", operation, operation, "float32")) for recipe in probes(operation)]
+    print(f"{operation}: {sum(found)} of {len(found)} probes are strong")
+    assert 2 * sum(found) >= len(found)
+
+
+@pytest.mark.parametrize("operation", [SDPA, ALIBI, "learned_relative_attention", "transformer_xl_attention", "additive_attention"])
+def test_the_impostors_of_an_attention_are_several(operation: str) -> None:
+    recipe = probes(operation)[0]
+    case = lawful(recipe, "float64")
+    assert len(list(impostors(CATALOGUE[operation], case.inputs, case.expected))) >= 3

@@ -1,0 +1,98 @@
+"""Known failures: one line each, read strictly."""
+
+from pathlib import Path
+
+import pytest
+from strangers import HERE
+
+from verify.known import beside, read_known
+from verify.recipes import Recipe
+
+LINES = """# implementation   dtype     aspect     : reason
+softmax_zeros      *         values     : zeros are cheaper          [replay 1f0c2d3e4a5b]
+
+softmax_*          float16   side effects : in place, to save memory  # as documented
+  # a comment
+alibi_attention    float32   hidden NaN when a row sees no key and N > M : 0 * NaN
+"""
+MASK = {"pattern": "nothing", "axes": "N M", "form": "bool", "seed": 1}
+BLIND = Recipe("softmax", {"N": 3, "M": 2}, {"family": "normal", "seed": 1}, mask=MASK)
+SEEING = Recipe("softmax", {"N": 2, "M": 3}, {"family": "large", "seed": 1}, poison="finite")
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "mine.known-failures.txt"
+    path.write_text(text)
+    return path
+
+
+def test_a_line_says_implementation_dtype_aspect_and_reason(tmp_path: Path) -> None:
+    one, two, three = read_known(written(tmp_path, LINES))
+    assert (one.name, one.dtype, one.aspect) == ("softmax_zeros", "*", "values")
+    assert one.reason.startswith("zeros are cheaper") and "1f0c2d3e4a5b" in one.reason
+    assert (two.aspect, three.aspect) == ("side effects", "hidden NaN")
+    assert (one.when, two.when, three.when) == (None, None, "a row sees no key and N > M")
+    assert one.source == "mine.known-failures.txt:2"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "softmax values: no dtype",
+        "softmax float32 values",
+        "softmax float32 values :",
+        "softmax float32 everything : too much",
+        "nonsense",
+        "softmax float32 Values : a capital",
+        "softmax float32 values when : never",
+    ],
+)
+def test_a_line_that_cannot_be_read_is_an_error(line: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"known-failures.txt:1: wanted '<implementation> <dtype> <aspect> \["):
+        read_known(written(tmp_path, line + "\n"))
+
+
+def test_a_line_speaks_of_its_cells_alone(tmp_path: Path) -> None:
+    known = read_known(written(tmp_path, "softmax_z* float32 values : zeros\n"))[0]
+    assert known.speaks_of("softmax_zeros", "float32", "values")
+    assert not known.speaks_of("softmax_nan", "float32", "values")
+    assert not known.speaks_of("softmax_zeros", "float16", "values")
+    assert not known.speaks_of("softmax_zeros", "float32", "refusals")
+
+
+CONDITIONS = ["a row sees no key", "N > M", "N != 2", "M == 2", "values.family=normal", "mask.form=bool", "a row sees no key and N > M"]
+
+
+@pytest.mark.parametrize("when", CONDITIONS)
+def test_a_region_covers_the_cases_that_its_conditions_name(when: str, tmp_path: Path) -> None:
+    known = read_known(written(tmp_path, f"softmax * values when {when} : a reason\n"))[0]
+    assert known.covers(BLIND, "float32") and not known.covers(SEEING, "float32")
+
+
+def test_every_condition_of_a_region_must_hold(tmp_path: Path) -> None:
+    known = read_known(written(tmp_path, "softmax * values when a row sees no key and N < M : a reason\n"))[0]
+    assert not known.covers(BLIND, "float32") and not known.covers(SEEING, "float32")
+
+
+def test_a_field_or_a_size_that_a_recipe_does_not_have_covers_nothing(tmp_path: Path) -> None:
+    for when in ("H > 2", "dropout.p=0.5", "poison=nan"):
+        assert not read_known(written(tmp_path, f"softmax * values when {when} : a reason\n"))[0].covers(BLIND, "float32")
+
+
+def test_a_line_without_conditions_covers_no_single_case(tmp_path: Path) -> None:
+    assert not read_known(written(tmp_path, "softmax * values : a reason\n"))[0].covers(BLIND, "float32")
+
+
+@pytest.mark.parametrize("when", ["N ~ M", "always", "a row sees nothing", "N > M or M > N"])
+def test_a_condition_that_cannot_be_read_is_an_error(when: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"known-failures.txt:1: when: wanted 'a row sees no key'"):
+        read_known(written(tmp_path, f"softmax * values when {when} : a reason\n"))
+
+
+def test_the_file_beside_a_backend_is_found(tmp_path: Path) -> None:
+    backend = tmp_path / "mine.py"
+    backend.write_text("")
+    assert beside(str(backend)) is None
+    path = written(tmp_path, LINES)
+    assert beside(str(backend)) == path
+    assert beside("numpy_ref") is None and beside(str(HERE / "alone.py")) is None

@@ -1,0 +1,85 @@
+"""Wrong calls: made from right ones by one change, refused by the law in one form of words, and expected of everyone."""
+
+import re
+
+import pytest
+from numpy import ndarray
+from strangers import implementation
+
+from verify.catalogue import CATALOGUE
+from verify.cells import Cell, Options, refusal, run
+from verify.refusals import refused_by_law, right_call, wrong_calls
+
+MESSAGE = re.compile(r"[\w.\[\]]+: wanted [^\n]+, got [^\n]+")
+NOT_WRONG = {
+    ("merge_masks", "num_heads 5, no divisor of 12"): "heads divide no width there",
+    ("merge_masks", "attn_mask with queries too many"): "nothing else fixes N",
+    ("get_alibi_biases", "visible with keys too many"): "nothing else fixes M",
+}
+ANY = [(operation, words) for operation in CATALOGUE for words in wrong_calls(operation) if (operation, words) not in NOT_WRONG]
+
+
+def test_there_are_many_wrong_calls() -> None:
+    assert len(ANY) >= 60
+    assert len({words for _, words in ANY}) >= 60
+
+
+@pytest.mark.parametrize("operation", CATALOGUE)
+def test_the_law_accepts_the_right_call(operation: str) -> None:
+    CATALOGUE[operation].law(**right_call(operation))
+
+
+def answer(operation: str, words: str) -> str:
+    """What the law says to a wrong call."""
+    try:
+        CATALOGUE[operation].law(**wrong_calls(operation)[words])
+    except ValueError as error:
+        return str(error)
+    return "accepted"
+
+
+@pytest.mark.parametrize("operation", CATALOGUE)
+def test_the_law_refuses_in_one_form_of_words(operation: str) -> None:
+    answers = [answer(operation, words) for one, words in ANY if one == operation]
+    assert [message for message in answers if not MESSAGE.fullmatch(message)] == []
+
+
+@pytest.mark.parametrize("operation", CATALOGUE)
+def test_the_message_names_an_argument_or_a_parameter(operation: str) -> None:
+    for words in (words for one, words in ANY if one == operation):
+        named = answer(operation, words).partition(":")[0]
+        assert named.partition(".")[0] in CATALOGUE[operation].arguments or named in words.split()
+
+
+@pytest.mark.parametrize(("operation", "words"), NOT_WRONG)
+def test_what_the_law_accepts_is_asked_of_no_one(operation: str, words: str) -> None:
+    assert words in wrong_calls(operation) and words not in refused_by_law(operation)
+
+
+@pytest.mark.parametrize("operation", CATALOGUE)
+def test_every_array_is_given_with_a_wrong_rank_size_and_dtype(operation: str) -> None:
+    op = CATALOGUE[operation]
+    arrays = {name for name, x in right_call(operation).items() if isinstance(x, ndarray) and x.dtype.kind == "f"}
+    for name in {name for name in arrays if not op.axes[name].startswith("...")}:
+        told = {words.removeprefix(f"{name} ") for words in refused_by_law(operation) if words.startswith(f"{name} ")}
+        assert {"of integers", "with an axis too many", "with an axis too few"} <= told
+
+
+def test_something_that_raises_otherwise_is_told_so() -> None:
+    wrong = wrong_calls("softmax")["mask of integers"]
+    assert refusal(implementation("softmax_right"), dict(wrong)) == ""
+    assert refusal(implementation("softmax_refuses_with_type_error"), dict(wrong)).startswith("raised TypeError: mask: wanted")
+
+
+def test_something_that_accepts_is_told_so() -> None:
+    assert refusal(implementation("softmax_accepts_integers"), dict(wrong_calls("softmax")["mask of integers"])) == "accepted"
+
+
+def test_not_supported_is_no_wrong_answer_to_a_wrong_call() -> None:
+    assert refusal(implementation("softmax_never"), dict(wrong_calls("softmax")["mask of integers"])) == ""
+
+
+def test_all_that_is_not_refused_is_told_at_once() -> None:
+    tally = run(Cell(implementation("softmax_refuses_with_type_error"), None, "float32", "refusals"), Options("quick"))
+    assert "4 of 4 wrong calls are not refused with ValueError" in tally.reason
+    assert all(words in tally.reason for words in refused_by_law("softmax"))

@@ -1,0 +1,89 @@
+"""Sequences of calls: what outlives a call is found, whoever keeps it."""
+
+from pathlib import Path
+
+import pytest
+
+from verify.backends import Implementation, load
+from verify.judge import Disagreement, Unsupported, judge
+from verify.recipes import Recipe
+from verify.sequences import judge_sequence, sequence
+
+SHORT = Recipe(
+    "softmax", {"N": 2, "M": 3}, {"family": "normal", "seed": 1}, mask={"pattern": "random", "axes": "N M", "form": "bool", "seed": 3}
+)
+LONG = Recipe("softmax", {"N": 5, "M": 17}, {"family": "normal", "seed": 2})
+HEAD = """
+import numpy as np
+import numpy_ref as right
+
+ARRAYS, PRECISION, KEPT = "numpy", "wide", {}
+
+"""
+
+STATEFUL = {
+    "mask": "def softmax(score, mask=None):\n    return right.softmax(score, KEPT.setdefault(score.shape, mask))\n",
+    "longest": """
+def softmax(score, mask=None):
+    out = KEPT.setdefault("out", np.zeros((5, 17), score.dtype))  # a buffer that is as wide as its first user
+    weights = right.softmax(score, mask)
+    KEPT["calls"] = KEPT.get("calls", 0) + 1
+    return weights if KEPT["calls"] < 3 else weights + out[: len(weights), : weights.shape[-1]] + np.float32(0.01)
+""",
+    "dtype": """
+def softmax(score, mask=None):
+    dtype = KEPT.setdefault("dtype", score.dtype)
+    return right.softmax(score.astype(dtype), mask)
+""",
+    "view": """
+def softmax(score, mask=None):
+    buffer = KEPT.setdefault(score.shape, np.empty_like(score))
+    buffer += np.nan_to_num(right.softmax(score, mask)) - np.nan_to_num(buffer) * (len(KEPT) < 2)
+    return buffer.copy()
+""",
+}
+
+
+def written(folder: Path, body: str, head: str = HEAD) -> Implementation:
+    path = folder / "stateful.py"
+    path.write_text(head + body)
+    return load(str(path)).implementations[0]
+
+
+@pytest.mark.parametrize("kept", ["mask", "longest", "dtype"])
+def test_what_outlives_a_call_is_found(kept: str, tmp_path: Path) -> None:
+    with pytest.raises(Disagreement, match="the result depends on earlier calls") as error:
+        judge_sequence(written(tmp_path, STATEFUL[kept]), SHORT, LONG, "float32")
+    assert error.value.kind == "state"
+
+
+@pytest.mark.parametrize("kept", ["mask", "longest", "dtype"])
+def test_each_of_its_calls_is_right_alone(kept: str, tmp_path: Path) -> None:
+    for recipe in (SHORT, LONG):
+        judge(written(tmp_path, STATEFUL[kept]), recipe, "float32")
+
+
+def test_a_function_of_its_arguments_passes(tmp_path: Path) -> None:
+    judge_sequence(written(tmp_path, "softmax = right.softmax\n__all__ = ['softmax']\n"), SHORT, LONG, "float32")
+
+
+def test_what_is_wrong_alone_is_no_state(tmp_path: Path) -> None:
+    with pytest.raises(Unsupported, match="no two calls"):
+        judge_sequence(written(tmp_path, "def softmax(score, mask=None):\n    return 0 * score\n"), SHORT, LONG, "float32")
+
+
+def test_a_sequence_that_nobody_answers_shows_nothing(tmp_path: Path) -> None:
+    with pytest.raises(Unsupported, match="no two calls"):
+        judge_sequence(written(tmp_path, "def softmax(score, mask=None):\n    raise NotImplementedError\n"), SHORT, LONG, "float32")
+
+
+def test_a_sequence_repeats_changes_and_returns() -> None:
+    words = [step[0] for step in sequence(SHORT, LONG, "float32")]
+    assert words[:3] == ["the first call", "another geometry", "the first call again"]
+    assert words[3:5] == ["the same geometry under a boolean mask", "the same geometry under another mask"]
+    assert words[5:] == ["another dtype", "the first call once more"]
+
+
+def test_two_masks_of_one_geometry_differ() -> None:
+    one, two = (step[1] for step in sequence(SHORT, LONG, "float32")[3:5])
+    assert one.sizes == two.sizes and one.mask != two.mask
