@@ -7,11 +7,13 @@ operations, without blocks. It has no gradient on a CPU and says so with NotImpl
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import torch
+import torch.nn.attention.flex_attention as flexible
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -46,6 +48,20 @@ def on_cpu(query: Tensor, key: Tensor, value: Tensor, score_mod: ScoreMod, seen:
     def masked(score: Tensor, b: Any, h: Any, i: Any, j: Any) -> Tensor:
         return torch.where(seen[b, h, i, j], score_mod(score, b, h, i, j), -torch.inf)
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), untraced():
         warnings.filterwarnings("ignore", "flex_attention called without torch.compile")
         return flex_attention(query, key, value, score_mod=score_mod if seen is None else masked)
+
+
+@contextmanager
+def untraced() -> Iterator[None]:
+    """PyTorch's own switch for plain operations: without it every new shape is traced first, which takes a second."""
+    before = getattr(flexible, SWITCH, None)
+    setattr(flexible, SWITCH, True)
+    try:
+        yield
+    finally:
+        setattr(flexible, SWITCH, before)
+
+
+SWITCH = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
