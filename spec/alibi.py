@@ -28,6 +28,8 @@ def get_slopes(n_heads: int) -> Float[ndarray, "H"]:
     [0.0625, 0.00390625, 0.25]
 
     Source: Press et al. 2022, section 3 and the authors' code; labml-nn, ``transformers/alibi``; seed 004.
+
+    Erratum: seed 004 speaks of the closest power of two, which for 7 heads were 8; its code takes 4, as its next sentence says.
     """
     check_integer("n_heads", n_heads)
     n = 2 ** (int(n_heads).bit_length() - 1)
@@ -51,6 +53,9 @@ def get_alibi_biases(n_heads: int, visible: Bool[ndarray, "N M"]) -> Float[ndarr
     [[0.0625, 0.0625, 0.0625], [0.0625, 0.125, 0.125], [0.0625, 0.0625, 0.125]]
 
     Source: labml-nn, ``transformers/alibi``; seed 004.
+
+    Erratum: a comment in seed 004 takes ``arange`` for the distance, since the mask is causal; its code counts visible keys, another bias
+    under any mask that is not purely causal.
     """
     check_visible(visible)
     return get_slopes(n_heads)[:, None, None] * np.cumsum(visible, axis=-1)

@@ -45,7 +45,8 @@ def softmax(score: Float[ndarray, "... N M"], mask: Mask = None) -> Float[ndarra
     Source: seed 001, sections 2.1 to 2.3; rows without keys: design, section 3.
 
     Errata: seed 001 shows masking as ``masked_fill(mask, 0)``; before a softmax that is a score like any other and hides nothing.
-    Its next listing fills with -inf, right but for the rows that lose every key, which turn NaN. Seed 003 adds ``mask * 1e-9``
+    Its next listing fills with -inf, right but for the rows that lose every key, which turn NaN: its own example mask hides the whole
+    last row, and the gradient by every value is NaN too. Seed 003 adds ``mask * 1e-9``
     (for -1e9), which hides nothing.
     """
     check("score [... N M]", score)

@@ -227,7 +227,8 @@ def alibi_multi_head_attention(
 
     Source: labml-nn, ``transformers/alibi`` and ``transformers/mha.py``; seed 004.
 
-    Erratum: seed 004 keeps the biases of an earlier call whenever that call was at least as long, whatever its mask was.
+    Errata: seed 004 keeps the biases of an earlier call whenever that call was at least as long, whatever its mask was. It describes a
+    mask [N N B] and asserts that its last axis is 1.
     """
     check("query [B N F], key [B N F], value [B N F]", query, key, value)
     B, N, F = query.shape
@@ -272,8 +273,9 @@ def transformer_xl_layer(
 
     Source: Dai et al. 2019, section 3.3; seed 003.
 
-    Errata of seed 003: the mask is added as ``mask * 1e-9`` and hides nothing; ``tf.sqrt`` of an integer raises; the padding is described
-    with the shape that :func:`spec.shifts.rel_shift` corrects.
+    Errata of seed 003: the mask is added as ``mask * 1e-9`` and hides nothing; ``tf.sqrt`` does not support integers (TensorFlow's
+    documentation); ``qvk_net`` is named query-value-key and split as query, key, value; the padding is described with the shape that
+    :func:`spec.shifts.rel_shift` corrects.
     """
     check("x [B N F], mem? [B S F]", x, mem)
     B, N, F = x.shape

@@ -57,7 +57,8 @@ def update_mems(hids: Sequence[Float[ndarray, "B N F"]], mems: Mems, mem_len: in
     Source: Dai et al. 2019, section 3.2; seed 003, ``_update_mems``.
 
     Errata: seed 003 calls ``tf.stop_gradient(cat)`` and drops the result, so that the gradient flows on; it assigns to ``mems[i]`` and so
-    changes its caller's list.
+    changes its caller's list (seen where the dtypes differ). Its text says that the first segment has nothing to concatenate; its
+    ``init_mems`` gives zeros, which are keys and take weight.
     """
     check_integer("mem_len", mem_len, least=0)
     check_list("hids", hids)

@@ -73,6 +73,9 @@ def transformer_xl_score(
            [10., 20.]])
 
     Source: Dai et al. 2019, section 3.3; ``RelPartialLearnableMultiHeadAttn`` of kimiyoung/transformer-xl; seed 003.
+
+    Erratum: comments of seed 003 give u and v the shape of w, a bias for each position and batch entry; then equal queries and keys
+    score by their place. The paper's u and v are one vector for each head.
     """
     check_transformer_xl(query, key, position, u, v)
     D = query.shape[-1]
@@ -185,12 +188,14 @@ def learned_relative_score(
     Source: labml-nn, ``transformers/xl/relative_mha.py``; seeds 000 and 002.
 
     Errata: the two seeds are one module and slice its tables differently: seed 000 at ``[P - M : P + N]`` (aligned at the end),
-    seed 002 at ``[P - N : P + M]`` (aligned at the start). Both slices wrap to the wrong rows once N or M is beyond P = 4096.
+    seed 002 at ``[P - N : P + M]`` (aligned at the start). Beyond P = 4096 both slices are cut: where the end lies beyond the table
+    (seed 000: N > P, seed 002: M > P) every pair in silence reads the row of an earlier offset; where the beginning lies before it
+    (seed 000: M > P, seed 002: N > P) it counts from the table's end: few rows or none are left, which is broadcast in silence or raises.
     """
     t = table_rows(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
     (B, H, N, D), M = query.shape, key.shape[2]
     content = np.einsum("bhnd,bhmd->bhnm", query + query_pos_bias[:, None, :], key)
-    position = np.zeros((B, H, N, M), content.dtype)
+    position = np.zeros((B, H, N, M), np.result_type(content, key_pos_embeddings, key_pos_bias))
     for i in range(N):
         for j in range(M):
             position[:, :, i, j] = np.einsum("bhd,hd->bh", query[:, :, i], key_pos_embeddings[t[i, j]]) + key_pos_bias[t[i, j]]

@@ -33,8 +33,9 @@ def additive_score(
 
     Source: Bahdanau et al. 2015, A.1.2; seed 001, section 2.1.
 
-    Erratum: seed 001 drops the hidden axis by ``.squeeze()`` without an axis, which also drops every other axis of size 1:
-    with N = 1 the result has the wrong shape, and a softmax over its last axis runs over the wrong one.
+    Erratum: seed 001 drops the hidden axis by ``.squeeze()`` without an axis, which also drops every other axis of size 1: with N = 1
+    the attention's output is [B B E] in silence ([1 E] for B = 1); with M = 1 the softmax runs over the queries, and the product with
+    the values raises. B = 1 alone does no harm.
     """
     check("query [... N Q], key [... M K], w_query [A Q], w_key [A K], w_score [A]", query, key, w_query, w_key, w_score)
     q = np.einsum("...nq,aq->...na", query, w_query)
