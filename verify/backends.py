@@ -10,7 +10,6 @@ import difflib
 import hashlib
 import importlib
 import importlib.util
-import inspect
 import pkgutil
 import sys
 import warnings
@@ -82,12 +81,12 @@ def load(source: str) -> Backend:
     """Load a backend by dotted name, by entry point of the group ``verify.backends``, or by path; never raises."""
     path = Path(source)
     named = {point.name: point.value for point in entry_points(group="verify.backends")}
-    backend = Backend(path.stem if path.suffix or path.exists() else source, source)
+    by_name = source in OURS or source in named or not (path.suffix == ".py" or path.is_dir())
+    backend = Backend(source if by_name else path.stem, source)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what a stranger's import warns of is not our business
-            by_path = path.suffix == ".py" or path.is_dir()
-            modules = from_path(path) if by_path else from_name(named.get(source, source))
+            modules = from_name(named.get(source, source)) if by_name else from_path(path)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a stranger's file may do anything while it is imported
@@ -195,7 +194,8 @@ def imported_library(modules: list[ModuleType]) -> str:
 
 
 def imports(module: ModuleType) -> Iterator[str]:
-    for node in ast.walk(ast.parse(inspect.getsource(module)) if getattr(module, "__file__", None) else ast.Module([], [])):
+    file = getattr(module, "__file__", None) or ""  # a compiled module has no source to read
+    for node in ast.walk(ast.parse(Path(file).read_bytes() if file.endswith(".py") else "")):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
