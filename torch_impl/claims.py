@@ -7,7 +7,7 @@ Where nothing else is said, half types are widened to float32, computed there an
   in the storage dtype), else the math path, which scales query and key by the root of the scale first: the looser of the two.
 - Scores of their own, position scores and projections are products in the storage dtype, rounded once; the sum of two scores and
   what lies between the stages of a layer is stored.
-- A CPU with bfloat16 instructions flushes subnormals in its products.
+- A CPU with bfloat16 instructions (VDPBF16PS, AMX) flushes subnormals, of the operands and of what it accumulates.
 """
 
 from typing import Any
@@ -59,7 +59,7 @@ def wide(dtype: str, cuda: bool) -> Claim:
 
 def stored(dtype: str, cuda: bool) -> Claim:
     """Products of matrices in the storage dtype."""
-    return {"storage": "bfloat16_ftz"} if dtype == "bfloat16" and not cuda else {}
+    return {"storage": "bfloat16_ftz", "acc": "float32_ftz"} if dtype == "bfloat16" and not cuda else {}
 
 
 def product(dtype: str, cuda: bool) -> Claim:
