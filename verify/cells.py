@@ -286,10 +286,14 @@ def refusals(cell: Cell, options: Options, tally: Tally) -> None:
     """Every wrong call must be refused with ValueError; all that are not are told together."""
     accepted = []
     for words, inputs in refused_by_law(cell.implementation.operation.name).items():
-        count(tally, Verdict(0.0, True, False))
         dtype = cell.dtype if cell.dtype != "bool" else "float64"
         given = {name: converted(cell.implementation, value, dtype) for name, value in inputs.items()}
-        outcome = refusal(cell.implementation, given)
+        try:
+            outcome = refusal(cell.implementation, given)
+        except Unsupported as reason:
+            unsupported(tally, str(reason))
+            continue
+        count(tally, Verdict(0.0, True, False))
         if outcome:
             accepted.append(f"{words}: {outcome}")
     if accepted:
@@ -297,11 +301,9 @@ def refusals(cell: Cell, options: Options, tally: Tally) -> None:
 
 
 def refusal(implementation: Implementation, given: dict[str, Any]) -> str:
-    """What came instead of a ValueError; empty if it was one. "Not supported" is an answer too."""
+    """What came instead of a ValueError; empty if it was one."""
     try:
         call(implementation, given)
-    except Unsupported:
-        return ""
     except Disagreement as error:
         return "" if isinstance(error.__cause__, ValueError) else str(error)
     return "accepted"
@@ -311,7 +313,7 @@ def side_effects(cell: Cell, options: Options, tally: Tally) -> None:
     for implementation in both(cell):
         operation = implementation.operation.name
         recipes = draw(operation, "any", max(10, options.cases // 5), options.seed)
-        for recipe in (*probes(operation), *recipes):
+        for recipe in (*recorded(operation, cell.aspect, options.failures), *probes(operation), *recipes):
             side_effect(cell, implementation, recipe, options, tally)
         for first, other in zip(recipes[: len(recipes) // 2], recipes[len(recipes) // 2 :], strict=False):
             counted(tally, "a sequence of calls", partial(judge_sequence, implementation, first, other, cell.dtype))

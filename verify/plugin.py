@@ -49,6 +49,9 @@ class Verification:
         return cells(usable, self.operations, self.dtypes, chapter)
 
 
+KEY = pytest.StashKey[Verification | None]()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("verify", "differential verification of attention kernels")
     group.addoption("--backend", action="append", metavar="NAME_OR_PATH", help=f"backend to judge; repeatable (default: {', '.join(OURS)})")
@@ -65,9 +68,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "differential: holds every backend to the law")
     config.addinivalue_line("markers", "thorough: long random campaigns, deselected unless named by -m")
     config.stash[KEY] = None
-
-
-KEY = pytest.StashKey[Verification | None]()
+    if config.getoption("--backend"):
+        verification_of(config)  # what is wrong with the options is told before anything runs; also by the controller of xdist
 
 
 def verification_of(config: pytest.Config) -> Verification:
@@ -121,7 +123,7 @@ def verification(pytestconfig: pytest.Config) -> Verification:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     aspect = ASPECT_OF.get(metafunc.function.__name__)
-    if aspect is None or "cell" not in metafunc.fixturenames:
+    if aspect is None or metafunc.function.__module__ != "verify.differential":
         return
     run = verification_of(metafunc.config)
     chapter = getattr(metafunc.module, "CHAPTER", None)
@@ -142,6 +144,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ordered = sorted((items[index] for index in differential), key=lambda item: place(cell_of(item)))
     for index, item in zip(differential, ordered, strict=True):
         items[index] = item
+        if config.pluginmanager.hasplugin("xdist"):  # --dist loadgroup keeps them in one worker
+            operation, dtype = cell_of(item).implementation.operation.name, cell_of(item).dtype
+            item.add_marker(pytest.mark.xdist_group(f"{operation}-{dtype}"))
 
 
 def cell_of(item: pytest.Item) -> Any:
@@ -203,7 +208,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     run = session.config.stash[KEY]
     if hasattr(session.config, "workerinput") or run is None or exitstatus not in (0, 5):
         return
-    judged = any(tally["verdict"] in ("passed", "known failure") for tally in COLLECTED)
-    asked = session.config.getoption("--backend")
-    if any(backend.broken for backend in run.backends) or (asked and not judged):
+    judged = {tally["backend"] for tally in COLLECTED if tally["verdict"] in ("passed", "known failure")}
+    asked = [backend.name for backend in run.backends if session.config.getoption("--backend")]
+    if troubles(run) or not judged.issuperset(asked):
         session.exitstatus = 2
