@@ -121,9 +121,7 @@ def test_a_draw_that_is_not_supported_is_rejected_alone(folder: str) -> None:
 
 def test_what_supports_nothing_is_unsupported_and_never_passed(folder: str) -> None:
     found = tallies("softmax_never", folder=folder)
-    assert {aspect: tally.verdict for aspect, tally in found.items() if aspect != "refusals"} == dict.fromkeys(
-        ("values", "side effects", "hidden NaN"), "unsupported"
-    )
+    assert {tally.verdict for tally in found.values()} == {"unsupported"}
     assert found["values"].reason == "needs a device of the next generation" and found["values"].cases == 0
 
 

@@ -75,8 +75,9 @@ def test_something_that_accepts_is_told_so() -> None:
     assert refusal(implementation("softmax_accepts_integers"), dict(wrong_calls("softmax")["mask of integers"])) == "accepted"
 
 
-def test_not_supported_is_no_wrong_answer_to_a_wrong_call() -> None:
-    assert refusal(implementation("softmax_never"), dict(wrong_calls("softmax")["mask of integers"])) == ""
+def test_not_supported_is_no_refusal_and_no_fault() -> None:
+    tally = run(Cell(implementation("softmax_never"), None, "float32", "refusals"), Options("quick"))
+    assert (tally.verdict, tally.cases, tally.unsupported) == ("unsupported", 0, len(refused_by_law("softmax")))
 
 
 def test_all_that_is_not_refused_is_told_at_once() -> None:

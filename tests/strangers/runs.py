@@ -1,0 +1,61 @@
+"""Runs of ``verify`` and of pytest inside a test: what they print, the status they end with, the tallies that they report."""
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from verify import cli, plugin
+
+ROOT = Path(cli.__file__).parent.parent
+
+
+@dataclass(frozen=True)
+class Run:
+    status: int
+    output: str
+    report: dict[str, Any] | None = None
+
+    def verdicts(self) -> dict[tuple[str, str], str]:
+        """The verdict of each implementation and aspect."""
+        assert self.report is not None
+        return {(tally["implementation"], tally["aspect"]): tally["verdict"] for tally in self.report["tallies"]}
+
+
+def inside(main: Any, arguments: list[str]) -> Run:
+    """Run a main function here; the tallies of the outer run are kept from the inner one."""
+    outer, output = [*plugin.COLLECTED], io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        status = main(arguments)
+    plugin.COLLECTED[:] = outer
+    return Run(int(status), output.getvalue())
+
+
+def verify(*arguments: str) -> Run:
+    return inside(cli.main, [*arguments])
+
+
+def judged(*options: str, profile: str = "quick", dtype: str = "float32") -> Run:
+    """``verify run`` with a report, in the current directory."""
+    report = Path("report.json")
+    report.unlink(missing_ok=True)
+    done = verify("run", "--profile", profile, "--dtype", dtype, "--report-json", str(report), *options)
+    return Run(done.status, done.output, json.loads(report.read_text()) if report.exists() else None)
+
+
+def in_pytest(*arguments: str) -> Run:
+    return inside(pytest.main, ["-p", "verify.plugin", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", ".", *arguments])
+
+
+def in_a_process(*arguments: str, module: str = "verify") -> Run:
+    """``python -m verify ...`` in a process of its own."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-m", module, *arguments], capture_output=True, text=True, env=environment, check=False)
+    return Run(done.returncode, done.stdout + done.stderr)
