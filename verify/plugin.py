@@ -156,7 +156,9 @@ def cell_of(item: pytest.Item) -> Any:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    return [] if hasattr(config, "workerinput") or not config.getoption("--backend") else header(verification_of(config))
+    """Who will be judged, where a run asks for that; other runs need not load a backend for it."""
+    differential = config.getoption("--backend") or config.getoption("markexpr").strip() == "differential"
+    return header(verification_of(config)) if differential and not hasattr(config, "workerinput") else []
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
