@@ -12,9 +12,9 @@ from typing import Any
 import cupy
 import numpy as np
 import pytest
-from draws import CASES, draw
 from ml_dtypes import bfloat16
 from numpy import ndarray
+from zoo.draws import CASES, draw
 
 import cupy_impl
 import spec
