@@ -1,10 +1,9 @@
 """
-Array libraries: numbers to an array on its device and back, where in memory it lies, and its own gradients.
+Array libraries: numbers to an array on its device and back, the memory that it holds, and its own gradients.
 
 The adapters serve files that leave the four functions of a backend out. A library is imported only when it is asked for.
 """
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -93,11 +92,6 @@ def dtype_name(x: Array) -> str:
     return str(getattr(x, "dtype", type(x).__name__)).rpartition(".")[2]
 
 
-def namespace(x: Array) -> Any:
-    """The top-level module that the array's type comes from."""
-    return sys.modules[type(x).__module__.partition(".")[0]]
-
-
 def memory(x: Array) -> tuple[int, int] | None:
     """The bytes that an array lives in, from and to; None where the library does not say."""
     if hasattr(x, "untyped_storage"):
@@ -113,64 +107,6 @@ def memory(x: Array) -> tuple[int, int] | None:
 def overlap(one: Array, other: Array) -> bool:
     a, b = memory(one), memory(other)
     return a is not None and b is not None and a[0] < b[1] and b[0] < a[1]
-
-
-Convert = Callable[[ndarray, str], Array]
-
-
-def arrange(from_numpy: Convert, x: ndarray, dtype: str, kind: str) -> Array:
-    """
-    The array in one of the layouts that callers really have; its neighbours in memory are NaN.
-
-    transposed  heads and positions exchanged in memory, as in packed projections
-    packed      a slice of a wider last axis, as in a joint q/k/v
-    offset      not at the beginning of its buffer
-    expanded    a stride of 0 along heads (one key head for all) or along the columns of a gradient
-    reversed    a negative stride, where the library allows it
-    """
-    if x.ndim == 0 or kind == "contiguous":
-        return from_numpy(x, dtype)
-    try:
-        return LAYOUTS[kind](from_numpy, x, dtype)
-    except (ValueError, TypeError, AttributeError, NotImplementedError):
-        return from_numpy(x, dtype)  # a layout that this library has no arrays for
-
-
-def transposed(from_numpy: Convert, x: ndarray, dtype: str) -> Array:
-    a, b = (1, 2) if x.ndim == 4 else (0, x.ndim - 1)
-    return from_numpy(np.ascontiguousarray(x.swapaxes(a, b)), dtype).swapaxes(a, b)
-
-
-def packed(from_numpy: Convert, x: ndarray, dtype: str) -> Array:
-    base, n = surrounded(x, axis=-1, before=x.shape[-1], after=x.shape[-1]), x.shape[-1]
-    return from_numpy(base, dtype)[..., n : 2 * n]
-
-
-def offset(from_numpy: Convert, x: ndarray, dtype: str) -> Array:
-    return from_numpy(surrounded(x, axis=0, before=1, after=0), dtype)[1:]
-
-
-def surrounded(x: ndarray, axis: int, before: int, after: int) -> ndarray:
-    """The array between others that nobody may read."""
-    widths = [(0, 0)] * x.ndim
-    widths[axis] = (before, after)
-    return np.pad(x, widths, constant_values=np.nan if x.dtype.kind == "f" else True)
-
-
-def expanded(from_numpy: Convert, x: ndarray, dtype: str) -> Array:
-    for axis in (1, 0, -1) if x.ndim == 4 else (0, -1):
-        first = x.take([0], axis=axis)
-        if x.shape[axis] > 1 and np.array_equal(np.broadcast_to(first, x.shape), x):
-            one = from_numpy(first, dtype)
-            return namespace(one).broadcast_to(one, x.shape)
-    return from_numpy(x, dtype)
-
-
-def reversed_(from_numpy: Convert, x: ndarray, dtype: str) -> Array:
-    return from_numpy(np.ascontiguousarray(x[..., ::-1]), dtype)[..., ::-1]
-
-
-LAYOUTS = {"transposed": transposed, "packed": packed, "offset": offset, "expanded": expanded, "reversed": reversed_}
 
 
 def by_autograd(function: Callable[..., Array], library: str) -> Callable[..., tuple[Array, ...]] | None:

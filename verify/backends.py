@@ -36,7 +36,7 @@ class Backend:
     """
     What a name or path on the command line turned out to be.
 
-    name     as it is reported; source: as it was given, to load it again
+    name     as it is reported; source: as it was given, to load it again; by_name: whether that is a module's name
     library  the four functions, its own or an adapter's
     broken   why it cannot be used at all, or None; missing: why it cannot run here, or None
     notes    what its author should know: names that are no operation, no PRECISION declared
@@ -44,6 +44,7 @@ class Backend:
 
     name: str
     source: str
+    by_name: bool = False
     library: Library | None = None
     precision: Any = None
     implementations: list["Implementation"] = field(default_factory=list)
@@ -82,7 +83,7 @@ def load(source: str) -> Backend:
     path = Path(source)
     named = {point.name: point.value for point in entry_points(group="verify.backends")}
     by_name = source in OURS or source in named or not (path.suffix == ".py" or path.is_dir())
-    backend = Backend(source if by_name else path.stem, source)
+    backend = Backend(source if by_name else path.stem, source, by_name)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what a stranger's import warns of is not our business
@@ -100,7 +101,7 @@ def load(source: str) -> Backend:
 
 def afresh(implementation: Implementation) -> Implementation | None:
     """The same implementation of the same file, loaded anew; None for what is imported by name."""
-    if "/" not in implementation.backend.source and not implementation.backend.source.endswith(".py"):
+    if implementation.backend.by_name:
         return None
     again = load(implementation.backend.source)
     return next((i for i in again.implementations if i.name == implementation.name), None)

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from verify.arrays import LAYOUTS, arrange, dtype_name, overlap
+from verify.arrays import dtype_name, overlap
 from verify.backends import Implementation
 from verify.catalogue import DTYPES, WITHOUT_FLOATS
 from verify.comparison import Comparison, compare
 from verify.dtypes import largest
+from verify.layouts import LAYOUTS, arrange
 from verify.oracle import Lawful, bounded, lawful, strong
 from verify.recipes import Inputs, Recipe
 from verify.trees import leaves, map_leaves

@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
+from verify import layouts, standalone
 from verify.backends import Implementation
+from verify.judge import layout_kinds
 from verify.oracle import bounded, lawful
 from verify.recipes import Recipe
 from verify.trees import map_leaves
@@ -88,26 +90,28 @@ def script(failure: Failure, implementation: Implementation) -> str:
     recipe = Recipe(**failure.recipe)
     case = lawful(recipe, failure.dtype)
     precision = implementation.precision(failure.dtype if failure.dtype != "bool" else "float64")
-    bound = bounded(recipe, failure.dtype, precision)
     assert implementation.backend.library is not None
-    return SCRIPT.format(
-        title=f"{failure.implementation} of {failure.backend}, {failure.dtype}, {failure.aspect}: {recipe}",
-        source=str(Path(failure.backend).resolve()) if failure.backend.endswith(".py") else failure.backend,
-        chapter=implementation.operation.chapter,
-        name=failure.implementation,
-        forward=failure.implementation.replace("_grad", ""),
-        gradient=implementation.operation.is_gradient,
-        library=implementation.backend.library.name,
-        dtype=failure.dtype,
-        inputs=pack(case.inputs),
-        expected=pack(case.expected),
-        bound=pack(bound),
-    )
+    arguments: dict[str, Any] = {
+        "source": failure.backend if implementation.backend.by_name else str(Path(failure.backend).resolve()),
+        "chapter": implementation.operation.chapter,
+        "name": failure.implementation,
+        "forward": failure.implementation.replace("_grad", ""),
+        "library": implementation.backend.library.name,
+        "dtype": failure.dtype,
+        "layout": dict(zip(case.inputs, layout_kinds(recipe, len(case.inputs)), strict=True)),
+        "inputs": case.inputs,
+        "expected": case.expected,
+        "bound": bounded(recipe, failure.dtype, precision),
+    }
+    title = f"{failure.implementation} of {failure.backend}, {failure.dtype}, {failure.aspect}: {recipe}"
+    body = Path(standalone.__file__).read_text().replace("from verify.layouts import arrange\n", "")
+    call = "".join(f"    {name}={pack(value)},\n" for name, value in arguments.items())
+    return f'"""{title}"""\n\n{Path(layouts.__file__).read_text()}\n\n{body}\n\nshow_again(\n{call})\n'
 
 
 def pack(tree: Any) -> str:
     """A tree of arrays as a literal: every array becomes ``array("dtype", shape, "its bytes, compressed")``."""
-    return Literal.write(map_leaves(lambda leaf: Literal(leaf) if isinstance(leaf, ndarray) else leaf, tree))
+    return repr(map_leaves(lambda leaf: Literal(leaf) if isinstance(leaf, ndarray) else leaf, tree))
 
 
 @dataclass(frozen=True)
@@ -117,107 +121,3 @@ class Literal:
     def __repr__(self) -> str:
         packed = base64.b85encode(zlib.compress(np.ascontiguousarray(self.array).tobytes(), 9)).decode()
         return f"array({self.array.dtype.name!r}, {self.array.shape}, {packed!r})"
-
-    @staticmethod
-    def write(tree: Any) -> str:
-        return repr(tree)
-
-
-SCRIPT = '''"""{title}"""
-
-import base64
-import importlib
-import importlib.util
-import zlib
-
-import numpy as np
-
-SOURCE, CHAPTER, NAME, LIBRARY, DTYPE = {source!r}, {chapter!r}, {name!r}, {library!r}, {dtype!r}
-
-
-def array(dtype, shape, packed):
-    return np.frombuffer(zlib.decompress(base64.b85decode(packed)), dtype).reshape(shape)
-
-
-inputs = {inputs}
-expected = {expected}
-bound = {bound}
-
-
-def load():
-    if SOURCE.endswith(".py"):
-        spec = importlib.util.spec_from_file_location("backend", SOURCE)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module, module
-    root = importlib.import_module(SOURCE)
-    return root, root if hasattr(root, {forward!r}) else importlib.import_module(SOURCE + "." + CHAPTER)
-
-
-def to_backend(x):
-    if isinstance(x, dict):
-        return {{name: to_backend(leaf) for name, leaf in x.items()}}
-    if isinstance(x, list):
-        return [to_backend(leaf) for leaf in x]
-    if not isinstance(x, np.ndarray):
-        return x
-    if hasattr(root, "from_numpy"):
-        return root.from_numpy(x.copy(), DTYPE)
-    if LIBRARY == "torch":
-        import torch
-
-        tensor = torch.from_numpy(x.copy())
-        return tensor.to(getattr(torch, DTYPE)) if x.dtype.kind == "f" else tensor
-    x = x.astype(DTYPE) if x.dtype.kind == "f" and DTYPE != "bfloat16" else x
-    return importlib.import_module("jax.numpy" if LIBRARY == "jax" else LIBRARY).asarray(x)
-
-
-def to_numpy(x):
-    if hasattr(root, "to_numpy"):
-        return root.to_numpy(x)
-    if hasattr(x, "detach"):
-        x = x.detach().cpu()
-        return (x.double() if x.is_floating_point() else x).numpy()
-    x = np.asarray(x.get() if hasattr(x, "get") else x)
-    return x if x.dtype == bool else x.astype(np.float64)
-
-
-def run():
-    given = {{name: to_backend(x) for name, x in inputs.items()}}
-    if hasattr(module, NAME) or not {gradient}:
-        return call(getattr(module, NAME), given)
-    import torch
-
-    d_output = given.pop("d_output")
-    leaves = {{name: x.requires_grad_() for name, x in given.items() if torch.is_tensor(x) and x.is_floating_point()}}
-    grads = torch.autograd.grad(call(getattr(module, {forward!r}), given), list(leaves.values()), d_output, allow_unused=True)
-    return tuple(torch.zeros_like(x) if grad is None else grad for x, grad in zip(leaves.values(), grads))
-
-
-def call(function, given):
-    import inspect
-
-    parameters = inspect.signature(function).parameters
-    if set(given) <= set(parameters):
-        return function(**given)
-    return function(*list(given.values())[: len(parameters)])
-
-
-def show(actual, law, limit, path="output"):
-    if isinstance(law, (list, tuple)):
-        for i, part in enumerate(law):
-            show(actual[i], part, None if limit is None else limit[i], f"{{path}}[{{i}}]")
-    elif law is not None:
-        actual = to_numpy(actual)
-        error = np.abs(actual - law) if law.dtype != bool else (actual != law).astype(float)
-        wrong = ~((error <= (0 if limit is None else limit)) | (np.isnan(actual) & np.isnan(law)) | (actual == law))
-        print(f"{{path}}: {{wrong.sum()}} of {{wrong.size}} elements out of bound")
-        for index in np.argwhere(wrong)[:5]:
-            i = tuple(index)
-            print(f"  {{i}}: got {{actual[i]!r}}, law {{law[i]!r}}, bound {{0 if limit is None else limit[i]!r}}")
-
-
-root, module = load()
-with np.errstate(all="ignore"):
-    show(run(), expected, bound)
-'''

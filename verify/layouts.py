@@ -1,0 +1,72 @@
+"""
+Where in memory an array lies: the layouts that callers really have. The neighbours of an array in memory are NaN.
+
+transposed  heads and positions exchanged in memory, as in packed projections
+packed      a slice of a wider last axis, as in a joint q/k/v
+offset      not at the beginning of its buffer
+expanded    a stride of 0 along heads (one key head for all) or along the columns of a gradient
+reversed    a negative stride, where the library allows it
+
+This file needs NumPy alone: the stand-alone script of a failure carries it along.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+Convert = Callable[[ndarray, str], Any]
+
+
+def arrange(from_numpy: Convert, x: ndarray, dtype: str, kind: str) -> Any:
+    """The array in one of the layouts; as the library makes it where it has no arrays of that layout."""
+    if x.ndim == 0 or kind == "contiguous":
+        return from_numpy(x, dtype)
+    try:
+        return LAYOUTS[kind](from_numpy, x, dtype)
+    except (ValueError, TypeError, AttributeError, NotImplementedError):
+        return from_numpy(x, dtype)
+
+
+def transposed(from_numpy: Convert, x: ndarray, dtype: str) -> Any:
+    a, b = (1, 2) if x.ndim == 4 else (0, x.ndim - 1)
+    return from_numpy(np.ascontiguousarray(x.swapaxes(a, b)), dtype).swapaxes(a, b)
+
+
+def packed(from_numpy: Convert, x: ndarray, dtype: str) -> Any:
+    base, n = surrounded(x, axis=-1, before=x.shape[-1], after=x.shape[-1]), x.shape[-1]
+    return from_numpy(base, dtype)[..., n : 2 * n]
+
+
+def offset(from_numpy: Convert, x: ndarray, dtype: str) -> Any:
+    return from_numpy(surrounded(x, axis=0, before=1, after=0), dtype)[1:]
+
+
+def surrounded(x: ndarray, axis: int, before: int, after: int) -> ndarray:
+    """The array between others that nobody may read."""
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (before, after)
+    return np.pad(x, widths, constant_values=np.nan if x.dtype.kind == "f" else True)
+
+
+def expanded(from_numpy: Convert, x: ndarray, dtype: str) -> Any:
+    for axis in (1, 0, -1) if x.ndim == 4 else (0, -1):
+        first = x.take([0], axis=axis)
+        if x.shape[axis] > 1 and np.array_equal(np.broadcast_to(first, x.shape), x):
+            one = from_numpy(first, dtype)
+            return namespace(one).broadcast_to(one, x.shape)
+    return from_numpy(x, dtype)
+
+
+def namespace(x: Any) -> Any:
+    """The top-level module that the array's type comes from."""
+    return sys.modules[type(x).__module__.partition(".")[0]]
+
+
+def reversed_(from_numpy: Convert, x: ndarray, dtype: str) -> Any:
+    return from_numpy(np.ascontiguousarray(x[..., ::-1]), dtype)[..., ::-1]
+
+
+LAYOUTS = {"transposed": transposed, "packed": packed, "offset": offset, "expanded": expanded, "reversed": reversed_}
