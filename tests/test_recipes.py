@@ -16,10 +16,11 @@ import numpy as np
 import pytest
 from numpy import ndarray
 
-from verify.arrays import LAYOUTS, arrange, numpy_library
+from verify.arrays import numpy_library
 from verify.catalogue import CATALOGUE, DTYPES, WITHOUT_FLOATS
 from verify.draws import draw, shrink, size
 from verify.dtypes import largest, round_to
+from verify.layouts import LAYOUTS, arrange
 from verify.probes import probes
 from verify.recipes import Inputs, Recipe, expand, from_text
 from verify.strategies import BLOCK_EDGES, COUNTS_ALONE, FAMILIES_OF, FAMILIES_OF_CHAPTER, FORMS, GRADIENT, HEADS, WIDTHS

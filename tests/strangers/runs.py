@@ -54,8 +54,8 @@ def in_pytest(*arguments: str) -> Run:
     return inside(pytest.main, ["-p", "verify.plugin", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", ".", *arguments])
 
 
-def in_a_process(*arguments: str, module: str = "verify") -> Run:
+def in_a_process(*arguments: str, start: tuple[str, ...] = ("-m", "verify")) -> Run:
     """``python -m verify ...`` in a process of its own."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-m", module, *arguments], capture_output=True, text=True, env=environment, check=False)
+    done = subprocess.run([sys.executable, *start, *arguments], capture_output=True, text=True, env=environment, check=False)
     return Run(done.returncode, done.stdout + done.stderr)
