@@ -1,6 +1,7 @@
 """The one comparison: bit for bit, or ``abs(actual - expected) <= bound`` element by element, written so that NaN fails."""
 
 from dataclasses import dataclass
+from math import sqrt
 
 import numpy as np
 from numpy import ndarray
@@ -77,9 +78,10 @@ def exactly(actual: ndarray, expected: ndarray) -> Comparison:
 def summary(actual: ndarray, expected: ndarray, bound: ndarray, right: ndarray, ratio: ndarray, outside: int) -> Comparison:
     if actual.size == 0:
         return Comparison(0, 0, 0, 0.0, 0.0, (), 0.0, 0.0, 0.0)
-    worst = np.unravel_index(int(np.argmax(np.where(right, ratio, ratio + 1e300))), ratio.shape)
-    index = tuple(int(i) for i in worst)
-    rms = float(np.sqrt(np.mean(np.minimum(ratio, 1e150) ** 2)))
     wrong = int(ratio.size - np.count_nonzero(right))
+    worst = int(np.argmax(np.where(right, ratio, ratio + 1e300) if wrong else ratio))
+    index = tuple(int(i) for i in np.unravel_index(worst, ratio.shape))
+    capped = (np.minimum(ratio, 1e150) if wrong else ratio).ravel()
+    rms = sqrt(float(capped @ capped) / capped.size)
     numbers = float(actual[index]), float(expected[index]), float(np.broadcast_to(bound, ratio.shape)[index])
     return Comparison(wrong, ratio.size, outside, float(ratio[index]), rms, index, *numbers)

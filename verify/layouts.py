@@ -46,9 +46,12 @@ def offset(from_numpy: Convert, x: ndarray, dtype: str) -> Any:
 
 def surrounded(x: ndarray, axis: int, before: int, after: int) -> ndarray:
     """The array between others that nobody may read."""
-    widths = [(0, 0)] * x.ndim
-    widths[axis] = (before, after)
-    return np.pad(x, widths, constant_values=np.nan if x.dtype.kind == "f" else True)
+    shape, place = list(x.shape), [slice(None)] * x.ndim
+    shape[axis] += before + after
+    place[axis] = slice(before, before + x.shape[axis])
+    base = np.full(shape, np.nan if x.dtype.kind == "f" else True, x.dtype)
+    base[tuple(place)] = x
+    return base
 
 
 def expanded(from_numpy: Convert, x: ndarray, dtype: str) -> Any:
