@@ -69,6 +69,27 @@ def test_a_region_covers_the_cases_that_its_conditions_name(when: str, tmp_path:
     assert known.covers(BLIND, "float32") and not known.covers(SEEING, "float32")
 
 
+SIZES = {"B": 1, "H": 1, "N": 1, "M": 3, "D": 16, "E": 2}
+SHOWS = {  # the mask's pattern and seed, the poison, the family of numbers
+    "a key is hidden from every row": ({"pattern": "last_block", "seed": 1}, None, "normal"),
+    "a hidden key stands between visible ones": ({"pattern": "random", "seed": 2}, None, "normal"),
+    "a hidden slot holds NaN or infinity": ({"pattern": "last_block", "seed": 1}, "nan", "normal"),
+    "a hidden score overflows": ({"pattern": "last_block", "seed": 1}, "finite", "large"),
+}
+
+
+def attention(pattern: dict[str, object], poison: str | None, family: str) -> Recipe:
+    mask = {"axes": "N M", "form": "bool", **pattern}
+    return Recipe("scaled_dot_product_attention", SIZES, {"family": family, "seed": 1}, mask=mask, poison=poison)
+
+
+@pytest.mark.parametrize("when", SHOWS)
+def test_a_sentence_is_true_of_what_shows_it_and_of_nothing_plainer(when: str, tmp_path: Path) -> None:
+    known = read_known(written(tmp_path, f"scaled_dot_product_attention * values when {when} : a reason\n"))[0]
+    assert known.covers(attention(*SHOWS[when]), "float16")
+    assert not known.covers(attention({"pattern": "causal", "seed": 1}, "nan", "large"), "float16")
+
+
 def test_every_condition_of_a_region_must_hold(tmp_path: Path) -> None:
     known = read_known(written(tmp_path, "softmax * values when a row sees no key and N < M : a reason\n"))[0]
     assert not known.covers(BLIND, "float32") and not known.covers(SEEING, "float32")

@@ -85,6 +85,7 @@ NESTED = {
         (SDPA, f"{SDPA}_flash", "float32", PRESETS["wide"](FLOAT32)),
         (SDPA, f"{SDPA}_other", "float16", replace(PRESETS["eager"](FLOAT16), prob=FLOAT32)),
         (f"{SDPA}_grad", f"{SDPA}_grad", "float16", replace(PRESETS["eager"](FLOAT16), prob=FLOAT32)),
+        (f"{SDPA}_grad", f"{SDPA}_grad_flash", "float16", PRESETS["fused"](FLOAT16)),
         ("softmax", "softmax", "float16", PRESETS["wide"](FLOAT16)),
         ("alibi_attention", "alibi_attention", "float16", PRESETS["fused"](FLOAT16)),
         ("dropout", "dropout", "float16", PRESETS["sloppy"](FLOAT16)),

@@ -8,8 +8,8 @@ Known failures: one line each in a file of the stranger's own, with a reason. Th
     alibi_attention   *        values when N > M and mask.form=bool: ...
 
 Without ``when`` a line speaks of the whole cell. With it, it speaks of a region of the cases: whatever fails there is known,
-and the rest stays judged. Conditions are joined by "and": ``a row sees no key``; a comparison of sizes and numbers (``N > M``,
-``H != 8``); or a field of the recipe (``poison=finite``, ``mask.form=lowest``, ``values.family=large``, ``options.align=end``).
+and the rest stays judged. Conditions are joined by "and": a sentence (``a row sees no key``, see SENTENCES); a comparison of sizes
+and numbers (``N > M``, ``H != 8``); or a field of the recipe (``poison=finite``, ``mask.form=lowest``, ``options.align=end``).
 """
 
 import operator
@@ -21,7 +21,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy import ndarray
+
 from verify.catalogue import ASPECTS, CATALOGUE
+from verify.dtypes import largest
 from verify.recipes import Recipe, expand
 from verify.visibility import seen
 
@@ -58,20 +62,60 @@ class Known:
 
 def condition(text: str) -> Condition:
     """One condition of a region."""
-    if text == "a row sees no key":
-        return blind_row
+    if text in SENTENCES:
+        return SENTENCES[text]
     if match := COMPARISON.fullmatch(text):
         left, sign, right = match.groups()
         return lambda recipe, dtype: sizes_compare(recipe, left, OPERATORS[sign], right)
     if match := FIELD.fullmatch(text):
         path, wanted = match.groups()
         return lambda recipe, dtype: str(field_of(recipe, path)) == wanted
-    raise ValueError(f"when: wanted 'a row sees no key', a comparison like 'N > M' or a field like 'poison=finite', got {text!r}")
+    sentences = ", ".join(map(repr, SENTENCES))
+    raise ValueError(f"when: wanted {sentences}, a comparison like 'N > M' or a field like 'poison=finite', got {text!r}")
+
+
+def visible_pairs(recipe: Recipe, dtype: str) -> ndarray:
+    """Which pairs see each other; one pair that does, for operations without pairs."""
+    visible = seen(CATALOGUE[recipe.operation], expand(recipe, dtype))
+    return np.ones((1, 1), bool) if visible is None else visible
 
 
 def blind_row(recipe: Recipe, dtype: str) -> bool:
-    visible = seen(CATALOGUE[recipe.operation], expand(recipe, dtype))
-    return visible is not None and not bool(visible.any(axis=-1).all())
+    return not bool(visible_pairs(recipe, dtype).any(axis=-1).all())
+
+
+def unseen_key(recipe: Recipe, dtype: str) -> bool:
+    return not bool(visible_pairs(recipe, dtype).any(axis=-2).all())
+
+
+def gap(recipe: Recipe, dtype: str) -> bool:
+    visible = visible_pairs(recipe, dtype)
+    before, after = np.logical_or.accumulate(visible, -1), np.logical_or.accumulate(visible[..., ::-1], -1)[..., ::-1]
+    return bool((before & after & ~visible).any())
+
+
+def poisoned(recipe: Recipe, dtype: str) -> bool:
+    arrays = [x for name, x in expand(recipe, dtype).items() if isinstance(x, ndarray) and name not in ("mask", "attn_mask")]
+    return not all(np.isfinite(x).all() for x in arrays)
+
+
+def hidden_overflow(recipe: Recipe, dtype: str) -> bool:
+    inputs, hidden = expand(recipe, dtype), ~visible_pairs(recipe, dtype)
+    query, key = inputs.get("query"), inputs.get("key")
+    if query is None or key is None or query.shape[-1] != key.shape[-1] or dtype == "bool":
+        return False
+    with np.errstate(all="ignore"):
+        return bool((hidden & (np.abs(query @ key.swapaxes(-1, -2)) > largest(dtype))).any())
+
+
+SENTENCES: dict[str, Condition] = {
+    "a row sees no key": blind_row,
+    "a key is hidden from every row": unseen_key,
+    "a hidden key stands between visible ones": gap,
+    "a hidden slot holds NaN or infinity": poisoned,
+    "a hidden score overflows": hidden_overflow,
+}
+"""What a case shows, in words; where a key is hidden from every row of its head, poison may stand in it."""
 
 
 def sizes_compare(recipe: Recipe, left: str, compare: Callable[[int, int], bool], right: str) -> bool:

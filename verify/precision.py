@@ -140,7 +140,7 @@ def resolve(declared: object, operation: str, implementation: str, dtype: str) -
 
     A declaration is None (judged as eager), a preset's name, a mapping of Precision fields with an optional "preset", or a
     mapping from operations, implementations, dtypes and "*" to declarations. The most specific key that leads to an answer
-    wins: implementation, operation, dtype, "*"; `<op>_grad` takes what is declared for `<op>` where it has no key of its own.
+    wins: implementation, operation, dtype, "*"; `<op>_grad_how` takes what is declared for `<op>_how` where it has no key of its own.
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype: wanted one of {', '.join(DTYPES)}, got {dtype!r}")
@@ -150,7 +150,8 @@ def resolve(declared: object, operation: str, implementation: str, dtype: str) -
 
 def _selectors(operation: str, implementation: str, dtype: str) -> list[str]:
     names = [implementation, operation]
-    names += [name.removesuffix("_grad") for name in names if name.endswith("_grad")]
+    if operation.endswith("_grad"):
+        names += [name.replace(operation, operation.removesuffix("_grad"), 1) for name in names]
     return list(dict.fromkeys([*names, dtype, "*"]))
 
 

@@ -1,5 +1,6 @@
 """Bounds for ALiBi: slopes, biases, attention."""
 
+from collections.abc import Callable
 from math import floor, log2
 
 import numpy as np
@@ -54,20 +55,38 @@ def get_alibi_biases(n_heads: int, visible: ndarray, *, precision: Precisions) -
     return total(lambda P: np.where(count == 0, 0.0, stored(x, bias_error(m, count, P), P.bias, P.storage)), precision)
 
 
-def alibi_distance(N: int, M: int, form: str) -> ndarray:
-    """j - (M - N + i), or j where a backend adds slope * j: the same weights at another size of score."""
-    return np.arange(M) - (np.arange(N)[:, None] + (M - N) if form == "relative" else np.zeros((N, 1)))
+def alibi_distance(N: int, M: int, first: int | None) -> ndarray:
+    """j - (M - N + i), or first + j where a backend adds slope * (first + j): the same weights at another size of score."""
+    i, j = np.arange(N)[:, None], np.arange(M)
+    return j - (i + M - N) if first is None else np.broadcast_to(first + j, (N, M))
 
 
-def alibi_mixture(
-    query: ndarray, key: ndarray, value: ndarray, visible: ndarray | None, form: str
-) -> tuple[Products, ndarray, ndarray, Mixture]:
+Alibi = tuple[Products, ndarray, ndarray, Mixture]
+
+
+def alibi_mixture(query: ndarray, key: ndarray, value: ndarray, visible: ndarray | None, first: int | None = None) -> Alibi:
     """The products, slopes, distances and the weighted mean, with the bias in the given form."""
     at = products(query, key)
     N, M = at.raw.shape[-2:]
-    m, distance = slopes(query.shape[1]), alibi_distance(N, M, form)
+    m, distance = slopes(query.shape[1]), alibi_distance(N, M, first)
     s = at.raw * at.scale + m[:, None, None] * distance
     return at, m, distance, mixture(rows(s, causal(N, M, visible), at.lost), value)
+
+
+def alibi_forms(query: ndarray, key: ndarray, value: ndarray, visible: ndarray | None) -> Callable[[Precision], tuple[Alibi, ...]]:
+    """
+    The forms in which a Precision may add its bias; where there are several, the bound is the largest of theirs.
+
+    "relative" adds slope * (j - i'), i' = M - N + i; "absolute" adds slope * j or, counting from one as the paper's code does,
+    slope * (j + 1). All differ by a constant per row, so that the weights are the same, but E(s + bias) >= u |s + bias| and
+    E_bias = E_m |count| are not: neither absolute form is larger for every sign of s.
+    """
+    relative = (alibi_mixture(query, key, value, visible),)
+
+    def forms(P: Precision) -> tuple[Alibi, ...]:
+        return relative if P.bias_form == "relative" else tuple(alibi_mixture(query, key, value, visible, first) for first in (0, 1))
+
+    return forms
 
 
 def alibi_error(at: Products, m: ndarray, distance: ndarray, P: Precision) -> ndarray:
@@ -77,12 +96,11 @@ def alibi_error(at: Products, m: ndarray, distance: ndarray, P: Precision) -> nd
 
 
 def alibi_attention(query: ndarray, key: ndarray, value: ndarray, visible: ndarray | None = None, *, precision: Precisions) -> ndarray:
-    """`alibi_error`, then `mixture_error`; bias_form "absolute" prices the scores at the size of s + slope j."""
-    relative = alibi_mixture(query, key, value, visible, "relative")
+    """`alibi_error`, then `mixture_error`, for each of the `alibi_forms`."""
+    forms = alibi_forms(query, key, value, visible)
 
     def error(P: Precision) -> ndarray:
-        absolute = P.bias_form != "relative"
-        at, m, distance, mix = alibi_mixture(query, key, value, visible, P.bias_form) if absolute else relative
-        return mixture_error(mix, alibi_error(at, m, distance, P), None, P, P.storage)
+        errors = [mixture_error(mix, alibi_error(at, m, distance, P), None, P, P.storage) for at, m, distance, mix in forms(P)]
+        return np.maximum.reduce(errors)
 
     return total(error, precision)

@@ -6,7 +6,7 @@ from math import ceil, log
 import numpy as np
 from numpy import ndarray
 
-from verify.bounds.alibi import alibi_error, alibi_mixture
+from verify.bounds.alibi import alibi_error, alibi_forms
 from verify.bounds.attention import masked
 from verify.bounds.mixture import Mixture, mean_error, mixture
 from verify.bounds.rows import Precisions, Rows, absent, exponent_error, seen_keys, total, unsteadiness
@@ -180,15 +180,16 @@ def scaled_dot_product_attention_grad(
 def alibi_attention_grad(
     d_output: ndarray, query: ndarray, key: ndarray, value: ndarray, visible: ndarray | None = None, *, precision: Precisions
 ) -> Grads:
-    """The errors of dQ, dK, dV."""
-    relative = alibi_mixture(query, key, value, visible, "relative")
+    """The errors of dQ, dK, dV, for each of the `alibi_forms`."""
+    forms = alibi_forms(query, key, value, visible)
 
-    def bound(P: Precision) -> Grads:
-        absolute = P.bias_form != "relative"
-        at, m, distance, mix = alibi_mixture(query, key, value, visible, P.bias_form) if absolute else relative
+    def gradients(P: Precision, at: Products, m: ndarray, distance: ndarray, mix: Mixture) -> Grads:
         back = backward(mix, d_output)
         E_dS, dV = score_gradient_error(back, alibi_error(at, m, distance, P), P)
         return (*_simple(at, *scaled_gradient(back, E_dS, at.scale, P), mix.rows, P), dV)
+
+    def bound(P: Precision) -> Grads:
+        return tuple(np.maximum.reduce(errors) for errors in zip(*(gradients(P, *form) for form in forms(P)), strict=True))
 
     return total(bound, precision)
 
