@@ -17,8 +17,10 @@ from labml_nn.transformers.utils import subsequent_mask
 from labml_nn.transformers.xl import relative_mha
 from torch import nn
 from torch.func import functional_call
+from torch.nn.functional import pad
 
-FTZ = {"storage": "bfloat16_ftz"}  # a CPU that multiplies bfloat16 in hardware flushes its subnormals
+# A CPU that multiplies bfloat16 in hardware flushes subnormals, of its products and sums too.
+FTZ = {"storage": "bfloat16_ftz", "acc": "float32_ftz"}
 PRECISION = {
     "*": "eager",
     "bfloat16": FTZ,
@@ -59,12 +61,18 @@ def scaled_dot_product_attention(query, key, value, mask=None, keep=None, p=0.0)
 
 
 def alibi_attention(query, key, value, visible=None):
-    causal = causal_mask(query.shape[2], key.shape[2]).to(query.device)
-    mask = sequence_first(causal if visible is None else causal & visible)
+    """The layer is square: queries that are missing in front are zero and cut off again."""
+    N, M = query.shape[2], key.shape[2]
+    if N > M:
+        raise NotImplementedError("labml's ALiBi has a key for every query")
+    mask = causal_mask(M, M).to(query.device)
+    if visible is not None:
+        mask = mask & pad(visible.expand(*visible.shape[:-2], N, M), (0, 0, M - N, 0), value=True)
+    mask = sequence_first(mask)
     if mask.shape[2] > 1:
         raise NotImplementedError("labml's ALiBi wants one mask for the whole batch")
     layer = alibi.AlibiMultiHeadAttention(query.shape[1], query.shape[1] * query.shape[3], 0.0)
-    return without_projections(layer, query, key, value, mask)
+    return without_projections(layer, pad(query, (0, 0, M - N, 0)), key, value, mask)[:, :, M - N :]
 
 
 def learned_relative_score(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align):

@@ -15,7 +15,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
-FTZ = {"storage": "bfloat16_ftz"}  # a CPU that multiplies bfloat16 in hardware flushes its subnormals
+# A CPU that multiplies bfloat16 in hardware flushes subnormals, of its products and sums too.
+FTZ = {"storage": "bfloat16_ftz", "acc": "float32_ftz"}
 # The flash kernel of the CPU has an exp good to 20 ulp and a backward that adds blocks of rows up in the dtype.
 FLASH = {dtype: {"preset": "fused", "exp_ulps": 20, "grad_partial": dtype} for dtype in DTYPES}
 FLASH["bfloat16"] |= FTZ
@@ -49,14 +50,16 @@ def scaled_dot_product_attention_math(query, key, value, mask=None, keep=None, p
 def scaled_dot_product_attention_flash(query, key, value, mask=None, keep=None, p=0.0):
     if query.device.type != "cpu":
         raise NotImplementedError("known here are the limits of the CPU flash kernel only")
-    if value.shape[-1] != query.shape[-1]:
-        raise NotImplementedError("the CPU flash kernel wants query, key and value of one width")
     if mask is not None and mask.ndim not in (2, 4):
         raise NotImplementedError("the CPU flash kernel wants a mask of two or four axes")
     if mask is not None and mask.requires_grad:
         raise NotImplementedError("the CPU flash kernel has no gradient of the mask")
+    if keep is not None:
+        raise NotImplementedError("F.scaled_dot_product_attention draws its own dropout mask")
+    D, E = query.shape[-1], value.shape[-1]
+    query, key, value = (F.pad(x, (0, max(D, E) - own)) for x, own in ((query, D), (key, D), (value, E)))  # it wants one width
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        return scaled_dot_product_attention(query, key, value, mask, keep, p)
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=p, scale=D**-0.5)[..., :E]
 
 
 def alibi_attention_flex(query, key, value, visible=None):

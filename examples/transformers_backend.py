@@ -12,22 +12,25 @@ from types import SimpleNamespace
 import torch
 from torch import nn
 from torch.func import functional_call
+from torch.nn.functional import pad
 from transformers import BloomConfig, MptConfig, XLNetConfig, XLNetModel
 from transformers.models.bloom.modeling_bloom import BloomAttention, build_alibi_tensor
 from transformers.models.mpt.modeling_mpt import MptAttention, build_mpt_alibi_tensor
 from transformers.models.xlnet.modeling_xlnet import XLNetRelativeAttention
 
-FTZ = {"storage": "bfloat16_ftz"}  # a CPU that multiplies bfloat16 in hardware flushes its subnormals
-# BLOOM and MPT take the softmax in float32, whatever the dtype, and add slope * j; BLOOM keeps that bias in the dtype.
+# A CPU that multiplies bfloat16 in hardware flushes subnormals, of its products and sums too.
+FTZ = {"storage": "bfloat16_ftz", "acc": "float32_ftz"}
+# BLOOM and MPT take the softmax in float32, whatever the dtype, and add slope * j; BLOOM keeps that bias in
+# the dtype, and so the gradients of its scaled product (baddbmm with alpha) before their scale.
 IN_FLOAT32 = {"score": "float32", "softmax": "float32", "prob": "float32", "bias": "float32"}
 ALIBI = {"float64": IN_FLOAT32, "float32": {}, "float16": {}, "bfloat16": FTZ}
 ALIBI = {dtype: {"bias_form": "absolute", **fields} for dtype, fields in ALIBI.items()}
-NARROW = {dtype: {**ALIBI[dtype], "bias": dtype} for dtype in ("float16", "bfloat16")}
+NARROW = {dtype: {**ALIBI[dtype], "bias": dtype, "grad_partial": dtype} for dtype in ("float16", "bfloat16")}
 PRECISION = {"*": "eager", "bfloat16": FTZ, "alibi_attention_mpt": ALIBI, "alibi_attention_bloom": ALIBI | NARROW}
 
 
 def rel_shift(x):
-    padded = nn.functional.pad(x, (1, 0)).reshape(1, -1, x.shape[-2], x.shape[-1] + 1)
+    padded = pad(x, (1, 0)).reshape(1, -1, x.shape[-2], x.shape[-1] + 1)
     return XLNetRelativeAttention.rel_shift_bnij(padded, klen=x.shape[-1]).reshape(x.shape)
 
 
@@ -78,31 +81,39 @@ def get_slopes_mpt(n_heads):
 
 def alibi_attention_bloom(query, key, value, visible=None):
     """BLOOM's layer with its linear maps taken out; it keeps query, key and value of a head side by side."""
-    B, H, N, D = same_shape(query, key, value)
+    (N, M, E), (B, H, _, D) = limits(query, key, value), query.shape
     layer = BloomAttention(BloomConfig(hidden_size=H * D, n_head=H), layer_idx=0)
     layer.query_key_value = layer.dense = nn.Identity()
-    fused = torch.stack((query, key, value), -2).transpose(1, 2).flatten(2)
-    alibi = build_alibi_tensor(torch.ones(B, N, device=query.device), H, query.dtype)
-    mask = hidden(N, N, visible, query) * torch.finfo(query.dtype).min
+    fused = torch.stack(of_one_input(query, key, value), -2).transpose(1, 2).flatten(2)
+    alibi = build_alibi_tensor(torch.ones(B, M, device=query.device), H, query.dtype)
+    mask = pad(hidden(N, M, visible, query), (0, 0, M - N, 0)) * torch.finfo(query.dtype).min
     output, _ = layer(fused, torch.zeros_like(fused[..., : H * D]), alibi, mask)
-    return output.unflatten(-1, (H, D)).transpose(1, 2)
+    return output.unflatten(-1, (H, D)).transpose(1, 2)[:, :, M - N :, :E]
 
 
 def alibi_attention_mpt(query, key, value, visible=None):
     """MPT's layer with its linear maps taken out."""
-    B, H, N, D = same_shape(query, key, value)
+    (N, M, E), (_, H, _, D) = limits(query, key, value), query.shape
     layer = MptAttention(MptConfig(d_model=H * D, n_heads=H), layer_idx=0)
     layer.Wqkv = layer.out_proj = nn.Identity()
-    fused = torch.cat([x.transpose(1, 2).flatten(2) for x in (query, key, value)], -1)
-    alibi = build_mpt_alibi_tensor(H, N, device=query.device)
-    output, _ = layer(fused, alibi, attention_mask=hidden(N, N, visible, query).bool())
-    return output.unflatten(-1, (H, D)).transpose(1, 2)
+    fused = torch.cat([x.transpose(1, 2).flatten(2) for x in of_one_input(query, key, value)], -1)
+    alibi = build_mpt_alibi_tensor(H, M, device=query.device)
+    mask = pad(hidden(N, M, visible, query), (0, 0, M - N, 0)).bool()
+    output, _ = layer(fused, alibi, attention_mask=mask)
+    return output.unflatten(-1, (H, D)).transpose(1, 2)[:, :, M - N :, :E]
 
 
-def same_shape(query, key, value):
-    if not query.shape == key.shape == value.shape:
-        raise NotImplementedError("the layer takes query, key and value from one input")
-    return query.shape
+def limits(query, key, value):
+    """N, M and E, where the layer can take them."""
+    N, (M, D), E = query.shape[2], key.shape[2:], value.shape[3]
+    if N > M or E > D:
+        raise NotImplementedError("the layer takes query, key and value from one input: N > M and E > D do not fit")
+    return N, M, E
+
+
+def of_one_input(query, key, value):
+    """Three arrays of one shape: queries are missing in front, columns of the values at the end; both are cut off again."""
+    return pad(query, (0, 0, key.shape[2] - query.shape[2], 0)), key, pad(value, (0, key.shape[3] - value.shape[3]))
 
 
 def xlnet(H, D, eps=1e-5):
@@ -114,7 +125,8 @@ def xlnet_names(parameters, H):
     """[out in] matrices to [in H D], and u and v by the names that XLNet gives them."""
     q, k, v = parameters["qkv_net.weight"].mT.unflatten(-1, (3, H, -1)).unbind(1)
     r, o = parameters["r_net.weight"].mT.unflatten(-1, (H, -1)), parameters["o_net.weight"].unflatten(-1, (H, -1))
-    norm = {name: parameters[name] for name in ("layer_norm.weight", "layer_norm.bias")}
+    weight = parameters["layer_norm.weight"]
+    norm = {"layer_norm.weight": weight, "layer_norm.bias": parameters.get("layer_norm.bias", torch.zeros_like(weight))}
     return {"q": q, "k": k, "v": v, "r": r, "o": o, "r_w_bias": parameters["u"], "r_r_bias": parameters["v"]} | norm
 
 

@@ -11,7 +11,9 @@ from functools import cache
 from x_transformers.attend import Attend
 from x_transformers.x_transformers import AlibiPositionalBias
 
-FTZ = {"storage": "bfloat16_ftz"}  # a CPU that multiplies bfloat16 in hardware flushes its subnormals
+ARRAYS = "torch"
+# A CPU that multiplies bfloat16 in hardware flushes subnormals, of its products and sums too.
+FTZ = {"storage": "bfloat16_ftz", "acc": "float32_ftz"}
 SOFTMAX_IN_FLOAT32 = {"score": "float32", "softmax": "float32", "prob": "float32"}  # in every dtype
 BIAS = {  # the slopes are made in float32 and cast with the model
     "float64": {"bias": "float32"},

@@ -47,12 +47,17 @@ def right_call(operation: str) -> Inputs:
 
 @lru_cache(maxsize=64)
 def wrong_calls(operation: str) -> dict[str, Inputs]:
-    """Every wrong call of an operation, by a few words that say what is wrong."""
+    """
+    Every wrong call of an operation, by a few words that say what is wrong.
+
+    Dropout is in use only where it is what is wrong: who does not support it must still refuse the rest.
+    """
     op, right = CATALOGUE[operation], right_call(operation)
+    plain = right | {"keep": None, "p": 0.0} if "keep" in right and operation != "dropout" else right
     wrong: dict[str, Inputs] = {}
     for name, value in right.items():
         for words, other in changes(op, name, value, right):
-            wrong[f"{name} {words}"] = {**right, name: other}
+            wrong[f"{name} {words}"] = {**(right if name in ("keep", "p") else plain), name: other}
     if "keep" in right:
         wrong["p without keep"] = {**right, "keep": None}
     return wrong

@@ -101,7 +101,8 @@ def product_gradient(
     """
     The error of x @ y (x^T @ y), operands rounded, summed in any order, stored; `joined` instead of storage if not `narrow`.
 
-    Where gradients are accumulated over blocks in a narrow format, g(number of blocks, u_partial) (|x|+E) (|y|+Ey) more.
+    Where gradients are accumulated over blocks in a narrow format, g(number of blocks, u_partial) (|x|+E) (|y|+Ey) more, and as
+    many eta_partial: a block's gradient may lie in the range of underflow.
     """
     block = P.grad_block_q if transposed else P.grad_block_k
     x, E = (x.swapaxes(-1, -2), E.swapaxes(-1, -2)) if transposed else (x, E)
@@ -109,7 +110,8 @@ def product_gradient(
     grown = dot(x, Ex, y, Ey, P)
     if P.grad_partial is not None:
         top = (np.abs(x) + E) @ (np.abs(y) if Ey is None else np.abs(y) + Ey)
-        grown = grown + gamma(ceil(x.shape[-1] / block), P.grad_partial.u) * top
+        blocks = ceil(x.shape[-1] / block)
+        grown = grown + gamma(blocks, P.grad_partial.u) * top + blocks * P.grad_partial.eta
     return rounded(x @ y, grown, P.storage if narrow else P.joined)
 
 
