@@ -15,7 +15,7 @@ from typing import Any
 
 from verify.backends import Backend, Implementation
 from verify.catalogue import CATALOGUE
-from verify.draws import draw, shrink
+from verify.draws import draw, hunt, shrink
 from verify.judge import Disagreement, Unsupported, Verdict, call, converted, judge, judge_side_effects
 from verify.known import Known
 from verify.longs import long_cases
@@ -203,24 +203,39 @@ def both(cell: Cell) -> list[Implementation]:
 def judge_each(
     cell: Cell, implementation: Implementation, options: Options, tally: Tally, recipes: list[Recipe], kind: str = "any"
 ) -> None:
-    """Judge recipe after recipe, recorded failures first; of each kind of failure shrink one, keep it, and tell."""
+    """Judge recipe after recipe, recorded failures first, then let Hypothesis hunt; of each kind of failure shrink one and tell."""
     failures: dict[str, list[Recipe]] = {}
-    for recipe in [*recorded(implementation.operation.name, cell.aspect, options.failures), *recipes]:
-        regions = [region for region in options.regions if region.line.covers(recipe, cell.dtype)]
-        try:
-            count(tally, judge(implementation, recipe, cell.dtype), regions)
-        except Unsupported as reason:
-            unsupported(tally, str(reason))
-        except Disagreement as error:
-            if regions:
-                tally.known += 1
-                regions[0].failed += 1
-                continue
-            tally.cases += 1
-            tally.budget = max(tally.budget, error.budget)
-            failures.setdefault(error.kind, []).append(recipe)
+    operation = implementation.operation.name
+
+    def fails(recipe: Recipe) -> bool:
+        kind_of_failure = judge_one(cell, implementation, options, tally, recipe)
+        if kind_of_failure:
+            failures.setdefault(kind_of_failure, []).append(recipe)
+        return bool(kind_of_failure)
+
+    for recipe in [*recorded(operation, cell.aspect, options.failures), *recipes]:
+        fails(recipe)
+    if not failures:
+        hunt(operation, kind, fails, max(4, options.cases // 5), options.seed)
     for what, failing in list(failures.items())[:KINDS_TOLD]:
         told(cell, implementation, what, failing, options, tally, kind)
+
+
+def judge_one(cell: Cell, implementation: Implementation, options: Options, tally: Tally, recipe: Recipe) -> str:
+    """Judge a recipe and count it; the kind of its failure, or "" if it passed, is not supported, or is known to fail."""
+    regions = [region for region in options.regions if region.line.covers(recipe, cell.dtype)]
+    try:
+        count(tally, judge(implementation, recipe, cell.dtype), regions)
+    except Unsupported as reason:
+        unsupported(tally, str(reason))
+    except Disagreement as error:
+        if not regions:
+            tally.cases += 1
+            tally.budget = max(tally.budget, error.budget)
+            return error.kind
+        tally.known += 1
+        regions[0].failed += 1
+    return ""
 
 
 KINDS_TOLD = 3
@@ -312,7 +327,7 @@ def refusal(implementation: Implementation, given: dict[str, Any]) -> str:
 def side_effects(cell: Cell, options: Options, tally: Tally) -> None:
     for implementation in both(cell):
         operation = implementation.operation.name
-        recipes = draw(operation, "any", max(10, options.cases // 5), options.seed)
+        recipes = draw(operation, "any", options.cases, options.seed)[: max(10, options.cases // 5)]
         for recipe in (*recorded(operation, cell.aspect, options.failures), *probes(operation), *recipes):
             side_effect(cell, implementation, recipe, options, tally)
         for first, other in zip(recipes[: len(recipes) // 2], recipes[len(recipes) // 2 :], strict=False):

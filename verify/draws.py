@@ -1,9 +1,10 @@
 """
 Draws: the recipes that an operation is judged by, and the smallest that still fails.
 
-Each choice is drawn evenly and from the seed alone, so that a few hundred recipes meet everything (Hypothesis' own draws repeat
-each other: that serves its search). All implementations of an operation are shown the same recipes, so that what the law says of
-them is computed once. Where one fails, Hypothesis searches again with that implementation and shrinks.
+First each choice is drawn evenly and from the seed alone, so that a few hundred recipes meet everything, in every process alike
+(Hypothesis' own draws repeat each other and depend on the modules that are loaded: that serves its search). All implementations of an
+operation are shown the same recipes, so that what the law says of them is computed once. Then Hypothesis hunts for a failure
+with the same choices; where one is found, by either, it shrinks.
 """
 
 import time
@@ -14,7 +15,7 @@ from random import Random
 from typing import Any
 
 from hypothesis import HealthCheck, find, settings
-from hypothesis.errors import NoSuchExample
+from hypothesis.errors import Flaky, NoSuchExample
 from hypothesis.strategies import DrawFn, composite, sampled_from
 
 from verify.recipes import Recipe
@@ -46,6 +47,14 @@ def strategy(draw: DrawFn, operation: str, kind: str) -> Recipe:
 
 
 QUIET = settings(max_examples=2000, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def hunt(operation: str, kind: str, fails: Callable[[Recipe], bool], cases: int, seed: int) -> Recipe | None:
+    """A recipe that fails, if Hypothesis finds one in so many tries."""
+    try:
+        return find(strategy(operation, kind), fails, settings=settings(QUIET, max_examples=cases), random=Random(seed))
+    except (NoSuchExample, Flaky):
+        return None
 
 
 def shrink(failing: Recipe, kind: str, fails: Callable[[Recipe], bool], seed: int, seconds: float = SHRINK_SECONDS) -> Recipe:
