@@ -206,7 +206,7 @@ def troubles(run: Verification) -> list[str]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """A broken backend, or a run in which nothing was judged, ends with status 2."""
+    """A broken backend, or a run in which nothing was judged, ends with status 2; a known failure that speaks of nothing with 1."""
     run = session.config.stash[KEY]
     if hasattr(session.config, "workerinput") or run is None or exitstatus not in (0, 5):
         return
@@ -214,3 +214,5 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     asked = [backend.name for backend in run.backends if session.config.getoption("--backend")]
     if troubles(run) or not judged.issuperset(asked):
         session.exitstatus = 2
+    elif unmet(run):
+        session.exitstatus = 1

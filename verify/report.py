@@ -1,6 +1,7 @@
 """What a run says at its head and at its end: who was judged on what, and the table of verdicts."""
 
 from collections import defaultdict
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -33,49 +34,61 @@ def installed() -> str:
     return ", ".join(found)
 
 
+@dataclass
+class Row:
+    """One line of the table: an implementation in all dtypes that share its verdicts."""
+
+    operation: str
+    label: str
+    verdicts: dict[str, str]
+    dtypes: list[str] = field(default_factory=list)
+    budgets: list[str] = field(default_factory=list)
+    cases: int = 0
+    strong: int = 0
+    unsupported: int = 0
+
+    def __str__(self) -> str:
+        words = "".join(f"{self.verdicts.get(aspect, '-'):<13}" for aspect in ASPECTS)
+        counts = f"{self.cases} {self.strong}" + (f" ({self.unsupported})" if self.unsupported else "")
+        return f"{self.label:<24}{' '.join(self.dtypes):<18}{words}{counts:<28}{' '.join(self.budgets)}"
+
+    def add(self, dtype: str, tallies: list[dict[str, Any]]) -> None:
+        """One more dtype with its tallies, one a column."""
+        slack = tallies[0]["slack"]
+        self.dtypes.append(SHORT[dtype])
+        self.budgets.append(f"{max(tally['budget'] for tally in tallies):.2g}x" + (f"(slack {slack:g})" if slack > 1 else ""))
+        self.cases += sum(tally["cases"] for tally in tallies)
+        self.strong += sum(tally["strong"] for tally in tallies)
+        self.unsupported += sum(tally["unsupported"] for tally in tallies)
+
+
 def table(tallies: list[dict[str, Any]]) -> list[str]:
     """
     One line for each operation and implementation; dtypes of the same verdicts share it, the worst budget is given for each.
 
-    A budget is the worst error as a share of the derived bound. Strong cases are those that no cheap impostor passes.
+    A budget is the worst error as a share of the derived bound. Strong cases are those that no cheap impostor passes; unsupported ones
+    were drawn, and the implementation said that it does not support them.
     """
-    rows = grouped(tallies)
-    lines = [
-        f"{'operation':<31}{'implementation':<24}{'dtypes':<18}"
-        + "".join(f"{aspect:<13}" for aspect in ASPECTS)
-        + "cases/strong  worst budget used"
-    ]
-    previous = ""
-    for operation, implementation, dtypes, verdicts, cases, strong, budgets in rows:
-        name = operation if operation != previous else ""
-        previous = operation
-        words = "".join(f"{verdicts.get(aspect, '-'):<13}" for aspect in ASPECTS)
-        lines.append(f"{name:<31}{implementation:<24}{' '.join(dtypes):<18}{words}{f'{cases}/{strong}':<14}{' '.join(budgets)}")
+    titles = "".join(f"{aspect:<13}" for aspect in ASPECTS) + f"{'cases strong (unsupported)':<28}worst budget used"
+    lines, previous = [f"{'operation':<31}{'implementation':<24}{'dtypes':<18}{titles}"], ""
+    for row in grouped(tallies):
+        lines.append(f"{row.operation if row.operation != previous else '':<31}{row}")
+        previous = row.operation
     return [*lines, "", closing(tallies)]
 
 
-Row = tuple[str, str, list[str], dict[str, str], int, int, list[str]]
-
-
 def grouped(tallies: list[dict[str, Any]]) -> list[Row]:
-    cells: dict[tuple[str, str, str], dict[str, dict[str, Any]]] = defaultdict(dict)
+    cells: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
     for tally in tallies:
         label = f"{tally['backend']}:{tally['how']}" if tally["how"] else tally["backend"]
-        cells[tally["operation"], label, tally["dtype"]][tally["aspect"]] = tally
-    rows: list[Row] = []
-    for (operation, label, dtype), aspects in cells.items():
-        verdicts = {aspect: WORDS[tally["verdict"]] for aspect, tally in aspects.items()}
-        cases, strong = (sum(tally[key] for tally in aspects.values()) for key in ("cases", "strong"))
-        budget = f"{max(tally['budget'] for tally in aspects.values()):.2g}x"
-        budget += f"(slack {tally['slack']:g})" if (tally := next(iter(aspects.values())))["slack"] > 1 else ""
-        same = next((row for row in rows if row[:2] == (operation, label) and row[3] == verdicts), None)
-        if same is None:
-            rows.append((operation, label, [SHORT[dtype]], verdicts, cases, strong, [budget]))
-        else:
-            same[2].append(SHORT[dtype])
-            same[6].append(budget)
-            rows[rows.index(same)] = (*same[:4], same[4] + cases, same[5] + strong, same[6])
-    return sorted(rows, key=lambda row: (order(row[0]), row[1]))
+        cells[tally["operation"], label, tally["dtype"]].append(tally)
+    rows: dict[tuple[Any, ...], Row] = {}
+    for (operation, label, dtype), aspects in sorted(
+        cells.items(), key=lambda cell: (order(cell[0][0]), cell[0][1], list(SHORT).index(cell[0][2]))
+    ):
+        verdicts = {tally["aspect"]: WORDS[tally["verdict"]] for tally in aspects}
+        rows.setdefault((operation, label, *sorted(verdicts.items())), Row(operation, label, verdicts)).add(dtype, aspects)
+    return list(rows.values())
 
 
 WORDS = {"passed": "passed", "failed": "FAILED", "known failure": "known", "unsupported": "unsupported"}
