@@ -12,7 +12,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.attention import flex_attention as flex
+
+# Uncompiled flex_attention sends its unfused self through Dynamo, anew for every shape; PyTorch's own switch leaves Dynamo out.
+flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 # A CPU that multiplies bfloat16 in hardware flushes subnormals, of its products and sums too.
@@ -76,8 +79,8 @@ def alibi_attention_flex(query, key, value, visible=None):
     def may_attend(b, h, i, j):
         return (j - i <= M - N) & seen[b, h, i, j]
 
-    blocks = create_block_mask(may_attend, B, H, N, M, device=query.device)
-    return flex_attention(query, key, value, score_mod=add_bias, block_mask=blocks)
+    blocks = flex.create_block_mask(may_attend, B, H, N, M, device=query.device)
+    return flex.flex_attention(query, key, value, score_mod=add_bias, block_mask=blocks)
 
 
 def multi_head_attention(query, key, value, parameters, num_heads, attn_mask=None, key_padding_mask=None):

@@ -1,5 +1,6 @@
 """Known failures: one line each, read strictly."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,7 @@ SHOWS = {  # the mask's pattern and seed, the poison, the family of numbers
     "a key is hidden from every row": ({"pattern": "last_block", "seed": 1}, None, "normal"),
     "a hidden key stands between visible ones": ({"pattern": "random", "seed": 2}, None, "normal"),
     "a hidden slot holds NaN or infinity": ({"pattern": "last_block", "seed": 1}, "nan", "normal"),
+    "a hidden score leads by 1e4": ({"pattern": "last_block", "seed": 1}, "finite", "large"),
     "a hidden score overflows": ({"pattern": "last_block", "seed": 1}, "finite", "large"),
 }
 
@@ -88,6 +90,16 @@ def test_a_sentence_is_true_of_what_shows_it_and_of_nothing_plainer(when: str, t
     known = read_known(written(tmp_path, f"scaled_dot_product_attention * values when {when} : a reason\n"))[0]
     assert known.covers(attention(*SHOWS[when]), "float16")
     assert not known.covers(attention({"pattern": "causal", "seed": 1}, "nan", "large"), "float16")
+
+
+def test_the_gradient_of_a_hidden_weight_overflows_where_its_value_is_poisoned(tmp_path: Path) -> None:
+    known = read_known(written(tmp_path, "alibi_* * gradients when the gradient of a hidden weight overflows : a reason\n"))[0]
+    mask = {"axes": "N M", "form": "bool", "pattern": "last_block", "seed": 1}
+    layout = {"kind": "expanded", "seed": 1}
+    poisoned = Recipe(
+        "alibi_attention_grad", SIZES | {"E": 128}, {"family": "normal", "seed": 2}, mask=mask, layout=layout, poison="finite"
+    )
+    assert known.covers(poisoned, "float16") and not known.covers(replace(poisoned, poison=None), "float16")
 
 
 def test_every_condition_of_a_region_must_hold(tmp_path: Path) -> None:

@@ -234,7 +234,8 @@ def judge_one(cell: Cell, implementation: Implementation, options: Options, tall
             tally.budget = max(tally.budget, error.budget)
             return error.kind
         tally.known += 1
-        regions[0].failed += 1
+        for region in regions:
+            region.failed += 1
     return ""
 
 
@@ -258,7 +259,12 @@ def unsupported(tally: Tally, reason: str) -> None:
 def told(cell: Cell, implementation: Implementation, what: str, failing: list[Recipe], options: Options, tally: Tally, kind: str) -> None:
     """Write down the smallest recipe that fails in this way, with its replay."""
     share = f"{len(failing)} of {tally.cases} cases: {what}"
-    smallest = shrink(failing[0], kind, lambda recipe: failure_of(implementation, recipe, cell.dtype, what) is not None, options.seed)
+
+    def unknown(recipe: Recipe) -> bool:
+        known = any(region.line.covers(recipe, cell.dtype) for region in options.regions)
+        return not known and failure_of(implementation, recipe, cell.dtype, what) is not None
+
+    smallest = shrink(failing[0], kind, unknown, options.seed)
     for recipe in dict.fromkeys((smallest, *failing)):
         error = failure_of(implementation, recipe, cell.dtype, what)
         if error is not None:

@@ -8,8 +8,9 @@ Known failures: one line each in a file of the stranger's own, with a reason. Th
     alibi_attention   *        values when N > M and mask.form=bool: ...
 
 Without ``when`` a line speaks of the whole cell. With it, it speaks of a region of the cases: whatever fails there is known,
-and the rest stays judged. Conditions are joined by "and": a sentence (``a row sees no key``, see SENTENCES); a comparison of sizes
-and numbers (``N > M``, ``H != 8``); or a field of the recipe (``poison=finite``, ``mask.form=lowest``, ``options.align=end``).
+and the rest stays judged. Conditions are joined by "and": a sentence (``a row sees no key``, ``a hidden score leads by
+1e4``, see SENTENCES); a comparison of sizes and numbers (``N > M``, ``H != 8``); or a field of the recipe (``poison=finite``,
+``mask.form=lowest``, ``options.align=end``).
 """
 
 import operator
@@ -31,6 +32,7 @@ from verify.visibility import seen
 
 LINE = re.compile(rf"(?P<name>\S+)\s+(?P<dtype>\S+)\s+(?P<aspect>{'|'.join(ASPECTS)})(?:\s+when\s+(?P<when>[^:]+?))?\s*:\s*(?P<reason>.+)")
 COMPARISON = re.compile(r"([A-Z]|\d+)\s*(<=|>=|==|!=|<|>)\s*([A-Z]|\d+)")
+LEAD = re.compile(r"a hidden score leads by (\d[\de.+]*)")
 FIELD = re.compile(r"([\w.]+)=(\S+)")
 OPERATORS = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne}
 
@@ -64,6 +66,9 @@ def condition(text: str) -> Condition:
     """One condition of a region."""
     if text in SENTENCES:
         return SENTENCES[text]
+    if match := LEAD.fullmatch(text):
+        least = float(match[1])
+        return lambda recipe, dtype: hidden_lead(recipe, dtype, least)
     if match := COMPARISON.fullmatch(text):
         left, sign, right = match.groups()
         return lambda recipe, dtype: sizes_compare(recipe, left, OPERATORS[sign], right)
@@ -99,13 +104,40 @@ def poisoned(recipe: Recipe, dtype: str) -> bool:
     return not all(np.isfinite(x).all() for x in arrays)
 
 
-def hidden_overflow(recipe: Recipe, dtype: str) -> bool:
+SCORES = {"transformer_xl_attention": "transformer_xl_score", "learned_relative_attention": "learned_relative_score"}
+
+
+def scores(recipe: Recipe, dtype: str) -> ndarray:
+    """The scaled scores before any mask, ALiBi's bias left out; no scores for operations that do not tell them."""
+    operation, inputs = CATALOGUE[recipe.operation], expand(recipe, dtype)
+    score = CATALOGUE[SCORES.get(operation.forward.name, "scaled_dot_product_score")]
+    if not set(score.arguments) <= set(inputs) or "w_query" in inputs or "parameters" in inputs:
+        return np.zeros((1, 1))
+    with np.errstate(all="ignore"):
+        found: ndarray = score.reference(**{name: inputs[name] for name in score.arguments})
+    return found
+
+
+def score_overflow(recipe: Recipe, dtype: str) -> bool:
+    products = scores(recipe, dtype) * np.sqrt(recipe.sizes.get("D", 1))
+    return dtype != "bool" and bool((~visible_pairs(recipe, dtype) & (products > largest(dtype))).any())
+
+
+def gradient_overflow(recipe: Recipe, dtype: str) -> bool:
     inputs, hidden = expand(recipe, dtype), ~visible_pairs(recipe, dtype)
-    query, key = inputs.get("query"), inputs.get("key")
-    if query is None or key is None or query.shape[-1] != key.shape[-1] or dtype == "bool":
+    if not {"d_output", "value"} <= set(inputs):
         return False
     with np.errstate(all="ignore"):
-        return bool((hidden & (np.abs(query @ key.swapaxes(-1, -2)) > largest(dtype))).any())
+        return bool((hidden & (np.abs(inputs["d_output"] @ inputs["value"].swapaxes(-1, -2)) > largest(dtype))).any())
+
+
+def hidden_lead(recipe: Recipe, dtype: str, least: float) -> bool:
+    """Whether a hidden score is so much larger than what its row sees that a mask of -least, added to it, would not hide it."""
+    visible, score = visible_pairs(recipe, dtype), scores(recipe, dtype)
+    seen_most = np.where(visible, score, -np.inf).max(axis=-1)
+    hidden_most = np.where(visible, -np.inf, score).max(axis=-1)
+    with np.errstate(invalid="ignore"):
+        return bool((hidden_most - seen_most > least)[visible.any(axis=-1)].any())
 
 
 SENTENCES: dict[str, Condition] = {
@@ -113,7 +145,8 @@ SENTENCES: dict[str, Condition] = {
     "a key is hidden from every row": unseen_key,
     "a hidden key stands between visible ones": gap,
     "a hidden slot holds NaN or infinity": poisoned,
-    "a hidden score overflows": hidden_overflow,
+    "a hidden score overflows": score_overflow,
+    "the gradient of a hidden weight overflows": gradient_overflow,
 }
 """What a case shows, in words; where a key is hidden from every row of its head, poison may stand in it."""
 
