@@ -10,9 +10,10 @@ inputs into the module's layout and the output back.
 """
 
 from collections.abc import Callable
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -54,10 +55,10 @@ class Way(NamedTuple):
     def module(self, kind: Callable[..., nn.Module], parameters: Parameters, *sizes: Any, **options: Any) -> Callable[..., Any]:
         """The module as a function, with the given parameters in their places and zeros for the biases that are absent."""
         like = next(iter(parameters.values()))
-        built = kind(*sizes, **options, dtype=like.dtype, device="meta").train(self.train)
-        absent = {name: like.new_zeros(x.shape) for name, x in built.state_dict().items() if name not in parameters}
+        module, shapes = built(kind, self.train, like.dtype, sizes, tuple(options.items()))
+        absent = {name: like.new_zeros(shape) for name, shape in shapes.items() if name not in parameters}
         state = {**parameters, **absent}
-        return lambda *args, **kwargs: functional_call(built, state, args, kwargs, strict=True)
+        return lambda *args, **kwargs: functional_call(module, state, args, kwargs, strict=True)
 
     def turn(self, x: Any) -> Any:
         """Between the layout of the operation and that of the module."""
@@ -68,6 +69,15 @@ class Way(NamedTuple):
         if self.batch_first or not isinstance(visible, Tensor) or visible.ndim > 4:
             return visible
         return four_axes(visible).permute(2, 3, 0, 1)
+
+
+@lru_cache(maxsize=512)
+def built(
+    kind: Callable[..., nn.Module], train: bool, dtype: torch.dtype, sizes: tuple[Any, ...], options: tuple[tuple[str, Any], ...]
+) -> tuple[nn.Module, dict[str, torch.Size]]:
+    """A module without memory, kept from call to call as its users keep theirs, and the shapes of its parameters."""
+    module = kind(*sizes, **dict(options), dtype=dtype, device="meta").train(train)
+    return module, {name: x.shape for name, x in module.state_dict().items()}
 
 
 def additive_attention(

@@ -216,7 +216,7 @@ def judge_each(
     for recipe in [*recorded(operation, cell.aspect, options.failures), *recipes]:
         fails(recipe)
     if not failures:
-        hunt(operation, kind, fails, max(4, options.cases // 5), options.seed)
+        hunt(operation, kind, fails, max(2, options.cases // 10), options.seed)
     for what, failing in list(failures.items())[:KINDS_TOLD]:
         told(cell, implementation, what, failing, options, tally, kind)
 

@@ -140,6 +140,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = [item for item in items if not item.get_closest_marker("thorough")]
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("thorough")])
         items[:] = kept
+    items[:] = [item for item in items if not empty(item)]
     differential = [index for index, item in enumerate(items) if cell_of(item)]
     ordered = sorted((items[index] for index in differential), key=lambda item: place(cell_of(item)))
     for index, item in zip(differential, ordered, strict=True):
@@ -152,7 +153,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def cell_of(item: pytest.Item) -> Any:
     """The cell that a differential test is about; None for every other test."""
     cell = getattr(getattr(item, "callspec", None), "params", {}).get("cell")
-    return cell if isinstance(cell, Cell) else None  # an operation without cells of this aspect is one skipped test
+    return cell if isinstance(cell, Cell) else None
+
+
+def empty(item: pytest.Item) -> bool:
+    """A differential test to which nothing of this run applies; pytest would show it as skipped."""
+    return "cell" in getattr(getattr(item, "callspec", None), "params", {}) and cell_of(item) is None
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

@@ -50,7 +50,7 @@ class Row:
     def __str__(self) -> str:
         words = "".join(f"{self.verdicts.get(aspect, '-'):<13}" for aspect in ASPECTS)
         counts = f"{self.cases} {self.strong}" + (f" ({self.unsupported})" if self.unsupported else "")
-        return f"{self.label:<24}{' '.join(self.dtypes):<18}{words}{counts:<28}{' '.join(self.budgets)}"
+        return f"{self.label:<31}{' '.join(self.dtypes):<18}{words}{counts:<28}{' '.join(self.budgets)}"
 
     def add(self, dtype: str, tallies: list[dict[str, Any]]) -> None:
         """One more dtype with its tallies, one a column."""
@@ -70,7 +70,7 @@ def table(tallies: list[dict[str, Any]]) -> list[str]:
     were drawn, and the implementation said that it does not support them.
     """
     titles = "".join(f"{aspect:<13}" for aspect in ASPECTS) + f"{'cases strong (unsupported)':<28}worst budget used"
-    lines, previous = [f"{'operation':<31}{'implementation':<24}{'dtypes':<18}{titles}"], ""
+    lines, previous = [f"{'operation':<31}{'implementation':<31}{'dtypes':<18}{titles}"], ""
     for row in grouped(tallies):
         lines.append(f"{row.operation if row.operation != previous else '':<31}{row}")
         previous = row.operation
