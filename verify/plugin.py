@@ -6,6 +6,7 @@ worker loads the backends for itself and the controller collects the tallies.
 """
 
 import json
+import os
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,6 +82,8 @@ def verification_of(config: pytest.Config) -> Verification:
 
 
 def prepare(config: pytest.Config) -> Verification:
+    """Read the options and load the backends; on the many small cases a library's threads only wait for each other."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     option = config.getoption
     operations = tuple(option("--op") or ())
     for name in operations:
