@@ -1,10 +1,11 @@
 """
-The command line: ``verify run``, ``verify replay``, ``verify list``.
+The command line: ``verify run``, ``verify replay``, ``verify list``, ``verify matrix``.
 
 Exit status: 0 everything passed (or failed as known), 1 something failed, 2 a backend is broken, missing, or nothing was judged.
 """
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from verify.backends import load
 from verify.catalogue import CATALOGUE
 from verify.judge import Disagreement, Unsupported, judge, judge_side_effects
 from verify.recipes import Recipe
+from verify.report import matrix
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,10 +31,12 @@ def main(arguments: list[str] | None = None) -> int:
     again.add_argument("--failures", default=".verify/failures", metavar="DIR")
     again.add_argument("--script", action="store_true", help="print a stand-alone script instead")
     commands.add_parser("list", help="the operations of the catalogue and their parameters")
+    state = commands.add_parser("matrix", help="the README's matrix, from what --report-json wrote")
+    state.add_argument("report")
     if given[:1] == ["run"]:
         return run(given[1:])
     chosen = parser.parse_args(given)
-    return show_list() if chosen.command == "list" else show_again(chosen)
+    return {"list": show_list, "matrix": show_matrix, "replay": show_again}[chosen.command](chosen)
 
 
 def run(options: list[str]) -> int:
@@ -42,7 +46,12 @@ def run(options: list[str]) -> int:
     return int(pytest.main(["-p", "verify.plugin", *isolated, "-q", "-rN", "--no-header", str(body), *options]))
 
 
-def show_list() -> int:
+def show_matrix(chosen: argparse.Namespace) -> int:
+    print("\n".join(matrix(json.loads(Path(chosen.report).read_text())["tallies"])))
+    return 0
+
+
+def show_list(_: argparse.Namespace) -> int:
     for name, operation in CATALOGUE.items():
         print(f"{name}({', '.join(operation.arguments)})")
     return 0
