@@ -21,15 +21,15 @@ from torch.nn.functional import pad
 
 # A CPU that multiplies bfloat16 in hardware flushes subnormals, of its products and sums too.
 FTZ = {"storage": "bfloat16_ftz", "acc": "float32_ftz"}
+# labml's softmax runs over the second of four axes: PyTorch's CPU kernel for that keeps its exp in the dtype. In bfloat16 this
+# is one rounding of 2^-8, as many ulps of float32; in float16 the range of underflow counts as well.
+EXP = {"exp_ulps": 2**15, "block": 2**16}
+EAGER = {"float64": {}, "float32": {}, "float16": {"softmax": "float16"}, "bfloat16": EXP | FTZ}
+FLOAT32_SLOPES = EAGER | {"float64": {"bias": "float32"}}  # in every dtype
 PRECISION = {
-    "*": "eager",
-    "bfloat16": FTZ,
-    "alibi_multi_head_attention": {"float64": {"bias": "float32"}},  # the slopes are float32 in every dtype
-    "alibi_attention": {  # slope * j in place of slope * (j - i)
-        "float64": {"bias": "float32", "bias_form": "absolute"},
-        "bfloat16": {"bias_form": "absolute", **FTZ},
-        "*": {"bias_form": "absolute"},
-    },
+    "*": EAGER,
+    "alibi_multi_head_attention": FLOAT32_SLOPES,
+    "alibi_attention": {dtype: {"bias_form": "absolute", **fields} for dtype, fields in FLOAT32_SLOPES.items()},  # slope * (j + 1)
 }
 
 
