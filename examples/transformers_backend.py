@@ -105,7 +105,7 @@ def alibi_attention_mpt(query, key, value, visible=None):
 
 def limits(query, key, value):
     """N, M and E, where the layer can take them."""
-    N, (M, D), E = query.shape[2], key.shape[2:], value.shape[3]
+    N, (M, D), E = query.shape[-2], key.shape[-2:], value.shape[-1]
     if N > M or E > D:
         raise NotImplementedError("the layer takes query, key and value from one input: N > M and E > D do not fit")
     return N, M, E
