@@ -266,9 +266,9 @@ BODY = "from verify.differential import *\nCHAPTER = 'shifts'\n"
 
 
 def test_the_body_may_be_imported_by_a_chapter() -> None:
-    Path("test_shifts.py").write_text(BODY)
+    Path("test_a_chapter.py").write_text(BODY)
     line = ("-m", "differential", "--backend", FIRST, "--profile", "quick", "--dtype", "float32", "--report-json", "out.json")
-    done = in_pytest("test_shifts.py", *line)
+    done = in_pytest("test_a_chapter.py", *line)
     tallies = json.loads(Path("out.json").read_text())["tallies"]
     assert done.status == 1
     assert {tally["operation"] for tally in tallies} == {"shift_right", "rel_shift"}
