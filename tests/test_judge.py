@@ -37,6 +37,8 @@ IN_ONE_COLUMN = {
     "shift_right_forgets_the_wrap": ("values", "exactly"),
     "alibi_attention_short": ("values", "long: N=2 M=1025"),
     "alibi_attention_leaky": ("hidden NaN", "got nan"),
+    "relative_multi_head_attention_leaky": ("hidden NaN", "got nan"),
+    "multi_head_attention_leaky": ("hidden NaN", "got nan"),
     "softmax_in_place": ("side effects", "score: the input was changed in place"),
     "rel_shift_alias": ("side effects", "output shares memory with the input x"),
     "update_mems_alias": ("side effects", "output[0] shares memory with the input hids[0]"),

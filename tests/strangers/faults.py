@@ -153,6 +153,16 @@ def alibi_attention_leaky(query, key, value, visible=None):
     return (weights @ value.astype(float)).astype(query.dtype)  # 0 * NaN
 
 
+def relative_multi_head_attention_leaky(query, key, value, parameters, num_heads, align, visible=None):
+    output = right.relative_multi_head_attention(query, key, value, parameters, num_heads, align, visible)
+    return output + 0 * np.abs(value).max(axis=1, keepdims=True)
+
+
+def multi_head_attention_leaky(query, key, value, parameters, num_heads, attn_mask=None, key_padding_mask=None):
+    output, weights = right.multi_head_attention(query, key, value, parameters, num_heads, attn_mask, key_padding_mask)
+    return output + 0 * np.abs(value).max(axis=1, keepdims=True), weights
+
+
 def alibi_attention_short(query, key, value, visible=None):
     output = right.alibi_attention(query, key, value, visible)
     return output if key.shape[2] <= 1000 else np.zeros_like(output)

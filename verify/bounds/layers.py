@@ -42,6 +42,18 @@ def merge(x: ndarray) -> ndarray:
     return x.reshape(*x.shape[:-2], -1)
 
 
+def present(x: ndarray, visible: ndarray | None) -> ndarray:
+    """
+    Keys or values [B M F] with zeros for what no query of any head sees; `visible` broadcasts to [B H N M].
+
+    A hidden key is absent before the projection already: behind it, NaN would be an unbounded error of every key that is left.
+    """
+    if visible is None:
+        return x
+    seen = visible[(None,) * (4 - visible.ndim)].any(axis=(1, 2))
+    return np.where(seen[..., None], x, 0.0)
+
+
 def self_attention(x: ndarray, parameters: Parameters, mask: ndarray | None = None, *, precision: Precisions) -> ndarray:
     """Three projections kept in `stage`, then the attention with their errors."""
     weights = [parameters[f"w_{name}"] for name in ("query", "key", "value")]
@@ -80,11 +92,12 @@ def multi_head_attention(
     precision: Precisions,
 ) -> tuple[ndarray, ndarray]:
     """Projections in `stage`, attention, output projection in storage; the weights with the scores' errors, in storage."""
-    inputs = {"q_proj": query, "k_proj": key, "v_proj": value}
+    mask = merged_masks(attn_mask, key_padding_mask, num_heads)
+    visible = None if mask is None else mask > -np.inf
+    inputs = {"q_proj": query, "k_proj": present(key, visible), "v_proj": present(value, visible)}
     net = {name: (parameters[f"{name}.weight"], parameters.get(f"{name}.bias")) for name in (*inputs, "out_proj")}
     q, k, v = (split(affine(x, *net[name]), num_heads) for name, x in inputs.items())
     at = products(q, k)
-    mask = merged_masks(attn_mask, key_padding_mask, num_heads)
 
     def error(P: Precision) -> tuple[ndarray, ndarray]:
         Eq, Ek, Ev = (split(linear_error((x, None), *net[name], P, P.stage), num_heads) for name, x in inputs.items())
@@ -126,7 +139,7 @@ def relative_multi_head_attention(
     precision: Precisions,
 ) -> ndarray:
     """Projections in `stage`, learned relative attention, output projection in storage."""
-    inputs = {"query": query, "key": key, "value": value}
+    inputs = {"query": query, "key": present(key, visible), "value": present(value, visible)}
     net = {name: _labml(parameters, name) for name in (*inputs, "output")}
     q, k, v = (split(affine(x, *net[name]), num_heads) for name, x in inputs.items())
     embeddings, key_bias, query_bias = (parameters[name] for name in ("key_pos_embeddings", "key_pos_bias", "query_pos_bias"))
@@ -152,7 +165,7 @@ def alibi_multi_head_attention(
     precision: Precisions,
 ) -> ndarray:
     """Projections in `stage`, attention with slope times the count of visible keys, output projection in storage."""
-    inputs = {"query": query, "key": key, "value": value}
+    inputs = {"query": query, "key": present(key, visible), "value": present(value, visible)}
     net = {name: _labml(parameters, name) for name in (*inputs, "output")}
     q, k, v = (split(affine(x, *net[name]), num_heads) for name, x in inputs.items())
     at, m, count = products(q, k), slopes(num_heads), np.cumsum(visible, -1)
