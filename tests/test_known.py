@@ -55,10 +55,17 @@ def test_a_line_that_cannot_be_read_is_an_error(line: str, tmp_path: Path) -> No
 
 def test_a_line_speaks_of_its_cells_alone(tmp_path: Path) -> None:
     known = read_known(written(tmp_path, "softmax_z* float32 values : zeros\n"))[0]
-    assert known.speaks_of("softmax_zeros", "float32", "values")
-    assert not known.speaks_of("softmax_nan", "float32", "values")
-    assert not known.speaks_of("softmax_zeros", "float16", "values")
-    assert not known.speaks_of("softmax_zeros", "float32", "refusals")
+    assert known.speaks_of("mine.py", "softmax_zeros", "float32", "values")
+    assert not known.speaks_of("mine.py", "softmax_nan", "float32", "values")
+    assert not known.speaks_of("mine.py", "softmax_zeros", "float16", "values")
+    assert not known.speaks_of("mine.py", "softmax_zeros", "float32", "refusals")
+
+
+def test_a_line_beside_a_backend_speaks_of_that_backend_alone(tmp_path: Path) -> None:
+    (known,) = read_known(written(tmp_path, "softmax_zeros * values : zeros [replay 0123456789ab]\n"), "mine.py")
+    assert known.replay == "0123456789ab"
+    assert known.speaks_of("mine.py", "softmax_zeros", "float32", "values")
+    assert not known.speaks_of("yours.py", "softmax_zeros", "float32", "values")
 
 
 CONDITIONS = ["a row sees no key", "N > M", "N != 2", "M == 2", "values.family=normal", "mask.form=bool", "a row sees no key and N > M"]

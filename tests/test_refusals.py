@@ -7,7 +7,9 @@ from numpy import ndarray
 from strangers import implementation
 
 from verify.catalogue import CATALOGUE
-from verify.cells import Cell, Options, refusal, run
+from verify.cells import Cell, Options, run
+from verify.checks import judge_refusal
+from verify.judge import Disagreement
 from verify.refusals import refused_by_law, right_call, wrong_calls
 
 MESSAGE = re.compile(r"[\w.\[\]]+: wanted [^\n]+, got [^\n]+")
@@ -67,17 +69,19 @@ def test_every_array_is_given_with_a_wrong_rank_size_and_dtype(operation: str) -
 
 def test_something_that_raises_otherwise_is_told_so() -> None:
     wrong = wrong_calls("softmax")["mask of integers"]
-    assert refusal(implementation("softmax_right"), dict(wrong)) == ""
-    assert refusal(implementation("softmax_refuses_with_type_error"), dict(wrong)).startswith("raised TypeError: mask: wanted")
+    judge_refusal(wrong, implementation("softmax_right"), "float32")
+    with pytest.raises(Disagreement, match="raised TypeError: mask: wanted"):
+        judge_refusal(wrong, implementation("softmax_refuses_with_type_error"), "float32")
 
 
 def test_something_that_accepts_is_told_so() -> None:
-    assert refusal(implementation("softmax_accepts_integers"), dict(wrong_calls("softmax")["mask of integers"])) == "accepted"
+    with pytest.raises(Disagreement, match="accepted"):
+        judge_refusal(wrong_calls("softmax")["mask of integers"], implementation("softmax_accepts_integers"), "float32")
 
 
 def test_not_supported_is_no_refusal_and_no_fault() -> None:
     tally = run(Cell(implementation("softmax_never"), None, "float32", "refusals"), Options("quick"))
-    assert (tally.verdict, tally.cases, tally.unsupported) == ("unsupported", 0, len(refused_by_law("softmax")))
+    assert (tally.verdict, tally.checks, tally.unsupported) == ("unsupported", 0, len(refused_by_law("softmax")))
 
 
 def test_all_that_is_not_refused_is_told_at_once() -> None:

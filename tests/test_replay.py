@@ -101,6 +101,45 @@ def test_a_side_effect_is_replayed_as_one() -> None:
     assert verify("replay", path.stem).status == 0
 
 
+BEYOND_CASES = {
+    "accepts": (
+        "softmax",
+        "def softmax(score, mask=None):\n    return right.softmax(1.0 * score, mask)\n",
+        "accepted",
+        "wanted ValueError",
+    ),
+    "short": (
+        "additive_attention",
+        "def additive_attention(query, key, value, w_query, w_key, w_score, mask=None, keep=None, p=0.0):\n"
+        "    y = right.additive_attention(query, key, value, w_query, w_key, w_score, mask, keep, p)\n"
+        "    return y if key.shape[1] < 1000 else 0 * y\n",
+        "row 0 of 2: 8 of 8 elements differ",
+        "16 of 16 elements out of bound",
+    ),
+    "remembers": (
+        "softmax",
+        "memory = {}\n\n\ndef softmax(score, mask=None):\n    key = score.tobytes(), None if mask is None else mask.shape\n"
+        "    return memory.setdefault(key, right.softmax(score, mask)).copy()\n",
+        "the result depends on earlier calls",
+        "elements out of bound\n  (",
+    ),
+}
+"""What is right in every single case; the law's column, the words of the replay and of the script."""
+
+
+@pytest.mark.parametrize("name", BEYOND_CASES)
+def test_what_fails_beyond_single_cases_is_replayed_too(name: str) -> None:
+    operation, body, words, shown = BEYOND_CASES[name]
+    head = "import numpy_ref as right\n\nARRAYS, PRECISION = 'numpy', 'wide'\n\n\n"
+    assert failing(head + body, operation).status == 1
+    checks = [path for path in records() if read(path).check]
+    assert checks and all(path.stat().st_size <= 800 and path.stem == read(path).hash for path in checks)
+    again = verify("replay", checks[0].stem)
+    assert again.status == 1 and words in again.output
+    assert shown in in_a_process(str(checks[0].with_suffix(".py")), start=()).output
+    assert verify("replay", checks[0].stem, "--backend", "numpy_ref").status == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

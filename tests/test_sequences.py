@@ -53,7 +53,7 @@ def written(folder: Path, body: str, head: str = HEAD) -> Implementation:
 @pytest.mark.parametrize("kept", ["mask", "longest", "dtype"])
 def test_what_outlives_a_call_is_found(kept: str, tmp_path: Path) -> None:
     with pytest.raises(Disagreement, match="the result depends on earlier calls") as error:
-        judge_sequence(written(tmp_path, STATEFUL[kept]), SHORT, LONG, "float32")
+        judge_sequence(SHORT, LONG, written(tmp_path, STATEFUL[kept]), "float32")
     assert error.value.kind == "state"
 
 
@@ -64,17 +64,17 @@ def test_each_of_its_calls_is_right_alone(kept: str, tmp_path: Path) -> None:
 
 
 def test_a_function_of_its_arguments_passes(tmp_path: Path) -> None:
-    judge_sequence(written(tmp_path, "softmax = right.softmax\n__all__ = ['softmax']\n"), SHORT, LONG, "float32")
+    judge_sequence(SHORT, LONG, written(tmp_path, "softmax = right.softmax\n__all__ = ['softmax']\n"), "float32")
 
 
 def test_what_is_wrong_alone_is_no_state(tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match="no two calls"):
-        judge_sequence(written(tmp_path, "def softmax(score, mask=None):\n    return 0 * score\n"), SHORT, LONG, "float32")
+        judge_sequence(SHORT, LONG, written(tmp_path, "def softmax(score, mask=None):\n    return 0 * score\n"), "float32")
 
 
 def test_a_sequence_that_nobody_answers_shows_nothing(tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match="no two calls"):
-        judge_sequence(written(tmp_path, "def softmax(score, mask=None):\n    raise NotImplementedError\n"), SHORT, LONG, "float32")
+        judge_sequence(SHORT, LONG, written(tmp_path, "def softmax(score, mask=None):\n    raise NotImplementedError\n"), "float32")
 
 
 def test_a_sequence_repeats_changes_and_returns() -> None:

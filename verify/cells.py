@@ -9,24 +9,21 @@ hidden NaN    NaN and infinity in hidden slots reach no output and no gradient
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from verify.backends import Backend, Implementation
 from verify.catalogue import CATALOGUE
-from verify.draws import draw, hunt, shrink
-from verify.judge import Disagreement, Unsupported, Verdict, call, converted, judge, judge_side_effects
+from verify.checks import Check, checks
+from verify.draws import CASES, draw, draw_few, hunt, shrink
+from verify.judge import Disagreement, Unsupported, Verdict, judge, judge_side_effects
 from verify.known import Known
-from verify.longs import long_cases
 from verify.probes import probes
 from verify.recipes import Recipe
 from verify.refusals import refused_by_law
-from verify.relations import judge_relations
-from verify.replay import Failure, recorded
-from verify.sequences import judge_sequence, right_alone
-
-CASES = {"quick": 20, "default": 100, "thorough": 2000}
+from verify.replay import Failure, find, recorded, recorded_checks
+from verify.sequences import right_alone
 
 
 @dataclass
@@ -55,10 +52,19 @@ class Options:
     def cases(self) -> int:
         return CASES[self.profile]
 
+    @property
+    def draws(self) -> dict[str, Any]:
+        return {"profile": self.profile, "seed": self.seed}
+
 
 @dataclass
 class Tally:
-    """What a cell showed."""
+    """
+    What a cell showed.
+
+    cases   outputs that were held to the law; strong: those of them that no impostor passes; known: those that failed as known
+    checks  wrong calls, calls in a row, relations, long sequences; outside: cases whose bounds are not finite, which say nothing
+    """
 
     operation: str
     implementation: str
@@ -70,6 +76,7 @@ class Tally:
     reason: str = ""
     cases: int = 0
     strong: int = 0
+    checks: int = 0
     known: int = 0
     unsupported: int = 0
     outside: int = 0
@@ -77,6 +84,11 @@ class Tally:
     slack: float = 1.0
     reasons: dict[str, int] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
+
+    @property
+    def evidence(self) -> int:
+        """How much speaks for the implementation: outputs held to the law, where the column is about outputs."""
+        return self.checks if self.aspect in ("refusals", "side effects") else self.cases
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -163,36 +175,37 @@ def run(cell: Cell, options: Options, known: tuple[Known, ...] = ()) -> Tally:
         tally.verdict, tally.reason = "failed", "\n".join(findings)
     elif failed := [region for region in regions if region.failed]:
         tally.verdict, tally.reason = "known failure", "; ".join(region.line.reason for region in failed)
-    elif whole and tally.cases:
+    elif whole and tally.evidence:
         tally.verdict, tally.reason = "failed", f"{title} passes ({tally.aspect}), though {whole.source} says: {whole.reason}"
-    elif tally.cases == 0:
-        tally.verdict, tally.reason = "unsupported", most_common(tally.reasons)
+    elif not tally.evidence:
+        tally.verdict, tally.reason = (
+            "unsupported",
+            most_common(tally.reasons | {OUTSIDE: tally.outside} if tally.outside else tally.reasons),
+        )
     return tally
 
 
+OUTSIDE = "an intermediate number may overflow in every case: no bound is finite"
+
+
 def most_common(reasons: dict[str, int]) -> str:
-    return max(reasons, key=lambda reason: reasons[reason], default="no case applies")
+    return max(reasons, key=lambda reason: reasons[reason]) if any(reasons.values()) else "no case applies"
 
 
 def values(cell: Cell, options: Options, tally: Tally) -> None:
-    operation = cell.implementation.operation.name
-    judge_each(cell, cell.implementation, options, tally, [*probes(operation), *draw(operation, "any", options.cases, options.seed)])
-    if tally.findings:
-        return  # what is wrong at small sizes needs no long sequence to show it
-    for name, case in (*long_cases(operation, options.profile), *judge_relations(operation, options.profile, options.seed)):
-        counted(tally, name, partial(case, cell.implementation, cell.dtype))
+    judge_each(cell, cell.implementation, options, tally, "any", options.cases)
+    if not tally.findings:  # what is wrong at small sizes needs no long sequence to show it
+        run_checks(cell, cell.implementation, options, tally)
 
 
 def gradients(cell: Cell, options: Options, tally: Tally) -> None:
     assert cell.gradient is not None
-    operation = cell.gradient.operation.name
-    judge_each(cell, cell.gradient, options, tally, [*probes(operation), *draw(operation, "any", options.cases, options.seed)])
+    judge_each(cell, cell.gradient, options, tally, "any", options.cases)
 
 
 def hidden_nan(cell: Cell, options: Options, tally: Tally) -> None:
     for implementation in both(cell):
-        drawn = draw(implementation.operation.name, "nan", max(10, options.cases // 4), options.seed)
-        judge_each(cell, implementation, options, tally, list(drawn), "nan")
+        judge_each(cell, implementation, options, tally, "nan", max(10, options.cases // 4))
 
 
 def both(cell: Cell) -> list[Implementation]:
@@ -200,12 +213,11 @@ def both(cell: Cell) -> list[Implementation]:
     return list(dict.fromkeys(i for i in (cell.implementation, cell.gradient) if i is not None))
 
 
-def judge_each(
-    cell: Cell, implementation: Implementation, options: Options, tally: Tally, recipes: list[Recipe], kind: str = "any"
-) -> None:
+def judge_each(cell: Cell, implementation: Implementation, options: Options, tally: Tally, kind: str, cases: int) -> None:
     """Judge recipe after recipe, recorded failures first, then let Hypothesis hunt; of each kind of failure shrink one and tell."""
     failures: dict[str, list[Recipe]] = {}
     operation = implementation.operation.name
+    before = tally.cases + tally.known
 
     def fails(recipe: Recipe) -> bool:
         kind_of_failure = judge_one(cell, implementation, options, tally, recipe)
@@ -213,12 +225,27 @@ def judge_each(
             failures.setdefault(kind_of_failure, []).append(recipe)
         return bool(kind_of_failure)
 
-    for recipe in [*recorded(operation, cell.aspect, options.failures), *recipes]:
+    first = [*recorded(operation, cell.aspect, options.failures), *shown(operation, cell.aspect, options)]
+    for recipe in (*first, *(probes(operation) if kind == "any" else ()), *draw(operation, kind, cases, options.seed)):
+        fails(recipe)
+    for recipe in draw(operation, kind, 4 * cases, options.seed)[cases:]:  # in place of those that were not supported or not judged
+        if not before < tally.cases + tally.known < before + cases:
+            break
         fails(recipe)
     if not failures:
         hunt(operation, kind, fails, max(2, options.cases // 10), options.seed)
     for what, failing in list(failures.items())[:KINDS_TOLD]:
         told(cell, implementation, what, failing, options, tally, kind)
+
+
+def shown(operation: str, aspect: str, options: Options) -> Iterator[Recipe]:
+    """The recipes of the records that known failures name: they fail in every run, whatever is drawn."""
+    for region in options.regions:
+        if region.line.replay:
+            with suppress(ValueError):
+                failure = find(region.line.replay, options.failures)
+                if (failure.operation, failure.aspect) == (operation, aspect) and not failure.check:
+                    yield Recipe(**failure.recipe)
 
 
 def judge_one(cell: Cell, implementation: Implementation, options: Options, tally: Tally, recipe: Recipe) -> str:
@@ -242,12 +269,15 @@ def judge_one(cell: Cell, implementation: Implementation, options: Options, tall
 KINDS_TOLD = 3
 
 
-def count(tally: Tally, verdict: Verdict, regions: Sequence[Region] = ()) -> None:
+def count(tally: Tally, verdict: Verdict, regions: Sequence[Region]) -> None:
+    """Count a case that passed; one whose bounds are not finite says nothing."""
+    if not verdict.judged:
+        tally.outside += 1
+        return
     tally.cases += 1
     for region in regions:
         region.passed += 1
     tally.strong += verdict.strong
-    tally.outside += verdict.outside
     tally.budget = max(tally.budget, verdict.budget)
 
 
@@ -268,15 +298,21 @@ def told(cell: Cell, implementation: Implementation, what: str, failing: list[Re
     for recipe in dict.fromkeys((smallest, *failing)):
         error = failure_of(implementation, recipe, cell.dtype, what)
         if error is not None:
-            failure = Failure.of(implementation, recipe, cell.dtype, cell.aspect)
-            failure.keep(options.failures, implementation)
+            line = kept(cell, implementation, options, recipe)
             state = STATE if right_alone(implementation, recipe, cell.dtype) else ""
-            tally.findings.append(f"{share}\n  {error}\n  recipe: {recipe}\n  replay: {failure.replay_line}{state}")
+            tally.findings.append(f"{share}\n  {error}\n  recipe: {recipe}{line}{state}")
             return
     tally.findings.append(f"{share}\n  {failing[0]}\n  passed when it was run again: the result depends on the calls before it")
 
 
 STATE = "\n  a freshly loaded backend gives the right answer to this call: the result depends on the calls before it"
+
+
+def kept(cell: Cell, implementation: Implementation, options: Options, recipe: Recipe | None, check: dict[str, Any] | None = None) -> str:
+    """Record a failure; the line that says how it is seen again."""
+    failure = Failure.of(implementation, recipe, cell.dtype, cell.aspect, check)
+    failure.keep(options.failures, implementation)
+    return f"\n  replay: {failure.replay_line}"
 
 
 def failure_of(implementation: Implementation, recipe: Recipe, dtype: str, what: str) -> Disagreement | None:
@@ -290,68 +326,69 @@ def failure_of(implementation: Implementation, recipe: Recipe, dtype: str, what:
     return None
 
 
-def counted(tally: Tally, name: str, check: Callable[[], Any]) -> None:
-    """A check that has no recipe to shrink."""
+def run_checks(cell: Cell, implementation: Implementation, options: Options, tally: Tally) -> None:
+    """The checks of the column, those that failed once before first; each failure is told on its own."""
+    for named, check in checks_of(cell, implementation, options):
+        words = outcome(tally, check, implementation, cell.dtype)
+        if words:
+            tally.findings.append(f"{named['name']}\n  {words}{kept(cell, implementation, options, None, named)}")
+
+
+def checks_of(cell: Cell, implementation: Implementation, options: Options) -> list[tuple[dict[str, Any], Check]]:
+    """Recorded checks, then those of this run, each with what it is made from."""
+    operation = implementation.operation.name
+    own = [{"name": name} | options.draws for name in checks(operation, cell.aspect, **options.draws)]
+    found = [named for named in recorded_checks(operation, cell.aspect, options.failures) if named not in own] + own
+    return [(named, checks(operation, cell.aspect, named["profile"], named["seed"])[named["name"]]) for named in found]
+
+
+def outcome(tally: Tally, check: Check, implementation: Implementation, dtype: str) -> str:
+    """Run a check and count it; what it found, or ""."""
     try:
-        check()
+        check(implementation, dtype)
     except Unsupported as reason:
         unsupported(tally, str(reason))
+        return ""
     except Disagreement as error:
-        tally.cases += 1
-        tally.findings.append(f"{name}\n  {error}")
-    else:
-        count(tally, Verdict(0.0, True, False))
+        tally.checks += 1
+        return str(error)
+    tally.checks += 1
+    return ""
 
 
 def refusals(cell: Cell, options: Options, tally: Tally) -> None:
     """Every wrong call must be refused with ValueError; all that are not are told together."""
-    accepted = []
-    for words, inputs in refused_by_law(cell.implementation.operation.name).items():
-        dtype = cell.dtype if cell.dtype != "bool" else "float64"
-        given = {name: converted(cell.implementation, value, dtype) for name, value in inputs.items()}
-        try:
-            outcome = refusal(cell.implementation, given)
-        except Unsupported as reason:
-            unsupported(tally, str(reason))
-            continue
-        count(tally, Verdict(0.0, True, False))
-        if outcome:
-            accepted.append(f"{words}: {outcome}")
-    if accepted:
-        tally.findings.append("\n    ".join([f"{len(accepted)} of {tally.cases} wrong calls are not refused with ValueError", *accepted]))
-
-
-def refusal(implementation: Implementation, given: dict[str, Any]) -> str:
-    """What came instead of a ValueError; empty if it was one."""
-    try:
-        call(implementation, given)
-    except Disagreement as error:
-        return "" if isinstance(error.__cause__, ValueError) else str(error)
-    return "accepted"
+    own, lines = cell.implementation, list[str]()
+    for named, check in checks_of(cell, own, options):
+        words = outcome(tally, check, own, cell.dtype)
+        if words:
+            replay = kept(cell, own, options, None, named) if not lines else ""
+            lines.append(f"\n    {named['name']}: {words}{replay.replace(chr(10), chr(10) + '    ')}")
+    if lines:
+        tally.findings.append(f"{len(lines)} of {tally.checks} wrong calls are not refused with ValueError{''.join(lines)}")
 
 
 def side_effects(cell: Cell, options: Options, tally: Tally) -> None:
     for implementation in both(cell):
         operation = implementation.operation.name
-        recipes = draw(operation, "any", options.cases, options.seed)[: max(10, options.cases // 5)]
+        recipes = draw_few(operation, options.profile, options.seed)
         for recipe in (*recorded(operation, cell.aspect, options.failures), *probes(operation), *recipes):
             side_effect(cell, implementation, recipe, options, tally)
-        for first, other in zip(recipes[: len(recipes) // 2], recipes[len(recipes) // 2 :], strict=False):
-            counted(tally, "a sequence of calls", partial(judge_sequence, implementation, first, other, cell.dtype))
+        run_checks(cell, implementation, options, tally)
 
 
 def side_effect(cell: Cell, implementation: Implementation, recipe: Recipe, options: Options, tally: Tally) -> None:
     try:
-        count(tally, judge_side_effects(implementation, recipe, cell.dtype))
+        judge_side_effects(implementation, recipe, cell.dtype)
     except Unsupported as reason:
         unsupported(tally, str(reason))
     except Disagreement as error:
         if error.kind.startswith("raised"):
             unsupported(tally, "every call raised: see values")
         elif not tally.findings:
-            failure = Failure.of(implementation, recipe, cell.dtype, cell.aspect)
-            failure.keep(options.failures, implementation)
-            tally.findings.append(f"{error}\n  recipe: {recipe}\n  replay: {failure.replay_line}")
+            tally.findings.append(f"{error}\n  recipe: {recipe}{kept(cell, implementation, options, recipe)}")
+    else:
+        tally.checks += 1
 
 
 JUDGES: dict[str, Callable[[Cell, Options, Tally], None]] = {

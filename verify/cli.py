@@ -14,8 +14,7 @@ import pytest
 from verify import replay
 from verify.backends import load
 from verify.catalogue import CATALOGUE
-from verify.judge import Disagreement, Unsupported, judge, judge_side_effects
-from verify.recipes import Recipe
+from verify.judge import Disagreement, Unsupported
 from verify.report import matrix
 
 
@@ -70,20 +69,18 @@ def show_again(chosen: argparse.Namespace) -> int:
     if backend.broken or backend.missing or not named:
         print(f"{backend.source}: {backend.broken or backend.missing or f'has no {failure.operation}'}", file=sys.stderr)
         return 2
-    recipe = Recipe(**failure.recipe)
     if chosen.script:
         print(replay.script(failure, named[0]))
         return 0
-    check = judge_side_effects if failure.aspect == "side effects" else judge
     try:
-        verdict = check(named[0], recipe, failure.dtype)
+        budget = replay.judge_again(failure, named[0])
     except Disagreement as error:
-        print(f"{named[0].name} of {backend.source} in {failure.dtype} ({failure.aspect})\n  {error}\n  recipe: {recipe}")
+        print(f"{named[0].name} of {backend.source} in {failure.dtype} ({failure.aspect})\n  {error}\n  recipe: {failure.words}")
         return 1
     except Unsupported as reason:
         print(f"unsupported: {reason}")
         return 2
-    print(f"passed, {verdict.budget:.2g}x of the bound")
+    print(f"passed, {budget:.2g}x of the bound")
     return 0
 
 

@@ -27,6 +27,9 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 """``nan`` hides some keys from every query and plants NaN or infinity there."""
 
+CASES = {"quick": 20, "default": 100, "thorough": 2000}
+"""At least as many cases for each operation, implementation and dtype."""
+
 SHRINK_SECONDS = 15.0
 
 
@@ -38,6 +41,11 @@ def draw(operation: str, kind: str, cases: int, seed: int) -> tuple[Recipe, ...]
         if len(drawn) < cases:
             drawn[recipe(rng.choice, operation, **KINDS[kind])] = None
     return tuple(drawn)
+
+
+def draw_few(operation: str, profile: str, seed: int) -> tuple[Recipe, ...]:
+    """The first fifth of the profile's recipes, for checks that make several calls."""
+    return draw(operation, "any", CASES[profile], seed)[: max(10, CASES[profile] // 5)]
 
 
 @composite

@@ -37,11 +37,15 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one case showed: the worst share of the bound, whether an impostor would have been noticed, elements not judged."""
+    """
+    What one case showed.
+
+    budget  the worst share of the bound; strong: no impostor would have passed; judged: at least nine elements of ten have a finite bound
+    """
 
     budget: float
     strong: bool
-    outside: bool
+    judged: bool
 
 
 def judge(implementation: Implementation, recipe: Recipe, dtype: str) -> Verdict:
@@ -56,8 +60,8 @@ def judge(implementation: Implementation, recipe: Recipe, dtype: str) -> Verdict
     total = sum(comparison.total for _, comparison in comparisons)
     outside = sum(comparison.outside for _, comparison in comparisons)
     budget = max((comparison.budget for _, comparison in comparisons), default=0.0)
-    counts = outside * 10 <= total and strong(recipe, dtype, precision)
-    return Verdict(budget, counts, outside > 0)
+    judged = outside * 10 <= total
+    return Verdict(budget, judged and strong(recipe, dtype, precision), judged)
 
 
 def perform(implementation: Implementation, recipe: Recipe, dtype: str, case: Lawful) -> Any:
@@ -185,7 +189,7 @@ def shapes_of(inputs: Inputs) -> str:
     return f"\n  inputs: {shapes}" if shapes else ""
 
 
-def judge_side_effects(implementation: Implementation, recipe: Recipe, dtype: str) -> Verdict:
+def judge_side_effects(implementation: Implementation, recipe: Recipe, dtype: str) -> None:
     """Inputs unchanged, outputs no alias of them, and a second call that says the same."""
     library = implementation.backend.library
     assert library is not None
@@ -204,7 +208,6 @@ def judge_side_effects(implementation: Implementation, recipe: Recipe, dtype: st
                 raise Disagreement(f"{path} shares memory with the input {name}")
     second = call(implementation, given | keywords)
     repeated(implementation, first, second)
-    return Verdict(0.0, True, False)
 
 
 def repeated(implementation: Implementation, first: Any, second: Any) -> None:

@@ -16,7 +16,7 @@ and the rest stays judged. Conditions are joined by "and": a sentence (``a row s
 import operator
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +34,7 @@ LINE = re.compile(rf"(?P<name>\S+)\s+(?P<dtype>\S+)\s+(?P<aspect>{'|'.join(ASPEC
 COMPARISON = re.compile(r"([A-Z]|\d+)\s*(<=|>=|==|!=|<|>)\s*([A-Z]|\d+)")
 LEAD = re.compile(r"a hidden score leads by (\d[\de.+]*)")
 FIELD = re.compile(r"([\w.]+)=(\S+)")
+REPLAY = re.compile(r"\[replay ([0-9a-f]{5,})\]")
 OPERATORS = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne}
 
 Condition = Callable[[Recipe, str], bool]
@@ -49,9 +50,18 @@ class Known:
     when: str | None
     reason: str
     source: str
+    backend: str | None = None
+    """The backend beside whose file the line stands, as it was named; None: the line speaks of every backend of the run."""
 
-    def speaks_of(self, implementation: str, dtype: str, aspect: str) -> bool:
-        return fnmatchcase(implementation, self.name) and fnmatchcase(dtype, self.dtype) and self.aspect == aspect
+    def speaks_of(self, backend: str, implementation: str, dtype: str, aspect: str) -> bool:
+        named = self.backend in (None, backend) and fnmatchcase(implementation, self.name)
+        return named and fnmatchcase(dtype, self.dtype) and self.aspect == aspect
+
+    @property
+    def replay(self) -> str | None:
+        """The hash of the record that shows the failure, where the reason names one."""
+        match = REPLAY.search(self.reason)
+        return match[1] if match else None
 
     @cached_property
     def conditions(self) -> list[Condition]:
@@ -163,12 +173,12 @@ def field_of(recipe: Recipe, path: str) -> Any:
     return place
 
 
-def read_known(path: Path) -> list[Known]:
-    """The lines of a file; a line that cannot be read is an error, not a comment."""
+def read_known(path: Path, backend: str | None = None) -> list[Known]:
+    """The lines of a file, about one backend or about all; a line that cannot be read is an error, not a comment."""
     found = []
     for number, line in enumerate(path.read_text().splitlines(), 1):
         if line.strip() and not line.lstrip().startswith("#"):
-            found.append(read_line(line.strip(), f"{path.name}:{number}"))
+            found.append(replace(read_line(line.strip(), f"{path.name}:{number}"), backend=backend))
     return found
 
 

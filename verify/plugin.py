@@ -8,7 +8,7 @@ worker loads the backends for itself and the controller collects the tallies.
 import json
 import os
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +16,8 @@ import pytest
 
 from verify.backends import OURS, Backend, load
 from verify.catalogue import CATALOGUE, CHAPTERS, DTYPES
-from verify.cells import CASES, Cell, Options, cells, place
+from verify.cells import Cell, Options, cells, place
+from verify.draws import CASES
 from verify.known import Known, beside, read_known
 from verify.report import as_json, header, table
 
@@ -38,12 +39,10 @@ class Verification:
     dtypes: tuple[str, ...]
     options: Options
     known_failures: list[Known]
-    tallies: list[dict[str, Any]] = field(default_factory=list)
-    collected: int = 0
 
     def known(self, cell: Cell) -> tuple[Known, ...]:
         own = cell.implementation
-        return tuple(line for line in self.known_failures if line.speaks_of(own.name, cell.dtype, cell.aspect))
+        return tuple(line for line in self.known_failures if line.speaks_of(own.backend.source, own.name, cell.dtype, cell.aspect))
 
     def cells(self, chapter: str | None) -> list[Cell]:
         usable = [backend for backend in self.backends if not backend.broken and not backend.missing]
@@ -51,6 +50,18 @@ class Verification:
 
 
 KEY = pytest.StashKey[Verification | None]()
+TALLIES = pytest.StashKey[list[dict[str, Any]]]()
+
+
+class Collector:
+    """Takes the tallies from the reports of one run; under xdist, those of all workers."""
+
+    def __init__(self, tallies: list[dict[str, Any]]) -> None:
+        self.tallies = tallies
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call":
+            self.tallies.extend(cast(dict[str, Any], value) for name, value in report.user_properties if name == "tally")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -68,7 +79,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "differential: holds every backend to the law")
     config.addinivalue_line("markers", "thorough: long random campaigns, deselected unless named by -m")
-    config.stash[KEY] = None
+    config.stash[KEY], config.stash[TALLIES] = None, []
+    config.pluginmanager.register(Collector(config.stash[TALLIES]))
     if config.getoption("--backend"):
         verification_of(config)  # what is wrong with the options is told before anything runs; also by the controller of xdist
 
@@ -112,9 +124,10 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def known_failures(named: str | None, sources: list[str]) -> list[Known]:
-    paths = [Path(named)] if named else [path for source in sources if (path := beside(source))]
     try:
-        return [known for path in paths for known in read_known(path)]
+        if named:
+            return read_known(Path(named))
+        return [known for source in sources if (path := beside(source)) for known in read_known(path, source)]
     except (OSError, ValueError) as error:
         raise pytest.UsageError(f"--known-failures: {error}") from None
 
@@ -133,7 +146,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if chapter not in (None, *CHAPTERS):
         raise pytest.UsageError(f"CHAPTER: wanted one of {', '.join(CHAPTERS)}, got {chapter}")
     chosen = [cell for cell in run.cells(chapter) if cell.aspect == aspect]
-    run.collected += len(chosen)
     metafunc.parametrize("cell", chosen, ids=[cell.id for cell in chosen])
 
 
@@ -170,33 +182,21 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return header(verification_of(config)) if differential and not hasattr(config, "workerinput") else []
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    if report.when == "call":
-        COLLECTED.extend(cast(dict[str, Any], value) for name, value in report.user_properties if name == "tally")
-
-
-COLLECTED: list[dict[str, Any]] = []
-
-
-def pytest_sessionstart(session: pytest.Session) -> None:
-    COLLECTED.clear()
-
-
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    run = config.stash[KEY]
-    if run is None and COLLECTED:
+    run, tallies = config.stash[KEY], config.stash[TALLIES]
+    if run is None and tallies:
         run = verification_of(config)  # the controller of xdist has collected nothing itself
-    if run is None or (not COLLECTED and not troubles(run)):
+    if run is None or (not tallies and not troubles(run)):
         return
     terminalreporter.section("verification")
-    for line in [*header(run), "", *table(COLLECTED)]:
+    for line in [*header(run), "", *table(tallies)]:
         terminalreporter.write_line(line)
     for known in unmet(run):
         terminalreporter.write_line(
             f"{known.source}: speaks of no cell of this run: {known.name} {known.dtype} {known.aspect}", yellow=True
         )
     if path := config.getoption("--report-json"):
-        Path(path).write_text(json.dumps(as_json(run, COLLECTED), indent=1) + "\n")
+        Path(path).write_text(json.dumps(as_json(run, tallies), indent=1) + "\n")
 
 
 def unmet(run: Verification) -> list[Known]:
@@ -219,7 +219,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     run = session.config.stash[KEY]
     if hasattr(session.config, "workerinput") or run is None or exitstatus not in (0, 5):
         return
-    judged = {tally["backend"] for tally in COLLECTED if tally["verdict"] in ("passed", "known failure")}
+    judged = {tally["backend"] for tally in session.config.stash[TALLIES] if tally["verdict"] in ("passed", "known failure")}
     asked = [backend.name for backend in run.backends if session.config.getoption("--backend")]
     if troubles(run) or not judged.issuperset(asked):
         session.exitstatus = 2

@@ -9,20 +9,24 @@ import base64
 import hashlib
 import json
 import zlib
-from dataclasses import asdict, dataclass
-from functools import lru_cache
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache, wraps
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
-from verify import layouts, standalone
+from verify import bounds, layouts, standalone
+from verify.arrays import dtype_name
 from verify.backends import Implementation
-from verify.judge import layout_kinds
-from verify.oracle import bounded, lawful
-from verify.recipes import Recipe
-from verify.trees import map_leaves
+from verify.catalogue import DTYPES
+from verify.checks import checks
+from verify.judge import Disagreement, Unsupported, judge, judge_side_effects, layout_kinds
+from verify.oracle import answer, bounded, lawful
+from verify.recipes import Inputs, Recipe
+from verify.trees import leaves, map_leaves
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "failures"
 """Where the replays that the examples' known failures name are kept."""
@@ -30,7 +34,9 @@ EXAMPLES = Path(__file__).parent.parent / "examples" / "failures"
 
 @dataclass(frozen=True)
 class Failure:
-    """One recorded failure."""
+    """
+    One recorded failure: of a recipe, or of a check that is made anew from its name, profile and seed (verify/checks.py).
+    """
 
     operation: str
     dtype: str
@@ -38,17 +44,26 @@ class Failure:
     recipe: dict[str, Any]
     implementation: str
     backend: str
+    check: dict[str, Any] | None = None
 
     @classmethod
-    def of(cls, implementation: Implementation, recipe: Recipe, dtype: str, aspect: str) -> "Failure":
-        source = implementation.backend.source
-        return cls(implementation.operation.name, dtype, aspect, json.loads(recipe.text), implementation.name, source)
+    def of(
+        cls, implementation: Implementation, recipe: Recipe | None, dtype: str, aspect: str, check: dict[str, Any] | None = None
+    ) -> "Failure":
+        operation, source = implementation.operation.name, implementation.backend.source
+        return cls(operation, dtype, aspect, json.loads(recipe.text) if recipe else {}, implementation.name, source, check)
 
     @property
     def hash(self) -> str:
         """Twelve hexadecimal digits of what was drawn; who failed on it is not part of it."""
         drawn = {"dtype": self.dtype, "aspect": self.aspect, "recipe": self.recipe}
+        drawn |= {"operation": self.operation, "check": self.check} if self.check else {}
         return hashlib.sha256(json.dumps(drawn, sort_keys=True).encode()).hexdigest()[:12]
+
+    @property
+    def words(self) -> str:
+        """What was drawn, for people."""
+        return self.check["name"] if self.check else str(Recipe(**self.recipe))
 
     @property
     def replay_line(self) -> str:
@@ -58,9 +73,10 @@ class Failure:
         """Write the record and its stand-alone script."""
         path = Path(folder) / f"{self.hash}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(self), sort_keys=True) + "\n")
+        record = {name: value for name, value in asdict(self).items() if value is not None}
+        path.write_text(json.dumps(record, sort_keys=True) + "\n")
         path.with_suffix(".py").write_text(script(self, implementation))
-        recorded.cache_clear()
+        failures.cache_clear()
         return path
 
 
@@ -78,35 +94,100 @@ def find(name: str, folder: str) -> Failure:
     return read(found[0])
 
 
-@lru_cache
 def recorded(operation: str, aspect: str, folder: str) -> list[Recipe]:
     """The recorded recipes of an operation and aspect: they come first, for every backend."""
-    failures = [read(path) for path in sorted(Path(folder).glob("*.json"))]
-    return [Recipe(**failure.recipe) for failure in failures if (failure.operation, failure.aspect) == (operation, aspect)]
+    return [Recipe(**failure.recipe) for failure in failures(operation, aspect, folder) if not failure.check]
+
+
+def recorded_checks(operation: str, aspect: str, folder: str) -> list[dict[str, Any]]:
+    """The recorded checks: name, profile and seed of each."""
+    return [failure.check for failure in failures(operation, aspect, folder) if failure.check]
+
+
+@lru_cache
+def failures(operation: str, aspect: str, folder: str) -> list[Failure]:
+    found = [read(path) for path in sorted(Path(folder).glob("*.json"))]
+    return [failure for failure in found if (failure.operation, failure.aspect) == (operation, aspect)]
+
+
+def judge_again(failure: Failure, implementation: Implementation) -> float:
+    """Judge what was recorded once more; the share of the bound. Raises Disagreement or Unsupported."""
+    if failure.check:
+        name, profile, seed = (failure.check[key] for key in ("name", "profile", "seed"))
+        checks(failure.operation, failure.aspect, profile, seed)[name](implementation, failure.dtype)
+        return 0.0
+    recipe = Recipe(**failure.recipe)
+    if failure.aspect == "side effects":
+        judge_side_effects(implementation, recipe, failure.dtype)
+        return 0.0
+    return judge(implementation, recipe, failure.dtype).budget
 
 
 def script(failure: Failure, implementation: Implementation) -> str:
-    """A program that shows the failure with NumPy and the backend's own library alone."""
-    recipe = Recipe(**failure.recipe)
-    case = lawful(recipe, failure.dtype)
-    precision = implementation.precision(failure.dtype if failure.dtype != "bool" else "float64")
-    assert implementation.backend.library is not None
-    arguments: dict[str, Any] = {
+    """A program that shows the failure with NumPy and the backend's own library alone: every call that was made, in order."""
+    operation, library = implementation.operation, implementation.backend.library
+    assert library is not None
+    steps = calls_of(failure, implementation) if failure.check else [step_of(failure, implementation)]
+    fixed = {
         "source": failure.backend if implementation.backend.by_name else str(Path(failure.backend).resolve()),
-        "chapter": implementation.operation.chapter,
+        "chapter": operation.chapter,
         "name": failure.implementation,
         "forward": failure.implementation.replace("_grad", ""),
-        "library": implementation.backend.library.name,
-        "dtype": failure.dtype,
-        "layout": dict(zip(case.inputs, layout_kinds(recipe, len(case.inputs)), strict=True)),
-        "inputs": case.inputs,
-        "expected": case.expected,
-        "bound": bounded(recipe, failure.dtype, precision),
+        "library": library.name,
     }
-    title = f"{failure.implementation} of {failure.backend}, {failure.dtype}, {failure.aspect}: {recipe}"
+    title = f"{failure.implementation} of {failure.backend}, {failure.dtype}, {failure.aspect}: {failure.words}"
     body = Path(standalone.__file__).read_text().replace("from verify.layouts import arrange\n", "")
-    call = "".join(f"    {name}={pack(value)},\n" for name, value in arguments.items())
-    return f'"""{title}"""\n\n{Path(layouts.__file__).read_text()}\n\n{body}\n\nshow_again(\n{call})\n'
+    again = "".join(f"show_again(\n{packed(fixed | step)})\n" for step in steps) or TOO_LARGE
+    return f'"""{title}"""\n\n{Path(layouts.__file__).read_text()}\n\n{body}\n\n{again}'
+
+
+TOO_LARGE = 'print("These inputs are too large for a script: use verify replay.")\n'
+MOST = 1_000_000
+"""The most numbers that a script carries."""
+
+
+def step_of(failure: Failure, implementation: Implementation) -> dict[str, Any]:
+    """The one call of a recipe, with what the law says."""
+    recipe, dtype = Recipe(**failure.recipe), failure.dtype
+    case = lawful(recipe, dtype)
+    layout = dict(zip(case.inputs, layout_kinds(recipe, len(case.inputs)), strict=True))
+    bound = bounded(recipe, dtype, implementation.precision(dtype if dtype != "bool" else "float64"))
+    return {"dtype": dtype, "layout": layout, "inputs": case.inputs, "expected": case.expected, "bound": bound}
+
+
+def calls_of(failure: Failure, implementation: Implementation) -> list[dict[str, Any]]:
+    """The calls that a check makes, watched, each with what the law says."""
+    library, made = implementation.backend.library, []
+    assert library is not None
+
+    @wraps(implementation.function)
+    def watched(**arguments: Any) -> Any:
+        given = {name: value for name, value in arguments.items() if name != "dtype"}
+        dtypes = [dtype_name(leaf) for leaf in leaves(given) if hasattr(leaf, "shape") and dtype_name(leaf) in DTYPES]
+        copies = map_leaves(lambda leaf: np.array(library.to_numpy(leaf)) if hasattr(leaf, "shape") else leaf, given)
+        made.append((dtypes[0] if dtypes else failure.dtype, copies))
+        return implementation.function(**arguments)
+
+    with suppress(Disagreement, Unsupported):
+        judge_again(failure, replace(implementation, function=watched))
+    small = sum(leaf.size for _, inputs in made for leaf in leaves(inputs) if isinstance(leaf, ndarray)) <= MOST
+    return [step_of_call(implementation, dtype, inputs) for dtype, inputs in made] if small else []
+
+
+def step_of_call(implementation: Implementation, dtype: str, inputs: Inputs) -> dict[str, Any]:
+    operation, bound = implementation.operation, None
+    try:
+        expected = answer(operation, inputs)[0]
+        if not operation.exact:
+            bound = bounds.bound(operation.name, inputs, implementation.precision(dtype))
+    except ValueError:
+        expected = "ValueError"
+    layout = dict.fromkeys(inputs, "contiguous")
+    return {"dtype": dtype, "layout": layout, "inputs": inputs, "expected": expected, "bound": bound}
+
+
+def packed(arguments: dict[str, Any]) -> str:
+    return "".join(f"    {name}={pack(value)},\n" for name, value in arguments.items())
 
 
 def pack(tree: Any) -> str:

@@ -45,31 +45,34 @@ class Row:
     budgets: list[str] = field(default_factory=list)
     cases: int = 0
     strong: int = 0
+    checks: int = 0
     unsupported: int = 0
+    outside: int = 0
 
     def __str__(self) -> str:
         words = "".join(f"{self.verdicts.get(aspect, '-'):<13}" for aspect in ASPECTS)
-        counts = f"{self.cases} {self.strong}" + (f" ({self.unsupported})" if self.unsupported else "")
-        return f"{self.label:<31}{' '.join(self.dtypes):<18}{words}{counts:<28}{' '.join(self.budgets)}"
+        left_out = f" ({self.unsupported + self.outside})" if self.unsupported + self.outside else ""
+        counts = f"{self.cases} {self.strong} {self.checks}{left_out}"
+        return f"{self.label:<31}{' '.join(self.dtypes):<18}{words}{counts:<33}{' '.join(self.budgets)}"
 
     def add(self, dtype: str, tallies: list[dict[str, Any]]) -> None:
         """One more dtype with its tallies, one a column."""
         slack = tallies[0]["slack"]
         self.dtypes.append(SHORT[dtype])
         self.budgets.append(f"{max(tally['budget'] for tally in tallies):.2g}x" + (f"(slack {slack:g})" if slack > 1 else ""))
-        self.cases += sum(tally["cases"] for tally in tallies)
-        self.strong += sum(tally["strong"] for tally in tallies)
-        self.unsupported += sum(tally["unsupported"] for tally in tallies)
+        for count in ("cases", "strong", "checks", "unsupported", "outside"):
+            setattr(self, count, getattr(self, count) + sum(tally[count] for tally in tallies))
 
 
 def table(tallies: list[dict[str, Any]]) -> list[str]:
     """
     One line for each operation and implementation; dtypes of the same verdicts share it, the worst budget is given for each.
 
-    A budget is the worst error as a share of the derived bound. Strong cases are those that no cheap impostor passes; unsupported ones
-    were drawn, and the implementation said that it does not support them.
+    A budget is the worst error as a share of the derived bound. Cases are outputs held to the law, and the strong ones are those that no
+    cheap impostor passes; checks are wrong calls, side effects, calls in a row, relations and long sequences. Left out are calls that
+    the implementation said it does not support, and cases without finite bounds (`unsupported` and `outside` in the JSON report).
     """
-    titles = "".join(f"{aspect:<13}" for aspect in ASPECTS) + f"{'cases strong (unsupported)':<28}worst budget used"
+    titles = "".join(f"{aspect:<13}" for aspect in ASPECTS) + f"{'cases strong checks (left out)':<33}worst budget used"
     lines, previous = [f"{'operation':<31}{'implementation':<31}{'dtypes':<18}{titles}"], ""
     for row in grouped(tallies):
         lines.append(f"{row.operation if row.operation != previous else '':<31}{row}")
@@ -101,11 +104,11 @@ def order(operation: str) -> int:
 
 
 def closing(tallies: list[dict[str, Any]]) -> str:
-    """``412 cells: 400 passed, 2 failed, 8 known failures, 2 unsupported; 51234 cases, 49876 strong``"""
+    """``412 cells: 400 passed, 2 failed, 8 known failures, 2 unsupported; 51234 cases, 49876 strong; 9120 checks``"""
     count = {word: sum(tally["verdict"] == word for tally in tallies) for word in WORDS}
     words = ", ".join(f"{number} {word}" for word, number in count.items() if number)
-    cases, strong = (sum(tally[key] for tally in tallies) for key in ("cases", "strong"))
-    return f"{len(tallies)} cells: {words}; {cases} cases, {strong} strong"
+    cases, strong, checks = (sum(tally[key] for tally in tallies) for key in ("cases", "strong", "checks"))
+    return f"{len(tallies)} cells: {words}; {cases} cases, {strong} strong; {checks} checks"
 
 
 def as_json(run: "Verification", tallies: list[dict[str, Any]]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def sequence(first: Recipe, other: Recipe, dtype: str) -> list[tuple[str, Recipe
     return steps
 
 
-def judge_sequence(implementation: Implementation, first: Recipe, other: Recipe, dtype: str) -> None:
+def judge_sequence(first: Recipe, other: Recipe, implementation: Implementation, dtype: str) -> None:
     """
     Raise Disagreement at the first step that is wrong in this company though it is right on its own.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from verify import cli, plugin
+from verify import cli
 
 ROOT = Path(cli.__file__).parent.parent
 
@@ -30,11 +30,10 @@ class Run:
 
 
 def inside(main: Any, arguments: list[str]) -> Run:
-    """Run a main function here; the tallies of the outer run are kept from the inner one."""
-    outer, output = [*plugin.COLLECTED], io.StringIO()
+    """Run a main function here."""
+    output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         status = main(arguments)
-    plugin.COLLECTED[:] = outer
     return Run(int(status), output.getvalue())
 
 

@@ -50,7 +50,7 @@ def present(x: ndarray, visible: ndarray | None) -> ndarray:
     """
     if visible is None:
         return x
-    seen = visible[(None,) * (4 - visible.ndim)].any(axis=(1, 2))
+    seen: ndarray = np.any(visible[(None,) * (4 - visible.ndim)], axis=(1, 2))
     return np.where(seen[..., None], x, 0.0)
 
 

@@ -1,0 +1,50 @@
+"""
+Checks beyond single cases: long sequences, relations, wrong calls, calls in a row.
+
+Each is known by operation, aspect and name, and is made anew from profile and seed: that is how a failure is written down.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any
+
+from verify.backends import Implementation
+from verify.draws import draw_few
+from verify.judge import Disagreement, call, converted
+from verify.longs import long_cases
+from verify.refusals import refused_by_law
+from verify.relations import judge_relations
+from verify.sequences import judge_sequence
+
+Check = Callable[[Implementation, str], None]
+"""Raises Disagreement or Unsupported."""
+
+
+@lru_cache(maxsize=64)
+def checks(operation: str, aspect: str, profile: str, seed: int) -> dict[str, Check]:
+    """The checks of an operation in one column of the verdict, by name."""
+    if aspect == "values":
+        return dict([*long_cases(operation, profile), *judge_relations(operation, profile, seed)])
+    if aspect == "refusals":
+        return {words: partial(judge_refusal, inputs) for words, inputs in refused_by_law(operation).items()}
+    return in_a_row(operation, profile, seed) if aspect == "side effects" else {}
+
+
+def judge_refusal(inputs: dict[str, Any], implementation: Implementation, dtype: str) -> None:
+    """A wrong call must be refused with ValueError."""
+    wide = dtype if dtype != "bool" else "float64"
+    try:
+        call(implementation, {name: converted(implementation, value, wide) for name, value in inputs.items()})
+    except Disagreement as error:
+        if not isinstance(error.__cause__, ValueError):
+            raise
+    else:
+        raise Disagreement("accepted")
+
+
+def in_a_row(operation: str, profile: str, seed: int) -> dict[str, Check]:
+    """Sequences of calls: each of the first draws with another of them."""
+    recipes = draw_few(operation, profile, seed)
+    half = len(recipes) // 2
+    pairs = zip(recipes[:half], recipes[half:], strict=False)
+    return {f"calls in a row, {number}": partial(judge_sequence, first, other) for number, (first, other) in enumerate(pairs)}
