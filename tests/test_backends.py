@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from verify import backends as backends_module
 from verify.arrays import LIBRARIES, adapter
@@ -187,21 +188,18 @@ def test_a_results_dtype_is_asked_for_where_the_function_takes_one(tmp_path: Pat
 
 @pytest.mark.parametrize("statement", ["import torch", "import torch.nn.functional as F", "from torch import nn"])
 def test_the_library_is_told_by_the_imports(statement: str, tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
     backend = loaded(tmp_path, f"{statement}\nPRECISION = 'eager'\ndef softmax(score, mask=None):\n    return score.softmax(-1)\n")
     assert backend.library is not None and backend.library.name == "torch"
     assert torch.__version__ in backend.versions and passes(only(backend))
 
 
 def test_a_cupy_file_is_judged_on_a_device_or_missing(tmp_path: Path) -> None:
-    pytest.importorskip("cupy")
     backend = loaded(tmp_path, "import cupy\nPRECISION = 'eager'\ndef softmax(score, mask=None):\n    return score\n")
-    assert backend.library is not None and backend.library.name == "cupy"
-    assert backend.broken is None and (backend.missing == "no CUDA device" or backend.device)
+    assert backend.broken is None and (backend.missing in ("no CUDA device", "the package cupy is not installed") or backend.device)
+    assert backend.library is None or backend.library.name == "cupy"
 
 
 def test_arrays_may_be_declared(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     backend = loaded(tmp_path, "ARRAYS = 'torch'\nPRECISION = 'eager'\ndef softmax(score, mask=None):\n    return score.softmax(-1)\n")
     assert backend.library is not None and backend.library.name == "torch" and passes(only(backend))
 
@@ -256,7 +254,6 @@ def test_the_device_is_waited_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_an_adapter_brings_numbers_there_and_back(library: str, dtype: str) -> None:
-    pytest.importorskip(library)
     there = adapter(library)
     x, mask = np.array([[1.5, -0.0], [np.inf, 2.0**-9]]), np.array([True, False])
     assert np.array_equal(there.to_numpy(there.from_numpy(x, dtype)), x)

@@ -291,7 +291,6 @@ def without_order(report: dict[str, Any]) -> list[str]:
 
 
 def test_workers_draw_from_one_random_seed_and_agree() -> None:
-    pytest.importorskip("xdist")
     line = ("--backend", FIRST, "--profile", "quick", "--dtype", "float32")
     done = in_a_process("run", "-n", "2", *line, "--seed", "random", "--report-json", "workers.json")
     report = json.loads(Path("workers.json").read_text())
@@ -301,7 +300,6 @@ def test_workers_draw_from_one_random_seed_and_agree() -> None:
 
 
 def test_workers_do_not_hide_a_broken_backend() -> None:
-    pytest.importorskip("xdist")
     Path("mine.py").write_text("def softmax(score:\n")
     line = ("--backend", FIRST, "--backend", "mine.py", "--op", "shift_right", "--profile", "quick")
     done = in_a_process("run", "-n", "2", *line)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy import ndarray
 
 from verify.arrays import numpy_library
@@ -283,7 +284,6 @@ def test_a_layout_keeps_the_numbers_and_not_the_memory(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["transposed", "packed", "offset", "expanded"])
 def test_torch_has_the_layout_too(kind: str) -> None:
-    torch = pytest.importorskip("torch")
     x = np.broadcast_to(np.random.default_rng(0).standard_normal((2, 1, 5, 4)), (2, 3, 5, 4))
     laid = arrange(lambda a, dtype: torch.from_numpy(np.array(a)), x, "float64", kind)
     assert np.array_equal(laid.numpy(), x)

@@ -252,7 +252,6 @@ def softmax(score, mask=None):
 
 
 def test_the_script_of_a_torch_file_needs_torch_alone() -> None:
-    pytest.importorskip("torch")
     failing(TORCH)
     assert "got nan, law 0.0" in run_alone(script_of())
 
@@ -275,7 +274,6 @@ def scaled_dot_product_attention(query, key, value, mask=None, keep=None, p=0.0)
 
 
 def test_the_script_of_a_gradient_takes_it_by_autograd() -> None:
-    pytest.importorskip("torch")
     failing(GRADIENT, "scaled_dot_product_attention")
     told = run_alone(script_of("gradients"))
     assert "output[0]: 0 of " in told and "output[1]: 0 of " not in told and "output[1]: " in told

@@ -60,6 +60,20 @@ def wrong_calls(operation: str) -> dict[str, Inputs]:
             wrong[f"{name} {words}"] = {**(right if name in ("keep", "p") else plain), name: other}
     if "keep" in right:
         wrong["p without keep"] = {**right, "keep": None}
+    return wrong | together(plain)
+
+
+def together(right: Inputs) -> dict[str, Inputs]:
+    """What two arguments cannot be at once, though each of them is right with another."""
+    wrong: dict[str, Inputs] = {}
+    masks = dict.fromkeys({"mask", "visible"} & set(right))
+    if masks and {"key", "value"} <= set(right):  # where no mask says how many keys there are
+        for name, other in (("key", "value"), ("value", "key")):
+            longer = np.concatenate([right[name], right[name]], axis=-2)
+            wrong[f"{name} longer than {other}, without a mask"] = {**right, **masks, name: longer}
+    if {"key_pos_embeddings", "key_pos_bias"} <= set(right):
+        tables = {name: right[name][:4] for name in ("key_pos_embeddings", "key_pos_bias")}
+        wrong["tables of two positions"] = {**right, **tables}
     return wrong
 
 

@@ -122,6 +122,8 @@ def special(choose: Choose, name: str, sizes: dict[str, int], options: dict[str,
     if name in ("sinusoidal_positions", "transformer_xl"):
         sizes["F"] += sizes["F"] % 2 * (sizes["H"] if "D" in sizes else 1)
         sizes["D"] = sizes["F"] // sizes["H"]
+    if name == "transformer_xl":  # worst cases grow by the width with every layer: deep and wide at once, a bound would say nothing
+        sizes["L"] = max(min(sizes["L"], 64 // sizes["F"]), 1)
     if name in ("init_mems", "update_mems", "transformer_xl", "transformer_xl_layer"):
         sizes["S"] = choose((1, 2, 3, 0, 5, 7))
         options["mems"] = choose((True, True, True, False))
