@@ -63,6 +63,7 @@ class Tally:
     What a cell showed.
 
     cases   outputs that were held to the law; strong: those of them that no impostor passes; known: those that failed as known
+    causes  what a diagnosis made of the findings, in words
     checks  wrong calls, calls in a row, relations, long sequences; outside: cases whose bounds are not finite, which say nothing
     """
 
@@ -84,6 +85,7 @@ class Tally:
     slack: float = 1.0
     reasons: dict[str, int] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
+    causes: list[str] = field(default_factory=list)
 
     @property
     def evidence(self) -> int:
