@@ -219,7 +219,7 @@ def judge_each(cell: Cell, implementation: Implementation, options: Options, tal
     """Judge recipe after recipe, recorded failures first, then let Hypothesis hunt; of each kind of failure shrink one and tell."""
     failures: dict[str, list[Recipe]] = {}
     operation = implementation.operation.name
-    before = tally.cases + tally.known
+    before, strong_before = tally.cases + tally.known, tally.strong + tally.known
 
     def fails(recipe: Recipe) -> bool:
         kind_of_failure = judge_one(cell, implementation, options, tally, recipe)
@@ -230,8 +230,8 @@ def judge_each(cell: Cell, implementation: Implementation, options: Options, tal
     first = [*recorded(operation, cell.aspect, options.failures), *shown(operation, cell.aspect, options)]
     for recipe in (*first, *(probes(operation) if kind == "any" else ()), *draw(operation, kind, cases, options.seed)):
         fails(recipe)
-    for recipe in draw(operation, kind, 4 * cases, options.seed)[cases:]:  # in place of those that were not supported or not judged
-        if not before < tally.cases + tally.known < before + cases:
+    for recipe in draw(operation, kind, 4 * cases, options.seed)[cases:]:  # in place of those that were weak, not supported or not judged
+        if failures or tally.strong + tally.known >= strong_before + cases or tally.cases + tally.known == before:
             break
         fails(recipe)
     if not failures:
