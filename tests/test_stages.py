@@ -1,0 +1,28 @@
+"""The stages are the law, in pieces: put together unchanged they give the reference's answer."""
+
+import numpy as np
+import pytest
+
+from verify.catalogue import CATALOGUE
+from verify.comparison import compare
+from verify.draws import draw
+from verify.oracle import bounded, lawful
+from verify.precision import REFERENCE
+from verify.stages import answer, staged, stages
+from verify.trees import leaves
+
+
+@pytest.mark.parametrize("operation", [name for name in CATALOGUE if staged(name)])
+def test_unchanged_stages_are_the_law(operation: str) -> None:
+    for kind in ("any", "nan") if "key" in CATALOGUE[operation].arguments and "score" not in operation else ("any",):
+        for recipe in draw(operation, kind, 60, 5):
+            case = lawful(recipe, "float64")
+            found = answer(stages(CATALOGUE[operation], case.inputs))
+            limits = leaves(bounded(recipe, "float64", REFERENCE))
+            for actual, expected, bound in zip(leaves(found), leaves(case.expected), limits, strict=True):
+                assert compare(np.asarray(actual), expected, bound).passed, f"{recipe}: {compare(np.asarray(actual), expected, bound)}"
+
+
+def test_other_operations_have_no_stages() -> None:
+    with pytest.raises(ValueError, match="operation: wanted one of scaled_dot_product_score"):
+        stages(CATALOGUE["rel_shift"], {})
