@@ -5,12 +5,14 @@ Known failures: one line each in a file of the stranger's own, with a reason. Th
     alibi_attention   float16  values                              : slopes are rounded before the product
     softmax_*         *        refusals                            : raises TypeError, PyTorch's convention
     alibi_attention   *        values when a row sees no key       : gives NaN there                    [replay 1f0c2d3e4a5b]
-    alibi_attention   *        values when N > M and mask.form=bool: ...
+    alibi_attention   *        values when N > M and mask.form=bool: [limitation] square masks alone are supported
 
 Without ``when`` a line speaks of the whole cell. With it, it speaks of a region of the cases: whatever fails there is known,
-and the rest stays judged. Conditions are joined by "and": a sentence (``a row sees no key``, ``a hidden score leads by
-1e4``, see SENTENCES); a comparison of sizes and numbers (``N > M``, ``H != 8``); or a field of the recipe (``poison=finite``,
-``mask.form=lowest``, ``options.align=end``).
+and the rest stays judged. Conditions are joined by "and": a sentence (``a row sees no key``, ``H is no power of two``,
+``query is transposed``, ``a score exceeds 88``, ``a hidden score leads by 1e4``, see SENTENCES and PATTERNS); a comparison
+of sizes and numbers (``N > M``, ``H != 8``, ``D % 8 != 0``); or a field of the recipe (``poison=finite``, ``mask.form!=lowest``,
+``options.align=end``). A reason may begin with its kind: ``[limitation]``, where the author promises no more, or
+``[nonconformance]``, where the implementation does something else than the law; the two are counted apart.
 """
 
 import operator
@@ -18,7 +20,7 @@ import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +29,20 @@ from numpy import ndarray
 
 from verify.catalogue import ASPECTS, CATALOGUE
 from verify.dtypes import largest
+from verify.judge import layout_kinds
+from verify.layouts import LAYOUTS
 from verify.recipes import Recipe, expand
 from verify.visibility import seen
 
-LINE = re.compile(rf"(?P<name>\S+)\s+(?P<dtype>\S+)\s+(?P<aspect>{'|'.join(ASPECTS)})(?:\s+when\s+(?P<when>[^:]+?))?\s*:\s*(?P<reason>.+)")
-COMPARISON = re.compile(r"([A-Z]|\d+)\s*(<=|>=|==|!=|<|>)\s*([A-Z]|\d+)")
-LEAD = re.compile(r"a hidden score leads by (\d[\de.+]*)")
-FIELD = re.compile(r"([\w.]+)=(\S+)")
+KINDS = ("limitation", "nonconformance")
+"""What a known failure can be: less than the law asks, and said so, or something else than the law."""
+
+KIND = rf"(?:\[(?P<kind>{'|'.join(KINDS)})\]\s*)?"
+LINE = re.compile(
+    rf"(?P<name>\S+)\s+(?P<dtype>\S+)\s+(?P<aspect>{'|'.join(ASPECTS)})(?:\s+when\s+(?P<when>[^:]+?))?\s*:\s*{KIND}(?P<reason>.+)"
+)
+COMPARISON = re.compile(r"([A-Z]|\d+)(?:\s*%\s*([1-9]\d*))?\s*(<=|>=|==|!=|<|>)\s*([A-Z]|\d+)")
+FIELD = re.compile(r"([\w.]+)(!?=)(\S+)")
 REPLAY = re.compile(r"\[replay ([0-9a-f]{5,})\]")
 OPERATORS = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne}
 
@@ -50,6 +59,9 @@ class Known:
     when: str | None
     reason: str
     source: str
+    kind: str | None = None
+    """One of KINDS, where the line says it."""
+
     backend: str | None = None
     """The backend beside whose file the line stands, as it was named; None: the line speaks of every backend of the run."""
 
@@ -76,15 +88,15 @@ def condition(text: str) -> Condition:
     """One condition of a region."""
     if text in SENTENCES:
         return SENTENCES[text]
-    if match := LEAD.fullmatch(text):
-        least = float(match[1])
-        return lambda recipe, dtype: hidden_lead(recipe, dtype, least)
+    for pattern, holds in PATTERNS.items():
+        if match := re.fullmatch(pattern, text):
+            return partial(holds, *match.groups())
     if match := COMPARISON.fullmatch(text):
-        left, sign, right = match.groups()
-        return lambda recipe, dtype: sizes_compare(recipe, left, OPERATORS[sign], right)
+        left, modulus, sign, right = match.groups()
+        return lambda recipe, dtype: sizes_compare(recipe, left, OPERATORS[sign], right, modulus)
     if match := FIELD.fullmatch(text):
-        path, wanted = match.groups()
-        return lambda recipe, dtype: str(field_of(recipe, path)) == wanted
+        path, sign, wanted = match.groups()
+        return lambda recipe, dtype: (str(field_of(recipe, path)) == wanted) == (sign == "=")
     sentences = ", ".join(map(repr, SENTENCES))
     raise ValueError(f"when: wanted {sentences}, a comparison like 'N > M' or a field like 'poison=finite', got {text!r}")
 
@@ -101,6 +113,10 @@ def blind_row(recipe: Recipe, dtype: str) -> bool:
 
 def unseen_key(recipe: Recipe, dtype: str) -> bool:
     return not bool(visible_pairs(recipe, dtype).any(axis=-2).all())
+
+
+def hidden_pair(recipe: Recipe, dtype: str) -> bool:
+    return not bool(visible_pairs(recipe, dtype).all())
 
 
 def gap(recipe: Recipe, dtype: str) -> bool:
@@ -120,6 +136,8 @@ SCORES = {"transformer_xl_attention": "transformer_xl_score", "learned_relative_
 def scores(recipe: Recipe, dtype: str) -> ndarray:
     """The scaled scores before any mask, ALiBi's bias left out; no scores for operations that do not tell them."""
     operation, inputs = CATALOGUE[recipe.operation], expand(recipe, dtype)
+    if operation.name == "softmax":
+        return np.asarray(inputs["score"])
     score = CATALOGUE[SCORES.get(operation.forward.name, "scaled_dot_product_score")]
     if not set(score.arguments) <= set(inputs) or "w_query" in inputs or "parameters" in inputs:
         return np.zeros((1, 1))
@@ -141,29 +159,64 @@ def gradient_overflow(recipe: Recipe, dtype: str) -> bool:
         return bool((hidden & (np.abs(inputs["d_output"] @ inputs["value"].swapaxes(-1, -2)) > largest(dtype))).any())
 
 
-def hidden_lead(recipe: Recipe, dtype: str, least: float) -> bool:
-    """Whether a hidden score is so much larger than what its row sees that a mask of -least, added to it, would not hide it."""
+def lead(recipe: Recipe, dtype: str) -> float:
+    """By how much a hidden score leads over what its row sees, at most: a mask of less, added to it, would not hide it."""
     visible, score = visible_pairs(recipe, dtype), scores(recipe, dtype)
     seen_most = np.where(visible, score, -np.inf).max(axis=-1)
     hidden_most = np.where(visible, -np.inf, score).max(axis=-1)
     with np.errstate(invalid="ignore"):
-        return bool((hidden_most - seen_most > least)[visible.any(axis=-1)].any())
+        return greatest((hidden_most - seen_most)[visible.any(axis=-1)])
+
+
+def largest_score(recipe: Recipe, dtype: str) -> float:
+    """The largest score that its row sees."""
+    return greatest(np.where(visible_pairs(recipe, dtype), scores(recipe, dtype), -np.inf))
+
+
+def greatest(x: ndarray) -> float:
+    return float(np.max(x[~np.isnan(x)], initial=-np.inf))
+
+
+def is_laid(name: str, kind: str, recipe: Recipe, dtype: str) -> bool:
+    """Whether an argument (or any, "an input") lies so in memory."""
+    inputs = expand(recipe, dtype)
+    laid = dict(zip(inputs, layout_kinds(recipe, len(inputs)), strict=True))
+    return kind in laid.values() if name == "an input" else laid.get(name) == kind
+
+
+def power_of_two(letter: str, no: str, recipe: Recipe, _: str) -> bool:
+    size = recipe.sizes.get(letter, 0)
+    return size > 0 and (size & (size - 1) == 0) == (no == "a")
 
 
 SENTENCES: dict[str, Condition] = {
     "a row sees no key": blind_row,
     "a key is hidden from every row": unseen_key,
+    "a pair is hidden": hidden_pair,
     "a hidden key stands between visible ones": gap,
     "a hidden slot holds NaN or infinity": poisoned,
     "a hidden score overflows": score_overflow,
     "the gradient of a hidden weight overflows": gradient_overflow,
+    "a mask is given": lambda recipe, _: recipe.mask is not None,
+    "a float mask is given": lambda recipe, _: recipe.mask is not None and recipe.mask["form"] != "bool",
+    "a padding mask is given": lambda recipe, _: recipe.padding is not None,
+    "dropout is given": lambda recipe, _: recipe.dropout is not None,
 }
 """What a case shows, in words; where a key is hidden from every row of its head, poison may stand in it."""
 
+NUMBER = r"(-?\d[\de.+]*)"
+PATTERNS: dict[str, Callable[..., bool]] = {
+    r"([A-Z]) is (a|no) power of two": power_of_two,
+    rf"(an input|[a-z_]+) is ({'|'.join(LAYOUTS)})": is_laid,
+    rf"a hidden score leads by {NUMBER}": lambda least, recipe, dtype: lead(recipe, dtype) > float(least),
+    rf"a score exceeds {NUMBER}": lambda least, recipe, dtype: largest_score(recipe, dtype) > float(least),
+}
+"""Sentences with a size, an argument or a number in them."""
 
-def sizes_compare(recipe: Recipe, left: str, compare: Callable[[int, int], bool], right: str) -> bool:
-    numbers = [int(side) if side.isdigit() else recipe.sizes.get(side) for side in (left, right)]
-    return None not in numbers and compare(*numbers)  # type: ignore[arg-type]
+
+def sizes_compare(recipe: Recipe, left: str, compare: Callable[[int, int], bool], right: str, modulus: str | None = None) -> bool:
+    one, two = (int(side) if side.isdigit() else recipe.sizes.get(side) for side in (left, right))
+    return one is not None and two is not None and compare(one % int(modulus) if modulus else one, two)
 
 
 def field_of(recipe: Recipe, path: str) -> Any:
