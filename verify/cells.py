@@ -13,11 +13,13 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from verify import surroundings
 from verify.backends import Backend, Implementation
 from verify.catalogue import CATALOGUE
 from verify.checks import Check, checks
 from verify.draws import CASES, draw, draw_few, hunt, shrink
-from verify.judge import Disagreement, Unsupported, Verdict, judge, judge_side_effects
+from verify.generalise import Offer, offers
+from verify.judge import Disagreement, Unsupported, Verdict, announce, judge, judge_side_effects
 from verify.known import Known
 from verify.probes import probes
 from verify.recipes import Recipe
@@ -33,10 +35,8 @@ class Region:
     line: Known
     failed: int = 0
     passed: int = 0
-
-    @property
-    def unexpected(self) -> bool:
-        return self.passed > 0 and self.failed == 0
+    fatal: bool = False
+    """One of its cases ended the process: no other is run."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,9 @@ class Tally:
 
     cases   outputs that were held to the law; strong: those of them that no impostor passes; known: those that failed as known
     causes  what a diagnosis made of the findings, in words
+    symptoms  the findings in a few words each: the kind of the failure and the region where it shows; offers: lines for the known failures
+    regions known failures that speak of some cases: how many of these failed and passed; kind: what the known failures are, see KINDS
+    changes what the calls of the cell left changed around them, and was put back: a finding of the side effects alone
     checks  wrong calls, calls in a row, relations, long sequences; outside: cases whose bounds are not finite, which say nothing
     """
 
@@ -86,6 +89,11 @@ class Tally:
     reasons: dict[str, int] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
     causes: list[str] = field(default_factory=list)
+    symptoms: list[str] = field(default_factory=list)
+    offers: list[str] = field(default_factory=list)
+    regions: dict[str, list[int]] = field(default_factory=dict)
+    changes: list[str] = field(default_factory=list)
+    kind: str = ""
 
     @property
     def evidence(self) -> int:
@@ -162,28 +170,46 @@ def aspects(implementation: Implementation, gradient: Implementation | None) -> 
     return [*found, "hidden NaN"] if hiding and masked and implementation.operation.name != "alibi_multi_head_attention" else found
 
 
-def run(cell: Cell, options: Options, known: tuple[Known, ...] = ()) -> Tally:
-    """Judge the cell, in the light of the known failures that speak of it."""
-    tally = cell.tally()
-    regions = [Region(line) for line in known if line.when]
+def run(cell: Cell, options: Options, known: tuple[Known, ...] = (), fatal: tuple[Known, ...] = ()) -> Tally:
+    """Judge the cell, in the light of the known failures that speak of it; what ended a process before is not run again."""
+    return decide(collect(cell, options, known, fatal), known)
+
+
+def collect(cell: Cell, options: Options, known: tuple[Known, ...] = (), fatal: tuple[Known, ...] = ()) -> Tally:
+    """What the cell shows, before anything is made of it. What its calls have changed around them is put back."""
+    tally, regions = cell.tally(), [Region(line, fatal=line in fatal) for line in known if line.when]
+    before = surroundings.look()
     JUDGES[cell.aspect](cell, replace(options, regions=tuple(regions)), tally)
-    tally.findings += [f"{region.line.source}: all {region.passed} cases of its region pass" for region in regions if region.unexpected]
+    tally.changes = [str(change) for change in surroundings.restore(before) if not change.once]
+    if cell.aspect == "side effects" and tally.changes and not tally.findings:
+        tally.findings.append(f"{'; '.join(tally.changes)}\n  seen after the column's last call")
+        tally.symptoms.append("; ".join(tally.changes))
+    tally.regions = {region.line.source: [region.failed, region.passed] for region in regions}
+    return tally
+
+
+def decide(tally: Tally, known: tuple[Known, ...] = ()) -> Tally:
+    """The verdict on what a cell showed."""
+    for source, (failed, passed) in tally.regions.items():
+        if passed and not failed:
+            tally.findings.append(f"{source}: all {passed} cases of its region pass")
+            tally.symptoms.append("a known failure passes")
     whole = next((line for line in known if not line.when), None)
     title = f"{tally.implementation} of {tally.backend} in {tally.dtype}"
     if tally.findings and whole:
-        tally.verdict, tally.reason = "known failure", whole.reason
+        tally.verdict, tally.reason, tally.kind = "known failure", whole.reason, whole.kind or ""
     elif tally.findings:
         findings = [f"{title} is not what the law says ({tally.aspect})", *tally.findings]
         tally.verdict, tally.reason = "failed", "\n".join(findings)
-    elif failed := [region for region in regions if region.failed]:
-        tally.verdict, tally.reason = "known failure", "; ".join(region.line.reason for region in failed)
+    elif failing := [line for line in known if tally.regions.get(line.source, [0])[0]]:
+        tally.verdict, tally.reason = "known failure", "; ".join(line.reason for line in failing)
+        tally.kind = max(line.kind or "" for line in failing)
     elif whole and tally.evidence:
         tally.verdict, tally.reason = "failed", f"{title} passes ({tally.aspect}), though {whole.source} says: {whole.reason}"
+        tally.symptoms.append("a known failure passes")
     elif not tally.evidence:
-        tally.verdict, tally.reason = (
-            "unsupported",
-            most_common(tally.reasons | {OUTSIDE: tally.outside} if tally.outside else tally.reasons),
-        )
+        reasons = tally.reasons | ({OUTSIDE: tally.outside} if tally.outside else {})
+        tally.verdict, tally.reason = "unsupported", most_common(reasons)
     return tally
 
 
@@ -217,14 +243,17 @@ def both(cell: Cell) -> list[Implementation]:
 
 def judge_each(cell: Cell, implementation: Implementation, options: Options, tally: Tally, kind: str, cases: int) -> None:
     """Judge recipe after recipe, recorded failures first, then let Hypothesis hunt; of each kind of failure shrink one and tell."""
-    failures: dict[str, list[Recipe]] = {}
+    failures, passing = dict[str, list[Recipe]](), list[Recipe]()
     operation = implementation.operation.name
     before, strong_before = tally.cases + tally.known, tally.strong + tally.known
 
     def fails(recipe: Recipe) -> bool:
+        judged = tally.cases
         kind_of_failure = judge_one(cell, implementation, options, tally, recipe)
         if kind_of_failure:
             failures.setdefault(kind_of_failure, []).append(recipe)
+        elif tally.cases > judged:
+            passing.append(recipe)
         return bool(kind_of_failure)
 
     first = [*recorded(operation, cell.aspect, options.failures), *shown(operation, cell.aspect, options)]
@@ -236,8 +265,20 @@ def judge_each(cell: Cell, implementation: Implementation, options: Options, tal
         fails(recipe)
     if not failures:
         hunt(operation, kind, fails, max(2, options.cases // 10), options.seed)
-    for what, failing in list(failures.items())[:KINDS_TOLD]:
+    some = dict(list(failures.items())[:KINDS_TOLD])
+    for what, failing in some.items():
         told(cell, implementation, what, failing, options, tally, kind)
+    if some:
+        generalised(offers(implementation, cell.dtype, some, passing, kind, min(max(cases, 40), 100), options.seed), tally)
+
+
+def generalised(found: dict[str, Offer], tally: Tally) -> None:
+    """Add the regions of the failures that were told last to what was told of them."""
+    for index, (what, offer) in enumerate(found.items(), len(tally.findings) - len(found)):
+        line = offer.line(tally.implementation, tally.aspect)
+        tally.findings[index] += f"\n  known failures: {line}  {offer.evidence}"
+        tally.symptoms.append(f"{what} when {offer.when}" if offer.when else what)
+        tally.offers += [line] if line not in tally.offers else []
 
 
 def shown(operation: str, aspect: str, options: Options) -> Iterator[Recipe]:
@@ -253,6 +294,8 @@ def shown(operation: str, aspect: str, options: Options) -> Iterator[Recipe]:
 def judge_one(cell: Cell, implementation: Implementation, options: Options, tally: Tally, recipe: Recipe) -> str:
     """Judge a recipe and count it; the kind of its failure, or "" if it passed, is not supported, or is known to fail."""
     regions = [region for region in options.regions if region.line.covers(recipe, cell.dtype)]
+    if avoided(regions, tally):
+        return ""
     try:
         count(tally, judge(implementation, recipe, cell.dtype), regions)
     except Unsupported as reason:
@@ -266,6 +309,15 @@ def judge_one(cell: Cell, implementation: Implementation, options: Options, tall
         for region in regions:
             region.failed += 1
     return ""
+
+
+def avoided(regions: list[Region], tally: Tally) -> bool:
+    """Whether a case lies where the process ended before; it is counted as failing there."""
+    fatal = [region for region in regions if region.fatal]
+    for region in fatal:
+        region.failed += 1
+    tally.known += bool(fatal)
+    return bool(fatal)
 
 
 KINDS_TOLD = 3
@@ -331,9 +383,11 @@ def failure_of(implementation: Implementation, recipe: Recipe, dtype: str, what:
 def run_checks(cell: Cell, implementation: Implementation, options: Options, tally: Tally) -> None:
     """The checks of the column, those that failed once before first; each failure is told on its own."""
     for named, check in checks_of(cell, implementation, options):
+        announce.get()(implementation, cell.dtype, None, named)
         words = outcome(tally, check, implementation, cell.dtype)
         if words:
             tally.findings.append(f"{named['name']}\n  {words}{kept(cell, implementation, options, None, named)}")
+            tally.symptoms.append(named["name"])
 
 
 def checks_of(cell: Cell, implementation: Implementation, options: Options) -> list[tuple[dict[str, Any], Check]]:
@@ -362,12 +416,14 @@ def refusals(cell: Cell, options: Options, tally: Tally) -> None:
     """Every wrong call must be refused with ValueError; all that are not are told together."""
     own, lines = cell.implementation, list[str]()
     for named, check in checks_of(cell, own, options):
+        announce.get()(own, cell.dtype, None, named)
         words = outcome(tally, check, own, cell.dtype)
         if words:
             replay = kept(cell, own, options, None, named) if not lines else ""
             lines.append(f"\n    {named['name']}: {words}{replay.replace(chr(10), chr(10) + '    ')}")
     if lines:
         tally.findings.append(f"{len(lines)} of {tally.checks} wrong calls are not refused with ValueError{''.join(lines)}")
+        tally.symptoms.append("wrong calls are not refused with ValueError")
 
 
 def side_effects(cell: Cell, options: Options, tally: Tally) -> None:
@@ -380,6 +436,8 @@ def side_effects(cell: Cell, options: Options, tally: Tally) -> None:
 
 
 def side_effect(cell: Cell, implementation: Implementation, recipe: Recipe, options: Options, tally: Tally) -> None:
+    if avoided([region for region in options.regions if region.line.covers(recipe, cell.dtype)], tally):
+        return
     try:
         judge_side_effects(implementation, recipe, cell.dtype)
     except Unsupported as reason:
@@ -389,6 +447,7 @@ def side_effect(cell: Cell, implementation: Implementation, recipe: Recipe, opti
             unsupported(tally, "every call raised: see values")
         elif not tally.findings:
             tally.findings.append(f"{error}\n  recipe: {recipe}{kept(cell, implementation, options, recipe)}")
+            tally.symptoms.append(str(error))
     else:
         tally.checks += 1
 

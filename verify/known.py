@@ -42,7 +42,7 @@ LINE = re.compile(
     rf"(?P<name>\S+)\s+(?P<dtype>\S+)\s+(?P<aspect>{'|'.join(ASPECTS)})(?:\s+when\s+(?P<when>[^:]+?))?\s*:\s*{KIND}(?P<reason>.+)"
 )
 COMPARISON = re.compile(r"([A-Z]|\d+)(?:\s*%\s*([1-9]\d*))?\s*(<=|>=|==|!=|<|>)\s*([A-Z]|\d+)")
-FIELD = re.compile(r"([\w.]+)(!?=)(\S+)")
+FIELD = re.compile(r"([\w.]+)(!?=)(\S.*)")
 REPLAY = re.compile(r"\[replay ([0-9a-f]{5,})\]")
 OPERATORS = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne}
 
@@ -103,7 +103,10 @@ def condition(text: str) -> Condition:
 
 def visible_pairs(recipe: Recipe, dtype: str) -> ndarray:
     """Which pairs see each other; one pair that does, for operations without pairs."""
-    visible = seen(CATALOGUE[recipe.operation], expand(recipe, dtype))
+    inputs = expand(recipe, dtype)
+    visible = seen(CATALOGUE[recipe.operation], inputs)
+    if recipe.operation == "softmax" and visible is not None:
+        visible = visible & (inputs["score"] > -np.inf)  # a score of -inf hides as a mask does
     return np.ones((1, 1), bool) if visible is None else visible
 
 
@@ -223,7 +226,7 @@ def field_of(recipe: Recipe, path: str) -> Any:
     place: Any = asdict(recipe)
     for name in path.split("."):
         place = place.get(name) if isinstance(place, dict) else None
-    return place
+    return tuple(place) if isinstance(place, list) else place  # a recipe that was written down has lists
 
 
 def read_known(path: Path, backend: str | None = None) -> list[Known]:
