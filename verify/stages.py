@@ -40,21 +40,25 @@ class Stages:
     position  the factor on these scores; None where there is no table
     slopes    [H] and distance [N M]: their product is added after the scale
     bias      the float mask, added as well
+    exponent  the factor on the scores with all their biases
     causal    what a frontier alone leaves visible; visible: what the masks leave, both broadcast to the scores
     empty     the weights of a row that sees no key
     kept      the factor on the weights that dropout keeps
+    dtype     what the inputs are stored in
     """
 
     operation: Operation
     inputs: Inputs
+    dtype: str = "float64"
     scale: float = 1.0
-    place: ndarray | None = None
+    place: Any = None
     position: float = 1.0
-    slopes: ndarray | None = None
-    distance: ndarray | None = None
-    bias: ndarray | None = None
-    causal: ndarray | None = None
-    visible: ndarray | None = None
+    slopes: Any = None
+    distance: Any = None
+    bias: Any = None
+    exponent: float = 1.0
+    causal: Any = None
+    visible: Any = None
     empty: Any = 0.0
     kept: float = 1.0
 
@@ -77,12 +81,12 @@ class Stages:
 Change = Callable[[Stages], Stages]
 
 
-def stages(operation: Operation, inputs: Inputs) -> Stages:
+def stages(operation: Operation, inputs: Inputs, dtype: str = "float64") -> Stages:
     """The stages as the law has them. ValueError for an operation that does not consist of them."""
     name = operation.forward.name
     if name not in STAGED:
         raise ValueError(f"operation: wanted one of {', '.join(STAGED)}, got {operation.name}")
-    made = Stages(operation, inputs)
+    made = Stages(operation, inputs, dtype)
     N, M = made.shape[-2:]
     if "query" in inputs and not name.startswith("additive"):
         made = replace(made, scale=1 / sqrt(inputs["query"].shape[-1]))
@@ -126,7 +130,8 @@ def gathered(x: ndarray, place: ndarray) -> ndarray:
 def scattered(y: ndarray, place: ndarray, rows: int) -> ndarray:
     """The adjoint of :func:`gathered`: y [... N M] added up at its places."""
     line = np.zeros((*y.shape[:-2], y.shape[-2] * rows + 1))
-    np.add.at(line, (..., np.where(place < 0, line.shape[-1] - 1, place)), y)
+    where: Any = (..., np.where(place < 0, line.shape[-1] - 1, place))
+    np.add.at(line, where, y)
     return line[..., :-1].reshape(*y.shape[:-1], rows)
 
 
@@ -160,7 +165,7 @@ def scores(s: Stages) -> ndarray:
         score = score + s.slopes[:, None, None] * s.distance
     if s.bias is not None:
         score = score + s.bias
-    return np.where(s.sees, score, HIDDEN)
+    return np.where(s.sees, s.exponent * score, HIDDEN)
 
 
 def weights(s: Stages) -> ndarray:
@@ -197,8 +202,8 @@ def gradients(s: Stages) -> tuple[ndarray, ...]:
     d_weights = dropped(s, x["d_output"] @ x["value"].mT)
     mean = np.where(s.sees, w * d_weights, 0.0).sum(axis=-1, keepdims=True)
     d_score = np.where(s.sees, w * (d_weights - mean), 0.0)
-    d_query, d_key, *others = product_gradients(s, s.scale * d_score)
-    return d_query, d_key, d_value, *others, *mask_grad(d_score, x.get("mask"))
+    d_query, d_key, *others = product_gradients(s, s.scale * s.exponent * d_score)
+    return d_query, d_key, d_value, *others, *mask_grad(s.exponent * d_score, x.get("mask"))
 
 
 def product_gradients(s: Stages, d: ndarray) -> tuple[ndarray, ...]:
@@ -221,9 +226,10 @@ def product_gradients(s: Stages, d: ndarray) -> tuple[ndarray, ...]:
 
 
 def additive_gradients(x: Inputs, d: ndarray, sees: ndarray) -> tuple[ndarray, ...]:
+    asks, asked = np.asarray(sees.any(axis=-1)), np.asarray(sees.any(axis=-2))
     d_q, d_k, d_w_score = layer_grad(d, sees, x["query"] @ x["w_query"].T, x["key"] @ x["w_key"].T, x["w_score"])
-    d_query, d_w_query = projection_grad(d_q, x["query"], x["w_query"], sees.any(axis=-1))
-    d_key, d_w_key = projection_grad(d_k, x["key"], x["w_key"], sees.any(axis=-2))
+    d_query, d_w_query = projection_grad(d_q, x["query"], x["w_query"], asks)
+    d_key, d_w_key = projection_grad(d_k, x["key"], x["w_key"], asked)
     return d_query, d_key, d_w_query, d_w_key, d_w_score
 
 

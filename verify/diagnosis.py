@@ -1,0 +1,132 @@
+"""
+Diagnosis: what a wrong implementation computes instead, in words.
+
+Its outputs on several recipes are held against every convention and every known fault of the operation. The yardstick is the
+law's bound for that recipe: whoever computes another function in the same arithmetic errs by about as much. A candidate
+explains the failure if *all* recipes, passing ones included, are within its bound; the best is told, and a second one only if
+these recipes cannot tell the two apart. Where none explains it, a factor is fitted (verify/fits.py), and where no factor
+does, probes say which stage is wrong first (verify/whereabouts.py).
+"""
+
+import importlib
+import pkgutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from verify import faults
+from verify.backends import Implementation
+from verify.catalogue import CATALOGUE, Operation
+from verify.conventions import Convention, conventions
+from verify.dtypes import numpy_dtype
+from verify.fits import fitted
+from verify.observation import Observation, observe
+from verify.recipes import Inputs, Recipe
+from verify.trees import map_leaves
+from verify.whereabouts import first_wrong_stage
+
+SECONDS = 2.0
+NUMERIC = ("wrong number", "not exactly 0", "NaN", "infinity")
+"""The kinds of failure that another function can explain; a crash, a shape or a dtype explains itself."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A function that the implementation may be: a name, words to tell it by, and how it answers inputs in a dtype."""
+
+    name: str
+    words: str
+    answer: Callable[[Inputs, str], Any]
+
+
+def diagnose(
+    implementation: Implementation,
+    recipes: Sequence[Recipe],
+    dtype: str,
+    among: Sequence[Candidate] | None = None,
+    seconds: float = SECONDS,
+) -> str | None:
+    """
+    The likely cause of a failure, or None.
+
+    ``recipes`` are those that fail, as they were drawn and shrunk, and a few that pass: what explains only some of them is no
+    explanation. ``among`` are the candidates, by default all of :func:`candidates`.
+    """
+    start = time.monotonic()
+    seen = observe(implementation, recipes, dtype, until=start + seconds / 3)
+    if not any(observation.wrong for observation in seen):
+        return None
+    operation = implementation.operation
+    best = recognised(candidates(operation.name) if among is None else among, seen, start + seconds)
+    if best:
+        words = " or with ".join(dict.fromkeys(candidate.words for candidate, _ in best))
+        return f"equals the law with {words} ({max(ratio for _, ratio in best):.2g}x of the bound)"
+    return fitted(operation, seen) or first_wrong_stage(implementation, seen)
+
+
+@lru_cache
+def candidates(operation: str) -> tuple[Candidate, ...]:
+    """The conventions and the faults of an operation."""
+    load_faults()
+    found = [by_convention(CATALOGUE[operation], convention) for convention in conventions(operation)]
+    return (*found, *(by_fault(f) for f in faults.FAULTS.values() if f.operation.name == operation))
+
+
+@lru_cache
+def load_faults() -> None:
+    """Import every module of faults: each registers its own."""
+    for _, name, _ in pkgutil.iter_modules(faults.__path__):
+        importlib.import_module(f"{faults.__name__}.{name}")
+
+
+def by_convention(operation: Operation, convention: Convention) -> Candidate:
+    return Candidate(convention.question, convention.words, lambda inputs, dtype: convention(operation, inputs, dtype))
+
+
+def by_fault(fault: faults.Fault) -> Candidate:
+    """The fault on arrays of the dtype, as a backend is given them: what it rounds it rounds alike."""
+
+    def answer(inputs: Inputs, dtype: str) -> Any:
+        return map_leaves(widened, fault.function(**map_leaves(lambda leaf: narrowed(leaf, dtype), inputs)))
+
+    return Candidate(fault.name, fault.words, answer)
+
+
+def narrowed(leaf: Any, dtype: str) -> Any:
+    return leaf.astype(numpy_dtype(dtype)) if isinstance(leaf, ndarray) and leaf.dtype.kind == "f" else leaf
+
+
+def widened(leaf: Any) -> Any:
+    return leaf.astype(np.float64) if isinstance(leaf, ndarray) and leaf.dtype.kind not in "biu" else leaf
+
+
+def recognised(among: Sequence[Candidate], seen: Sequence[Observation], until: float) -> list[tuple[Candidate, float]]:
+    """The candidate that is nearest to all observations, with its worst share of the yardstick, and one more that is as near."""
+    worst = dict.fromkeys(among, 0.0)
+    for observation in seen:
+        if time.monotonic() > until:
+            break
+        distances = {candidate: max(ratio, distance(candidate, observation)) for candidate, ratio in worst.items()}
+        worst = {candidate: ratio for candidate, ratio in distances.items() if ratio <= 1}
+    ranked = sorted(worst.items(), key=lambda found: (rounded(found[1]), len(found[0].words)))
+    return [found for found in ranked[:2] if rounded(found[1]) <= 1.25 * rounded(ranked[0][1])]
+
+
+def rounded(ratio: float) -> float:
+    """Differences below a hundredth of the bound say nothing."""
+    return round(ratio, 2) + 0.01
+
+
+def distance(candidate: Candidate, observation: Observation) -> float:
+    """How far the candidate is from an observation; inf where it has no answer to the recipe."""
+    try:
+        with np.errstate(all="ignore"):
+            return observation.distance(candidate.answer(observation.inputs, observation.dtype))
+    except Exception:  # a fault may be anything, also one that crashes on inputs for which it was not written
+        return inf

@@ -1,0 +1,112 @@
+"""Observations: what an implementation answered to a recipe, beside what the law says, kept for a diagnosis."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from verify.backends import Implementation
+from verify.comparison import compare
+from verify.dtypes import largest, numpy_dtype
+from verify.judge import Disagreement, Unsupported, array_of, perform
+from verify.oracle import bounded, lawful
+from verify.precision import FORMATS
+from verify.recipes import Inputs, Recipe
+from verify.trees import leaves
+
+
+@dataclass(frozen=True)
+class Observation:
+    """
+    One answer, array by array.
+
+    actual, expected  the outputs and the law's; bounds: the law's, None where bits must agree
+    ratio             the worst error as a share of the bound; it is wrong above 1
+    """
+
+    recipe: Recipe
+    dtype: str
+    inputs: Inputs
+    actual: tuple[ndarray, ...]
+    expected: tuple[ndarray, ...]
+    bounds: tuple[ndarray | None, ...]
+    ratio: float
+
+    @property
+    def wrong(self) -> bool:
+        return self.ratio > 1
+
+    def distance(self, answer: Any) -> float:
+        """The worst distance between the outputs and another answer as a share of the yardstick; inf where the two cannot be compared."""
+        others = arrays(answer)
+        if [x.shape for x in others] != [x.shape for x in self.expected]:
+            return np.inf
+        found = [self.away(*pair) for pair in zip(self.actual, others, self.bounds, strict=True)]
+        return max(found, default=0.0)
+
+    def away(self, actual: ndarray, other: ndarray, bound: ndarray | None) -> float:
+        if bound is None:
+            with np.errstate(all="ignore"):
+                other = other if other.dtype == bool else other.astype(numpy_dtype(self.dtype)).astype(np.float64)
+        comparison = compare(actual, other, None if bound is None else yardstick(bound, other, self.dtype), top(self.dtype))
+        return comparison.budget if comparison.passed else max(comparison.budget, 1.0 + 1e-9)
+
+
+def top(dtype: str) -> float:
+    return largest(dtype) if dtype != "bool" else np.inf
+
+
+def yardstick(bound: ndarray, other: ndarray, dtype: str) -> ndarray:
+    """
+    What another function in the same arithmetic may err by: the law's bound, or the largest of its row where that is more, since another
+    function may put the row's difficulty elsewhere; where the law is exact, a few roundings of the number itself.
+    """
+    with np.errstate(all="ignore"):
+        finite = np.where(np.isfinite(bound), bound, 0.0)
+        row = finite.max(axis=-1, keepdims=True, initial=0.0) if finite.ndim else finite
+        usual = np.median(finite[finite > 0]) if (finite > 0).any() else 0.0
+        u = FORMATS[dtype].u if dtype != "bool" else 0.0
+        few = 4 * u * np.nan_to_num(np.abs(other), nan=0.0, posinf=0.0)
+        wide: ndarray = np.maximum(np.maximum(bound, row), np.maximum(np.minimum(usual, 1e300), few))
+    return wide
+
+
+def arrays(tree: Any) -> list[ndarray]:
+    return [np.asarray(leaf) for leaf in leaves(tree) if leaf is not None]
+
+
+def observe(implementation: Implementation, recipes: Sequence[Recipe], dtype: str, until: float) -> list[Observation]:
+    """The answers to the recipes, wrong ones first; what raises, is not supported or has another form says nothing."""
+    seen: list[Observation] = []
+    for recipe in dict.fromkeys(recipes):
+        if time.monotonic() < until or not seen:
+            try:
+                seen.append(observed(implementation, recipe, dtype))
+            except (Disagreement, Unsupported):
+                continue
+    return sorted(seen, key=lambda observation: not observation.wrong)
+
+
+def observed(implementation: Implementation, recipe: Recipe, dtype: str) -> Observation:
+    """One answer; raises Disagreement where it has another form than the law's, and what :func:`verify.judge.call` raises."""
+    case = lawful(recipe, dtype)
+    bound = bounded(recipe, dtype, implementation.precision(dtype if dtype != "bool" else "float64"))
+    return compared(implementation, recipe, dtype, case.inputs, perform(implementation, recipe, dtype, case), case.expected, bound)
+
+
+def compared(
+    implementation: Implementation, recipe: Recipe, dtype: str, inputs: Inputs, outputs: Any, expected: Any, bound: Any
+) -> Observation:
+    """Outputs, law and bound as an observation."""
+    law = arrays(expected)
+    own = [leaf for leaf in leaves(outputs) if leaf is not None]
+    if len(own) != len(law):
+        raise Disagreement(f"output: wanted {len(law)} arrays, got {len(own)}")
+    actual = tuple(array_of(output, e, dtype, implementation, "output") for output, e in zip(own, law, strict=True))
+    bounds = tuple([leaf for leaf in leaves(bound) if leaf is not None]) if bound is not None else (None,) * len(law)
+    each = [compare(a, e, b, top(dtype)) for a, e, b in zip(actual, law, bounds, strict=True)]
+    ratio = max((c.budget if c.passed else max(c.budget, 1 + 1e-9) for c in each), default=0.0)
+    return Observation(recipe, dtype, inputs, actual, tuple(law), bounds, ratio)
