@@ -1,14 +1,17 @@
 """Judging one case: run an implementation on a recipe and hold everything that it did to the law."""
 
+import signal
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
-from verify.arrays import dtype_name, overlap
+from verify import surroundings
+from verify.arrays import Library, dtype_name, overlap
 from verify.backends import Implementation
 from verify.catalogue import DTYPES, WITHOUT_FLOATS
 from verify.comparison import Comparison, compare
@@ -16,6 +19,7 @@ from verify.dtypes import largest
 from verify.layouts import LAYOUTS, arrange
 from verify.oracle import Lawful, bounded, lawful, strong
 from verify.recipes import Inputs, Recipe
+from verify.surroundings import Change
 from verify.trees import leaves, map_leaves
 
 
@@ -35,6 +39,15 @@ class Unsupported(Exception):
     """The implementation says that it does not support this case."""
 
 
+class Poisoned(Exception):
+    """After this call the device answers no more, whatever it is asked: nothing else can be judged in this process."""
+
+
+Announce = Callable[[Implementation, str, Recipe | None, dict[str, Any] | None], None]
+announce: ContextVar[Announce] = ContextVar("announce", default=lambda implementation, dtype, recipe, check: None)
+"""Who is told of a recipe or a check before it is run: the worker of an isolated backend (verify/worker.py), should it never return."""
+
+
 @dataclass(frozen=True)
 class Verdict:
     """
@@ -50,6 +63,7 @@ class Verdict:
 
 def judge(implementation: Implementation, recipe: Recipe, dtype: str) -> Verdict:
     """Hold the outputs to the law; raise Disagreement or Unsupported."""
+    announce.get()(implementation, dtype, recipe, None)
     case = lawful(recipe, dtype)
     outputs = perform(implementation, recipe, dtype, case)
     precision = implementation.precision(dtype if dtype != "bool" else "float64")
@@ -72,20 +86,42 @@ def perform(implementation: Implementation, recipe: Recipe, dtype: str, case: La
     return call(implementation, given | keywords)
 
 
-def call(implementation: Implementation, arguments: Inputs) -> Any:
-    """The bare call. What it raises is told apart: "not supported" is no fault, everything else is."""
+def call(implementation: Implementation, arguments: Inputs, changes: list[Change] | None = None) -> Any:
+    """
+    The bare call. What it raises is told apart: "not supported" is no fault, everything else is.
+
+    Warnings are silent and NumPy's error state is the default one, whatever the caller's. What the call changes around itself is
+    put back, and appended to ``changes`` where that is asked for.
+    """
     library = implementation.backend.library
     assert library is not None
     try:
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(), np.errstate(divide="warn", over="warn", under="ignore", invalid="warn"):
+            warnings.filterwarnings("ignore", message=".*")  # a filter that no implementation would set itself
+            before = surroundings.look() if changes is not None else {}
             outputs = implementation.function(**arguments)
             library.synchronize()
+            if changes is not None:
+                changes += surroundings.restore(before)
     except NotImplementedError as error:
         raise Unsupported(" ".join(str(error).split())[:200] or "no reason given") from None
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, (Exception, SystemExit, GeneratorExit)) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            raise  # somebody at the terminal, or a test runner; where SIGINT is ignored (verify/worker.py) it is the implementation
+        if not answers(library):
+            raise Poisoned(f"left its device unusable: {told(error)}") from error
         raise Disagreement(f"raised {told(error)}", f"raised {type(error).__name__}") from error
     return outputs
+
+
+def answers(library: Library) -> bool:
+    """Whether the device still does the least that can be asked of it: an illegal memory access is told by every later call."""
+    try:
+        library.to_numpy(library.from_numpy(np.zeros(1), "float32"))
+        library.synchronize()
+    except Exception:
+        return False
+    return True
 
 
 def told(error: BaseException) -> str:
@@ -190,7 +226,8 @@ def shapes_of(inputs: Inputs) -> str:
 
 
 def judge_side_effects(implementation: Implementation, recipe: Recipe, dtype: str) -> None:
-    """Inputs unchanged, outputs no alias of them, and a second call that says the same."""
+    """Inputs unchanged, outputs no alias of them, the surroundings as they were, and a second call that says the same."""
+    announce.get()(implementation, dtype, recipe, None)
     library = implementation.backend.library
     assert library is not None
     case = lawful(recipe, dtype)
@@ -198,7 +235,8 @@ def judge_side_effects(implementation: Implementation, recipe: Recipe, dtype: st
     before = [snapshot(library.to_numpy, leaf) for leaf in leaves(given)]
     keywords = dtype_keyword(implementation, dtype)
     poison_memory(implementation, case.expected, dtype)
-    first = call(implementation, given | keywords)
+    changes: tuple[list[Change], list[Change]] = ([], [])
+    first = call(implementation, given | keywords, changes[0])
     for name, leaf, then in zip(names(given), leaves(given), before, strict=True):
         if snapshot(library.to_numpy, leaf) != then:
             raise Disagreement(f"{name}: the input was changed in place")
@@ -206,7 +244,10 @@ def judge_side_effects(implementation: Implementation, recipe: Recipe, dtype: st
         for name, leaf in zip(names(given), leaves(given), strict=True):
             if hasattr(output, "shape") and hasattr(leaf, "shape") and overlap(output, leaf):
                 raise Disagreement(f"{path} shares memory with the input {name}")
-    second = call(implementation, given | keywords)
+    second = call(implementation, given | keywords, changes[1])
+    left = dict.fromkeys(str(change) for change in (*changes[0], *changes[1]) if change in changes[1] or not change.once)
+    if left:
+        raise Disagreement("; ".join(left), "surroundings")
     repeated(implementation, first, second)
 
 
