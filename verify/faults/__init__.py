@@ -1,20 +1,25 @@
 """
 Faults: the catalogue's operations with one thing wrong, as public projects shipped it, and controls, which are only unusual.
 
-Each is a NumPy function with the law's parameters. It computes in float64 and rounds its result to the dtype of its inputs, so that
-"wide" is what its arithmetic claims; what is wrong with it is said in a few words that a diagnosis can repeat.
+Each is a NumPy function with the law's parameters. It holds its arguments to the law, computes in float64 and rounds its result to the
+dtype of its inputs, so that "wide" is what its arithmetic claims; what is wrong with it is said in a few words that a diagnosis can repeat.
 """
 
+import importlib
+import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from verify.catalogue import CATALOGUE, Operation, parse_name
+from verify.faults.calls import as_law
 
 Function = Callable[..., Any]
 
 CLASSES = ("scale", "softmax", "masks", "causal", "blocks", "layout", "dropout", "shifts", "relative", "memory", "alibi", "additive",
-           "backward", "numerics", "state", "side effects")  # fmt: skip
+           "layers", "backward", "numerics", "state", "side effects", "refusals")  # fmt: skip
+
+ALL = ("float64", "float32", "float16", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,7 @@ class Fault:
     reveals   the condition on the inputs that shows it
     wrong_in  the dtypes in which it is wrong beyond the rounding that they allow
     precision what its arithmetic claims
+    make      the function anew, with nothing remembered of earlier calls
     """
 
     name: str
@@ -39,8 +45,9 @@ class Fault:
     clause: str
     reveals: str
     function: Function
-    wrong_in: tuple[str, ...] = ("float64", "float32", "float16", "bfloat16")
+    wrong_in: tuple[str, ...] = ALL
     precision: Any = "wide"
+    make: Callable[[], Function] | None = None
 
     @property
     def operation(self) -> Operation:
@@ -48,34 +55,56 @@ class Fault:
         assert parsed is not None, self.name
         return parsed[0]
 
+    def fresh(self) -> Function:
+        """The function as it is before its first call."""
+        return self.make() if self.make else self.function
+
 
 FAULTS: dict[str, Fault] = {}
 CONTROLS: dict[str, Fault] = {}
 
 
-def fault(
-    kind: str, words: str, *, source: str, clause: str, reveals: str, **more: Any
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register the decorated function, whose name is the fault's, among the faults."""
+def read_faults() -> tuple[dict[str, Fault], dict[str, Fault]]:
+    """All faults and all controls, once the modules beside this one are imported."""
+    for _, name, _ in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{name}")
+    return FAULTS, CONTROLS
+
+
+def fault(kind: str, words: str, *, source: str, clause: str, reveals: str, **more: Any) -> Callable[[Function], Function]:
+    """
+    Register the decorated function, whose name is the fault's, among the faults.
+
+    It gets the law's arguments by name, widened to float64. With ``raw`` it gets the arrays as they came, with ``unchecked`` also those
+    that the law refuses, and with ``stateful`` a keyword ``memory``, a dictionary that outlives the calls.
+    """
     return register(FAULTS, kind=kind, words=words, source=source, clause=clause, reveals=reveals, **more)
 
 
-def control(kind: str, words: str, **more: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def control(kind: str, words: str, **more: Any) -> Callable[[Function], Function]:
     """Register the decorated function among the controls: right, in an unusual way that ``words`` names."""
     return register(
         CONTROLS, **{"source": "this project", "clause": "", "reveals": "", "wrong_in": ()} | {"kind": kind, "words": words} | more
     )
 
 
-def register(among: dict[str, Fault], **said: Any) -> Callable[[Function], Function]:
+def register(
+    among: dict[str, Fault], raw: bool = False, unchecked: bool = False, stateful: bool = False, **said: Any
+) -> Callable[[Function], Function]:
     if said["kind"] not in CLASSES:
         raise ValueError(f"kind: wanted one of {', '.join(CLASSES)}, got {said['kind']}")
 
     def add(function: Function) -> Function:
         name = function.__name__
-        if parse_name(name) is None or name in CATALOGUE or name in FAULTS or name in CONTROLS:
+        parsed = parse_name(name)
+        if parsed is None or name in CATALOGUE or name in FAULTS or name in CONTROLS:
             raise ValueError(f"name: wanted <operation>_<what is wrong>, each once, got {name}")
-        among[name] = Fault(name=name, function=function, **said)
-        return function
+        operation = parsed[0]
+
+        def make() -> Function:
+            return as_law(function, operation, raw=raw or unchecked, checked=not unchecked, memory={} if stateful else None)
+
+        among[name] = Fault(name=name, function=make(), make=make, **said)
+        return among[name].function
 
     return add
