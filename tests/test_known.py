@@ -136,3 +136,39 @@ def test_the_file_beside_a_backend_is_found(tmp_path: Path) -> None:
     path = written(tmp_path, LINES)
     assert beside(str(backend)) == path
     assert beside("numpy_ref") is None and beside(str(HERE / "alone.py")) is None
+
+
+def test_a_line_may_say_its_kind(tmp_path: Path) -> None:
+    lines = "softmax * values : [limitation] square alone\nsoftmax * values when N > M : [nonconformance] x\nsoftmax * values : [else] x\n"
+    kinds = [(line.kind, line.reason) for line in read_known(written(tmp_path, lines))]
+    assert kinds == [("limitation", "square alone"), ("nonconformance", "x"), (None, "[else] x")]
+
+
+LAID = {"layout": {"kind": "transposed", "seed": 1}, "sizes": SIZES | {"H": 3, "M": 17}, "mask": {**MASK, "form": "lowest"}}
+HOLDS = {  # what the plain case lacks
+    "H is no power of two": LAID,
+    "M % 16 == 1": LAID,
+    "M % 2 == 1 and M > 3": LAID,
+    "query is transposed": LAID,
+    "an input is transposed": LAID,
+    "a float mask is given": LAID,
+    "mask.axes=N M": LAID,
+    "mask.form!=bool and mask!=None": LAID,
+    "a pair is hidden": LAID,
+    "dropout is given": {"dropout": {"p": 0.5, "seed": 1}},
+    "a score exceeds 88": {"values": {"family": "large", "seed": 1}},
+}
+
+
+@pytest.mark.parametrize("when", HOLDS)
+def test_a_condition_holds_where_its_words_do(when: str, tmp_path: Path) -> None:
+    known = read_known(written(tmp_path, f"scaled_dot_product_attention * values when {when} : a reason\n"))[0]
+    plain = Recipe("scaled_dot_product_attention", SIZES, {"family": "normal", "seed": 1})
+    changed = replace(plain, **HOLDS[when])  # type: ignore[arg-type]
+    assert known.covers(changed, "float32") and not known.covers(plain, "float32")
+
+
+def test_a_score_of_minus_infinity_hides_as_a_mask_does(tmp_path: Path) -> None:
+    known = read_known(written(tmp_path, "softmax * values when a row sees no key : a reason\n"))[0]
+    blind = [Recipe("softmax", {"N": 5, "M": 1}, {"family": "minus_infinity", "seed": seed}) for seed in range(9)]
+    assert any(known.covers(recipe, "float32") for recipe in blind)

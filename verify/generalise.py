@@ -106,13 +106,13 @@ def kind_of(implementation: Implementation, recipe: Recipe, dtype: str) -> str:
 def offers(implementation: Implementation, dtype: str, failures: dict[str, list[Recipe]], passing: list[Recipe], kind: str, count: int,
            seed: int) -> dict[str, Offer]:  # fmt: skip
     """
-    A region for each kind of failure: one for all of them where it tells them from the passes, else one each.
+    A region for each kind of failure: one for all of them where they have one in common, else one each.
 
     ``kind``, ``count`` and ``seed`` are those of the run's draws (:func:`verify.draws.draw`).
     """
     alike = [recipe for failing in failures.values() for recipe in failing]
     together = generalise(Cases(implementation, dtype, frozenset(failures), alike, [*passing]), kind, count, seed)
-    if together.exact or len(failures) == 1:
+    if together.when or len(failures) == 1:
         return dict.fromkeys(failures, together)
     return {
         what: generalise(Cases(implementation, dtype, frozenset({what}), [*failing], [*passing]), kind, count, seed)

@@ -16,6 +16,9 @@ from verify.layouts import LAYOUTS
 from verify.recipes import Recipe
 
 MOST_CONDITIONS = 3
+JOINT = 5
+"""Bits for each further condition: a line that one can remember is worth a few exceptions."""
+
 MOST_TRIED = 60
 """Of so many conditions, those that let the fewest passes in, every conjunction is tried."""
 
@@ -48,7 +51,7 @@ def shortest(let_in: dict[int, tuple[float, str]], failing: int, passing: int) -
             left = (1 << passing) - 1
             for mask in masks:
                 left &= mask
-            bits = exceptions(left.bit_count(), failing) + sum(let_in[mask][0] for mask in masks)
+            bits = exceptions(left.bit_count(), failing) + sum(let_in[mask][0] for mask in masks) + (length - 1) * JOINT
             if bits < best:
                 best, chosen = bits, masks
     return tuple(let_in[mask][1] for mask in chosen)
@@ -66,7 +69,7 @@ def exceptions(passes: int, failures: int) -> float:
 def candidates(failing: list[Recipe], passing: list[Recipe], dtype: str) -> Iterator[tuple[float, str]]:
     """Conditions worth trying on these cases, with their price in bits."""
     letters = [letter for letter in "NMHDEBSPFQKAL" if all(letter in recipe.sizes for recipe in failing)]
-    names = ("an input", *CATALOGUE[failing[0].operation].arguments)
+    names = ("an input", *(name for name in CATALOGUE[failing[0].operation].arguments if name.islower()))
     yield from ((3, text) for text in SENTENCES)
     for one, two in combinations(letters, 2):
         yield from ((4 if one + two == "NM" else 7, f"{one} {sign} {two}") for sign in ("!=", "==", ">", "<", ">=", "<="))
