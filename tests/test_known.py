@@ -154,9 +154,9 @@ HOLDS = {  # what the plain case lacks
     "a float mask is given": LAID,
     "mask.axes=N M": LAID,
     "mask.form!=bool and mask!=None": LAID,
-    "a pair is hidden": LAID,
+    "a pair is hidden": {"mask": MASK},
     "dropout is given": {"dropout": {"p": 0.5, "seed": 1}},
-    "a score exceeds 88": {"values": {"family": "large", "seed": 1}},
+    "a score exceeds 88": {"values": {"family": "large", "seed": 1}, "sizes": SIZES | {"N": 7, "M": 17}},
 }
 
 
