@@ -17,6 +17,7 @@ from verify import surroundings
 from verify.backends import Backend, Implementation
 from verify.catalogue import CATALOGUE
 from verify.checks import Check, checks
+from verify.diagnosis import diagnose
 from verify.draws import CASES, draw, draw_few, hunt, shrink
 from verify.generalise import Offer, offers
 from verify.judge import Disagreement, Unsupported, Verdict, announce, judge, judge_side_effects
@@ -354,12 +355,29 @@ def told(cell: Cell, implementation: Implementation, what: str, failing: list[Re
         if error is not None:
             line = kept(cell, implementation, options, recipe)
             state = STATE if right_alone(implementation, recipe, cell.dtype) else ""
-            tally.findings.append(f"{share}\n  {error}\n  recipe: {recipe}{line}{state}")
+            cause = "" if state else caused(implementation, [recipe, *failing[:DIAGNOSED]], cell.dtype, tally, options, kind)
+            tally.findings.append(f"{share}\n  {error}{cause}\n  recipe: {recipe}{line}{state}")
             return
     tally.findings.append(f"{share}\n  {failing[0]}\n  passed when it was run again: the result depends on the calls before it")
 
 
 STATE = "\n  a freshly loaded backend gives the right answer to this call: the result depends on the calls before it"
+
+
+DIAGNOSED = 6
+"""As many failing recipes are diagnosed beside the smallest, and as many of the first draws, which may pass."""
+
+
+def caused(implementation: Implementation, failing: list[Recipe], dtype: str, tally: Tally, options: Options, kind: str) -> str:
+    """A line with the likely cause of a failure, which is noted; nothing where a diagnosis finds none."""
+    operation = implementation.operation.name
+    others = (*probes(operation)[:DIAGNOSED], *draw(operation, kind, DIAGNOSED, options.seed))
+    cause = diagnose(implementation, failing, dtype, others)
+    if cause is None:
+        return ""
+    if cause not in tally.causes:
+        tally.causes.append(cause)
+    return f"\n  cause: {cause}"
 
 
 def kept(cell: Cell, implementation: Implementation, options: Options, recipe: Recipe | None, check: dict[str, Any] | None = None) -> str:

@@ -38,36 +38,50 @@ NUMERIC = ("wrong number", "not exactly 0", "NaN", "infinity")
 
 @dataclass(frozen=True)
 class Candidate:
-    """A function that the implementation may be: a name, words to tell it by, and how it answers inputs in a dtype."""
+    """
+    A function that the implementation may be.
+
+    words   what the law becomes by it, "the law with ..."; answer: what it says to inputs in a dtype; plain: a convention, no fault
+    """
 
     name: str
     words: str
     answer: Callable[[Inputs, str], Any]
+    plain: bool = False
+
+    @property
+    def simplicity(self) -> tuple[bool, int]:
+        """A convention before a fault, few words before many."""
+        return not self.plain, len(self.words)
 
 
 def diagnose(
     implementation: Implementation,
     recipes: Sequence[Recipe],
     dtype: str,
+    others: Sequence[Recipe] = (),
     among: Sequence[Candidate] | None = None,
     seconds: float = SECONDS,
 ) -> str | None:
     """
     The likely cause of a failure, or None.
 
-    ``recipes`` are those that fail, as they were drawn and shrunk, and a few that pass: what explains only some of them is no
-    explanation. ``among`` are the candidates, by default all of :func:`candidates`.
+    ``recipes`` are those that fail, as they were drawn and shrunk, and ``others`` a few that may pass: what explains only some is no
+    explanation. Others that fail too may have a cause of their own, and are left out where nothing explains both. ``among`` are the
+    candidates, by default all of :func:`candidates`.
     """
     start = time.monotonic()
-    seen = observe(implementation, recipes, dtype, until=start + seconds / 3)
-    if not any(observation.wrong for observation in seen):
+    failing = observe(implementation, recipes, dtype, until=start + seconds / 4)
+    if not any(observation.wrong for observation in failing):
         return None
-    operation = implementation.operation
-    best = recognised(candidates(operation.name) if among is None else among, seen, start + seconds)
+    beside = observe(implementation, [recipe for recipe in others if recipe not in recipes], dtype, until=start + seconds / 2)
+    seen = failing + [observation for observation in beside if not observation.wrong]
+    among = candidates(implementation.operation.name) if among is None else among
+    best = recognised(among, failing + beside, start + seconds) or recognised(among, seen, start + seconds)
     if best:
         words = " or with ".join(dict.fromkeys(candidate.words for candidate, _ in best))
         return f"equals the law with {words} ({max(ratio for _, ratio in best):.2g}x of the bound)"
-    return fitted(operation, seen) or first_wrong_stage(implementation, seen)
+    return fitted(implementation.operation, seen) or first_wrong_stage(implementation, seen)
 
 
 @lru_cache
@@ -86,7 +100,7 @@ def load_faults() -> None:
 
 
 def by_convention(operation: Operation, convention: Convention) -> Candidate:
-    return Candidate(convention.question, convention.words, lambda inputs, dtype: convention(operation, inputs, dtype))
+    return Candidate(convention.question, convention.words, lambda inputs, dtype: convention(operation, inputs, dtype), plain=True)
 
 
 def by_fault(fault: faults.Fault) -> Candidate:
@@ -114,7 +128,7 @@ def recognised(among: Sequence[Candidate], seen: Sequence[Observation], until: f
             break
         distances = {candidate: max(ratio, distance(candidate, observation)) for candidate, ratio in worst.items()}
         worst = {candidate: ratio for candidate, ratio in distances.items() if ratio <= 1}
-    ranked = sorted(worst.items(), key=lambda found: (rounded(found[1]), len(found[0].words)))
+    ranked = sorted(worst.items(), key=lambda found: (rounded(found[1]), *found[0].simplicity))
     return [found for found in ranked[:2] if rounded(found[1]) <= 1.25 * rounded(ranked[0][1])]
 
 

@@ -61,7 +61,7 @@ def unit(actual: ndarray, other: ndarray, bound: ndarray | None, dtype: str) -> 
 def fitted(operation: Operation, seen: Sequence[Observation]) -> str | None:
     """The factor that explains all observations, in words."""
     wrong = [observation for observation in seen if observation.wrong][:MOST]
-    if wrong[0].bounds[0] is None:
+    if wrong[0].bounds[0] is None or any(np.isinf(observation.ratio) for observation in wrong):
         return None
     return (staged(operation.name) and (gained(wrong, seen) or slopes_of_heads(wrong, seen))) or whole_output(wrong, seen)
 

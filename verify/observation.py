@@ -42,15 +42,14 @@ class Observation:
     def distance(self, answer: Any) -> float:
         """The worst distance between the outputs and another answer as a share of the yardstick; inf where the two cannot be compared."""
         others = arrays(answer)
-        if [x.shape for x in others] != [x.shape for x in self.expected]:
+        if [x.shape for x in others] != [x.shape for x in self.actual]:
             return np.inf
         found = [self.away(*pair) for pair in zip(self.actual, others, self.bounds, strict=True)]
         return max(found, default=0.0)
 
     def away(self, actual: ndarray, other: ndarray, bound: ndarray | None) -> float:
-        if bound is None:
-            with np.errstate(all="ignore"):
-                other = other if other.dtype == bool else other.astype(numpy_dtype(self.dtype)).astype(np.float64)
+        with np.errstate(all="ignore"):  # the other is stored as well: what it rounds to zero or infinity is none of its errors
+            other = other if other.dtype == bool else other.astype(numpy_dtype(self.dtype)).astype(np.float64)
         comparison = compare(actual, other, None if bound is None else yardstick(bound, other, self.dtype), top(self.dtype))
         return comparison.budget if comparison.passed else max(comparison.budget, 1.0 + 1e-9)
 
@@ -69,7 +68,7 @@ def yardstick(bound: ndarray, other: ndarray, dtype: str) -> ndarray:
         row = finite.max(axis=-1, keepdims=True, initial=0.0) if finite.ndim else finite
         usual = np.median(finite[finite > 0]) if (finite > 0).any() else 0.0
         u = FORMATS[dtype].u if dtype != "bool" else 0.0
-        few = 4 * u * np.nan_to_num(np.abs(other), nan=0.0, posinf=0.0)
+        few = 4 * (u * np.nan_to_num(np.abs(other), nan=0.0, posinf=0.0) + (FORMATS[dtype].eta if dtype != "bool" else 0.0))
         wide: ndarray = np.maximum(np.maximum(bound, row), np.maximum(np.minimum(usual, 1e300), few))
     return wide
 
@@ -105,8 +104,20 @@ def compared(
     own = [leaf for leaf in leaves(outputs) if leaf is not None]
     if len(own) != len(law):
         raise Disagreement(f"output: wanted {len(law)} arrays, got {len(own)}")
-    actual = tuple(array_of(output, e, dtype, implementation, "output") for output, e in zip(own, law, strict=True))
+    pairs = list(zip(own, law, strict=True))
+    if any(tuple(getattr(output, "shape", ())) != e.shape for output, e in pairs):
+        return misshapen(implementation, recipe, dtype, inputs, pairs)
+    actual = tuple(array_of(output, e, dtype, implementation, "output") for output, e in pairs)
     bounds = tuple([leaf for leaf in leaves(bound) if leaf is not None]) if bound is not None else (None,) * len(law)
     each = [compare(a, e, b, top(dtype)) for a, e, b in zip(actual, law, bounds, strict=True)]
     ratio = max((c.budget if c.passed else max(c.budget, 1 + 1e-9) for c in each), default=0.0)
     return Observation(recipe, dtype, inputs, actual, tuple(law), bounds, ratio)
+
+
+def misshapen(
+    implementation: Implementation, recipe: Recipe, dtype: str, inputs: Inputs, pairs: Sequence[tuple[Any, ndarray]]
+) -> Observation:
+    """Outputs of other shapes than the law's: wrong in any case, and still perhaps another function's, to a few roundings."""
+    actual = tuple(array_of(output, np.empty(tuple(np.shape(output))), dtype, implementation, "output") for output, _ in pairs)
+    bounds = tuple(None if implementation.operation.exact else np.zeros(a.shape) for a in actual)
+    return Observation(recipe, dtype, inputs, actual, tuple(e for _, e in pairs), bounds, np.inf)

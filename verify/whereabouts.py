@@ -36,7 +36,7 @@ def first_wrong_stage(implementation: Implementation, observed: Sequence[Observa
                 continue
             if told:
                 return told
-    return where_wrong(observed[0])
+    return where_wrong(observed[0]) or None
 
 
 def probed(implementation: Implementation, o: Observation) -> str | None:
@@ -106,6 +106,8 @@ def same_ratios(own: ndarray, law: ndarray, bound: ndarray) -> bool:
 
 def where_wrong(o: Observation, prefix: str = "wrong: ") -> str:
     """Which outputs are wrong, and where in them."""
+    if any(a.shape != e.shape for a, e in zip(o.actual, o.expected, strict=True)):
+        return ""
     told = []
     for number, (actual, expected, bound) in enumerate(zip(o.actual, o.expected, o.bounds, strict=True)):
         comparison = compare(actual, expected, bound)
