@@ -244,9 +244,9 @@ def judge_side_effects(implementation: Implementation, recipe: Recipe, dtype: st
         for name, leaf in zip(names(given), leaves(given), strict=True):
             if hasattr(output, "shape") and hasattr(leaf, "shape") and overlap(output, leaf):
                 raise Disagreement(f"{path} shares memory with the input {name}")
+    surroundings.stir()
     second = call(implementation, given | keywords, changes[1])
-    left = dict.fromkeys(str(change) for change in (*changes[0], *changes[1]) if change in changes[1] or not change.once)
-    if left:
+    if left := surroundings.lasting(*changes):
         raise Disagreement("; ".join(left), "surroundings")
     repeated(implementation, first, second)
 

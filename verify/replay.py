@@ -69,13 +69,14 @@ class Failure:
     def replay_line(self) -> str:
         return f"verify replay {self.hash} --backend {self.backend}"
 
-    def keep(self, folder: str, implementation: Implementation) -> Path:
-        """Write the record and its stand-alone script."""
+    def keep(self, folder: str, implementation: Implementation | None) -> Path:
+        """Write the record and, where the implementation can be called, its stand-alone script."""
         path = Path(folder) / f"{self.hash}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         record = {name: value for name, value in asdict(self).items() if value is not None}
         path.write_text(json.dumps(record, sort_keys=True) + "\n")
-        path.with_suffix(".py").write_text(script(self, implementation))
+        if implementation is not None:
+            path.with_suffix(".py").write_text(script(self, implementation))
         failures.cache_clear()
         return path
 

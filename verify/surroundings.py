@@ -5,7 +5,6 @@ The surroundings of a call: the state of the whole process that an implementatio
 trip over: NumPy's and PyTorch's switches, random numbers, environment, directory, signal handlers, threads, children left behind.
 """
 
-import builtins
 import ctypes
 import gc
 import locale
@@ -35,6 +34,7 @@ class Part:
 
     write   puts an earlier value back; None where nothing can
     once    an import inside a first call may change it as well: it counts where every call does it
+    stir    moves random numbers on: who draws some changes the state too, who sets it leaves the same state wherever it was
     shown   what of a value may be shown: "" nothing, "keys" of a mapping, "all"
     """
 
@@ -42,18 +42,20 @@ class Part:
     read: Callable[[], Any]
     write: Callable[[Any], object] | None = None
     once: bool = False
+    stir: Callable[[], object] | None = None
     shown: str = "all"
 
 
 @dataclass(frozen=True)
 class Change:
-    """What was changed, in words; ``once`` as in Part."""
+    """What was changed, in words; ``once`` as in Part; the state that random numbers were left in."""
 
     words: str
     once: bool
+    state: Any = None
 
     def __str__(self) -> str:
-        return f"changes {self.words}"
+        return f"{'changes' if self.state is None else 'seeds'} {self.words}"
 
 
 def look() -> Values:
@@ -68,11 +70,24 @@ def restore(before: Values, only: Callable[[Part], bool] = lambda part: True) ->
         now, then = part.read(), before.get(part.words, MISSING)
         if then is MISSING or same(then, now):
             continue
-        found.append(Change(told(part, then, now), part.once))
+        found.append(Change(told(part, then, now), part.once or part.stir is not None, now if part.stir else None))
         if part.write is not None and only(part):
             with suppress(Exception):  # what cannot be put back has been told
                 part.write(then)
     return found
+
+
+def stir() -> None:
+    """Move all random numbers on."""
+    for part in parts():
+        if part.stir is not None:
+            part.stir()
+
+
+def lasting(first: list[Change], second: list[Change]) -> list[str]:
+    """What two calls changed, in words: what either did, or both where once may be chance; random numbers were stirred between them."""
+    both = [change for change in second if change.state is None or change in first]
+    return list(dict.fromkeys(str(change) for change in (*first, *second) if not change.once or change in both))
 
 
 MISSING = object()
@@ -128,8 +143,8 @@ def directory() -> str:
 
 
 def random_numbers() -> tuple[Any, ...]:
-    name, keys, *rest = np.random.get_state()
-    return name, keys.tobytes(), *rest
+    name, keys, *rest = np.random.get_state(legacy=True)
+    return name, np.asarray(keys).tobytes(), *rest
 
 
 def set_random_numbers(state: tuple[Any, ...]) -> None:
@@ -243,8 +258,8 @@ def set_flushed(_: str) -> None:
 PARTS = (
     Part("NumPy's error state", np.geterr, lambda then: np.seterr(**then)),
     Part("NumPy's print options", np.get_printoptions, lambda then: np.set_printoptions(**then)),
-    Part("NumPy's random numbers", random_numbers, set_random_numbers, shown=""),
-    Part("Python's random numbers", random.getstate, random.setstate, shown=""),
+    Part("NumPy's random numbers", random_numbers, set_random_numbers, stir=np.random.random, shown=""),
+    Part("Python's random numbers", random.getstate, random.setstate, stir=random.random, shown=""),
     Part("the environment", os.environ.copy, set_environment, once=True, shown="keys"),
     Part("the working directory", directory, os.chdir),
     Part("the warnings filters", lambda: list(warnings.filters), set_warnings, once=True, shown=""),
@@ -268,9 +283,7 @@ def torch_parts(torch: Any) -> Iterator[Part]:
     yield Part("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype)
     yield Part("torch's default device", torch.get_default_device, torch.set_default_device)
     yield Part("torch's grad mode", torch.is_grad_enabled, torch.set_grad_enabled)
-    yield Part(
-        "torch's random numbers", lambda: torch.get_rng_state().numpy().tobytes(), lambda then: set_torch_random(torch, then), shown=""
-    )
+    yield generator("torch's random numbers", torch, torch, "cpu")
     yield Part("torch's deterministic algorithms", torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms)
     yield Part("torch's threads", torch.get_num_threads, torch.set_num_threads)
     yield Part("torch's float32 products", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision)
@@ -279,12 +292,21 @@ def torch_parts(torch: Any) -> Iterator[Part]:
         yield flag(torch.backends.cudnn, name, f"cudnn.{name}")
     if torch.cuda.is_initialized():
         yield Part("the current device", torch.cuda.current_device, torch.cuda.set_device)
-        yield Part("the device's random numbers", lambda: torch.cuda.get_rng_state().numpy().tobytes(), shown="")
+        yield generator("the device's random numbers", torch, torch.cuda, "cuda")
 
 
 def flag(place: Any, name: str, words: str) -> Part:
     return Part(words, lambda: getattr(place, name), lambda then: setattr(place, name, then))
 
 
-def set_torch_random(torch: Any, state: bytes) -> None:
-    torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+def generator(words: str, torch: Any, place: Any, device: str) -> Part:
+    """The random numbers of PyTorch on a device; ``place`` has the two functions."""
+
+    def read() -> bytes:
+        state: bytes = place.get_rng_state().numpy().tobytes()
+        return state
+
+    def write(then: bytes) -> None:
+        place.set_rng_state(torch.frombuffer(bytearray(then), dtype=torch.uint8))
+
+    return Part(words, read, write, stir=lambda: torch.rand(1, device=device), shown="")
