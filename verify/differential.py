@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from verify.cells import Cell, run
+from verify.cells import Cell
 
 __all__ = ["test_gradients", "test_hidden_nan", "test_refusals", "test_side_effects", "test_values"]
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.differential
 
 def judged(cell: Cell, verification: Any, record_property: Any) -> None:
     """Run a cell, write down its tally, and let a known failure be one."""
-    tally = run(cell, verification.options, verification.known(cell))
+    tally = verification.judge(cell)
     record_property("tally", tally.as_dict())
     if tally.verdict == "failed":
         pytest.fail(tally.reason, pytrace=False)

@@ -9,7 +9,6 @@ Memory is what the worker and its children hold, read twenty times a second: a l
 which reserves far more than it uses, and one on data (RLIMIT_DATA) turns into an abort inside libraries that cannot bear a failing malloc.
 """
 
-import fcntl
 import json
 import os
 import re
@@ -98,8 +97,7 @@ class Worker:
         self.channel, theirs = Pipe()
         self.file, shared = (tempfile.TemporaryFile() for _ in range(2))  # noqa: SIM115 (they live as long as the process)
         shared.truncate(SIZE)
-        fcntl.fcntl(self.file, fcntl.F_SETFL, os.O_APPEND)  # so that it begins anew where it is cut off
-        self.board, self.held = Board(shared.fileno()), 0.0
+        self.board, self.held, self.printed = Board(shared.fileno()), 0.0, 0
         numbers = theirs.fileno(), shared.fileno()
         command = [sys.executable, "-u", "-X", "faulthandler", "-c", START, json.dumps(sys.path), *map(str, numbers)]
         self.process = subprocess.Popen(
@@ -121,7 +119,8 @@ class Worker:
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """The worker's answer to a request. Raises Died, after which the next request gets another process."""
         self.ready()
-        self.file.truncate(0)
+        self.printed = os.fstat(self.file.fileno()).st_size
+        self.file.truncate(0)  # the worker writes on behind the hole
         self.say(request)
         answer = self.answer()
         if "died" in answer:
@@ -159,7 +158,7 @@ class Worker:
             return f"hung: no answer in {seconds:g} s"
         if (more := self.memory() - self.held) > self.limits.most and self.held:
             return f"out of memory: it took {more:.0f} MB, {self.limits.most:.0f} are allowed"
-        if os.fstat(self.file.fileno()).st_size > self.limits.output * 2**20:
+        if os.fstat(self.file.fileno()).st_size - self.printed > self.limits.output * 2**20:
             return f"flooded: more than {self.limits.output} MB of output"
         return ""
 
@@ -198,8 +197,8 @@ class Worker:
 
     def output(self) -> str:
         """The last lines that it has printed; of a traceback those that are its own."""
-        end = os.fstat(self.file.fileno()).st_size
-        text = os.pread(self.file.fileno(), 1 << 16, max(0, end - (1 << 16))).decode(errors="replace")
+        start = max(self.printed, os.fstat(self.file.fileno()).st_size - (1 << 16))
+        text = os.pread(self.file.fileno(), 1 << 16, start).decode(errors="replace")
         lines = [line.rstrip()[:160] for line in text.splitlines() if line.strip() and not OURS_IN_A_TRACEBACK.match(line)]
         return "\n".join(lines[-LAST_WORDS:])
 
@@ -232,21 +231,21 @@ def by_path(source: str) -> bool:
 
 def isolated(source: str, which: str) -> bool:
     """Whether a backend gets a process of its own: ``all``, ``none``, or ``paths``, those that are given by path."""
-    return which == "all" or (which == "paths" and by_path(source))
+    return os.name == "posix" and (which == "all" or (which == "paths" and by_path(source)))
 
 
 def described(worker: Worker) -> Backend:
     """The worker's backend as far as it can be told without loading it here: nothing of it can be called."""
     backend = Backend(Path(worker.source).stem if by_path(worker.source) else worker.source, worker.source)
-    try:
-        told = dict(worker.ready())
-    except Died as death:
-        backend.broken = f"cannot be imported: {death.words} {place(death.case)}"
-        return backend
-    found = told.pop("implementations")
-    for name, value in told.items():
-        setattr(backend, name, value)
-    backend.implementations = [Implementation(backend, CATALOGUE[operation], how, elsewhere) for operation, how in found]
+    if worker.told is None:
+        try:
+            worker.ready()
+        except Died as death:
+            worker.told = {"broken": f"cannot be imported: {death.words}", "implementations": []}
+    told = worker.told or {}
+    for name in told.keys() - {"implementations"}:
+        setattr(backend, name, told[name])
+    backend.implementations = [Implementation(backend, CATALOGUE[operation], how, elsewhere) for operation, how in told["implementations"]]
     return backend
 
 

@@ -8,7 +8,7 @@ worker loads the backends for itself and the controller collects the tallies.
 import json
 import os
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,8 +16,11 @@ import pytest
 
 from verify.backends import OURS, Backend, load
 from verify.catalogue import CATALOGUE, CHAPTERS, DTYPES
-from verify.cells import Cell, Options, cells, place
+from verify.cells import Cell, Options, Tally, cells, place
+from verify.cells import run as run_here
 from verify.draws import CASES
+from verify.isolation import Limits, Worker, described, isolated
+from verify.isolation import judge as judge_there
 from verify.known import Known, beside, read_known
 from verify.report import as_json, header, table
 
@@ -39,6 +42,14 @@ class Verification:
     dtypes: tuple[str, ...]
     options: Options
     known_failures: list[Known]
+    workers: dict[str, Worker] = field(default_factory=dict)
+    """The processes of the backends that are judged in one of their own, by source."""
+
+    def judge(self, cell: Cell) -> Tally:
+        """Judge a cell, in this process or in the backend's own."""
+        worker = self.workers.get(cell.implementation.backend.source)
+        known = self.known(cell)
+        return judge_there(worker, cell, self.options, known) if worker else run_here(cell, self.options, known)
 
     def known(self, cell: Cell) -> tuple[Known, ...]:
         own = cell.implementation
@@ -73,6 +84,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--known-failures", metavar="FILE", help="known failures (default: the file beside each backend's file)")
     group.addoption("--report-json", metavar="FILE", help="write every tally as JSON")
     group.addoption("--seed", default="0", metavar="N", help='seed of the draws, or "random"')
+    group.addoption("--isolate", choices=("paths", "all", "none"), default="paths", help="who gets a process of its own (default: paths)")
+    group.addoption("--case-seconds", type=float, default=60.0, metavar="S", help="time limit of a case in such a process (default: 60)")
+    group.addoption("--memory", type=int, default=0, metavar="MB", help="its memory limit (default: three quarters of what is free)")
     group.addoption("--failures", default=".verify/failures", metavar="DIR", help="where failures are recorded and replayed from")
 
 
@@ -102,9 +116,25 @@ def prepare(config: pytest.Config) -> Verification:
         if name not in CATALOGUE:
             raise pytest.UsageError(f"--op: wanted an operation of the catalogue, got {name}")
     sources = option("--backend") or list(OURS)
-    backends = [load(source) for source in sources]
-    options = Options(option("--profile"), seed_of(config), str(option("--failures")))
-    return Verification(backends, operations, tuple(option("--dtype") or ()), options, known_failures(option("--known-failures"), sources))
+    known, options = (
+        known_failures(option("--known-failures"), sources),
+        Options(option("--profile"), seed_of(config), option("--failures")),
+    )
+    workers = workers_of(config, sources)
+    backends = [described(workers[source]) if source in workers else load(source) for source in sources]
+    return Verification(backends, operations, tuple(option("--dtype") or ()), options, known, workers)
+
+
+def workers_of(config: pytest.Config, sources: list[str]) -> dict[str, Worker]:
+    """A process for each backend that gets one. They load all at once; under pytest-xdist the controller's answers do for everyone."""
+    option = config.getoption
+    limits = Limits(option("--case-seconds"), option("--memory"))
+    told = json.loads(getattr(config, "workerinput", {}).get("verify_backends", "{}"))
+    workers = {source: Worker(source, limits, told.get(source)) for source in sources if isolated(source, option("--isolate"))}
+    for worker in workers.values():
+        if worker.told is None:
+            worker.start()
+    return workers
 
 
 def seed_of(config: pytest.Config) -> int:
@@ -121,6 +151,16 @@ def seed_of(config: pytest.Config) -> int:
 def pytest_configure_node(node: Any) -> None:
     """Told by pytest-xdist for each worker."""
     node.workerinput["verify_seed"] = seed_of(node.config)
+    if run := node.config.stash[KEY]:
+        node.workerinput["verify_backends"] = json.dumps({source: worker.told for source, worker in run.workers.items()}, default=dict)
+        pytest_unconfigure(node.config)  # they have said what they are, and are judged elsewhere
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The backends' processes end with the run."""
+    run = config.stash.get(KEY, None)
+    for worker in run.workers.values() if run else ():
+        worker.close()
 
 
 def known_failures(named: str | None, sources: list[str]) -> list[Known]:
