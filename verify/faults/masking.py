@@ -182,11 +182,11 @@ def softmax_clamped_mask(score: ndarray, mask: Any = None) -> Any:
     return base.softmax(score, mask)
 
 
-@fault("masks", "numbers below -1e9 hide", source="this project", clause="softmax, clause 2: no finite number hides a key", reveals="rows at the lowest number",
-       wrong_in=("float64", "float32", "bfloat16"))  # fmt: skip
-def softmax_finite_numbers_hide(score: ndarray, mask: Any = None) -> Any:
+@fault("masks", "numbers below -9000 hide", source="libraries that fill with -1e4", clause="softmax, clause 2: no finite number hides a key",
+       reveals="rows that are low throughout")  # fmt: skip
+def softmax_low_numbers_hide(score: ndarray, mask: Any = None) -> Any:
     if mask is not None and mask.dtype != bool:
-        mask = np.where(mask < -1e9, HIDDEN, mask)
+        mask = np.where(mask < -9e3, HIDDEN, mask)
     return base.softmax(score, mask)
 
 
