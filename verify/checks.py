@@ -1,5 +1,5 @@
 """
-Checks beyond single cases: long sequences, relations, wrong calls, calls in a row.
+Checks beyond single cases: long sequences, relations, systematic errors, wrong calls, calls in a row.
 
 Each is known by operation, aspect and name, and is made anew from profile and seed: that is how a failure is written down.
 """
@@ -12,9 +12,11 @@ from verify.backends import Implementation
 from verify.draws import draw_few
 from verify.judge import Disagreement, call, converted
 from verify.longs import long_cases
+from verify.probes import probes
 from verify.refusals import refused_by_law
 from verify.relations import judge_relations
-from verify.sequences import judge_sequence
+from verify.sequences import judge_outputs_of_their_own, judge_sequence
+from verify.systematic import systematic_cases
 
 Check = Callable[[Implementation, str], None]
 """Raises Disagreement or Unsupported."""
@@ -24,7 +26,7 @@ Check = Callable[[Implementation, str], None]
 def checks(operation: str, aspect: str, profile: str, seed: int) -> dict[str, Check]:
     """The checks of an operation in one column of the verdict, by name."""
     if aspect == "values":
-        return dict([*long_cases(operation, profile), *judge_relations(operation, profile, seed)])
+        return dict([*long_cases(operation, profile), *judge_relations(operation, profile, seed), *systematic_cases(operation, seed)])
     if aspect == "refusals":
         return {words: partial(judge_refusal, inputs) for words, inputs in refused_by_law(operation).items()}
     return in_a_row(operation, profile, seed) if aspect == "side effects" else {}
@@ -47,4 +49,5 @@ def in_a_row(operation: str, profile: str, seed: int) -> dict[str, Check]:
     recipes = draw_few(operation, profile, seed)
     half = len(recipes) // 2
     pairs = zip(recipes[:half], recipes[half:], strict=False)
-    return {f"calls in a row, {number}": partial(judge_sequence, first, other) for number, (first, other) in enumerate(pairs)}
+    rows = {f"calls in a row, {number}": partial(judge_sequence, first, other) for number, (first, other) in enumerate(pairs)}
+    return {"outputs of their own": partial(judge_outputs_of_their_own, probes(operation)[0]), **rows}

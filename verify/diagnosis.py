@@ -8,8 +8,6 @@ these recipes cannot tell the two apart. Where none explains it, a factor is fit
 does, probes say which stage is wrong first (verify/whereabouts.py).
 """
 
-import importlib
-import pkgutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -87,16 +85,9 @@ def diagnose(
 @lru_cache
 def candidates(operation: str) -> tuple[Candidate, ...]:
     """The conventions and the faults of an operation."""
-    load_faults()
+    known, _ = faults.read_faults()
     found = [by_convention(CATALOGUE[operation], convention) for convention in conventions(operation)]
-    return (*found, *(by_fault(f) for f in faults.FAULTS.values() if f.operation.name == operation))
-
-
-@lru_cache
-def load_faults() -> None:
-    """Import every module of faults: each registers its own."""
-    for _, name, _ in pkgutil.iter_modules(faults.__path__):
-        importlib.import_module(f"{faults.__name__}.{name}")
+    return (*found, *(by_fault(f) for f in known.values() if f.operation.name == operation))
 
 
 def by_convention(operation: Operation, convention: Convention) -> Candidate:
@@ -107,7 +98,7 @@ def by_fault(fault: faults.Fault) -> Candidate:
     """The fault on arrays of the dtype, as a backend is given them: what it rounds it rounds alike."""
 
     def answer(inputs: Inputs, dtype: str) -> Any:
-        return map_leaves(widened, fault.function(**map_leaves(lambda leaf: narrowed(leaf, dtype), inputs)))
+        return map_leaves(widened, fault.fresh()(**map_leaves(lambda leaf: narrowed(leaf, dtype), inputs)))
 
     return Candidate(fault.name, fault.words, answer)
 
