@@ -90,19 +90,20 @@ def call(implementation: Implementation, arguments: Inputs, changes: list[Change
     """
     The bare call. What it raises is told apart: "not supported" is no fault, everything else is.
 
-    Warnings are silent and NumPy's error state is the default one, whatever the caller's. What the call changes around itself is
-    put back, and appended to ``changes`` where that is asked for.
+    Warnings are silent and NumPy's error state is the default one, whatever the caller's. What the judge depends on is put back if the
+    call changes it; everything is, and is appended to ``changes``, where that is asked for.
     """
     library = implementation.backend.library
     assert library is not None
     try:
         with warnings.catch_warnings(), np.errstate(divide="warn", over="warn", under="ignore", invalid="warn"):
             warnings.filterwarnings("ignore", message=".*")  # a filter that no implementation would set itself
-            before = surroundings.look() if changes is not None else {}
-            outputs = implementation.function(**arguments)
-            library.synchronize()
-            if changes is not None:
-                changes += surroundings.restore(before)
+            before = surroundings.look(vital=changes is None)
+            try:
+                outputs = implementation.function(**arguments)
+                library.synchronize()
+            finally:
+                found = surroundings.restore(before)
     except NotImplementedError as error:
         raise Unsupported(" ".join(str(error).split())[:200] or "no reason given") from None
     except BaseException as error:
@@ -111,6 +112,8 @@ def call(implementation: Implementation, arguments: Inputs, changes: list[Change
         if not answers(library):
             raise Poisoned(f"left its device unusable: {told(error)}") from error
         raise Disagreement(f"raised {told(error)}", f"raised {type(error).__name__}") from error
+    if changes is not None:
+        changes += found
     return outputs
 
 

@@ -35,15 +35,17 @@ def main() -> None:
     alone()
     board.write({"during": "its import"}, SLOW)
     backend, notes = loaded(json.loads(channel.recv_bytes()))
-    announce.set(Announcer(board).tell)
-    board.write({"during": "the pause before its first cell"}, SLOW)
+    board.write({"during": "the time before its first cell"}, SLOW)
     send(channel, described(backend, notes))
     with suppress(EOFError):
         while True:
             request = json.loads(channel.recv_bytes())
+            announcer = Announcer(board)
+            announce.set(announcer.tell)
+            board.write({"during": "the beginning of the cell"}, SLOW)
             answer = answered(backend, request)
             if "died" not in answer:  # else the board says on what
-                board.write({"during": "the pause between two cells"}, SLOW)
+                board.write(announcer.case | {"during": "the pause after its last case"}, SLOW)
             send(channel, answer)
     os._exit(0)  # what a stranger has registered for the exit is not waited for
 
@@ -59,20 +61,21 @@ def alone() -> None:
 
 
 def send(channel: Connection, message: Message) -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with suppress(Exception):  # they may be closed, or gone
+        sys.stdout.flush()
+        sys.stderr.flush()
     channel.send_bytes(json.dumps(message, default=dict).encode())
 
 
 def loaded(source: str) -> tuple[Backend, list[str]]:
-    """The backend, and what its import has changed: functions that the judge needs are put back, the rest is left as its author has it."""
+    """The backend, and what its import has changed: what the judge needs is put back, the rest is left as its author has it."""
     before = surroundings.look()
     try:
         backend = load(source)
     except KeyboardInterrupt:
         backend = Backend(source, source, broken="cannot be imported: KeyboardInterrupt")
-    changes = surroundings.restore(before, only=lambda part: part.words == "functions of others")
-    return backend, [f"its import {change}" for change in changes if not change.once or "functions" in change.words]
+    changes = surroundings.restore(before, keep=True)
+    return backend, [f"its import {change}" for change in changes if not change.once or change.words.startswith("functions of others")]
 
 
 def described(backend: Backend, notes: list[str]) -> Message:
@@ -87,6 +90,7 @@ class Announcer:
 
     def __init__(self, board: Board) -> None:
         self.board = board
+        self.case: Message = {}
         self.check: tuple[str, Message] | None = None
 
     def tell(self, implementation: Implementation, dtype: str, recipe: Recipe | None, check: Message | None) -> None:
@@ -101,6 +105,7 @@ class Announcer:
             lawful(recipe, dtype)
             bounded(recipe, dtype, implementation.precision(dtype if dtype != "bool" else "float64"))
         self.board.write(case, 1.0)
+        self.case = case
 
 
 def answered(backend: Backend, request: Message) -> Message:

@@ -1,0 +1,11 @@
+"""Asks somebody at the terminal."""
+
+from numpy_ref import shift_right as right
+
+ARRAYS = "numpy"
+PRECISION = "wide"
+
+
+def shift_right(x):
+    input("go on? ")
+    return right(x)

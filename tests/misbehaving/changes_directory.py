@@ -1,0 +1,13 @@
+"""Goes elsewhere."""
+
+import os
+
+from numpy_ref import shift_right as right
+
+ARRAYS = "numpy"
+PRECISION = "wide"
+
+
+def shift_right(x):
+    os.chdir("/")
+    return right(x)

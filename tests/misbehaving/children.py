@@ -1,0 +1,13 @@
+"""Leaves a child process behind at each call."""
+
+import subprocess
+
+from numpy_ref import shift_right as right
+
+ARRAYS = "numpy"
+PRECISION = "wide"
+
+
+def shift_right(x):
+    subprocess.Popen(["sleep", "1000"])
+    return right(x)

@@ -1,0 +1,13 @@
+"""Closes Python's stdout."""
+
+import sys
+
+from numpy_ref import shift_right as right
+
+ARRAYS = "numpy"
+PRECISION = "wide"
+
+
+def shift_right(x):
+    sys.stdout.close()
+    return right(x)

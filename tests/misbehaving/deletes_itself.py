@@ -1,0 +1,13 @@
+"""Takes its own module away."""
+
+import sys
+
+from numpy_ref import shift_right as right
+
+ARRAYS = "numpy"
+PRECISION = "wide"
+
+
+def shift_right(x):
+    sys.modules.pop(__name__, None)
+    return right(x)

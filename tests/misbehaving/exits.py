@@ -1,0 +1,14 @@
+"""Ends the process at once, where it should refuse."""
+
+import os
+
+from numpy_ref import shift_right as right
+
+ARRAYS = "numpy"
+PRECISION = "wide"
+
+
+def shift_right(x):
+    if x.dtype.kind == "i":
+        os._exit(3)
+    return right(x)

@@ -1,0 +1,13 @@
+"""Silences all warnings."""
+
+import warnings
+
+from numpy_ref import shift_right as right
+
+ARRAYS = "numpy"
+PRECISION = "wide"
+
+
+def shift_right(x):
+    warnings.simplefilter("ignore")
+    return right(x)

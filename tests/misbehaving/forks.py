@@ -1,0 +1,13 @@
+"""Forks, and both go on."""
+
+import os
+
+from numpy_ref import shift_right as right
+
+ARRAYS = "numpy"
+PRECISION = "wide"
+
+
+def shift_right(x):
+    os.fork()
+    return right(x)

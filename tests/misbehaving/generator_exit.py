@@ -1,0 +1,8 @@
+"""Raises what no except Exception catches."""
+
+ARRAYS = "numpy"
+PRECISION = "wide"
+
+
+def shift_right(x):
+    raise GeneratorExit

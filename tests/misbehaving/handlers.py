@@ -1,0 +1,13 @@
+"""Takes the signals for itself."""
+
+import signal
+
+from numpy_ref import shift_right as right
+
+ARRAYS = "numpy"
+PRECISION = "wide"
+
+
+def shift_right(x):
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    return right(x)

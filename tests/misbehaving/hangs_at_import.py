@@ -1,0 +1,4 @@
+"""Never ends its import."""
+
+while True:
+    pass

@@ -1,0 +1,15 @@
+"""What the system does when memory runs out."""
+
+import os
+import signal
+
+from numpy_ref import shift_right as right
+
+ARRAYS = "numpy"
+PRECISION = "wide"
+
+
+def shift_right(x):
+    if x.dtype.kind == "i":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return right(x)

@@ -1,0 +1,13 @@
+"""Allows itself more depth."""
+
+import sys
+
+from numpy_ref import shift_right as right
+
+ARRAYS = "numpy"
+PRECISION = "wide"
+
+
+def shift_right(x):
+    sys.setrecursionlimit(123_456)
+    return right(x)

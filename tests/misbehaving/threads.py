@@ -1,0 +1,13 @@
+"""Leaves a thread behind at each call."""
+
+import threading
+
+from numpy_ref import shift_right as right
+
+ARRAYS = "numpy"
+PRECISION = "wide"
+
+
+def shift_right(x):
+    threading.Thread(target=threading.Event().wait).start()
+    return right(x)
