@@ -26,6 +26,7 @@ from verify.probes import probes
 from verify.recipes import Recipe
 from verify.refusals import refused_by_law
 from verify.replay import Failure, find, recorded, recorded_checks
+from verify.roundtrip import round_trip
 from verify.sequences import right_alone
 
 
@@ -66,6 +67,7 @@ class Tally:
     cases   outputs that were held to the law; strong: those of them that no impostor passes; known: those that failed as known
     causes  what a diagnosis made of the findings, in words
     symptoms  the findings in a few words each: the kind of the failure and the region where it shows; offers: lines for the known failures
+    blocked what the backend's adapter does to arrays of the dtype, where that is wrong: then nothing else can be said of the cell
     regions known failures that speak of some cases: how many of these failed and passed; kind: what the known failures are, see KINDS
     changes what the calls of the cell left changed around them, and was put back: a finding of the side effects alone
     checks  wrong calls, calls in a row, relations, long sequences; outside: cases whose bounds are not finite, which say nothing
@@ -91,6 +93,7 @@ class Tally:
     findings: list[str] = field(default_factory=list)
     causes: list[str] = field(default_factory=list)
     symptoms: list[str] = field(default_factory=list)
+    blocked: str = ""
     offers: list[str] = field(default_factory=list)
     regions: dict[str, list[int]] = field(default_factory=dict)
     changes: list[str] = field(default_factory=list)
@@ -179,6 +182,9 @@ def run(cell: Cell, options: Options, known: tuple[Known, ...] = (), fatal: tupl
 def collect(cell: Cell, options: Options, known: tuple[Known, ...] = (), fatal: tuple[Known, ...] = ()) -> Tally:
     """What the cell shows, before anything is made of it. What its calls have changed around them is put back."""
     tally, regions = cell.tally(), [Region(line, fatal=line in fatal) for line in known if line.when]
+    tally.blocked = round_trip(cell.implementation.backend, cell.dtype) or ""
+    if tally.blocked:
+        return tally
     before = surroundings.look()
     JUDGES[cell.aspect](cell, replace(options, regions=tuple(regions)), tally)
     tally.changes = [str(change) for change in surroundings.restore(before) if not change.once]
@@ -191,6 +197,9 @@ def collect(cell: Cell, options: Options, known: tuple[Known, ...] = (), fatal: 
 
 def decide(tally: Tally, known: tuple[Known, ...] = ()) -> Tally:
     """The verdict on what a cell showed."""
+    if tally.blocked:
+        tally.verdict, tally.reason = "failed", f"blocked: {tally.backend} in {tally.dtype}: {tally.blocked}"
+        return tally
     for source, (failed, passed) in tally.regions.items():
         if passed and not failed:
             tally.findings.append(f"{source}: all {passed} cases of its region pass")
@@ -413,7 +422,8 @@ def checks_of(cell: Cell, implementation: Implementation, options: Options) -> l
     operation = implementation.operation.name
     own = [{"name": name} | options.draws for name in checks(operation, cell.aspect, **options.draws)]
     found = [named for named in recorded_checks(operation, cell.aspect, options.failures) if named not in own] + own
-    return [(named, checks(operation, cell.aspect, named["profile"], named["seed"])[named["name"]]) for named in found]
+    made = [(named, checks(operation, cell.aspect, named["profile"], named["seed"]).get(named["name"])) for named in found]
+    return [(named, check) for named, check in made if check is not None]  # a record may be older than the checks
 
 
 def outcome(tally: Tally, check: Check, implementation: Implementation, dtype: str) -> str:

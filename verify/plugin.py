@@ -8,6 +8,7 @@ worker loads the backends for itself and the controller collects the tallies.
 import json
 import os
 import random
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +24,7 @@ from verify.isolation import Limits, Worker, described, isolated
 from verify.isolation import judge as judge_there
 from verify.known import Known, beside, read_known
 from verify.report import as_json, header, table
+from verify.triage import lines, told_in_full, triage
 
 ASPECT_OF = {
     "test_values": "values",
@@ -62,6 +64,7 @@ class Verification:
 
 KEY = pytest.StashKey[Verification | None]()
 TALLIES = pytest.StashKey[list[dict[str, Any]]]()
+FAILED = pytest.StashKey[list[pytest.TestReport]]()
 
 
 class Collector:
@@ -72,7 +75,20 @@ class Collector:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call":
-            self.tallies.extend(cast(dict[str, Any], value) for name, value in report.user_properties if name == "tally")
+            self.tallies.extend(tallies_of(report))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> Generator[None, Any, Any]:
+        """Of each root cause pytest shows one cell in full (with -v, every cell); the others are in the triage, one line each."""
+        stats, full = terminalreporter.stats, told_in_full(self.tallies)
+        if full and config.getoption("verbose") < 1:
+            config.stash[FAILED] = stats.get("failed", [])
+            stats["failed"] = [report for report in config.stash[FAILED] if all(tally in full for tally in tallies_of(report))]
+        return (yield)
+
+
+def tallies_of(report: pytest.TestReport) -> list[dict[str, Any]]:
+    return [cast(dict[str, Any], value) for name, value in report.user_properties if name == "tally"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -224,12 +240,16 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     run, tallies = config.stash[KEY], config.stash[TALLIES]
+    if FAILED in config.stash:  # what was shown is shown; everything is counted
+        terminalreporter.stats["failed"] = config.stash[FAILED]
     if run is None and tallies:
         run = verification_of(config)  # the controller of xdist has collected nothing itself
     if run is None or (not tallies and not troubles(run)):
         return
     terminalreporter.section("verification")
     for line in [*header(run), "", *table(tallies)]:
+        terminalreporter.write_line(line)
+    for line in lines(triage(tallies)):
         terminalreporter.write_line(line)
     for known in unmet(run):
         terminalreporter.write_line(

@@ -6,11 +6,10 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from verify.catalogue import ASPECTS
+from verify.triage import SHORT, triage
 
 if TYPE_CHECKING:
     from verify.plugin import Verification
-
-SHORT = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "bool": "bool"}
 
 
 def header(run: "Verification") -> list[str]:
@@ -89,12 +88,14 @@ def grouped(tallies: list[dict[str, Any]]) -> list[Row]:
     for (operation, label, dtype), aspects in sorted(
         cells.items(), key=lambda cell: (order(cell[0][0]), cell[0][1], list(SHORT).index(cell[0][2]))
     ):
-        verdicts = {tally["aspect"]: WORDS[tally["verdict"]] for tally in aspects}
+        verdicts = {tally["aspect"]: KNOWN.get(tally["kind"], WORDS[tally["verdict"]]) for tally in aspects}
         rows.setdefault((operation, label, *sorted(verdicts.items())), Row(operation, label, verdicts)).add(dtype, aspects)
     return list(rows.values())
 
 
 WORDS = {"passed": "passed", "failed": "FAILED", "known failure": "known", "unsupported": "unsupported"}
+KNOWN = {"limitation": "limitation", "nonconformance": "nonconform"}
+"""Known failures whose kind is told; the others are *known*."""
 
 
 def order(operation: str) -> int:
@@ -104,11 +105,20 @@ def order(operation: str) -> int:
 
 
 def closing(tallies: list[dict[str, Any]]) -> str:
-    """``412 cells: 400 passed, 2 failed, 8 known failures, 2 unsupported; 51234 cases, 49876 strong; 9120 checks``"""
+    """``412 cells: 400 passed, 2 failed, 8 known failure (3 limitation), 2 unsupported; 51234 cases, 49876 strong; 9120 checks``"""
     count = {word: sum(tally["verdict"] == word for tally in tallies) for word in WORDS}
-    words = ", ".join(f"{number} {word}" for word, number in count.items() if number)
+    kinds = ", ".join(f"{number} {kind}" for kind, number in known_kinds(tallies).items() if kind in KNOWN)
+    words = ", ".join(
+        f"{number} {word}" + (f" ({kinds})" if kinds and word == "known failure" else "") for word, number in count.items() if number
+    )
     cases, strong, checks = (sum(tally[key] for tally in tallies) for key in ("cases", "strong", "checks"))
     return f"{len(tallies)} cells: {words}; {cases} cases, {strong} strong; {checks} checks"
+
+
+def known_kinds(tallies: list[dict[str, Any]]) -> dict[str, int]:
+    """The known failures by their kind; "" for those whose line says none."""
+    kinds = [tally["kind"] for tally in tallies if tally["verdict"] == "known failure"]
+    return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
 
 
 def as_json(run: "Verification", tallies: list[dict[str, Any]]) -> dict[str, Any]:
@@ -118,7 +128,8 @@ def as_json(run: "Verification", tallies: list[dict[str, Any]]) -> dict[str, Any
         for backend in run.backends
     ]
     options = {"profile": run.options.profile, "seed": run.options.seed, "cases": run.options.cases}
-    return {"options": options, "installed": installed(), "backends": backends, "tallies": tallies}
+    found = {"known_failures": known_kinds(tallies), "root_causes": [cause.as_dict() for cause in triage(tallies)]}
+    return {"options": options, "installed": installed(), "backends": backends, "tallies": tallies, **found}
 
 
 def matrix(tallies: list[dict[str, Any]]) -> list[str]:
