@@ -263,6 +263,15 @@ def test_a_score_beyond_the_format_is_outside_the_domain() -> None:
     assert np.isinf(eager[0, 0, 0]).all() and np.isfinite(eager[0, 1]).all() and np.isfinite(fused).all()
 
 
+def test_a_part_of_a_score_beyond_the_format_is_outside_though_the_sum_is_not() -> None:
+    """Found by a random seed: the position score of a row was -inf in float16, the content score took the sum back below 65504."""
+    one = np.ones((1, 1, 2, 1))
+    tables = {"key_pos_embeddings": np.full((4, 1, 1), 2.5), "key_pos_bias": np.zeros((4, 1)), "query_pos_bias": np.zeros((1, 1))}
+    case = {"query": one * [[30000.0], [1.0]], "key": -one, "value": one, **tables, "align": "end"}
+    narrow, wide = (bound("learned_relative_attention", case, resolve(P, "", "", "float16")) for P in ("eager", "wide"))
+    assert np.isinf(narrow[0, 0, 0]).all() and np.isfinite(narrow[0, 0, 1]).all() and np.isfinite(wide).all()
+
+
 def test_a_low_finite_mask_is_inside_the_domain_unless_it_covers_a_row() -> None:
     mask = np.zeros((4, 5))
     mask[0, :2] = mask[1] = np.finfo(np.float32).min

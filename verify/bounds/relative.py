@@ -11,7 +11,7 @@ from verify.bounds.mixture import Mixture, mixture
 from verify.bounds.rows import Precisions, causal, finite, rows, total
 from verify.bounds.scores import products, scaled_error, score_bound
 from verify.precision import Precision
-from verify.rounding import dot, gamma, operand, rounded
+from verify.rounding import dot, gamma, operand, overflowing, rounded
 
 Error = ndarray | None  # an absolute error bound; None: exact
 
@@ -188,7 +188,7 @@ def learned_error(at: Learned, P: Precision, Eq: Error = None, Ek: Error = None)
 
     The sum over 2D terms, and the operand format, see (|q|+|b|)|k| + |q||a| in either; q + b or k + a is rounded to `joined`,
     at most g(1, u) ((|q|+|b|)|k| + |q||a|) together; each product and each sum of two is rounded to `score` at its own size, the
-    larger of the two forms; then the last sum and the scale.
+    larger of the two forms; then the last sum and the scale. Every number that either form keeps must fit its format.
     """
     D, aT = at.q.shape[-1], at.table.swapaxes(-1, -2)
     q, k, a, whole = np.abs(at.q), np.abs(at.kT), np.abs(aT), np.abs(at.q) + np.abs(at.b)
@@ -198,9 +198,12 @@ def learned_error(at: Learned, P: Precision, Eq: Error = None, Ek: Error = None)
     joined = joined + P.joined.eta * (q.sum(-1)[..., :, None] + k.sum(-2)[..., None, :])
     E = joined + dot(whole, E_whole, k, E_k, P, 2 * D) + spread(dot(q, E_q, a, E_a, P, 2 * D), at.index)
     u = P.score.u
-    first = np.abs(at.qk + at.bk) + np.abs(at.qa) + np.abs(at.qa + at.c)
-    second = np.abs(at.qk + at.qa) + np.abs(at.bk) + np.abs(at.bk + at.c)
-    E = E + gamma(1, u) * (np.maximum(first, second) + 3 * E) + 4 * P.score.eta
+    first = [np.abs(x) for x in (at.qk + at.bk, at.qa, at.qa + at.c)]
+    second = [np.abs(x) for x in np.broadcast_arrays(at.qk + at.qa, at.bk, at.bk + at.c)]
+    E = E + gamma(1, u) * (np.maximum(sum(first), sum(second)) + 3 * E) + 4 * P.score.eta
+    E = overflowing(E, np.maximum.reduce([*first, *second]) + E, P.score)
+    most_sum = np.maximum(whole.max(-1)[..., None], k.max(-2)[..., None, :] + a.max(-2)[:, at.index])
+    E = overflowing(E, most_sum, P.joined)
     return scaled_error(at.s, rounded(at.s / at.scale, E, P.score), at.scale, P)
 
 
