@@ -7,6 +7,7 @@ Exit status: 0 everything passed (or failed as known), 1 something failed, 2 a b
 import argparse
 import json
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from verify import replay
 from verify.backends import load
 from verify.catalogue import CATALOGUE
+from verify.isolation import Died, Limits, Worker, described, isolated, see_again
 from verify.judge import Disagreement, Unsupported
 from verify.report import matrix
 
@@ -28,6 +30,8 @@ def main(arguments: list[str] | None = None) -> int:
     again.add_argument("hash", help="the hash that the failure printed, or the path of its record")
     again.add_argument("--backend", help="another backend than the one that failed first")
     again.add_argument("--failures", default=".verify/failures", metavar="DIR")
+    again.add_argument("--case-seconds", type=float, default=60.0, metavar="S", help="time limit, for a backend given by path")
+    again.add_argument("--memory", type=int, default=0, metavar="MB", help="memory limit, for a backend given by path")
     again.add_argument("--script", action="store_true", help="print a stand-alone script instead")
     commands.add_parser("list", help="the operations of the catalogue and their parameters")
     state = commands.add_parser("matrix", help="the README's matrix, from what --report-json wrote")
@@ -63,18 +67,25 @@ def show_again(chosen: argparse.Namespace) -> int:
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
-    backend = load(chosen.backend or failure.backend)
+    source = chosen.backend or failure.backend
+    with closing(Worker(source, Limits(chosen.case_seconds, chosen.memory))) as worker:
+        return show(chosen, failure, worker if isolated(source, "paths") else None, source)
+
+
+def show(chosen: argparse.Namespace, failure: replay.Failure, worker: Worker | None, source: str) -> int:
+    """The same with the backend in a process of its own, or in this one."""
+    backend = described(worker) if worker else load(source)
     candidates = [i for i in backend.implementations if i.operation.name == failure.operation]
     named = [i for i in candidates if i.name == failure.implementation] or candidates
     if backend.broken or backend.missing or not named:
         print(f"{backend.source}: {backend.broken or backend.missing or f'has no {failure.operation}'}", file=sys.stderr)
         return 2
-    if chosen.script:
-        print(replay.script(failure, named[0]))
-        return 0
     try:
-        budget = replay.judge_again(failure, named[0])
-    except Disagreement as error:
+        if chosen.script:
+            print(see_again(worker, failure, named[0].name, script=True) if worker else replay.script(failure, named[0]))
+            return 0
+        budget = see_again(worker, failure, named[0].name) if worker else replay.judge_again(failure, named[0])
+    except (Disagreement, Died) as error:
         print(f"{named[0].name} of {backend.source} in {failure.dtype} ({failure.aspect})\n  {error}\n  recipe: {failure.words}")
         return 1
     except Unsupported as reason:
