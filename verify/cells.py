@@ -203,7 +203,7 @@ def decide(tally: Tally, known: tuple[Known, ...] = ()) -> Tally:
     for source, (failed, passed) in tally.regions.items():
         if passed and not failed:
             tally.findings.append(f"{source}: all {passed} cases of its region pass")
-            tally.symptoms.append("a known failure passes")
+            tally.symptoms.append(UNEXPECTED)
     whole = next((line for line in known if not line.when), None)
     title = f"{tally.implementation} of {tally.backend} in {tally.dtype}"
     if tally.findings and whole:
@@ -216,13 +216,14 @@ def decide(tally: Tally, known: tuple[Known, ...] = ()) -> Tally:
         tally.kind = max(line.kind or "" for line in failing)
     elif whole and tally.evidence:
         tally.verdict, tally.reason = "failed", f"{title} passes ({tally.aspect}), though {whole.source} says: {whole.reason}"
-        tally.symptoms.append("a known failure passes")
+        tally.symptoms.append(UNEXPECTED)
     elif not tally.evidence:
         reasons = tally.reasons | ({OUTSIDE: tally.outside} if tally.outside else {})
         tally.verdict, tally.reason = "unsupported", most_common(reasons)
     return tally
 
 
+UNEXPECTED = "a known failure passes"
 OUTSIDE = "an intermediate number may overflow in every case: no bound is finite"
 
 

@@ -1,5 +1,5 @@
 """
-The command line: ``verify run``, ``verify replay``, ``verify list``, ``verify matrix``.
+The command line: ``verify run``, ``verify campaign``, ``verify replay``, ``verify list``, ``verify matrix``.
 
 Exit status: 0 everything passed (or failed as known), 1 something failed, 2 a backend is broken, missing, or nothing was judged.
 """
@@ -26,6 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="verify", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("run", add_help=False, help="judge backends: takes the options of pytest -m differential")
+    commands.add_parser("campaign", add_help=False, help="the thorough profile for hours, spread over processes and machines")
     again = commands.add_parser("replay", help="show a recorded failure again")
     again.add_argument("hash", help="the hash that the failure printed, or the path of its record")
     again.add_argument("--backend", help="another backend than the one that failed first")
@@ -38,6 +39,8 @@ def main(arguments: list[str] | None = None) -> int:
     state.add_argument("report")
     if given[:1] == ["run"]:
         return run(given[1:])
+    if given[:1] == ["campaign"]:
+        return campaign(given[1:])
     chosen = parser.parse_args(given)
     return {"list": show_list, "matrix": show_matrix, "replay": show_again}[chosen.command](chosen)
 
@@ -47,6 +50,13 @@ def run(options: list[str]) -> int:
     body = Path(__file__).with_name("differential.py")
     isolated = ["-c", str(body.with_name("pytest.ini")), "--rootdir", ".", "-o", "cache_dir=.verify/cache"]
     return int(pytest.main(["-p", "verify.plugin", *isolated, "-q", "-rN", "--no-header", str(body), *options]))
+
+
+def campaign(options: list[str]) -> int:
+    """Imported here, for it brings the pytest plugin along, which pytest wants to import itself."""
+    from verify.campaign import main
+
+    return main(options)
 
 
 def show_matrix(chosen: argparse.Namespace) -> int:

@@ -19,6 +19,7 @@ from verify.backends import OURS, Backend, load
 from verify.catalogue import CATALOGUE, CHAPTERS, DTYPES
 from verify.cells import Cell, Options, Tally, cells, place
 from verify.cells import run as run_here
+from verify.devices import pin
 from verify.draws import CASES
 from verify.isolation import Limits, Worker, described, isolated
 from verify.isolation import judge as judge_there
@@ -109,6 +110,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "differential: holds every backend to the law")
     config.addinivalue_line("markers", "thorough: long random campaigns, deselected unless named by -m")
+    if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+        pin(int(worker.removeprefix("gw")))
     config.stash[KEY], config.stash[TALLIES] = None, []
     config.pluginmanager.register(Collector(config.stash[TALLIES]))
     if config.getoption("--backend"):
