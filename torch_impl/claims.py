@@ -7,6 +7,8 @@ Where nothing else is said, half types are widened to float32, computed there an
   in the storage dtype), else the math path, which scales query and key by the root of the scale first: the looser of the two.
 - Scores of their own, position scores and projections are products in the storage dtype, rounded once; the sum of two scores and
   what lies between the stages of a layer is stored.
+- The Triton kernels are "fused": weights and gradients of scores are in the storage dtype on their way into a product, q + u is rounded to
+  it, all else is float32; float32 products are not TF32, whatever PyTorch's settings say.
 - A CPU with bfloat16 instructions (VDPBF16PS, AMX) flushes subnormals, of the operands and of what it accumulates.
 """
 
@@ -40,6 +42,7 @@ def claims(cuda: bool) -> dict[str, Any]:
             (tuple(f"{name}_eager_grad" for name in SDPA + POSITIONS), wide),
             (("alibi_attention_flex",), flex),
             (tuple(f"{name}_flex" for name in POSITIONS), flex_with_positions),
+            (tuple(f"{name}_triton" for name in SDPA + POSITIONS), kernel),
         )
         for name in names
     }
@@ -86,6 +89,10 @@ def spelled_out_layer(dtype: str, cuda: bool) -> Claim:
 
 def flex(dtype: str, cuda: bool) -> Claim:
     return {"preset": "fused", **stored(dtype, cuda)}
+
+
+def kernel(dtype: str, cuda: bool) -> Claim:
+    return {"preset": "fused", "operand": None}
 
 
 def flex_with_positions(dtype: str, cuda: bool) -> Claim:

@@ -1,0 +1,101 @@
+"""
+One kernel source, two ways to run it: compiled on a GPU, interpreted on a CPU.
+
+CUDA tensors are given to Triton's compiler, CPU tensors to its interpreter, call by call. No environment variable is read or set
+(TRITON_INTERPRET would have to be known before triton is imported, and would hold for everybody's kernels), so other Triton code in
+the process is not touched. What the interpreter of Triton 3.6 cannot do is said here once, function by function:
+
+- a number that is known at run time is no bound of a loop since NumPy 2.4: :func:`whole`;
+- bfloat16 is a bit pattern: products multiply the patterns, and conversions cut off: :func:`read` widens, :func:`rounded` rounds;
+- ``tl.max`` and ``tl.sum`` are compiled functions unless TRITON_INTERPRET is set: :func:`largest`, :func:`total`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from triton.runtime import interpreter
+from triton.runtime.jit import JITFunction
+
+from torch_impl.kernels.interpreter import interpreting
+
+__all__ = ["Kernel", "largest", "launch", "read", "rounded", "total", "whole"]
+
+
+class Kernel(JITFunction):
+    """A function for Triton's compiler that other interpreted functions may call: there it runs ``interpreted`` instead."""
+
+    def __init__(self, fn: Callable[..., Any], **options: Any) -> None:
+        super().__init__(fn, **options)
+        self.interpreted = interpreter.InterpretedFunction(fn)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # not InterpretedFunction.__call__, which replaces the whole language again for every call and never puts it back
+        return self.interpreted.rewrite()(*args, **kwargs)
+
+    def instead(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Make ``fn``, in plain Python, what the interpreter runs in place of the source."""
+        self.interpreted.rewritten_fn[self.fn] = fn
+        return fn
+
+
+def launch(kernel: Kernel, grid: tuple[int, ...], *args: Any, num_warps: int, num_stages: int, **constants: Any) -> None:
+    """Run a kernel on the device of its first tensor."""
+    device = args[0].device
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            kernel[grid](*args, **constants, num_warps=num_warps, num_stages=num_stages)
+    else:
+        with interpreting():
+            kernel.interpreted[grid](*args, **constants)
+
+
+@Kernel
+def whole(number):
+    """A number known at run time, as the bound of a loop."""
+    return number
+
+
+@whole.instead
+def _(number: Any) -> Any:
+    return int(number.handle.data.item()) if hasattr(number, "handle") else number
+
+
+@Kernel
+def read(at, inside):
+    """What lies at these addresses; 0 outside."""
+    return tl.load(at, mask=inside, other=0.0)
+
+
+@read.instead
+def _(at: Any, inside: Any) -> Any:
+    x = tl.load(at, mask=inside, other=0.0)
+    return x.to(tl.float32) if x.dtype == tl.bfloat16 else x
+
+
+@Kernel
+def rounded(x, LIKE):
+    """x in the element type of the pointer LIKE."""
+    return x.to(LIKE.dtype.element_ty)
+
+
+@rounded.instead
+def _(x: Any, LIKE: Any) -> Any:
+    if LIKE.dtype.element_ty != tl.bfloat16:
+        return x.to(LIKE.dtype.element_ty)
+    near = torch.from_numpy(x.handle.data).bfloat16().float().numpy()
+    return tl.core.tensor(interpreter.TensorHandle(near, tl.float32), x.type)
+
+
+@Kernel
+def total(x, axis: tl.constexpr):
+    """The sum over an axis."""
+    return tl.reduce(x, axis, tl.standard._sum_combine)
+
+
+@Kernel
+def largest(x, axis: tl.constexpr):
+    """The maximum over an axis."""
+    return tl.reduce(x, axis, tl.standard._elementwise_max)

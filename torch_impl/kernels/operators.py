@@ -1,0 +1,166 @@
+"""
+The kernels as operators of PyTorch: with fake implementations for torch.compile and with gradients.
+
+One operator serves every attention by scaled inner products. Its arguments are those of the kernels: ``mask`` and ``keep`` are expanded to
+[B H N M], ``table`` [H R D] and ``table_bias`` [H R] are position rows, of which the pair (i, j) reads row ``first`` - i + j, ``content`` and
+``distance`` [H D] are added to the queries for the one score and the other, ``share`` is 1 / (1 - p).
+"""
+
+from math import sqrt
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_impl.kernels.attention import backward_key, backward_query, forward
+from torch_impl.kernels.blocks import blocks, padded
+from torch_impl.kernels.language import launch
+
+__all__ = ["attention", "attention_grad"]
+
+
+def strides(x: Tensor | None, heads: bool = False) -> tuple[int, ...]:
+    """The strides of a tensor, with one of 0 for the batch in front where it begins with the heads; of None none that is read."""
+    return (0, 0, 0, 0) if x is None else (0, *x.stride()) if heads else x.stride()
+
+
+def constants(kernel: str, query: Tensor, key: Tensor, value: Tensor, mask: Any, table: Any, causal: bool) -> dict[str, Any]:
+    D, E = query.shape[-1], value.shape[-1]
+    chosen = blocks(kernel, table is not None, query, key.shape[-2], max(D, E))
+    return {
+        "CAUSAL": causal,
+        # somebody may be hidden from everyone
+        "HIDING": mask is not None or (causal and query.shape[-2] > key.shape[-2]),
+        "BLOCK_N": chosen.size,
+        "BLOCK_M": chosen.size,
+        "BLOCK_D": padded(D),
+        "BLOCK_E": padded(E),
+        "num_warps": chosen.warps,
+        "num_stages": chosen.stages,
+    }
+
+
+def numbers(query: Tensor, key: Tensor, value: Tensor, table: Tensor | None, first: int, share: float) -> tuple[Any, ...]:
+    (H, N, D), (M, E) = query.shape[1:], value.shape[-2:]
+    return H, N, M, D, E, 0 if table is None else table.shape[1], first, 1 / sqrt(D), share
+
+
+@torch.library.custom_op("torch_impl::attention", mutates_args=())
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    keep: Tensor | None,
+    slopes: Tensor | None,
+    content: Tensor | None,
+    distance: Tensor | None,
+    table: Tensor | None,
+    table_bias: Tensor | None,
+    causal: bool,
+    first: int,
+    share: float,
+) -> tuple[Tensor, Tensor]:
+    """Output [B H N E] and log-sum-exp [B H N]."""
+    output, lse = attention_fake(query, key, value, mask, keep, slopes, content, distance, table, table_bias, causal, first, share)
+    full = (*query.shape[:-1], key.shape[-2])
+    mask, keep = (x if x is None else x.expand(full) for x in (mask, keep))
+    chosen = constants("forward", query, key, value, mask, table, causal)
+    B, H, N = query.shape[:3]
+    launch(
+        forward,
+        (B * H, -(-N // chosen["BLOCK_N"])),
+        *(query, key, value, output, lse, mask, keep, slopes, content, distance, table, table_bias),
+        *(strides(x) for x in (query, key, value, output, mask, keep)),
+        *(strides(x, heads=True) for x in (table, table_bias)),
+        *numbers(query, key, value, table, first, share),
+        **chosen,
+    )
+    return output, lse
+
+
+@attention.register_fake
+def attention_fake(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    shape = query.shape[:-1]
+    return query.new_empty(*shape, value.shape[-1]), query.new_empty(shape, dtype=torch.float32)
+
+
+@torch.library.custom_op("torch_impl::attention_grad", mutates_args=())
+def attention_grad(
+    d_output: Tensor,
+    output: Tensor,
+    lse: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    keep: Tensor | None,
+    slopes: Tensor | None,
+    content: Tensor | None,
+    distance: Tensor | None,
+    table: Tensor | None,
+    table_bias: Tensor | None,
+    causal: bool,
+    first: int,
+    share: float,
+    mask_too: bool,
+) -> list[Tensor]:
+    """The gradients of query, key, value, and in float32 those of mask, content, distance, table and table_bias: of what is None nothing."""
+    shared = [x for x in (mask if mask_too else None, content, distance, table, table_bias) if x is not None]
+    sums = [torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in shared]
+    left = iter(sums)
+    d_mask = next(left) if mask_too else None
+    d_content, d_distance, d_table, d_bias = (x if x is None else next(left) for x in (content, distance, table, table_bias))
+    d_query, d_key, d_value = (x.new_empty(x.shape) for x in (query, key, value))
+    delta = torch.empty_like(lse)
+    full = (*query.shape[:-1], key.shape[-2])
+    over = (d_mask is not None and mask.shape[-2] < full[-2], d_mask is not None and mask.shape[-1] < full[-1])
+    mask, keep, spread = (x if x is None else x.expand(full) for x in (mask, keep, d_mask))
+    chosen = constants("backward", query, key, value, mask, table, causal)
+    B, H, N, M, size = *full, chosen["BLOCK_N"]
+    given = (query, key, value, mask, keep, slopes, content, distance, table, table_bias)
+    placed = (*(strides(x) for x in (query, key, value, mask, keep)), *(strides(x, heads=True) for x in (table, table_bias)))
+    sizes = numbers(query, key, value, table, first, share)
+    launch(
+        backward_query,
+        (B * H, -(-N // size)),
+        *(d_output, output, lse, delta, *given, d_query, spread, d_content, d_distance, d_table, d_bias),
+        *(strides(d_output), strides(output), *placed, strides(d_query), strides(spread)),
+        *sizes,
+        **chosen,
+        OVER_N=over[0],
+        OVER_M=over[1],
+    )
+    launch(
+        backward_key,
+        (B * H, -(-M // size)),
+        *(d_output, lse, delta, *given, d_key, d_value),
+        *(strides(d_output), *placed, strides(d_key), strides(d_value)),
+        *sizes,
+        **chosen,
+    )
+    return [d_query, d_key, d_value, *sums]
+
+
+@attention_grad.register_fake
+def _(d_output: Tensor, output: Tensor, lse: Tensor, query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> list[Tensor]:
+    mask, _, _, *shared, _, _, _, mask_too = rest
+    sums = [x for x in (mask if mask_too else None, *shared) if x is not None]
+    return [*(x.new_empty(x.shape) for x in (query, key, value)), *(x.new_empty(x.shape, dtype=torch.float32) for x in sums)]
+
+
+def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, ctx.causal, ctx.first, ctx.share = inputs
+    ctx.save_for_backward(*output, *tensors)
+
+
+def backward(ctx: Any, d_output: Tensor, d_lse: Tensor) -> tuple[Tensor | None, ...]:
+    output, lse, *tensors = ctx.saved_tensors
+    mask_too = ctx.needs_input_grad[3]
+    grads = iter(attention_grad(d_output, output, lse, *tensors, ctx.causal, ctx.first, ctx.share, mask_too))
+    query, key, value, mask, _, _, *shared = tensors
+    found = [next(grads), next(grads), next(grads), next(grads).to(mask.dtype) if mask_too else None, None, None]
+    return *found, *(x if x is None else next(grads).to(x.dtype) for x in shared), None, None, None
+
+
+torch.library.register_autograd("torch_impl::attention", backward, setup_context=setup_context)

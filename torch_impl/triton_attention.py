@@ -1,0 +1,125 @@
+"""
+Attention by fused Triton kernels: the laws are :mod:`spec.attention`, :mod:`spec.alibi` and :mod:`spec.relative`.
+
+No N x M tensor exists, forwards or backwards: see :mod:`torch_impl.kernels.attention`. On a CPU the kernels run in Triton's interpreter,
+slowly and without a change to the process (:mod:`torch_impl.kernels.language`). float32, float16 and bfloat16, all inputs alike.
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from torch_impl.alibi import check_alibi, slopes
+from torch_impl.attention import ATTENTION, Keep, Mask, check_options
+from torch_impl.relative import Visible, check_learned_relative, check_transformer_xl
+from torch_impl.shapes import check
+
+__all__ = [
+    "alibi_attention_triton",
+    "learned_relative_attention_triton",
+    "scaled_dot_product_attention_triton",
+    "transformer_xl_attention_triton",
+]
+
+
+def scaled_dot_product_attention_triton(
+    query: Float[Tensor, "B H N D"],
+    key: Float[Tensor, "B H M D"],
+    value: Float[Tensor, "B H M E"],
+    mask: Mask = None,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> Float[Tensor, "B H N E"]:
+    """As :func:`spec.attention.scaled_dot_product_attention`."""
+    check(ATTENTION, query, key, value)
+    check_options(query, key, mask, keep, p)
+    return attention(query, key, value, mask, keep, share=1 / (1 - p))
+
+
+def alibi_attention_triton(
+    query: Float[Tensor, "B H N D"], key: Float[Tensor, "B H M D"], value: Float[Tensor, "B H M E"], visible: Visible = None
+) -> Float[Tensor, "B H N E"]:
+    """As :func:`spec.alibi.alibi_attention`: the bias is made pair by pair from the slopes."""
+    check_alibi(query, key, value, visible)
+    return attention(query, key, value, visible, causal=True, slopes=slopes(query.shape[1], query.device).float())
+
+
+def transformer_xl_attention_triton(
+    query: Float[Tensor, "B H N D"],
+    key: Float[Tensor, "B H M D"],
+    value: Float[Tensor, "B H M E"],
+    position: Float[Tensor, "H M D"],
+    u: Float[Tensor, "H D"],
+    v: Float[Tensor, "H D"],
+    visible: Visible = None,
+) -> Float[Tensor, "B H N E"]:
+    """As :func:`spec.relative.transformer_xl_attention`: the shift is a rolling band of position rows."""
+    check_transformer_xl(query, key, value, position, u, v, visible)
+    first = query.shape[2] - 1
+    return attention(query, key, value, visible, causal=True, content=u, distance=v, table=position, first=first)
+
+
+def learned_relative_attention_triton(
+    query: Float[Tensor, "B H N D"],
+    key: Float[Tensor, "B H M D"],
+    value: Float[Tensor, "B H M E"],
+    key_pos_embeddings: Float[Tensor, "2P H D"],
+    key_pos_bias: Float[Tensor, "2P H"],
+    query_pos_bias: Float[Tensor, "H D"],
+    align: str,
+    visible: Visible = None,
+) -> Float[Tensor, "B H N E"]:
+    """As :func:`spec.relative.learned_relative_attention`, by the kernel of :func:`transformer_xl_attention_triton`."""
+    check_learned_relative(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align, value, visible)
+    N, M = query.shape[2], key.shape[2]
+    first = len(key_pos_bias) // 2 - (M - N if align == "end" else 0)
+    table, bias = key_pos_embeddings.transpose(0, 1), key_pos_bias.T
+    return attention(query, key, value, visible, content=query_pos_bias, table=table, table_bias=bias, first=first)
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    keep: Tensor | None = None,
+    causal: bool = False,
+    slopes: Tensor | None = None,
+    content: Tensor | None = None,
+    distance: Tensor | None = None,
+    table: Tensor | None = None,
+    table_bias: Tensor | None = None,
+    first: int = 0,
+    share: float = 1.0,
+) -> Tensor:
+    """The operator, with masks of four axes and biases of the query that lie side by side."""
+    check_supported(query, key, value, content, distance, table, table_bias)
+    mask, keep = (x if x is None else x[(None,) * (4 - x.ndim)] for x in (mask, keep))
+    content, distance = (x if x is None else x.contiguous() for x in (content, distance))
+    tensors = query, key, value, mask, keep, slopes, content, distance, table, table_bias
+    return operators().attention(*tensors, causal, first, share)[0]
+
+
+def check_supported(*tensors: Tensor | None) -> None:
+    """Say what the kernels cannot do, before anything runs."""
+    dtypes = {x.dtype for x in tensors if x is not None}
+    if len(dtypes) > 1:
+        raise NotImplementedError(f"inputs of different dtypes: {', '.join(sorted(str(dtype) for dtype in dtypes))}")
+    if not dtypes <= {torch.float32, torch.float16, torch.bfloat16}:
+        raise NotImplementedError("the kernels compute in float32: no float64")
+    if max(x.shape[-1] for x in tensors[:3] if x is not None) > WIDEST:
+        raise NotImplementedError(f"heads wider than {WIDEST}: a block would not fit into a GPU's shared memory")
+
+
+WIDEST = 256
+
+
+def operators() -> Any:
+    """The operators: triton is imported when an implementation that needs it is called for the first time."""
+    try:
+        from torch_impl.kernels import operators
+    except ImportError as error:
+        raise NotImplementedError(f"Triton is not installed: {error}") from None
+    return operators
