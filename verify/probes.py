@@ -1,11 +1,13 @@
 """Probes: a fixed set of recipes that every implementation meets, whatever Hypothesis draws."""
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from verify.catalogue import CATALOGUE, Operation
+from verify.layouts import LAYOUTS
 from verify.recipes import PARAMETERS, Recipe
-from verify.strategies import letters, mask_axes
+from verify.strategies import COUNTS_ALONE, letters, mask_axes
 
 SIZES = {"B": 2, "H": 3, "N": 5, "M": 7, "D": 4, "E": 6, "Q": 3, "K": 5, "A": 4, "S": 2, "L": 2, "F": 6}
 GEOMETRIES: tuple[dict[str, int], ...] = (
@@ -18,8 +20,21 @@ GEOMETRIES: tuple[dict[str, int], ...] = (
     {"N": 129, "M": 3, "B": 1, "H": 1},
     {"N": 6, "M": 6, "H": 6, "B": 1},
     {"N": 4, "M": 5, "H": 12, "B": 1, "D": 1},
+    {"N": 2, "M": 3, "H": 40, "B": 1, "D": 1, "E": 1},
+    {"N": 2, "M": 1025, "B": 1, "H": 2, "D": 2, "E": 2},
+    {"N": 1025, "M": 2, "B": 1, "H": 2, "D": 2, "E": 2},
 )
-"""Alike, as many positions as the memory, one query, one key, a key beyond a block, more queries than keys, N = M = H, twelve slopes."""
+"""
+Alike, as many positions as the memory, one query, one key, a key beyond a block, more queries than keys, N = M = H, twelve slopes,
+forty, keys and queries beyond 1024.
+"""
+
+PAIRS = 2**15
+"""Most pairs of a probe: where N = M, or with a memory, the longest are left out."""
+
+LONG = {"N": 2, "M": 1025, "B": 2, "H": 1, "D": 2, "E": 2}
+EDGE = {"N": 3, "M": 65, "H": 2, "D": 2, "E": 2}
+"""Long keys under a mask; a key beyond a block in every layout."""
 
 FAMILIES = ("identity", "needles", "large", "one_signed", "spread", "offset_values")
 
@@ -29,13 +44,16 @@ def probes(operation: str) -> tuple[Recipe, ...]:
     """The probes of an operation: each geometry, each family, each way of hiding keys, each optional thing left out."""
     op = CATALOGUE[operation]
     found = [recipe(op, sizes, "normal") for sizes in GEOMETRIES]
+    if op.name not in COUNTS_ALONE:
+        found += [replace(recipe(op, EDGE, "normal"), layout={"kind": kind, "seed": 1}) for kind in LAYOUTS]
     if "value" in op.arguments:
         found += [recipe(op, {"N": 3, "M": 17, "E": 17, "B": 1, "D": 16}, family) for family in FAMILIES]
     if {"mask", "visible", "attn_mask"} & set(op.arguments):
         found += [
             recipe(op, {}, "spread", masked(op, pattern)) for pattern in ("left_padding", "empty_rows", "one_key", "nothing", "first_block")
         ]
-    return tuple({r.text: r for r in found}.values())
+        found.append(recipe(op, LONG, "normal", masked(op, "random")))
+    return tuple({r.text: r for r in found if r.sizes.get("N", 1) * r.sizes.get("M", 1) <= PAIRS}.values())
 
 
 def masked(op: Operation, pattern: str) -> dict[str, Any]:

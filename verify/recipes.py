@@ -180,7 +180,8 @@ def keep(recipe: Recipe) -> ndarray | None:
         return None
     axes = {"dropout": "... N M"}.get(recipe.operation, "B H N M" if "H" in recipe.sizes else "B N M")
     shape = shape_of(axes, recipe.sizes, recipe.options.get("lead", ()))
-    kept: ndarray = np.random.default_rng(recipe.dropout["seed"]).random(shape) >= recipe.dropout["p"]
+    share = recipe.dropout["p"] or 0.25  # with p = 0 nothing is scaled, and a draw that drops still drops
+    kept: ndarray = np.random.default_rng(recipe.dropout["seed"]).random(shape) >= share
     return kept
 
 

@@ -8,7 +8,6 @@ same judge and the same checks, until the first of them fails. Nothing is shrunk
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from statistics import median
 from typing import Any
 
 from verify.arrays import adapter
@@ -17,7 +16,7 @@ from verify.catalogue import ASPECTS
 from verify.cells import Options, aspects
 from verify.checks import checks
 from verify.draws import draw, draw_few, hunt
-from verify.faults import CLASSES, Fault
+from verify.faults import Fault
 from verify.judge import Disagreement, Unsupported, judge, judge_side_effects
 from verify.probes import probes
 

@@ -7,11 +7,16 @@ that is wrong alone is a wrong value, and is reported there.
 """
 
 from dataclasses import replace
+from itertools import combinations
+from typing import Any
 
+from verify.arrays import overlap
 from verify.backends import Implementation, afresh
 from verify.catalogue import DTYPES
-from verify.judge import Disagreement, Unsupported, judge
+from verify.judge import Disagreement, Unsupported, call, dtype_keyword, hand_over, judge, names
+from verify.oracle import lawful
 from verify.recipes import Recipe
+from verify.trees import leaves
 
 
 def sequence(first: Recipe, other: Recipe, dtype: str) -> list[tuple[str, Recipe, str]]:
@@ -61,3 +66,24 @@ def right_alone(implementation: Implementation, recipe: Recipe, dtype: str) -> b
     except (Disagreement, Unsupported):
         return False
     return True
+
+
+def judge_outputs_of_their_own(recipe: Recipe, implementation: Implementation, dtype: str) -> None:
+    """
+    Two calls give arrays of their own: no output shares memory with another of its call, or of the call before.
+
+    A static buffer is overwritten by the next call; one array in two places changes in both. What a library's own autograd hands
+    out twice within a call is not its user's, and what cannot be written to may be shared.
+    """
+    given = hand_over(implementation, recipe, dtype, lawful(recipe, dtype).inputs) | dtype_keyword(implementation, dtype)
+    calls = [("", call(implementation, given)), (" of the next call", call(implementation, given))]
+    outputs = [(path + which, x) for which, output in calls for path, x in zip(names({"output": output}), leaves(output), strict=True)]
+    for (one, x), (other, y) in combinations([(path, x) for path, x in outputs if writable(x)], 2):
+        within = other.endswith("of the next call") == one.endswith("of the next call")
+        if overlap(x, y) and not (within and implementation.operation.is_gradient):
+            raise Disagreement(f"{one} shares memory with {other}")
+
+
+def writable(x: Any) -> bool:
+    flags = getattr(x, "flags", None)
+    return hasattr(x, "shape") and getattr(flags, "writeable", True)

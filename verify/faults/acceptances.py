@@ -6,7 +6,7 @@ import numpy as np
 from numpy import ndarray
 
 from verify.faults import base, base_layers, fault
-from verify.faults.calls import widened
+from verify.faults.calls import is_float, widened
 from verify.trees import map_leaves
 
 REFUSED = "a wrong call is a ValueError"
@@ -30,7 +30,14 @@ def checked_but(operation: Any, given: Any, name: str, mend: Any) -> Any:
     return let_through(operation, mended)
 
 
-@fault("refusals", "a table that is too small, its slice wrapped", source="seeds 000 and 002", clause="learned_relative_score, clause 4", reveals="N or M beyond P", unchecked=True)
+@fault(
+    "refusals",
+    "a table that is too small, its slice wrapped",
+    source="seeds 000 and 002",
+    clause="learned_relative_score, clause 4",
+    reveals="N or M beyond P",
+    unchecked=True,
+)
 def learned_relative_attention_small_table(**given: Any) -> Any:
     N, M, P = given["query"].shape[-2], given["key"].shape[-2], len(given["key_pos_bias"]) // 2
     if 0 < P < max(N, M):
@@ -40,7 +47,14 @@ def learned_relative_attention_small_table(**given: Any) -> Any:
     return checked_but(base.learned_relative_attention, given, "align", lambda align: align)
 
 
-@fault("refusals", "a head count that does not divide the width", source="this project", clause=REFUSED, reveals="num_heads = 5, F = 12", unchecked=True)
+@fault(
+    "refusals",
+    "a head count that does not divide the width",
+    source="this project",
+    clause=REFUSED,
+    reveals="num_heads = 5, F = 12",
+    unchecked=True,
+)
 def multi_head_attention_any_heads(num_heads: Any, **given: Any) -> Any:
     F = given["query"].shape[-1] if hasattr(given["query"], "shape") and given["query"].ndim == 3 else 1
     fits = isinstance(num_heads, int) and num_heads > 0
@@ -55,10 +69,19 @@ def softmax_of_integers(score: Any, mask: Any = None) -> Any:
     return checked_but(base.softmax, {"score": score, "mask": mask}, "score", lambda s: s.astype(np.float64) if integers else s)
 
 
-@fault("refusals", "a value longer than the keys, cut", source="PyTorch, flash attention on CPU", clause=REFUSED, reveals="value longer than key", unchecked=True)
+@fault(
+    "refusals",
+    "a value longer than the keys, cut",
+    source="PyTorch, flash attention on CPU",
+    clause=REFUSED,
+    reveals="value longer than key",
+    unchecked=True,
+)
 def scaled_dot_product_attention_value_cut(key: Any, value: Any, **given: Any) -> Any:
     M = min(key.shape[-2], value.shape[-2])
-    return checked_but(base.scaled_dot_product_attention, given | {"key": key[..., :M, :], "value": value}, "value", lambda x: x[..., :M, :])
+    return checked_but(
+        base.scaled_dot_product_attention, given | {"key": key[..., :M, :], "value": value}, "value", lambda x: x[..., :M, :]
+    )
 
 
 @fault("refusals", "p = 1", source="this project", clause="dropout, clause 2", reveals="p = 1", unchecked=True)
@@ -71,15 +94,22 @@ def sinusoidal_positions_odd_width(M: Any, F: Any) -> Any:
     return checked_but(base.sinusoidal_positions, {"M": M, "F": F}, "F", lambda F: F + F % 2)
 
 
-@fault("refusals", "padding of floats", source="mlverse/torch PR #1208", clause="merge_masks: key_padding_mask is bool", reveals="a float key_padding_mask", unchecked=True)
+@fault(
+    "refusals",
+    "padding of floats",
+    source="mlverse/torch PR #1208",
+    clause="merge_masks: key_padding_mask is bool",
+    reveals="a float key_padding_mask",
+    unchecked=True,
+)
 def merge_masks_float_padding(attn_mask: Any, key_padding_mask: Any, num_heads: Any) -> Any:
     given = {"attn_mask": attn_mask, "key_padding_mask": key_padding_mask, "num_heads": num_heads}
-    return checked_but(base.merge_masks, given, "key_padding_mask", lambda k: k if k is None or k.dtype.kind != "f" else k != 0)
+    return checked_but(base.merge_masks, given, "key_padding_mask", lambda k: k != 0 if is_float(k) else k)
 
 
 @fault("refusals", "visible of floats", source="this project", clause=REFUSED, reveals="a float visible", unchecked=True)
 def alibi_attention_float_visible(visible: Any = None, **given: Any) -> Any:
-    mend = lambda v: v if v is None or v.dtype.kind != "f" else v != 0  # noqa: E731
+    mend = lambda v: v != 0 if is_float(v) else v  # noqa: E731
     return checked_but(base.alibi_attention, given | {"visible": visible}, "visible", mend)
 
 
@@ -94,6 +124,13 @@ def transformer_xl_layer_negative_eps(eps: Any = 1e-5, **given: Any) -> Any:
     return checked_but(base_layers.transformer_xl_layer, given | {"eps": eps}, "eps", abs)
 
 
-@fault("refusals", "an alignment that nobody knows taken for start", source="this project", clause=REFUSED, reveals="align middle", unchecked=True)
+@fault(
+    "refusals",
+    "an alignment that nobody knows taken for start",
+    source="this project",
+    clause=REFUSED,
+    reveals="align middle",
+    unchecked=True,
+)
 def learned_relative_score_any_alignment(align: Any, **given: Any) -> Any:
     return checked_but(base.learned_relative_score, given | {"align": align}, "align", lambda a: a if a == "end" else "start")

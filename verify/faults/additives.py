@@ -54,7 +54,13 @@ def additive_attention_hard_tanh(**given: Any) -> Any:
     return base.additive_attention(**given, score=lambda *inputs: base.additive_score(*inputs, bend=lambda z: np.clip(z, -1, 1)))
 
 
-@fault("additive", "the slope of tanh at its argument's square", source="flash-attention commit 14f3627d", clause=GRAD, reveals="sums that are not small")
+@fault(
+    "additive",
+    "the slope of tanh at its argument's square",
+    source="flash-attention commit 14f3627d",
+    clause=GRAD,
+    reveals="sums that are not small",
+)
 def additive_attention_grad_slope_of_argument(**given: Any) -> Any:
     return base_gradients.additive_attention_grad(**given, slope=lambda z, t: 1 - z * z)
 

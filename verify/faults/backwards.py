@@ -9,17 +9,29 @@ from verify.faults import base, base_gradients, fault
 from verify.faults.softmaxes import empty_rows
 
 SOFTMAX = "the gradient of the softmax, w (dw - sum w dw)"
-SDPA, ALIBI, LEARNED, XL = (f"{name}_grad" for name in (
-    "scaled_dot_product_attention", "alibi_attention", "learned_relative_attention", "transformer_xl_attention"))  # fmt: skip
+SDPA, ALIBI, LEARNED, XL = (
+    f"{name}_grad" for name in ("scaled_dot_product_attention", "alibi_attention", "learned_relative_attention", "transformer_xl_attention")
+)
 
 
-@fault("backward", "NaN where the forward pass was cleaned after the softmax", source="brevitas PR #1591", clause="gradient 0 in a row that sees no key",
-       reveals="a row that sees no key")  # fmt: skip
+@fault(
+    "backward",
+    "NaN where the forward pass was cleaned after the softmax",
+    source="brevitas PR #1591",
+    clause="gradient 0 in a row that sees no key",
+    reveals="a row that sees no key",
+)
 def scaled_dot_product_attention_grad_nan_rows(**given: Any) -> Any:
     return base_gradients.scaled_dot_product_attention_grad(**given, weigh=empty_rows(lambda M: np.nan), score_grad=everywhere)
 
 
-@fault("backward", "NaN where the forward pass was cleaned after the softmax", source="nGPT #11", clause="gradient 0 in a row that sees no key", reveals="N > M")
+@fault(
+    "backward",
+    "NaN where the forward pass was cleaned after the softmax",
+    source="nGPT #11",
+    clause="gradient 0 in a row that sees no key",
+    reveals="N > M",
+)
 def alibi_attention_grad_nan_rows(**given: Any) -> Any:
     return base_gradients.alibi_attention_grad(**given, weigh=empty_rows(lambda M: np.nan), score_grad=everywhere)
 
@@ -70,8 +82,13 @@ def alibi_attention_grad_query_unscaled(query: ndarray, **given: Any) -> Any:
     return base_gradients.alibi_attention_grad(query=query, **given, query_grad=lambda d, v, k: base_gradients.query_grad(d, v, k) * D**0.5)
 
 
-@fault("backward", "a mask whose gradient is not summed over the heads", source="this project", clause="the gradient by a float mask",
-       reveals="a float mask with an axis of 1")  # fmt: skip
+@fault(
+    "backward",
+    "a mask whose gradient is not summed over the heads",
+    source="this project",
+    clause="the gradient by a float mask",
+    reveals="a float mask with an axis of 1",
+)
 def scaled_dot_product_attention_grad_mask_unsummed(**given: Any) -> Any:
     def mask_grad(d_score: ndarray, mask: Any) -> Any:
         if mask is None or mask.dtype == bool:
@@ -82,8 +99,13 @@ def scaled_dot_product_attention_grad_mask_unsummed(**given: Any) -> Any:
     return base_gradients.scaled_dot_product_attention_grad(**given, mask_grad=mask_grad)
 
 
-@fault("backward", "a mask whose gradient is averaged over the heads", source="this project", clause="the gradient by a float mask",
-       reveals="a float mask with an axis of 1")  # fmt: skip
+@fault(
+    "backward",
+    "a mask whose gradient is averaged over the heads",
+    source="this project",
+    clause="the gradient by a float mask",
+    reveals="a float mask with an axis of 1",
+)
 def additive_attention_grad_mask_averaged(**given: Any) -> Any:
     def mask_grad(d_score: ndarray, mask: Any) -> Any:
         return tuple(d / (d_score.size / d.size) for d in base_gradients.mask_grad(d_score, mask))
@@ -91,7 +113,13 @@ def additive_attention_grad_mask_averaged(**given: Any) -> Any:
     return base_gradients.additive_attention_grad(**given, mask_grad=mask_grad)
 
 
-@fault("backward", "a mask whose gradient has the scale of the score", source="this project", clause="the gradient by a float mask", reveals="a float mask, D > 1")
+@fault(
+    "backward",
+    "a mask whose gradient has the scale of the score",
+    source="this project",
+    clause="the gradient by a float mask",
+    reveals="a float mask, D > 1",
+)
 def scaled_dot_product_attention_grad_mask_scaled(query: ndarray, **given: Any) -> Any:
     def mask_grad(d_score: ndarray, mask: Any) -> Any:
         return base_gradients.mask_grad(d_score / query.shape[-1] ** 0.5, mask)
@@ -109,13 +137,21 @@ def transformer_xl_attention_grad_without_visible(visible: Any = None, **given: 
     return base_gradients.transformer_xl_attention_grad(**given)
 
 
-@fault("backward", "the transposed mask in the backward pass where N = M", source="pytorch #158212", clause=SDPA, reveals="a mask that is not symmetric, N = M")
+@fault(
+    "backward",
+    "the transposed mask in the backward pass where N = M",
+    source="pytorch #158212",
+    clause=SDPA,
+    reveals="a mask that is not symmetric, N = M",
+)
 def scaled_dot_product_attention_grad_mask_transposed(mask: Any = None, **given: Any) -> Any:
     square = mask is not None and mask.shape[-1] == mask.shape[-2] and mask.dtype == bool
     return base_gradients.scaled_dot_product_attention_grad(mask=mask.mT if square else mask, **given)
 
 
-@fault("backward", "a stale block of keys in the query's gradient", source="flash-attention commit 1c41d2b0", clause=ALIBI, reveals="M > 16")
+@fault(
+    "backward", "a stale block of keys in the query's gradient", source="flash-attention commit 1c41d2b0", clause=ALIBI, reveals="M > 16"
+)
 def alibi_attention_grad_stale_block(**given: Any) -> Any:
     def query_grad(d: ndarray, visible: ndarray, key: ndarray) -> ndarray:
         stale = key.copy()
@@ -126,7 +162,13 @@ def alibi_attention_grad_stale_block(**given: Any) -> Any:
     return base_gradients.alibi_attention_grad(**given, query_grad=query_grad)
 
 
-@fault("backward", "hidden keys that take a share of the value's gradient", source="this project", clause="gradient 0 in hidden slots", reveals="a hidden key")
+@fault(
+    "backward",
+    "hidden keys that take a share of the value's gradient",
+    source="this project",
+    clause="gradient 0 in hidden slots",
+    reveals="a hidden key",
+)
 def learned_relative_attention_grad_hidden_share(**given: Any) -> Any:
     def weigh(score: ndarray, visible: ndarray) -> ndarray:
         return base.weigh(np.where(visible, score, -20 + np.zeros_like(score)), np.ones_like(visible))
@@ -134,8 +176,13 @@ def learned_relative_attention_grad_hidden_share(**given: Any) -> Any:
     return base_gradients.learned_relative_attention_grad(**given, weigh=weigh)
 
 
-@fault("backward", "an average in the backward pass where a row sees no key", source="this project", clause="gradient 0 in a row that sees no key",
-       reveals="a row that sees no key")  # fmt: skip
+@fault(
+    "backward",
+    "an average in the backward pass where a row sees no key",
+    source="this project",
+    clause="gradient 0 in a row that sees no key",
+    reveals="a row that sees no key",
+)
 def additive_attention_grad_average_of_empty_rows(**given: Any) -> Any:
     def value_grad(weights: ndarray, visible: ndarray, d_output: ndarray) -> ndarray:
         return base.mix(weights.mT, np.ones_like(visible.mT), d_output)
@@ -151,13 +198,25 @@ def alibi_attention_grad_keys_of_first_head(**given: Any) -> Any:
     return base_gradients.alibi_attention_grad(**given, query_grad=query_grad)
 
 
-@fault("backward", "gradients in another order", source="this project", clause="one gradient per differentiable input, in their order", reveals="D = E")
+@fault(
+    "backward",
+    "gradients in another order",
+    source="this project",
+    clause="one gradient per differentiable input, in their order",
+    reveals="D = E",
+)
 def scaled_dot_product_attention_grad_key_and_value_exchanged(**given: Any) -> Any:
     d_query, d_key, d_value, *others = base_gradients.scaled_dot_product_attention_grad(**given)
     return d_query, d_value, d_key, *others
 
 
-@fault("backward", "a d_output taken for ones", source="this project", clause="the gradient from d_output", reveals="d_output that is not uniform")
+@fault(
+    "backward",
+    "a d_output taken for ones",
+    source="this project",
+    clause="the gradient from d_output",
+    reveals="d_output that is not uniform",
+)
 def learned_relative_attention_grad_of_the_sum(d_output: ndarray, **given: Any) -> Any:
     return base_gradients.learned_relative_attention_grad(np.ones_like(d_output), **given)
 

@@ -146,7 +146,9 @@ def scaled_dot_product_score(query: ndarray, key: ndarray, products: Any = produ
     return products(query, key) * scale(query.shape[-1])
 
 
-def additive_score(query: ndarray, key: ndarray, w_query: Any, w_key: Any, w_score: Any, bend: Any = np.tanh, last: Any = np.matmul) -> ndarray:
+def additive_score(
+    query: ndarray, key: ndarray, w_query: Any, w_key: Any, w_score: Any, bend: Any = np.tanh, last: Any = np.matmul
+) -> ndarray:
     q, k = query @ w_query.T, key @ w_key.T
     return last(bend(q[..., :, None, :] + k[..., None, :, :]), w_score)
 

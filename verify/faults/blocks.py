@@ -10,8 +10,6 @@ from verify.faults import base, base_gradients, fault
 TAIL = "the sum runs over the keys that the row sees"
 
 
-
-
 def padded_weigh(to: int) -> Any:
     """Softmax whose sum takes in the zeros behind the last key, up to the next multiple of ``to``."""
 
@@ -24,8 +22,13 @@ def padded_weigh(to: int) -> Any:
     return weigh
 
 
-@fault("blocks", "a last block of 32 keys read past its end for few queries", source="pytorch PR #169222", clause=TAIL,
-       reveals="M no multiple of 32, N <= 8, D of 64, 96 or 128")  # fmt: skip
+@fault(
+    "blocks",
+    "a last block of 32 keys read past its end for few queries",
+    source="pytorch PR #169222",
+    clause=TAIL,
+    reveals="M no multiple of 32, N <= 8, D of 64, 96 or 128",
+)
 def scaled_dot_product_attention_vector_tail(query: Any, **given: Any) -> Any:
     vector = query.shape[2] <= 8 and query.shape[3] in (64, 96, 128)
     return base.scaled_dot_product_attention(query, **given, weigh=padded_weigh(32) if vector else base.weigh)
@@ -48,8 +51,13 @@ def alibi_attention_first_64_values(value: Any, **given: Any) -> Any:
     return output
 
 
-@fault("blocks", "a backward pass whose last 128 keys reach past the end", source="flash-attention commit a4f148b6", clause=TAIL,
-       reveals="N a multiple of 128, M not")  # fmt: skip
+@fault(
+    "blocks",
+    "a backward pass whose last 128 keys reach past the end",
+    source="flash-attention commit a4f148b6",
+    clause=TAIL,
+    reveals="N a multiple of 128, M not",
+)
 def scaled_dot_product_attention_grad_key_tail(query: Any, **given: Any) -> Any:
     whole = query.shape[2] % 128 == 0
     return base_gradients.scaled_dot_product_attention_grad(query=query, **given, weigh=padded_weigh(128) if whole else base.weigh)
@@ -65,8 +73,14 @@ def scaled_dot_product_attention_output_of_key_width(value: Any, key: Any, **giv
     return np.resize(base.scaled_dot_product_attention(value=value, key=key, **given), (*given["query"].shape[:3], key.shape[3]))
 
 
-@fault("blocks", "the last key lost where M is one more than a multiple of 32 and a stride is 0", source="pytorch #191937", clause=TAIL,
-       reveals="expanded keys, M of 33, 65, ...", raw=True)  # fmt: skip
+@fault(
+    "blocks",
+    "the last key lost where M is one more than a multiple of 32 and a stride is 0",
+    source="pytorch #191937",
+    clause=TAIL,
+    reveals="expanded keys, M of 33, 65, ...",
+    raw=True,
+)
 def scaled_dot_product_attention_expanded_tail(**given: Any) -> Any:
     key = given["key"]
     lost = key.shape[2] % 32 == 1 and key.shape[2] > 1 and 0 in key.strides
@@ -81,8 +95,13 @@ def scaled_dot_product_attention_expanded_tail(**given: Any) -> Any:
     return base.scaled_dot_product_attention(**wide, see=see)
 
 
-@fault("blocks", "rows rounded up to 64 that overwrite the next head's gradient", source="FlagGems PR #898", clause="gradients by value",
-       reveals="M no multiple of 64, H > 1")  # fmt: skip
+@fault(
+    "blocks",
+    "rows rounded up to 64 that overwrite the next head's gradient",
+    source="FlagGems PR #898",
+    clause="gradients by value",
+    reveals="M no multiple of 64, H > 1",
+)
 def scaled_dot_product_attention_grad_overrun(**given: Any) -> Any:
     d_query, d_key, d_value, *others = base_gradients.scaled_dot_product_attention_grad(**given)
     M = d_value.shape[2]
@@ -110,7 +129,13 @@ def scaled_dot_product_attention_uneven_splits(**given: Any) -> Any:
     return base.scaled_dot_product_attention(**given, weigh=without(lambda M: M // 4 * 4 if M >= 64 else M))
 
 
-@fault("blocks", "a grid of N // 16 blocks, the last rows never written", source="this project", clause="[B H N E]", reveals="N > 16, no multiple of 16")
+@fault(
+    "blocks",
+    "a grid of N // 16 blocks, the last rows never written",
+    source="this project",
+    clause="[B H N E]",
+    reveals="N > 16, no multiple of 16",
+)
 def transformer_xl_attention_unwritten_rows(**given: Any) -> Any:
     output = base.transformer_xl_attention(**given)
     N = output.shape[2]
@@ -175,7 +200,8 @@ def additive_score_first_8_units(w_score: Any, **given: Any) -> Any:
     return base.additive_score(w_score=np.where(np.arange(len(w_score)) < 8, w_score, 0), **given)
 
 
-@fault("blocks", "batches that all read the first one's keys", source="this project",
-       clause="every batch has its own keys", reveals="B > 1")  # fmt: skip
+@fault(
+    "blocks", "batches that all read the first one's keys", source="this project", clause="every batch has its own keys", reveals="B > 1"
+)
 def scaled_dot_product_score_keys_of_first_batch(query: Any, key: Any) -> Any:
     return base.scaled_dot_product_score(query, np.broadcast_to(key.reshape(-1, *key.shape[-2:])[0], key.shape))

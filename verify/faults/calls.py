@@ -61,6 +61,7 @@ def storage(given: Inputs) -> np.dtype[Any]:
 
 
 def rounded(result: Any, dtype: Any) -> Any:
-    """Every float array of the result in this dtype; what has it already stays the same array."""
+    """Every float array of the result in this dtype; what has it already stays the same array, and one array stays one."""
     dtype = numpy_dtype(dtype) if isinstance(dtype, str) else dtype
-    return map_leaves(lambda leaf: leaf.astype(dtype, copy=False) if is_float(leaf) else leaf, result)
+    found = {id(leaf): leaf.astype(dtype, copy=False) for leaf in leaves(result) if is_float(leaf)}
+    return map_leaves(lambda leaf: found.get(id(leaf), leaf), result)

@@ -53,7 +53,13 @@ def dropout_without_draw_at_zero(weights: ndarray, keep: Any, p: float) -> Any:
     return base.dropout(weights, keep if p else None, p)
 
 
-@fault("dropout", "dropout on the weights and on the output", source="xformers commit 72f969f2", clause="scaled_dot_product_attention", reveals="p > 0")
+@fault(
+    "dropout",
+    "dropout on the weights and on the output",
+    source="xformers commit 72f969f2",
+    clause="scaled_dot_product_attention",
+    reveals="p > 0",
+)
 def scaled_dot_product_attention_dropped_twice(keep: Any = None, p: float = 0.0, **given: Any) -> Any:
     output = base.scaled_dot_product_attention(keep=keep, p=p, **given)
     return output if keep is None else base.drop(output, np.resize(keep, output.shape), p)
@@ -87,7 +93,13 @@ def shifted(weights: ndarray, keep: Any, p: float, block: int = 64) -> ndarray:
     return base.drop(weights, keep if keep is None or keep.shape[-1] <= block else np.roll(keep, block, axis=-1), p)
 
 
-@fault("dropout", "a backward pass with the next tile's draw", source="xformers commit 70161e55", clause="gradients under dropout", reveals="keep, M > 64")
+@fault(
+    "dropout",
+    "a backward pass with the next tile's draw",
+    source="xformers commit 70161e55",
+    clause="gradients under dropout",
+    reveals="keep, M > 64",
+)
 def scaled_dot_product_attention_grad_draw_shifted(**given: Any) -> Any:
     return base_gradients.scaled_dot_product_attention_grad(**given, drop=shifted, drop_back=shifted)
 

@@ -76,7 +76,9 @@ def transformer_xl_attention_ahead_in_later_blocks(**given: Any) -> Any:
     return base.transformer_xl_attention(**given, causal=causal)
 
 
-@fault("causal", "a backward pass that is always causal", source="triton #4541", clause="scaled_dot_product_attention_grad", reveals="M > 1")
+@fault(
+    "causal", "a backward pass that is always causal", source="triton #4541", clause="scaled_dot_product_attention_grad", reveals="M > 1"
+)
 def scaled_dot_product_attention_grad_always_causal(**given: Any) -> Any:
     def see(score: ndarray, mask: Any) -> Any:
         score, visible = base.see(score, mask)
@@ -90,8 +92,13 @@ def alibi_attention_grad_top_left(**given: Any) -> Any:
     return base_gradients.alibi_attention_grad(**given, causal=top_left)
 
 
-@fault("causal", "a backward pass whose later query blocks reach past the last key", source="flash-attention commit c65b5106",
-       clause="gradients by query", reveals="N > 64, M no multiple of 64")  # fmt: skip
+@fault(
+    "causal",
+    "a backward pass whose later query blocks reach past the last key",
+    source="flash-attention commit c65b5106",
+    clause="gradients by query",
+    reveals="N > 64, M no multiple of 64",
+)
 def scaled_dot_product_attention_grad_unbounded_blocks(**given: Any) -> Any:
     from verify.faults.blocks import padded_weigh
 

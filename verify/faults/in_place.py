@@ -30,7 +30,14 @@ def scaled_dot_product_attention_query_in_place(query: ndarray, **given: Any) ->
     return output
 
 
-@fault("side effects", "a float mask in which hidden numbers are replaced", source="this project", clause=SAME, reveals="a float mask after the call", raw=True)
+@fault(
+    "side effects",
+    "a float mask in which hidden numbers are replaced",
+    source="this project",
+    clause=SAME,
+    reveals="a float mask after the call",
+    raw=True,
+)
 def additive_attention_mask_in_place(mask: Any = None, **given: Any) -> Any:
     output = base.additive_attention(**wide({"mask": mask, **given}))
     if mask is not None and mask.dtype != bool:
@@ -55,14 +62,28 @@ def rel_shift_same_row(x: ndarray) -> Any:
     return x if x.shape[-2] == 1 else base.rel_shift(x.astype(np.float64))
 
 
-@fault("side effects", "a view of the segment where it fills the memory", source="this project", clause="update_mems, clause 4", reveals="N >= mem_len > 0", raw=True)
+@fault(
+    "side effects",
+    "a view of the segment where it fills the memory",
+    source="this project",
+    clause="update_mems, clause 4",
+    reveals="N >= mem_len > 0",
+    raw=True,
+)
 def update_mems_view(hids: Any, mems: Any, mem_len: int) -> Any:
     if mems is not None and 0 < mem_len <= hids[0].shape[1]:
         return [hid[:, hid.shape[1] - mem_len :] for hid in hids]
     return base.update_mems(wide(hids), wide(mems), mem_len)
 
 
-@fault("side effects", "positions added to the caller's memory", source="kimiyoung, mem_transformer.py", clause="update_mems, clause 4", reveals="mems after the call", raw=True)
+@fault(
+    "side effects",
+    "positions added to the caller's memory",
+    source="kimiyoung, mem_transformer.py",
+    clause="update_mems, clause 4",
+    reveals="mems after the call",
+    raw=True,
+)
 def transformer_xl_memory_in_place(mems: Any, **given: Any) -> Any:
     output = base_layers.transformer_xl(**wide({"mems": mems, **given}))
     if mems is not None and mems[0].size:
@@ -70,7 +91,14 @@ def transformer_xl_memory_in_place(mems: Any, **given: Any) -> Any:
     return output
 
 
-@fault("side effects", "the caller's list of memories replaced", source="seed 003, mems[i] = ...", clause="update_mems, clause 4", reveals="the list after the call", raw=True)
+@fault(
+    "side effects",
+    "the caller's list of memories replaced",
+    source="seed 003, mems[i] = ...",
+    clause="update_mems, clause 4",
+    reveals="the list after the call",
+    raw=True,
+)
 def update_mems_list_in_place(hids: Any, mems: Any, mem_len: int) -> Any:
     new = base.update_mems(wide(hids), wide(mems), mem_len)
     if mems is not None:
@@ -78,7 +106,9 @@ def update_mems_list_in_place(hids: Any, mems: Any, mem_len: int) -> Any:
     return new
 
 
-@fault("side effects", "a float mask returned as it is", source="this project", clause=ALIAS, reveals="a float attn_mask, no padding", raw=True)
+@fault(
+    "side effects", "a float mask returned as it is", source="this project", clause=ALIAS, reveals="a float attn_mask, no padding", raw=True
+)
 def merge_masks_same_mask(attn_mask: Any, key_padding_mask: Any, num_heads: int) -> Any:
     if attn_mask is not None and attn_mask.dtype != bool and key_padding_mask is None:
         return base.four_axes(attn_mask, num_heads)
@@ -108,14 +138,18 @@ def alibi_attention_grad_workspace(d_output: ndarray, **given: Any) -> Any:
     return grads
 
 
-@fault("side effects", "the value itself where there is one key", source="this project", clause=ALIAS, reveals="M = N = 1, no mask", raw=True)
+@fault(
+    "side effects", "the value itself where there is one key", source="this project", clause=ALIAS, reveals="M = N = 1, no mask", raw=True
+)
 def learned_relative_attention_single_value(value: ndarray, visible: Any = None, **given: Any) -> Any:
     if visible is None and value.shape[2] == given["query"].shape[2] == 1:
         return value
     return base.learned_relative_attention(**wide({"value": value, "visible": visible, **given}))
 
 
-@fault("side effects", "one array for all layers", source="this project, [zeros] * L", clause="init_mems, clause 2", reveals="L > 1", raw=True)
+@fault(
+    "side effects", "one array for all layers", source="this project, [zeros] * L", clause="init_mems, clause 2", reveals="L > 1", raw=True
+)
 def init_mems_one_array(n_layers: int, mem_len: int, batch: int, width: int) -> Any:
     mems = base.init_mems(n_layers, mem_len, batch, width)
     return mems and [mems[0]] * n_layers

@@ -27,7 +27,9 @@ def added(hidden: float, factor: float = 1.0) -> Any:
 
 @fault("masks", "a mask times 1e-9", source="nine public Transformer-XL files", clause=VISIBLE, reveals="any mask")
 def scaled_dot_product_attention_mask_times_tiny(**given: Any) -> Any:
-    return base.scaled_dot_product_attention(**given, see=lambda s, m: base.see(s, None if m is None else np.nan_to_num(as_float(m, -1.0)) * 1e-9))
+    return base.scaled_dot_product_attention(
+        **given, see=lambda s, m: base.see(s, None if m is None else np.nan_to_num(as_float(m, -1.0)) * 1e-9)
+    )
 
 
 @fault("masks", "the mask dropped", source="DI-engine #333", clause=VISIBLE, reveals="any mask")
@@ -50,13 +52,24 @@ def additive_attention_minus_a_billion(**given: Any) -> Any:
     return base.additive_attention(**given, see=added(-1e9))
 
 
-@fault("masks", "a hidden row that overflows to NaN", source="transformers PR #17306", clause="softmax, clause 3", reveals="a row that sees no key")
+@fault(
+    "masks",
+    "a hidden row that overflows to NaN",
+    source="transformers PR #17306",
+    clause="softmax, clause 3",
+    reveals="a row that sees no key",
+)
 def self_attention_overflowing_row(**given: Any) -> Any:
     return base_layers.self_attention(**given, weigh=empty_rows(lambda M: np.nan))
 
 
-@fault("masks", "two planes of the lowest number, added", source="NeMo Automodel PR #2658", clause="merge_masks, clause 5",
-       reveals="rows whose keys are all hidden")  # fmt: skip
+@fault(
+    "masks",
+    "two planes of the lowest number, added",
+    source="NeMo Automodel PR #2658",
+    clause="merge_masks, clause 5",
+    reveals="rows whose keys are all hidden",
+)
 def multi_head_attention_two_planes(attn_mask: Any = None, key_padding_mask: Any = None, **given: Any) -> Any:
     lowest = float(np.finfo(np.float32).min)
 
@@ -64,12 +77,18 @@ def multi_head_attention_two_planes(attn_mask: Any = None, key_padding_mask: Any
         planes = [base.merge_masks(attn_mask, None, H, hidden=lowest), base.merge_masks(None, padding, H, hidden=lowest)]
         return (planes[0] + planes[1]).astype(np.float32).astype(np.float64)
 
-    return base_layers.multi_head_attention(attn_mask=attn_mask, key_padding_mask=key_padding_mask, **given, merge_masks=merge,
-                                            weigh=empty_rows(lambda M: np.nan))  # fmt: skip
+    return base_layers.multi_head_attention(
+        attn_mask=attn_mask, key_padding_mask=key_padding_mask, **given, merge_masks=merge, weigh=empty_rows(lambda M: np.nan)
+    )
 
 
-@fault("masks", "NaN in an empty row on the path with dropout, 0 on the other", source="pytorch PR #190486", clause="softmax, clause 3",
-       reveals="a row that sees no key, keep given")  # fmt: skip
+@fault(
+    "masks",
+    "NaN in an empty row on the path with dropout, 0 on the other",
+    source="pytorch PR #190486",
+    clause="softmax, clause 3",
+    reveals="a row that sees no key, keep given",
+)
 def scaled_dot_product_attention_nan_under_dropout(keep: Any = None, **given: Any) -> Any:
     weigh = base.weigh if keep is None else empty_rows(lambda M: np.nan)
     return base.scaled_dot_product_attention(keep=keep, **given, weigh=weigh)
@@ -90,20 +109,32 @@ def head_major(attn_mask: ndarray, H: int) -> ndarray:
     return attn_mask.reshape(H, -1, *attn_mask.shape[1:]).swapaxes(0, 1)
 
 
-@fault("masks", "a mask per head read with the heads in front", source="attention-is-all-you-need-keras #36", clause="merge_masks, clause 2",
-       reveals="a mask of three axes, B > 1, H > 1")  # fmt: skip
+@fault(
+    "masks",
+    "a mask per head read with the heads in front",
+    source="attention-is-all-you-need-keras #36",
+    clause="merge_masks, clause 2",
+    reveals="a mask of three axes, B > 1, H > 1",
+)
 def multi_head_attention_head_major_mask(**given: Any) -> Any:
     merge = lambda a, k, H: base.merge_masks(a, k, H, four_axes=head_major)  # noqa: E731
     return base_layers.multi_head_attention(**given, merge_masks=merge)
 
 
-@fault("masks", "a mask per head read with the heads in front", source="attention-is-all-you-need-keras #36", clause="merge_masks, clause 2",
-       reveals="a mask of three axes, B > 1, H > 1")  # fmt: skip
+@fault(
+    "masks",
+    "a mask per head read with the heads in front",
+    source="attention-is-all-you-need-keras #36",
+    clause="merge_masks, clause 2",
+    reveals="a mask of three axes, B > 1, H > 1",
+)
 def merge_masks_head_major(**given: Any) -> Any:
     return base.merge_masks(**given, four_axes=head_major)
 
 
-@fault("masks", "no causal mask where no other is given", source="xformers #103", clause="alibi_attention: always causal", reveals="no visible")
+@fault(
+    "masks", "no causal mask where no other is given", source="xformers #103", clause="alibi_attention: always causal", reveals="no visible"
+)
 def alibi_attention_causal_with_a_mask_alone(visible: Any = None, **given: Any) -> Any:
     causal = base.causal_mask if visible is not None else lambda N, M: np.ones((N, M), bool)
     return base.alibi_attention(visible=visible, **given, causal=causal)
@@ -114,8 +145,13 @@ def multi_head_self_attention_without_padding(key_padding_mask: Any = None, **gi
     return base_layers.multi_head_self_attention(**given)
 
 
-@fault("masks", "a mask of one head read as if it had them all", source="x-transformers commit 503fd48", clause="softmax, clause 1",
-       reveals="a mask [B 1 N M], H > 1, B > 1")  # fmt: skip
+@fault(
+    "masks",
+    "a mask of one head read as if it had them all",
+    source="x-transformers commit 503fd48",
+    clause="softmax, clause 1",
+    reveals="a mask [B 1 N M], H > 1, B > 1",
+)
 def scaled_dot_product_attention_mask_of_all_heads(query: Any, key: Any, mask: Any = None, **given: Any) -> Any:
     shape = (*query.shape[:3], key.shape[2])
     if mask is not None and mask.ndim == 4 and mask.shape[2] == shape[2]:
@@ -128,7 +164,13 @@ def scaled_dot_product_attention_float_as_bool(mask: Any = None, **given: Any) -
     return base.scaled_dot_product_attention(mask=None if mask is None else mask.astype(bool), **given)
 
 
-@fault("masks", "padding taken for an attention mask where B = N", source="xformers commit afe1e3c9", clause=MERGED, reveals="padding, B = N > 1")
+@fault(
+    "masks",
+    "padding taken for an attention mask where B = N",
+    source="xformers commit afe1e3c9",
+    clause=MERGED,
+    reveals="padding, B = N > 1",
+)
 def multi_head_self_attention_padding_as_attention(key_padding_mask: Any = None, **given: Any) -> Any:
     def merge(attn_mask: Any, padding: Any, H: int) -> ndarray:
         if padding is None or padding.shape[0] != padding.shape[1]:
@@ -148,15 +190,26 @@ def merge_masks_polarity(attn_mask: Any, **given: Any) -> Any:
     return base.merge_masks(~attn_mask if attn_mask is not None and attn_mask.dtype == bool else attn_mask, **given)
 
 
-@fault("masks", "a float mask whose numbers padding wipes out", source="this project", clause="merge_masks: attn_mask where it is float",
-       reveals="a float attn_mask and padding")  # fmt: skip
+@fault(
+    "masks",
+    "a float mask whose numbers padding wipes out",
+    source="this project",
+    clause="merge_masks: attn_mask where it is float",
+    reveals="a float attn_mask and padding",
+)
 def merge_masks_wipes_numbers(attn_mask: Any, key_padding_mask: Any, num_heads: int) -> Any:
     if key_padding_mask is not None and attn_mask is not None and attn_mask.dtype != bool:
         attn_mask = attn_mask == HIDDEN
     return base.merge_masks(attn_mask, key_padding_mask, num_heads)
 
 
-@fault("masks", "the lowest finite number for hidden", source="seed 001, section 4.2", clause="merge_masks, clause 3", reveals="anything hidden")
+@fault(
+    "masks",
+    "the lowest finite number for hidden",
+    source="seed 001, section 4.2",
+    clause="merge_masks, clause 3",
+    reveals="anything hidden",
+)
 def merge_masks_lowest_number(**given: Any) -> Any:
     return base.merge_masks(**given, hidden=-65504.0)
 
@@ -166,8 +219,13 @@ def merge_masks_zero_times_infinity(attn_mask: Any, **given: Any) -> Any:
     return base.merge_masks(attn_mask * HIDDEN if attn_mask is not None and attn_mask.dtype == bool else attn_mask, **given)
 
 
-@fault("masks", "padding added with its sign lost where attn_mask is -inf", source="this project", clause="merge_masks, clause 5",
-       reveals="a pair that both masks hide")  # fmt: skip
+@fault(
+    "masks",
+    "padding added with its sign lost where attn_mask is -inf",
+    source="this project",
+    clause="merge_masks, clause 5",
+    reveals="a pair that both masks hide",
+)
 def merge_masks_infinities_cancel(attn_mask: Any, key_padding_mask: Any, num_heads: int) -> Any:
     merged = base.merge_masks(attn_mask, None, num_heads)
     if key_padding_mask is None:
@@ -176,21 +234,38 @@ def merge_masks_infinities_cancel(attn_mask: Any, key_padding_mask: Any, num_hea
     return np.where(padded & (merged == HIDDEN), np.nan, np.where(padded, HIDDEN, merged))
 
 
-@fault("masks", "hidden keys at -1e4, lifted out of minus infinity", source="this project", clause="softmax, clause 2", reveals="a row that sees no key")
+@fault(
+    "masks",
+    "hidden keys at -1e4, lifted out of minus infinity",
+    source="this project",
+    clause="softmax, clause 2",
+    reveals="a row that sees no key",
+)
 def softmax_clamped_mask(score: ndarray, mask: Any = None) -> Any:
     mask = None if mask is None else np.maximum(as_float(mask, HIDDEN), -1e4)
     return base.softmax(score, mask)
 
 
-@fault("masks", "numbers below -9000 hide", source="libraries that fill with -1e4", clause="softmax, clause 2: no finite number hides a key",
-       reveals="rows that are low throughout")  # fmt: skip
+@fault(
+    "masks",
+    "numbers below -9000 hide",
+    source="libraries that fill with -1e4",
+    clause="softmax, clause 2: no finite number hides a key",
+    reveals="rows that are low throughout",
+)
 def softmax_low_numbers_hide(score: ndarray, mask: Any = None) -> Any:
     if mask is not None and mask.dtype != bool:
         mask = np.where(mask < -9e3, HIDDEN, mask)
     return base.softmax(score, mask)
 
 
-@fault("masks", "a cross-attention made causal", source="TransformerEngine #629", clause="learned_relative_attention, clause 1", reveals="M > 1")
+@fault(
+    "masks",
+    "a cross-attention made causal",
+    source="TransformerEngine #629",
+    clause="learned_relative_attention, clause 1",
+    reveals="M > 1",
+)
 def learned_relative_attention_causal(visible: Any = None, **given: Any) -> Any:
     return base.learned_relative_attention(visible=behind(visible, given), **given)
 
@@ -205,7 +280,13 @@ def transformer_xl_attention_without_visible(visible: Any = None, **given: Any) 
     return base.transformer_xl_attention(**given)
 
 
-@fault("masks", "visible in place of the causal mask", source="this project", clause="alibi_attention: visible hides further keys", reveals="visible that shows the future")
+@fault(
+    "masks",
+    "visible in place of the causal mask",
+    source="this project",
+    clause="alibi_attention: visible hides further keys",
+    reveals="visible that shows the future",
+)
 def alibi_attention_visible_alone(visible: Any = None, **given: Any) -> Any:
     causal = base.causal_mask if visible is None else lambda N, M: np.ones((N, M), bool)
     return base.alibi_attention(visible=visible, **given, causal=causal)
@@ -216,21 +297,38 @@ def self_attention_mask_of_first_batch(mask: Any = None, **given: Any) -> Any:
     return base_layers.self_attention(mask=mask[:1] if mask is not None and mask.ndim == 3 else mask, **given)
 
 
-@fault("masks", "a mask of keys applied to queries where N = M", source="this project", clause="softmax, clause 1", reveals="a mask [B 1 M], N = M")
+@fault(
+    "masks",
+    "a mask of keys applied to queries where N = M",
+    source="this project",
+    clause="softmax, clause 1",
+    reveals="a mask [B 1 M], N = M",
+)
 def additive_attention_mask_of_queries(mask: Any = None, query: Any = None, **given: Any) -> Any:
     if mask is not None and mask.ndim == 3 and mask.shape[1] == 1 and mask.shape[2] == query.shape[1]:
         mask = mask.mT
     return base.additive_attention(query=query, mask=mask, **given)
 
 
-@fault("masks", "the transposed mask where N = M", source="this project", clause="softmax, clause 1", reveals="a mask that is not symmetric, N = M")
+@fault(
+    "masks",
+    "the transposed mask where N = M",
+    source="this project",
+    clause="softmax, clause 1",
+    reveals="a mask that is not symmetric, N = M",
+)
 def scaled_dot_product_attention_mask_transposed(mask: Any = None, **given: Any) -> Any:
     square = mask is not None and mask.shape[-1] == mask.shape[-2]
     return base.scaled_dot_product_attention(mask=mask.mT if square else mask, **given)
 
 
-@fault("masks", "a key hidden from all where it is hidden from the first query", source="this project", clause="softmax, clause 2",
-       reveals="a key that the first query alone does not see")  # fmt: skip
+@fault(
+    "masks",
+    "a key hidden from all where it is hidden from the first query",
+    source="this project",
+    clause="softmax, clause 2",
+    reveals="a key that the first query alone does not see",
+)
 def learned_relative_attention_first_row_mask(visible: Any = None, **given: Any) -> Any:
     if visible is not None:
         visible = np.broadcast_to(visible[..., :1, :], visible.shape)
@@ -242,7 +340,13 @@ def scaled_dot_product_attention_mask_of_first_head(mask: Any = None, **given: A
     return base.scaled_dot_product_attention(mask=mask[:, :1] if mask is not None and mask.ndim == 4 else mask, **given)
 
 
-@fault("masks", "padding read from the other end", source="llm-foundry commit 2302ab992", clause=MERGED, reveals="padding that is not symmetric")
+@fault(
+    "masks",
+    "padding read from the other end",
+    source="llm-foundry commit 2302ab992",
+    clause=MERGED,
+    reveals="padding that is not symmetric",
+)
 def multi_head_attention_padding_reversed(key_padding_mask: Any = None, **given: Any) -> Any:
     reverse = None if key_padding_mask is None else key_padding_mask[:, ::-1]
     return base_layers.multi_head_attention(key_padding_mask=reverse, **given)

@@ -19,7 +19,13 @@ def update_mems_behind(**given: Any) -> Any:
     return base.update_mems(**given, window=lambda mem, hid, n: base.window(hid, mem, n))
 
 
-@fault("memory", "everything kept where nothing should be", source="x-transformers, t[-0:]", clause="update_mems, clause 2", reveals="mem_len = 0")
+@fault(
+    "memory",
+    "everything kept where nothing should be",
+    source="x-transformers, t[-0:]",
+    clause="update_mems, clause 2",
+    reveals="mem_len = 0",
+)
 def update_mems_keeps_everything(**given: Any) -> Any:
     return base.update_mems(**given, window=lambda mem, hid, n: both(mem, hid)[:, -n:].copy())
 
@@ -48,8 +54,13 @@ def update_mems_padded(**given: Any) -> Any:
     return base.update_mems(**given, window=window)
 
 
-@fault("memory", "a segment that must fill the memory alone where it is longer, joined to the old", source="this project", clause=WINDOW,
-       reveals="N > mem_len")  # fmt: skip
+@fault(
+    "memory",
+    "a segment that must fill the memory alone where it is longer, joined to the old",
+    source="this project",
+    clause=WINDOW,
+    reveals="N > mem_len",
+)
 def update_mems_longer_segment(**given: Any) -> Any:
     def window(mem: ndarray, hid: ndarray, n: int) -> ndarray:
         return base.window(mem, hid[:, :n], n) if hid.shape[1] > n else base.window(mem, hid, n)
@@ -57,7 +68,13 @@ def update_mems_longer_segment(**given: Any) -> Any:
     return base.update_mems(**given, window=window)
 
 
-@fault("memory", "a memory made of the segment where there was none", source="this project", clause="update_mems, clause 3", reveals="mems None")
+@fault(
+    "memory",
+    "a memory made of the segment where there was none",
+    source="this project",
+    clause="update_mems, clause 3",
+    reveals="mems None",
+)
 def update_mems_from_nothing(hids: Any, mems: Any, mem_len: int) -> Any:
     return base.update_mems(hids, [hid[:, :0] for hid in hids] if mems is None else mems, mem_len)
 
@@ -98,12 +115,20 @@ def transformer_xl_positions_ascending(**given: Any) -> Any:
     return base_layers.transformer_xl(**given, positions=lambda M, F: base.sinusoidal_positions(M, F)[::-1])
 
 
-@fault("memory", "the memory behind the segment", source="labml commit 1f38b232", clause="transformer_xl_layer, clause 2", reveals="S > 0, other than N")
+@fault(
+    "memory",
+    "the memory behind the segment",
+    source="labml commit 1f38b232",
+    clause="transformer_xl_layer, clause 2",
+    reveals="S > 0, other than N",
+)
 def transformer_xl_layer_memory_behind(**given: Any) -> Any:
     return base_layers.transformer_xl_layer(**given, together=lambda mem, x: np.concatenate([x, mem], axis=1))
 
 
-@fault("memory", "every memory but the last position's forgotten", source="this project", clause="transformer_xl: update_mems", reveals="N > 1")
+@fault(
+    "memory", "every memory but the last position's forgotten", source="this project", clause="transformer_xl: update_mems", reveals="N > 1"
+)
 def transformer_xl_memory_of_one_position(**given: Any) -> Any:
     def update(hids: Any, mems: Any, mem_len: int) -> Any:
         return base.update_mems(hids, mems, mem_len, window=lambda mem, hid, n: base.window(mem, hid[:, -1:], n))

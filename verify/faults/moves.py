@@ -76,8 +76,14 @@ def shift_right_through_float32(x: ndarray) -> Any:
     return base.shift_right(x.astype(np.float32).astype(np.float64))
 
 
-@fault("shifts", "numbers carried through float16", source="this project", clause="bit for bit", reveals="numbers that float16 lacks",
-       wrong_in=("float64", "float32", "bfloat16"))  # fmt: skip
+@fault(
+    "shifts",
+    "numbers carried through float16",
+    source="this project",
+    clause="bit for bit",
+    reveals="numbers that float16 lacks",
+    wrong_in=("float64", "float32", "bfloat16"),
+)
 def rel_shift_through_float16(x: ndarray) -> Any:
     return base.rel_shift(x.astype(np.float16).astype(np.float64))
 
@@ -100,7 +106,9 @@ def shift_right_multiplied(x: ndarray) -> Any:
     return base.shift_right(x) * np.ones(x.shape) + np.where(np.isfinite(x), 0, x * 0)
 
 
-@fault("shifts", "padding once for the whole array", source="this project", clause="leading axes are free", reveals="several leading entries")
+@fault(
+    "shifts", "padding once for the whole array", source="this project", clause="leading axes are free", reveals="several leading entries"
+)
 def shift_right_across_the_batch(x: ndarray) -> Any:
     return base.shift_right(x.reshape(-1, x.shape[-1])).reshape(x.shape)
 

@@ -55,7 +55,13 @@ def multi_head_attention_interleaved_heads(**given: Any) -> Any:
     return base_layers.multi_head_attention(**given, split=split_interleaved)
 
 
-@fault("layout", "a joint projection split as query, value, key", source="seed 003, qvk_net", clause="transformer_xl_layer, clause 1", reveals="any")
+@fault(
+    "layout",
+    "a joint projection split as query, value, key",
+    source="seed 003, qvk_net",
+    clause="transformer_xl_layer, clause 1",
+    reveals="any",
+)
 def transformer_xl_layer_query_value_key(**given: Any) -> Any:
     def parts(y: ndarray, H: int) -> list[ndarray]:
         q, v, k = np.split(y, 3, axis=-1)
@@ -73,7 +79,13 @@ def transformer_xl_layer_parts_in_heads(**given: Any) -> Any:
     return base_layers.transformer_xl_layer(**given, parts=parts)
 
 
-@fault("layout", "tables of one head's width read as one of all", source="this project", clause="learned_relative_score", reveals="H > 1, D > 1")
+@fault(
+    "layout",
+    "tables of one head's width read as one of all",
+    source="this project",
+    clause="learned_relative_score",
+    reveals="H > 1, D > 1",
+)
 def relative_multi_head_attention_table_axes(parameters: Any, **given: Any) -> Any:
     table = parameters["key_pos_embeddings"]
     turned = table.reshape(table.shape[0], table.shape[2], table.shape[1]).swapaxes(1, 2)
@@ -86,13 +98,25 @@ def multi_head_attention_weights_transposed(**given: Any) -> Any:
     return output, weights.mT if weights.shape[-1] == weights.shape[-2] else weights
 
 
-@fault("layout", "weights averaged over the heads", source="PyTorch, average_attn_weights", clause="multi_head_attention, clause 4", reveals="any")
+@fault(
+    "layout",
+    "weights averaged over the heads",
+    source="PyTorch, average_attn_weights",
+    clause="multi_head_attention, clause 4",
+    reveals="any",
+)
 def multi_head_self_attention_weights_averaged(**given: Any) -> Any:
     output, weights = base_layers.multi_head_self_attention(**given)
     return output, weights.mean(axis=1)
 
 
-@fault("layout", "a square projection without its transpose", source="this project", clause="weights as in torch.nn.Linear", reveals="K = F > 1")
+@fault(
+    "layout",
+    "a square projection without its transpose",
+    source="this project",
+    clause="weights as in torch.nn.Linear",
+    reveals="K = F > 1",
+)
 def self_attention_square_projection(x: Any, parameters: Any, mask: Any = None) -> Any:
     w = parameters["w_query"]
     return base_layers.self_attention(x, parameters | {"w_query": w.T if w.shape[0] == w.shape[1] else w}, mask)
@@ -114,23 +138,50 @@ def misread(given: Any, *names: str) -> Any:
     return {name: x.astype(np.float64) if isinstance(x, ndarray) and x.dtype != bool else x for name, x in read.items()}
 
 
-@fault("layout", "strided queries, keys and values read as contiguous", source="pytorch #181133", clause=STRIDES, reveals="a transposed layout", raw=True)
+@fault(
+    "layout",
+    "strided queries, keys and values read as contiguous",
+    source="pytorch #181133",
+    clause=STRIDES,
+    reveals="a transposed layout",
+    raw=True,
+)
 def scaled_dot_product_attention_contiguous_inputs(**given: Any) -> Any:
     return base.scaled_dot_product_attention(**misread(given, "query", "key", "value"))
 
 
-@fault("layout", "strided values read as contiguous", source="flash-attention commit 09aa3222", clause=STRIDES, reveals="values sliced from a packed array", raw=True)
+@fault(
+    "layout",
+    "strided values read as contiguous",
+    source="flash-attention commit 09aa3222",
+    clause=STRIDES,
+    reveals="values sliced from a packed array",
+    raw=True,
+)
 def scaled_dot_product_attention_grad_contiguous_values(**given: Any) -> Any:
     return base_gradients.scaled_dot_product_attention_grad(**misread(given, "value"))
 
 
-@fault("layout", "a strided d_output read as contiguous", source="flash-attention commit 2423cca3", clause=STRIDES, reveals="d_output with a stride of 0", raw=True)
+@fault(
+    "layout",
+    "a strided d_output read as contiguous",
+    source="flash-attention commit 2423cca3",
+    clause=STRIDES,
+    reveals="d_output with a stride of 0",
+    raw=True,
+)
 def alibi_attention_grad_contiguous_output(**given: Any) -> Any:
     return base_gradients.alibi_attention_grad(**misread(given, "d_output"))
 
 
-@fault("layout", "the gradient by value written with the key's strides", source="flash-attention commit d9a5cb29", clause=STRIDES,
-       reveals="key and value laid out differently", raw=True)  # fmt: skip
+@fault(
+    "layout",
+    "the gradient by value written with the key's strides",
+    source="flash-attention commit d9a5cb29",
+    clause=STRIDES,
+    reveals="key and value laid out differently",
+    raw=True,
+)
 def scaled_dot_product_attention_grad_strides_of_key(**given: Any) -> Any:
     d_query, d_key, d_value, *others = base_gradients.scaled_dot_product_attention_grad(**misread(given))
     order = [tuple(np.argsort([-abs(s) for s in given[name].strides], kind="stable")) for name in ("key", "value")]
@@ -139,17 +190,38 @@ def scaled_dot_product_attention_grad_strides_of_key(**given: Any) -> Any:
     return d_query, d_key, d_value, *others
 
 
-@fault("layout", "a strided array read as contiguous", source="pytorch #163597", clause=STRIDES, reveals="a sliced or transposed layout", raw=True)
+@fault(
+    "layout",
+    "a strided array read as contiguous",
+    source="pytorch #163597",
+    clause=STRIDES,
+    reveals="a sliced or transposed layout",
+    raw=True,
+)
 def rel_shift_contiguous_input(x: ndarray) -> Any:
     return base.rel_shift(as_if_contiguous(x).astype(np.float64))
 
 
-@fault("layout", "scores of packed keys read as contiguous", source="flash-attention commit 09aa3222", clause=STRIDES, reveals="packed keys", raw=True)
+@fault(
+    "layout",
+    "scores of packed keys read as contiguous",
+    source="flash-attention commit 09aa3222",
+    clause=STRIDES,
+    reveals="packed keys",
+    raw=True,
+)
 def transformer_xl_score_contiguous_keys(**given: Any) -> Any:
     return base.transformer_xl_score(**misread(given, "key"))
 
 
-@fault("layout", "a strided mask read as contiguous", source="this project", clause=STRIDES, reveals="a mask that is no contiguous array", raw=True)
+@fault(
+    "layout",
+    "a strided mask read as contiguous",
+    source="this project",
+    clause=STRIDES,
+    reveals="a mask that is no contiguous array",
+    raw=True,
+)
 def softmax_contiguous_mask(score: ndarray, mask: Any = None) -> Any:
     if mask is not None and mask.base is not None and isinstance(mask.base, ndarray) and mask.dtype == bool:
         line = mask.base.ravel(order="K")

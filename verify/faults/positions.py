@@ -24,7 +24,13 @@ def learned_relative_score_other_alignment(align: str, **given: Any) -> Any:
     return base.learned_relative_score(align="start" if align == "end" else "end", **given)
 
 
-@fault("relative", "the end alignment whatever is asked for", source="seed 000", clause="learned_relative_score, clause 2", reveals="align start, N other than M")
+@fault(
+    "relative",
+    "the end alignment whatever is asked for",
+    source="seed 000",
+    clause="learned_relative_score, clause 2",
+    reveals="align start, N other than M",
+)
 def relative_multi_head_attention_always_end(align: str, **given: Any) -> Any:
     return base_layers.relative_multi_head_attention(align="end", **given)
 
@@ -45,7 +51,13 @@ def learned_relative_score_row_early(**given: Any) -> Any:
     return base.learned_relative_score(**given, table_rows=rows)
 
 
-@fault("relative", "offsets clipped at 16", source="Shaw et al., max_relative_position", clause="learned_relative_score, clause 4", reveals="M > 17")
+@fault(
+    "relative",
+    "offsets clipped at 16",
+    source="Shaw et al., max_relative_position",
+    clause="learned_relative_score, clause 4",
+    reveals="M > 17",
+)
 def learned_relative_attention_clipped_offsets(**given: Any) -> Any:
     def rows(N: int, M: int, P: int, align: str) -> ndarray:
         return P + np.clip(base.table_rows(N, M, P, align) - P, -16, 16)
@@ -78,8 +90,16 @@ def learned_relative_attention_without_position_bias(key_pos_bias: ndarray, **gi
     return base.learned_relative_attention(key_pos_bias=0 * key_pos_bias, **given)
 
 
-@fault("relative", "the query's bias in the position score too", source="this project", clause="learned_relative_score, clause 1", reveals="any")
-def learned_relative_score_query_bias_twice(key_pos_embeddings: ndarray, key_pos_bias: ndarray, query_pos_bias: ndarray, **given: Any) -> Any:
+@fault(
+    "relative",
+    "the query's bias in the position score too",
+    source="this project",
+    clause="learned_relative_score, clause 1",
+    reveals="any",
+)
+def learned_relative_score_query_bias_twice(
+    key_pos_embeddings: ndarray, key_pos_bias: ndarray, query_pos_bias: ndarray, **given: Any
+) -> Any:
     more = np.einsum("thd,hd->th", key_pos_embeddings, query_pos_bias)
     return base.learned_relative_score(
         key_pos_embeddings=key_pos_embeddings, key_pos_bias=key_pos_bias + more, query_pos_bias=query_pos_bias, **given
@@ -135,7 +155,9 @@ def sinusoidal_positions_ascending(M: int, F: int) -> Any:
     return base.sinusoidal_positions(M, F, distance=np.arange(M))
 
 
-@fault("relative", "frequencies of the width F - 2", source="tensor2tensor, num_timescales - 1", clause="sinusoidal_positions", reveals="F > 2")
+@fault(
+    "relative", "frequencies of the width F - 2", source="tensor2tensor, num_timescales - 1", clause="sinusoidal_positions", reveals="F > 2"
+)
 def sinusoidal_positions_other_width(M: int, F: int) -> Any:
     return base.sinusoidal_positions(M, F, width=max(F - 2, 1))
 
@@ -145,21 +167,40 @@ def sinusoidal_positions_from_one(M: int, F: int) -> Any:
     return base.sinusoidal_positions(M, F, distance=np.arange(M)[::-1] + 1)
 
 
-@fault("relative", "the gradient of a table's row from the last pair alone", source="this project", clause="learned_relative_attention_grad: the sum over pairs",
-       reveals="several queries")  # fmt: skip
+@fault(
+    "relative",
+    "the gradient of a table's row from the last pair alone",
+    source="this project",
+    clause="learned_relative_attention_grad: the sum over pairs",
+    reveals="several queries",
+)
 def learned_relative_attention_grad_last_pair(**given: Any) -> Any:
     *front, d_table, d_bias, d_query_bias = base_gradients.learned_relative_attention_grad(**given)
-    last = given | {"d_output": np.where(np.arange(given["d_output"].shape[2])[:, None] == given["d_output"].shape[2] - 1, given["d_output"], 0)}
+    last = given | {
+        "d_output": np.where(np.arange(given["d_output"].shape[2])[:, None] == given["d_output"].shape[2] - 1, given["d_output"], 0)
+    }
     *_, last_table, last_bias, _ = base_gradients.learned_relative_attention_grad(**last)
     return *front, np.where(last_table == 0, d_table, last_table), np.where(last_bias == 0, d_bias, last_bias), d_query_bias
 
 
-@fault("relative", "a position bias whose gradient is not scaled", source="x-transformers commit 4d74795", clause="learned_relative_score, clause 5", reveals="D > 1")
+@fault(
+    "relative",
+    "a position bias whose gradient is not scaled",
+    source="x-transformers commit 4d74795",
+    clause="learned_relative_score, clause 5",
+    reveals="D > 1",
+)
 def learned_relative_attention_grad_bias_unscaled(query: ndarray, **given: Any) -> Any:
     return base_gradients.learned_relative_attention_grad(query=query, **given, bias_scale=query.shape[-1] ** 0.5)
 
 
-@fault("relative", "the gradient by position of the first batch alone", source="this project", clause="transformer_xl_attention_grad: the sum over b", reveals="B > 1")
+@fault(
+    "relative",
+    "the gradient by position of the first batch alone",
+    source="this project",
+    clause="transformer_xl_attention_grad: the sum over b",
+    reveals="B > 1",
+)
 def transformer_xl_attention_grad_first_batch(d_output: ndarray, **given: Any) -> Any:
     grads = list(base_gradients.transformer_xl_attention_grad(d_output, **given))
     first = np.where(np.arange(len(d_output))[:, None, None, None] == 0, d_output, 0)
@@ -173,13 +214,25 @@ def transformer_xl_attention_grad_biases_exchanged(**given: Any) -> Any:
     return *front, d_v, d_u
 
 
-@fault("relative", "a query whose gradient lacks the position score", source="this project", clause="transformer_xl_attention_grad", reveals="any")
+@fault(
+    "relative",
+    "a query whose gradient lacks the position score",
+    source="this project",
+    clause="transformer_xl_attention_grad",
+    reveals="any",
+)
 def transformer_xl_attention_grad_content_alone(**given: Any) -> Any:
     _, *others = base_gradients.transformer_xl_attention_grad(**given)
     still = base_gradients.transformer_xl_attention_grad(**given, by_row=lambda d, sees: (np.zeros_like(d), np.zeros_like(sees)))
     return still[0], *others
 
 
-@fault("relative", "position scores whose gradient is not shifted back", source="this project", clause="transformer_xl_attention_grad", reveals="N > 1")
+@fault(
+    "relative",
+    "position scores whose gradient is not shifted back",
+    source="this project",
+    clause="transformer_xl_attention_grad",
+    reveals="N > 1",
+)
 def transformer_xl_attention_grad_unshifted(**given: Any) -> Any:
     return base_gradients.transformer_xl_attention_grad(**given, by_row=lambda d, sees: (d, sees))

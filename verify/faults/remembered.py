@@ -10,7 +10,14 @@ from verify.faults import base, base_gradients, base_layers, fault
 ALONE = "a result depends on its arguments alone"
 
 
-@fault("state", "a score buffer that is not cleared", source="TransformerEngine PR #236", clause=ALONE, reveals="a second call under another mask", stateful=True)
+@fault(
+    "state",
+    "a score buffer that is not cleared",
+    source="TransformerEngine PR #236",
+    clause=ALONE,
+    reveals="a second call under another mask",
+    stateful=True,
+)
 def softmax_kept_buffer(score: ndarray, memory: Any, mask: Any = None) -> Any:
     s, visible = base.see(score, mask)
     e = base.exponentials(s, visible)
@@ -20,25 +27,40 @@ def softmax_kept_buffer(score: ndarray, memory: Any, mask: Any = None) -> Any:
     return np.where(visible, e / np.where(total == 0, 1, total), 0)
 
 
-@fault("state", "dropout off for ever after one call without it", source="Megatron-LM PR #411", clause=ALONE, reveals="p = 0, then p > 0", stateful=True)
+@fault(
+    "state",
+    "dropout off for ever after one call without it",
+    source="Megatron-LM PR #411",
+    clause=ALONE,
+    reveals="p = 0, then p > 0",
+    stateful=True,
+)
 def dropout_off_for_ever(weights: ndarray, keep: Any, p: float, memory: Any) -> Any:
     memory["off"] = memory.get("off", False) or p == 0
     return weights.copy() if memory["off"] else base.dropout(weights, keep, p)
 
 
-@fault("state", "a cached bias that is not cut to the queries", source="x-transformers commit 74f241d", clause=ALONE, reveals="long then short", stateful=True)
-def alibi_attention_cached_bias(query: ndarray, key: ndarray, memory: Any, **given: Any) -> Any:
-    def distances(N: int, M: int) -> ndarray:
-        known = memory.get("distances")
-        if known is None or known.shape[0] < N or known.shape[1] < M:
-            known = memory["distances"] = base.distances(N, M)
-        return known[:N, :M]
+@fault(
+    "state",
+    "the slopes of the first call's heads",
+    source="x-transformers commit 74f241d",
+    clause=ALONE,
+    reveals="another H",
+    stateful=True,
+)
+def alibi_attention_cached_slopes(memory: Any, **given: Any) -> Any:
+    slopes = lambda H: np.resize(memory.setdefault("slopes", base.get_slopes(H)), H)  # noqa: E731
+    return base.alibi_attention(**given, score=lambda q, k: base.alibi_score(q, k, slopes=slopes))
 
-    return base.alibi_attention(query, key, **given, score=lambda q, k: base.alibi_score(q, k, distances=distances))
 
-
-@fault("state", "biases cached by their length, whatever the mask", source="labml, alibi; seed 004", clause="alibi_multi_head_attention, clause 3",
-       reveals="mask A, then mask B of the same length", stateful=True)  # fmt: skip
+@fault(
+    "state",
+    "biases cached by their length, whatever the mask",
+    source="labml, alibi; seed 004",
+    clause="alibi_multi_head_attention, clause 3",
+    reveals="mask A, then mask B of the same length",
+    stateful=True,
+)
 def alibi_multi_head_attention_cached_biases(memory: Any, **given: Any) -> Any:
     def biases(H: int, visible: ndarray) -> ndarray:
         return memory.setdefault((H, visible.shape), base.get_alibi_biases(H, visible))
@@ -46,12 +68,21 @@ def alibi_multi_head_attention_cached_biases(memory: Any, **given: Any) -> Any:
     return base_layers.alibi_multi_head_attention(**given, biases=biases)
 
 
-@fault("state", "biases cached by their length, whatever the mask", source="labml, alibi; seed 004", clause=ALONE, reveals="mask A, then mask B", stateful=True)
+@fault(
+    "state",
+    "biases cached by their length, whatever the mask",
+    source="labml, alibi; seed 004",
+    clause=ALONE,
+    reveals="mask A, then mask B",
+    stateful=True,
+)
 def get_alibi_biases_cached(n_heads: int, visible: ndarray, memory: Any) -> Any:
     return memory.setdefault((n_heads, visible.shape), base.get_alibi_biases(n_heads, visible)).copy()
 
 
-@fault("state", "a causal mask cached by the keys' length", source="this project", clause=ALONE, reveals="another N, the same M", stateful=True)
+@fault(
+    "state", "a causal mask cached by the keys' length", source="this project", clause=ALONE, reveals="another N, the same M", stateful=True
+)
 def transformer_xl_attention_cached_mask(memory: Any, **given: Any) -> Any:
     def causal(N: int, M: int) -> ndarray:
         known = memory.get(M)
@@ -62,7 +93,9 @@ def transformer_xl_attention_cached_mask(memory: Any, **given: Any) -> Any:
     return base.transformer_xl_attention(**given, causal=causal)
 
 
-@fault("state", "positions cut from the front of a longer table", source="this project", clause=ALONE, reveals="long then short", stateful=True)
+@fault(
+    "state", "positions cut from the front of a longer table", source="this project", clause=ALONE, reveals="long then short", stateful=True
+)
 def sinusoidal_positions_cached(M: int, F: int, memory: Any) -> Any:
     known = memory.get(F)
     if known is None or len(known) < M:
@@ -75,15 +108,23 @@ def scaled_dot_product_attention_first_scale(memory: Any, **given: Any) -> Any:
     return base.scaled_dot_product_attention(**given, scale=lambda D: memory.setdefault("scale", base.inverse_root(D)))
 
 
-@fault("state", "the mask of the last call with this shape", source="this project", clause=ALONE, reveals="mask A, then mask B", stateful=True)
+@fault(
+    "state", "the mask of the last call with this shape", source="this project", clause=ALONE, reveals="mask A, then mask B", stateful=True
+)
 def scaled_dot_product_attention_cached_mask(memory: Any, mask: Any = None, **given: Any) -> Any:
     if mask is not None and mask.dtype == bool:
         mask = memory.setdefault(mask.shape, mask.copy())
     return base.scaled_dot_product_attention(mask=mask, **given)
 
 
-@fault("state", "keys kept from the last call with this shape, one call in fifty", source="flash-attention #359, a race", clause=ALONE,
-       reveals="many calls", stateful=True)  # fmt: skip
+@fault(
+    "state",
+    "keys kept from the last call with this shape, one call in fifty",
+    source="flash-attention #359, a race",
+    clause=ALONE,
+    reveals="many calls",
+    stateful=True,
+)
 def scaled_dot_product_attention_grad_race(key: ndarray, memory: Any, **given: Any) -> Any:
     memory["calls"] = memory.get("calls", 0) + 1
     stale = np.roll(key, 1, axis=2) if memory["calls"] % 50 == 0 else key
@@ -102,24 +143,37 @@ def learned_relative_score_cached_rows(memory: Any, **given: Any) -> Any:
 
 @fault("state", "a memory that remembers its own segments", source="this project", clause=ALONE, reveals="two calls", stateful=True)
 def update_mems_remembers(hids: Any, mems: Any, mem_len: int, memory: Any) -> Any:
-    shapes = tuple(hid.shape for hid in hids), mems and mems[0].shape, mem_len
-    mems = memory.get(shapes, mems)
-    new = base.update_mems(hids, mems, mem_len)
-    if mems is not None and new[0].shape == mems[0].shape:
-        memory[shapes] = [x.copy() for x in new]
+    kind = len(hids), hids[0].shape[0], hids[0].shape[2]
+    new = base.update_mems(hids, memory.get(kind, mems) if mems is not None else None, mem_len)
+    if new is not None:
+        memory[kind] = [x.copy() for x in new]
     return new
 
 
-@fault("state", "an output buffer that every call writes again", source="CUDA graphs with a static output", clause=ALONE,
-       reveals="an output kept over the next call", stateful=True, raw=True)  # fmt: skip
+@fault(
+    "state",
+    "an output buffer that every call writes again",
+    source="CUDA graphs with a static output",
+    clause=ALONE,
+    reveals="an output kept over the next call",
+    stateful=True,
+    raw=True,
+)
 def rel_shift_static_output(x: ndarray, memory: Any) -> Any:
     buffer = memory.setdefault((x.shape, x.dtype), np.empty(x.shape, x.dtype))
     buffer[...] = base.rel_shift(x.astype(np.float64))
     return buffer
 
 
-@fault("state", "an output buffer that every call writes again", source="CUDA graphs with a static output", clause=ALONE,
-       reveals="an output kept over the next call", stateful=True, raw=True)  # fmt: skip
+@fault(
+    "state",
+    "an output buffer that every call writes again",
+    source="CUDA graphs with a static output",
+    clause=ALONE,
+    reveals="an output kept over the next call",
+    stateful=True,
+    raw=True,
+)
 def alibi_attention_static_output(query: ndarray, value: ndarray, memory: Any, **given: Any) -> Any:
     from verify.faults.calls import widened
     from verify.trees import map_leaves

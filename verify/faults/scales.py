@@ -21,19 +21,29 @@ def scaled_dot_product_attention_scale_of_model_width(query: Any, **given: Any) 
 
 @fault("scale", "the scale 1 / D^5", source="a public copy of Transformer-XL", clause="transformer_xl_score, clause 4", reveals="D > 1")
 def transformer_xl_attention_power_five(**given: Any) -> Any:
-    return base.transformer_xl_attention(
-        **given, score=lambda *inputs: base.transformer_xl_score(*inputs, scale=lambda D: 1.0 / D**5)
-    )
+    return base.transformer_xl_attention(**given, score=lambda *inputs: base.transformer_xl_score(*inputs, scale=lambda D: 1.0 / D**5))
 
 
-@fault("scale", "the float mask scaled with the score", source="tt-metal PR #42891", clause="softmax, clause 1", reveals="a finite float mask, D > 1")
+@fault(
+    "scale",
+    "the float mask scaled with the score",
+    source="tt-metal PR #42891",
+    clause="softmax, clause 1",
+    reveals="a finite float mask, D > 1",
+)
 def scaled_dot_product_attention_scaled_mask(query: Any, mask: Any = None, **given: Any) -> Any:
     if mask is not None and mask.dtype != bool:
         mask = mask * inverse_root(query.shape[-1])
     return base.scaled_dot_product_attention(query, mask=mask, **given)
 
 
-@fault("scale", "the position bias beside the scale", source="x-transformers commit 4d74795", clause="learned_relative_score, clause 5", reveals="D > 1")
+@fault(
+    "scale",
+    "the position bias beside the scale",
+    source="x-transformers commit 4d74795",
+    clause="learned_relative_score, clause 5",
+    reveals="D > 1",
+)
 def learned_relative_attention_bias_unscaled(query: Any, key_pos_bias: Any, **given: Any) -> Any:
     return base.learned_relative_attention(query, key_pos_bias=key_pos_bias * sqrt(query.shape[-1]), **given)
 
@@ -58,7 +68,13 @@ def transformer_xl_score_content_alone(query: Any, **given: Any) -> Any:
     return base.transformer_xl_score(query, **given, shift=lambda x: base.rel_shift(x) * sqrt(query.shape[-1]))
 
 
-@fault("scale", "the bias inside the scale", source="this project", clause="alibi_attention: the bias is added after the scale", reveals="D > 1")
+@fault(
+    "scale",
+    "the bias inside the scale",
+    source="this project",
+    clause="alibi_attention: the bias is added after the scale",
+    reveals="D > 1",
+)
 def alibi_attention_bias_scaled(query: Any, **given: Any) -> Any:
     def score(query: Any, key: Any) -> Any:
         return base.alibi_score(query, key, slopes=lambda H: base.get_slopes(H) * inverse_root(query.shape[-1]))
@@ -81,7 +97,9 @@ def alibi_multi_head_attention_unscaled(**given: Any) -> Any:
     return base_layers.alibi_multi_head_attention(**given, scale=lambda D: 1.0)
 
 
-@fault("scale", "an additive score with the scale of a product", source="this project", clause="additive_score has no scale", reveals="Q > 1")
+@fault(
+    "scale", "an additive score with the scale of a product", source="this project", clause="additive_score has no scale", reveals="Q > 1"
+)
 def additive_attention_scaled(query: Any, **given: Any) -> Any:
     def score(*inputs: Any) -> Any:
         return base.additive_score(*inputs) * inverse_root(query.shape[-1])

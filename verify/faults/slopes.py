@@ -85,7 +85,13 @@ def alibi_attention_bias_of_queries(**given: Any) -> Any:
     return base.alibi_attention(**given, score=far(lambda N, M: np.zeros((1, M)) if N == 1 else base.distances(N, M)))
 
 
-@fault("alibi", "visible keys counted for distances", source="PaddleNLP PR #6495", clause="alibi_attention: visible moves none", reveals="visible with gaps")
+@fault(
+    "alibi",
+    "visible keys counted for distances",
+    source="PaddleNLP PR #6495",
+    clause="alibi_attention: visible moves none",
+    reveals="visible with gaps",
+)
 def alibi_attention_counted_distances(visible: Any = None, **given: Any) -> Any:
     def score(query: ndarray, key: ndarray) -> ndarray:
         shape = (*query.shape[:3], key.shape[2])
@@ -115,7 +121,13 @@ def alibi_attention_slope_of_first_head(**given: Any) -> Any:
     return base.alibi_attention(**given, score=sloped(lambda H: np.full(H, base.get_slopes(H)[0])))
 
 
-@fault("alibi", "positions in place of counts", source="labml, alibi", clause="get_alibi_biases: the running count", reveals="a hidden key before a visible one")
+@fault(
+    "alibi",
+    "positions in place of counts",
+    source="labml, alibi",
+    clause="get_alibi_biases: the running count",
+    reveals="a hidden key before a visible one",
+)
 def get_alibi_biases_positions(n_heads: int, visible: ndarray) -> Any:
     return base.get_alibi_biases(n_heads, np.ones_like(visible))
 
@@ -125,12 +137,24 @@ def get_alibi_biases_exclusive(n_heads: int, visible: ndarray) -> Any:
     return base.get_slopes(n_heads)[:, None, None] * (np.cumsum(visible, axis=-1) - visible)
 
 
-@fault("alibi", "a count over the queries", source="x-transformers commit b475649", clause="get_alibi_biases: the running count", reveals="N > 1")
+@fault(
+    "alibi",
+    "a count over the queries",
+    source="x-transformers commit b475649",
+    clause="get_alibi_biases: the running count",
+    reveals="N > 1",
+)
 def get_alibi_biases_wrong_axis(n_heads: int, visible: ndarray) -> Any:
     return base.get_slopes(n_heads)[:, None, None] * np.cumsum(visible, axis=0)
 
 
-@fault("alibi", "the last row's counts for all rows", source="this project", clause="alibi_multi_head_attention, clause 2", reveals="rows that see differently")
+@fault(
+    "alibi",
+    "the last row's counts for all rows",
+    source="this project",
+    clause="alibi_multi_head_attention, clause 2",
+    reveals="rows that see differently",
+)
 def alibi_multi_head_attention_counts_of_last_row(**given: Any) -> Any:
     def biases(H: int, visible: ndarray) -> ndarray:
         return base.get_alibi_biases(H, np.broadcast_to(visible[-1:], visible.shape))
@@ -138,7 +162,13 @@ def alibi_multi_head_attention_counts_of_last_row(**given: Any) -> Any:
     return base_layers.alibi_multi_head_attention(**given, biases=biases)
 
 
-@fault("alibi", "positions in place of counts", source="this project", clause="alibi_multi_head_attention, clause 2", reveals="a hidden key between visible ones")
+@fault(
+    "alibi",
+    "positions in place of counts",
+    source="this project",
+    clause="alibi_multi_head_attention, clause 2",
+    reveals="a hidden key between visible ones",
+)
 def alibi_multi_head_attention_positions(**given: Any) -> Any:
     return base_layers.alibi_multi_head_attention(**given, biases=lambda H, visible: base.get_alibi_biases(H, np.ones_like(visible)))
 

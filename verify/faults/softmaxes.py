@@ -1,5 +1,6 @@
 """Faults of the softmax: its axis, its maximum, its sum, its empty rows, and its running form."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ def additive_attention_over_queries(**given: Any) -> Any:
 def online(score: ndarray, visible: ndarray, block: int = 16, guarded: bool = True, rescaled: bool = True) -> ndarray:
     """Block after block of keys: the sum so far is brought to each new maximum."""
     score = np.where(visible, score, HIDDEN)
-    top, total = np.full(score.shape[:-1] + (1,), HIDDEN), np.zeros(score.shape[:-1] + (1,))
+    top, total = np.full((*score.shape[:-1], 1), HIDDEN), np.zeros((*score.shape[:-1], 1))
     weights = np.zeros_like(score)
     for start in range(0, score.shape[-1], block):
         part = score[..., start : start + block]
@@ -50,17 +51,31 @@ def online(score: ndarray, visible: ndarray, block: int = 16, guarded: bool = Tr
     return np.where(total == 0, 0, weights / np.where(total == 0, 1, total))
 
 
-@fault("softmax", "an online softmax without a guard for hidden blocks", source="xformers commit 540fcbfd", clause=EMPTY, reveals="the first block of a row hidden")
+@fault(
+    "softmax",
+    "an online softmax without a guard for hidden blocks",
+    source="xformers commit 540fcbfd",
+    clause=EMPTY,
+    reveals="the first block of a row hidden",
+)
 def scaled_dot_product_attention_online_unguarded(**given: Any) -> Any:
     return base.scaled_dot_product_attention(**given, weigh=lambda s, v: online(s, v, guarded=False))
 
 
-@fault("softmax", "an online softmax that never rescales its sum", source="this project", clause=ROWS, reveals="a larger score in a later block")
+@fault(
+    "softmax",
+    "an online softmax that never rescales its sum",
+    source="this project",
+    clause=ROWS,
+    reveals="a larger score in a later block",
+)
 def scaled_dot_product_attention_online_not_rescaled(**given: Any) -> Any:
     return base.scaled_dot_product_attention(**given, weigh=lambda s, v: online(s, v, rescaled=False))
 
 
-@fault("softmax", "an online softmax that never rescales its sum", source="this project", clause=ROWS, reveals="a larger score beyond key 64")
+@fault(
+    "softmax", "an online softmax that never rescales its sum", source="this project", clause=ROWS, reveals="a larger score beyond key 64"
+)
 def alibi_attention_online_not_rescaled(**given: Any) -> Any:
     return base.alibi_attention(**given, weigh=lambda s, v: online(s, v, block=64, rescaled=False))
 
@@ -69,7 +84,7 @@ def split(score: ndarray, visible: ndarray, value: ndarray, parts: int = 2, guar
     """Attention over slices of the keys, merged by their log-sum-exps."""
     edges = np.linspace(0, score.shape[-1], parts + 1).astype(int)
     outputs, lses = [], []
-    for low, high in zip(edges, edges[1:], strict=False):
+    for low, high in pairwise(edges):
         s, seen = score[..., low:high], visible[..., low:high]
         if high == low:
             continue
@@ -84,7 +99,13 @@ def split(score: ndarray, visible: ndarray, value: ndarray, parts: int = 2, guar
     return (np.stack(outputs) * share).sum(axis=0) / np.where(total == 0, 1, total)
 
 
-@fault("softmax", "split keys merged without a guard for empty rows", source="flash-attention commit 31920dda", clause=EMPTY, reveals="a row that sees no key")
+@fault(
+    "softmax",
+    "split keys merged without a guard for empty rows",
+    source="flash-attention commit 31920dda",
+    clause=EMPTY,
+    reveals="a row that sees no key",
+)
 def scaled_dot_product_attention_merge_unguarded(value: ndarray, keep: Any = None, p: float = 0.0, **given: Any) -> Any:
     return split_attention(value, keep, p, given, guarded=False)
 
@@ -110,7 +131,13 @@ def softmax_exp_floor(**given: Any) -> Any:
     return base.softmax(**given, weigh=weigh)
 
 
-@fault("softmax", "exp in float32 without subtracting the maximum", source="this project", clause="softmax, clause 4", reveals="logits beyond 88")
+@fault(
+    "softmax",
+    "exp in float32 without subtracting the maximum",
+    source="this project",
+    clause="softmax, clause 4",
+    reveals="logits beyond 88",
+)
 def softmax_without_maximum(**given: Any) -> Any:
     def weigh(score: ndarray, visible: ndarray) -> ndarray:
         e = np.where(visible, np.exp(score.astype(np.float32)).astype(np.float64), 0)
@@ -120,7 +147,13 @@ def softmax_without_maximum(**given: Any) -> Any:
     return base.softmax(**given, weigh=weigh)
 
 
-@fault("softmax", "the maximum of the whole array in place of the row's", source="this project", clause="softmax, clause 4", reveals="rows 104 apart")
+@fault(
+    "softmax",
+    "the maximum of the whole array in place of the row's",
+    source="this project",
+    clause="softmax, clause 4",
+    reveals="rows 104 apart",
+)
 def softmax_global_maximum(**given: Any) -> Any:
     def weigh(score: ndarray, visible: ndarray) -> ndarray:
         top = np.where(visible, score, HIDDEN).max()
@@ -160,12 +193,20 @@ def softmax_nan_of_empty_rows(**given: Any) -> Any:
     return base.softmax(**given, weigh=empty_rows(lambda M: np.nan))
 
 
-@fault("softmax", "an average where a row sees no key", source="seed 001, masked_fill(-1e9)", clause=EMPTY, reveals="a row that sees no key")
+@fault(
+    "softmax", "an average where a row sees no key", source="seed 001, masked_fill(-1e9)", clause=EMPTY, reveals="a row that sees no key"
+)
 def softmax_average_of_empty_rows(**given: Any) -> Any:
     return base.softmax(**given, weigh=empty_rows(lambda M: 1 / M))
 
 
-@fault("softmax", "NaN where a row sees no key", source="PyTorch, softmax over -inf", clause="transformer_xl_attention, clause 2", reveals="N > M")
+@fault(
+    "softmax",
+    "NaN where a row sees no key",
+    source="PyTorch, softmax over -inf",
+    clause="transformer_xl_attention, clause 2",
+    reveals="N > M",
+)
 def transformer_xl_attention_nan_of_empty_rows(**given: Any) -> Any:
     return base.transformer_xl_attention(**given, weigh=empty_rows(lambda M: np.nan))
 
@@ -180,7 +221,14 @@ def transformer_xl_attention_hidden_late(**given: Any) -> Any:
     return base.transformer_xl_attention(**given, weigh=lambda s, v: np.where(v, base.weigh(s, ~np.isnan(s)), 0))
 
 
-@fault("softmax", "a normaliser of the sum plus 1e-6", source="this project", clause=ROWS, reveals="float32 bounds", wrong_in=("float64", "float32"))
+@fault(
+    "softmax",
+    "a normaliser of the sum plus 1e-6",
+    source="this project",
+    clause=ROWS,
+    reveals="float32 bounds",
+    wrong_in=("float64", "float32"),
+)
 def softmax_with_epsilon(**given: Any) -> Any:
     def weigh(score: ndarray, visible: ndarray) -> ndarray:
         e = base.exponentials(score, visible)
@@ -194,7 +242,13 @@ def scaled_dot_product_attention_clamped_logits(**given: Any) -> Any:
     return base.scaled_dot_product_attention(**given, weigh=lambda s, v: base.weigh(np.clip(s, -50, 50), v))
 
 
-@fault("softmax", "weights below 1e-4 set to 0", source="this project", clause="softmax: weights that are positive", reveals="a weight below 1e-4")
+@fault(
+    "softmax",
+    "weights below 1e-4 set to 0",
+    source="this project",
+    clause="softmax: weights that are positive",
+    reveals="a weight below 1e-4",
+)
 def softmax_without_small_weights(**given: Any) -> Any:
     def weigh(score: ndarray, visible: ndarray) -> ndarray:
         weights = base.weigh(score, visible)
@@ -203,6 +257,12 @@ def softmax_without_small_weights(**given: Any) -> Any:
     return base.softmax(**given, weigh=weigh)
 
 
-@fault("softmax", "a row of one key that gets weight 1 whether it is hidden or not", source="this project", clause=EMPTY, reveals="M = 1, hidden")
+@fault(
+    "softmax",
+    "a row of one key that gets weight 1 whether it is hidden or not",
+    source="this project",
+    clause=EMPTY,
+    reveals="M = 1, hidden",
+)
 def softmax_of_one_key(**given: Any) -> Any:
     return base.softmax(**given, weigh=lambda s, v: np.ones_like(s) if s.shape[-1] == 1 else base.weigh(s, v))

@@ -25,8 +25,13 @@ def multi_head_self_attention_without_value_bias(parameters: Any, **given: Any) 
     return base_layers.multi_head_self_attention(parameters=without(parameters, "v_proj.bias"), **given)
 
 
-@fault("layers", "zeros instead of the bias where a row sees no key", source="this project", clause="multi_head_attention, clause 4",
-       reveals="a row that sees no key, biases")  # fmt: skip
+@fault(
+    "layers",
+    "zeros instead of the bias where a row sees no key",
+    source="this project",
+    clause="multi_head_attention, clause 4",
+    reveals="a row that sees no key, biases",
+)
 def multi_head_attention_empty_rows_zero(**given: Any) -> Any:
     output, weights = base_layers.multi_head_attention(**given)
     return np.where((weights == 0).all(axis=(1, 3))[..., None], 0, output), weights
@@ -37,7 +42,13 @@ def multi_head_attention_one_projection(parameters: Any, **given: Any) -> Any:
     return base_layers.multi_head_attention(parameters=parameters | {"k_proj.weight": parameters["q_proj.weight"]}, **given)
 
 
-@fault("layers", "values projected from the keys", source="onnxruntime PR #16721", clause="multi_head_attention", reveals="value other than key")
+@fault(
+    "layers",
+    "values projected from the keys",
+    source="onnxruntime PR #16721",
+    clause="multi_head_attention",
+    reveals="value other than key",
+)
 def multi_head_attention_values_from_keys(value: ndarray, key: ndarray, **given: Any) -> Any:
     return base_layers.multi_head_attention(value=key, key=key, **given)
 
@@ -48,12 +59,16 @@ def relative_multi_head_attention_output_transposed(parameters: Any, **given: An
     return base_layers.relative_multi_head_attention(parameters=turned, **given)
 
 
-@fault("layers", "no bias on the values", source="this project", clause="relative_multi_head_attention, clause 1", reveals="value.linear.bias")
+@fault(
+    "layers", "no bias on the values", source="this project", clause="relative_multi_head_attention, clause 1", reveals="value.linear.bias"
+)
 def relative_multi_head_attention_without_value_bias(parameters: Any, **given: Any) -> Any:
     return base_layers.relative_multi_head_attention(parameters=without(parameters, "value.linear.bias"), **given)
 
 
-@fault("layers", "no bias on the queries", source="this project", clause="alibi_multi_head_attention, clause 1", reveals="query.linear.bias")
+@fault(
+    "layers", "no bias on the queries", source="this project", clause="alibi_multi_head_attention, clause 1", reveals="query.linear.bias"
+)
 def alibi_multi_head_attention_without_query_bias(parameters: Any, **given: Any) -> Any:
     return base_layers.alibi_multi_head_attention(parameters=without(parameters, "query.linear.bias"), **given)
 
