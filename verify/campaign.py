@@ -101,7 +101,7 @@ class Campaign:
             return None
         if self.again:
             return self.again.pop()
-        return next(unit for unit in self.todo if self.sums[unit.cell].failed < ENOUGH)
+        return next((unit for unit in self.todo if self.sums[unit.cell].failed < ENOUGH), None)
 
     def take(self, outcome: Outcome) -> None:
         """Count what came back."""
