@@ -223,7 +223,9 @@ def switches(torch: Any) -> Iterator[Part]:
     """PyTorch's switches; its devices are asked only once they are in use."""
     yield Part("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype)
     yield Part("torch's functions", partial(functions, "torch", "torch.nn.functional"), set_functions, once=True)
-    yield Part("torch's default device", torch.get_default_device, torch.set_default_device)
+    yield Part(
+        "torch's default device", torch.get_default_device, lambda then: torch.set_default_device(then if then.type != "cpu" else None)
+    )
     yield Part("torch's grad mode", torch.is_grad_enabled, torch.set_grad_enabled)
     yield generator("torch's random numbers", torch, torch, "cpu")
     yield Part("torch's deterministic algorithms", torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms)
