@@ -19,17 +19,21 @@ import numpy as np
 from numpy import ndarray
 
 from verify import faults
+from verify.arrays import to_dtype
 from verify.backends import Implementation
 from verify.catalogue import CATALOGUE, Operation
 from verify.conventions import Convention, conventions
-from verify.dtypes import numpy_dtype
 from verify.fits import fitted
+from verify.judge import layout_kinds
+from verify.layouts import arrange
 from verify.observation import Observation, observe
-from verify.recipes import Inputs, Recipe
+from verify.recipes import Recipe
 from verify.trees import map_leaves
 from verify.whereabouts import first_wrong_stage
 
 SECONDS = 2.0
+CLEARLY = 4.0
+"""A candidate explains only what the law does not: it must be nearer by this factor."""
 NUMERIC = ("wrong number", "not exactly 0", "NaN", "infinity")
 """The kinds of failure that another function can explain; a crash, a shape or a dtype explains itself."""
 
@@ -39,12 +43,14 @@ class Candidate:
     """
     A function that the implementation may be.
 
-    words   what the law becomes by it, "the law with ..."; answer: what it says to inputs in a dtype; plain: a convention, no fault
+    words   what the law becomes by it, "the law with ..."
+    answer  what it says to the recipe of an observation
+    plain   a convention, no fault
     """
 
     name: str
     words: str
-    answer: Callable[[Inputs, str], Any]
+    answer: Callable[[Observation], Any]
     plain: bool = False
 
     @property
@@ -79,7 +85,7 @@ def diagnose(
     if best:
         words = " or with ".join(dict.fromkeys(candidate.words for candidate, _ in best))
         return f"equals the law with {words} ({max(ratio for _, ratio in best):.2g}x of the bound)"
-    return fitted(implementation.operation, seen) or first_wrong_stage(implementation, seen)
+    return fitted(implementation.operation, seen, start + seconds) or first_wrong_stage(implementation, seen)
 
 
 @lru_cache
@@ -91,20 +97,22 @@ def candidates(operation: str) -> tuple[Candidate, ...]:
 
 
 def by_convention(operation: Operation, convention: Convention) -> Candidate:
-    return Candidate(convention.question, convention.words, lambda inputs, dtype: convention(operation, inputs, dtype), plain=True)
+    return Candidate(convention.question, convention.words, lambda seen: convention(operation, seen.inputs, seen.dtype), plain=True)
 
 
 def by_fault(fault: faults.Fault) -> Candidate:
-    """The fault on arrays of the dtype, as a backend is given them: what it rounds it rounds alike."""
+    """The fault on arrays of the recipe's dtype and layout, as a backend is given them: what it rounds or misreads it does alike."""
 
-    def answer(inputs: Inputs, dtype: str) -> Any:
-        return map_leaves(widened, fault.fresh()(**map_leaves(lambda leaf: narrowed(leaf, dtype), inputs)))
+    def answer(seen: Observation) -> Any:
+        kinds = layout_kinds(seen.recipe, len(seen.inputs))
+        given = {name: laid_out(x, seen.dtype, kind) for (name, x), kind in zip(seen.inputs.items(), kinds, strict=True)}
+        return map_leaves(widened, fault.fresh()(**given))
 
     return Candidate(fault.name, fault.words, answer)
 
 
-def narrowed(leaf: Any, dtype: str) -> Any:
-    return leaf.astype(numpy_dtype(dtype)) if isinstance(leaf, ndarray) and leaf.dtype.kind == "f" else leaf
+def laid_out(tree: Any, dtype: str, kind: str) -> Any:
+    return map_leaves(lambda leaf: arrange(to_dtype, leaf.copy(), dtype, kind) if isinstance(leaf, ndarray) else leaf, tree)
 
 
 def widened(leaf: Any) -> Any:
@@ -119,6 +127,8 @@ def recognised(among: Sequence[Candidate], seen: Sequence[Observation], until: f
             break
         distances = {candidate: max(ratio, distance(candidate, observation)) for candidate, ratio in worst.items()}
         worst = {candidate: ratio for candidate, ratio in distances.items() if ratio <= 1}
+    law = max((observation.distance(observation.expected) for observation in seen), default=0.0)
+    worst = {candidate: ratio for candidate, ratio in worst.items() if ratio < law / CLEARLY}
     ranked = sorted(worst.items(), key=lambda found: (rounded(found[1]), *found[0].simplicity))
     return [found for found in ranked[:2] if rounded(found[1]) <= 1.25 * rounded(ranked[0][1])]
 
@@ -132,6 +142,6 @@ def distance(candidate: Candidate, observation: Observation) -> float:
     """How far the candidate is from an observation; inf where it has no answer to the recipe."""
     try:
         with np.errstate(all="ignore"):
-            return observation.distance(candidate.answer(observation.inputs, observation.dtype))
+            return observation.distance(candidate.answer(observation))
     except Exception:  # a fault may be anything, also one that crashes on inputs for which it was not written
         return inf

@@ -6,9 +6,10 @@ steps, with the yardstick of the diagnosis as unit. It is told if all observatio
 for all of them, a power of a size, or a slope of its own for each head.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import log2, sqrt
+from math import log2
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,8 @@ from verify.observation import Observation, arrays, yardstick
 from verify.stages import Stages, answer, staged, stages
 
 Gained = Callable[[Stages, Any], Stages]
-GRID = tuple(2.0 ** (k / 2) for k in range(-12, 13))
-MOST = 6
+GRID = tuple(2.0**k for k in range(-6, 7))
+MOST = 4
 """As many wrong observations are fitted at a time."""
 
 KNOBS: dict[str, tuple[Callable[[Stages], bool], Gained]] = {
@@ -58,18 +59,18 @@ def unit(actual: ndarray, other: ndarray, bound: ndarray | None, dtype: str) -> 
         return np.where(np.isfinite(error), error, 0.0)
 
 
-def fitted(operation: Operation, seen: Sequence[Observation]) -> str | None:
-    """The factor that explains all observations, in words."""
+def fitted(operation: Operation, seen: Sequence[Observation], until: float) -> str | None:
+    """The factor that explains all observations, in words; None also where the time is over."""
     wrong = [observation for observation in seen if observation.wrong][:MOST]
     if wrong[0].bounds[0] is None or any(np.isinf(observation.ratio) for observation in wrong):
         return None
-    return (staged(operation.name) and (gained(wrong, seen) or slopes_of_heads(wrong, seen))) or whole_output(wrong, seen)
+    return (staged(operation.name) and (slopes_of_heads(wrong, seen) or gained(wrong, seen, until))) or whole_output(wrong, seen)
 
 
-def gained(wrong: Sequence[Observation], seen: Sequence[Observation]) -> str | None:
+def gained(wrong: Sequence[Observation], seen: Sequence[Observation], until: float) -> str | None:
     """One stage with a factor, the same for all or a power of a size."""
     for words, (applies, change) in KNOBS.items():
-        if any(applies(lawful_stages(o)) for o in wrong):
+        if time.monotonic() < until and any(applies(lawful_stages(o)) for o in wrong):
             told = one_factor([fit_of(o, applies, change) for o in wrong], [fit_of(o, applies, change) for o in seen])
             if told:
                 return f"{words} {told}"
@@ -116,7 +117,7 @@ def nearest(fits: Sequence[Fit]) -> float:
     def cost(g: float) -> float:
         return sum(float(np.minimum(np.abs(fit.residual(g)), 1e3).sum()) for fit in fits)
 
-    start = min((*GRID, 0.0, *(-g for g in GRID[::4])), key=cost)
+    start = min((*GRID, 0.0, -1.0), key=cost)
     return refined(fits, start) if start else start
 
 
@@ -157,7 +158,9 @@ def slopes_of_heads(wrong: Sequence[Observation], seen: Sequence[Observation]) -
     if not all(fit_of(o, lambda s: True, KNOBS["the slopes are"][1]).fits(g) for o, g in found):  # type: ignore[arg-type]
         return None
     o, factors = max(found, key=lambda pair: len(pair[1]))
-    off = [h for h, g in enumerate(factors) if abs(g - 1) > 1e-2 * sqrt(max(o.ratio / 1e3, 1e-2))]
+    if np.ptp(factors) < 1e-3:  # one factor for all is not a matter of heads
+        return None
+    off = [h for h, g in enumerate(factors) if abs(g - 1) > 0.2 * max(abs(factors - 1))]
     told = ", ".join(f"head {h} {factor_in_words(factors[h])}" for h in off[:3])
     more = f" and {len(off) - 3} more" if len(off) > 3 else ""
     return f"slope of {told}{more} (of {len(factors)} heads)"

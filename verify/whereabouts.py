@@ -28,7 +28,7 @@ MOST_CALLS = 140
 def first_wrong_stage(implementation: Implementation, observed: Sequence[Observation]) -> str | None:
     """What probes of the failing recipes say, in words."""
     operation = implementation.operation
-    for o in observed:
+    for o in sorted(observed, key=lambda o: -o.expected[0].size):  # where there is more, more can be told
         if o.wrong and {"query", "key", "value"} <= set(operation.arguments) and not operation.is_gradient and "parameters" not in o.inputs:
             try:
                 told = probed(implementation, o)
@@ -48,18 +48,40 @@ def probed(implementation: Implementation, o: Observation) -> str | None:
     if not wrong.any():
         return f"weights right, their sum with the values wrong{where_wrong(o, prefix=': ')}"
     visible = np.broadcast_to(visible_pairs(implementation, o.inputs), law.shape)
-    if (wrong & ~visible).any() and np.isfinite(own).all():
-        return f"mask wrong: a hidden key has weight{place(wrong & ~visible)}"
-    if not visible.any(axis=-1).all() and not (wrong & visible.any(axis=-1, keepdims=True)).any():
-        return f"rows that see no key wrong{place(wrong)}"
-    if (visible & (own == 0) & (law > 1e3 * bound)).any():
-        return f"mask wrong: a visible key has no weight{place(visible & (own == 0) & (law > 1e3 * bound))}"
+    leaks, lost = wrong & ~visible, visible & (own == 0) & (law > 1e3 * bound)
+    if leaks.any() and np.isfinite(own).all():
+        rows = visible.any(axis=-1, keepdims=True)
+        return (
+            f"rows that see no key wrong{place(leaks)}"
+            if not (wrong & rows).any()
+            else f"mask wrong: a hidden key has weight{place(leaks)}"
+        )
+    if lost.any():
+        return f"mask wrong: a visible key has no weight{place(lost)}"
     if same_ratios(own, law, bound):
         return f"scores right, weights wrong: rows sum to {own.sum(axis=-1).min():.4g} .. {own.sum(axis=-1).max():.4g}{place(wrong)}"
-    blank = differs(*weights(implementation, o.inputs | {"query": np.zeros_like(o.inputs["query"])}, o.dtype))
-    if blank.any():
-        return f"scores wrong even for queries of zero: biases, positions or mask{place(blank)}"
-    return f"scores wrong, biases and mask right: the product of query and key{place(wrong)}"
+    return of_scores(implementation, o, wrong)
+
+
+def of_scores(implementation: Implementation, o: Observation, wrong: ndarray) -> str:
+    """Scores or softmax, judged by a call whose scores are their biases alone."""
+    blank = {name: np.zeros_like(o.inputs[name]) for name in BLANK if name in o.inputs}
+    biased = "alibi" in o.recipe.operation or "key_pos_bias" in o.inputs or (o.recipe.mask or {}).get("form") in ("noisy", "finite")
+    without = differs(*weights(implementation, finite(o.inputs) | blank, o.dtype))
+    if not without.any():
+        return f"scores wrong, biases and mask right: the product of query and key{place(wrong)}"
+    if biased:
+        return f"scores wrong by their biases alone{place(without)}"
+    return f"softmax wrong: weights differ where all scores are equal{place(without)}"
+
+
+BLANK = ("query", "u", "v", "query_pos_bias", "w_score")
+"""Where these are zero, so are the scores, but for the biases that are added to them."""
+
+
+def finite(inputs: Inputs) -> Inputs:
+    """What is hidden may be NaN: zero instead, so that nothing can leak."""
+    return {name: np.nan_to_num(x) if name in ("key", "value") else x for name, x in inputs.items()}
 
 
 def weights(implementation: Implementation, inputs: Inputs, dtype: str) -> tuple[ndarray, ndarray, ndarray]:
@@ -113,8 +135,17 @@ def where_wrong(o: Observation, prefix: str = "wrong: ") -> str:
         comparison = compare(actual, expected, bound)
         if not comparison.passed and expected.ndim:
             wrong = (actual != expected) if bound is None else differs(actual, expected, bound)
-            told.append((f"output[{number}]" if len(o.actual) > 1 else "the output") + place(wrong, letters(o, expected)))
+            told.append(output_names(o)[number] + place(wrong, letters(o, expected)))
     return prefix + "; ".join(told) if told else ""
+
+
+def output_names(o: Observation) -> list[str]:
+    """What the outputs are: gradients by the inputs they belong to, an attention's output and weights."""
+    if o.recipe.operation.endswith("_grad"):
+        return [f"the gradient by {name}" for name in (*CATALOGUE[o.recipe.operation].axes, "mask") if name not in ("d_output",)]
+    if o.recipe.operation.startswith("multi_head"):
+        return ["the output", "the weights"]
+    return ["the output"] if len(o.actual) == 1 else [f"output {number}" for number in range(len(o.actual))]
 
 
 def letters(o: Observation, output: ndarray) -> str:
