@@ -1,49 +1,57 @@
 """
 Triton's interpreter as the tests need it: silent, and fast enough for thousands of small cases.
 
-It spends its time on types: four fifths of an operation are the names, shapes and NumPy dtypes of its result, made anew each time. While
-:func:`interpreting` lasts they are looked up, and integer sums are not checked for overflow (which stops nothing unless Triton is debugged);
-this takes less than half of the time. Afterwards Triton is as it was.
+An interpreted operation costs 50 microseconds, whatever its size. So the programs of the first grid axis (the heads of all batch entries, which
+have the same loops) run side by side: every array has one more axis in front, of one entry per program or of one for all, and the
+few operations that count axes are told so. Types, promotion, broadcasting and the rest stay Triton's own. What the operations cost
+besides are names, shapes and NumPy dtypes of types, made anew each time: they are looked up instead.
+
+All this lasts as long as :func:`interpreting`; afterwards Triton is as it was.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from math import prod
 from typing import Any
 
 import triton.language.core as core
 from triton.runtime import interpreter
+from triton.runtime.interpreter import TensorHandle, np
 
 __all__ = ["interpreting"]
 
+BUILDER = interpreter.interpreter_builder
 BLOCK_TYPE, NUMPY_DTYPE = core.block_type.__init__, interpreter._get_np_dtype
 BLOCK_TYPES: dict[Any, dict[str, Any]] = {}
 NUMPY_DTYPES: dict[Any, Any] = {}
 
 
 @contextmanager
-def interpreting() -> Iterator[None]:
-    """Triton's interpreter with looked-up types and without NumPy's warnings: exp(-inf), and what a half type cannot hold."""
-    options = interpreter.interpreter_builder.options
-    places = (
+def interpreting(programs: range) -> Iterator[None]:
+    """Triton's interpreter for these programs of the first grid axis, side by side, without NumPy's warnings."""
+    places = [
         (core.tensor, "__init__", tensor),
         (core.block_type, "__init__", block_type),
         (interpreter, "_get_np_dtype", numpy_dtype),
-        (options, "sanitize_overflow", False),
-    )
-    before = [getattr(thing, name) for thing, name, _ in places]
+        (BUILDER.options, "sanitize_overflow", False),  # every integer sum once more in int64, for an assertion that is off
+        *((BUILDER, name, partial(function, programs)) for name, function in SIDE_BY_SIDE.items()),
+    ]
+    before = [(thing, name, vars(thing).get(name)) for thing, name, _ in places]
     try:
-        for thing, name, new in places:
-            put(thing, name, new)
-        with interpreter.np.errstate(all="ignore"):
+        for place in places:
+            put(*place)
+        with np.errstate(all="ignore"):
             yield
     finally:
-        for (thing, name, _), old in zip(places, before, strict=True):
-            put(thing, name, old)
+        for place in before:
+            put(*place)
 
 
 def put(thing: Any, name: str, value: Any) -> None:
-    (type if isinstance(thing, type) else object).__setattr__(thing, name, value)  # the options are frozen
+    """Set an attribute, of a frozen object too; None takes it away, so that what the class has is seen again."""
+    change = (type if isinstance(thing, type) else object).__setattr__ if value is not None else object.__delattr__
+    change(thing, name, *([] if value is None else [value]))
 
 
 def tensor(self: Any, handle: Any, type: Any) -> None:
@@ -70,3 +78,66 @@ def numpy_dtype(of: Any) -> Any:
     if key not in NUMPY_DTYPES:
         NUMPY_DTYPES[key] = NUMPY_DTYPE(of)
     return NUMPY_DTYPES[key]
+
+
+def program_id(programs: range, axis: int) -> TensorHandle:
+    return TensorHandle(np.array(programs if axis == 0 else [BUILDER.grid_idx[axis]], np.int32), core.int32)
+
+
+def make_range(programs: range, type: Any, start: int, stop: int) -> TensorHandle:
+    return TensorHandle(np.arange(start, stop, dtype=np.int32)[None], core.int32)
+
+
+def splat(programs: range, type: Any, x: TensorHandle) -> TensorHandle:
+    wide = x.data.reshape(-1, *(1 for _ in type.shape))
+    return TensorHandle(np.broadcast_to(wide, (len(wide), *type.shape)), x.dtype.scalar)
+
+
+def expand_dims(programs: range, x: TensorHandle, axis: int) -> TensorHandle:
+    return TensorHandle(np.expand_dims(x.data, axis + 1), x.dtype.scalar)
+
+
+def broadcast(programs: range, x: TensorHandle, shape: Any) -> TensorHandle:
+    return TensorHandle(np.broadcast_to(x.data, (len(x.data), *shape)), x.dtype.scalar)
+
+
+def trans(programs: range, x: TensorHandle, order: Any) -> TensorHandle:
+    return TensorHandle(np.transpose(x.data, (0, *(axis + 1 for axis in order))), x.dtype.scalar)
+
+
+def gather(programs: range, x: TensorHandle, index: TensorHandle, axis: int) -> TensorHandle:
+    where = np.broadcast_to(index.data, (len(x.data), *index.data.shape[1:]))
+    return TensorHandle(np.take_along_axis(x.data, where, axis + 1), x.dtype.scalar)
+
+
+def masked_load(programs: range, at: TensorHandle, mask: TensorHandle, other: TensorHandle | None, *rest: Any) -> TensorHandle:
+    dtype = interpreter._get_np_dtype(at.get_element_ty())
+    other = np.zeros(1, dtype) if other is None else other.data
+    found = interpreter._interpreter.load(*np.broadcast_arrays(at.data, mask.data, other), dtype)
+    return TensorHandle(found, at.get_element_ty())
+
+
+def masked_store(programs: range, at: TensorHandle, value: TensorHandle, mask: TensorHandle, *rest: Any) -> Any:
+    return interpreter._interpreter.store(*np.broadcast_arrays(at.data, value.data, mask.data))
+
+
+def atomic_rmw(programs: range, operation: Any, at: TensorHandle, value: TensorHandle, mask: TensorHandle, sem: Any, scope: Any) -> Any:
+    shape = (len(programs), *at.data.shape[1:])  # what every program adds, every program adds
+    given = (np.ascontiguousarray(np.broadcast_to(x.data, shape)) for x in (at, value, mask))
+    how = BUILDER.ir_rmw_op_to_interpreter_rmw_op[operation], BUILDER.ir_sem_to_interpreter_sem[sem]
+    return TensorHandle(interpreter._interpreter.atomic_rmw(how[0], *given, how[1]), value.dtype.scalar)
+
+
+SIDE_BY_SIDE: dict[str, Callable[..., Any]] = {
+    "create_get_program_id": program_id,
+    "create_make_range": make_range,
+    "create_splat": splat,
+    "create_expand_dims": expand_dims,
+    "create_broadcast": broadcast,
+    "create_trans": trans,
+    "create_gather": gather,
+    "create_masked_load": masked_load,
+    "create_masked_store": masked_store,
+    "create_atomic_rmw": atomic_rmw,
+}
+"""The operations of Triton's builder that count axes, or that touch memory and want arrays of one shape."""

@@ -48,8 +48,8 @@ def launch(kernel: Kernel, grid: tuple[int, ...], *args: Any, num_warps: int, nu
         with torch.cuda.device(device):
             kernel[grid](*args, **constants, num_warps=num_warps, num_stages=num_stages)
     else:
-        with interpreting():
-            kernel.interpreted[grid](*args, **constants)
+        with interpreting(range(grid[0])):
+            kernel.interpreted[(1, *grid[1:])](*args, **constants)
 
 
 @Kernel
@@ -99,3 +99,19 @@ def total(x, axis: tl.constexpr):
 def largest(x, axis: tl.constexpr):
     """The maximum over an axis."""
     return tl.reduce(x, axis, tl.standard._elementwise_max)
+
+
+@total.instead
+def _(x: Any, axis: int) -> Any:
+    return reduced(x, x.handle.data.sum(axis + 1), axis)
+
+
+@largest.instead
+def _(x: Any, axis: int) -> Any:
+    return reduced(x, interpreter.np.fmax.reduce(x.handle.data, axis + 1), axis)
+
+
+def reduced(x: Any, data: Any, axis: int) -> Any:
+    """A reduced block, in the interpreter; its arrays have the programs in front."""
+    shape = [size for place, size in enumerate(x.type.shape) if place != axis]
+    return tl.core.tensor(interpreter.TensorHandle(data, x.dtype), tl.block_type(x.dtype, shape) if shape else x.dtype)
