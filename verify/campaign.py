@@ -16,11 +16,10 @@ import logging
 import os
 import queue
 import random
-import socket
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -41,8 +40,8 @@ from verify.triage import lines, told_in_full, triage
 from verify.units import Outcome, Place, Sum, Unit, perform, place, units
 
 ENGINE = "distributed"
-TRIES = 3
-"""As many workers may be lost with a unit before the unit is given up, twice; a worker that is killed now and then costs no unit."""
+TRIES = 1
+"""So often a unit runs again because its worker is gone, and then once more as often, for it may have been a neighbour's fault."""
 
 ENOUGH = 3
 """A cell that failed in so many units is asked no more: the time is for those that have not."""
@@ -82,13 +81,9 @@ class Campaign:
     under_way: dict[Any, Unit] = field(default_factory=dict)
     again: list[Unit] = field(default_factory=list)
     tried: set[tuple[Place, str, int, str]] = field(default_factory=set)
-    processes: dict[str, set[int]] = field(default_factory=dict)
+    workers: set[str] = field(default_factory=set)
+    lost: int = 0
     seconds: list[float] = field(default_factory=list)
-
-    @property
-    def replaced(self) -> int:
-        """How many processes have taken the place of others."""
-        return sum(len(processes) - 1 for processes in self.processes.values())
 
     @property
     def reached(self) -> int:
@@ -107,9 +102,16 @@ class Campaign:
         """Count what came back."""
         self.sums[outcome.unit.cell].add(outcome)
         self.seconds.append(outcome.seconds)
-        self.processes.setdefault(outcome.worker[0], set()).add(outcome.worker[1])
+        self.workers.add(outcome.worker)
 
-    def lost(self, unit: Unit, words: str) -> None:
+    def look(self, client: Any) -> int:
+        """See who works and who is gone (each process has an address of its own); how many units may be under way."""
+        present = set(client.ncores())
+        self.workers |= present
+        self.lost = len(self.workers - present)
+        return 2 * max(len(present), 1)
+
+    def give_up(self, unit: Unit, words: str) -> None:
         """A unit whose workers ended, one after the other: once more, for it may have been another's fault; then it is a failure."""
         if unit.name not in self.tried:
             self.tried.add(unit.name)
@@ -119,16 +121,16 @@ class Campaign:
         empty = Tally(tally.operation, tally.implementation, tally.backend, tally.how, tally.dtype, tally.aspect)
         empty.findings.append(f"{words}\n  profile {unit.profile}, seed {unit.seed}{', ' + unit.check if unit.check else ''}")
         empty.symptoms.append("ended its workers")
-        self.sums[unit.cell].add(Outcome(empty, {}, ("", 0), 0.0, unit))
+        self.sums[unit.cell].add(Outcome(empty, {}, "", 0.0, unit))
 
     def progress(self, start: float) -> str:
-        """``41:12 left, 812 units, 96/96 cells, 51234 cases (310/s), 3 failures, 1 worker replaced``"""
+        """``41:12 left, 812 units, 96/96 cells, 51234 cases (310/s), 3 failures, 1 workers lost``"""
         cases = sum(sum_.tally.cases for sum_ in self.sums.values())
         left, rate = max(self.end - time.monotonic(), 0.0), cases / max(time.monotonic() - start, 1e-9)
         findings = sum(len(sum_.findings) for sum_ in self.sums.values())
         told = f"{int(left // 60)}:{int(left % 60):02} left, {len(self.seconds)} units, {self.reached}/{len(self.sums)} cells, "
         told += f"{cases} cases ({rate:.0f}/s), {findings} failures"
-        return told + (f", {self.replaced} workers replaced" if self.replaced else "")
+        return told + (f", {self.lost} workers lost" if self.lost else "")
 
     def tallies(self) -> list[dict[str, Any]]:
         """The verdicts on the cells that were reached."""
@@ -158,8 +160,8 @@ def campaign(chosen: argparse.Namespace) -> int:
         start + chosen.hours * 3600,
     )
     if state.sums:
-        with engine(chosen) as (client, most):
-            spread(state, client, most, limits, chosen.isolate, start)
+        with engine(chosen) as client:
+            spread(state, client, limits, chosen.isolate, start)
     return close(state, chosen, time.monotonic() - start)
 
 
@@ -181,28 +183,28 @@ def prepared(chosen: argparse.Namespace) -> tuple[Verification, Limits]:
 
 
 @contextmanager
-def engine(chosen: argparse.Namespace) -> Iterator[tuple[Any, Callable[[], int]]]:
-    """A client of the workers, and how many units it may have under way."""
+def engine(chosen: argparse.Namespace) -> Iterator[Any]:
+    """A client of the workers, which are started here unless there is a scheduler already."""
     distributed, dask = import_module(ENGINE), import_module("dask")
     dask.config.set({"distributed.scheduler.allowed-failures": TRIES, "distributed.comm.timeouts.connect": "60s"})
     cluster: Any = chosen.address
     if not cluster:
         cluster = distributed.LocalCluster(
-            n_workers=chosen.workers, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=logging.CRITICAL
+            n_workers=chosen.workers, threads_per_worker=1, processes=True, dashboard_address=":0", silence_logs=logging.CRITICAL
         )
     client = distributed.Client(cluster)
     try:
-        yield client, lambda: 2 * max(len(client.ncores()), 1)
+        yield client
     finally:
         client.close()
         if not chosen.address:
             cluster.close()
 
 
-def spread(state: Campaign, client: Any, most: Callable[[], int], limits: Limits, isolate: str, start: float) -> None:
+def spread(state: Campaign, client: Any, limits: Limits, isolate: str, start: float) -> None:
     """Keep the workers busy until the time is over; units that then still run are given up."""
     done: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    told, wide = start, most()
+    told, wide = start, state.look(client)
     try:
         while time.monotonic() < state.end:
             while len(state.under_way) < wide and (unit := state.next_unit()):
@@ -215,18 +217,19 @@ def spread(state: Campaign, client: Any, most: Callable[[], int], limits: Limits
                 came(state, done.get(timeout=min(0.5, max(state.end - time.monotonic(), 0.01))))
             if time.monotonic() - told > (0.5 if sys.stdout.isatty() else 10):
                 show(state.progress(start))
-                told, wide = time.monotonic(), most()
+                told, wide = time.monotonic(), state.look(client)
     except KeyboardInterrupt:
         print("\nstopped", flush=True)
+    state.look(client)
     client.cancel(list(state.under_way), force=True)
 
 
 def there(unit: Unit, limits: Limits, isolate: str) -> Outcome:
     """What a worker does: it takes its device before any library is imported, and judges the unit."""
-    name = import_module(ENGINE).get_worker().name
-    if isinstance(name, int):
-        pin(name)
-    return perform(unit, limits, isolate, (f"{socket.gethostname()} {name}", os.getpid()))
+    worker = import_module(ENGINE).get_worker()
+    if isinstance(worker.name, int):
+        pin(worker.name)
+    return perform(unit, limits, isolate, worker.address)
 
 
 def came(state: Campaign, future: Any) -> None:
@@ -237,7 +240,7 @@ def came(state: Campaign, future: Any) -> None:
     except TimeoutError:  # it is done once more, for its worker took the answer along
         state.under_way[future] = unit
     except Exception as error:
-        state.lost(unit, f"no worker brought it to an end: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
+        state.give_up(unit, f"no worker brought it to an end: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
 
 
 def show(line: str) -> None:
@@ -258,14 +261,15 @@ def close(state: Campaign, chosen: argparse.Namespace, seconds: float) -> int:
     written = sum(sum_.write(state.run.options.failures) for sum_ in state.sums.values() if sum_.failed)
     print("\n" + "\n".join([*table(tallies), *lines(triage(tallies))]))
     print(
-        f"campaign: {seconds:.0f} s, {len(state.seconds)} units on {len(state.processes)} workers, {state.replaced} replaced, "
+        f"campaign: {seconds:.0f} s, {len(state.seconds)} units on {len(state.workers)} workers, {state.lost} of them lost, "
         f"{len(state.under_way)} units cut off at the end; {written} failures in {state.run.options.failures}"
     )
     if missed:
         print(f"{missed} of {len(state.sums)} cells were not reached: the verdict is not complete")
     if chosen.report_json:
-        numbers = {"seconds": seconds, "units": len(state.seconds), "replaced": state.replaced, "cut_off": len(state.under_way)}
-        report = as_json(state.run, tallies) | {"campaign": numbers | {"not_reached": missed}}
+        numbers = {"seconds": seconds, "units": len(state.seconds), "workers": len(state.workers), "lost": state.lost}
+        numbers |= {"cut_off": len(state.under_way), "not_reached": missed}
+        report = as_json(state.run, tallies) | {"campaign": numbers}
         Path(chosen.report_json).write_text(json.dumps(report, indent=1) + "\n")
     return status(state, tallies, missed)
 

@@ -61,11 +61,11 @@ class Unit:
 
 @dataclass
 class Outcome:
-    """What came of it: the tally before any verdict, records with their scripts by hash, who did it and how long it took."""
+    """What came of it: the tally before any verdict, records with their scripts by hash, the address of who did it and how long it took."""
 
     tally: Tally
     records: dict[str, tuple[Failure, str]]
-    worker: tuple[str, int]
+    worker: str
     seconds: float
     unit: Unit = field(repr=False)
 
@@ -121,7 +121,7 @@ def backend_of(source: str, limits: Limits, isolate: str) -> tuple[Backend, Work
     return isolation.described(worker), worker
 
 
-def perform(unit: Unit, limits: Limits, isolate: str, worker: tuple[str, int]) -> Outcome:
+def perform(unit: Unit, limits: Limits, isolate: str, worker: str) -> Outcome:
     """Judge a unit here. A backend that cannot be loaded here is a failure of the unit, not of the campaign."""
     start = time.monotonic()
     backend, own = backend_of(unit.source, limits, isolate)
