@@ -25,6 +25,7 @@ from verify.isolation import Limits, Worker, described, isolated
 from verify.isolation import judge as judge_there
 from verify.known import Known, beside, read_known
 from verify.report import as_json, header, table
+from verify.score import Scores
 from verify.triage import lines, told_in_full, triage
 
 ASPECT_OF = {
@@ -104,12 +105,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--isolate", choices=("paths", "all", "none"), default="paths", help="who gets a process of its own (default: paths)")
     group.addoption("--case-seconds", type=float, default=60.0, metavar="S", help="time limit of a case in such a process (default: 60)")
     group.addoption("--memory", type=int, default=0, metavar="MB", help="its memory limit (default: three quarters of what is free)")
+    group.addoption("--score-json", metavar="FILE", help="write the kill score of pytest -m faults as JSON")
     group.addoption("--failures", default=".verify/failures", metavar="DIR", help="where failures are recorded and replayed from")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "differential: holds every backend to the law")
     config.addinivalue_line("markers", "thorough: long random campaigns, deselected unless named by -m")
+    config.addinivalue_line("markers", "faults: seeded faults and controls, deselected unless named by -m")
+    config.pluginmanager.register(Scores())
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):
         pin(int(worker.removeprefix("gw")))
     config.stash[KEY], config.stash[TALLIES] = None, []
@@ -210,10 +214,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Cells of one operation and dtype run together: what the law says of a recipe is computed once for all of them."""
-    if "thorough" not in config.getoption("markexpr"):
-        kept = [item for item in items if not item.get_closest_marker("thorough")]
-        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("thorough")])
-        items[:] = kept
+    for marker in ("thorough", "faults"):
+        if marker not in config.getoption("markexpr"):
+            kept = [item for item in items if not item.get_closest_marker(marker)]
+            config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker(marker)])
+            items[:] = kept
     items[:] = [item for item in items if not empty(item)]
     differential = [index for index, item in enumerate(items) if cell_of(item)]
     ordered = sorted((items[index] for index in differential), key=lambda item: place(cell_of(item)))

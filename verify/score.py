@@ -5,18 +5,24 @@ An implementation meets the very sequence of a run (probes, draws, the hunt, che
 same judge and the same checks, until the first of them fails. Nothing is shrunk and nothing is recorded.
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from statistics import median
+from typing import Any, cast
+
+import pytest
 
 from verify.arrays import adapter
 from verify.backends import Backend, Implementation
+from verify.calls import adapt
 from verify.catalogue import ASPECTS
 from verify.cells import Options, aspects
 from verify.checks import checks
 from verify.draws import draw, draw_few, hunt
-from verify.faults import Fault
+from verify.faults import CLASSES, FAULTS, Fault
 from verify.judge import Disagreement, Unsupported, judge, judge_side_effects
 from verify.probes import probes
 
@@ -38,15 +44,8 @@ def implementation_of(fault: Fault) -> Implementation:
     """The fault as the one implementation of a backend, with nothing remembered."""
     backend = Backend(fault.name, fault.name, by_name=True, library=adapter("numpy"), precision=fault.precision)
     how = fault.name[len(fault.operation.name) + 1 :]
-    backend.implementations = [Implementation(backend, fault.operation, how, with_dtype(fault))]
+    backend.implementations = [Implementation(backend, fault.operation, how, adapt(fault.fresh(), fault.operation))]
     return backend.implementations[0]
-
-
-def with_dtype(fault: Fault) -> Any:
-    """A fresh function that says whether it takes ``dtype``, as :func:`verify.calls.adapt` would."""
-    from verify.calls import adapt
-
-    return adapt(fault.fresh(), fault.operation)
 
 
 def first_failure(implementation: Implementation, dtype: str, options: Options) -> Detection:
@@ -109,11 +108,62 @@ def said(judge_it: Any, *case: Any, held: Counter[str] | None = None) -> str:
 
 def dtypes_of(fault: Fault) -> tuple[str, ...]:
     """The dtypes in which a fault must be noticed."""
-    return ("bool",) if fault.operation.dtypes == ("bool",) else fault.wrong_in
+    return fault.operation.dtypes if fault.operation.dtypes == ("bool",) else fault.wrong_in
 
 
 def scored(fault: Fault, dtype: str, options: Options) -> dict[str, Any]:
-    """One entry of the score."""
+    """One entry of the score: what was judged, what was wanted, where and after how many cases it was noticed, and in which words."""
     found = first_failure(implementation_of(fault), dtype, options)
-    named = {"operation": fault.operation.name, "fault": fault.name, "kind": fault.kind, "dtype": dtype, "killed": found.killed}
-    return named | asdict(found)
+    named = {"operation": fault.operation.name, "fault": fault.name, "kind": fault.kind, "dtype": dtype}
+    wanted = "killed" if fault.name in FAULTS and dtype in dtypes_of(fault) else "accepted"
+    return named | {"wanted": wanted, "killed": found.killed} | asdict(found)
+
+
+def table(entries: list[dict[str, Any]]) -> list[str]:
+    """Per kind the faults killed and the median of the cases that took; then the hardest faults, and the controls."""
+    wanted = [entry for entry in entries if entry["wanted"] == "killed"]
+    lines = [f"{'kind':<14}{'faults':>7}{'x dtype':>9}{'killed':>8}{'median cases':>14}"]
+    for kind in [*(kind for kind in CLASSES if any(entry["kind"] == kind for entry in wanted)), "all"]:
+        lines.append(line_of(kind, [entry for entry in wanted if kind in (entry["kind"], "all")]))
+    hard = hardest(wanted)
+    lines += ["", "the hardest: " + ", ".join(f"{name} ({cases} cases)" for name, cases in hard)] if hard else []
+    others = [entry for entry in entries if entry["wanted"] == "accepted"]
+    controls = {entry["fault"] for entry in others} - set(FAULTS)
+    accused = [f"{entry['fault']} in {entry['dtype']} ({entry['column']})" for entry in others if entry["killed"]]
+    lines.append(f"controls: {len(controls)}, accused {', '.join(accused) or 'none'}")
+    return lines
+
+
+def line_of(kind: str, entries: list[dict[str, Any]]) -> str:
+    killed = [entry["cases"] for entry in entries if entry["killed"]]
+    faults = len({entry["fault"] for entry in entries})
+    return f"{kind:<14}{faults:>7}{len(entries):>9}{len(killed):>8}{median(killed) if killed else '-':>14}"
+
+
+def hardest(entries: list[dict[str, Any]], count: int = 10) -> list[tuple[str, int]]:
+    """The faults that took the most cases, each in its worst dtype; what was not noticed at all comes first."""
+    worst: dict[str, tuple[bool, int]] = {}
+    for entry in entries:
+        worst[entry["fault"]] = max(worst.get(entry["fault"], (False, 0)), (not entry["killed"], entry["cases"]))
+    ranked = sorted(worst, key=lambda name: worst[name], reverse=True)
+    return [(name, worst[name][1]) for name in ranked[:count]]
+
+
+class Scores:
+    """Takes the entries from the reports of ``pytest -m faults``, under xdist those of all workers, and closes with the table."""
+
+    def __init__(self) -> None:
+        self.entries: list[dict[str, Any]] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call":
+            self.entries += [cast(dict[str, Any], value) for name, value in report.user_properties if name == "score"]
+
+    def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
+        if not self.entries:
+            return
+        terminalreporter.section("kill score")
+        for line in table(self.entries):
+            terminalreporter.write_line(line)
+        if path := config.getoption("--score-json"):
+            Path(path).write_text(json.dumps(self.entries, indent=1) + "\n")
