@@ -8,7 +8,7 @@ worker loads the backends for itself and the controller collects the tallies.
 import json
 import os
 import random
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -139,25 +139,32 @@ def prepare(config: pytest.Config) -> Verification:
         if name not in CATALOGUE:
             raise pytest.UsageError(f"--op: wanted an operation of the catalogue, got {name}")
     sources = option("--backend") or list(OURS)
-    known, options = (
-        known_failures(option("--known-failures"), sources),
-        Options(option("--profile"), seed_of(config), option("--failures")),
-    )
+    known = known_failures(option("--known-failures"), sources)
+    options = Options(option("--profile"), seed_of(config), str(option("--failures")))
     workers = workers_of(config, sources)
-    backends = [described(workers[source]) if source in workers else load(source) for source in sources]
+    backends = list(backends_of(sources, workers))
     return Verification(backends, operations, tuple(option("--dtype") or ()), options, known, workers)
 
 
 def workers_of(config: pytest.Config, sources: list[str]) -> dict[str, Worker]:
-    """A process for each backend that gets one. They load all at once; under pytest-xdist the controller's answers do for everyone."""
+    """A process for each backend that gets one. Under pytest-xdist what the controller was told does for everyone."""
     option = config.getoption
     limits = Limits(option("--case-seconds"), option("--memory"))
     told = json.loads(getattr(config, "workerinput", {}).get("verify_backends", "{}"))
-    workers = {source: Worker(source, limits, told.get(source)) for source in sources if isolated(source, option("--isolate"))}
-    for worker in workers.values():
-        if worker.told is None:
-            worker.start()
-    return workers
+    return {source: Worker(source, limits, told.get(source)) for source in sources if isolated(source, option("--isolate"))}
+
+
+AT_ONCE = 4
+"""Backends that load at the same time: their imports are timed."""
+
+
+def backends_of(sources: list[str], workers: dict[str, Worker]) -> Iterator[Backend]:
+    """The backends, loaded here or in their own processes."""
+    for number, source in enumerate(sources):
+        for worker in (workers[near] for near in sources[number : number + AT_ONCE] if near in workers):
+            if worker.told is None and worker.process is None:
+                worker.start()
+        yield described(workers[source]) if source in workers else load(source)
 
 
 def seed_of(config: pytest.Config) -> int:
