@@ -1,5 +1,5 @@
 """
-The command line: ``verify run``, ``verify campaign``, ``verify replay``, ``verify list``, ``verify matrix``.
+The command line: ``verify run``, ``verify campaign``, ``verify replay``, ``verify score``, ``verify identify``, ``verify list``, ``verify matrix``.
 
 Exit status: 0 everything passed (or failed as known), 1 something failed, 2 a backend is broken, missing, or nothing was judged.
 """
@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from verify import replay
-from verify.backends import load
-from verify.catalogue import CATALOGUE
+from verify.backends import describe, load
+from verify.catalogue import CATALOGUE, DTYPES
+from verify.identify import identify
 from verify.isolation import Died, Limits, Worker, described, isolated, see_again
 from verify.judge import Disagreement, Unsupported
 from verify.report import matrix
@@ -34,7 +35,14 @@ def main(arguments: list[str] | None = None) -> int:
     again.add_argument("--case-seconds", type=float, default=60.0, metavar="S", help="time limit, for a backend given by path")
     again.add_argument("--memory", type=int, default=0, metavar="MB", help="memory limit, for a backend given by path")
     again.add_argument("--script", action="store_true", help="print a stand-alone script instead")
+    which = commands.add_parser("identify", help="which conventions each implementation of a backend follows")
+    which.add_argument("backend", help="name or path, as --backend takes it")
+    which.add_argument("--dtype", choices=DTYPES, default="float32")
+    which.add_argument("--json", action="store_true", help="the cards for a machine")
     commands.add_parser("list", help="the operations of the catalogue and their parameters")
+    score = commands.add_parser("score", help="measure your own test: how many of the seeded faults do its check_<operation> functions notice?")
+    score.add_argument("file")
+    score.add_argument("--json", metavar="FILE", help="write what was killed and what survived as JSON")
     state = commands.add_parser("matrix", help="the README's matrix, from what --report-json wrote")
     state.add_argument("report")
     if given[:1] == ["run"]:
@@ -42,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     if given[:1] == ["campaign"]:
         return campaign(given[1:])
     chosen = parser.parse_args(given)
-    return {"list": show_list, "matrix": show_matrix, "replay": show_again}[chosen.command](chosen)
+    return {"list": show_list, "matrix": show_matrix, "replay": show_again, "score": show_score, "identify": show_cards}[chosen.command](chosen)
 
 
 def run(options: list[str]) -> int:
@@ -64,10 +72,38 @@ def show_matrix(chosen: argparse.Namespace) -> int:
     return 0
 
 
+def show_score(chosen: argparse.Namespace) -> int:
+    """How many faults a stranger's own checks notice, and what reveals those that they do not."""
+    from verify.faults.strangers import measure
+
+    try:
+        found = measure(chosen.file)
+    except Exception as error:  # a stranger's file may do anything while it is imported
+        print(f"{chosen.file}: {describe(error)}", file=sys.stderr)
+        return 2
+    print("\n".join(line for check in found for line in check.lines()))
+    if chosen.json:
+        Path(chosen.json).write_text(json.dumps([check.as_dict() for check in found], indent=1) + "\n")
+    return 0
+
+
 def show_list(_: argparse.Namespace) -> int:
     for name, operation in CATALOGUE.items():
         print(f"{name}({', '.join(operation.arguments)})")
     return 0
+
+
+def show_cards(chosen: argparse.Namespace) -> int:
+    """One card for each implementation: its answer to each question, and the law's where that is another."""
+    backend = load(chosen.backend)
+    if backend.broken or backend.missing:
+        print(f"{backend.source}: {backend.broken or backend.missing}", file=sys.stderr)
+        return 2
+    cards = identify(backend, chosen.dtype)
+    print(
+        json.dumps([card.as_dict() for card in cards], indent=1) if chosen.json else "\n\n".join("\n".join(card.lines()) for card in cards)
+    )
+    return 0 if cards else 2
 
 
 def show_again(chosen: argparse.Namespace) -> int:

@@ -61,14 +61,15 @@ def top(dtype: str) -> float:
 def yardstick(bound: ndarray, other: ndarray, dtype: str) -> ndarray:
     """
     What another function in the same arithmetic may err by: the law's bound, or the largest of its row where that is more, since another
-    function may put the row's difficulty elsewhere; where the law is exact, a few roundings of the number itself.
+    function may put the row's difficulty elsewhere; where the law is exact, the usual bound of the call, or a few roundings.
     """
     with np.errstate(all="ignore"):
         finite = np.where(np.isfinite(bound), bound, 0.0)
         row = finite.max(axis=-1, keepdims=True, initial=0.0) if finite.ndim else finite
-        usual = np.median(finite[finite > 0]) if (finite > 0).any() else 0.0
-        u = FORMATS[dtype].u if dtype != "bool" else 0.0
-        few = 4 * (u * np.nan_to_num(np.abs(other), nan=0.0, posinf=0.0) + (FORMATS[dtype].eta if dtype != "bool" else 0.0))
+        u, eta = (FORMATS[dtype].u, FORMATS[dtype].eta) if dtype != "bool" else (0.0, 0.0)
+        size = np.nan_to_num(np.abs(other), nan=0.0, posinf=0.0)
+        usual = np.median(finite[finite > 0]) if (finite > 0).any() else 16 * u * size.max(initial=0.0)
+        few = 4 * (u * size + eta)
         wide: ndarray = np.maximum(np.maximum(bound, row), np.maximum(np.minimum(usual, 1e300), few))
     return wide
 
