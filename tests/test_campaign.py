@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,10 +16,9 @@ from typing import Any
 
 import pytest
 from strangers import HERE
-from strangers.runs import ROOT, Run, in_a_process, verify
+from strangers.runs import ROOT, Run, verify
 
 from verify import campaign as command
-from verify.backends import load
 from verify.campaign import Campaign, add_options, close, engine, prepared, spread
 from verify.cells import Tally
 from verify.devices import devices, pin
@@ -274,20 +274,29 @@ def test_a_cell_that_failed_often_enough_is_asked_no_more() -> None:
 # The command
 
 
-def test_a_campaign_of_seconds_ends_in_time_with_a_verdict() -> None:
-    pytest.importorskip("distributed", reason="the engine of campaigns is an extra")
-    given = "--hours 0.004 --workers 2 --isolate none --op causal_mask --op shift_right --dtype float32 --seed 0 --report-json r.json"
-    start = time.monotonic()
-    done = in_a_process("campaign", "--backend", FIRST, *given.split())
-    seconds, report = time.monotonic() - start, json.loads(Path("r.json").read_text())
+@ENGINE
+def test_a_campaign_ends_with_table_records_and_report(workers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "units", lambda *given: islice(units(*given), 12))  # it ends when there is nothing left to ask
+    line = ("--backend", FIRST, "--op", "causal_mask", "--op", "shift_right", "--dtype", "float32", "--seed", "0", "--isolate", "none")
+    done = verify("campaign", "--address", workers.scheduler.address, *line, "--report-json", "r.json")
+    report = json.loads(Path("r.json").read_text())
     verdicts = {(tally["implementation"], tally["aspect"]): tally["verdict"] for tally in report["tallies"]}
-    assert done.status == 1 and seconds < 0.004 * 3600 + 20, done.output
+    assert done.status == 1 and (report["campaign"]["not_reached"], report["campaign"]["units"], len(verdicts)) == (0, 12, 6)
     assert verdicts["causal_mask", "values"] == "failed" and verdicts["shift_right", "values"] == "passed"
-    assert report["campaign"]["not_reached"] == 0 and report["campaign"]["units"] >= len(verdicts) == 6
     hashes = {path.stem for path in Path(".verify/failures").glob("*.json")}
-    assert hashes and all(f"verify replay {name}" in done.output + json.dumps(report) for name in hashes)
-    assert " left, " in done.output and "root cause" in done.output
+    assert hashes and all(f"verify replay {name}" in done.output for name in hashes)
+    assert "1 root cause" in done.output and "campaign: " in done.output and report["root_causes"][0]["rung"] == "masks"
     assert verify("replay", sorted(hashes)[0]).status == 1
+
+
+@ENGINE
+def test_a_campaign_ends_in_time(workers: Any) -> None:
+    run, todo = planned("--backend", "numpy_ref", "--op", "softmax")
+    state = state_of(run, [replace(unit, seed=seed) for seed in range(1000) for unit in todo], seconds=2)
+    start = time.monotonic()
+    spread(state, workers, LIMITS, "none", start)
+    assert 1 < time.monotonic() - start < 8 and len(state.seconds) < 8000
+    assert re.fullmatch(r"0:00 left, \d+ units, \d/4 cells, \d+ cases \(\d+/s\), 0 failures", state.progress(start))
 
 
 @pytest.mark.parametrize("wrong", [("--hours", "0"), ("--workers", "0"), ("--backend", FIRST, "--known-failures", "nowhere.txt")])
@@ -338,17 +347,13 @@ def test_the_devices_of_the_machine_are_counted(tmp_path: Path, monkeypatch: pyt
     assert devices() == ["0", "1"]
 
 
-def test_a_worker_of_xdist_has_its_device_before_a_backend_is_loaded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("worker", ["", "gw1"])
+def test_a_worker_of_xdist_has_its_device_before_a_backend_is_loaded(worker: str) -> None:
     Path("mine.py").write_text(
         "import os, numpy_ref as right\nARRAYS = 'numpy'\nPRECISION = 'wide'\n"
         "open(f\"seen-{os.environ['CUDA_VISIBLE_DEVICES']}\", 'w').close()\n\n\ndef shift_right(x):\n    return right.shift_right(x)\n"
     )
-    line = ("run", "-n", "2", "--backend", "mine.py", "--profile", "quick", "--isolate", "none", "--dtype", "float32")
-    subprocess.run(
-        [sys.executable, "-m", "verify", *line],
-        capture_output=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "4,5"},
-        check=False,
-    )
-    assert {path.name for path in Path().glob("seen-*")} == {"seen-4,5", "seen-4", "seen-5"}
-    assert load("mine.py").broken is None or "CUDA_VISIBLE_DEVICES" not in os.environ
+    own = {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "4,5", "VERIFY_PINNED": "", "PYTEST_XDIST_WORKER": worker}
+    command = [sys.executable, "-m", "verify", "run", "--backend", "mine.py", "--isolate", "none", "--collect-only"]
+    subprocess.run(command, capture_output=True, env=os.environ | own, check=True)
+    assert [path.name for path in Path().glob("seen-*")] == ["seen-5" if worker else "seen-4,5"]
