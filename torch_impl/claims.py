@@ -43,6 +43,7 @@ def claims(cuda: bool) -> dict[str, Any]:
             (("alibi_attention_flex",), flex),
             (tuple(f"{name}_flex" for name in POSITIONS), flex_with_positions),
             (tuple(f"{name}_triton" for name in SDPA + POSITIONS), kernel),
+            (("additive_attention_triton",), projected_kernel),
         )
         for name in names
     }
@@ -93,6 +94,10 @@ def flex(dtype: str, cuda: bool) -> Claim:
 
 def kernel(dtype: str, cuda: bool) -> Claim:
     return {"preset": "fused", "operand": None}
+
+
+def projected_kernel(dtype: str, cuda: bool) -> Claim:
+    return {"preset": "fused", "joined": wider(dtype)}
 
 
 def flex_with_positions(dtype: str, cuda: bool) -> Claim:

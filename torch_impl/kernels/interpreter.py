@@ -15,6 +15,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
+import torch
 import triton.language.core as core
 from triton.runtime import interpreter
 from triton.runtime.interpreter import TensorHandle, np
@@ -110,6 +111,20 @@ def gather(programs: range, x: TensorHandle, index: TensorHandle, axis: int) -> 
     return TensorHandle(np.take_along_axis(x.data, where, axis + 1), x.dtype.scalar)
 
 
+def widened(programs: range, x: TensorHandle, type: Any) -> TensorHandle:
+    """Triton's own loses the subnormal numbers of bfloat16."""
+    data = (x.data.astype(np.uint32) << 16).view(np.float32) if x.dtype == core.bfloat16 else x.data
+    return TensorHandle(data.astype(numpy_dtype(type)), type.scalar)
+
+
+def narrowed(programs: range, x: TensorHandle, type: Any) -> TensorHandle:
+    """Triton's own cuts bfloat16 off instead of rounding it."""
+    if type.scalar != core.bfloat16:
+        return TensorHandle(x.data.astype(numpy_dtype(type)), type.scalar)
+    near = torch.from_numpy(x.data.astype(np.float32)).bfloat16()
+    return TensorHandle(near.view(torch.int16).numpy().view(np.uint16), core.bfloat16)
+
+
 def masked_load(programs: range, at: TensorHandle, mask: TensorHandle, other: TensorHandle | None, *rest: Any) -> TensorHandle:
     dtype = interpreter._get_np_dtype(at.get_element_ty())
     other = np.zeros(1, dtype) if other is None else other.data
@@ -136,8 +151,10 @@ SIDE_BY_SIDE: dict[str, Callable[..., Any]] = {
     "create_broadcast": broadcast,
     "create_trans": trans,
     "create_gather": gather,
+    "create_fp_ext": widened,
+    "create_fp_trunc": narrowed,
     "create_masked_load": masked_load,
     "create_masked_store": masked_store,
     "create_atomic_rmw": atomic_rmw,
 }
-"""The operations of Triton's builder that count axes, or that touch memory and want arrays of one shape."""
+"""The operations of Triton's builder that count axes, or that touch memory and want arrays of one shape, or that are wrong in bfloat16."""

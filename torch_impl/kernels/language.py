@@ -6,7 +6,7 @@ CUDA tensors are given to Triton's compiler, CPU tensors to its interpreter, cal
 the process is not touched. What the interpreter of Triton 3.6 cannot do is said here once, function by function:
 
 - a number that is known at run time is no bound of a loop since NumPy 2.4: :func:`whole`;
-- bfloat16 is a bit pattern: products multiply the patterns, and conversions cut off: :func:`read` widens, :func:`rounded` rounds;
+- bfloat16 is a bit pattern, and products multiply the patterns: :func:`read` and :func:`rounded` give the numbers in float32;
 - ``tl.max`` and ``tl.sum`` are compiled functions unless TRITON_INTERPRET is set: :func:`largest`, :func:`total`.
 """
 
@@ -83,10 +83,8 @@ def rounded(x, LIKE):
 
 @rounded.instead
 def _(x: Any, LIKE: Any) -> Any:
-    if LIKE.dtype.element_ty != tl.bfloat16:
-        return x.to(LIKE.dtype.element_ty)
-    near = torch.from_numpy(x.handle.data).bfloat16().float().numpy()
-    return tl.core.tensor(interpreter.TensorHandle(near, tl.float32), x.type)
+    x = x.to(LIKE.dtype.element_ty)
+    return x.to(tl.float32) if x.dtype == tl.bfloat16 else x
 
 
 @Kernel

@@ -1,0 +1,136 @@
+"""
+Additive attention, forward and backward, without a tensor of N by M, let alone by A.
+
+A program owns a block of queries of one batch entry and walks over the blocks of keys; the scores of a block are summed feature by feature.
+ZQ [B N A] and ZK [B M A] are the projected queries and keys in float32, WS [A] the weights of the features; the rest is named
+as in :mod:`torch_impl.kernels.attention`, with one head.
+"""
+
+import triton.language as tl
+
+from torch_impl.kernels.attention import biased, kept, mask_grad, of_head, product, tile, weights_grad, write
+from torch_impl.kernels.language import Kernel, largest, read, rounded, total, whole
+
+
+@Kernel
+def tanh(z1, z2):
+    """
+    Two hyperbolic tangents by one division, each good to a few ulp.
+
+    1 - 2 / (1 + exp(2z)) cancels near 0, where the odd polynomial is exact to float32; from 20 on it is 1 and its product would overflow.
+    """
+    x1, x2 = 1.0 + tl.exp(2.0 * tl.minimum(z1, 20.0)), 1.0 + tl.exp(2.0 * tl.minimum(z2, 20.0))
+    shared = 2.0 / (x1 * x2)
+    return tl.where(tl.abs(z1) < 0.25, odd(z1), 1.0 - x2 * shared), tl.where(tl.abs(z2) < 0.25, odd(z2), 1.0 - x1 * shared)
+
+
+@Kernel
+def odd(z):
+    y = z * z
+    return z + z * y * (-0.333333333 + y * (0.133333333 + y * (-0.053968254 + y * 0.021869489)))
+
+
+@Kernel
+def feature(Z, at_row, in_row, a, A):
+    """Two features of some projected rows."""
+    at = Z + at_row.to(tl.int64) * A + a
+    return read(at, in_row), read(at + 1, in_row & (a + 1 < A))
+
+
+@Kernel
+def weight(WS, a, A):
+    """The weights of two features, 0 beyond the last."""
+    return tl.load(WS + a).to(tl.float32), tl.load(WS + a + 1, mask=a + 1 < A, other=0.0).to(tl.float32)
+
+
+@Kernel
+def tangents(ZQ, ZK, at_n, at_m, in_n, in_m, a, A):
+    """The tangents of two features for a block of pairs."""
+    q1, q2 = feature(ZQ, at_n, in_n, a, A)
+    k1, k2 = feature(ZK, at_m, in_m, a, A)
+    return tanh(q1[:, None] + k1[None, :], q2[:, None] + k2[None, :])
+
+
+@Kernel
+def scores(ZQ, ZK, WS, at_n, at_m, in_n, in_m, A, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr):
+    s = tl.full([BLOCK_N, BLOCK_M], 0.0, tl.float32)
+    for a in range(0, whole(A), 2):
+        t1, t2 = tangents(ZQ, ZK, at_n, at_m, in_n, in_m, a, A)
+        w1, w2 = weight(WS, a, A)
+        s += w1 * t1 + w2 * t2
+    return s
+
+
+@Kernel
+def additive_forward(
+    ZQ, ZK, WS, V, O, LSE, MASK, KEEP, v_, o_, mask_, keep_, N, M, A, E, share,
+    BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_E: tl.constexpr,
+):  # fmt: skip
+    """Output and log-sum-exp of a block of queries, by an online softmax over the blocks of keys."""
+    i_b, i_n = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK_N
+    at_n, at_e = i_n + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_E)
+    in_n, in_e = at_n < N, at_e < E
+    ZQ, ZK = ZQ + i_b * N * A, ZK + i_b * M * A
+    MASK, KEEP = of_head(MASK, mask_, i_b, 0), of_head(KEEP, keep_, i_b, 0)
+    top = tl.full([BLOCK_N], float("-inf"), tl.float32)
+    norm = tl.full([BLOCK_N], 0.0, tl.float32)
+    out = tl.full([BLOCK_N, BLOCK_E], 0.0, tl.float32)
+    for i_m in range(0, whole(M), BLOCK_M):
+        at_m = i_m + tl.arange(0, BLOCK_M)
+        in_m = at_m < M
+        s = scores(ZQ, ZK, WS, at_n, at_m, in_n, in_m, A, BLOCK_N, BLOCK_M)
+        s, _ = biased(s, at_n, at_m, None, MASK, mask_, 0, N, M, False)
+        rise = tl.maximum(top, largest(s, 1))
+        level = tl.where(rise == float("-inf"), 0.0, rise)
+        p = tl.exp(s - level[:, None])
+        fade = tl.exp(top - level)
+        norm = norm * fade + total(p, 1)
+        if KEEP is not None:
+            p = tl.where(kept(KEEP, keep_, at_n, at_m, N, M), p, 0.0)
+        v = tile(of_head(V, v_, i_b, 0), at_m, at_e, v_[2], v_[3], in_m, in_e)
+        out = out * fade[:, None] + product(rounded(p, V), v)
+        top = rise
+    out = tl.where((norm == 0.0)[:, None], 0.0, out * share / norm[:, None])
+    write(of_head(O, o_, i_b, 0), at_n, at_e, o_[2], o_[3], in_n, in_e, out)
+    tl.store(LSE + i_b * N + at_n, top + tl.log(norm), mask=in_n)
+
+
+@Kernel
+def additive_backward(
+    DO, O, LSE, ZQ, ZK, WS, V, MASK, KEEP, DZQ, DZK, DWS, DV, DM, do_, o_, v_, mask_, keep_, dm_, N, M, A, E, share,
+    OVER_N: tl.constexpr, OVER_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_E: tl.constexpr,
+):  # fmt: skip
+    """All gradients, added in float32: in one pass, since the tangents cost more than the additions."""
+    i_b, i_n = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK_N
+    at_n, at_e = i_n + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_E)
+    in_n, in_e = at_n < N, at_e < E
+    lse = tl.load(LSE + i_b * N + at_n, mask=in_n, other=float("-inf"))
+    sees = lse > float("-inf")
+    do = tile(of_head(DO, do_, i_b, 0), at_n, at_e, do_[2], do_[3], sees, in_e)
+    o = tile(of_head(O, o_, i_b, 0), at_n, at_e, o_[2], o_[3], sees, in_e)
+    delta = total(do.to(tl.float32) * o.to(tl.float32), 1)
+    ZQ, ZK, DZQ, DZK = ZQ + i_b * N * A, ZK + i_b * M * A, DZQ + i_b * N * A, DZK + i_b * M * A
+    MASK, KEEP, DM = of_head(MASK, mask_, i_b, 0), of_head(KEEP, keep_, i_b, 0), of_head(DM, dm_, i_b, 0)
+    for i_m in range(0, whole(M), BLOCK_M):
+        at_m = i_m + tl.arange(0, BLOCK_M)
+        in_m = at_m < M
+        v = tile(of_head(V, v_, i_b, 0), at_m, at_e, v_[2], v_[3], in_m, in_e)
+        s = scores(ZQ, ZK, WS, at_n, at_m, in_n, in_m, A, BLOCK_N, BLOCK_M)
+        s, visible = biased(s, at_n, at_m, None, MASK, mask_, 0, N, M, False)
+        p, ds = weights_grad(s, visible, lse, delta, do, v, KEEP, keep_, at_n, at_m, N, M, share)
+        if DM is not None:
+            mask_grad(DM, dm_, ds, at_n, at_m, N, M, OVER_N, OVER_M)
+        at_v = DV + (i_b * M + at_m)[:, None] * E + at_e[None, :]
+        tl.atomic_add(at_v, product(tl.trans(rounded(p, V)), do), mask=in_m[:, None] & in_e[None, :])
+        for a in range(0, whole(A), 2):
+            t1, t2 = tangents(ZQ, ZK, at_n, at_m, in_n, in_m, a, A)
+            w1, w2 = weight(WS, a, A)
+            two = a + 1 < A
+            tl.atomic_add(DWS + a, total(total(ds * t1, 1), 0))
+            tl.atomic_add(DWS + a + 1, total(total(ds * t2, 1), 0), mask=two)
+            z1, z2 = ds * (1.0 - t1 * t1) * w1, ds * (1.0 - t2 * t2) * w2
+            at_q, at_k = DZQ + at_n.to(tl.int64) * A + a, DZK + at_m.to(tl.int64) * A + a
+            tl.atomic_add(at_q, total(z1, 1), mask=in_n)
+            tl.atomic_add(at_q + 1, total(z2, 1), mask=in_n & two)
+            tl.atomic_add(at_k, total(z1, 0), mask=in_m)
+            tl.atomic_add(at_k + 1, total(z2, 0), mask=in_m & two)

@@ -1,0 +1,104 @@
+"""Additive attention as an operator of PyTorch; ``z_query`` [B N A] and ``z_key`` [B M A] are projected already, in float32."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_impl.kernels.additive import additive_backward, additive_forward
+from torch_impl.kernels.blocks import blocks, padded
+from torch_impl.kernels.language import launch
+from torch_impl.kernels.operators import strides
+
+__all__ = ["additive_attention", "additive_attention_grad"]
+
+
+def constants(kernel: str, z_query: Tensor, z_key: Tensor, value: Tensor) -> dict[str, Any]:
+    chosen = blocks(kernel, False, z_query, z_key.shape[-2], value.shape[-1])
+    sizes = {"BLOCK_N": chosen.size, "BLOCK_M": chosen.size, "BLOCK_E": padded(value.shape[-1])}
+    return sizes | {"num_warps": chosen.warps, "num_stages": chosen.stages}
+
+
+def one_head(x: Tensor | None) -> Tensor | None:
+    return x if x is None else x.unsqueeze(1)
+
+
+@torch.library.custom_op("torch_impl::additive_attention", mutates_args=())
+def additive_attention(
+    z_query: Tensor, z_key: Tensor, w_score: Tensor, value: Tensor, mask: Tensor | None, keep: Tensor | None, share: float
+) -> tuple[Tensor, Tensor]:
+    """Output [B N E] in the dtype of the value, and log-sum-exp [B N]."""
+    output, lse = fake(z_query, z_key, w_score, value)
+    (B, N, A), (M, E) = z_query.shape, value.shape[1:]
+    mask, keep = (x if x is None else x.expand(B, N, M) for x in (mask, keep))
+    chosen = constants("forward", z_query, z_key, value)
+    launch(
+        additive_forward,
+        (B, -(-N // chosen["BLOCK_N"])),
+        *(z_query, z_key, w_score, value, output, lse, mask, keep),
+        *(strides(one_head(x)) for x in (value, output, mask, keep)),
+        *(N, M, A, E, share),
+        **chosen,
+    )
+    return output, lse
+
+
+@additive_attention.register_fake
+def fake(z_query: Tensor, z_key: Tensor, w_score: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    shape = z_query.shape[:-1]
+    return value.new_empty(*shape, value.shape[-1]), value.new_empty(shape, dtype=torch.float32)
+
+
+@torch.library.custom_op("torch_impl::additive_attention_grad", mutates_args=())
+def additive_attention_grad(
+    d_output: Tensor,
+    output: Tensor,
+    lse: Tensor,
+    z_query: Tensor,
+    z_key: Tensor,
+    w_score: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    keep: Tensor | None,
+    share: float,
+    mask_too: bool,
+) -> list[Tensor]:
+    """The gradients of z_query, z_key, w_score, value, and of mask if asked for, in float32."""
+    sums = [torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (z_query, z_key, w_score, value)]
+    sums += [torch.zeros(mask.shape, dtype=torch.float32, device=mask.device)] if mask_too else []
+    (B, N, A), (M, E) = z_query.shape, value.shape[1:]
+    over = (mask_too and mask.shape[1] < N, mask_too and mask.shape[2] < M)
+    mask, keep, spread = (x if x is None else x.expand(B, N, M) for x in (mask, keep, sums[4] if mask_too else None))
+    chosen = constants("backward", z_query, z_key, value)
+    launch(
+        additive_backward,
+        (B, -(-N // chosen["BLOCK_N"])),
+        *(d_output, output, lse, z_query, z_key, w_score, value, mask, keep, *sums[:4], spread),
+        *(strides(one_head(x)) for x in (d_output, output, value, mask, keep, spread)),
+        *(N, M, A, E, share),
+        **chosen,
+        OVER_N=over[0],
+        OVER_M=over[1],
+    )
+    return sums
+
+
+@additive_attention_grad.register_fake
+def _(d_output: Tensor, output: Tensor, lse: Tensor, *rest: Any) -> list[Tensor]:
+    *tensors, mask, _, _, mask_too = rest
+    return [x.new_empty(x.shape, dtype=torch.float32) for x in (*tensors, *([mask] if mask_too else []))]
+
+
+def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, ctx.share = inputs
+    ctx.save_for_backward(*output, *tensors)
+
+
+def backward(ctx: Any, d_output: Tensor, d_lse: Tensor) -> tuple[Tensor | None, ...]:
+    output, lse, *tensors = ctx.saved_tensors
+    grads = additive_attention_grad(d_output, output, lse, *tensors, ctx.share, ctx.needs_input_grad[4])
+    found = [grad.to(x.dtype) for grad, x in zip(grads, tensors, strict=False)]
+    return *found, *([] if len(found) == 5 else [None]), None, None
+
+
+torch.library.register_autograd("torch_impl::additive_attention", backward, setup_context=setup_context)
