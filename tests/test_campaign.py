@@ -355,5 +355,5 @@ def test_a_worker_of_xdist_has_its_device_before_a_backend_is_loaded(worker: str
     )
     own = {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "4,5", "VERIFY_PINNED": "", "PYTEST_XDIST_WORKER": worker}
     command = [sys.executable, "-m", "verify", "run", "--backend", "mine.py", "--isolate", "none", "--collect-only"]
-    subprocess.run(command, capture_output=True, env=os.environ | own, check=True)
+    subprocess.run(command, capture_output=True, env=os.environ | own, check=False)  # status 2: nothing was judged
     assert [path.name for path in Path().glob("seen-*")] == ["seen-5" if worker else "seen-4,5"]
