@@ -1,5 +1,6 @@
 """
-The command line: ``verify run``, ``verify campaign``, ``verify replay``, ``verify score``, ``verify identify``, ``verify list``, ``verify matrix``.
+The command line: ``verify run``, ``verify campaign``, ``verify replay``, ``verify score``, ``verify identify``,
+``verify list``, ``verify matrix``.
 
 Exit status: 0 everything passed (or failed as known), 1 something failed, 2 a backend is broken, missing, or nothing was judged.
 """
@@ -40,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     which.add_argument("--dtype", choices=DTYPES, default="float32")
     which.add_argument("--json", action="store_true", help="the cards for a machine")
     commands.add_parser("list", help="the operations of the catalogue and their parameters")
-    score = commands.add_parser("score", help="measure your own test: how many of the seeded faults do its check_<operation> functions notice?")
+    score = commands.add_parser("score", help="how many of the seeded faults your own test notices")
     score.add_argument("file")
     score.add_argument("--json", metavar="FILE", help="write what was killed and what survived as JSON")
     state = commands.add_parser("matrix", help="the README's matrix, from what --report-json wrote")
@@ -50,7 +51,8 @@ def main(arguments: list[str] | None = None) -> int:
     if given[:1] == ["campaign"]:
         return campaign(given[1:])
     chosen = parser.parse_args(given)
-    return {"list": show_list, "matrix": show_matrix, "replay": show_again, "score": show_score, "identify": show_cards}[chosen.command](chosen)
+    shown = {"list": show_list, "matrix": show_matrix, "replay": show_again, "score": show_score, "identify": show_cards}
+    return shown[chosen.command](chosen)
 
 
 def run(options: list[str]) -> int:

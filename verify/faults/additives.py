@@ -1,5 +1,6 @@
 """Faults of the additive attention: where the tanh stands, which projection, axes that a squeeze takes away, and its gradients."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ def additive_score_tanh_last(**given: Any) -> Any:
 
 @fault("additive", "no tanh", source="this project", clause=SCORE, reveals="sums that are not small")
 def additive_attention_without_tanh(**given: Any) -> Any:
-    return base.additive_attention(**given, score=lambda *inputs: base.additive_score(*inputs, bend=lambda z: z))
+    return base.additive_attention(**given, score=partial(base.additive_score, bend=lambda z: z))
 
 
 @fault("additive", "a logistic function for tanh", source="this project", clause=SCORE, reveals="any")
@@ -51,7 +52,7 @@ def additive_score_mean_of_units(**given: Any) -> Any:
 
 @fault("additive", "units bent at 3", source="this project, hard tanh", clause=SCORE, reveals="sums between 0.5 and 3")
 def additive_attention_hard_tanh(**given: Any) -> Any:
-    return base.additive_attention(**given, score=lambda *inputs: base.additive_score(*inputs, bend=lambda z: np.clip(z, -1, 1)))
+    return base.additive_attention(**given, score=partial(base.additive_score, bend=lambda z: np.clip(z, -1, 1)))
 
 
 @fault(

@@ -217,7 +217,8 @@ def additive_attention(
     score: Any = additive_score,
     **stages: Any,
 ) -> ndarray:
-    return attend(*see(score(query, key, w_query, w_key, w_score), mask), value, keep, p, **stages)
+    s, visible = see(score(query, key, w_query, w_key, w_score), mask)
+    return attend(s, visible, value, keep, p, **stages)
 
 
 def behind(score: ndarray, visible: Any, causal: Any = causal_mask) -> ndarray:

@@ -96,8 +96,9 @@ def relative_multi_head_attention(
     **stages: Any,
 ) -> ndarray:
     q, k, v = projected(query, key, value, parameters, num_heads, split)
-    tables = [parameters[name] for name in ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")]
-    return linear(join(learned_relative_attention(q, k, v, *tables, align, visible, **stages)), parameters, "output")
+    embeddings, bias, query_bias = (parameters[name] for name in ("key_pos_embeddings", "key_pos_bias", "query_pos_bias"))
+    attended = learned_relative_attention(q, k, v, embeddings, bias, query_bias, align, visible, **stages)
+    return linear(join(attended), parameters, "output")
 
 
 def alibi_multi_head_attention(

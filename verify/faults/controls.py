@@ -116,8 +116,8 @@ def scaled_dot_product_score_fourth_roots(query: ndarray, key: ndarray) -> Any:
 
 @control("numerics", "float32 throughout, as declared", precision=ALL_FLOAT32)
 def scaled_dot_product_attention_float32(query: ndarray, key: ndarray, value: ndarray, **given: Any) -> Any:
-    narrow = (x.astype(np.float32) for x in (query, key, value))
-    return base.scaled_dot_product_attention(*narrow, **given).astype(np.float64)
+    q, k, v = (x.astype(np.float32) for x in (query, key, value))
+    return base.scaled_dot_product_attention(q, k, v, **given).astype(np.float64)
 
 
 @control("numerics", "weights in bfloat16, as declared", precision={"preset": "wide", "prob": "bfloat16"})
@@ -289,7 +289,7 @@ def scaled_dot_product_attention_grad_mean_of_output(**given: Any) -> Any:
 
 @control("backward", "the gradients of keys added up query by query")
 def alibi_attention_grad_query_by_query(**given: Any) -> Any:
-    def key_grad(d: ndarray, visible: ndarray, query: ndarray) -> ndarray:
+    def key_grad(d: ndarray, visible: ndarray, query: ndarray) -> Any:
         rows = (slice(i, i + 1) for i in range(d.shape[2]))
         return sum(base_gradients.key_grad(d[:, :, i], visible[:, :, i], query[:, :, i]) for i in rows)
 
@@ -300,9 +300,9 @@ def alibi_attention_grad_query_by_query(**given: Any) -> Any:
 def learned_relative_attention_grad_scattered(**given: Any) -> Any:
     def onto_rows(d: ndarray, sees: ndarray, t: ndarray, rows: int) -> tuple[ndarray, ndarray]:
         d_rows, read = np.zeros((*d.shape[:3], rows)), np.zeros((*d.shape[:3], rows), bool)
-        i = np.arange(len(t))[:, None]
-        np.add.at(d_rows, (slice(None), slice(None), i, t), d)
-        np.logical_or.at(read, (slice(None), slice(None), i, t), sees)
+        for i, j in np.ndindex(t.shape):
+            d_rows[:, :, i, t[i, j]] += d[:, :, i, j]
+            read[:, :, i, t[i, j]] |= sees[:, :, i, j]
         return d_rows, read
 
     return base_gradients.learned_relative_attention_grad(**given, gather=onto_rows)

@@ -1,5 +1,6 @@
 """Faults of relative positions: which row of a table, which bias, which distance."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ ROW, TERMS = "learned_relative_score: the row t", "learned_relative_score: the t
 
 def rows_by(change: Any) -> Any:
     """The learned score with rows of the table that ``change(N, M, P, align)`` names."""
-    return lambda *inputs: base.learned_relative_score(*inputs, table_rows=change)
+    return partial(base.learned_relative_score, table_rows=change)
 
 
 def clipped(t: ndarray, P: int) -> ndarray:

@@ -1,5 +1,6 @@
 """Faults of the scale: forgotten, of another width, on more or on less than the score."""
 
+from functools import partial
 from math import sqrt
 from typing import Any
 
@@ -21,7 +22,7 @@ def scaled_dot_product_attention_scale_of_model_width(query: Any, **given: Any) 
 
 @fault("scale", "the scale 1 / D^5", source="a public copy of Transformer-XL", clause="transformer_xl_score, clause 4", reveals="D > 1")
 def transformer_xl_attention_power_five(**given: Any) -> Any:
-    return base.transformer_xl_attention(**given, score=lambda *inputs: base.transformer_xl_score(*inputs, scale=lambda D: 1.0 / D**5))
+    return base.transformer_xl_attention(**given, score=partial(base.transformer_xl_score, scale=lambda D: 1.0 / D**5))
 
 
 @fault(
