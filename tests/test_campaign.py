@@ -217,12 +217,12 @@ def workers() -> Iterator[Any]:
 
 @ENGINE
 def test_a_killed_worker_loses_nothing(workers: Any) -> None:
-    run, todo = planned("--backend", FIRST, "--backend", "numpy_ref", "--op", "shift_right", "--op", "rel_shift", "--op", "causal_mask")
+    run, todo = planned("--backend", FIRST, "--op", "shift_right", "--op", "rel_shift", "--op", "causal_mask")
     todo, alone, state = todo[: len(todo) // 2], state_of(run, []), state_of(run, todo[: len(todo) // 2])
     killed = Killed(workers, len(todo) // 2)
-    spread(state, killed, LIMITS, "none", time.monotonic())
+    spread(state, killed, LIMITS, "all", time.monotonic())
     for unit in todo:
-        alone.take(here(unit))
+        alone.take(here(unit, "all"))
     assert killed.pid and not state.under_way and not state.again and state.lost == 1
     assert counts(state) == counts(alone) and {sum_.units for sum_ in state.sums.values()} == {1}
     assert killed.pid not in workers.run(os.getpid).values()
@@ -277,7 +277,7 @@ def test_a_cell_that_failed_often_enough_is_asked_no_more() -> None:
 @ENGINE
 def test_a_campaign_ends_with_table_records_and_report(workers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "units", lambda *given: islice(units(*given), 12))  # it ends when there is nothing left to ask
-    line = ("--backend", FIRST, "--op", "causal_mask", "--op", "shift_right", "--dtype", "float32", "--seed", "0", "--isolate", "none")
+    line = ("--backend", FIRST, "--op", "causal_mask", "--op", "shift_right", "--dtype", "float32", "--seed", "0")
     done = verify("campaign", "--address", workers.scheduler.address, *line, "--report-json", "r.json")
     report = json.loads(Path("r.json").read_text())
     verdicts = {(tally["implementation"], tally["aspect"]): tally["verdict"] for tally in report["tallies"]}
@@ -294,7 +294,7 @@ def test_a_campaign_ends_in_time(workers: Any) -> None:
     run, todo = planned("--backend", "numpy_ref", "--op", "softmax")
     state = state_of(run, [replace(unit, seed=seed) for seed in range(1000) for unit in todo], seconds=2)
     start = time.monotonic()
-    spread(state, workers, LIMITS, "none", start)
+    spread(state, workers, LIMITS, "all", start)
     assert 1 < time.monotonic() - start < 8 and len(state.seconds) < 8000
     assert re.fullmatch(r"0:00 left, \d+ units, \d/4 cells, \d+ cases \(\d+/s\), 0 failures", state.progress(start))
 

@@ -6,6 +6,9 @@ replaces a process that was killed, workers of other machines join by one addres
 far larger binary with daemons and an object store of its own, which plain data of a few kilobytes does not need. The engine is
 imported by this command alone.
 
+Every backend, ours too, is judged in a process of its own (:mod:`verify.isolation`), so that a crash or a hang costs its own unit alone;
+and beside the engine's threads, which draw random numbers, a backend could be taken for one that does.
+
 Workers of this machine get a device each (:mod:`verify.devices`). With ``--address`` the workers of an existing scheduler are used: this
 project and the backends must lie at the same place there, and the devices are the business of whoever started them.
 """
@@ -62,7 +65,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--op", action="append", choices=tuple(CATALOGUE), metavar="OPERATION", help="repeatable")
     parser.add_argument("--dtype", action="append", choices=DTYPES, help="repeatable")
     parser.add_argument("--seed", default="random", metavar="N", help="of the first draws (default: a random one, which is told)")
-    parser.add_argument("--isolate", choices=("paths", "all", "none"), default="paths", help="who gets a process of its own")
+    parser.add_argument("--isolate", choices=("paths", "all", "none"), default="all", help="who gets a process of its own (default: all)")
     parser.add_argument("--case-seconds", type=float, default=60.0, metavar="S", help="time limit of a case in such a process")
     parser.add_argument("--memory", type=int, default=0, metavar="MB", help="its memory limit")
     parser.add_argument("--known-failures", metavar="FILE")
