@@ -3,6 +3,7 @@
 import json
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,7 @@ def everyone(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("run"))
         done = in_a_process("run", *sources, *LINE, *LIMITS, *workers, "--report-json", "report.json")
+        Path("output.txt").write_text(done.output)
         return replace(done, report=json.loads(Path("report.json").read_text()))
 
 
@@ -159,16 +161,6 @@ def test_what_a_backend_prints_is_shown_beside_its_failure_and_nowhere_else(ever
     assert "about to shift" in everyone.output and len(everyone.output) < 1_000_000
 
 
-def test_nothing_that_a_backend_started_outlives_the_run(everyone: Run) -> None:
-    def command(process: Path) -> bytes:
-        try:
-            return process.joinpath("cmdline").read_bytes()
-        except OSError:
-            return b""
-
-    assert not [process for process in Path("/proc").glob("[0-9]*") if b"98765" in command(process) and b"sleep" in command(process)]
-
-
 # One at a time
 
 
@@ -190,6 +182,22 @@ def test_a_death_is_recorded_and_seen_again(name: str, status: int) -> None:
     done = verify("replay", record.stem, "--case-seconds", "1")
     assert done.status == status and any(words in done.output for words in ("SIGSEGV", "hung: no answer in 1 s", "device unusable"))
     assert verify("replay", record.stem, "--backend", path_of("good")).status == 0
+
+
+def sleepers() -> set[str]:
+    """The processes that tests/misbehaving/children.py leaves behind."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if process.joinpath("cmdline").read_bytes() == b"sleep\x0098765\x00":
+                found.add(process.name)
+    return found
+
+
+def test_nothing_that_a_backend_started_outlives_the_run() -> None:
+    before = sleepers()
+    assert alone("children").status == 1
+    assert not sleepers() - before
 
 
 def test_an_import_that_hangs_is_broken() -> None:

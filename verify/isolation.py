@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from verify.backends import OURS, Backend, Implementation
-from verify.board import SIZE, Board
+from verify.board import SIZE, SLOW, Board
 from verify.catalogue import CATALOGUE
 from verify.cells import Cell, Options, Tally, decide
 from verify.judge import Disagreement, Unsupported
@@ -122,7 +122,11 @@ class Worker:
         self.printed = os.fstat(self.file.fileno()).st_size
         self.file.truncate(0)  # the worker writes on behind the hole
         self.say(request)
-        answer = self.answer()
+        try:
+            answer = self.answer()
+        except BaseException:  # whoever breaks off the wait leaves nobody behind who answers too late
+            self.close()
+            raise
         if "died" in answer:
             raise self.dead(answer["died"])
         return answer
@@ -133,7 +137,7 @@ class Worker:
 
     def answer(self) -> dict[str, Any]:
         """Wait for an answer and watch meanwhile. Raises Died."""
-        count, since = -1, time.monotonic()
+        count, since, seconds = -1, time.monotonic(), SLOW * self.limits.seconds
         while not self.channel.poll(POLL):
             mark = self.board.read()
             if mark is not None and mark.count != count:

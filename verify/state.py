@@ -140,12 +140,20 @@ def set_functions(then: Objects) -> None:
 
 
 def outlets() -> Objects:
-    return Objects({"": {name: getattr(sys, name) for name in ("stdin", "stdout", "stderr", "excepthook", "displayhook")}})
+    found = {name: getattr(sys, name, None) for name in ("stdin", "stdout", "stderr", "excepthook", "displayhook")}
+    return Objects({"": {name: CLOSED if getattr(thing, "closed", False) else thing for name, thing in found.items()}})
+
+
+CLOSED = "closed"
 
 
 def set_outlets(then: Objects) -> None:
-    for name, thing in then[""].items():
-        setattr(sys, name, thing)
+    """A stream that was closed cannot be opened again: another takes its place."""
+    for number, (name, thing) in enumerate(then[""].items()):
+        if getattr(thing, "closed", False):
+            thing = open(number, "r" if name == "stdin" else "w", closefd=False)  # noqa: SIM115
+        if thing is not CLOSED:
+            setattr(sys, name, thing)
 
 
 def streams() -> dict[str, Any]:
@@ -210,8 +218,8 @@ PARTS = (
     ),
     Part("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
     Part("the garbage collector", lambda: "on" if gc.isenabled() else "off", lambda then: gc.enable() if then == "on" else gc.disable()),
-    Part("Python's standard streams", outlets, set_outlets),
     Part("the standard streams", streams, set_streams),
+    Part("Python's standard streams", outlets, set_outlets),
     Part("subnormal numbers", flushed, set_flushed, vital=True),
     Part("the functions that run at exit", getattr(atexit, "_ncallbacks", int), once=True),
     Part("the running threads", lambda: frozenset(thread.name for thread in threading.enumerate()), once=True),
