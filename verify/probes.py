@@ -23,10 +23,11 @@ GEOMETRIES: tuple[dict[str, int], ...] = (
     {"N": 2, "M": 3, "H": 40, "B": 1, "D": 1, "E": 1},
     {"N": 2, "M": 1025, "B": 1, "H": 2, "D": 2, "E": 2},
     {"N": 1025, "M": 2, "B": 1, "H": 2, "D": 2, "E": 2},
+    {"N": 2, "M": 3, "B": 17, "H": 1, "D": 130, "E": 130, "Q": 70, "K": 66, "A": 130, "S": 67, "F": 130},
 )
 """
 Alike, as many positions as the memory, one query, one key, a key beyond a block, more queries than keys, N = M = H, twelve slopes,
-forty, keys and queries beyond 1024.
+forty, keys and queries beyond 1024, batches and widths beyond those that are drawn.
 """
 
 PAIRS = 2**15
@@ -53,7 +54,20 @@ def probes(operation: str) -> tuple[Recipe, ...]:
             recipe(op, {}, "spread", masked(op, pattern)) for pattern in ("left_padding", "empty_rows", "one_key", "nothing", "first_block")
         ]
         found.append(recipe(op, LONG, "normal", masked(op, "random")))
-    return tuple({r.text: r for r in found if r.sizes.get("N", 1) * r.sizes.get("M", 1) <= PAIRS}.values())
+    if "keep" in op.arguments:
+        found += [replace(recipe(op, {}, "spread"), dropout={"p": 0.25, "seed": 2, "axes": axes}) for axes in keep_axes(op)]
+    return tuple({r.text: r for r in found if pairs(r) <= PAIRS}.values())
+
+
+def pairs(recipe: Recipe) -> int:
+    """Queries times keys; an operation that names no keys attends to its own positions."""
+    N = recipe.sizes.get("N", 1)
+    return N * recipe.sizes.get("M", N)
+
+
+def keep_axes(op: Operation) -> tuple[str, ...]:
+    """The shapes of a draw that broadcasts to the weights."""
+    return ("1 M", "N 1") if op.name == "dropout" else mask_axes(op, {})
 
 
 def masked(op: Operation, pattern: str) -> dict[str, Any]:
