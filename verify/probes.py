@@ -87,7 +87,7 @@ def recipe(op: Operation, sizes: dict[str, int], family: str, mask: dict[str, An
     full["P"] = max(full["N"], full["M"]) + 1
     required = op.name in ("get_alibi_biases", "alibi_multi_head_attention", "merge_masks")
     default = {"pattern": "causal", "axes": "N M", "form": "bool", "seed": 1} if required else None
-    options: dict[str, Any] = {"align": "end", "mem_len": 3, "eps": 1e-5}
+    options: dict[str, Any] = {"align": "end", "mem_len": full["S"] + 1, "eps": 1e-5}
     options = {name: value for name, value in options.items() if name in op.arguments}
     dropped = {"p": 0.25, "seed": 2} if op.name == "dropout" else None
     padding = {"pattern": "right_padding", "seed": 6} if mask and "key_padding_mask" in op.arguments else None

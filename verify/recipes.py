@@ -45,7 +45,7 @@ class Recipe:
     values   family of numbers and seed, {"family": "normal", "seed": 3}
     mask     None, or pattern, axes, form and seed of ``mask`` / ``visible`` / ``attn_mask``
     padding  None, or pattern and seed of ``key_padding_mask``
-    dropout  None, or p and seed of ``keep``
+    dropout  None, or p, seed and (where it is smaller than the weights) axes of ``keep``
     layout   {"kind": "transposed", "seed": 0}: where the arrays lie in memory
     poison   None, "finite", "nan" or "inf": what stands in hidden slots
     options  align, mem_len, whether there are mems, biases ...
@@ -178,8 +178,8 @@ def masks(operation: Operation, recipe: Recipe, dtype: str, inputs: Inputs) -> I
 def keep(recipe: Recipe) -> ndarray | None:
     if recipe.dropout is None:
         return None
-    axes = {"dropout": "... N M"}.get(recipe.operation, "B H N M" if "H" in recipe.sizes else "B N M")
-    shape = shape_of(axes, recipe.sizes, recipe.options.get("lead", ()))
+    whole = {"dropout": "... N M"}.get(recipe.operation, "B H N M" if "H" in recipe.sizes else "B N M")
+    shape = shape_of(recipe.dropout.get("axes", whole), recipe.sizes | {"1": 1}, recipe.options.get("lead", ()))
     share = recipe.dropout["p"] or 0.25  # with p = 0 nothing is scaled, and a draw that drops still drops
     kept: ndarray = np.random.default_rng(recipe.dropout["seed"]).random(shape) >= share
     return kept
