@@ -18,11 +18,8 @@ from torch_impl.kernels.language import Kernel, largest, read, rounded, total, w
 
 @Kernel
 def of_head(X, x_, i_b, i_h):
-    """The address where a head of a batch entry begins; None stays None."""
-    if X is None:
-        return None
-    else:
-        return X + i_b * x_[0] + i_h * x_[1]
+    """The address where a head of a batch entry begins."""
+    return X + i_b * x_[0] + i_h * x_[1]
 
 
 @Kernel
@@ -116,8 +113,14 @@ def forward(
     in_n, in_d, in_e = at_n < N, at_d < D, at_e < E
     q = tile(of_head(Q, q_, i_b, i_h), at_n, at_d, q_[2], q_[3], in_n, in_d)
     qu, qw = joined(q, U, i_h * D + at_d, in_d), joined(q, W, i_h * D + at_d, in_d)
-    MASK, KEEP = of_head(MASK, mask_, i_b, i_h), of_head(KEEP, keep_, i_b, i_h)
-    R, S = of_head(R, r_, 0, i_h), of_head(S, s_, 0, i_h)
+    if MASK is not None:
+        MASK = of_head(MASK, mask_, i_b, i_h)
+    if KEEP is not None:
+        KEEP = of_head(KEEP, keep_, i_b, i_h)
+    if R is not None:
+        R = of_head(R, r_, 0, i_h)
+    if S is not None:
+        S = of_head(S, s_, 0, i_h)
     low = first - i_n - (BLOCK_N - 1)
     if R is not None:
         before = band(qw, R, S, r_, s_, low, rows, at_d, in_d, BLOCK_N)
@@ -217,8 +220,16 @@ def backward_query(
     delta = total(do.to(tl.float32) * o.to(tl.float32), 1)
     tl.store(DELTA + (i_b * H + i_h) * N + at_n, delta, mask=in_n)
     qu, qw = joined(q, U, i_h * D + at_d, in_d), joined(q, W, i_h * D + at_d, in_d)
-    MASK, KEEP, DM = of_head(MASK, mask_, i_b, i_h), of_head(KEEP, keep_, i_b, i_h), of_head(DM, dm_, i_b, i_h)
-    R, S = of_head(R, r_, 0, i_h), of_head(S, s_, 0, i_h)
+    if MASK is not None:
+        MASK = of_head(MASK, mask_, i_b, i_h)
+    if KEEP is not None:
+        KEEP = of_head(KEEP, keep_, i_b, i_h)
+    if R is not None:
+        R = of_head(R, r_, 0, i_h)
+    if S is not None:
+        S = of_head(S, s_, 0, i_h)
+    if DM is not None:
+        DM = of_head(DM, dm_, i_b, i_h)
     low = first - i_n - (BLOCK_N - 1)
     if R is not None:
         before = band(qw, R, S, r_, s_, low, rows, at_d, in_d, BLOCK_N)
@@ -277,8 +288,14 @@ def backward_key(
     in_m, in_d, in_e = at_m < M, at_d < D, at_e < E
     k = tile(of_head(K, k_, i_b, i_h), at_m, at_d, k_[2], k_[3], in_m, in_d)
     v = tile(of_head(V, v_, i_b, i_h), at_m, at_e, v_[2], v_[3], in_m, in_e)
-    MASK, KEEP = of_head(MASK, mask_, i_b, i_h), of_head(KEEP, keep_, i_b, i_h)
-    R, S = of_head(R, r_, 0, i_h), of_head(S, s_, 0, i_h)
+    if MASK is not None:
+        MASK = of_head(MASK, mask_, i_b, i_h)
+    if KEEP is not None:
+        KEEP = of_head(KEEP, keep_, i_b, i_h)
+    if R is not None:
+        R = of_head(R, r_, 0, i_h)
+    if S is not None:
+        S = of_head(S, s_, 0, i_h)
     dk = tl.full([BLOCK_M, BLOCK_D], 0.0, tl.float32)
     dv = tl.full([BLOCK_M, BLOCK_E], 0.0, tl.float32)
     start = 0
