@@ -219,7 +219,7 @@ def cause_of(signs: list[Sign], tallies: list[Tallied]) -> Cause:
 
 def rung(sign: Sign, cells: list[Tallied], tallies: list[Tallied]) -> str:
     """How far down a cause lies: by its region, by the dtypes that show it, by the operation."""
-    region, operation = sign.region, sign.operation
+    region, operation = " and ".join(c for c in sign.region.split(" and ") if not re.search(r"\w!=", c)), sign.operation
     same = [
         tally for tally in tallies if tally["implementation"] == sign.tally["implementation"] and tally["aspect"] == sign.tally["aspect"]
     ]
