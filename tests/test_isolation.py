@@ -53,7 +53,7 @@ WORDS: dict[str, dict[str, str]] = {
     "children": {"side effects": "changes the child processes ("},
     "forks": {"side effects": "changes the child processes ("},
     "closes_stdout": {"side effects": "changes the standard streams (stdout: "},
-    "closes_sys_stdout": {"side effects": "changes the standard streams (stdout: "},
+    "closes_sys_stdout": {"side effects": "changes Python's standard streams (stdout)"},
     "changes_directory": {"side effects": "changes the working directory ("},
     "changes_environment": {"side effects": "changes the environment (OMP_NUM_THREADS)"},
     "changes_error_state": {"side effects": "changes NumPy's error state (divide: warn -> ignore)"},
