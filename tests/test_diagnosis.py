@@ -127,6 +127,7 @@ def same_function(one: Candidate, other: Candidate, operation: str) -> bool:
 
 ALIBI = "alibi_attention"
 SDPA = "scaled_dot_product_attention"
+LEARNED = "learned_relative_attention"
 
 FACTORS: dict[str, tuple[str, Callable[[Stages], Stages]]] = {
     "the scale is 0.36% low": (SDPA, lambda s: replace(s, scale=s.scale * 0.9964)),
@@ -183,6 +184,22 @@ def test_probes_say_which_stage_is_wrong_and_where() -> None:
 def test_what_is_right_has_no_cause() -> None:
     right = computed(SDPA, lambda inputs, dtype: CATALOGUE[SDPA].reference(**inputs))
     assert diagnose(right, draw(SDPA, "any", 5, 0), "float32") is None
+
+
+def test_nothing_instead_of_a_list_can_be_diagnosed() -> None:
+    nothing = computed(
+        "update_mems", lambda inputs, dtype: None if inputs["mem_len"] == 0 else CATALOGUE["update_mems"].reference(**inputs)
+    )
+    recipes = [replace(recipe, options=recipe.options | {"mem_len": 0}) for recipe in draw("update_mems", "any", 4, 0)]
+    assert diagnose(nothing, recipes, "float32") is None
+
+
+def test_a_slip_that_every_operation_can_show_is_named() -> None:
+    def first_head(inputs: dict[str, Any], dtype: str) -> Any:
+        return CATALOGUE[LEARNED].reference(**inputs | {"value": inputs["value"][:, :1].repeat(inputs["value"].shape[1], axis=1)})
+
+    said = cause(computed(LEARNED, first_head))
+    assert said is not None and "the first head's value for all" in said
 
 
 def test_a_candidate_that_is_the_law_on_these_recipes_explains_nothing() -> None:

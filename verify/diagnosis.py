@@ -27,7 +27,8 @@ from verify.fits import fitted
 from verify.judge import layout_kinds
 from verify.layouts import arrange
 from verify.observation import Observation, observe
-from verify.recipes import Recipe
+from verify.recipes import Inputs, Recipe
+from verify.slips import slips
 from verify.trees import map_leaves
 from verify.whereabouts import first_wrong_stage
 
@@ -45,18 +46,18 @@ class Candidate:
 
     words   what the law becomes by it, "the law with ..."
     answer  what it says to the recipe of an observation
-    plain   a convention, no fault
+    rank    0 for a convention, 1 for a known fault, 2 for a slip that any operation can show
     """
 
     name: str
     words: str
     answer: Callable[[Observation], Any]
-    plain: bool = False
+    rank: int = 1
 
     @property
-    def simplicity(self) -> tuple[bool, int]:
+    def simplicity(self) -> tuple[int, int]:
         """A convention before a fault, few words before many."""
-        return not self.plain, len(self.words)
+        return self.rank, len(self.words)
 
 
 def diagnose(
@@ -90,14 +91,15 @@ def diagnose(
 
 @lru_cache
 def candidates(operation: str) -> tuple[Candidate, ...]:
-    """The conventions and the faults of an operation."""
+    """The conventions, the known faults and the slips of an operation."""
     known, _ = faults.read_faults()
     found = [by_convention(CATALOGUE[operation], convention) for convention in conventions(operation)]
-    return (*found, *(by_fault(f) for f in known.values() if f.operation.name == operation))
+    found += [by_fault(f) for f in known.values() if f.operation.name == operation]
+    return (*found, *(by_slip(CATALOGUE[operation], words, slip) for words, slip in slips(CATALOGUE[operation])))
 
 
 def by_convention(operation: Operation, convention: Convention) -> Candidate:
-    return Candidate(convention.question, convention.words, lambda seen: convention(operation, seen.inputs, seen.dtype), plain=True)
+    return Candidate(convention.question, convention.words, lambda seen: convention(operation, seen.inputs, seen.dtype), rank=0)
 
 
 def by_fault(fault: faults.Fault) -> Candidate:
@@ -111,6 +113,10 @@ def by_fault(fault: faults.Fault) -> Candidate:
     return Candidate(fault.name, fault.words, answer)
 
 
+def by_slip(operation: Operation, words: str, slip: Callable[[Operation, Inputs], Any]) -> Candidate:
+    return Candidate("slip", words, lambda seen: slip(operation, seen.inputs), rank=2)
+
+
 def laid_out(tree: Any, dtype: str, kind: str) -> Any:
     return map_leaves(lambda leaf: arrange(to_dtype, leaf.copy(), dtype, kind) if isinstance(leaf, ndarray) else leaf, tree)
 
@@ -122,7 +128,7 @@ def widened(leaf: Any) -> Any:
 def recognised(among: Sequence[Candidate], seen: Sequence[Observation], until: float) -> list[tuple[Candidate, float]]:
     """The candidate that is nearest to all observations, with its worst share of the yardstick, and one more that is as near."""
     worst = dict.fromkeys(among, 0.0)
-    for observation in seen:
+    for observation in sorted(seen, key=lambda o: (not o.wrong, o.size)):  # small ones are cheap, and few candidates outlive them
         if time.monotonic() > until:
             break
         distances = {candidate: max(ratio, distance(candidate, observation)) for candidate, ratio in worst.items()}

@@ -62,7 +62,7 @@ def unit(actual: ndarray, other: ndarray, bound: ndarray | None, dtype: str) -> 
 def fitted(operation: Operation, seen: Sequence[Observation], until: float) -> str | None:
     """The factor that explains all observations, in words; None also where the time is over."""
     wrong = [observation for observation in seen if observation.wrong][:MOST]
-    if wrong[0].bounds[0] is None or any(np.isinf(observation.ratio) for observation in wrong):
+    if any(not o.bounds or o.bounds[0] is None for o in wrong) or any(np.isinf(observation.ratio) for observation in wrong):
         return None
     return (staged(operation.name) and (slopes_of_heads(wrong, seen) or gained(wrong, seen, until))) or whole_output(wrong, seen)
 

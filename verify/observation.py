@@ -39,6 +39,11 @@ class Observation:
     def wrong(self) -> bool:
         return self.ratio > 1
 
+    @property
+    def size(self) -> int:
+        """How many numbers go in."""
+        return sum(leaf.size for leaf in leaves(self.inputs) if isinstance(leaf, ndarray))
+
     def distance(self, answer: Any) -> float:
         """The worst distance between the outputs and another answer as a share of the yardstick; inf where the two cannot be compared."""
         others = arrays(answer)

@@ -23,8 +23,11 @@ from verify.arrays import dtype_name
 from verify.backends import Implementation
 from verify.catalogue import DTYPES
 from verify.checks import checks
+from verify.diagnosis import diagnose
+from verify.draws import draw
 from verify.judge import Disagreement, Unsupported, judge, judge_side_effects, layout_kinds
 from verify.oracle import answer, bounded, lawful
+from verify.probes import probes
 from verify.recipes import Inputs, Recipe
 from verify.trees import leaves, map_leaves
 
@@ -121,7 +124,12 @@ def judge_again(failure: Failure, implementation: Implementation) -> float:
     if failure.aspect == "side effects":
         judge_side_effects(implementation, recipe, failure.dtype)
         return 0.0
-    return judge(implementation, recipe, failure.dtype).budget
+    try:
+        return judge(implementation, recipe, failure.dtype).budget
+    except Disagreement as error:
+        others = (*probes(failure.operation)[:6], *draw(failure.operation, "any", 6, 0))
+        cause = diagnose(implementation, [recipe], failure.dtype, others)
+        raise Disagreement(f"{error}\n  cause: {cause}" if cause else str(error), error.kind, error.budget) from error
 
 
 def script(failure: Failure, implementation: Implementation) -> str:

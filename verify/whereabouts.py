@@ -28,7 +28,7 @@ MOST_CALLS = 140
 def first_wrong_stage(implementation: Implementation, observed: Sequence[Observation]) -> str | None:
     """What probes of the failing recipes say, in words."""
     operation = implementation.operation
-    for o in sorted(observed, key=lambda o: -o.expected[0].size):  # where there is more, more can be told
+    for o in sorted(observed, key=lambda o: -o.size):  # where there is more, more can be told
         if o.wrong and {"query", "key", "value"} <= set(operation.arguments) and not operation.is_gradient and "parameters" not in o.inputs:
             try:
                 told = probed(implementation, o)
