@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from verify.faults import base, base_gradients, base_layers, control
+from verify.faults import base, base_layers, control
 from verify.faults.base import HIDDEN, inverse_root
 from verify.faults.roundings import rounded_weigh
 from verify.faults.softmaxes import online, split
@@ -278,41 +278,3 @@ def get_slopes_exponential(n_heads: int) -> Any:
 @control("alibi", "counts by a product with a triangle of ones")
 def get_alibi_biases_triangle(n_heads: int, visible: ndarray) -> Any:
     return base.get_slopes(n_heads)[:, None, None] * (visible @ np.tri(visible.shape[1]).T)
-
-
-@control("backward", "the row mean from d_output and the output")
-def scaled_dot_product_attention_grad_mean_of_output(**given: Any) -> Any:
-    inputs = {name: x for name, x in given.items() if name != "d_output"}
-    mean = (given["d_output"] * base.scaled_dot_product_attention(**inputs)).sum(axis=-1, keepdims=True)
-    return base_gradients.scaled_dot_product_attention_grad(**given, row_mean=lambda w, d: mean)
-
-
-@control("backward", "the gradients of keys added up query by query")
-def alibi_attention_grad_query_by_query(**given: Any) -> Any:
-    def key_grad(d: ndarray, visible: ndarray, query: ndarray) -> Any:
-        rows = (slice(i, i + 1) for i in range(d.shape[2]))
-        return sum(base_gradients.key_grad(d[:, :, i], visible[:, :, i], query[:, :, i]) for i in rows)
-
-    return base_gradients.alibi_attention_grad(**given, key_grad=key_grad)
-
-
-@control("backward", "the gradients of a table scattered pair by pair")
-def learned_relative_attention_grad_scattered(**given: Any) -> Any:
-    def onto_rows(d: ndarray, sees: ndarray, t: ndarray, rows: int) -> tuple[ndarray, ndarray]:
-        d_rows, read = np.zeros((*d.shape[:3], rows)), np.zeros((*d.shape[:3], rows), bool)
-        for i, j in np.ndindex(t.shape):
-            d_rows[:, :, i, t[i, j]] += d[:, :, i, j]
-            read[:, :, i, t[i, j]] |= sees[:, :, i, j]
-        return d_rows, read
-
-    return base_gradients.learned_relative_attention_grad(**given, gather=onto_rows)
-
-
-@control("backward", "weights of an online softmax in the backward pass")
-def transformer_xl_attention_grad_online(**given: Any) -> Any:
-    return base_gradients.transformer_xl_attention_grad(**given, weigh=lambda s, v: online(s, v, block=5))
-
-
-@control("backward", "the slope of tanh by cosh")
-def additive_attention_grad_cosh(**given: Any) -> Any:
-    return base_gradients.additive_attention_grad(**given, slope=lambda z, t: 1 / np.cosh(np.clip(z, -300, 300)) ** 2)

@@ -1,4 +1,4 @@
-"""Faults of masks: polarity, fill, broadcast, merging, and paths that forget one."""
+"""Faults of masks: what is filled in, what is broadcast, and paths that forget one."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from verify.faults import base, base_layers, fault
 from verify.faults.base import HIDDEN
 from verify.faults.softmaxes import empty_rows
 
-VISIBLE, MERGED = "softmax, clauses 1 and 2", "merge_masks, clause 1"
+VISIBLE = "softmax, clauses 1 and 2"
 
 
 def as_float(mask: ndarray, hidden: float) -> ndarray:
@@ -65,25 +65,6 @@ def self_attention_overflowing_row(**given: Any) -> Any:
 
 @fault(
     "masks",
-    "two planes of the lowest number, added",
-    source="NeMo Automodel PR #2658",
-    clause="merge_masks, clause 5",
-    reveals="rows whose keys are all hidden",
-)
-def multi_head_attention_two_planes(attn_mask: Any = None, key_padding_mask: Any = None, **given: Any) -> Any:
-    lowest = float(np.finfo(np.float32).min)
-
-    def merge(attn_mask: Any, padding: Any, H: int) -> ndarray:
-        planes = [base.merge_masks(attn_mask, None, H, hidden=lowest), base.merge_masks(None, padding, H, hidden=lowest)]
-        return (planes[0] + planes[1]).astype(np.float32).astype(np.float64)
-
-    return base_layers.multi_head_attention(
-        attn_mask=attn_mask, key_padding_mask=key_padding_mask, **given, merge_masks=merge, weigh=empty_rows(lambda M: np.nan)
-    )
-
-
-@fault(
-    "masks",
     "NaN in an empty row on the path with dropout, 0 on the other",
     source="pytorch PR #190486",
     clause="softmax, clause 3",
@@ -94,55 +75,12 @@ def scaled_dot_product_attention_nan_under_dropout(keep: Any = None, **given: An
     return base.scaled_dot_product_attention(keep=keep, **given, weigh=weigh)
 
 
-@fault("masks", "padding that hides queries as well as keys", source="pytorch #63271", clause=MERGED, reveals="padding, N = M")
-def multi_head_self_attention_padded_queries(key_padding_mask: Any = None, **given: Any) -> Any:
-    def merge(attn_mask: Any, padding: Any, H: int) -> ndarray:
-        merged = base.merge_masks(attn_mask, padding, H)
-        return merged if padding is None else np.where(padding[:, None, :, None], HIDDEN, merged)
-
-    return base_layers.multi_head_self_attention(key_padding_mask=key_padding_mask, **given, merge_masks=merge)
-
-
-def head_major(attn_mask: ndarray, H: int) -> ndarray:
-    if attn_mask.ndim == 2:
-        return attn_mask[None, None]
-    return attn_mask.reshape(H, -1, *attn_mask.shape[1:]).swapaxes(0, 1)
-
-
-@fault(
-    "masks",
-    "a mask per head read with the heads in front",
-    source="attention-is-all-you-need-keras #36",
-    clause="merge_masks, clause 2",
-    reveals="a mask of three axes, B > 1, H > 1",
-)
-def multi_head_attention_head_major_mask(**given: Any) -> Any:
-    merge = lambda a, k, H: base.merge_masks(a, k, H, four_axes=head_major)  # noqa: E731
-    return base_layers.multi_head_attention(**given, merge_masks=merge)
-
-
-@fault(
-    "masks",
-    "a mask per head read with the heads in front",
-    source="attention-is-all-you-need-keras #36",
-    clause="merge_masks, clause 2",
-    reveals="a mask of three axes, B > 1, H > 1",
-)
-def merge_masks_head_major(**given: Any) -> Any:
-    return base.merge_masks(**given, four_axes=head_major)
-
-
 @fault(
     "masks", "no causal mask where no other is given", source="xformers #103", clause="alibi_attention: always causal", reveals="no visible"
 )
 def alibi_attention_causal_with_a_mask_alone(visible: Any = None, **given: Any) -> Any:
     causal = base.causal_mask if visible is not None else lambda N, M: np.ones((N, M), bool)
     return base.alibi_attention(visible=visible, **given, causal=causal)
-
-
-@fault("masks", "padding ignored in self-attention", source="x-transformers #187", clause=MERGED, reveals="padding")
-def multi_head_self_attention_without_padding(key_padding_mask: Any = None, **given: Any) -> Any:
-    return base_layers.multi_head_self_attention(**given)
 
 
 @fault(
@@ -162,76 +100,6 @@ def scaled_dot_product_attention_mask_of_all_heads(query: Any, key: Any, mask: A
 @fault("masks", "a float mask read as truth values", source="xformers commit f8c86ca8", clause="softmax, clause 1", reveals="a float mask")
 def scaled_dot_product_attention_float_as_bool(mask: Any = None, **given: Any) -> Any:
     return base.scaled_dot_product_attention(mask=None if mask is None else mask.astype(bool), **given)
-
-
-@fault(
-    "masks",
-    "padding taken for an attention mask where B = N",
-    source="xformers commit afe1e3c9",
-    clause=MERGED,
-    reveals="padding, B = N > 1",
-)
-def multi_head_self_attention_padding_as_attention(key_padding_mask: Any = None, **given: Any) -> Any:
-    def merge(attn_mask: Any, padding: Any, H: int) -> ndarray:
-        if padding is None or padding.shape[0] != padding.shape[1]:
-            return base.merge_masks(attn_mask, padding, H)
-        return np.where(padding, HIDDEN, base.merge_masks(attn_mask, None, H))
-
-    return base_layers.multi_head_self_attention(key_padding_mask=key_padding_mask, **given, merge_masks=merge)
-
-
-@fault("masks", "padding forgotten where it comes alone", source="fairseq commit 68dd3e17", clause=MERGED, reveals="padding, no attn_mask")
-def merge_masks_forgets_padding_alone(attn_mask: Any, key_padding_mask: Any, num_heads: int) -> Any:
-    return base.merge_masks(attn_mask, None if attn_mask is None else key_padding_mask, num_heads)
-
-
-@fault("masks", "the opposite polarity", source="x-transformers commit d1f5d6b", clause=MERGED, reveals="a boolean attn_mask")
-def merge_masks_polarity(attn_mask: Any, **given: Any) -> Any:
-    return base.merge_masks(~attn_mask if attn_mask is not None and attn_mask.dtype == bool else attn_mask, **given)
-
-
-@fault(
-    "masks",
-    "a float mask whose numbers padding wipes out",
-    source="this project",
-    clause="merge_masks: attn_mask where it is float",
-    reveals="a float attn_mask and padding",
-)
-def merge_masks_wipes_numbers(attn_mask: Any, key_padding_mask: Any, num_heads: int) -> Any:
-    if key_padding_mask is not None and attn_mask is not None and attn_mask.dtype != bool:
-        attn_mask = attn_mask == HIDDEN
-    return base.merge_masks(attn_mask, key_padding_mask, num_heads)
-
-
-@fault(
-    "masks",
-    "the lowest finite number for hidden",
-    source="seed 001, section 4.2",
-    clause="merge_masks, clause 3",
-    reveals="anything hidden",
-)
-def merge_masks_lowest_number(**given: Any) -> Any:
-    return base.merge_masks(**given, hidden=-65504.0)
-
-
-@fault("masks", "a boolean times minus infinity", source="this project", clause="merge_masks, clause 5", reveals="a boolean attn_mask")
-def merge_masks_zero_times_infinity(attn_mask: Any, **given: Any) -> Any:
-    return base.merge_masks(attn_mask * HIDDEN if attn_mask is not None and attn_mask.dtype == bool else attn_mask, **given)
-
-
-@fault(
-    "masks",
-    "padding added with its sign lost where attn_mask is -inf",
-    source="this project",
-    clause="merge_masks, clause 5",
-    reveals="a pair that both masks hide",
-)
-def merge_masks_infinities_cancel(attn_mask: Any, key_padding_mask: Any, num_heads: int) -> Any:
-    merged = base.merge_masks(attn_mask, None, num_heads)
-    if key_padding_mask is None:
-        return merged
-    padded = key_padding_mask[:, None, None, :]
-    return np.where(padded & (merged == HIDDEN), np.nan, np.where(padded, HIDDEN, merged))
 
 
 @fault(
@@ -338,15 +206,3 @@ def learned_relative_attention_first_row_mask(visible: Any = None, **given: Any)
 @fault("masks", "the mask of head 0 for all heads", source="this project", clause="softmax, clause 1", reveals="a mask [B H N M], H > 1")
 def scaled_dot_product_attention_mask_of_first_head(mask: Any = None, **given: Any) -> Any:
     return base.scaled_dot_product_attention(mask=mask[:, :1] if mask is not None and mask.ndim == 4 else mask, **given)
-
-
-@fault(
-    "masks",
-    "padding read from the other end",
-    source="llm-foundry commit 2302ab992",
-    clause=MERGED,
-    reveals="padding that is not symmetric",
-)
-def multi_head_attention_padding_reversed(key_padding_mask: Any = None, **given: Any) -> Any:
-    reverse = None if key_padding_mask is None else key_padding_mask[:, ::-1]
-    return base_layers.multi_head_attention(key_padding_mask=reverse, **given)
