@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -182,9 +181,10 @@ def set_streams(then: dict[str, Any]) -> None:
 
 def children() -> frozenset[int]:
     found: set[int] = set()
-    for task in Path("/proc/self/task").glob("*/children"):
-        with suppress(OSError):
-            found.update(map(int, task.read_text().split()))
+    with suppress(OSError):  # a thread may end meanwhile, and not every system has such files
+        for task in os.listdir("/proc/self/task"):
+            with open(f"/proc/self/task/{task}/children") as file:
+                found.update(map(int, file.read().split()))
     return frozenset(found)
 
 
