@@ -1,8 +1,8 @@
 """
 Additive attention by a fused Triton kernel: the law is :mod:`spec.attention`.
 
-Queries and keys are projected in float32 by PyTorch, and all else happens block by block in :mod:`torch_impl.kernels.additive`. On a CPU the
-kernels run in Triton's interpreter (:mod:`torch_impl.kernels.language`).
+Queries and keys are projected in float32 by PyTorch, and all else happens block by block in :mod:`torch_impl.kernels.additive`. On a
+CPU the kernels run in Triton's interpreter (:mod:`torch_impl.kernels.language`).
 """
 
 from typing import Any

@@ -14,20 +14,10 @@ from torch_impl.kernels.language import Kernel, largest, read, rounded, total, w
 
 @Kernel
 def tanh(z1, z2):
-    """
-    Two hyperbolic tangents by one division, each good to a few ulp.
-
-    1 - 2 / (1 + exp(2z)) cancels near 0, where the odd polynomial is exact to float32; from 20 on it is 1 and its product would overflow.
-    """
+    """Two hyperbolic tangents 1 - 2 / (1 + exp(2z)) by one division; from 20 on they are 1, and the product would overflow."""
     x1, x2 = 1.0 + tl.exp(2.0 * tl.minimum(z1, 20.0)), 1.0 + tl.exp(2.0 * tl.minimum(z2, 20.0))
     shared = 2.0 / (x1 * x2)
-    return tl.where(tl.abs(z1) < 0.25, odd(z1), 1.0 - x2 * shared), tl.where(tl.abs(z2) < 0.25, odd(z2), 1.0 - x1 * shared)
-
-
-@Kernel
-def odd(z):
-    y = z * z
-    return z + z * y * (-0.333333333 + y * (0.133333333 + y * (-0.053968254 + y * 0.021869489)))
+    return 1.0 - x2 * shared, 1.0 - x1 * shared
 
 
 @Kernel
@@ -63,7 +53,7 @@ def scores(ZQ, ZK, WS, at_n, at_m, in_n, in_m, A, BLOCK_N: tl.constexpr, BLOCK_M
 
 @Kernel
 def additive_forward(
-    ZQ, ZK, WS, V, O, LSE, MASK, KEEP, v_, o_, mask_, keep_, N, M, A, E, share,
+    ZQ, ZK, WS, V, OUT, LSE, MASK, KEEP, v_, o_, mask_, keep_, N, M, A, E, share,
     BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_E: tl.constexpr,
 ):  # fmt: skip
     """Output and log-sum-exp of a block of queries, by an online softmax over the blocks of keys."""
@@ -94,13 +84,13 @@ def additive_forward(
         out = out * fade[:, None] + product(rounded(p, V), v)
         top = rise
     out = tl.where((norm == 0.0)[:, None], 0.0, out * share / norm[:, None])
-    write(of_head(O, o_, i_b, 0), at_n, at_e, o_[2], o_[3], in_n, in_e, out)
+    write(of_head(OUT, o_, i_b, 0), at_n, at_e, o_[2], o_[3], in_n, in_e, out)
     tl.store(LSE + i_b * N + at_n, top + tl.log(norm), mask=in_n)
 
 
 @Kernel
 def additive_backward(
-    DO, O, LSE, ZQ, ZK, WS, V, MASK, KEEP, DZQ, DZK, DWS, DV, DM, do_, o_, v_, mask_, keep_, dm_, N, M, A, E, share,
+    DO, OUT, LSE, ZQ, ZK, WS, V, MASK, KEEP, DZQ, DZK, DWS, DV, DM, do_, o_, v_, mask_, keep_, dm_, N, M, A, E, share,
     OVER_N: tl.constexpr, OVER_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_E: tl.constexpr,
 ):  # fmt: skip
     """All gradients, added in float32: in one pass, since the tangents cost more than the additions."""
@@ -110,7 +100,7 @@ def additive_backward(
     lse = tl.load(LSE + i_b * N + at_n, mask=in_n, other=float("-inf"))
     sees = lse > float("-inf")
     do = tile(of_head(DO, do_, i_b, 0), at_n, at_e, do_[2], do_[3], sees, in_e)
-    o = tile(of_head(O, o_, i_b, 0), at_n, at_e, o_[2], o_[3], sees, in_e)
+    o = tile(of_head(OUT, o_, i_b, 0), at_n, at_e, o_[2], o_[3], sees, in_e)
     delta = total(do.to(tl.float32) * o.to(tl.float32), 1)
     ZQ, ZK, DZQ, DZK = ZQ + i_b * N * A, ZK + i_b * M * A, DZQ + i_b * N * A, DZK + i_b * M * A
     if MASK is not None:

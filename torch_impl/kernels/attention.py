@@ -2,11 +2,11 @@
 Attention by scaled inner products, forward and backward, without a matrix of N by M: masks, causal rows, ALiBi and relative positions.
 
 A program owns a block of queries (or, for the gradients of keys and values, of keys) of one head and walks over the blocks of the
-other side. Relative positions come through a rolling band (shared with nobody: Transformer-XL and the learned tables are the same
-kernel): the pair (i, j) reads row ``first`` - i + j of a table R with a bias S, and consecutive key blocks of one query block
-read bands that are shifted by exactly one block, so that one more product a block is enough.
+other side. Relative positions, sinusoidal or learned, come through a rolling band: the pair (i, j) reads row ``first`` - i + j of a
+table R with a bias S, and consecutive key blocks of one query block read bands that are shifted by exactly one block, so that one
+more product a block is enough.
 
-Letters as in the design. Q K V O are tensors, LSE the log of the sum of exponentials [B H N], MASK and KEEP what is added or visible and
+Letters as in the design. Q K V OUT are tensors, LSE the log of the sum of exponentials [B H N], MASK and KEEP what is added or visible and
 kept, with strides of 0 where they broadcast, SLOPES [H], U and W [H D] the biases of the query for content and position. What is None
 is left out of the compiled kernel. ``q_`` are the strides of Q.
 """
@@ -47,7 +47,7 @@ def finite(x):
     """
     x without NaN and infinity.
 
-    For factors of a gradient: a pair that is visible has carried them to its row's weights already, and a hidden one, of weight 0, must not.
+    For factors of a gradient: a visible pair has carried them to the weights of its row already, and a hidden one, of weight 0, must not.
     """
     return tl.where(tl.abs(x) < float("inf"), x, 0.0)
 
@@ -101,7 +101,7 @@ def kept(KEEP, keep_, at_n, at_m, N, M):
 
 @Kernel
 def forward(
-    Q, K, V, O, LSE, MASK, KEEP, SLOPES, U, W, R, S,
+    Q, K, V, OUT, LSE, MASK, KEEP, SLOPES, U, W, R, S,
     q_, k_, v_, o_, mask_, keep_, r_, s_,
     H, N, M, D, E, rows, first, scale, share,
     CAUSAL: tl.constexpr, HIDING: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
@@ -153,7 +153,7 @@ def forward(
         out = out * fade[:, None] + product(rounded(p, V), v)
         top = rise
     out = tl.where((norm == 0.0)[:, None], 0.0, out * share / norm[:, None])
-    write(of_head(O, o_, i_b, i_h), at_n, at_e, o_[2], o_[3], in_n, in_e, out)
+    write(of_head(OUT, o_, i_b, i_h), at_n, at_e, o_[2], o_[3], in_n, in_e, out)
     tl.store(LSE + (i_b * H + i_h) * N + at_n, top + tl.log(norm), mask=in_n)
 
 
@@ -201,7 +201,7 @@ def weights_grad(s, visible, lse, delta, do, v, KEEP, keep_, at_n, at_m, N, M, s
 
 @Kernel
 def backward_query(
-    DO, O, LSE, DELTA, Q, K, V, MASK, KEEP, SLOPES, U, W, R, S, DQ, DM, DU, DW, DR, DS,
+    DO, OUT, LSE, DELTA, Q, K, V, MASK, KEEP, SLOPES, U, W, R, S, DQ, DM, DU, DW, DR, DS,
     do_, o_, q_, k_, v_, mask_, keep_, r_, s_, dq_, dm_,
     H, N, M, D, E, rows, first, scale, share,
     CAUSAL: tl.constexpr, HIDING: tl.constexpr, OVER_N: tl.constexpr, OVER_M: tl.constexpr,
@@ -216,7 +216,7 @@ def backward_query(
     sees = lse > float("-inf")
     q = tile(of_head(Q, q_, i_b, i_h), at_n, at_d, q_[2], q_[3], sees, in_d)
     do = tile(of_head(DO, do_, i_b, i_h), at_n, at_e, do_[2], do_[3], sees, in_e)
-    o = tile(of_head(O, o_, i_b, i_h), at_n, at_e, o_[2], o_[3], sees, in_e)
+    o = tile(of_head(OUT, o_, i_b, i_h), at_n, at_e, o_[2], o_[3], sees, in_e)
     delta = total(do.to(tl.float32) * o.to(tl.float32), 1)
     tl.store(DELTA + (i_b * H + i_h) * N + at_n, delta, mask=in_n)
     qu, qw = joined(q, U, i_h * D + at_d, in_d), joined(q, W, i_h * D + at_d, in_d)

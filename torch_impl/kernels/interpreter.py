@@ -1,10 +1,10 @@
 """
 Triton's interpreter as the tests need it: silent, and fast enough for thousands of small cases.
 
-An interpreted operation costs 50 microseconds, whatever its size. So the programs of the first grid axis (the heads of all batch entries, which
-have the same loops) run side by side: every array has one more axis in front, of one entry per program or of one for all, and the
-few operations that count axes are told so. Types, promotion, broadcasting and the rest stay Triton's own. What the operations cost
-besides are names, shapes and NumPy dtypes of types, made anew each time: they are looked up instead.
+An interpreted operation costs 50 microseconds, whatever its size. So the programs of the first grid axis (the heads of all batch
+entries, which have the same loops) run side by side: every array has one more axis in front, of one entry per program or of one for
+all, and the few operations that count axes are told so. Types, promotion, broadcasting and the rest stay Triton's own. What the
+operations cost besides are names, shapes and NumPy dtypes of types, made anew each time: they are looked up instead.
 
 All this lasts as long as :func:`interpreting`; afterwards Triton is as it was.
 """

@@ -1,9 +1,9 @@
 """
 The kernels as operators of PyTorch: with fake implementations for torch.compile and with gradients.
 
-One operator serves every attention by scaled inner products. Its arguments are those of the kernels: ``mask`` and ``keep`` are expanded to
-[B H N M], ``table`` [H R D] and ``table_bias`` [H R] are position rows, of which the pair (i, j) reads row ``first`` - i + j, ``content`` and
-``distance`` [H D] are added to the queries for the one score and the other, ``share`` is 1 / (1 - p).
+One operator serves every attention by scaled inner products. Its arguments are those of the kernels: ``mask`` and ``keep`` have four
+axes that broadcast to [B H N M], ``table`` [H rows D] and ``table_bias`` [H rows] are position rows, of which the pair (i, j) reads row
+``first`` - i + j, ``content`` and ``distance`` [H D] are added to the queries for the one score and the other, ``share`` is 1 / (1 - p).
 """
 
 from math import sqrt
@@ -105,7 +105,7 @@ def attention_grad(
     share: float,
     mask_too: bool,
 ) -> list[Tensor]:
-    """The gradients of query, key, value, and in float32 those of mask, content, distance, table and table_bias: of what is None nothing."""
+    """The gradients of query, key, value, and in float32 of mask, content, distance, table and table_bias: of what is None nothing."""
     shared = [x for x in (mask if mask_too else None, content, distance, table, table_bias) if x is not None]
     sums = [torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in shared]
     left = iter(sums)

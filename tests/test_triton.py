@@ -1,0 +1,341 @@
+"""The Triton kernels, in the interpreter: every branch is reached, planted faults are caught, nothing of Triton is left changed."""
+
+import importlib.util
+import inspect
+import math
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from verify.backends import Backend, Implementation, load
+from verify.draws import draw
+from verify.judge import Disagreement, judge
+from verify.probes import probes
+from verify.recipes import Recipe
+
+triton = pytest.importorskip("triton")
+
+from torch_impl import triton_attention  # noqa: E402
+from torch_impl.kernels import additive, additive_operators, attention, blocks, interpreter, language, operators  # noqa: E402
+
+SDPA, ALIBI, XL, LEARNED = "scaled_dot_product_attention", "alibi_attention", "transformer_xl_attention", "learned_relative_attention"
+ADDITIVE = "additive_attention"
+OPERATIONS = (SDPA, ALIBI, XL, LEARNED, ADDITIVE)
+
+
+@pytest.fixture(scope="module")
+def backend() -> Backend:
+    return load("torch_impl")
+
+
+def named(backend: Backend, operation: str) -> Implementation:
+    return next(i for i in backend.implementations if (i.operation.name, i.how) == (operation, "triton"))
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def qkv(N: int = 5, M: int = 19, D: int = 7, E: int = 3, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    return normal(2, 3, N, D, seed=1, dtype=dtype), normal(2, 3, M, D, seed=2, dtype=dtype), normal(2, 3, M, E, seed=3, dtype=dtype)
+
+
+# Every branch of the kernels is reached by what is drawn
+
+DRAWN = {operation: draw(operation, "any", 100, 0) for operation in OPERATIONS}
+SIZE = blocks.INTERPRETED["short"].size
+
+
+@pytest.mark.parametrize("operation", (SDPA, ADDITIVE))
+def test_every_kind_and_shape_of_mask_is_drawn(operation: str) -> None:
+    masks = {(r.mask["form"], r.mask["axes"]) if r.mask else None for r in DRAWN[operation]}
+    axes = {"N M", "B N M", "B 1 M"} if operation == ADDITIVE else {"N M", "B H N M", "B 1 N M", "B 1 1 M", "1 H N M"}
+    assert None in masks and {a for _, a in masks - {None}} == axes
+    assert {f for f, _ in masks - {None}} >= {"bool", "infinite", "noisy", "finite"}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_every_geometry_is_drawn(operation: str) -> None:
+    sizes = [(r.sizes["N"], r.sizes["M"]) for r in DRAWN[operation]]
+    assert {(N > M) - (N < M) for N, M in sizes} == {-1, 0, 1}
+    assert {N > SIZE for N, _ in sizes} == {M > SIZE for _, M in sizes} == {False, True}
+    assert {N % SIZE > 0 for N, _ in sizes} == {M % SIZE > 0 for _, M in sizes} == {False, True}
+
+
+def test_both_alignments_and_dropout_are_drawn() -> None:
+    assert {r.options["align"] for r in DRAWN[LEARNED]} == {"start", "end"}
+    assert all({r.dropout is None for r in DRAWN[operation]} == {False, True} for operation in (SDPA, ADDITIVE))
+
+
+@pytest.mark.parametrize("axes", ["N M", "B H N M", "B 1 N M", "B 1 1 M", "1 H N M"])
+@pytest.mark.parametrize("form", ["bool", "noisy"])
+def test_masks_broadcast_forwards_and_backwards(backend: Backend, axes: str, form: str) -> None:
+    mask = {"pattern": "random", "axes": axes, "form": form, "seed": 4}
+    sizes = {"B": 2, "H": 2, "N": 18, "M": 33, "D": 5, "E": 3}
+    for operation in (SDPA, f"{SDPA}_grad"):
+        judge(named(backend, operation), Recipe(operation, sizes, {"family": "spread", "seed": 1}, mask), "float32")
+
+
+def test_a_mask_of_one_axis_has_a_gradient() -> None:
+    query, key, value = qkv()
+    mask = normal(19).requires_grad_()
+    (grad,) = torch.autograd.grad(triton_attention.scaled_dot_product_attention_triton(query, key, value, mask).square().sum(), mask)
+    wide = mask.detach().expand(2, 3, 5, 19).clone().requires_grad_()
+    (whole,) = torch.autograd.grad(triton_attention.scaled_dot_product_attention_triton(query, key, value, wide).square().sum(), wide)
+    torch.testing.assert_close(grad, whole.sum((0, 1, 2)))
+
+
+# Faults planted in the kernels are caught by the draws of the differential suite
+
+FAULTS = {
+    "band offset by one": (attention, XL, "low = first - i_n - (BLOCK_N - 1)\n", "low = first - i_n - BLOCK_N\n"),
+    "stale carry": (attention, LEARNED, "before = after", "before = before"),
+    "tail mask dropped": (attention, SDPA, "& (at_m < M)[None, :]\n    if CAUSAL", "& (at_m >= 0)[None, :]\n    if CAUSAL"),
+    "double scale": (attention, ALIBI, "biased(s * scale,", "biased(s * scale * scale,"),
+    "first block hidden": (attention, SDPA, "for i_m in range(0, whole(stop)", "for i_m in range(BLOCK_M, whole(stop)"),
+    "output not rescaled": (attention, SDPA, "out = out * fade[:, None] +", "out = out +"),
+    "norm not rescaled": (attention, ALIBI, "norm = norm * fade +", "norm = norm +"),
+    "causal from the start": (
+        attention,
+        ALIBI,
+        "ahead = at_m[None, :] - (at_n[:, None] + (M - N))",
+        "ahead = at_m[None, :] - at_n[:, None]",
+    ),
+    "u for v": (attention, XL, "joined(q, W,", "joined(q, U,"),
+    "hidden values": (attention, SDPA, "        if HIDING:\n            v = tl.where", "        if False:\n            v = tl.where"),
+    "wrong row of dR": (attention, f"{XL}_grad", "(at[None, :] + at[:, None] + 1) % BLOCK", "(at[None, :] + at[:, None]) % BLOCK"),
+    "last band lost": (attention, f"{LEARNED}_grad", "0.0, ds_before)", "0.0, 0.0 * ds_before)"),
+    "delta forgotten": (attention, f"{SDPA}_grad", "p * (dp - delta[:, None])", "p * dp"),
+    "first queries skipped": (attention, f"{ALIBI}_grad", "tl.maximum(0, i_m - (M - N))", "tl.maximum(0, i_m + BLOCK_N - (M - N))"),
+    "dropout in the forward pass alone": (attention, f"{SDPA}_grad", "dp, dropped = tl.where(keep, dp, 0.0),", "dp, dropped = dp,"),
+    "hidden keys": (attention, f"{SDPA}_grad", "            k = finite(k)", "            k = k"),
+    "unread rows": (attention, f"{LEARNED}_grad", "finite(tile(R, at_r", "(tile(R, at_r"),
+    "mask's gradient not summed": (attention, f"{SDPA}_grad", "total(ds, 0), mask=in_m)", "largest(ds, 0), mask=in_m)"),
+    "one weight for two features": (additive, ADDITIVE, "w1 * t1 + w2 * t2", "w1 * t1 + w1 * t2"),
+    "tangent's slope": (additive, f"{ADDITIVE}_grad", "(1.0 - t1 * t1)", "(1.0 - t1)"),
+    "tangents swapped": (additive, ADDITIVE, "return 1.0 - x2 * shared, 1.0 - x1 * shared", "return 1.0 - x1 * shared, 1.0 - x2 * shared"),
+}
+
+
+def planted(module: ModuleType, old: str, new: str, folder: Path) -> ModuleType:
+    """The kernels' module with every such line replaced, in a file of its own: the interpreter reads the source."""
+    source = inspect.getsource(module)
+    assert old in source
+    path = folder / "planted.py"
+    path.write_text(source.replace(old, new))
+    spec = importlib.util.spec_from_file_location("planted", path)
+    assert spec is not None and spec.loader is not None
+    changed = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(changed)
+    return changed
+
+
+def caught(implementation: Implementation, most: int = 100) -> int:
+    """After how many cases of the suite a wrong answer shows; 0 if it does not."""
+    operation = implementation.operation.name
+    anything = (*probes(operation), *draw(operation, "any", most, 0))
+    hidden = draw(operation, "nan", most // 4, 0)
+    cases: Iterator[Recipe] = (recipe for pair in zip(anything, (*hidden, *anything), strict=False) for recipe in pair)
+    for count, recipe in enumerate(islice(cases, most), 1):
+        try:
+            judge(implementation, recipe, "float32")
+        except Disagreement:
+            return count
+    return 0
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_caught(fault: str, backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, operation, old, new = FAULTS[fault]
+    changed, place = planted(module, old, new, tmp_path), operators if module is attention else additive_operators
+    for name in ("forward", "backward_query", "backward_key", "additive_forward", "additive_backward"):
+        if hasattr(place, name):
+            monkeypatch.setattr(place, name, getattr(changed, name))
+    count = caught(named(backend, operation))
+    print(f"{fault}: caught after {count} cases")
+    assert count
+
+
+# The interpreter
+
+RUNS = {
+    SDPA: lambda q, k, v: triton_attention.scaled_dot_product_attention_triton(q, k, v, normal(5, 19, seed=9)),
+    ALIBI: triton_attention.alibi_attention_triton,
+    XL: lambda q, k, v: triton_attention.transformer_xl_attention_triton(q, k, v, normal(3, 19, 7), normal(3, 7), normal(3, 7)),
+}
+
+
+def one_by_one(kernel: language.Kernel, grid: tuple[int, ...], *args: Any, num_warps: int, num_stages: int, **constants: Any) -> None:
+    for i in range(grid[0]):
+        with interpreter.interpreting(range(i, i + 1)):
+            kernel.interpreted[(1, *grid[1:])](*args, **constants)
+
+
+@pytest.mark.parametrize("operation", RUNS)
+def test_programs_side_by_side_and_one_by_one_give_the_same_bits(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = [x.requires_grad_() for x in qkv()]
+    abreast = RUNS[operation](*given)
+    grads = torch.autograd.grad(abreast.sum(), given)
+    monkeypatch.setattr(operators, "launch", one_by_one)
+    alone = RUNS[operation](*given)
+    assert torch.equal(abreast, alone)
+    assert all(torch.equal(x, y) for x, y in zip(grads, torch.autograd.grad(alone.sum(), given), strict=True))
+
+
+def test_triton_is_left_as_it_was() -> None:
+    core, builder = triton.language.core, interpreter.BUILDER
+    triton_attention.alibi_attention_triton(*qkv())
+    assert core.block_type.__init__ is interpreter.BLOCK_TYPE and core.tensor.__init__ is not interpreter.tensor
+    assert interpreter.interpreter._get_np_dtype is interpreter.NUMPY_DTYPE
+    assert builder.options.sanitize_overflow and not set(vars(builder)) & set(interpreter.SIDE_BY_SIDE)
+    assert "TRITON_INTERPRET" not in os.environ and isinstance(triton.jit(normal), triton.runtime.jit.JITFunction)
+
+
+def test_triton_is_left_as_it_was_by_a_kernel_that_fails() -> None:
+    with pytest.raises(RuntimeError), interpreter.interpreting(range(1)):
+        raise RuntimeError
+    assert triton.language.core.block_type.__init__ is interpreter.BLOCK_TYPE
+
+
+def test_triton_is_not_imported_before_it_is_needed() -> None:
+    code = "import sys, torch_impl.triton_attention, torch_impl.triton_additive; sys.exit('triton' in sys.modules)"
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=Path(__file__).parent.parent).returncode == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_types_keep_their_subnormal_numbers(dtype: torch.dtype) -> None:
+    value = torch.tensor([0, 1, 2, 3, 127, 128, 129, 5 - 2**15], dtype=torch.int16).view(dtype)[None, None, None]
+    query = torch.zeros(1, 1, 1, 8, dtype=dtype)
+    assert torch.equal(triton_attention.scaled_dot_product_attention_triton(query, query, value), value)
+
+
+@pytest.mark.parametrize("wrong", ["float64", "mixed", "wide"])
+def test_what_is_not_supported_says_so(wrong: str) -> None:
+    query, key, value = qkv(D=257 if wrong == "wide" else 4, dtype=torch.float64 if wrong == "float64" else torch.float32)
+    value = value.half() if wrong == "mixed" else value
+    with pytest.raises(NotImplementedError, match=r"float64|dtypes|wider"):
+        triton_attention.alibi_attention_triton(query, key, value)
+
+
+# Citizens of PyTorch
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_operators_pass_opcheck() -> None:
+    q, k, v, mask = (x.requires_grad_() for x in (*qkv(N=3, M=4), normal(1, 1, 3, 4)))
+    torch.library.opcheck(operators.attention, (q, k, v, mask, None, None, None, None, None, None, False, 0, 1.0))
+    u, w, table = (x.requires_grad_() for x in (normal(3, 7), normal(3, 7), normal(3, 4, 7)))
+    torch.library.opcheck(operators.attention, (q, k, v, None, None, None, u, w, table, None, True, 2, 1.0))
+    features = (normal(2, 3, 5), normal(2, 4, 5, seed=1), normal(5), normal(2, 4, 3))
+    torch.library.opcheck(additive_operators.additive_attention, (*(x.requires_grad_() for x in features), None, None, 1.0))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_compiler_follows_without_a_graph_break() -> None:
+    compiled = torch.compile(triton_attention.alibi_attention_triton, fullgraph=True, backend="aot_eager")
+    given = [x.requires_grad_() for x in qkv()]
+    one, two = compiled(*given), triton_attention.alibi_attention_triton(*given)
+    assert torch.equal(one, two)
+    assert all(map(torch.equal, torch.autograd.grad(one.sum(), given), torch.autograd.grad(two.sum(), given)))
+
+
+def allocated(N: int) -> int:
+    """The bytes that PyTorch allocates for an output and its gradients."""
+    given = [x.requires_grad_() for x in (*qkv(N, N, 16, 16), normal(3, N, 16), normal(3, 16), normal(3, 16))]
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        torch.autograd.grad(triton_attention.transformer_xl_attention_triton(*given).sum(), given)
+    return sum(event.cpu_memory_usage for event in profile.events() if event.name == "[memory]" and event.cpu_memory_usage > 0) or sum(
+        max(0, event.self_cpu_memory_usage) for event in profile.key_averages()
+    )
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_memory_grows_like_the_lengths() -> None:
+    slope = math.log(allocated(256) / allocated(64)) / math.log(4)
+    print(f"slope {slope:.3f}")
+    assert 0.5 < slope <= 1.05
+
+
+# Compiled for GPUs that are not here
+
+OPTIONAL = {"MASK", "KEEP", "SLOPES", "U", "W", "R", "S", "DM", "DU", "DW", "DR", "DS"}
+FLOAT32 = {"LSE", "DELTA", "SLOPES", "DM", "DU", "DW", "DR", "DS", "ZQ", "ZK", "DZQ", "DZK", "DWS"}
+RELATIVE = {"U", "W", "R", "DU", "DW", "DR"}
+KERNELS: dict[str, tuple[language.Kernel, set[str]]] = {
+    "forward": (attention.forward, set()),
+    "forward, mask": (attention.forward, {"MASK"}),
+    "forward, ALiBi": (attention.forward, {"SLOPES"}),
+    "forward, relative": (attention.forward, RELATIVE),
+    "backward query": (attention.backward_query, set()),
+    "backward query, relative": (attention.backward_query, RELATIVE),
+    "backward key": (attention.backward_key, set()),
+    "backward key, relative": (attention.backward_key, RELATIVE),
+    "additive forward": (additive.additive_forward, set()),
+    "additive backward": (additive.additive_backward, set()),
+}
+
+
+def argument(kernel: language.Kernel, name: str, given: set[str], D: int, size: int) -> tuple[Any, Any]:
+    """The type of a kernel's argument, and its value where that is known to the compiler."""
+    flags = {
+        "CAUSAL": True,
+        "HIDING": False,
+        "OVER_N": False,
+        "OVER_M": False,
+        "BLOCK_D": D,
+        "BLOCK_E": D,
+        "BLOCK_N": size,
+        "BLOCK_M": size,
+    }
+    if name in flags or (name in OPTIONAL and name not in given):
+        return "constexpr", flags.get(name)
+    if name.endswith("_"):
+        return ("i32", "i32", "i32", "constexpr"), 1
+    if name in FLOAT32 or (name == "DV" and kernel is additive.additive_backward):
+        return "*fp32", None
+    numbers = {"scale": "fp32", "share": "fp32", "MASK": "*i1", "KEEP": "*i1"}
+    return numbers.get(name, "i32" if name in ("H", "N", "M", "D", "E", "A", "rows", "first") else "*bf16"), None
+
+
+def resources(name: str, arch: int, D: int) -> tuple[int, int, int]:
+    """Registers, bytes spilled and shared memory of a kernel in bfloat16 with the blocks of the table."""
+    kernel, given = KERNELS[name]
+    chosen = blocks.COMPILED["forward" if "forward" in name else "backward", given == RELATIVE, True][(D > 64) + (D > 128)]
+    kinds = {parameter: argument(kernel, parameter, given, D, chosen.size) for parameter in kernel.arg_names}
+    constants: dict[tuple[int, ...], Any] = {}
+    for place, (kind, value) in enumerate(kinds.values()):
+        if kind == "constexpr" or isinstance(kind, tuple):
+            constants[(place, 3) if isinstance(kind, tuple) else (place,)] = value
+    source = triton.compiler.ASTSource(fn=kernel, signature={x: kind for x, (kind, _) in kinds.items()}, constexprs=constants)
+    target = triton.backends.compiler.GPUTarget("cuda", arch, 32)
+    made = triton.compile(source, target=target, options={"num_warps": chosen.warps, "num_stages": chosen.stages})
+    return *used(made.asm["cubin"]), made.metadata.shared
+
+
+def used(cubin: bytes) -> tuple[int, int]:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        tool = triton.knobs.nvidia.cuobjdump.path
+        text = subprocess.run([tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True).stdout
+    registers, stack = re.findall(r"REG:(\d+) STACK:(\d+)", text)[-1]
+    return int(registers), int(stack)
+
+
+@pytest.mark.parametrize("arch", [80, 90])
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_compile_for_a_gpu(name: str, arch: int) -> None:
+    registers, stack, shared = resources(name, arch, 64)
+    print(f"sm_{arch}, D=64, bfloat16, {name}: {registers} registers, {stack} bytes of stack, {shared} bytes of shared memory")
+    assert shared <= (163 if arch == 80 else 227) * 1024  # what one block of this generation may have
