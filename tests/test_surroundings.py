@@ -83,9 +83,13 @@ def test_an_import_may_be_left_as_it_is_but_for_what_the_judge_needs() -> None:
 
 def test_a_thread_that_is_left_is_told_though_it_cannot_be_ended() -> None:
     before, end = look(), threading.Event()
-    threading.Thread(target=end.wait, name="left behind").start()
+    thread = threading.Thread(target=end.wait, name="left behind")
+    thread.start()
+    running = look()
     assert [change.words for change in restore(before)] == ["the running threads (left behind)"]
     end.set()
+    thread.join()
+    assert restore(running) == []  # one that has ended is nobody's business
 
 
 def once(words: str) -> Change:

@@ -59,7 +59,9 @@ def lasting(first: list[Change], second: list[Change]) -> list[str]:
 
 
 def same(then: Any, now: Any) -> bool:
-    """Whether nothing was taken away or replaced; ``Objects`` may grow."""
+    """Whether nothing was replaced; ``Objects`` may grow, and of a set some may have ended."""
+    if isinstance(then, frozenset):
+        return bool(now <= then)
     return not then.differs(now) if isinstance(then, Objects) else bool(then == now)
 
 
@@ -68,7 +70,7 @@ def told(part: Part, then: Any, now: Any) -> str:
     if isinstance(then, Objects):
         return f"{part.words} ({', '.join(then.differs(now)[:3])})"
     if isinstance(then, frozenset):
-        return f"{part.words} ({', '.join(sorted(map(str, then ^ now))[:3])})"
+        return f"{part.words} ({', '.join(sorted(map(str, now - then))[:3])})"
     if isinstance(then, dict):
         names = [name for name in {**then, **now} if then.get(name, MISSING) != now.get(name, MISSING)][:3]
         shown = names if part.shown == "keys" else [f"{name}: {brief(then.get(name))} -> {brief(now.get(name))}" for name in names]
