@@ -14,11 +14,9 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from numpy_ref.masks import causal_mask
-from numpy_ref.shifts import shift_right
 from verify.catalogue import CATALOGUE, Operation
 from verify.dtypes import round_to
-from verify.moves import MOVES, SLOPES
+from verify.moves import MOVES, SLOPES, causal_mask, shift_right
 from verify.recipes import Inputs
 from verify.stages import STAGED, Change, Stages, answer, read_off, stages, table_rows
 

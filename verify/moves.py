@@ -11,14 +11,19 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from numpy_ref import layers
-from numpy_ref.alibi import get_alibi_biases, get_slopes
-from numpy_ref.masks import causal_mask, merge_masks
-from numpy_ref.memory import update_mems
-from numpy_ref.relative import sinusoidal_positions
-from numpy_ref.shifts import rel_shift, shift_right
+from verify.catalogue import CATALOGUE
 
 Row = tuple[str, str, str, Callable[..., Any]]
+
+
+def by_reference(name: str) -> Callable[..., Any]:
+    """The reference of an operation, which is not imported before it is called."""
+    return lambda *arguments, **named: CATALOGUE[name].reference(*arguments, **named)
+
+
+causal_mask, merge_masks, update_mems = (by_reference(name) for name in ("causal_mask", "merge_masks", "update_mems"))
+get_slopes, get_alibi_biases = by_reference("get_slopes"), by_reference("get_alibi_biases")
+rel_shift, shift_right, sinusoidal_positions = (by_reference(name) for name in ("rel_shift", "shift_right", "sinusoidal_positions"))
 
 
 def plain_series(H: int) -> ndarray:
@@ -150,10 +155,13 @@ PADDING: tuple[tuple[str, str, Callable[[dict[str, Any]], Any]], ...] = (
     ("True = may attend", "a key_padding_mask of which True means may attend", lambda x: opposite(x.get("key_padding_mask"))),
     ("ignored", "key_padding_mask ignored", lambda x: None),
 )
-Q_PROJ = ("q_proj.weight", "q_proj.bias")
+Q_PROJ, LINEAR = ("q_proj.weight", "q_proj.bias"), ("query.linear.weight", "query.linear.bias")
 MULTI_HEAD = (
-    *layer_rows(layers.multi_head_attention, Q_PROJ, "attn_mask"),
-    *(("padding polarity", said, words, changed(layers.multi_head_attention, key_padding_mask=new)) for said, words, new in PADDING),
+    *layer_rows(by_reference("multi_head_attention"), Q_PROJ, "attn_mask"),
+    *(
+        ("padding polarity", said, words, changed(by_reference("multi_head_attention"), key_padding_mask=new))
+        for said, words, new in PADDING
+    ),
 )
 
 
@@ -224,11 +232,11 @@ MOVES: dict[str, tuple[Row, ...]] = {
     "multi_head_attention": MULTI_HEAD,
     "multi_head_self_attention": tuple((asked, said, words, of_itself(function)) for asked, said, words, function in MULTI_HEAD),
     "relative_multi_head_attention": (
-        *layer_rows(layers.relative_multi_head_attention, ("query.linear.weight", "query_pos_bias", "key_pos_bias"), "visible"),
+        *layer_rows(by_reference("relative_multi_head_attention"), ("query.linear.weight", "query_pos_bias", "key_pos_bias"), "visible"),
         ("table alignment", "the other", "the two table alignments exchanged", changed(
-            layers.relative_multi_head_attention, align=lambda x: {"end": "start", "start": "end"}[x["align"]])),
+            by_reference("relative_multi_head_attention"), align=lambda x: {"end": "start", "start": "end"}[x["align"]])),
     ),
-    "alibi_multi_head_attention": layer_rows(layers.alibi_multi_head_attention, ("query.linear.weight", "query.linear.bias"), "visible"),
+    "alibi_multi_head_attention": layer_rows(by_reference("alibi_multi_head_attention"), LINEAR, "visible"),
 }  # fmt: skip
 
 MOVED_LAW = {

@@ -6,6 +6,7 @@ exchanged on the way out. They are candidates of a diagnosis beside the conventi
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,26 +24,20 @@ def slips(operation: Operation) -> Iterator[Slip]:
         for argument, axes in operation.axes.items():
             if letter in axes.split() and argument != "d_output":
                 axis = axes.split().index(letter)
-                yield f"the first {name}'s {argument} for all", given(argument, lambda x, axis=axis: first_of(x, axis))
+                yield f"the first {name}'s {argument} for all", given(argument, partial(first_of, axis=axis))
     for argument in ("mask", "visible", "keep", "attn_mask"):
         if argument in operation.arguments:
             yield f"a {argument} that is transposed where it can be", given(argument, transposed)
-            yield f"the first row of {argument} for all", given(argument, lambda x: first_of(x, -2))
+            yield f"the first row of {argument} for all", given(argument, partial(first_of, axis=-2))
             yield f"the first leading element of {argument} for all", given(argument, lambda x: first_of(x, 0) if x.ndim > 2 else x)
     if {"key", "value"} <= set(operation.arguments):
         yield from of_keys(operation)
     if "D" in " ".join(operation.axes.values()):
         for width in (16, 32, 64):
-            yield (
-                f"the product over the first {width} columns alone",
-                given("query", lambda x, width=width: x * (np.arange(x.shape[-1]) < width)),
-            )
+            yield f"the product over the first {width} columns alone", given("query", partial(first_columns, width=width))
     for one, other in ((0, 1), (1, 2), (2, 3)):
-        yield f"axes {one} and {other} of the output exchanged", output(lambda x, one=one, other=other: exchanged(x, one, other))
-        yield (
-            f"axes {one} and {other} of the output reshaped into each other",
-            output(lambda x, one=one, other=other: respelt(x, one, other)),
-        )
+        yield f"axes {one} and {other} of the output exchanged", output(partial(exchanged, one=one, other=other))
+        yield f"axes {one} and {other} of the output reshaped into each other", output(partial(respelt, one=one, other=other))
 
 
 def of_keys(operation: Operation) -> Iterator[Slip]:
@@ -53,8 +48,8 @@ def of_keys(operation: Operation) -> Iterator[Slip]:
     yield "the last key left out", unseen(name, lambda j, M: j < M - 1)
     yield "the first key left out", unseen(name, lambda j, M: j > 0)
     for block in (4, 8, 16, 32, 64):
-        yield f"the keys behind the last full block of {block} left out", unseen(name, lambda j, M, block=block: j < M // block * block)
-        yield f"the keys behind the first {block} left out", unseen(name, lambda j, M, block=block: j < block)
+        yield f"the keys behind the last full block of {block} left out", unseen(name, partial(in_full_blocks, block=block))
+        yield f"the keys behind the first {block} left out", unseen(name, partial(in_the_first, block=block))
 
 
 def given(argument: str, change: Callable[[ndarray], ndarray]) -> Callable[[Operation, Inputs], Any]:
@@ -85,6 +80,18 @@ def unseen(name: str, seen: Callable[[ndarray, int], ndarray]) -> Callable[[Oper
         return operation.reference(**inputs | {name: new})
 
     return answer
+
+
+def in_full_blocks(j: ndarray, M: int, block: int) -> ndarray:
+    return j < M // block * block
+
+
+def in_the_first(j: ndarray, M: int, block: int) -> ndarray:
+    return j < block
+
+
+def first_columns(x: ndarray, width: int) -> ndarray:
+    return x * (np.arange(x.shape[-1]) < width)
 
 
 def first_of(x: ndarray, axis: int) -> ndarray:

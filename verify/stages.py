@@ -13,14 +13,11 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from numpy_ref.absence import HIDDEN, sum_seen
-from numpy_ref.alibi import get_slopes
-from numpy_ref.attention import layer_grad, mask_grad, projection_grad
-from numpy_ref.scores import additive_score
-from numpy_ref.shifts import rel_shift
 from verify.catalogue import CATALOGUE, Operation
 from verify.recipes import Inputs
 from verify.visibility import CAUSAL, pairs_shape
+
+HIDDEN = -np.inf
 
 STAGED = (
     *("scaled_dot_product_score", "additive_score", "transformer_xl_score", "learned_relative_score", "softmax"),
@@ -91,11 +88,13 @@ def stages(operation: Operation, inputs: Inputs, dtype: str = "float64") -> Stag
     if "query" in inputs and not name.startswith("additive"):
         made = replace(made, scale=1 / sqrt(inputs["query"].shape[-1]))
     if "position" in inputs:
-        made = replace(made, place=read_off(rel_shift, N, M))
+        made = replace(made, place=read_off(CATALOGUE["rel_shift"].reference, N, M))
     elif "key_pos_bias" in inputs:
         made = replace(made, place=table_rows(inputs, N, M, M - N if inputs["align"] == "end" else 0))
     if name == "alibi_attention":
-        made = replace(made, slopes=get_slopes(made.shape[-3]), distance=np.arange(M) - (np.arange(N)[:, None] + M - N))
+        made = replace(
+            made, slopes=CATALOGUE["get_slopes"].reference(made.shape[-3]), distance=np.arange(M) - (np.arange(N)[:, None] + M - N)
+        )
     if name in CAUSAL:
         made = replace(made, causal=np.tri(N, M, M - N, dtype=bool))
     return with_mask(made, inputs.get("mask", inputs.get("visible")))
@@ -141,7 +140,8 @@ def product(s: Stages) -> ndarray:
     if "score" in x:
         return x["score"]
     if "w_score" in x:
-        return additive_score(x["query"], x["key"], x["w_query"], x["w_key"], x["w_score"])
+        score: ndarray = CATALOGUE["additive_score"].reference(x["query"], x["key"], x["w_query"], x["w_key"], x["w_score"])
+        return score
     content = (x["query"] + content_bias(x)) @ x["key"].mT
     return content if s.place is None else content + s.position * gathered(table_scores(x), s.place)
 
@@ -183,6 +183,8 @@ def dropped(s: Stages, w: ndarray) -> ndarray:
 
 def answer(s: Stages) -> Any:
     """What the operation returns by these stages: scores, weights, output or gradients."""
+    from numpy_ref.absence import sum_seen
+
     with np.errstate(all="ignore"):
         name = s.operation.name
         if name.endswith("_score"):
@@ -197,6 +199,9 @@ def answer(s: Stages) -> Any:
 
 def gradients(s: Stages) -> tuple[ndarray, ...]:
     """One gradient for each differentiable input, in the law's order."""
+    from numpy_ref.absence import sum_seen
+    from numpy_ref.attention import mask_grad
+
     x, w = s.inputs, weights(s)
     d_value = sum_seen(dropped(s, w).mT, (w == 0).mT, x["d_output"])
     d_weights = dropped(s, x["d_output"] @ x["value"].mT)
@@ -208,6 +213,8 @@ def gradients(s: Stages) -> tuple[ndarray, ...]:
 
 def product_gradients(s: Stages, d: ndarray) -> tuple[ndarray, ...]:
     """The gradients by query, key and what else the scores before their scale are made of."""
+    from numpy_ref.absence import sum_seen
+
     x, hidden = s.inputs, ~s.sees
     if "w_score" in x:
         return additive_gradients(x, d, s.sees)
@@ -226,6 +233,8 @@ def product_gradients(s: Stages, d: ndarray) -> tuple[ndarray, ...]:
 
 
 def additive_gradients(x: Inputs, d: ndarray, sees: ndarray) -> tuple[ndarray, ...]:
+    from numpy_ref.attention import layer_grad, projection_grad
+
     asks, asked = np.asarray(sees.any(axis=-1)), np.asarray(sees.any(axis=-2))
     d_q, d_k, d_w_score = layer_grad(d, sees, x["query"] @ x["w_query"].T, x["key"] @ x["w_key"].T, x["w_score"])
     d_query, d_w_query = projection_grad(d_q, x["query"], x["w_query"], asks)
