@@ -49,7 +49,7 @@ WORDS: dict[str, dict[str, str]] = {
     "closes_everything": {"refusals": f"({REFUSAL})"},
     "kills_its_group": {"refusals": f"crashed: signal 15 (SIGTERM) on {REFUSAL}"},
     "kills_itself": {"refusals": "killed: signal 9 (SIGKILL), as by a machine that is out of memory"},
-    "threads": {"side effects": "changes the running threads (Thread-"},
+    "threads": {"side effects": "changes the running threads (<Thread(Thread-"},
     "children": {"side effects": "changes the child processes ("},
     "forks": {"side effects": "changes the child processes ("},
     "closes_stdout": {"side effects": "changes the standard streams (stdout: "},

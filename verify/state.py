@@ -222,7 +222,7 @@ PARTS = (
     Part("Python's standard streams", outlets, set_outlets),
     Part("subnormal numbers", flushed, set_flushed, vital=True),
     Part("the functions that run at exit", getattr(atexit, "_ncallbacks", int), once=True),
-    Part("the running threads", lambda: frozenset(thread.name for thread in threading.enumerate()), once=True),
+    Part("the running threads", lambda: frozenset(threading.enumerate()), once=True),
     Part("the child processes", children, once=True),
 )
 
