@@ -181,6 +181,16 @@ def test_probes_say_which_stage_is_wrong_and_where() -> None:
     assert said is not None and said.startswith("scores right, weights wrong: rows sum to") and "from row 2 on" in said
 
 
+def test_infinity_in_hidden_slots_is_no_trouble_for_a_probe() -> None:
+    """A warning of NumPy would be an error here: what is taken out of hidden slots must fit the dtype."""
+
+    def wrong_scores(inputs: dict[str, Any], dtype: str) -> Any:
+        return CATALOGUE[SDPA].reference(**inputs | {"query": inputs["query"] ** 3})
+
+    recipes = [recipe for recipe in draw(SDPA, "nan", 40, 0) if recipe.poison == "inf"][:5]
+    assert recipes and diagnose(computed(SDPA, wrong_scores), recipes, "float32", among=[])
+
+
 def test_what_is_right_has_no_cause() -> None:
     right = computed(SDPA, lambda inputs, dtype: CATALOGUE[SDPA].reference(**inputs))
     assert diagnose(right, draw(SDPA, "any", 5, 0), "float32") is None

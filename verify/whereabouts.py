@@ -81,7 +81,7 @@ BLANK = ("query", "u", "v", "query_pos_bias", "w_score")
 
 def finite(inputs: Inputs) -> Inputs:
     """What is hidden may be NaN: zero instead, so that nothing can leak."""
-    return {name: np.nan_to_num(x) if name in ("key", "value") else x for name, x in inputs.items()}
+    return {name: np.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0) if name in ("key", "value") else x for name, x in inputs.items()}
 
 
 def weights(implementation: Implementation, inputs: Inputs, dtype: str) -> tuple[ndarray, ndarray, ndarray]:
