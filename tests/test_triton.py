@@ -272,18 +272,19 @@ def test_memory_grows_like_the_lengths() -> None:
 OPTIONAL = {"MASK", "KEEP", "SLOPES", "U", "W", "R", "S", "DM", "DU", "DW", "DR", "DS"}
 FLOAT32 = {"LSE", "DELTA", "SLOPES", "DM", "DU", "DW", "DR", "DS", "ZQ", "ZK", "DZQ", "DZK", "DWS"}
 RELATIVE = {"U", "W", "R", "DU", "DW", "DR"}
-KERNELS: dict[str, tuple[language.Kernel, set[str]]] = {
-    "forward": (attention.forward, set()),
-    "forward, mask": (attention.forward, {"MASK"}),
-    "forward, ALiBi": (attention.forward, {"SLOPES"}),
-    "forward, relative": (attention.forward, RELATIVE),
-    "backward query": (attention.backward_query, set()),
-    "backward query, relative": (attention.backward_query, RELATIVE),
-    "backward key": (attention.backward_key, set()),
-    "backward key, relative": (attention.backward_key, RELATIVE),
-    "additive forward": (additive.additive_forward, set()),
-    "additive backward": (additive.additive_backward, set()),
+KERNELS: dict[str, tuple[language.Kernel, str, set[str], int]] = {
+    "forward": (attention.forward, "plain", set(), 0),
+    "forward, ALiBi": (attention.forward, "plain", {"SLOPES"}, 0),
+    "forward, mask": (attention.forward, "masked", {"MASK"}, 0),
+    "forward, relative": (attention.forward, "relative", RELATIVE, 0),
+    "backward query": (attention.backward_query, "plain", set(), 0),
+    "backward query, relative": (attention.backward_query, "relative", RELATIVE, 512),
+    "backward key": (attention.backward_key, "plain", set(), 64),
+    "backward key, relative": (attention.backward_key, "relative", RELATIVE, 64),
+    "additive forward": (additive.additive_forward, "additive", set(), 0),
+    "additive backward": (additive.additive_backward, "additive", set(), 64),
 }
+"""Each with the bytes that a thread may spill on sm_90: none forwards; the gradients keep two blocks of scores and two sums at once."""
 
 
 def argument(kernel: language.Kernel, name: str, given: set[str], D: int, size: int) -> tuple[Any, Any]:
@@ -310,8 +311,8 @@ def argument(kernel: language.Kernel, name: str, given: set[str], D: int, size: 
 
 def resources(name: str, arch: int, D: int) -> tuple[int, int, int]:
     """Registers, bytes spilled and shared memory of a kernel in bfloat16 with the blocks of the table."""
-    kernel, given = KERNELS[name]
-    chosen = blocks.COMPILED["forward" if "forward" in name else "backward", given == RELATIVE, True][(D > 64) + (D > 128)]
+    kernel, scores, given, _ = KERNELS[name]
+    chosen = blocks.COMPILED["forward" if "forward" in name else "backward", scores, True][D > 64]
     kinds = {parameter: argument(kernel, parameter, given, D, chosen.size) for parameter in kernel.arg_names}
     constants: dict[tuple[int, ...], Any] = {}
     for place, (kind, value) in enumerate(kinds.values()):
@@ -333,9 +334,10 @@ def used(cubin: bytes) -> tuple[int, int]:
     return int(registers), int(stack)
 
 
-@pytest.mark.parametrize("arch", [80, 90])
-@pytest.mark.parametrize("name", KERNELS)
-def test_kernels_compile_for_a_gpu(name: str, arch: int) -> None:
-    registers, stack, shared = resources(name, arch, 64)
-    print(f"sm_{arch}, D=64, bfloat16, {name}: {registers} registers, {stack} bytes of stack, {shared} bytes of shared memory")
+@pytest.mark.parametrize(("name", "arch"), [*((name, 90) for name in KERNELS), ("forward", 80), ("forward, relative", 80)])
+def test_kernels_compile_for_a_gpu(name: str, arch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    registers, spilled, shared = resources(name, arch, 64)
+    print(f"sm_{arch}, D=64, bfloat16, {name}: {registers} registers, {spilled} bytes spilled, {shared} bytes of shared memory")
     assert shared <= (163 if arch == 80 else 227) * 1024  # what one block of this generation may have
+    assert arch == 80 or spilled <= KERNELS[name][3]

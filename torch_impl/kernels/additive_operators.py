@@ -14,7 +14,7 @@ __all__ = ["additive_attention", "additive_attention_grad"]
 
 
 def constants(kernel: str, z_query: Tensor, z_key: Tensor, value: Tensor) -> dict[str, Any]:
-    chosen = blocks(kernel, False, z_query, z_key.shape[-2], value.shape[-1])
+    chosen = blocks(kernel, "additive", value, (z_query.shape[-2], z_key.shape[-2]), value.shape[-1])
     sizes = {"BLOCK_N": chosen.size, "BLOCK_M": chosen.size, "BLOCK_E": padded(value.shape[-1])}
     return sizes | {"num_warps": chosen.warps, "num_stages": chosen.stages}
 

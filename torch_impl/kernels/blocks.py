@@ -1,8 +1,8 @@
 """
 Block sizes by device and shape class, in one table to read and to change.
 
-A block has as many queries as keys: the rolling band of the relative kernels needs that, and the others lose little. What a GPU should be
-given is a guess from the registers that the compiler reports (shared memory and spills of sm_90) until it is measured on one.
+A block has as many queries as keys: the rolling band of the relative kernels needs that, and the others lose little. What a GPU is given
+are the largest blocks that spill no register on sm_90 in bfloat16, or few (tests/test_triton.py prints them): nothing was timed yet.
 """
 
 from typing import NamedTuple
@@ -24,23 +24,32 @@ INTERPRETED = {"short": Blocks(16, 4, 1), "long": Blocks(128, 4, 1)}
 """Short blocks, so that small cases have several of them; long ones where the interpreter would take seconds."""
 
 COMPILED = {
-    # (kernel, relative positions, a half type): at widths up to 64, up to 128, beyond
-    ("forward", False, True): (Blocks(128, 8, 3), Blocks(64, 4, 2), Blocks(32, 4, 2)),
-    ("forward", True, True): (Blocks(64, 4, 2), Blocks(64, 8, 2), Blocks(32, 4, 1)),
-    ("backward", False, True): (Blocks(64, 4, 2), Blocks(64, 8, 2), Blocks(32, 4, 1)),
-    ("backward", True, True): (Blocks(64, 8, 2), Blocks(32, 4, 2), Blocks(32, 4, 1)),
-    ("forward", False, False): (Blocks(64, 8, 2), Blocks(32, 4, 2), Blocks(32, 8, 1)),
-    ("forward", True, False): (Blocks(32, 4, 2), Blocks(32, 4, 1), Blocks(16, 4, 1)),
-    ("backward", False, False): (Blocks(32, 4, 2), Blocks(32, 8, 1), Blocks(16, 4, 1)),
-    ("backward", True, False): (Blocks(32, 4, 1), Blocks(16, 4, 1), Blocks(16, 4, 1)),
+    # (kernel, what the scores need, a half type): at widths up to 64, up to 128, beyond
+    ("forward", "plain", True): (Blocks(64, 8, 2), Blocks(64, 8, 2), Blocks(32, 4, 1)),
+    ("forward", "masked", True): (Blocks(32, 4, 2), Blocks(32, 4, 2), Blocks(32, 4, 1)),
+    ("forward", "relative", True): (Blocks(64, 8, 2), Blocks(64, 8, 2), Blocks(32, 4, 1)),
+    ("forward", "additive", True): (Blocks(64, 8, 2), Blocks(64, 8, 2), Blocks(32, 4, 1)),
+    ("backward", "plain", True): (Blocks(64, 4, 2), Blocks(64, 8, 2), Blocks(32, 4, 1)),
+    ("backward", "masked", True): (Blocks(32, 4, 2), Blocks(32, 4, 2), Blocks(32, 4, 1)),
+    ("backward", "relative", True): (Blocks(64, 8, 2), Blocks(32, 4, 2), Blocks(32, 4, 1)),
+    ("backward", "additive", True): (Blocks(64, 8, 2), Blocks(32, 4, 2), Blocks(32, 4, 1)),
+    # float32 products take no tensor cores: a block lives in registers
+    ("forward", "plain", False): (Blocks(32, 4, 2), Blocks(32, 4, 2), Blocks(16, 4, 1)),
+    ("forward", "masked", False): (Blocks(32, 4, 2), Blocks(16, 4, 1), Blocks(16, 4, 1)),
+    ("forward", "relative", False): (Blocks(32, 4, 2), Blocks(16, 4, 1), Blocks(16, 4, 1)),
+    ("forward", "additive", False): (Blocks(32, 4, 2), Blocks(32, 4, 2), Blocks(16, 4, 1)),
+    ("backward", "plain", False): (Blocks(32, 4, 2), Blocks(16, 4, 1), Blocks(16, 4, 1)),
+    ("backward", "masked", False): (Blocks(32, 4, 1), Blocks(16, 4, 1), Blocks(16, 4, 1)),
+    ("backward", "relative", False): (Blocks(32, 4, 1), Blocks(16, 4, 1), Blocks(16, 4, 1)),
+    ("backward", "additive", False): (Blocks(32, 4, 2), Blocks(16, 4, 1), Blocks(16, 4, 1)),
 }
 
 
-def blocks(kernel: str, relative: bool, query: torch.Tensor, keys: int, widest: int) -> Blocks:
-    """The blocks of a kernel for these tensors."""
-    if not query.is_cuda:
-        return INTERPRETED["long" if query.shape[-2] * keys > 20000 else "short"]
-    return COMPILED[kernel, relative, query.dtype.itemsize == 2][(widest > 64) + (widest > 128)]
+def blocks(kernel: str, scores: str, like: torch.Tensor, lengths: tuple[int, int], widest: int) -> Blocks:
+    """The blocks of a kernel for tensors like this one; ``scores`` is plain, masked, relative or additive."""
+    if not like.is_cuda:
+        return INTERPRETED["long" if lengths[0] * lengths[1] > 20000 else "short"]
+    return COMPILED[kernel, scores, like.dtype.itemsize == 2][(widest > 64) + (widest > 128)]
 
 
 def padded(width: int) -> int:

@@ -26,7 +26,8 @@ def strides(x: Tensor | None, heads: bool = False) -> tuple[int, ...]:
 
 def constants(kernel: str, query: Tensor, key: Tensor, value: Tensor, mask: Any, table: Any, causal: bool) -> dict[str, Any]:
     D, E = query.shape[-1], value.shape[-1]
-    chosen = blocks(kernel, table is not None, query, key.shape[-2], max(D, E))
+    scores = "relative" if table is not None else "plain" if mask is None else "masked"
+    chosen = blocks(kernel, scores, query, (query.shape[-2], key.shape[-2]), max(D, E))
     return {
         "CAUSAL": causal,
         # somebody may be hidden from everyone
