@@ -102,12 +102,12 @@ def test_a_check_is_a_unit_of_its_own() -> None:
     _, todo = planned("--backend", str(HERE / "faults.py"), "--op", "alibi_attention")
     unit = next(unit for unit in todo if unit.implementation == "alibi_attention_short" and unit.aspect == "values")
     right, short = (
-        here(replace(unit, implementation=f"alibi_attention_{how}", profile="quick", check="long: N=2 M=1025"))
+        here(replace(unit, implementation=f"alibi_attention_{how}", profile="quick", check="long: N=2 M=2051"))
         for how in ("right", "short")
     )
-    assert (right.tally.checks, right.tally.findings) == (1, []) and short.tally.symptoms == ["long: N=2 M=1025"]
+    assert (right.tally.checks, right.tally.findings) == (1, []) and short.tally.symptoms == ["long: N=2 M=2051"]
     (record,) = [record for record, _ in short.records.values()]
-    assert record.check and record.check["name"] == "long: N=2 M=1025" and f"verify replay {record.hash}" in short.tally.findings[0]
+    assert record.check and record.check["name"] == "long: N=2 M=2051" and f"verify replay {record.hash}" in short.tally.findings[0]
 
 
 def test_a_backend_that_is_not_there_is_a_failure_of_the_unit() -> None:

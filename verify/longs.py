@@ -21,7 +21,7 @@ from verify.recipes import Inputs, Recipe, expand
 
 Case = Callable[[Implementation, str], None]
 
-LENGTHS = {"quick": ((2, 1025),), "default": ((3, 4099), (513, 513)), "thorough": ((3, 131072), (4097, 4097), (1025, 2049))}
+LENGTHS = {"quick": ((2, 2051),), "default": ((3, 4099), (513, 513)), "thorough": ((3, 131072), (4097, 4097), (1025, 2049))}
 
 
 def long_cases(operation: str, profile: str) -> list[tuple[str, Case]]:

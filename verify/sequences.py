@@ -76,7 +76,10 @@ def judge_outputs_of_their_own(recipe: Recipe, implementation: Implementation, d
     out twice within a call is not its user's, and what cannot be written to may be shared.
     """
     given = hand_over(implementation, recipe, dtype, lawful(recipe, dtype).inputs) | dtype_keyword(implementation, dtype)
-    calls = [("", call(implementation, given)), (" of the next call", call(implementation, given))]
+    try:
+        calls = [("", call(implementation, given)), (" of the next call", call(implementation, given))]
+    except Disagreement as error:
+        raise Unsupported(f"the call {error}: see values") from None
     outputs = [(path + which, x) for which, output in calls for path, x in zip(names({"output": output}), leaves(output), strict=True)]
     for (one, x), (other, y) in combinations([(path, x) for path, x in outputs if writable(x)], 2):
         within = other.endswith("of the next call") == one.endswith("of the next call")
