@@ -31,6 +31,7 @@ from torch_impl.kernels import additive, additive_operators, attention, blocks, 
 
 SDPA, ALIBI, XL, LEARNED = "scaled_dot_product_attention", "alibi_attention", "transformer_xl_attention", "learned_relative_attention"
 ADDITIVE = "additive_attention"
+ROOT = Path(__file__).parent.parent
 OPERATIONS = (SDPA, ALIBI, XL, LEARNED, ADDITIVE)
 
 
@@ -208,9 +209,18 @@ def test_triton_is_left_as_it_was_by_a_kernel_that_fails() -> None:
     assert triton.language.core.block_type.__init__ is interpreter.BLOCK_TYPE
 
 
+def test_an_environment_that_interprets_everything_changes_nothing() -> None:
+    code = (
+        "import torch, torch_impl.triton_attention as t; x = torch.ones(1, 1, 17, 4); print(t.alibi_attention_triton(x, x, x).sum().item())"
+    )
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    ran = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert ran.stdout.strip() == "tensor(68.)", ran.stderr
+
+
 def test_triton_is_not_imported_before_it_is_needed() -> None:
     code = "import sys, torch_impl.triton_attention, torch_impl.triton_additive; sys.exit('triton' in sys.modules)"
-    assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=Path(__file__).parent.parent).returncode == 0
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT).returncode == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -287,41 +297,34 @@ KERNELS: dict[str, tuple[language.Kernel, str, set[str], int]] = {
 """Each with the bytes that a thread may spill on sm_90: none forwards; the gradients keep two blocks of scores and two sums at once."""
 
 
-def argument(kernel: language.Kernel, name: str, given: set[str], D: int, size: int) -> tuple[Any, Any]:
+def argument(kernel: language.Kernel, name: str, given: set[str], dtype: str, constants: dict[str, Any]) -> tuple[Any, Any]:
     """The type of a kernel's argument, and its value where that is known to the compiler."""
-    flags = {
-        "CAUSAL": True,
-        "HIDING": False,
-        "OVER_N": False,
-        "OVER_M": False,
-        "BLOCK_D": D,
-        "BLOCK_E": D,
-        "BLOCK_N": size,
-        "BLOCK_M": size,
-    }
-    if name in flags or (name in OPTIONAL and name not in given):
-        return "constexpr", flags.get(name)
+    if name in constants or (name in OPTIONAL and name not in given):
+        return "constexpr", constants.get(name)
     if name.endswith("_"):
         return ("i32", "i32", "i32", "constexpr"), 1
     if name in FLOAT32 or (name == "DV" and kernel is additive.additive_backward):
         return "*fp32", None
-    numbers = {"scale": "fp32", "share": "fp32", "MASK": "*i1", "KEEP": "*i1"}
-    return numbers.get(name, "i32" if name in ("H", "N", "M", "D", "E", "A", "rows", "first") else "*bf16"), None
+    if name in ("scale", "share"):
+        return "fp32", None
+    masks = {"MASK": "*i1" if "DM" not in given else f"*{dtype}", "KEEP": "*i1"}
+    return masks.get(name, "i32" if name in ("H", "N", "M", "D", "E", "A", "rows", "first") else f"*{dtype}"), None
 
 
-def resources(name: str, arch: int, D: int) -> tuple[int, int, int]:
-    """Registers, bytes spilled and shared memory of a kernel in bfloat16 with the blocks of the table."""
-    kernel, scores, given, _ = KERNELS[name]
-    chosen = blocks.COMPILED["forward" if "forward" in name else "backward", scores, True][D > 64]
-    kinds = {parameter: argument(kernel, parameter, given, D, chosen.size) for parameter in kernel.arg_names}
-    constants: dict[tuple[int, ...], Any] = {}
+def compiled(
+    kernel: language.Kernel, given: set[str], chosen: blocks.Blocks, arch: int = 90, dtype: str = "bf16", D: int = 64, **flags: Any
+) -> Any:
+    """A kernel compiled for heads of this width, with these optional arguments."""
+    constants = {"CAUSAL": True, "HIDING": False, "OVER_N": False, "OVER_M": False, "BLOCK_D": D, "BLOCK_E": D} | flags
+    constants |= {"BLOCK_N": chosen.size, "BLOCK_M": chosen.size}
+    kinds = {name: argument(kernel, name, given, dtype, constants) for name in kernel.arg_names}
+    known: dict[tuple[int, ...], Any] = {}
     for place, (kind, value) in enumerate(kinds.values()):
         if kind == "constexpr" or isinstance(kind, tuple):
-            constants[(place, 3) if isinstance(kind, tuple) else (place,)] = value
-    source = triton.compiler.ASTSource(fn=kernel, signature={x: kind for x, (kind, _) in kinds.items()}, constexprs=constants)
+            known[(place, 3) if isinstance(kind, tuple) else (place,)] = value
+    source = triton.compiler.ASTSource(fn=kernel, signature={name: kind for name, (kind, _) in kinds.items()}, constexprs=known)
     target = triton.backends.compiler.GPUTarget("cuda", arch, 32)
-    made = triton.compile(source, target=target, options={"num_warps": chosen.warps, "num_stages": chosen.stages})
-    return *used(made.asm["cubin"]), made.metadata.shared
+    return triton.compile(source, target=target, options={"num_warps": chosen.warps, "num_stages": chosen.stages})
 
 
 def used(cubin: bytes) -> tuple[int, int]:
@@ -337,7 +340,18 @@ def used(cubin: bytes) -> tuple[int, int]:
 @pytest.mark.parametrize(("name", "arch"), [*((name, 90) for name in KERNELS), ("forward", 80), ("forward, relative", 80)])
 def test_kernels_compile_for_a_gpu(name: str, arch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    registers, spilled, shared = resources(name, arch, 64)
+    kernel, scores, given, most = KERNELS[name]
+    chosen = blocks.COMPILED["forward" if "forward" in name else "backward", scores, True][0]
+    made = compiled(kernel, given, chosen, arch)
+    (registers, spilled), shared = used(made.asm["cubin"]), made.metadata.shared
     print(f"sm_{arch}, D=64, bfloat16, {name}: {registers} registers, {spilled} bytes spilled, {shared} bytes of shared memory")
     assert shared <= (163 if arch == 80 else 227) * 1024  # what one block of this generation may have
-    assert arch == 80 or spilled <= KERNELS[name][3]
+    assert arch == 80 or spilled <= most
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+@pytest.mark.parametrize("name", ["forward", "backward query", "backward key", "additive forward", "additive backward"])
+def test_kernels_compile_with_every_option(name: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    made = compiled(KERNELS[name][0], OPTIONAL, blocks.Blocks(16, 4, 1), dtype=dtype, D=16, CAUSAL=False, HIDING=True, OVER_N=True)
+    assert made.asm["cubin"]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from math import prod
+from threading import RLock
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ BUILDER = interpreter.interpreter_builder
 BLOCK_TYPE, NUMPY_DTYPE = core.block_type.__init__, interpreter._get_np_dtype
 BLOCK_TYPES: dict[Any, dict[str, Any]] = {}
 NUMPY_DTYPES: dict[Any, Any] = {}
+ONE_AT_A_TIME = RLock()  # Triton's interpreter is one object for the whole process
 
 
 @contextmanager
@@ -38,15 +40,16 @@ def interpreting(programs: range) -> Iterator[None]:
         (BUILDER.options, "sanitize_overflow", False),  # every integer sum once more in int64, for an assertion that is off
         *((BUILDER, name, partial(function, programs)) for name, function in SIDE_BY_SIDE.items()),
     ]
-    before = [(thing, name, vars(thing).get(name)) for thing, name, _ in places]
-    try:
-        for place in places:
-            put(*place)
-        with np.errstate(all="ignore"):
-            yield
-    finally:
-        for place in before:
-            put(*place)
+    with ONE_AT_A_TIME:
+        before = [(thing, name, vars(thing).get(name)) for thing, name, _ in places]
+        try:
+            for place in places:
+                put(*place)
+            with np.errstate(all="ignore"):
+                yield
+        finally:
+            for place in before:
+                put(*place)
 
 
 def put(thing: Any, name: str, value: Any) -> None:
