@@ -75,7 +75,16 @@ def test_the_count_ends_at_the_first_failure() -> None:
 
 def entry(name: str, cases: int, killed: bool = True, wanted: str = "killed") -> dict[str, Any]:
     kind = (FAULTS | CONTROLS)[name].kind
-    return {"fault": name, "kind": kind, "dtype": "float32", "cases": cases, "killed": killed, "wanted": wanted, "column": "values"}
+    return {
+        "fault": name,
+        "kind": kind,
+        "control": name in CONTROLS,
+        "dtype": "float32",
+        "cases": cases,
+        "killed": killed,
+        "wanted": wanted,
+        "column": "values",
+    }
 
 
 def test_the_table_counts_the_killed_and_names_the_accused() -> None:

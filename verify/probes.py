@@ -12,6 +12,7 @@ from verify.strategies import COUNTS_ALONE, letters, mask_axes
 SIZES = {"B": 2, "H": 3, "N": 5, "M": 7, "D": 4, "E": 6, "Q": 3, "K": 5, "A": 4, "S": 2, "L": 2, "F": 6}
 GEOMETRIES: tuple[dict[str, int], ...] = (
     {},
+    {"N": 1, "M": 1, "B": 1, "H": 1, "D": 1, "E": 1},
     {"N": 3, "M": 5},
     {"N": 1, "M": 9},
     {"N": 9, "M": 1},
@@ -26,8 +27,8 @@ GEOMETRIES: tuple[dict[str, int], ...] = (
     {"N": 2, "M": 3, "B": 17, "H": 1, "D": 130, "E": 130, "Q": 70, "K": 66, "A": 130, "S": 67, "F": 130},
 )
 """
-Alike, as many positions as the memory, one query, one key, a key beyond a block, more queries than keys, N = M = H, twelve slopes,
-forty, keys and queries beyond 1024, batches and widths beyond those that are drawn.
+Alike, the smallest, as many positions as the memory, one query, one key, a key beyond a block, more queries than keys, N = M = H,
+twelve slopes, forty, keys and queries beyond 1024, batches and widths beyond those that are drawn.
 """
 
 PAIRS = 2**15
@@ -49,12 +50,15 @@ def probes(operation: str) -> tuple[Recipe, ...]:
         found += [replace(recipe(op, EDGE, "normal"), layout={"kind": kind, "seed": 1}) for kind in LAYOUTS]
     if "value" in op.arguments:
         found += [recipe(op, {"N": 3, "M": 17, "E": 17, "B": 1, "D": 16}, family) for family in FAMILIES]
+    if "x" in op.arguments and op.chapter == "layers":
+        found += [recipe(op, {"H": 2, "D": 16, "F": 32}, family) for family in ("large", "offset_values")]
     if {"mask", "visible", "attn_mask"} & set(op.arguments):
         found += [
             recipe(op, {}, "spread", masked(op, pattern)) for pattern in ("left_padding", "empty_rows", "one_key", "nothing", "first_block")
         ]
         found.append(recipe(op, LONG, "normal", masked(op, "random")))
     if "keep" in op.arguments:
+        found.append(replace(recipe(op, {}, "normal"), dropout=None))
         found += [replace(recipe(op, {}, "spread"), dropout={"p": 0.25, "seed": 2, "axes": axes}) for axes in keep_axes(op)]
     return tuple({r.text: r for r in found if pairs(r) <= PAIRS}.values())
 

@@ -22,7 +22,7 @@ from verify.catalogue import ASPECTS
 from verify.cells import Options, aspects
 from verify.checks import checks
 from verify.draws import draw, draw_few, hunt
-from verify.faults import CLASSES, FAULTS, Fault
+from verify.faults import CLASSES, CONTROLS, Fault
 from verify.judge import Disagreement, Unsupported, judge, judge_side_effects
 from verify.probes import probes
 
@@ -119,8 +119,8 @@ def dtypes_of(fault: Fault) -> tuple[str, ...]:
 def scored(fault: Fault, dtype: str, options: Options) -> dict[str, Any]:
     """One entry of the score: what was judged, what was wanted, where and after how many cases it was noticed, and in which words."""
     found = first_failure(implementation_of(fault), dtype, options)
-    named = {"operation": fault.operation.name, "fault": fault.name, "kind": fault.kind, "dtype": dtype}
-    wanted = "killed" if fault.name in FAULTS and dtype in dtypes_of(fault) else "accepted"
+    named = {"operation": fault.operation.name, "fault": fault.name, "kind": fault.kind, "dtype": dtype, "control": fault.name in CONTROLS}
+    wanted = "killed" if fault.name not in CONTROLS and dtype in dtypes_of(fault) else "accepted"
     return named | {"wanted": wanted, "killed": found.killed} | asdict(found)
 
 
@@ -133,7 +133,7 @@ def table(entries: list[dict[str, Any]]) -> list[str]:
     hard = hardest(wanted)
     lines += ["", "the hardest: " + ", ".join(f"{name} ({cases} cases)" for name, cases in hard)] if hard else []
     others = [entry for entry in entries if entry["wanted"] == "accepted"]
-    controls = {entry["fault"] for entry in others} - set(FAULTS)
+    controls = {entry["fault"] for entry in entries if entry["control"]}
     accused = [f"{entry['fault']} in {entry['dtype']} ({entry['column']})" for entry in others if entry["killed"]]
     lines.append(f"controls: {len(controls)}, accused {', '.join(accused) or 'none'}")
     return lines

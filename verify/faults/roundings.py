@@ -203,17 +203,17 @@ def get_alibi_biases_float16(**given: Any) -> Any:
 
 @fault(
     "numerics",
-    "a variance as the mean of squares minus the square of the mean, in float32",
+    "a variance as the mean of squares minus the square of the mean, in float16",
     source="this project",
     clause=CLAIM,
     reveals="a mean far from 0",
 )
 def transformer_xl_layer_one_pass(**given: Any) -> Any:
     def norm(x: ndarray, weight: ndarray, bias: Any, eps: float) -> ndarray:
-        x = x.astype(np.float32)
-        mean = x.mean(axis=-1, keepdims=True)
-        variance = np.maximum((x * x).mean(axis=-1, keepdims=True) - mean * mean, 0)
-        y = weight * (x - mean).astype(np.float64) / np.sqrt(variance.astype(np.float64) + eps)
+        half, mean = x.astype(np.float16), x.mean(axis=-1, keepdims=True)
+        squares = (half * half).mean(axis=-1, keepdims=True)
+        variance = np.maximum(squares.astype(np.float64) - mean.astype(np.float16).astype(np.float64) ** 2, 0)
+        y = weight * (x - mean) / np.sqrt(variance + eps)
         return y if bias is None else y + bias
 
     return base_layers.transformer_xl_layer(**given, norm=norm)

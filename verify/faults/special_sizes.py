@@ -1,5 +1,6 @@
 """Faults on paths that are taken for some sizes alone: one key, one head, a wide head, a large batch, a full table."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -82,10 +83,8 @@ def learned_relative_score_full_table(**given: Any) -> Any:
 
 @fault("additive", "no tanh where there is one hidden unit", source=OURS, clause="additive_score", reveals="A = 1")
 def additive_attention_single_unit(w_score: ndarray, **given: Any) -> Any:
-    def score(*inputs: ndarray) -> Any:
-        return base.additive_score(*inputs, bend=np.tanh if len(w_score) > 1 else (lambda z: z))
-
-    return base.additive_attention(w_score=w_score, **given, score=score)
+    bend = np.tanh if len(w_score) > 1 else (lambda z: z)
+    return base.additive_attention(w_score=w_score, **given, score=partial(base.additive_score, bend=bend))
 
 
 @fault("dropout", "a p beyond 0.8 taken for 0.8", source=OURS, clause="dropout, clause 2", reveals="p > 0.8")
