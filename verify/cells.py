@@ -16,9 +16,9 @@ from typing import Any
 from verify import surroundings
 from verify.backends import Backend, Implementation
 from verify.catalogue import CATALOGUE
-from verify.checks import Check, checks
+from verify.checks import Check, called_twice, checks
 from verify.diagnosis import diagnose
-from verify.draws import CASES, draw, draw_few, hunt, shrink
+from verify.draws import CASES, draw, hunt, shrink
 from verify.generalise import Offer, offers
 from verify.judge import Disagreement, Unsupported, Verdict, announce, judge, judge_side_effects
 from verify.known import Known
@@ -458,8 +458,7 @@ def refusals(cell: Cell, options: Options, tally: Tally) -> None:
 def side_effects(cell: Cell, options: Options, tally: Tally) -> None:
     for implementation in both(cell):
         operation = implementation.operation.name
-        recipes = draw_few(operation, options.profile, options.seed)
-        for recipe in (*recorded(operation, cell.aspect, options.failures), *probes(operation), *recipes):
+        for recipe in (*recorded(operation, cell.aspect, options.failures), *called_twice(operation, **options.draws)):
             side_effect(cell, implementation, recipe, options, tally)
         run_checks(cell, implementation, options, tally)
 

@@ -12,7 +12,8 @@ from verify.backends import Implementation
 from verify.draws import draw_few
 from verify.judge import Disagreement, call, converted
 from verify.longs import long_cases
-from verify.probes import probes
+from verify.probes import pairs, probes
+from verify.recipes import Recipe
 from verify.refusals import refused_by_law
 from verify.relations import judge_relations
 from verify.sequences import judge_outputs_of_their_own, judge_sequence
@@ -42,6 +43,15 @@ def judge_refusal(inputs: dict[str, Any], implementation: Implementation, dtype:
             raise
     else:
         raise Disagreement("accepted")
+
+
+def called_twice(operation: str, profile: str, seed: int) -> list[Recipe]:
+    """The recipes whose side effects are looked for: probes that are not long, and the first draws."""
+    return [recipe for recipe in probes(operation) if pairs(recipe) <= SHORT] + list(draw_few(operation, profile, seed))
+
+
+SHORT = 2**10
+"""Most pairs of a probe that is called twice: what a long one does to its surroundings, a short one does too."""
 
 
 def in_a_row(operation: str, profile: str, seed: int) -> dict[str, Check]:

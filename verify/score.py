@@ -20,8 +20,8 @@ from verify.backends import Backend, Implementation
 from verify.calls import adapt
 from verify.catalogue import ASPECTS
 from verify.cells import Options, aspects
-from verify.checks import checks
-from verify.draws import draw, draw_few, hunt
+from verify.checks import called_twice, checks
+from verify.draws import draw, hunt
 from verify.faults import CLASSES, CONTROLS, Fault
 from verify.judge import Disagreement, Unsupported, judge, judge_side_effects
 from verify.probes import probes
@@ -68,7 +68,7 @@ def column_of(implementation: Implementation, dtype: str, column: str, options: 
     if column == "hidden NaN":
         yield from each_recipe(implementation, dtype, "nan", max(10, options.cases // 4), options)
     if column == "side effects":
-        for recipe in (*probes(operation), *draw_few(operation, options.profile, options.seed)):
+        for recipe in called_twice(operation, **options.draws):
             yield said(judge_side_effects, implementation, recipe, dtype)
     for check in checks(operation, column, **options.draws).values():
         yield said(check, implementation, dtype)
