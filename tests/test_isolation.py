@@ -17,6 +17,9 @@ from verify.board import Board
 from verify.isolation import Died, Limits, Worker, described, isolated
 from verify.judge import Disagreement, Poisoned, call
 
+pytestmark = pytest.mark.xdist_group("isolation")
+"""One worker runs all of them: the runs that several tests look at are made once."""
+
 HERE = Path(__file__).parent / "misbehaving"
 SLOW = "hangs_at_import"
 """Judged apart: an import may take ten times as long as a case."""
