@@ -16,7 +16,7 @@ from verify.backends import Backend, Implementation
 from verify.calls import adapt
 from verify.catalogue import CATALOGUE
 from verify.conventions import LAW, STAGE_ROWS, Convention, conventions
-from verify.diagnosis import NUMERIC, Candidate, by_fault, candidates, diagnose
+from verify.diagnosis import NUMERIC, Candidate, alike, by_fault, candidates, diagnose
 from verify.draws import draw
 from verify.judge import Disagreement, Unsupported, judge
 from verify.moves import MOVED_LAW, MOVES
@@ -260,3 +260,9 @@ def test_a_finding_tells_its_cause(unshrunk: None, tmp_path_factory: pytest.Temp
 def test_a_crash_needs_no_diagnosis(unshrunk: None, tmp_path_factory: pytest.TempPathFactory) -> None:
     found = tallies("softmax_runtime_error", folder=str(tmp_path_factory.mktemp("failures")))["values"]
     assert found.findings and not found.causes
+
+
+def test_one_function_under_two_names_is_told_once() -> None:
+    series = next(c for c in candidates("get_slopes") if c.rank == 1 and "series" in c.words)
+    convention = next(c for c in candidates("get_slopes") if c.rank == 0 and "series" in c.words)
+    assert alike(series, convention, "get_slopes") and not alike(series, candidates("get_slopes")[-1], "get_slopes")

@@ -23,11 +23,12 @@ from verify.arrays import to_dtype
 from verify.backends import Implementation
 from verify.catalogue import CATALOGUE, Operation
 from verify.conventions import Convention, conventions
+from verify.draws import draw
 from verify.fits import fitted
 from verify.judge import layout_kinds
 from verify.layouts import arrange
-from verify.observation import Observation, observe
-from verify.recipes import Inputs, Recipe
+from verify.observation import Observation, arrays, observe
+from verify.recipes import Inputs, Recipe, expand
 from verify.slips import slips
 from verify.trees import map_leaves
 from verify.whereabouts import first_wrong_stage
@@ -84,9 +85,29 @@ def diagnose(
     among = candidates(implementation.operation.name) if among is None else among
     best = recognised(among, failing + beside, start + seconds) or recognised(among, seen, start + seconds)
     if best:
+        best = best[:1] if len(best) == 2 and alike(best[0][0], best[1][0], implementation.operation.name) else best
         words = " or with ".join(dict.fromkeys(candidate.words for candidate, _ in best))
         return f"equals the law with {words} ({max(ratio for _, ratio in best):.2g}x of the bound)"
     return fitted(implementation.operation, seen, start + seconds) or first_wrong_stage(implementation, seen)
+
+
+@lru_cache
+def alike(one: Candidate, other: Candidate, operation: str) -> bool:
+    """Whether two candidates are one function under two names: they agree on recipes that neither was chosen by."""
+    for recipe in draw(operation, "any", 20, UNSEEN):
+        unseen = Observation(recipe, "float64", expand(recipe, "float64"), (), (), (), 0.0)
+        try:
+            with np.errstate(all="ignore"):
+                answers = arrays(one.answer(unseen)), arrays(other.answer(unseen))
+        except Exception:  # a fault may crash on what it was not written for
+            return False
+        if not all(a.shape == b.shape and np.allclose(a, b, 1e-9, 1e-12, equal_nan=True) for a, b in zip(*answers, strict=True)):
+            return False
+    return True
+
+
+UNSEEN = 2**20
+"""The seed of recipes that no diagnosis has met."""
 
 
 @lru_cache
