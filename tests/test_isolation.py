@@ -103,7 +103,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.fixture(scope="module", params=["in one process", "by two workers"])
+@pytest.fixture(scope="module", params=["in one process", pytest.param("by two workers", marks=pytest.mark.thorough)])
 def everyone(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """One run of all of them."""
     sources = [option for name in (*WORDS, *BROKEN) for option in ("--backend", path_of(name))]
