@@ -201,7 +201,7 @@ def explains(seen: Sequence[Observation], ground: Sequence[Change], one: dict[st
 
 def rounds(operation: Operation) -> Iterator[Round]:
     """The rounds of an operation; a question that it does not have is not asked."""
-    make: Callable[..., Recipe] = lambda family="normal", mask=None, **sizes: probe(operation, sizes, family, mask)  # noqa: E731
+    make: Callable[..., Recipe] = lambda family="normal", mask=None, **sizes: probe(operation, sizes, family, mask)
     if operation.name == "softmax":
         yield from masks(operation, make)
         return

@@ -59,7 +59,7 @@ def multi_head_attention_any_heads(num_heads: Any, **given: Any) -> Any:
     F = given["query"].shape[-1] if hasattr(given["query"], "shape") and given["query"].ndim == 3 else 1
     fits = isinstance(num_heads, int) and num_heads > 0
     attn_mask = given.pop("attn_mask")
-    mend = lambda H: next(h for h in range(H, 0, -1) if F % h == 0) if fits else H  # noqa: E731
+    mend = lambda H: next(h for h in range(H, 0, -1) if F % h == 0) if fits else H
     return checked_but(base_layers.multi_head_attention, given | {"num_heads": num_heads, "attn_mask": attn_mask}, "num_heads", mend)
 
 
@@ -109,7 +109,7 @@ def merge_masks_float_padding(attn_mask: Any, key_padding_mask: Any, num_heads: 
 
 @fault("refusals", "visible of floats", source="this project", clause=REFUSED, reveals="a float visible", unchecked=True)
 def alibi_attention_float_visible(visible: Any = None, **given: Any) -> Any:
-    mend = lambda v: v != 0 if is_float(v) else v  # noqa: E731
+    mend = lambda v: v != 0 if is_float(v) else v
     return checked_but(base.alibi_attention, given | {"visible": visible}, "visible", mend)
 
 

@@ -54,7 +54,7 @@ def head_major(attn_mask: ndarray, H: int) -> ndarray:
     reveals="a mask of three axes, B > 1, H > 1",
 )
 def multi_head_attention_head_major_mask(**given: Any) -> Any:
-    merge = lambda a, k, H: base.merge_masks(a, k, H, four_axes=head_major)  # noqa: E731
+    merge = lambda a, k, H: base.merge_masks(a, k, H, four_axes=head_major)
     return base_layers.multi_head_attention(**given, merge_masks=merge)
 
 

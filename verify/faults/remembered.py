@@ -49,7 +49,7 @@ def dropout_off_for_ever(weights: ndarray, keep: Any, p: float, memory: Any) -> 
     stateful=True,
 )
 def alibi_attention_cached_slopes(memory: Any, **given: Any) -> Any:
-    slopes = lambda H: np.resize(memory.setdefault("slopes", base.get_slopes(H)), H)  # noqa: E731
+    slopes = lambda H: np.resize(memory.setdefault("slopes", base.get_slopes(H)), H)
     return base.alibi_attention(**given, score=lambda q, k: base.alibi_score(q, k, slopes=slopes))
 
 
@@ -128,7 +128,7 @@ def scaled_dot_product_attention_cached_mask(memory: Any, mask: Any = None, **gi
 def scaled_dot_product_attention_grad_race(key: ndarray, memory: Any, **given: Any) -> Any:
     memory["calls"] = memory.get("calls", 0) + 1
     stale = np.roll(key, 1, axis=2) if memory["calls"] % 50 == 0 else key
-    query_grad = lambda d, visible, k: base_gradients.query_grad(d, visible, stale)  # noqa: E731
+    query_grad = lambda d, visible, k: base_gradients.query_grad(d, visible, stale)
     return base_gradients.scaled_dot_product_attention_grad(key=key, **given, query_grad=query_grad)
 
 

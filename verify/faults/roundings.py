@@ -83,7 +83,7 @@ def scaled_dot_product_attention_grad_bfloat16_weights(**given: Any) -> Any:
 
 @fault("numerics", "the score's gradient in bfloat16", source="this project", clause=CLAIM, reveals="several keys")
 def alibi_attention_grad_bfloat16_score(**given: Any) -> Any:
-    score_grad = lambda *parts: round_to(base_gradients.score_grad(*parts), "bfloat16")  # noqa: E731
+    score_grad = lambda *parts: round_to(base_gradients.score_grad(*parts), "bfloat16")
     return base_gradients.alibi_attention_grad(**given, score_grad=score_grad)
 
 
@@ -175,7 +175,7 @@ def get_slopes_bfloat16(n_heads: int) -> Any:
 
 @fault("numerics", "slopes in bfloat16", source="llm-foundry commit fbfdf68f1", clause=CLAIM, reveals="H no power of two")
 def alibi_attention_bfloat16_slopes(**given: Any) -> Any:
-    score = lambda q, k: base.alibi_score(q, k, slopes=lambda H: round_to(base.get_slopes(H), "bfloat16"))  # noqa: E731
+    score = lambda q, k: base.alibi_score(q, k, slopes=lambda H: round_to(base.get_slopes(H), "bfloat16"))
     return base.alibi_attention(**given, score=score)
 
 

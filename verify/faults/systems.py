@@ -108,7 +108,7 @@ def transformer_xl_layer_sample_variance(**given: Any) -> Any:
 
 @fault("layers", "eps beside the root", source="this project", clause=NORM, reveals="eps 1e-3")
 def transformer_xl_layer_eps_outside(**given: Any) -> Any:
-    deviation = lambda x, eps: x.std(axis=-1, keepdims=True) + eps  # noqa: E731
+    deviation = lambda x, eps: x.std(axis=-1, keepdims=True) + eps
     return base_layers.transformer_xl_layer(**given, norm=norm_by(deviation))
 
 
