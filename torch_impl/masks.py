@@ -32,29 +32,40 @@ def merge_masks(
     dtype: torch.dtype = torch.float32,
     device: Any = None,
 ) -> Float[Tensor, "B H N M"]:
-    """As :func:`spec.masks.merge_masks`. A float attn_mask keeps its dtype; ``dtype`` is that of every other result."""
+    """
+    As :func:`spec.masks.merge_masks`. A float attn_mask keeps its dtype; ``dtype`` is that of every other result.
+
+    One pass over N by M: what is hidden is merged while it is written.
+    """
     check_integer("num_heads", num_heads)
     if attn_mask is not None:
         check_attn_mask(attn_mask, num_heads)
     if key_padding_mask is not None:
         check_padding(key_padding_mask, attn_mask, num_heads)
-    hidden, added = two_masks(attn_mask, key_padding_mask, num_heads)
-    if added is not None:
-        return added.clone() if hidden is None else added.masked_fill(hidden, HIDDEN)
-    if hidden is None:
-        return torch.zeros(1, 1, 1, 1, dtype=dtype, device=device or default_device())
-    return torch.zeros_like(hidden, dtype=dtype).masked_fill_(hidden, HIDDEN)
+    padded, attn = both_in_four_axes(attn_mask, key_padding_mask, num_heads)
+    like = next((mask for mask in (attn, padded) if mask is not None), None)
+    if attn is not None and attn.dtype != torch.bool:
+        return attn.clone() if padded is None else torch.where(padded, HIDDEN, attn)
+    added = torch.zeros(1, 1, 1, 1, dtype=dtype, device=device or default_device() if like is None else like.device)
+    for hidden in (padded, attn):  # the small one first
+        added = added if hidden is None else torch.where(hidden, HIDDEN, added)
+    return added
+
+
+def both_in_four_axes(attn_mask: Tensor | None, key_padding_mask: Tensor | None, H: int) -> tuple[Tensor | None, Tensor | None]:
+    """The two masks, padding first, as views with the four axes [B H N M]."""
+    padded = None if key_padding_mask is None else key_padding_mask[:, None, None, :]
+    if attn_mask is None:
+        return padded, None
+    return padded, attn_mask[None, None] if attn_mask.ndim == 2 else attn_mask.unflatten(0, (-1, H))
 
 
 def two_masks(attn_mask: Tensor | None, key_padding_mask: Tensor | None, H: int) -> tuple[Tensor | None, Tensor | None]:
     """The two masks as what is hidden and what is added, each None or with the four axes [B H N M]."""
-    hidden = None if key_padding_mask is None else key_padding_mask[:, None, None, :]
-    if attn_mask is None:
-        return hidden, None
-    attn_mask = attn_mask[None, None] if attn_mask.ndim == 2 else attn_mask.unflatten(0, (-1, H))
-    if attn_mask.dtype != torch.bool:
-        return hidden, attn_mask
-    return attn_mask if hidden is None else attn_mask | hidden, None
+    hidden, attn = both_in_four_axes(attn_mask, key_padding_mask, H)
+    if attn is None or attn.dtype != torch.bool:
+        return hidden, attn
+    return attn if hidden is None else attn | hidden, None
 
 
 def check_attn_mask(attn_mask: Any, H: int) -> None:

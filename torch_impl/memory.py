@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_impl.masks import default_device
 from torch_impl.shapes import check, check_integer, check_list, pattern
 
-__all__ = ["init_mems", "update_mems"]
+__all__ = ["SlidingMemory", "init_mems", "update_mems"]
 
 HID, MEM = pattern("hids [B N F], mems [B S F]")
 Mems = list[Float[Tensor, "B S F"]] | None
@@ -47,3 +47,40 @@ def last(mem: Tensor, hid: Tensor, mem_len: int) -> Tensor:
     if mem_len <= N:
         return hid[:, N - mem_len :].clone()
     return torch.cat([mem[:, max(0, mem.shape[1] - (mem_len - N)) :], hid], dim=1)
+
+
+class SlidingMemory:
+    """
+    The memory of one layer for whom an alias does no harm: what stays is not copied.
+
+    A buffer twice as long as the memory. A segment is written behind what is remembered, and the memory is a view of its last mem_len
+    positions; when the buffer is full, they move to its front: less than two positions are copied for each that comes, where
+    :func:`update_mems`, whose results share no memory with anything, copies mem_len. A view is good until the next move. Numbers are
+    written in place: PyTorch refuses the gradient of a graph that has kept a view of them.
+    """
+
+    def __init__(self, mem: Float[Tensor, "B S F"], mem_len: int) -> None:
+        """Begin with a memory, of which the last mem_len positions are copied."""
+        check_integer("mem_len", mem_len)
+        check((MEM._replace(name="mem"),), mem)
+        B, S, F = mem.shape
+        self.mem_len, self.end = mem_len, min(S, mem_len)
+        self.buffer = mem.new_empty(B, 2 * mem_len, F)
+        self.buffer[:, : self.end] = mem.detach()[:, S - self.end :]
+
+    @property
+    def mem(self) -> Float[Tensor, "B S F"]:
+        """The last mem_len positions, or as many as there were: a view."""
+        return self.buffer[:, max(0, self.end - self.mem_len) : self.end]
+
+    def update(self, hid: Float[Tensor, "B N F"]) -> Float[Tensor, "B S F"]:
+        """The memory after this segment."""
+        check((MEM._replace(name="mem"), HID._replace(name="hid")), self.buffer, hid)
+        hid = hid.detach()[:, -self.mem_len :]
+        if self.end + hid.shape[1] > 2 * self.mem_len:
+            stays = self.mem[:, hid.shape[1] :]
+            self.end = stays.shape[1]
+            self.buffer[:, : self.end] = stays
+        self.buffer[:, self.end : self.end + hid.shape[1]] = hid
+        self.end += hid.shape[1]
+        return self.mem
