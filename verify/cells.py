@@ -19,6 +19,7 @@ from verify.catalogue import CATALOGUE
 from verify.checks import Check, called_twice, checks
 from verify.diagnosis import diagnose
 from verify.draws import CASES, draw, hunt, shrink
+from verify.exhibits import exhibit, extent, pictured, telling
 from verify.generalise import Offer, offers
 from verify.judge import Disagreement, Unsupported, Verdict, announce, judge, judge_side_effects
 from verify.known import Known
@@ -70,6 +71,7 @@ class Tally:
     blocked what the backend's adapter does to arrays of the dtype, where that is wrong: then nothing else can be said of the cell
     regions known failures that speak of some cases: how many of these failed and passed; kind: what the known failures are, see KINDS
     changes what the calls of the cell left changed around them, and was put back: a finding of the side effects alone
+    exhibits what a report shows of the findings, by the hash that replays each (verify/exhibits.py)
     checks  wrong calls, calls in a row, relations, long sequences; outside: cases whose bounds are not finite, which say nothing
     """
 
@@ -98,6 +100,7 @@ class Tally:
     regions: dict[str, list[int]] = field(default_factory=dict)
     changes: list[str] = field(default_factory=list)
     kind: str = ""
+    exhibits: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def evidence(self) -> int:
@@ -363,10 +366,13 @@ def told(cell: Cell, implementation: Implementation, what: str, failing: list[Re
     for recipe in dict.fromkeys((smallest, *failing)):
         error = failure_of(implementation, recipe, cell.dtype, what)
         if error is not None:
-            line = kept(cell, implementation, options, recipe)
             state = STATE if right_alone(implementation, recipe, cell.dtype) else ""
             cause = "" if state else caused(implementation, [recipe, *failing[:DIAGNOSED]], cell.dtype, tally, options, kind)
-            tally.findings.append(f"{share}\n  {error}{cause}\n  recipe: {recipe}{line}{state}")
+            failure = Failure.of(implementation, recipe, cell.dtype, cell.aspect)
+            line = kept(failure, implementation, options, tally, error, cause)
+            tally.exhibits[failure.hash] |= before_shrinking(implementation, failing, recipe, cell.dtype, what)
+            told_cause = f"\n  cause: {cause}" if cause else ""
+            tally.findings.append(f"{share}\n  {error}{told_cause}\n  recipe: {recipe}{line}{state}")
             return
     tally.findings.append(f"{share}\n  {failing[0]}\n  passed when it was run again: the result depends on the calls before it")
 
@@ -374,12 +380,20 @@ def told(cell: Cell, implementation: Implementation, what: str, failing: list[Re
 STATE = "\n  a freshly loaded backend gives the right answer to this call: the result depends on the calls before it"
 
 
+def before_shrinking(implementation: Implementation, failing: list[Recipe], smallest: Recipe, dtype: str, what: str) -> dict[str, Any]:
+    """A failing case as it was drawn, where its picture has more to show than that of the smallest."""
+    recipe = telling(failing)
+    error = failure_of(implementation, recipe, dtype, what) if extent(recipe) > extent(smallest) else None
+    shown = pictured(implementation.operation.name, error)
+    return {"drawn": {"recipe": str(recipe)} | shown} if shown else {}
+
+
 DIAGNOSED = 6
 """As many failing recipes are diagnosed beside the smallest, and as many of the first draws, which may pass."""
 
 
 def caused(implementation: Implementation, failing: list[Recipe], dtype: str, tally: Tally, options: Options, kind: str) -> str:
-    """A line with the likely cause of a failure, which is noted; nothing where a diagnosis finds none."""
+    """The likely cause of a failure, which is noted; nothing where a diagnosis finds none."""
     operation = implementation.operation.name
     others = (*probes(operation)[:DIAGNOSED], *draw(operation, kind, DIAGNOSED, options.seed))
     cause = diagnose(implementation, failing, dtype, others)
@@ -387,13 +401,13 @@ def caused(implementation: Implementation, failing: list[Recipe], dtype: str, ta
         return ""
     if cause not in tally.causes:
         tally.causes.append(cause)
-    return f"\n  cause: {cause}"
+    return cause
 
 
-def kept(cell: Cell, implementation: Implementation, options: Options, recipe: Recipe | None, check: dict[str, Any] | None = None) -> str:
-    """Record a failure; the line that says how it is seen again."""
-    failure = Failure.of(implementation, recipe, cell.dtype, cell.aspect, check)
+def kept(failure: Failure, implementation: Implementation, options: Options, tally: Tally, error: Disagreement, cause: str = "") -> str:
+    """Record a failure and what a report shows of it; the line that says how it is seen again."""
     failure.keep(options.failures, implementation)
+    tally.exhibits[failure.hash] = exhibit(failure, error, cause)
     return f"\n  replay: {failure.replay_line}"
 
 
@@ -412,9 +426,10 @@ def run_checks(cell: Cell, implementation: Implementation, options: Options, tal
     """The checks of the column, those that failed once before first; each failure is told on its own."""
     for named, check in checks_of(cell, implementation, options):
         announce.get()(implementation, cell.dtype, None, named)
-        words = outcome(tally, check, implementation, cell.dtype)
-        if words:
-            tally.findings.append(f"{named['name']}\n  {words}{kept(cell, implementation, options, None, named)}")
+        error = outcome(tally, check, implementation, cell.dtype)
+        if error:
+            failure = Failure.of(implementation, None, cell.dtype, cell.aspect, named)
+            tally.findings.append(f"{named['name']}\n  {error}{kept(failure, implementation, options, tally, error)}")
             tally.symptoms.append(named["name"])
 
 
@@ -427,18 +442,18 @@ def checks_of(cell: Cell, implementation: Implementation, options: Options) -> l
     return [(named, check) for named, check in made if check is not None]  # a record may be older than the checks
 
 
-def outcome(tally: Tally, check: Check, implementation: Implementation, dtype: str) -> str:
-    """Run a check and count it; what it found, or ""."""
+def outcome(tally: Tally, check: Check, implementation: Implementation, dtype: str) -> Disagreement | None:
+    """Run a check and count it; what it found, if anything."""
     try:
         check(implementation, dtype)
     except Unsupported as reason:
         unsupported(tally, str(reason))
-        return ""
+        return None
     except Disagreement as error:
         tally.checks += 1
-        return str(error)
+        return error
     tally.checks += 1
-    return ""
+    return None
 
 
 def refusals(cell: Cell, options: Options, tally: Tally) -> None:
@@ -446,10 +461,11 @@ def refusals(cell: Cell, options: Options, tally: Tally) -> None:
     own, lines = cell.implementation, list[str]()
     for named, check in checks_of(cell, own, options):
         announce.get()(own, cell.dtype, None, named)
-        words = outcome(tally, check, own, cell.dtype)
-        if words:
-            replay = kept(cell, own, options, None, named) if not lines else ""
-            lines.append(f"\n    {named['name']}: {words}{replay.replace(chr(10), chr(10) + '    ')}")
+        error = outcome(tally, check, own, cell.dtype)
+        if error:
+            failure = Failure.of(own, None, cell.dtype, cell.aspect, named)
+            replay = kept(failure, own, options, tally, error) if not lines else ""
+            lines.append(f"\n    {named['name']}: {error}{replay.replace(chr(10), chr(10) + '    ')}")
     if lines:
         tally.findings.append(f"{len(lines)} of {tally.checks} wrong calls are not refused with ValueError{''.join(lines)}")
         tally.symptoms.append("wrong calls are not refused with ValueError")
@@ -474,7 +490,8 @@ def side_effect(cell: Cell, implementation: Implementation, recipe: Recipe, opti
         if error.kind.startswith("raised"):
             unsupported(tally, "every call raised: see values")
         elif not tally.findings:
-            tally.findings.append(f"{error}\n  recipe: {recipe}{kept(cell, implementation, options, recipe)}")
+            failure = Failure.of(implementation, recipe, cell.dtype, cell.aspect)
+            tally.findings.append(f"{error}\n  recipe: {recipe}{kept(failure, implementation, options, tally, error)}")
             tally.symptoms.append(str(error))
     else:
         tally.checks += 1

@@ -1,6 +1,6 @@
 """The one comparison: bit for bit, or ``abs(actual - expected) <= bound`` element by element, written so that NaN fails."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import sqrt
 
 import numpy as np
@@ -18,6 +18,7 @@ class Comparison:
     wrong   elements out of bound; total elements in all; outside: elements whose bound is infinite (an intermediate of the
             declared arithmetic may overflow there), which are not judged
     budget  the worst error / bound; rms its root mean square; index its place, with both values and the bound there
+    arrays  what was compared, for a picture of it: actual, expected, error / bound, and which elements are within
     """
 
     wrong: int
@@ -29,6 +30,7 @@ class Comparison:
     actual: float
     expected: float
     bound: float
+    arrays: tuple[ndarray, ndarray, ndarray, ndarray] | None = field(default=None, compare=False, repr=False)
 
     @property
     def passed(self) -> bool:
@@ -84,4 +86,4 @@ def summary(actual: ndarray, expected: ndarray, bound: ndarray, right: ndarray, 
     capped = (np.minimum(ratio, 1e150) if wrong else ratio).ravel()
     rms = sqrt(float(capped @ capped) / capped.size)
     numbers = float(actual[index]), float(expected[index]), float(np.broadcast_to(bound, ratio.shape)[index])
-    return Comparison(wrong, ratio.size, outside, float(ratio[index]), rms, index, *numbers)
+    return Comparison(wrong, ratio.size, outside, float(ratio[index]), rms, index, *numbers, (actual, expected, ratio, right))

@@ -27,6 +27,7 @@ from verify.backends import OURS, Backend, Implementation
 from verify.board import SIZE, SLOW, Board
 from verify.catalogue import CATALOGUE
 from verify.cells import Cell, Options, Tally, decide
+from verify.exhibits import exhibit
 from verify.judge import Disagreement, Unsupported
 from verify.known import Known
 from verify.recipes import Recipe
@@ -293,6 +294,7 @@ def last(worker: Worker, cell: Cell, options: Options, death: Died) -> Tally:
         drawn, named = (case.get("recipe") or {}), case.get("check")
         failure = Failure(case["operation"], cell.dtype, cell.aspect, drawn, case["implementation"], worker.source, named)
         failure.keep(options.failures, None)
+        tally.exhibits[failure.hash] = exhibit(failure)
         line = f"\n  replay: {failure.replay_line}"
     tally.findings.append(f"{death}{line}")
     tally.symptoms.append(death.words)

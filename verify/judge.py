@@ -28,11 +28,14 @@ class Disagreement(AssertionError):
     An implementation did something else than the law says.
 
     ``kind`` says what in a word or two, so that failures of different kinds are told apart; ``budget`` is the worst share of the bound.
+    Where numbers were compared, ``comparison`` has them, and ``path`` says of which output they are.
     """
 
-    def __init__(self, message: str, kind: str = "form", budget: float = 0.0) -> None:
+    def __init__(
+        self, message: str, kind: str = "form", budget: float = 0.0, comparison: Comparison | None = None, path: str = "output"
+    ) -> None:
         super().__init__(message)
-        self.kind, self.budget = kind, budget
+        self.kind, self.budget, self.comparison, self.path = kind, budget, comparison, path
 
 
 class Unsupported(Exception):
@@ -70,7 +73,8 @@ def judge(implementation: Implementation, recipe: Recipe, dtype: str) -> Verdict
     comparisons = list(compared(outputs, case.expected, bounded(recipe, dtype, precision), dtype, implementation))
     for path, comparison in comparisons:
         if not comparison.passed:
-            raise Disagreement(f"{path}: {comparison}" + shapes_of(case.inputs), kind_of(comparison), comparison.budget)
+            message = f"{path}: {comparison}" + shapes_of(case.inputs)
+            raise Disagreement(message, kind_of(comparison), comparison.budget, comparison, path)
     total = sum(comparison.total for _, comparison in comparisons)
     outside = sum(comparison.outside for _, comparison in comparisons)
     budget = max((comparison.budget for _, comparison in comparisons), default=0.0)

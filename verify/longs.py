@@ -56,7 +56,7 @@ def judge_long(recipe: Recipe, implementation: Implementation, dtype: str) -> No
             bound = bounds.bound(operation.name, alone, implementation.precision(dtype))
         comparison = compare(result[..., i : i + 1, :], expected, bound, largest(dtype))
         if not comparison.passed:
-            raise Disagreement(f"row {i} of {N}: {comparison}\n  recipe: {recipe}")
+            raise Disagreement(f"row {i} of {N}: {comparison}\n  recipe: {recipe}", comparison=comparison, path=f"row {i} of {N}")
 
 
 def sampled(N: int) -> list[int]:

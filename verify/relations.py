@@ -62,7 +62,7 @@ def related(change: Change, op: Operation, lengths: tuple[int, int], seed: int, 
     (one, one_bound), (two, two_bound) = (run(implementation, given, dtype) for given in (inputs, other))
     comparison = compare(two, back(one), two_bound + back(one_bound))
     if not comparison.passed:
-        raise Disagreement(str(comparison))
+        raise Disagreement(str(comparison), comparison=comparison)
 
 
 def run(implementation: Implementation, inputs: Inputs, dtype: str) -> tuple[ndarray, ndarray]:
@@ -151,7 +151,7 @@ def hidden_slot(op: Operation, lengths: tuple[int, int], implementation: Impleme
         )
     comparison = compare(outputs[1], outputs[0], None)
     if not comparison.passed:
-        raise Disagreement(f"a hidden key's number changes the output: {comparison}")
+        raise Disagreement(f"a hidden key's number changes the output: {comparison}", comparison=comparison)
 
 
 def row_constant(lengths: tuple[int, int], implementation: Implementation, dtype: str) -> None:
@@ -162,7 +162,7 @@ def row_constant(lengths: tuple[int, int], implementation: Implementation, dtype
     (one, one_bound), (two, two_bound) = (run(implementation, {"score": s, "mask": None}, dtype) for s in (score, score + constant))
     comparison = compare(two, one, one_bound + two_bound)
     if not comparison.passed:
-        raise Disagreement(str(comparison))
+        raise Disagreement(str(comparison), comparison=comparison)
 
 
 def segments(implementation: Implementation, dtype: str) -> None:
@@ -179,4 +179,4 @@ def segments(implementation: Implementation, dtype: str) -> None:
     halves, bounds_of_halves = (np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
     comparison = compare(halves, whole, bound + bounds_of_halves)
     if not comparison.passed:
-        raise Disagreement(str(comparison))
+        raise Disagreement(str(comparison), comparison=comparison)

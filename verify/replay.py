@@ -8,6 +8,7 @@ anything new is drawn.
 import base64
 import hashlib
 import json
+import shlex
 import zlib
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -70,7 +71,7 @@ class Failure:
 
     @property
     def replay_line(self) -> str:
-        return f"verify replay {self.hash} --backend {self.backend}"
+        return f"verify replay {self.hash} --backend {shlex.quote(self.backend)}"
 
     def keep(self, folder: str, implementation: Implementation | None) -> Path:
         """Write the record and, where the implementation can be called, its stand-alone script."""
@@ -129,7 +130,8 @@ def judge_again(failure: Failure, implementation: Implementation) -> float:
     except Disagreement as error:
         others = (*probes(failure.operation)[:6], *draw(failure.operation, "any", 6, 0))
         cause = diagnose(implementation, [recipe], failure.dtype, others)
-        raise Disagreement(f"{error}\n  cause: {cause}" if cause else str(error), error.kind, error.budget) from error
+        words = f"{error}\n  cause: {cause}" if cause else str(error)
+        raise Disagreement(words, error.kind, error.budget, error.comparison, error.path) from error
 
 
 def script(failure: Failure, implementation: Implementation) -> str:

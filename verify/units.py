@@ -20,6 +20,7 @@ from verify.catalogue import CATALOGUE, parse_name
 from verify.cells import UNEXPECTED, Cell, Options, Tally, cells, collect, decide, unsupported
 from verify.checks import checks
 from verify.draws import size
+from verify.exhibits import exhibit
 from verify.isolation import Died, Limits, Worker
 from verify.judge import Disagreement, Unsupported
 from verify.known import Known
@@ -164,6 +165,7 @@ def checked(unit: Unit, cell: Cell, own: Worker | None, options: Options) -> Tal
         return tally
     except (Disagreement, Died) as error:
         words = kept(cell, None if own else cell.implementation, options, failure)
+        tally.exhibits[failure.hash] = exhibit(failure, error if isinstance(error, Disagreement) else None)
         tally.findings.append(f"{unit.check}\n  {error}{words}")
         tally.symptoms.append(unit.check)
     tally.checks += 1
@@ -244,6 +246,7 @@ class Sum:
             total.regions[source] = [sum(pair) for pair in zip(numbers, total.regions.get(source, [0, 0]), strict=True)]
         for name in ("causes", "offers", "changes"):
             getattr(total, name).extend(item for item in getattr(part, name) if item not in getattr(total, name))
+        total.exhibits |= part.exhibits
         for symptom, words in zip(part.symptoms, part.findings, strict=True):
             hashes = re.findall(r"verify replay ([0-9a-f]{12})", words)
             record, script = outcome.records.get(hashes[0], (None, "")) if hashes else (None, "")
