@@ -1,7 +1,8 @@
 """
 Layers: the law is :mod:`spec.layers`.
 
-A layer whose name begins with an underscore also takes the draw of a dropout on its weights, for the modules in train mode.
+A layer whose name begins with an underscore also takes the draw of a dropout on its weights, for the modules in train mode, and what its
+attention is computed with.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from torch_impl.alibi import check_visible, get_alibi_biases
-from torch_impl.attention import Keep, Mask, bias_and_visible, explicit, fused_or_dropped
+from torch_impl.attention import Keep, Mask, bias_and_visible
+from torch_impl.implementations import TORCH, Attentions
 from torch_impl.masks import check_attn_mask, check_padding, two_masks
 from torch_impl.memory import Mems, update_mems
 from torch_impl.projections import (
@@ -32,15 +34,7 @@ from torch_impl.projections import (
     query_key_value,
     split_heads,
 )
-from torch_impl.relative import (
-    Visible,
-    causal_and,
-    check_learned_relative,
-    four_axes,
-    learned_relative_terms,
-    sinusoidal_positions,
-    transformer_xl_terms,
-)
+from torch_impl.relative import Visible, check_learned_relative, four_axes, sinusoidal_positions
 from torch_impl.scores import apart
 from torch_impl.shapes import check, check_list, check_mask
 
@@ -60,13 +54,15 @@ def self_attention(x: Float[Tensor, "B N F"], parameters: Parameters, mask: Mask
     return _self_attention(x, parameters, mask)
 
 
-def _self_attention(x: Tensor, parameters: Parameters, mask: Mask, keep: Keep = None, p: float = 0.0) -> Tensor:
+def _self_attention(
+    x: Tensor, parameters: Parameters, mask: Mask, keep: Keep = None, p: float = 0.0, attentions: Attentions = TORCH
+) -> Tensor:
     check_self(x, parameters)
     B, N, _ = x.shape
     check_mask("mask", mask, (B, N, N), float_too=True)
     query, key, value = (F.linear(*apart(x, parameters[name])).unsqueeze(1) for name in ("w_query", "w_key", "w_value"))
     bias, visible = (None if part is None else part.unsqueeze(1) for part in bias_and_visible(mask, 3))
-    return fused_or_dropped(query, key, value, bias, visible, keep, p).squeeze(1)
+    return attentions.masked(query, key, value, bias, visible, keep, p).squeeze(1)
 
 
 def multi_head_attention(
@@ -92,12 +88,15 @@ def _multi_head_attention(
     key_padding_mask: Tensor | None,
     keep: Keep = None,
     p: float = 0.0,
-) -> tuple[Tensor, Tensor]:
+    attentions: Attentions = TORCH,
+    need_weights: bool = True,
+) -> tuple[Tensor, Tensor | None]:
     check_multi_head(query, key, value, parameters, num_heads)
     check_masks(attn_mask, key_padding_mask, query, key, num_heads)
     bias, visible = added_and_visible(attn_mask, key_padding_mask, num_heads)
     q, k, v = projected((query, key, value), ("q_proj", "k_proj", "v_proj"), parameters, num_heads, visible)
-    attended, weights = explicit(q, k, v, bias, visible, keep, p)
+    terms = q, k, v, bias, visible, keep, p
+    attended, weights = attentions.weighed(*terms) if need_weights else (attentions.masked(*terms), None)
     return linear(merge_heads(attended), parameters, "out_proj"), weights
 
 
@@ -156,14 +155,14 @@ def _relative_multi_head_attention(
     visible: Visible,
     keep: Keep = None,
     p: float = 0.0,
+    attentions: Attentions = TORCH,
 ) -> Tensor:
     check_relative(query, key, value, parameters, num_heads)
     tables = (*(parameters[name] for name in ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")), align)
     check_learned_relative(split_heads(query, num_heads), split_heads(key, num_heads), *tables, visible=visible)
     seen = four_axes(visible)
     q, k, v = projected((query, key, value), LABML, parameters, num_heads, seen)
-    q, bias, _ = learned_relative_terms(q, k, *tables, seen)
-    return linear(merge_heads(fused_or_dropped(q, k, v, bias, seen, keep, p)), parameters, "output")
+    return linear(merge_heads(attentions.learned_relative(q, k, v, *tables, seen, keep, p)), parameters, "output")
 
 
 def alibi_multi_head_attention(
@@ -187,6 +186,7 @@ def _alibi_multi_head_attention(
     visible: Tensor,
     keep: Keep = None,
     p: float = 0.0,
+    attentions: Attentions = TORCH,
 ) -> Tensor:
     check_alibi(query, key, value, parameters, num_heads)
     check_visible(visible)
@@ -195,7 +195,7 @@ def _alibi_multi_head_attention(
         raise ValueError(f"visible: wanted shape [N N] with N={N}, got {tuple(visible.shape)}")
     biases = get_alibi_biases(num_heads, visible, dtype=torch.promote_types(query.dtype, torch.float32))
     q, k, v = projected((query, key, value), LABML, parameters, num_heads, four_axes(visible))
-    return linear(merge_heads(fused_or_dropped(q, k, v, biases[None], four_axes(visible), keep, p)), parameters, "output")
+    return linear(merge_heads(attentions.masked(q, k, v, biases[None], four_axes(visible), keep, p)), parameters, "output")
 
 
 def transformer_xl_layer(
@@ -221,14 +221,15 @@ def _transformer_xl_layer(
     eps: float,
     keep: Keep = None,
     p: float = 0.0,
+    attentions: Attentions = TORCH,
 ) -> Tensor:
     check_xl_layer(x, position, parameters, num_heads, mem, eps)
     keys = x if mem is None else torch.cat([mem, x], dim=1)
     q, k, v = (split_heads(part, num_heads) for part in query_key_value(x, keys, parameters))
     check_mask("visible", visible, (*q.shape[:-1], k.shape[-2]))
     r = split_heads(linear(position, parameters, "r_net"), num_heads)
-    q, bias, seen = transformer_xl_terms(q, k, r, parameters["u"], parameters["v"], causal_and(visible, q, k))
-    y = x + linear(merge_heads(fused_or_dropped(q, k, v, bias, seen, keep, p)), parameters, "o_net")
+    attended = attentions.transformer_xl(q, k, v, r, parameters["u"], parameters["v"], visible, keep, p)
+    y = x + linear(merge_heads(attended), parameters, "o_net")
     return F.layer_norm(y, x.shape[-1:], parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps)
 
 

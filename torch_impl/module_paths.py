@@ -4,6 +4,7 @@ Every way through a module as an implementation with a verdict of its own.
 ``_module``             eval mode, the sequence first
 ``_module_batch_first`` eval mode, the batch first
 ``_module_train``       train mode with a dropout of 0, the sequence first
+``_module_triton``      eval mode, the sequence first, by the Triton kernels; not exported, for they are judged beside it: a test takes it
 
 Each builds the module without memory, calls it on the parameters that it is given, so that gradients reach them, and turns the
 inputs into the module's layout and the output back.
@@ -47,14 +48,16 @@ from torch_impl.transformer_xl import TransformerXL, TransformerXLLayer
 
 
 class Way(NamedTuple):
-    """How a module is called: in which layout, and in which mode."""
+    """How a module is called: in which layout, in which mode, and what it computes with."""
 
     batch_first: bool = False
     train: bool = False
+    implementation: str = "torch"
 
     def module(self, kind: Callable[..., nn.Module], parameters: Parameters, *sizes: Any, **options: Any) -> Callable[..., Any]:
         """The module as a function, with the given parameters in their places and zeros for the biases that are absent."""
         like = next(iter(parameters.values()))
+        options |= {"implementation": self.implementation}
         module, shapes = built(kind, self.train, like.dtype, sizes, tuple(options.items()))
         absent = {name: like.new_zeros(shape) for name, shape in shapes.items() if name not in parameters}
         state = {**parameters, **absent}
@@ -106,7 +109,7 @@ def scaled_dot_product_attention(
     check(ATTENTION, query, key, value)
     check_options(query, key, mask, keep, p)
     refuse_a_draw(keep)
-    return ScaledDotProductAttention().train(way.train)(query, key, value, visible_where_not(mask))
+    return ScaledDotProductAttention(implementation=way.implementation).train(way.train)(query, key, value, visible_where_not(mask))
 
 
 def refuse_a_draw(keep: Any) -> None:
@@ -239,3 +242,9 @@ PATHS |= {
 }
 globals().update(PATHS)
 __all__ = list(PATHS)
+
+TRITON = {
+    f"{run.__name__}_module_triton": path(run, Way(implementation="triton"))
+    for run in (additive_attention, scaled_dot_product_attention, *IN_BOTH_LAYOUTS)
+}
+"""Not in ``__all__``: interpreted, they would take as long as the kernels that they call, which are judged on their own."""

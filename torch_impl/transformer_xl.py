@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torch_impl.implementations import named
 from torch_impl.layers import _transformer_xl_layer, check_segment, positions_of
 from torch_impl.memory import Mems, init_mems, update_mems
 from torch_impl.modules import batch_in_front, draw, heads_in_front, share
@@ -28,10 +29,12 @@ class TransformerXLLayer(nn.Module):
         bias: bool = True,
         eps: float = 1e-5,
         batch_first: bool = False,
+        implementation: str = "torch",
         **factory: Any,
     ) -> None:
         super().__init__()
         check_heads(embed_size, num_heads)
+        self.attentions = named(implementation)
         self.num_heads, self.dropout, self.eps, self.batch_first = num_heads, share(dropout), eps, batch_first
         self.qkv_net = nn.Linear(embed_size, 3 * embed_size, bias, **factory)
         self.r_net = nn.Linear(embed_size, embed_size, bias, **factory)
@@ -44,7 +47,8 @@ class TransformerXLLayer(nn.Module):
         x, mem = batch_in_front(x, self.batch_first), batch_in_front(None if mem is None else mem.detach(), self.batch_first)
         visible, parameters = heads_in_front(mask, self.batch_first), dict(self.named_parameters())
         drop = draw(self, len(x), self.num_heads, x.shape[1], len(position), like=x)
-        y = _transformer_xl_layer(x, position, parameters, self.num_heads, mem, visible, self.eps, **drop)
+        inputs = x, position, parameters, self.num_heads, mem, visible, self.eps
+        y = _transformer_xl_layer(*inputs, **drop, attentions=self.attentions)
         return batch_in_front(y, self.batch_first)
 
 
@@ -61,12 +65,13 @@ class TransformerXL(nn.Module):
         bias: bool = True,
         eps: float = 1e-5,
         batch_first: bool = False,
+        implementation: str = "torch",
         **factory: Any,
     ) -> None:
         super().__init__()
         self.mem_len, self.embed_size, self.batch_first = mem_len, embed_size, batch_first
-        layers = (TransformerXLLayer(num_heads, embed_size, dropout, bias, eps, batch_first, **factory) for _ in range(n_layer))
-        self.layers = nn.ModuleList(layers)
+        options = num_heads, embed_size, dropout, bias, eps, batch_first, implementation
+        self.layers = nn.ModuleList(TransformerXLLayer(*options, **factory) for _ in range(n_layer))
 
     def init_mems(self, batch: int) -> Mems:
         """Zeros for the segment before the first one; None where mem_len is 0."""

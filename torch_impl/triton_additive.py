@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torch_impl.attention import ADDITIVE_ATTENTION, Keep, Mask, bias_and_visible, check_options, without_hidden
+from torch_impl.autocast import lowered
 from torch_impl.scores import wide
 from torch_impl.shapes import check
 from torch_impl.triton_attention import check_supported
@@ -19,6 +20,7 @@ from torch_impl.triton_attention import check_supported
 __all__ = ["additive_attention_triton"]
 
 
+@lowered
 def additive_attention_triton(
     query: Float[Tensor, "B N Q"],
     key: Float[Tensor, "B M K"],

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from torch_impl.alibi import check_alibi, slopes
 from torch_impl.attention import ATTENTION, Keep, Mask, check_options
+from torch_impl.autocast import lowered
 from torch_impl.relative import Visible, check_learned_relative, check_transformer_xl
 from torch_impl.shapes import check
 
@@ -24,6 +25,7 @@ __all__ = [
 ]
 
 
+@lowered
 def scaled_dot_product_attention_triton(
     query: Float[Tensor, "B H N D"],
     key: Float[Tensor, "B H M D"],
@@ -38,6 +40,7 @@ def scaled_dot_product_attention_triton(
     return attention(query, key, value, mask, keep, share=1 / (1 - p))
 
 
+@lowered
 def alibi_attention_triton(
     query: Float[Tensor, "B H N D"], key: Float[Tensor, "B H M D"], value: Float[Tensor, "B H M E"], visible: Visible = None
 ) -> Float[Tensor, "B H N E"]:
@@ -46,6 +49,7 @@ def alibi_attention_triton(
     return attention(query, key, value, visible, causal=True, slopes=slopes(query.shape[1], query.device).float())
 
 
+@lowered
 def transformer_xl_attention_triton(
     query: Float[Tensor, "B H N D"],
     key: Float[Tensor, "B H M D"],
@@ -57,10 +61,26 @@ def transformer_xl_attention_triton(
 ) -> Float[Tensor, "B H N E"]:
     """As :func:`spec.relative.transformer_xl_attention`: the shift is a rolling band of position rows."""
     check_transformer_xl(query, key, value, position, u, v, visible)
-    first = query.shape[2] - 1
-    return attention(query, key, value, visible, causal=True, content=u, distance=v, table=position, first=first)
+    return _transformer_xl_attention(query, key, value, position, u, v, visible)
 
 
+def _transformer_xl_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    position: Tensor,
+    u: Tensor,
+    v: Tensor,
+    visible: Visible,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> Tensor:
+    """The same with the draw of a dropout, for the layers."""
+    biases = {"content": u, "distance": v, "table": position, "first": query.shape[2] - 1}
+    return attention(query, key, value, visible, keep, causal=True, share=1 / (1 - p), **biases)
+
+
+@lowered
 def learned_relative_attention_triton(
     query: Float[Tensor, "B H N D"],
     key: Float[Tensor, "B H M D"],
@@ -73,10 +93,26 @@ def learned_relative_attention_triton(
 ) -> Float[Tensor, "B H N E"]:
     """As :func:`spec.relative.learned_relative_attention`, by the kernel of :func:`transformer_xl_attention_triton`."""
     check_learned_relative(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align, value, visible)
+    return _learned_relative_attention(query, key, value, key_pos_embeddings, key_pos_bias, query_pos_bias, align, visible)
+
+
+def _learned_relative_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    embeddings: Tensor,
+    bias: Tensor,
+    query_bias: Tensor,
+    align: str,
+    visible: Visible,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> Tensor:
+    """The same with the draw of a dropout, for the layers."""
     N, M = query.shape[2], key.shape[2]
-    first = len(key_pos_bias) // 2 - (M - N if align == "end" else 0)
-    table, bias = key_pos_embeddings.transpose(0, 1), key_pos_bias.T
-    return attention(query, key, value, visible, content=query_pos_bias, table=table, table_bias=bias, first=first)
+    first = len(bias) // 2 - (M - N if align == "end" else 0)
+    tables = {"content": query_bias, "table": embeddings.transpose(0, 1), "table_bias": bias.T, "first": first}
+    return attention(query, key, value, visible, keep, share=1 / (1 - p), **tables)
 
 
 def attention(
