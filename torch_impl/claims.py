@@ -42,8 +42,8 @@ def claims(cuda: bool) -> dict[str, Any]:
             (tuple(f"{name}_eager_grad" for name in SDPA + POSITIONS), wide),
             (("alibi_attention_flex",), flex),
             (tuple(f"{name}_flex" for name in POSITIONS), flex_with_positions),
-            (tuple(f"{name}_triton" for name in SDPA + POSITIONS), kernel),
-            (("additive_attention_triton",), projected_kernel),
+            (tuple(f"{name}_triton" for name in SDPA + POSITIONS) + ("scaled_dot_product_attention_module_triton",), kernel),
+            (("additive_attention_triton", "additive_attention_module_triton"), projected_kernel),
         )
         for name in names
     }
