@@ -22,8 +22,8 @@ from urllib.request import Request, urlopen
 
 from websocket import WebSocket, WebSocketTimeoutException, create_connection
 
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync", "--hide-scrollbars", "--remote-debugging-port=0", "--remote-allow-origins=*")  # fmt: skip
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
+DRIVEN = ("--disable-component-update", "--disable-sync", "--hide-scrollbars", "--remote-debugging-port=0", "--remote-allow-origins=*")
 
 
 @dataclass
@@ -130,7 +130,9 @@ def chromium() -> Iterator[Browser]:
     if program is None:
         raise FileNotFoundError("chromium: wanted the program on the path, got none (Debian: apt-get install chromium)")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        started = subprocess.Popen([program, *FLAGS, f"--user-data-dir={profile}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        started = subprocess.Popen(
+            [program, *FLAGS, *DRIVEN, f"--user-data-dir={profile}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         try:
             yield Browser(port_of(Path(profile, "DevToolsActivePort"), started))
         finally:

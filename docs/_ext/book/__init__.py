@@ -1,0 +1,25 @@
+"""The book's Sphinx extension: pages written from the law before the build reads them, and directives that execute."""
+
+from pathlib import Path
+from typing import Any
+
+from book import docstrings
+
+
+def setup(app: Any) -> dict[str, Any]:
+    """What Sphinx calls; its own modules are imported here, so that the pages' text can be tested without Sphinx."""
+    from book import pages
+    from book.run import Picture, Run
+
+    app.add_directive("run", Run)
+    app.add_directive("picture", Picture)
+    app.connect("builder-inited", lambda app: pages.write(Path(app.srcdir) / "operations"))
+    app.connect("autodoc-process-docstring", without_errata)
+    return {"version": "1", "parallel_read_safe": False}
+
+
+def without_errata(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    from verify.catalogue import CATALOGUE
+
+    if name.split(".")[-1] in CATALOGUE:
+        lines[:] = docstrings.without_errata(lines)

@@ -1,0 +1,64 @@
+"""A docstring of the law in its parts: sentence, formulas, clauses, examples, source, errata."""
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+Function = Callable[..., Any]
+
+ERRATA = re.compile(r"^Errat(um|a)\b")
+CLAUSE = re.compile(r"^(\d+)\. ")
+
+
+def paragraphs(function: Function) -> list[str]:
+    """The blocks between blank lines, as they stand."""
+    return re.split(r"\n\s*\n", inspect.getdoc(function) or "")
+
+
+def sentence(function: Function) -> str:
+    """The first sentence, in one line."""
+    return " ".join(paragraphs(function)[0].split())
+
+
+def formulas(function: Function) -> list[str]:
+    """The formulas, part by part: they are cut at ``\\qquad``, and a part without an equals sign stays with the one before it."""
+    blocks = [block for block in paragraphs(function) if block.startswith(".. math::")]
+    parts: list[str] = []
+    for block in blocks:
+        for part in block.removeprefix(".. math::").split(r"\qquad"):
+            text = " ".join(part.split()).rstrip(", ")
+            if text and parts and "=" not in text:
+                parts[-1] += r",\quad " + text
+            elif text:
+                parts.append(text)
+    return parts
+
+
+def errata(function: Function) -> list[str]:
+    """The paragraphs that say where a source is wrong."""
+    return [" ".join(block.split()) for block in paragraphs(function) if ERRATA.match(block)]
+
+
+def clauses(function: Function) -> dict[int, str]:
+    """The numbered clauses."""
+    found: dict[int, str] = {}
+    for block in paragraphs(function):
+        for line in block.splitlines() if CLAUSE.match(block) else []:
+            number = CLAUSE.match(line)
+            if number:
+                found[int(number[1])] = line[number.end() :]
+            else:
+                found[max(found)] += " " + line.strip()
+    return found
+
+
+def without_errata(lines: list[str]) -> list[str]:
+    """The lines of a docstring without the paragraphs that `errata` gives: the book tells them under the traps."""
+    kept: list[str] = []
+    inside = False
+    for line in lines:
+        inside = bool(ERRATA.match(line)) or (inside and line.strip() != "")
+        if not inside:
+            kept.append(line)
+    return kept

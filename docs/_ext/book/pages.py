@@ -1,0 +1,127 @@
+"""The page of an operation, as text: what its function says, its code beside its formula, and what the suite knows of it."""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+from book import conventions, live, numerics, standing, traps
+from book.anchors import ANCHORS
+from book.docstrings import formulas, sentence
+from book.sources import find
+from verify.catalogue import CATALOGUE, CHAPTERS, Operation
+
+DOCS = Path(__file__).parents[2]
+
+
+def write(folder: Path) -> None:
+    """Write one page for each operation and one for each chapter; what has not changed is left as it is."""
+    folder.mkdir(exist_ok=True)
+    pages = {operation.name: page(operation) for operation in pages_of_the_book()}
+    pages |= {f"chapter_{chapter}": contents(chapter) for chapter in CHAPTERS}
+    for name, text in pages.items():
+        path = folder / f"{name}.rst"
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+    for path in folder.glob("*.rst"):
+        if path.stem not in pages:
+            path.unlink()
+
+
+@lru_cache
+def pages_of_the_book() -> tuple[Operation, ...]:
+    """Every operation that is no gradient; a gradient stands on the page of what it is the gradient of."""
+    return tuple(operation for operation in CATALOGUE.values() if not operation.is_gradient)
+
+
+def contents(chapter: str) -> str:
+    """A chapter: what its module says, and its operations."""
+    names = [operation.name for operation in pages_of_the_book() if operation.chapter == chapter]
+    helpers = [name for name in SHARED if SHARED[name] == chapter]
+    lines = [
+        *heading(chapter.capitalize(), "="),
+        f".. automodule:: spec.{chapter}",
+        "   :no-members:",
+        "",
+        ".. toctree::",
+        "   :maxdepth: 1",
+        "",
+    ]
+    lines += [*(f"   {name}" for name in names), ""]
+    lines += [f"- :doc:`{name}` - {sentence(CATALOGUE[name].law)}" for name in names] + [""]
+    if helpers:
+        lines += ["What several operations share:", "", *(f".. autofunction:: spec.{chapter}.{name}\n" for name in helpers)]
+    return "\n".join(lines)
+
+
+SHARED = {"attend": "attention", "attend_grad": "attention", "products_grad": "attention", "split_heads": "layers", "merge_heads": "layers",
+          "linear": "layers", "layer_norm": "layers"}  # fmt: skip
+"""Functions of the law that are no operations, but that the operations refer to."""
+
+
+def heading(text: str, line: str) -> list[str]:
+    return [text, line * len(text), ""]
+
+
+def page(operation: Operation) -> str:
+    """The page of one operation, its sections in the order of the book."""
+    return "\n".join(parts(operation))
+
+
+def parts(operation: Operation) -> Iterator[str]:
+    gradient = operation.gradient
+    yield from heading(operation.name, "=")
+    yield f".. py:currentmodule:: spec.{operation.chapter}\n"
+    yield f"*Chapter* :doc:`{operation.chapter} <chapter_{operation.chapter}>`\n"
+    yield from law(operation)
+    yield from heading("The formula and its code", "-")
+    yield from sides(operation)
+    yield from heading("A worked example", "-")
+    yield f".. include:: /worked/{operation.name}.rst\n"
+    yield from live.cell(operation)
+    if gradient:
+        yield from heading("The gradient", "-")
+        yield from law(gradient)
+        yield from sides(gradient)
+    yield from heading("Traps", "-")
+    yield from traps.section(operation)
+    yield from heading("Numerics", "-")
+    yield from numerics.section(operation)
+    yield from heading("Where it stands", "-")
+    yield from standing.section(operation)
+    yield from heading("Conventions elsewhere", "-")
+    yield from conventions.section(operation)
+    yield from heading("The line to run", "-")
+    yield from lines_to_run(operation)
+
+
+def law(operation: Operation) -> Iterator[str]:
+    yield f".. autofunction:: spec.{operation.chapter}.{operation.name}\n"
+
+
+def sides(operation: Operation) -> Iterator[str]:
+    """Beside each part of the formula the statements that implement it, as they stand in the source."""
+    found, anchors = formulas(operation.law), ANCHORS[operation.name]
+    if len(found) != len(anchors):
+        raise ValueError(f"{operation.name}: wanted anchors for {len(found)} parts of its formula, got {len(anchors)}")
+    if not found:
+        yield "It has no formula: what it returns is zeros.\n"
+    for formula, statements in zip(found, anchors, strict=True):
+        passages = [find(anchor) for anchor in statements]
+        yield ".. container:: sides\n"
+        yield f"   .. math:: {formula}\n"
+        yield "   .. container:: code\n"
+        for passage in passages:
+            yield f"      .. code-block:: python\n         :caption: {passage.place}\n"
+            yield from ("         " + line for line in passage.text.splitlines())
+            yield ""
+
+
+def lines_to_run(operation: Operation) -> Iterator[str]:
+    gradient = operation.gradient
+    yield "Every backend of the project against this law, your own file, and the seeded faults:\n"
+    yield ".. code-block:: sh\n"
+    yield f"   .venv/bin/pytest -m differential --op {operation.name}"
+    yield f"   .venv/bin/verify run --op {operation.name} --backend my_kernel.py"
+    yield f'   .venv/bin/pytest -m faults -k "{operation.name}"\n'
+    if gradient:
+        yield f"The gradients are a column of the same verdict; ``{gradient.name}`` is judged as an operation where a backend exports it.\n"

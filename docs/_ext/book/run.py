@@ -1,0 +1,121 @@
+"""Directives that execute: ``run`` shows a session whose output the build computes, ``picture`` draws with the session's variables."""
+
+import ast
+import io
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from typing import Any
+
+import numpy as np
+from docutils import nodes
+from docutils.parsers.rst import directives
+from docutils.statemachine import StringList
+from sphinx.util.docutils import SphinxDirective
+
+import spec
+
+START = "import numpy as np\nimport spec\nfrom spec import *\n"
+SESSION = "book_session"
+
+
+class Run(SphinxDirective):
+    """
+    Execute the content statement by statement and show it as an interactive session.
+
+    One session a page: later blocks know the names of earlier ones. With ``:raises: ValueError`` the last statement must raise it.
+    """
+
+    has_content = True
+    option_spec = {"raises": directives.unchanged}  # noqa: RUF012 - as docutils has it
+
+    def run(self) -> list[nodes.Node]:
+        session = self.env.temp_data.setdefault(SESSION, {"code": [], "names": fresh()})
+        source = "\n".join(self.content)
+        try:
+            text = "\n".join(played(source, session["names"], self.options.get("raises", "")))
+        except Exception as error:
+            raise self.error(f"run: {type(error).__name__}: {error}") from error
+        if "raises" not in self.options:
+            session["code"].append(source)
+        block = nodes.literal_block(text, text, language="pycon")
+        return [block]
+
+
+def fresh() -> dict[str, Any]:
+    """What a session knows at its start: NumPy and the law."""
+    return {"np": np, "spec": spec, **{name: getattr(spec, name) for name in spec.__all__}}
+
+
+def played(source: str, names: dict[str, Any], raises: str = "") -> Iterator[str]:
+    """The lines of the session: each statement after its prompt, then what it printed or is."""
+    with np.printoptions(precision=4, suppress=True, linewidth=100):
+        for number, (statement, text) in enumerate(found := list(statements(source))):
+            yield from (("... " if line_number else ">>> ") + line for line_number, line in enumerate(text))
+            if raises and number == len(found) - 1:
+                yield from refused(statement, names, raises)
+            else:
+                yield from shown(statement, names)
+
+
+def statements(source: str) -> Iterator[tuple[ast.stmt, list[str]]]:
+    """Each statement with its lines."""
+    lines = source.splitlines()
+    for statement in ast.parse(source).body:
+        yield statement, lines[statement.lineno - 1 : statement.end_lineno]
+
+
+def shown(statement: ast.stmt, names: dict[str, Any]) -> list[str]:
+    """What the statement prints, and what it is, where it is an expression."""
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        if isinstance(statement, ast.Expr):
+            value = eval(compile(ast.Expression(statement.value), "<page>", "eval"), names)
+            if value is not None:
+                print(repr(value))
+        else:
+            exec(compile(ast.Module([statement], []), "<page>", "exec"), names)
+    return printed.getvalue().splitlines()
+
+
+def refused(statement: ast.stmt, names: dict[str, Any], raises: str) -> list[str]:
+    try:
+        shown(statement, names)
+    except Exception as error:
+        if type(error).__name__ == raises:
+            return ["Traceback (most recent call last):", f"{raises}: {error}"]
+        raise
+    raise AssertionError(f"wanted {raises}, nothing was raised")
+
+
+class Picture(SphinxDirective):
+    """
+    A call of ``docs/pictures``, drawn by matplotlib's plot directive with the variables of the page's session.
+
+    The argument names the function, ``shifts.moved``; the content are its arguments; ``:alt:`` says what is to be seen.
+    It is drawn twice, for a light and for a dark page.
+    """
+
+    has_content = True
+    required_arguments = 1
+    option_spec = {"alt": directives.unchanged_required, "caption": directives.unchanged}  # noqa: RUF012
+
+    def run(self) -> list[nodes.Node]:
+        module, _, function = self.arguments[0].rpartition(".")
+        if "alt" not in self.options:
+            raise self.error("picture: wanted :alt:, a sentence for who cannot see it")
+        session = self.env.temp_data.get(SESSION, {"code": []})
+        call = [f"from pictures import ink, {module}", "with ink.drawn({!r}):", f"    {module}.{function}({' '.join(self.content)})"]
+        lines: list[str] = []
+        for theme in ("light", "dark"):
+            code = code_of(session["code"], call, theme)
+            lines += [f".. container:: only-{theme}", "", "   .. plot::", f"      :alt: {' '.join(self.options['alt'].split())}", ""]
+            lines += [f"      {line}".rstrip() for line in code.splitlines()] + [""]
+        if "caption" in self.options:
+            lines += [".. rst-class:: caption", "", self.options["caption"]]
+        container = nodes.container(classes=["picture"])
+        self.state.nested_parse(StringList(lines, self.get_source_info()[0]), self.content_offset, container)
+        return [container]
+
+
+def code_of(session: list[str], call: list[str], theme: str) -> str:
+    return "\n".join([START, *session, call[0], call[1].format(theme), call[2]])

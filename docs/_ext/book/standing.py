@@ -1,0 +1,95 @@
+"""Where an operation stands: verdicts, budgets and kill scores from the committed files of docs/data, and nothing that is not in them."""
+
+import json
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from verify.catalogue import DTYPES, Operation
+
+DATA = Path(__file__).parents[2] / "data"
+NOT_MEASURED = "not measured yet"
+
+
+@lru_cache
+def read(name: str) -> Any:
+    """A committed file, or None where there is none yet."""
+    path = DATA / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def origin(found: dict[str, Any]) -> str:
+    """When and on what a file was measured, as it says itself."""
+    return f"Measured {found['date']} at commit ``{found['commit']}``, {found['profile']} profile, {found['installed']}."
+
+
+def section(operation: Operation) -> Iterator[str]:
+    yield from verdicts(operation)
+    yield from kills(operation)
+    yield from speed(operation)
+
+
+def verdicts(operation: Operation) -> Iterator[str]:
+    """Implementations by dtypes: the columns passed of those judged."""
+    found = read("verdicts")
+    rows = found["operations"].get(operation.name, {}) if found else {}
+    if not rows:
+        yield f"Verdicts: {NOT_MEASURED}.\n"
+        return
+    dtypes = [dtype for dtype in (*DTYPES, "bool") if any(dtype in cells for cells in rows.values())]
+    yield "Columns of the verdict that are passed, of those that are judged, for each implementation and dtype:\n"
+    yield from listed(
+        ["implementation", *dtypes], [[f"``{name}``", *(verdict(cells.get(d)) for d in dtypes)] for name, cells in rows.items()]
+    )
+    yield f"{origin(found)} {found['device']}\n"
+
+
+def verdict(cell: dict[str, Any] | None) -> str:
+    if cell is None:
+        return "-"
+    words = f"{cell['passed']}/{cell['judged']}"
+    return words if cell["passed"] == cell["judged"] else f"**{words}** " + ", ".join(cell["others"])
+
+
+def budgets(operation: Operation) -> Iterator[str]:
+    """The worst error as a share of the bound."""
+    found = read("verdicts")
+    rows = found["operations"].get(operation.name, {}) if found else {}
+    if operation.exact or not rows:
+        return
+    yield "The largest share of the bound that an implementation used, over all cases of that run (1x is the bound itself):\n"
+    yield from listed(
+        ["implementation", *DTYPES], [[f"``{name}``", *(share(cells.get(d)) for d in DTYPES)] for name, cells in rows.items()]
+    )
+
+
+def share(cell: dict[str, Any] | None) -> str:
+    return "-" if cell is None else f"{cell['budget']:.2g}x"
+
+
+def kills(operation: Operation) -> Iterator[str]:
+    """The kill score of the operation's own faults."""
+    found = read("kills")
+    score = found["operations"].get(operation.name) if found else None
+    if not score:
+        yield f"Kill score: {NOT_MEASURED}.\n"
+        return
+    yield (
+        f"Kill score: {score['killed']} of {score['entries']} seeded faults x dtypes noticed ({score['faults']} faults; the median took "
+        f"{score['median']} cases, the hardest, ``{score['hardest']}``, {score['worst']}). {origin(found)}\n"
+    )
+
+
+def speed(operation: Operation) -> Iterator[str]:
+    found = read("speed")
+    rows = found["operations"].get(operation.name) if found else None
+    yield f"Speed: {NOT_MEASURED}.\n" if not rows else f"Speed: {rows}\n"
+
+
+def listed(head: list[str], rows: list[list[str]]) -> Iterator[str]:
+    """A table in reStructuredText."""
+    yield ".. list-table::\n   :header-rows: 1\n"
+    for row in (head, *rows):
+        yield "   * - " + "\n     - ".join(row)
+    yield ""

@@ -1,0 +1,125 @@
+"""The traps of an operation: where the sources are wrong, and the faults that projects shipped, one of them as a picture."""
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import numpy as np
+from numpy import ndarray
+
+from book.docstrings import errata
+from verify.catalogue import Operation
+from verify.draws import draw
+from verify.faults import Fault, read_faults
+from verify.judge import Disagreement, Unsupported
+from verify.observation import Observation, observed
+from verify.probes import probes
+from verify.score import implementation_of
+
+PICTURED = {
+    "additive_score": "additive_score_squeezed",
+}
+"""The fault that is drawn; where none is named, the first one that a small picture shows."""
+
+
+def section(operation: Operation) -> Iterator[str]:
+    for text in errata(operation.law):
+        yield f"{text}\n"
+    shipped = [fault for fault in faults_of(operation) if fault.source != "this project"]
+    others = [fault for fault in faults_of(operation) if fault.source == "this project"]
+    if pictured := next((fault for fault in (*chosen(operation), *shipped, *others) if small_case(fault.name)), None):
+        yield from picture(pictured)
+    if shipped:
+        yield "Bugs that public projects shipped or sources print. Each is seeded as a fault, and must be noticed:\n"
+        yield from table(shipped)
+    if others:
+        yield f"Further faults, of this project's own making ({len(others)}):\n"
+        yield from table(others)
+
+
+def chosen(operation: Operation) -> list[Fault]:
+    return [fault for fault in faults_of(operation) if fault.name == PICTURED.get(operation.name)]
+
+
+def faults_of(operation: Operation) -> list[Fault]:
+    faults, _ = read_faults()
+    names = {operation.name, f"{operation.name}_grad"}
+    return [fault for fault in faults.values() if fault.operation.name in names]
+
+
+def table(faults: list[Fault]) -> Iterator[str]:
+    yield ".. list-table::\n   :header-rows: 1\n   :class: faults\n"
+    rows = [("what is wrong", "where it was", "what it violates", "what shows it")]
+    rows += [
+        (literal_free(fault.words), literal_free(fault.source), literal_free(fault.clause), literal_free(fault.reveals)) for fault in faults
+    ]
+    for row in rows:
+        yield "   * - " + "\n     - ".join(row)
+    yield ""
+
+
+def literal_free(text: str) -> str:
+    """Text that means itself: what reStructuredText would take for markup is escaped."""
+    return "".join(f"\\{letter}" if letter in "*`|_\\" else letter for letter in text) or "-"
+
+
+def picture(fault: Fault) -> Iterator[str]:
+    case = small_case(fault.name)
+    assert case is not None
+    yield f"The law, and the same call with *{literal_free(fault.words)}* (``{fault.name}``) on {shape_of(case)}:\n"
+    yield ".. picture:: traps.beside"
+    yield f"   :alt: Two matrices, the law's answer and that of {fault.name}; {wrong(case)[2].sum()} wrong elements are framed.\n"
+    yield f'   "{fault.name}"\n'
+
+
+def shape_of(case: Observation) -> str:
+    """The sizes of a case, and how its keys are hidden, in words."""
+    sizes = ", ".join(f"{letter} = {size}" for letter, size in case.recipe.sizes.items())
+    masks = [part["pattern"].replace("_", " ") for part in (case.recipe.mask, case.recipe.padding) if part]
+    return sizes + "".join(f", {mask} mask" for mask in masks)
+
+
+@lru_cache(maxsize=512)
+def small_case(name: str) -> Observation | None:
+    """The smallest of the suite's own recipes whose answer fits into a picture and is wrong."""
+    fault = read_faults()[0][name]
+    recipes = (*probes(fault.operation.name), *draw(fault.operation.name, "any", 100, 0))
+    small = sorted(
+        {r for r in recipes if fits(r.sizes) and r.values["family"] in ("normal", "spread")}, key=lambda r: (area(r.sizes), r.text)
+    )
+    for recipe in small[:40]:
+        try:
+            case = observed(implementation_of(fault), recipe, "float64" if "float64" in fault.operation.dtypes else "bool")
+        except (Disagreement, Unsupported):
+            continue
+        if case.wrong and drawable(case):
+            return case
+    return None
+
+
+def fits(sizes: dict[str, int]) -> bool:
+    return all(1 < sizes.get(letter, 2) <= 7 for letter in "NM") and all(size <= 8 for size in sizes.values())
+
+
+def area(sizes: dict[str, int]) -> int:
+    return int(np.prod([max(size, 1) for size in sizes.values()]))
+
+
+def drawable(case: Observation) -> bool:
+    _, _, marked = wrong(case)
+    return bool(marked.any()) and marked.shape[-1] <= 9 and marked.shape[-2] <= 9
+
+
+def wrong(case: Observation) -> tuple[ndarray, ndarray, ndarray]:
+    """The law's answer, the fault's, and where they differ, in the slice (last two axes) that differs most."""
+    for law, actual, bound in zip(case.expected, case.actual, case.bounds, strict=True):
+        if law.shape != actual.shape:
+            continue
+        law, actual = (np.atleast_2d(x) for x in (law, actual))
+        away = np.atleast_2d(np.abs(law - actual) if law.dtype != bool else law ^ actual)
+        limit = 0 if bound is None else np.atleast_2d(bound)
+        with np.errstate(invalid="ignore"):
+            marked = ~((away <= limit) | (law == actual) | (np.isnan(law) & np.isnan(actual)))
+        if marked.any():
+            worst = max(np.ndindex(marked.shape[:-2]), key=lambda at: marked[at].sum())
+            return law[worst], actual[worst], marked[worst]
+    return np.zeros((1, 1)), np.zeros((1, 1)), np.zeros((1, 1), bool)

@@ -1,0 +1,53 @@
+"""The book: `sphinx-build -W docs build/docs`, without network. Its text comes from spec/, its numbers from code that runs in the build."""
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent), str(HERE), str(HERE / "_ext")]
+
+project = "Attention, verified"
+author = "the authors of attention-verification"
+version = release = "0.1"
+language = "en"
+
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.doctest",
+    "sphinx.ext.mathjax",
+    "matplotlib.sphinxext.plot_directive",
+    "book",
+]
+exclude_patterns = ["worked", "_ext"]
+nitpicky = True
+nitpick_ignore_regex = [
+    ("py:.*", r"(jaxtyping|numpy|np|collections|typing)\..*|ndarray|Bool|Float|Mask|Keep|Visible|Mems|Parameters|H|N|M")
+]
+
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 80
+maximum_signature_line_length = 80
+
+doctest_global_setup = "import numpy as np\nfrom spec import *"
+
+mathjax_path = "vendor/mathjax/tex-svg.js"
+mathjax3_config = {"options": {"enableMenu": False}}
+
+plot_include_source = False
+plot_html_show_source_link = False
+plot_html_show_formats = False
+plot_formats = ["svg"]
+plot_pre_code = ""
+
+html_theme = "furo"
+html_title = "Attention, verified"
+html_static_path = ["_static"]
+html_css_files = ["book.css"]
+html_show_sphinx = False
+html_copy_source = False
+html_show_sourcelink = False
+html_theme_options = {"navigation_with_keys": True}
+pygments_style = "a11y-high-contrast-light"
+pygments_dark_style = "a11y-high-contrast-dark"

@@ -1,0 +1,1 @@
+"""The pictures of the book: functions that draw with matplotlib what they are given."""
