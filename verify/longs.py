@@ -10,11 +10,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from verify import bounds
 from verify.backends import Implementation
-from verify.catalogue import CATALOGUE
-from verify.comparison import compare
+from verify.comparison import Comparison, compare
 from verify.dtypes import largest
 from verify.judge import Disagreement, array_of, call, converted
 from verify.recipes import Inputs, Recipe, expand
@@ -43,20 +43,32 @@ def long_recipe(operation: str, N: int, M: int) -> Recipe:
 
 def judge_long(recipe: Recipe, implementation: Implementation, dtype: str) -> None:
     """Hold sampled rows of a long call to the law."""
-    operation = CATALOGUE[recipe.operation]
     inputs = expand(recipe, dtype)
     given = {name: converted(implementation, value, dtype) for name, value in inputs.items()}
     output = call(implementation, given)
     N, E = recipe.sizes["N"], recipe.sizes["E"]
     result = array_of(output, np.zeros((*inputs["query"].shape[:-1], E)), dtype, implementation, "output")
     for i in sampled(N):
-        alone = ROW_OF[recipe.operation](inputs, i)
-        with np.errstate(all="ignore"):
-            expected = operation.reference(**alone)
-            bound = bounds.bound(operation.name, alone, implementation.precision(dtype))
-        comparison = compare(result[..., i : i + 1, :], expected, bound, largest(dtype))
+        comparison = judge_row(implementation, inputs, result, i, dtype)
         if not comparison.passed:
             raise Disagreement(f"row {i} of {N}: {comparison}\n  recipe: {recipe}", comparison=comparison, path=f"row {i} of {N}")
+
+
+def judge_row(implementation: Implementation, inputs: Inputs, result: ndarray, i: int, dtype: str) -> Comparison:
+    """
+    Hold one row of a result to the law: of the output, or of the query's gradient where the operation is a gradient.
+
+    What is known of the other rows is nothing, so that the cost does not grow with their number.
+    """
+    operation = implementation.operation
+    alone = ROW_OF[operation.forward.name](inputs, i)
+    if operation.is_gradient:
+        alone["d_output"] = inputs["d_output"][..., i : i + 1, :]
+    with np.errstate(all="ignore"):
+        expected = operation.reference(**alone)
+        bound = bounds.bound(operation.name, alone, implementation.precision(dtype))
+    expected, bound = (expected[0], bound[0]) if operation.is_gradient else (expected, bound)
+    return compare(result[..., i : i + 1, :], expected, bound, largest(dtype))
 
 
 def sampled(N: int) -> list[int]:
@@ -66,7 +78,9 @@ def sampled(N: int) -> list[int]:
 
 
 def plain_row(inputs: Inputs, i: int) -> Inputs:
-    return inputs | {"query": inputs["query"][..., i : i + 1, :]}
+    N, masks = inputs["query"].shape[-2], {name: inputs[name] for name in ("mask", "visible") if inputs.get(name) is not None}
+    rows = {name: mask[..., i : i + 1, :] if mask.ndim > 1 and mask.shape[-2] == N else mask for name, mask in masks.items()}
+    return inputs | rows | {"query": inputs["query"][..., i : i + 1, :]}
 
 
 def causal_row(inputs: Inputs, i: int) -> Inputs:
@@ -76,7 +90,9 @@ def causal_row(inputs: Inputs, i: int) -> Inputs:
     cut = {"key": inputs["key"][..., :seen, :], "value": inputs["value"][..., :seen, :]}
     if "position" in inputs:
         cut["position"] = inputs["position"][:, M - seen :]
-    return plain_row(inputs, i) | cut
+    row = plain_row(inputs, i) | cut
+    visible = row.get("visible")
+    return row if visible is None else row | {"visible": visible[..., :seen]}
 
 
 def learned_row(inputs: Inputs, i: int) -> Inputs:
