@@ -1,81 +1,175 @@
 """
-The command line: ``verify run``, ``verify campaign``, ``verify replay``, ``verify score``, ``verify identify``,
-``verify list``, ``verify matrix``.
+Verify attention kernels against the law: every operation, hard inputs, derived error bounds.
 
-Exit status: 0 everything passed (or failed as known), 1 something failed, 2 a backend is broken, missing, or nothing was judged.
+Begin with: verify run --backend my_kernel.py
 """
 
+# What a command needs is imported when it runs: verify doctor answers also where numpy cannot be imported.
+
 import argparse
-import json
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import pytest
+from verify.options import FAILURES, OPTIONS
+from verify.precision import DTYPES
 
-from verify import replay
-from verify.backends import describe, load
-from verify.catalogue import CATALOGUE, DTYPES
-from verify.identify import identify
-from verify.isolation import Died, Limits, Worker, described, isolated, see_again
-from verify.judge import Disagreement, Unsupported
-from verify.report import matrix
+if TYPE_CHECKING:
+    from verify.isolation import Worker
+    from verify.replay import Failure
+
+STATUS = """Exit status: 0 everything passed (or failed as known), 1 something failed,
+             2 a backend is broken or missing, nothing was judged, or the run was interrupted,
+             3 an error of verify itself, 4 an option is wrong"""
+
+PLAIN = "Exit status: 0 done, 2 an argument is wrong or a file cannot be read"
+
+Shown = Callable[[argparse.Namespace], int]
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point of the console script; returns the exit status."""
     given = sys.argv[1:] if arguments is None else arguments
-    parser = argparse.ArgumentParser(prog="verify", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("run", add_help=False, help="judge backends: takes the options of pytest -m differential")
-    commands.add_parser("campaign", add_help=False, help="the thorough profile for hours, spread over processes and machines")
-    again = commands.add_parser("replay", help="show a recorded failure again")
+    try:
+        if given[:1] == ["run"] and not {"-h", "--help"} & set(given):
+            return run(given[1:])
+        if given[:1] == ["campaign"]:
+            return campaign(given[1:])
+        chosen = parser().parse_args(given)
+        shown: int = chosen.shown(chosen)
+    except ImportError as error:
+        print(f"verify: {error}; verify doctor says what is missing on this machine", file=sys.stderr)
+        return 2
+    return shown
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of every command: each says what it does in a sentence, gives an example, and what its exit status means."""
+    whole = argparse.ArgumentParser(prog="verify", description=__doc__, epilog=STATUS, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, shown: Shown, does: str, example: str, status: str = PLAIN) -> argparse.ArgumentParser:
+        made = commands.add_parser(
+            name,
+            help=does[0].lower() + does[1:].rstrip("."),
+            description=does,
+            epilog=f"Example: {example}\n{status}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        made.set_defaults(shown=shown)
+        return made
+
+    add_judging(command)
+    add_reading(command)
+    return whole
+
+
+def add_judging(command: Callable[..., argparse.ArgumentParser]) -> None:
+    """The commands that run a backend."""
+    judge = command(
+        "run", unreachable, "Judge backends by the law.", "verify run --backend my_kernel.py --op softmax --report out.html", RUN
+    )
+    for name, words in OPTIONS.items():
+        judge.add_argument(name, **words)
+    command(
+        "campaign", unreachable, "Judge for hours, on many cores or machines.", "verify campaign --hours 2 --backend my_kernel.py", STATUS
+    )
+    again = command("replay", show_again, "Show a recorded failure again.", "verify replay 67d901747637 --backend my_kernel.py", REPLAY)
     again.add_argument("hash", help="the hash that the failure printed, or the path of its record")
     again.add_argument("--backend", help="another backend than the one that failed first")
-    again.add_argument("--failures", default=".verify/failures", metavar="DIR")
+    again.add_argument("--failures", default=FAILURES, metavar="DIR", help=f"where it was recorded (default: {FAILURES})")
     again.add_argument("--case-seconds", type=float, default=60.0, metavar="S", help="time limit, for a backend given by path")
     again.add_argument("--memory", type=int, default=0, metavar="MB", help="memory limit, for a backend given by path")
-    again.add_argument("--script", action="store_true", help="print a stand-alone script instead")
-    which = commands.add_parser("identify", help="which conventions each implementation of a backend follows")
+    again.add_argument("--script", action="store_true", help="print a program that shows it with NumPy and your library alone")
+    which = command(
+        "identify", show_cards, "Say which conventions each implementation of a backend follows.", "verify identify my_kernel.py"
+    )
     which.add_argument("backend", help="name or path, as --backend takes it")
     which.add_argument("--dtype", choices=DTYPES, default="float32")
     which.add_argument("--json", action="store_true", help="the cards for a machine")
-    commands.add_parser("list", help="the operations of the catalogue and their parameters")
-    score = commands.add_parser("score", help="how many of the seeded faults your own test notices")
-    score.add_argument("file")
+    score = command("score", show_score, "Measure your own test: how many of the seeded faults it notices.", "verify score my_test.py")
+    score.add_argument("file", help="defines check_<operation>(function), which raises if the function is wrong")
     score.add_argument("--json", metavar="FILE", help="write what was killed and what survived as JSON")
-    state = commands.add_parser("matrix", help="the README's matrix, from what --report-json wrote")
-    state.add_argument("report")
-    if given[:1] == ["run"]:
-        return run(given[1:])
-    if given[:1] == ["campaign"]:
-        return campaign(given[1:])
-    chosen = parser.parse_args(given)
-    shown = {"list": show_list, "matrix": show_matrix, "replay": show_again, "score": show_score, "identify": show_cards}
-    return shown[chosen.command](chosen)
+
+
+RUN = f"Every other option is pytest's: -n 2 for two processes, -q, -x, -k ...\n{STATUS}"
+REPLAY = "Exit status: 0 it passes now, 1 it fails again, 2 there is no such record, or the backend does not support the case"
+
+
+def add_reading(command: Callable[..., argparse.ArgumentParser]) -> None:
+    """The commands that read, and judge nothing."""
+    command("list", show_list, "List the operations of the catalogue and their parameters.", "verify list")
+    page = command("page", show_page, "Make the page of a report that was saved as JSON.", "verify page report.json -o report.html")
+    page.add_argument("report", help="what verify run --report-json wrote")
+    page.add_argument("-o", "--output", metavar="FILE", help="where the page goes (default: beside the report)")
+    state = command("matrix", show_matrix, "Print the README's matrix of a saved report.", "verify matrix report.json")
+    state.add_argument("report", help="what verify run --report-json wrote")
+
+
+def unreachable(_: argparse.Namespace) -> int:
+    raise AssertionError("answered by main")
 
 
 def run(options: list[str]) -> int:
     """``pytest -m differential`` on the importable body, from anywhere."""
+    import pytest
+
     body = Path(__file__).with_name("differential.py")
     isolated = ["-c", str(body.with_name("pytest.ini")), "--rootdir", ".", "-o", "cache_dir=.verify/cache"]
     return int(pytest.main(["-p", "verify.plugin", *isolated, "-q", "-rN", "--no-header", str(body), *options]))
 
 
 def campaign(options: list[str]) -> int:
-    """Imported here, for it brings the pytest plugin along, which pytest wants to import itself."""
     from verify.campaign import main
 
     return main(options)
 
 
+def saved(path: str) -> dict[str, Any]:
+    """A report that was saved as JSON. Raises ValueError where the file is no such thing."""
+    import json
+
+    try:
+        report = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"report: wanted what --report-json wrote, got {path} ({error})") from None
+    if not isinstance(report, dict) or not isinstance(report.get("tallies"), list):
+        raise ValueError(f"report: wanted what --report-json wrote, got {path}, which has no tallies")
+    return report
+
+
 def show_matrix(chosen: argparse.Namespace) -> int:
-    print("\n".join(matrix(json.loads(Path(chosen.report).read_text())["tallies"])))
+    from verify.report import matrix
+
+    try:
+        print("\n".join(matrix(saved(chosen.report)["tallies"])))
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def show_page(chosen: argparse.Namespace) -> int:
+    """The page of a report, beside it unless another place is named."""
+    from verify.pages import report_page
+
+    path = Path(chosen.output or Path(chosen.report).with_suffix(".html"))
+    try:
+        path.write_text(report_page(saved(chosen.report)), encoding="utf-8", errors="replace")
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(f"report: {path}")
     return 0
 
 
 def show_score(chosen: argparse.Namespace) -> int:
     """How many faults a stranger's own checks notice, and what reveals those that they do not."""
+    import json
+
+    from verify.backends import describe
     from verify.faults.strangers import measure
 
     try:
@@ -90,6 +184,8 @@ def show_score(chosen: argparse.Namespace) -> int:
 
 
 def show_list(_: argparse.Namespace) -> int:
+    from verify.catalogue import CATALOGUE
+
     for name, operation in CATALOGUE.items():
         print(f"{name}({', '.join(operation.arguments)})")
     return 0
@@ -97,6 +193,11 @@ def show_list(_: argparse.Namespace) -> int:
 
 def show_cards(chosen: argparse.Namespace) -> int:
     """One card for each implementation: its answer to each question, and the law's where that is another."""
+    import json
+
+    from verify.backends import load
+    from verify.identify import identify
+
     backend = load(chosen.backend)
     if backend.broken or backend.missing:
         print(f"{backend.source}: {backend.broken or backend.missing}", file=sys.stderr)
@@ -110,6 +211,9 @@ def show_cards(chosen: argparse.Namespace) -> int:
 
 def show_again(chosen: argparse.Namespace) -> int:
     """Judge the recorded recipe once more, on the backend that failed or on another."""
+    from verify import replay
+    from verify.isolation import Limits, Worker, isolated
+
     try:
         failure = replay.find(chosen.hash, chosen.failures)
     except (ValueError, OSError) as error:
@@ -120,8 +224,13 @@ def show_again(chosen: argparse.Namespace) -> int:
         return show(chosen, failure, worker if isolated(source, "paths") else None, source)
 
 
-def show(chosen: argparse.Namespace, failure: replay.Failure, worker: Worker | None, source: str) -> int:
+def show(chosen: argparse.Namespace, failure: "Failure", worker: "Worker | None", source: str) -> int:
     """The same with the backend in a process of its own, or in this one."""
+    from verify import replay
+    from verify.backends import load
+    from verify.isolation import Died, described, see_again
+    from verify.judge import Disagreement, Unsupported
+
     backend = described(worker) if worker else load(source)
     candidates = [i for i in backend.implementations if i.operation.name == failure.operation]
     named = [i for i in candidates if i.name == failure.implementation] or candidates

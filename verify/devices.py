@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from functools import lru_cache
 
 
 def pin(worker: int) -> str | None:
@@ -29,11 +30,22 @@ def devices() -> list[str]:
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is not None:
         return [name.strip() for name in allowed.split(",") if name.strip()]
+    return [str(number) for number in range(sum(line.startswith("GPU ") for line in asked("-L")))]
+
+
+@lru_cache
+def gpus() -> tuple[str, ...]:
+    """The GPUs of this machine as their driver tells of them: name, driver, memory."""
+    return tuple(asked("--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"))
+
+
+def asked(*options: str) -> list[str]:
+    """The lines that nvidia-smi answers; none where there is no such program, or it does not answer."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
     try:
-        told = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=30, check=False).stdout
+        told = subprocess.run([program, *options], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return [str(number) for number in range(sum(line.startswith("GPU ") for line in told.splitlines()))]
+    return told.stdout.splitlines() if told.returncode == 0 else []

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, find, settings
 from hypothesis.errors import Flaky, NoSuchExample
 from hypothesis.strategies import DrawFn, composite, sampled_from
 
+from verify.options import PROFILES
 from verify.recipes import Recipe
 from verify.strategies import recipe
 
@@ -27,7 +28,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 """``nan`` hides some keys from every query and plants NaN or infinity there."""
 
-CASES = {"quick": 20, "default": 100, "thorough": 2000}
+CASES = PROFILES
 """At least as many cases for each operation, implementation and dtype."""
 
 SHRINK_SECONDS = 15.0

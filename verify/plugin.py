@@ -1,5 +1,5 @@
 """
-The pytest plugin: ``--backend``, ``--op``, ``--dtype``, ``--profile``, ``--known-failures``, ``--report-json``, ``--seed``.
+The pytest plugin: the options of :mod:`verify.options`, of which ``--backend`` says who is judged.
 
 It loads the backends, hands their cells to the differential tests, and closes with the table. Under pytest-xdist every
 worker loads the backends for itself and the controller collects the tallies.
@@ -8,7 +8,7 @@ worker loads the backends for itself and the controller collects the tallies.
 import json
 import os
 import random
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -16,15 +16,16 @@ from typing import Any, cast
 import pytest
 
 from verify.backends import OURS, Backend, load
-from verify.catalogue import CATALOGUE, CHAPTERS, DTYPES
+from verify.catalogue import CATALOGUE, CHAPTERS
 from verify.cells import Cell, Options, Tally, cells, place
 from verify.cells import run as run_here
 from verify.devices import pin
-from verify.draws import CASES
 from verify.isolation import Limits, Worker, described, isolated
 from verify.isolation import judge as judge_there
 from verify.known import Known, beside, read_known
-from verify.report import as_json, header, table
+from verify.options import OPTIONS
+from verify.pages import report_page
+from verify.report import as_json, header, json_text, table
 from verify.score import Scores
 from verify.triage import lines, told_in_full, triage
 
@@ -95,18 +96,8 @@ def tallies_of(report: pytest.TestReport) -> list[dict[str, Any]]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("verify", "differential verification of attention kernels")
-    group.addoption("--backend", action="append", metavar="NAME_OR_PATH", help=f"backend to judge; repeatable (default: {', '.join(OURS)})")
-    group.addoption("--op", action="append", metavar="OPERATION", help="judge this operation alone; repeatable")
-    group.addoption("--dtype", action="append", choices=DTYPES, help="judge in this dtype alone; repeatable")
-    group.addoption("--profile", choices=tuple(CASES), default="default", help=f"cases for each cell: {CASES}")
-    group.addoption("--known-failures", metavar="FILE", help="known failures (default: the file beside each backend's file)")
-    group.addoption("--report-json", metavar="FILE", help="write every tally as JSON")
-    group.addoption("--seed", default="0", metavar="N", help='seed of the draws, or "random"')
-    group.addoption("--isolate", choices=("paths", "all", "none"), default="paths", help="who gets a process of its own (default: paths)")
-    group.addoption("--case-seconds", type=float, default=60.0, metavar="S", help="time limit of a case in such a process (default: 60)")
-    group.addoption("--memory", type=int, default=0, metavar="MB", help="its memory limit (default: three quarters of what is free)")
-    group.addoption("--score-json", metavar="FILE", help="write the kill score of pytest -m faults as JSON")
-    group.addoption("--failures", default=".verify/failures", metavar="DIR", help="where failures are recorded and replayed from")
+    for name, words in OPTIONS.items():
+        group.addoption(name, **words)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -139,6 +130,9 @@ def prepare(config: pytest.Config) -> Verification:
     for name in operations:
         if name not in CATALOGUE:
             raise pytest.UsageError(f"--op: wanted an operation of the catalogue, got {name}")
+    for report in REPORTS:
+        if (path := option(report)) and not Path(path).absolute().parent.is_dir():
+            raise pytest.UsageError(f"{report}: wanted a file in a directory that exists, got {path}")
     sources = option("--backend") or list(OURS)
     known = known_failures(option("--known-failures"), sources)
     options = Options(option("--profile"), seed_of(config), str(option("--failures")))
@@ -271,8 +265,21 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line(
             f"{known.source}: speaks of no cell of this run: {known.name} {known.dtype} {known.aspect}", yellow=True
         )
-    if path := config.getoption("--report-json"):
-        Path(path).write_text(json.dumps(as_json(run, tallies), indent=1) + "\n")
+    for line in write_reports(run, tallies, config):
+        terminalreporter.write_line(line)
+
+
+def write_reports(run: Verification, tallies: list[dict[str, Any]], config: pytest.Config) -> Iterator[str]:
+    """Write the reports that were asked for; a line that says where the page is."""
+    report = as_json(run, tallies)
+    for option, made in REPORTS.items():
+        if path := config.getoption(option):
+            Path(path).write_text(made(report), encoding="utf-8", errors="replace")
+    if path := config.getoption("--report"):
+        yield f"report: {path}"
+
+
+REPORTS: dict[str, Callable[[dict[str, Any]], str]] = {"--report-json": json_text, "--report": report_page}
 
 
 def unmet(run: Verification) -> list[Known]:

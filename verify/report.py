@@ -1,11 +1,15 @@
 """What a run says at its head and at its end: who was judged on what, and the table of verdicts."""
 
+import json
+import os
+import platform
 from collections import defaultdict
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from verify.catalogue import ASPECTS
+from verify.devices import gpus
 from verify.triage import SHORT, triage
 
 if TYPE_CHECKING:
@@ -129,7 +133,19 @@ def as_json(run: "Verification", tallies: list[dict[str, Any]]) -> dict[str, Any
     ]
     options = {"profile": run.options.profile, "seed": run.options.seed, "cases": run.options.cases}
     found = {"known_failures": known_kinds(tallies), "root_causes": [cause.as_dict() for cause in triage(tallies)]}
-    return {"options": options, "installed": installed(), "backends": backends, "tallies": tallies, **found}
+    about = {"options": options, "failures": run.options.failures, "installed": installed(), "environment": environment()}
+    return about | {"backends": backends, "tallies": tallies, **found}
+
+
+def json_text(report: dict[str, Any]) -> str:
+    return json.dumps(report, indent=1) + "\n"
+
+
+def environment() -> dict[str, str]:
+    """The machine on which the report is made."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    found = {"python": platform.python_version(), "system": platform.platform(), "machine": platform.machine(), "cores": str(cores)}
+    return found | ({"devices": ", ".join(gpus())} if gpus() else {})
 
 
 def matrix(tallies: list[dict[str, Any]]) -> list[str]:

@@ -1,0 +1,134 @@
+"use strict";
+// Everything here is an addition: without it the page is whole, only still.
+
+const matrix = document.getElementById("matrix");
+const body = matrix && matrix.tBodies[0];
+const rows = body ? [...body.rows] : [];
+const texts = rows.map((row) => [...row.cells].slice(0, 3).map((cell) => cell.textContent).join(" ").toLowerCase());
+
+function filter() {
+  const words = document.getElementById("text").value.toLowerCase().split(/\s+/).filter(Boolean);
+  const verdict = document.getElementById("verdict").value;
+  let shown = 0;
+  rows.forEach((row, place) => {
+    const fits = words.every((word) => texts[place].includes(word)) && (!verdict || row.dataset.verdicts.split(" ").includes(verdict));
+    row.hidden = !fits;
+    shown += fits;
+  });
+  document.getElementById("found").textContent = `${shown} of ${rows.length} rows`;
+}
+
+// Sorting: up, down, and back to the order of the run.
+const value = (row, column) => row.cells[column].dataset.sort ?? row.cells[column].textContent;
+
+function compared(one, other) {
+  const numbers = [Number(one), Number(other)];
+  return numbers.some(Number.isNaN) ? one.localeCompare(other) : numbers[0] - numbers[1] || 0;
+}
+
+function sort(head, column) {
+  const before = head.getAttribute("aria-sort");
+  const now = before === "ascending" ? "descending" : before === "descending" ? null : "ascending";
+  for (const other of matrix.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+  const sorted = [...rows];
+  if (now) {
+    head.setAttribute("aria-sort", now);
+    const way = now === "ascending" ? 1 : -1;
+    sorted.sort((one, other) => way * compared(value(one, column), value(other, column)));
+  }
+  body.append(...sorted);
+}
+
+if (matrix) {
+  document.querySelector(".controls").hidden = false;
+  document.querySelector(".controls").addEventListener("submit", (event) => event.preventDefault());
+  document.getElementById("text").addEventListener("input", filter);
+  document.getElementById("verdict").addEventListener("change", filter);
+  [...matrix.tHead.rows[0].cells].forEach((head, column) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = head.textContent;
+    button.addEventListener("click", () => sort(head, column));
+    head.replaceChildren(button);
+  });
+}
+
+// A failure that is named by the address is opened.
+function open() {
+  const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (target && target.tagName === "DETAILS") {
+    target.open = true;
+    target.scrollIntoView();
+  }
+}
+addEventListener("hashchange", open);
+open();
+
+// A page that was opened from a file has no clipboard of its own in every browser: then the line is selected.
+for (const button of document.querySelectorAll(".copy")) {
+  button.hidden = false;
+  button.addEventListener("click", async () => {
+    const line = button.parentElement.querySelector("code");
+    getSelection().selectAllChildren(line);
+    try {
+      if (navigator.clipboard) await navigator.clipboard.writeText(line.textContent);
+      else if (!document.execCommand("copy")) throw new Error("no clipboard");
+      button.textContent = "Copied";
+    } catch {
+      button.textContent = "Selected";
+    }
+  });
+}
+
+// The numbers of the maps: under the pointer, and by the arrow keys.
+function explore(maps) {
+  const data = JSON.parse(maps.dataset.numbers);
+  const readout = maps.parentElement.querySelector(".readout");
+  const pictures = [...maps.querySelectorAll("svg")];
+  const [height, width] = [data.actual.length, data.actual[0].length];
+  const worst = maps.querySelector(".worst");
+  let [row, column] = [Number(worst.getAttribute("y")), Number(worst.getAttribute("x"))];
+  const cursors = pictures.map((picture) => {
+    const cursor = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+    for (const [name, words] of Object.entries({ class: "cursor", width: 1, height: 1, visibility: "hidden" })) cursor.setAttribute(name, words);
+    picture.append(cursor);
+    return cursor;
+  });
+  const show = () => {
+    for (const cursor of cursors) {
+      cursor.setAttribute("x", column);
+      cursor.setAttribute("y", row);
+      cursor.setAttribute("visibility", "visible");
+    }
+    const at = [row, column].map((place, axis) => `${data.axes[axis] || ["row", "column"][axis]} ${place + data.origin[axis]}`);
+    readout.textContent =
+      `${at.join(", ")}: expected ${data.expected[row][column]}, actual ${data.actual[row][column]}, error ${data.ratio[row][column]}x of the bound`;
+  };
+  const hide = () => {
+    for (const cursor of cursors) cursor.setAttribute("visibility", "hidden");
+    readout.textContent = "";
+  };
+  for (const picture of pictures) {
+    picture.addEventListener("pointermove", (event) => {
+      const box = picture.getBoundingClientRect();
+      column = Math.min(width - 1, Math.max(0, Math.floor(((event.clientX - box.left) / box.width) * width)));
+      row = Math.min(height - 1, Math.max(0, Math.floor(((event.clientY - box.top) / box.height) * height)));
+      show();
+    });
+    picture.addEventListener("pointerleave", () => document.activeElement !== maps && hide());
+  }
+  maps.tabIndex = 0;
+  maps.setAttribute("role", "application");
+  maps.setAttribute("aria-label", "Heat maps. The arrow keys walk over the elements; their numbers are read out.");
+  maps.addEventListener("focus", show);
+  maps.addEventListener("blur", hide);
+  maps.addEventListener("keydown", (event) => {
+    const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    row = Math.min(height - 1, Math.max(0, row + step[0]));
+    column = Math.min(width - 1, Math.max(0, column + step[1]));
+    show();
+  });
+}
+document.querySelectorAll(".maps").forEach(explore);
