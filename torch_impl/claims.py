@@ -40,9 +40,10 @@ def claims(cuda: bool) -> dict[str, Any]:
             (SPELLED_OUT_LAYERS, spelled_out_layer),
             (tuple(f"{name}_eager" for name in SDPA + POSITIONS), wide),
             (tuple(f"{name}_eager_grad" for name in SDPA + POSITIONS), wide),
+            (tuple(f"{name}_blocked" for name in SDPA + POSITIONS), wide),
             (("alibi_attention_flex",), flex),
             (tuple(f"{name}_flex" for name in POSITIONS), flex_with_positions),
-            (tuple(f"{name}_triton" for name in SDPA + POSITIONS) + ("scaled_dot_product_attention_module_triton",), kernel),
+            ((*(f"{name}_triton" for name in SDPA + POSITIONS), "scaled_dot_product_attention_module_triton"), kernel),
             (("additive_attention_triton", "additive_attention_module_triton"), projected_kernel),
         )
         for name in names

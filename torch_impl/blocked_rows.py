@@ -1,0 +1,134 @@
+"""
+Whole rows of scores, a block of queries at a time: what :mod:`torch_impl.blocked` and :mod:`torch_impl.blocked_additive` share.
+
+A block is small enough for the second cache of a core, and every operation on it is one large call. Its scores stand in a room that
+is used again by the next block, so that what is alive at once grows with the keys and not with the pairs. Masks and keep have four axes
+that may be 1; S is a block of scores [G n M], of G heads, n queries and the M first keys.
+"""
+
+from collections.abc import Iterator
+from math import prod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torch_impl.shifts import columns_read
+
+ELEMENTS = 2**18
+"""Scores in a block: one MiB in float32, half of a cache of two."""
+ROWS = 64
+
+
+class Block(NamedTuple):
+    """One batch entry, some heads, some queries, and so many keys as the last of these queries may see."""
+
+    b: int
+    heads: slice
+    rows: slice
+    keys: int
+
+
+def extent(H: int, N: int, M: int) -> tuple[int, int]:
+    """How many heads and how many queries a block has."""
+    n = min(N, ROWS, max(1, ELEMENTS // M))
+    return min(H, max(1, ELEMENTS // (n * M))), n
+
+
+def blocks(B: int, H: int, N: int, M: int, causal: bool) -> Iterator[Block]:
+    """All blocks, those that share their keys in a row. Causal queries that stand before the first key are in none."""
+    G, n = extent(H, N, M)
+    for b in range(B):
+        for h in range(0, H, G):
+            for i in range(max(0, N - M) if causal else 0, N, n):
+                last = min(i + n, N)
+                yield Block(b, slice(h, min(h + G, H)), slice(i, last), M - N + last if causal else M)
+
+
+def place(room: Tensor, *shape: int) -> Tensor:
+    """A tensor of that shape at the beginning of the room; what was there is lost."""
+    return room[: prod(shape)].view(shape)
+
+
+def part(x: Tensor, block: Block) -> Tensor:
+    """What a mask says of a block, [G n M] with axes that may be 1."""
+    wanted = (slice(block.b, block.b + 1), block.heads, block.rows, slice(block.keys))
+    return x[tuple(at if size > 1 else slice(None) for at, size in zip(wanted, x.shape, strict=True))][0]
+
+
+def masked(S: Tensor, mask: Tensor | None, block: Block, causal: bool) -> Tensor:
+    """S with a float mask added and -inf for what is hidden, in place. What is hidden may be NaN before."""
+    if mask is not None:
+        here = part(mask, block)
+        if here.dtype == torch.bool:
+            S.masked_fill_(~here, -torch.inf)
+        else:
+            S.add_(here).masked_fill_(here == -torch.inf, -torch.inf)
+    if causal:
+        n = S.shape[-2]
+        S[..., -n:].masked_fill_(torch.ones(n, n, dtype=torch.bool, device=S.device).triu_(1), -torch.inf)
+    return S
+
+
+def exponentials(S: Tensor) -> tuple[Tensor, Tensor]:
+    """exp(S - top) in place of S, with the tops and the sums of its rows. A row without keys has a finite top, zeros and the sum 1."""
+    top = S.amax(-1, keepdim=True).clamp_(min=torch.finfo(S.dtype).min)
+    S.sub_(top).exp_()
+    return top, S.sum(-1, keepdim=True).clamp_(min=1)  # a row with keys has exp(0) in its sum
+
+
+def mixed(S: Tensor, norm: Tensor, value: Tensor, keep: Tensor | None, share: float) -> Tensor:
+    """The rows of the output, from the exponentials and their sums. S is lost where some are dropped."""
+    if keep is not None:
+        S.mul_(keep)
+    return torch.bmm(S, value).mul_(share).div_(norm)
+
+
+def scores_grad(
+    S: Tensor, d_out: Tensor, out: Tensor, value: Tensor, d_value: Tensor, keep: Tensor | None, share: float, room: Tensor
+) -> Tensor:
+    """
+    The gradient of the scores in place of their exponentials S; adds to the gradient of the values.
+
+    ``d_out`` is already divided by the sums of the rows, so that S needs no division.
+    """
+    delta = (d_out * out).sum(-1, keepdim=True)
+    d_out = d_out * share
+    spare = place(room, *S.shape)
+    d_value.baddbmm_((S if keep is None else torch.mul(S, keep, out=spare)).mT, d_out)
+    d_weights = torch.bmm(d_out, value.mT, out=spare)
+    if keep is not None:
+        d_weights.mul_(keep)
+    return S.mul_(d_weights.sub_(delta))
+
+
+def add_to_mask(d_mask: Tensor | None, dS: Tensor, block: Block) -> None:
+    """The gradient of a float mask: that of the scores, summed over the axes along which the mask was broadcast."""
+    if d_mask is not None:
+        here = part(d_mask, block)
+        here.add_(dS.sum_to_size(here.shape))
+
+
+def present(mask: Tensor | None, N: int, M: int, causal: bool, first: int = 0, W: int = 0) -> tuple[Tensor, ...] | None:
+    """
+    Which queries see a key [B H N 1], which keys are seen [B H M 1], and which of the W rows of a table are read [H W 1].
+
+    The pair (i, j) reads row first + j - i. None where the mask hides nothing: then nothing is absent but queries before the first key.
+    """
+    if mask is None:
+        return None
+    sees, seen = [], mask.new_zeros(*mask.shape[:2], M, dtype=torch.bool)
+    read = mask.new_zeros(mask.shape[1], W, dtype=torch.bool)
+    for i in range(0, N, ROWS):
+        n = min(ROWS, N - i)
+        rows = (mask[:, :, i : i + n] if mask.shape[2] > 1 else mask).expand(-1, -1, n, M)
+        visible = rows if rows.dtype == torch.bool else rows != -torch.inf
+        if causal:
+            visible = visible.tril(M - N + i)
+        sees.append(visible.any(-1, keepdim=True))
+        seen |= visible.any(-2)
+        if W:
+            from_row = first - i - n + 1
+            here = read[:, from_row : from_row + n + M - 1]
+            here |= columns_read(visible.any(0), n + M)[:, 1 : 1 + here.shape[1]]
+    return torch.cat(sees, -2), seen.unsqueeze(-1), read.unsqueeze(-1)
