@@ -10,6 +10,7 @@ the process is not touched. What the interpreter of Triton 3.6 cannot do is said
 - ``tl.max`` and ``tl.sum`` are compiled functions unless TRITON_INTERPRET is set: :func:`largest`, :func:`total`.
 """
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from triton.runtime import interpreter
 from triton.runtime.jit import JITFunction
 
 from torch_impl.kernels.interpreter import interpreting
+from torch_impl.kernels.recorded import builder, recorded
 
 __all__ = ["Kernel", "largest", "launch", "read", "rounded", "total", "whole"]
 
@@ -29,10 +31,11 @@ class Kernel(JITFunction):
     def __init__(self, fn: Callable[..., Any], **options: Any) -> None:
         super().__init__(fn, **options)
         self.interpreted = interpreter.InterpretedFunction(fn)
+        self.recorded = recorded(lambda *args, **kwargs: self.interpreted.rewrite()(*args, **kwargs))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # not InterpretedFunction.__call__, which replaces the whole language again for every call and never puts it back
-        return self.interpreted.rewrite()(*args, **kwargs)
+        return self.recorded(*args, **kwargs)
 
     def instead(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Make ``fn``, in plain Python, what the interpreter runs in place of the source."""
@@ -59,7 +62,7 @@ def whole(number):
 
 @whole.instead
 def _(number: Any) -> Any:
-    return int(number.handle.data.item()) if hasattr(number, "handle") else number
+    return operator.index(number)
 
 
 @Kernel
@@ -100,15 +103,15 @@ def largest(x, axis: tl.constexpr):
 
 @total.instead
 def _(x: Any, axis: int) -> Any:
-    return reduced(x, x.handle.data.sum(axis + 1), axis)
+    return reduced(x, builder().create_sum, axis)
 
 
 @largest.instead
 def _(x: Any, axis: int) -> Any:
-    return reduced(x, interpreter.np.fmax.reduce(x.handle.data, axis + 1), axis)
+    return reduced(x, builder().create_largest, axis)
 
 
-def reduced(x: Any, data: Any, axis: int) -> Any:
-    """A reduced block, in the interpreter; its arrays have the programs in front."""
+def reduced(x: Any, reduce: Callable[..., Any], axis: int) -> Any:
+    """A block reduced over an axis, in the interpreter."""
     shape = [size for place, size in enumerate(x.type.shape) if place != axis]
-    return tl.core.tensor(interpreter.TensorHandle(data, x.dtype), tl.block_type(x.dtype, shape) if shape else x.dtype)
+    return tl.core.tensor(reduce(x.handle, axis), tl.block_type(x.dtype, shape) if shape else x.dtype)
