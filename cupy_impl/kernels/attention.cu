@@ -1,0 +1,364 @@
+// Attention by scaled inner products, forward and backward, without a matrix of N by M: masks, causal rows, ALiBi and relative positions.
+//
+// A block owns OWN queries (backward_key: keys) of one head, 16 for each warp, and walks over the other side in steps of STEP.
+// The pair (i, j) has the score scale * ((q_i + u) . k_j + (q_i + w) . r_x + s_x) with row x = first - i + j of a table r with a bias s,
+// which are there where RELATIVE is 1, plus slope * (j - (M - N + i)), plus a float mask.
+//
+// Relative positions roll: 16 queries and STEP keys read a band of STEP + 15 rows, and the next step's band begins where this one's
+// last 16 columns lie. Each warp keeps its band in a strip of its own, row a of which is read from column 15 - a on: the skew needs no
+// barrier of the block.
+
+#include "softmax.cuh"
+
+struct Params {
+    Tensor q, k, v, out, lse, mask, keep, slopes, u, w, r, s, d_out, delta, dq, dk, dv, dm, du, dw, dr, ds;
+    int H, N, M, D, E, rows, first, causal, biased, hiding;
+    float scale, share;
+};
+
+DEVICE Pairs pairs_of(const Params& p, int b, int h)
+{
+    Pairs pairs{};
+    pairs.masked = p.mask.data && !p.biased, pairs.biased = p.mask.data && p.biased;
+    if (pairs.masked) pairs.visible = matrix<byte>(p.mask, b, h);
+    if (pairs.biased) pairs.added = matrix<Element>(p.mask, b, h);
+    pairs.dropping = p.keep.data;
+    if (pairs.dropping) pairs.keep = matrix<byte>(p.keep, b, h);
+    pairs.slope = p.slopes.data ? matrix<float>(p.slopes, 0, h).read(0, 0) : 0;
+    pairs.causal = p.causal, pairs.N = p.N, pairs.M = p.M, pairs.scale = p.scale, pairs.share = p.share;
+    return pairs;
+}
+
+DEVICE Joined joined(const Tensor& bias, int h)
+{
+    Joined made{};
+    made.given = bias.data;
+    if (made.given) made.bias = matrix<Element>(bias, 0, h);
+    return made;
+}
+
+// Where a walk of queries from `first` over the keys ends.
+DEVICE int end_of_keys(const Params& p, int first)
+{
+    return p.causal && first + OWN < p.N ? first + OWN + (p.M - p.N) : p.M;
+}
+
+DEVICE int start_of_queries(const Params& p, int first)
+{
+    const int row = first - (p.M - p.N);
+    return p.causal && row > 0 ? row / STEP * STEP : 0;
+}
+
+// Scores of table rows, not skewed yet: c += the bias of row first + column.
+template <int tiles> METHOD void add_row_bias(float (&c)[tiles][4], const Params& p, int h, int first)
+{
+    if (!p.s.data) return;
+    const Matrix<Element> bias = matrix<Element>(p.s, 0, h);
+    each(c, [&](float& x, int, int column) {
+        const int row = first + column;
+        if (row >= 0 && row < p.rows) x += widen(bias.read(row, 0));
+    });
+}
+
+// The rolling band of a warp's 16 queries.
+struct Band {
+    Tile<Element> q, r;   // queries with their bias, and a ring of OWN + STEP rows of the table
+    Tile<float> strip;
+    int at, base, h;      // the warp's first row in q and strip; the table row at the ring's beginning
+
+    // Columns of the band: the scores of table rows base + x, base + x + 1, ...
+    template <int tiles> METHOD void columns(float (&c)[tiles][4], const Params& p, int x)
+    {
+        clear(c);
+        multiply_rows(c, q, at, r, x % RING, RING, p.D);
+        add_row_bias(c, p, h, base + x);
+    }
+
+    METHOD int start() const { return OWN - ROWS - at; }  // of the warp's band in the block's
+
+    // What the first step takes over from a step that was not.
+    METHOD void begin(const Params& p)
+    {
+        float c[2][4];
+        columns(c, p, start());
+        each(c, [&](float x, int row, int column) { strip.put(at + row, column, x); });
+    }
+
+    // Set the scores of the pairs of a step of keys to what their positions give.
+    METHOD void skew(float (&s)[TILES][4], const Params& p, int step)
+    {
+        float c[TILES][4];
+        columns(c, p, start() + step + ROWS);
+        each(c, [&](float x, int row, int column) { strip.put(at + row, ROWS + column, x); });
+        sync_warp();
+        each(s, [&](float& x, int row, int column) { x = strip.get(at + row, column + 15 - row); });
+        sync_warp();
+        each(c, [&](float x, int row, int column) {
+            if (column >= STEP - ROWS) strip.put(at + row, column - (STEP - ROWS), x);
+        });
+    }
+};
+
+DEVICE void load_ring(const Band& band, const Params& p, int from, int rows, bool finite)
+{
+    const Matrix<Element> table = matrix<Element>(p.r, 0, band.h);
+    const auto has = [&](int i) { return i >= 0 && i < p.rows; };
+    if (finite)
+        load(band.r, from % RING, rows, table, band.base + from, p.D, has, Finite{});
+    else
+        load(band.r, from % RING, rows, table, band.base + from, p.D, has, Unchanged{});
+}
+
+KERNEL(forward)
+{
+    const int b = block_x() / p.H, h = block_x() % p.H, first = block_y() * OWN, at = ROWS * warp();
+    Arena arena;
+    const Tile<Element> q = tile_of(arena, "queries", OWN), k = tile_of(arena, "keys", STEP), v = tile_of(arena, "values", STEP);
+    Band band{};
+    if (RELATIVE) band.q = tile_of(arena, "queries for positions", OWN), band.r = tile_of(arena, "table", RING);
+    if (RELATIVE || !NARROW) band.strip = arena.tile<float>("strip", OWN, STRIP, STRIP_LD);
+    band.at = at, band.base = p.first - first - (OWN - 1), band.h = h;
+
+    const Pairs pairs = pairs_of(p, b, h);
+    const Matrix<Element> queries = matrix<Element>(p.q, b, h), keys = matrix<Element>(p.k, b, h), values = matrix<Element>(p.v, b, h);
+    const auto is_query = [&](int i) { return i < p.N; };
+    const auto is_key = [&](int j) { return j < p.M; };
+    load(q, 0, OWN, queries, first, p.D, is_query, joined(p.u, h));
+    if (RELATIVE) {
+        load(band.q, 0, OWN, queries, first, p.D, is_query, joined(p.w, h));
+        load_ring(band, p, 0, OWN, false);
+        sync_block();
+        band.begin(p);
+    }
+    Running running;
+    clear(running.out);
+    const bool idle = first + at >= p.N;
+    const int end = end_of_keys(p, first);
+    for (int step = 0; step < end; step += STEP) {
+        if (step) sync_block();
+        load(k, 0, STEP, keys, step, p.D, is_key, Unchanged{});
+        load(v, 0, STEP, values, step, p.E, is_key, Unchanged{});
+        if (RELATIVE) load_ring(band, p, step + OWN, STEP, false);
+        sync_block();
+        if (idle) continue;
+        float s[TILES][4];
+        if (RELATIVE)
+            band.skew(s, p, step);
+        else
+            clear(s);
+        multiply_rows(s, q, at, k, 0, STEP, p.D);
+        const unsigned long long seen = mask(s, pairs, first + at, step, p.hiding);
+        running.take(s);
+        drop(s, pairs, first + at, step);
+        multiply_scores(running.out, s, band.strip, v, p.E, seen);
+    }
+    running.write(matrix<Element>(p.out, b, h), matrix<float>(p.lse, b, h), first + at, p.N, p.E, p.share);
+}
+
+// A left factor of STRIP columns: the gradient of a step's scores, each at the table row that it has read.
+DEVICE void unskew(const Tile<float>& strip, int at, float (&ds)[TILES][4])
+{
+    for (int e = lane(); e < ROWS * ROWS; e += LANES) {
+        const int row = e / ROWS, column = e % ROWS;
+        strip.put(at + row, column < 15 - row ? column : STEP + column, 0);  // what lies before a row's first pair and after its last
+    }
+    each(ds, [&](float x, int row, int column) { strip.put(at + row, column + 15 - row, x); });
+    sync_warp();
+}
+
+// Bring the gradients in the strip to the table rows from `first` on, and to their bias.
+DEVICE void add_table_grad(const Band& band, const Params& p, int first)
+{
+    const Matrix<float> to = matrix<float>(p.dr, 0, band.h);
+    const auto has = [&](int row) { return row >= 0 && row < p.rows; };
+    for (int x = 0; x < STRIP; x += ROWS)
+        for (int n = 0; n < p.D; n += 16) {
+            float c[2][4];
+            clear(c);
+            multiply_columns<ROWS>(c, FromStripTransposed{band.strip, band.at, x}, band.q, band.at, OWN, n, p.D);
+            each(c, [&](float y, int row, int column) {
+                if (has(first + x + row) && n + column < p.D) to.add(first + x + row, n + column, y);
+            });
+        }
+    if (!p.ds.data) return;
+    for (int x = lane(); x < STRIP; x += LANES) {
+        float sum = 0;
+        for (int row = 0; row < ROWS; row++) sum += band.strip.get(band.at + row, x);
+        if (has(first + x)) matrix<float>(p.ds, 0, band.h).add(first + x, 0, sum);
+    }
+}
+
+// Add the sum over a warp's rows to the gradient of a bias of the queries.
+DEVICE void add_bias_grad(const Tensor& to, float (&c)[WIDTH / 8][4], int h, int columns)
+{
+    if (!to.data) return;
+#pragma unroll
+    for (int j = 0; j < WIDTH / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            if (8 * j >= columns) continue;
+            float sum = c[j][e] + c[j][2 + e];
+#pragma unroll
+            for (int other = 4; other < LANES; other *= 2) sum += shuffle_xor(sum, other);
+            if (lane() < 4 && 8 * j + column_of(e) < columns) matrix<float>(to, 0, h).add(0, 8 * j + column_of(e), sum);
+        }
+}
+
+// The gradients of a block of queries, and their parts of those of the mask and of all that positions add.
+KERNEL(backward_query)
+{
+    const int b = block_x() / p.H, h = block_x() % p.H, first = block_y() * OWN, at = ROWS * warp();
+    Arena arena;
+    const Tile<Element> q = tile_of(arena, "queries", OWN), d_out = tile_of(arena, "gradient of the output", OWN);
+    const Tile<Element> k = tile_of(arena, "keys", STEP), v = tile_of(arena, "values", STEP);
+    Band band{};
+    if (RELATIVE) band.q = tile_of(arena, "queries for positions", OWN), band.r = tile_of(arena, "table", RING);
+    if (RELATIVE || !NARROW) band.strip = arena.tile<float>("strip", OWN, STRIP, STRIP_LD);
+    band.at = at, band.base = p.first - first - (OWN - 1), band.h = h;
+
+    const Pairs pairs = pairs_of(p, b, h);
+    const Matrix<Element> queries = matrix<Element>(p.q, b, h), keys = matrix<Element>(p.k, b, h), values = matrix<Element>(p.v, b, h);
+    const Matrix<Element> d_outs = matrix<Element>(p.d_out, b, h), outs = matrix<Element>(p.out, b, h);
+    const Matrix<float> lses = matrix<float>(p.lse, b, h), deltas = matrix<float>(p.delta, b, h);
+    const auto sees = [&](int i) { return i < p.N && lses.read(i, 0) != -infinity(); };
+    const auto is_key = [&](int j) { return j < p.M; };
+    load(q, 0, OWN, queries, first, p.D, sees, joined(p.u, h));
+    load(d_out, 0, OWN, d_outs, first, p.E, sees, Unchanged{});
+    if (RELATIVE) {
+        load(band.q, 0, OWN, queries, first, p.D, sees, joined(p.w, h));
+        load_ring(band, p, 0, OWN, true);
+        sync_block();
+        band.begin(p);
+    }
+    float lse[2], delta[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int i = first + at + row_of(2 * r);
+        lse[r] = i < p.N ? lses.read(i, 0) : -infinity();
+        delta[r] = delta_of(d_outs, outs, i, sees(i), p.E);
+        if (i < p.N && lane() % 4 == 0) deltas.write(i, 0, delta[r]);
+    }
+    float by_content[WIDTH / 8][4], by_position[WIDTH / 8][4];
+    clear(by_content);
+    clear(by_position);
+    const bool idle = first + at >= p.N;
+    const int end = end_of_keys(p, first);
+    for (int step = 0; step < end; step += STEP) {
+        if (step) sync_block();
+        if (p.hiding)
+            load(k, 0, STEP, keys, step, p.D, is_key, Finite{});
+        else
+            load(k, 0, STEP, keys, step, p.D, is_key, Unchanged{});
+        load(v, 0, STEP, values, step, p.E, is_key, Unchanged{});
+        if (RELATIVE) load_ring(band, p, step + OWN, STEP, true);
+        sync_block();
+        if (idle) continue;
+        float s[TILES][4], ds[TILES][4], carried[2][4];
+        if (RELATIVE)
+            band.skew(s, p, step);
+        else
+            clear(s);
+        multiply_rows(s, q, at, k, 0, STEP, p.D);
+        clear(ds);
+        multiply_rows(ds, d_out, at, v, 0, STEP, p.E);
+#pragma unroll
+        for (int j = 0; j < TILES; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                weight_grad(s[j][e], ds[j][e], pairs, first + at + row_of(e), step + 8 * j + column_of(e), lse[e / 2], delta[e / 2]);
+        if (p.dm.data) add_mask_grad(ds, matrix<float>(p.dm, b, h), pairs, first + at, step);
+        each(ds, [&](float& x, int, int) { x *= p.scale; });
+        if (RELATIVE) {
+            sync_warp();
+            each(carried, [&](float& x, int row, int column) { x = band.strip.get(at + row, column); });
+            sync_warp();
+            unskew(band.strip, at, ds);
+            multiply_columns<STRIP>(by_position, FromStrip{band.strip, at, 0}, band.r, (step + band.start()) % RING, RING, 0, p.D);
+            add_table_grad(band, p, band.base + step + band.start());
+            sync_warp();
+            each(carried, [&](float x, int row, int column) { band.strip.put(at + row, column, x); });
+        }
+        multiply_scores(by_content, ds, band.strip, k, p.D);
+    }
+    add_bias_grad(p.du, by_content, h, p.D);
+    if (RELATIVE) add_bias_grad(p.dw, by_position, h, p.D);
+#pragma unroll
+    for (int j = 0; j < WIDTH / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) by_content[j][e] += by_position[j][e];
+    write_rows(matrix<Element>(p.dq, b, h), by_content, first + at, p.N, p.D);
+}
+
+// What a block of queries and the table rows of a block of keys score, for all warps: rows are queries.
+DEVICE void table_scores(const Tile<float>& to, const Tile<Element>& q, const Tile<Element>& r, const Params& p, int h, int first)
+{
+    for (int job = warp(); job < STEP / ROWS * (RING / 16); job += WARPS) {
+        const int row = job / (RING / 16) * ROWS, x = job % (RING / 16) * 16;
+        float c[2][4];
+        clear(c);
+        multiply_rows(c, q, row, r, x, RING, p.D);
+        add_row_bias(c, p, h, first + x);
+        each(c, [&](float y, int i, int column) { to.put(row + i, x + column, y); });
+    }
+}
+
+// The gradients of a block of keys and values, over the queries that may see it. Scores are transposed: rows are keys.
+KERNEL(backward_key)
+{
+    const int b = block_x() / p.H, h = block_x() % p.H, first = block_y() * OWN, at = ROWS * warp();
+    Arena arena;
+    const Tile<Element> k = tile_of(arena, "keys", OWN), v = tile_of(arena, "values", OWN);
+    const Tile<Element> q = tile_of(arena, "queries", STEP), d_out = tile_of(arena, "gradient of the output", STEP);
+    Tile<Element> qw{}, r{};
+    Tile<float> strip{}, table{};
+    if (RELATIVE) {
+        qw = tile_of(arena, "queries for positions", STEP), r = tile_of(arena, "table", RING);
+        table = arena.tile<float>("scores of the table", STEP, RING, RING + 1);
+    }
+    if (!NARROW) strip = arena.tile<float>("strip", OWN, STRIP, STRIP_LD);
+
+    const Pairs pairs = pairs_of(p, b, h);
+    const Matrix<Element> queries = matrix<Element>(p.q, b, h), d_outs = matrix<Element>(p.d_out, b, h);
+    const Matrix<float> lses = matrix<float>(p.lse, b, h), deltas = matrix<float>(p.delta, b, h);
+    const auto sees = [&](int i) { return i < p.N && lses.read(i, 0) != -infinity(); };
+    const auto is_key = [&](int j) { return j < p.M; };
+    load(k, 0, OWN, matrix<Element>(p.k, b, h), first, p.D, is_key, Unchanged{});
+    load(v, 0, OWN, matrix<Element>(p.v, b, h), first, p.E, is_key, Unchanged{});
+    float dk[WIDTH / 8][4], dv[WIDTH / 8][4];
+    clear(dk);
+    clear(dv);
+    const bool idle = first + at >= p.M;
+    for (int step = start_of_queries(p, first); step < p.N; step += STEP) {
+        sync_block();
+        load(q, 0, STEP, queries, step, p.D, sees, joined(p.u, h));
+        load(d_out, 0, STEP, d_outs, step, p.E, sees, Unchanged{});
+        if (RELATIVE) {
+            const int low = p.first - (step + STEP - 1) + first;
+            load(qw, 0, STEP, queries, step, p.D, sees, joined(p.w, h));
+            load(r, 0, RING, matrix<Element>(p.r, 0, h), low, p.D, [&](int i) { return i >= 0 && i < p.rows; }, Unchanged{});
+            sync_block();
+            table_scores(table, qw, r, p, h, low);
+        }
+        sync_block();
+        if (idle) continue;
+        float s[TILES][4], ds[TILES][4];
+        clear(s);
+        if (RELATIVE) each(s, [&](float& x, int row, int column) { x = table.get(column, at + row + STEP - 1 - column); });
+        multiply_rows(s, k, at, q, 0, STEP, p.D);
+        clear(ds);
+        multiply_rows(ds, v, at, d_out, 0, STEP, p.E);
+#pragma unroll
+        for (int j = 0; j < TILES; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const int i = step + 8 * j + column_of(e);
+                const float lse = i < p.N ? lses.read(i, 0) : -infinity(), delta = i < p.N ? deltas.read(i, 0) : 0;
+                weight_grad(s[j][e], ds[j][e], pairs, i, first + at + row_of(e), lse, delta);
+            }
+        each(ds, [&](float& x, int, int) { x *= p.scale; });
+        multiply_scores(dv, s, strip, d_out, p.E);
+        multiply_scores(dk, ds, strip, q, p.D);
+    }
+    write_rows(matrix<Element>(p.dk, b, h), dk, first + at, p.M, p.D);
+    write_rows(matrix<Element>(p.dv, b, h), dv, first + at, p.M, p.E);
+}

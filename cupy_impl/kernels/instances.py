@@ -1,0 +1,70 @@
+"""
+Instances of the kernels: the constants that a source is compiled with, and what a block of them needs.
+
+A block owns ``own`` rows, 16 for each warp, and walks over the other side in steps of ``step`` columns; ``width`` is the widest head that
+it takes. One table to read and to change: what a GPU is given are the largest blocks that spill nothing forwards
+(tests/test_cuda_compile.py prints them). Nothing was timed yet.
+"""
+
+from dataclasses import dataclass
+
+__all__ = ["Instance", "instance"]
+
+ELEMENTS = {"float32": "float", "float16": "half", "bfloat16": "bfloat16"}
+WIDEST = 256
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One compilation of one source."""
+
+    source: str
+    element: str
+    own: int
+    step: int
+    width: int
+    relative: bool = False
+
+    @property
+    def threads(self) -> int:
+        return self.own // 16 * 32
+
+    @property
+    def defines(self) -> tuple[str, ...]:
+        given = {"ELEMENT": self.element, "OWN": self.own, "STEP": self.step, "WIDTH": self.width, "RELATIVE": int(self.relative)}
+        return tuple(f"-D{name}={value}" for name, value in given.items())
+
+    def shared_bytes(self, kernel: str) -> int:
+        """What the kernel's Arena hands out, tile by tile."""
+        own, step, ring = self.own, self.step, self.own + self.step
+        size = 4 if self.element == "float" else 2
+        row = (self.width + 16 // size) * size
+        strip = own * (step + 24) * 4
+        rows = {"forward": own + 2 * step, "backward_query": 2 * own + 2 * step, "backward_key": 2 * own + 2 * step}[kernel]
+        if not self.relative:
+            return rows * row + (strip if size == 4 else 0)
+        if kernel == "backward_key":
+            return (rows + step + ring) * row + (step * (ring + 1) * 4 + 15) // 16 * 16 + (strip if size == 4 else 0)
+        return (rows + own + ring) * row + strip
+
+
+HOST = (32, 32, (128, 256))
+"""Small blocks, so that small cases have several of them; a narrow head costs little in a wide block."""
+
+DEVICE = {
+    # half types, relative: blocks of (own, step) at widths of 64, 128 and 256
+    (True, False): ((64, 64), (64, 32), (64, 32)),
+    (True, True): ((64, 64), (64, 32), (64, 32)),
+    (False, False): ((64, 32), (64, 32), (32, 16)),
+    (False, True): ((64, 32), (32, 32), (32, 16)),
+}
+
+
+def instance(source: str, dtype: str, widest: int, relative: bool, on_device: bool) -> Instance:
+    """The instance for heads of this width."""
+    if not on_device:
+        own, step, widths = HOST
+        return Instance(source, ELEMENTS[dtype], own, step, next(width for width in widths if widest <= width), relative)
+    place = (widest > 64) + (widest > 128)
+    own, step = DEVICE[dtype != "float32", relative][place]
+    return Instance(source, ELEMENTS[dtype], own, step, 64 << place, relative)

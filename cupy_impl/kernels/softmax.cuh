@@ -1,0 +1,134 @@
+// What every attention does with a score: bias and mask, online softmax, and the gradient of a score.
+#pragma once
+
+#include "tiles.cuh"
+
+// The pairs of one head, and what is added to their scores or hides them.
+struct Pairs {
+    Matrix<byte> visible, keep;
+    Matrix<Element> added;
+    bool masked, biased, dropping, causal;
+    int N, M;
+    float scale, slope, share;
+
+    // The score with all that is added, minus infinity where the pair is hidden; whether it is visible.
+    METHOD bool operator()(float& s, int i, int j) const
+    {
+        bool seen = i < N && j < M && !(causal && j - i > M - N);
+        s = s * scale + slope * (float)(j - i - (M - N));
+        if (seen && masked) seen = visible.read(i, j);
+        if (seen && biased) {
+            const float x = widen(added.read(i, j));
+            seen = x != -infinity();
+            s += x;
+        }
+        if (!seen) s = -infinity();
+        return seen;
+    }
+
+    METHOD bool kept(int i, int j) const { return !dropping || (i < N && j < M && keep.read(i, j)); }
+};
+
+DEVICE void write_rows(const Matrix<Element>& to, float (&c)[WIDTH / 8][4], int first, int rows, int columns)
+{
+    each(c, [&](float x, int row, int column) {
+        if (first + row < rows && column < columns) to.write(first + row, column, narrow<Element>(x));
+    });
+}
+
+// The running maximum, sum and mean of values of a warp's 16 rows: two of them in each thread.
+struct Running {
+    float top[2] = {-infinity(), -infinity()}, norm[2] = {0, 0};
+    float out[WIDTH / 8][4];
+
+    // Turn the scores of a step into weights and bring what there is to the new maximum.
+    METHOD void take(float (&s)[TILES][4])
+    {
+        float level[2], fade[2], sum[2] = {0, 0};
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float rise = top[r];
+#pragma unroll
+            for (int j = 0; j < TILES; j++) rise = larger(rise, larger(s[j][2 * r], s[j][2 * r + 1]));
+            rise = larger(rise, shuffle_xor(rise, 1));
+            rise = larger(rise, shuffle_xor(rise, 2));
+            level[r] = rise == -infinity() ? 0 : rise;  // nothing seen yet: every weight is exp(-inf)
+            fade[r] = exponential<Element>(top[r] - level[r]);
+            top[r] = rise;
+        }
+#pragma unroll
+        for (int j = 0; j < TILES; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                s[j][e] = exponential<Element>(s[j][e] - level[e / 2]);
+                sum[e / 2] += s[j][e];
+            }
+#pragma unroll
+        for (int r = 0; r < 2; r++) norm[r] = norm[r] * fade[r] + over_row(sum[r]);
+#pragma unroll
+        for (int j = 0; j < WIDTH / 8; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) out[j][e] *= fade[e / 2];
+    }
+
+    METHOD void write(const Matrix<Element>& to, const Matrix<float>& lse, int first, int rows, int columns, float share)
+    {
+#pragma unroll
+        for (int j = 0; j < WIDTH / 8; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) out[j][e] = norm[e / 2] == 0 ? 0 : out[j][e] * share / norm[e / 2];
+        write_rows(to, out, first, rows, columns);
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            if (lane() % 4 == 0 && first + row_of(2 * r) < rows)
+                lse.write(first + row_of(2 * r), 0, top[r] + natural_logarithm(norm[r]));
+    }
+};
+
+// The keys of a step that some of the warp's 16 rows see, one bit each.
+DEVICE unsigned long long seen_by_warp(const unsigned long long mine)
+{
+    const unsigned low = warp_or((unsigned)mine);
+    return low | (STEP > 32 ? (unsigned long long)warp_or((unsigned)(mine >> 32)) << 32 : 0);
+}
+
+// Scores to what a softmax takes, for the rows from i and the columns from j; the keys that are seen.
+DEVICE unsigned long long mask(float (&s)[TILES][4], const Pairs& pairs, int i, int j, bool hiding)
+{
+    unsigned long long mine = 0;
+    each(s, [&](float& x, int row, int column) { mine |= (unsigned long long)pairs(x, i + row, j + column) << column; });
+    return hiding ? seen_by_warp(mine) : ~0ull;
+}
+
+// Drop weights after they were summed.
+DEVICE void drop(float (&p)[TILES][4], const Pairs& pairs, int i, int j)
+{
+    if (pairs.dropping) each(p, [&](float& x, int row, int column) { x = pairs.kept(i + row, j + column) ? x : 0; });
+}
+
+// From score and gradient by the weight to the weight after dropout and the gradient by the score.
+DEVICE void weight_grad(float& s, float& dp, const Pairs& pairs, int i, int j, float lse, float delta)
+{
+    const bool seen = pairs(s, i, j), kept = seen && pairs.kept(i, j);
+    const float p = seen ? exponential<Element>(s - lse) : 0;
+    const float d = kept ? dp * pairs.share : 0;
+    dp = seen ? p * (d - delta) : 0;
+    s = kept ? p * pairs.share : 0;
+}
+
+// Add the gradient of the scores to that of a float mask.
+DEVICE void add_mask_grad(float (&ds)[TILES][4], const Matrix<float>& to, const Pairs& pairs, int i, int j)
+{
+    each(ds, [&](float x, int row, int column) {
+        if (i + row < pairs.N && j + column < pairs.M) to.add(i + row, j + column, x);
+    });
+}
+
+// The sum over row i of output times its gradient, in all four lanes that share the row; 0 for a query that sees no key.
+DEVICE float delta_of(const Matrix<Element>& d_out, const Matrix<Element>& out, int i, bool sees, int columns)
+{
+    float sum = 0;
+    if (sees)
+        for (int e = lane() % 4; e < columns; e += 4) sum += widen(d_out.read(i, e)) * widen(out.read(i, e));
+    return over_row(sum);
+}
