@@ -4,12 +4,18 @@ import json
 import mmap
 import os
 import struct
+from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 SIZE = 1 << 16
 SLOW = 10.0
 """How many times as long as a case an import, or the law's own answer, may take."""
+
+
+begun: ContextVar[Callable[[], None]] = ContextVar("begun", default=lambda: None)
+"""Who is told in the parent that a case has begun (verify/progress.py)."""
 
 
 @dataclass(frozen=True)

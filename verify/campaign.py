@@ -14,7 +14,6 @@ project and the backends must lie at the same place there, and the devices are t
 """
 
 import argparse
-import json
 import logging
 import os
 import queue
@@ -32,13 +31,15 @@ from typing import Any
 import pytest
 
 from verify import isolation
+from verify.advice import advice
 from verify.backends import OURS, load
 from verify.catalogue import CATALOGUE, DTYPES
 from verify.cells import Options, Tally
+from verify.colours import painted
 from verify.devices import pin
 from verify.isolation import Limits, Worker
 from verify.plugin import Verification, known_failures, troubles, unmet
-from verify.report import as_json, header, table
+from verify.report import as_json, header, table, write_reports
 from verify.triage import lines, told_in_full, triage
 from verify.units import Outcome, Place, Sum, Unit, perform, place, units
 
@@ -69,7 +70,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--case-seconds", type=float, default=60.0, metavar="S", help="time limit of a case in such a process")
     parser.add_argument("--memory", type=int, default=0, metavar="MB", help="its memory limit")
     parser.add_argument("--known-failures", metavar="FILE")
-    parser.add_argument("--report-json", metavar="FILE")
+    parser.add_argument("--report", metavar="FILE", help="write the report as one page of HTML")
+    parser.add_argument("--report-json", metavar="FILE", help="write every tally as JSON")
     parser.add_argument("--failures", default=".verify/failures", metavar="DIR")
 
 
@@ -262,18 +264,19 @@ def close(state: Campaign, chosen: argparse.Namespace, seconds: float) -> int:
     for tally in told_in_full(tallies):
         print(f"\n{tally['reason']}")
     written = sum(sum_.write(state.run.options.failures) for sum_ in state.sums.values() if sum_.failed)
-    print("\n" + "\n".join([*table(tallies), *lines(triage(tallies))]))
+    print("\n" + "\n".join(map(painted, [*table(tallies), *lines(triage(tallies))])))
     print(
         f"campaign: {seconds:.0f} s, {len(state.seconds)} units on {len(state.workers)} workers, {state.lost} of them lost, "
         f"{len(state.under_way)} units cut off at the end; {written} failures in {state.run.options.failures}"
     )
     if missed:
         print(f"{missed} of {len(state.sums)} cells were not reached: the verdict is not complete")
-    if chosen.report_json:
-        numbers = {"seconds": seconds, "units": len(state.seconds), "workers": len(state.workers), "lost": state.lost}
-        numbers |= {"cut_off": len(state.under_way), "not_reached": missed}
-        report = as_json(state.run, tallies) | {"campaign": numbers}
-        Path(chosen.report_json).write_text(json.dumps(report, indent=1) + "\n")
+    numbers = {"seconds": seconds, "units": len(state.seconds), "workers": len(state.workers), "lost": state.lost}
+    numbers |= {"cut_off": len(state.under_way), "not_reached": missed}
+    report = as_json(state.run, tallies) | {"campaign": numbers}
+    write_reports(report, {"--report": chosen.report, "--report-json": chosen.report_json})
+    for line in advice(state.run, tallies, chosen.report):
+        print(line)
     return status(state, tallies, missed)
 
 

@@ -98,8 +98,12 @@ RUN = f"Every other option is pytest's: -n 2 for two processes, -q, -x, -k ...\n
 REPLAY = "Exit status: 0 it passes now, 1 it fails again, 2 there is no such record, or the backend does not support the case"
 
 
+DOCTOR = "Exit status: 0 pytest -m differential can run here, 1 it cannot"
+
+
 def add_reading(command: Callable[..., argparse.ArgumentParser]) -> None:
     """The commands that read, and judge nothing."""
+    command("doctor", show_health, "Say what this machine can run and what is missing, in words.", "verify doctor", DOCTOR)
     command("list", show_list, "List the operations of the catalogue and their parameters.", "verify list")
     page = command("page", show_page, "Make the page of a report that was saved as JSON.", "verify page report.json -o report.html")
     page.add_argument("report", help="what verify run --report-json wrote")
@@ -138,6 +142,12 @@ def saved(path: str) -> dict[str, Any]:
     if not isinstance(report, dict) or not isinstance(report.get("tallies"), list):
         raise ValueError(f"report: wanted what --report-json wrote, got {path}, which has no tallies")
     return report
+
+
+def show_health(_: argparse.Namespace) -> int:
+    from verify import doctor
+
+    return doctor.main()
 
 
 def show_matrix(chosen: argparse.Namespace) -> int:

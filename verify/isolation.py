@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from verify.backends import OURS, Backend, Implementation
-from verify.board import SIZE, SLOW, Board
+from verify.board import SIZE, SLOW, Board, begun
 from verify.catalogue import CATALOGUE
 from verify.cells import Cell, Options, Tally, decide
 from verify.exhibits import exhibit
@@ -142,6 +142,7 @@ class Worker:
         while not self.channel.poll(POLL):
             mark = self.board.read()
             if mark is not None and mark.count != count:
+                begun.get()()
                 count, since, seconds = mark.count, time.monotonic(), mark.factor * self.limits.seconds
             if words := self.trouble(time.monotonic() - since, seconds):
                 raise self.dead(words)

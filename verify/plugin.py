@@ -8,24 +8,26 @@ worker loads the backends for itself and the controller collects the tallies.
 import json
 import os
 import random
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from verify.advice import advice
 from verify.backends import OURS, Backend, load
 from verify.catalogue import CATALOGUE, CHAPTERS
 from verify.cells import Cell, Options, Tally, cells, place
 from verify.cells import run as run_here
+from verify.colours import painted
 from verify.devices import pin
 from verify.isolation import Limits, Worker, described, isolated
 from verify.isolation import judge as judge_there
 from verify.known import Known, beside, read_known
 from verify.options import OPTIONS
-from verify.pages import report_page
-from verify.report import as_json, header, json_text, table
+from verify.progress import Progress, wanted
+from verify.report import REPORTS, as_json, header, table, write_reports
 from verify.score import Scores
 from verify.triage import lines, told_in_full, triage
 
@@ -244,8 +246,19 @@ def empty(item: pytest.Item) -> bool:
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Who will be judged, where a run asks for that; other runs need not load a backend for it."""
-    differential = config.getoption("--backend") or config.getoption("markexpr").strip() == "differential"
-    return header(verification_of(config)) if differential and not hasattr(config, "workerinput") else []
+    return header(verification_of(config)) if differential(config) and not hasattr(config, "workerinput") else []
+
+
+def differential(config: pytest.Config) -> bool:
+    """Whether a run is about backends and nothing else."""
+    return bool(config.getoption("--backend") or config.getoption("markexpr").strip() == "differential")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    manager = session.config.pluginmanager
+    reporter = manager.get_plugin("terminalreporter")
+    if differential(session.config) and wanted(session.config, reporter):
+        manager.register(Progress(reporter))
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
@@ -257,29 +270,15 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if run is None or (not tallies and not troubles(run)):
         return
     terminalreporter.section("verification")
-    for line in [*header(run), "", *table(tallies)]:
-        terminalreporter.write_line(line)
-    for line in lines(triage(tallies)):
-        terminalreporter.write_line(line)
+    for line in [*header(run), "", *table(tallies), *lines(triage(tallies))]:
+        terminalreporter.write_line(painted(line, terminalreporter.hasmarkup))
     for known in unmet(run):
         terminalreporter.write_line(
             f"{known.source}: speaks of no cell of this run: {known.name} {known.dtype} {known.aspect}", yellow=True
         )
-    for line in write_reports(run, tallies, config):
+    write_reports(as_json(run, tallies), {option: config.getoption(option) for option in REPORTS})
+    for line in advice(run, tallies, config.getoption("--report")):
         terminalreporter.write_line(line)
-
-
-def write_reports(run: Verification, tallies: list[dict[str, Any]], config: pytest.Config) -> Iterator[str]:
-    """Write the reports that were asked for; a line that says where the page is."""
-    report = as_json(run, tallies)
-    for option, made in REPORTS.items():
-        if path := config.getoption(option):
-            Path(path).write_text(made(report), encoding="utf-8", errors="replace")
-    if path := config.getoption("--report"):
-        yield f"report: {path}"
-
-
-REPORTS: dict[str, Callable[[dict[str, Any]], str]] = {"--report-json": json_text, "--report": report_page}
 
 
 def unmet(run: Verification) -> list[Known]:

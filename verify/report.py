@@ -4,12 +4,15 @@ import json
 import os
 import platform
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from verify.catalogue import ASPECTS
 from verify.devices import gpus
+from verify.pages import report_page
 from verify.triage import SHORT, triage
 
 if TYPE_CHECKING:
@@ -139,6 +142,17 @@ def as_json(run: "Verification", tallies: list[dict[str, Any]]) -> dict[str, Any
 
 def json_text(report: dict[str, Any]) -> str:
     return json.dumps(report, indent=1) + "\n"
+
+
+REPORTS: dict[str, Callable[[dict[str, Any]], str]] = {"--report": report_page, "--report-json": json_text}
+"""What is written for each option that asks for a report."""
+
+
+def write_reports(report: dict[str, Any], paths: dict[str, str | None]) -> None:
+    """Write the reports that were asked for, each to the path of its option."""
+    for option, path in paths.items():
+        if path:
+            Path(path).write_text(REPORTS[option](report), encoding="utf-8", errors="replace")
 
 
 def environment() -> dict[str, str]:

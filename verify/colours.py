@@ -1,0 +1,32 @@
+"""Colours for a terminal: verdicts in the table, and nothing that is not also said in words."""
+
+import os
+import re
+import sys
+from typing import TextIO
+
+COLOURS = {
+    "FAILED": "31;1",
+    "broken": "31;1",
+    "passed": "32",
+    "ok": "32",
+    "known": "33",
+    "nonconform": "33",
+    "limitation": "33",
+    "missing": "33",
+}
+WORD = re.compile(rf"\b({'|'.join(COLOURS)})\b")
+
+
+def wanted(stream: TextIO) -> bool:
+    """Whether a stream is to be coloured: NO_COLOR forbids it, FORCE_COLOR asks for it, else terminals are."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or (stream.isatty() and os.environ.get("TERM") != "dumb")
+
+
+def painted(line: str, colour: bool | None = None) -> str:
+    """The line with its first verdicts coloured, where colours are wanted (by default: on stdout)."""
+    if not (wanted(sys.stdout) if colour is None else colour):
+        return line
+    return WORD.sub(lambda found: f"\x1b[{COLOURS[found[1]]}m{found[1]}\x1b[0m", line)
