@@ -13,6 +13,7 @@ from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
 
 import spec
+from book import standing
 
 START = "import numpy as np\nimport spec\nfrom spec import *\n"
 SESSION = "book_session"
@@ -119,3 +120,14 @@ class Picture(SphinxDirective):
 
 def code_of(session: list[str], call: list[str], theme: str) -> str:
     return "\n".join([START, *session, call[0], call[1].format(theme), call[2]])
+
+
+class Standing(SphinxDirective):
+    """A sentence on what docs/data holds of the kind that is named, or that it was not measured yet."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        found = standing.read(self.arguments[0])
+        text = f"Speed: {standing.NOT_MEASURED}. The pages of the operations say so too." if found is None else standing.origin(found)
+        return [nodes.paragraph(text, text)]
