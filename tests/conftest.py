@@ -1,3 +1,3 @@
 """The plugin is loaded here, so that the suite runs from a plain checkout too."""
 
-pytest_plugins = ["verify.plugin"]
+pytest_plugins = ["verify.plugin", "verify.bench.plugin"]
