@@ -52,7 +52,7 @@ def test_help_names_the_commands() -> None:
 
 
 def test_verify_run_says_its_options() -> None:
-    done = verify("run", "--help")
+    done = in_a_process("run", "--help")
     assert done.status == 0 and all(word in done.output for word in ("--backend", "--known-failures", "--report-json", "--profile"))
 
 

@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 
 
 def advice(run: "Verification", tallies: list[dict[str, Any]], page: str | None) -> Iterator[str]:
-    """The lines that follow the table. The first failure is that of the lowest root cause; ``page`` is where the report went, if anywhere."""
+    """The lines that follow the table; the failure to see first is that of the lowest root cause. ``page`` is where the report went."""
     replays = [exhibit["replay"] for tally in told_in_full(tallies) for exhibit in tally["exhibits"].values()]
     if replays:
-        yield f"next: {replays[0]}{folder(run.options.failures)}  shows the first root cause again"
+        yield f"next, to see the first root cause again: {replays[0]}{folder(run.options.failures)}"
     if page:
         yield f"report: {page}"
     elif replays:
-        yield "next: --report out.html  writes a page with pictures of every failure"
+        yield "next, for a page with pictures of the failures: the same line with --report out.html"
     for backend in run.backends:
         yield from for_backend(backend)
     if not tallies and not any(backend.broken or backend.missing for backend in run.backends):
-        yield "next: verify list  names the operations; a function of such a name is judged, --op and --dtype choose among them"
+        yield "next, for the names of the operations, by which functions are found: verify list"
 
 
 def folder(failures: str) -> str:
@@ -33,9 +33,9 @@ def folder(failures: str) -> str:
 def for_backend(backend: Any) -> Iterator[str]:
     """What its author can do about a backend that could not be judged."""
     if backend.missing and (package := absent(backend.missing)):
-        yield f"next: install the package {package} (verify doctor says how for those it knows), then judge {backend.source}"
+        yield f"next, for {backend.source}: install the package {package}; what verify itself can use, and how to get it: verify doctor"
     elif backend.broken and backend.source.endswith(".py"):
-        yield f"next: python {shlex.quote(backend.source)}  shows where its import fails"
+        yield f"next, to see where its import fails: python {shlex.quote(backend.source)}"
 
 
 def absent(missing: str) -> str:

@@ -201,9 +201,9 @@ def heard(question: Question, status: int, said: str, complained: str) -> Answer
         return Answer(question, "missing", f"the package {absent[1].partition('.')[0]} is not installed")
     if status and last.startswith("missing: "):
         return Answer(question, "missing", last.removeprefix("missing: "))
-    if status:
-        return Answer(question, "broken", last.removeprefix("broken: "))
-    lines = said.splitlines() or ["there"]
+    if status or not said:
+        return Answer(question, "broken", last.removeprefix("broken: ") if status else "it ends the process before it has answered")
+    lines = said.splitlines()
     return Answer(question, "ok", (lines[0] if question.program else lines[-1])[:160])
 
 

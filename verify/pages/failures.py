@@ -17,26 +17,32 @@ Report = dict[str, Any]
 Tally = dict[str, Any]
 
 
-def root_causes(report: Report, anchors: dict[tuple[str, ...], str]) -> Markup:
+Places = dict[tuple[str, str], str]
+"""The anchors of failed cells by backend and name."""
+
+
+def name_of(tally: Tally) -> str:
+    return f"{tally['implementation']} {tally['dtype']} {tally['aspect']}"
+
+
+def root_causes(report: Report, failed: list[Tally], anchors: dict[int, str]) -> Markup:
     """The causes from the lowest rung upwards: mended first what stands first."""
     causes = report.get("root_causes", [])
+    places = {(tally["backend"], name_of(tally)): anchors[id(tally)] for tally in failed}
     waiting = sum(len(cause["blocked"]) for cause in causes)
     said = f"{len(causes)} root cause{'' if len(causes) == 1 else 's'}, {waiting} cells blocked by them. Mend the first one first."
-    return inside([paragraphs(said), element("ol", [told(cause, anchors) for cause in causes], class_="causes")])
+    return inside([paragraphs(said), element("ol", [told(cause, places) for cause in causes], class_="causes")])
 
 
-def told(cause: dict[str, Any], anchors: dict[tuple[str, ...], str]) -> Markup:
+def told(cause: dict[str, Any], places: Places) -> Markup:
     title = element("p", element("strong", cause["cause"]), f" ({cause['backend']}, {cause['rung']})")
-    return element("li", title, named("Shown by", cause["cells"], cause, anchors), named("Blocks", cause["blocked"], cause, anchors))
+    return element("li", title, named("Shown by", cause["cells"], cause, places), named("Blocks", cause["blocked"], cause, places))
 
 
-def named(words: str, names: list[str], cause: dict[str, Any], anchors: dict[tuple[str, ...], str]) -> Markup | None:
+def named(words: str, names: list[str], cause: dict[str, Any], places: Places) -> Markup | None:
     """The cells of a cause, each with the way to it; many of them folded away."""
     if not names:
         return None
-    places = {
-        (backend, f"{implementation} {dtype} {aspect}"): anchor for (backend, implementation, dtype, aspect), anchor in anchors.items()
-    }
     found = [(name, places.get((cause["backend"], name))) for name in names]
     shown = [element("li", element("a", name, href=f"#{anchor}") if anchor else name) for name, anchor in found]
     if len(shown) <= 6:
@@ -44,19 +50,24 @@ def named(words: str, names: list[str], cause: dict[str, Any], anchors: dict[tup
     return element("details", element("summary", f"{words} {len(shown)} cells"), element("ul", shown))
 
 
-def failures(report: Report, failed: list[Tally], anchors: dict[tuple[str, ...], str]) -> Markup:
+def told_in_full(cause: dict[str, Any]) -> tuple[str, str]:
+    """The cell that the terminal shows of a cause: in float32, where that fails."""
+    return cause["backend"], next((name for name in cause["cells"] if " float32 " in name), cause["cells"][0])
+
+
+def failures(report: Report, failed: list[Tally], anchors: dict[int, str]) -> Markup:
     """Every failed cell; the one that tells of each root cause is open."""
-    first = {(cause["backend"], cause["cells"][0]) for cause in report.get("root_causes", []) if cause["cells"]}
+    first = {told_in_full(cause) for cause in report.get("root_causes", []) if cause["cells"]}
     found = []
-    for number, (tally, anchor) in enumerate(zip(failed, anchors.values(), strict=True)):
-        name = f"{tally['implementation']} {tally['dtype']} {tally['aspect']}"
+    for number, tally in enumerate(failed):
+        anchor = anchors[id(tally)]
         title = f"{tally['implementation']} of {tally['backend']} in {tally['dtype']}: {tally['aspect']}"
         findings = [
             finding(words, tally, report, f"{anchor}-{i}", number < PICTURED)
             for i, words in enumerate(tally["findings"] or [tally["reason"]])
         ]
         summary = element("summary", element("h3", title))
-        found.append(element("details", summary, findings, id=anchor, class_="failure", open=(tally["backend"], name) in first))
+        found.append(element("details", summary, findings, id=anchor, class_="failure", open=(tally["backend"], name_of(tally)) in first))
     return inside(found)
 
 

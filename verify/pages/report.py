@@ -2,9 +2,10 @@
 
 import json
 from collections import defaultdict
+from itertools import count
 from typing import Any
 
-from verify.pages.failures import failures, root_causes
+from verify.pages.failures import failures, name_of, root_causes
 from verify.pages.markup import Markup, element, inside
 from verify.pages.shell import Section, heads, page, paragraphs, table
 
@@ -21,11 +22,12 @@ def report_page(report: Report) -> str:
     """The whole page of a report."""
     tallies = report["tallies"]
     failed = [tally for tally in tallies if tally["verdict"] == "failed"]
-    anchors = {key(tally): f"failure-{number}" for number, tally in enumerate(ordered(report, failed), 1)}
+    failed = ordered(report, failed)
+    anchors = {id(tally): f"failure-{number}" for number, tally in enumerate(failed, 1)}
     sections = [
-        Section("causes", "Root causes", root_causes(report, anchors)) if failed else None,
+        Section("causes", "Root causes", root_causes(report, failed, anchors)) if failed else None,
         Section("verdicts", "Verdicts", verdicts(tallies, anchors)),
-        Section("failures", "Failures", failures(report, ordered(report, failed), anchors)) if failed else None,
+        Section("failures", "Failures", failures(report, failed, anchors)) if failed else None,
         Section("known", "Known failures", reasons(tallies, "known failure")) if has(tallies, "known failure") else None,
         Section("unsupported", "Unsupported", reasons(tallies, "unsupported")) if has(tallies, "unsupported") else None,
         Section("environment", "Environment", environment(report)),
@@ -36,14 +38,6 @@ def report_page(report: Report) -> str:
 
 def has(tallies: list[Tally], verdict: str) -> bool:
     return any(tally["verdict"] == verdict for tally in tallies)
-
-
-def key(tally: Tally) -> tuple[str, ...]:
-    return tally["backend"], tally["implementation"], tally["dtype"], tally["aspect"]
-
-
-def name_of(tally: Tally) -> str:
-    return f"{tally['implementation']} {tally['dtype']} {tally['aspect']}"
 
 
 def ordered(report: Report, failed: list[Tally]) -> list[Tally]:
@@ -67,8 +61,8 @@ def title_of(report: Report, failed: list[Tally]) -> str:
 def lead(report: Report) -> Markup:
     """The counts of the verdicts and what was run."""
     tallies, options = report["tallies"], report.get("options", {})
-    count = {verdict: sum(tally["verdict"] == verdict for tally in tallies) for verdict in VERDICTS}
-    shown = [element("li", badge(verdict), f" {number}", class_="count") for verdict, number in count.items() if number]
+    number = {verdict: sum(tally["verdict"] == verdict for tally in tallies) for verdict in VERDICTS}
+    shown = [element("li", badge(verdict), f" {found}", class_="count") for verdict, found in number.items() if found]
     cases, strong, checks = (sum(tally[name] for tally in tallies) for name in ("cases", "strong", "checks"))
     run = f"Profile {options.get('profile')}, seed {options.get('seed')}: {cases} cases, {strong} of them strong, and {checks} checks."
     return inside(
@@ -85,19 +79,24 @@ def badge(verdict: str, words: str = "") -> Markup:
 # The matrix
 
 
-def verdicts(tallies: list[Tally], anchors: dict[tuple[str, ...], str]) -> Markup:
-    """One row for each operation, implementation and dtype, one column for each aspect; controls that need a script are hidden without."""
-    rows: dict[tuple[str, str, str], dict[str, Tally]] = defaultdict(dict)
+def verdicts(tallies: list[Tally], anchors: dict[int, str]) -> Markup:
+    """
+    One row for each operation, implementation and dtype, one column for each aspect; backends of one name have a row each.
+
+    The controls need a script, and are hidden where there is none.
+    """
+    rows: dict[tuple[Any, ...], dict[str, Tally]] = defaultdict(dict)
     for tally in tallies:
         label = f"{tally['backend']}:{tally['how']}" if tally["how"] else tally["backend"]
-        rows[tally["operation"], label, tally["dtype"]][tally["aspect"]] = tally
+        namesakes = (rows[tally["operation"], label, tally["dtype"], number] for number in count())
+        next(row for row in namesakes if tally["aspect"] not in row)[tally["aspect"]] = tally
     head = heads("Operation", "Implementation", "Dtype", *ASPECTS, "Worst budget", "Cases")
     return inside([controls(), table("Verdict of each cell, and the worst share of the bound used", head, matrix(rows, anchors), "matrix")])
 
 
-def matrix(rows: dict[tuple[str, str, str], dict[str, Tally]], anchors: dict[tuple[str, ...], str]) -> list[Markup]:
+def matrix(rows: dict[tuple[Any, ...], dict[str, Tally]], anchors: dict[int, str]) -> list[Markup]:
     found = []
-    for (operation, label, dtype), cells in rows.items():
+    for (operation, label, dtype, _), cells in rows.items():
         budget = max(float(tally["budget"]) for tally in cells.values())
         columns = [verdict_cell(cells.get(aspect), anchors) for aspect in ASPECTS]
         cases = sum(tally["cases"] for tally in cells.values())
@@ -116,12 +115,12 @@ def matrix(rows: dict[tuple[str, str, str], dict[str, Tally]], anchors: dict[tup
     return found
 
 
-def verdict_cell(tally: Tally | None, anchors: dict[tuple[str, ...], str]) -> Markup:
+def verdict_cell(tally: Tally | None, anchors: dict[int, str]) -> Markup:
     """One verdict; a failure leads to its place below."""
     if tally is None:
         return element("td", element("span", "-", aria_label="does not apply", role="img"), data_sort=len(VERDICTS))
     words = badge(tally["verdict"], {"known failure": tally.get("kind") or "known", "failed": "FAILED"}.get(tally["verdict"], ""))
-    anchor = anchors.get(key(tally))
+    anchor = anchors.get(id(tally))
     shown = element("a", words, href=f"#{anchor}") if anchor else words
     return element("td", shown, data_sort=VERDICTS.index(tally["verdict"]), title=tally["reason"][:300] or None)
 
