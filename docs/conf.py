@@ -25,6 +25,7 @@ nitpick_ignore_regex = [
 ]
 
 autodoc_typehints_format = "short"
+toc_object_entries = False
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 80

@@ -148,3 +148,17 @@ def port_of(file: Path, started: "subprocess.Popen[bytes]", seconds: float = 60.
             return int(lines[0])
         time.sleep(0.05)
     raise TimeoutError(f"chromium: wanted a port within {seconds:g} s, got none (exit status {started.poll()})")
+
+
+AXE = Path(__file__).parent.parent / "build" / "npm" / "node_modules" / "axe-core" / "axe.min.js"
+AXE_LINE = "npm install --no-save --prefix build/npm axe-core@4.14.1"
+
+
+def accessibility(page: Page) -> list[str]:
+    """What axe-core finds serious or critical on the page, a line each; FileNotFoundError where axe-core is not installed."""
+    if not AXE.exists():
+        raise FileNotFoundError(f"axe-core: wanted it under build/npm, got none (run: {AXE_LINE})")
+    page.evaluate(AXE.read_text() + "\n0")
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']}).then((result) => result.violations)", seconds=120)
+    worst = [(fault, node) for fault in found if fault["impact"] in ("serious", "critical") for node in fault["nodes"]]
+    return [f"{fault['id']}: {fault['help']}: {node['html'][:200]}" for fault, node in worst]

@@ -13,24 +13,34 @@ function text(x) {
   return typeof x === "boolean" ? (x ? "✓" : "") : String(Math.round(x * 1e5) / 1e5);
 }
 
-// A number that stands in the first matrix keeps the colour of its row wherever it goes.
+// A number of a matrix that others come from keeps the colour of its row wherever it goes; elsewhere its size gives the shade.
 function table(name, rows, origin) {
   const made = document.createElement("table");
+  const largest = Math.max(...rows.flat().map(Math.abs));
   made.createCaption().textContent = name;
   for (const row of rows) {
     const line = made.insertRow();
     for (const x of row) {
       const cell = line.insertCell();
       cell.textContent = text(x);
-      cell.className = x === true ? "row0" : origin.has(x) ? `row${origin.get(x) % 6}` : "none";
+      if (origin.size) cell.className = origin.has(x) ? `row${origin.get(x) % 6}` : "none";
+      else cell.style.background = `color-mix(in srgb, #8fc7ff ${Math.round((100 * Math.abs(x)) / largest)}%, #eceff3)`;
     }
   }
   return made;
 }
 
-function originOf(rows) {
+const FOLLOWED = ["before", "memory", "segment"];
+
+function originOf(show) {
   const origin = new Map();
-  rows.forEach((row, i) => row.forEach((x) => x !== 0 && typeof x === "number" && origin.set(x, i)));
+  let colour = 0;
+  for (const name of FOLLOWED.filter((name) => name in show)) {
+    for (const row of show[name]) {
+      row.forEach((x) => origin.set(x, colour));
+      colour += 1;
+    }
+  }
   return origin;
 }
 
@@ -42,9 +52,8 @@ function run(cell) {
   }
   const said = JSON.parse(law()(cell.querySelector("textarea").value, JSON.stringify(sizes)));
   const shown = cell.querySelector(".shown");
-  const entries = Object.entries(said.show || {});
-  const origin = entries.length ? originOf(entries[0][1]) : new Map();
-  shown.replaceChildren(...entries.map(([name, rows]) => table(name, rows, origin)));
+  const origin = originOf(said.show || {});
+  shown.replaceChildren(...Object.entries(said.show || {}).map(([name, rows]) => table(name, rows, origin)));
   cell.querySelector(".said").textContent = said.error || "";
   cell.dataset.answered = String(Number(cell.dataset.answered || 0) + 1);
 }

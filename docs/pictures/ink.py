@@ -80,14 +80,13 @@ def matrix(
     absent = np.atleast_2d(np.ma.getmaskarray(x))
     x = np.atleast_2d(np.where(absent, np.nan, x) if absent.any() else np.asarray(x))
     N, M = x.shape
+    size = 9.0 if max(len(text_of(number)) for number in x.ravel()) <= 4 else 7.0
     fills = row_fills(rows) if rows is not None else size_fills(x, shade)
     for i in range(N):
         for j in range(M):
             face, ink = fills[i][j]
             axes.add_patch(Rectangle((j, i), 1, 1, facecolor=face, edgecolor=colour("paper"), linewidth=1.5))
-            axes.text(
-                j + 0.5, i + 0.5, "" if absent[i, j] else text_of(x[i, j]), ha="center", va="center", color=ink, fontsize=size_of_text(M)
-            )
+            axes.text(j + 0.5, i + 0.5, "" if absent[i, j] else text_of(x[i, j]), ha="center", va="center", color=ink, fontsize=size)
             if marked is not None and marked[i, j]:
                 axes.add_patch(
                     Rectangle((j + 0.05, i + 0.05), 0.9, 0.9, facecolor="none", edgecolor=colour("wrong"), linewidth=2, zorder=3)
@@ -97,10 +96,6 @@ def matrix(
     axes.set_yticks(np.arange(N) + 0.5, [str(i) for i in range(N)])
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-
-
-def size_of_text(columns: int) -> float:
-    return 9.0 if columns <= 5 else 8.0 if columns <= 7 else 6.5
 
 
 def row_fills(rows: ndarray) -> list[list[tuple[str, str]]]:

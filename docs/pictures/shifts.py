@@ -28,4 +28,4 @@ def moved(shift: Callable[[ndarray], ndarray], x: ndarray) -> None:
 def arrow(left: Axes, right: Axes, start: tuple[float, float], end: tuple[float, float], row: int) -> None:
     """From a row of the left matrix to where its part in the same row of the right one begins."""
     look = {"arrowstyle": "-|>", "mutation_scale": 12, "linewidth": 2, "edgecolor": ink.colour("soft"), "facecolor": ink.row_colour(row)}
-    left.figure.add_artist(ConnectionPatch(start, end, "data", "data", axesA=left, axesB=right, zorder=5, **look))
+    left.figure.add_artist(ConnectionPatch(start, end, "data", "data", axesA=left, axesB=right, annotation_clip=False, zorder=5, **look))

@@ -45,7 +45,7 @@ def cell(operation: Operation) -> Iterator[str]:
     for letter, (least, first, most) in sliders.items():
         slider = f'<input type="range" name="{letter}" min="{least}" max="{most}" value="{first}">'
         lines.append(f"<label>{letter} {slider}<output>{first}</output></label>")
-    lines += ["</div>", f'<label>Python<textarea rows="{code.count(chr(10)) + 2}" spellcheck="false">{escape(code)}</textarea></label>']
+    lines += ["</div>", f'<label>Python<textarea rows="{code.count(chr(10)) + 3}" spellcheck="false">{escape(code)}</textarea></label>']
     lines += [
         '<button type="submit">Run</button>',
         '<div class="shown" aria-live="polite"></div>',

@@ -38,7 +38,7 @@ def contents(chapter: str) -> str:
     names = [operation.name for operation in pages_of_the_book() if operation.chapter == chapter]
     helpers = [name for name in SHARED if SHARED[name] == chapter]
     lines = [
-        *heading(chapter.capitalize(), "="),
+        *heading(TITLES.get(chapter, chapter.capitalize()), "="),
         f".. automodule:: spec.{chapter}",
         "   :no-members:",
         "",
@@ -52,6 +52,8 @@ def contents(chapter: str) -> str:
         lines += ["What several operations share:", "", *(f".. autofunction:: spec.{chapter}.{name}\n" for name in helpers)]
     return "\n".join(lines)
 
+
+TITLES = {"alibi": "ALiBi", "relative": "Relative positions"}
 
 SHARED = {"attend": "attention", "attend_grad": "attention", "products_grad": "attention", "split_heads": "layers", "merge_heads": "layers",
           "linear": "layers", "layer_norm": "layers"}  # fmt: skip

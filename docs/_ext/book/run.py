@@ -98,7 +98,7 @@ class Picture(SphinxDirective):
 
     has_content = True
     required_arguments = 1
-    option_spec = {"alt": directives.unchanged_required, "caption": directives.unchanged}  # noqa: RUF012
+    option_spec = {"alt": directives.unchanged_required}  # noqa: RUF012
 
     def run(self) -> list[nodes.Node]:
         module, _, function = self.arguments[0].rpartition(".")
@@ -111,8 +111,6 @@ class Picture(SphinxDirective):
             code = code_of(session["code"], call, theme)
             lines += [f".. container:: only-{theme}", "", "   .. plot::", f"      :alt: {' '.join(self.options['alt'].split())}", ""]
             lines += [f"      {line}".rstrip() for line in code.splitlines()] + [""]
-        if "caption" in self.options:
-            lines += [".. rst-class:: caption", "", self.options["caption"]]
         container = nodes.container(classes=["picture"])
         self.state.nested_parse(StringList(lines, self.get_source_info()[0]), self.content_offset, container)
         return [container]

@@ -30,10 +30,10 @@ def section(operation: Operation) -> Iterator[str]:
         yield from picture(pictured)
     if shipped:
         yield "Bugs that public projects shipped or sources print. Each is seeded as a fault, and must be noticed:\n"
-        yield from table(shipped)
+        yield from table(shipped, {"where it was": "source"})
     if others:
         yield f"Further faults, of this project's own making ({len(others)}):\n"
-        yield from table(others)
+        yield from table(others, {})
 
 
 def chosen(operation: Operation) -> list[Fault]:
@@ -46,12 +46,11 @@ def faults_of(operation: Operation) -> list[Fault]:
     return [fault for fault in faults.values() if fault.operation.name in names]
 
 
-def table(faults: list[Fault]) -> Iterator[str]:
+def table(faults: list[Fault], more: dict[str, str]) -> Iterator[str]:
+    """What is wrong, further columns, the clause that it violates and what shows it."""
+    columns = {"what is wrong": "words", **more, "what it violates": "clause", "what shows it": "reveals"}
     yield ".. list-table::\n   :header-rows: 1\n   :class: faults\n"
-    rows = [("what is wrong", "where it was", "what it violates", "what shows it")]
-    rows += [
-        (literal_free(fault.words), literal_free(fault.source), literal_free(fault.clause), literal_free(fault.reveals)) for fault in faults
-    ]
+    rows = [list(columns)] + [[literal_free(getattr(fault, name)) for name in columns.values()] for fault in faults]
     for row in rows:
         yield "   * - " + "\n     - ".join(row)
     yield ""
