@@ -64,6 +64,7 @@ class Implementation:
     operation: Operation
     how: str
     function: Callable[..., Any]
+    precisions: dict[str, Precision] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
@@ -75,7 +76,9 @@ class Implementation:
         return f"{self.backend.name}:{self.how}" if self.how else self.backend.name
 
     def precision(self, dtype: str) -> Precision:
-        return resolve(self.backend.precision, self.operation.name, self.name, dtype)
+        if dtype not in self.precisions:  # asked for in every case
+            self.precisions[dtype] = resolve(self.backend.precision, self.operation.name, self.name, dtype)
+        return self.precisions[dtype]
 
 
 def load(source: str) -> Backend:
