@@ -9,7 +9,18 @@ import os
 from typing import Any
 
 # Narrow floats are computed in float32 and rounded once. CUPY_TF32=1 would round the operands of float32 products to TF32.
-PRECISION = "wide" if os.environ.get("CUPY_TF32", "0") in ("", "0") else {"preset": "wide", "operand": "tf32"}
+WIDE = {"preset": "wide"} if os.environ.get("CUPY_TF32", "0") in ("", "0") else {"preset": "wide", "operand": "tf32"}
+# The kernels: weights and gradients of scores are in the storage dtype on their way into a product, q + u is rounded to it, all else is
+# float32; what they multiply is multiplied by no library, whose settings do not matter. Additive attention is projected in float32 first.
+FUSED = {"preset": "fused"}
+PRECISION = {
+    "*": WIDE,
+    "scaled_dot_product_attention_cuda": FUSED,
+    "alibi_attention_cuda": FUSED,
+    "transformer_xl_attention_cuda": FUSED,
+    "learned_relative_attention_cuda": FUSED,
+    "additive_attention_cuda": WIDE | FUSED | {"joined": "float32"},
+}
 
 
 def from_numpy(x: Any, dtype: Any) -> Any:

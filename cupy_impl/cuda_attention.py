@@ -8,7 +8,6 @@ the CPU (:mod:`cupy_impl.kernels.host`), slowly. float32, float16 and bfloat16, 
 from dataclasses import dataclass
 from math import sqrt
 from types import ModuleType
-from typing import Any
 
 import cupy
 from jaxtyping import Float
@@ -16,8 +15,9 @@ from jaxtyping import Float
 from cupy_impl.alibi import slopes
 from cupy_impl.arrays import Array, narrow
 from cupy_impl.attention import HEADS, HEADS_GRAD, Keep, Mask, check_masks, scores_shape
-from cupy_impl.kernels.instances import WIDEST, Instance, instance
-from cupy_impl.kernels.launch import launch, packed, tensor
+from cupy_impl.kernels.arguments import blank, check_supported, check_width, packed, spread, tensor
+from cupy_impl.kernels.instances import instance
+from cupy_impl.kernels.launch import launch
 from cupy_impl.relative import POSITION, TABLES, Visible, table_rows
 from cupy_impl.shapes import check, check_mask
 
@@ -177,9 +177,9 @@ class Attention:
     """
     What the kernels are given, checked already.
 
-    ``mask`` and ``keep`` broadcast to [B H N M]; ``table`` [H rows D] and ``bias`` [H rows] are position rows, of which the pair (i, j) reads
-    row ``first`` - i + j; ``content`` and ``distance`` [H D] are added to the queries for the one score and the other; ``share`` is
-    1 / (1 - p). NotImplementedError says what the kernels cannot do, before anything runs.
+    ``mask`` and ``keep`` broadcast to [B H N M]; ``table`` [H rows D] and ``bias`` [H rows] are position rows, of which the pair (i, j)
+    reads row ``first`` - i + j; ``content`` and ``distance`` [H D] are added to the queries for the one score and the other; ``share``
+    is 1 / (1 - p). NotImplementedError says what the kernels cannot do, before anything runs.
     """
 
     query: Array
@@ -259,37 +259,3 @@ class Attention:
         table_rows = 0 if self.table is None else self.table.shape[1]
         whole = [H, N, M, D, E, table_rows, self.first, self.causal, self.biased, hiding]
         launch(made, kernel, (B * H, -(-rows // made.own)), packed(tensors, whole, [1 / sqrt(D), self.share]), self.arrays is cupy)
-
-
-def spread(x: Array | None, shape: tuple[int, ...]) -> Array | None:
-    return x if x is None else cupy.get_array_module(x).broadcast_to(x, shape)
-
-
-def blank(shape: tuple[int, ...], like: Array, dtype: Any = None) -> Array:
-    """An array for a kernel to fill; on the CPU it is NaN first, so that what a kernel leaves out is seen."""
-    xp = cupy.get_array_module(like)
-    made = xp.empty(shape, dtype or like.dtype)
-    if xp is not cupy:
-        made.fill(float("nan"))
-    return made
-
-
-def check_supported(*floats: Array | None, others: tuple[Array | None, ...] = ()) -> None:
-    """Say what no kernel can do."""
-    given = [x for x in (*floats, *others) if x is not None]
-    names = {x.dtype.name for x in floats if x is not None}
-    if len(names) > 1:
-        raise NotImplementedError(f"inputs of different dtypes: {', '.join(sorted(names))}")
-    if "float64" in names:
-        raise NotImplementedError("the kernels compute in float32: no float64")
-    if len({cupy.get_array_module(x) for x in given}) > 1:
-        raise NotImplementedError("some arrays on a GPU, some not")
-    if any(stride % x.itemsize for x in given for stride in x.strides):
-        raise NotImplementedError("strides that are no multiple of an element")
-    if any(size >= 2**31 for x in given for size in x.shape):
-        raise NotImplementedError("axes of 2^31 elements or more")
-
-
-def check_width(*widths: int) -> None:
-    if max(widths) > WIDEST:
-        raise NotImplementedError(f"heads wider than {WIDEST}: a block would not fit into a GPU's shared memory")

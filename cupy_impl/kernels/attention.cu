@@ -18,14 +18,9 @@ struct Params {
 
 DEVICE Pairs pairs_of(const Params& p, int b, int h)
 {
-    Pairs pairs{};
-    pairs.masked = p.mask.data && !p.biased, pairs.biased = p.mask.data && p.biased;
-    if (pairs.masked) pairs.visible = matrix<byte>(p.mask, b, h);
-    if (pairs.biased) pairs.added = matrix<Element>(p.mask, b, h);
-    pairs.dropping = p.keep.data;
-    if (pairs.dropping) pairs.keep = matrix<byte>(p.keep, b, h);
-    pairs.slope = p.slopes.data ? matrix<float>(p.slopes, 0, h).read(0, 0) : 0;
-    pairs.causal = p.causal, pairs.N = p.N, pairs.M = p.M, pairs.scale = p.scale, pairs.share = p.share;
+    Pairs pairs = pairs_of(p.mask, p.biased, p.keep, b, h, p.N, p.M, p.share);
+    pairs.causal = p.causal, pairs.scale = p.scale;
+    if (p.slopes.data) pairs.slope = matrix<float>(p.slopes, 0, h).read(0, 0);
     return pairs;
 }
 
@@ -231,13 +226,7 @@ KERNEL(backward_query)
         band.begin(p);
     }
     float lse[2], delta[2];
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        const int i = first + at + row_of(2 * r);
-        lse[r] = i < p.N ? lses.read(i, 0) : -infinity();
-        delta[r] = delta_of(d_outs, outs, i, sees(i), p.E);
-        if (i < p.N && lane() % 4 == 0) deltas.write(i, 0, delta[r]);
-    }
+    rows_of_query(lse, delta, d_outs, outs, lses, deltas, first + at, p.N, p.E);
     float by_content[WIDTH / 8][4], by_position[WIDTH / 8][4];
     clear(by_content);
     clear(by_position);
@@ -261,11 +250,7 @@ KERNEL(backward_query)
         multiply_rows(s, q, at, k, 0, STEP, p.D);
         clear(ds);
         multiply_rows(ds, d_out, at, v, 0, STEP, p.E);
-#pragma unroll
-        for (int j = 0; j < TILES; j++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                weight_grad(s[j][e], ds[j][e], pairs, first + at + row_of(e), step + 8 * j + column_of(e), lse[e / 2], delta[e / 2]);
+        weight_grads(s, ds, pairs, first + at, step, lse, delta);
         if (p.dm.data) add_mask_grad(ds, matrix<float>(p.dm, b, h), pairs, first + at, step);
         each(ds, [&](float& x, int, int) { x *= p.scale; });
         if (RELATIVE) {
@@ -347,14 +332,7 @@ KERNEL(backward_key)
         multiply_rows(s, k, at, q, 0, STEP, p.D);
         clear(ds);
         multiply_rows(ds, v, at, d_out, 0, STEP, p.E);
-#pragma unroll
-        for (int j = 0; j < TILES; j++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const int i = step + 8 * j + column_of(e);
-                const float lse = i < p.N ? lses.read(i, 0) : -infinity(), delta = i < p.N ? deltas.read(i, 0) : 0;
-                weight_grad(s[j][e], ds[j][e], pairs, i, first + at + row_of(e), lse, delta);
-            }
+        weight_grads_of_keys(s, ds, pairs, lses, deltas, step, first + at);
         each(ds, [&](float& x, int, int) { x *= p.scale; });
         multiply_scores(dv, s, strip, d_out, p.E);
         multiply_scores(dk, ds, strip, q, p.D);

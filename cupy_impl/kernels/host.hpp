@@ -22,7 +22,7 @@
 #define METHOD inline
 #define KERNEL(name)                                                                                  \
     static void name(const Params& p);                                                                \
-    extern "C" int launch_##name(const Params* p, host::Launch* launch)                               \
+    extern "C" __attribute__((visibility("default"))) int launch_##name(const Params* p, host::Launch* launch)                               \
     {                                                                                                 \
         if (launch->params_bytes != sizeof(Params)) return host::refuse(#name, sizeof(Params), launch); \
         return host::run(#name, [](const void* given) { name(*(const Params*)given); }, p, launch);   \
@@ -75,7 +75,7 @@ struct Machine {
     uint32_t phase, first_phase;  // barriers passed: in all blocks, and when this block began
     uint64_t random;
     bool failed;
-    size_t used;  // of shared memory, at most
+    size_t shared_bytes, used;  // what a block may have of shared memory, and has taken at most
     const char* kernel;
     char* error;
     void (*body)(const void*);
@@ -210,10 +210,11 @@ static int refuse(const char* kernel, size_t wanted, const Launch* launch)
 static int run(const char* kernel, void (*body)(const void*), const void* params, Launch* launch)
 {
     now.kernel = kernel, now.body = body, now.params = params, now.error = launch->error;
-    now.threads = launch->threads, now.random = launch->seed | 1, now.failed = false, now.phase = 0, now.used = 0;
-    now.stacks.resize((size_t)now.threads * STACK);
-    now.shared.assign(launch->shared_bytes + 16, 0);
-    now.shadow.assign(launch->shared_bytes / 2 + 8, Shadow{});
+    now.threads = launch->threads, now.random = launch->seed | 1, now.failed = false, now.used = 0;
+    now.shared_bytes = launch->shared_bytes;
+    if (now.stacks.size() < (size_t)now.threads * STACK) now.stacks.resize((size_t)now.threads * STACK);
+    if (now.shared.size() < now.shared_bytes + 16) now.shared.resize(now.shared_bytes + 16);
+    if (now.shadow.size() < now.shared_bytes / 2 + 8) now.shadow.resize(now.shared_bytes / 2 + 8);
     for (int64 y = 0; y < launch->grid_y; y++)
         for (int64 x = 0; x < launch->grid_x && !now.failed; x++) run_block(x, y);
     launch->used_bytes = now.used;
@@ -240,27 +241,28 @@ template <class F> static void together(const char* what, void* given, F perform
         if (i != self) wake(i);
 }
 
-static void check_written(const Shadow& s, const char* name, int row, int column)
+[[gnu::noinline]] static void suspicious_read(const Shadow& s, const char* name, int row, int column)
 {
     if (s.write_phase < now.first_phase) fail("read of %s[%d, %d], which nobody has written", name, row, column);
-    if (s.write_phase < now.phase || s.writer == now.current) return;
-    const bool same = s.writer / WARP == now.current / WARP;
-    if (same && s.write_warp_phase < my_warp().phase) return;
+    if (s.writer == now.current) return;
+    if (s.writer / WARP == now.current / WARP && s.write_warp_phase < my_warp().phase) return;
     fail("read of %s[%d, %d], written by thread %d with no barrier between", name, row, column, s.writer);
 }
 
-static void note_read(Shadow& s)
+static inline void note_read(Shadow& s, const char* name, int row, int column)
 {
+    if (s.write_phase < now.first_phase || s.write_phase == now.phase) suspicious_read(s, name, row, column);
+    if (s.read_phase == now.phase && s.reader == MANY) return;
     const int16_t self = now.current, warp = -1 - self / WARP;
     if (s.read_phase != now.phase)
         s.reader = self;
-    else if (s.reader != self && s.reader != MANY)
+    else if (s.reader != self)
         s.reader = (s.reader >= 0 ? -1 - s.reader / WARP : s.reader) == warp ? warp : MANY;
     s.read_phase = now.phase;
     s.read_warp_phase = my_warp().phase;
 }
 
-static void note_write(Shadow& s, const char* name, int row, int column)
+static inline void note_write(Shadow& s, const char* name, int row, int column)
 {
     const int self = now.current;
     const uint32_t phase = my_warp().phase;
@@ -437,9 +439,7 @@ template <class T> struct Tile {
     T get(int row, int column) const
     {
         check("read of", row, column);
-        host::Shadow& s = shadow_of(row, column);
-        host::check_written(s, name, row, column);
-        host::note_read(s);
+        host::note_read(shadow_of(row, column), name, row, column);
         return data[row * ld + column];
     }
     void put(int row, int column, T x) const
@@ -476,7 +476,7 @@ struct Arena {
         Tile<T> made{(T*)(base + used), ld, host::now.shadow.data() + used / 2, rows, columns, name};
         used += (rows * ld * sizeof(T) + 15) / 16 * 16;
         if (used > host::now.used) host::now.used = used;
-        if (used > host::now.shared.size() - 16) host::fail("%s does not fit into the block's shared memory", name);
+        if (used > host::now.shared_bytes) host::fail("%s does not fit into the block's shared memory", name);
         return made;
     }
 };

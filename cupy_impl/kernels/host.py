@@ -21,7 +21,7 @@ from cupy_impl.kernels.source import text
 
 __all__ = ["KernelFault", "launch"]
 
-OPTIONS = ("-x", "c++", "-std=c++17", "-O2", "-shared", "-fPIC", "-fno-exceptions", "-fno-rtti", "-Wno-unknown-pragmas")
+OPTIONS = ("-x", "c++", "-std=c++17", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti")
 SEEDS = itertools.count(1)
 
 

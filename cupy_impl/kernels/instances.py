@@ -36,16 +36,29 @@ class Instance:
 
     def shared_bytes(self, kernel: str) -> int:
         """What the kernel's Arena hands out, tile by tile."""
-        own, step, ring = self.own, self.step, self.own + self.step
-        size = 4 if self.element == "float" else 2
-        row = (self.width + 16 // size) * size
-        strip = own * (step + 24) * 4
-        rows = {"forward": own + 2 * step, "backward_query": 2 * own + 2 * step, "backward_key": 2 * own + 2 * step}[kernel]
-        if not self.relative:
-            return rows * row + (strip if size == 4 else 0)
-        if kernel == "backward_key":
-            return (rows + step + ring) * row + (step * (ring + 1) * 4 + 15) // 16 * 16 + (strip if size == 4 else 0)
-        return (rows + own + ring) * row + strip
+        own, step, ring, size = self.own, self.step, self.own + self.step, 4 if self.element == "float" else 2
+        row, strip = (self.width + 16 // size) * size, own * (step + 24) * 4
+        strip_of_scores = strip if size == 4 else 0
+        features, gradients = padded(own * 33 * 4) + padded(step * 33 * 4) + 32 * 4, padded(own * (step + 1) * 4)
+        if self.relative:
+            return {
+                "forward": (2 * own + 2 * step + ring) * row + strip,
+                "backward_query": (3 * own + 2 * step + ring) * row + strip,
+                "backward_key": (2 * own + 3 * step + ring) * row + padded(step * (ring + 1) * 4) + strip_of_scores,
+            }[kernel]
+        return {
+            "forward": (own + 2 * step) * row + strip_of_scores,
+            "backward_query": (2 * own + 2 * step) * row + strip_of_scores,
+            "backward_key": (2 * own + 2 * step) * row + strip_of_scores,
+            "additive_forward": step * row + strip_of_scores + features,
+            "additive_backward_query": (own + step) * row + gradients + features,
+            "additive_backward_key": (own + step) * row + strip_of_scores + gradients + features,
+        }[kernel]
+
+
+def padded(size: int) -> int:
+    """Every tile begins at a multiple of 16 bytes."""
+    return (size + 15) // 16 * 16
 
 
 HOST = (32, 32, (128, 256))

@@ -29,6 +29,17 @@ struct Pairs {
     METHOD bool kept(int i, int j) const { return !dropping || (i < N && j < M && keep.read(i, j)); }
 };
 
+DEVICE Pairs pairs_of(const Tensor& mask, bool biased, const Tensor& keep, int b, int h, int N, int M, float share)
+{
+    Pairs pairs{};
+    pairs.masked = mask.data && !biased, pairs.biased = mask.data && biased, pairs.dropping = keep.data;
+    if (pairs.masked) pairs.visible = matrix<byte>(mask, b, h);
+    if (pairs.biased) pairs.added = matrix<Element>(mask, b, h);
+    if (pairs.dropping) pairs.keep = matrix<byte>(keep, b, h);
+    pairs.N = N, pairs.M = M, pairs.scale = 1, pairs.share = share;
+    return pairs;
+}
+
 DEVICE void write_rows(const Matrix<Element>& to, float (&c)[WIDTH / 8][4], int first, int rows, int columns)
 {
     each(c, [&](float x, int row, int column) {
@@ -116,6 +127,32 @@ DEVICE void weight_grad(float& s, float& dp, const Pairs& pairs, int i, int j, f
     s = kept ? p * pairs.share : 0;
 }
 
+// For a step of keys: rows are queries.
+DEVICE void weight_grads(
+    float (&s)[TILES][4], float (&ds)[TILES][4], const Pairs& pairs, int i, int j, const float (&lse)[2], const float (&delta)[2])
+{
+#pragma unroll
+    for (int n = 0; n < TILES; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            weight_grad(s[n][e], ds[n][e], pairs, i + row_of(e), j + 8 * n + column_of(e), lse[e / 2], delta[e / 2]);
+}
+
+// For a step of queries: rows are keys.
+DEVICE void weight_grads_of_keys(
+    float (&s)[TILES][4], float (&ds)[TILES][4], const Pairs& pairs, const Matrix<float>& lses, const Matrix<float>& deltas, int i, int j)
+{
+#pragma unroll
+    for (int n = 0; n < TILES; n++)
+#pragma unroll
+        for (int side = 0; side < 2; side++) {
+            const int query = i + 8 * n + column_of(side);
+            const float lse = query < pairs.N ? lses.read(query, 0) : -infinity(), delta = query < pairs.N ? deltas.read(query, 0) : 0;
+#pragma unroll
+            for (int r = 0; r < 2; r++) weight_grad(s[n][2 * r + side], ds[n][2 * r + side], pairs, query, j + row_of(2 * r), lse, delta);
+        }
+}
+
 // Add the gradient of the scores to that of a float mask.
 DEVICE void add_mask_grad(float (&ds)[TILES][4], const Matrix<float>& to, const Pairs& pairs, int i, int j)
 {
@@ -131,4 +168,17 @@ DEVICE float delta_of(const Matrix<Element>& d_out, const Matrix<Element>& out, 
     if (sees)
         for (int e = lane() % 4; e < columns; e += 4) sum += widen(d_out.read(i, e)) * widen(out.read(i, e));
     return over_row(sum);
+}
+
+// What a thread needs of its two queries; delta is left where the kernel of the keys reads it.
+DEVICE void rows_of_query(float (&lse)[2], float (&delta)[2], const Matrix<Element>& d_out, const Matrix<Element>& out,
+                          const Matrix<float>& lses, const Matrix<float>& deltas, int first, int rows, int columns)
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int i = first + row_of(2 * r);
+        lse[r] = i < rows ? lses.read(i, 0) : -infinity();
+        delta[r] = delta_of(d_out, out, i, lse[r] != -infinity(), columns);
+        if (i < rows && lane() % 4 == 0) deltas.write(i, 0, delta[r]);
+    }
 }
