@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from verify.gpu import report as gpu_report
 from verify.options import FAILURES, OPTIONS
 from verify.precision import DTYPES
 
@@ -92,9 +93,12 @@ def add_judging(command: Callable[..., argparse.ArgumentParser]) -> None:
     score = command("score", show_score, "Measure your own test: how many of the seeded faults it notices.", "verify score my_test.py")
     score.add_argument("file", help="defines check_<operation>(function), which raises if the function is wrong")
     score.add_argument("--json", metavar="FILE", help="write what was killed and what survived as JSON")
+    gpu = command("gpu-report", show_gpu_report, "Run everything that wants a GPU, and keep what comes out.", "verify gpu-report", GPU)
+    gpu_report.add_options(gpu)
 
 
 RUN = f"Every other option is pytest's: -n 2 for two processes, -q, -x, -k ...\n{STATUS}"
+GPU = "Exit status: 0 every step passed, 1 a step failed, 2 a step was not run: each says why"
 REPLAY = "Exit status: 0 it passes now, 1 it fails again, 2 there is no such record, or the backend does not support the case"
 
 
@@ -148,6 +152,10 @@ def show_health(_: argparse.Namespace) -> int:
     from verify import doctor
 
     return doctor.main()
+
+
+def show_gpu_report(chosen: argparse.Namespace) -> int:
+    return gpu_report.main(chosen)
 
 
 def show_matrix(chosen: argparse.Namespace) -> int:

@@ -91,6 +91,8 @@ def causal_row(inputs: Inputs, i: int) -> Inputs:
     if "position" in inputs:
         cut["position"] = inputs["position"][:, M - seen :]
     row = plain_row(inputs, i) | cut
+    if M - N + i < 0:  # a row before all keys
+        return row | {"visible": np.zeros((1, 1), bool)}
     visible = row.get("visible")
     return row if visible is None else row | {"visible": visible[..., :seen]}
 

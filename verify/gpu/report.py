@@ -1,0 +1,208 @@
+"""
+``verify gpu-report``: the steps one after the other, each in a process of its own, and what they came to as one file.
+
+A step ends in *passed*, *failed* or *not run*, with a reason; a crash, a hang or a device that answers no more costs that step alone.
+``python -m verify.gpu.report STEP OPTIONS`` is such a process.
+"""
+
+import argparse
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+LIMITS = {
+    "environment": 60,
+    "short": 180,
+    "waits": 120,
+    "graphs": 120,
+    "repeats": 120,
+    "lengths": 180,
+    "large": 240,
+    "memory": 60,
+    "recompilations": 180,
+    "tests": 240,
+    "sanitizer-memcheck": 180,
+    "sanitizer-racecheck": 180,
+    "sanitizer-initcheck": 180,
+    "sanitizer-synccheck": 180,
+    "suite-torch_impl": 600,
+    "suite-cupy_impl": 600,
+}
+"""The steps in their order, with the seconds that each may take."""
+
+BUDGET = 580.0
+"""Seconds for all of them together, unless told: a machine that is lent for ten minutes a command."""
+
+
+@dataclass
+class Outcome:
+    """What a step came to: passed, failed or not run; why; how long it took; what it measured."""
+
+    step: str
+    verdict: str = "not run"
+    reason: str = "its turn has not come"
+    seconds: float = 0.0
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.step:<22}{self.verdict:<9}{self.seconds:6.1f} s  {self.reason}".rstrip()
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--device", choices=("cuda", "cpu"), help="where the kernels run (default: the GPU, if PyTorch sees one)")
+    command.add_argument("--quick", action="store_true", help="fewer cases; on a CPU fewer kernels too")
+    command.add_argument("--step", action="append", choices=LIMITS, help="this step alone; repeatable")
+    command.add_argument("--seconds", type=float, default=BUDGET, metavar="S", help=f"for all steps together (default: {BUDGET:.0f})")
+    command.add_argument("--out", metavar="DIR", help="where gpu-report.json goes (default: benchmarks/results/DEVICE/DATE, for a GPU)")
+
+
+def main(chosen: argparse.Namespace) -> int:
+    """Run the steps; 0 all passed, 1 one failed, 2 one was not run."""
+    names, until = chosen.step or list(LIMITS), time.monotonic() + chosen.seconds
+    first = outcome_of("environment", chosen.device or "auto", chosen.quick, LIMITS["environment"])
+    device = chosen.device or ("cuda" if first.figures.get("cuda") else "cpu")
+    outcomes = {"environment": first} | {name: Outcome(name) for name in names if name != "environment"}
+    folder = place(chosen.out, device, first)
+    for name in outcomes:
+        left = until - time.monotonic()
+        if name != "environment" and left < 5:
+            outcomes[name].reason = f"the {chosen.seconds:.0f} seconds were up: run it with --step {name}"
+        elif name != "environment":
+            outcomes[name] = outcome_of(name, device, chosen.quick, min(LIMITS[name], left))
+        print(outcomes[name], flush=True)
+        write(folder, device, chosen.quick, outcomes)
+    print(f"\n{closing(list(outcomes.values()))}" + (f"; {folder / 'gpu-report.json'}" if folder else ""))
+    return status(list(outcomes.values()))
+
+
+def status(outcomes: list[Outcome]) -> int:
+    verdicts = {outcome.verdict for outcome in outcomes}
+    return 1 if "failed" in verdicts else 2 if "not run" in verdicts else 0
+
+
+def closing(outcomes: list[Outcome]) -> str:
+    counts = {verdict: sum(outcome.verdict == verdict for outcome in outcomes) for verdict in ("passed", "failed", "not run")}
+    return f"{len(outcomes)} steps: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+
+
+def place(out: str | None, device: str, first: Outcome) -> Path | None:
+    """Where the file goes: benchmarks/results of the checkout for a GPU, nowhere for a CPU unless told."""
+    if out is None and device == "cpu":
+        return None
+    name = re.sub("[^a-z0-9]+", "-", str(first.figures.get("device", device)).lower()).strip("-")
+    today = datetime.now(UTC).strftime("%Y-%m-%d")
+    folder = Path(out) if out else ROOT / "benchmarks" / "results" / name / today
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def write(folder: Path | None, device: str, quick: bool, outcomes: dict[str, Outcome]) -> None:
+    """After every step, so that what is known is kept whatever happens to this process."""
+    if folder is None:
+        return
+    when, known = datetime.now(UTC).isoformat(timespec="seconds"), outcomes["environment"].figures
+    told = {"device": known.get("device", device), "on": device, "date": when, "commit": commit(), "quick": quick}
+    told |= {"versions": known.get("versions", {}), "steps": [asdict(outcome) for outcome in outcomes.values()]}
+    (folder / "gpu-report.json").write_text(json.dumps(told, indent=1) + "\n")
+
+
+def outcome_of(name: str, device: str, quick: bool, seconds: float) -> Outcome:
+    """A step in a process of its own, which ends in time, with all that it has started."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        answer, log = Path(folder) / "answer.json", Path(folder) / "log"
+        options = json.dumps({"device": device, "quick": quick, "seconds": seconds, "answer": str(answer)})
+        hidden = {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | hidden
+        with log.open("w") as stream:
+            command = [sys.executable, "-m", "verify.gpu.report", name, options]
+            child = subprocess.Popen(command, stdout=stream, stderr=stream, cwd=ROOT, env=environment, start_new_session=True)
+            try:
+                ended = f"ended with status {child.wait(seconds)} and no answer"
+            except subprocess.TimeoutExpired:
+                ended = f"no answer within {seconds:.0f} s"
+            finally:
+                stop(child)
+        told = json.loads(answer.read_text()) if answer.exists() else None
+        lines = log.read_text(errors="replace").strip().splitlines()[-12:]
+    taken = round(time.monotonic() - started, 1)
+    if told is None:
+        return Outcome(name, "failed", " | ".join([ended, *lines])[-2000:], taken)
+    return Outcome(name, told["verdict"], told["reason"], taken, told["figures"])
+
+
+def stop(child: subprocess.Popen[bytes]) -> None:
+    """End the process and those that it has started: they are a group of their own."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def commit() -> str:
+    """The commit of this checkout, and whether it was changed since."""
+    try:
+        name, changed = (
+            subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+            for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "-uno"))
+        )
+    except OSError:
+        return "unknown"
+    return f"{name}{' with changes' if changed else ''}" if name else "unknown"
+
+
+# In the process of a step
+
+
+def steps() -> dict[str, Callable[..., dict[str, Any]]]:
+    from verify.gpu import kernels, pytorch, suites
+
+    own = (kernels.environment, kernels.short, kernels.repeats, kernels.lengths, kernels.large)
+    of_torch = (pytorch.graphs, pytorch.waits, pytorch.recompilations, pytorch.memory)
+    return {step.__name__: step for step in (*own, *of_torch)} | suites.SUITES
+
+
+def run(name: str, here: Any) -> dict[str, Any]:
+    """A step, and what it came to."""
+    from verify.gpu.here import NotRun
+
+    scale = "" if here.gpu else "on the CPU, at small sizes"
+    try:
+        return {"verdict": "passed", "reason": scale, "figures": steps()[name](here)}
+    except NotRun as reason:
+        return {"verdict": "not run", "reason": str(reason), "figures": reason.figures}
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        words = f"{type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})"
+        return {"verdict": "failed", "reason": words[:4000], "figures": {}}
+
+
+def in_process(name: str, options: str) -> int:
+    """The process of a step: the answer goes to a file, or without one to the status."""
+    from verify.gpu.here import Here
+
+    given = json.loads(options)
+    answer = given.pop("answer", None)
+    told = run(name, Here(**given))
+    if answer:
+        Path(answer).write_text(json.dumps(told))
+    elif told["verdict"] == "failed":
+        print(told["reason"], file=sys.stderr)
+    return int(told["verdict"] == "failed")
+
+
+if __name__ == "__main__":
+    sys.exit(in_process(*sys.argv[1:3]))
