@@ -46,7 +46,7 @@ def place(root: Path, device: str) -> Path:
 
 def files(root: Path) -> list[Path]:
     """Every result, oldest first."""
-    return sorted(root.glob("*/*/*.json"), key=lambda path: (path.parent.name, path.name))
+    return sorted(root.glob("*/*/[0-9]*.json"), key=lambda path: (path.parent.name, path.name))
 
 
 def latest(root: Path, device: str) -> Path | None:
