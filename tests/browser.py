@@ -105,19 +105,23 @@ class Page:
 
 @dataclass
 class Browser:
-    """A running Chromium, by the port of its debugging protocol."""
+    """A running Chromium, by the port of its debugging protocol, and the pages that it has open."""
 
     port: int
+    pages: list[Page] = field(default_factory=list)
 
     def open(self, url: str, width: int = 1280, height: int = 900, dark: bool = False) -> Page:
         """A new tab that has loaded the address, as wide and as dark as asked for."""
         with urlopen(Request(f"http://127.0.0.1:{self.port}/json/new?about:blank", method="PUT"), timeout=30) as answer:
             target = json.load(answer)
         page = Page(create_connection(target["webSocketDebuggerUrl"], timeout=60))
+        self.pages.append(page)
+        self.pages.append(page)
         for domain in ("Page", "Network", "Runtime", "Log"):
             page.call(f"{domain}.enable")
         page.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
         page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
+        page.call("Emulation.setFocusEmulationEnabled", enabled=True)  # a tab behind another one has no focus to give
         page.call("Page.navigate", url=url)
         page.wait(f"document.readyState === 'complete' && location.href !== 'about:blank' || {json.dumps(url)} === 'about:blank'")
         return page
@@ -133,9 +137,12 @@ def chromium() -> Iterator[Browser]:
         started = subprocess.Popen(
             [program, *FLAGS, *DRIVEN, f"--user-data-dir={profile}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
+        pages: list[Page] = []
         try:
-            yield Browser(port_of(Path(profile, "DevToolsActivePort"), started))
+            yield Browser(port_of(Path(profile, "DevToolsActivePort"), started), pages)
         finally:
+            for page in pages:
+                page.socket.close()
             started.terminate()
             started.wait(timeout=30)
 

@@ -105,6 +105,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "differential: holds every backend to the law")
     config.addinivalue_line("markers", "thorough: long random campaigns, deselected unless named by -m")
+    config.addinivalue_line("markers", "browser: opens a report in Chromium, deselected unless named by -m")
     config.addinivalue_line("markers", "docs: builds the book and reads it in Chromium, deselected unless named by -m")
     config.addinivalue_line("markers", "faults: seeded faults and controls, deselected unless named by -m")
     config.pluginmanager.register(Scores())
@@ -218,7 +219,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Cells of one operation and dtype run together: what the law says of a recipe is computed once for all of them."""
-    for marker in ("thorough", "faults", "docs"):
+    for marker in ("thorough", "faults", "docs", "browser"):
         if marker not in config.getoption("markexpr"):
             kept = [item for item in items if not item.get_closest_marker(marker)]
             config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker(marker)])

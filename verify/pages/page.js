@@ -4,14 +4,17 @@
 const matrix = document.getElementById("matrix");
 const body = matrix && matrix.tBodies[0];
 const rows = body ? [...body.rows] : [];
-const texts = rows.map((row) => [...row.cells].slice(0, 3).map((cell) => cell.textContent).join(" ").toLowerCase());
+const texts = rows.map((row) => [...row.cells].slice(0, 3).map((cell) => cell.textContent.toLowerCase()));
+const names = new Set(texts.flat());
 
+// A word is a part of a name; a whole name is that name alone, for float16 is also a part of bfloat16.
 function filter() {
   const words = document.getElementById("text").value.toLowerCase().split(/\s+/).filter(Boolean);
   const verdict = document.getElementById("verdict").value;
   let shown = 0;
   rows.forEach((row, place) => {
-    const fits = words.every((word) => texts[place].includes(word)) && (!verdict || row.dataset.verdicts.split(" ").includes(verdict));
+    const said = words.every((word) => texts[place].some((text) => (names.has(word) ? text === word : text.includes(word))));
+    const fits = said && (!verdict || row.dataset.verdicts.split(" ").includes(verdict));
     row.hidden = !fits;
     shown += fits;
   });
