@@ -7,6 +7,7 @@ CPU the kernels run in Triton's interpreter (:mod:`torch_impl.kernels.language`)
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
@@ -40,7 +41,8 @@ def additive_attention_triton(
     query, key, value = without_hidden(query, key, value, visible)
     z_query, z_key = F.linear(*wide(query, w_query)), F.linear(*wide(key, w_key))
     mask, keep = (x if x is None else x[(None,) * (3 - x.ndim)] for x in (mask, keep))
-    return operators().additive_attention(z_query, z_key, w_score.contiguous(), value, mask, keep, 1 / (1 - p))[0]
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    return operators().additive_attention(z_query, z_key, w_score.contiguous(), value, mask, keep, 1 / (1 - p), deterministic)[0]
 
 
 def operators() -> Any:

@@ -58,10 +58,15 @@ def transformer_xl_attention_triton(
     u: Float[Tensor, "H D"],
     v: Float[Tensor, "H D"],
     visible: Visible = None,
+    deterministic: bool | None = None,
 ) -> Float[Tensor, "B H N E"]:
-    """As :func:`spec.relative.transformer_xl_attention`: the shift is a rolling band of position rows."""
+    """
+    As :func:`spec.relative.transformer_xl_attention`: the shift is a rolling band of position rows.
+
+    ``deterministic``: gradients of positions by a kernel of their own, without atomic additions; None follows PyTorch's setting.
+    """
     check_transformer_xl(query, key, value, position, u, v, visible)
-    return _transformer_xl_attention(query, key, value, position, u, v, visible)
+    return _transformer_xl_attention(query, key, value, position, u, v, visible, deterministic=deterministic)
 
 
 def _transformer_xl_attention(
@@ -74,10 +79,11 @@ def _transformer_xl_attention(
     visible: Visible,
     keep: Keep = None,
     p: float = 0.0,
+    deterministic: bool | None = None,
 ) -> Tensor:
     """The same with the draw of a dropout, for the layers."""
     biases = {"content": u, "distance": v, "table": position, "first": query.shape[2] - 1}
-    return attention(query, key, value, visible, keep, causal=True, share=1 / (1 - p), **biases)
+    return attention(query, key, value, visible, keep, causal=True, share=1 / (1 - p), deterministic=deterministic, **biases)
 
 
 @lowered
@@ -90,10 +96,12 @@ def learned_relative_attention_triton(
     query_pos_bias: Float[Tensor, "H D"],
     align: str,
     visible: Visible = None,
+    deterministic: bool | None = None,
 ) -> Float[Tensor, "B H N E"]:
-    """As :func:`spec.relative.learned_relative_attention`, by the kernel of :func:`transformer_xl_attention_triton`."""
+    """As :func:`spec.relative.learned_relative_attention`, by the kernels of :func:`transformer_xl_attention_triton`."""
     check_learned_relative(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align, value, visible)
-    return _learned_relative_attention(query, key, value, key_pos_embeddings, key_pos_bias, query_pos_bias, align, visible)
+    tables = key_pos_embeddings, key_pos_bias, query_pos_bias
+    return _learned_relative_attention(query, key, value, *tables, align, visible, deterministic=deterministic)
 
 
 def _learned_relative_attention(
@@ -107,12 +115,13 @@ def _learned_relative_attention(
     visible: Visible,
     keep: Keep = None,
     p: float = 0.0,
+    deterministic: bool | None = None,
 ) -> Tensor:
     """The same with the draw of a dropout, for the layers."""
     N, M = query.shape[2], key.shape[2]
     first = len(bias) // 2 - (M - N if align == "end" else 0)
     tables = {"content": query_bias, "table": embeddings.transpose(0, 1), "table_bias": bias.T, "first": first}
-    return attention(query, key, value, visible, keep, share=1 / (1 - p), **tables)
+    return attention(query, key, value, visible, keep, share=1 / (1 - p), deterministic=deterministic, **tables)
 
 
 def attention(
@@ -129,13 +138,15 @@ def attention(
     table_bias: Tensor | None = None,
     first: int = 0,
     share: float = 1.0,
+    deterministic: bool | None = None,
 ) -> Tensor:
     """The operator, with masks of four axes and biases of the query that lie side by side."""
+    deterministic = torch.are_deterministic_algorithms_enabled() if deterministic is None else deterministic
     check_supported(query, key, value, content, distance, table, table_bias)
     mask, keep = (x if x is None else x[(None,) * (4 - x.ndim)] for x in (mask, keep))
     content, distance = (x if x is None else x.contiguous() for x in (content, distance))
     tensors = query, key, value, mask, keep, slopes, content, distance, table, table_bias
-    return operators().attention(*tensors, causal, first, share)[0]
+    return operators().attention(*tensors, causal, first, share, deterministic)[0]
 
 
 def check_supported(*tensors: Tensor | None) -> None:

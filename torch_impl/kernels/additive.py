@@ -8,7 +8,7 @@ as in :mod:`torch_impl.kernels.attention`, with one head.
 
 import triton.language as tl
 
-from torch_impl.kernels.attention import biased, kept, mask_grad, of_head, product, tile, weights_grad, write
+from torch_impl.kernels.attention import biased, kept, of_head, product, tile, weights_grad, write
 from torch_impl.kernels.language import Kernel, largest, read, rounded, total, whole
 
 
@@ -61,10 +61,8 @@ def additive_forward(
     at_n, at_e = i_n + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_E)
     in_n, in_e = at_n < N, at_e < E
     ZQ, ZK = ZQ + i_b * N * A, ZK + i_b * M * A
-    if MASK is not None:
-        MASK = of_head(MASK, mask_, i_b, 0)
-    if KEEP is not None:
-        KEEP = of_head(KEEP, keep_, i_b, 0)
+    MASK = of_head(MASK, mask_, i_b, 0)
+    KEEP = of_head(KEEP, keep_, i_b, 0)
     top = tl.full([BLOCK_N], float("-inf"), tl.float32)
     norm = tl.full([BLOCK_N], 0.0, tl.float32)
     out = tl.full([BLOCK_N, BLOCK_E], 0.0, tl.float32)
@@ -72,14 +70,14 @@ def additive_forward(
         at_m = i_m + tl.arange(0, BLOCK_M)
         in_m = at_m < M
         s = scores(ZQ, ZK, WS, at_n, at_m, in_n, in_m, A, BLOCK_N, BLOCK_M)
-        s, _ = biased(s, at_n, at_m, None, MASK, mask_, 0, N, M, False)
+        s, _ = biased(s, at_n[:, None], at_m[None, :], None, MASK, mask_, 0, N, M, False)
         rise = tl.maximum(top, largest(s, 1))
         level = tl.where(rise == float("-inf"), 0.0, rise)
         p = tl.exp(s - level[:, None])
         fade = tl.exp(top - level)
         norm = norm * fade + total(p, 1)
         if KEEP is not None:
-            p = tl.where(kept(KEEP, keep_, at_n, at_m, N, M), p, 0.0)
+            p = tl.where(kept(KEEP, keep_, at_n[:, None], at_m[None, :], N, M), p, 0.0)
         v = tile(of_head(V, v_, i_b, 0), at_m, at_e, v_[2], v_[3], in_m, in_e)
         out = out * fade[:, None] + product(rounded(p, V), v)
         top = rise
@@ -89,12 +87,31 @@ def additive_forward(
 
 
 @Kernel
+def mask_grad(DM, dm_, ds, at_n, at_m, N, M, OVER_N: tl.constexpr, OVER_M: tl.constexpr):
+    """Add the gradient of the scores to that of a float mask, summed over the axes along which it was broadcast."""
+    in_n, in_m = at_n < N, at_m < M
+    if OVER_N and OVER_M:
+        tl.atomic_add(DM, total(total(ds, 1), 0))
+    elif OVER_N:
+        tl.atomic_add(DM + at_m.to(tl.int64) * dm_[3], total(ds, 0), mask=in_m)
+    elif OVER_M:
+        tl.atomic_add(DM + at_n.to(tl.int64) * dm_[2], total(ds, 1), mask=in_n)
+    else:
+        at = DM + at_n.to(tl.int64)[:, None] * dm_[2] + at_m[None, :] * dm_[3]
+        tl.atomic_add(at, ds, mask=in_n[:, None] & in_m[None, :])
+
+
+@Kernel
 def additive_backward(
-    DO, OUT, LSE, ZQ, ZK, WS, V, MASK, KEEP, DZQ, DZK, DWS, DV, DM, do_, o_, v_, mask_, keep_, dm_, N, M, A, E, share,
+    DO, OUT, LSE, ZQ, ZK, WS, V, MASK, KEEP, DZQ, DZK, DWS, DV, DM, do_, o_, v_, mask_, keep_, dm_, before_b, before_n, N, M, A, E, share,
     OVER_N: tl.constexpr, OVER_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_E: tl.constexpr,
 ):  # fmt: skip
-    """All gradients, added in float32: in one pass, since the tangents cost more than the additions."""
-    i_b, i_n = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK_N
+    """
+    All gradients, added in float32: in one pass, since the tangents cost more than the additions. DWS [B A] is not summed over the batch.
+
+    So many batch entries and blocks of queries were launched before.
+    """
+    i_b, i_n = (tl.program_id(0) + before_b).to(tl.int64), (tl.program_id(1) + before_n) * BLOCK_N
     at_n, at_e = i_n + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_E)
     in_n, in_e = at_n < N, at_e < E
     lse = tl.load(LSE + i_b * N + at_n, mask=in_n, other=float("-inf"))
@@ -102,20 +119,19 @@ def additive_backward(
     do = tile(of_head(DO, do_, i_b, 0), at_n, at_e, do_[2], do_[3], sees, in_e)
     o = tile(of_head(OUT, o_, i_b, 0), at_n, at_e, o_[2], o_[3], sees, in_e)
     delta = total(do.to(tl.float32) * o.to(tl.float32), 1)
-    ZQ, ZK, DZQ, DZK = ZQ + i_b * N * A, ZK + i_b * M * A, DZQ + i_b * N * A, DZK + i_b * M * A
-    if MASK is not None:
-        MASK = of_head(MASK, mask_, i_b, 0)
-    if KEEP is not None:
-        KEEP = of_head(KEEP, keep_, i_b, 0)
-    if DM is not None:
-        DM = of_head(DM, dm_, i_b, 0)
+    ZQ, ZK = ZQ + i_b * N * A, ZK + i_b * M * A
+    DZQ, DZK, DWS = DZQ + i_b * N * A, DZK + i_b * M * A, DWS + i_b * A
+    MASK = of_head(MASK, mask_, i_b, 0)
+    KEEP = of_head(KEEP, keep_, i_b, 0)
+    DM = of_head(DM, dm_, i_b, 0)
     for i_m in range(0, whole(M), BLOCK_M):
         at_m = i_m + tl.arange(0, BLOCK_M)
         in_m = at_m < M
         v = tile(of_head(V, v_, i_b, 0), at_m, at_e, v_[2], v_[3], in_m, in_e)
         s = scores(ZQ, ZK, WS, at_n, at_m, in_n, in_m, A, BLOCK_N, BLOCK_M)
-        s, visible = biased(s, at_n, at_m, None, MASK, mask_, 0, N, M, False)
-        p, ds = weights_grad(s, visible, lse, delta, do, v, KEEP, keep_, at_n, at_m, N, M, share)
+        s, visible = biased(s, at_n[:, None], at_m[None, :], None, MASK, mask_, 0, N, M, False)
+        dp = product(do, tl.trans(v))
+        p, ds = weights_grad(s, visible, lse, delta, dp, KEEP, keep_, at_n[:, None], at_m[None, :], N, M, share)
         if DM is not None:
             mask_grad(DM, dm_, ds, at_n, at_m, N, M, OVER_N, OVER_M)
         at_v = DV + (i_b * M + at_m)[:, None] * E + at_e[None, :]

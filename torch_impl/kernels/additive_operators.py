@@ -1,5 +1,6 @@
 """Additive attention as an operator of PyTorch; ``z_query`` [B N A] and ``z_key`` [B M A] are projected already, in float32."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -25,9 +26,16 @@ def one_head(x: Tensor | None) -> Tensor | None:
 
 @torch.library.custom_op("torch_impl::additive_attention", mutates_args=())
 def additive_attention(
-    z_query: Tensor, z_key: Tensor, w_score: Tensor, value: Tensor, mask: Tensor | None, keep: Tensor | None, share: float
+    z_query: Tensor,
+    z_key: Tensor,
+    w_score: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    keep: Tensor | None,
+    share: float,
+    deterministic: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Output [B N E] in the dtype of the value, and log-sum-exp [B N]."""
+    """Output [B N E] in the dtype of the value, and log-sum-exp [B N]; ``deterministic`` is for the gradients."""
     output, lse = fake(z_query, z_key, w_score, value)
     (B, N, A), (M, E) = z_query.shape, value.shape[1:]
     mask, keep = (x if x is None else x.expand(B, N, M) for x in (mask, keep))
@@ -62,43 +70,55 @@ def additive_attention_grad(
     keep: Tensor | None,
     share: float,
     mask_too: bool,
+    deterministic: bool = False,
 ) -> list[Tensor]:
-    """The gradients of z_query, z_key, w_score, value, and of mask if asked for, in float32."""
-    sums = [torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (z_query, z_key, w_score, value)]
-    sums += [torch.zeros(mask.shape, dtype=torch.float32, device=mask.device)] if mask_too else []
+    """
+    The gradients of z_query, z_key, w_score, value, and of mask if asked for, in float32.
+
+    Where they are to be deterministic, programs that add to the same place are launched one after the other.
+    """
     (B, N, A), (M, E) = z_query.shape, value.shape[1:]
+    shapes = [z_query.shape, z_key.shape, (B, A), value.shape, *([mask.shape] if mask_too else [])]
+    sums = [torch.zeros(shape, dtype=torch.float32, device=value.device) for shape in shapes]
     over = (mask_too and mask.shape[1] < N, mask_too and mask.shape[2] < M)
+    together = B if not mask_too or mask.shape[0] == B else 1
     mask, keep, spread = (x if x is None else x.expand(B, N, M) for x in (mask, keep, sums[4] if mask_too else None))
     chosen = constants("backward", z_query, z_key, value)
-    launch(
-        additive_backward,
-        (B, -(-N // chosen["BLOCK_N"])),
-        *(d_output, output, lse, z_query, z_key, w_score, value, mask, keep, *sums[:4], spread),
-        *(strides(one_head(x)) for x in (d_output, output, value, mask, keep, spread)),
-        *(N, M, A, E, share),
-        **chosen,
-        OVER_N=over[0],
-        OVER_M=over[1],
-    )
-    return sums
+    for grid, before in in_order(B, together, -(-N // chosen["BLOCK_N"])) if deterministic else [((B, -(-N // chosen["BLOCK_N"])), (0, 0))]:
+        launch(
+            additive_backward,
+            grid,
+            *(d_output, output, lse, z_query, z_key, w_score, value, mask, keep, *sums[:4], spread),
+            *(strides(one_head(x)) for x in (d_output, output, value, mask, keep, spread)),
+            *(*before, N, M, A, E, share),
+            **chosen,
+            OVER_N=over[0],
+            OVER_M=over[1],
+        )
+    return [*sums[:2], sums[2].sum(0), *sums[3:]]
+
+
+def in_order(B: int, together: int, blocks: int) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Grids of some batch entries and one block of queries each, with what comes before."""
+    return (((together, 1), (entry, block)) for block in range(blocks) for entry in range(0, B, together))
 
 
 @additive_attention_grad.register_fake
 def _(d_output: Tensor, output: Tensor, lse: Tensor, *rest: Any) -> list[Tensor]:
-    *tensors, mask, _, _, mask_too = rest
+    *tensors, mask, _, _, mask_too, _ = rest
     return [x.new_empty(x.shape, dtype=torch.float32) for x in (*tensors, *([mask] if mask_too else []))]
 
 
 def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, ctx.share = inputs
+    *tensors, ctx.share, ctx.deterministic = inputs
     ctx.save_for_backward(*output, *tensors)
 
 
 def backward(ctx: Any, d_output: Tensor, d_lse: Tensor) -> tuple[Tensor | None, ...]:
     output, lse, *tensors = ctx.saved_tensors
-    grads = additive_attention_grad(d_output, output, lse, *tensors, ctx.share, ctx.needs_input_grad[4])
+    grads = additive_attention_grad(d_output, output, lse, *tensors, ctx.share, ctx.needs_input_grad[4], ctx.deterministic)
     found = [grad.to(x.dtype) for grad, x in zip(grads, tensors, strict=False)]
-    return *found, *([] if len(found) == 5 else [None]), None, None
+    return *found, *([] if len(found) == 5 else [None]), None, None, None
 
 
 torch.library.register_autograd("torch_impl::additive_attention", backward, setup_context=setup_context)

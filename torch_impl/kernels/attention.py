@@ -18,8 +18,11 @@ from torch_impl.kernels.language import Kernel, largest, read, rounded, total, w
 
 @Kernel
 def of_head(X, x_, i_b, i_h):
-    """The address where a head of a batch entry begins."""
-    return X + i_b * x_[0] + i_h * x_[1]
+    """The address where a head of a batch entry begins; None of what is None."""
+    if X is None:
+        return None
+    else:
+        return X + i_b * x_[0] + i_h * x_[1]
 
 
 @Kernel
@@ -75,15 +78,15 @@ def band(q, R, S, r_, s_, first, rows, at_d, in_d, BLOCK: tl.constexpr):
 
 @Kernel
 def biased(s, at_n, at_m, SLOPES, MASK, mask_, i_h, N, M, CAUSAL: tl.constexpr):
-    """The scores with what is added to them, -inf where a pair is hidden; and which pairs are visible."""
-    ahead = at_m[None, :] - (at_n[:, None] + (M - N))
-    visible = (at_n < N)[:, None] & (at_m < M)[None, :]
+    """The scores of queries [n 1] and keys [1 m] or [n m] with what is added, -inf where a pair is hidden; and which pairs are visible."""
+    ahead = at_m - (at_n + (M - N))
+    visible = (at_n < N) & (at_m < M)
     if CAUSAL:
         visible = visible & (ahead <= 0)
     if SLOPES is not None:
         s += tl.load(SLOPES + i_h) * ahead
     if MASK is not None:
-        at = MASK + at_n.to(tl.int64)[:, None] * mask_[2] + at_m[None, :] * mask_[3]
+        at = MASK + at_n.to(tl.int64) * mask_[2] + at_m * mask_[3]
         if MASK.dtype.element_ty == tl.int1:
             visible = visible & tl.load(at, mask=visible, other=0)
         else:
@@ -95,8 +98,7 @@ def biased(s, at_n, at_m, SLOPES, MASK, mask_, i_h, N, M, CAUSAL: tl.constexpr):
 
 @Kernel
 def kept(KEEP, keep_, at_n, at_m, N, M):
-    at = KEEP + at_n.to(tl.int64)[:, None] * keep_[2] + at_m[None, :] * keep_[3]
-    return tl.load(at, mask=(at_n < N)[:, None] & (at_m < M)[None, :], other=0)
+    return tl.load(KEEP + at_n.to(tl.int64) * keep_[2] + at_m * keep_[3], mask=(at_n < N) & (at_m < M), other=0)
 
 
 @Kernel
@@ -113,14 +115,10 @@ def forward(
     in_n, in_d, in_e = at_n < N, at_d < D, at_e < E
     q = tile(of_head(Q, q_, i_b, i_h), at_n, at_d, q_[2], q_[3], in_n, in_d)
     qu, qw = joined(q, U, i_h * D + at_d, in_d), joined(q, W, i_h * D + at_d, in_d)
-    if MASK is not None:
-        MASK = of_head(MASK, mask_, i_b, i_h)
-    if KEEP is not None:
-        KEEP = of_head(KEEP, keep_, i_b, i_h)
-    if R is not None:
-        R = of_head(R, r_, 0, i_h)
-    if S is not None:
-        S = of_head(S, s_, 0, i_h)
+    MASK = of_head(MASK, mask_, i_b, i_h)
+    KEEP = of_head(KEEP, keep_, i_b, i_h)
+    R = of_head(R, r_, 0, i_h)
+    S = of_head(S, s_, 0, i_h)
     low = first - i_n - (BLOCK_N - 1)
     if R is not None:
         before = band(qw, R, S, r_, s_, low, rows, at_d, in_d, BLOCK_N)
@@ -139,14 +137,14 @@ def forward(
             after = band(qw, R, S, r_, s_, low + i_m + BLOCK_M, rows, at_d, in_d, BLOCK_N)
             s += tl.where(at_m[None, :] - i_m <= at_n[:, None] - i_n, before, after)
             before = after
-        s, visible = biased(s * scale, at_n, at_m, SLOPES, MASK, mask_, i_h, N, M, CAUSAL)
+        s, visible = biased(s * scale, at_n[:, None], at_m[None, :], SLOPES, MASK, mask_, i_h, N, M, CAUSAL)
         rise = tl.maximum(top, largest(s, 1))
         level = tl.where(rise == float("-inf"), 0.0, rise)
         p = tl.exp(s - level[:, None])
         fade = tl.exp(top - level)
         norm = norm * fade + total(p, 1)
         if KEEP is not None:
-            p = tl.where(kept(KEEP, keep_, at_n, at_m, N, M), p, 0.0)
+            p = tl.where(kept(KEEP, keep_, at_n[:, None], at_m[None, :], N, M), p, 0.0)
         v = tile(of_head(V, v_, i_b, i_h), at_m, at_e, v_[2], v_[3], in_m, in_e)
         if HIDING:
             v = tl.where((largest(visible.to(tl.int32), 0) > 0)[:, None], v, 0.0)
@@ -158,8 +156,14 @@ def forward(
 
 
 @Kernel
+def against(a, X, at_row, at_column, row, column, rows, in_column):
+    """a x^T for a block of the rows of X, which may begin before the first."""
+    return product(a, tl.trans(tile(X, at_row, at_column, row, column, (at_row >= 0) & (at_row < rows), in_column)))
+
+
+@Kernel
 def band_grad(db, qw, R, DR, DS, r_, first, rows, D, i_h, at_d, in_d, BLOCK: tl.constexpr):
-    """Bring the gradients of a band's pairs back to its rows: added to DR and DS; the queries' part is returned."""
+    """The queries' part of the gradients of a band's pairs; the rows' is added to DR and DS, if they are given."""
     at = tl.arange(0, BLOCK)
     at_r = first + at
     in_r = (at_r >= 0) & (at_r < rows)
@@ -168,30 +172,16 @@ def band_grad(db, qw, R, DR, DS, r_, first, rows, D, i_h, at_d, in_d, BLOCK: tl.
     if DS is not None:
         tl.atomic_add(DS + row, total(db, 0), mask=in_r)
     db = rounded(db, R)
-    tl.atomic_add(DR + row[:, None] * D + at_d[None, :], product(tl.trans(db), qw), mask=in_r[:, None] & in_d[None, :])
+    if DR is not None:
+        tl.atomic_add(DR + row[:, None] * D + at_d[None, :], product(tl.trans(db), qw), mask=in_r[:, None] & in_d[None, :])
     return product(db, finite(tile(R, at_r, at_d, r_[2], r_[3], in_r, in_d)))
 
 
 @Kernel
-def mask_grad(DM, dm_, ds, at_n, at_m, N, M, OVER_N: tl.constexpr, OVER_M: tl.constexpr):
-    """Add the gradient of the scores to that of a float mask, summed over the axes along which it was broadcast."""
-    in_n, in_m = at_n < N, at_m < M
-    if OVER_N and OVER_M:
-        tl.atomic_add(DM, total(total(ds, 1), 0))
-    elif OVER_N:
-        tl.atomic_add(DM + at_m.to(tl.int64) * dm_[3], total(ds, 0), mask=in_m)
-    elif OVER_M:
-        tl.atomic_add(DM + at_n.to(tl.int64) * dm_[2], total(ds, 1), mask=in_n)
-    else:
-        at = DM + at_n.to(tl.int64)[:, None] * dm_[2] + at_m[None, :] * dm_[3]
-        tl.atomic_add(at, ds, mask=in_n[:, None] & in_m[None, :])
-
-
-@Kernel
-def weights_grad(s, visible, lse, delta, do, v, KEEP, keep_, at_n, at_m, N, M, share):
-    """The weights after dropout and the gradient of the scores, from the scores and what the forward pass has left."""
+def weights_grad(s, visible, lse, delta, dp, KEEP, keep_, at_n, at_m, N, M, share):
+    """The weights after dropout and the gradient of the scores, from the scores, do v^T and what the forward pass has left."""
     p = tl.where(visible, tl.exp(s - lse[:, None]), 0.0)
-    dp = product(do, tl.trans(v)) * share
+    dp *= share
     dropped = p * share
     if KEEP is not None:
         keep = kept(KEEP, keep_, at_n, at_m, N, M)
@@ -201,14 +191,19 @@ def weights_grad(s, visible, lse, delta, do, v, KEEP, keep_, at_n, at_m, N, M, s
 
 @Kernel
 def backward_query(
-    DO, OUT, LSE, DELTA, Q, K, V, MASK, KEEP, SLOPES, U, W, R, S, DQ, DM, DU, DW, DR, DS,
+    DO, OUT, LSE, DELTA, Q, K, V, MASK, KEEP, SLOPES, U, W, R, S, DQ, DM, DMN, DU, DW, DR, DS,
     do_, o_, q_, k_, v_, mask_, keep_, r_, s_, dq_, dm_,
-    H, N, M, D, E, rows, first, scale, share,
-    CAUSAL: tl.constexpr, HIDING: tl.constexpr, OVER_N: tl.constexpr, OVER_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
+    before, H, N, M, D, E, rows, first, scale, share,
+    CAUSAL: tl.constexpr, HIDING: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of a block of queries, and their parts of those of the mask and of all that positions add."""
-    i_b, i_h = (tl.program_id(0) // H).to(tl.int64), (tl.program_id(0) % H).to(tl.int64)
+    """
+    The gradients of a block of queries, and their parts of those of the mask and of all that positions add.
+
+    ``before`` heads of all batch entries were launched before. DM [B H N M] where the mask is not summed over queries or keys is added to,
+    DMN [B H N] has its sums over the keys, DU and DW [B H N/BLOCK_N D] those over a block; DR and DS are added to.
+    """
+    i_head = tl.program_id(0) + before
+    i_b, i_h = (i_head // H).to(tl.int64), (i_head % H).to(tl.int64)
     i_n = tl.program_id(1) * BLOCK_N
     at_n, at_d, at_e = i_n + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_E)
     in_n, in_d, in_e = at_n < N, at_d < D, at_e < E
@@ -220,20 +215,17 @@ def backward_query(
     delta = total(do.to(tl.float32) * o.to(tl.float32), 1)
     tl.store(DELTA + (i_b * H + i_h) * N + at_n, delta, mask=in_n)
     qu, qw = joined(q, U, i_h * D + at_d, in_d), joined(q, W, i_h * D + at_d, in_d)
-    if MASK is not None:
-        MASK = of_head(MASK, mask_, i_b, i_h)
-    if KEEP is not None:
-        KEEP = of_head(KEEP, keep_, i_b, i_h)
-    if R is not None:
-        R = of_head(R, r_, 0, i_h)
-    if S is not None:
-        S = of_head(S, s_, 0, i_h)
-    if DM is not None:
-        DM = of_head(DM, dm_, i_b, i_h)
+    MASK = of_head(MASK, mask_, i_b, i_h)
+    KEEP = of_head(KEEP, keep_, i_b, i_h)
+    R = of_head(R, r_, 0, i_h)
+    S = of_head(S, s_, 0, i_h)
+    DM = of_head(DM, dm_, i_b, i_h)
     low = first - i_n - (BLOCK_N - 1)
     if R is not None:
-        before = band(qw, R, S, r_, s_, low, rows, at_d, in_d, BLOCK_N)
+        band_before = band(qw, R, S, r_, s_, low, rows, at_d, in_d, BLOCK_N)
         ds_before = tl.full([BLOCK_N, BLOCK_M], 0.0, tl.float32)
+    if DMN is not None:
+        dm_n = tl.full([BLOCK_N], 0.0, tl.float32)
     dq_content = tl.full([BLOCK_N, BLOCK_D], 0.0, tl.float32)
     dq_distance = tl.full([BLOCK_N, BLOCK_D], 0.0, tl.float32)
     stop = M
@@ -248,12 +240,14 @@ def backward_query(
         s = product(qu, tl.trans(k))
         if R is not None:
             after = band(qw, R, S, r_, s_, low + i_m + BLOCK_M, rows, at_d, in_d, BLOCK_N)
-            s += tl.where(lower, before, after)
-            before = after
-        s, visible = biased(s * scale, at_n, at_m, SLOPES, MASK, mask_, i_h, N, M, CAUSAL)
-        _, ds = weights_grad(s, visible, lse, delta, do, v, KEEP, keep_, at_n, at_m, N, M, share)
+            s += tl.where(lower, band_before, after)
+            band_before = after
+        s, visible = biased(s * scale, at_n[:, None], at_m[None, :], SLOPES, MASK, mask_, i_h, N, M, CAUSAL)
+        _, ds = weights_grad(s, visible, lse, delta, product(do, tl.trans(v)), KEEP, keep_, at_n[:, None], at_m[None, :], N, M, share)
         if DM is not None:
-            mask_grad(DM, dm_, ds, at_n, at_m, N, M, OVER_N, OVER_M)
+            tl.atomic_add(DM + at_n.to(tl.int64)[:, None] * dm_[2] + at_m[None, :] * dm_[3], ds, mask=in_n[:, None] & in_m[None, :])
+        if DMN is not None:
+            dm_n += total(ds, 1)
         ds *= scale
         if HIDING:
             k = finite(k)
@@ -267,37 +261,38 @@ def backward_query(
         db = tl.where(tl.arange(0, BLOCK_M)[None, :] <= at_n[:, None] - i_n, 0.0, ds_before)
         flush = low + (tl.maximum(stop, 0) + BLOCK_M - 1) // BLOCK_M * BLOCK_M
         dq_distance += band_grad(db, qw, R, DR, DS, r_, flush, rows, D, i_h, at_d, in_d, BLOCK_N)
+    part = ((i_b * H + i_h) * tl.num_programs(1) + tl.program_id(1)) * D + at_d
     if DU is not None:
-        tl.atomic_add(DU + i_h * D + at_d, total(dq_content, 0), mask=in_d)
+        tl.store(DU + part, total(dq_content, 0), mask=in_d)
     if DW is not None:
-        tl.atomic_add(DW + i_h * D + at_d, total(dq_distance, 0), mask=in_d)
+        tl.store(DW + part, total(dq_distance, 0), mask=in_d)
+    if DMN is not None:
+        tl.store(DMN + (i_b * H + i_h) * N + at_n, dm_n, mask=in_n)
     write(of_head(DQ, dq_, i_b, i_h), at_n, at_d, dq_[2], dq_[3], in_n, in_d, dq_content + dq_distance)
 
 
 @Kernel
 def backward_key(
-    DO, LSE, DELTA, Q, K, V, MASK, KEEP, SLOPES, U, W, R, S, DK, DV,
+    DO, LSE, DELTA, Q, K, V, MASK, KEEP, SLOPES, U, W, R, S, DK, DV, DMM,
     do_, q_, k_, v_, mask_, keep_, r_, s_, dk_, dv_,
     H, N, M, D, E, rows, first, scale, share,
     CAUSAL: tl.constexpr, HIDING: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of a block of keys and values, over the blocks of queries that may see it."""
+    """The gradients of a block of keys and values, over the queries that may see it; DMM [B H M] are the mask's sums over these."""
     i_b, i_h = (tl.program_id(0) // H).to(tl.int64), (tl.program_id(0) % H).to(tl.int64)
     i_m = tl.program_id(1) * BLOCK_M
     at_m, at_d, at_e = i_m + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_E)
     in_m, in_d, in_e = at_m < M, at_d < D, at_e < E
     k = tile(of_head(K, k_, i_b, i_h), at_m, at_d, k_[2], k_[3], in_m, in_d)
     v = tile(of_head(V, v_, i_b, i_h), at_m, at_e, v_[2], v_[3], in_m, in_e)
-    if MASK is not None:
-        MASK = of_head(MASK, mask_, i_b, i_h)
-    if KEEP is not None:
-        KEEP = of_head(KEEP, keep_, i_b, i_h)
-    if R is not None:
-        R = of_head(R, r_, 0, i_h)
-    if S is not None:
-        S = of_head(S, s_, 0, i_h)
+    MASK = of_head(MASK, mask_, i_b, i_h)
+    KEEP = of_head(KEEP, keep_, i_b, i_h)
+    R = of_head(R, r_, 0, i_h)
+    S = of_head(S, s_, 0, i_h)
     dk = tl.full([BLOCK_M, BLOCK_D], 0.0, tl.float32)
     dv = tl.full([BLOCK_M, BLOCK_E], 0.0, tl.float32)
+    if DMM is not None:
+        dm_m = tl.full([BLOCK_M], 0.0, tl.float32)
     start = 0
     if CAUSAL:
         start = tl.maximum(0, i_m - (M - N)) // BLOCK_N * BLOCK_N
@@ -316,9 +311,81 @@ def backward_key(
             before = band(qw, R, S, r_, s_, low, rows, at_d, in_d, BLOCK_N)
             after = band(qw, R, S, r_, s_, low + BLOCK_N, rows, at_d, in_d, BLOCK_N)
             s += tl.where(at_m[None, :] - i_m <= at_n[:, None] - i_n, before, after)
-        s, visible = biased(s * scale, at_n, at_m, SLOPES, MASK, mask_, i_h, N, M, CAUSAL)
-        p, ds = weights_grad(s, visible, lse, delta, do, v, KEEP, keep_, at_n, at_m, N, M, share)
+        s, visible = biased(s * scale, at_n[:, None], at_m[None, :], SLOPES, MASK, mask_, i_h, N, M, CAUSAL)
+        p, ds = weights_grad(s, visible, lse, delta, product(do, tl.trans(v)), KEEP, keep_, at_n[:, None], at_m[None, :], N, M, share)
+        if DMM is not None:
+            dm_m += total(ds, 0)
         dv += product(tl.trans(rounded(p, V)), do)
         dk += product(tl.trans(rounded(ds * scale, K)), qu)
     write(of_head(DK, dk_, i_b, i_h), at_m, at_d, dk_[2], dk_[3], in_m, in_d, dk)
     write(of_head(DV, dv_, i_b, i_h), at_m, at_e, dv_[2], dv_[3], in_m, in_e, dv)
+    if DMM is not None:
+        tl.store(DMM + (i_b * H + i_h) * M + at_m, dm_m, mask=in_m)
+
+
+@Kernel
+def backward_table(
+    DO, LSE, DELTA, Q, K, V, MASK, KEEP, U, W, R, S, DR, DS,
+    do_, q_, k_, v_, mask_, keep_, r_, s_,
+    B, H, N, M, D, E, rows, first, scale, share,
+    CAUSAL: tl.constexpr, HIDING: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
+):  # fmt: skip
+    """
+    The gradients of a block of position rows of one head, over all batch entries and blocks of queries, in this order and no other.
+
+    A block of queries reads a block of rows by the pairs of a diagonal stripe: of the first of two blocks of keys those on the diagonal and
+    above, of the second those below. They are put together as one block, key by key modulo the block.
+    """
+    i_h, i_r = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK_N
+    at, at_d, at_e = tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_E)
+    at_r, in_d, in_e = i_r + at, at_d < D, at_e < E
+    in_r = at_r < rows
+    r = tile(of_head(R, r_, 0, i_h), at_r, at_d, r_[2], r_[3], in_r, in_d)
+    if S is not None:
+        bias = read(of_head(S, s_, 0, i_h) + at_r.to(tl.int64) * s_[2], in_r).to(tl.float32)[None, :]
+    upper = at[None, :] >= at[:, None]
+    dr = tl.full([BLOCK_N, BLOCK_D], 0.0, tl.float32)
+    ds_sum = tl.full([BLOCK_N], 0.0, tl.float32)
+    # the blocks of queries of which some pair reads some of the rows
+    start = tl.maximum(0, first - i_r - 2 * BLOCK_N + 2) // BLOCK_N * BLOCK_N
+    stop = tl.minimum(N, M + first - i_r)
+    if CAUSAL:
+        stop = tl.where(i_r - first > M - N, 0, stop)
+    i_b = i_h * 0
+    for _ in range(0, whole(B)):
+        for i_n in range(whole(start), whole(stop), BLOCK_N):
+            at_n = i_n + at
+            in_n = at_n < N
+            lse = tl.load(LSE + (i_b * H + i_h) * N + at_n, mask=in_n, other=float("-inf"))
+            delta = tl.load(DELTA + (i_b * H + i_h) * N + at_n, mask=in_n, other=0.0)
+            sees = lse > float("-inf")
+            q = tile(of_head(Q, q_, i_b, i_h), at_n, at_d, q_[2], q_[3], sees, in_d)
+            do = tile(of_head(DO, do_, i_b, i_h), at_n, at_e, do_[2], do_[3], sees, in_e)
+            qu, qw = joined(q, U, i_h * D + at_d, in_d), joined(q, W, i_h * D + at_d, in_d)
+            i_m = i_r - first + i_n
+            s = tl.where(
+                upper,
+                against(qu, of_head(K, k_, i_b, i_h), i_m + at, at_d, k_[2], k_[3], M, in_d),
+                against(qu, of_head(K, k_, i_b, i_h), i_m + at + BLOCK_N, at_d, k_[2], k_[3], M, in_d),
+            )
+            g = product(qw, tl.trans(r))
+            if S is not None:
+                g += bias
+            s += tl.gather(g, (at[None, :] - at[:, None] + BLOCK_N) % BLOCK_N, 1)
+            at_m = i_m + at[None, :] + tl.where(upper, 0, BLOCK_N)
+            at_m = tl.where(at_m < 0, M, at_m)  # hidden, as what comes after the last
+            s, visible = biased(s * scale, at_n[:, None], at_m, None, of_head(MASK, mask_, i_b, i_h), mask_, i_h, N, M, CAUSAL)
+            dp = tl.where(
+                upper,
+                against(do, of_head(V, v_, i_b, i_h), i_m + at, at_e, v_[2], v_[3], M, in_e),
+                against(do, of_head(V, v_, i_b, i_h), i_m + at + BLOCK_N, at_e, v_[2], v_[3], M, in_e),
+            )
+            head = of_head(KEEP, keep_, i_b, i_h)
+            _, ds = weights_grad(s, visible, lse, delta, dp, head, keep_, at_n[:, None], at_m, N, M, share)
+            db = tl.gather(ds * scale, (at[None, :] + at[:, None]) % BLOCK_N, 1)
+            ds_sum += total(db, 0)
+            dr += product(tl.trans(rounded(db, R)), qw)
+        i_b += 1
+    tl.store(DR + (i_h * rows + at_r)[:, None] * D + at_d[None, :], dr, mask=in_r[:, None] & in_d[None, :])
+    if DS is not None:
+        tl.store(DS + i_h * rows + at_r, ds_sum, mask=in_r)
