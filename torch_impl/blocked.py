@@ -16,7 +16,20 @@ from torch.autograd.function import once_differentiable
 
 from torch_impl.alibi import check_alibi, slopes
 from torch_impl.attention import ATTENTION, Keep, Mask, check_options
-from torch_impl.blocked_rows import Block, add_to_mask, blocks, exponentials, extent, masked, mixed, part, place, present, scores_grad
+from torch_impl.blocked_rows import (
+    Block,
+    add_product,
+    add_to_mask,
+    below,
+    blocks,
+    exponentials,
+    extent,
+    masked,
+    mixed,
+    place,
+    present,
+    scores_grad,
+)
 from torch_impl.relative import Visible, check_learned_relative, check_transformer_xl, four_axes
 from torch_impl.scores import wide
 from torch_impl.shapes import check
@@ -144,11 +157,9 @@ class Blocked(torch.autograd.Function):
         tops, norms = (out.new_empty(*out.shape[:-1], 1) for _ in range(2))
         rooms = two_rooms(at)
         for block in blocks_of(at, options):
-            rows = block.b, block.heads, block.rows
-            S = scores(at, options, block, rooms)
+            S, rows = scores(at, options, block, rooms), block.at_rows
             tops[rows], norms[rows] = top, norm = exponentials(S)
-            keep = None if at.keep is None else part(at.keep, block)
-            out[rows] = mixed(S, norm, at.value[block.b, block.heads, : block.keys], keep, options.share)
+            out[rows] = mixed(S, norm, at.value, at.keep, block, options.share)
         ctx.options = options
         ctx.save_for_backward(out, tops, norms, *tensors)
         return out
@@ -161,10 +172,9 @@ class Blocked(torch.autograd.Function):
         d = gradients(at, ctx.needs_input_grad[4], out)
         rooms = two_rooms(at)
         for block in blocks_of(at, options):
-            rows, keys = (block.b, block.heads, block.rows), (block.b, block.heads, slice(block.keys))
-            S = scores(at, options, block, rooms).sub_(tops[rows]).exp_()
-            keep = None if at.keep is None else part(at.keep, block)
-            dS = scores_grad(S, d_output[rows] / norms[rows], out[rows], at.value[keys], d.value[keys], keep, options.share, rooms[1])
+            rows = block.at_rows
+            S, d_out = below(scores(at, options, block, rooms), tops[rows]), d_output[rows] / norms[rows]
+            dS = scores_grad(S, d_out, out[rows], at.value, d.value, at.keep, block, options.share, rooms[1])
             add_to_mask(d.mask, dS, block)
             products_grad(at, d, options, block, dS, rooms[1])
         return None, *d._replace(mask=d.mask if d.mask is None else d.mask.to(at.mask.dtype))
@@ -176,9 +186,9 @@ def blocks_of(at: Terms, options: Options) -> Any:
 
 def two_rooms(at: Terms) -> Tensor:
     """Room for the scores of a block, and for what its position scores and the gradients of its weights need besides."""
-    (H, N), M = at.query.shape[1:3], at.key.shape[2]
-    G, n = extent(H, N, M)
-    return at.query.new_empty(2, G * n * (n + M - 1))
+    M = at.key.shape[2]
+    b, h, n = extent(*at.query.shape[:3], M)
+    return at.query.new_empty(2, b * h * n * (n + M - 1))
 
 
 def gradients(at: Terms, of_mask: bool, out: Tensor) -> Terms:
@@ -189,21 +199,21 @@ def gradients(at: Terms, of_mask: bool, out: Tensor) -> Terms:
 
 def scores(at: Terms, options: Options, block: Block, rooms: Tensor) -> Tensor:
     """The scores of a block in the first room."""
-    q, key = scaled(at, block, at.content), at.key[block.b, block.heads, : block.keys]
-    S = place(rooms[0], *q.shape[:2], block.keys)
+    q, key = scaled(at, block, at.content), at.key[block.at_keys]
+    S = place(rooms[0], *q.shape[:3], block.keys)
     if at.table is None:
-        torch.bmm(q, key.mT, out=S)
+        torch.matmul(q, key.mT, out=S)
     else:
-        S.copy_(position_scores(at, options, block, rooms[1])).baddbmm_(q, key.mT)
+        add_product(S.copy_(position_scores(at, options, block, rooms[1])), q, key.mT)
     if at.steep is not None:
         j = torch.arange(block.keys, dtype=S.dtype, device=S.device)
-        S.addcmul_(at.steep[block.heads, None, None], j - j[-q.shape[1] :, None])
+        S.addcmul_(at.steep[block.heads, None, None], j - j[-q.shape[2] :, None])
     return masked(S, at.mask, block, options.causal)
 
 
 def scaled(at: Terms, block: Block, plus: Tensor | None) -> Tensor:
     """The queries of a block, plus a bias of each head, over sqrt(D)."""
-    q = at.query[block.b, block.heads, block.rows]
+    q = at.query[block.at_rows]
     return (q if plus is None else q + plus[block.heads, None]) / sqrt(q.shape[-1])
 
 
@@ -216,45 +226,48 @@ def band(options: Options, block: Block) -> slice:
 def position_scores(at: Terms, options: Options, block: Block, room: Tensor) -> Tensor:
     """The product of the queries with a band of the table, each row of it brought to its pairs. What lies beyond the table is anything."""
     q, rows = scaled(at, block, at.distance), band(options, block)
-    x = place(room, *q.shape[:2], rows.stop - rows.start)
+    x = place(room, *q.shape[:3], rows.stop - rows.start)
     table = at.table[block.heads, rows]
-    here = x[..., : table.shape[1]]
-    if at.bias is None:
-        torch.bmm(q, table.mT, out=here)
-    else:
-        torch.baddbmm(at.bias[block.heads, None, rows], q, table.mT, beta=1 / sqrt(q.shape[-1]), out=here)
+    torch.matmul(q, table.mT, out=x[..., : len(table[0])])
+    if at.bias is not None:
+        x.add_(at.bias[block.heads, None, rows], alpha=1 / sqrt(q.shape[-1]))
     return diagonals(x, block.keys)
 
 
 def diagonals(x: Tensor, keys: int) -> Tensor:
-    """The view [G n keys] of x [G n W], W = n + keys - 1, whose row i starts at column n - 1 - i."""
-    G, n, W = x.shape
-    return x.as_strided((G, n, keys), (n * W, W - 1, 1), x.storage_offset() + n - 1)
+    """The view [b h n keys] of x [b h n W], W = n + keys - 1, whose row i starts at column n - 1 - i."""
+    *heads, n, W = x.shape
+    *strides, _, _ = x.stride()
+    return x.as_strided((*heads, n, keys), (*strides, W - 1, 1), x.storage_offset() + n - 1)
 
 
 def products_grad(at: Terms, d: Terms, options: Options, block: Block, dS: Tensor, room: Tensor) -> None:
     """Add the gradients by all factors of the scores."""
-    keys = block.b, block.heads, slice(block.keys)
-    d_query = torch.bmm(dS, at.key[keys]).div_(sqrt(at.key.shape[-1]))
-    d.key[keys].baddbmm_(dS.mT, scaled(at, block, at.content))
+    d_query = torch.matmul(dS, at.key[block.at_keys]).div_(sqrt(at.key.shape[-1]))
+    add_product(d.key[block.at_keys], dS.mT, scaled(at, block, at.content))
     if d.content is not None:
-        d.content[block.heads] += d_query.sum(1)
+        d.content[block.heads] += d_query.sum((0, 2))
     if at.table is not None:
         d_query += positions_grad(at, d, options, block, dS, room)
-    d.query[block.b, block.heads, block.rows] = d_query
+    d.query[block.at_rows] = d_query
 
 
 def positions_grad(at: Terms, d: Terms, options: Options, block: Block, dS: Tensor, room: Tensor) -> Tensor:
     """The gradient by the queries of the position scores; adds those of the table and its biases."""
     rows, root = band(options, block), sqrt(at.query.shape[-1])
     table = at.table[block.heads, rows]
-    x = place(room, *dS.shape[:2], rows.stop - rows.start).zero_()
+    x = place(room, *dS.shape[:3], rows.stop - rows.start).zero_()
     diagonals(x, block.keys).copy_(dS)
-    x = x[..., : table.shape[1]]
-    d_query = torch.bmm(x, table).div_(root)
-    d.table[block.heads, rows].baddbmm_(x.mT, scaled(at, block, at.distance))
+    x = x[..., : len(table[0])]
+    d_query = torch.matmul(x, table).div_(root)
+    d.table[block.heads, rows].baddbmm_(of_heads(x).mT, of_heads(scaled(at, block, at.distance)))
     if d.distance is not None:
-        d.distance[block.heads] += d_query.sum(1)
+        d.distance[block.heads] += d_query.sum((0, 2))
     if d.bias is not None:
-        d.bias[block.heads, rows] += x.sum(1).div_(root)
+        d.bias[block.heads, rows] += x.sum((0, 2)).div_(root)
     return d_query
+
+
+def of_heads(x: Tensor) -> Tensor:
+    """x [b h n W] as [h b*n W]: what a head has over all the batch."""
+    return x.transpose(0, 1).flatten(1, 2)

@@ -7,42 +7,56 @@ that may be 1; S is a block of scores [G n M], of G heads, n queries and the M f
 """
 
 from collections.abc import Iterator
-from math import prod
+from itertools import product
+from math import e, log2, prod
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import threshold_
 
 from torch_impl.shifts import columns_read
 
 ELEMENTS = 2**18
 """Scores in a block: one MiB in float32, half of a cache of two."""
 ROWS = 64
+LOG2_E = log2(e)
 
 
 class Block(NamedTuple):
-    """One batch entry, some heads, some queries, and so many keys as the last of these queries may see."""
+    """Some batch entries, some heads, some queries, and so many keys as the last of these queries may see."""
 
-    b: int
+    batch: slice
     heads: slice
     rows: slice
     keys: int
 
+    @property
+    def at_rows(self) -> tuple[slice, ...]:
+        return self.batch, self.heads, self.rows
 
-def extent(H: int, N: int, M: int) -> tuple[int, int]:
-    """How many heads and how many queries a block has."""
+    @property
+    def at_keys(self) -> tuple[slice, ...]:
+        return self.batch, self.heads, slice(self.keys)
+
+
+def extent(B: int, H: int, N: int, M: int) -> tuple[int, int, int]:
+    """How many batch entries, heads and queries a block has: more than one entry only with all of their heads."""
     n = min(N, ROWS, max(1, ELEMENTS // M))
-    return min(H, max(1, ELEMENTS // (n * M))), n
+    G = max(1, ELEMENTS // (n * M))
+    return min(B, max(1, G // H)), min(H, G), n
 
 
 def blocks(B: int, H: int, N: int, M: int, causal: bool) -> Iterator[Block]:
     """All blocks, those that share their keys in a row. Causal queries that stand before the first key are in none."""
-    G, n = extent(H, N, M)
-    for b in range(B):
-        for h in range(0, H, G):
-            for i in range(max(0, N - M) if causal else 0, N, n):
-                last = min(i + n, N)
-                yield Block(b, slice(h, min(h + G, H)), slice(i, last), M - N + last if causal else M)
+    b, h, n = extent(B, H, N, M)
+    for batch, heads in product(pieces(0, B, b), pieces(0, H, h)):
+        for rows in pieces(max(0, N - M) if causal else 0, N, n):
+            yield Block(batch, heads, rows, M - N + rows.stop if causal else M)
+
+
+def pieces(first: int, last: int, size: int) -> Iterator[slice]:
+    return (slice(i, min(i + size, last)) for i in range(first, last, size))
 
 
 def place(room: Tensor, *shape: int) -> Tensor:
@@ -51,9 +65,9 @@ def place(room: Tensor, *shape: int) -> Tensor:
 
 
 def part(x: Tensor, block: Block) -> Tensor:
-    """What a mask says of a block, [G n M] with axes that may be 1."""
-    wanted = (slice(block.b, block.b + 1), block.heads, block.rows, slice(block.keys))
-    return x[tuple(at if size > 1 else slice(None) for at, size in zip(wanted, x.shape, strict=True))][0]
+    """What a mask says of a block, with four axes that may be 1."""
+    wanted = (*block.at_rows, slice(block.keys))
+    return x[tuple(at if size > 1 else slice(None) for at, size in zip(wanted, x.shape, strict=True))]
 
 
 def masked(S: Tensor, mask: Tensor | None, block: Block, causal: bool) -> Tensor:
@@ -64,8 +78,7 @@ def masked(S: Tensor, mask: Tensor | None, block: Block, causal: bool) -> Tensor
             S.masked_fill_(~here, -torch.inf)
         else:
             S.add_(here).masked_fill_(here == -torch.inf, -torch.inf)
-    if causal:
-        n = S.shape[-2]
+    if causal and (n := S.shape[-2]) > 1:
         S[..., -n:].masked_fill_(torch.ones(n, n, dtype=torch.bool, device=S.device).triu_(1), -torch.inf)
     return S
 
@@ -73,19 +86,28 @@ def masked(S: Tensor, mask: Tensor | None, block: Block, causal: bool) -> Tensor
 def exponentials(S: Tensor) -> tuple[Tensor, Tensor]:
     """exp(S - top) in place of S, with the tops and the sums of its rows. A row without keys has a finite top, zeros and the sum 1."""
     top = S.amax(-1, keepdim=True).clamp_(min=torch.finfo(S.dtype).min)
-    S.sub_(top).exp_()
-    return top, S.sum(-1, keepdim=True).clamp_(min=1)  # a row with keys has exp(0) in its sum
+    return top, below(S, top).sum(-1, keepdim=True).clamp_(min=1)  # a row with keys has exp(0) in its sum
 
 
-def mixed(S: Tensor, norm: Tensor, value: Tensor, keep: Tensor | None, share: float) -> Tensor:
+def below(S: Tensor, top: Tensor) -> Tensor:
+    """
+    exp(S - top) in place of S, and 0 where this is subnormal.
+
+    On a CPU subnormal factors cost a product of matrices ten times its time, and PyTorch's exp, unlike its exp2, a hundred.
+    """
+    S.sub_(top).mul_(LOG2_E).exp2_()
+    return threshold_(S, torch.finfo(S.dtype).tiny, 0.0)
+
+
+def mixed(S: Tensor, norm: Tensor, value: Tensor, keep: Tensor | None, block: Block, share: float) -> Tensor:
     """The rows of the output, from the exponentials and their sums. S is lost where some are dropped."""
     if keep is not None:
-        S.mul_(keep)
-    return torch.bmm(S, value).mul_(share).div_(norm)
+        S.mul_(part(keep, block))
+    return torch.matmul(S, value[block.at_keys]).mul_(share).div_(norm)
 
 
 def scores_grad(
-    S: Tensor, d_out: Tensor, out: Tensor, value: Tensor, d_value: Tensor, keep: Tensor | None, share: float, room: Tensor
+    S: Tensor, d_out: Tensor, out: Tensor, value: Tensor, d_value: Tensor, keep: Tensor | None, block: Block, share: float, room: Tensor
 ) -> Tensor:
     """
     The gradient of the scores in place of their exponentials S; adds to the gradient of the values.
@@ -95,11 +117,17 @@ def scores_grad(
     delta = (d_out * out).sum(-1, keepdim=True)
     d_out = d_out * share
     spare = place(room, *S.shape)
-    d_value.baddbmm_((S if keep is None else torch.mul(S, keep, out=spare)).mT, d_out)
-    d_weights = torch.bmm(d_out, value.mT, out=spare)
+    kept = S if keep is None else torch.mul(S, part(keep, block), out=spare)
+    add_product(d_value[block.at_keys], kept.mT, d_out)
+    d_weights = torch.matmul(d_out, value[block.at_keys].mT, out=spare)
     if keep is not None:
-        d_weights.mul_(keep)
+        d_weights.mul_(part(keep, block))
     return S.mul_(d_weights.sub_(delta))
+
+
+def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add a @ b to a part of a tensor with four axes."""
+    total.view(-1, *total.shape[2:]).baddbmm_(a.flatten(0, 1), b.flatten(0, 1))
 
 
 def add_to_mask(d_mask: Tensor | None, dS: Tensor, block: Block) -> None:

@@ -9,6 +9,7 @@ Where nothing else is said, half types are widened to float32, computed there an
   what lies between the stages of a layer is stored.
 - The Triton kernels are "fused": weights and gradients of scores are in the storage dtype on their way into a product, q + u is rounded to
   it, all else is float32; float32 products are not TF32, whatever PyTorch's settings say.
+- The blocked attentions are "wide", and take subnormal weights for zeros.
 - A CPU with bfloat16 instructions (VDPBF16PS, AMX) flushes subnormals, of the operands and of what it accumulates.
 """
 
@@ -40,7 +41,7 @@ def claims(cuda: bool) -> dict[str, Any]:
             (SPELLED_OUT_LAYERS, spelled_out_layer),
             (tuple(f"{name}_eager" for name in SDPA + POSITIONS), wide),
             (tuple(f"{name}_eager_grad" for name in SDPA + POSITIONS), wide),
-            (tuple(f"{name}_blocked" for name in SDPA + POSITIONS), wide),
+            (tuple(f"{name}_blocked" for name in (*SDPA, *POSITIONS, "additive_attention")), blocked),
             (("alibi_attention_flex",), flex),
             (tuple(f"{name}_flex" for name in POSITIONS), flex_with_positions),
             ((*(f"{name}_triton" for name in SDPA + POSITIONS), "scaled_dot_product_attention_module_triton"), kernel),
@@ -95,6 +96,10 @@ def flex(dtype: str, cuda: bool) -> Claim:
 
 def kernel(dtype: str, cuda: bool) -> Claim:
     return {"preset": "fused", "operand": None, "partial": None}  # no product of cuBLAS, whose settings do not matter
+
+
+def blocked(dtype: str, cuda: bool) -> Claim:
+    return {"preset": "wide", "softmax": f"{wider(dtype)}_ftz"}
 
 
 def projected_kernel(dtype: str, cuda: bool) -> Claim:
