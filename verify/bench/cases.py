@@ -34,6 +34,7 @@ class Case:
     mode: str = "forward"
     device: str = "cpu"
     mask: dict[str, Any] | None = None
+    padding: dict[str, Any] | None = None
     options: dict[str, Any] = field(default_factory=dict)
     seconds: float = 8.0
 
@@ -48,7 +49,7 @@ class Case:
 
     def recipe(self, seed: int) -> Recipe:
         values = {"family": "normal", "seed": seed}
-        return Recipe(self.timed, self.sizes, values, mask=self.mask, options=self.options)
+        return Recipe(self.timed, self.sizes, values, mask=self.mask, padding=self.padding, options=self.options)
 
     @property
     def small(self) -> "Case":
@@ -57,9 +58,11 @@ class Case:
         return replace(self, sizes=sizes, seconds=0.0)
 
 
-SMALL = {"B": 2, "H": 2, "N": 37, "M": 45, "P": 45, "D": 16, "E": 16, "Q": 8, "K": 8, "A": 12, "F": 16, "S": 9, "L": 2}
+SMALL = {"B": 2, "H": 2, "N": 37, "M": 45, "P": 45, "D": 16, "E": 16, "Q": 8, "K": 8, "A": 12, "F": 32, "S": 8, "L": 2}
 
 CAUSAL = {"pattern": "causal", "axes": "N M", "form": "bool", "seed": 0}
+WINDOW = CAUSAL | {"pattern": "window"}
+PADDING = {"pattern": "right_padding", "seed": 0}
 LEARNED, XL, ALIBI, PLAIN = (
     "learned_relative_attention",
     "transformer_xl_attention",
@@ -72,8 +75,8 @@ def square(N: int, H: int = 8, D: int = 64, B: int = 1) -> dict[str, int]:
     return {"B": B, "H": H, "N": N, "M": N, "D": D, "E": D}
 
 
-def relative(N: int, H: int = 8, D: int = 64, B: int = 1, M: int = 0) -> dict[str, int]:
-    return square(N, H, D, B) | {"M": M or N, "P": max(N, M)}
+def relative(N: int, H: int = 8, D: int = 64, B: int = 1, M: int = 0, **more: int) -> dict[str, int]:
+    return square(N, H, D, B) | {"M": M or N, "P": max(N, M)} | more
 
 
 def learned(name: str, sizes: dict[str, int], **more: Any) -> Case:
@@ -100,6 +103,12 @@ CPU = (
     Case("plain N=1024", PLAIN, square(1024), mode="both"),
     Case("additive square 256", "additive_attention", additive(256, 256, 256, 8), seconds=20),
     Case("additive decoder", "additive_attention", additive(1, 512, 512, 32)),
+    Case("scores 256", "additive_score", {"N": 256, "M": 256, "Q": 64, "K": 64, "A": 256}, options={"lead": (8,)}),
+    Case("scores N=1024", "scaled_dot_product_score", {"N": 1024, "M": 1024, "D": 64}, options={"lead": (8,)}),
+    Case("merged masks", "merge_masks", {"B": 8, "H": 8, "N": 512, "M": 512}, mask=WINDOW, padding=PADDING),
+    Case("memory 1600", "update_mems", {"B": 4, "L": 18, "N": 128, "S": 1600, "F": 256}, options={"mem_len": 1600}),
+    Case("layer of labml", "relative_multi_head_attention", relative(256, F=512), options={"align": "end"}),
+    Case("transformer-xl layer", "transformer_xl_layer", relative(128, M=256, F=512) | {"S": 128}),
     Case("shift N=1024", "shift_right", {"N": 1024, "M": 1024}, options={"lead": (8,)}),
     Case("shift N=1024", "rel_shift", {"N": 1024, "M": 1024}, options={"lead": (8,)}),
 )
@@ -136,6 +145,7 @@ def field_shapes() -> tuple[Case, ...]:
             found += [learned(f"relative B={B} N={N}", relative(N, 32, D, B), dtype="bfloat16", mode=mode)]
             found += [Case(f"transformer-xl B={B} N={N}", XL, relative(N, 32, D, B), "bfloat16", mode)]
             found += [Case(f"alibi B={B} N={N}", ALIBI, sizes, "bfloat16", mode)]
+            found += [Case(f"plain causal B={B} N={N}", PLAIN, sizes, "bfloat16", mode, mask=CAUSAL)]
     for mode, dtype in product(MODES, ("float32", *HALVES)):
         found += [
             Case("transformer-xl wt103 train", XL, relative(384, 16, 64, 16, 768), dtype, mode),

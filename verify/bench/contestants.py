@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from verify.backends import Backend, Implementation, load
-from verify.bench.cases import Case
-from verify.judge import Unsupported, call, converted
+from verify.bench.cases import ALIBI, LEARNED, PLAIN, XL, Case
+from verify.judge import Unsupported, call, converted, dtype_keyword
 from verify.recipes import Inputs
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +29,7 @@ class Contestant:
     source   the backend, by name or by its path in this repository; how: which of its implementations
     memory   the order of the axes in which it wants its arrays in memory, where that is not B H N D
     devices  where it is asked at all: an interpreted kernel on a CPU says nothing of its speed
+    known    operations that it is known for: listed as missing where it cannot be loaded or does not have them
     """
 
     label: str
@@ -36,30 +37,35 @@ class Contestant:
     how: str = ""
     memory: str = "BHND"
     devices: tuple[str, ...] = ("cpu", "cuda")
+    known: tuple[str, ...] = ()
 
     @property
     def ours(self) -> bool:
         return self.source in ("torch_impl", "cupy_impl")
 
 
-GPU = ("cuda",)
+CPU, GPU = ("cpu",), ("cuda",)
+FUSED = (LEARNED, XL, ALIBI, "additive_attention")
+DOCUMENTS = "benchmarks/peers/documents.py"
+SDPA = "benchmarks/peers/sdpa.py"
+
 CONTESTANTS = (
     Contestant("torch_impl", "torch_impl"),
-    Contestant("torch_impl:blocked", "torch_impl", "blocked", devices=("cpu",)),
+    Contestant("torch_impl:blocked", "torch_impl", "blocked", devices=CPU, known=FUSED),
     Contestant("torch_impl:eager", "torch_impl", "eager"),
-    Contestant("torch_impl:triton", "torch_impl", "triton", devices=GPU),
+    Contestant("torch_impl:triton", "torch_impl", "triton", devices=GPU, known=FUSED),
     Contestant("cupy_impl", "cupy_impl"),
-    Contestant("cupy_impl:cuda", "cupy_impl", "cuda", devices=GPU),
-    Contestant("labml-nn", "examples/labml_backend.py", memory="NBHD"),
-    Contestant("documents", "benchmarks/peers/documents.py", memory="NBHD"),
-    Contestant("SDPA", "benchmarks/peers/sdpa.py"),
-    Contestant("SDPA flash", "benchmarks/peers/sdpa.py", "flash"),
-    Contestant("SDPA cuDNN", "benchmarks/peers/sdpa.py", "cudnn", devices=GPU),
-    Contestant("SDPA efficient", "benchmarks/peers/sdpa.py", "efficient", devices=GPU),
+    Contestant("cupy_impl:cuda", "cupy_impl", "cuda", devices=GPU, known=(LEARNED, XL, ALIBI)),
+    Contestant("labml-nn", "examples/labml_backend.py", memory="NBHD", known=(LEARNED, ALIBI)),
+    Contestant("documents", DOCUMENTS, memory="NBHD"),
+    Contestant("SDPA", SDPA),
+    Contestant("SDPA flash", SDPA, "flash"),
+    Contestant("SDPA cuDNN", SDPA, "cudnn", devices=GPU),
+    Contestant("SDPA efficient", SDPA, "efficient", devices=GPU),
     Contestant("flex, compiled", "benchmarks/peers/compiled_flex.py"),
     Contestant("torch.compile", "benchmarks/peers/compiled.py"),
-    Contestant("xformers", "benchmarks/peers/xformers_peer.py", devices=GPU),
-    Contestant("flash-attn", "benchmarks/peers/flash_attn_peer.py", memory="BNHD", devices=GPU),
+    Contestant("xformers", "benchmarks/peers/xformers_peer.py", devices=GPU, known=(PLAIN, ALIBI)),
+    Contestant("flash-attn", "benchmarks/peers/flash_attn_peer.py", memory="BNHD", devices=GPU, known=(PLAIN, ALIBI)),
 )
 
 
@@ -82,29 +88,19 @@ def implementation_of(contestant: Contestant, case: Case) -> Implementation | st
 
 
 def contestants(case: Case) -> list[Contestant]:
-    """Who is asked: everyone on this device that has the operation, and who cannot be loaded to say."""
-    asked = [contestant for contestant in CONTESTANTS if case.device in contestant.devices]
-    return [contestant for contestant in asked if concerns(contestant, case)]
+    """Who is asked: everyone on this device that has the operation or is known for it."""
+    return [one for one in CONTESTANTS if case.device in one.devices and (case.operation in one.known or has(one, case))]
 
 
-def concerns(contestant: Contestant, case: Case) -> bool:
-    found = backend(contestant.source)
-    expected = (contestant.label, case.operation) in EXPECTED
-    return expected or bool(found.missing or found.broken) or not isinstance(implementation_of(contestant, case), str)
-
-
-EXPECTED = {
-    (label, operation)
-    for label in ("torch_impl:blocked", "torch_impl:triton", "cupy_impl:cuda")
-    for operation in ("learned_relative_attention", "transformer_xl_attention", "alibi_attention", "additive_attention")
-}
-"""What the goals ask for is listed as missing where it is not there."""
+def has(contestant: Contestant, case: Case) -> bool:
+    return not isinstance(implementation_of(contestant, case), str)
 
 
 def given(contestant: Contestant, implementation: Implementation, inputs: Inputs, dtype: str) -> Inputs:
     """The inputs as arrays of the contestant's library, in the memory order that it likes best."""
     order = contestant.memory
-    return {name: in_order(converted(implementation, value, dtype), order) for name, value in inputs.items()}
+    arrays = {name: in_order(converted(implementation, value, dtype), order) for name, value in inputs.items()}
+    return arrays | dtype_keyword(implementation, dtype)
 
 
 def in_order(x: Any, order: str) -> Any:

@@ -1,0 +1,12 @@
+"""Layers against every peer: `pytest --benchmark-only tests/bench_layers.py`."""
+
+import pytest
+
+from verify.bench.plugin import replayed
+
+CHAPTER = "layers"
+
+
+@pytest.mark.benchmark(timer=replayed)
+def test_time(benchmark, races, entrant):
+    races.keep(benchmark, *entrant)

@@ -1,0 +1,12 @@
+"""Scores against every peer: `pytest --benchmark-only tests/bench_scores.py`."""
+
+import pytest
+
+from verify.bench.plugin import replayed
+
+CHAPTER = "scores"
+
+
+@pytest.mark.benchmark(timer=replayed)
+def test_time(benchmark, races, entrant):
+    races.keep(benchmark, *entrant)
