@@ -30,8 +30,12 @@ def root_causes(report: Report, failed: list[Tally], anchors: dict[int, str]) ->
     causes = report.get("root_causes", [])
     places = {(tally["backend"], name_of(tally)): anchors[id(tally)] for tally in failed}
     waiting = sum(len(cause["blocked"]) for cause in causes)
-    said = f"{len(causes)} root cause{'' if len(causes) == 1 else 's'}, {waiting} cells blocked by them. Mend the first one first."
+    said = f"{counted(len(causes), 'root cause')}, {counted(waiting, 'cell')} blocked by what stands here. Mend the first one first."
     return inside([paragraphs(said), element("ol", [told(cause, places) for cause in causes], class_="causes")])
+
+
+def counted(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def told(cause: dict[str, Any], places: Places) -> Markup:
@@ -46,7 +50,7 @@ def named(words: str, names: list[str], cause: dict[str, Any], places: Places) -
     found = [(name, places.get((cause["backend"], name))) for name in names]
     shown = [element("li", element("a", name, href=f"#{anchor}") if anchor else name) for name, anchor in found]
     if len(shown) <= 6:
-        return element("div", f"{words}:", element("ul", shown))
+        return element("div", f"{words}:", element("ul", shown), class_="few")
     return element("details", element("summary", f"{words} {len(shown)} cells"), element("ul", shown))
 
 

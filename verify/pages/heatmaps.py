@@ -35,11 +35,11 @@ def maps(picture: dict[str, Any]) -> Markup:
     three = [
         drawn(f"Expected, {span(scale)}", "value", [[signed(x, scale) for x in line] for line in expected], picture),
         drawn("Actual, same colours", "value", [[signed(x, scale) for x in line] for line in actual], picture),
-        drawn("Error / bound, dots beyond 1", "ratio", [[level(x) for x in line] for line in ratio], picture),
+        drawn("Error / bound: green to 1, red and dotted beyond", "ratio", [[level(x) for x in line] for line in ratio], picture),
     ]
     data = {name: picture[name] for name in ("axes", "origin", "expected", "actual", "ratio")}
     shown = element("div", three, class_="maps", data_numbers=json.dumps(data, separators=(",", ":")))
-    return inside([shown, element("output", "", class_="readout")])
+    return inside([element("p", sides(picture), class_="sides"), shown, element("output", "", class_="readout")])
 
 
 def numbers(plane: list[list[Any]]) -> Plane:
@@ -108,6 +108,14 @@ def place(picture: dict[str, Any]) -> tuple[int, int]:
 
 def index(picture: dict[str, Any]) -> str:
     return f"({', '.join(map(str, picture['index']))}{',' if len(picture['index']) == 1 else ''})"
+
+
+def sides(picture: dict[str, Any]) -> str:
+    """What lies along the sides of the maps."""
+    (first, left), extents = picture["origin"], (len(picture["actual"]), len(picture["actual"][0]))
+    names = [axis or name for axis, name in zip(picture["axes"], ("row", "column"), strict=True)]
+    down, right = (f"{name} {at} to {at + extent - 1}" for name, at, extent in zip(names, (first, left), extents, strict=True))
+    return f"{down} from above, {right} from the left"
 
 
 def words(picture: dict[str, Any]) -> str:
