@@ -157,6 +157,28 @@ def test_a_hang_ends_with_all_that_it_has_started(tmp_path: Path, monkeypatch: p
     assert not alive(child)
 
 
+def test_who_ends_the_report_ends_its_steps(tmp_path: Path) -> None:
+    """The step is a program that says who it is and waits."""
+    lines = "\n".join(
+        [
+            "import sys; from verify.cli import main; from verify.gpu import report",
+            "report.sys.executable, own = sys.argv[1], report.outcome_of",
+            "report.outcome_of = lambda name, *rest: own(name, *rest) if name == 'short' else report.Outcome(name, 'passed')",
+            "sys.exit(main(['gpu-report', '--device', 'cpu', '--step', 'short']))",
+        ]
+    )
+    path = tmp_path / "program"
+    path.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/child.new; mv {tmp_path}/child.new {tmp_path}/child; sleep 300\n")
+    path.chmod(0o755)
+    whole = subprocess.Popen([sys.executable, "-c", lines, str(path)], cwd=ROOT, stdout=subprocess.DEVNULL)
+    until = time.monotonic() + 30
+    while not (tmp_path / "child").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    whole.terminate()
+    assert whole.wait(30) == 2
+    assert not alive(int((tmp_path / "child").read_text()))
+
+
 def alive(process: int) -> bool:
     """Whether it runs; one that has ended and was not waited for does not."""
     try:
@@ -175,16 +197,21 @@ def test_the_exit_status_is_the_worst(verdicts: tuple[str, ...], expected: int) 
 def test_the_report_is_written_after_every_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    written = []
+    written, write = [], report.write
 
     def outcome(name: str, *_: Any) -> report.Outcome:
-        path = tmp_path / "gpu-report.json"
-        written.append([step["verdict"] for step in json.loads(path.read_text())["steps"]] if path.exists() else [])
         return report.Outcome(name, "failed" if name == "graphs" else "passed", "because", 1.0, {"device": "NVIDIA Some-GPU", "cuda": True})
 
+    def watched(*given: Any) -> None:
+        write(*given)
+        written.append([step["verdict"] for step in json.loads((tmp_path / "gpu-report.json").read_text())["steps"]])
+
+    monkeypatch.setattr(report, "write", watched)
     monkeypatch.setattr(report, "outcome_of", outcome)
+    monkeypatch.setattr(report, "AT_ONCE", 1)
     status = main(["gpu-report", "--step", "short", "--step", "graphs", "--out", str(tmp_path)])
-    assert status == 1 and written == [[], ["passed", "not run", "not run"], ["passed", "passed", "not run"]]
+    assert status == 1
+    assert written == [["passed", "not run", "not run"], ["passed", "passed", "not run"], ["passed", "passed", "failed"]]
     told = json.loads((tmp_path / "gpu-report.json").read_text())
     assert told["on"] == "cuda" and told["device"] == "NVIDIA Some-GPU" and told["commit"] and told["date"]
     assert "3 steps: 2 passed, 1 failed" in capsys.readouterr().out

@@ -86,9 +86,17 @@ def numbers(outputs: Any, implementation: Implementation) -> list[bytes]:
 
 
 def random(operation: Operation, sizes: dict[str, int], device: str, dtype: str = "float16") -> Inputs:
-    """Normal numbers in PyTorch's tensors for every float argument but a mask, made where they are needed."""
+    """
+    Normal numbers in PyTorch's tensors for every float argument but a mask, made where they are needed.
+
+    In memory the sequence comes first, as many models have it: then a single row of a head reaches as far as the whole tensor.
+    """
     torch = import_module("torch")
     kind, axes = getattr(torch, dtype), {name: axes for name, axes in operation.axes.items() if name != "mask"}
-    shapes = {name: tuple(int(axis[:-1] or 1) * sizes[axis[-1]] for axis in text.split()) for name, text in axes.items()}
-    aligned = {"align": "end"} if "align" in operation.arguments else {}
-    return {name: torch.randn(shape, dtype=kind, device=device) for name, shape in shapes.items()} | aligned
+    shapes = {name: [int(axis[:-1] or 1) * sizes[axis[-1]] for axis in text.split()] for name, text in axes.items()}
+    made = {
+        name: torch.randn([shape[-2], *shape[:-2], shape[-1]] if len(shape) > 2 else shape, dtype=kind, device=device)
+        for name, shape in shapes.items()
+    }
+    given = {name: x.movedim(0, -2) if x.ndim > 2 else x for name, x in made.items()}
+    return given | ({"align": "end"} if "align" in operation.arguments else {})

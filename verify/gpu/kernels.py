@@ -1,11 +1,13 @@
 """The kernels on a device: once each, again and again, at lengths of 131072, with more than 2^31 elements."""
 
 import importlib.metadata
+import os
 import platform
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -35,8 +37,17 @@ def environment(here: Here) -> Figures:
         except importlib.metadata.PackageNotFoundError:
             continue
     if found["cuda"]:
+        found["versions"]["CuPy"] = told_by_cupy()
         found |= {"multiprocessors": torch.cuda.get_device_properties(0).multi_processor_count, **told_by_driver()}
     return found
+
+
+def told_by_cupy() -> str:
+    try:
+        runtime = import_module("cupy").cuda.runtime
+        return f"sees {runtime.getDeviceCount()} devices, runtime {runtime.runtimeGetVersion()}, driver {runtime.driverGetVersion()}"
+    except Exception as error:  # a driver that is too old, or no CuPy: that is what is told
+        return f"{type(error).__name__}: {error}"
 
 
 def told_by_driver() -> Figures:
@@ -52,8 +63,11 @@ def told_by_driver() -> Figures:
 
 
 def short(here: Here) -> Figures:
-    """Every kernel once, held to the law: also what compute-sanitizer watches."""
+    """Every kernel once, held to the law: also what compute-sanitizer watches, with every array where the driver knows its bounds."""
     budgets = {}
+    if here.gpu and os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING"):
+        with suppress(ImportError):
+            import_module("cupy").cuda.set_allocator(None)
     for implementation, dtype in each(here):
         case = recipe(implementation.operation, here.sizes, "normal")
         outputs = implementation.function(**handed(implementation, case, dtype))
@@ -93,16 +107,22 @@ def claimed(implementation: Implementation) -> Callable[..., Any] | None:
 
 def lengths(here: Here) -> Figures:
     """Sequences of 131072, of which sampled rows of the output and of the query's gradient are held to the law."""
-    cases = ((3, 131072), (131072, 3), (131072, 131072)) if here.gpu else ((3, 259),) if here.quick else ((3, 4099), (4099, 3), (515, 515))
     shares, left = dict[str, float](), dict[str, str]()
-    for implementation, dtype in each(here):
-        for N, M in cases:
+    for implementation in fused(here):
+        for N, M, dtype in long_cases(here):
             name = f"{implementation.name} {dtype} N={N} M={M}"
             try:
                 shares[name] = long(implementation, N, M, dtype)
             except Unsupported as reason:
                 left[name] = str(reason)
     return {"share of the bound": shares, "unsupported": left}
+
+
+def long_cases(here: Here) -> tuple[tuple[int, int, str], ...]:
+    if here.gpu:
+        every = (131072, 131072, "bfloat16"), (3, 131072, "float32"), (131072, 3, "float16")
+        return every[:1] if here.quick else every
+    return ((3, 259, "float32"),) if here.quick else ((3, 4099, "float32"), (4099, 3, "float32"), (515, 515, "float32"))
 
 
 def long(implementation: Implementation, N: int, M: int, dtype: str) -> float:
@@ -112,7 +132,12 @@ def long(implementation: Implementation, N: int, M: int, dtype: str) -> float:
     outputs = call(implementation, {name: converted(implementation, x, dtype) for name, x in inputs.items()})
     assert implementation.backend.library is not None
     result = implementation.backend.library.to_numpy(outputs[0] if operation.is_gradient else outputs)
-    return max(share(implementation, inputs, result, i, dtype) for i in sampled(N))
+    return max(share(implementation, inputs, result, i, dtype) for i in few(N, M))
+
+
+def few(N: int, M: int) -> list[int]:
+    """Sampled rows; of very many keys three, since the law takes seconds for each."""
+    return sampled(N) if M < 2**15 or N < 4 else [128, N // 2, N - 1]
 
 
 def share(implementation: Implementation, inputs: Inputs, result: Any, i: int, dtype: str) -> float:
@@ -124,7 +149,7 @@ def share(implementation: Implementation, inputs: Inputs, result: Any, i: int, d
 
 def large(here: Here) -> Figures:
     """Tensors of more than 2^31 elements, many keys or many queries, of which sampled rows are held to the law, the last ones too."""
-    B, many, D = (32, 2**20 + 3, 64) if here.gpu else (2, 67, 4)
+    B, many, D = (512, 2**16 + 1, 64) if here.gpu else (2, 67, 4)
     found = {}
     for implementation in fused(here, source="torch_impl"):
         for N, M in ((5, many), (many, 5)):
@@ -139,7 +164,7 @@ def many_elements(implementation: Implementation, sizes: dict[str, int], device:
     """
     The elements of the largest tensor, and the worst share of a bound.
 
-    The numbers are made on the device, where NumPy would take minutes; the rows of the first and the last batch entry are judged.
+    The numbers are made on the device, where NumPy would take minutes. Rows of the first and the last batch entry are judged.
     """
     given, operation = random(implementation.operation, sizes, device), implementation.operation
     outputs = implementation.function(**given)

@@ -1,5 +1,5 @@
 """
-``verify gpu-report``: the steps one after the other, each in a process of its own, and what they came to as one file.
+``verify gpu-report``: the steps, each in a process of its own (on a GPU some side by side), and what they came to as one file.
 
 A step ends in *passed*, *failed* or *not run*, with a reason; a crash, a hang or a device that answers no more costs that step alone.
 ``python -m verify.gpu.report STEP OPTIONS`` is such a process.
@@ -15,8 +15,9 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,23 +27,26 @@ ROOT = Path(__file__).parents[2]
 
 LIMITS = {
     "environment": 60,
-    "short": 180,
-    "waits": 120,
-    "graphs": 120,
-    "repeats": 120,
-    "lengths": 180,
-    "large": 240,
-    "memory": 60,
-    "recompilations": 180,
-    "tests": 240,
-    "sanitizer-memcheck": 180,
-    "sanitizer-racecheck": 180,
-    "sanitizer-initcheck": 180,
-    "sanitizer-synccheck": 180,
-    "suite-torch_impl": 600,
-    "suite-cupy_impl": 600,
+    "suite-torch_impl": 570,
+    "suite-cupy_impl": 570,
+    "short": 240,
+    "waits": 180,
+    "graphs": 180,
+    "repeats": 180,
+    "lengths": 400,
+    "large": 400,
+    "memory": 120,
+    "recompilations": 240,
+    "tests": 300,
+    "sanitizer-memcheck": 300,
+    "sanitizer-racecheck": 300,
+    "sanitizer-initcheck": 300,
+    "sanitizer-synccheck": 300,
 }
-"""The steps in their order, with the seconds that each may take."""
+"""The steps in their order, with the seconds that each may take; the longest come first."""
+
+AT_ONCE = 4
+"""Steps that run side by side on a GPU: most of their time the law computes, on the CPU."""
 
 BUDGET = 580.0
 """Seconds for all of them together, unless told: a machine that is lent for ten minutes a command."""
@@ -76,17 +80,49 @@ def main(chosen: argparse.Namespace) -> int:
     first = outcome_of("environment", chosen.device or "auto", chosen.quick, LIMITS["environment"])
     device = chosen.device or ("cuda" if first.figures.get("cuda") else "cpu")
     outcomes = {"environment": first} | {name: Outcome(name) for name in names if name != "environment"}
-    folder = place(chosen.out, device, first)
-    for name in outcomes:
-        left = until - time.monotonic()
-        if name != "environment" and left < 5:
-            outcomes[name].reason = f"the {chosen.seconds:.0f} seconds were up: run it with --step {name}"
-        elif name != "environment":
-            outcomes[name] = outcome_of(name, device, chosen.quick, min(LIMITS[name], left))
-        print(outcomes[name], flush=True)
-        write(folder, device, chosen.quick, outcomes)
+    folder, waiting = place(chosen.out, device, first), [name for name in outcomes if name != "environment"]
+    keep(folder, device, chosen.quick, outcomes, first)
+    with ThreadPoolExecutor(AT_ONCE if device == "cuda" else 1) as pool:
+        running = [pool.submit(in_time, name, device, chosen.quick, until) for name in waiting]
+        with ending_together(pool):
+            for done in as_completed(running):
+                keep(folder, device, chosen.quick, outcomes, done.result())
     print(f"\n{closing(list(outcomes.values()))}" + (f"; {folder / 'gpu-report.json'}" if folder else ""))
     return status(list(outcomes.values()))
+
+
+@contextmanager
+def ending_together(pool: ThreadPoolExecutor) -> Iterator[None]:
+    """Who interrupts or terminates this process ends the steps as well."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))
+    try:
+        yield
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for child in list(RUNNING):
+            stop(child)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+RUNNING: set["subprocess.Popen[bytes]"] = set()
+"""The processes of the steps that run now."""
+
+
+def in_time(name: str, device: str, quick: bool, until: float) -> Outcome:
+    """A step, if there is time left for it."""
+    left = until - time.monotonic()
+    if left < 5:
+        return Outcome(name, reason=f"the time of all steps was up: run it with --step {name}")
+    return outcome_of(name, device, quick, min(LIMITS[name], left))
+
+
+def keep(folder: Path | None, device: str, quick: bool, outcomes: dict[str, Outcome], done: Outcome) -> None:
+    """Tell what a step came to, and write it down at once, so that it is known whatever happens to this process."""
+    outcomes[done.step] = done
+    print(done, flush=True)
+    write(folder, device, quick, outcomes)
 
 
 def status(outcomes: list[Outcome]) -> int:
@@ -111,7 +147,6 @@ def place(out: str | None, device: str, first: Outcome) -> Path | None:
 
 
 def write(folder: Path | None, device: str, quick: bool, outcomes: dict[str, Outcome]) -> None:
-    """After every step, so that what is known is kept whatever happens to this process."""
     if folder is None:
         return
     when, known = datetime.now(UTC).isoformat(timespec="seconds"), outcomes["environment"].figures
@@ -130,13 +165,15 @@ def outcome_of(name: str, device: str, quick: bool, seconds: float) -> Outcome:
         environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | hidden
         with log.open("w") as stream:
             command = [sys.executable, "-m", "verify.gpu.report", name, options]
-            child = subprocess.Popen(command, stdout=stream, stderr=stream, cwd=ROOT, env=environment, start_new_session=True)
+            child = subprocess.Popen(command, stdout=stream, stderr=stream, cwd=ROOT, env=environment, process_group=0)
+            RUNNING.add(child)
             try:
                 ended = f"ended with status {child.wait(seconds)} and no answer"
             except subprocess.TimeoutExpired:
                 ended = f"no answer within {seconds:.0f} s"
             finally:
                 stop(child)
+                RUNNING.discard(child)
         told = json.loads(answer.read_text()) if answer.exists() else None
         lines = log.read_text(errors="replace").strip().splitlines()[-12:]
     taken = round(time.monotonic() - started, 1)

@@ -56,8 +56,8 @@ def profile(here: Here) -> str:
 
 
 def side_by_side(here: Here) -> list[str]:
-    """Several processes on one device, where pytest-xdist is there: most of the time goes to the law, which is NumPy's."""
-    count = min(8, os.cpu_count() or 1)
+    """Several processes on one device, where pytest-xdist is there: most of the time goes to the law, which is NumPy's. Two suites run."""
+    count = min(8, (os.cpu_count() or 1) // 3)
     return ["-n", str(count), "--dist", "loadgroup"] if here.gpu and count > 1 and find_spec("xdist") else []
 
 
