@@ -96,11 +96,6 @@ class Additive:
     def weights(self) -> Float[Array, "A"]:
         return self.w_score.astype("float32")  # kept: a kernel is given its address alone
 
-    @cached_property
-    def largest(self) -> Float[Array, "2"]:
-        """The largest absolute projections; NaN where one is, so that the kernels take no short cut."""
-        return self.arrays.stack([abs(z).max() for z in self.projected])
-
     def forward(self) -> tuple[Float[Array, "B N E"], Float[Array, "B N"]]:
         """The output, and of every row the logarithm of the sum of exponentials."""
         out = blank((*self.query.shape[:2], self.value.shape[-1]), self.value)
@@ -138,14 +133,14 @@ class Additive:
 
     def run(self, kernel: str, rows: int, sums: dict[str, Array] | None = None, **given: Array) -> None:
         (B, N, A), M, E = self.projected[0].shape, self.key.shape[1], self.value.shape[-1]
-        made = instance("additive.cu", self.value.dtype.name, E, False, self.arrays is cupy)
+        masked = self.mask is not None or self.keep is not None
+        made = instance("additive.cu", self.value.dtype.name, E, False, masked, self.arrays is cupy)
         mask, keep, d_mask = (spread(x, (B, N, M)) for x in (self.mask, self.keep, (sums or {}).get("mask")))
         z_query, z_key = self.projected
         tensors = [
             tensor(z_query, "projected query", "bij"),
             tensor(z_key, "projected key", "bij"),
             tensor(self.weights, "weights", "j"),
-            tensor(self.largest, "largest", "j"),
             tensor(self.value, "value", "bij"),
             tensor(given["out"], "output", "bij"),
             tensor(given["lse"], "log-sum-exp", "bi"),

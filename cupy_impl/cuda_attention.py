@@ -232,7 +232,8 @@ class Attention:
 
     def run(self, kernel: str, rows: int, sums: dict[str, Array] | None = None, **given: Array) -> None:
         (B, H, N, D), (M, E), sums = self.query.shape, self.value.shape[-2:], sums or {}
-        made = instance("attention.cu", self.query.dtype.name, max(D, E), self.table is not None, self.arrays is cupy)
+        masked = self.mask is not None or self.keep is not None
+        made = instance("attention.cu", self.query.dtype.name, max(D, E), self.table is not None, masked, self.arrays is cupy)
         full = (B, H, N, M)
         mask, keep, d_mask = (spread(x, full) for x in (self.mask, self.keep, sums.get("mask")))
         tensors = [

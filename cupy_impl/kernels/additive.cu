@@ -1,74 +1,74 @@
 // Additive attention, forward and backward, without an array of N by M, let alone by A.
 //
 // The pair (i, j) has the score sum over features a of w_a tanh(zq_ia + zk_ja), for the projected queries zq [B N A] and keys zk [B M A] in
-// float32. Where no |zq| + |zk| is over 20 (`largest` holds both maxima), exp(2 zq) and exp(2 zk) are taken when they are loaded, and a
-// tangent 1 - 2 / (1 + exp(2 zq) exp(2 zk)) costs half a reciprocal: two share one division.
+// float32. The tangent is 1 - 2 / (1 + exp(2 zq) exp(2 zk)): the exponentials are taken when projections are loaded, and two features of a
+// pair share one division. Projections beyond 10 are NaN in a tile, which sends the pair to the slow way: neighbours take no notice.
 //
 // A block owns OWN queries (additive_backward_key: keys) of one batch entry, 16 for each warp, and walks over the other side in steps.
 
 #include "softmax.cuh"
 
 struct Params {
-    Tensor zq, zk, w, largest, v, out, lse, mask, keep, d_out, delta, dzq, dzk, dw, dv, dm;
+    Tensor zq, zk, w, v, out, lse, mask, keep, d_out, delta, dzq, dzk, dw, dv, dm;
     int N, M, A, E, biased, hiding;
     float share;
 };
 
 constexpr int FEATURES = 32;  // of a chunk: one for each lane
 
-// Chunks of features of the rows and columns of a step, and their weights.
-struct Features {
-    Tile<float> rows, columns, weights;
-    bool tame;
+// The projections of a block's rows and of a step's columns.
+struct Sides {
+    Matrix<float> rows, columns;
+    int n_rows, n_columns;
+    bool only_finite;  // what a visible pair would take from NaN and infinity is in the weights of its row already
 
-    METHOD float loaded(float z) const { return tame ? exponential<float>(2 * z) : z; }
-    // exp(2 z) for a pair; a tangent is 1 from 20 on, and the product of two would overflow
-    METHOD float together(float row, float column) const { return tame ? row * column : exponential<float>(2 * smaller(row + column, 20)); }
-
-    // Two tangents by one division.
-    METHOD void tangents(float& t0, float& t1, float row0, float column0, float row1, float column1) const
+    METHOD float read(const Matrix<float>& z, int rows, int row, int a, int A) const
     {
-        const float x0 = 1 + together(row0, column0), x1 = 1 + together(row1, column1), shared = 2 * reciprocal(x0 * x1);
-        t0 = 1 - x1 * shared, t1 = 1 - x0 * shared;
+        const float x = row < rows && a < A ? z.read(row, a) : 0;
+        return only_finite && !finite(x) ? 0 : x;
     }
 };
 
-DEVICE Features features_of(Arena& arena, const Params& p)
+// Chunks of features of the rows and columns of a step: their exponentials, and their weights.
+struct Features {
+    Tile<float> rows, columns, weights;
+};
+
+DEVICE float exponential_of_projection(float z) { return z <= 10 && z >= -10 ? exponential<float>(2 * z) : infinity() - infinity(); }
+
+DEVICE bool is_nan(float x) { return x != x; }
+
+DEVICE Features features_of(Arena& arena)
 {
     Features made;
     made.rows = arena.tile<float>("projected rows", OWN, FEATURES, FEATURES + 1);
     made.columns = arena.tile<float>("projected columns", STEP, FEATURES, FEATURES + 1);
     made.weights = arena.tile<float>("weights", 1, FEATURES, FEATURES);
-    const Matrix<float> largest = matrix<float>(p.largest, 0, 0);
-    made.tame = largest.read(0, 0) + largest.read(0, 1) <= 20;
     return made;
 }
 
-// A chunk of some rows. Without NaN and infinity where that is asked: what a visible pair would take from them is in its row's weights.
-DEVICE void load_chunk(
-    const Tile<float>& tile, const Features& f, const Matrix<float>& z, int count, int first, int rows, int a, int A, bool only_finite)
+// The tangent of a pair from its projections; it is 1 from 20 on.
+DEVICE float slow_tangent(const Sides& z, int row, int column, int a, int A)
+{
+    const float sum = z.read(z.rows, z.n_rows, row, a, A) + z.read(z.columns, z.n_columns, column, a, A);
+    return 1 - 2 * reciprocal(1 + exponential<float>(2 * (sum > 20 ? 20 : sum)));
+}
+
+// A chunk of some rows.
+DEVICE void load_chunk(const Tile<float>& tile, const Sides& z, const Matrix<float>& from, int count, int first, int rows, int a, int A)
 {
     for (int e = thread_index(); e < count * FEATURES; e += THREADS) {
         const int row = e / FEATURES, column = e % FEATURES;
-        const bool there = first + row < rows && a + column < A;
-        const float x = there ? z.read(first + row, a + column) : 0;
-        tile.put(row, column, f.loaded(only_finite && !finite(x) ? 0 : x));
+        tile.put(row, column, exponential_of_projection(z.read(from, rows, first + row, a + column, A)));
     }
 }
-
-// The projections of a block's rows and of a step's columns.
-struct Sides {
-    Matrix<float> rows, columns;
-    int n_rows, n_columns;
-    bool only_finite;
-};
 
 // A chunk from feature `a` on, for the whole block, between barriers.
 DEVICE void load_chunks(const Features& f, const Sides& z, const Params& p, int first, int step, int a)
 {
     sync_block();
-    load_chunk(f.rows, f, z.rows, OWN, first, z.n_rows, a, p.A, z.only_finite);
-    load_chunk(f.columns, f, z.columns, STEP, step, z.n_columns, a, p.A, z.only_finite);
+    load_chunk(f.rows, z, z.rows, OWN, first, z.n_rows, a, p.A);
+    load_chunk(f.columns, z, z.columns, STEP, step, z.n_columns, a, p.A);
     const Matrix<float> w = matrix<float>(p.w, 0, 0);
     if (thread_index() < FEATURES) f.weights.put(0, thread_index(), a + thread_index() < p.A ? w.read(0, a + thread_index()) : 0);
     sync_block();
@@ -95,8 +95,12 @@ DEVICE void add_scores(float (&s)[TILES][4], const Features& f, const Sides& z, 
                     const float column0 = f.columns.get(column, k), column1 = f.columns.get(column, k + 1);
 #pragma unroll
                     for (int r = 0; r < 2; r++) {
-                        float t0, t1;
-                        f.tangents(t0, t1, row0[r], column0, row1[r], column1);
+                        const float x0 = 1 + row0[r] * column0, x1 = 1 + row1[r] * column1, shared = 2 * reciprocal(x0 * x1);
+                        float t0 = 1 - x1 * shared, t1 = 1 - x0 * shared;
+                        if (is_nan(shared)) {
+                            t0 = slow_tangent(z, first + at + row_of(2 * r), step + column, a + k, p.A);
+                            t1 = slow_tangent(z, first + at + row_of(2 * r), step + column, a + k + 1, p.A);
+                        }
                         s[j][2 * r + side] += w0 * t0 + w1 * t1;
                     }
                 }
@@ -115,12 +119,12 @@ DEVICE void add_feature_grads(
         for (int row = warp(); row < OWN && first + row < z.n_rows; row += WARPS) {
             const float of_row = f.rows.get(row, k);
             float sum = 0;
-            for (int column = 0; column < STEP; column += 2) {
-                float t0, t1;
-                f.tangents(t0, t1, of_row, f.columns.get(column, k), of_row, f.columns.get(column + 1, k));
-                const float d0 = ds.get(row, column), d1 = ds.get(row, column + 1);
-                sum += d0 * (1 - t0 * t0) + d1 * (1 - t1 * t1);
-                of_weight += d0 * t0 + d1 * t1;
+            for (int column = 0; column < STEP; column++) {
+                const float d = ds.get(row, column);
+                float t = 1 - 2 * reciprocal(1 + of_row * f.columns.get(column, k));
+                if (is_nan(t)) t = slow_tangent(z, first + row, step + column, a + k, p.A);
+                sum += d * (1 - t * t);
+                of_weight += d * t;
             }
             if (a + k < p.A) matrix<float>(to, b, 0).add(first + row, a + k, sum * f.weights.get(0, k));
         }
@@ -135,7 +139,7 @@ KERNEL(additive_forward)
     const Tile<Element> v = tile_of(arena, "values", STEP);
     Tile<float> strip{};
     if (!NARROW) strip = arena.tile<float>("strip", OWN, STRIP, STRIP_LD);
-    const Features features = features_of(arena, p);
+    const Features features = features_of(arena);
     const Pairs pairs = pairs_of(p.mask, p.biased, p.keep, b, 0, p.N, p.M, p.share);
     const Sides z{matrix<float>(p.zq, b, 0), matrix<float>(p.zk, b, 0), p.N, p.M, false};
     const Matrix<Element> values = matrix<Element>(p.v, b, 0);
@@ -162,7 +166,7 @@ KERNEL(additive_backward_query)
     Arena arena;
     const Tile<Element> d_out = tile_of(arena, "gradient of the output", OWN), v = tile_of(arena, "values", STEP);
     const Tile<float> gradients = arena.tile<float>("gradients of the scores", OWN, STEP, STEP + 1);
-    const Features features = features_of(arena, p);
+    const Features features = features_of(arena);
     const Pairs pairs = pairs_of(p.mask, p.biased, p.keep, b, 0, p.N, p.M, p.share);
     const Sides z{matrix<float>(p.zq, b, 0), matrix<float>(p.zk, b, 0), p.N, p.M, true};
     const Matrix<Element> values = matrix<Element>(p.v, b, 0), d_outs = matrix<Element>(p.d_out, b, 0);
@@ -181,7 +185,7 @@ KERNEL(additive_backward_query)
         if (first + at < p.N) {
             multiply_rows(ds, d_out, at, v, 0, STEP, p.E);
             weight_grads(s, ds, pairs, first + at, step, lse, delta);
-            if (p.dm.data) add_mask_grad(ds, matrix<float>(p.dm, b, 0), pairs, first + at, step);
+            if (MASKED && p.dm.data) add_mask_grad(ds, matrix<float>(p.dm, b, 0), pairs, first + at, step);
         }
         each(ds, [&](float x, int row, int column) { gradients.put(at + row, column, x); });
         add_feature_grads(gradients, features, z, p, p.dzq, &p.dw, b, first, step);
@@ -197,7 +201,7 @@ KERNEL(additive_backward_key)
     Tile<float> strip{};
     if (!NARROW) strip = arena.tile<float>("strip", OWN, STRIP, STRIP_LD);
     const Tile<float> gradients = arena.tile<float>("gradients of the scores", OWN, STEP, STEP + 1);
-    const Features features = features_of(arena, p);
+    const Features features = features_of(arena);
     const Pairs pairs = pairs_of(p.mask, p.biased, p.keep, b, 0, p.N, p.M, p.share);
     const Sides z{matrix<float>(p.zk, b, 0), matrix<float>(p.zq, b, 0), p.M, p.N, true};
     const Matrix<Element> d_outs = matrix<Element>(p.d_out, b, 0);

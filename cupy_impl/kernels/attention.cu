@@ -251,7 +251,7 @@ KERNEL(backward_query)
         clear(ds);
         multiply_rows(ds, d_out, at, v, 0, STEP, p.E);
         weight_grads(s, ds, pairs, first + at, step, lse, delta);
-        if (p.dm.data) add_mask_grad(ds, matrix<float>(p.dm, b, h), pairs, first + at, step);
+        if (MASKED && p.dm.data) add_mask_grad(ds, matrix<float>(p.dm, b, h), pairs, first + at, step);
         each(ds, [&](float& x, int, int) { x *= p.scale; });
         if (RELATIVE) {
             sync_warp();

@@ -3,7 +3,7 @@
 
 #define DEVICE static __device__ __forceinline__
 #define METHOD __device__ __forceinline__
-#define KERNEL(name) extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ Params p)
+#define KERNEL(name) extern "C" __global__ void __launch_bounds__(THREADS, 1) name(const __grid_constant__ Params p)
 
 struct half { unsigned short bits; };
 struct bfloat16 { unsigned short bits; };

@@ -24,6 +24,7 @@ class Instance:
     step: int
     width: int
     relative: bool = False
+    masked: bool = True
 
     @property
     def threads(self) -> int:
@@ -31,7 +32,8 @@ class Instance:
 
     @property
     def defines(self) -> tuple[str, ...]:
-        given = {"ELEMENT": self.element, "OWN": self.own, "STEP": self.step, "WIDTH": self.width, "RELATIVE": int(self.relative)}
+        given = {"ELEMENT": self.element, "OWN": self.own, "STEP": self.step, "WIDTH": self.width}
+        given |= {"RELATIVE": int(self.relative), "MASKED": int(self.masked)}
         return tuple(f"-D{name}={value}" for name, value in given.items())
 
     def shared_bytes(self, kernel: str) -> int:
@@ -73,11 +75,11 @@ DEVICE = {
 }
 
 
-def instance(source: str, dtype: str, widest: int, relative: bool, on_device: bool) -> Instance:
-    """The instance for heads of this width."""
+def instance(source: str, dtype: str, widest: int, relative: bool, masked: bool, on_device: bool) -> Instance:
+    """The instance for heads of this width; on the CPU one that takes masks also serves calls without."""
     if not on_device:
         own, step, widths = HOST
         return Instance(source, ELEMENTS[dtype], own, step, next(width for width in widths if widest <= width), relative)
     place = (widest > 64) + (widest > 128)
     own, step = DEVICE[dtype != "float32", relative][place]
-    return Instance(source, ELEMENTS[dtype], own, step, 64 << place, relative)
+    return Instance(source, ELEMENTS[dtype], own, step, 64 << place, relative, masked)

@@ -1,4 +1,6 @@
 // What every attention does with a score: bias and mask, online softmax, and the gradient of a score.
+//
+// MASKED  whether there may be a mask or dropout; without, their code is left out
 #pragma once
 
 #include "tiles.cuh"
@@ -16,8 +18,8 @@ struct Pairs {
     {
         bool seen = i < N && j < M && !(causal && j - i > M - N);
         s = s * scale + slope * (float)(j - i - (M - N));
-        if (seen && masked) seen = visible.read(i, j);
-        if (seen && biased) {
+        if (MASKED && seen && masked) seen = visible.read(i, j);
+        if (MASKED && seen && biased) {
             const float x = widen(added.read(i, j));
             seen = x != -infinity();
             s += x;
@@ -26,7 +28,7 @@ struct Pairs {
         return seen;
     }
 
-    METHOD bool kept(int i, int j) const { return !dropping || (i < N && j < M && keep.read(i, j)); }
+    METHOD bool kept(int i, int j) const { return !MASKED || !dropping || (i < N && j < M && keep.read(i, j)); }
 };
 
 DEVICE Pairs pairs_of(const Tensor& mask, bool biased, const Tensor& keep, int b, int h, int N, int M, float share)
@@ -114,7 +116,7 @@ DEVICE unsigned long long mask(float (&s)[TILES][4], const Pairs& pairs, int i, 
 // Drop weights after they were summed.
 DEVICE void drop(float (&p)[TILES][4], const Pairs& pairs, int i, int j)
 {
-    if (pairs.dropping) each(p, [&](float& x, int row, int column) { x = pairs.kept(i + row, j + column) ? x : 0; });
+    if (MASKED && pairs.dropping) each(p, [&](float& x, int row, int column) { x = pairs.kept(i + row, j + column) ? x : 0; });
 }
 
 // From score and gradient by the weight to the weight after dropout and the gradient by the score.
