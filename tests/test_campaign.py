@@ -19,10 +19,11 @@ from strangers import HERE
 from strangers.runs import ROOT, Run, verify
 
 from verify import campaign as command
-from verify.campaign import Campaign, add_options, close, engine, prepared, spread
+from verify.campaign import Campaign, close, engine, prepared, spread
 from verify.cells import Tally
 from verify.devices import devices, pin
 from verify.isolation import Limits
+from verify.options import CAMPAIGN
 from verify.plugin import Verification
 from verify.recipes import Recipe
 from verify.replay import Failure, find
@@ -40,7 +41,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def options(*arguments: str) -> Namespace:
     parser = ArgumentParser()
-    add_options(parser)
+    for name, words in CAMPAIGN.items():
+        parser.add_argument(name, **words)
     return parser.parse_args(["--seed", "0", "--dtype", "float32", *arguments])
 
 

@@ -15,7 +15,6 @@ project and the backends must lie at the same place there, and the devices are t
 
 import argparse
 import logging
-import os
 import queue
 import random
 import statistics
@@ -32,7 +31,7 @@ import pytest
 from verify import isolation
 from verify.advice import advice
 from verify.backends import OURS, load
-from verify.catalogue import CATALOGUE, DTYPES
+from verify.catalogue import CATALOGUE
 from verify.cells import Options, Tally
 from verify.colours import painted
 from verify.devices import pin
@@ -48,30 +47,6 @@ TRIES = 1
 
 ENOUGH = 3
 """A cell that failed in so many units is asked no more: the time is for those that have not."""
-
-
-def main(arguments: list[str]) -> int:
-    """The command; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="verify campaign", description="The thorough profile, spread over processes and machines.")
-    add_options(parser)
-    return campaign(parser.parse_args(arguments))
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--hours", type=float, default=1.0, help="how long (default: 1); 0.0167 is a minute")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes here (default: as many as cores)")
-    parser.add_argument("--address", metavar="tcp://HOST:PORT", help="the scheduler of workers that run already")
-    parser.add_argument("--backend", action="append", metavar="NAME_OR_PATH", help=f"repeatable (default: {', '.join(OURS)})")
-    parser.add_argument("--op", action="append", choices=tuple(CATALOGUE), metavar="OPERATION", help="repeatable")
-    parser.add_argument("--dtype", action="append", choices=DTYPES, help="repeatable")
-    parser.add_argument("--seed", default="random", metavar="N", help="of the first draws (default: a random one, which is told)")
-    parser.add_argument("--isolate", choices=("paths", "all", "none"), default="all", help="who gets a process of its own (default: all)")
-    parser.add_argument("--case-seconds", type=float, default=60.0, metavar="S", help="time limit of a case in such a process")
-    parser.add_argument("--memory", type=int, default=0, metavar="MB", help="its memory limit")
-    parser.add_argument("--known-failures", metavar="FILE")
-    parser.add_argument("--report", metavar="FILE", help="write the report as one page of HTML")
-    parser.add_argument("--report-json", metavar="FILE", help="write every tally as JSON")
-    parser.add_argument("--failures", default=".verify/failures", metavar="DIR")
 
 
 @dataclass
@@ -173,6 +148,8 @@ def prepared(chosen: argparse.Namespace) -> tuple[Verification, Limits]:
     """The backends, loaded as ``verify run`` loads them, and what each case may take on this machine."""
     if not chosen.hours > 0 or chosen.workers < 1:
         raise ValueError(f"--hours, --workers: wanted a time and a number above 0, got {chosen.hours} and {chosen.workers}")
+    if unknown := [name for name in chosen.op or () if name not in CATALOGUE]:
+        raise ValueError(f"--op: wanted an operation of the catalogue, got {unknown[0]}")
     sources = chosen.backend or list(OURS)
     seed = random.SystemRandom().randrange(2**31) if chosen.seed == "random" else int(chosen.seed)
     memory = chosen.memory or (0 if chosen.address else int(0.75 * min(isolation.available(), 2**30) / chosen.workers))

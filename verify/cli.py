@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from verify.gpu import report as gpu_report
-from verify.options import FAILURES, OPTIONS
+from verify.options import CAMPAIGN, FAILURES, OPTIONS
 from verify.precision import DTYPES
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if given[:1] == ["run"] and not {"-h", "--help"} & set(given):
             return run(given[1:])
-        if given[:1] == ["campaign"]:
-            return campaign(given[1:])
         chosen = parser().parse_args(given)
         shown: int = chosen.shown(chosen)
     except ImportError as error:
@@ -74,9 +72,9 @@ def add_judging(command: Callable[..., argparse.ArgumentParser]) -> None:
     )
     for name, words in OPTIONS.items():
         judge.add_argument(name, **words)
-    command(
-        "campaign", unreachable, "Judge for hours, on many cores or machines.", "verify campaign --hours 2 --backend my_kernel.py", STATUS
-    )
+    hours = command("campaign", show_campaign, "Judge for hours, on many cores or machines.", "verify campaign --hours 2", STATUS)
+    for name, words in CAMPAIGN.items():
+        hours.add_argument(name, **words)
     again = command("replay", show_again, "Show a recorded failure again.", "verify replay 67d901747637 --backend my_kernel.py", REPLAY)
     again.add_argument("hash", help="the hash that the failure printed, or the path of its record")
     again.add_argument("--backend", help="another backend than the one that failed first")
@@ -102,6 +100,7 @@ GPU = "Exit status: 0 every step passed, 1 a step failed, 2 a step was not run: 
 REPLAY = "Exit status: 0 it passes now, 1 it fails again, 2 there is no such record, or the backend does not support the case"
 
 
+COMPLETE = "verify completion bash > ~/.local/share/bash-completion/completions/verify"
 DOCTOR = "Exit status: 0 pytest -m differential can run here, 1 it cannot"
 
 
@@ -112,6 +111,8 @@ def add_reading(command: Callable[..., argparse.ArgumentParser]) -> None:
     page = command("page", show_page, "Make the page of a report that was saved as JSON.", "verify page report.json -o report.html")
     page.add_argument("report", help="what verify run --report-json wrote")
     page.add_argument("-o", "--output", metavar="FILE", help="where the page goes (default: beside the report)")
+    shell = command("completion", show_completion, "Print what completes verify at the prompt of a shell.", COMPLETE)
+    shell.add_argument("shell", choices=("bash", "zsh", "fish"))
     state = command("matrix", show_matrix, "Print the README's matrix of a saved report.", "verify matrix report.json")
     state.add_argument("report", help="what verify run --report-json wrote")
 
@@ -129,10 +130,10 @@ def run(options: list[str]) -> int:
     return int(pytest.main(["-p", "verify.plugin", *isolated, "-q", "-rN", "--no-header", str(body), *options]))
 
 
-def campaign(options: list[str]) -> int:
-    from verify.campaign import main
+def show_campaign(chosen: argparse.Namespace) -> int:
+    from verify.campaign import campaign
 
-    return main(options)
+    return campaign(chosen)
 
 
 def saved(path: str) -> dict[str, Any]:
@@ -146,6 +147,15 @@ def saved(path: str) -> dict[str, Any]:
     if not isinstance(report, dict) or not isinstance(report.get("tallies"), list):
         raise ValueError(f"report: wanted what --report-json wrote, got {path}, which has no tallies")
     return report
+
+
+def show_completion(chosen: argparse.Namespace) -> int:
+    from verify.catalogue import CATALOGUE
+    from verify.completion import completion
+
+    operations = tuple(name for name, operation in CATALOGUE.items() if not operation.is_gradient)
+    print(completion(parser(), chosen.shell, operations), end="")
+    return 0
 
 
 def show_health(_: argparse.Namespace) -> int:

@@ -1,5 +1,6 @@
 """The options of ``verify run``, which are those that the plugin adds to pytest; and the words that help and completion need of them."""
 
+import os
 from typing import Any
 
 from verify.precision import DTYPES
@@ -33,3 +34,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--score-json": {"metavar": "FILE", "help": "write the kill score of pytest -m faults as JSON"},
     "--failures": {"default": FAILURES, "metavar": "DIR", "help": "where failures are recorded and replayed from"},
 }
+
+CAMPAIGN: dict[str, dict[str, Any]] = {
+    "--hours": {"type": float, "default": 1.0, "metavar": "H", "help": "how long (default: 1); 0.0167 is a minute"},
+    "--workers": {"type": int, "default": os.cpu_count() or 1, "metavar": "N", "help": "processes here (default: as many as cores)"},
+    "--address": {"metavar": "tcp://HOST:PORT", "help": "the scheduler of workers that run already"},
+    **{name: OPTIONS[name] for name in ("--backend", "--op", "--dtype", "--known-failures", "--report", "--report-json", "--failures")},
+    "--seed": OPTIONS["--seed"] | {"default": "random", "help": "of the first draws (default: a random one, which is told)"},
+    "--isolate": OPTIONS["--isolate"] | {"default": "all", "help": "who gets a process of its own (default: all)"},
+    **{name: OPTIONS[name] for name in ("--case-seconds", "--memory")},
+}
+"""The options of ``verify campaign``; its profile is always the thorough one."""
