@@ -61,8 +61,10 @@ def additive_forward(
     at_n, at_e = i_n + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_E)
     in_n, in_e = at_n < N, at_e < E
     ZQ, ZK = ZQ + i_b * N * A, ZK + i_b * M * A
-    MASK = of_head(MASK, mask_, i_b, 0)
-    KEEP = of_head(KEEP, keep_, i_b, 0)
+    if MASK is not None:
+        MASK = of_head(MASK, mask_, i_b, 0)
+    if KEEP is not None:
+        KEEP = of_head(KEEP, keep_, i_b, 0)
     top = tl.full([BLOCK_N], float("-inf"), tl.float32)
     norm = tl.full([BLOCK_N], 0.0, tl.float32)
     out = tl.full([BLOCK_N, BLOCK_E], 0.0, tl.float32)
@@ -121,9 +123,12 @@ def additive_backward(
     delta = total(do.to(tl.float32) * o.to(tl.float32), 1)
     ZQ, ZK = ZQ + i_b * N * A, ZK + i_b * M * A
     DZQ, DZK, DWS = DZQ + i_b * N * A, DZK + i_b * M * A, DWS + i_b * A
-    MASK = of_head(MASK, mask_, i_b, 0)
-    KEEP = of_head(KEEP, keep_, i_b, 0)
-    DM = of_head(DM, dm_, i_b, 0)
+    if MASK is not None:
+        MASK = of_head(MASK, mask_, i_b, 0)
+    if KEEP is not None:
+        KEEP = of_head(KEEP, keep_, i_b, 0)
+    if DM is not None:
+        DM = of_head(DM, dm_, i_b, 0)
     for i_m in range(0, whole(M), BLOCK_M):
         at_m = i_m + tl.arange(0, BLOCK_M)
         in_m = at_m < M

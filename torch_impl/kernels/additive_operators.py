@@ -105,7 +105,7 @@ def in_order(B: int, together: int, blocks: int) -> Iterator[tuple[tuple[int, in
 
 @additive_attention_grad.register_fake
 def _(d_output: Tensor, output: Tensor, lse: Tensor, *rest: Any) -> list[Tensor]:
-    *tensors, mask, _, _, mask_too, _ = rest
+    (*tensors, mask), mask_too = rest[:5], rest[7]  # the last argument is left out where it is its default
     return [x.new_empty(x.shape, dtype=torch.float32) for x in (*tensors, *([mask] if mask_too else []))]
 
 

@@ -18,11 +18,8 @@ from torch_impl.kernels.language import Kernel, largest, read, rounded, total, w
 
 @Kernel
 def of_head(X, x_, i_b, i_h):
-    """The address where a head of a batch entry begins; None of what is None."""
-    if X is None:
-        return None
-    else:
-        return X + i_b * x_[0] + i_h * x_[1]
+    """The address where a head of a batch entry begins."""
+    return X + i_b * x_[0] + i_h * x_[1]
 
 
 @Kernel
@@ -115,10 +112,14 @@ def forward(
     in_n, in_d, in_e = at_n < N, at_d < D, at_e < E
     q = tile(of_head(Q, q_, i_b, i_h), at_n, at_d, q_[2], q_[3], in_n, in_d)
     qu, qw = joined(q, U, i_h * D + at_d, in_d), joined(q, W, i_h * D + at_d, in_d)
-    MASK = of_head(MASK, mask_, i_b, i_h)
-    KEEP = of_head(KEEP, keep_, i_b, i_h)
-    R = of_head(R, r_, 0, i_h)
-    S = of_head(S, s_, 0, i_h)
+    if MASK is not None:
+        MASK = of_head(MASK, mask_, i_b, i_h)
+    if KEEP is not None:
+        KEEP = of_head(KEEP, keep_, i_b, i_h)
+    if R is not None:
+        R = of_head(R, r_, 0, i_h)
+    if S is not None:
+        S = of_head(S, s_, 0, i_h)
     low = first - i_n - (BLOCK_N - 1)
     if R is not None:
         before = band(qw, R, S, r_, s_, low, rows, at_d, in_d, BLOCK_N)
@@ -215,11 +216,16 @@ def backward_query(
     delta = total(do.to(tl.float32) * o.to(tl.float32), 1)
     tl.store(DELTA + (i_b * H + i_h) * N + at_n, delta, mask=in_n)
     qu, qw = joined(q, U, i_h * D + at_d, in_d), joined(q, W, i_h * D + at_d, in_d)
-    MASK = of_head(MASK, mask_, i_b, i_h)
-    KEEP = of_head(KEEP, keep_, i_b, i_h)
-    R = of_head(R, r_, 0, i_h)
-    S = of_head(S, s_, 0, i_h)
-    DM = of_head(DM, dm_, i_b, i_h)
+    if MASK is not None:
+        MASK = of_head(MASK, mask_, i_b, i_h)
+    if KEEP is not None:
+        KEEP = of_head(KEEP, keep_, i_b, i_h)
+    if R is not None:
+        R = of_head(R, r_, 0, i_h)
+    if S is not None:
+        S = of_head(S, s_, 0, i_h)
+    if DM is not None:
+        DM = of_head(DM, dm_, i_b, i_h)
     low = first - i_n - (BLOCK_N - 1)
     if R is not None:
         band_before = band(qw, R, S, r_, s_, low, rows, at_d, in_d, BLOCK_N)
@@ -285,10 +291,14 @@ def backward_key(
     in_m, in_d, in_e = at_m < M, at_d < D, at_e < E
     k = tile(of_head(K, k_, i_b, i_h), at_m, at_d, k_[2], k_[3], in_m, in_d)
     v = tile(of_head(V, v_, i_b, i_h), at_m, at_e, v_[2], v_[3], in_m, in_e)
-    MASK = of_head(MASK, mask_, i_b, i_h)
-    KEEP = of_head(KEEP, keep_, i_b, i_h)
-    R = of_head(R, r_, 0, i_h)
-    S = of_head(S, s_, 0, i_h)
+    if MASK is not None:
+        MASK = of_head(MASK, mask_, i_b, i_h)
+    if KEEP is not None:
+        KEEP = of_head(KEEP, keep_, i_b, i_h)
+    if R is not None:
+        R = of_head(R, r_, 0, i_h)
+    if S is not None:
+        S = of_head(S, s_, 0, i_h)
     dk = tl.full([BLOCK_M, BLOCK_D], 0.0, tl.float32)
     dv = tl.full([BLOCK_M, BLOCK_E], 0.0, tl.float32)
     if DMM is not None:
@@ -343,6 +353,10 @@ def backward_table(
     r = tile(of_head(R, r_, 0, i_h), at_r, at_d, r_[2], r_[3], in_r, in_d)
     if S is not None:
         bias = read(of_head(S, s_, 0, i_h) + at_r.to(tl.int64) * s_[2], in_r).to(tl.float32)[None, :]
+    if MASK is not None:
+        MASK = of_head(MASK, mask_, 0, i_h)
+    if KEEP is not None:
+        KEEP = of_head(KEEP, keep_, 0, i_h)
     upper = at[None, :] >= at[:, None]
     dr = tl.full([BLOCK_N, BLOCK_D], 0.0, tl.float32)
     ds_sum = tl.full([BLOCK_N], 0.0, tl.float32)
@@ -374,18 +388,21 @@ def backward_table(
             s += tl.gather(g, (at[None, :] - at[:, None] + BLOCK_N) % BLOCK_N, 1)
             at_m = i_m + at[None, :] + tl.where(upper, 0, BLOCK_N)
             at_m = tl.where(at_m < 0, M, at_m)  # hidden, as what comes after the last
-            s, visible = biased(s * scale, at_n[:, None], at_m, None, of_head(MASK, mask_, i_b, i_h), mask_, i_h, N, M, CAUSAL)
+            s, visible = biased(s * scale, at_n[:, None], at_m, None, MASK, mask_, i_h, N, M, CAUSAL)
             dp = tl.where(
                 upper,
                 against(do, of_head(V, v_, i_b, i_h), i_m + at, at_e, v_[2], v_[3], M, in_e),
                 against(do, of_head(V, v_, i_b, i_h), i_m + at + BLOCK_N, at_e, v_[2], v_[3], M, in_e),
             )
-            head = of_head(KEEP, keep_, i_b, i_h)
-            _, ds = weights_grad(s, visible, lse, delta, dp, head, keep_, at_n[:, None], at_m, N, M, share)
+            _p, ds = weights_grad(s, visible, lse, delta, dp, KEEP, keep_, at_n[:, None], at_m, N, M, share)
             db = tl.gather(ds * scale, (at[None, :] + at[:, None]) % BLOCK_N, 1)
             ds_sum += total(db, 0)
             dr += product(tl.trans(rounded(db, R)), qw)
         i_b += 1
+        if MASK is not None:
+            MASK += mask_[0]
+        if KEEP is not None:
+            KEEP += keep_[0]
     tl.store(DR + (i_h * rows + at_r)[:, None] * D + at_d[None, :], dr, mask=in_r[:, None] & in_d[None, :])
     if DS is not None:
         tl.store(DS + i_h * rows + at_r, ds_sum, mask=in_r)

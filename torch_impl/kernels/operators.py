@@ -174,7 +174,7 @@ def mask_sums(mask: Tensor, lse: Tensor, M: int) -> tuple[Tensor | None, Tensor 
 
 @attention_grad.register_fake
 def _(d_output: Tensor, output: Tensor, lse: Tensor, query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> list[Tensor]:
-    mask, _, _, *shared, _, _, _, mask_too, _ = rest
+    (mask, _, _, *shared), mask_too = rest[:7], rest[10]  # of the last arguments PyTorch leaves out those that are their defaults
     sums = [x for x in (mask if mask_too else None, *shared) if x is not None]
     return [*(x.new_empty(x.shape) for x in (query, key, value)), *(x.new_empty(x.shape, dtype=torch.float32) for x in sums)]
 
