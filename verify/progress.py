@@ -33,7 +33,7 @@ class Progress:
     def __init__(self, reporter: Any) -> None:
         self.terminal = os.dup(sys.stdout.fileno())  # while a cell is judged, pytest catches what is written to the usual one
         self.start, self.shown = time.monotonic(), 0.0
-        self.total = self.done = self.failed = self.cases = self.begun = 0
+        self.total = self.done = self.failed = self.cases = self.begun = self.told = 0
         self.running: dict[str, None] = {}
         reporter._show_progress_info = False  # pytest's own percentage would break the line; no public option says so this late
         self.here, self.there = judge.announce.set(lambda *_: self.tick()), board.begun.set(self.tick)
@@ -89,7 +89,8 @@ class Progress:
 
     def line(self, elapsed: float) -> str:
         """``41/128 cells, 5210 cases, 3 failed, about 1:40 left: softmax float16 values``"""
-        told = f"{self.done}/{self.total} cells, {self.cases + self.begun} cases" + (f", {self.failed} failed" if self.failed else "")
+        self.told = max(self.told, self.cases + self.begun)  # not every call that has begun becomes a case: none is taken back
+        told = f"{self.done}/{self.total} cells, {self.told} cases" + (f", {self.failed} failed" if self.failed else "")
         if 3 <= self.done < self.total:
             told += f", about {clock(elapsed / self.done * (self.total - self.done))} left"
         return told + "".join(f": {name_of(nodeid)}" for nodeid in list(self.running)[:1])
