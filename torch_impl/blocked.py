@@ -224,14 +224,24 @@ def band(options: Options, block: Block) -> slice:
 
 
 def position_scores(at: Terms, options: Options, block: Block, room: Tensor) -> Tensor:
-    """The product of the queries with a band of the table, each row of it brought to its pairs. What lies beyond the table is anything."""
+    """
+    The product of the queries with a band of the table, each row of it brought to its pairs.
+
+    One product a head, over all the batch entries. What the pairs that lie beyond the table get is anything.
+    """
     q, rows = scaled(at, block, at.distance), band(options, block)
-    x = place(room, *q.shape[:3], rows.stop - rows.start)
-    table = at.table[block.heads, rows]
-    torch.matmul(q, table.mT, out=x[..., : len(table[0])])
+    x, flat, table = products(at, q, block, rows, room)
+    torch.bmm(of_heads(q), table.mT, out=flat)
     if at.bias is not None:
-        x.add_(at.bias[block.heads, None, rows], alpha=1 / sqrt(q.shape[-1]))
+        flat.add_(at.bias[block.heads, None, rows], alpha=1 / sqrt(q.shape[-1]))
     return diagonals(x, block.keys)
+
+
+def products(at: Terms, q: Tensor, block: Block, rows: slice, room: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Room for products with a band, as [b h n W] and, as far as the table goes, as [h b*n W]; and these rows of the table."""
+    b, h, n, _ = q.shape
+    x, table = place(room, h, b, n, rows.stop - rows.start), at.table[block.heads, rows]
+    return x.transpose(0, 1), x.flatten(1, 2)[..., : len(table[0])], table
 
 
 def diagonals(x: Tensor, keys: int) -> Tensor:
@@ -254,18 +264,16 @@ def products_grad(at: Terms, d: Terms, options: Options, block: Block, dS: Tenso
 
 def positions_grad(at: Terms, d: Terms, options: Options, block: Block, dS: Tensor, room: Tensor) -> Tensor:
     """The gradient by the queries of the position scores; adds those of the table and its biases."""
-    rows, root = band(options, block), sqrt(at.query.shape[-1])
-    table = at.table[block.heads, rows]
-    x = place(room, *dS.shape[:3], rows.stop - rows.start).zero_()
-    diagonals(x, block.keys).copy_(dS)
-    x = x[..., : len(table[0])]
-    d_query = torch.matmul(x, table).div_(root)
-    d.table[block.heads, rows].baddbmm_(of_heads(x).mT, of_heads(scaled(at, block, at.distance)))
+    q, rows, root = scaled(at, block, at.distance), band(options, block), sqrt(at.query.shape[-1])
+    x, flat, table = products(at, q, block, rows, room)
+    diagonals(x.zero_(), block.keys).copy_(dS)
+    d_query = torch.bmm(flat, table).div_(root)
+    d.table[block.heads, rows].baddbmm_(flat.mT, of_heads(q))
     if d.distance is not None:
-        d.distance[block.heads] += d_query.sum((0, 2))
+        d.distance[block.heads] += d_query.sum(1)
     if d.bias is not None:
-        d.bias[block.heads, rows] += x.sum((0, 2)).div_(root)
-    return d_query
+        d.bias[block.heads, rows] += flat.sum(1).div_(root)
+    return d_query.unflatten(1, (-1, q.shape[2])).transpose(0, 1)
 
 
 def of_heads(x: Tensor) -> Tensor:
