@@ -44,6 +44,7 @@ plot_pre_code = ""
 
 html_theme = "furo"
 html_title = "Attention, verified"
+html_favicon = "_static/favicon.svg"
 html_static_path = ["_static"]
 html_css_files = ["book.css"]
 html_show_sphinx = False

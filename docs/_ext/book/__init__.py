@@ -8,7 +8,7 @@ from book import docstrings
 
 def setup(app: Any) -> dict[str, Any]:
     """What Sphinx calls; its own modules are imported here, so that the pages' text can be tested without Sphinx."""
-    from book import live, pages
+    from book import accessible, live, pages
     from book.run import Picture, Run, Standing
 
     app.add_directive("run", Run)
@@ -16,6 +16,7 @@ def setup(app: Any) -> dict[str, Any]:
     app.add_directive("standing", Standing)
     app.connect("builder-inited", lambda app: pages.write(Path(app.srcdir) / "operations"))
     app.connect("build-finished", lambda app, error: error or live.write(Path(app.outdir) / "_static" / "live"))
+    app.connect("html-page-context", accessible.mend, priority=900)  # after the theme
     app.connect("autodoc-process-docstring", without_errata)
     return {"version": "1", "parallel_read_safe": False}
 

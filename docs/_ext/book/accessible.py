@@ -1,0 +1,27 @@
+"""What the theme and Sphinx leave out for who reads by keyboard or screen reader; axe-core found it, ``tests/test_docs.py`` holds it."""
+
+import re
+from typing import Any
+
+SIGNATURE = re.compile(r'<dt class="sig .*?</dt>', re.DOTALL)
+LISTED = {"<dl>": '<div class="parameters">', "</dl>": "</div>", "<dd>": '<div class="parameter">', "</dd>": "</div>"}
+
+
+def mend(app: Any, page: str, template: str, context: dict[str, Any], document: Any) -> None:
+    """Called by Sphinx for each page, before it is written."""
+    for name in ("body", "furo_navigation_tree"):
+        if name in context:
+            context[name] = mended(context[name])
+
+
+def mended(html: str) -> str:
+    """Headings have a level, what scrolls can be reached by the keyboard, and the parameters of a signature are no list of terms."""
+    html = html.replace('role="heading">', 'role="heading" aria-level="2">')
+    html = html.replace("<pre>", '<pre tabindex="0">').replace('<div class="math notranslate', '<div tabindex="0" class="math notranslate')
+    return SIGNATURE.sub(lambda found: without_list(found[0]), html)
+
+
+def without_list(signature: str) -> str:
+    for tag, better in LISTED.items():
+        signature = signature.replace(tag, better)
+    return signature
