@@ -5,16 +5,11 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
-from inspect import signature
 from typing import Any
 
-from verify.arrays import by_autograd
 from verify.backends import Implementation
 from verify.catalogue import Operation
 from verify.gpu.here import Figures, Here, each, fused, handed, held, numbers, random
@@ -76,33 +71,32 @@ def short(here: Here) -> Figures:
 
 
 def repeats(here: Here) -> Figures:
-    """The same bits a hundred times: forwards always, backwards where it is claimed."""
+    """The same bits a hundred times: forwards always, backwards where it is claimed or, in PyTorch, asked for."""
     times, same = 100 if here.gpu or not here.quick else 3, list[str]()
-    for implementation, dtype in each(here):
-        function = claimed(implementation)
-        if function is None:
-            continue
-        given = handed(implementation, recipe(implementation.operation, here.sizes, "normal"), dtype)
-        first = numbers(function(**given), implementation)
-        for time in range(1, times):
-            assert numbers(function(**given), implementation) == first, (
-                f"{implementation.name} in {dtype}: other bits the {time + 1}th time"
-            )
-        same.append(f"{implementation.name} {dtype}")
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it PyTorch refuses to promise anything of its products
+    import_module("torch").use_deterministic_algorithms(True)
+    try:
+        for implementation, dtype in each(here):
+            if claimed(implementation):
+                repeated(implementation, dtype, here, times)
+                same.append(f"{implementation.name} {dtype}")
+    finally:
+        import_module("torch").use_deterministic_algorithms(False)
     return {"repeats": times, "the same bits": same}
 
 
-def claimed(implementation: Implementation) -> Callable[..., Any] | None:
-    """The function as it claims determinism: forwards as it is, backwards with the option of that name; None where nothing is claimed."""
-    if not implementation.operation.is_gradient or implementation.backend.deterministic:
-        return implementation.function
-    name = implementation.name.replace("_grad_", "_")
-    modules = [module for path, module in sys.modules.items() if path.startswith(f"{implementation.backend.name}.")]
-    function = next((vars(module)[name] for module in modules if name in vars(module)), None)
-    if function is None or "deterministic" not in signature(function).parameters:
-        return None
-    assert implementation.backend.library is not None
-    return by_autograd(partial(function, deterministic=True), implementation.backend.library.name)
+def claimed(implementation: Implementation) -> bool:
+    backend = implementation.backend
+    in_torch = backend.library is not None and backend.library.name == "torch"
+    return not implementation.operation.is_gradient or backend.deterministic or in_torch
+
+
+def repeated(implementation: Implementation, dtype: str, here: Here, times: int) -> None:
+    given = handed(implementation, recipe(implementation.operation, here.sizes, "normal"), dtype)
+    first = numbers(implementation.function(**given), implementation)
+    for time in range(1, times):
+        again = numbers(implementation.function(**given), implementation)
+        assert again == first, f"{implementation.name} in {dtype}: other bits the {time + 1}th time"
 
 
 def lengths(here: Here) -> Figures:
