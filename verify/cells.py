@@ -29,6 +29,7 @@ from verify.refusals import refused_by_law
 from verify.replay import Failure, find, recorded, recorded_checks
 from verify.roundtrip import round_trip
 from verify.sequences import right_alone
+from verify.spent import spending
 
 
 @dataclass
@@ -101,6 +102,8 @@ class Tally:
     changes: list[str] = field(default_factory=list)
     kind: str = ""
     exhibits: dict[str, dict[str, Any]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    """What the cell took in all, in the backend and in the oracle."""
 
     @property
     def evidence(self) -> int:
@@ -179,7 +182,11 @@ def aspects(implementation: Implementation, gradient: Implementation | None) -> 
 
 def run(cell: Cell, options: Options, known: tuple[Known, ...] = (), fatal: tuple[Known, ...] = ()) -> Tally:
     """Judge the cell, in the light of the known failures that speak of it; what ended a process before is not run again."""
-    return decide(collect(cell, options, known, fatal), known)
+    seconds: dict[str, float] = {}
+    with spending(seconds):
+        tally = decide(collect(cell, options, known, fatal), known)
+    tally.seconds = seconds
+    return tally
 
 
 def collect(cell: Cell, options: Options, known: tuple[Known, ...] = (), fatal: tuple[Known, ...] = ()) -> Tally:

@@ -19,6 +19,7 @@ from verify.dtypes import largest
 from verify.layouts import LAYOUTS, arrange
 from verify.oracle import Lawful, bounded, lawful, strong
 from verify.recipes import Inputs, Recipe
+from verify.spent import spent_on
 from verify.surroundings import Change
 from verify.trees import leaves, map_leaves
 
@@ -104,8 +105,9 @@ def call(implementation: Implementation, arguments: Inputs, changes: list[Change
             warnings.filterwarnings("ignore", message=".*")  # a filter that no implementation would set itself
             before = surroundings.look(vital=changes is None)
             try:
-                outputs = implementation.function(**arguments)
-                library.synchronize()
+                with spent_on("backend"):
+                    outputs = implementation.function(**arguments)
+                    library.synchronize()
             finally:
                 found = surroundings.restore(before)
     except NotImplementedError as error:

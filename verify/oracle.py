@@ -10,6 +10,7 @@ from verify import bounds, impostors
 from verify.catalogue import CATALOGUE, Operation
 from verify.precision import Precision
 from verify.recipes import Inputs, Recipe, expand
+from verify.spent import spent_on
 from verify.trees import leaves
 from verify.visibility import pairs_shape
 
@@ -41,7 +42,7 @@ def answer(operation: Operation, inputs: Inputs) -> tuple[Any, str]:
     """The law's answer to inputs, and who gave it."""
     shape = pairs_shape(operation, inputs)
     small = shape is None or np.prod(shape) <= LOOPS
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), spent_on("oracle"):
         if small:
             return operation.law(**inputs), "spec"
         return operation.reference(**inputs), "numpy_ref"

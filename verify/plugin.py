@@ -29,6 +29,7 @@ from verify.options import OPTIONS
 from verify.progress import Progress, wanted
 from verify.report import REPORTS, as_json, header, table, write_reports
 from verify.score import Scores
+from verify.spent import line as time_line
 from verify.triage import lines, told_in_full, triage
 
 ASPECT_OF = {
@@ -271,7 +272,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if run is None or (not tallies and not troubles(run)):
         return
     terminalreporter.section("verification")
-    for line in [*header(run), "", *table(tallies), *lines(triage(tallies))]:
+    for line in [*header(run), "", *table(tallies), *lines(triage(tallies)), time_line(tallies)]:
         terminalreporter.write_line(painted(line, terminalreporter.hasmarkup))
     for known in unmet(run):
         terminalreporter.write_line(
