@@ -197,7 +197,8 @@ static void run_block(int x, int y)
     now.first_phase = ++now.phase;
     for (int thread = 0; thread < now.threads; thread++) make(thread), wake(thread);
     for (int w = 0; w < now.threads / WARP; w++) now.warps[w].arrived = 0;
-    now.current = now.ready[--now.n_ready];
+    const int chosen = draw() % now.n_ready;
+    now.current = now.ready[chosen], now.ready[chosen] = now.ready[--now.n_ready];
     jump(now.scheduler, now.fibers[now.current]);
 }
 

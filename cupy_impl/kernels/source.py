@@ -19,4 +19,4 @@ def text(name: str, folder: Path | None = None) -> str:
         seen.add(match[1])
         return INCLUDE.sub(included, (place / match[1]).read_text())
 
-    return INCLUDE.sub(included, (place / name).read_text())
+    return INCLUDE.sub(included, (place / name).read_text()).replace("#pragma once\n", "")
