@@ -12,6 +12,7 @@ the process is not touched. What the interpreter of Triton 3.6 cannot do is said
 
 import operator
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import torch
@@ -25,11 +26,15 @@ from torch_impl.kernels.recorded import builder, recorded
 __all__ = ["Kernel", "largest", "launch", "read", "rounded", "total", "whole"]
 
 
+VARYING = ("before", "before_b", "before_n", "N", "M", "rows", "first")
+"""Arguments that change from call to call: the compiler is not told that one is 1 or a multiple of 16, or it would be run again."""
+
+
 class Kernel(JITFunction):
     """A function for Triton's compiler that other interpreted functions may call: there it runs ``interpreted`` instead."""
 
-    def __init__(self, fn: Callable[..., Any], **options: Any) -> None:
-        super().__init__(fn, **options)
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        super().__init__(fn, do_not_specialize=[name for name in signature(fn).parameters if name in VARYING])
         self.interpreted = interpreter.InterpretedFunction(fn)
         self.recorded = recorded(lambda *args, **kwargs: self.interpreted.rewrite()(*args, **kwargs))
 
