@@ -80,7 +80,7 @@ def matrix(
     absent = np.atleast_2d(np.ma.getmaskarray(x))
     x = np.atleast_2d(np.where(absent, np.nan, x) if absent.any() else np.asarray(x))
     N, M = x.shape
-    size = 9.0 if max(len(text_of(number)) for number in x.ravel()) <= 4 else 7.0
+    size = {1: 9.0, 2: 9.0, 3: 9.0, 4: 9.0, 5: 8.0}.get(max(len(text_of(number)) for number in x.ravel()), 7.0)
     fills = row_fills(rows) if rows is not None else size_fills(x, shade)
     for i in range(N):
         for j in range(M):

@@ -22,10 +22,10 @@ def moved(shift: Callable[[ndarray], ndarray], x: ndarray) -> None:
     for i in range(N):
         own = np.flatnonzero(rows[i] == i)
         if len(own):
-            arrow(left, right, (M + 0.05, i + 0.13), (own[0] + 0.12, i + 0.13), row=i)
+            arrow(left, right, (M, i + 0.13), (own[0] + 0.1, i + 0.13), row=i)
 
 
 def arrow(left: Axes, right: Axes, start: tuple[float, float], end: tuple[float, float], row: int) -> None:
     """From a row of the left matrix to where its part in the same row of the right one begins."""
     look = {"arrowstyle": "-|>", "mutation_scale": 12, "linewidth": 2, "edgecolor": ink.colour("soft"), "facecolor": ink.row_colour(row)}
-    left.figure.add_artist(ConnectionPatch(start, end, "data", "data", axesA=left, axesB=right, annotation_clip=False, zorder=5, **look))
+    left.figure.add_artist(ConnectionPatch(start, end, "data", "data", axesA=left, axesB=right, zorder=5, **look))
