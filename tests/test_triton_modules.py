@@ -26,6 +26,7 @@ WITH_WEIGHTS = ("multi_head_attention", "multi_head_self_attention")
 JUDGED = [name for name in module_paths.TRITON if not name.startswith("multi_head")]
 LAYERS = ["self_attention", *(name for name in BUILD if name != "self_attention")]
 STEP, U = 1e-20, 2.0**-24
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 each_path = pytest.mark.parametrize("name", JUDGED)
 each_layer = pytest.mark.parametrize("name", LAYERS)
@@ -156,7 +157,7 @@ SEGMENTS, F, MEM, LAYER = (4, 3), 6, 5, 2
 
 
 def stack() -> TransformerXL:
-    return drawn(lambda **o: TransformerXL(LAYER, H, F, MEM, batch_first=True, **o))
+    return drawn(lambda **o: TransformerXL(LAYER, H, F, MEM, batch_first=True, **o)).to(DEVICE)
 
 
 def segments() -> Iterator[tuple[ndarray, ndarray]]:
@@ -189,12 +190,12 @@ def agree(actual: dict[str, Tensor], expected: dict[str, ndarray]) -> bool:
 
 def trained(module: TransformerXL) -> dict[str, Tensor]:
     """The gradients of the loss over both segments; the memory of the first is that of the second."""
-    mems, loss = module.init_mems(2), torch.zeros(())
+    mems, loss = module.init_mems(2), torch.zeros((), device=DEVICE)
     for x, weights in segments():
-        hidden, mems = module(torch.from_numpy(x), mems)
-        loss = loss + (hidden * torch.from_numpy(weights)).sum()
+        hidden, mems = module(torch.from_numpy(x).to(DEVICE), mems)
+        loss = loss + (hidden * torch.from_numpy(weights).to(DEVICE)).sum()
     loss.backward()
-    return {name: x.grad for name, x in module.named_parameters()}
+    return {name: x.grad.cpu() for name, x in module.named_parameters()}
 
 
 def loss_of_law(stacked: dict[str, ndarray], detached: bool = True) -> Any:
@@ -209,7 +210,7 @@ def loss_of_law(stacked: dict[str, ndarray], detached: bool = True) -> Any:
 
 
 def parameters_of(module: nn.Module) -> dict[str, ndarray]:
-    return {name: x.double().numpy() for name, x in module.state_dict().items()}
+    return {name: x.cpu().double().numpy() for name, x in module.state_dict().items()}
 
 
 BOUND = LAYER * len(SEGMENTS) * roundings(F, sum(SEGMENTS) + MEM) * U
@@ -320,8 +321,8 @@ def test_dropout_drops_the_same_weights(name: str) -> None:
 
 def test_under_autocast_the_layers_come_out_in_its_dtype() -> None:
     module = stack()
-    with torch.autocast("cpu", torch.bfloat16):
-        x = torch.from_numpy(next(segments())[0])
+    with torch.autocast(DEVICE, torch.bfloat16):
+        x = torch.from_numpy(next(segments())[0]).to(DEVICE)
         assert turn(module, module.layers[0].qkv_net(x)).dtype == torch.bfloat16
         hidden, _ = module(x, module.init_mems(2))
     assert hidden.isfinite().all()
