@@ -2,14 +2,14 @@
 Block sizes by device and shape class, in one table to read and to change.
 
 A block has as many queries as keys: the rolling band of the relative kernels needs that, and the others lose little. What a GPU is given
-are the largest blocks that spill no register on sm_90 in bfloat16, or few (tests/test_triton.py prints them): nothing was timed yet.
+are the largest blocks that spill no register on sm_80 and sm_90, or few (tests/test_triton_compiled.py prints them): nothing was timed yet.
 """
 
 from typing import NamedTuple
 
 import torch
 
-__all__ = ["Blocks", "blocks", "padded"]
+__all__ = ["Blocks", "blocks", "of_gpu", "padded"]
 
 
 class Blocks(NamedTuple):
@@ -27,17 +27,17 @@ COMPILED = {
     # (kernel, what the scores need, a half type): at widths up to 64, up to 128, beyond
     ("forward", "plain", True): (Blocks(64, 8, 2), Blocks(64, 8, 2), Blocks(32, 4, 1)),
     ("forward", "masked", True): (Blocks(32, 4, 2), Blocks(32, 4, 2), Blocks(32, 4, 1)),
-    ("forward", "relative", True): (Blocks(64, 8, 2), Blocks(64, 8, 2), Blocks(32, 4, 1)),
+    ("forward", "relative", True): (Blocks(64, 8, 2), Blocks(64, 8, 1), Blocks(16, 4, 1)),
     ("forward", "additive", True): (Blocks(64, 8, 2), Blocks(64, 8, 2), Blocks(32, 4, 1)),
     ("backward", "plain", True): (Blocks(64, 4, 2), Blocks(64, 8, 2), Blocks(32, 4, 1)),
     ("backward", "masked", True): (Blocks(32, 4, 2), Blocks(32, 4, 2), Blocks(32, 4, 1)),
-    ("backward", "relative", True): (Blocks(64, 8, 2), Blocks(32, 4, 2), Blocks(32, 4, 1)),
+    ("backward", "relative", True): (Blocks(64, 8, 2), Blocks(32, 8, 2), Blocks(16, 4, 1)),
     ("backward", "additive", True): (Blocks(64, 8, 2), Blocks(32, 4, 2), Blocks(32, 4, 1)),
     # float32 products take no tensor cores: a block lives in registers
-    ("forward", "plain", False): (Blocks(32, 4, 2), Blocks(32, 4, 2), Blocks(16, 4, 1)),
+    ("forward", "plain", False): (Blocks(32, 4, 2), Blocks(32, 8, 2), Blocks(16, 4, 1)),
     ("forward", "masked", False): (Blocks(32, 4, 2), Blocks(16, 4, 1), Blocks(16, 4, 1)),
-    ("forward", "relative", False): (Blocks(32, 4, 2), Blocks(16, 4, 1), Blocks(16, 4, 1)),
-    ("forward", "additive", False): (Blocks(32, 4, 2), Blocks(32, 4, 2), Blocks(16, 4, 1)),
+    ("forward", "relative", False): (Blocks(32, 8, 2), Blocks(16, 8, 1), Blocks(16, 4, 1)),
+    ("forward", "additive", False): (Blocks(32, 4, 2), Blocks(32, 8, 2), Blocks(16, 4, 1)),
     ("backward", "plain", False): (Blocks(32, 4, 2), Blocks(16, 4, 1), Blocks(16, 4, 1)),
     ("backward", "masked", False): (Blocks(32, 4, 1), Blocks(16, 4, 1), Blocks(16, 4, 1)),
     ("backward", "relative", False): (Blocks(32, 4, 1), Blocks(16, 4, 1), Blocks(16, 4, 1)),
@@ -45,11 +45,25 @@ COMPILED = {
 }
 
 
+BEFORE_HOPPER: dict[tuple[str, str, bool], tuple[Blocks, Blocks, Blocks]] = {
+    # products of a warp keep their second factor in registers
+    ("forward", "relative", True): (Blocks(32, 4, 2), Blocks(32, 8, 2), Blocks(16, 4, 1)),
+}
+"""Where a device before sm_90 is given others."""
+
+
 def blocks(kernel: str, scores: str, like: torch.Tensor, lengths: tuple[int, int], widest: int) -> Blocks:
     """The blocks of a kernel for tensors like this one; ``scores`` is plain, masked, relative or additive."""
     if not like.is_cuda:
         return INTERPRETED["long" if lengths[0] * lengths[1] > 20000 else "short"]
-    return COMPILED[kernel, scores, like.dtype.itemsize == 2][(widest > 64) + (widest > 128)]
+    major, minor = torch.cuda.get_device_capability(like.device)
+    return of_gpu(kernel, scores, like.dtype.itemsize == 2, widest, 10 * major + minor)
+
+
+def of_gpu(kernel: str, scores: str, half: bool, widest: int, arch: int) -> Blocks:
+    """The entry of the table for heads of this width on a GPU of this generation."""
+    key = kernel, scores, half
+    return (BEFORE_HOPPER if arch < 90 and key in BEFORE_HOPPER else COMPILED)[key][(widest > 64) + (widest > 128)]
 
 
 def padded(width: int) -> int:
