@@ -20,6 +20,7 @@ from verify.comparison import compare
 from verify.exhibits import WINDOW, axes_of, picture
 from verify.pages import report_page
 from verify.pages.markup import Markup, element
+from verify.report import json_text
 
 PLANTED = str(HERE / "planted.py")
 VOID = {"meta", "input"}
@@ -242,7 +243,13 @@ def test_what_json_cannot_say_is_a_word() -> None:
     assert shown["actual"] == [["nan", "inf", "-inf"]] and json.loads(json.dumps(shown, allow_nan=False)) == shown
 
 
+def test_the_report_for_machines_has_a_row_in_a_line() -> None:
+    report = large(20) | {"words": ["[\n  1", "]"], "nothing": []}
+    text = json_text(report)
+    assert json.loads(text) == report and max(map(len, text.splitlines())) > 100 and len(text) < 0.6 * len(json.dumps(report, indent=1))
+
+
 def test_the_axes_are_the_laws() -> None:
     assert axes_of("alibi_attention", "output") == ("B", "H", "N", "E")
     assert axes_of("alibi_attention_grad", "output[1]") == ("B", "H", "M", "D")
-    assert axes_of("self_attention", "output") == ("B", "N", "E")
+    assert axes_of("self_attention", "output") == ("B", "N", "E") and axes_of("causal_mask", "output") == ("N", "M")

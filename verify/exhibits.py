@@ -115,4 +115,4 @@ def axes_of(operation: str, path: str) -> tuple[str, ...]:
     place = path.partition("[")[2].partition("]")[0]
     parts = get_args(returned) if place else ()
     annotation = parts[int(place)] if place.isdigit() and int(place) < len(parts) else returned
-    return tuple((float_axes(annotation) or "").split())
+    return tuple(str(float_axes(annotation) or getattr(annotation, "dim_str", "")).split())

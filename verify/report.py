@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -141,7 +142,12 @@ def as_json(run: "Verification", tallies: list[dict[str, Any]]) -> dict[str, Any
 
 
 def json_text(report: dict[str, Any]) -> str:
-    return json.dumps(report, indent=1) + "\n"
+    """The report as JSON for people too: a row of numbers or words is one line."""
+    return ROW.sub(lambda row: f"[{re.sub(chr(10) + ' +', ' ', row[1])}]", json.dumps(report, indent=1)) + "\n"
+
+
+ROW = re.compile(r"\[\n +([^\[\]{}]*?)\n +\]")
+"""A list without lists in it; a line's end stands in no word of JSON."""
 
 
 REPORTS: dict[str, Callable[[dict[str, Any]], str]] = {"--report": report_page, "--report-json": json_text}

@@ -77,8 +77,8 @@ def drawn(title: str, kind: str, colours: list[list[str]], picture: dict[str, An
     out = [(i, j) for i, line in enumerate(picture["within"]) for j, within in enumerate(line) if not within]
     dots = element("path", class_="out", d="".join(f"M{j + 0.4:g} {i + 0.4:g}h.2v.2h-.2z" for i, j in out)) if kind == "ratio" else None
     crossed = element("path", class_="cross", d="".join(f"M{j} {i}l1 1m0 -1l-1 1" for i, j in places["nan"])) if "nan" in places else None
-    label = f"{title}. {words(picture)}"
-    size = f"--columns:{columns};--rows:{rows};--unit:{2.2 if columns <= 8 else 1.1 if columns <= 16 else 0.75}rem"
+    label, longest = f"{title}. {words(picture)}", max(rows, columns)
+    size = f"--columns:{columns};--rows:{rows};--unit:{2.2 if longest <= 8 else 1.1 if longest <= 16 else 0.75}rem"
     art = element("svg", squares, dots, crossed, frame(picture), role="img", aria_label=label, viewBox=f"0 0 {columns} {rows}", style=size)
     return element("div", element("p", title, class_="title"), art, class_="map")
 
