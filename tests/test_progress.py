@@ -131,6 +131,12 @@ def test_after_a_failure_the_next_line_replays_it() -> None:
     assert "next, for a page with pictures of the failures: the same line with --report out.html" in done.output
 
 
+def test_a_run_without_a_cell_has_its_report_and_its_next_line_too() -> None:
+    done = judged("--backend", FIRST, "--op", "softmax", "--report", "out.html")
+    assert done.status == 2 and "next, for the names of the operations, by which functions are found: verify list" in done.output
+    assert "Verification: nothing was judged" in Path("out.html").read_text() and "0 cells: nothing was judged; " in done.output
+
+
 def test_after_a_green_run_there_is_nothing_to_do() -> None:
     assert "next" not in judged("--backend", FIRST, "--op", "shift_right").output
 

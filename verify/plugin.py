@@ -269,7 +269,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.stats["failed"] = config.stash[FAILED]
     if run is None and tallies:
         run = verification_of(config)  # the controller of xdist has collected nothing itself
-    if run is None or (not tallies and not troubles(run)):
+    if run is None or not (tallies or troubles(run) or (differential(config) and not config.getoption("collectonly"))):
         return
     terminalreporter.section("verification")
     for line in [*header(run), "", *table(tallies), *lines(triage(tallies)), time_line(tallies)]:

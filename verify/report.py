@@ -120,7 +120,7 @@ def closing(tallies: list[dict[str, Any]]) -> str:
         f"{number} {word}" + (f" ({kinds})" if kinds and word == "known failure" else "") for word, number in count.items() if number
     )
     cases, strong, checks = (sum(tally[key] for tally in tallies) for key in ("cases", "strong", "checks"))
-    return f"{len(tallies)} cells: {words}; {cases} cases, {strong} strong; {checks} checks"
+    return f"{len(tallies)} cells: {words or 'nothing was judged'}; {cases} cases, {strong} strong; {checks} checks"
 
 
 def known_kinds(tallies: list[dict[str, Any]]) -> dict[str, int]:
