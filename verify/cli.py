@@ -101,6 +101,7 @@ REPLAY = "Exit status: 0 it passes now, 1 it fails again, 2 there is no such rec
 
 
 COMPLETE = "verify completion bash > ~/.local/share/bash-completion/completions/verify"
+BENCH = "Exit status: 0, or 2 where there are no results, or what shows them is not installed"
 DOCTOR = "Exit status: 0 pytest -m differential can run here, 1 it cannot"
 
 
@@ -111,6 +112,12 @@ def add_reading(command: Callable[..., argparse.ArgumentParser]) -> None:
     page = command("page", show_page, "Make the page of a report that was saved as JSON.", "verify page report.json -o report.html")
     page.add_argument("report", help="what verify run --report-json wrote")
     page.add_argument("-o", "--output", metavar="FILE", help="where the page goes (default: beside the report)")
+    bench = command(
+        "bench-report", show_bench, "Show what was measured: tables, goals, and one page.", "verify bench-report -o bench.html", BENCH
+    )
+    bench.add_argument("--results", default="benchmarks/results", metavar="DIR", help="where they are (default: benchmarks/results)")
+    bench.add_argument("--device", metavar="NAME", help="one device alone, by the name of its folder")
+    bench.add_argument("-o", "--output", metavar="FILE", help="write a page of HTML with plots, too")
     shell = command("completion", show_completion, "Print what completes verify at the prompt of a shell.", COMPLETE)
     shell.add_argument("shell", choices=("bash", "zsh", "fish"))
     state = command("matrix", show_matrix, "Print the README's matrix of a saved report.", "verify matrix report.json")
@@ -166,6 +173,12 @@ def show_health(_: argparse.Namespace) -> int:
 
 def show_gpu_report(chosen: argparse.Namespace) -> int:
     return gpu_report.main(chosen)
+
+
+def show_bench(chosen: argparse.Namespace) -> int:
+    from verify.bench.report import report
+
+    return report(Path(chosen.results), chosen.device, Path(chosen.output) if chosen.output else None)
 
 
 def show_matrix(chosen: argparse.Namespace) -> int:

@@ -25,6 +25,7 @@ class Case:
     mode     forward; backward (of a graph that stands already); both
     device   where it is meant to run: cpu, cuda
     seconds  how long its rounds may take in all
+    without  labels of contestants that are not asked: a compiler takes half a minute for each kind of shape
     """
 
     name: str
@@ -36,7 +37,8 @@ class Case:
     mask: dict[str, Any] | None = None
     padding: dict[str, Any] | None = None
     options: dict[str, Any] = field(default_factory=dict)
-    seconds: float = 8.0
+    seconds: float = 4.0
+    without: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -87,22 +89,25 @@ def additive(N: int, M: int, A: int, B: int, width: int = 64) -> dict[str, int]:
     return {"B": B, "N": N, "M": M, "Q": width, "K": width, "A": A, "E": width}
 
 
+COMPILED = ("flex, compiled", "torch.compile")
+FEW: dict[str, Any] = {"without": (*COMPILED, "torch_impl:eager")}
+
 CPU = (
-    learned("relative N=1024", relative(1024), seconds=20),
-    learned("relative N=1024", relative(1024), mode="both", seconds=30),
-    learned("relative B=4 N=1024", relative(1024, B=4), seconds=20),
-    learned("relative causal N=1024", relative(1024), mask=CAUSAL),
-    Case("transformer-xl wt103 train", XL, relative(384, H=16, M=768)),
-    Case("transformer-xl wt103 train", XL, relative(384, H=16, M=768), mode="both"),
-    Case("transformer-xl wt103 eval", XL, relative(128, H=16, M=1728)),
-    learned("conformer 30 s", relative(375, H=8)),
-    Case("alibi N=2048", ALIBI, square(2048), seconds=20),
-    Case("alibi N=1024", ALIBI, square(1024), mode="both", seconds=16),
-    Case("bloom N=512", ALIBI, square(512, H=16, D=128)),
-    Case("plain N=1024", PLAIN, square(1024)),
-    Case("plain N=1024", PLAIN, square(1024), mode="both"),
-    Case("additive square 256", "additive_attention", additive(256, 256, 256, 8), seconds=20),
-    Case("additive decoder", "additive_attention", additive(1, 512, 512, 32)),
+    learned("relative N=1024", relative(1024), seconds=12),
+    learned("relative N=1024", relative(1024), mode="both", seconds=16),
+    learned("relative B=4 N=1024", relative(1024, B=4), **FEW),
+    learned("relative causal N=1024", relative(1024), mask=CAUSAL, **FEW),
+    Case("transformer-xl wt103 train", XL, relative(384, H=16, M=768), **FEW),
+    Case("transformer-xl wt103 train", XL, relative(384, H=16, M=768), mode="both", **FEW),
+    Case("transformer-xl wt103 eval", XL, relative(128, H=16, M=1728), **FEW),
+    learned("conformer 30 s", relative(375), **FEW),
+    Case("alibi N=2048", ALIBI, square(2048), seconds=16),
+    Case("alibi N=1024", ALIBI, square(1024), mode="both", seconds=8, **FEW),
+    Case("bloom N=512", ALIBI, square(512, H=16, D=128), **FEW),
+    Case("plain N=1024", PLAIN, square(1024), **FEW),
+    Case("plain N=1024", PLAIN, square(1024), mode="both", **FEW),
+    Case("additive square 256", "additive_attention", additive(256, 256, 256, 8), seconds=12),
+    Case("additive decoder", "additive_attention", additive(1, 512, 512, 32), **FEW),
     Case("scores 256", "additive_score", {"N": 256, "M": 256, "Q": 64, "K": 64, "A": 256}, options={"lead": (8,)}),
     Case("scores N=1024", "scaled_dot_product_score", {"N": 1024, "M": 1024, "D": 64}, options={"lead": (8,)}),
     Case("merged masks", "merge_masks", {"B": 8, "H": 8, "N": 512, "M": 512}, mask=WINDOW, padding=PADDING),
@@ -120,7 +125,8 @@ LENGTHS = {"cpu": (512, 1024, 2048, 4096), "cuda": (512, 1024, 2048, 4096, 8192,
 def growing(device: str) -> tuple[Case, ...]:
     """The same attention at growing lengths: how time and memory grow."""
     B, H, dtype = (1, 2, "float32") if device == "cpu" else (1, 16, "bfloat16")
-    more: dict[str, Any] = {"device": device, "dtype": dtype, "seconds": 5.0}
+    slow = (*COMPILED, "torch_impl:eager", "cupy_impl", "documents") if device == "cpu" else ()
+    more: dict[str, Any] = {"device": device, "dtype": dtype, "seconds": 2.0, "without": slow}
     return tuple(
         case
         for N in LENGTHS[device]

@@ -89,7 +89,8 @@ def implementation_of(contestant: Contestant, case: Case) -> Implementation | st
 
 def contestants(case: Case) -> list[Contestant]:
     """Who is asked: everyone on this device that has the operation or is known for it."""
-    return [one for one in CONTESTANTS if case.device in one.devices and (case.operation in one.known or has(one, case))]
+    asked = [one for one in CONTESTANTS if case.device in one.devices and one.label not in case.without]
+    return [one for one in asked if case.operation in one.known or has(one, case)]
 
 
 def has(contestant: Contestant, case: Case) -> bool:

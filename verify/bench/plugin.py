@@ -89,6 +89,29 @@ class Races:
         if entry.contestant.ours and entry.judgement.verdict == "wrong":
             pytest.fail(f"wrong: {entry.judgement.reason}", pytrace=False)
 
+    def note(self, case: str, label: str, **facts: Any) -> Record:
+        """A record of something that is no race: of the whole suite, of a view."""
+        plain = {
+            "case": case,
+            "label": label,
+            "mode": "forward",
+            "operation": case,
+            "dtype": "float32",
+            "device": self.device,
+            "ours": True,
+        }
+        told = plain | {"sizes": {}, "verdict": "correct", "reason": "", "refused": "", "peak_extra_bytes": None} | facts
+        self.records.append(told | {"seconds": [1.0]})
+        return told
+
+    def suite(self, shares: dict[str, float], command: str) -> Record:
+        """Where the time of a differential run went."""
+        return self.note("differential suite", "verify", share=shares["elsewhere"], command=command, **shares)
+
+    def view(self, shift: str, copied: bool) -> Record:
+        """Whether a shift of a padded buffer copies anything."""
+        return self.note("shift as a view", "torch_impl view", shift=shift, copied=copied)
+
 
 def signature(case: Case) -> str:
     """What tells two cases apart."""
@@ -141,6 +164,12 @@ def pytest_configure(config: pytest.Config) -> None:
             given.benchmark_compare_fail = [AboveNoise()]
     if getattr(given, "benchmark_only", False) and not given.benchmark_columns:
         given.benchmark_columns = ["median", "iqr", "min", "rounds"]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
+    """Who did not take part stands in the results too, with the reason."""
+    output_json["left_out"] = [record for record in config.stash[KEY].records if not record["seconds"]]
 
 
 class AboveNoise:

@@ -55,9 +55,10 @@ def latest(root: Path, device: str) -> Path | None:
 
 
 def read(path: Path) -> list[Record]:
-    """The records of a file that pytest-benchmark wrote."""
+    """The records of a file that pytest-benchmark wrote, and who was left out of it."""
     told = json.loads(path.read_text())
-    return [bench["extra_info"] | {"seconds": bench["stats"]["data"]} for bench in told["benchmarks"] if "label" in bench["extra_info"]]
+    timed = [bench["extra_info"] | {"seconds": bench["stats"]["data"]} for bench in told["benchmarks"] if "label" in bench["extra_info"]]
+    return timed + told.get("left_out", [])
 
 
 def correct(record: Record) -> bool:

@@ -111,18 +111,19 @@ def poison(implementation: Implementation, outputs: Any, dtype: str) -> None:
 
 def warm_up(sample: Callable[[], float], most: int) -> int:
     """Call until three calls in a row differ by less than five per cent, or often enough; how many calls that took."""
-    last: list[float] = []
+    last, total = list[float](), 0.0
     for number in range(1, most + 1):
         last = [*last[-2:], sample()]
+        total += last[-1]
         if len(last) == 3 and max(last) - min(last) <= STABLE * median(last):
             return number
-        if number >= 2 and sum(last) > PATIENCE:
+        if number >= 2 and total > PATIENCE:
             return number
     return most
 
 
-PATIENCE = 4.0
-"""Seconds of warming up after which a slow call is warm enough."""
+PATIENCE = 2.0
+"""Seconds of calls after which a slow one is warm enough, from its second call on."""
 
 
 def rounds_for(seconds: float, each: float) -> int:

@@ -1,0 +1,27 @@
+"""The judge's own cost: what share of the differential suite's time is spent outside the backend under test and the oracle."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from verify.bench.plugin import replay, replayed
+from verify.spent import shares
+
+SUITE = ("run", "--profile", "quick", "--dtype", "float32", "-k", "not triton")
+"""Interpreted kernels are left out: hours of theirs would make any judge look quick."""
+
+
+@pytest.mark.benchmark(timer=replayed, group="differential suite")
+def test_share(benchmark, races, tmp_path):
+    chosen = SUITE if races.measured else (*SUITE, "--op", "rel_shift", "--backend", "numpy_ref")
+    report = tmp_path / "report.json"
+    command = [sys.executable, "-m", "verify", *chosen, "--report-json", str(report), "--failures", str(tmp_path)]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stdout[-2000:]
+    tallies = json.loads(report.read_text())["tallies"]
+    found = shares(tallies)
+    benchmark.extra_info |= races.suite(found, " ".join(chosen))
+    replay(benchmark, [sum(tally["seconds"]["all"] for tally in tallies)])
+    assert found["backend"] > 0 and found["oracle"] > 0
