@@ -1,5 +1,6 @@
 """``verify gpu-report``: every step as far as it goes without a GPU, and that a step that fails, crashes or hangs is told."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -237,3 +238,13 @@ def test_a_step_is_a_process(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-m", "verify.gpu.report", "environment", options]
     subprocess.run(command, cwd=ROOT, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}, timeout=60, check=True)
     assert json.loads(answer.read_text())["verdict"] == "passed"
+
+
+def test_what_triton_has_compiled_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing on a CPU; on a GPU two variants of one kernel, though two modules know it."""
+    attention = importlib.import_module("torch_impl.kernels.attention")
+    importlib.import_module("torch_impl.kernels.operators")
+    monkeypatch.setattr(attention.forward, "device_caches", {})
+    none = sum(map(len, pytorch.compiled()))
+    monkeypatch.setattr(attention.forward, "device_caches", {0: ({"one": None, "two": None}, {}, None, None, None)})
+    assert sum(map(len, pytorch.compiled())) == none + 2
