@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -17,10 +18,13 @@ import torch
 from torch import Tensor
 
 from verify.backends import Backend, Implementation, load
+from verify.catalogue import CATALOGUE
+from verify.cells import cells
 from verify.draws import draw
 from verify.judge import Disagreement, judge
 from verify.probes import probes
-from verify.recipes import Recipe
+from verify.recipes import Recipe, expand
+from verify.visibility import seen
 
 triton = pytest.importorskip("triton")
 
@@ -52,29 +56,48 @@ def qkv(N: int = 5, M: int = 19, D: int = 7, E: int = 3, dtype: torch.dtype = to
 
 # Every branch of the kernels is reached by what is drawn
 
-DRAWN = {operation: draw(operation, "any", 100, 0) for operation in OPERATIONS}
-SIZE = blocks.INTERPRETED["short"].size
+JUDGED = [*OPERATIONS, *(f"{operation}_grad" for operation in OPERATIONS)]
+AXES = ["N M", "B N M", "B 1 M"], ["N M", "B H N M", "B 1 N M", "B 1 1 M", "1 H N M"]
+FACES = ("no mask", "ragged queries", "ragged keys", "several blocks of queries", "several blocks of keys", "several of both")
+FACES += ("N < M", "N = M", "N > M", "a row that sees no key", "a key that nobody sees", "value of another width")
 
 
-@pytest.mark.parametrize("operation", (SDPA, ADDITIVE))
-def test_every_kind_and_shape_of_mask_is_drawn(operation: str) -> None:
-    masks = {(r.mask["form"], r.mask["axes"]) if r.mask else None for r in DRAWN[operation]}
-    axes = {"N M", "B N M", "B 1 M"} if operation == ADDITIVE else {"N M", "B H N M", "B 1 N M", "B 1 1 M", "1 H N M"}
-    assert None in masks and {a for _, a in masks - {None}} == axes
-    assert {f for f, _ in masks - {None}} >= {"bool", "infinite", "noisy", "finite"}
+def faces(recipe: Recipe) -> Iterator[str]:
+    """What a case has that some branch of a kernel is for."""
+    N, M, mask, operation = recipe.sizes["N"], recipe.sizes["M"], recipe.mask, CATALOGUE[recipe.operation]
+    yield from ["no mask"] if mask is None else [f"{'bool' if mask['form'] == 'bool' else 'float'} mask", f"mask {mask['axes']}"]
+    size = blocks.interpreted(N, M)
+    yield from (f"ragged {side}" for side, length in (("queries", N), ("keys", M)) if length % size)
+    yield from (f"several blocks of {side}" for side, length in (("queries", N), ("keys", M)) if length > size)
+    yield from ["several of both"] * (min(N, M) > size)
+    yield f"N {'<' if N < M else '>' if N > M else '='} M"
+    seen_pairs = seen(operation, expand(recipe, "float32"))
+    yield from ["a row that sees no key"] * (not seen_pairs.any(-1).all()) + ["a key that nobody sees"] * (not seen_pairs.any(-2).all())
+    yield from (f"align {recipe.options['align']}",) if "align" in recipe.options else ()
+    yield "dropout" if recipe.dropout else "no dropout"
+    yield from ["value of another width"] * (recipe.sizes["E"] != recipe.sizes.get("D"))
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_every_geometry_is_drawn(operation: str) -> None:
-    sizes = [(r.sizes["N"], r.sizes["M"]) for r in DRAWN[operation]]
-    assert {(N > M) - (N < M) for N, M in sizes} == {-1, 0, 1}
-    assert {N > SIZE for N, _ in sizes} == {M > SIZE for _, M in sizes} == {False, True}
-    assert {N % SIZE > 0 for N, _ in sizes} == {M % SIZE > 0 for _, M in sizes} == {False, True}
+def wanted(operation: str) -> dict[str, int]:
+    """How often each face has to be among the hundred draws of the default profile, at least."""
+    forward = operation.removesuffix("_grad")
+    found = dict.fromkeys((*FACES, *(f"mask {axes}" for axes in AXES[forward != ADDITIVE]), "bool mask"), 5)
+    found |= {"float mask": 20} if forward in (SDPA, ADDITIVE) else {}
+    found |= dict.fromkeys(["align start", "align end"], 20) if forward == LEARNED else {}
+    return found | (dict.fromkeys(["dropout", "no dropout"], 20) if forward in (SDPA, ADDITIVE) else {})
 
 
-def test_both_alignments_and_dropout_are_drawn() -> None:
-    assert {r.options["align"] for r in DRAWN[LEARNED]} == {"start", "end"}
-    assert all({r.dropout is None for r in DRAWN[operation]} == {False, True} for operation in (SDPA, ADDITIVE))
+@pytest.mark.parametrize("operation", JUDGED)
+def test_every_branch_is_reached_by_what_is_drawn(operation: str) -> None:
+    counts = Counter(face for recipe in draw(operation, "any", 100, 0) for face in faces(recipe))
+    print(operation, dict(counts))
+    assert not {face: counts[face] for face, least in wanted(operation).items() if counts[face] < least}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_every_dtype_has_a_verdict(dtype: str, backend: Backend) -> None:
+    judged = {cell.implementation.operation.name for cell in cells([backend], dtypes=(dtype,)) if cell.implementation.how == "triton"}
+    assert judged == set(OPERATIONS)
 
 
 @pytest.mark.parametrize("axes", ["N M", "B H N M", "B 1 N M", "B 1 1 M", "1 H N M"])
@@ -109,7 +132,7 @@ def test_a_mask_has_the_gradient_of_the_mask_written_out(shape: tuple[int, ...])
 @pytest.mark.parametrize("old", ["dm_n += total(ds, 1)", "dm_m += total(ds, 0)"])
 def test_a_gradient_of_the_last_block_alone_is_not(old: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(planted(attention, old, old.replace("+=", "="), tmp_path), operators, monkeypatch)
-    monkeypatch.setitem(blocks.INTERPRETED, "short", blocks.Blocks(4, 4, 1))
+    monkeypatch.setattr(blocks, "INTERPRETED", (4, 4))
     with pytest.raises(AssertionError):
         check_mask((5, 1) if "dm_n" in old else (19,))
 
@@ -195,7 +218,7 @@ def test_a_planted_fault_is_caught(fault: str, backend: Backend, tmp_path: Path,
     assert count
 
 
-@pytest.mark.parametrize("operation", [*OPERATIONS, *(f"{operation}_grad" for operation in OPERATIONS)])
+@pytest.mark.parametrize("operation", JUDGED)
 def test_a_copy_without_a_fault_is_accepted(operation: str, backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module, place = (additive, additive_operators) if operation.startswith(ADDITIVE) else (attention, operators)
     put(planted(module, "tl.", "tl.", tmp_path), place, monkeypatch)

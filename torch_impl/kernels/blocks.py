@@ -20,8 +20,8 @@ class Blocks(NamedTuple):
     stages: int
 
 
-INTERPRETED = {"short": Blocks(16, 4, 1), "long": Blocks(128, 4, 1)}
-"""Short blocks, so that small cases have several of them; long ones where the interpreter would take seconds."""
+INTERPRETED = (4, 8, 16, 128)
+"""The first of which both sides have two or three blocks, so that small cases have several; else 16, and the last for long ones."""
 
 COMPILED = {
     # (kernel, what the scores need, a half type): at widths up to 64, up to 128, beyond
@@ -55,9 +55,15 @@ BEFORE_HOPPER: dict[tuple[str, str, bool], tuple[Blocks, Blocks, Blocks]] = {
 def blocks(kernel: str, scores: str, like: torch.Tensor, lengths: tuple[int, int], widest: int) -> Blocks:
     """The blocks of a kernel for tensors like this one; ``scores`` is plain, masked, relative or additive."""
     if not like.is_cuda:
-        return INTERPRETED["long" if lengths[0] * lengths[1] > 20000 else "short"]
+        return Blocks(interpreted(*lengths), 4, 1)
     major, minor = torch.cuda.get_device_capability(like.device)
     return of_gpu(kernel, scores, like.dtype.itemsize == 2, widest, 10 * major + minor)
+
+
+def interpreted(N: int, M: int) -> int:
+    *small, usual, large = INTERPRETED
+    several = (size for size in small if size < min(N, M) and max(N, M) <= 3 * size)
+    return large if N * M > 20000 else next(several, usual)
 
 
 def of_gpu(kernel: str, scores: str, half: bool, widest: int, arch: int) -> Blocks:
