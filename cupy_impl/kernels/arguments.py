@@ -22,14 +22,15 @@ def tensor(x: Array | None, name: str, axes: str = "bhij") -> tuple[int, ...]:
     """An array as a kernel sees it; ``axes`` places its own among the four, those left out have the size 1."""
     if x is None:
         return ABSENT
-    size, stride = dict(zip(axes, x.shape, strict=True)), dict(zip(axes, x.strides, strict=True))
-    sizes = (size.get(axis, 1) for axis in "bhij")
-    strides = (stride.get(axis, 0) // x.itemsize for axis in "bhij")
+    sizes, strides = [1, 1, 1, 1], [0, 0, 0, 0]
+    for axis, size, stride in zip(axes, x.shape, x.strides, strict=True):
+        place = "bhij".index(axis)
+        sizes[place], strides[place] = size, stride // x.itemsize
     return address(x), *sizes, *strides, name_of(name)
 
 
 def address(x: Array) -> int:
-    return int(x.data.ptr) if isinstance(x, cupy.ndarray) else int(x.ctypes.data)
+    return int(x.data.ptr) if isinstance(x, cupy.ndarray) else int(x.__array_interface__["data"][0])
 
 
 NAMES: dict[str, Any] = {}

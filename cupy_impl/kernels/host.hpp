@@ -131,10 +131,11 @@ static void wake(int thread)
     now.ready[now.n_ready++] = thread;
 }
 
-static uint64_t draw()
+// A whole number below n.
+static int draw(int n)
 {
     now.random ^= now.random << 13, now.random ^= now.random >> 7, now.random ^= now.random << 17;
-    return now.random;
+    return (int)((now.random >> 32) * (uint64_t)n >> 32);
 }
 
 // Whom the others wait for, where nobody can run any more.
@@ -158,7 +159,7 @@ static void wait()
         if (now.n_ended == now.threads) jump(now.fibers[self], now.scheduler);
         stuck();
     }
-    const int chosen = draw() % now.n_ready, next = now.ready[chosen];
+    const int chosen = draw(now.n_ready), next = now.ready[chosen];
     now.ready[chosen] = now.ready[--now.n_ready];
     now.current = next;
     if (next != self) jump(now.fibers[self], now.fibers[next]);
@@ -197,7 +198,7 @@ static void run_block(int x, int y)
     now.first_phase = ++now.phase;
     for (int thread = 0; thread < now.threads; thread++) make(thread), wake(thread);
     for (int w = 0; w < now.threads / WARP; w++) now.warps[w].arrived = 0;
-    const int chosen = draw() % now.n_ready;
+    const int chosen = draw(now.n_ready);
     now.current = now.ready[chosen], now.ready[chosen] = now.ready[--now.n_ready];
     jump(now.scheduler, now.fibers[now.current]);
 }
@@ -255,6 +256,7 @@ static inline void note_read(Shadow& s, const char* name, int row, int column)
     if (s.write_phase < now.first_phase || s.write_phase == now.phase) suspicious_read(s, name, row, column);
     if (s.read_phase == now.phase && s.reader == MANY) return;
     const int16_t self = now.current, warp = -1 - self / WARP;
+    if (s.read_phase == now.phase && s.reader == warp && s.read_warp_phase == my_warp().phase) return;
     if (s.read_phase != now.phase)
         s.reader = self;
     else if (s.reader != self)

@@ -63,8 +63,8 @@ def padded(size: int) -> int:
     return (size + 15) // 16 * 16
 
 
-HOST = (32, 32, (128, 256))
-"""Small blocks, so that small cases have several of them; a narrow head costs little in a wide block."""
+HOST = (32, 16, (128, 256))
+"""Small blocks, so that small cases have several of them, of two warps; a narrow head costs little in a wide block."""
 
 DEVICE = {
     # half types, relative: blocks of (own, step) at widths of 64, 128 and 256
