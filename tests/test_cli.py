@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from strangers import HERE
-from strangers.runs import in_a_process, in_pytest, judged, verify
+from strangers.runs import in_a_process, in_pytest, judged, report_in, verify
 
 from verify.catalogue import CATALOGUE
 
@@ -29,7 +29,7 @@ def test_verify_run_equals_the_pytest_line() -> None:
     line = in_pytest("test_all.py", "-m", "differential", *options, "--report-json", "line.json", "--failures", "line")
     done = judged("--backend", FIRST, "--failures", "run")
     assert line.status == done.status == 1
-    assert in_any_order(json.loads(Path("line.json").read_text())) == in_any_order(done.report or {})
+    assert in_any_order(report_in("line.json")) == in_any_order(done.report or {})
 
 
 def test_verify_list_names_every_operation_and_its_parameters() -> None:

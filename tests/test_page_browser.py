@@ -88,6 +88,15 @@ def test_the_arrow_keys_read_the_numbers(page: Page) -> None:
     assert all("expected" in words and "x of the bound" in words for words in seen) and len({*seen}) > 2
 
 
+def test_the_pointer_reads_the_numbers(page: Page) -> None:
+    page.evaluate("document.querySelector('.failure[open] svg').scrollIntoView({block: 'center'})")
+    box = page.evaluate("JSON.parse(JSON.stringify(document.querySelector('.failure[open] svg .worst').getBoundingClientRect()))")
+    page.call("Input.dispatchMouseEvent", type="mouseMoved", x=box["x"] + box["width"] / 2, y=box["y"] + box["height"] / 2)
+    row, column = page.evaluate("(({row, column}) => [row, column])(document.querySelector('.failure[open] svg .worst').dataset)")
+    told = page.wait("document.querySelector('.failure[open] .readout').textContent")
+    assert told.partition(": ")[0].split(", ") == [f"N {row}", f"M {column}"]
+
+
 def test_the_line_is_copied_by_keyboard_and_replays_the_failure(
     page: Page, planted: tuple[dict[str, Any], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,7 +150,8 @@ def test_a_backend_with_a_hostile_name_and_message_does_nothing(browser: Browser
 def test_no_serious_fault_of_accessibility(
     browser: Browser, planted: tuple[dict[str, Any], Path], tmp_path: Path, width: int, dark: bool
 ) -> None:
-    for url in ((planted[1] / "out.html").as_uri(), written(tmp_path, large(120))):
+    for made in (None, large(120), hostile()):
+        url = written(tmp_path, made) if made else (planted[1] / "out.html").as_uri()
         page = browser.open(url, width=width, dark=dark)
         page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
         assert accessibility(page) == []

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from strangers import HERE
-from strangers.runs import Run, in_a_process, in_pytest, judged
+from strangers.runs import Run, in_a_process, in_pytest, judged, report_in
 
 from verify.cells import CASES
 
@@ -136,7 +136,7 @@ def test_two_runs_of_one_seed_give_the_same_tallies() -> None:
 
 def test_another_process_gives_the_same_tallies(everything: Run) -> None:
     in_a_process("run", "--backend", FIRST, "--profile", "quick", "--dtype", "float32", "--report-json", "other.json")
-    assert json.loads(Path("other.json").read_text())["tallies"] == (everything.report or {})["tallies"]
+    assert report_in("other.json")["tallies"] == (everything.report or {})["tallies"]
 
 
 def test_a_random_seed_is_told_and_can_be_asked_for_again() -> None:
@@ -293,7 +293,7 @@ def without_order(report: dict[str, Any]) -> list[str]:
 def test_workers_draw_from_one_random_seed_and_agree() -> None:
     line = ("--backend", FIRST, "--profile", "quick", "--dtype", "float32")
     done = in_a_process("run", "-n", "2", *line, "--seed", "random", "--report-json", "workers.json")
-    report = json.loads(Path("workers.json").read_text())
+    report = report_in("workers.json")
     alone = judged("--backend", FIRST, "--seed", str(report["options"]["seed"]), "--failures", "another")
     assert done.status == alone.status == 1
     assert without_order(report) == without_order(alone.report or {})

@@ -83,55 +83,69 @@ for (const button of document.querySelectorAll(".copy")) {
   });
 }
 
-// The numbers of the maps: under the pointer, and by the arrow keys.
-function explore(maps) {
+// The numbers of the maps: under the pointer, and by the arrow keys. They are read when they are first asked for.
+const NAMES = ["row", "column"];
+
+function framed(picture) {
+  const cursor = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+  for (const [name, words] of Object.entries({ class: "cursor", width: 1, height: 1 })) cursor.setAttribute(name, words);
+  picture.append(cursor);
+  return cursor;
+}
+
+function explorer(maps) {
   const data = JSON.parse(maps.dataset.numbers);
-  const readout = maps.parentElement.querySelector(".readout");
-  const pictures = [...maps.querySelectorAll("svg")];
   const [height, width] = [data.actual.length, data.actual[0].length];
+  const readout = maps.parentElement.querySelector(".readout");
+  const cursors = [...maps.querySelectorAll("svg")].map(framed);
   const worst = maps.querySelector(".worst");
-  let [row, column] = [Number(worst.getAttribute("y")), Number(worst.getAttribute("x"))];
-  const cursors = pictures.map((picture) => {
-    const cursor = document.createElementNS("http://www.w3.org/2000/svg", "rect");
-    for (const [name, words] of Object.entries({ class: "cursor", width: 1, height: 1, visibility: "hidden" })) cursor.setAttribute(name, words);
-    picture.append(cursor);
-    return cursor;
-  });
+  const place = [Number(worst.getAttribute("y")), Number(worst.getAttribute("x"))];
   const show = () => {
+    const [row, column] = place;
     for (const cursor of cursors) {
       cursor.setAttribute("x", column);
       cursor.setAttribute("y", row);
       cursor.setAttribute("visibility", "visible");
     }
-    const at = [row, column].map((place, axis) => `${data.axes[axis] || ["row", "column"][axis]} ${place + data.origin[axis]}`);
-    readout.textContent =
-      `${at.join(", ")}: expected ${data.expected[row][column]}, actual ${data.actual[row][column]}, error ${data.ratio[row][column]}x of the bound`;
+    const at = place.map((number, axis) => `${data.axes[axis] || NAMES[axis]} ${number + data.origin[axis]}`).join(", ");
+    const [expected, actual, ratio] = [data.expected, data.actual, data.ratio].map((plane) => plane[row][column]);
+    readout.textContent = `${at}: expected ${expected}, actual ${actual}, error ${ratio}x of the bound`;
+  };
+  const go = (row, column) => {
+    place[0] = Math.min(height - 1, Math.max(0, row));
+    place[1] = Math.min(width - 1, Math.max(0, column));
+    show();
   };
   const hide = () => {
     for (const cursor of cursors) cursor.setAttribute("visibility", "hidden");
     readout.textContent = "";
   };
-  for (const picture of pictures) {
+  return { show, go, hide, place, height, width };
+}
+
+const KEYS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+
+function explore(maps) {
+  let made = null;
+  const asked = () => (made ??= explorer(maps));
+  for (const picture of maps.querySelectorAll("svg")) {
     picture.addEventListener("pointermove", (event) => {
-      const box = picture.getBoundingClientRect();
-      column = Math.min(width - 1, Math.max(0, Math.floor(((event.clientX - box.left) / box.width) * width)));
-      row = Math.min(height - 1, Math.max(0, Math.floor(((event.clientY - box.top) / box.height) * height)));
-      show();
+      const [box, { height, width }] = [picture.getBoundingClientRect(), asked()];
+      asked().go(Math.floor(((event.clientY - box.top) / box.height) * height), Math.floor(((event.clientX - box.left) / box.width) * width));
     });
-    picture.addEventListener("pointerleave", () => document.activeElement !== maps && hide());
+    picture.addEventListener("pointerleave", () => document.activeElement !== maps && asked().hide());
   }
   maps.tabIndex = 0;
   maps.setAttribute("role", "application");
   maps.setAttribute("aria-label", "Heat maps. The arrow keys walk over the elements; their numbers are read out.");
-  maps.addEventListener("focus", show);
-  maps.addEventListener("blur", hide);
+  maps.addEventListener("focus", () => asked().show());
+  maps.addEventListener("blur", () => asked().hide());
   maps.addEventListener("keydown", (event) => {
-    const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+    const step = KEYS[event.key];
     if (!step) return;
     event.preventDefault();
-    row = Math.min(height - 1, Math.max(0, row + step[0]));
-    column = Math.min(width - 1, Math.max(0, column + step[1]));
-    show();
+    const [row, column] = asked().place;
+    asked().go(row + step[0], column + step[1]);
   });
 }
 document.querySelectorAll(".maps").forEach(explore);

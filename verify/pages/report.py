@@ -122,7 +122,8 @@ def verdict_cell(tally: Tally | None, anchors: dict[int, str]) -> Markup:
     words = badge(tally["verdict"], {"known failure": tally.get("kind") or "known", "failed": "FAILED"}.get(tally["verdict"], ""))
     anchor = anchors.get(id(tally))
     shown = element("a", words, href=f"#{anchor}") if anchor else words
-    return element("td", shown, data_sort=VERDICTS.index(tally["verdict"]), title=tally["reason"][:300] or None)
+    red = "red" if tally["verdict"] == "failed" else None
+    return element("td", shown, class_=red, data_sort=VERDICTS.index(tally["verdict"]), title=tally["reason"][:300] or None)
 
 
 def controls() -> Markup:
