@@ -2,7 +2,7 @@
 The catalogue in CuPy: on a device where there is one, and through ``cupy.get_array_module`` on NumPy arrays where there is none.
 
 One chapter a file, as in :mod:`spec`. Importing the package needs no CuPy, so that :func:`missing` can say that it is not there; a
-chapter does. CUDA C++ kernels stand beside their chapter under the same stem (``alibi.cu`` beside ``alibi.py``).
+chapter does. ``<operation>_cuda`` are fused kernels in CUDA C++ (:mod:`cupy_impl.kernels`), which the CPU runs too, slowly.
 """
 
 import os

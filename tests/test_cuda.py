@@ -168,8 +168,8 @@ def test_parameters_of_another_size_are_refused() -> None:
 FAULTS = {
     "missing barrier": ("attention.cu", SDPA, "false);\n        sync_block();\n        if (idle)", "false);\n        if (idle)"),
     "next step's keys too early": ("attention.cu", SDPA, "if (step) sync_block();", ""),
-    "missing barrier of the warp": ("attention.cu", XL, "ROWS + column, x); });\n        sync_warp();", "ROWS + column, x); });"),
-    "stale carry": ("attention.cu", LEARNED, "if (column >= STEP - ROWS) strip.put", "if (column > STEP) strip.put"),
+    "missing barrier of the warp": ("positions.cuh", XL, "ROWS + column, x); });\n        sync_warp();", "ROWS + column, x); });"),
+    "stale carry": ("positions.cuh", LEARNED, "if (column >= STEP - ROWS) strip.put", "if (column > STEP) strip.put"),
     "unwritten shared memory": ("attention.cu", XL, "        band.begin(p);\n", ""),
     "tail read": (
         "attention.cu",

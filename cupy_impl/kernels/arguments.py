@@ -71,6 +71,8 @@ def check_supported(*floats: Array | None, others: tuple[Array | None, ...] = ()
         raise NotImplementedError("the kernels compute in float32: no float64")
     if len({cupy.get_array_module(x) for x in given}) > 1:
         raise NotImplementedError("some arrays on a GPU, some not")
+    if any(x.device != cupy.cuda.Device() for x in given if isinstance(x, cupy.ndarray)):
+        raise NotImplementedError("arrays on another GPU than the current one")
     if any(stride % x.itemsize for x in given for stride in x.strides):
         raise NotImplementedError("strides that are no multiple of an element")
     if any(size >= 2**31 for x in given for size in x.shape):
