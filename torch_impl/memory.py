@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_impl.masks import default_device
 from torch_impl.shapes import check, check_integer, check_list, pattern
 
-__all__ = ["SlidingMemory", "init_mems", "update_mems"]
+__all__ = ["init_mems", "update_mems"]
 
 HID, MEM = pattern("hids [B N F], mems [B S F]")
 Mems = list[Float[Tensor, "B S F"]] | None
