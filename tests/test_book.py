@@ -92,6 +92,11 @@ def test_a_trap_is_drawn_for_nearly_every_operation():
     assert len(drawn) >= 24
 
 
+def test_the_faults_that_are_chosen_for_a_picture_are_drawn():
+    for name, fault in traps.PICTURED.items():
+        assert f'"{fault}"' in "\n".join(traps.section(CATALOGUE[name]))
+
+
 def test_the_framed_elements_are_those_that_differ():
     case = traps.small_case("softmax_average_of_empty_rows")
     law, fault, marked = traps.wrong(case)

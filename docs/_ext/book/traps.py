@@ -16,7 +16,9 @@ from verify.probes import probes
 from verify.score import implementation_of
 
 PICTURED = {
-    "additive_score": "additive_score_squeezed",
+    "softmax": "softmax_average_of_empty_rows",
+    "merge_masks": "merge_masks_lowest_number",
+    "shift_right": "shift_right_zero_fill",
 }
 """The fault that is drawn; where none is named, the first one that a small picture shows."""
 
