@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from cupy_impl.arrays import Array, ieee, narrow
 from cupy_impl.attention import ADDITIVE, Keep, Mask, check_masks, over_rows
-from cupy_impl.kernels.arguments import blank, check_supported, check_width, packed, spread, tensor
+from cupy_impl.kernels.arguments import blank, check_supported, check_width, is_added, packed, spread, tensor
 from cupy_impl.kernels.instances import instance
 from cupy_impl.kernels.launch import launch
 from cupy_impl.shapes import check
@@ -75,13 +75,9 @@ class Additive:
     share: float = 1.0
 
     def __post_init__(self) -> None:
-        mask = (self.mask,) if self.biased else ()
+        mask = (self.mask,) if is_added(self.mask) else ()
         check_supported(self.query, self.key, self.value, self.w_query, self.w_key, self.w_score, *mask, others=(self.mask, self.keep))
         check_width(self.value.shape[-1])
-
-    @property
-    def biased(self) -> bool:
-        return self.mask is not None and self.mask.dtype != bool
 
     @property
     def arrays(self) -> ModuleType:
@@ -109,7 +105,7 @@ class Additive:
         out, lse = self.forward()
         z_query, z_key = self.projected
         shapes = {"query": z_query.shape, "key": z_key.shape, "weights": self.w_score.shape}
-        shapes |= {"mask": self.mask.shape} if self.biased else {}
+        shapes |= {"mask": self.mask.shape} if is_added(self.mask) else {}
         sums = {name: self.arrays.zeros(shape, "float32") for name, shape in shapes.items()}
         d_value = blank(self.value.shape, self.value)
         given = {"out": out, "lse": lse, "d_out": d_output, "delta": blank(lse.shape, lse), "value": d_value, "sums": sums}
@@ -123,7 +119,7 @@ class Additive:
             d_value,
             *projections,
             sums["weights"],
-            *((sums["mask"],) if self.biased else ()),
+            *((sums["mask"],) if is_added(self.mask) else ()),
         )
         return tuple(narrow(x, self.query.dtype) for x in grads)
 
@@ -153,5 +149,5 @@ class Additive:
             tensor(given.get("value"), "gradient of value", "bij"),
             tensor(d_mask, "gradient of the mask", "bij"),
         ]
-        params = packed(tensors, [N, M, A, E, self.biased, mask is not None], [self.share])
+        params = packed(tensors, [N, M, A, E, is_added(self.mask), mask is not None], [self.share])
         launch(made, kernel, (B, -(-rows // made.own)), params, self.arrays is cupy)

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from cupy_impl.alibi import slopes
 from cupy_impl.arrays import Array, narrow
 from cupy_impl.attention import HEADS, HEADS_GRAD, Keep, Mask, check_masks, scores_shape
-from cupy_impl.kernels.arguments import blank, check_supported, check_width, packed, spread, tensor
+from cupy_impl.kernels.arguments import blank, check_supported, check_width, is_added, packed, spread, tensor
 from cupy_impl.kernels.instances import instance
 from cupy_impl.kernels.launch import launch
 from cupy_impl.relative import POSITION, TABLES, Visible, table_rows
@@ -63,7 +63,7 @@ def scaled_dot_product_attention_grad_cuda(
     check_masks(mask, keep, p, scores_shape(size))
     given = Attention(query, key, value, mask, keep, share=1 / (1 - p))
     grads = given.backward(d_output)
-    return tuple(grads[name] for name in ("query", "key", "value", *(("mask",) if given.biased else ())))
+    return tuple(grads[name] for name in ("query", "key", "value", *(("mask",) if is_added(mask) else ())))
 
 
 def alibi_attention_cuda(
@@ -198,12 +198,8 @@ class Attention:
 
     def __post_init__(self) -> None:
         floats = self.query, self.key, self.value, self.content, self.distance, self.table, self.bias
-        check_supported(*floats, *((self.mask,) if self.biased else ()), others=(self.mask, self.keep))
+        check_supported(*floats, *((self.mask,) if is_added(self.mask) else ()), others=(self.mask, self.keep))
         check_width(self.query.shape[-1], self.value.shape[-1])
-
-    @property
-    def biased(self) -> bool:
-        return self.mask is not None and self.mask.dtype != bool
 
     @property
     def arrays(self) -> ModuleType:
@@ -221,7 +217,7 @@ class Attention:
         check_supported(self.query, d_output)
         out, lse = self.forward()
         own = {name: blank(x.shape, x) for name, x in (("query", self.query), ("key", self.key), ("value", self.value))}
-        shared = {"mask": self.mask if self.biased else None, "content": self.content, "distance": self.distance}
+        shared = {"mask": self.mask if is_added(self.mask) else None, "content": self.content, "distance": self.distance}
         shared |= {"table": self.table, "bias": self.bias}
         sums = {name: self.arrays.zeros(x.shape, "float32") for name, x in shared.items() if x is not None}
         # both kernels are given the same: what the one leaves in delta the other reads
@@ -258,5 +254,5 @@ class Attention:
         ]
         hiding = mask is not None or (self.causal and N > M)
         table_rows = 0 if self.table is None else self.table.shape[1]
-        whole = [H, N, M, D, E, table_rows, self.first, self.causal, self.biased, hiding]
+        whole = [H, N, M, D, E, table_rows, self.first, self.causal, is_added(self.mask), hiding]
         launch(made, kernel, (B * H, -(-rows // made.own)), packed(tensors, whole, [1 / sqrt(D), self.share]), self.arrays is cupy)

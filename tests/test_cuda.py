@@ -197,6 +197,15 @@ FAULTS = {
 }
 
 
+def planted(fault: str, kernels: Path) -> str:
+    """Plant a fault in the sources; the operation that shows it."""
+    name, operation, old, new = FAULTS[fault]
+    code = (kernels / name).read_text()
+    assert old in code
+    (kernels / name).write_text(code.replace(old, new))
+    return operation
+
+
 def caught(implementation: Implementation, dtype: str, most: int = 60) -> tuple[int, str]:
     """After how many cases of the suite a fault shows, and how; 0 if it does not."""
     operation = implementation.operation.name
@@ -214,10 +223,7 @@ def caught(implementation: Implementation, dtype: str, most: int = 60) -> tuple[
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_caught(fault: str, backend: Backend, kernels: Path) -> None:
-    name, operation, old, new = FAULTS[fault]
-    code = (kernels / name).read_text()
-    assert old in code
-    (kernels / name).write_text(code.replace(old, new))
+    operation = planted(fault, kernels)
     count, how = caught(named(backend, operation), "float16" if fault == "fragments swapped" else "float32")
     print(f"{fault}: caught after {count} cases, {how}")
     assert count
@@ -227,9 +233,7 @@ def test_a_planted_fault_is_caught(fault: str, backend: Backend, kernels: Path) 
     "fault", ["missing barrier", "next step's keys too early", "missing barrier of the warp", "unwritten shared memory"]
 )
 def test_a_fault_of_the_machine_is_caught_in_one_call(fault: str, backend: Backend, kernels: Path) -> None:
-    name, operation, old, new = FAULTS[fault]
-    code = (kernels / name).read_text()
-    (kernels / name).write_text(code.replace(old, new))
+    operation = planted(fault, kernels)
     with pytest.raises(KernelFault, match=r"no barrier between|nobody has written"):
         RUNS[operation](*qkv(33, 70))
 

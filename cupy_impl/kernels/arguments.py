@@ -13,7 +13,7 @@ import cupy
 from cupy_impl.arrays import Array
 from cupy_impl.kernels.instances import WIDEST
 
-__all__ = ["blank", "check_supported", "check_width", "packed", "spread", "tensor"]
+__all__ = ["blank", "check_supported", "check_width", "is_added", "packed", "spread", "tensor"]
 
 ABSENT = (0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
@@ -77,6 +77,11 @@ def check_supported(*floats: Array | None, others: tuple[Array | None, ...] = ()
         raise NotImplementedError("strides that are no multiple of an element")
     if any(size >= 2**31 for x in given for size in x.shape):
         raise NotImplementedError("axes of 2^31 elements or more")
+
+
+def is_added(mask: Array | None) -> bool:
+    """Whether a mask is one of floats, which has a gradient."""
+    return mask is not None and mask.dtype != bool
 
 
 def check_width(*widths: int) -> None:

@@ -163,7 +163,7 @@ KERNEL(backward_query)
             each(carried, [&](float& x, int row, int column) { x = band.strip.get(at + row, column); });
             sync_warp();
             unskew(band.strip, at, ds);
-            multiply_columns<STRIP>(by_position, FromStrip{band.strip, at, 0}, band.r, (step + band.start()) % RING, RING, 0, p.D);
+            multiply_columns<STRIP>(by_position, FromStrip<false>{band.strip, at, 0}, band.r, (step + band.start()) % RING, RING, 0, p.D);
             add_table_grad(band, p, band.base + step + band.start());
             sync_warp();
             each(carried, [&](float x, int row, int column) { band.strip.put(at + row, column, x); });

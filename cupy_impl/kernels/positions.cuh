@@ -87,7 +87,7 @@ DEVICE void add_table_grad(const Band& band, const Params& p, int first)
         for (int n = 0; n < p.D; n += 16) {
             float c[2][4];
             clear(c);
-            multiply_columns<ROWS>(c, FromStripTransposed{band.strip, band.at, x}, band.q, band.at, OWN, n, p.D);
+            multiply_columns<ROWS>(c, FromStrip<true>{band.strip, band.at, x}, band.q, band.at, OWN, n, p.D);
             each(c, [&](float y, int row, int column) {
                 if (has(first + x + row) && n + column < p.D) to.add(first + x + row, n + column, y);
             });

@@ -125,25 +125,10 @@ template <class T> METHOD unsigned rounded_pair(float first, float second)
 
 // Left factors of a product of columns: the fragment of mma that begins at column k, or two rows' elements at column k.
 
-struct FromStrip {
+template <bool transposed> struct FromStrip {
     Tile<float> strip;
     int row, column;
-    METHOD float get(int i, int k) const { return strip.get(row + i, column + k); }
-    METHOD void operator()(unsigned (&a)[4], int k) const
-    {
-#pragma unroll
-        for (int m = 0; m < 4; m++) {
-            const int i = lane() / 4 + m % 2 * 8, at = k + lane() % 4 * 2 + m / 2 * 8;
-            a[m] = rounded_pair<Element>(get(i, at), get(i, at + 1));
-        }
-    }
-    METHOD void operator()(float (&a)[2], int k) const { a[0] = get(row_of(0), k), a[1] = get(row_of(2), k); }
-};
-
-struct FromStripTransposed {
-    Tile<float> strip;
-    int row, column;
-    METHOD float get(int i, int k) const { return strip.get(row + k, column + i); }
+    METHOD float get(int i, int k) const { return transposed ? strip.get(row + k, column + i) : strip.get(row + i, column + k); }
     METHOD void operator()(unsigned (&a)[4], int k) const
     {
 #pragma unroll
@@ -222,7 +207,7 @@ DEVICE void multiply_scores(
         const int at = ROWS * warp();
         each(p, [&](float& x, int row, int column) { strip.put(at + row, ROWS + column, x); });
         sync_warp();
-        multiply_columns<STEP>(c, FromStrip{strip, at, ROWS}, b, 0, STEP, 0, width, seen);
+        multiply_columns<STEP>(c, FromStrip<false>{strip, at, ROWS}, b, 0, STEP, 0, width, seen);
         sync_warp();
     }
 }
