@@ -114,8 +114,8 @@ CPU = (
     Case("memory 1600", "update_mems", {"B": 4, "L": 18, "N": 128, "S": 1600, "F": 256}, options={"mem_len": 1600}),
     Case("layer of labml", "relative_multi_head_attention", relative(256, F=512), options={"align": "end"}),
     Case("transformer-xl layer", "transformer_xl_layer", relative(128, M=256, F=512) | {"S": 128}),
-    Case("shift N=1024", "shift_right", {"N": 1024, "M": 1024}, options={"lead": (8,)}),
-    Case("shift N=1024", "rel_shift", {"N": 1024, "M": 1024}, options={"lead": (8,)}),
+    Case("shift N=1024", "shift_right", {"N": 1024, "M": 1024}, options={"lead": (4,)}),
+    Case("shift N=1024", "rel_shift", {"N": 1024, "M": 1024}, options={"lead": (4,)}),
 )
 """What two cores measure in ten minutes."""
 

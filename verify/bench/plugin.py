@@ -167,6 +167,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
+    """What a machine is stands in the results, not what it is called."""
+    machine_info.pop("node", None)
+    for changing in ("hz_actual", "hz_actual_friendly"):
+        machine_info["cpu"].pop(changing, None)
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
     """Who did not take part stands in the results too, with the reason."""
     output_json["left_out"] = [record for record in config.stash[KEY].records if not record["seconds"]]

@@ -3,6 +3,7 @@
 import warnings
 from dataclasses import dataclass, field
 from statistics import median, quantiles
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,8 @@ class Entry:
     outputs: Any = None
     peak: int | None = None
     refused: str = ""
+    wall: float = 0.0
+    """Seconds of a sample with all that is around it."""
 
     @property
     def runs(self) -> bool:
@@ -69,7 +72,7 @@ def run(case: Case, device: str, entries: tuple[Entry, ...], measured: bool = Tr
     for entry in entries:
         start(case, device, entry, base, measured)
     running = [entry for entry in entries if entry.runs]
-    each = sum(entry.sampled.seconds[-1] for entry in running)
+    each = sum(entry.wall for entry in running)
     rounds = rounds_for(case.seconds if measured else 0.0, each)
     shown = {rounds - 1} if case.mode != "forward" else {int(rng.integers(rounds)), rounds - 1}
     for entry in running:
@@ -99,7 +102,9 @@ def start(case: Case, device: str, entry: Entry, base: Inputs, measured: bool) -
     if not entry.runs or entry.implementation is None:
         return
     try:
+        begin = perf_counter()
         entry.sampled.warm_ups = warm_up(lambda: sample(case, device, entry, base), WARM_UPS if measured else 1)
+        entry.wall = (perf_counter() - begin) / entry.sampled.warm_ups
         arrays = given(entry.contestant, entry.implementation, base, case.dtype)
         entry.peak = memory.peak(entry.implementation, device, prepared(case, entry.implementation, arrays))
     except Unsupported as reason:

@@ -111,19 +111,18 @@ def poison(implementation: Implementation, outputs: Any, dtype: str) -> None:
 
 def warm_up(sample: Callable[[], float], most: int) -> int:
     """Call until three calls in a row differ by less than five per cent, or often enough; how many calls that took."""
-    last, total = list[float](), 0.0
+    last, start = list[float](), time.perf_counter()
     for number in range(1, most + 1):
         last = [*last[-2:], sample()]
-        total += last[-1]
         if len(last) == 3 and max(last) - min(last) <= STABLE * median(last):
             return number
-        if number >= 2 and total > PATIENCE:
+        if number >= 2 and time.perf_counter() - start > PATIENCE:
             return number
     return most
 
 
 PATIENCE = 2.0
-"""Seconds of calls after which a slow one is warm enough, from its second call on."""
+"""Seconds after which a slow call is warm enough, from its second on."""
 
 
 def rounds_for(seconds: float, each: float) -> int:
@@ -140,12 +139,15 @@ def orders(labels: list[str], rounds: int) -> Iterator[list[str]]:
 
 
 def changed(outputs: Any, copy: Any, to_numpy: Callable[[Any], ndarray]) -> str:
-    """How outputs differ from the copy that was made when the clock stopped; nothing where they do not."""
-    pairs = zip(leaves(outputs), leaves(copy), strict=True)
-    different = [
-        i for i, (x, y) in enumerate(pairs) if hasattr(x, "shape") and not np.array_equal(to_numpy(x), to_numpy(y), equal_nan=True)
-    ]
+    """How outputs differ from the copy that was made when the clock stopped, bit for bit; nothing where they do not."""
+    pairs = enumerate(zip(leaves(outputs), leaves(copy), strict=True))
+    different = [i for i, (x, y) in pairs if hasattr(x, "shape") and not np.array_equal(bits(to_numpy(x)), bits(to_numpy(y)))]
     return f"outputs {different} were still being written after the clock had stopped" if different else ""
+
+
+def bits(x: ndarray) -> ndarray:
+    """NaN is what it is, and equal to itself."""
+    return np.ascontiguousarray(x).view(np.uint8)
 
 
 def clocks(device: str) -> dict[str, Any]:
