@@ -179,7 +179,7 @@ FAULTS = {
     ),
     "tail not hidden": ("softmax.cuh", SDPA, "i < N && j < M && !(causal", "i < N && !(causal"),
     "wrong row of dR": (
-        "attention.cu",
+        "positions.cuh",
         f"{XL}_grad",
         "to.add(first + x + row, n + column, y)",
         "to.add(first + x + row ^ 1, n + column, y)",

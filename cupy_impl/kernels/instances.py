@@ -67,11 +67,11 @@ HOST = (32, 16, (128, 256))
 """Small blocks, so that small cases have several of them, of two warps; a narrow head costs little in a wide block."""
 
 DEVICE = {
-    # half types, relative: blocks of (own, step) at widths of 64, 128 and 256
+    # half types, relative: blocks of (own, step) at widths of 64, 128 and 256; all fit into the 163 KiB of an sm_80
     (True, False): ((64, 64), (64, 32), (64, 32)),
-    (True, True): ((64, 64), (64, 32), (64, 32)),
+    (True, True): ((64, 64), (64, 32), (32, 32)),
     (False, False): ((64, 32), (64, 32), (32, 16)),
-    (False, True): ((64, 32), (32, 32), (32, 16)),
+    (False, True): ((64, 32), (32, 32), (16, 16)),
 }
 
 
