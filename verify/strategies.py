@@ -47,7 +47,7 @@ FAMILIES_OF = {
     "transformer_xl_score": FAMILIES_OF_CHAPTER["scores"],
     "learned_relative_score": FAMILIES_OF_CHAPTER["scores"],
 }
-MASK_AXES = {4: ("N M", "B H N M", "B 1 N M", "B 1 1 M", "1 H N M"), 3: ("N M", "B N M", "B 1 M")}
+MASK_AXES = {4: ("N M", "B H N M", "B 1 N M", "B 1 1 M", "1 H N M", "B 1 N 1"), 3: ("N M", "B N M", "B 1 M", "B N 1")}
 FORMS = ("bool", "infinite", "noisy", "finite", "lowest", "-1e4")
 LAYOUTS = ("contiguous", "transposed", "packed", "offset", "expanded", "reversed", "mixed")
 SQUARE = frozenset({"self_attention", "multi_head_self_attention", "alibi_multi_head_attention"})
@@ -204,7 +204,7 @@ def mask_axes(op: Operation, options: dict[str, Any]) -> tuple[str, ...]:
         return ("N M", "B*H N M")
     if op.name in ("additive_attention", "additive_attention_grad", "self_attention"):
         return MASK_AXES[3]
-    return ("N M", "1 M") if op.name == "softmax" else MASK_AXES[4]
+    return ("N M", "1 M", "N 1") if op.name == "softmax" else MASK_AXES[4]
 
 
 def padding(choose: Choose, hiding: bool) -> dict[str, Any] | None:
