@@ -7,7 +7,7 @@ the mask is causal, 2.5 times that backwards; the true count has the pairs that 
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
 from typing import Any
@@ -89,10 +89,6 @@ def ceilings(device: str, dtype: str) -> Ceilings:
     return Ceilings(matrix_product(device, dtype), copy(device), tanh(device, dtype))
 
 
-def reset() -> None:
-    ceilings.cache_clear()
-
-
 def best(device: str, call: Callable[[], Any], seconds: float = 1.0) -> float:
     """The shortest of as many calls as fit into a second."""
     torch = import_module("torch")
@@ -155,7 +151,3 @@ def tanh_alone() -> float:
     kernel = from_path(Path(__file__).parents[2] / "benchmarks" / "peers" / "tanh_alone.py")[0]
     count, call = kernel.prepared()
     return float(count) / best("cuda", call, 0.3)
-
-
-def as_dict(found: Ceilings) -> dict[str, float]:
-    return asdict(found)

@@ -38,8 +38,6 @@ class Sampled:
     seconds: list[float] = field(default_factory=list)
     kept: dict[int, Any] = field(default_factory=dict)
     warm_ups: int = 0
-    changed: str = ""
-    """What its outputs did after the clock had stopped, if anything."""
 
 
 def renewed(inputs: Inputs, rng: np.random.Generator) -> Inputs:
