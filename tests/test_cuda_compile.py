@@ -2,7 +2,7 @@
 The CUDA C++ kernels compiled for GPUs that are not here, by NVRTC without a driver: a table of what they need, and limits.
 
 The limits, with their reasons: a thread has 255 registers, and what does not fit is spilled to the slowest memory in the innermost loop.
-Forward kernels spill nothing at widths of 64 and 128. Backwards, a block that is 128 wide keeps two sums of 64 numbers in each thread
+Forward kernels spill nothing at widths of 64 and 128, and where relative blocks 256 wide also take masks a few bytes. Backwards, a block that is 128 wide keeps two sums of 64 numbers in each thread
 beside scores and their gradients, and may spill a few bytes; one that is 256 wide keeps sums of 256 numbers, for which no thread has room.
 A block has 163 KiB of shared memory on sm_80, 227 KiB on sm_90.
 """
@@ -20,8 +20,8 @@ from cupy_impl.kernels.instances import Instance, instance
 from cupy_impl.kernels.source import text
 
 ROOM = {80: 163 * 1024, 90: 227 * 1024}
-SPILLS = {64: 0, 128: 64, 256: 2048}
-"""Bytes that a thread of a backward kernel may spill (stores), by the width of the heads."""
+FORWARD_SPILLS, SPILLS = {64: 0, 128: 0, 256: 64}, {64: 0, 128: 64, 256: 2048}
+"""Bytes that a thread may spill (stores), forwards and backwards, by the width of the heads."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ def compiled(made: Instance, arch: int) -> Iterator[Used]:
 def excess(used: Used, made: Instance, arch: int) -> list[str]:
     """What goes beyond a limit."""
     forward = used.kernel.endswith("forward")
-    most = 0 if forward else SPILLS[made.width]
+    most = (FORWARD_SPILLS if forward else SPILLS)[made.width]
     found = [f"{used.spilled} bytes spilled, at most {most}"] if used.spilled > most else []
     found += [f"{used.shared} bytes of shared memory, at most {ROOM[arch]}"] if used.shared > ROOM[arch] else []
-    found += [f"{used.stack} bytes of stack in a forward kernel"] if forward and used.stack else []
+    found += [f"{used.stack} bytes of stack in a forward kernel"] if forward and used.stack > most else []
     return found
 
 
@@ -110,6 +110,17 @@ def test_every_instance_compiles_within_its_limits(made: Instance, arch: int, re
 
 def test_all_that_a_call_can_ask_for_is_compiled() -> None:
     assert len(set(ALL)) == len(ALL) == 54 and set(FEW) <= set(ALL)
+
+
+KERNELS = {
+    "attention.cu": ("forward", "backward_query", "backward_key"),
+    "additive.cu": ("additive_forward", "additive_backward_query", "additive_backward_key"),
+}
+
+
+@pytest.mark.parametrize("made", ALL, ids=label)
+def test_every_instance_has_room_in_the_smallest_gpu(made: Instance) -> None:
+    assert max(made.shared_bytes(kernel) for kernel in KERNELS[made.source]) <= min(ROOM.values())
 
 
 @pytest.mark.parametrize("change", [{"spilled": 1}, {"shared": 10**6}, {"stack": 8}])
