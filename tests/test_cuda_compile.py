@@ -2,8 +2,9 @@
 The CUDA C++ kernels compiled for GPUs that are not here, by NVRTC without a driver: a table of what they need, and limits.
 
 The limits, with their reasons: a thread has 255 registers, and what does not fit is spilled to the slowest memory in the innermost loop.
-Forward kernels spill nothing at widths of 64 and 128, and where relative blocks 256 wide also take masks a few bytes. Backwards, a block that is 128 wide keeps two sums of 64 numbers in each thread
-beside scores and their gradients, and may spill a few bytes; one that is 256 wide keeps sums of 256 numbers, for which no thread has room.
+Forward kernels spill nothing at widths of 64 and 128, and where relative blocks 256 wide also take masks a few bytes. Backwards, a block
+that is 128 wide keeps two sums of 64 numbers in each thread beside scores and their gradients, and may spill a few bytes; one that is 256
+wide keeps sums of 256 numbers, for which no thread has room.
 A block has 163 KiB of shared memory on sm_80, 227 KiB on sm_90.
 """
 
