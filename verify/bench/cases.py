@@ -95,7 +95,7 @@ FEW: dict[str, Any] = {"without": (*COMPILED, "torch_impl:eager")}
 CPU = (
     learned("relative N=1024", relative(1024), seconds=12),
     learned("relative N=1024", relative(1024), mode="both", seconds=16),
-    learned("relative B=4 N=1024", relative(1024, B=4), **FEW),
+    learned("relative B=4 N=1024", relative(1024, B=4), without=(*FEW["without"], "cupy_impl", "SDPA")),
     learned("relative causal N=1024", relative(1024), mask=CAUSAL, **FEW),
     Case("transformer-xl wt103 train", XL, relative(384, H=16, M=768), **FEW),
     Case("transformer-xl wt103 train", XL, relative(384, H=16, M=768), mode="both", **FEW),

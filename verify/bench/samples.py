@@ -119,7 +119,7 @@ def warm_up(sample: Callable[[], float], most: int) -> int:
     return most
 
 
-PATIENCE = 2.0
+PATIENCE = 1.0
 """Seconds after which a slow call is warm enough, from its second on."""
 
 
