@@ -182,8 +182,9 @@ def mask(choose: Choose, op: Operation, sizes: dict[str, int], options: dict[str
     padded = hiding and "key_padding_mask" in op.arguments
     if not taken or not (required or (hiding and not padded) or choose((True, True, False))):
         return None
-    forms = ("bool",) if "visible" in taken else FORMS[:3] if hiding else FORMS
     axes = "B 1 1 M" if hiding and op.name != "softmax" else choose(mask_axes(op, options))
+    # a whole row at the dtype's lowest number overflows, and then no bound is finite
+    forms = ("bool",) if "visible" in taken else FORMS[:3] if hiding else FORMS[:4] if axes.endswith(" 1") else FORMS
     if hiding:
         axes = {"self_attention": "B 1 M", "additive_attention": "B 1 M", "additive_attention_grad": "B 1 M"}.get(op.name, axes)
         axes = "N M" if required or (padded and "attn_mask" in taken) else axes
