@@ -58,6 +58,24 @@ def test_what_is_repeated_is_what_triton_makes_anew(name: str, dtype: torch.dtyp
 
 
 @language.Kernel
+def between(low, high):
+    return high - low
+
+
+@language.Kernel
+def spans(X, OUT):
+    a, b = tl.load(X), tl.load(X + 1)
+    tl.store(OUT, between(a, a))
+    tl.store(OUT + 1, between(a, b))
+
+
+def test_one_array_in_two_places_says_nothing_of_two_arrays() -> None:
+    out = torch.empty(2)
+    language.launch(spans, (1, 1), torch.tensor([3.0, 5.0]), out, num_warps=1, num_stages=1)
+    assert out.tolist() == [0, 2]
+
+
+@language.Kernel
 def halved(x):
     if x > 8.0:
         x = x * 0.5
