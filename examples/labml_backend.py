@@ -142,6 +142,8 @@ def without_projections(layer, query, key, value, mask, parameters=None):
 
 def call(layer, parameters, query, key, value, mask):
     """The sequence first and back; a bias that is absent is zero."""
+    if mask is not None and mask.shape[1] != key.shape[1]:
+        raise NotImplementedError("labml's mask names every key")
     biases = {name: query.new_zeros(p.shape) for name, p in layer.named_parameters() if name.endswith(".bias")}
     inputs = {"query": query.transpose(0, 1), "key": key.transpose(0, 1), "value": value.transpose(0, 1), "mask": mask}
     return functional_call(layer, biases | parameters, (), inputs, strict=True).transpose(0, 1)
