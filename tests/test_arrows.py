@@ -22,7 +22,10 @@ INSIDE_A_FUNCTION = {"numpy_ref": {"ml_dtypes"}, "cupy_impl": {"ml_dtypes"}, "ve
 """What is needed for one format or one question alone, and imported there."""
 
 BY_NAME = {"verify": {"torch", "cupy", "jax", "dask", "distributed", "rich", "matplotlib"}}
-"""The engine of a campaign, what draws the results of benchmarks, and the libraries whose arrays a backend handles: ``import_module`` inside a function, when asked for."""
+"""
+The engine of a campaign, what draws the results of benchmarks, and the libraries whose arrays a backend handles: ``import_module``
+inside a function, when asked for.
+"""
 
 AT_THE_DOOR = {"torch_impl/__init__.py": {"numpy"}}
 """Where a backend takes NumPy arrays in and hands them out."""
