@@ -1,6 +1,7 @@
 """The book's text: every part of every formula has its statement, every page its sections, every executed line its output."""
 
 import inspect
+import json
 import sys
 from pathlib import Path
 
@@ -118,7 +119,20 @@ def test_a_convention_that_is_not_true_is_noticed():
         conventions.executed(peer)
 
 
-def test_the_speed_that_nobody_measured_is_said_to_be_missing(monkeypatch):
+def test_the_speed_that_nobody_measured_is_said_to_be_missing(monkeypatch, tmp_path):
     monkeypatch.setattr(pages.standing, "read", lambda name: None)
+    monkeypatch.setattr(pages.standing, "RESULTS", tmp_path)
     text = "\n".join(pages.standing.section(CATALOGUE["softmax"]))
     assert text.count("not measured yet") == 3
+
+
+def test_the_newest_results_of_a_device_are_shown(monkeypatch, tmp_path):
+    monkeypatch.setattr(pages.standing, "RESULTS", tmp_path)
+    for name, seconds in ("120000.json", 3.0), ("130000.json", 2.0):
+        timed = {"case": "a case", "operation": "softmax", "dtype": "float32", "mode": "forward", "label": "ours", "verdict": "correct"}
+        told = {"benchmarks": [{"extra_info": timed | {"refused": ""}, "stats": {"data": [seconds]}}]}
+        path = tmp_path / "a-device" / "2026-01-01" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(told))
+    text = "\n".join(pages.standing.speed(CATALOGUE["softmax"]))
+    assert "a case: softmax, float32, forward, on a-device, 2026-01-01" in text and "2 s" in text and "3 s" not in text

@@ -9,11 +9,11 @@ from book import docstrings
 def setup(app: Any) -> dict[str, Any]:
     """What Sphinx calls; its own modules are imported here, so that the pages' text can be tested without Sphinx."""
     from book import accessible, live, pages
-    from book.run import Picture, Run, Standing
+    from book.run import Measured, Picture, Run
 
     app.add_directive("run", Run)
     app.add_directive("picture", Picture)
-    app.add_directive("standing", Standing)
+    app.add_directive("measured", Measured)
     app.connect("builder-inited", lambda app: pages.write(Path(app.srcdir) / "operations"))
     app.connect("build-finished", lambda app, error: error or live.write(Path(app.outdir) / "_static" / "live"))
     app.connect("html-page-context", accessible.mend, priority=900)  # after the theme

@@ -120,12 +120,10 @@ def code_of(session: list[str], call: list[str], theme: str) -> str:
     return "\n".join([START, *session, call[0], call[1].format(theme), call[2]])
 
 
-class Standing(SphinxDirective):
-    """A sentence on what docs/data holds of the kind that is named, or that it was not measured yet."""
-
-    required_arguments = 1
+class Measured(SphinxDirective):
+    """A sentence on what was raced, on which devices and when, or that nothing was yet."""
 
     def run(self) -> list[nodes.Node]:
-        found = standing.read(self.arguments[0])
-        text = f"Speed: {standing.NOT_MEASURED}. The pages of the operations say so too." if found is None else standing.origin(found)
-        return [nodes.paragraph(text, text)]
+        raced = ", ".join(f"{path.parts[-3]} ({path.parts[-2]})" for path in standing.newest())
+        text = f"Raced on {raced}." if raced else f"Speed: {standing.NOT_MEASURED}."
+        return [nodes.paragraph(text, f"{text} The pages of the operations say what came of it.")]

@@ -1,4 +1,7 @@
-"""Where an operation stands: verdicts, budgets and kill scores from the committed files of docs/data, and nothing that is not in them."""
+"""
+Where an operation stands: verdicts, budgets and kill scores from the committed files of docs/data, speed from those of benchmarks/results,
+and nothing that is not in them.
+"""
 
 import json
 from collections.abc import Iterator
@@ -6,9 +9,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from verify.bench import results, tables
 from verify.catalogue import DTYPES, Operation
 
 DATA = Path(__file__).parents[2] / "data"
+RESULTS = DATA.parents[1] / "benchmarks" / "results"
 NOT_MEASURED = "not measured yet"
 
 
@@ -82,9 +87,24 @@ def kills(operation: Operation) -> Iterator[str]:
 
 
 def speed(operation: Operation) -> Iterator[str]:
-    found = read("speed")
-    rows = found["operations"].get(operation.name) if found else None
-    yield f"Speed: {NOT_MEASURED}.\n" if not rows else f"Speed: {rows}\n"
+    """Who took how long, in the newest results of each device."""
+    measured = False
+    for path in newest():
+        found = results.of(results.read(path), operation=operation.name)
+        for name, group in tables.groups([record for record in found if record["seconds"]]):
+            measured = True
+            yield f"Speed, {name}, on {path.parts[-3]}, {path.parts[-2]}:\n"
+            yield from listed(SHOWN, [[told[tables.TITLES.index(title)] for title in SHOWN] for told in tables.rows(group)])
+    if not measured:
+        yield f"Speed: {NOT_MEASURED}.\n"
+
+
+SHOWN = ["implementation", "median", "rel.", "extra memory", "verdict"]
+
+
+def newest() -> list[Path]:
+    """The last results of each device."""
+    return list({path.parts[-3]: path for path in results.files(RESULTS)}.values())
 
 
 def listed(head: list[str], rows: list[list[str]]) -> Iterator[str]:
