@@ -2,7 +2,6 @@
 
 import importlib.util
 import inspect
-import math
 import os
 import subprocess
 import sys
@@ -15,8 +14,11 @@ from typing import Any
 
 import pytest
 import torch
+import triton
 from torch import Tensor
 
+from torch_impl import triton_attention
+from torch_impl.kernels import additive, additive_operators, attention, blocks, interpreter, language, operators
 from verify.backends import Backend, Implementation, load
 from verify.catalogue import CATALOGUE
 from verify.cells import cells
@@ -25,11 +27,6 @@ from verify.judge import Disagreement, judge
 from verify.probes import probes
 from verify.recipes import Recipe, expand
 from verify.visibility import seen
-
-triton = pytest.importorskip("triton")
-
-from torch_impl import triton_attention  # noqa: E402
-from torch_impl.kernels import additive, additive_operators, attention, blocks, interpreter, language, operators  # noqa: E402
 
 SDPA, ALIBI, XL, LEARNED = "scaled_dot_product_attention", "alibi_attention", "transformer_xl_attention", "learned_relative_attention"
 ADDITIVE = "additive_attention"
@@ -293,42 +290,3 @@ def test_what_is_not_supported_says_so(wrong: str) -> None:
     value = value.half() if wrong == "mixed" else value
     with pytest.raises(NotImplementedError, match=r"float64|dtypes|wider"):
         triton_attention.alibi_attention_triton(query, key, value)
-
-
-# Citizens of PyTorch
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_the_operators_pass_opcheck() -> None:
-    q, k, v, mask = (x.requires_grad_() for x in (*qkv(N=3, M=4), normal(1, 1, 3, 4)))
-    torch.library.opcheck(operators.attention, (q, k, v, mask, None, None, None, None, None, None, False, 0, 1.0))
-    u, w, table = (x.requires_grad_() for x in (normal(3, 7), normal(3, 7), normal(3, 4, 7)))
-    torch.library.opcheck(operators.attention, (q, k, v, None, None, None, u, w, table, None, True, 2, 1.0))
-    features = (normal(2, 3, 5), normal(2, 4, 5, seed=1), normal(5), normal(2, 4, 3))
-    torch.library.opcheck(additive_operators.additive_attention, (*(x.requires_grad_() for x in features), None, None, 1.0))
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_the_compiler_follows_without_a_graph_break() -> None:
-    compiled = torch.compile(triton_attention.alibi_attention_triton, fullgraph=True, backend="aot_eager")
-    given = [x.requires_grad_() for x in qkv()]
-    one, two = compiled(*given), triton_attention.alibi_attention_triton(*given)
-    assert torch.equal(one, two)
-    assert all(map(torch.equal, torch.autograd.grad(one.sum(), given), torch.autograd.grad(two.sum(), given)))
-
-
-def allocated(N: int) -> int:
-    """The bytes that PyTorch allocates for an output and its gradients."""
-    given = [x.requires_grad_() for x in (*qkv(N, N, 16, 16), normal(3, N, 16), normal(3, 16), normal(3, 16))]
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        torch.autograd.grad(triton_attention.transformer_xl_attention_triton(*given).sum(), given)
-    return sum(event.cpu_memory_usage for event in profile.events() if event.name == "[memory]" and event.cpu_memory_usage > 0) or sum(
-        max(0, event.self_cpu_memory_usage) for event in profile.key_averages()
-    )
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_memory_grows_like_the_lengths() -> None:
-    slope = math.log(allocated(256) / allocated(64)) / math.log(4)
-    print(f"slope {slope:.3f}")
-    assert 0.5 < slope <= 1.05
