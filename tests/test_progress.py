@@ -31,7 +31,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def at_a_terminal(*arguments: str, **environment: str) -> Run:
     """``verify ...`` with a terminal for its output."""
     ours, theirs = pty.openpty()
-    known = os.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm"} | environment
+    ours_alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}  # this is no worker's run
+    known = ours_alone | {"PYTHONPATH": str(ROOT), "TERM": "xterm"} | environment
     started = subprocess.Popen([sys.executable, "-m", "verify", *arguments], stdout=theirs, stderr=theirs, env=known)
     os.close(theirs)
     shown = b""
