@@ -205,7 +205,7 @@ def mask_axes(op: Operation, options: dict[str, Any]) -> tuple[str, ...]:
         return ("N M", "B*H N M")
     if op.name in ("additive_attention", "additive_attention_grad", "self_attention"):
         return MASK_AXES[3]
-    return ("N M", "1 M", "N 1") if op.name == "softmax" else MASK_AXES[4]
+    return ("N M", "1 M") if op.name == "softmax" else MASK_AXES[4]
 
 
 def padding(choose: Choose, hiding: bool) -> dict[str, Any] | None:
