@@ -38,16 +38,16 @@ COMPILED = {
     ("forward", "masked", False): (Blocks(32, 4, 2), Blocks(16, 4, 1), Blocks(16, 4, 1)),
     ("forward", "relative", False): (Blocks(32, 8, 2), Blocks(16, 8, 1), Blocks(16, 8, 1)),
     ("forward", "additive", False): (Blocks(32, 4, 2), Blocks(32, 8, 2), Blocks(16, 4, 1)),
-    ("backward", "plain", False): (Blocks(32, 8, 2), Blocks(16, 4, 1), Blocks(16, 4, 1)),
-    ("backward", "masked", False): (Blocks(16, 4, 1), Blocks(16, 4, 1), Blocks(16, 4, 1)),
-    ("backward", "relative", False): (Blocks(16, 4, 1), Blocks(16, 8, 1), Blocks(16, 4, 1)),
-    ("backward", "additive", False): (Blocks(16, 4, 1), Blocks(16, 4, 1), Blocks(16, 4, 1)),
+    ("backward", "plain", False): (Blocks(32, 8, 2), Blocks(16, 4, 1), Blocks(16, 8, 1)),
+    ("backward", "masked", False): (Blocks(16, 4, 1), Blocks(16, 4, 1), Blocks(16, 8, 1)),
+    ("backward", "relative", False): (Blocks(16, 4, 1), Blocks(16, 8, 1), Blocks(16, 8, 1)),
+    ("backward", "additive", False): (Blocks(16, 4, 1), Blocks(16, 8, 1), Blocks(16, 8, 1)),
 }
 
 BEFORE_HOPPER: dict[tuple[str, str, bool], tuple[Blocks, Blocks, Blocks]] = {
     # mma.sync takes its factors from registers, wgmma from shared memory
     ("forward", "relative", True): (Blocks(32, 4, 2), Blocks(32, 8, 2), Blocks(16, 4, 1)),
-    ("backward", "relative", True): (Blocks(32, 4, 2), Blocks(32, 8, 2), Blocks(16, 4, 1)),
+    ("backward", "relative", True): (Blocks(32, 4, 2), Blocks(32, 8, 2), Blocks(16, 8, 1)),
     ("forward", "relative", False): (Blocks(32, 4, 2), Blocks(16, 8, 1), Blocks(16, 8, 1)),
 }
 """Where a device before sm_90 is given others."""
