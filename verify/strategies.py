@@ -48,7 +48,7 @@ FAMILIES_OF = {
     "learned_relative_score": FAMILIES_OF_CHAPTER["scores"],
 }
 MASK_AXES = {4: ("N M", "B H N M", "B 1 N M", "B 1 1 M", "1 H N M", "B 1 N 1"), 3: ("N M", "B N M", "B 1 M", "B N 1")}
-FORMS = ("bool", "infinite", "noisy", "finite", "lowest", "-1e4", "bool")  # bool twice: what most callers give
+FORMS = ("bool", "infinite", "noisy", "finite", "lowest", "-1e4")
 LAYOUTS = ("contiguous", "transposed", "packed", "offset", "expanded", "reversed", "mixed")
 SQUARE = frozenset({"self_attention", "multi_head_self_attention", "alibi_multi_head_attention"})
 COUNTS_ALONE = frozenset({"causal_mask", "get_slopes", "sinusoidal_positions", "init_mems"})
