@@ -78,8 +78,7 @@ def faces(recipe: Recipe) -> Iterator[str]:
 def wanted(operation: str) -> dict[str, int]:
     """How often each face has to be among the hundred draws of the default profile, at least."""
     forward = operation.removesuffix("_grad")
-    found = dict.fromkeys((*FACES, *(f"mask {axes}" for axes in AXES[forward != ADDITIVE])), 5)
-    found |= {"bool mask": 3}  # one form of six, of the draws that have a mask
+    found = dict.fromkeys((*FACES, *(f"mask {axes}" for axes in AXES[forward != ADDITIVE]), "bool mask"), 5)
     found |= {"float mask": 20} if forward in (SDPA, ADDITIVE) else {}
     found |= dict.fromkeys(["align start", "align end"], 20) if forward == LEARNED else {}
     return found | (dict.fromkeys(["dropout", "no dropout"], 20) if forward in (SDPA, ADDITIVE) else {})

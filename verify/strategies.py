@@ -48,7 +48,9 @@ FAMILIES_OF = {
     "learned_relative_score": FAMILIES_OF_CHAPTER["scores"],
 }
 MASK_AXES = {4: ("N M", "B H N M", "B 1 N M", "B 1 1 M", "1 H N M", "B 1 N 1"), 3: ("N M", "B N M", "B 1 M", "B N 1")}
-FORMS = ("bool", "infinite", "noisy", "finite", "lowest", "-1e4")
+FORMS = ("bool", "infinite", "noisy", "finite", "lowest", "-1e4", "bool")
+"""Of a mask: boolean twice, as most callers give it."""
+
 LAYOUTS = ("contiguous", "transposed", "packed", "offset", "expanded", "reversed", "mixed")
 SQUARE = frozenset({"self_attention", "multi_head_self_attention", "alibi_multi_head_attention"})
 COUNTS_ALONE = frozenset({"causal_mask", "get_slopes", "sinusoidal_positions", "init_mems"})
@@ -184,7 +186,7 @@ def mask(choose: Choose, op: Operation, sizes: dict[str, int], options: dict[str
         return None
     axes = "B 1 1 M" if hiding and op.name != "softmax" else choose(mask_axes(op, options))
     # a whole row at the dtype's lowest number overflows, and then no bound is finite
-    forms = ("bool",) if "visible" in taken else FORMS[:3] if hiding else FORMS[:4] if axes.endswith(" 1") else FORMS
+    forms = ("bool",) if "visible" in taken else FORMS[:3] if hiding else tuple(f for f in FORMS if f != "lowest" or axes[-1] == "M")
     if hiding:
         axes = {"self_attention": "B 1 M", "additive_attention": "B 1 M", "additive_attention_grad": "B 1 M"}.get(op.name, axes)
         axes = "N M" if required or (padded and "attn_mask" in taken) else axes
@@ -205,7 +207,7 @@ def mask_axes(op: Operation, options: dict[str, Any]) -> tuple[str, ...]:
         return ("N M", "B*H N M")
     if op.name in ("additive_attention", "additive_attention_grad", "self_attention"):
         return MASK_AXES[3]
-    return ("N M", "1 M") if op.name == "softmax" else MASK_AXES[4]
+    return ("N M", "1 M", "N 1") if op.name == "softmax" else MASK_AXES[4]
 
 
 def padding(choose: Choose, hiding: bool) -> dict[str, Any] | None:
