@@ -107,7 +107,7 @@ def test_masks_broadcast_forwards_and_backwards(backend: Backend, axes: str, for
 
 
 SHAPES = [(19,), (5, 1), (1, 1), (2, 1, 5, 1), (2, 3, 1, 1)]
-"""Masks that are one number for all keys, and those of fewer than two axes, are not drawn."""
+"""Masks of fewer than two axes, and those that are one number for a whole head, are not drawn."""
 
 
 def check_mask(shape: tuple[int, ...]) -> None:
