@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from verify import surroundings
-from verify.state import parts
+from verify.state import parts, random_numbers, set_random_numbers
 from verify.surroundings import Change, lasting, look, restore, stir
 
 CHANGES: dict[str, tuple[Callable[[], object], str]] = {
@@ -74,11 +74,11 @@ def test_what_the_judge_needs_is_looked_at_alone() -> None:
 
 
 def test_an_import_may_be_left_as_it_is_but_for_what_the_judge_needs() -> None:
-    before, exp = look(), np.exp
+    before, again, exp = look(), look(), np.exp
     sys.setrecursionlimit(4321)
     np.exp = np.exp2
     assert len(restore(before, keep=True)) == 2 and sys.getrecursionlimit() == 4321 and np.exp is exp
-    restore(before)
+    restore(again)
 
 
 def test_a_thread_that_is_left_is_told_though_it_cannot_be_ended() -> None:
@@ -102,12 +102,11 @@ def test_what_an_import_inside_the_first_call_changes_is_no_finding() -> None:
 
 
 def two_calls(call: Callable[[], object]) -> list[str]:
-    changes = []
+    before, changes = look(), []
     for _ in range(2):
-        before = look()
         call()
         changes.append(restore(before))
-        stir()
+        stir(before)
     return lasting(*changes)
 
 
@@ -116,6 +115,33 @@ def test_who_draws_is_not_who_seeds() -> None:
     assert two_calls(lambda: (random.seed(3), np.random.seed(3), torch.manual_seed(3))) == [
         f"seeds {whose} random numbers" for whose in ("NumPy's", "Python's", "torch's")
     ]
+
+
+def test_a_second_call_is_held_to_what_the_first_left() -> None:
+    before, end = look(), threading.Event()
+    thread = threading.Thread(target=end.wait)
+    thread.start()
+    os.environ["LEFT"] = "1"
+    assert len(restore(before)) == 2 and "LEFT" not in os.environ
+    assert restore(before) == []
+    end.set()
+    thread.join()
+
+
+def test_what_is_read_of_numpys_random_numbers_is_their_state() -> None:
+    np.random.seed(7)
+    then, drawn = random_numbers(), np.random.random(3)
+    assert then[0] == np.random.get_state()[0] and random_numbers() != then
+    set_random_numbers(then)
+    assert then[1:] == (np.asarray(np.random.get_state()[1]).tobytes(), np.random.get_state()[2])
+    assert np.random.random(3).tolist() == drawn.tolist()
+
+
+def test_a_generator_that_was_replaced_is_told_and_put_back() -> None:
+    before, own = look(), np.random.get_bit_generator()
+    np.random.set_bit_generator(np.random.PCG64())
+    assert [change.words for change in restore(before)] == ["NumPy's random numbers"]
+    assert type(np.random.get_bit_generator()) is type(own) and restore(before) == []
 
 
 def test_a_value_that_is_long_is_cut() -> None:

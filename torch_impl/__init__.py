@@ -24,10 +24,12 @@ PRECISION = claims(DEVICE == "cuda")
 
 def from_numpy(x: np.ndarray, dtype: str) -> Any:
     """A NumPy array as a tensor on the device; floats rounded to the dtype of that name, everything else as it is."""
-    if not np.issubdtype(x.dtype, np.floating):
-        return torch.as_tensor(np.array(x), device=DEVICE)
-    x = rounded_to_odd(x) if dtype in ("float16", "bfloat16") else np.array(x)
-    return torch.as_tensor(x, device=DEVICE).to(getattr(torch, dtype))
+    if x.dtype.kind != "f":
+        return torch.from_numpy(np.array(x)).to(DEVICE)
+    if dtype in ("float16", "bfloat16"):
+        return torch.from_numpy(rounded_to_odd(x)).to(DEVICE, getattr(torch, dtype))
+    with np.errstate(over="ignore"):
+        return torch.from_numpy(np.array(x, dtype)).to(DEVICE)
 
 
 def rounded_to_odd(x: np.ndarray) -> np.ndarray:

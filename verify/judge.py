@@ -1,10 +1,12 @@
 """Judging one case: run an implementation on a recipe and hold everything that it did to the law."""
 
+import re
 import signal
 import warnings
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from verify.layouts import LAYOUTS, arrange
 from verify.oracle import Lawful, bounded, lawful, strong
 from verify.recipes import Inputs, Recipe
 from verify.spent import spent_on
+from verify.state import Values
 from verify.surroundings import Change
 from verify.trees import leaves, map_leaves
 
@@ -91,19 +94,26 @@ def perform(implementation: Implementation, recipe: Recipe, dtype: str, case: La
     return call(implementation, given | keywords)
 
 
-def call(implementation: Implementation, arguments: Inputs, changes: list[Change] | None = None) -> Any:
+SILENT = ("ignore", re.compile(".*", re.IGNORECASE), Warning, None, 0)
+"""A filter that no implementation would set itself."""
+
+
+def call(implementation: Implementation, arguments: Inputs, changes: list[Change] | None = None, before: Values | None = None) -> Any:
     """
     The bare call. What it raises is told apart: "not supported" is no fault, everything else is.
 
     Warnings are silent and NumPy's error state is the default one, whatever the caller's. What the judge depends on is put back if the
-    call changes it; everything is, and is appended to ``changes``, where that is asked for.
+    call changes it; everything is, and is appended to ``changes``, where that is asked for. ``before``: the surroundings, looked at
+    if it is empty; afterwards they are what it says, for a next call.
     """
     library = implementation.backend.library
     assert library is not None
     try:
         with warnings.catch_warnings(), np.errstate(divide="warn", over="warn", under="ignore", invalid="warn"):
-            warnings.filterwarnings("ignore", message=".*")  # a filter that no implementation would set itself
-            before = surroundings.look(vital=changes is None)
+            warnings.filters.insert(0, SILENT)  # type: ignore[attr-defined]
+            before = {} if before is None else before
+            if not before:
+                before |= surroundings.look(vital=changes is None)
             try:
                 with spent_on("backend"):
                     outputs = implementation.function(**arguments)
@@ -195,7 +205,7 @@ def array_of(output: Any, expected: ndarray, dtype: str, implementation: Impleme
     """The output as a NumPy array, once it is the right kind of thing."""
     library, operation = implementation.backend.library, implementation.operation
     assert library is not None
-    sample = library.from_numpy(np.zeros(1), "float32")
+    sample = sample_of(library)
     if not isinstance(output, type(sample)):
         raise Disagreement(f"{path}: wanted {type(sample).__name__} of shape {expected.shape}, got {came(output)}")
     if tuple(output.shape) != expected.shape:
@@ -208,6 +218,12 @@ def array_of(output: Any, expected: ndarray, dtype: str, implementation: Impleme
     if str(getattr(output, "device", "")) != str(getattr(sample, "device", "")):
         raise Disagreement(f"{path}: wanted device {sample.device}, got {output.device}")
     return library.to_numpy(output)
+
+
+@lru_cache(maxsize=16)
+def sample_of(library: Library) -> Any:
+    """An array as the library makes one: every output is of its type, and on its device."""
+    return library.from_numpy(np.zeros(1), "float32")
 
 
 def came(thing: Any) -> str:
@@ -245,16 +261,19 @@ def judge_side_effects(implementation: Implementation, recipe: Recipe, dtype: st
     keywords = dtype_keyword(implementation, dtype)
     poison_memory(implementation, case.expected, dtype)
     changes: tuple[list[Change], list[Change]] = ([], [])
-    first = call(implementation, given | keywords, changes[0])
-    for name, leaf, then in zip(names(given), leaves(given), before, strict=True):
+    around: Values = {}
+    first = call(implementation, given | keywords, changes[0], around)
+    inputs = list(zip(names(given), leaves(given), strict=True))
+    for (name, leaf), then in zip(inputs, before, strict=True):
         if snapshot(library.to_numpy, leaf) != then:
             raise Disagreement(f"{name}: the input was changed in place")
+    arrays = [(name, leaf) for name, leaf in inputs if hasattr(leaf, "shape")]
     for path, output in zip(names({"output": first}), leaves(first), strict=True):
-        for name, leaf in zip(names(given), leaves(given), strict=True):
-            if hasattr(output, "shape") and hasattr(leaf, "shape") and overlap(output, leaf):
+        for name, leaf in arrays if hasattr(output, "shape") else ():
+            if overlap(output, leaf):
                 raise Disagreement(f"{path} shares memory with the input {name}")
-    surroundings.stir()
-    second = call(implementation, given | keywords, changes[1])
+    surroundings.stir(around)
+    second = call(implementation, given | keywords, changes[1], around)
     if left := surroundings.lasting(*changes):
         raise Disagreement("; ".join(left), "surroundings")
     repeated(implementation, first, second)

@@ -8,7 +8,7 @@ import numpy as np
 
 from verify import bounds, impostors
 from verify.catalogue import CATALOGUE, Operation
-from verify.precision import Precision
+from verify.precision import REFERENCE, Precision
 from verify.recipes import Inputs, Recipe, expand
 from verify.spent import spent_on
 from verify.trees import leaves
@@ -54,13 +54,25 @@ def bounded(recipe: Recipe, dtype: str, precision: Precision) -> Any:
     operation = CATALOGUE[recipe.operation]
     if operation.exact:
         return None
-    with np.errstate(all="ignore"):
-        return bounds.bound(operation.name, expand(recipe, dtype), precision)
+    return bounds.bound(operation.name, expand(recipe, dtype), precision, references_own(recipe, dtype))
+
+
+@lru_cache(maxsize=2048)
+def references_own(recipe: Recipe, dtype: str) -> Any:
+    """The part of the bounds that is the same under every declared arithmetic: what the law's own float64 may err."""
+    return bounds.error(recipe.operation, expand(recipe, dtype), REFERENCE)
 
 
 @lru_cache(maxsize=4096)
 def strong(recipe: Recipe, dtype: str, precision: Precision) -> bool:
     """Whether no cheap impostor passes this case."""
+    with np.errstate(all="ignore"):
+        return impostors.all_noticed(wrong_answers(recipe, dtype), lawful(recipe, dtype).expected, bounded(recipe, dtype, precision))
+
+
+@lru_cache(maxsize=512)
+def wrong_answers(recipe: Recipe, dtype: str) -> list[Any]:
+    """What the impostors answer; several implementations are asked the same, one after the other."""
     case = lawful(recipe, dtype)
     with np.errstate(all="ignore"):
-        return impostors.all_noticed(CATALOGUE[recipe.operation], case.inputs, case.expected, bounded(recipe, dtype, precision))
+        return list(impostors.impostors(CATALOGUE[recipe.operation], case.inputs, case.expected))

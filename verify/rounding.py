@@ -82,13 +82,17 @@ def dot(a: ndarray, Ea: ndarray | None, b: ndarray, Eb: ndarray | None, precisio
     size_a, size_b = np.abs(a), np.abs(b)
     top_a = size_a if Ea is None else size_a + Ea
     top_b = size_b if Eb is None else size_b + Eb
-    top = top_a @ top_b
-    E = accumulation(n, precision) * top + n * precision.acc.eta
-    if Ea is not None:
-        E += Ea @ top_b
+    grown = accumulation(n, precision) * top_a
+    E = (grown if Ea is None else grown + Ea) @ top_b + n * precision.acc.eta
     if Eb is not None:
         E += size_a @ Eb
-    return overflowing(E, top, precision.acc)
+    if n * largest(top_a) * largest(top_b) <= precision.acc.max / (1 + 2 * precision.acc.u):  # no sum is larger
+        return E
+    return overflowing(E, top_a @ top_b, precision.acc)
+
+
+def largest(size: ndarray) -> float:
+    return float(size.max()) if size.size else 0.0
 
 
 def summed(x: ndarray, E: ndarray | None, axes: tuple[int, ...], precision: Precision) -> ndarray:

@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from types import ModuleType
 from typing import Any
 
@@ -57,6 +57,10 @@ class Objects(dict[str, Values]):
     def differs(self, now: "Objects") -> list[str]:
         return [name for place, then in self.items() for name in replaced(place, then, now.get(place, {}))]
 
+    def copy(self) -> "Objects":
+        """As they are now: what :func:`functions` reads are the modules' own dictionaries."""
+        return Objects({place: things.copy() for place, things in self.items()})
+
 
 def replaced(place: str, then: Values, now: Values) -> Iterator[str]:
     """The public names that no longer mean the same, classes apart; thousands are compared at once where nothing has changed."""
@@ -69,7 +73,8 @@ def replaced(place: str, then: Values, now: Values) -> Iterator[str]:
 def parts() -> list[Part]:
     """What can be read here: PyTorch's switches once it is imported."""
     torch = sys.modules.get("torch")
-    return [*PARTS, *(switches(torch) if torch is not None and hasattr(torch, "autograd") and hasattr(torch, "cuda") else ())]
+    imported = torch is not None and hasattr(torch, "autograd") and hasattr(torch, "cuda")
+    return [*PARTS, *(switches(torch, torch.cuda.is_initialized()) if torch is not None and imported else ())]
 
 
 def directory() -> str:
@@ -79,14 +84,23 @@ def directory() -> str:
         return "one that is gone"
 
 
-def random_numbers() -> tuple[Any, ...]:
-    name, keys, *rest = np.random.get_state(legacy=True)
-    return name, np.asarray(keys).tobytes(), *rest
+MERSENNE = 624 * 4
 
 
-def set_random_numbers(state: tuple[Any, ...]) -> None:
-    name, keys, *rest = state
-    np.random.set_state((name, np.frombuffer(keys, np.uint32), *rest))
+def random_numbers() -> tuple[str, bytes, int]:
+    """Name, key and position of NumPy's generator, from where the Mersenne twister keeps them: get_state takes thirty times as long."""
+    generator = np.random.get_bit_generator()
+    state = ctypes.string_at(generator.ctypes.state_address, MERSENNE + 4) if isinstance(generator, np.random.MT19937) else b""
+    return type(generator).__name__, state[:MERSENNE], int.from_bytes(state[MERSENNE:], sys.byteorder)
+
+
+def set_random_numbers(state: tuple[str, bytes, int]) -> None:
+    """A generator that was replaced is put back as another of its kind."""
+    name, key, position = state
+    if name != type(np.random.get_bit_generator()).__name__:
+        np.random.set_bit_generator(getattr(np.random, name)())
+    if key:
+        np.random.set_state((name, np.frombuffer(key, np.uint32), position))
 
 
 def set_environment(then: dict[str, str]) -> None:
@@ -127,9 +141,9 @@ NEEDED = ("builtins", "math", "time", "numpy", "numpy.linalg")
 
 
 def functions(*places: str) -> Objects:
-    """The contents of modules that everybody uses."""
+    """The contents of modules that everybody uses, not copied."""
     loaded = ((place, sys.modules.get(place)) for place in places)
-    return Objects({place: dict(vars(module)) for place, module in loaded if isinstance(module, ModuleType)})
+    return Objects({place: vars(module) for place, module in loaded if isinstance(module, ModuleType)})
 
 
 def set_functions(then: Objects) -> None:
@@ -180,6 +194,13 @@ def set_streams(then: dict[str, Any]) -> None:
 
 
 def children() -> frozenset[int]:
+    with suppress(ChildProcessError, AttributeError):  # not every system can be asked whether there are any
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return children_of_tasks()
+    return frozenset()
+
+
+def children_of_tasks() -> frozenset[int]:
     found: set[int] = set()
     with suppress(OSError):  # a thread may end meanwhile, and not every system has such files
         for task in os.listdir("/proc/self/task"):
@@ -227,7 +248,12 @@ PARTS = (
 )
 
 
-def switches(torch: Any) -> Iterator[Part]:
+@lru_cache(maxsize=2)
+def switches(torch: Any, on_device: bool) -> tuple[Part, ...]:
+    return tuple(switches_of(torch, on_device))
+
+
+def switches_of(torch: Any, on_device: bool) -> Iterator[Part]:
     """PyTorch's switches; its devices are asked only once they are in use."""
     yield Part("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype)
     yield Part("torch's functions", partial(functions, "torch", "torch.nn.functional"), set_functions, once=True)
@@ -242,7 +268,7 @@ def switches(torch: Any) -> Iterator[Part]:
     yield Part("torch's anomaly mode", torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly)
     for name in ("deterministic", "benchmark", "allow_tf32"):
         yield flag(torch.backends.cudnn, name, f"cudnn.{name}")
-    if torch.cuda.is_initialized():
+    if on_device:
         yield Part("the current device", torch.cuda.current_device, torch.cuda.set_device)
         yield generator("the device's random numbers", torch, torch.cuda, "cuda")
 

@@ -28,28 +28,41 @@ class Change:
 
 def look(vital: bool = False) -> Values:
     """The surroundings as they are, or those alone that the judge depends on."""
-    return {part.words: part.read() for part in (VITAL if vital else parts())}
+    return {part.words: kept(part.read()) for part in (VITAL if vital else parts())}
+
+
+def kept(now: Any) -> Any:
+    """What was read, as it will stay whatever happens to the modules."""
+    return now.copy() if isinstance(now, Objects) else now
 
 
 def restore(before: Values, keep: bool = False) -> list[Change]:
-    """What has changed since the look; it is put back where that can be done. ``keep``: only what is vital is put back."""
+    """
+    What has changed since the look; it is put back where that can be done. ``keep``: only what is vital is put back.
+
+    Afterwards ``before`` tells the surroundings as they are, and a next call may be held to it without another look.
+    """
     found = []
     for part in VITAL if before.keys() <= VITAL_WORDS else parts():
         now, then = part.read(), before.get(part.words, MISSING)
-        if then is MISSING or same(then, now):
-            continue
-        found.append(Change(told(part, then, now), part.once or part.stir is not None, now if part.stir else None))
-        if part.write is not None and (part.vital or not keep):
-            with suppress(Exception):  # what cannot be put back has been told
-                part.write(then)
+        if then is not MISSING:
+            if same(then, now):
+                continue
+            found.append(Change(told(part, then, now), part.once or part.stir is not None, now if part.stir else None))
+            if part.write is not None and (part.vital or not keep):
+                with suppress(Exception):  # what cannot be put back has been told
+                    part.write(then)
+                    continue
+        before[part.words] = kept(now)
     return found
 
 
-def stir() -> None:
-    """Move all random numbers on."""
+def stir(before: Values) -> None:
+    """Move all random numbers on, and note where they are."""
     for part in parts():
         if part.stir is not None:
             part.stir()
+            before[part.words] = part.read()
 
 
 def lasting(first: list[Change], second: list[Change]) -> list[str]:

@@ -32,6 +32,7 @@ from verify.bounds.relative import (
 from verify.bounds.relative_gradients import learned_relative_attention_grad, transformer_xl_attention_grad
 from verify.bounds.scores import additive_score, scaled_dot_product_score
 from verify.bounds.transformer_xl import transformer_xl, transformer_xl_layer
+from verify.bounds.rows import added
 from verify.precision import REFERENCE, Precision
 
 EXACT = frozenset({"causal_mask", "merge_masks", "shift_right", "rel_shift", "init_mems", "update_mems"})
@@ -73,11 +74,23 @@ OPERATIONS = frozenset(TWINS) | EXACT
 Bound = ndarray | tuple["Bound", ...] | list["Bound"] | None
 
 
-def bound(operation: str, inputs: Mapping[str, Any], precision: Precision) -> Any:
-    """slack * (the bound under `precision` + the float64 reference's own), in the structure of the operation's output."""
-    with np.errstate(all="ignore"):
-        E = TWINS[operation](**inputs, precision=(precision, REFERENCE))
+def bound(operation: str, inputs: Mapping[str, Any], precision: Precision, reference: Bound = None) -> Any:
+    """
+    slack * (the bound under `precision` + the float64 reference's own), in the structure of the operation's output.
+
+    `reference`: the reference's own from :func:`error`, where several arithmetics are bounded on the same inputs.
+    """
+    if reference is None:
+        E = error(operation, inputs, precision, REFERENCE)
+    else:
+        E = added([error(operation, inputs, precision), reference])
     return E if precision.slack == 1 else _times(E, precision.slack)
+
+
+def error(operation: str, inputs: Mapping[str, Any], *precisions: Precision) -> Any:
+    """The sum of the errors that these arithmetics may make."""
+    with np.errstate(all="ignore"):
+        return TWINS[operation](**inputs, precision=precisions)
 
 
 def _times(E: Any, slack: float) -> Any:

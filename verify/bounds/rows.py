@@ -17,18 +17,19 @@ NEGLIGIBLE = 800.0  # exp(-800) is zero in float64, and so in every format
 
 
 def total(error: Callable[[Precision], Any], precision: Precisions) -> Any:
-    """The bound under one Precision, or the sum of the bounds under several; what is not a number is out of the domain."""
+    """The bound under one Precision, or the sum of the bounds under several."""
     several = (precision,) if isinstance(precision, Precision) else tuple(precision)
     with np.errstate(all="ignore"):
-        return _sum([error(each) for each in several])
+        return added([error(each) for each in several])
 
 
-def _sum(parts: list[Any]) -> Any:
+def added(parts: list[Any]) -> Any:
+    """The sum of bounds of one structure, leaf by leaf; what is not a number is out of the domain."""
     first = parts[0]
     if first is None:
         return None
     if isinstance(first, list | tuple):
-        return type(first)(_sum([part[i] for part in parts]) for i in range(len(first)))
+        return type(first)(added([part[i] for part in parts]) for i in range(len(first)))
     E = np.asarray(sum(parts[1:], first))
     return np.where(np.isnan(E), np.inf, E) if np.isnan(E.sum()) else E
 
