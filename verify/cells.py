@@ -18,7 +18,7 @@ from verify.backends import Backend, Implementation
 from verify.catalogue import CATALOGUE
 from verify.checks import Check, called_twice, checks
 from verify.diagnosis import diagnose
-from verify.draws import CASES, draw, hunt, shrink
+from verify.draws import CASES, draw, hunted, shrink
 from verify.exhibits import exhibit, extent, pictured, telling
 from verify.generalise import Offer, offers
 from verify.judge import Disagreement, Unsupported, Verdict, announce, judge, judge_side_effects
@@ -284,8 +284,8 @@ def judge_each(cell: Cell, implementation: Implementation, options: Options, tal
         if failures or tally.strong + tally.known >= strong_before + cases or tally.cases + tally.known == before:
             break
         fails(recipe)
-    if not failures:
-        hunt(operation, kind, fails, max(2, options.cases // 10), options.seed)
+    for recipe in () if failures else hunted(operation, kind, max(2, options.cases // 10), options.seed):
+        fails(recipe)
     some = dict(list(failures.items())[:KINDS_TOLD])
     for what, failing in some.items():
         told(cell, implementation, what, failing, options, tally, kind)

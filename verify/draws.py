@@ -58,12 +58,18 @@ def strategy(draw: DrawFn, operation: str, kind: str) -> Recipe:
 QUIET = settings(max_examples=2000, database=None, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-def hunt(operation: str, kind: str, fails: Callable[[Recipe], bool], cases: int, seed: int) -> Recipe | None:
-    """A recipe that fails, if Hypothesis finds one in so many tries."""
-    try:
-        return find(strategy(operation, kind), fails, settings=settings(QUIET, max_examples=cases), random=Random(seed))
-    except (NoSuchExample, Flaky):
-        return None
+@lru_cache(maxsize=256)
+def hunted(operation: str, kind: str, cases: int, seed: int) -> tuple[Recipe, ...]:
+    """What Hypothesis tries in search of a failure for as long as there is none: the same for every implementation."""
+    tried: list[Recipe] = []
+
+    def passes(recipe: Recipe) -> bool:
+        tried.append(recipe)
+        return False
+
+    with suppress(NoSuchExample):
+        find(strategy(operation, kind), passes, settings=settings(QUIET, max_examples=cases), random=Random(seed))
+    return tuple(tried)
 
 
 def shrink(failing: Recipe, kind: str, fails: Callable[[Recipe], bool], seed: int, seconds: float = SHRINK_SECONDS) -> Recipe:

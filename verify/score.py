@@ -21,7 +21,7 @@ from verify.calls import adapt
 from verify.catalogue import ASPECTS
 from verify.cells import Options, aspects
 from verify.checks import called_twice, checks
-from verify.draws import draw, hunt
+from verify.draws import draw, hunted
 from verify.faults import CLASSES, CONTROLS, Fault
 from verify.judge import Disagreement, Unsupported, judge, judge_side_effects
 from verify.probes import probes
@@ -87,14 +87,7 @@ def each_recipe(implementation: Implementation, dtype: str, kind: str, cases: in
         if held["strong"] >= cases or not held["judged"]:
             break
         yield once(recipe)
-    tried: list[str] = []
-
-    def tries(recipe: Any) -> bool:
-        tried.append(once(recipe))
-        return False  # what failed first is told; the search need not know
-
-    hunt(operation, kind, tries, max(2, options.cases // 10), options.seed)
-    yield from tried
+    yield from map(once, hunted(operation, kind, max(2, options.cases // 10), options.seed))
 
 
 def said(judge_it: Any, *case: Any, held: Counter[str] | None = None) -> str:

@@ -9,7 +9,7 @@ from numpy import ndarray
 from verify.bounds.alibi import alibi_error, alibi_forms
 from verify.bounds.attention import masked
 from verify.bounds.mixture import Mixture, mean_error, mixture
-from verify.bounds.rows import Precisions, Rows, absent, exponent_error, seen_keys, total, unsteadiness
+from verify.bounds.rows import Precisions, Rows, absent, exponent_error, total, unsteadiness
 from verify.bounds.scores import Products, products, scaled_error, score_error
 from verify.precision import Precision
 from verify.rounding import accumulation, dot, gamma, operand, overflowing, rounded, summed
@@ -119,7 +119,7 @@ def at_seen_keys(chain: Rows, E: ndarray) -> ndarray:
     """The bound of a gradient of keys or values: exactly zero for a key that no query sees."""
     if chain.visible is None:
         return E
-    return np.where(seen_keys(chain)[..., None] | np.isinf(E), E, 0.0)
+    return np.where(chain.seen_keys[..., None] | np.isinf(E), E, 0.0)
 
 
 def at_seeing_queries(chain: Rows, E: ndarray) -> ndarray:

@@ -6,7 +6,7 @@ from math import ceil
 import numpy as np
 from numpy import ndarray
 
-from verify.bounds.rows import Rows, exponent_error, finite, normaliser_error, raised, seen_keys, unsteadiness
+from verify.bounds.rows import Rows, exponent_error, finite, normaliser_error, raised, unsteadiness
 from verify.precision import Format, Precision
 from verify.rounding import gamma, operand, rounded
 
@@ -34,7 +34,7 @@ def mixture(at: Rows, value: ndarray, keep: ndarray | None = None, p: float = 0.
     """The weighted mean of the values, its distance |x - o| to each of them, and that distance's mean and maximum."""
     v, bad = finite(value)
     if at.visible is not None:  # what stands in a slot that no query sees must not come back through a maximum over keys
-        v = np.where(seen_keys(at)[..., None], v, 0.0)
+        v = np.where(at.seen_keys[..., None], v, 0.0)
     factor = None if keep is None else np.where(np.broadcast_to(keep, at.s.shape), 1 / (1 - p), 0.0)
     weight = at.p if factor is None else at.p * factor
     o, size = weight @ v, np.abs(v)

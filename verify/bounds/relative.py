@@ -1,6 +1,7 @@
 """Bounds for relative positions: sinusoids, Transformer-XL scores, learned relative scores, and their attentions."""
 
 from dataclasses import dataclass
+from functools import reduce
 from math import log
 
 import numpy as np
@@ -199,9 +200,9 @@ def learned_error(at: Learned, P: Precision, Eq: Error = None, Ek: Error = None)
     E = joined + dot(whole, E_whole, k, E_k, P, 2 * D) + spread(dot(q, E_q, a, E_a, P, 2 * D), at.index)
     u = P.score.u
     first = [np.abs(x) for x in (at.qk + at.bk, at.qa, at.qa + at.c)]
-    second = [np.abs(x) for x in np.broadcast_arrays(at.qk + at.qa, at.bk, at.bk + at.c)]
+    second = [np.abs(x) for x in (at.qk + at.qa, at.bk, at.bk + at.c)]
     E = E + gamma(1, u) * (np.maximum(sum(first), sum(second)) + 3 * E) + 4 * P.score.eta
-    E = overflowing(E, np.maximum.reduce([*first, *second]) + E, P.score)
+    E = overflowing(E, reduce(np.maximum, [*first, *second]) + E, P.score)
     most_sum = np.maximum(whole.max(-1)[..., None], k.max(-2)[..., None, :] + a.max(-2)[:, at.index])
     E = overflowing(E, most_sum, P.joined)
     return scaled_error(at.s, rounded(at.s / at.scale, E, P.score), at.scale, P)

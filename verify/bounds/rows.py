@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil, log
 from typing import Any
 
@@ -80,6 +81,11 @@ class Rows:
     p: ndarray
     blind: ndarray | None
     lost: ndarray | None
+
+    @cached_property
+    def seen_keys(self) -> ndarray:
+        """The keys [... M] that at least one query sees."""
+        return np.asarray(np.any(np.broadcast_to(True if self.visible is None else self.visible, self.s.shape), axis=-2))
 
 
 def rows(score: ndarray, visible: ndarray | None, lost: ndarray | None = None) -> Rows:
@@ -197,11 +203,6 @@ def probability_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
     relative = unsteadiness(at.s.shape[-1], P) + normaliser_error(at, P)
     grown = moved + relative * (p + moved) + np.where(p < 2 * P.softmax.tiny, np.minimum(P.softmax.eta, p), 0.0)
     return absent(at, grown, E)
-
-
-def seen_keys(at: Rows) -> ndarray:
-    """The keys [... M] that at least one query sees."""
-    return np.asarray(np.any(np.broadcast_to(True if at.visible is None else at.visible, at.s.shape), axis=-2))
 
 
 def absent(at: Rows, E: ndarray, exponent: ndarray | None = None) -> ndarray:
