@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from hypothesis import HealthCheck, find, settings
-from hypothesis.errors import Flaky, NoSuchExample
+from hypothesis.errors import NoSuchExample
 from hypothesis.strategies import DrawFn, composite, sampled_from
 
 from verify.options import PROFILES

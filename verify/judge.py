@@ -103,8 +103,8 @@ def call(implementation: Implementation, arguments: Inputs, changes: list[Change
     The bare call. What it raises is told apart: "not supported" is no fault, everything else is.
 
     Warnings are silent and NumPy's error state is the default one, whatever the caller's. What the judge depends on is put back if the
-    call changes it; everything is, and is appended to ``changes``, where that is asked for. ``before``: the surroundings, looked at
-    if it is empty; afterwards they are what it says, for a next call.
+    call changes it; everything is, and is appended to ``changes``, where that is asked for. ``before``: what is known of
+    the surroundings, for a first call nothing; afterwards they are what it says, for a second.
     """
     library = implementation.backend.library
     assert library is not None
@@ -112,8 +112,7 @@ def call(implementation: Implementation, arguments: Inputs, changes: list[Change
         with warnings.catch_warnings(), np.errstate(divide="warn", over="warn", under="ignore", invalid="warn"):
             warnings.filters.insert(0, SILENT)  # type: ignore[attr-defined]
             before = {} if before is None else before
-            if not before:
-                before |= surroundings.look(vital=changes is None)
+            before |= surroundings.look(vital=changes is None, once=bool(before), known=before)
             try:
                 with spent_on("backend"):
                     outputs = implementation.function(**arguments)
@@ -164,7 +163,12 @@ def hand_over(implementation: Implementation, recipe: Recipe, dtype: str, inputs
 def layout_kinds(recipe: Recipe, count: int) -> list[str]:
     if recipe.layout["kind"] != "mixed":
         return [recipe.layout["kind"]] * count
-    kinds: list[str] = np.random.default_rng(recipe.layout["seed"]).choice(["contiguous", *LAYOUTS], size=count).tolist()
+    return mixed_kinds(recipe.layout["seed"], count)
+
+
+@lru_cache(maxsize=1024)
+def mixed_kinds(seed: int, count: int) -> list[str]:
+    kinds: list[str] = np.random.default_rng(seed).choice(["contiguous", *LAYOUTS], size=count).tolist()
     return kinds
 
 

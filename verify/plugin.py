@@ -5,6 +5,7 @@ It loads the backends, hands their cells to the differential tests, and closes w
 worker loads the backends for itself and the controller collects the tallies.
 """
 
+import gc
 import json
 import os
 import random
@@ -142,6 +143,7 @@ def prepare(config: pytest.Config) -> Verification:
     options = Options(option("--profile"), seed_of(config), str(option("--failures")))
     workers = workers_of(config, sources)
     backends = list(backends_of(sources, workers))
+    gc.freeze()  # what is loaded by now stays: the collector need not look at it again and again
     return Verification(backends, operations, tuple(option("--dtype") or ()), options, known, workers)
 
 

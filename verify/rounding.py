@@ -95,9 +95,9 @@ def largest(size: ndarray) -> float:
     return float(size.max()) if size.size else 0.0
 
 
-def summed(x: ndarray, E: ndarray | None, axes: tuple[int, ...], precision: Precision) -> ndarray:
-    """The error of a sum over some axes: acc(n) sum(|x| + E) + sum(E)."""
-    n = int(np.prod([x.shape[axis] for axis in axes], dtype=np.int64))
+def summed(x: ndarray, E: ndarray | None, axes: tuple[int, ...], precision: Precision, n: int | None = None) -> ndarray:
+    """The error of a sum over some axes: acc(n) sum(|x| + E) + sum(E). n is the number of terms."""
+    n = int(np.prod([x.shape[axis] for axis in axes], dtype=np.int64)) if n is None else n
     top = np.abs(x).sum(axes) if E is None else (np.abs(x) + E).sum(axes)
     grown = accumulation(n, precision) * top + n * precision.acc.eta
     return overflowing(grown if E is None else grown + E.sum(axes), top, precision.acc)

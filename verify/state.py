@@ -25,6 +25,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from numpy.random import mtrand
 
 Values = dict[str, Any]
 MISSING = object()
@@ -36,7 +37,7 @@ class Part:
     One part of the surroundings.
 
     write   puts an earlier value back; None where nothing can
-    once    an import inside a first call may change it as well: it counts where every call does it
+    once    an import inside a first call may change it as well: it counts where a second call does it too
     stir    moves random numbers on: who draws some changes the state too, who sets it leaves the same state wherever it was
     shown   what of a value may be shown: "" nothing, "keys" of a mapping, "all"
     vital   the judge itself depends on it
@@ -89,7 +90,7 @@ MERSENNE = 624 * 4
 
 def random_numbers() -> tuple[str, bytes, int]:
     """Name, key and position of NumPy's generator, from where the Mersenne twister keeps them: get_state takes thirty times as long."""
-    generator = np.random.get_bit_generator()
+    generator = mtrand.get_bit_generator()
     state = ctypes.string_at(generator.ctypes.state_address, MERSENNE + 4) if isinstance(generator, np.random.MT19937) else b""
     return type(generator).__name__, state[:MERSENNE], int.from_bytes(state[MERSENNE:], sys.byteorder)
 
@@ -97,10 +98,10 @@ def random_numbers() -> tuple[str, bytes, int]:
 def set_random_numbers(state: tuple[str, bytes, int]) -> None:
     """A generator that was replaced is put back as another of its kind."""
     name, key, position = state
-    if name != type(np.random.get_bit_generator()).__name__:
-        np.random.set_bit_generator(getattr(np.random, name)())
+    if name != type(mtrand.get_bit_generator()).__name__:
+        mtrand.set_bit_generator(getattr(np.random, name)())
     if key:
-        np.random.set_state((name, np.frombuffer(key, np.uint32), position))
+        np.random.set_state((name, np.frombuffer(key, np.uint32), position, 0, 0.0))
 
 
 def set_environment(then: dict[str, str]) -> None:
@@ -108,15 +109,15 @@ def set_environment(then: dict[str, str]) -> None:
     os.environ.update(then)
 
 
-SIGNALS = [
-    getattr(signal, name)
+SIGNALS = {
+    name: int(getattr(signal, name))
     for name in ("SIGINT", "SIGTERM", "SIGALRM", "SIGCHLD", "SIGSEGV", "SIGFPE", "SIGUSR1", "SIGPIPE")
     if hasattr(signal, name)
-]
+}
 
 
 def handlers() -> Objects:
-    return Objects({"": {handled.name: signal.getsignal(handled) for handled in SIGNALS}})
+    return Objects({"": {name: signal.getsignal(number) for name, number in SIGNALS.items()}})
 
 
 def set_handlers(then: Objects) -> None:

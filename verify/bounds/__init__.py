@@ -30,9 +30,9 @@ from verify.bounds.relative import (
     transformer_xl_score,
 )
 from verify.bounds.relative_gradients import learned_relative_attention_grad, transformer_xl_attention_grad
+from verify.bounds.rows import added
 from verify.bounds.scores import additive_score, scaled_dot_product_score
 from verify.bounds.transformer_xl import transformer_xl, transformer_xl_layer
-from verify.bounds.rows import added
 from verify.precision import REFERENCE, Precision
 
 EXACT = frozenset({"causal_mask", "merge_masks", "shift_right", "rel_shift", "init_mems", "update_mems"})
@@ -80,10 +80,7 @@ def bound(operation: str, inputs: Mapping[str, Any], precision: Precision, refer
 
     `reference`: the reference's own from :func:`error`, where several arithmetics are bounded on the same inputs.
     """
-    if reference is None:
-        E = error(operation, inputs, precision, REFERENCE)
-    else:
-        E = added([error(operation, inputs, precision), reference])
+    E = error(operation, inputs, precision, REFERENCE) if reference is None else added([error(operation, inputs, precision), reference])
     return E if precision.slack == 1 else _times(E, precision.slack)
 
 

@@ -96,10 +96,19 @@ def settled(E: ndarray) -> ndarray:
 
 
 def product_gradient(
-    x: ndarray, E: ndarray, y: ndarray, Ey: ndarray | None, P: Precision, *, transposed: bool = False, narrow: bool = True
+    x: ndarray,
+    E: ndarray,
+    y: ndarray,
+    Ey: ndarray | None,
+    P: Precision,
+    *,
+    transposed: bool = False,
+    narrow: bool = True,
+    terms: int | None = None,
 ) -> ndarray:
     """
     The error of x @ y (x^T @ y), operands rounded, summed in any order, stored; `joined` instead of storage if not `narrow`.
+    `terms`: how many are summed, where x leaves out some that are zero.
 
     Where gradients are accumulated over blocks in a narrow format, g(number of blocks, u_partial) (|x|+E) (|y|+Ey) more, and as
     many eta_partial: a block's gradient may lie in the range of underflow.
@@ -107,10 +116,11 @@ def product_gradient(
     block = P.grad_block_q if transposed else P.grad_block_k
     x, E = (x.swapaxes(-1, -2), E.swapaxes(-1, -2)) if transposed else (x, E)
     Ex, Ey = operand(x, E, P, stored=False), operand(y, Ey, P)
-    grown = dot(x, Ex, y, Ey, P)
+    terms = terms or x.shape[-1]
+    grown = dot(x, Ex, y, Ey, P, terms)
     if P.grad_partial is not None:
         top = (np.abs(x) + E) @ (np.abs(y) if Ey is None else np.abs(y) + Ey)
-        blocks = ceil(x.shape[-1] / block)
+        blocks = ceil(terms / block)
         grown = grown + gamma(blocks, P.grad_partial.u) * top + blocks * P.grad_partial.eta
     return rounded(x @ y, grown, P.storage if narrow else P.joined)
 
@@ -196,10 +206,10 @@ def alibi_attention_grad(
     return total(bound, precision)
 
 
-def shared_gradient(x: ndarray, E: ndarray, axes: tuple[int, ...], P: Precision) -> ndarray:
+def shared_gradient(x: ndarray, E: ndarray, axes: tuple[int, ...], P: Precision, terms: int | None = None) -> ndarray:
     """The error of a parameter's gradient: summed over the axes that share it, in any order or in narrow partials, stored."""
-    grown = summed(x, E, axes, P)
+    terms = terms or int(np.prod([x.shape[axis] for axis in axes], dtype=np.int64))
+    grown = summed(x, E, axes, P, terms)
     if P.grad_partial is not None:
-        count = int(np.prod([x.shape[axis] for axis in axes]))
-        grown = grown + gamma(ceil(count / P.grad_block_q), P.grad_partial.u) * (np.abs(x) + E).sum(axes)
+        grown = grown + gamma(ceil(terms / P.grad_block_q), P.grad_partial.u) * (np.abs(x) + E).sum(axes)
     return rounded(x.sum(axes), grown, P.storage)

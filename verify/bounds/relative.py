@@ -1,7 +1,8 @@
 """Bounds for relative positions: sinusoids, Transformer-XL scores, learned relative scores, and their attentions."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from math import log
 
 import numpy as np
@@ -138,6 +139,14 @@ def transformer_xl_attention(
     return attended(transformer_xl_mixture(at, value, visible), lambda P: transformer_xl_error(at, P), precision)
 
 
+Product = Callable[[ndarray, Error, ndarray, Error], ndarray]
+
+
+def exact(a: ndarray, Ea: Error, b: ndarray, Eb: Error) -> ndarray:
+    """a @ b, without its error."""
+    return a @ b
+
+
 @dataclass(frozen=True)
 class Learned:
     """The learned relative score in float64: q.k, b.k, q.a, c with the tables spread over [H N M], their sum and its scale."""
@@ -168,7 +177,7 @@ def learned(
     (a, bad_a), (c, bad_c) = (finite(table[rows_read].swapaxes(0, 1)) for table in (key_pos_embeddings, key_pos_bias))
     index = index - low
     b = query_pos_bias[:, None]
-    qa, c = spread(at.q @ a.swapaxes(-1, -2), index), c[:, index]
+    qa, c = looked_up(exact, at.q, None, a.swapaxes(-1, -2), None, index), c[:, index]
     bk, lost = b @ at.kT, at.lost
     for bad in (None if bad_a is None else np.asarray(bad_a.any(axis=-1)), bad_c):
         if bad is not None:
@@ -183,6 +192,22 @@ def spread(x: ndarray, index: ndarray) -> ndarray:
     return x[..., np.arange(len(index))[:, None], index]
 
 
+def is_few_keys(index: ndarray, D: int) -> bool:
+    """Whether the rows that each query reads, written out, are much smaller than a product with all rows."""
+    N, M = index.shape
+    return 4 * M * D < N + M - 1
+
+
+def looked_up(product: Product, q: ndarray, Eq: Error, a: ndarray, Ea: Error, index: ndarray) -> ndarray:
+    """product(q, Eq, a, Ea) of queries and the table's rows [H D W], for the rows that each query reads."""
+    if not is_few_keys(index, q.shape[-1]):
+        return spread(product(q, Eq, a, Ea), index)
+    row, E_row = q[..., None, :], None if Eq is None else Eq[..., None, :]
+    read, E_read = (None if x is None else np.moveaxis(x[..., index], 1, 2) for x in (a, Ea))
+    assert read is not None
+    return np.asarray(product(row, E_row, read, E_read)[..., 0, :])
+
+
 def learned_error(at: Learned, P: Precision, Eq: Error = None, Ek: Error = None) -> ndarray:
     """
     Both algebraic forms, (q+b).k + (q.a + c) and q.(k+a) + (b.k + c).
@@ -193,11 +218,12 @@ def learned_error(at: Learned, P: Precision, Eq: Error = None, Ek: Error = None)
     """
     D, aT = at.q.shape[-1], at.table.swapaxes(-1, -2)
     q, k, a, whole = np.abs(at.q), np.abs(at.kT), np.abs(aT), np.abs(at.q) + np.abs(at.b)
-    exact = P.joined.p <= P.storage.p  # else an operand format rounds the sums even of what storage holds exactly
-    E_whole, E_q, E_k, E_a = (operand(x, E, P, stored=exact) for x, E in ((whole, Eq), (q, Eq), (k, Ek), (a, None)))
-    joined = gamma(1, P.joined.u) * (whole @ k + spread(q @ a, at.index))
+    sharp = P.joined.p <= P.storage.p  # else an operand format rounds the sums even of what storage holds exactly
+    E_whole, E_q, E_k, E_a = (operand(x, E, P, stored=sharp) for x, E in ((whole, Eq), (q, Eq), (k, Ek), (a, None)))
+    joined = gamma(1, P.joined.u) * (whole @ k + looked_up(exact, q, None, a, None, at.index))
     joined = joined + P.joined.eta * (q.sum(-1)[..., :, None] + k.sum(-2)[..., None, :])
-    E = joined + dot(whole, E_whole, k, E_k, P, 2 * D) + spread(dot(q, E_q, a, E_a, P, 2 * D), at.index)
+    table_product = partial(dot, precision=P, n=2 * D)
+    E = joined + dot(whole, E_whole, k, E_k, P, 2 * D) + looked_up(table_product, q, E_q, a, E_a, at.index)
     u = P.score.u
     first = [np.abs(x) for x in (at.qk + at.bk, at.qa, at.qa + at.c)]
     second = [np.abs(x) for x in (at.qk + at.qa, at.bk, at.bk + at.c)]

@@ -1,5 +1,7 @@
 """Bounds for the gradients of the attentions with relative positions."""
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy import ndarray
 
@@ -15,7 +17,16 @@ from verify.bounds.gradients import (
     shared_gradient,
 )
 from verify.bounds.mixture import mixture
-from verify.bounds.relative import joined_error, learned, learned_error, transformer_xl, transformer_xl_error, transformer_xl_mixture
+from verify.bounds.relative import (
+    Learned,
+    is_few_keys,
+    joined_error,
+    learned,
+    learned_error,
+    transformer_xl,
+    transformer_xl_error,
+    transformer_xl_mixture,
+)
 from verify.bounds.rows import Precisions, rows, total
 from verify.precision import Precision
 from verify.rounding import rounded
@@ -96,25 +107,59 @@ def learned_relative_attention_grad(
     at = learned(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
     mix = mixture(rows(at.s, visible, at.lost), value)
     back = backward(mix, d_output)
-    k, width = at.kT.swapaxes(-1, -2), at.table.shape[-2]
+    k = at.kT.swapaxes(-1, -2)
     N, M = at.s.shape[-2:]
+    place = (few_keys if is_few_keys(at.index, at.q.shape[-1]) else all_places)(at)
     low = len(key_pos_embeddings) // 2 - (M - N if align == "end" else 0) - (N - 1)
 
     def bound(P: Precision) -> Grads:
         E_dS, dV = score_gradient_error(back, learned_error(at, P), P)
         x, E = scaled_gradient(back, E_dS, at.scale, P)
-        t, E_t = sheared(x, at.index, width), sheared(E, at.index, width)
         E_b = product_gradient(x, E, k, None, P, narrow=False)
-        dQ = _sum_of_two(x @ k, E_b, t @ at.table, product_gradient(t, E_t, at.table, None, P, narrow=False), P)
+        ta, E_ta, qt, E_qt, dc = place(x, E, P)
+        dQ = _sum_of_two(x @ k, E_b, ta, E_ta, P)
         dK = product_gradient(x, E, at.q + at.b, joined_error(at.q, None, at.b, P), P, transposed=True)
-        E_a = product_gradient(t, E_t, at.q, None, P, transposed=True, narrow=False)
-        da = shared_gradient(t.swapaxes(-1, -2) @ at.q, E_a, (0,), P).swapaxes(0, 1)
-        dc = shared_gradient(t, E_t, (0, 2), P).T
+        da = shared_gradient(qt, E_qt, (0,), P).swapaxes(0, 1)
         db = shared_gradient(x @ k, E_b, (0, 2), P)
         tables = (_placed(da, key_pos_embeddings, low), _placed(dc, key_pos_bias, low))
         return (at_seeing_queries(mix.rows, dQ), at_seen_keys(mix.rows, settled(dK)), dV, *tables, db)
 
     return total(bound, precision)
+
+
+OfPlaces = Callable[[ndarray, ndarray, Precision], tuple[ndarray, ndarray, ndarray, ndarray, ndarray]]
+"""x [.. N M] and its error to t a and its error, t^T q for each batch element and its error, and the error of dc [W H]."""
+
+
+def all_places(at: Learned) -> OfPlaces:
+    """t is written out, a row of W = N + M - 1 places for each query."""
+
+    def of(x: ndarray, E: ndarray, P: Precision) -> tuple[ndarray, ndarray, ndarray, ndarray, ndarray]:
+        t, E_t = (sheared(y, at.index, at.table.shape[-2]) for y in (x, E))
+        E_ta = product_gradient(t, E_t, at.table, None, P, narrow=False)
+        E_qt = product_gradient(t, E_t, at.q, None, P, transposed=True, narrow=False)
+        return t @ at.table, E_ta, t.swapaxes(-1, -2) @ at.q, E_qt, shared_gradient(t, E_t, (0, 2), P).T
+
+    return of
+
+
+def few_keys(at: Learned) -> OfPlaces:
+    """The same where M is much smaller than N: only the places that a query reads, and the queries that read a place."""
+    (N, M), W, batch = at.index.shape, at.table.shape[-2], at.q.shape[0]
+    reader = np.arange(M) - np.arange(W)[:, None] + N - 1
+    reads = (reader >= 0) & (reader < N)
+    reader = np.where(reads, reader, 0)
+    table, q = at.table[:, at.index], np.where(reads[..., None], at.q[..., reader, :], 0.0)
+
+    def of(x: ndarray, E: ndarray, P: Precision) -> tuple[ndarray, ndarray, ndarray, ndarray, ndarray]:
+        row, E_row = x[..., None, :], E[..., None, :]
+        E_ta = product_gradient(row, E_row, table, None, P, narrow=False, terms=W)
+        t, E_t = (np.where(reads, y[..., reader, np.arange(M)], 0.0) for y in (x, E))
+        E_qt = product_gradient(t[..., None], E_t[..., None], q, None, P, transposed=True, narrow=False, terms=N)
+        dc = shared_gradient(t, E_t, (0, 3), P, terms=batch * N).T
+        return (row @ table)[..., 0, :], E_ta[..., 0, :], (t[..., None, :] @ q)[..., 0, :], E_qt[..., 0, :], dc
+
+    return of
 
 
 def _placed(E: ndarray, table: ndarray, low: int) -> ndarray:
