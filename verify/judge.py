@@ -103,8 +103,8 @@ def call(implementation: Implementation, arguments: Inputs, changes: list[Change
     The bare call. What it raises is told apart: "not supported" is no fault, everything else is.
 
     Warnings are silent and NumPy's error state is the default one, whatever the caller's. What the judge depends on is put back if the
-    call changes it; everything is, and is appended to ``changes``, where that is asked for. ``before``: what is known of
-    the surroundings, for a first call nothing; afterwards they are what it says, for a second.
+    call changes it; everything is, and is appended to ``changes``, where that is asked for. ``before``: the surroundings,
+    looked at if it is empty; afterwards they are what it says, for a next call.
     """
     library = implementation.backend.library
     assert library is not None
@@ -112,7 +112,8 @@ def call(implementation: Implementation, arguments: Inputs, changes: list[Change
         with warnings.catch_warnings(), np.errstate(divide="warn", over="warn", under="ignore", invalid="warn"):
             warnings.filters.insert(0, SILENT)  # type: ignore[attr-defined]
             before = {} if before is None else before
-            before |= surroundings.look(vital=changes is None, once=bool(before), known=before)
+            if not before:
+                before |= surroundings.look(vital=changes is None)
             try:
                 with spent_on("backend"):
                     outputs = implementation.function(**arguments)

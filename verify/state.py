@@ -37,7 +37,7 @@ class Part:
     One part of the surroundings.
 
     write   puts an earlier value back; None where nothing can
-    once    an import inside a first call may change it as well: it counts where a second call does it too
+    once    an import inside a first call may change it as well: it counts where every call does it
     stir    moves random numbers on: who draws some changes the state too, who sets it leaves the same state wherever it was
     shown   what of a value may be shown: "" nothing, "keys" of a mapping, "all"
     vital   the judge itself depends on it

@@ -4,7 +4,6 @@ The surroundings of a call: the state of the whole process that an implementatio
 :func:`look` reads it, :func:`restore` says what has changed since and puts it back. :mod:`verify.state` lists what is read.
 """
 
-from collections.abc import Container
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -27,14 +26,9 @@ class Change:
         return f"{'changes' if self.state is None else 'seeds'} {self.words}"
 
 
-def look(vital: bool = False, once: bool = True, known: Container[str] = ()) -> Values:
-    """
-    The surroundings as they are, but for what is known.
-
-    vital: those alone that the judge depends on; without ``once``: not what a first call may change as well
-    """
-    chosen = (part for part in (VITAL if vital else parts()) if once or part.vital or not part.once)
-    return {part.words: kept(part.read()) for part in chosen if part.words not in known}
+def look(vital: bool = False) -> Values:
+    """The surroundings as they are, or those alone that the judge depends on."""
+    return {part.words: kept(part.read()) for part in (VITAL if vital else parts())}
 
 
 def kept(now: Any) -> Any:
@@ -50,16 +44,15 @@ def restore(before: Values, keep: bool = False) -> list[Change]:
     """
     found = []
     for part in VITAL if before.keys() <= VITAL_WORDS else parts():
-        if part.words not in before:
-            continue
-        now, then = part.read(), before[part.words]
-        if same(then, now):
-            continue
-        found.append(Change(told(part, then, now), part.once or part.stir is not None, now if part.stir else None))
-        if part.write is not None and (part.vital or not keep):
-            with suppress(Exception):  # what cannot be put back has been told
-                part.write(then)
+        now, then = part.read(), before.get(part.words, MISSING)
+        if then is not MISSING:
+            if same(then, now):
                 continue
+            found.append(Change(told(part, then, now), part.once or part.stir is not None, now if part.stir else None))
+            if part.write is not None and (part.vital or not keep):
+                with suppress(Exception):  # what cannot be put back has been told
+                    part.write(then)
+                    continue
         before[part.words] = kept(now)
     return found
 
