@@ -8,6 +8,7 @@ from numpy import ndarray
 
 ROUNDING = 1 + 1e-9
 """The bound itself is computed in float64."""
+TINY = float(np.finfo(float).tiny)
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,25 @@ class Comparison:
     outside: int
     budget: float
     rms: float
-    index: tuple[int, ...]
-    actual: float
-    expected: float
-    bound: float
-    arrays: tuple[ndarray, ndarray, ndarray, ndarray] | None = field(default=None, compare=False, repr=False)
+    arrays: tuple[ndarray, ndarray, ndarray, ndarray] = field(compare=False, repr=False)
+    bounds: ndarray = field(compare=False, repr=False)
+    worst: int = 0
+
+    @property
+    def index(self) -> tuple[int, ...]:
+        return tuple(int(i) for i in np.unravel_index(self.worst, self.arrays[2].shape)) if self.total else ()
+
+    @property
+    def actual(self) -> float:
+        return float(self.arrays[0][self.index]) if self.total else 0.0
+
+    @property
+    def expected(self) -> float:
+        return float(self.arrays[1][self.index]) if self.total else 0.0
+
+    @property
+    def bound(self) -> float:
+        return float(np.broadcast_to(self.bounds, self.arrays[2].shape)[self.index]) if self.total else 0.0
 
     @property
     def passed(self) -> bool:
@@ -57,13 +72,13 @@ def compare(actual: ndarray, expected: ndarray, bound: ndarray | None, largest: 
             return exactly(actual, expected)
         error = np.abs(actual - expected)
         within = error <= bound * ROUNDING
-        if within.all() and np.isfinite(bound).all():  # nearly always; NaN and infinity are not within
-            return summary(actual, expected, bound, within, error / np.maximum(bound, np.finfo(float).tiny), 0)
+        if within.all() and np.isfinite(bound.sum()):  # nearly always; NaN and infinity are not within
+            return summary(actual, expected, bound, within, error / np.maximum(bound, TINY), 0, 0)
         same_class = (np.isnan(actual) & np.isnan(expected)) | (np.isinf(expected) & (actual == expected))
         overflowed = np.isinf(actual) & (np.sign(actual) == np.sign(expected)) & (np.abs(expected) + bound >= largest)
         outside = np.isinf(bound) & ~np.isnan(expected)
         right = np.where(np.isfinite(actual) & np.isfinite(expected), within, same_class | overflowed) | outside
-        ratio = np.where(right & (same_class | overflowed | outside), 0.0, error / np.maximum(bound, np.finfo(float).tiny))
+        ratio = np.where(right & (same_class | overflowed | outside), 0.0, error / np.maximum(bound, TINY))
         ratio = np.where(right, ratio, np.where(np.isnan(ratio), np.inf, np.maximum(ratio, 1.0)))
     return summary(actual, expected, bound, right, ratio, int(outside.sum()))
 
@@ -77,13 +92,14 @@ def exactly(actual: ndarray, expected: ndarray) -> Comparison:
     return summary(actual, expected, np.zeros(expected.shape), right, np.where(right, 0.0, np.inf), 0)
 
 
-def summary(actual: ndarray, expected: ndarray, bound: ndarray, right: ndarray, ratio: ndarray, outside: int) -> Comparison:
-    if actual.size == 0:
-        return Comparison(0, 0, 0, 0.0, 0.0, (), 0.0, 0.0, 0.0)
-    wrong = int(ratio.size - np.count_nonzero(right))
-    worst = int(np.argmax(np.where(right, ratio, ratio + 1e300) if wrong else ratio))
-    index = tuple(int(i) for i in np.unravel_index(worst, ratio.shape))
+def summary(
+    actual: ndarray, expected: ndarray, bound: ndarray, right: ndarray, ratio: ndarray, outside: int, wrong: int | None = None
+) -> Comparison:
+    wrong = int(ratio.size - np.count_nonzero(right)) if wrong is None else wrong
+    arrays = actual, expected, ratio, right
+    if not ratio.size:
+        return Comparison(0, 0, 0, 0.0, 0.0, arrays, bound)
+    worst = int((np.where(right, ratio, ratio + 1e300) if wrong else ratio).argmax())
     capped = (np.minimum(ratio, 1e150) if wrong else ratio).ravel()
     rms = sqrt(float(capped @ capped) / capped.size)
-    numbers = float(actual[index]), float(expected[index]), float(np.broadcast_to(bound, ratio.shape)[index])
-    return Comparison(wrong, ratio.size, outside, float(ratio[index]), rms, index, *numbers, (actual, expected, ratio, right))
+    return Comparison(wrong, ratio.size, outside, float(ratio.flat[worst]), rms, arrays, bound, worst)

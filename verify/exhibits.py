@@ -31,7 +31,7 @@ def exhibit(failure: Failure, error: Disagreement | None = None, cause: str = ""
 
 def pictured(operation: str, error: Disagreement | None) -> dict[str, Any]:
     """The picture of what an error compared, if it compared numbers."""
-    if error is None or error.comparison is None or error.comparison.arrays is None:
+    if error is None or error.comparison is None:
         return {}
     return {"picture": picture(error.path, error.comparison, axes_of(operation, error.path))}
 
@@ -73,7 +73,6 @@ def picture(path: str, comparison: Comparison, axes: tuple[str, ...] = ()) -> di
     origin              the row and the column at which the window begins
     actual, expected, ratio, within  the window, row by row; a number that JSON does not know is the word "nan", "inf" or "-inf"
     """
-    assert comparison.arrays is not None
     shape = comparison.arrays[0].shape
     *_, row, column = (0, 0, *comparison.index)
     window = around(row, column, *(1, 1, *shape)[-2:])

@@ -20,6 +20,7 @@ from verify.comparison import Comparison, compare
 from verify.dtypes import largest
 from verify.layouts import LAYOUTS, arrange
 from verify.oracle import Lawful, bounded, lawful, strong
+from verify.precision import Precision
 from verify.recipes import Inputs, Recipe
 from verify.spent import spent_on
 from verify.state import Values
@@ -64,8 +65,12 @@ class Verdict:
     """
 
     budget: float
-    strong: bool
     judged: bool
+    case: tuple[Recipe, str, Precision]
+
+    @property
+    def strong(self) -> bool:
+        return self.judged and strong(*self.case)
 
 
 def judge(implementation: Implementation, recipe: Recipe, dtype: str) -> Verdict:
@@ -82,8 +87,7 @@ def judge(implementation: Implementation, recipe: Recipe, dtype: str) -> Verdict
     total = sum(comparison.total for _, comparison in comparisons)
     outside = sum(comparison.outside for _, comparison in comparisons)
     budget = max((comparison.budget for _, comparison in comparisons), default=0.0)
-    judged = outside * 10 <= total
-    return Verdict(budget, judged and strong(recipe, dtype, precision), judged)
+    return Verdict(budget, outside * 10 <= total, (recipe, dtype, precision))
 
 
 def perform(implementation: Implementation, recipe: Recipe, dtype: str, case: Lawful) -> Any:

@@ -101,18 +101,20 @@ def find(name: str, folder: str) -> Failure:
 
 def recorded(operation: str, aspect: str, folder: str) -> list[Recipe]:
     """The recorded recipes of an operation and aspect: they come first, for every backend."""
-    return [Recipe(**failure.recipe) for failure in failures(operation, aspect, folder) if not failure.check]
+    found = [failure for failure in failures(folder) if (failure.operation, failure.aspect) == (operation, aspect)]
+    return [Recipe(**failure.recipe) for failure in found if not failure.check]
 
 
 def recorded_checks(operation: str, aspect: str, folder: str) -> list[dict[str, Any]]:
     """The recorded checks: name, profile and seed of each."""
-    return [failure.check for failure in failures(operation, aspect, folder) if failure.check]
+    found = [failure for failure in failures(folder) if (failure.operation, failure.aspect) == (operation, aspect)]
+    return [failure.check for failure in found if failure.check]
 
 
 @lru_cache
-def failures(operation: str, aspect: str, folder: str) -> list[Failure]:
-    found = [read(path) for path in sorted(Path(folder).glob("*.json"))]
-    return [failure for failure in found if (failure.operation, failure.aspect) == (operation, aspect)]
+def failures(folder: str) -> list[Failure]:
+    """All that are recorded."""
+    return [read(path) for path in sorted(Path(folder).glob("*.json"))]
 
 
 def judge_again(failure: Failure, implementation: Implementation) -> float:

@@ -104,9 +104,14 @@ def set_random_numbers(state: tuple[str, bytes, int]) -> None:
         np.random.set_state((name, np.frombuffer(key, np.uint32), position, 0, 0.0))
 
 
-def set_environment(then: dict[str, str]) -> None:
+def environment() -> dict[Any, Any]:
+    """What lies beneath os.environ, which decodes every name and value at every look."""
+    return dict(getattr(os.environ, "_data", os.environ))
+
+
+def set_environment(then: dict[Any, Any]) -> None:
     os.environ.clear()
-    os.environ.update(then)
+    os.environ.update({os.fsdecode(name): os.fsdecode(value) for name, value in then.items()})
 
 
 SIGNALS = {
@@ -228,7 +233,7 @@ PARTS = (
     Part("NumPy's print options", np.get_printoptions, lambda then: np.set_printoptions(**then)),
     Part("NumPy's random numbers", random_numbers, set_random_numbers, stir=np.random.random, shown=""),
     Part("Python's random numbers", random.getstate, random.setstate, stir=random.random, shown=""),
-    Part("the environment", os.environ.copy, set_environment, once=True, shown="keys"),
+    Part("the environment", environment, set_environment, once=True, shown="keys"),
     Part("the working directory", directory, os.chdir),
     Part("the warnings filters", lambda: list(warnings.filters), set_warnings, once=True, shown=""),
     Part("the signal handlers", handlers, set_handlers),

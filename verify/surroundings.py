@@ -4,6 +4,7 @@ The surroundings of a call: the state of the whole process that an implementatio
 :func:`look` reads it, :func:`restore` says what has changed since and puts it back. :mod:`verify.state` lists what is read.
 """
 
+import os
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -86,8 +87,9 @@ def told(part: Part, then: Any, now: Any) -> str:
         return f"{part.words} ({', '.join(sorted(map(str, now - then))[:3])})"
     if isinstance(then, dict):
         names = [name for name in {**then, **now} if then.get(name, MISSING) != now.get(name, MISSING)][:3]
-        shown = names if part.shown == "keys" else [f"{name}: {brief(then.get(name))} -> {brief(now.get(name))}" for name in names]
-        return f"{part.words} ({', '.join(shown)})"
+        if part.shown == "keys":
+            return f"{part.words} ({', '.join(map(os.fsdecode, names))})"
+        return f"{part.words} ({', '.join(f'{name}: {brief(then.get(name))} -> {brief(now.get(name))}' for name in names)})"
     return f"{part.words} ({brief(then)} -> {brief(now)})" if part.shown == "all" else part.words
 
 

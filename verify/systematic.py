@@ -96,10 +96,10 @@ def measured(implementation: Implementation, dtype: str, seed: int, masked: bool
 def projected(residual: ndarray, columns: list[ndarray]) -> tuple[list[float], list[float]]:
     """The coefficients of a residual [... N E] on its columns, and their standard errors with dependent rows."""
     E = residual.shape[-1]
-    G, r = np.stack([column.reshape(-1, E) for column in columns], axis=-1), residual.reshape(-1, E)
-    inverse = np.linalg.inv(np.einsum("nek,nel->kl", G, G))
-    alpha = inverse @ np.einsum("nek,ne->k", G, r)
-    of_rows = np.einsum("nek,ne->nk", G, r - G @ alpha)
+    G, r = np.stack([column.ravel() for column in columns], axis=-1), residual.ravel()
+    inverse = np.linalg.inv(G.T @ G)
+    alpha = inverse @ (G.T @ r)
+    of_rows = (G * (r - G @ alpha)[:, None]).reshape(-1, E, len(columns)).sum(axis=1)
     variance = np.diag(inverse @ (of_rows.T @ of_rows) @ inverse)
     return alpha.tolist(), np.sqrt(variance).tolist()
 
