@@ -30,6 +30,7 @@ from verify.replay import Failure, find, recorded, recorded_checks
 from verify.roundtrip import round_trip
 from verify.sequences import right_alone
 from verify.spent import spending
+from verify.state import Values
 
 
 @dataclass
@@ -480,17 +481,17 @@ def refusals(cell: Cell, options: Options, tally: Tally) -> None:
 
 def side_effects(cell: Cell, options: Options, tally: Tally) -> None:
     for implementation in both(cell):
-        operation = implementation.operation.name
+        operation, around = implementation.operation.name, Values()
         for recipe in (*recorded(operation, cell.aspect, options.failures), *called_twice(operation, **options.draws)):
-            side_effect(cell, implementation, recipe, options, tally)
+            side_effect(cell, implementation, recipe, options, tally, around)
         run_checks(cell, implementation, options, tally)
 
 
-def side_effect(cell: Cell, implementation: Implementation, recipe: Recipe, options: Options, tally: Tally) -> None:
+def side_effect(cell: Cell, implementation: Implementation, recipe: Recipe, options: Options, tally: Tally, around: Values) -> None:
     if avoided([region for region in options.regions if region.line.covers(recipe, cell.dtype)], tally):
         return
     try:
-        judge_side_effects(implementation, recipe, cell.dtype)
+        judge_side_effects(implementation, recipe, cell.dtype, around)
     except Unsupported as reason:
         unsupported(tally, str(reason))
     except Disagreement as error:

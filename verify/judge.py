@@ -259,8 +259,12 @@ def shapes_of(inputs: Inputs) -> str:
     return f"\n  inputs: {shapes}" if shapes else ""
 
 
-def judge_side_effects(implementation: Implementation, recipe: Recipe, dtype: str) -> None:
-    """Inputs unchanged, outputs no alias of them, the surroundings as they were, and a second call that says the same."""
+def judge_side_effects(implementation: Implementation, recipe: Recipe, dtype: str, around: Values | None = None) -> None:
+    """
+    Inputs unchanged, outputs no alias of them, the surroundings as they were, and a second call that says the same.
+
+    ``around``: the surroundings as an earlier case left them, which are held to without another look.
+    """
     announce.get()(implementation, dtype, recipe, None)
     library = implementation.backend.library
     assert library is not None
@@ -270,7 +274,7 @@ def judge_side_effects(implementation: Implementation, recipe: Recipe, dtype: st
     keywords = dtype_keyword(implementation, dtype)
     poison_memory(implementation, case.expected, dtype)
     changes: tuple[list[Change], list[Change]] = ([], [])
-    around: Values = {}
+    around = {} if around is None else around
     first = call(implementation, given | keywords, changes[0], around)
     inputs = list(zip(names(given), leaves(given), strict=True))
     for (name, leaf), then in zip(inputs, before, strict=True):
