@@ -28,6 +28,7 @@ from verify.isolation import judge as judge_there
 from verify.known import Known, beside, read_known
 from verify.options import OPTIONS
 from verify.progress import Progress, wanted
+from verify.replay import failures
 from verify.report import REPORTS, as_json, header, table, write_reports
 from verify.score import Scores
 from verify.spent import line as time_line
@@ -130,6 +131,7 @@ def verification_of(config: pytest.Config) -> Verification:
 def prepare(config: pytest.Config) -> Verification:
     """Read the options and load the backends; on the many small cases a library's threads only wait for each other."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    failures.cache_clear()  # of an earlier run in this process, in another directory perhaps
     option = config.getoption
     operations = tuple(option("--op") or ())
     for name in operations:
