@@ -231,7 +231,8 @@ RUNS = {
 }
 
 
-def one_by_one(kernel: language.Kernel, grid: tuple[int, ...], *args: Any, num_warps: int, num_stages: int, **constants: Any) -> None:
+def one_by_one(kernel: language.Kernel, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
+    constants = {name: value for name, value in constants.items() if name not in language.OPTIONS}
     for i in range(grid[0]):
         with interpreter.interpreting(range(i, i + 1)):
             kernel.interpreted[(1, *grid[1:])](*args, **constants)

@@ -73,7 +73,8 @@ def kind(kernel: language.Kernel, name: str, given: set[str], dtype: str, consta
 
 def compiled(kernel: language.Kernel, given: set[str], chosen: blocks.Blocks, arch: int, dtype: str, D: int, **flags: Any) -> Any:
     """A kernel compiled for heads of this width, told what the launcher tells of aligned tensors."""
-    constants = {"CAUSAL": True, "HIDING": False, "OVER_N": False, "OVER_M": False, "BLOCK_D": D, "BLOCK_E": D} | flags
+    E = min(D, additive.COLUMNS) if kernel is additive.additive_backward else D
+    constants = {"CAUSAL": True, "HIDING": False, "OVER_N": False, "OVER_M": False, "BLOCK_D": D, "BLOCK_E": E} | flags
     constants |= {"BLOCK_N": chosen.size, "BLOCK_M": chosen.size}
     kinds = {name: kind(kernel, name, given, dtype, constants) for name in kernel.arg_names}
     known: dict[tuple[int, ...], Any] = {}
@@ -89,7 +90,7 @@ def compiled(kernel: language.Kernel, given: set[str], chosen: blocks.Blocks, ar
     attributes = {place: [["tt.divisibility", 16]] for place in aligned}
     source = triton.compiler.ASTSource(kernel, {name: of for name, (of, _) in kinds.items()}, known, attributes)
     target = triton.backends.compiler.GPUTarget("cuda", arch, 32)
-    return triton.compile(source, target=target, options={"num_warps": chosen.warps, "num_stages": chosen.stages})
+    return triton.compile(source, target=target, options=chosen.options)
 
 
 def used(cubin: bytes) -> tuple[int, int]:

@@ -11,6 +11,9 @@ import triton.language as tl
 from torch_impl.kernels.attention import biased, kept, of_head, product, tile, weights_grad, write
 from torch_impl.kernels.language import Kernel, largest, read, rounded, total, whole
 
+COLUMNS = 64
+"""Of the values, as many as the gradients take at a time: in float32 more do not fit into the registers beside each other."""
+
 
 @Kernel
 def tanh(z1, z2):
@@ -111,16 +114,20 @@ def additive_backward(
     """
     All gradients, added in float32: in one pass, since the tangents cost more than the additions. DWS [B A] is not summed over the batch.
 
-    So many batch entries and blocks of queries were launched before.
+    So many batch entries and blocks of queries were launched before. The columns of the values are taken BLOCK_E at a time.
     """
     i_b, i_n = (tl.program_id(0) + before_b).to(tl.int64), (tl.program_id(1) + before_n) * BLOCK_N
-    at_n, at_e = i_n + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_E)
-    in_n, in_e = at_n < N, at_e < E
+    at_n = i_n + tl.arange(0, BLOCK_N)
+    in_n = at_n < N
     lse = tl.load(LSE + i_b * N + at_n, mask=in_n, other=float("-inf"))
     sees = lse > float("-inf")
-    do = tile(of_head(DO, do_, i_b, 0), at_n, at_e, do_[2], do_[3], sees, in_e)
-    o = tile(of_head(OUT, o_, i_b, 0), at_n, at_e, o_[2], o_[3], sees, in_e)
-    delta = total(do.to(tl.float32) * o.to(tl.float32), 1)
+    DO, OUT, V = of_head(DO, do_, i_b, 0), of_head(OUT, o_, i_b, 0), of_head(V, v_, i_b, 0)
+    delta = tl.full([BLOCK_N], 0.0, tl.float32)
+    for i_e in range(0, whole(E), BLOCK_E):
+        at_e = i_e + tl.arange(0, BLOCK_E)
+        do = tile(DO, at_n, at_e, do_[2], do_[3], sees, at_e < E)
+        o = tile(OUT, at_n, at_e, o_[2], o_[3], sees, at_e < E)
+        delta += total(do.to(tl.float32) * o.to(tl.float32), 1)
     ZQ, ZK = ZQ + i_b * N * A, ZK + i_b * M * A
     DZQ, DZK, DWS = DZQ + i_b * N * A, DZK + i_b * M * A, DWS + i_b * A
     if MASK is not None:
@@ -132,15 +139,22 @@ def additive_backward(
     for i_m in range(0, whole(M), BLOCK_M):
         at_m = i_m + tl.arange(0, BLOCK_M)
         in_m = at_m < M
-        v = tile(of_head(V, v_, i_b, 0), at_m, at_e, v_[2], v_[3], in_m, in_e)
         s = scores(ZQ, ZK, WS, at_n, at_m, in_n, in_m, A, BLOCK_N, BLOCK_M)
         s, visible = biased(s, at_n[:, None], at_m[None, :], None, MASK, mask_, 0, N, M, False)
-        dp = product(do, tl.trans(v))
+        dp = tl.full([BLOCK_N, BLOCK_M], 0.0, tl.float32)
+        for i_e in range(0, whole(E), BLOCK_E):
+            at_e = i_e + tl.arange(0, BLOCK_E)
+            do = tile(DO, at_n, at_e, do_[2], do_[3], sees, at_e < E)
+            v = tile(V, at_m, at_e, v_[2], v_[3], in_m, at_e < E)
+            dp += product(do, tl.trans(v))
         p, ds = weights_grad(s, visible, lse, delta, dp, KEEP, keep_, at_n[:, None], at_m[None, :], N, M, share)
         if DM is not None:
             mask_grad(DM, dm_, ds, at_n, at_m, N, M, OVER_N, OVER_M)
-        at_v = DV + (i_b * M + at_m)[:, None] * E + at_e[None, :]
-        tl.atomic_add(at_v, product(tl.trans(rounded(p, V)), do), mask=in_m[:, None] & in_e[None, :])
+        for i_e in range(0, whole(E), BLOCK_E):
+            at_e = i_e + tl.arange(0, BLOCK_E)
+            do = tile(DO, at_n, at_e, do_[2], do_[3], sees, at_e < E)
+            at_v = DV + (i_b * M + at_m)[:, None] * E + at_e[None, :]
+            tl.atomic_add(at_v, product(tl.trans(rounded(p, V)), do), mask=in_m[:, None] & (at_e < E)[None, :])
         for a in range(0, whole(A), 2):
             t1, t2 = tangents(ZQ, ZK, at_n, at_m, in_n, in_m, a, A)
             w1, w2 = weight(WS, a, A)

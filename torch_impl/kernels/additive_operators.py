@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_impl.kernels.additive import additive_backward, additive_forward
+from torch_impl.kernels.additive import COLUMNS, additive_backward, additive_forward
 from torch_impl.kernels.blocks import blocks, padded
 from torch_impl.kernels.language import launch
 from torch_impl.kernels.operators import strides
@@ -16,8 +16,9 @@ __all__ = ["additive_attention", "additive_attention_grad"]
 
 def constants(kernel: str, z_query: Tensor, z_key: Tensor, value: Tensor) -> dict[str, Any]:
     chosen = blocks(kernel, "additive", value, (z_query.shape[-2], z_key.shape[-2]), value.shape[-1])
-    sizes = {"BLOCK_N": chosen.size, "BLOCK_M": chosen.size, "BLOCK_E": padded(value.shape[-1])}
-    return sizes | {"num_warps": chosen.warps, "num_stages": chosen.stages}
+    columns = padded(value.shape[-1]) if kernel == "forward" else min(padded(value.shape[-1]), COLUMNS)
+    sizes = {"BLOCK_N": chosen.size, "BLOCK_M": chosen.size, "BLOCK_E": columns}
+    return sizes | chosen.options
 
 
 def one_head(x: Tensor | None) -> Tensor | None:

@@ -13,11 +13,17 @@ __all__ = ["Blocks", "blocks", "of_gpu", "padded"]
 
 
 class Blocks(NamedTuple):
-    """Queries and keys of a block, warps of a program, stages of its pipeline."""
+    """Queries and keys of a block, warps of a program, stages of its pipeline; the most registers of a thread, if ptxas is to be told."""
 
     size: int
     warps: int
     stages: int
+    registers: int | None = None
+
+    @property
+    def options(self) -> dict[str, int | None]:
+        """What Triton's compiler is told."""
+        return {"num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers}
 
 
 INTERPRETED = (4, 8, 16, 128)
@@ -32,7 +38,7 @@ COMPILED = {
     ("backward", "plain", True): (Blocks(64, 4, 2), Blocks(64, 8, 2), Blocks(32, 4, 1)),
     ("backward", "masked", True): (Blocks(32, 4, 2), Blocks(32, 4, 2), Blocks(32, 4, 1)),
     ("backward", "relative", True): (Blocks(64, 8, 2), Blocks(32, 8, 2), Blocks(16, 4, 1)),
-    ("backward", "additive", True): (Blocks(64, 8, 2), Blocks(32, 4, 2), Blocks(32, 4, 1)),
+    ("backward", "additive", True): (Blocks(64, 8, 2), Blocks(64, 8, 2), Blocks(64, 8, 2)),
     # float32 products take no tensor cores: a block lives in registers
     ("forward", "plain", False): (Blocks(32, 4, 2), Blocks(16, 4, 1), Blocks(16, 4, 1)),
     ("forward", "masked", False): (Blocks(32, 4, 2), Blocks(16, 4, 1), Blocks(16, 4, 1)),
@@ -41,13 +47,14 @@ COMPILED = {
     ("backward", "plain", False): (Blocks(32, 8, 2), Blocks(16, 4, 1), Blocks(16, 8, 1)),
     ("backward", "masked", False): (Blocks(16, 4, 1), Blocks(16, 4, 1), Blocks(16, 8, 1)),
     ("backward", "relative", False): (Blocks(16, 4, 1), Blocks(16, 8, 1), Blocks(16, 8, 1)),
-    ("backward", "additive", False): (Blocks(16, 4, 1), Blocks(16, 8, 1), Blocks(16, 8, 1)),
+    ("backward", "additive", False): (Blocks(32, 8, 1), Blocks(32, 8, 1), Blocks(32, 8, 1)),
 }
 
 BEFORE_HOPPER: dict[tuple[str, str, bool], tuple[Blocks, Blocks, Blocks]] = {
     # mma.sync takes its factors from registers, wgmma from shared memory
     ("forward", "relative", True): (Blocks(32, 4, 2), Blocks(32, 8, 2), Blocks(16, 4, 1)),
-    ("backward", "relative", True): (Blocks(32, 4, 2), Blocks(32, 8, 2), Blocks(16, 8, 1)),
+    # left alone, ptxas settles for 32 registers and spills 2304 bytes in the gradient of rows
+    ("backward", "relative", True): (Blocks(32, 4, 2), Blocks(32, 8, 2), Blocks(16, 8, 1, 255)),
     ("forward", "relative", False): (Blocks(32, 4, 2), Blocks(16, 8, 1), Blocks(16, 8, 1)),
 }
 """Where a device before sm_90 is given others."""

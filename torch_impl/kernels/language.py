@@ -48,13 +48,18 @@ class Kernel(JITFunction):
         return fn
 
 
-def launch(kernel: Kernel, grid: tuple[int, ...], *args: Any, num_warps: int, num_stages: int, **constants: Any) -> None:
+OPTIONS = ("num_warps", "num_stages", "maxnreg")
+"""Of the compiler."""
+
+
+def launch(kernel: Kernel, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
     """Run a kernel on the device of its first tensor."""
     device = args[0].device
     if device.type == "cuda":
         with torch.cuda.device(device):
-            kernel[grid](*args, **constants, num_warps=num_warps, num_stages=num_stages)
+            kernel[grid](*args, **constants)
     else:
+        constants = {name: value for name, value in constants.items() if name not in OPTIONS}
         with interpreting(range(grid[0])):
             kernel.interpreted[(1, *grid[1:])](*args, **constants)
 

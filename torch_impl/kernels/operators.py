@@ -36,8 +36,7 @@ def constants(kernel: str, query: Tensor, key: Tensor, value: Tensor, mask: Any,
         "BLOCK_M": chosen.size,
         "BLOCK_D": padded(D),
         "BLOCK_E": padded(E),
-        "num_warps": chosen.warps,
-        "num_stages": chosen.stages,
+        **chosen.options,
     }
 
 
