@@ -19,6 +19,7 @@ GEOMETRIES: tuple[dict[str, int], ...] = (
     {"N": 2, "M": 33, "B": 1},
     {"N": 2, "M": 65, "B": 1, "H": 2},
     {"N": 129, "M": 3, "B": 1, "H": 1},
+    {"N": 128, "M": 3, "B": 1, "H": 1},
     {"N": 6, "M": 6, "H": 6, "B": 1},
     {"N": 4, "M": 5, "H": 12, "B": 1, "D": 1},
     {"N": 2, "M": 3, "H": 40, "B": 1, "D": 1, "E": 1},
@@ -27,8 +28,8 @@ GEOMETRIES: tuple[dict[str, int], ...] = (
     {"N": 2, "M": 3, "B": 17, "H": 1, "D": 130, "E": 130, "Q": 70, "K": 66, "A": 130, "S": 67, "F": 130},
 )
 """
-Alike, the smallest, as many positions as the memory, one query, one key, a key beyond a block, more queries than keys, N = M = H,
-twelve slopes, forty, keys and queries beyond 1024, batches and widths beyond those that are drawn.
+Alike, the smallest, as many positions as the memory, one query, one key, a key beyond a block, more queries than keys and whole blocks
+of them, N = M = H, twelve slopes, forty, keys and queries beyond 1024, batches and widths beyond those that are drawn.
 """
 
 PAIRS = 2**15
