@@ -13,7 +13,7 @@ from zoo import SCORES, STYLES, ZOO, attention
 from zoo.draws import CASES, draw
 
 from verify import bounds
-from verify.bounds import EXACT, OPERATIONS, TWINS, bound, mixture, rows
+from verify.bounds import EXACT, OPERATIONS, TWINS, bound, mixture, relative, relative_gradients, rows
 from verify.catalogue import CATALOGUE
 from verify.catalogue import EXACT as MOVED
 from verify.dtypes import round_to
@@ -305,3 +305,32 @@ def test_an_absolute_bias_is_priced_at_its_size() -> None:
 
 def test_bounds_exports_what_the_judge_needs() -> None:
     assert callable(bounds.bound) and isinstance(bounds.EXACT, frozenset)
+
+
+# what is computed another way, or once
+
+
+@pytest.mark.parametrize("operation", ["learned_relative_attention", "learned_relative_attention_grad"])
+@pytest.mark.parametrize(
+    "declared", ["eager", {"preset": "wide", "operand": "tf32"}, {"preset": "fused", "grad_partial": "bfloat16"}], ids=str
+)
+def test_few_keys_have_the_bound_of_all_places(operation: str, declared: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, (N, M, D, E, P) = np.random.default_rng(0), (70, 2, 3, 2, 71)
+    shapes = {"query": (2, 3, N, D), "key": (2, 3, M, D), "value": (2, 3, M, E), "key_pos_embeddings": (2 * P, 3, D)}
+    shapes |= {"key_pos_bias": (2 * P, 3), "query_pos_bias": (3, D)} | ({"d_output": (2, 3, N, E)} if "grad" in operation else {})
+    inputs = {name: rng.normal(size=shape) for name, shape in shapes.items()} | {"align": "end", "visible": rng.random((N, M)) < 0.8}
+    precision = resolve(declared, operation, operation, "float16")
+    assert relative.is_few_keys(np.zeros((N, M)), D)
+    few = list(leaves(bound(operation, inputs, precision)))
+    for place in (relative, relative_gradients):
+        monkeypatch.setattr(place, "is_few_keys", lambda index, D: False)
+    for one, other in zip(few, leaves(bound(operation, inputs, precision)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+@pytest.mark.parametrize("operation", ["softmax", "transformer_xl_attention", "additive_attention_grad", "transformer_xl"])
+def test_the_references_own_part_may_be_given(operation: str) -> None:
+    inputs, precision = draw(operation, np.random.default_rng(3), "float32"), resolve("eager", operation, operation, "float32")
+    given = bound(operation, inputs, precision, bounds.error(operation, inputs, REFERENCE))
+    for one, other in zip(leaves(given), leaves(bound(operation, inputs, precision)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)

@@ -19,7 +19,7 @@ from numpy import ndarray
 
 from verify.arrays import numpy_library
 from verify.catalogue import CATALOGUE, DTYPES, WITHOUT_FLOATS
-from verify.draws import draw, shrink, size
+from verify.draws import draw, hunted, shrink, size
 from verify.dtypes import largest, round_to
 from verify.layouts import LAYOUTS, arrange
 from verify.probes import probes
@@ -338,3 +338,9 @@ def test_a_recipe_is_read_by_people() -> None:
     recipe = Recipe("softmax", {"N": 3, "M": 5}, {"family": "normal", "seed": 1})
     assert re.match("softmax: layout kind=contiguous seed=0, sizes M=5 N=3, values family=normal seed=1", str(recipe))
     assert json.loads(recipe.text)["sizes"] == {"M": 5, "N": 3}
+
+
+def test_the_hunt_is_the_same_for_every_implementation_and_moves_with_the_seed() -> None:
+    tried = hunted(SDPA, "any", 10, 5)
+    hunted.cache_clear()
+    assert tried == hunted(SDPA, "any", 10, 5) != hunted(SDPA, "any", 10, 6) and len(tried) == 10
