@@ -302,6 +302,12 @@ def test_what_is_not_supported_says_so(wrong: str) -> None:
         cuda_attention.scaled_dot_product_attention_cuda(query, key, value, mask)
 
 
+def test_more_queries_than_a_grid_has_room_for_are_refused() -> None:
+    query, one = np.zeros((1, 1, 2_100_000, 1), "float32"), np.zeros((1, 1, 1, 1), "float32")
+    with pytest.raises(NotImplementedError, match="65625 blocks of 32 rows"):
+        cuda_attention.scaled_dot_product_attention_cuda(query, one, one)
+
+
 def test_without_a_compiler_it_says_so(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(NotImplementedError, match=r"no GPU, and no g\+\+"):
