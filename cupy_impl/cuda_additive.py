@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from cupy_impl.arrays import Array, ieee, narrow
 from cupy_impl.attention import ADDITIVE, Keep, Mask, check_masks, over_rows
-from cupy_impl.kernels.arguments import blank, check_supported, check_width, is_added, packed, spread, tensor
+from cupy_impl.kernels.arguments import blank, check_lengths, check_supported, check_width, is_added, packed, spread, tensor
 from cupy_impl.kernels.instances import instance
 from cupy_impl.kernels.launch import launch
 from cupy_impl.shapes import check
@@ -78,6 +78,7 @@ class Additive:
         mask = (self.mask,) if is_added(self.mask) else ()
         check_supported(self.query, self.key, self.value, self.w_query, self.w_key, self.w_score, *mask, others=(self.mask, self.keep))
         check_width(self.value.shape[-1])
+        check_lengths(self.query.shape[-2], self.key.shape[-2])
 
     @property
     def arrays(self) -> ModuleType:

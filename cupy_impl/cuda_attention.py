@@ -15,7 +15,7 @@ from jaxtyping import Float
 from cupy_impl.alibi import slopes
 from cupy_impl.arrays import Array, narrow
 from cupy_impl.attention import HEADS, HEADS_GRAD, Keep, Mask, check_masks, scores_shape
-from cupy_impl.kernels.arguments import blank, check_supported, check_width, is_added, packed, spread, tensor
+from cupy_impl.kernels.arguments import blank, check_lengths, check_supported, check_width, is_added, packed, spread, tensor
 from cupy_impl.kernels.instances import instance
 from cupy_impl.kernels.launch import launch
 from cupy_impl.relative import POSITION, TABLES, Visible, table_rows
@@ -200,6 +200,7 @@ class Attention:
         floats = self.query, self.key, self.value, self.content, self.distance, self.table, self.bias
         check_supported(*floats, *((self.mask,) if is_added(self.mask) else ()), others=(self.mask, self.keep))
         check_width(self.query.shape[-1], self.value.shape[-1])
+        check_lengths(self.query.shape[-2], self.key.shape[-2])
 
     @property
     def arrays(self) -> ModuleType:

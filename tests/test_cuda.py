@@ -302,10 +302,18 @@ def test_what_is_not_supported_says_so(wrong: str) -> None:
         cuda_attention.scaled_dot_product_attention_cuda(query, key, value, mask)
 
 
-def test_more_queries_than_a_grid_has_room_for_are_refused() -> None:
-    query, one = np.zeros((1, 1, 2_100_000, 1), "float32"), np.zeros((1, 1, 1, 1), "float32")
-    with pytest.raises(NotImplementedError, match="65625 blocks of 32 rows"):
-        cuda_attention.scaled_dot_product_attention_cuda(query, one, one)
+@pytest.mark.parametrize("long", ["query", "key"])
+def test_more_rows_than_a_grid_has_room_for_are_refused_before_anything_runs(long: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_attention, "launch", None)
+    monkeypatch.setattr(cuda_additive, "launch", None)
+    many, one = np.zeros((1, 65535 * 16 + 1, 1), "float32"), np.zeros((1, 1, 1), "float32")
+    query, key = (many, one) if long == "query" else (one, many)
+    for call in (
+        lambda: cuda_attention.scaled_dot_product_attention_grad_cuda(query[None], query[None], key[None], key[None]),
+        lambda: cuda_additive.additive_attention_cuda(query, key, key, one[0], one[0], one[0, 0]),
+    ):
+        with pytest.raises(NotImplementedError, match="more than 1048560 queries or keys"):
+            call()
 
 
 def test_without_a_compiler_it_says_so(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,16 +28,13 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-EVERY_STEP = "import sys; from verify import cli, progress; progress.SECONDS = 0; sys.exit(cli.main())"
-"""``verify ...`` as it is, except that no step of its progress is left out because it came soon after the one before."""
-
-
-def at_a_terminal(*arguments: str, **environment: str) -> Run:
-    """``verify ...`` with a terminal for its output."""
+def at_a_terminal(*arguments: str, between: int = 0, **environment: str) -> Run:
+    """``verify ...`` with a terminal for its output, and so many seconds between two lines of its progress: none is left out for 0."""
+    code = f"import sys; from verify import cli, progress; progress.SECONDS = {between}; sys.exit(cli.main())"
     ours, theirs = pty.openpty()
     ours_alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}  # this is no worker's run
     known = ours_alone | {"PYTHONPATH": str(ROOT), "TERM": "xterm"} | environment
-    started = subprocess.Popen([sys.executable, "-c", EVERY_STEP, *arguments], stdout=theirs, stderr=theirs, env=known)
+    started = subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=theirs, stderr=theirs, env=known)
     os.close(theirs)
     shown = b""
     while True:
@@ -69,6 +66,10 @@ def test_a_terminal_is_told_where_the_run_is(watched: Run) -> None:
     assert seen and all("/6 cells, " in step for step in seen) and seen[0].endswith("rel_shift-first_rows-float32 values")
     cases = [int(re.search(r"(\d+) cases", step)[1]) for step in seen]  # type: ignore[index]
     assert cases == sorted(cases) and cases[0] == 0 and cases[-1] > 40 and [*dict.fromkeys(step[0] for step in seen)] == [*"012345"]
+
+
+def test_lines_that_come_too_soon_are_left_out() -> None:
+    assert len(steps(at_a_terminal(*LINE, between=10**6).output)) == 1
 
 
 def test_the_progress_is_wiped_away_and_replaces_the_dots(watched: Run) -> None:

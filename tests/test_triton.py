@@ -17,7 +17,7 @@ import torch
 import triton
 from torch import Tensor
 
-from torch_impl import triton_attention
+from torch_impl import triton_additive, triton_attention
 from torch_impl.kernels import additive, additive_operators, attention, blocks, interpreter, language, operators
 from verify.backends import Backend, Implementation, load
 from verify.catalogue import CATALOGUE
@@ -291,3 +291,15 @@ def test_what_is_not_supported_says_so(wrong: str) -> None:
     value = value.half() if wrong == "mixed" else value
     with pytest.raises(NotImplementedError, match=r"float64|dtypes|wider"):
         triton_attention.alibi_attention_triton(query, key, value)
+
+
+@pytest.mark.parametrize("long", ["query", "key"])
+def test_more_rows_than_a_grid_has_room_for_are_refused_before_anything_runs(long: str) -> None:
+    many, one = torch.zeros(1, 65535 * 16 + 1, 1), torch.zeros(1, 1, 1)
+    query, key = (many, one) if long == "query" else (one, many)
+    for call in (
+        lambda: triton_attention.scaled_dot_product_attention_triton(query[None], key[None], key[None]),
+        lambda: triton_additive.additive_attention_triton(query, key, key, one[0], one[0], one[0, 0]),
+    ):
+        with pytest.raises(NotImplementedError, match="more than 1048560 queries, keys or positions"):
+            call()

@@ -158,9 +158,12 @@ def check_supported(*tensors: Tensor | None) -> None:
         raise NotImplementedError("the kernels compute in float32: no float64")
     if max(x.shape[-1] for x in tensors[:3] if x is not None) > WIDEST:
         raise NotImplementedError(f"heads wider than {WIDEST}: a block would not fit into a GPU's shared memory")
+    if max(x.shape[-2] for x in tensors if x is not None and x.ndim > 2) > LONGEST:
+        raise NotImplementedError(f"more than {LONGEST} queries, keys or positions: a grid has no room for their blocks")
 
 
-WIDEST = 256
+WIDEST, LONGEST = 256, 65535 * 16
+"""A grid has 65535 blocks along its second axis, of at least 16 rows on a GPU."""
 
 
 def operators() -> Any:

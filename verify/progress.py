@@ -4,6 +4,7 @@ Progress: one line on a terminal that says where a run is, in place of pytest's 
 Only somebody at a terminal sees it: pipes, logs and continuous integration get what they always got.
 """
 
+import math
 import os
 import sys
 import time
@@ -32,7 +33,7 @@ class Progress:
 
     def __init__(self, reporter: Any) -> None:
         self.terminal = os.dup(sys.stdout.fileno())  # while a cell is judged, pytest catches what is written to the usual one
-        self.start, self.shown = time.monotonic(), 0.0
+        self.start, self.shown = time.monotonic(), -math.inf
         self.total = self.done = self.failed = self.cases = self.begun = self.told = 0
         self.running: dict[str, None] = {}
         reporter._show_progress_info = False  # pytest's own percentage would break the line; no public option says so this late

@@ -13,7 +13,10 @@ import cupy
 from cupy_impl.arrays import Array
 from cupy_impl.kernels.instances import WIDEST
 
-__all__ = ["blank", "check_supported", "check_width", "is_added", "packed", "spread", "tensor"]
+__all__ = ["blank", "check_lengths", "check_supported", "check_width", "is_added", "packed", "spread", "tensor"]
+
+LONGEST = 65535 * 16
+"""Rows of a query or key: as many blocks as a grid takes along its second axis, of the smallest size."""
 
 ABSENT = (0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
@@ -82,6 +85,11 @@ def check_supported(*floats: Array | None, others: tuple[Array | None, ...] = ()
 def is_added(mask: Array | None) -> bool:
     """Whether a mask is one of floats, which has a gradient."""
     return mask is not None and mask.dtype != bool
+
+
+def check_lengths(*lengths: int) -> None:
+    if max(lengths) > LONGEST:
+        raise NotImplementedError(f"more than {LONGEST} queries or keys: a grid has no room for their blocks")
 
 
 def check_width(*widths: int) -> None:

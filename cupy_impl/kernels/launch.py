@@ -12,13 +12,9 @@ from cupy_impl.kernels.source import text
 
 __all__ = ["launch"]
 
-MOST_BLOCKS = 65535
-
 
 def launch(made: Instance, kernel: str, grid: tuple[int, int], params: bytes, on_device: bool) -> None:
     """Run a kernel of an instance over a grid of blocks."""
-    if grid[1] > MOST_BLOCKS:
-        raise NotImplementedError(f"{grid[1]} blocks of {made.own} rows: a GPU takes {MOST_BLOCKS} along this axis")
     if not on_device:
         host.launch(made, kernel, grid, params)
         return
