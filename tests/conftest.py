@@ -1,6 +1,4 @@
-"""The plugin is loaded here, so that the suite runs from a plain checkout too."""
-
-pytest_plugins = ["verify.plugin", "verify.bench.plugin"]
+"""The end of a run of these tests."""
 
 
 def pytest_terminal_summary(terminalreporter):

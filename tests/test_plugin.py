@@ -1,13 +1,16 @@
 """The pytest plugin: its options, what it prints and reports, and the status that it ends with."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from strangers import HERE
-from strangers.runs import Run, in_a_process, in_pytest, judged, report_in
+from strangers.runs import ROOT, Run, in_a_process, in_pytest, judged, report_in
 
 from verify.cells import CASES
 
@@ -304,3 +307,9 @@ def test_workers_do_not_hide_a_broken_backend() -> None:
     line = ("--backend", FIRST, "--backend", "mine.py", "--op", "shift_right", "--profile", "quick")
     done = in_a_process("run", "-n", "2", *line)
     assert done.status == 2 and "mine.py: broken (cannot be imported: SyntaxError" in done.output
+
+
+def test_a_checkout_that_is_not_installed_knows_the_options_whatever_stands_beside_them() -> None:
+    line = (sys.executable, "-m", "pytest", "--backend", "numpy_ref", "--help", "-p", "pytest_benchmark.plugin")
+    known = subprocess.run(line, cwd=ROOT, env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}, capture_output=True, text=True)
+    assert known.returncode == 0 and "--backend=NAME_OR_PATH" in known.stdout, known.stderr
