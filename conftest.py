@@ -1,3 +1,6 @@
-"""The plugins are loaded here, so that the suite runs from a plain checkout too, whatever options it is given."""
+"""
+The plugins are loaded here, so that the suite runs from a plain checkout too, whatever options it
+is given.
+"""
 
 pytest_plugins = ["verify.plugin", "verify.bench.plugin"]

@@ -1,8 +1,10 @@
 """
-What relative positions cost in compiled instructions: Triton's gather against the warp-local skew of the CUDA kernel.
+What relative positions cost in compiled instructions: Triton's gather against the warp-local skew
+of the CUDA kernel.
 
-No GPU is needed: both forward kernels are compiled for blocks of 64 x 64 and 128 threads, and the instructions of the loop over the
-keys are counted, with positions and without. The difference is what positions cost a thread for each block. Counts are no times.
+No GPU is needed: both forward kernels are compiled for blocks of 64 x 64 and 128 threads, and the
+instructions of the loop over the keys are counted, with positions and without. The difference is
+what positions cost a thread for each block. Counts are no times.
 
     python benchmarks/skew.py > benchmarks/results/skew.json
 """
@@ -27,9 +29,29 @@ from cupy_impl.kernels.instances import instance  # noqa: E402
 from cupy_impl.kernels.source import text  # noqa: E402
 from torch_impl.kernels.blocks import Blocks  # noqa: E402
 
-TOLD = ("SHFL", "SEL", "LDS", "STS", "BAR", "PRMT", "LOP3", "ISETP", "IMAD", "IADD3", "LDG", "LDSM", "HMMA", "HGMMA", "LDL", "STL")
+TOLD = (
+    "SHFL",
+    "SEL",
+    "LDS",
+    "STS",
+    "BAR",
+    "PRMT",
+    "LOP3",
+    "ISETP",
+    "IMAD",
+    "IADD3",
+    "LDG",
+    "LDSM",
+    "HMMA",
+    "HGMMA",
+    "LDL",
+    "STL",
+)
 CHECKED_PTX = ".version 8.7"
-"""NVRTC writes a newer version than the assembler that Triton carries reads; the kernels use nothing of it."""
+"""
+NVRTC writes a newer version than the assembler that Triton carries reads; the kernels use nothing
+of it.
+"""
 
 
 def disassembled(cubin: bytes) -> list[tuple[int, str]]:
@@ -37,16 +59,41 @@ def disassembled(cubin: bytes) -> list[tuple[int, str]]:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        done = subprocess.run([triton.knobs.nvidia.cuobjdump.path, "-sass", file.name], capture_output=True, text=True, check=True)
-    kernels = {part.split("\n", 1)[0].strip(): part for part in re.split(r"\n\s*Function : ", done.stdout)[1:]}
-    return [(int(at, 16), words) for at, words in re.findall(r"/\*([0-9a-f]{4,})\*/\s+(.*?);", kernels["forward"])]
+        done = subprocess.run(
+            [triton.knobs.nvidia.cuobjdump.path, "-sass", file.name],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    kernels = {
+        part.split("\n", 1)[0].strip(): part
+        for part in re.split(r"\n\s*Function : ", done.stdout)[1:]
+    }
+    return [
+        (int(at, 16), words)
+        for at, words in re.findall(r"/\*([0-9a-f]{4,})\*/\s+(.*?);", kernels["forward"])
+    ]
 
 
 def loop_over_keys(instructions: list[tuple[int, str]]) -> Counter[str]:
-    """The kinds of instructions in the longest loop that multiplies on tensor cores and takes one exponential a score."""
-    backwards = ((int(to[1], 16), at) for at, words in instructions if (to := re.search(r"BRA.*?(0x[0-9a-f]+)", words)))
-    loops = [Counter(map(kind, (words for at, words in instructions if first <= at <= last))) for first, last in backwards if first <= last]
-    return max((loop for loop in loops if (loop["HMMA"] or loop["HGMMA"]) and loop["MUFU"] == 34), key=Counter.total)
+    """
+    The kinds of instructions in the longest loop that multiplies on tensor cores and takes one
+    exponential a score.
+    """
+    backwards = (
+        (int(to[1], 16), at)
+        for at, words in instructions
+        if (to := re.search(r"BRA.*?(0x[0-9a-f]+)", words))
+    )
+    loops = [
+        Counter(map(kind, (words for at, words in instructions if first <= at <= last)))
+        for first, last in backwards
+        if first <= last
+    ]
+    return max(
+        (loop for loop in loops if (loop["HMMA"] or loop["HGMMA"]) and loop["MUFU"] == 34),
+        key=Counter.total,
+    )
 
 
 def kind(words: str) -> str:
@@ -58,11 +105,16 @@ def cuda(arch: int, relative: bool) -> bytes:
     assert (made.own, made.step, made.threads) == (64, 64, 128)
     program = nvrtc.createProgram(text(made.source), made.source, [], [])
     nvrtc.compileProgram(program, [f"-arch=compute_{arch}", "-std=c++17", *made.defines])
-    ptx = re.sub(r"\.version \S+", CHECKED_PTX, nvrtc.getPTX(program).decode().rstrip("\0"), count=1)
+    ptx = re.sub(
+        r"\.version \S+", CHECKED_PTX, nvrtc.getPTX(program).decode().rstrip("\0"), count=1
+    )
     with tempfile.TemporaryDirectory() as folder:
         source, cubin = Path(folder, "k.ptx"), Path(folder, "k.cubin")
         source.write_text(ptx)
-        subprocess.run([triton.knobs.nvidia.ptxas.path, f"--gpu-name=sm_{arch}", source, "-o", cubin], check=True)
+        subprocess.run(
+            [triton.knobs.nvidia.ptxas.path, f"--gpu-name=sm_{arch}", source, "-o", cubin],
+            check=True,
+        )
         return cubin.read_bytes()
 
 
@@ -76,9 +128,15 @@ def main() -> None:
     found = {}
     for arch in (80, 90):
         for name, made in (("Triton's gather", by_triton), ("CUDA's skew", cuda)):
-            plain, relative = (loop_over_keys(disassembled(made(arch, positions))) for positions in (False, True))
+            plain, relative = (
+                loop_over_keys(disassembled(made(arch, positions))) for positions in (False, True)
+            )
             more = {of: relative[of] - plain[of] for of in TOLD if relative[of] != plain[of]}
-            found[f"{name}, sm_{arch}"] = {"plain": plain.total(), "relative": relative.total(), "more of": more}
+            found[f"{name}, sm_{arch}"] = {
+                "plain": plain.total(),
+                "relative": relative.total(),
+                "more of": more,
+            }
     json.dump(found, sys.stdout, indent=1)
     print()
 

@@ -1,17 +1,25 @@
 """
-The catalogue in CuPy: on a device where there is one, and through ``cupy.get_array_module`` on NumPy arrays where there is none.
+The catalogue in CuPy: on a device where there is one, and through ``cupy.get_array_module`` on
+NumPy arrays where there is none.
 
-One chapter a file, as in :mod:`spec`. Importing the package needs no CuPy, so that :func:`missing` can say that it is not there; a
-chapter does. ``<operation>_cuda`` are fused kernels in CUDA C++ (:mod:`cupy_impl.kernels`), which the CPU runs too, slowly.
+One chapter a file, as in :mod:`spec`. Importing the package needs no CuPy, so that :func:`missing`
+can say that it is not there; a chapter does. ``<operation>_cuda`` are fused kernels in CUDA C++
+(:mod:`cupy_impl.kernels`), which the CPU runs too, slowly.
 """
 
 import os
 from typing import Any
 
-# Narrow floats are computed in float32 and rounded once. CUPY_TF32=1 would round the operands of float32 products to TF32.
-WIDE = {"preset": "wide"} if os.environ.get("CUPY_TF32", "0") in ("", "0") else {"preset": "wide", "operand": "tf32"}
-# The kernels: weights and gradients of scores are in the storage dtype on their way into a product, q + u is rounded to it, all else is
-# float32; what they multiply is multiplied by no library, whose settings do not matter. Additive attention is projected in float32 first.
+# Narrow floats are computed in float32 and rounded once. CUPY_TF32=1 would round the operands of
+# float32 products to TF32.
+WIDE = (
+    {"preset": "wide"}
+    if os.environ.get("CUPY_TF32", "0") in ("", "0")
+    else {"preset": "wide", "operand": "tf32"}
+)
+# The kernels: weights and gradients of scores are in the storage dtype on their way into a product,
+# q + u is rounded to it, all else is float32; what they multiply is multiplied by no library, whose
+# settings do not matter. Additive attention is projected in float32 first.
 FUSED = {"preset": "fused"}
 PRECISION = {
     "*": WIDE,
@@ -24,7 +32,10 @@ PRECISION = {
 
 
 def from_numpy(x: Any, dtype: Any) -> Any:
-    """A copy of a NumPy array where this backend computes; floats are rounded to ``dtype``, anything else keeps its own."""
+    """
+    A copy of a NumPy array where this backend computes; floats are rounded to ``dtype``, anything
+    else keeps its own.
+    """
     from cupy_impl import arrays
 
     return arrays.from_numpy(x, dtype)

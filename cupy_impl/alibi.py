@@ -34,11 +34,14 @@ def slopes(xp: ModuleType, H: int) -> Float[Array, "H"]:
     return xp.exp2(-xp.where(h < n, 8 * (h + 1), 4 * (2 * (h - n) + 1)) / n)
 
 
-def get_alibi_biases(n_heads: int, visible: Bool[Array, "N M"], dtype: Any = "float32") -> Float[Array, "H N M"]:
+def get_alibi_biases(
+    n_heads: int, visible: Bool[Array, "N M"], dtype: Any = "float32"
+) -> Float[Array, "H N M"]:
     """
     See :func:`spec.alibi.get_alibi_biases`.
 
-    Counted and multiplied in ``dtype``, or in float32 where that is narrower; float32 counts exactly up to 2^24 keys.
+    Counted and multiplied in ``dtype``, or in float32 where that is narrower; float32 counts
+    exactly up to 2^24 keys.
     """
     check_visible(visible)
     check_integer("n_heads", n_heads)
@@ -55,7 +58,9 @@ def check_visible(visible: Any) -> None:
     if not (is_array(visible) and visible.dtype == bool):
         raise ValueError(f"visible: wanted a boolean array [N M], got {kind(visible)}")
     if visible.ndim != 2 or 0 in visible.shape:
-        raise ValueError(f"visible: wanted shape [N M] with sizes of at least 1, got {visible.shape}")
+        raise ValueError(
+            f"visible: wanted shape [N M] with sizes of at least 1, got {visible.shape}"
+        )
 
 
 @ieee
@@ -98,7 +103,10 @@ def alibi_attention_grad(
 
     Five batched matrix products, the score computed anew.
     """
-    size, dtypes = check(HEADS_GRAD, query, key, value, d_output), (query.dtype, key.dtype, value.dtype)
+    size, dtypes = (
+        check(HEADS_GRAD, query, key, value, d_output),
+        (query.dtype, key.dtype, value.dtype),
+    )
     check_mask("visible", visible, scores_shape(size))
     d_output, query, key, value = wide(d_output, query, key, value)
     _, *grads = heads_grad(d_output, query, key, value, causal_score(query, key, visible))

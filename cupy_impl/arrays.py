@@ -1,4 +1,7 @@
-"""Where arrays live and which numbers they hold: CuPy's on a device, NumPy's without one, computed wide and rounded once."""
+"""
+Where arrays live and which numbers they hold: CuPy's on a device, NumPy's without one, computed
+wide and rounded once.
+"""
 
 import functools
 from types import ModuleType
@@ -10,7 +13,8 @@ numpy = cupy.get_array_module()  # what CuPy takes for arrays that are on no dev
 Array = cupy.ndarray | numpy.ndarray
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 
-# A decorator: overflow and NaN are numbers here as on the device, which has no floating-point warnings either.
+# A decorator: overflow and NaN are numbers here as on the device, which has no floating-point
+# warnings either.
 ieee = numpy.errstate(all="ignore")
 
 
@@ -38,7 +42,11 @@ def is_float(x: Array) -> bool:
 
 def float_dtype(dtype: Any) -> Any:
     """The dtype of one of the four float formats, by its name, its type or itself."""
-    name = dtype if isinstance(dtype, str) else getattr(dtype, "name", getattr(dtype, "__name__", None))
+    name = (
+        dtype
+        if isinstance(dtype, str)
+        else getattr(dtype, "name", getattr(dtype, "__name__", None))
+    )
     if name not in FLOATS:
         raise ValueError(f"dtype: wanted {', '.join(FLOATS)}, got {dtype!r}")
     if name == "bfloat16":

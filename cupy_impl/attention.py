@@ -1,8 +1,9 @@
 """
 Attention by matrix products over whole arrays.
 
-A hidden score is minus infinity and nothing else says that it is hidden: a row or a column of nothing but minus infinity belongs to a
-query that sees no key, or to a key that no query sees, and whatever stands there is replaced by 0 before it meets a product.
+A hidden score is minus infinity and nothing else says that it is hidden: a row or a column of
+nothing but minus infinity belongs to a query that sees no key, or to a key that no query sees, and
+whatever stands there is replaced by 0 before it meets a product.
 """
 
 import math
@@ -50,7 +51,11 @@ def hide(score: Array, mask: Mask) -> Array:
     if mask is None:
         return score
     xp = cupy.get_array_module(score)
-    return xp.where(mask, score, -math.inf) if mask.dtype == bool else xp.where(mask == -math.inf, mask, score + mask)
+    return (
+        xp.where(mask, score, -math.inf)
+        if mask.dtype == bool
+        else xp.where(mask == -math.inf, mask, score + mask)
+    )
 
 
 def seen(score: Array) -> Bool[Array, "... N M"]:
@@ -58,7 +63,10 @@ def seen(score: Array) -> Bool[Array, "... N M"]:
 
 
 def normalised(score: Array, pairs: Bool[Array, "... N M"]) -> Array:
-    """The weights of a score. What a row without keys makes of 0 / 0 is dropped, as is what a visible NaN leaves in hidden keys."""
+    """
+    The weights of a score. What a row without keys makes of 0 / 0 is dropped, as is what a visible
+    NaN leaves in hidden keys.
+    """
     xp = cupy.get_array_module(score)
     weights = score - score.max(axis=-1, keepdims=True)
     xp.exp(weights, out=weights)
@@ -84,7 +92,9 @@ def kept(weights: Array, keep: Keep, p: float) -> Array:
     return scaled if keep is None else cupy.get_array_module(weights).where(keep, scaled, 0)
 
 
-def attend(score: Array, value: Array, keep: Keep = None, p: float = 0.0) -> Float[Array, "... N E"]:
+def attend(
+    score: Array, value: Array, keep: Keep = None, p: float = 0.0
+) -> Float[Array, "... N E"]:
     """The mean of the values under a score whose hidden entries are minus infinity."""
     pairs = seen(score)
     weights = normalised(score, pairs)
@@ -101,7 +111,10 @@ def present(x: Array, rows: Bool[Array, "..."]) -> Array:
 def attend_grad(
     d_output: Array, weights: Array, value: Array, keep: Keep = None, p: float = 0.0
 ) -> tuple[Float[Array, "... N M"], Float[Array, "... M E"]]:
-    """The gradients of :func:`attend` by score and value, from the weights. Absent rows of d_output and value are 0 already."""
+    """
+    The gradients of :func:`attend` by score and value, from the weights. Absent rows of d_output
+    and value are 0 already.
+    """
     dropped, d_weights = weights, d_output @ value.mT
     if keep is not None:
         dropped, d_weights = kept(weights, keep, p), kept(d_weights, keep, p)
@@ -110,7 +123,10 @@ def attend_grad(
 
 
 def mask_grad(d_score: Array, mask: Mask) -> tuple[Array, ...]:
-    """The gradient by a float mask: that of the score, summed over the axes along which the mask was broadcast."""
+    """
+    The gradient by a float mask: that of the score, summed over the axes along which the mask was
+    broadcast.
+    """
     if mask is None or mask.dtype == bool:
         return ()
     new = d_score.ndim - mask.ndim
@@ -138,7 +154,9 @@ def additive_attention(
     """
     size, dtype = check(ADDITIVE, query, key, value, w_query, w_key, w_score), query.dtype
     check_masks(mask, keep, p, (size["B"], size["N"], size["M"]))
-    query, key, value, w_query, w_key, w_score, mask = wide(query, key, value, w_query, w_key, w_score, mask)
+    query, key, value, w_query, w_key, w_score, mask = wide(
+        query, key, value, w_query, w_key, w_score, mask
+    )
     score = hide(hidden_layer(query, key, w_query, w_key) @ w_score, mask)
     return narrow(attend(score, value, keep, p), dtype)
 
@@ -165,7 +183,8 @@ def additive_attention_grad(
     """
     See :func:`spec.attention.additive_attention_grad`.
 
-    The hidden layer [B N M A] is held in memory twice; w_a leaves the sums over the pairs, which are matrix products.
+    The hidden layer [B N M A] is held in memory twice; w_a leaves the sums over the pairs, which
+    are matrix products.
     """
     inputs = query, key, value, w_query, w_key, w_score
     size = check(ADDITIVE | {"d_output": "B N E"}, *inputs, d_output)
@@ -177,11 +196,17 @@ def additive_attention_grad(
     pairs = seen(score)
     t, sees, is_seen = present(t, pairs), pairs.any(axis=-1), pairs.any(axis=-2)
     query, key = present(query, sees), present(key, is_seen)
-    d_score, d_value = attend_grad(present(d_output, sees), normalised(score, pairs), present(value, is_seen), keep, p)
+    d_score, d_value = attend_grad(
+        present(d_output, sees), normalised(score, pairs), present(value, is_seen), keep, p
+    )
     slope = 1 - t * t
     d_q = (d_score[:, :, None, :] @ slope)[:, :, 0] * w_score
     d_k = (d_score.mT[:, :, None, :] @ slope.swapaxes(1, 2))[:, :, 0] * w_score
-    d_weights = over_rows(d_q, query), over_rows(d_k, key), d_score.reshape(-1) @ t.reshape(-1, t.shape[-1])
+    d_weights = (
+        over_rows(d_q, query),
+        over_rows(d_k, key),
+        d_score.reshape(-1) @ t.reshape(-1, t.shape[-1]),
+    )
     grads = d_q @ w_query, d_k @ w_key, d_value, *d_weights
     return *(narrow(x, to) for x, to in zip(grads, dtypes, strict=True)), *mask_grad(d_score, mask)
 
@@ -230,7 +255,10 @@ def scaled_dot_product_attention_grad(
 
     Five batched matrix products, the score computed anew.
     """
-    size, dtypes = check(HEADS_GRAD, query, key, value, d_output), (query.dtype, key.dtype, value.dtype)
+    size, dtypes = (
+        check(HEADS_GRAD, query, key, value, d_output),
+        (query.dtype, key.dtype, value.dtype),
+    )
     check_masks(mask, keep, p, scores_shape(size))
     d_output, query, key, value, wide_mask = wide(d_output, query, key, value, mask)
     score = hide(scaled_products(query, key), wide_mask)
@@ -239,11 +267,19 @@ def scaled_dot_product_attention_grad(
 
 
 def heads_grad(
-    d_output: Array, query: Array, key: Array, value: Array, score: Array, keep: Keep = None, p: float = 0.0
+    d_output: Array,
+    query: Array,
+    key: Array,
+    value: Array,
+    score: Array,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> tuple[Array, Array, Array, Array]:
     """The gradients by score, query, key and value where the score holds q.k / sqrt(D)."""
     pairs = seen(score)
     sees, is_seen = pairs.any(axis=-1), pairs.any(axis=-2)
-    d_score, d_value = attend_grad(present(d_output, sees), normalised(score, pairs), present(value, is_seen), keep, p)
+    d_score, d_value = attend_grad(
+        present(d_output, sees), normalised(score, pairs), present(value, is_seen), keep, p
+    )
     g = d_score / math.sqrt(query.shape[-1])
     return d_score, g @ present(key, is_seen), g.mT @ present(query, sees), d_value

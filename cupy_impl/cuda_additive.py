@@ -1,8 +1,9 @@
 """
 Additive attention by fused kernels in CUDA C++: the law is :mod:`spec.attention`.
 
-Queries and keys are projected in float32 by matrix products, and all else happens block by block in ``kernels/additive.cu``: no N x M
-array exists, let alone N x M x A. Where the kernels run is said in :mod:`cupy_impl.cuda_attention`.
+Queries and keys are projected in float32 by matrix products, and all else happens block by block in
+``kernels/additive.cu``: no N x M array exists, let alone N x M x A. Where the kernels run is said
+in :mod:`cupy_impl.cuda_attention`.
 """
 
 from dataclasses import dataclass
@@ -14,7 +15,16 @@ from jaxtyping import Float
 
 from cupy_impl.arrays import Array, ieee, narrow
 from cupy_impl.attention import ADDITIVE, Keep, Mask, check_masks, over_rows
-from cupy_impl.kernels.arguments import blank, check_lengths, check_supported, check_width, is_added, packed, spread, tensor
+from cupy_impl.kernels.arguments import (
+    blank,
+    check_lengths,
+    check_supported,
+    check_width,
+    is_added,
+    packed,
+    spread,
+    tensor,
+)
 from cupy_impl.kernels.instances import instance
 from cupy_impl.kernels.launch import launch
 from cupy_impl.shapes import check
@@ -37,7 +47,9 @@ def additive_attention_cuda(
     """As :func:`spec.attention.additive_attention`."""
     size = check(ADDITIVE, query, key, value, w_query, w_key, w_score)
     check_masks(mask, keep, p, (size["B"], size["N"], size["M"]))
-    return Additive(query, key, value, w_query, w_key, w_score, mask, keep, 1 / (1 - p)).forward()[0]
+    return Additive(query, key, value, w_query, w_key, w_score, mask, keep, 1 / (1 - p)).forward()[
+        0
+    ]
 
 
 @ieee
@@ -53,7 +65,10 @@ def additive_attention_grad_cuda(
     keep: Keep = None,
     p: float = 0.0,
 ) -> tuple[Array, ...]:
-    """As :func:`spec.attention.additive_attention_grad`: three kernels around the projections, the tangents computed anew."""
+    """
+    As :func:`spec.attention.additive_attention_grad`: three kernels around the projections, the
+    tangents computed anew.
+    """
     inputs = query, key, value, w_query, w_key, w_score
     size = check(ADDITIVE | {"d_output": "B N E"}, *inputs, d_output)
     check_masks(mask, keep, p, (size["B"], size["N"], size["M"]))
@@ -76,7 +91,16 @@ class Additive:
 
     def __post_init__(self) -> None:
         mask = (self.mask,) if is_added(self.mask) else ()
-        check_supported(self.query, self.key, self.value, self.w_query, self.w_key, self.w_score, *mask, others=(self.mask, self.keep))
+        check_supported(
+            self.query,
+            self.key,
+            self.value,
+            self.w_query,
+            self.w_key,
+            self.w_score,
+            *mask,
+            others=(self.mask, self.keep),
+        )
         check_width(self.value.shape[-1])
         check_lengths(self.query.shape[-2], self.key.shape[-2])
 
@@ -86,7 +110,9 @@ class Additive:
 
     @cached_property
     def projected(self) -> tuple[Float[Array, "B N A"], Float[Array, "B M A"]]:
-        query, w_query, key, w_key = (x.astype("float32") for x in (self.query, self.w_query, self.key, self.w_key))
+        query, w_query, key, w_key = (
+            x.astype("float32") for x in (self.query, self.w_query, self.key, self.w_key)
+        )
         return query @ w_query.T, key @ w_key.T
 
     @cached_property
@@ -109,11 +135,23 @@ class Additive:
         shapes |= {"mask": self.mask.shape} if is_added(self.mask) else {}
         sums = {name: self.arrays.zeros(shape, "float32") for name, shape in shapes.items()}
         d_value = blank(self.value.shape, self.value)
-        given = {"out": out, "lse": lse, "d_out": d_output, "delta": blank(lse.shape, lse), "value": d_value, "sums": sums}
+        given = {
+            "out": out,
+            "lse": lse,
+            "d_out": d_output,
+            "delta": blank(lse.shape, lse),
+            "value": d_value,
+            "sums": sums,
+        }
         self.run("additive_backward_query", self.query.shape[1], **given)
         self.run("additive_backward_key", self.key.shape[1], **given)
-        query, key, w_query, w_key = (x.astype("float32") for x in (self.query, self.key, self.w_query, self.w_key))
-        projections = over_rows(sums["query"], self.finite(query)), over_rows(sums["key"], self.finite(key))
+        query, key, w_query, w_key = (
+            x.astype("float32") for x in (self.query, self.key, self.w_query, self.w_key)
+        )
+        projections = (
+            over_rows(sums["query"], self.finite(query)),
+            over_rows(sums["key"], self.finite(key)),
+        )
         grads = (
             sums["query"] @ w_query,
             sums["key"] @ w_key,
@@ -125,14 +163,21 @@ class Additive:
         return tuple(narrow(x, self.query.dtype) for x in grads)
 
     def finite(self, x: Array) -> Array:
-        """x without NaN and infinity: a visible pair has carried them to the gradient beside it, and what is hidden must not."""
+        """
+        x without NaN and infinity: a visible pair has carried them to the gradient beside it, and
+        what is hidden must not.
+        """
         return self.arrays.where(self.arrays.isfinite(x), x, 0)
 
-    def run(self, kernel: str, rows: int, sums: dict[str, Array] | None = None, **given: Array) -> None:
+    def run(
+        self, kernel: str, rows: int, sums: dict[str, Array] | None = None, **given: Array
+    ) -> None:
         (B, N, A), M, E = self.projected[0].shape, self.key.shape[1], self.value.shape[-1]
         masked = self.mask is not None or self.keep is not None
         made = instance("additive.cu", self.value.dtype.name, E, False, masked, self.arrays is cupy)
-        mask, keep, d_mask = (spread(x, (B, N, M)) for x in (self.mask, self.keep, (sums or {}).get("mask")))
+        mask, keep, d_mask = (
+            spread(x, (B, N, M)) for x in (self.mask, self.keep, (sums or {}).get("mask"))
+        )
         z_query, z_key = self.projected
         tensors = [
             tensor(z_query, "projected query", "bij"),
@@ -145,7 +190,10 @@ class Additive:
             tensor(keep, "keep", "bij"),
             tensor(given.get("d_out"), "gradient of the output", "bij"),
             tensor(given.get("delta"), "delta", "bi"),
-            *(tensor((sums or {}).get(name), f"gradient of the projected {name}", "bij") for name in ("query", "key")),
+            *(
+                tensor((sums or {}).get(name), f"gradient of the projected {name}", "bij")
+                for name in ("query", "key")
+            ),
             tensor((sums or {}).get("weights"), "gradient of the weights", "j"),
             tensor(given.get("value"), "gradient of value", "bij"),
             tensor(d_mask, "gradient of the mask", "bij"),

@@ -1,8 +1,10 @@
 """
-Attention by fused kernels in CUDA C++: the laws are :mod:`spec.attention`, :mod:`spec.alibi` and :mod:`spec.relative`.
+Attention by fused kernels in CUDA C++: the laws are :mod:`spec.attention`, :mod:`spec.alibi` and
+:mod:`spec.relative`.
 
-No N x M array exists, forwards or backwards: see ``kernels/attention.cu``. On CuPy's arrays the kernels run on their GPU, on NumPy's on
-the CPU (:mod:`cupy_impl.kernels.host`), slowly. float32, float16 and bfloat16, all inputs alike; heads up to 256 wide.
+No N x M array exists, forwards or backwards: see ``kernels/attention.cu``. On CuPy's arrays the
+kernels run on their GPU, on NumPy's on the CPU (:mod:`cupy_impl.kernels.host`), slowly. float32,
+float16 and bfloat16, all inputs alike; heads up to 256 wide.
 """
 
 from dataclasses import dataclass
@@ -15,7 +17,16 @@ from jaxtyping import Float
 from cupy_impl.alibi import slopes
 from cupy_impl.arrays import Array, narrow
 from cupy_impl.attention import HEADS, HEADS_GRAD, Keep, Mask, check_masks, scores_shape
-from cupy_impl.kernels.arguments import blank, check_lengths, check_supported, check_width, is_added, packed, spread, tensor
+from cupy_impl.kernels.arguments import (
+    blank,
+    check_lengths,
+    check_supported,
+    check_width,
+    is_added,
+    packed,
+    spread,
+    tensor,
+)
 from cupy_impl.kernels.instances import instance
 from cupy_impl.kernels.launch import launch
 from cupy_impl.relative import POSITION, TABLES, Visible, table_rows
@@ -58,16 +69,24 @@ def scaled_dot_product_attention_grad_cuda(
     keep: Keep = None,
     p: float = 0.0,
 ) -> tuple[Array, ...]:
-    """As :func:`spec.attention.scaled_dot_product_attention_grad`: three kernels, the scores computed anew."""
+    """
+    As :func:`spec.attention.scaled_dot_product_attention_grad`: three kernels, the scores computed
+    anew.
+    """
     size = check(HEADS_GRAD, query, key, value, d_output)
     check_masks(mask, keep, p, scores_shape(size))
     given = Attention(query, key, value, mask, keep, share=1 / (1 - p))
     grads = given.backward(d_output)
-    return tuple(grads[name] for name in ("query", "key", "value", *(("mask",) if is_added(mask) else ())))
+    return tuple(
+        grads[name] for name in ("query", "key", "value", *(("mask",) if is_added(mask) else ()))
+    )
 
 
 def alibi_attention_cuda(
-    query: Float[Array, "B H N D"], key: Float[Array, "B H M D"], value: Float[Array, "B H M E"], visible: Visible = None
+    query: Float[Array, "B H N D"],
+    key: Float[Array, "B H M D"],
+    value: Float[Array, "B H M E"],
+    visible: Visible = None,
 ) -> HeadsOut:
     """As :func:`spec.alibi.alibi_attention`: the bias is made pair by pair from the slopes."""
     return with_slopes(query, key, value, visible).forward()[0]
@@ -102,7 +121,9 @@ def transformer_xl_attention_cuda(
     v: Float[Array, "H D"],
     visible: Visible = None,
 ) -> HeadsOut:
-    """As :func:`spec.relative.transformer_xl_attention`: the shift is a rolling band of position rows."""
+    """
+    As :func:`spec.relative.transformer_xl_attention`: the shift is a rolling band of position rows.
+    """
     return with_positions(query, key, value, position, u, v, visible).forward()[0]
 
 
@@ -116,16 +137,31 @@ def transformer_xl_attention_grad_cuda(
     v: Float[Array, "H D"],
     visible: Visible = None,
 ) -> tuple[Array, ...]:
-    """As :func:`spec.relative.transformer_xl_attention_grad`; the sums over queries by float32 atomic additions."""
+    """
+    As :func:`spec.relative.transformer_xl_attention_grad`; the sums over queries by float32 atomic
+    additions.
+    """
     check(HEADS_GRAD | POSITION, query, key, value, d_output, position, u, v)
     grads = with_positions(query, key, value, position, u, v, visible).backward(d_output)
     return tuple(grads[name] for name in ("query", "key", "value", "table", "content", "distance"))
 
 
-def with_positions(query: Array, key: Array, value: Array, position: Array, u: Array, v: Array, visible: Visible) -> "Attention":
+def with_positions(
+    query: Array, key: Array, value: Array, position: Array, u: Array, v: Array, visible: Visible
+) -> "Attention":
     size = check(HEADS | POSITION, query, key, value, position, u, v)
     check_mask("visible", visible, scores_shape(size))
-    return Attention(query, key, value, visible, causal=True, content=u, distance=v, table=position, first=size["N"] - 1)
+    return Attention(
+        query,
+        key,
+        value,
+        visible,
+        causal=True,
+        content=u,
+        distance=v,
+        table=position,
+        first=size["N"] - 1,
+    )
 
 
 def learned_relative_attention_cuda(
@@ -138,8 +174,13 @@ def learned_relative_attention_cuda(
     align: str,
     visible: Visible = None,
 ) -> HeadsOut:
-    """As :func:`spec.relative.learned_relative_attention`, by the kernel of :func:`transformer_xl_attention_cuda`."""
-    return with_tables(query, key, value, key_pos_embeddings, key_pos_bias, query_pos_bias, align, visible).forward()[0]
+    """
+    As :func:`spec.relative.learned_relative_attention`, by the kernel of
+    :func:`transformer_xl_attention_cuda`.
+    """
+    return with_tables(
+        query, key, value, key_pos_embeddings, key_pos_bias, query_pos_bias, align, visible
+    ).forward()[0]
 
 
 def learned_relative_attention_grad_cuda(
@@ -162,14 +203,23 @@ def learned_relative_attention_grad_cuda(
 
 
 def with_tables(
-    query: Array, key: Array, value: Array, embeddings: Array, bias: Array, query_bias: Array, align: str, visible: Visible
+    query: Array,
+    key: Array,
+    value: Array,
+    embeddings: Array,
+    bias: Array,
+    query_bias: Array,
+    align: str,
+    visible: Visible,
 ) -> "Attention":
     size = check(HEADS | TABLES, query, key, value, embeddings, bias, query_bias)
     table_rows(size, align)  # refuses what the tables do not reach
     check_mask("visible", visible, scores_shape(size))
     first = size["P"] - (size["M"] - size["N"] if align == "end" else 0)
     table = embeddings.swapaxes(0, 1)
-    return Attention(query, key, value, visible, content=query_bias, table=table, bias=bias.T, first=first)
+    return Attention(
+        query, key, value, visible, content=query_bias, table=table, bias=bias.T, first=first
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,9 +227,10 @@ class Attention:
     """
     What the kernels are given, checked already.
 
-    ``mask`` and ``keep`` broadcast to [B H N M]; ``table`` [H rows D] and ``bias`` [H rows] are position rows, of which the pair (i, j)
-    reads row ``first`` - i + j; ``content`` and ``distance`` [H D] are added to the queries for the one score and the other; ``share``
-    is 1 / (1 - p). NotImplementedError says what the kernels cannot do, before anything runs.
+    ``mask`` and ``keep`` broadcast to [B H N M]; ``table`` [H rows D] and ``bias`` [H rows] are
+    position rows, of which the pair (i, j) reads row ``first`` - i + j; ``content`` and
+    ``distance`` [H D] are added to the queries for the one score and the other; ``share`` is 1 /
+    (1 - p). NotImplementedError says what the kernels cannot do, before anything runs.
     """
 
     query: Array
@@ -197,8 +248,18 @@ class Attention:
     share: float = 1.0
 
     def __post_init__(self) -> None:
-        floats = self.query, self.key, self.value, self.content, self.distance, self.table, self.bias
-        check_supported(*floats, *((self.mask,) if is_added(self.mask) else ()), others=(self.mask, self.keep))
+        floats = (
+            self.query,
+            self.key,
+            self.value,
+            self.content,
+            self.distance,
+            self.table,
+            self.bias,
+        )
+        check_supported(
+            *floats, *((self.mask,) if is_added(self.mask) else ()), others=(self.mask, self.keep)
+        )
         check_width(self.query.shape[-1], self.value.shape[-1])
         check_lengths(self.query.shape[-2], self.key.shape[-2])
 
@@ -217,24 +278,47 @@ class Attention:
         """The gradients of all inputs that are there."""
         check_supported(self.query, d_output)
         out, lse = self.forward()
-        own = {name: blank(x.shape, x) for name, x in (("query", self.query), ("key", self.key), ("value", self.value))}
-        shared = {"mask": self.mask if is_added(self.mask) else None, "content": self.content, "distance": self.distance}
+        own = {
+            name: blank(x.shape, x)
+            for name, x in (("query", self.query), ("key", self.key), ("value", self.value))
+        }
+        shared = {
+            "mask": self.mask if is_added(self.mask) else None,
+            "content": self.content,
+            "distance": self.distance,
+        }
         shared |= {"table": self.table, "bias": self.bias}
-        sums = {name: self.arrays.zeros(x.shape, "float32") for name, x in shared.items() if x is not None}
+        sums = {
+            name: self.arrays.zeros(x.shape, "float32")
+            for name, x in shared.items()
+            if x is not None
+        }
         # both kernels are given the same: what the one leaves in delta the other reads
         given = {"out": out, "lse": lse, "d_out": d_output, "delta": blank(lse.shape, lse), **own}
         self.run("backward_query", self.query.shape[2], **given, sums=sums)
         self.run("backward_key", self.key.shape[2], **given, sums=sums)
         return own | {name: narrow(x, shared[name].dtype) for name, x in sums.items()}
 
-    def run(self, kernel: str, rows: int, sums: dict[str, Array] | None = None, **given: Array) -> None:
+    def run(
+        self, kernel: str, rows: int, sums: dict[str, Array] | None = None, **given: Array
+    ) -> None:
         (B, H, N, D), (M, E), sums = self.query.shape, self.value.shape[-2:], sums or {}
         masked = self.mask is not None or self.keep is not None
-        made = instance("attention.cu", self.query.dtype.name, max(D, E), self.table is not None, masked, self.arrays is cupy)
+        made = instance(
+            "attention.cu",
+            self.query.dtype.name,
+            max(D, E),
+            self.table is not None,
+            masked,
+            self.arrays is cupy,
+        )
         full = (B, H, N, M)
         mask, keep, d_mask = (spread(x, full) for x in (self.mask, self.keep, sums.get("mask")))
         tensors = [
-            *(tensor(x, name) for x, name in ((self.query, "query"), (self.key, "key"), (self.value, "value"))),
+            *(
+                tensor(x, name)
+                for x, name in ((self.query, "query"), (self.key, "key"), (self.value, "value"))
+            ),
             tensor(given["out"], "output"),
             tensor(given["lse"], "log-sum-exp", "bhi"),
             tensor(mask, "mask"),
@@ -256,4 +340,10 @@ class Attention:
         hiding = mask is not None or (self.causal and N > M)
         table_rows = 0 if self.table is None else self.table.shape[1]
         whole = [H, N, M, D, E, table_rows, self.first, self.causal, is_added(self.mask), hiding]
-        launch(made, kernel, (B * H, -(-rows // made.own)), packed(tensors, whole, [1 / sqrt(D), self.share]), self.arrays is cupy)
+        launch(
+            made,
+            kernel,
+            (B * H, -(-rows // made.own)),
+            packed(tensors, whole, [1 / sqrt(D), self.share]),
+            self.arrays is cupy,
+        )

@@ -11,7 +11,13 @@ from cupy_impl.arrays import Array, ieee, narrow, wide
 from cupy_impl.attention import Mask, attend, hide, normalised, present, seen
 from cupy_impl.masks import merge_masks
 from cupy_impl.memory import Mems, update_mems
-from cupy_impl.relative import Visible, check_even, learned_relative_attention, sinusoids, transformer_xl_attention
+from cupy_impl.relative import (
+    Visible,
+    check_even,
+    learned_relative_attention,
+    sinusoids,
+    transformer_xl_attention,
+)
 from cupy_impl.scores import scaled_products
 from cupy_impl.shapes import Layout, check, check_heads, check_list, check_mask, check_parameters
 
@@ -33,19 +39,32 @@ PROJECTED_ALIKE = dict.fromkeys(PROJECTED, "B N F")
 
 def linears(*names: str) -> dict[str, str]:
     """The layout of projections from F to F with a bias that may be absent."""
-    return {name: axes for linear in names for name, axes in ((f"{linear}.weight", "F F"), (f"{linear}.bias", "F?"))}
+    return {
+        name: axes
+        for linear in names
+        for name, axes in ((f"{linear}.weight", "F F"), (f"{linear}.bias", "F?"))
+    }
 
 
 SELF = {"w_query": "K F", "w_key": "K F", "w_value": "E F"}
 MULTI_HEAD = linears("q_proj", "k_proj", "v_proj", "out_proj")
 ALIBI = linears("query.linear", "key.linear", "value.linear", "output")
-RELATIVE = {name: axes for name, axes in ALIBI.items() if name not in ("query.linear.bias", "key.linear.bias")} | {
+RELATIVE = {
+    name: axes
+    for name, axes in ALIBI.items()
+    if name not in ("query.linear.bias", "key.linear.bias")
+} | {
     "key_pos_embeddings": "2P H D",
     "key_pos_bias": "2P H",
     "query_pos_bias": "H D",
 }
 NORM = {"layer_norm.weight": "F", "layer_norm.bias": "F?"}
-TRANSFORMER_XL = {"qkv_net.weight": "3F F", "qkv_net.bias": "3F?"} | linears("r_net", "o_net") | NORM | {"u": "H D", "v": "H D"}
+TRANSFORMER_XL = (
+    {"qkv_net.weight": "3F F", "qkv_net.bias": "3F?"}
+    | linears("r_net", "o_net")
+    | NORM
+    | {"u": "H D", "v": "H D"}
+)
 
 
 def linear(x: Array, parameters: Parameters, name: str) -> Array:
@@ -70,7 +89,9 @@ def merged(x: Array) -> Float[Array, "B N F"]:
 
 def layer_norm(x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
     centred = x - x.mean(axis=-1, keepdims=True)
-    deviation = cupy.get_array_module(x).sqrt((centred * centred).mean(axis=-1, keepdims=True) + float(eps))
+    deviation = cupy.get_array_module(x).sqrt(
+        (centred * centred).mean(axis=-1, keepdims=True) + float(eps)
+    )
     y = weight * centred / deviation
     return y if bias is None else y + bias
 
@@ -82,7 +103,9 @@ def checked(layout: Layout, parameters: Parameters, **sizes: int) -> dict[str, A
 
 
 @ieee
-def self_attention(x: Float[Array, "B N F"], parameters: Parameters, mask: Mask = None) -> Float[Array, "B N E"]:
+def self_attention(
+    x: Float[Array, "B N F"], parameters: Parameters, mask: Mask = None
+) -> Float[Array, "B N E"]:
     """
     See :func:`spec.layers.self_attention`.
 
@@ -119,7 +142,10 @@ def multi_head_attention(
         mask = merge_masks(attn_mask, key_padding_mask, num_heads)
         check_masks(attn_mask, key_padding_mask, size["B"], num_heads, size["N"], size["M"])
     query, key, value, mask = wide(query, key, value, mask)
-    q, k, v = (heads(linear(x, parameters, name), num_heads) for name, x in (("q_proj", query), ("k_proj", key), ("v_proj", value)))
+    q, k, v = (
+        heads(linear(x, parameters, name), num_heads)
+        for name, x in (("q_proj", query), ("k_proj", key), ("v_proj", value))
+    )
     score = hide(scaled_products(q, k), mask)
     pairs = seen(score)
     weights = normalised(score, pairs)
@@ -127,12 +153,19 @@ def multi_head_attention(
     return narrow(output, dtype), narrow(weights, dtype)
 
 
-def check_masks(attn_mask: Array | None, key_padding_mask: Array | None, B: int, H: int, N: int, M: int) -> None:
+def check_masks(
+    attn_mask: Array | None, key_padding_mask: Array | None, B: int, H: int, N: int, M: int
+) -> None:
     """The masks fit each other already (merge_masks); hold them to query and key as well."""
     if attn_mask is not None and attn_mask.shape not in ((N, M), (B * H, N, M)):
-        raise ValueError(f"attn_mask: wanted shape [N M] or [B*H N M] with B={B} H={H} N={N} M={M}, got {attn_mask.shape}")
+        raise ValueError(
+            f"attn_mask: wanted shape [N M] or [B*H N M] with B={B} H={H} N={N} M={M}, got "
+            f"{attn_mask.shape}"
+        )
     if key_padding_mask is not None and key_padding_mask.shape != (B, M):
-        raise ValueError(f"key_padding_mask: wanted shape [B M] with B={B} M={M}, got {key_padding_mask.shape}")
+        raise ValueError(
+            f"key_padding_mask: wanted shape [B M] with B={B} M={M}, got {key_padding_mask.shape}"
+        )
 
 
 def multi_head_self_attention(
@@ -171,13 +204,25 @@ def relative_multi_head_attention(
     parameters = checked(RELATIVE, parameters, F=size["F"], H=num_heads, D=size["F"] // num_heads)
     q, k, v = projected(query, key, value, parameters, num_heads)
     tables = (parameters[name] for name in ("key_pos_embeddings", "key_pos_bias", "query_pos_bias"))
-    return narrow(linear(merged(learned_relative_attention(q, k, v, *tables, align, visible)), parameters, "output"), dtype)
+    return narrow(
+        linear(
+            merged(learned_relative_attention(q, k, v, *tables, align, visible)),
+            parameters,
+            "output",
+        ),
+        dtype,
+    )
 
 
-def projected(query: Array, key: Array, value: Array, parameters: Parameters, H: int) -> tuple[Array, ...]:
+def projected(
+    query: Array, key: Array, value: Array, parameters: Parameters, H: int
+) -> tuple[Array, ...]:
     """Query, key and value per head, by labml's names."""
     names = ("query.linear", "key.linear", "value.linear")
-    return tuple(heads(linear(x, parameters, name), H) for name, x in zip(names, wide(query, key, value), strict=True))
+    return tuple(
+        heads(linear(x, parameters, name), H)
+        for name, x in zip(names, wide(query, key, value), strict=True)
+    )
 
 
 @ieee
@@ -232,10 +277,16 @@ def transformer_xl_layer(
     weight, bias = parameters["qkv_net.weight"], parameters.get("qkv_net.bias")
     q = affine(x, weight[:F], None if bias is None else bias[:F])
     kv = affine(keys, weight[F:], None if bias is None else bias[F:])
-    q, k, v, r = (heads(part, num_heads) for part in (q, kv[..., :F], kv[..., F:], linear(position, parameters, "r_net")))
+    q, k, v, r = (
+        heads(part, num_heads)
+        for part in (q, kv[..., :F], kv[..., F:], linear(position, parameters, "r_net"))
+    )
     attended = transformer_xl_attention(q, k, v, r, parameters["u"], parameters["v"], visible)
     y = x + linear(merged(attended), parameters, "o_net")
-    return narrow(layer_norm(y, parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps), dtype)
+    return narrow(
+        layer_norm(y, parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps),
+        dtype,
+    )
 
 
 def check_eps(eps: Any) -> None:
@@ -261,10 +312,14 @@ def transformer_xl(
     check_list("parameters", parameters)
     if mems is not None:
         check_list("mems", mems, len(parameters))
-        size = check({"x": "B N F"} | {f"mems.{layer}": "B S F" for layer in range(len(mems))}, x, *mems)
+        size = check(
+            {"x": "B N F"} | {f"mems.{layer}": "B S F" for layer in range(len(mems))}, x, *mems
+        )
     check_even(size["F"])
     (hidden,), hids = wide(x), []
-    position = sinusoids(cupy.get_array_module(x), size["N"] + size.get("S", 0), size["F"]).astype(hidden.dtype)
+    position = sinusoids(cupy.get_array_module(x), size["N"] + size.get("S", 0), size["F"]).astype(
+        hidden.dtype
+    )
     for layer, weights in enumerate(parameters):
         hids.append(x if layer == 0 else narrow(hidden, dtype))
         mem = None if mems is None else mems[layer]

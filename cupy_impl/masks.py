@@ -39,7 +39,8 @@ def merge_masks(
     """
     See :func:`spec.masks.merge_masks`.
 
-    One selection per mask. A float ``attn_mask`` keeps its dtype and its bits; ``dtype`` is that of every other result.
+    One selection per mask. A float ``attn_mask`` keeps its dtype and its bits; ``dtype`` is that of
+    every other result.
     """
     check_integer("num_heads", num_heads)
     check_attn_mask(attn_mask, num_heads)
@@ -51,15 +52,25 @@ def merge_masks(
         merged = zero if attn_mask is None else hidden(xp, four_axes(attn_mask, num_heads), zero)
     else:
         merged = four_axes(attn_mask, num_heads).copy()
-    return merged if key_padding_mask is None else hidden(xp, key_padding_mask[:, None, None, :], merged)
+    return (
+        merged
+        if key_padding_mask is None
+        else hidden(xp, key_padding_mask[:, None, None, :], merged)
+    )
 
 
 def hidden(xp: ModuleType, where: Array, mask: Array) -> Array:
-    return xp.where(where, xp.full((), -math.inf, mask.dtype), mask)  # a bare -inf would turn bfloat16 into float64
+    return xp.where(
+        where, xp.full((), -math.inf, mask.dtype), mask
+    )  # a bare -inf would turn bfloat16 into float64
 
 
 def four_axes(attn_mask: Array, H: int) -> Array:
-    return attn_mask[None, None] if attn_mask.ndim == 2 else attn_mask.reshape(-1, H, *attn_mask.shape[1:])
+    return (
+        attn_mask[None, None]
+        if attn_mask.ndim == 2
+        else attn_mask.reshape(-1, H, *attn_mask.shape[1:])
+    )
 
 
 def check_attn_mask(attn_mask: Any, H: int) -> None:
@@ -67,8 +78,14 @@ def check_attn_mask(attn_mask: Any, H: int) -> None:
         return
     if not (is_array(attn_mask) and (attn_mask.dtype == bool or is_float(attn_mask))):
         raise ValueError(f"attn_mask: wanted a boolean or float array, got {kind(attn_mask)}")
-    if attn_mask.ndim not in (2, 3) or 0 in attn_mask.shape or (attn_mask.ndim == 3 and len(attn_mask) % H):
-        raise ValueError(f"attn_mask: wanted shape [N M] or [B*H N M] with H={H}, got {attn_mask.shape}")
+    if (
+        attn_mask.ndim not in (2, 3)
+        or 0 in attn_mask.shape
+        or (attn_mask.ndim == 3 and len(attn_mask) % H)
+    ):
+        raise ValueError(
+            f"attn_mask: wanted shape [N M] or [B*H N M] with H={H}, got {attn_mask.shape}"
+        )
 
 
 def check_padding(key_padding_mask: Any, attn_mask: Array | None, H: int) -> None:
@@ -82,6 +99,12 @@ def check_padding(key_padding_mask: Any, attn_mask: Array | None, H: int) -> Non
         wanted = {"B": len(attn_mask) // H} if attn_mask.ndim == 3 else {}
         wanted["M"] = attn_mask.shape[-1]
     sizes = dict(zip("BM", shape, strict=False))
-    if len(shape) != 2 or 0 in shape or any(sizes[letter] != size for letter, size in wanted.items()):
-        known = " ".join(f"{letter}={size}" for letter, size in wanted.items()) or "sizes of at least 1"
+    if (
+        len(shape) != 2
+        or 0 in shape
+        or any(sizes[letter] != size for letter, size in wanted.items())
+    ):
+        known = (
+            " ".join(f"{letter}={size}" for letter, size in wanted.items()) or "sizes of at least 1"
+        )
         raise ValueError(f"key_padding_mask: wanted shape [B M] with {known}, got {shape}")

@@ -25,7 +25,9 @@ def init_mems(n_layers: int, mem_len: int, batch: int, width: int, dtype: Any = 
     check_integer("batch", batch)
     check_integer("width", width)
     xp, dtype = default_module(), float_dtype(dtype)
-    return [xp.zeros((batch, mem_len, width), dtype) for _ in range(n_layers)] if mem_len > 0 else None
+    return (
+        [xp.zeros((batch, mem_len, width), dtype) for _ in range(n_layers)] if mem_len > 0 else None
+    )
 
 
 def update_mems(hids: Sequence[Float[Array, "B N F"]], mems: Mems, mem_len: int) -> Mems:
@@ -50,4 +52,6 @@ def last(mem: Array, hid: Array, mem_len: int) -> Array:
     """The last positions of mem followed by hid."""
     S, N = mem.shape[1], hid.shape[1]
     first = max(0, S + N - mem_len)
-    return cupy.get_array_module(hid).concatenate([mem[:, first:], hid[:, max(0, first - S) :]], axis=1)
+    return cupy.get_array_module(hid).concatenate(
+        [mem[:, first:], hid[:, max(0, first - S) :]], axis=1
+    )

@@ -1,4 +1,7 @@
-"""Relative positions: one product with the rows of a table that can be read, and a skewed view that costs nothing."""
+"""
+Relative positions: one product with the rows of a table that can be read, and a skewed view that
+costs nothing.
+"""
 
 import math
 from types import ModuleType
@@ -8,7 +11,16 @@ import cupy
 from jaxtyping import Bool, Float
 
 from cupy_impl.arrays import Array, default_module, float_dtype, ieee, narrow, wide
-from cupy_impl.attention import HEADS, HEADS_GRAD, attend, heads_grad, hide, present, scores_shape, seen
+from cupy_impl.attention import (
+    HEADS,
+    HEADS_GRAD,
+    attend,
+    heads_grad,
+    hide,
+    present,
+    scores_shape,
+    seen,
+)
 from cupy_impl.masks import causal
 from cupy_impl.shapes import check, check_integer, check_mask
 from cupy_impl.shifts import rel_shift, skewed, unskewed
@@ -72,8 +84,13 @@ def transformer_xl_score(
     return narrow(score / math.sqrt(query.shape[-1]), dtype)
 
 
-def skewed_score(content: Array, key: Array, distance: Array, table: Float[Array, "H W D"], bias: Any = None) -> Array:
-    """The scaled sum of content . key_j and distance . table_{N-1-i+j}, the latter read through a skewed view."""
+def skewed_score(
+    content: Array, key: Array, distance: Array, table: Float[Array, "H W D"], bias: Any = None
+) -> Array:
+    """
+    The scaled sum of content . key_j and distance . table_{N-1-i+j}, the latter read through a
+    skewed view.
+    """
     score, x = content @ key.mT, distance @ table.mT
     if bias is not None:
         x += bias
@@ -83,9 +100,15 @@ def skewed_score(content: Array, key: Array, distance: Array, table: Float[Array
 
 
 def table_grad(
-    g: Float[Array, "B H N M"], pairs: Bool[Array, "B H N M"], distance: Float[Array, "B H N D"], table: Float[Array, "H W D"]
+    g: Float[Array, "B H N M"],
+    pairs: Bool[Array, "B H N M"],
+    distance: Float[Array, "B H N D"],
+    table: Float[Array, "H W D"],
 ) -> tuple[Float[Array, "B H N D"], Float[Array, "H W D"], Float[Array, "B H N W"]]:
-    """The gradients of the products distance_i . table_{N-1-i+j} by both, and by the products themselves before the skew."""
+    """
+    The gradients of the products distance_i . table_{N-1-i+j} by both, and by the products
+    themselves before the skew.
+    """
     W = table.shape[1]
     d_x, is_read = unskewed(g)[..., :W], unskewed(pairs)[..., :W].any(axis=(0, 2))
     return d_x @ present(table, is_read), (d_x.mT @ distance).sum(axis=0), d_x
@@ -113,7 +136,9 @@ def transformer_xl_attention(
     return narrow(attend(score, value), dtype)
 
 
-def transformer_xl_causal_score(query: Array, key: Array, position: Array, u: Array, v: Array, visible: Visible) -> Array:
+def transformer_xl_causal_score(
+    query: Array, key: Array, position: Array, u: Array, v: Array, visible: Visible
+) -> Array:
     """The score, minus infinity where the causal row or ``visible`` hides."""
     score = skewed_score(query + u[:, None], key, query + v[:, None], position)
     return hide(score, causal(cupy.get_array_module(score), *score.shape[-2:], visible))
@@ -133,7 +158,8 @@ def transformer_xl_attention_grad(
     """
     See :func:`spec.relative.transformer_xl_attention_grad`.
 
-    The score's gradient is written once through a skewed view, from where position and query take theirs by matrix products.
+    The score's gradient is written once through a skewed view, from where position and query take
+    theirs by matrix products.
     """
     inputs = query, key, value, position, u, v
     size = check(HEADS_GRAD | POSITION, query, key, value, d_output, position, u, v)
@@ -143,8 +169,17 @@ def transformer_xl_attention_grad(
     pairs = seen(score)
     query = present(query, pairs.any(axis=-1))
     d_score, d_content, d_key, d_value = heads_grad(d_output, query + u[:, None], key, value, score)
-    d_distance, d_position, _ = table_grad(d_score / math.sqrt(size["D"]), pairs, query + v[:, None], position)
-    grads = d_content + d_distance, d_key, d_value, d_position, d_content.sum(axis=(0, 2)), d_distance.sum(axis=(0, 2))
+    d_distance, d_position, _ = table_grad(
+        d_score / math.sqrt(size["D"]), pairs, query + v[:, None], position
+    )
+    grads = (
+        d_content + d_distance,
+        d_key,
+        d_value,
+        d_position,
+        d_content.sum(axis=(0, 2)),
+        d_distance.sum(axis=(0, 2)),
+    )
     return tuple(narrow(d_x, x.dtype) for d_x, x in zip(grads, inputs, strict=True))
 
 
@@ -160,9 +195,13 @@ def learned_relative_score(
     """
     See :func:`spec.relative.learned_relative_score`.
 
-    Only the N + M - 1 rows of the tables that a pair can read take part; they are not gathered for each pair.
+    Only the N + M - 1 rows of the tables that a pair can read take part; they are not gathered for
+    each pair.
     """
-    size, dtype = check(PRODUCT | TABLES, query, key, key_pos_embeddings, key_pos_bias, query_pos_bias), query.dtype
+    size, dtype = (
+        check(PRODUCT | TABLES, query, key, key_pos_embeddings, key_pos_bias, query_pos_bias),
+        query.dtype,
+    )
     rows = table_rows(size, align)
     wides = wide(query, key, key_pos_embeddings[rows], key_pos_bias[rows], query_pos_bias)
     return narrow(learned_score(*wides), dtype)
@@ -174,13 +213,19 @@ def table_rows(size: dict[str, int], align: Any) -> slice:
         raise ValueError(f"align: wanted 'end' or 'start', got {align!r}")
     N, M, P = size["N"], size["M"], size["P"]
     if max(N, M) > P:
-        raise ValueError(f"key_pos_embeddings: wanted at least 2P rows with P >= N={N} and P >= M={M}, got P={P}")
+        raise ValueError(
+            f"key_pos_embeddings: wanted at least 2P rows with P >= N={N} and P >= M={M}, got P={P}"
+        )
     first = P + 1 - (M if align == "end" else N)
     return slice(first, first + N + M - 1)
 
 
-def learned_score(query: Array, key: Array, embeddings: Array, bias: Array, query_bias: Array) -> Float[Array, "B H N M"]:
-    return skewed_score(query + query_bias[:, None], key, query, embeddings.swapaxes(0, 1), bias.T[:, None])
+def learned_score(
+    query: Array, key: Array, embeddings: Array, bias: Array, query_bias: Array
+) -> Float[Array, "B H N M"]:
+    return skewed_score(
+        query + query_bias[:, None], key, query, embeddings.swapaxes(0, 1), bias.T[:, None]
+    )
 
 
 @ieee
@@ -199,10 +244,15 @@ def learned_relative_attention(
 
     The position score is read through a skewed view, as in :func:`learned_relative_score`.
     """
-    size, dtype = check(HEADS | TABLES, query, key, value, key_pos_embeddings, key_pos_bias, query_pos_bias), query.dtype
+    size, dtype = (
+        check(HEADS | TABLES, query, key, value, key_pos_embeddings, key_pos_bias, query_pos_bias),
+        query.dtype,
+    )
     rows = table_rows(size, align)
     check_mask("visible", visible, scores_shape(size))
-    query, key, value, *tables = wide(query, key, value, key_pos_embeddings[rows], key_pos_bias[rows], query_pos_bias)
+    query, key, value, *tables = wide(
+        query, key, value, key_pos_embeddings[rows], key_pos_bias[rows], query_pos_bias
+    )
     return narrow(attend(hide(learned_score(query, key, *tables), visible), value), dtype)
 
 
@@ -221,18 +271,23 @@ def learned_relative_attention_grad(
     """
     See :func:`spec.relative.learned_relative_attention_grad`.
 
-    As :func:`transformer_xl_attention_grad`; no atomic addition, since the skew makes every table row a column.
+    As :func:`transformer_xl_attention_grad`; no atomic addition, since the skew makes every table
+    row a column.
     """
     inputs = query, key, value, key_pos_embeddings, key_pos_bias, query_pos_bias
     size = check(HEADS_GRAD | TABLES, query, key, value, d_output, *inputs[3:])
     rows = table_rows(size, align)
     check_mask("visible", visible, scores_shape(size))
     tables = key_pos_embeddings[rows], key_pos_bias[rows], query_pos_bias
-    d_output, query, key, value, embeddings, bias, query_bias = wide(d_output, query, key, value, *tables)
+    d_output, query, key, value, embeddings, bias, query_bias = wide(
+        d_output, query, key, value, *tables
+    )
     score = hide(learned_score(query, key, embeddings, bias, query_bias), visible)
     pairs = seen(score)
     query = present(query, pairs.any(axis=-1))
-    d_score, d_content, d_key, d_value = heads_grad(d_output, query + query_bias[:, None], key, value, score)
+    d_score, d_content, d_key, d_value = heads_grad(
+        d_output, query + query_bias[:, None], key, value, score
+    )
     g = d_score / math.sqrt(size["D"])
     d_distance, d_embeddings, d_x = table_grad(g, pairs, query, embeddings.swapaxes(0, 1))
     d_embeddings = in_table(d_embeddings.swapaxes(0, 1), rows, key_pos_embeddings)

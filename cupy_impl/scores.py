@@ -27,17 +27,24 @@ def additive_score(
     The hidden layer [... N M A] is held in memory as a whole; there is no fused kernel for it here.
     """
     check({"query": "... N Q", "key": "... M K"} | WEIGHTS, query, key, w_query, w_key, w_score)
-    dtype, (query, key, w_query, w_key, w_score) = query.dtype, wide(query, key, w_query, w_key, w_score)
+    dtype, (query, key, w_query, w_key, w_score) = (
+        query.dtype,
+        wide(query, key, w_query, w_key, w_score),
+    )
     return narrow(hidden_layer(query, key, w_query, w_key) @ w_score, dtype)
 
 
-def hidden_layer(query: Array, key: Array, w_query: Array, w_key: Array) -> Float[Array, "... N M A"]:
+def hidden_layer(
+    query: Array, key: Array, w_query: Array, w_key: Array
+) -> Float[Array, "... N M A"]:
     t = (query @ w_query.T)[..., :, None, :] + (key @ w_key.T)[..., None, :, :]
     return cupy.get_array_module(t).tanh(t, out=t)
 
 
 @ieee
-def scaled_dot_product_score(query: Float[Array, "... N D"], key: Float[Array, "... M D"]) -> Float[Array, "... N M"]:
+def scaled_dot_product_score(
+    query: Float[Array, "... N D"], key: Float[Array, "... M D"]
+) -> Float[Array, "... N M"]:
     """
     See :func:`spec.scores.scaled_dot_product_score`.
 

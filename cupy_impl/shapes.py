@@ -1,8 +1,10 @@
 """
-How a wrong call is refused: ``<argument>: wanted <what>, got <what came>``, from dtypes and shapes alone, which never wait for a device.
+How a wrong call is refused: ``<argument>: wanted <what>, got <what came>``, from dtypes and shapes
+alone, which never wait for a device.
 
-A layout maps arguments to their axes, ``{"query": "B H N D"}``: a letter is one size wherever it stands, ``2P`` an even one, ``...`` the
-same leading axes everywhere, and a trailing ``?`` allows None.
+A layout maps arguments to their axes, ``{"query": "B H N D"}``: a letter is one size wherever it
+stands, ``2P`` an even one, ``...`` the same leading axes everywhere, and a trailing ``?`` allows
+None.
 """
 
 import functools
@@ -16,7 +18,9 @@ Layout = Mapping[str, str]
 
 
 def check(layout: Layout, *arrays: Any, **sizes: Any) -> dict[str, Any]:
-    """Hold float arrays to a layout; ``sizes`` are letters that are known before. Returns all letters."""
+    """
+    Hold float arrays to a layout; ``sizes`` are letters that are known before. Returns all letters.
+    """
     for (name, axes), array in zip(layout.items(), arrays, strict=True):
         if array is None and axes.endswith("?"):
             continue
@@ -26,7 +30,10 @@ def check(layout: Layout, *arrays: Any, **sizes: Any) -> dict[str, Any]:
         bound = bind(axes, array.shape, sizes)
         if bound is None:
             known = " ".join(f"{letter}={size}" for letter, size in sizes.items() if letter in axes)
-            raise ValueError(f"{name}: wanted shape [{axes}] with {known or 'sizes of at least 1'}, got {array.shape}")
+            raise ValueError(
+                f"{name}: wanted shape [{axes}] with {known or 'sizes of at least 1'}, got "
+                f"{array.shape}"
+            )
         sizes = bound
     return sizes
 
@@ -57,11 +64,17 @@ def parse(axes: str) -> tuple[bool, tuple[tuple[int, str], ...]]:
 def check_parameters(layout: Layout, parameters: Any, **sizes: Any) -> dict[str, Any]:
     """Hold a layer's mapping to its layout: every name that is not optional, and no other."""
     if not isinstance(parameters, Mapping):
-        raise ValueError(f"parameters: wanted a mapping with {', '.join(layout)}, got {kind(parameters)}")
+        raise ValueError(
+            f"parameters: wanted a mapping with {', '.join(layout)}, got {kind(parameters)}"
+        )
     if unknown := [str(name) for name in parameters if name not in layout]:
         raise ValueError(f"parameters: wanted {', '.join(layout)}, got {', '.join(unknown)}")
-    if absent := [name for name, axes in layout.items() if name not in parameters and not axes.endswith("?")]:
-        raise ValueError(f"parameters: wanted {', '.join(absent)}, got {', '.join(parameters) or 'nothing'}")
+    if absent := [
+        name for name, axes in layout.items() if name not in parameters and not axes.endswith("?")
+    ]:
+        raise ValueError(
+            f"parameters: wanted {', '.join(absent)}, got {', '.join(parameters) or 'nothing'}"
+        )
     return check(layout, *(parameters.get(name) for name in layout), **sizes)
 
 
@@ -85,13 +98,20 @@ def check_list(name: str, things: Any, length: int | None = None) -> None:
 
 
 def check_mask(name: str, mask: Any, shape: tuple[int, ...], float_too: bool = False) -> None:
-    """Hold a mask, where there is one, to booleans (or floats) that broadcast to the score without enlarging it."""
+    """
+    Hold a mask, where there is one, to booleans (or floats) that broadcast to the score without
+    enlarging it.
+    """
     if mask is None:
         return
     if not (is_array(mask) and (mask.dtype == bool or (float_too and is_float(mask)))):
-        raise ValueError(f"{name}: wanted a boolean {'or float ' if float_too else ''}array, got {kind(mask)}")
+        raise ValueError(
+            f"{name}: wanted a boolean {'or float ' if float_too else ''}array, got {kind(mask)}"
+        )
     tail = shape[len(shape) - mask.ndim :]
-    if mask.ndim > len(shape) or any(size not in (1, most) for size, most in zip(mask.shape, tail, strict=True)):
+    if mask.ndim > len(shape) or any(
+        size not in (1, most) for size, most in zip(mask.shape, tail, strict=True)
+    ):
         raise ValueError(f"{name}: wanted a shape that broadcasts to {shape}, got {mask.shape}")
 
 

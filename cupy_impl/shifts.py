@@ -48,7 +48,10 @@ def skewed(x: Shaped[Array, "... N W"], M: int) -> Shaped[Array, "... N M"]:
 
 
 def unskewed(y: Shaped[Array, "... N M"]) -> Shaped[Array, "... N N+M-1"]:
-    """A fresh array of which y is the skewed view, zero elsewhere: where the gradient of :func:`skewed` goes."""
+    """
+    A fresh array of which y is the skewed view, zero elsewhere: where the gradient of
+    :func:`skewed` goes.
+    """
     *lead, N, M = y.shape
     x = cupy.get_array_module(y).zeros((*lead, N, N + M - 1), y.dtype)
     skewed(x, M)[...] = y

@@ -1,4 +1,7 @@
-"""The book: `sphinx-build -W docs build/docs`, without network. Its text comes from spec/, its numbers from code that runs in the build."""
+"""
+The book: `sphinx-build -W docs build/docs`, without network. Its text comes from spec/, its numbers
+from code that runs in the build.
+"""
 
 import sys
 from pathlib import Path
@@ -21,7 +24,10 @@ extensions = [
 exclude_patterns = ["worked", "_ext"]
 nitpicky = True
 nitpick_ignore_regex = [
-    ("py:.*", r"(jaxtyping|numpy|np|collections|typing)\..*|ndarray|Bool|Float|Mask|Keep|Visible|Mems|Parameters|H|N|M")
+    (
+        "py:.*",
+        r"(jaxtyping|numpy|np|collections|typing)\..*|ndarray|Bool|Float|Mask|Keep|Visible|Mems|Parameters|H|N|M",
+    )
 ]
 
 autodoc_typehints_format = "short"

@@ -3,9 +3,10 @@ labml-nn as a backend: the very code that the source documents describe.
 
     verify run --backend examples/labml_backend.py
 
-labml puts the sequence first and the heads last, and its masks are [N M B] with True = may attend: this file turns axes
-and renames, nothing else. An attention without projections is labml's own layer with its four linear maps taken out.
-labml-nn 0.5.1 wants labml < 0.5: its MultiHeadAttention calls labml.tracker.debug, which 0.5 no longer has.
+labml puts the sequence first and the heads last, and its masks are [N M B] with True = may attend:
+this file turns axes and renames, nothing else. An attention without projections is labml's own
+layer with its four linear maps taken out. labml-nn 0.5.1 wants labml < 0.5: its MultiHeadAttention
+calls labml.tracker.debug, which 0.5 no longer has.
 """
 
 from functools import cache
@@ -21,15 +22,18 @@ from torch.nn.functional import pad
 
 # A CPU that multiplies bfloat16 in hardware flushes subnormals, of its products and sums too.
 FTZ = {"storage": "bfloat16_ftz", "acc": "float32_ftz"}
-# labml's softmax runs over the second of four axes: PyTorch's CPU kernel for that keeps its exp in the dtype. In bfloat16 this
-# is one rounding of 2^-8, as many ulps of float32; in float16 the range of underflow counts as well.
+# labml's softmax runs over the second of four axes: PyTorch's CPU kernel for that keeps its exp in
+# the dtype. In bfloat16 this is one rounding of 2^-8, as many ulps of float32; in float16 the range
+# of underflow counts as well.
 EXP = {"exp_ulps": 2**15, "block": 2**16}
 EAGER = {"float64": {}, "float32": {}, "float16": {"softmax": "float16"}, "bfloat16": EXP | FTZ}
 FLOAT32_SLOPES = EAGER | {"float64": {"bias": "float32"}}  # in every dtype
 PRECISION = {
     "*": EAGER,
     "alibi_multi_head_attention": FLOAT32_SLOPES,
-    "alibi_attention": {dtype: {"bias_form": "absolute", **fields} for dtype, fields in FLOAT32_SLOPES.items()},  # slope * (j + 1)
+    "alibi_attention": {
+        dtype: {"bias_form": "absolute", **fields} for dtype, fields in FLOAT32_SLOPES.items()
+    },  # slope * (j + 1)
 }
 
 
@@ -84,14 +88,18 @@ def learned_relative_score(query, key, key_pos_embeddings, key_pos_bias, query_p
     return scores.permute(2, 3, 0, 1)
 
 
-def learned_relative_attention(query, key, value, key_pos_embeddings, key_pos_bias, query_pos_bias, align, visible=None):
+def learned_relative_attention(
+    query, key, value, key_pos_embeddings, key_pos_bias, query_pos_bias, align, visible=None
+):
     layer = relative_layer(query.shape[1], query.shape[3], len(key_pos_embeddings), align)
     tables = named_tables(key_pos_embeddings, key_pos_bias, query_pos_bias)
     return without_projections(layer, query, key, value, sequence_first(visible), tables)
 
 
 def relative_multi_head_attention(query, key, value, parameters, num_heads, align, visible=None):
-    layer = relative_layer(num_heads, query.shape[-1] // num_heads, len(parameters["key_pos_embeddings"]), align)
+    layer = relative_layer(
+        num_heads, query.shape[-1] // num_heads, len(parameters["key_pos_embeddings"]), align
+    )
     return call(layer, parameters, query, key, value, sequence_first(visible))
 
 
@@ -101,8 +109,18 @@ def alibi_multi_head_attention(query, key, value, parameters, num_heads, visible
 
 
 def alibi_multi_head_attention_kept(query, key, value, parameters, num_heads, visible):
-    """One layer lives on between calls, as in a model: it keeps the biases of the longest mask it has seen."""
-    return call(kept_layer(num_heads, query.shape[-1]), parameters, query, key, value, sequence_first(visible))
+    """
+    One layer lives on between calls, as in a model: it keeps the biases of the longest mask it has
+    seen.
+    """
+    return call(
+        kept_layer(num_heads, query.shape[-1]),
+        parameters,
+        query,
+        key,
+        value,
+        sequence_first(visible),
+    )
 
 
 @cache
@@ -120,7 +138,11 @@ def relative_layer(H, D, table_length, align):
 
 
 def named_tables(key_pos_embeddings, key_pos_bias, query_pos_bias):
-    return {"key_pos_embeddings": key_pos_embeddings, "key_pos_bias": key_pos_bias, "query_pos_bias": query_pos_bias}
+    return {
+        "key_pos_embeddings": key_pos_embeddings,
+        "key_pos_bias": key_pos_bias,
+        "query_pos_bias": query_pos_bias,
+    }
 
 
 def sequence_first(visible):
@@ -137,13 +159,26 @@ def without_projections(layer, query, key, value, mask, parameters=None):
     layer.query = layer.key = layer.value = nn.Unflatten(-1, (H, -1))
     layer.output = nn.Identity()
     query, key, value = (x.transpose(1, 2).flatten(2) for x in (query, key, value))
-    return call(layer, parameters or {}, query, key, value, mask).unflatten(-1, (H, -1)).transpose(1, 2)
+    return (
+        call(layer, parameters or {}, query, key, value, mask)
+        .unflatten(-1, (H, -1))
+        .transpose(1, 2)
+    )
 
 
 def call(layer, parameters, query, key, value, mask):
     """The sequence first and back; a bias that is absent is zero."""
     if mask is not None and mask.shape[1] != key.shape[1]:
         raise NotImplementedError("labml's mask names every key")
-    biases = {name: query.new_zeros(p.shape) for name, p in layer.named_parameters() if name.endswith(".bias")}
-    inputs = {"query": query.transpose(0, 1), "key": key.transpose(0, 1), "value": value.transpose(0, 1), "mask": mask}
+    biases = {
+        name: query.new_zeros(p.shape)
+        for name, p in layer.named_parameters()
+        if name.endswith(".bias")
+    }
+    inputs = {
+        "query": query.transpose(0, 1),
+        "key": key.transpose(0, 1),
+        "value": value.transpose(0, 1),
+        "mask": mask,
+    }
     return functional_call(layer, biases | parameters, (), inputs, strict=True).transpose(0, 1)

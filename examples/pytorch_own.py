@@ -1,10 +1,12 @@
 """
-PyTorch's own attention as a backend: F.scaled_dot_product_attention, nn.MultiheadAttention and flex_attention.
+PyTorch's own attention as a backend: F.scaled_dot_product_attention, nn.MultiheadAttention and
+flex_attention.
 
     verify run --backend examples/pytorch_own.py
 
-Layout and argument names are adapted, nothing else: masks go in as PyTorch documents them (SDPA: True = may attend,
-MultiheadAttention: True = hidden), and what comes out, NaN or another exception included, is what PyTorch gives.
+Layout and argument names are adapted, nothing else: masks go in as PyTorch documents them (SDPA:
+True = may attend, MultiheadAttention: True = hidden), and what comes out, NaN or another exception
+included, is what PyTorch gives.
 """
 
 import torch
@@ -14,13 +16,15 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention import flex_attention as flex
 
-# Uncompiled flex_attention sends its unfused self through Dynamo, anew for every shape; PyTorch's own switch leaves Dynamo out.
+# Uncompiled flex_attention sends its unfused self through Dynamo, anew for every shape; PyTorch's
+# own switch leaves Dynamo out.
 flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 # A CPU that multiplies bfloat16 in hardware flushes subnormals, of its products and sums too.
 FTZ = {"storage": "bfloat16_ftz", "acc": "float32_ftz"}
-# The flash kernel of the CPU has an exp good to 20 ulp and a backward that adds blocks of rows up in the dtype.
+# The flash kernel of the CPU has an exp good to 20 ulp and a backward that adds blocks of rows up
+# in the dtype.
 FLASH = {dtype: {"preset": "fused", "exp_ulps": 20, "grad_partial": dtype} for dtype in DTYPES}
 FLASH["bfloat16"] |= FTZ
 # nn.MultiheadAttention scales the query before the product.
@@ -29,7 +33,8 @@ MULTI_HEAD["bfloat16"] |= FTZ
 # The masked softmax of the fast path works in the dtype itself.
 FASTPATH = {dtype: {**MULTI_HEAD[dtype], "softmax": dtype} for dtype in DTYPES}
 PRECISION = {
-    "scaled_dot_product_attention": FLASH,  # flash where PyTorch can, math where it cannot: the looser of the two
+    # flash where PyTorch can, math where it cannot: the looser of the two
+    "scaled_dot_product_attention": FLASH,
     "scaled_dot_product_attention_flash": FLASH,
     "scaled_dot_product_attention_math": {"bfloat16": {"preset": "wide", **FTZ}, "*": "wide"},
     "alibi_attention_flex": {"bfloat16": {"preset": "fused", **FTZ}, "*": "fused"},
@@ -60,9 +65,13 @@ def scaled_dot_product_attention_flash(query, key, value, mask=None, keep=None, 
     if keep is not None:
         raise NotImplementedError("F.scaled_dot_product_attention draws its own dropout mask")
     D, E = query.shape[-1], value.shape[-1]
-    query, key, value = (F.pad(x, (0, max(D, E) - own)) for x, own in ((query, D), (key, D), (value, E)))  # it wants one width
+    query, key, value = (
+        F.pad(x, (0, max(D, E) - own)) for x, own in ((query, D), (key, D), (value, E))
+    )  # it wants one width
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=p, scale=D**-0.5)[..., :E]
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, dropout_p=p, scale=D**-0.5
+        )[..., :E]
 
 
 def alibi_attention_flex(query, key, value, visible=None):
@@ -83,9 +92,15 @@ def alibi_attention_flex(query, key, value, visible=None):
     return flex.flex_attention(query, key, value, score_mod=add_bias, block_mask=blocks)
 
 
-def multi_head_attention(query, key, value, parameters, num_heads, attn_mask=None, key_padding_mask=None):
+def multi_head_attention(
+    query, key, value, parameters, num_heads, attn_mask=None, key_padding_mask=None
+):
     layer = nn.MultiheadAttention(query.shape[-1], num_heads, batch_first=True, device="meta")
-    options = {"attn_mask": attn_mask, "key_padding_mask": key_padding_mask, "average_attn_weights": False}
+    options = {
+        "attn_mask": attn_mask,
+        "key_padding_mask": key_padding_mask,
+        "average_attn_weights": False,
+    }
     return functional_call(layer, packed(parameters), (query, key, value), options, strict=True)
 
 
@@ -93,22 +108,40 @@ def multi_head_self_attention(x, parameters, num_heads, attn_mask=None, key_padd
     return multi_head_attention(x, x, x, parameters, num_heads, attn_mask, key_padding_mask)
 
 
-def multi_head_self_attention_fastpath(x, parameters, num_heads, attn_mask=None, key_padding_mask=None):
-    """The same layer in eval mode without gradients, which PyTorch sends through a kernel of its own."""
+def multi_head_self_attention_fastpath(
+    x, parameters, num_heads, attn_mask=None, key_padding_mask=None
+):
+    """
+    The same layer in eval mode without gradients, which PyTorch sends through a kernel of its own.
+    """
     if num_heads % 2:
         raise NotImplementedError("the fast path wants an even number of heads")
     if attn_mask is not None and attn_mask.is_floating_point():
         raise NotImplementedError("the fast path wants no float mask")
-    layer = nn.MultiheadAttention(x.shape[-1], num_heads, batch_first=True, dtype=x.dtype, device=x.device).eval()
+    layer = nn.MultiheadAttention(
+        x.shape[-1], num_heads, batch_first=True, dtype=x.dtype, device=x.device
+    ).eval()
     layer.load_state_dict(packed(parameters))
     with torch.no_grad():
-        return layer(x, x, x, attn_mask=attn_mask, key_padding_mask=key_padding_mask, average_attn_weights=False)
+        return layer(
+            x,
+            x,
+            x,
+            attn_mask=attn_mask,
+            key_padding_mask=key_padding_mask,
+            average_attn_weights=False,
+        )
 
 
 def packed(parameters):
-    """nn.MultiheadAttention keeps the three projections in one matrix and wants all biases or none: absent is zero."""
+    """
+    nn.MultiheadAttention keeps the three projections in one matrix and wants all biases or none:
+    absent is zero.
+    """
     state = dict(parameters)
     weights = [state.pop(f"{name}_proj.weight") for name in "qkv"]
-    biases = [state.pop(f"{name}_proj.bias", weights[0].new_zeros(len(weights[0]))) for name in "qkv"]
+    biases = [
+        state.pop(f"{name}_proj.bias", weights[0].new_zeros(len(weights[0]))) for name in "qkv"
+    ]
     state.setdefault("out_proj.bias", torch.zeros_like(biases[0]))
     return state | {"in_proj_weight": torch.cat(weights), "in_proj_bias": torch.cat(biases)}

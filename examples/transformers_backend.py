@@ -3,8 +3,9 @@ transformers as a backend: the Transformer-XL attention of XLNet, ALiBi as in BL
 
     verify run --backend examples/transformers_backend.py
 
-XLNet puts the sequence first and the heads third ([N B H D]), its masks are numbers with 1 = hidden, and its table of
-positions starts one distance further out than ours: that row is filled with zeros, which no visible key reads.
+XLNet puts the sequence first and the heads third ([N B H D]), its masks are numbers with
+1 = hidden, and its table of positions starts one distance further out than ours: that row is filled
+with zeros, which no visible key reads.
 """
 
 from types import SimpleNamespace
@@ -20,13 +21,22 @@ from transformers.models.xlnet.modeling_xlnet import XLNetRelativeAttention
 
 # A CPU that multiplies bfloat16 in hardware flushes subnormals, of its products and sums too.
 FTZ = {"storage": "bfloat16_ftz", "acc": "float32_ftz"}
-# BLOOM and MPT take the softmax in float32, whatever the dtype, and add slope * j; BLOOM keeps that bias in
-# the dtype, and so the gradients of its scaled product (baddbmm with alpha) before their scale.
+# BLOOM and MPT take the softmax in float32, whatever the dtype, and add slope * j; BLOOM keeps that
+# bias in the dtype, and so the gradients of its scaled product (baddbmm with alpha) before their
+# scale.
 IN_FLOAT32 = {"score": "float32", "softmax": "float32", "prob": "float32", "bias": "float32"}
 ALIBI = {"float64": IN_FLOAT32, "float32": {}, "float16": {}, "bfloat16": FTZ}
 ALIBI = {dtype: {"bias_form": "absolute", **fields} for dtype, fields in ALIBI.items()}
-NARROW = {dtype: {**ALIBI[dtype], "bias": dtype, "grad_partial": dtype} for dtype in ("float16", "bfloat16")}
-PRECISION = {"*": "eager", "bfloat16": FTZ, "alibi_attention_mpt": ALIBI, "alibi_attention_bloom": ALIBI | NARROW}
+NARROW = {
+    dtype: {**ALIBI[dtype], "bias": dtype, "grad_partial": dtype}
+    for dtype in ("float16", "bfloat16")
+}
+PRECISION = {
+    "*": "eager",
+    "bfloat16": FTZ,
+    "alibi_attention_mpt": ALIBI,
+    "alibi_attention_bloom": ALIBI | NARROW,
+}
 
 
 def rel_shift(x):
@@ -60,15 +70,21 @@ def transformer_xl_layer(x, position, parameters, num_heads, mem=None, visible=N
     mems = None if mem is None else mem.transpose(0, 1)
     inputs = (x.transpose(0, 1), None, mask, None, r, None, mems)
     layer = xlnet(num_heads, F // num_heads, eps)
-    state = dict.fromkeys(dict(layer.named_parameters()), x.new_zeros(()))  # seg_embed and r_s_bias are not read
-    return functional_call(layer, state | xlnet_names(parameters, num_heads), inputs)[0].transpose(0, 1)
+    state = dict.fromkeys(
+        dict(layer.named_parameters()), x.new_zeros(())
+    )  # seg_embed and r_s_bias are not read
+    return functional_call(layer, state | xlnet_names(parameters, num_heads), inputs)[0].transpose(
+        0, 1
+    )
 
 
 def update_mems(hids, mems, mem_len):
     model = SimpleNamespace(mem_len=mem_len, reuse_len=None)
     olds = [None] * len(hids) if mems is None else [mem.transpose(0, 1) for mem in mems]
     pairs = zip(hids, olds, strict=True)
-    return [XLNetModel.cache_mem(model, hid.transpose(0, 1), old).transpose(0, 1) for hid, old in pairs]
+    return [
+        XLNetModel.cache_mem(model, hid.transpose(0, 1), old).transpose(0, 1) for hid, old in pairs
+    ]
 
 
 def get_slopes_bloom(n_heads):
@@ -80,7 +96,10 @@ def get_slopes_mpt(n_heads):
 
 
 def alibi_attention_bloom(query, key, value, visible=None):
-    """BLOOM's layer with its linear maps taken out; it keeps query, key and value of a head side by side."""
+    """
+    BLOOM's layer with its linear maps taken out; it keeps query, key and value of a head side by
+    side.
+    """
     (N, M, E), (B, H, _, D) = limits(query, key, value), query.shape
     layer = BloomAttention(BloomConfig(hidden_size=H * D, n_head=H), layer_idx=0)
     layer.query_key_value = layer.dense = nn.Identity()
@@ -107,27 +126,52 @@ def limits(query, key, value):
     """N, M and E, where the layer can take them."""
     N, (M, D), E = query.shape[-2], key.shape[-2:], value.shape[-1]
     if N > M or E > D:
-        raise NotImplementedError("the layer takes query, key and value from one input: N > M and E > D do not fit")
+        raise NotImplementedError(
+            "the layer takes query, key and value from one input: N > M and E > D do not fit"
+        )
     return N, M, E
 
 
 def of_one_input(query, key, value):
-    """Three arrays of one shape: queries are missing in front, columns of the values at the end; both are cut off again."""
-    return pad(query, (0, 0, key.shape[2] - query.shape[2], 0)), key, pad(value, (0, key.shape[3] - value.shape[3]))
+    """
+    Three arrays of one shape: queries are missing in front, columns of the values at the end; both
+    are cut off again.
+    """
+    return (
+        pad(query, (0, 0, key.shape[2] - query.shape[2], 0)),
+        key,
+        pad(value, (0, key.shape[3] - value.shape[3])),
+    )
 
 
 def xlnet(H, D, eps=1e-5):
     with torch.device("meta"):
-        return XLNetRelativeAttention(XLNetConfig(d_model=H * D, n_head=H, layer_norm_eps=eps, dropout=0.0))
+        return XLNetRelativeAttention(
+            XLNetConfig(d_model=H * D, n_head=H, layer_norm_eps=eps, dropout=0.0)
+        )
 
 
 def xlnet_names(parameters, H):
     """[out in] matrices to [in H D], and u and v by the names that XLNet gives them."""
     q, k, v = parameters["qkv_net.weight"].mT.unflatten(-1, (3, H, -1)).unbind(1)
-    r, o = parameters["r_net.weight"].mT.unflatten(-1, (H, -1)), parameters["o_net.weight"].unflatten(-1, (H, -1))
+    r, o = (
+        parameters["r_net.weight"].mT.unflatten(-1, (H, -1)),
+        parameters["o_net.weight"].unflatten(-1, (H, -1)),
+    )
     weight = parameters["layer_norm.weight"]
-    norm = {"layer_norm.weight": weight, "layer_norm.bias": parameters.get("layer_norm.bias", torch.zeros_like(weight))}
-    return {"q": q, "k": k, "v": v, "r": r, "o": o, "r_w_bias": parameters["u"], "r_r_bias": parameters["v"]} | norm
+    norm = {
+        "layer_norm.weight": weight,
+        "layer_norm.bias": parameters.get("layer_norm.bias", torch.zeros_like(weight)),
+    }
+    return {
+        "q": q,
+        "k": k,
+        "v": v,
+        "r": r,
+        "o": o,
+        "r_w_bias": parameters["u"],
+        "r_r_bias": parameters["v"],
+    } | norm
 
 
 def one_further(position):

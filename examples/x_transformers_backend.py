@@ -3,7 +3,8 @@ x-transformers as a backend: ALiBi as AlibiPositionalBias makes it and Attend ad
 
     verify run --backend examples/x_transformers_backend.py
 
-Its layout is ours; its masks have four axes, True = may attend. `_flash` is Attend on F.scaled_dot_product_attention.
+Its layout is ours; its masks have four axes, True = may attend. `_flash` is Attend on
+F.scaled_dot_product_attention.
 """
 
 from functools import cache
@@ -21,7 +22,10 @@ BIAS = {  # the slopes are made in float32 and cast with the model
     "float16": {"bias": "float16"},
     "bfloat16": {"bias": "bfloat16", **FTZ},
 }
-FLASH = {dtype: {"preset": "fused", "exp_ulps": 20, "grad_partial": dtype, **BIAS[dtype]} for dtype in BIAS}
+FLASH = {
+    dtype: {"preset": "fused", "exp_ulps": 20, "grad_partial": dtype, **BIAS[dtype]}
+    for dtype in BIAS
+}
 PRECISION = {
     "*": BIAS | {"float64": BIAS["float64"] | SOFTMAX_IN_FLOAT32},
     "scaled_dot_product_attention_flash": FLASH,
@@ -47,7 +51,9 @@ def scaled_dot_product_attention_flash(query, key, value, mask=None, keep=None, 
 
 def alibi_attention(query, key, value, visible=None, flash=False):
     bias = alibi_bias(query.shape[1], query.dtype)(query.shape[2], key.shape[2]).to(query.device)
-    return Attend(causal=True, flash=flash)(query, key, value, mask=four_axes(visible), attn_bias=bias)[0]
+    return Attend(causal=True, flash=flash)(
+        query, key, value, mask=four_axes(visible), attn_bias=bias
+    )[0]
 
 
 def alibi_attention_flash(query, key, value, visible=None):

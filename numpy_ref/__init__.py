@@ -1,8 +1,10 @@
 """
-The law again, without loops: vectorised NumPy, the oracle at real sizes, and a backend for ``verify`` itself.
+The law again, without loops: vectorised NumPy, the oracle at real sizes, and a backend for
+``verify`` itself.
 
-It shares no code with ``spec`` and works in float64, float32, float16 and bfloat16: narrow formats are widened to float32
-and rounded once, at the end. Results without a float input take a keyword ``dtype``, float64 by default.
+It shares no code with ``spec`` and works in float64, float32, float16 and bfloat16: narrow formats
+are widened to float32 and rounded once, at the end. Results without a float input take a keyword
+``dtype``, float64 by default.
 """
 
 from typing import Any
@@ -83,7 +85,9 @@ PRECISION = "wide"
 
 
 def from_numpy(x: ndarray, dtype: Any) -> ndarray:
-    """Floats rounded to dtype, strides kept where they can be; booleans and integers as they are."""
+    """
+    Floats rounded to dtype, strides kept where they can be; booleans and integers as they are.
+    """
     with np.errstate(all="ignore"):
         return x.astype(float_dtype(dtype), copy=False) if is_float(x) else x
 

@@ -1,8 +1,9 @@
 """
 Hidden keys are absent: how this column keeps whatever stands in them out of every sum.
 
-A hidden pair is known by its score, minus infinity, whatever hid it. Its weight is then 0 by itself, and all that is left
-to guard is 0 times NaN or infinity, which costs something only where a value is not finite.
+A hidden pair is known by its score, minus infinity, whatever hid it. Its weight is then 0 by
+itself, and all that is left to guard is 0 times NaN or infinity, which costs something only where a
+value is not finite.
 """
 
 import numpy as np
@@ -41,9 +42,11 @@ def dropped(weights: ndarray, keep: ndarray | None, p: float) -> ndarray:
 
 def sum_seen(factor: ndarray, hidden: ndarray, value: ndarray) -> ndarray:
     r"""
-    The sum over the pairs that see each other, :math:`\sum_j a_{ij} v_{je}`, for factors that are 0 where hidden.
+    The sum over the pairs that see each other, :math:`\sum_j a_{ij} v_{je}`, for factors that are 0
+    where hidden.
 
-    One matrix product; what is not finite is left out of it and added one key at a time, to the rows that see that key.
+    One matrix product; what is not finite is left out of it and added one key at a time, to the
+    rows that see that key.
     """
     finite = np.isfinite(value)
     if finite.all():
@@ -56,15 +59,22 @@ def sum_seen(factor: ndarray, hidden: ndarray, value: ndarray) -> ndarray:
     return total
 
 
-def attended(score: ndarray, value: ndarray, keep: ndarray | None = None, p: float = 0.0) -> ndarray:
-    """The mean of the values under the weights of a score in which hidden keys are minus infinity."""
+def attended(
+    score: ndarray, value: ndarray, keep: ndarray | None = None, p: float = 0.0
+) -> ndarray:
+    """
+    The mean of the values under the weights of a score in which hidden keys are minus infinity.
+    """
     return sum_seen(dropped(weigh(score), keep, p), score == HIDDEN, value)
 
 
 def attended_grad(
     d_output: ndarray, score: ndarray, value: ndarray, keep: ndarray | None = None, p: float = 0.0
 ) -> tuple[ndarray, ndarray]:
-    """The gradients of :func:`attended` by score and value: two matrix products and the softmax's Jacobian."""
+    """
+    The gradients of :func:`attended` by score and value: two matrix products and the softmax's
+    Jacobian.
+    """
     hidden, weights = score == HIDDEN, weigh(score)
     d_value = sum_seen(dropped(weights, keep, p).mT, hidden.mT, d_output)
     d_weights = dropped(d_output @ value.mT, keep, p)
@@ -72,6 +82,8 @@ def attended_grad(
     return np.where(hidden, 0, weights * (d_weights - mean)), d_value
 
 
-def products_grad(d_score: ndarray, hidden: ndarray, query: ndarray, key: ndarray) -> tuple[ndarray, ndarray]:
+def products_grad(
+    d_score: ndarray, hidden: ndarray, query: ndarray, key: ndarray
+) -> tuple[ndarray, ndarray]:
     """The gradients of query @ key.mT."""
     return sum_seen(d_score, hidden, key), sum_seen(d_score.mT, hidden.mT, query)

@@ -28,14 +28,23 @@ def get_slopes(n_heads: int, dtype: Any = "float64") -> Float[ndarray, "H"]:
     return np.exp2(exponent).astype(float_dtype(dtype))
 
 
-def get_alibi_biases(n_heads: int, visible: Bool[ndarray, "N M"], dtype: Any = "float64") -> Float[ndarray, "H N M"]:
+def get_alibi_biases(
+    n_heads: int, visible: Bool[ndarray, "N M"], dtype: Any = "float64"
+) -> Float[ndarray, "H N M"]:
     """
     See :func:`spec.alibi.get_alibi_biases`.
 
     One running count for all heads, in float64, rounded once to ``dtype``.
     """
-    if not (isinstance(visible, ndarray) and visible.dtype == bool and visible.ndim == 2 and visible.size):
-        raise ValueError(f"visible: wanted a boolean array [N M] with no size 0, got {described(visible)}")
+    if not (
+        isinstance(visible, ndarray)
+        and visible.dtype == bool
+        and visible.ndim == 2
+        and visible.size
+    ):
+        raise ValueError(
+            f"visible: wanted a boolean array [N M] with no size 0, got {described(visible)}"
+        )
     count = np.add.accumulate(visible, axis=1, dtype=np.float64)
     return np.multiply.outer(get_slopes(n_heads), count).astype(float_dtype(dtype), copy=False)
 
@@ -50,7 +59,8 @@ def alibi_attention(
     """
     See :func:`spec.alibi.alibi_attention`.
 
-    The bias is a broadcast product of slopes and distances; two stacked matrix products around the softmax.
+    The bias is a broadcast product of slopes and distances; two stacked matrix products around the
+    softmax.
     """
     hold_heads_of(query, key, value)
     return attended(alibi_score(query, key, visible), value)

@@ -1,4 +1,7 @@
-"""Attention as three stacked matrix products at most, forward, and six backward; :mod:`numpy_ref.absence` keeps hidden keys out."""
+"""
+Attention as three stacked matrix products at most, forward, and six backward;
+:mod:`numpy_ref.absence` keeps hidden keys out.
+"""
 
 from math import sqrt
 from typing import Any
@@ -30,7 +33,8 @@ def softmax(score: Float[ndarray, "... N M"], mask: Mask = None) -> Float[ndarra
     """
     See :func:`spec.attention.softmax`.
 
-    All rows at once, hidden scores as minus infinity: w = e / sum(e), never exp(s - lse), which errs by u |lse|.
+    All rows at once, hidden scores as minus infinity: w = e / sum(e), never exp(s - lse), which
+    errs by u |lse|.
     """
     hold(score=(score, "... N M"))
     hold_mask("mask", mask, score.shape, floats=True)
@@ -68,7 +72,9 @@ def mask_grad(d_score: ndarray, mask: Mask) -> tuple[ndarray, ...]:
     if mask is None or mask.dtype == bool:
         return ()
     front = d_score.ndim - mask.ndim
-    stretched = tuple(axis for axis, size in enumerate(mask.shape, front) if size < d_score.shape[axis])
+    stretched = tuple(
+        axis for axis, size in enumerate(mask.shape, front) if size < d_score.shape[axis]
+    )
     summed = d_score.sum(axis=(*range(front), *stretched), keepdims=True)
     return (summed.reshape(mask.shape),)
 
@@ -94,7 +100,9 @@ def additive_attention(
     return attended(hide(additive_score(query, key, w_query, w_key, w_score), mask), value, keep, p)
 
 
-def additive_shape(query: Any, key: Any, value: Any, w_query: Any, w_key: Any, w_score: Any) -> tuple[int, ...]:
+def additive_shape(
+    query: Any, key: Any, value: Any, w_query: Any, w_key: Any, w_score: Any
+) -> tuple[int, ...]:
     """The score's shape, once the arrays fit together."""
     inputs = {"query": (query, "B N Q"), "key": (key, "B M K"), "value": (value, "B M E")}
     at = hold(**inputs, w_query=(w_query, "A Q"), w_key=(w_key, "A K"), w_score=(w_score, "A"))
@@ -117,7 +125,8 @@ def additive_attention_grad(
     """
     See :func:`spec.attention.additive_attention_grad`.
 
-    The hidden layer is recomputed in blocks; its gradient is summed over keys and over queries before any projection.
+    The hidden layer is recomputed in blocks; its gradient is summed over keys and over queries
+    before any projection.
     """
     shape = additive_shape(query, key, value, w_query, w_key, w_score)
     hold(query=(query, "B N Q"), value=(value, "B M E"), d_output=(d_output, "B N E"))
@@ -131,8 +140,13 @@ def additive_attention_grad(
     return d_query, d_key, d_value, d_w_query, d_w_key, d_w_score, *mask_grad(d_score, mask)
 
 
-def layer_grad(d_score: ndarray, sees: ndarray, q: ndarray, k: ndarray, w_score: ndarray) -> tuple[ndarray, ndarray, ndarray]:
-    """The gradients of tanh(q + k) @ w_score by q [B N A], k [B M A] and w_score [A], over the pairs that see each other."""
+def layer_grad(
+    d_score: ndarray, sees: ndarray, q: ndarray, k: ndarray, w_score: ndarray
+) -> tuple[ndarray, ndarray, ndarray]:
+    """
+    The gradients of tanh(q + k) @ w_score by q [B N A], k [B M A] and w_score [A], over the pairs
+    that see each other.
+    """
     d_q, d_k, d_w_score = np.zeros_like(q), np.zeros_like(k), np.zeros_like(w_score)
     for rows in row_blocks(q, k):
         t_bnma = np.where(sees[:, rows, :, None], hidden_layer(q[:, rows], k), 0)
@@ -144,7 +158,9 @@ def layer_grad(d_score: ndarray, sees: ndarray, q: ndarray, k: ndarray, w_score:
     return d_q * w_score, d_k * w_score, d_w_score
 
 
-def projection_grad(d_y: ndarray, x: ndarray, weight: ndarray, met: ndarray) -> tuple[ndarray, ndarray]:
+def projection_grad(
+    d_y: ndarray, x: ndarray, weight: ndarray, met: ndarray
+) -> tuple[ndarray, ndarray]:
     """The gradients of x @ weight.T; a row of x that meets nobody is absent."""
     met = met[..., None]
     d_y, x = (np.where(met, part, 0).reshape(-1, part.shape[-1]) for part in (d_y, x))
@@ -186,7 +202,12 @@ def scaled_dot_product_attention_grad(
 
     The chain rule in matrix form, every score and weight recomputed.
     """
-    at = hold(query=(query, "B H N D"), key=(key, "B H M D"), value=(value, "B H M E"), d_output=(d_output, "B H N E"))
+    at = hold(
+        query=(query, "B H N D"),
+        key=(key, "B H M D"),
+        value=(value, "B H M E"),
+        d_output=(d_output, "B H N E"),
+    )
     hold_masks(mask, keep, p, (at["B"], at["H"], at["N"], at["M"]))
     score = hide(query @ key.mT / sqrt(at["D"]), mask)
     d_score, d_value = attended_grad(d_output, score, value, keep, p)

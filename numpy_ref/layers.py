@@ -1,4 +1,7 @@
-"""Layers: projections as matrix products around the other chapters; narrow formats are rounded once, at a layer's end."""
+"""
+Layers: projections as matrix products around the other chapters; narrow formats are rounded once,
+at a layer's end.
+"""
 
 from collections.abc import Mapping, Sequence
 from math import sqrt
@@ -14,7 +17,12 @@ from numpy_ref.arguments import hold, hold_heads, hold_layers, hold_mask, hold_p
 from numpy_ref.attention import Mask
 from numpy_ref.masks import merge_masks
 from numpy_ref.memory import Mems, update_mems
-from numpy_ref.relative import Visible, learned_relative_attention, sinusoidal_positions, transformer_xl_attention
+from numpy_ref.relative import (
+    Visible,
+    learned_relative_attention,
+    sinusoidal_positions,
+    transformer_xl_attention,
+)
 from numpy_ref.rounding import rounds_once
 
 __all__ = [
@@ -40,9 +48,15 @@ SELF = {"w_query": "K F", "w_key": "K F", "w_value": "E F"}
 MULTI_HEAD = linears("q_proj", "k_proj", "v_proj", "out_proj")
 ALIBI = linears("query.linear", "key.linear", "value.linear", "output")
 TABLES = {"key_pos_embeddings": "2P H D", "key_pos_bias": "2P H", "query_pos_bias": "H D"}
-RELATIVE = linears("query.linear", "key.linear", biased=False) | linears("value.linear", "output") | TABLES
+RELATIVE = (
+    linears("query.linear", "key.linear", biased=False) | linears("value.linear", "output") | TABLES
+)
 NORM = {"layer_norm.weight": "F", "layer_norm.bias": "F"}
-TRANSFORMER_XL = {"qkv_net.weight": "3F F", "qkv_net.bias": "3F", "u": "H D", "v": "H D"} | linears("r_net", "o_net") | NORM
+TRANSFORMER_XL = (
+    {"qkv_net.weight": "3F F", "qkv_net.bias": "3F", "u": "H D", "v": "H D"}
+    | linears("r_net", "o_net")
+    | NORM
+)
 
 
 def linear(x: ndarray, parameters: Parameters, name: str) -> ndarray:
@@ -60,7 +74,9 @@ def side_by_side(x: Float[ndarray, "B H N D"]) -> Float[ndarray, "B N F"]:
 
 
 @rounds_once
-def self_attention(x: Float[ndarray, "B N F"], parameters: Parameters, mask: Mask = None) -> Float[ndarray, "B N E"]:
+def self_attention(
+    x: Float[ndarray, "B N F"], parameters: Parameters, mask: Mask = None
+) -> Float[ndarray, "B N E"]:
     """
     See :func:`spec.layers.self_attention`.
 
@@ -93,19 +109,29 @@ def multi_head_attention(
     hold_parameters(parameters, {"F": at["F"]}, MULTI_HEAD)
     mask = merge_masks(attn_mask, key_padding_mask, num_heads, query.dtype)
     hold_merged(attn_mask, key_padding_mask, at, num_heads)
-    q, k, v = (heads(linear(x, parameters, f"{name}_proj"), num_heads) for name, x in {"q": query, "k": key, "v": value}.items())
+    q, k, v = (
+        heads(linear(x, parameters, f"{name}_proj"), num_heads)
+        for name, x in {"q": query, "k": key, "v": value}.items()
+    )
     score = hide(q @ k.mT / sqrt(D), mask)
     weights = weigh(score)
-    return linear(side_by_side(sum_seen(weights, score == -np.inf, v)), parameters, "out_proj"), weights
+    return linear(
+        side_by_side(sum_seen(weights, score == -np.inf, v)), parameters, "out_proj"
+    ), weights
 
 
 def hold_merged(attn_mask: Any, key_padding_mask: Any, at: Mapping[str, int], H: int) -> None:
     """merge_masks held the masks to each other; query and key have their say here."""
     B, N, M = at["B"], at["N"], at["M"]
     if attn_mask is not None and attn_mask.shape not in [(N, M), (B * H, N, M)]:
-        raise ValueError(f"attn_mask: wanted shape [N M] or [B*H N M] with B={B} H={H} N={N} M={M}, got {attn_mask.shape}")
+        raise ValueError(
+            f"attn_mask: wanted shape [N M] or [B*H N M] with B={B} H={H} N={N} M={M}, got "
+            f"{attn_mask.shape}"
+        )
     if key_padding_mask is not None and key_padding_mask.shape != (B, M):
-        raise ValueError(f"key_padding_mask: wanted shape [B M] with B={B} M={M}, got {key_padding_mask.shape}")
+        raise ValueError(
+            f"key_padding_mask: wanted shape [B M] with B={B} M={M}, got {key_padding_mask.shape}"
+        )
 
 
 @rounds_once
@@ -145,11 +171,15 @@ def relative_multi_head_attention(
     hold_parameters(parameters, {"F": F, "H": num_heads, "D": D}, RELATIVE)
     q, k, v = labml_projections(query, key, value, parameters, num_heads)
     embeddings, bias, query_bias = (parameters[name] for name in TABLES)
-    attended_bhnd = learned_relative_attention(q, k, v, embeddings, bias, query_bias, align, visible)
+    attended_bhnd = learned_relative_attention(
+        q, k, v, embeddings, bias, query_bias, align, visible
+    )
     return linear(side_by_side(attended_bhnd), parameters, "output")
 
 
-def labml_projections(query: ndarray, key: ndarray, value: ndarray, parameters: Parameters, H: int) -> list[ndarray]:
+def labml_projections(
+    query: ndarray, key: ndarray, value: ndarray, parameters: Parameters, H: int
+) -> list[ndarray]:
     inputs = {"query.linear": query, "key.linear": key, "value.linear": value}
     return [heads(linear(x, parameters, name), H) for name, x in inputs.items()]
 
@@ -175,7 +205,9 @@ def alibi_multi_head_attention(
     if visible.shape != (at["N"], at["N"]):
         raise ValueError(f"visible: wanted shape [N N] with N={at['N']}, got {visible.shape}")
     q, k, v = labml_projections(query, key, value, parameters, num_heads)
-    return linear(side_by_side(attended(hide(q @ k.mT / sqrt(D) + biases, visible), v)), parameters, "output")
+    return linear(
+        side_by_side(attended(hide(q @ k.mT / sqrt(D) + biases, visible), v)), parameters, "output"
+    )
 
 
 @rounds_once
@@ -201,9 +233,13 @@ def transformer_xl_layer(
     hold_parameters(parameters, {"F": F, "H": num_heads, "D": D}, TRANSFORMER_XL)
     if not isinstance(eps, (int, float)) or not eps >= 0:
         raise ValueError(f"eps: wanted a number of at least 0, got {eps!r}")
-    q, k, v = (heads(part, num_heads) for part in np.split(linear(keys, parameters, "qkv_net"), 3, axis=-1))
+    q, k, v = (
+        heads(part, num_heads) for part in np.split(linear(keys, parameters, "qkv_net"), 3, axis=-1)
+    )
     r = heads(linear(position, parameters, "r_net"), num_heads)
-    attended_bhnd = transformer_xl_attention(q[:, :, -N:], k, v, r, parameters["u"], parameters["v"], visible)
+    attended_bhnd = transformer_xl_attention(
+        q[:, :, -N:], k, v, r, parameters["u"], parameters["v"], visible
+    )
     y = x + linear(side_by_side(attended_bhnd), parameters, "o_net")
     return layer_norm(y, parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps)
 

@@ -32,7 +32,8 @@ def merge_masks(
     """
     See :func:`spec.masks.merge_masks`.
 
-    Copies a float mask bit for bit and writes minus infinity over it; ``dtype`` speaks where no float mask does.
+    Copies a float mask bit for bit and writes minus infinity over it; ``dtype`` speaks where no
+    float mask does.
     """
     hold_integer("num_heads", num_heads)
     numbers = to_add(attn_mask, int(num_heads), dtype)
@@ -46,7 +47,10 @@ def merge_masks(
 
 
 def to_add(attn_mask: Any, H: int, dtype: Any) -> Float[ndarray, "B H N M"]:
-    """A fresh float array of four axes: [N M] is the same for all, the leading axis of [B*H N M] is split."""
+    """
+    A fresh float array of four axes: [N M] is the same for all, the leading axis of [B*H N M] is
+    split.
+    """
     if attn_mask is None:
         return np.zeros((1, 1, 1, 1), float_dtype(dtype))
     hides = isinstance(attn_mask, ndarray) and attn_mask.dtype == bool
@@ -54,7 +58,9 @@ def to_add(attn_mask: Any, H: int, dtype: Any) -> Float[ndarray, "B H N M"]:
         raise ValueError(f"attn_mask: wanted a boolean or float array, got {described(attn_mask)}")
     *lead, N, M = attn_mask.shape if attn_mask.ndim > 1 else (0, 0)
     if len(lead) > 1 or 0 in attn_mask.shape or N == 0 or (lead and lead[0] % H):
-        raise ValueError(f"attn_mask: wanted shape [N M] or [B*H N M] with H={H}, got {attn_mask.shape}")
+        raise ValueError(
+            f"attn_mask: wanted shape [N M] or [B*H N M] with H={H}, got {attn_mask.shape}"
+        )
     four = attn_mask.reshape((lead[0] // H, H, N, M) if lead else (1, 1, N, M))
     if not hides:
         return four.copy()
@@ -68,6 +74,12 @@ def hold_padding(padding: Any, attn_mask: ndarray | None, H: int) -> None:
         raise ValueError(f"key_padding_mask: wanted a boolean array, got {described(padding)}")
     B = attn_mask.shape[0] // H if attn_mask is not None and attn_mask.ndim == 3 else "any"
     M = attn_mask.shape[-1] if attn_mask is not None else "any"
-    fits = padding.ndim == 2 and padding.size > 0 and all(want in ("any", size) for want, size in zip((B, M), padding.shape, strict=True))
+    fits = (
+        padding.ndim == 2
+        and padding.size > 0
+        and all(want in ("any", size) for want, size in zip((B, M), padding.shape, strict=True))
+    )
     if not fits:
-        raise ValueError(f"key_padding_mask: wanted shape [B M] with B={B} M={M}, got {padding.shape}")
+        raise ValueError(
+            f"key_padding_mask: wanted shape [B M] with B={B} M={M}, got {padding.shape}"
+        )

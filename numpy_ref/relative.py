@@ -1,8 +1,9 @@
 """
 Relative positions: all distances by one matrix product, brought to their keys by strides.
 
-The row that a pair reads depends on j - i alone, so a product with every row of a table is already the position score:
-its element (i, j) stands N - 1 - i columns to the right of column j. :func:`skewed` is that view, in both directions.
+The row that a pair reads depends on j - i alone, so a product with every row of a table is already
+the position score: its element (i, j) stands N - 1 - i columns to the right of column j.
+:func:`skewed` is that view, in both directions.
 """
 
 from math import sqrt
@@ -48,14 +49,19 @@ def sinusoidal_positions(M: int, F: int, dtype: Any = "float64") -> Float[ndarra
 
 
 def skewed(x: Float[ndarray, "... N W"]) -> Float[ndarray, "... N M"]:
-    """The view [N M] of x [N N+M-1] whose element (i, j) is x[i, j + N - 1 - i]; x is contiguous."""
+    """
+    The view [N M] of x [N N+M-1] whose element (i, j) is x[i, j + N - 1 - i]; x is contiguous.
+    """
     *lead, N, W = x.shape
     *outer, row, item = x.strides
     return np.ndarray((*lead, N, W - N + 1), x.dtype, x, (N - 1) * item, (*outer, row - item, item))
 
 
 def spread(y: Float[ndarray, "... N M"], fill: float | bool) -> Float[ndarray, "... N W"]:
-    """The adjoint of :func:`skewed`: the x of which y is the view, ``fill`` where the view does not reach."""
+    """
+    The adjoint of :func:`skewed`: the x of which y is the view, ``fill`` where the view does not
+    reach.
+    """
     *lead, N, M = y.shape
     x = np.full((*lead, N, N + M - 1), fill, y.dtype)
     skewed(x)[...] = y
@@ -70,7 +76,9 @@ def hide_behind(score: Float[ndarray, "B H N M"], visible: Visible) -> Float[nda
 
 
 def hold_heads_of(query: Any, key: Any, value: Any, **d_output: tuple[Any, str]) -> dict[str, Any]:
-    return hold(query=(query, "B H N D"), key=(key, "B H M D"), value=(value, "B H M E"), **d_output)
+    return hold(
+        query=(query, "B H N D"), key=(key, "B H M D"), value=(value, "B H M E"), **d_output
+    )
 
 
 @rounds_once
@@ -86,7 +94,13 @@ def transformer_xl_score(
 
     Two stacked products, the second moved by :func:`numpy_ref.shifts.rel_shift`.
     """
-    at = hold(query=(query, "B H N D"), key=(key, "B H M D"), position=(position, "H M D"), u=(u, "H D"), v=(v, "H D"))
+    at = hold(
+        query=(query, "B H N D"),
+        key=(key, "B H M D"),
+        position=(position, "H M D"),
+        u=(u, "H D"),
+        v=(v, "H D"),
+    )
     content = (query + u[:, None]) @ key.mT
     return (content + rel_shift((query + v[:, None]) @ position.mT)) / sqrt(at["D"])
 
@@ -124,7 +138,8 @@ def transformer_xl_attention_grad(
     """
     See :func:`spec.relative.transformer_xl_attention_grad`.
 
-    The score's gradient, spread back over the rows of ``position``, gives its two gradients as matrix products.
+    The score's gradient, spread back over the rows of ``position``, gives its two gradients as
+    matrix products.
     """
     hold_heads_of(query, key, value, d_output=(d_output, "B H N E"))
     score = hide_behind(transformer_xl_score(query, key, position, u, v), visible)
@@ -135,18 +150,42 @@ def transformer_xl_attention_grad(
     # causal pairs never read beyond the last of the M rows
     by_row = spread(d_score, 0)[..., :M], spread(hidden, True)[..., :M]
     d_distance, d_position = products_grad(*by_row, query + v[:, None], position)
-    return d_content + d_distance, d_key, d_value, d_position.sum(0), d_content.sum((0, 2)), d_distance.sum((0, 2))
+    return (
+        d_content + d_distance,
+        d_key,
+        d_value,
+        d_position.sum(0),
+        d_content.sum((0, 2)),
+        d_distance.sum((0, 2)),
+    )
 
 
-def table_slice(query: Any, key: Any, key_pos_embeddings: Any, key_pos_bias: Any, query_pos_bias: Any, align: Any) -> slice:
+def table_slice(
+    query: Any,
+    key: Any,
+    key_pos_embeddings: Any,
+    key_pos_bias: Any,
+    query_pos_bias: Any,
+    align: Any,
+) -> slice:
     """The N + M - 1 rows of the tables that some pair reads, the farthest past first."""
-    tables = {"key_pos_embeddings": (key_pos_embeddings, "2P H D"), "key_pos_bias": (key_pos_bias, "2P H")}
-    at = hold(query=(query, "B H N D"), key=(key, "B H M D"), **tables, query_pos_bias=(query_pos_bias, "H D"))
+    tables = {
+        "key_pos_embeddings": (key_pos_embeddings, "2P H D"),
+        "key_pos_bias": (key_pos_bias, "2P H"),
+    }
+    at = hold(
+        query=(query, "B H N D"),
+        key=(key, "B H M D"),
+        **tables,
+        query_pos_bias=(query_pos_bias, "H D"),
+    )
     if not (isinstance(align, str) and align in ("end", "start")):
         raise ValueError(f"align: wanted 'end' or 'start', got {align!r}")
     N, M, P = at["N"], at["M"], at["P"]
     if max(N, M) > P:
-        raise ValueError(f"key_pos_embeddings: wanted 2P rows with P of at least N={N} and M={M}, got P={P}")
+        raise ValueError(
+            f"key_pos_embeddings: wanted 2P rows with P of at least N={N} and M={M}, got P={P}"
+        )
     first = P - M + 1 if align == "end" else P - N + 1
     return slice(first, first + N + M - 1)
 
@@ -163,7 +202,8 @@ def learned_relative_score(
     """
     See :func:`spec.relative.learned_relative_score`.
 
-    Every query against the N + M - 1 rows in reach, then a skewed view: no [N M D] table is ever gathered.
+    Every query against the N + M - 1 rows in reach, then a skewed view: no [N M D] table is ever
+    gathered.
     """
     rows = table_slice(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
     content = (query + query_pos_bias[:, None]) @ key.mT
@@ -188,7 +228,9 @@ def learned_relative_attention(
     The whole score at once, then two stacked products.
     """
     hold_heads_of(query, key, value)
-    score = learned_relative_score(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
+    score = learned_relative_score(
+        query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align
+    )
     hold_mask("visible", visible, score.shape)
     return attended(hide(score, visible), value)
 
@@ -208,10 +250,13 @@ def learned_relative_attention_grad(
     """
     See :func:`spec.relative.learned_relative_attention_grad`.
 
-    The score's gradient, spread back over the rows in reach, gives the tables' gradients as matrix products.
+    The score's gradient, spread back over the rows in reach, gives the tables' gradients as matrix
+    products.
     """
     hold_heads_of(query, key, value, d_output=(d_output, "B H N E"))
-    score = learned_relative_score(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
+    score = learned_relative_score(
+        query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align
+    )
     hold_mask("visible", visible, score.shape)
     rows = table_slice(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
     score = hide(score, visible)
@@ -219,7 +264,9 @@ def learned_relative_attention_grad(
     d_score, hidden = d_score / sqrt(query.shape[-1]), score == HIDDEN
     d_content, d_key = products_grad(d_score, hidden, query + query_pos_bias[:, None], key)
     d_row = spread(d_score, 0)
-    d_distance, d_table = products_grad(d_row, spread(hidden, True), query, key_pos_embeddings[rows].swapaxes(0, 1))
+    d_distance, d_table = products_grad(
+        d_row, spread(hidden, True), query, key_pos_embeddings[rows].swapaxes(0, 1)
+    )
     d_embeddings, d_bias = np.zeros_like(key_pos_embeddings), np.zeros_like(key_pos_bias)
     d_embeddings[rows], d_bias[rows] = d_table.sum(0).swapaxes(0, 1), d_row.sum((0, 2)).T
     return d_content + d_distance, d_key, d_value, d_embeddings, d_bias, d_content.sum((0, 2))

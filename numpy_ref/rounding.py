@@ -17,7 +17,8 @@ R = TypeVar("R")
 
 def rounds_once(operation: Callable[P, R]) -> Callable[P, R]:
     """
-    Widen narrow arguments (inside lists and mappings too), compute without NumPy's warnings, round the results.
+    Widen narrow arguments (inside lists and mappings too), compute without NumPy's warnings, round
+    the results.
 
     Results are rounded where all float arguments share one narrow format; mixed formats promote.
     """
@@ -52,7 +53,11 @@ def each(function: Callable[[ndarray], ndarray], thing: Any) -> Any:
         return function(thing) if is_float(thing) else thing
     if isinstance(thing, (list, tuple)):
         return type(thing)(each(function, part) for part in thing)
-    return {name: each(function, part) for name, part in thing.items()} if isinstance(thing, Mapping) else thing
+    return (
+        {name: each(function, part) for name, part in thing.items()}
+        if isinstance(thing, Mapping)
+        else thing
+    )
 
 
 def widened(x: ndarray) -> ndarray:
@@ -60,7 +65,10 @@ def widened(x: ndarray) -> ndarray:
 
 
 def float_dtype(dtype: Any) -> np.dtype[Any]:
-    """A float dtype from itself or from its name; ``bfloat16`` is ml_dtypes', which is imported only for it."""
+    """
+    A float dtype from itself or from its name; ``bfloat16`` is ml_dtypes', which is imported only
+    for it.
+    """
     if dtype == "bfloat16":
         import ml_dtypes
 

@@ -27,7 +27,13 @@ def additive_score(
 
     Projects first, then broadcasts a block of queries against all keys.
     """
-    hold(query=(query, "... N Q"), key=(key, "... M K"), w_query=(w_query, "A Q"), w_key=(w_key, "A K"), w_score=(w_score, "A"))
+    hold(
+        query=(query, "... N Q"),
+        key=(key, "... M K"),
+        w_query=(w_query, "A Q"),
+        w_key=(w_key, "A K"),
+        w_score=(w_score, "A"),
+    )
     q, k = query @ w_query.T, key @ w_key.T
     blocks = [hidden_layer(q[..., rows, :], k) @ w_score for rows in row_blocks(q, k)]
     return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=-2)
@@ -45,7 +51,9 @@ def row_blocks(q: ndarray, k: ndarray) -> list[slice]:
 
 
 @rounds_once
-def scaled_dot_product_score(query: Float[ndarray, "... N D"], key: Float[ndarray, "... M D"]) -> Float[ndarray, "... N M"]:
+def scaled_dot_product_score(
+    query: Float[ndarray, "... N D"], key: Float[ndarray, "... M D"]
+) -> Float[ndarray, "... N M"]:
     """
     See :func:`spec.scores.scaled_dot_product_score`.
 

@@ -1,4 +1,6 @@
-"""Shifts by the layout of memory: pad one column, and read the same numbers with rows one shorter."""
+"""
+Shifts by the layout of memory: pad one column, and read the same numbers with rows one shorter.
+"""
 
 import numpy as np
 from jaxtyping import Float

@@ -2,10 +2,12 @@
 The law: what every attention operation is, in NumPy that reads like the formula.
 
 One chapter a file, the same file names in every column. Read them in this order:
-:mod:`scores`, :mod:`masks`, :mod:`attention`, :mod:`shifts`, :mod:`relative`, :mod:`alibi`, :mod:`memory`, :mod:`layers`.
+:mod:`scores`, :mod:`masks`, :mod:`attention`, :mod:`shifts`, :mod:`relative`, :mod:`alibi`,
+:mod:`memory`, :mod:`layers`.
 
-Nothing here knows a dtype, a device, a seed or a block size. Arrays are float64 (complex where a test takes a derivative
-by a complex step), sizes are the letters B H N M D E Q K F A P S, and True in ``visible`` means "may attend".
+Nothing here knows a dtype, a device, a seed or a block size. Arrays are float64 (complex where a
+test takes a derivative by a complex step), sizes are the letters B H N M D E Q K F A P S, and True
+in ``visible`` means "may attend".
 """
 
 from spec.alibi import alibi_attention, alibi_attention_grad, get_alibi_biases, get_slopes

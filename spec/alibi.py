@@ -1,4 +1,7 @@
-"""ALiBi: no positions at all, but a penalty on the score that grows with the distance, at another rate for every head."""
+"""
+ALiBi: no positions at all, but a penalty on the score that grows with the distance, at another rate
+for every head.
+"""
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -16,10 +19,12 @@ def get_slopes(n_heads: int) -> Float[ndarray, "H"]:
     r"""
     One slope per head, a geometric sequence from :math:`2^{-8/n}` downwards.
 
-    .. math:: m_h = 2^{-8 (h+1) / n}, \quad 0 \le h < n, \qquad m_h = 2^{-4 (2 (h - n) + 1) / n}, \quad n \le h < H
+    .. math:: m_h = 2^{-8 (h+1) / n}, \quad 0 \le h < n, \qquad m_h = 2^{-4 (2 (h - n) + 1) / n},
+              \quad n \le h < H
 
-    1. n is the largest power of two that is not above H. A head count that is no power of two takes the n slopes of n heads,
-       then every other slope of 2n heads: those that are not in the list yet.
+    1. n is the largest power of two that is not above H. A head count that is no power of two takes
+       the n slopes of n heads, then every other slope of 2n heads: those that are not in the list
+       yet.
     2. The slopes therefore need not fall monotonically.
 
     >>> get_slopes(4).tolist()
@@ -27,9 +32,11 @@ def get_slopes(n_heads: int) -> Float[ndarray, "H"]:
     >>> get_slopes(3).tolist()
     [0.0625, 0.00390625, 0.25]
 
-    Source: Press et al. 2022, section 3 and the authors' code; labml-nn, ``transformers/alibi``; seed 004.
+    Source: Press et al. 2022, section 3 and the authors' code; labml-nn, ``transformers/alibi``;
+    seed 004.
 
-    Erratum: seed 004 speaks of the closest power of two, which for 7 heads were 8; its code takes 4, as its next sentence says.
+    Erratum: seed 004 speaks of the closest power of two, which for 7 heads were 8; its code takes
+    4, as its next sentence says.
     """
     check_integer("n_heads", n_heads)
     n = 2 ** (int(n_heads).bit_length() - 1)
@@ -46,16 +53,19 @@ def get_alibi_biases(n_heads: int, visible: Bool[ndarray, "N M"]) -> Float[ndarr
 
     1. It grows with j, so that near keys get the larger bias. For a causal row it equals
        :math:`m_h (j - (M - N + i))` up to a constant per row, which the softmax does not see.
-    2. The count is of *visible* keys: a hidden key in between brings those before it nearer, and without a causal
-       mask it grows behind the query too. :func:`alibi_attention` counts positions instead.
+    2. The count is of *visible* keys: a hidden key in between brings those before it nearer, and
+       without a causal mask it grows behind the query too. :func:`alibi_attention` counts positions
+       instead.
 
-    >>> get_alibi_biases(2, np.array([[True, False, False], [True, True, False], [True, False, True]]))[0].tolist()
+    >>> get_alibi_biases(
+    ...     2, np.array([[True, False, False], [True, True, False], [True, False, True]])
+    ... )[0].tolist()
     [[0.0625, 0.0625, 0.0625], [0.0625, 0.125, 0.125], [0.0625, 0.0625, 0.125]]
 
     Source: labml-nn, ``transformers/alibi``; seed 004.
 
-    Erratum: a comment in seed 004 takes ``arange`` for the distance, since the mask is causal; its code counts visible keys, another bias
-    under any mask that is not purely causal.
+    Erratum: a comment in seed 004 takes ``arange`` for the distance, since the mask is causal; its
+    code counts visible keys, another bias under any mask that is not purely causal.
     """
     check_visible(visible)
     return get_slopes(n_heads)[:, None, None] * np.cumsum(visible, axis=-1)
@@ -65,7 +75,9 @@ def check_visible(visible: object) -> None:
     if not (isinstance(visible, ndarray) and visible.dtype == bool):
         raise ValueError(f"visible: wanted a boolean array [N M], got {kind(visible)}")
     if visible.ndim != 2 or 0 in visible.shape:
-        raise ValueError(f"visible: wanted shape [N M] with sizes of at least 1, got {visible.shape}")
+        raise ValueError(
+            f"visible: wanted shape [N M] with sizes of at least 1, got {visible.shape}"
+        )
 
 
 def alibi_attention(
@@ -85,15 +97,22 @@ def alibi_attention(
     3. ``visible`` hides further keys and moves none: a hidden key still counts as a position.
     4. With N > M the first N - M queries see no key and give 0.
 
-    >>> query, key, value = np.zeros((1, 1, 1, 1)), np.zeros((1, 1, 2, 1)), np.array([[[[1.0], [0.0]]]])
-    >>> weight = alibi_attention(query, key, value).item()  # of the key at distance 1, against that at distance 0
+    >>> query, key, value = (
+    ...     np.zeros((1, 1, 1, 1)),
+    ...     np.zeros((1, 1, 2, 1)),
+    ...     np.array([[[[1.0], [0.0]]]]),
+    ... )
+    >>> weight = alibi_attention(
+    ...     query, key, value
+    ... ).item()  # of the key at distance 1, against that at distance 0
     >>> get_slopes(1).item(), np.log((1 - weight) / weight).round(9).item()
     (0.00390625, 0.00390625)
 
     Source: Press et al. 2022, section 3; seed 004.
 
-    Errata: seed 004 caches the biases of the first mask it meets for every later mask that is not longer. Its text asks for a causal
-    mask because its biases count visible keys (:func:`get_alibi_biases`, clause 2).
+    Errata: seed 004 caches the biases of the first mask it meets for every later mask that is not
+    longer. Its text asks for a causal mask because its biases count visible keys
+    (:func:`get_alibi_biases`, clause 2).
     """
     check("query [B H N D], key [B H M D], value [B H M E]", query, key, value)
     return attend(alibi_score(query, key), value, causal_and(visible, query, key))
@@ -115,18 +134,29 @@ def alibi_attention_grad(
     r"""
     The gradients of :func:`alibi_attention` by query, key and value.
 
-    They are those of :func:`spec.attention.scaled_dot_product_attention_grad` under the weights of this attention:
+    They are those of :func:`spec.attention.scaled_dot_product_attention_grad` under the weights of
+    this attention:
 
     .. math:: \bar q_{id} = \frac{1}{\sqrt D} \sum_{j \text{ visible}} \bar s_{ij} k_{jd}, \qquad
               \bar k_{jd} = \frac{1}{\sqrt D} \sum_{i \text{ sees } j} \bar s_{ij} q_{id}
 
     1. The bias is a constant: the slopes are not learned.
 
-    >>> query, key, value = np.zeros((1, 1, 1, 1)), np.zeros((1, 1, 1, 1)), np.array([[[[2.0]]]])
+    >>> query, key, value = (
+    ...     np.zeros((1, 1, 1, 1)),
+    ...     np.zeros((1, 1, 1, 1)),
+    ...     np.array([[[[2.0]]]]),
+    ... )
     >>> [x.item() for x in alibi_attention_grad(np.ones((1, 1, 1, 1)), query, key, value)]
     [0.0, 0.0, 1.0]
     """
-    check("query [B H N D], key [B H M D], value [B H M E], d_output [B H N E]", query, key, value, d_output)
+    check(
+        "query [B H N D], key [B H M D], value [B H M E], d_output [B H N E]",
+        query,
+        key,
+        value,
+        d_output,
+    )
     score = alibi_score(query, key)
     _, seen = masked(score, causal_and(visible, query, key))
     d_score, d_value = attend_grad(d_output, score, value, seen)

@@ -1,4 +1,6 @@
-"""Attention: from scores to weights, and from weights to the mean of the values that they ask for."""
+"""
+Attention: from scores to weights, and from weights to the mean of the values that they ask for.
+"""
 
 from typing import Any
 
@@ -26,17 +28,24 @@ def softmax(score: Float[ndarray, "... N M"], mask: Mask = None) -> Float[ndarra
     r"""
     Weights that are positive and sum to one over the keys that a row sees.
 
-    .. math:: w_{ij} = \frac{e^{s_{ij} + \text{mask}_{ij}}}{\sum_{j' \text{ visible}} e^{s_{ij'} + \text{mask}_{ij'}}}
+    .. math:: w_{ij} = \frac{e^{s_{ij} + \text{mask}_{ij}}}{\sum_{j' \text{ visible}} e^{s_{ij'} +
+              \text{mask}_{ij'}}}
 
-    1. A boolean mask is ``visible``: True = may attend. A float mask is added to the score. Either broadcasts to the score.
-    2. A key is hidden where ``visible`` is False, where the float mask is minus infinity, or where the score itself is.
-       Its weight is exactly 0, whatever its score is, NaN included. No finite number hides a key.
+    1. A boolean mask is ``visible``: True = may attend. A float mask is added to the score. Either
+       broadcasts to the score.
+    2. A key is hidden where ``visible`` is False, where the float mask is minus infinity, or where
+       the score itself is. Its weight is exactly 0, whatever its score is, NaN included. No finite
+       number hides a key.
     3. A row that sees no key has weights 0: neither NaN nor an average.
-    4. A constant added to a whole row changes nothing, which is why the maximum may be subtracted first.
+    4. A constant added to a whole row changes nothing, which is why the maximum may be subtracted
+       first.
 
     >>> softmax(np.log(np.array([[1.0, 1.0, 2.0]]))).round(2)
     array([[0.25, 0.25, 0.5 ]])
-    >>> softmax(np.array([[0.0, np.nan, 0.0], [5.0, 6.0, 7.0]]), np.array([[True, False, True], [False, False, False]]))
+    >>> softmax(
+    ...     np.array([[0.0, np.nan, 0.0], [5.0, 6.0, 7.0]]),
+    ...     np.array([[True, False, True], [False, False, False]]),
+    ... )
     array([[0.5, 0. , 0.5],
            [0. , 0. , 0. ]])
     >>> softmax(np.zeros((1, 2)), np.array([[-np.inf, -1e9]]))
@@ -44,10 +53,10 @@ def softmax(score: Float[ndarray, "... N M"], mask: Mask = None) -> Float[ndarra
 
     Source: seed 001, sections 2.1 to 2.3; rows without keys: design, section 3.
 
-    Errata: seed 001 shows masking as ``masked_fill(mask, 0)``; before a softmax that is a score like any other and hides nothing.
-    Its next listing fills with -inf, right but for the rows that lose every key, which turn NaN: its own example mask hides the whole
-    last row, and the gradient by every value is NaN too. Seed 003 adds ``mask * 1e-9``
-    (for -1e9), which hides nothing.
+    Errata: seed 001 shows masking as ``masked_fill(mask, 0)``; before a softmax that is a score
+    like any other and hides nothing. Its next listing fills with -inf, right but for the rows that
+    lose every key, which turn NaN: its own example mask hides the whole last row, and the gradient
+    by every value is NaN too. Seed 003 adds ``mask * 1e-9`` (for -1e9), which hides nothing.
     """
     check("score [... N M]", score)
     score, visible = masked(score, mask)
@@ -78,7 +87,8 @@ def dropout(weights: Float[ndarray, "..."], keep: Keep, p: float) -> Float[ndarr
 
     .. math:: y = \begin{cases} w / (1 - p) & \text{kept} \\ 0 & \text{dropped} \end{cases}
 
-    1. The draw is an argument, so that this is a function: ``keep`` broadcasts to the weights, True = kept.
+    1. The draw is an argument, so that this is a function: ``keep`` broadcasts to the weights,
+       True = kept.
     2. p is the share that is dropped, 0 <= p < 1. Kept weights of a row need not sum to one.
     3. With p = 0 there may be no draw; p > 0 without one is refused.
 
@@ -96,9 +106,12 @@ def dropout(weights: Float[ndarray, "..."], keep: Keep, p: float) -> Float[ndarr
     return np.where(True if keep is None else keep, weights / (1 - p), 0.0)
 
 
-def attend(score: ndarray, value: ndarray, mask: Mask = None, keep: Keep = None, p: float = 0.0) -> Float[ndarray, "... N E"]:
+def attend(
+    score: ndarray, value: ndarray, mask: Mask = None, keep: Keep = None, p: float = 0.0
+) -> Float[ndarray, "... N E"]:
     r"""
-    The mean of the values under the weights of the score: what every attention of the catalogue ends in.
+    The mean of the values under the weights of the score: what every attention of the catalogue
+    ends in.
 
     .. math:: o_{ie} = \sum_{j \text{ visible}} \text{dropout}(w)_{ij}\, v_{je}
 
@@ -114,7 +127,12 @@ def attend(score: ndarray, value: ndarray, mask: Mask = None, keep: Keep = None,
 
 
 def attend_grad(
-    d_output: ndarray, score: ndarray, value: ndarray, mask: Mask = None, keep: Keep = None, p: float = 0.0
+    d_output: ndarray,
+    score: ndarray,
+    value: ndarray,
+    mask: Mask = None,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> tuple[Float[ndarray, "... N M"], Float[ndarray, "... M E"]]:
     r"""
     The gradients of :func:`attend` by its score and its values, from the gradient by its output.
@@ -141,11 +159,15 @@ def attend_grad(
     return d_score, d_value
 
 
-def products_grad(d_products: ndarray, visible: ndarray, query: ndarray, key: ndarray) -> tuple[ndarray, ndarray]:
+def products_grad(
+    d_products: ndarray, visible: ndarray, query: ndarray, key: ndarray
+) -> tuple[ndarray, ndarray]:
     r"""
-    The gradients of the inner products :math:`\sum_d q_{id} k_{jd}` by q and k, over the pairs that see each other.
+    The gradients of the inner products :math:`\sum_d q_{id} k_{jd}` by q and k, over the pairs that
+    see each other.
 
-    .. math:: \bar q_{id} = \sum_{j \text{ visible}} \bar s_{ij} k_{jd}, \qquad \bar k_{jd} = \sum_{i \text{ sees } j} \bar s_{ij} q_{id}
+    .. math:: \bar q_{id} = \sum_{j \text{ visible}} \bar s_{ij} k_{jd}, \qquad \bar k_{jd} =
+              \sum_{i \text{ sees } j} \bar s_{ij} q_{id}
     """
     d_query, d_key = np.zeros_like(query), np.zeros_like(key)
     for *batch, i in np.ndindex(d_products.shape[:-1]):
@@ -157,11 +179,18 @@ def products_grad(d_products: ndarray, visible: ndarray, query: ndarray, key: nd
 
 
 def mask_grad(d_score: ndarray, mask: Mask) -> tuple[ndarray, ...]:
-    """The gradient by a float mask: that of the score, summed over the axes along which the mask was broadcast."""
+    """
+    The gradient by a float mask: that of the score, summed over the axes along which the mask was
+    broadcast.
+    """
     if mask is None or mask.dtype == bool:
         return ()
     d_mask = d_score.sum(axis=tuple(range(d_score.ndim - mask.ndim)))
-    return (d_mask.sum(axis=tuple(axis for axis, size in enumerate(mask.shape) if size == 1), keepdims=True),)
+    return (
+        d_mask.sum(
+            axis=tuple(axis for axis, size in enumerate(mask.shape) if size == 1), keepdims=True
+        ),
+    )
 
 
 def additive_attention(
@@ -178,17 +207,22 @@ def additive_attention(
     r"""
     Attention by the additive score.
 
-    .. math:: o_{ie} = \sum_{j \text{ visible}} \text{dropout}(\text{softmax}(s + \text{mask}))_{ij}\, v_{je},
+    .. math:: o_{ie} = \sum_{j \text{ visible}} \text{dropout}(\text{softmax}(s +
+              \text{mask}))_{ij}\, v_{je},
               \qquad s = \text{additive\_score}(q, k)
 
-    1. One head: the mask has the axes [N M], [B N M] or [B 1 M], or whatever else broadcasts to [B N M].
-    2. A hidden key is absent, its value too; a row that sees no key gives 0 (:func:`softmax`, clauses 2 and 3).
+    1. One head: the mask has the axes [N M], [B N M] or [B 1 M], or whatever else broadcasts to
+       [B N M].
+    2. A hidden key is absent, its value too; a row that sees no key gives 0 (:func:`softmax`,
+       clauses 2 and 3).
 
     >>> query, key, value = np.zeros((1, 1, 1)), np.zeros((1, 2, 1)), np.array([[[2.0], [4.0]]])
     >>> one = np.ones((1, 1))
     >>> additive_attention(query, key, value, one, one, np.ones(1)).tolist()
     [[[3.0]]]
-    >>> additive_attention(query, key, value, one, one, np.ones(1), mask=np.array([[True, False]])).tolist()
+    >>> additive_attention(
+    ...     query, key, value, one, one, np.ones(1), mask=np.array([[True, False]])
+    ... ).tolist()
     [[[2.0]]]
 
     Source: Bahdanau et al. 2015; seed 001, section 2.3.
@@ -212,21 +246,29 @@ def additive_attention_grad(
     p: float = 0.0,
 ) -> tuple[ndarray, ...]:
     r"""
-    The gradients of :func:`additive_attention` by query, key, value, w_query, w_key, w_score, and by the mask if it is float.
+    The gradients of :func:`additive_attention` by query, key, value, w_query, w_key, w_score, and
+    by the mask if it is float.
 
-    With :math:`t_{ija} = \tanh(z_{ija})`, :math:`z_{ija} = \sum_q W^Q_{aq} q_{iq} + \sum_k W^K_{ak} k_{jk}` and
+    With :math:`t_{ija} = \tanh(z_{ija})`,
+    :math:`z_{ija} = \sum_q W^Q_{aq} q_{iq} + \sum_k W^K_{ak} k_{jk}` and
     :math:`\bar s` of :func:`attend_grad`,
 
-    .. math:: \bar w_a = \sum_{ij} \bar s_{ij} t_{ija}, \qquad \bar z_{ija} = \bar s_{ij} w_a (1 - t_{ija}^2), \qquad
-              \bar q_{iq} = \sum_{ja} \bar z_{ija} W^Q_{aq}, \qquad \bar W^Q_{aq} = \sum_{ija} \bar z_{ija} q_{iq}
+    .. math:: \bar w_a = \sum_{ij} \bar s_{ij} t_{ija}, \qquad \bar z_{ija} = \bar s_{ij} w_a (1 -
+              t_{ija}^2), \qquad
+              \bar q_{iq} = \sum_{ja} \bar z_{ija} W^Q_{aq}, \qquad \bar W^Q_{aq} = \sum_{ija} \bar
+              z_{ija} q_{iq}
 
     and likewise for key and :math:`W^K`.
 
-    1. The sums run over the pairs that see each other; the gradient by a hidden key or value is exactly 0.
-    2. The gradient by a float mask is that of the score, summed over the axes along which the mask was broadcast.
+    1. The sums run over the pairs that see each other; the gradient by a hidden key or value is
+       exactly 0.
+    2. The gradient by a float mask is that of the score, summed over the axes along which the mask
+       was broadcast.
 
     >>> query, key, value = np.zeros((1, 1, 1)), np.zeros((1, 2, 1)), np.array([[[2.0], [4.0]]])
-    >>> d_query, d_key, *_ = additive_attention_grad(np.ones((1, 1, 1)), query, key, value, np.ones((1, 1)), np.ones((1, 1)), np.ones(1))
+    >>> d_query, d_key, *_ = additive_attention_grad(
+    ...     np.ones((1, 1, 1)), query, key, value, np.ones((1, 1)), np.ones((1, 1)), np.ones(1)
+    ... )
     >>> d_query.ravel().tolist(), d_key.ravel().tolist()
     ([0.0], [-0.5, 0.5])
     """
@@ -234,7 +276,9 @@ def additive_attention_grad(
     check("query [B N Q], value [B M E], d_output [B N E]", query, value, d_output)
     score = additive_score(query, key, w_query, w_key, w_score)
     d_score, d_value = attend_grad(d_output, score, value, mask, keep, p)
-    d_query, d_key, d_w_query, d_w_key, d_w_score = (np.zeros_like(x) for x in (query, key, w_query, w_key, w_score))
+    d_query, d_key, d_w_query, d_w_key, d_w_score = (
+        np.zeros_like(x) for x in (query, key, w_query, w_key, w_score)
+    )
     for b, i, j in np.argwhere(masked(score, mask)[1]):
         t = np.tanh(w_query @ query[b, i] + w_key @ key[b, j])
         d_z = d_score[b, i, j] * w_score * (1 - t**2)
@@ -246,7 +290,9 @@ def additive_attention_grad(
     return d_query, d_key, d_value, d_w_query, d_w_key, d_w_score, *mask_grad(d_score, mask)
 
 
-def check_additive(query: Any, key: Any, value: Any, w_query: Any, w_key: Any, w_score: Any) -> None:
+def check_additive(
+    query: Any, key: Any, value: Any, w_query: Any, w_key: Any, w_score: Any
+) -> None:
     pattern = "query [B N Q], key [B M K], value [B M E], w_query [A Q], w_key [A K], w_score [A]"
     check(pattern, query, key, value, w_query, w_key, w_score)
 
@@ -267,19 +313,25 @@ def scaled_dot_product_attention(
     r"""
     Attention by the scaled inner product, for every head on its own.
 
-    .. math:: o_{ie} = \sum_{j \text{ visible}} \text{dropout}(\text{softmax}(s + \text{mask}))_{ij}\, v_{je}, \qquad
+    .. math:: o_{ie} = \sum_{j \text{ visible}} \text{dropout}(\text{softmax}(s +
+              \text{mask}))_{ij}\, v_{je}, \qquad
               s_{ij} = \frac{1}{\sqrt D} \sum_d q_{id} k_{jd}
 
     1. A float mask is added after the division by the root: the scale does not touch it.
     2. The mask broadcasts to [B H N M]; the value's width E may differ from D.
-    3. A hidden key is absent, its value too; a row that sees no key gives 0 (:func:`softmax`, clauses 2 and 3).
+    3. A hidden key is absent, its value too; a row that sees no key gives 0 (:func:`softmax`,
+       clauses 2 and 3).
     4. Nothing is causal unless the mask says so.
 
     >>> query = np.zeros((1, 1, 1, 4))
     >>> key, value = np.zeros((1, 1, 3, 4)), np.array([[[[3.0], [6.0], [np.nan]]]])
-    >>> scaled_dot_product_attention(query, key, value, mask=np.array([True, True, False])).item()
+    >>> scaled_dot_product_attention(
+    ...     query, key, value, mask=np.array([True, True, False])
+    ... ).item()
     4.5
-    >>> scaled_dot_product_attention(query, key, value, mask=np.array([0.0, np.log(2.0), -np.inf])).round(9).item()
+    >>> scaled_dot_product_attention(
+    ...     query, key, value, mask=np.array([0.0, np.log(2.0), -np.inf])
+    ... ).round(9).item()
     5.0
 
     Source: Vaswani et al. 2017, section 3.2.1; seed 001, section 2.3.
@@ -300,7 +352,8 @@ def scaled_dot_product_attention_grad(
     p: float = 0.0,
 ) -> tuple[ndarray, ...]:
     r"""
-    The gradients of :func:`scaled_dot_product_attention` by query, key and value, and by the mask if it is float.
+    The gradients of :func:`scaled_dot_product_attention` by query, key and value, and by the mask
+    if it is float.
 
     .. math:: \bar q_{id} = \frac{1}{\sqrt D} \sum_{j \text{ visible}} \bar s_{ij} k_{jd}, \qquad
               \bar k_{jd} = \frac{1}{\sqrt D} \sum_{i \text{ sees } j} \bar s_{ij} q_{id}
@@ -308,16 +361,27 @@ def scaled_dot_product_attention_grad(
     with :math:`\bar s` and :math:`\bar v` of :func:`attend_grad`.
 
     1. The gradient by a hidden key or value, and by an infinite entry of the mask, is exactly 0.
-    2. The gradient by a float mask is that of the score, summed over the axes along which the mask was broadcast.
+    2. The gradient by a float mask is that of the score, summed over the axes along which the mask
+       was broadcast.
 
     >>> query, key = np.array([[[[2.0]]]]), np.array([[[[0.0], [0.0]]]])
     >>> value = np.array([[[[2.0], [4.0]]]])
-    >>> d_query, d_key, d_value = scaled_dot_product_attention_grad(np.ones((1, 1, 1, 1)), query, key, value)
+    >>> d_query, d_key, d_value = scaled_dot_product_attention_grad(
+    ...     np.ones((1, 1, 1, 1)), query, key, value
+    ... )
     >>> d_query.ravel().tolist(), d_key.ravel().tolist(), d_value.ravel().tolist()
     ([0.0], [-1.0, 1.0], [0.5, 0.5])
     """
-    check("query [B H N D], key [B H M D], value [B H M E], d_output [B H N E]", query, key, value, d_output)
+    check(
+        "query [B H N D], key [B H M D], value [B H M E], d_output [B H N E]",
+        query,
+        key,
+        value,
+        d_output,
+    )
     score = scaled_dot_product_score(query, key)
     d_score, d_value = attend_grad(d_output, score, value, mask, keep, p)
-    d_query, d_key = products_grad(d_score / np.sqrt(query.shape[-1]), masked(score, mask)[1], query, key)
+    d_query, d_key = products_grad(
+        d_score / np.sqrt(query.shape[-1]), masked(score, mask)[1], query, key
+    )
     return d_query, d_key, d_value, *mask_grad(d_score, mask)

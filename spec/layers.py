@@ -1,8 +1,10 @@
 """
-Layers: the whole systems of the source documents, each a function of its inputs and of one mapping from name to array.
+Layers: the whole systems of the source documents, each a function of its inputs and of one mapping
+from name to array.
 
-Weights are as in ``torch.nn.Linear``, [out in]; an absent bias is zero; a name that misses or that nobody knows is refused.
-The batch comes first here, always. A module of torch_impl called on its own ``state_dict`` equals the function of the same name.
+Weights are as in ``torch.nn.Linear``, [out in]; an absent bias is zero; a name that misses or that
+nobody knows is refused. The batch comes first here, always. A module of torch_impl called on its
+own ``state_dict`` equals the function of the same name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +18,12 @@ from spec.alibi import get_alibi_biases
 from spec.attention import Mask, attend, softmax
 from spec.masks import merge_masks
 from spec.memory import Mems, update_mems
-from spec.relative import Visible, learned_relative_attention, sinusoidal_positions, transformer_xl_attention
+from spec.relative import (
+    Visible,
+    learned_relative_attention,
+    sinusoidal_positions,
+    transformer_xl_attention,
+)
 from spec.scores import scaled_dot_product_score
 from spec.shapes import check, check_heads, check_list, check_parameters
 
@@ -53,7 +60,8 @@ def merge_heads(x: ndarray) -> Float[ndarray, "B N F"]:
 
 def layer_norm(x: ndarray, weight: ndarray, bias: ndarray | None, eps: float) -> ndarray:
     r"""
-    Mean 0 and variance 1 over the last axis, :math:`y = \gamma (x - \mu) / \sqrt{\sigma^2 + \epsilon} + \beta`.
+    Mean 0 and variance 1 over the last axis,
+    :math:`y = \gamma (x - \mu) / \sqrt{\sigma^2 + \epsilon} + \beta`.
 
     1. The variance is the mean of the squares: it divides by F, not by F - 1.
     """
@@ -62,11 +70,14 @@ def layer_norm(x: ndarray, weight: ndarray, bias: ndarray | None, eps: float) ->
     return y if bias is None else y + bias
 
 
-def self_attention(x: Float[ndarray, "B N F"], parameters: Parameters, mask: Mask = None) -> Float[ndarray, "B N E"]:
+def self_attention(
+    x: Float[ndarray, "B N F"], parameters: Parameters, mask: Mask = None
+) -> Float[ndarray, "B N E"]:
     r"""
     A sequence that attends to itself, with one head.
 
-    .. math:: o = \text{softmax}\Big(\frac{(x W_Q^\top)(x W_K^\top)^\top}{\sqrt K} + \text{mask}\Big)\, x W_V^\top
+    .. math:: o = \text{softmax}\Big(\frac{(x W_Q^\top)(x W_K^\top)^\top}{\sqrt K} +
+              \text{mask}\Big)\, x W_V^\top
 
     1. ``parameters``: w_query [K F], w_key [K F], w_value [E F]. There are no biases.
     2. The scale is that of the key width K. The mask broadcasts to [B N N].
@@ -79,7 +90,9 @@ def self_attention(x: Float[ndarray, "B N F"], parameters: Parameters, mask: Mas
     """
     check("x [B N F]", x)
     check_parameters("w_query [K F], w_key [K F], w_value [E F]", parameters, F=x.shape[-1])
-    query, key, value = (np.einsum("bnf,gf->bng", x, parameters[name]) for name in ("w_query", "w_key", "w_value"))
+    query, key, value = (
+        np.einsum("bnf,gf->bng", x, parameters[name]) for name in ("w_query", "w_key", "w_value")
+    )
     return attend(scaled_dot_product_score(query, key), value, mask)
 
 
@@ -95,17 +108,28 @@ def multi_head_attention(
     r"""
     H attentions side by side on D = F / H columns each, projected together; also their weights.
 
-    .. math:: o = \big[\,\text{attention}_0 ; \dots ; \text{attention}_{H-1}\,\big] W_O^\top + b_O, \qquad
-              \text{attention}_h = \text{softmax}\Big(\frac{q_h k_h^\top}{\sqrt D} + \text{mask}_h\Big) v_h
+    .. math:: o = \big[\,\text{attention}_0 ; \dots ; \text{attention}_{H-1}\,\big] W_O^\top + b_O,
+              \qquad
+              \text{attention}_h = \text{softmax}\Big(\frac{q_h k_h^\top}{\sqrt D} +
+              \text{mask}_h\Big) v_h
 
-    1. ``parameters``: q_proj, k_proj, v_proj and out_proj, each ``.weight`` [F F] and ``.bias`` [F] (absent = 0).
+    1. ``parameters``: q_proj, k_proj, v_proj and out_proj, each ``.weight`` [F F] and ``.bias`` [F]
+       (absent = 0).
     2. Head h has the columns h D ... h D + D - 1 of the projections; the scale is that of D.
     3. The masks are merged by :func:`spec.masks.merge_masks`: True = hidden.
-    4. The weights come per head, [B H N M], not averaged. A row that sees no key has weights 0, and the output bias alone as its output.
+    4. The weights come per head, [B H N M], not averaged. A row that sees no key has weights 0, and
+       the output bias alone as its output.
 
     >>> x, one = np.array([[[1.0, 2.0], [3.0, 6.0]]]), np.eye(2)
-    >>> parameters = {"q_proj.weight": 0 * one, "k_proj.weight": one, "v_proj.weight": one, "out_proj.weight": one}
-    >>> output, weights = multi_head_attention(x, x, x, parameters, num_heads=2, key_padding_mask=np.array([[False, True]]))
+    >>> parameters = {
+    ...     "q_proj.weight": 0 * one,
+    ...     "k_proj.weight": one,
+    ...     "v_proj.weight": one,
+    ...     "out_proj.weight": one,
+    ... }
+    >>> output, weights = multi_head_attention(
+    ...     x, x, x, parameters, num_heads=2, key_padding_mask=np.array([[False, True]])
+    ... )
     >>> output[0].tolist(), weights.shape
     ([[1.0, 2.0], [1.0, 2.0]], (1, 2, 2, 2))
 
@@ -122,15 +146,24 @@ def multi_head_attention(
     return linear(merge_heads(attend(score, v, mask)), parameters, "out_proj"), softmax(score, mask)
 
 
-MULTI_HEAD = ", ".join(f"{name}.weight [F F], {name}.bias? [F]" for name in ("q_proj", "k_proj", "v_proj", "out_proj"))
+MULTI_HEAD = ", ".join(
+    f"{name}.weight [F F], {name}.bias? [F]" for name in ("q_proj", "k_proj", "v_proj", "out_proj")
+)
 
 
 def check_masks(attn_mask: Any, key_padding_mask: Any, B: int, H: int, N: int, M: int) -> None:
-    """The masks agree with each other (merge_masks); hold them to the sizes of query and key too."""
+    """
+    The masks agree with each other (merge_masks); hold them to the sizes of query and key too.
+    """
     if attn_mask is not None and attn_mask.shape not in ((N, M), (B * H, N, M)):
-        raise ValueError(f"attn_mask: wanted shape [N M] or [B*H N M] with B={B} H={H} N={N} M={M}, got {attn_mask.shape}")
+        raise ValueError(
+            f"attn_mask: wanted shape [N M] or [B*H N M] with B={B} H={H} N={N} M={M}, got "
+            f"{attn_mask.shape}"
+        )
     if key_padding_mask is not None and key_padding_mask.shape != (B, M):
-        raise ValueError(f"key_padding_mask: wanted shape [B M] with B={B} M={M}, got {key_padding_mask.shape}")
+        raise ValueError(
+            f"key_padding_mask: wanted shape [B M] with B={B} M={M}, got {key_padding_mask.shape}"
+        )
 
 
 def multi_head_self_attention(
@@ -148,7 +181,12 @@ def multi_head_self_attention(
     1. It takes the parameters and masks of :func:`multi_head_attention` and returns the same pair.
 
     >>> x, one = np.array([[[1.0, 2.0], [3.0, 6.0]]]), np.eye(2)
-    >>> parameters = {"q_proj.weight": 0 * one, "k_proj.weight": one, "v_proj.weight": one, "out_proj.weight": one}
+    >>> parameters = {
+    ...     "q_proj.weight": 0 * one,
+    ...     "k_proj.weight": one,
+    ...     "v_proj.weight": one,
+    ...     "out_proj.weight": one,
+    ... }
     >>> multi_head_self_attention(x, parameters, num_heads=2)[0][0].tolist()
     [[2.0, 4.0], [2.0, 4.0]]
 
@@ -170,19 +208,32 @@ def relative_multi_head_attention(
     r"""
     labml's relative multi-head attention: learned relative attention between projections.
 
-    .. math:: o = \text{learned\_relative\_attention}(q W_Q^\top, k W_K^\top, v W_V^\top + b_V)\, W_O^\top + b_O
+    .. math:: o = \text{learned\_relative\_attention}(q W_Q^\top, k W_K^\top, v W_V^\top + b_V)\,
+              W_O^\top + b_O
 
-    1. ``parameters``: query.linear.weight and key.linear.weight [F F], without biases (the score has its own); value.linear and output
-       with ``.weight`` [F F] and ``.bias`` [F] (absent = 0); key_pos_embeddings [2P H D], key_pos_bias [2P H], query_pos_bias [H D].
-    2. ``align`` chooses between the two seeds, as in :func:`spec.relative.learned_relative_score`; ``visible`` broadcasts to [B H N M].
+    1. ``parameters``: query.linear.weight and key.linear.weight [F F], without biases (the score
+       has its own); value.linear and output with ``.weight`` [F F] and ``.bias`` [F] (absent = 0);
+       key_pos_embeddings [2P H D], key_pos_bias [2P H], query_pos_bias [H D].
+    2. ``align`` chooses between the two seeds, as in :func:`spec.relative.learned_relative_score`;
+       ``visible`` broadcasts to [B H N M].
 
     >>> x, one = np.array([[[1.0], [3.0]]]), np.eye(1)
-    >>> weights = {f"{name}.weight": one for name in ("query.linear", "key.linear", "value.linear", "output")}
-    >>> tables = {"key_pos_embeddings": np.zeros((4, 1, 1)), "key_pos_bias": np.zeros((4, 1)), "query_pos_bias": np.zeros((1, 1))}
-    >>> relative_multi_head_attention(0 * x, x, x, weights | tables, num_heads=1, align="end").ravel().tolist()
+    >>> weights = {
+    ...     f"{name}.weight": one
+    ...     for name in ("query.linear", "key.linear", "value.linear", "output")
+    ... }
+    >>> tables = {
+    ...     "key_pos_embeddings": np.zeros((4, 1, 1)),
+    ...     "key_pos_bias": np.zeros((4, 1)),
+    ...     "query_pos_bias": np.zeros((1, 1)),
+    ... }
+    >>> relative_multi_head_attention(
+    ...     0 * x, x, x, weights | tables, num_heads=1, align="end"
+    ... ).ravel().tolist()
     [2.0, 2.0]
 
-    Source: labml-nn, ``transformers/xl/relative_mha.py`` and ``transformers/mha.py``; seeds 000 and 002.
+    Source: labml-nn, ``transformers/xl/relative_mha.py`` and ``transformers/mha.py``; seeds 000 and
+    002.
     """
     check("query [B N F], key [B M F], value [B M F]", query, key, value)
     F = query.shape[-1]
@@ -190,13 +241,16 @@ def relative_multi_head_attention(
     check_parameters(RELATIVE, parameters, F=F, H=num_heads, D=F // num_heads)
     names = {"query.linear": query, "key.linear": key, "value.linear": value}
     q, k, v = (split_heads(linear(x, parameters, name), num_heads) for name, x in names.items())
-    embeddings, bias, query_bias = (parameters[name] for name in ("key_pos_embeddings", "key_pos_bias", "query_pos_bias"))
+    embeddings, bias, query_bias = (
+        parameters[name] for name in ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")
+    )
     attended = learned_relative_attention(q, k, v, embeddings, bias, query_bias, align, visible)
     return linear(merge_heads(attended), parameters, "output")
 
 
 RELATIVE = (
-    "query.linear.weight [F F], key.linear.weight [F F], value.linear.weight [F F], value.linear.bias? [F], output.weight [F F], "
+    "query.linear.weight [F F], key.linear.weight [F F], value.linear.weight [F F], "
+    "value.linear.bias? [F], output.weight [F F], "
     "output.bias? [F], key_pos_embeddings [2P H D], key_pos_bias [2P H], query_pos_bias [H D]"
 )
 
@@ -212,23 +266,31 @@ def alibi_multi_head_attention(
     r"""
     labml's multi-head attention with ALiBi biases.
 
-    .. math:: o = \text{softmax}\Big(\frac{q k^\top}{\sqrt D} + \text{get\_alibi\_biases}(H, \text{visible})\Big) v\, W_O^\top + b_O
+    .. math:: o = \text{softmax}\Big(\frac{q k^\top}{\sqrt D} + \text{get\_alibi\_biases}(H,
+              \text{visible})\Big) v\, W_O^\top + b_O
 
     with the softmax over the visible keys.
 
-    1. ``parameters``: query.linear, key.linear, value.linear and output, each ``.weight`` [F F] and ``.bias`` [F] (absent = 0).
-    2. ``visible`` [N M] is required, and N = M. The biases count its visible keys (:func:`spec.alibi.get_alibi_biases`, clause 2).
+    1. ``parameters``: query.linear, key.linear, value.linear and output, each ``.weight`` [F F] and
+       ``.bias`` [F] (absent = 0).
+    2. ``visible`` [N M] is required, and N = M. The biases count its visible keys
+       (:func:`spec.alibi.get_alibi_biases`, clause 2).
     3. Every call computes the biases of its own mask.
 
     >>> x, one = np.array([[[1.0], [3.0]]]), np.eye(1)
-    >>> weights = {f"{name}.weight": one for name in ("query.linear", "key.linear", "value.linear", "output")}
-    >>> alibi_multi_head_attention(0 * x, x, x, weights, num_heads=1, visible=np.eye(2, dtype=bool)).ravel().tolist()
+    >>> weights = {
+    ...     f"{name}.weight": one
+    ...     for name in ("query.linear", "key.linear", "value.linear", "output")
+    ... }
+    >>> alibi_multi_head_attention(
+    ...     0 * x, x, x, weights, num_heads=1, visible=np.eye(2, dtype=bool)
+    ... ).ravel().tolist()
     [1.0, 3.0]
 
     Source: labml-nn, ``transformers/alibi`` and ``transformers/mha.py``; seed 004.
 
-    Errata: seed 004 keeps the biases of an earlier call whenever that call was at least as long, whatever its mask was. It describes a
-    mask [N N B] and asserts that its last axis is 1.
+    Errata: seed 004 keeps the biases of an earlier call whenever that call was at least as long,
+    whatever its mask was. It describes a mask [N N B] and asserts that its last axis is 1.
     """
     check("query [B N F], key [B N F], value [B N F]", query, key, value)
     B, N, F = query.shape
@@ -239,10 +301,17 @@ def alibi_multi_head_attention(
         raise ValueError(f"visible: wanted shape [N N] with N={N}, got {visible.shape}")
     names = {"query.linear": query, "key.linear": key, "value.linear": value}
     q, k, v = (split_heads(linear(x, parameters, name), num_heads) for name, x in names.items())
-    return linear(merge_heads(attend(scaled_dot_product_score(q, k) + biases, v, visible)), parameters, "output")
+    return linear(
+        merge_heads(attend(scaled_dot_product_score(q, k) + biases, v, visible)),
+        parameters,
+        "output",
+    )
 
 
-ALIBI = ", ".join(f"{name}.weight [F F], {name}.bias? [F]" for name in ("query.linear", "key.linear", "value.linear", "output"))
+ALIBI = ", ".join(
+    f"{name}.weight [F F], {name}.bias? [F]"
+    for name in ("query.linear", "key.linear", "value.linear", "output")
+)
 
 
 def transformer_xl_layer(
@@ -255,26 +324,39 @@ def transformer_xl_layer(
     eps: float = 1e-5,
 ) -> Float[ndarray, "B N F"]:
     r"""
-    The attention layer of Transformer-XL: relative attention to memory and segment, residual, layer norm.
+    The attention layer of Transformer-XL: relative attention to memory and segment, residual, layer
+    norm.
 
-    .. math:: y = \text{layer\_norm}\big(x + \text{transformer\_xl\_attention}(q, k, v, r W_R^\top, u, v)\, W_O^\top\big),
+    .. math:: y = \text{layer\_norm}\big(x + \text{transformer\_xl\_attention}(q, k, v, r W_R^\top,
+              u, v)\, W_O^\top\big),
               \qquad [q ; k ; v] = [\text{mem} ; x]\, W_{QKV}^\top
 
-    1. ``parameters``: qkv_net [3F F] whose rows are query, then key, then value; r_net and o_net [F F]; layer_norm; u and v [H D].
-       All but u and v are ``.weight`` and ``.bias`` (absent = 0).
-    2. Keys and values come from memory and segment, M = S + N; queries from the segment alone. ``position`` has a row for each key.
-    3. The residual is added before the norm ("post-norm"). The norm divides by the root of variance + eps; the seed's library has eps 1e-3.
+    1. ``parameters``: qkv_net [3F F] whose rows are query, then key, then value; r_net and o_net
+       [F F]; layer_norm; u and v [H D]. All but u and v are ``.weight`` and ``.bias`` (absent = 0).
+    2. Keys and values come from memory and segment, M = S + N; queries from the segment alone.
+       ``position`` has a row for each key.
+    3. The residual is added before the norm ("post-norm"). The norm divides by the root of
+       variance + eps; the seed's library has eps 1e-3.
 
     >>> x, one = np.array([[[1.0, 3.0]]]), np.eye(2)
-    >>> parameters = {"qkv_net.weight": np.zeros((6, 2)), "r_net.weight": one, "o_net.weight": one, "layer_norm.weight": np.ones(2),
-    ...               "u": np.zeros((1, 2)), "v": np.zeros((1, 2))}
-    >>> transformer_xl_layer(x, np.zeros((1, 2)), parameters, num_heads=1, eps=0.0).ravel().tolist()
+    >>> parameters = {
+    ...     "qkv_net.weight": np.zeros((6, 2)),
+    ...     "r_net.weight": one,
+    ...     "o_net.weight": one,
+    ...     "layer_norm.weight": np.ones(2),
+    ...     "u": np.zeros((1, 2)),
+    ...     "v": np.zeros((1, 2)),
+    ... }
+    >>> transformer_xl_layer(
+    ...     x, np.zeros((1, 2)), parameters, num_heads=1, eps=0.0
+    ... ).ravel().tolist()
     [-1.0, 1.0]
 
     Source: Dai et al. 2019, section 3.3; seed 003.
 
-    Errata of seed 003: the mask is added as ``mask * 1e-9`` and hides nothing; ``tf.sqrt`` does not support integers (TensorFlow's
-    documentation); ``qvk_net`` is named query-value-key and split as query, key, value; the padding is described with the shape that
+    Errata of seed 003: the mask is added as ``mask * 1e-9`` and hides nothing; ``tf.sqrt`` does not
+    support integers (TensorFlow's documentation); ``qvk_net`` is named query-value-key and split as
+    query, key, value; the padding is described with the shape that
     :func:`spec.shifts.rel_shift` corrects.
     """
     check("x [B N F], mem? [B S F]", x, mem)
@@ -284,15 +366,21 @@ def transformer_xl_layer(
     check_heads(F, num_heads)
     check_parameters(TRANSFORMER_XL, parameters, F=F, H=num_heads, D=F // num_heads)
     check_eps(eps)
-    q, k, v = (split_heads(part, num_heads) for part in np.split(linear(keys, parameters, "qkv_net"), 3, axis=-1))
+    q, k, v = (
+        split_heads(part, num_heads)
+        for part in np.split(linear(keys, parameters, "qkv_net"), 3, axis=-1)
+    )
     r = linear(position, parameters, "r_net").reshape(-1, num_heads, F // num_heads).swapaxes(0, 1)
-    attended = transformer_xl_attention(q[:, :, -N:], k, v, r, parameters["u"], parameters["v"], visible)
+    attended = transformer_xl_attention(
+        q[:, :, -N:], k, v, r, parameters["u"], parameters["v"], visible
+    )
     y = x + linear(merge_heads(attended), parameters, "o_net")
     return layer_norm(y, parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps)
 
 
 TRANSFORMER_XL = (
-    "qkv_net.weight [3F F], qkv_net.bias? [3F], r_net.weight [F F], r_net.bias? [F], o_net.weight [F F], o_net.bias? [F], "
+    "qkv_net.weight [3F F], qkv_net.bias? [3F], r_net.weight [F F], r_net.bias? [F], o_net.weight "
+    "[F F], o_net.bias? [F], "
     "layer_norm.weight [F], layer_norm.bias? [F], u [H D], v [H D]"
 )
 
@@ -316,17 +404,27 @@ def transformer_xl(
     .. math:: h_0 = x, \qquad h_{l+1} = \text{transformer\_xl\_layer}_l(h_l, \text{mems}_l), \qquad
               \text{mems}' = \text{update\_mems}(h_0 \dots h_{L-1}, \text{mems})
 
-    1. ``parameters`` has one mapping per layer. All layers share the sinusoidal positions of M = S + N.
+    1. ``parameters`` has one mapping per layer. All layers share the sinusoidal positions of
+       M = S + N.
     2. The memory of layer l holds the *inputs* of layer l. The last layer's output is in no memory.
-    3. Segment by segment, with a memory that starts empty (S = 0) and is long enough for all that came before, equals one long segment.
-       Zeros of :func:`spec.memory.init_mems` are keys like any other and take their share of the weights.
+    3. Segment by segment, with a memory that starts empty (S = 0) and is long enough for all that
+       came before, equals one long segment. Zeros of :func:`spec.memory.init_mems` are keys like
+       any other and take their share of the weights.
     4. ``mems`` None is no memory, and gives no new one.
 
     >>> one = np.eye(2)
-    >>> parameters = {"qkv_net.weight": np.zeros((6, 2)), "r_net.weight": one, "o_net.weight": one, "layer_norm.weight": np.ones(2),
-    ...               "u": np.zeros((1, 2)), "v": np.zeros((1, 2))}
+    >>> parameters = {
+    ...     "qkv_net.weight": np.zeros((6, 2)),
+    ...     "r_net.weight": one,
+    ...     "o_net.weight": one,
+    ...     "layer_norm.weight": np.ones(2),
+    ...     "u": np.zeros((1, 2)),
+    ...     "v": np.zeros((1, 2)),
+    ... }
     >>> x, mems = np.array([[[1.0, 3.0]]]), [np.array([[[5.0, 9.0]]])]
-    >>> hidden, mems = transformer_xl(x, [parameters], num_heads=1, mems=mems, mem_len=1, eps=0.0)
+    >>> hidden, mems = transformer_xl(
+    ...     x, [parameters], num_heads=1, mems=mems, mem_len=1, eps=0.0
+    ... )
     >>> hidden.ravel().tolist(), mems[0].ravel().tolist()
     ([-1.0, 1.0], [1.0, 3.0])
 
@@ -336,8 +434,14 @@ def transformer_xl(
     check_list("parameters", parameters)
     if mems is not None:
         check_list("mems", mems, len(parameters))
-        check("x [B N F], " + ", ".join(f"mems.{layer} [B S F]" for layer in range(len(mems))), x, *mems)
-    position = sinusoidal_positions(x.shape[1] + (0 if mems is None else mems[0].shape[1]), x.shape[2])
+        check(
+            "x [B N F], " + ", ".join(f"mems.{layer} [B S F]" for layer in range(len(mems))),
+            x,
+            *mems,
+        )
+    position = sinusoidal_positions(
+        x.shape[1] + (0 if mems is None else mems[0].shape[1]), x.shape[2]
+    )
     hids = [x]
     for layer, weights in enumerate(parameters):
         mem = None if mems is None else mems[layer]

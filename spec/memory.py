@@ -36,15 +36,19 @@ def init_mems(n_layers: int, mem_len: int, batch: int, width: int) -> Mems:
 
 def update_mems(hids: Sequence[Float[ndarray, "B N F"]], mems: Mems, mem_len: int) -> Mems:
     r"""
-    The memory for the next segment: the last ``mem_len`` positions of the old memory followed by this segment.
+    The memory for the next segment: the last ``mem_len`` positions of the old memory followed by
+    this segment.
 
-    .. math:: \text{mems}'_l = [\text{mems}_l ; \text{hids}_l]_{\max(0,\, S + N - \text{mem\_len}) \,:\, S + N}
+    .. math:: \text{mems}'_l = [\text{mems}_l ; \text{hids}_l]_{\max(0,\, S + N - \text{mem\_len})
+              \,:\, S + N}
 
-    1. One rule for every relation of the lengths: a segment longer than the memory fills it alone, a shorter one pushes out the oldest,
-       and a memory that is not full yet grows. The result has S' = min(mem_len, S + N) positions.
+    1. One rule for every relation of the lengths: a segment longer than the memory fills it alone,
+       a shorter one pushes out the oldest, and a memory that is not full yet grows. The result has
+       S' = min(mem_len, S + N) positions.
     2. ``mem_len`` = 0 keeps nothing: arrays [B 0 F]. (``x[-0:]`` would keep everything.)
     3. No memory stays no memory: None gives None.
-    4. The result is cut off from the gradient, and never an alias of its inputs; the inputs are unchanged, the list ``mems`` too.
+    4. The result is cut off from the gradient, and never an alias of its inputs; the inputs are
+       unchanged, the list ``mems`` too.
 
     >>> old, new = np.array([[[1.0], [2.0]]]), np.array([[[3.0]]])
     >>> update_mems([new], [old], mem_len=2)[0].ravel().tolist()
@@ -56,9 +60,10 @@ def update_mems(hids: Sequence[Float[ndarray, "B N F"]], mems: Mems, mem_len: in
 
     Source: Dai et al. 2019, section 3.2; seed 003, ``_update_mems``.
 
-    Errata: seed 003 calls ``tf.stop_gradient(cat)`` and drops the result, so that the gradient flows on; it assigns to ``mems[i]`` and so
-    changes its caller's list (seen where the dtypes differ). Its text says that the first segment has nothing to concatenate; its
-    ``init_mems`` gives zeros, which are keys and take weight.
+    Errata: seed 003 calls ``tf.stop_gradient(cat)`` and drops the result, so that the gradient
+    flows on; it assigns to ``mems[i]`` and so changes its caller's list (seen where the dtypes
+    differ). Its text says that the first segment has nothing to concatenate; its ``init_mems``
+    gives zeros, which are keys and take weight.
     """
     check_integer("mem_len", mem_len, least=0)
     check_list("hids", hids)

@@ -1,4 +1,7 @@
-"""Relative positions: scores that know how far apart a query and a key are, by a sinusoid or by a learned table."""
+"""
+Relative positions: scores that know how far apart a query and a key are, by a sinusoid or by a
+learned table.
+"""
 
 from typing import Any
 
@@ -28,9 +31,11 @@ def sinusoidal_positions(M: int, F: int) -> Float[ndarray, "M F"]:
     r"""
     A row of sines and cosines for each of the distances M - 1 ... 0.
 
-    .. math:: r_{c,f} = \sin\frac{M-1-c}{10000^{2f/F}}, \qquad r_{c,F/2+f} = \cos\frac{M-1-c}{10000^{2f/F}}, \qquad 0 \le f < F/2
+    .. math:: r_{c,f} = \sin\frac{M-1-c}{10000^{2f/F}}, \qquad r_{c,F/2+f} =
+              \cos\frac{M-1-c}{10000^{2f/F}}, \qquad 0 \le f < F/2
 
-    1. The farthest distance comes first: row c stands for the distance M - 1 - c, and the last row for 0.
+    1. The farthest distance comes first: row c stands for the distance M - 1 - c, and the last row
+       for 0.
     2. All sines come before all cosines; they do not alternate. An odd width F is refused.
 
     >>> sinusoidal_positions(2, 4).round(2)
@@ -58,12 +63,16 @@ def transformer_xl_score(
     r"""
     A content score and a position score, each with a bias of its own on the query.
 
-    .. math:: s_{ij} = \frac{1}{\sqrt D} \Big( \sum_d (q_{id} + u_d)\, k_{jd} + \text{rel\_shift}(x)_{ij} \Big), \qquad
+    .. math:: s_{ij} = \frac{1}{\sqrt D} \Big( \sum_d (q_{id} + u_d)\, k_{jd} +
+              \text{rel\_shift}(x)_{ij} \Big), \qquad
               x_{ic} = \sum_d (q_{id} + v_d)\, r_{cd}
 
-    1. ``position`` row c stands for the distance M - 1 - c, as :func:`sinusoidal_positions` orders them.
-    2. For j <= M - N + i the shift brings the distance M - N + i - j to key j: the query stands at the end of the keys, memory in front.
-    3. Beyond, :func:`spec.shifts.rel_shift` wraps around to the next query's numbers; the attention hides these pairs.
+    1. ``position`` row c stands for the distance M - 1 - c, as :func:`sinusoidal_positions` orders
+       them.
+    2. For j <= M - N + i the shift brings the distance M - N + i - j to key j: the query stands at
+       the end of the keys, memory in front.
+    3. Beyond, :func:`spec.shifts.rel_shift` wraps around to the next query's numbers; the attention
+       hides these pairs.
     4. u belongs to the content, v to the position. The scale is on the sum of both.
 
     >>> query = key = np.zeros((1, 1, 2, 1))
@@ -72,10 +81,12 @@ def transformer_xl_score(
     array([[20.,  0.],
            [10., 20.]])
 
-    Source: Dai et al. 2019, section 3.3; ``RelPartialLearnableMultiHeadAttn`` of kimiyoung/transformer-xl; seed 003.
+    Source: Dai et al. 2019, section 3.3; ``RelPartialLearnableMultiHeadAttn`` of
+    kimiyoung/transformer-xl; seed 003.
 
-    Erratum: comments of seed 003 give u and v the shape of w, a bias for each position and batch entry; then equal queries and keys
-    score by their place. The paper's u and v are one vector for each head.
+    Erratum: comments of seed 003 give u and v the shape of w, a bias for each position and batch
+    entry; then equal queries and keys score by their place. The paper's u and v are one vector for
+    each head.
     """
     check_transformer_xl(query, key, position, u, v)
     D = query.shape[-1]
@@ -96,9 +107,11 @@ def transformer_xl_attention(
     r"""
     Attention by the Transformer-XL score, always causal.
 
-    .. math:: o_{ie} = \sum_{j \text{ visible}} \text{softmax}(s)_{ij}\, v_{je}, \qquad s = \text{transformer\_xl\_score}(q, k, r, u, v)
+    .. math:: o_{ie} = \sum_{j \text{ visible}} \text{softmax}(s)_{ij}\, v_{je}, \qquad s =
+              \text{transformer\_xl\_score}(q, k, r, u, v)
 
-    1. A key is seen if the end-aligned causal mask shows it and ``visible``, where it is given, does not hide it.
+    1. A key is seen if the end-aligned causal mask shows it and ``visible``, where it is given,
+       does not hide it.
     2. With N > M the first N - M queries see no key and give 0.
 
     >>> query = key = np.zeros((1, 1, 2, 1))
@@ -128,21 +141,38 @@ def transformer_xl_attention_grad(
     r"""
     The gradients of :func:`transformer_xl_attention` by query, key, value, position, u and v.
 
-    With :math:`g_{ij} = \bar s_{ij} / \sqrt D` and the row :math:`c = N - 1 - i + j` that the pair (i, j) reads,
+    With :math:`g_{ij} = \bar s_{ij} / \sqrt D` and the row :math:`c = N - 1 - i + j` that the pair
+    (i, j) reads,
 
-    .. math:: \bar q_i = \sum_j g_{ij} (k_j + r_c), \qquad \bar k_j = \sum_i g_{ij} (q_i + u), \qquad
-              \bar r_c = \sum_{bij \to c} g_{ij} (q_i + v), \qquad \bar u = \sum_{bij} g_{ij} k_j, \qquad \bar v = \sum_{bij} g_{ij} r_c
+    .. math:: \bar q_i = \sum_j g_{ij} (k_j + r_c), \qquad \bar k_j = \sum_i g_{ij} (q_i + u),
+              \qquad
+              \bar r_c = \sum_{bij \to c} g_{ij} (q_i + v), \qquad \bar u = \sum_{bij} g_{ij} k_j,
+              \qquad \bar v = \sum_{bij} g_{ij} r_c
 
-    1. The sums run over the visible pairs; a row of ``position`` that none of them reads gets exactly 0.
+    1. The sums run over the visible pairs; a row of ``position`` that none of them reads gets
+       exactly 0.
     2. ``position``, u and v are shared by the batch: their gradients are summed over it.
 
     >>> query = key = np.zeros((1, 1, 2, 1))
-    >>> position, u, v, value = np.zeros((1, 2, 1)), np.zeros((1, 1)), np.ones((1, 1)), np.array([[[[2.0], [4.0]]]])
-    >>> d_position = transformer_xl_attention_grad(np.ones((1, 1, 2, 1)), query, key, value, position, u, v)[3]
+    >>> position, u, v, value = (
+    ...     np.zeros((1, 2, 1)),
+    ...     np.zeros((1, 1)),
+    ...     np.ones((1, 1)),
+    ...     np.array([[[[2.0], [4.0]]]]),
+    ... )
+    >>> d_position = transformer_xl_attention_grad(
+    ...     np.ones((1, 1, 2, 1)), query, key, value, position, u, v
+    ... )[3]
     >>> d_position.ravel().tolist()
     [-0.5, 0.5]
     """
-    check("query [B H N D], key [B H M D], value [B H M E], d_output [B H N E]", query, key, value, d_output)
+    check(
+        "query [B H N D], key [B H M D], value [B H M E], d_output [B H N E]",
+        query,
+        key,
+        value,
+        d_output,
+    )
     score = transformer_xl_score(query, key, position, u, v)
     _, seen = masked(score, causal_and(visible, query, key))
     d_score, d_value = attend_grad(d_output, score, value, seen)
@@ -154,7 +184,14 @@ def transformer_xl_attention_grad(
         c = N - 1 - i + j
         d_distance[b, h, i] += g[b, h, i, j] * position[h, c]
         d_position[h, c] += g[b, h, i, j] * (query[b, h, i] + v[h])
-    return d_content + d_distance, d_key, d_value, d_position, d_content.sum((0, 2)), d_distance.sum((0, 2))
+    return (
+        d_content + d_distance,
+        d_key,
+        d_value,
+        d_position,
+        d_content.sum((0, 2)),
+        d_distance.sum((0, 2)),
+    )
 
 
 def learned_relative_score(
@@ -166,31 +203,42 @@ def learned_relative_score(
     align: str,
 ) -> Float[ndarray, "B H N M"]:
     r"""
-    A content score and a position score whose positions are learned, one row for each offset from -P to P - 1.
+    A content score and a position score whose positions are learned, one row for each offset from
+    -P to P - 1.
 
-    .. math:: s_{ij} = \frac{1}{\sqrt D} \Big( \sum_d (q_{id} + b_d)\, k_{jd} + \sum_d q_{id}\, R_{td} + S_t \Big), \qquad
-              t = \begin{cases} P + (j - i) - (M - N) & \text{align = "end"} \\ P + (j - i) & \text{align = "start"} \end{cases}
+    .. math:: s_{ij} = \frac{1}{\sqrt D} \Big( \sum_d (q_{id} + b_d)\, k_{jd} + \sum_d q_{id}\,
+              R_{td} + S_t \Big), \qquad
+              t = \begin{cases} P + (j - i) - (M - N) & \text{align = "end"} \\ P + (j - i) &
+              \text{align = "start"} \end{cases}
 
-    1. R is ``key_pos_embeddings``, S ``key_pos_bias``, b ``query_pos_bias``. Only the content score has the query's bias.
-    2. ``align="end"`` aligns the last query with the last key: right with a memory in front. ``align="start"`` aligns the first ones.
-       With N = M the two agree.
-    3. Row P stands for "same position", rows below it for keys in the past, rows above it for keys in the future.
+    1. R is ``key_pos_embeddings``, S ``key_pos_bias``, b ``query_pos_bias``. Only the content score
+       has the query's bias.
+    2. ``align="end"`` aligns the last query with the last key: right with a memory in front.
+       ``align="start"`` aligns the first ones. With N = M the two agree.
+    3. Row P stands for "same position", rows below it for keys in the past, rows above it for keys
+       in the future.
     4. N or M beyond P is refused. Nothing is clamped and nothing wraps around.
     5. The scale is on the sum, the position terms included.
 
     >>> query, key, zero = np.zeros((1, 1, 1, 1)), np.zeros((1, 1, 2, 1)), np.zeros((1, 1))
     >>> key_pos_bias = np.array([[-20.0], [-10.0], [0.0], [10.0]])
-    >>> learned_relative_score(query, key, np.zeros((4, 1, 1)), key_pos_bias, zero, align="end").ravel().tolist()
+    >>> learned_relative_score(
+    ...     query, key, np.zeros((4, 1, 1)), key_pos_bias, zero, align="end"
+    ... ).ravel().tolist()
     [-10.0, 0.0]
-    >>> learned_relative_score(query, key, np.zeros((4, 1, 1)), key_pos_bias, zero, align="start").ravel().tolist()
+    >>> learned_relative_score(
+    ...     query, key, np.zeros((4, 1, 1)), key_pos_bias, zero, align="start"
+    ... ).ravel().tolist()
     [0.0, 10.0]
 
     Source: labml-nn, ``transformers/xl/relative_mha.py``; seeds 000 and 002.
 
-    Errata: the two seeds are one module and slice its tables differently: seed 000 at ``[P - M : P + N]`` (aligned at the end),
-    seed 002 at ``[P - N : P + M]`` (aligned at the start). Beyond P = 4096 both slices are cut: where the end lies beyond the table
-    (seed 000: N > P, seed 002: M > P) every pair in silence reads the row of an earlier offset; where the beginning lies before it
-    (seed 000: M > P, seed 002: N > P) it counts from the table's end: few rows or none are left, which is broadcast in silence or raises.
+    Errata: the two seeds are one module and slice its tables differently: seed 000 at
+    ``[P - M : P + N]`` (aligned at the end), seed 002 at ``[P - N : P + M]`` (aligned at the
+    start). Beyond P = 4096 both slices are cut: where the end lies beyond the table (seed 000:
+    N > P, seed 002: M > P) every pair in silence reads the row of an earlier offset; where the
+    beginning lies before it (seed 000: M > P, seed 002: N > P) it counts from the table's end: few
+    rows or none are left, which is broadcast in silence or raises.
     """
     t = table_rows(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
     (B, H, N, D), M = query.shape, key.shape[2]
@@ -198,7 +246,10 @@ def learned_relative_score(
     position = np.zeros((B, H, N, M), np.result_type(content, key_pos_embeddings, key_pos_bias))
     for i in range(N):
         for j in range(M):
-            position[:, :, i, j] = np.einsum("bhd,hd->bh", query[:, :, i], key_pos_embeddings[t[i, j]]) + key_pos_bias[t[i, j]]
+            position[:, :, i, j] = (
+                np.einsum("bhd,hd->bh", query[:, :, i], key_pos_embeddings[t[i, j]])
+                + key_pos_bias[t[i, j]]
+            )
     return (content + position) / np.sqrt(D)
 
 
@@ -220,15 +271,23 @@ def learned_relative_attention(
     1. It is not causal: without ``visible`` every row sees every key, on either side.
     2. A row of the tables that only hidden pairs read is absent, as hidden keys are.
 
-    >>> query, key, value = np.zeros((1, 1, 1, 1)), np.zeros((1, 1, 2, 1)), np.array([[[[4.0], [8.0]]]])
+    >>> query, key, value = (
+    ...     np.zeros((1, 1, 1, 1)),
+    ...     np.zeros((1, 1, 2, 1)),
+    ...     np.array([[[[4.0], [8.0]]]]),
+    ... )
     >>> key_pos_bias = np.array([[0.0], [0.0], [np.log(3.0)], [0.0]])
-    >>> learned_relative_attention(query, key, value, np.zeros((4, 1, 1)), key_pos_bias, np.zeros((1, 1)), "end").round(9).item()
+    >>> learned_relative_attention(
+    ...     query, key, value, np.zeros((4, 1, 1)), key_pos_bias, np.zeros((1, 1)), "end"
+    ... ).round(9).item()
     7.0
 
     Source: labml-nn, ``transformers/xl/relative_mha.py``; seeds 000 and 002.
     """
     check("query [B H N D], key [B H M D], value [B H M E]", query, key, value)
-    score = learned_relative_score(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
+    score = learned_relative_score(
+        query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align
+    )
     check_mask("visible", visible, score.shape)
     return attend(score, value, visible)
 
@@ -245,30 +304,50 @@ def learned_relative_attention_grad(
     visible: Visible = None,
 ) -> tuple[ndarray, ...]:
     r"""
-    The gradients of :func:`learned_relative_attention` by query, key, value, the two tables and the query's bias.
+    The gradients of :func:`learned_relative_attention` by query, key, value, the two tables and the
+    query's bias.
 
     With :math:`g_{ij} = \bar s_{ij} / \sqrt D` and the row t that the pair (i, j) reads,
 
-    .. math:: \bar q_i = \sum_j g_{ij} (k_j + R_t), \qquad \bar k_j = \sum_i g_{ij} (q_i + b), \qquad
-              \bar R_t = \sum_{bij \to t} g_{ij} q_i, \qquad \bar S_t = \sum_{bij \to t} g_{ij}, \qquad \bar b = \sum_{bij} g_{ij} k_j
+    .. math:: \bar q_i = \sum_j g_{ij} (k_j + R_t), \qquad \bar k_j = \sum_i g_{ij} (q_i + b),
+              \qquad
+              \bar R_t = \sum_{bij \to t} g_{ij} q_i, \qquad \bar S_t = \sum_{bij \to t} g_{ij},
+              \qquad \bar b = \sum_{bij} g_{ij} k_j
 
-    1. The sums run over the visible pairs; a row of the tables that none of them reads gets exactly 0.
+    1. The sums run over the visible pairs; a row of the tables that none of them reads gets exactly
+       0.
 
-    >>> query, key, value = np.ones((1, 1, 1, 1)), np.zeros((1, 1, 2, 1)), np.array([[[[2.0], [4.0]]]])
+    >>> query, key, value = (
+    ...     np.ones((1, 1, 1, 1)),
+    ...     np.zeros((1, 1, 2, 1)),
+    ...     np.array([[[[2.0], [4.0]]]]),
+    ... )
     >>> tables = np.zeros((4, 1, 1)), np.zeros((4, 1)), np.zeros((1, 1))
-    >>> grads = learned_relative_attention_grad(np.ones((1, 1, 1, 1)), query, key, value, *tables, "end")
+    >>> grads = learned_relative_attention_grad(
+    ...     np.ones((1, 1, 1, 1)), query, key, value, *tables, "end"
+    ... )
     >>> grads[4].ravel().tolist()
     [0.0, -0.5, 0.5, 0.0]
     """
-    check("query [B H N D], key [B H M D], value [B H M E], d_output [B H N E]", query, key, value, d_output)
-    score = learned_relative_score(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
+    check(
+        "query [B H N D], key [B H M D], value [B H M E], d_output [B H N E]",
+        query,
+        key,
+        value,
+        d_output,
+    )
+    score = learned_relative_score(
+        query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align
+    )
     check_mask("visible", visible, score.shape)
     _, seen = masked(score, visible)
     t = table_rows(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
     d_score, d_value = attend_grad(d_output, score, value, visible)
     g = d_score / np.sqrt(query.shape[-1])
     d_content, d_key = products_grad(g, seen, query + query_pos_bias[:, None, :], key)
-    d_distance, d_embeddings, d_bias = (np.zeros_like(x) for x in (query, key_pos_embeddings, key_pos_bias))
+    d_distance, d_embeddings, d_bias = (
+        np.zeros_like(x) for x in (query, key_pos_embeddings, key_pos_bias)
+    )
     for b, h, i, j in np.argwhere(seen):
         d_distance[b, h, i] += g[b, h, i, j] * key_pos_embeddings[t[i, j], h]
         d_embeddings[t[i, j], h] += g[b, h, i, j] * query[b, h, i]
@@ -284,17 +363,36 @@ def causal_and(visible: Visible, query: ndarray, key: ndarray) -> Bool[ndarray, 
 
 
 def check_transformer_xl(query: Any, key: Any, position: Any, u: Any, v: Any) -> None:
-    check("query [B H N D], key [B H M D], position [H M D], u [H D], v [H D]", query, key, position, u, v)
+    check(
+        "query [B H N D], key [B H M D], position [H M D], u [H D], v [H D]",
+        query,
+        key,
+        position,
+        u,
+        v,
+    )
 
 
-def table_rows(query: Any, key: Any, key_pos_embeddings: Any, key_pos_bias: Any, query_pos_bias: Any, align: Any) -> ndarray:
+def table_rows(
+    query: Any,
+    key: Any,
+    key_pos_embeddings: Any,
+    key_pos_bias: Any,
+    query_pos_bias: Any,
+    align: Any,
+) -> ndarray:
     """The row t [N M] of the tables that each pair reads."""
-    pattern = "query [B H N D], key [B H M D], key_pos_embeddings [2P H D], key_pos_bias [2P H], query_pos_bias [H D]"
+    pattern = (
+        "query [B H N D], key [B H M D], key_pos_embeddings [2P H D], key_pos_bias [2P H], "
+        "query_pos_bias [H D]"
+    )
     check(pattern, query, key, key_pos_embeddings, key_pos_bias, query_pos_bias)
     if align not in ("end", "start"):
         raise ValueError(f"align: wanted 'end' or 'start', got {align!r}")
     N, M, P = query.shape[2], key.shape[2], len(key_pos_bias) // 2
     if max(N, M) > P:
-        raise ValueError(f"key_pos_embeddings: wanted at least 2P rows with P >= N={N} and P >= M={M}, got P={P}")
+        raise ValueError(
+            f"key_pos_embeddings: wanted at least 2P rows with P >= N={N} and P >= M={M}, got P={P}"
+        )
     i, j = np.arange(N)[:, None], np.arange(M)[None, :]
     return P + (j - i) - (M - N if align == "end" else 0)

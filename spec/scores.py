@@ -24,7 +24,8 @@ def additive_score(
     1. Query and key may differ in width (Q and K); both are projected to the hidden width A.
     2. The tanh is inside the sum over A: the score is bounded by :math:`\sum_a |w_a|`.
     3. There is no scale and no bias.
-    4. N = 1 and M = 1 are sizes like any other: the hidden axis A is summed away, and no other axis is dropped.
+    4. N = 1 and M = 1 are sizes like any other: the hidden axis A is summed away, and no other axis
+       is dropped.
 
     >>> query, key = np.array([[0.0], [1.0]]), np.array([[0.0], [-1.0], [50.0]])
     >>> one = np.array([[1.0]])
@@ -33,26 +34,40 @@ def additive_score(
 
     Source: Bahdanau et al. 2015, A.1.2; seed 001, section 2.1.
 
-    Erratum: seed 001 drops the hidden axis by ``.squeeze()`` without an axis, which also drops every other axis of size 1: with N = 1
-    the attention's output is [B B E] in silence ([1 E] for B = 1); with M = 1 the softmax runs over the queries, and the product with
-    the values raises. B = 1 alone does no harm.
+    Erratum: seed 001 drops the hidden axis by ``.squeeze()`` without an axis, which also drops
+    every other axis of size 1: with N = 1 the attention's output is [B B E] in silence ([1 E] for
+    B = 1); with M = 1 the softmax runs over the queries, and the product with the values raises.
+    B = 1 alone does no harm.
     """
-    check("query [... N Q], key [... M K], w_query [A Q], w_key [A K], w_score [A]", query, key, w_query, w_key, w_score)
+    check(
+        "query [... N Q], key [... M K], w_query [A Q], w_key [A K], w_score [A]",
+        query,
+        key,
+        w_query,
+        w_key,
+        w_score,
+    )
     q = np.einsum("...nq,aq->...na", query, w_query)
     k = np.einsum("...mk,ak->...ma", key, w_key)
     return np.einsum("a,...nma->...nm", w_score, np.tanh(q[..., :, None, :] + k[..., None, :, :]))
 
 
-def scaled_dot_product_score(query: Float[ndarray, "... N D"], key: Float[ndarray, "... M D"]) -> Float[ndarray, "... N M"]:
+def scaled_dot_product_score(
+    query: Float[ndarray, "... N D"], key: Float[ndarray, "... M D"]
+) -> Float[ndarray, "... N M"]:
     r"""
     The inner product of a query and a key, divided by the root of their width.
 
     .. math:: s_{ij} = \frac{1}{\sqrt{D}} \sum_d q_{id}\, k_{jd}
 
     1. D is the width of one head, not of the model.
-    2. Independent q and k with mean 0 and variance 1 give scores of variance 1, whatever D is: that is what the root is for.
+    2. Independent q and k with mean 0 and variance 1 give scores of variance 1, whatever D is: that
+       is what the root is for.
 
-    >>> scaled_dot_product_score(np.array([[1.0, 2.0, 3.0, 4.0]]), np.array([[1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, -1.0]]))
+    >>> scaled_dot_product_score(
+    ...     np.array([[1.0, 2.0, 3.0, 4.0]]),
+    ...     np.array([[1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, -1.0]]),
+    ... )
     array([[ 5., -2.]])
 
     Source: Vaswani et al. 2017, equation 1; seed 001, section 2.2.

@@ -1,9 +1,10 @@
 """
-How a wrong call is refused: a ``ValueError`` in one line, ``<argument>: wanted <what>, got <what came>``.
+How a wrong call is refused: a ``ValueError`` in one line,
+``<argument>: wanted <what>, got <what came>``.
 
-A pattern names arrays and their axes, ``"query [... N D], key [... M D]"``. A letter is one size wherever it stands,
-``2P`` an even size, ``...`` the same leading axes everywhere, and ``name?`` may be None. Every size is at least 1, but
-S, the length of a memory, may be 0.
+A pattern names arrays and their axes, ``"query [... N D], key [... M D]"``. A letter is one size
+wherever it stands, ``2P`` an even size, ``...`` the same leading axes everywhere, and ``name?`` may
+be None. Every size is at least 1, but S, the length of a memory, may be 0.
 """
 
 import re
@@ -23,19 +24,36 @@ def check(pattern: str, *arrays: Any, **sizes: Any) -> None:
         if not (isinstance(array, np.ndarray) and np.issubdtype(array.dtype, np.inexact)):
             raise ValueError(f"{name}: wanted a float array [{axes}], got {kind(array)}")
         if not fits(axes.split(), array.shape, sizes):
-            known = " ".join(f"{letter}={sizes[letter]}" for letter in re.findall(r"[A-Z]|\.\.\.", axes) if letter in sizes)
-            raise ValueError(f"{name}: wanted shape [{axes}] with {known or 'sizes of at least 1'}, got {array.shape}")
+            known = " ".join(
+                f"{letter}={sizes[letter]}"
+                for letter in re.findall(r"[A-Z]|\.\.\.", axes)
+                if letter in sizes
+            )
+            raise ValueError(
+                f"{name}: wanted shape [{axes}] with {known or 'sizes of at least 1'}, got "
+                f"{array.shape}"
+            )
 
 
 def check_parameters(pattern: str, parameters: Any, **sizes: Any) -> None:
-    """The same for a layer's mapping from name to array: no name may miss (but ``name?``) and none may be unknown."""
+    """
+    The same for a layer's mapping from name to array: no name may miss (but ``name?``) and none may
+    be unknown.
+    """
     wanted = {name: bool(optional) for name, optional, _ in PATTERN.findall(pattern)}
     if not isinstance(parameters, Mapping):
-        raise ValueError(f"parameters: wanted a mapping with {', '.join(wanted)}, got {kind(parameters)}")
+        raise ValueError(
+            f"parameters: wanted a mapping with {', '.join(wanted)}, got {kind(parameters)}"
+        )
     if unknown := sorted(set(parameters) - set(wanted)):
         raise ValueError(f"parameters: wanted {', '.join(wanted)}, got {', '.join(unknown)}")
-    if missing := [name for name, optional in wanted.items() if not optional and name not in parameters]:
-        raise ValueError(f"parameters: wanted {', '.join(missing)}, got {', '.join(sorted(parameters)) or 'nothing'}")
+    if missing := [
+        name for name, optional in wanted.items() if not optional and name not in parameters
+    ]:
+        raise ValueError(
+            f"parameters: wanted {', '.join(missing)}, got "
+            f"{', '.join(sorted(parameters)) or 'nothing'}"
+        )
     check(pattern, *(parameters.get(name) for name in wanted), **sizes)
 
 
@@ -46,7 +64,9 @@ def fits(axes: list[str], shape: tuple[int, ...], sizes: dict[str, Any]) -> bool
         axes = axes[1:]
         if 0 in lead or sizes.setdefault("...", lead) != lead:
             return False
-    return len(axes) == len(shape) and all(fits_axis(axis, size, sizes) for axis, size in zip(axes, shape, strict=True))
+    return len(axes) == len(shape) and all(
+        fits_axis(axis, size, sizes) for axis, size in zip(axes, shape, strict=True)
+    )
 
 
 def fits_axis(axis: str, size: int, sizes: dict[str, Any]) -> bool:
@@ -83,7 +103,9 @@ def check_mask(name: str, mask: Any, shape: tuple[int, ...], float_too: bool = F
     if mask is None:
         return
     if not (isinstance(mask, np.ndarray) and mask.dtype.kind in kinds):
-        raise ValueError(f"{name}: wanted a boolean {'or float ' * float_too}array, got {kind(mask)}")
+        raise ValueError(
+            f"{name}: wanted a boolean {'or float ' * float_too}array, got {kind(mask)}"
+        )
     if not broadcasts(mask.shape, shape):
         raise ValueError(f"{name}: wanted a shape that broadcasts to {shape}, got {mask.shape}")
 
@@ -91,7 +113,9 @@ def check_mask(name: str, mask: Any, shape: tuple[int, ...], float_too: bool = F
 def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
     """Whether an array of this shape broadcasts to the target without enlarging it."""
     tail = target[len(target) - len(shape) :]
-    return len(shape) <= len(target) and all(size in (1, wanted) for size, wanted in zip(shape, tail, strict=True))
+    return len(shape) <= len(target) and all(
+        size in (1, wanted) for size, wanted in zip(shape, tail, strict=True)
+    )
 
 
 def kind(thing: Any) -> str:

@@ -1,7 +1,9 @@
 """
-Shifts: two ways of moving the rows of a matrix by one more column each, by looking at its memory with another width.
+Shifts: two ways of moving the rows of a matrix by one more column each, by looking at its memory
+with another width.
 
-Both only move numbers: every element of the result is an element of the input or a zero, bit for bit.
+Both only move numbers: every element of the result is an element of the input or a zero, bit for
+bit.
 """
 
 import numpy as np
@@ -17,22 +19,26 @@ def shift_right(x: Float[ndarray, "... N M"]) -> Float[ndarray, "... N M"]:
     r"""
     Row i moves i columns to the right.
 
-    Append a column of zeros, read the N (M + 1) numbers in order, and keep the first N M of them as N rows of M:
+    Append a column of zeros, read the N (M + 1) numbers in order, and keep the first N M of them as
+    N rows of M:
 
-    .. math:: y_{ij} = \tilde x\big[\, i M + j \,\big], \qquad \tilde x = (x_{00} \dots x_{0,M-1}\; 0\; x_{10} \dots x_{1,M-1}\; 0 \dots)
+    .. math:: y_{ij} = \tilde x\big[\, i M + j \,\big], \qquad \tilde x = (x_{00} \dots x_{0,M-1}\;
+              0\; x_{10} \dots x_{1,M-1}\; 0 \dots)
 
     1. For j >= i the result is :math:`x_{i,j-i}`: the shift proper.
-    2. For j < i it is what wrapped around: the zero that follows row i - 1, and before it the tail of row i - 1.
-       It is no garbage but part of the law, for every N and M, and users slice it off.
+    2. For j < i it is what wrapped around: the zero that follows row i - 1, and before it the tail
+       of row i - 1. It is no garbage but part of the law, for every N and M, and users slice it
+       off.
 
-    >>> shift_right(np.array([[1., 2., 3.], [4., 5., 6.], [7., 8., 9.]]))
+    >>> shift_right(np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, 8.0, 9.0]]))
     array([[1., 2., 3.],
            [0., 4., 5.],
            [6., 0., 7.]])
 
     Source: labml-nn, ``transformers/xl/relative_mha.py``; seeds 000 and 002.
 
-    Erratum: seed 002 (and labml until its issue 218) prints ``[9, 0, 7]`` as the last row. The code gives ``[6, 0, 7]``, as seed 000 says.
+    Erratum: seed 002 (and labml until its issue 218) prints ``[9, 0, 7]`` as the last row. The code
+    gives ``[6, 0, 7]``, as seed 000 says.
     """
     check("x [... N M]", x)
     *_, N, M = x.shape
@@ -47,26 +53,31 @@ def shift_right(x: Float[ndarray, "... N M"]) -> Float[ndarray, "... N M"]:
 
 def rel_shift(x: Float[ndarray, "... N M"]) -> Float[ndarray, "... N M"]:
     r"""
-    Row i moves N - 1 - i columns to the left: from "column c is distance M - 1 - c" to "column j is key j".
+    Row i moves N - 1 - i columns to the left: from "column c is distance M - 1 - c" to
+    "column j is key j".
 
-    Prepend a column of zeros, read the N (M + 1) numbers in order, drop the first N, and read the rest as N rows of M:
+    Prepend a column of zeros, read the N (M + 1) numbers in order, drop the first N, and read the
+    rest as N rows of M:
 
-    .. math:: y_{ij} = \tilde x\big[\, N + i M + j \,\big], \qquad \tilde x = (0\; x_{00} \dots\; 0\; x_{10} \dots x_{1,M-1} \dots)
+    .. math:: y_{ij} = \tilde x\big[\, N + i M + j \,\big], \qquad \tilde x = (0\; x_{00} \dots\;
+              0\; x_{10} \dots x_{1,M-1} \dots)
 
-    1. For j <= M - N + i the result is :math:`x_{i,j+N-1-i}`. These are the keys that a causal mask leaves visible.
-    2. Beyond, there is one zero and then the head of row i + 1: numbers that belong to another query. They are part of the law
-       (and of the score), and harmless only behind a causal mask.
+    1. For j <= M - N + i the result is :math:`x_{i,j+N-1-i}`. These are the keys that a causal mask
+       leaves visible.
+    2. Beyond, there is one zero and then the head of row i + 1: numbers that belong to another
+       query. They are part of the law (and of the score), and harmless only behind a causal mask.
 
-    >>> rel_shift(np.array([[1., 2., 3.], [4., 5., 6.], [7., 8., 9.]]))
+    >>> rel_shift(np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, 8.0, 9.0]]))
     array([[3., 0., 4.],
            [5., 6., 0.],
            [7., 8., 9.]])
 
     Source: Dai et al. 2019, appendix B; ``_rel_shift`` of kimiyoung/transformer-xl.
 
-    Errata: seed 003 pads [N M] to [N M+1] but reshapes to [N+1 M], which has another number of elements unless N = M, and cuts
-    the wrong axis; the shape to take is [M+1 N]. With N = M the reshape is right, and the slice gives [N+1 N-1]. Seed 003 also
-    defines ``_rel_shift`` and calls ``rel_shift``.
+    Errata: seed 003 pads [N M] to [N M+1] but reshapes to [N+1 M], which has another number of
+    elements unless N = M, and cuts the wrong axis; the shape to take is [M+1 N]. With N = M the
+    reshape is right, and the slice gives [N+1 N-1]. Seed 003 also defines ``_rel_shift`` and calls
+    ``rel_shift``.
     """
     check("x [... N M]", x)
     *_, N, M = x.shape

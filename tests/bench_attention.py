@@ -1,4 +1,6 @@
-"""Plain and additive attention against every peer: `pytest --benchmark-only tests/bench_attention.py`."""
+"""
+Plain and additive attention against every peer: `pytest --benchmark-only tests/bench_attention.py`.
+"""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""The judge's own cost: what share of the differential suite's time is spent outside the backend under test and the oracle."""
+"""
+The judge's own cost: what share of the differential suite's time is spent outside the backend under
+test and the oracle.
+"""
 
 import json
 import subprocess
@@ -19,15 +22,38 @@ CHAPTERS = (
     "update_mems",
     "self_attention",
 )
-SUITE = ("run", "--profile", "quick", "--dtype", "float32", "-k", "not triton", *(f"--op={operation}" for operation in CHAPTERS))
-"""One operation a chapter. Interpreted kernels are left out: minutes of theirs would make any judge look quick."""
+SUITE = (
+    "run",
+    "--profile",
+    "quick",
+    "--dtype",
+    "float32",
+    "-k",
+    "not triton",
+    *(f"--op={operation}" for operation in CHAPTERS),
+)
+"""
+One operation a chapter. Interpreted kernels are left out: minutes of theirs would make any judge
+look quick.
+"""
 
 
 @pytest.mark.benchmark(timer=replayed, group="differential suite")
 def test_share(benchmark, races, tmp_path):
-    chosen = SUITE if races.measured else (*SUITE[:5], "--op", "rel_shift", "--backend", "numpy_ref")
+    chosen = (
+        SUITE if races.measured else (*SUITE[:5], "--op", "rel_shift", "--backend", "numpy_ref")
+    )
     report = tmp_path / "report.json"
-    command = [sys.executable, "-m", "verify", *chosen, "--report-json", str(report), "--failures", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "verify",
+        *chosen,
+        "--report-json",
+        str(report),
+        "--failures",
+        str(tmp_path),
+    ]
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stdout[-2000:]
     tallies = json.loads(report.read_text())["tallies"]

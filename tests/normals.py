@@ -13,7 +13,14 @@ def normals(*shapes: tuple[int, ...], seed: int = 0) -> list[ndarray]:
 
 
 def close(actual: Any, expected: Any, within: float = 1e-12) -> bool:
-    """Equal up to the rounding of float64 at this size, both finite; an empty result is close to nothing."""
+    """
+    Equal up to the rounding of float64 at this size, both finite; an empty result is close to
+    nothing.
+    """
     actual, expected = np.asarray(actual), np.asarray(expected)
     scale = max(1.0, float(np.max(np.abs(expected), initial=0.0)))
-    return actual.shape == expected.shape and actual.size > 0 and bool(np.all(np.abs(actual - expected) <= within * scale))
+    return (
+        actual.shape == expected.shape
+        and actual.size > 0
+        and bool(np.all(np.abs(actual - expected) <= within * scale))
+    )

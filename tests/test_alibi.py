@@ -6,8 +6,21 @@ import numpy as np
 import pytest
 from normals import close, normals
 
-from spec import alibi_attention, causal_mask, get_alibi_biases, get_slopes, scaled_dot_product_attention, softmax
-from verify.differential import test_gradients, test_hidden_nan, test_refusals, test_side_effects, test_values  # noqa: F401
+from spec import (
+    alibi_attention,
+    causal_mask,
+    get_alibi_biases,
+    get_slopes,
+    scaled_dot_product_attention,
+    softmax,
+)
+from verify.differential import (  # noqa: F401
+    test_gradients,
+    test_hidden_nan,
+    test_refusals,
+    test_side_effects,
+    test_values,
+)
 
 CHAPTER = "alibi"
 
@@ -78,7 +91,12 @@ def test_under_a_causal_mask_a_bias_is_the_slope_times_the_distance_up_to_a_cons
     visible = causal_mask(N, M)
     offset = np.arange(M) - (M - N + np.arange(N)[:, None])
     constant = get_alibi_biases(H, visible) - get_slopes(H)[:, None, None] * offset
-    assert all(np.ptp(constant[h, i, visible[i]]) < 1e-12 for h in range(H) for i in range(N) if visible[i].any())
+    assert all(
+        np.ptp(constant[h, i, visible[i]]) < 1e-12
+        for h in range(H)
+        for i in range(N)
+        if visible[i].any()
+    )
 
 
 # attention
@@ -112,7 +130,9 @@ def test_a_hidden_key_in_between_moves_none_here_but_brings_the_counted_biases_n
 
 def test_a_step_with_a_cache_gives_the_last_row():
     query, key, value = draw(5, 7)
-    assert close(alibi_attention(query[:, :, -1:], key, value), alibi_attention(query, key, value)[:, :, -1:])
+    assert close(
+        alibi_attention(query[:, :, -1:], key, value), alibi_attention(query, key, value)[:, :, -1:]
+    )
 
 
 def test_an_older_key_that_is_hidden_is_as_good_as_none():
@@ -122,7 +142,11 @@ def test_an_older_key_that_is_hidden_is_as_good_as_none():
 
 
 def test_between_equal_keys_the_weight_falls_with_the_distance_at_the_rate_of_the_head():
-    weights = alibi_attention(np.zeros((1, H, 1, D)), np.zeros((1, H, 7, D)), np.broadcast_to(np.eye(7), (1, H, 7, 7)).copy())[0, :, 0]
+    weights = alibi_attention(
+        np.zeros((1, H, 1, D)),
+        np.zeros((1, H, 7, D)),
+        np.broadcast_to(np.eye(7), (1, H, 7, 7)).copy(),
+    )[0, :, 0]
     assert close(np.diff(np.log(weights), axis=-1), np.broadcast_to(get_slopes(H)[:, None], (H, 6)))
 
 

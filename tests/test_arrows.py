@@ -1,4 +1,7 @@
-"""The import arrows: who may know of whom. Independence is what makes the agreement of two columns evidence."""
+"""
+The import arrows: who may know of whom. Independence is what makes the agreement of two columns
+evidence.
+"""
 
 import ast
 import sys
@@ -18,13 +21,17 @@ ARROWS = {
     "cupy_impl": {"cupy_impl", "cupy"},
     "verify": {"verify", "spec", "numpy", "hypothesis", "pytest", "_pytest", "ml_dtypes"},
 }
-INSIDE_A_FUNCTION = {"numpy_ref": {"ml_dtypes"}, "cupy_impl": {"ml_dtypes"}, "verify": {"numpy_ref"}}
+INSIDE_A_FUNCTION = {
+    "numpy_ref": {"ml_dtypes"},
+    "cupy_impl": {"ml_dtypes"},
+    "verify": {"numpy_ref"},
+}
 """What is needed for one format or one question alone, and imported there."""
 
 BY_NAME = {"verify": {"torch", "cupy", "jax", "dask", "distributed", "rich", "matplotlib"}}
 """
-The engine of a campaign, what draws the results of benchmarks, and the libraries whose arrays a backend handles: ``import_module``
-inside a function, when asked for.
+The engine of a campaign, what draws the results of benchmarks, and the libraries whose arrays a
+backend handles: ``import_module`` inside a function, when asked for.
 """
 
 AT_THE_DOOR = {"torch_impl/__init__.py": {"numpy"}}
@@ -34,34 +41,57 @@ FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 def imported(source: str) -> Iterator[tuple[str, str]]:
-    """The package of every import ("." for a relative one) and how it is imported: at once, lazily or by name."""
+    """
+    The package of every import ("." for a relative one) and how it is imported: at once, lazily or
+    by name.
+    """
     tree = ast.parse(source)
-    inside = {id(node) for outer in ast.walk(tree) if isinstance(outer, FUNCTION) for node in ast.walk(outer)}
+    inside = {
+        id(node)
+        for outer in ast.walk(tree)
+        if isinstance(outer, FUNCTION)
+        for node in ast.walk(outer)
+    }
     for node in ast.walk(tree):
         lazy = id(node) in inside
         if isinstance(node, ast.Import):
-            yield from ((alias.name.split(".")[0], "lazily" if lazy else "at once") for alias in node.names)
+            yield from (
+                (alias.name.split(".")[0], "lazily" if lazy else "at once") for alias in node.names
+            )
         elif isinstance(node, ast.ImportFrom):
-            yield "." if node.level else str(node.module).split(".")[0], "lazily" if lazy else "at once"
+            yield (
+                "." if node.level else str(node.module).split(".")[0],
+                "lazily" if lazy else "at once",
+            )
         elif isinstance(node, ast.Call) and (name := named_by_a_string(node)):
             yield name, "by name" if lazy else "at once"
 
 
 def named_by_a_string(call: ast.Call) -> str | None:
     """The package in import_module("torch.nn") and in __import__("torch")."""
-    function = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", None)
+    function = (
+        call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", None)
+    )
     if function in ("import_module", "__import__") and call.args:
-        argument = call.args[0].values[0] if isinstance(call.args[0], ast.JoinedStr) else call.args[0]
+        argument = (
+            call.args[0].values[0] if isinstance(call.args[0], ast.JoinedStr) else call.args[0]
+        )
         if isinstance(argument, ast.Constant):
             return str(argument.value).split(".")[0]
     return None
 
 
-def broken_arrows(package: str, source: str, also: set[str] | frozenset[str] = frozenset()) -> list[str]:
+def broken_arrows(
+    package: str, source: str, also: set[str] | frozenset[str] = frozenset()
+) -> list[str]:
     """The imports of a source text that its package may not have."""
     at_once = ARROWS[package] | EVERYWHERE | also
     lazily = at_once | INSIDE_A_FUNCTION.get(package, set())
-    allowed = {"at once": at_once, "lazily": lazily, "by name": lazily | BY_NAME.get(package, set())}
+    allowed = {
+        "at once": at_once,
+        "lazily": lazily,
+        "by name": lazily | BY_NAME.get(package, set()),
+    }
     return [name for name, how in imported(source) if name not in allowed[how]]
 
 
@@ -125,15 +155,27 @@ def test_an_arrow_that_is_broken_is_noticed(package, source):
     assert len(broken_arrows(package, source)) == 1
 
 
-@pytest.mark.parametrize("second", ["import torch_impl.alibi", "def f():\n    from cupy_impl import softmax"])
+@pytest.mark.parametrize(
+    "second", ["import torch_impl.alibi", "def f():\n    from cupy_impl import softmax"]
+)
 def test_a_test_that_knows_two_columns_is_noticed(second):
     assert len(columns_of(f"import numpy_ref\n{second}")) == 2
 
 
 def test_what_is_allowed_breaks_no_arrow():
-    lazily = "def f():\n    import numpy_ref\n    return import_module('torch')\nfrom . import draws\nimport json, spec.alibi"
+    lazily = (
+        "def f():\n    import numpy_ref\n    return import_module('torch')\nfrom . import "
+        "draws\nimport json, spec.alibi"
+    )
     assert broken_arrows("verify", lazily) == []
-    assert broken_arrows("torch_impl", "from torch.nn import functional\nimport triton.language as tl\nfrom jaxtyping import Float") == []
+    assert (
+        broken_arrows(
+            "torch_impl",
+            "from torch.nn import functional\nimport triton.language as tl\nfrom jaxtyping import "
+            "Float",
+        )
+        == []
+    )
     assert broken_arrows("numpy_ref", "def f():\n    import ml_dtypes") == []
 
 

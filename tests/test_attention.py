@@ -5,7 +5,13 @@ import pytest
 from normals import close, normals
 
 from spec import additive_attention, causal_mask, dropout, scaled_dot_product_attention, softmax
-from verify.differential import test_gradients, test_hidden_nan, test_refusals, test_side_effects, test_values  # noqa: F401
+from verify.differential import (  # noqa: F401
+    test_gradients,
+    test_hidden_nan,
+    test_refusals,
+    test_side_effects,
+    test_values,
+)
 
 CHAPTER = "attention"
 
@@ -59,10 +65,12 @@ def test_no_finite_number_hides_a_key(low):
 @pytest.mark.parametrize("hidden", [np.nan, np.inf, -np.inf, 1e300])
 def test_a_hidden_score_is_absent_whatever_it_is(hidden):
     score, visible = normals((N, M))[0], seen(N, M)
-    assert np.array_equal(softmax(np.where(visible, score, hidden), visible), softmax(score, visible))
+    assert np.array_equal(
+        softmax(np.where(visible, score, hidden), visible), softmax(score, visible)
+    )
 
 
-def test_minus_infinity_hides_alike_in_the_score_and_in_a_float_mask_as_false_does_in_a_boolean_one():
+def test_minus_infinity_in_a_score_or_a_float_mask_hides_as_false_does_in_a_boolean_one():
     score, visible = normals((N, M))[0], seen(N, M)
     wanted = softmax(score, visible)
     assert np.array_equal(softmax(score, np.where(visible, 0.0, -np.inf)), wanted)
@@ -148,17 +156,32 @@ def test_hidden_keys_and_values_are_absent_as_if_they_had_been_cut_out(poison):
     wanted = scaled_dot_product_attention(query, key[:, :, visible], value[:, :, visible])
     with np.errstate(invalid="ignore"):  # inf - inf in the score of a key that nobody sees
         assert close(scaled_dot_product_attention(query, key, value, visible), wanted)
-        assert close(scaled_dot_product_attention(query, key, value, np.where(visible, 0.0, -np.inf)), wanted)
+        assert close(
+            scaled_dot_product_attention(query, key, value, np.where(visible, 0.0, -np.inf)), wanted
+        )
 
 
-AXES = [(M,), (1, M), (N, M), (N, 1), (H, 1, M), (1, N, M), (B, 1, 1, M), (B, 1, N, M), (1, H, N, 1), (B, H, N, M)]
+AXES = [
+    (M,),
+    (1, M),
+    (N, M),
+    (N, 1),
+    (H, 1, M),
+    (1, N, M),
+    (B, 1, 1, M),
+    (B, 1, N, M),
+    (1, H, N, 1),
+    (B, H, N, M),
+]
 
 
 @pytest.mark.parametrize("axes", AXES)
 def test_a_mask_that_broadcasts_is_the_mask_that_it_stands_for(axes):
     query, key, value = draw()
     visible = np.random.default_rng(4).random(axes) < 0.7
-    wanted = scaled_dot_product_attention(query, key, value, np.broadcast_to(visible, (B, H, N, M)).copy())
+    wanted = scaled_dot_product_attention(
+        query, key, value, np.broadcast_to(visible, (B, H, N, M)).copy()
+    )
     assert np.array_equal(scaled_dot_product_attention(query, key, value, visible), wanted)
 
 

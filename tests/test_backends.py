@@ -1,4 +1,7 @@
-"""Backends: whatever is named on the command line becomes a list of implementations, or one clear line that says why not."""
+"""
+Backends: whatever is named on the command line becomes a list of implementations, or one clear line
+that says why not.
+"""
 
 import importlib
 import sys
@@ -26,7 +29,10 @@ def softmax(score, mask=None):
 """
 RECIPE = Recipe("softmax", {"N": 3, "M": 5}, {"family": "normal", "seed": 1})
 MASKED = Recipe(
-    "softmax", {"N": 3, "M": 5}, {"family": "normal", "seed": 1}, {"pattern": "random", "axes": "N M", "form": "bool", "seed": 1}
+    "softmax",
+    {"N": 3, "M": 5},
+    {"family": "normal", "seed": 1},
+    {"pattern": "random", "axes": "N M", "form": "bool", "seed": 1},
 )
 
 
@@ -62,7 +68,11 @@ def test_a_file_is_a_backend(tmp_path: Path) -> None:
 def test_a_package_by_path_is_a_backend_with_its_chapters(tmp_path: Path) -> None:
     written(tmp_path, "PRECISION = 'wide'\n", "kernels/__init__.py")
     written(tmp_path, SOFTMAX, "kernels/attention.py")
-    written(tmp_path, "import numpy_ref\ndef rel_shift(x):\n    return numpy_ref.rel_shift(x)\n", "kernels/anywhere.py")
+    written(
+        tmp_path,
+        "import numpy_ref\ndef rel_shift(x):\n    return numpy_ref.rel_shift(x)\n",
+        "kernels/anywhere.py",
+    )
     backend = load(str(tmp_path / "kernels"))
     assert {i.name for i in backend.implementations} == {"softmax", "rel_shift"}
     assert all(i.backend is backend for i in backend.implementations)
@@ -93,12 +103,18 @@ def test_an_entry_point_is_a_backend(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("column", backends_module.OURS)
-def test_a_column_is_loaded_by_name_wherever_the_run_starts(column: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_column_is_loaded_by_name_wherever_the_run_starts(
+    column: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for place in (tmp_path, Path(backends_module.__file__).parent.parent):
         monkeypatch.chdir(place)
         backend = load(column)
         assert backend.broken is None
-        assert all(i.function.__module__ == "verify.calls" for i in backend.implementations if not i.operation.is_gradient)
+        assert all(
+            i.function.__module__ == "verify.calls"
+            for i in backend.implementations
+            if not i.operation.is_gradient
+        )
     assert not [name for name in sys.modules if name.startswith(f"_verify_{column}")]
 
 
@@ -114,7 +130,9 @@ def test_a_file_shadows_nothing(name: str, tmp_path: Path) -> None:
 
 def test_two_files_of_one_name_are_two_backends(tmp_path: Path) -> None:
     one = loaded(tmp_path, SOFTMAX, "a/mine.py")
-    two = loaded(tmp_path, SOFTMAX.replace("softmax(score, mask)", "softmax(score, mask) / 2"), "b/mine.py")
+    two = loaded(
+        tmp_path, SOFTMAX.replace("softmax(score, mask)", "softmax(score, mask) / 2"), "b/mine.py"
+    )
     assert passes(only(one))
     with pytest.raises(Disagreement):
         passes(only(two))
@@ -130,44 +148,70 @@ def test_a_changed_file_is_loaded_as_it_is_now(tmp_path: Path) -> None:
 
 def test_a_name_may_say_how(tmp_path: Path) -> None:
     backend = loaded(tmp_path, SOFTMAX.replace("def softmax", "def softmax_two_passes"))
-    assert (only(backend).operation.name, only(backend).how, only(backend).label) == ("softmax", "two_passes", "mine:two_passes")
+    assert (only(backend).operation.name, only(backend).how, only(backend).label) == (
+        "softmax",
+        "two_passes",
+        "mine:two_passes",
+    )
 
 
 def test_the_longest_operation_is_meant(tmp_path: Path) -> None:
-    text = "def alibi_attention_grad_split(d_output, query, key, value, visible=None):\n    return None\n"
+    text = (
+        "def alibi_attention_grad_split(d_output, query, key, value, visible=None):\n    "
+        "return None\n"
+    )
     assert only(loaded(tmp_path, text)).operation.name == "alibi_attention_grad"
 
 
 def test_helpers_beside_the_operations_are_nobodys_business(tmp_path: Path) -> None:
-    backend = loaded(tmp_path, SOFTMAX + "\ndef tile(x):\n    return x\n\ndef _softmax(x):\n    return x\n")
+    backend = loaded(
+        tmp_path, SOFTMAX + "\ndef tile(x):\n    return x\n\ndef _softmax(x):\n    return x\n"
+    )
     assert only(backend).name == "softmax" and not backend.notes
 
 
 def test_what_is_imported_is_not_exported(tmp_path: Path) -> None:
     text = "from numpy_ref import rel_shift, shift_right\n" + SOFTMAX
     assert only(loaded(tmp_path, text)).name == "softmax"
-    assert {i.name for i in loaded(tmp_path, text + "\n__all__ = ['softmax', 'rel_shift']\n").implementations} == {"softmax", "rel_shift"}
+    assert {
+        i.name
+        for i in loaded(tmp_path, text + "\n__all__ = ['softmax', 'rel_shift']\n").implementations
+    } == {"softmax", "rel_shift"}
 
 
 def test_a_misspelt_operation_is_told(tmp_path: Path) -> None:
-    backend = loaded(tmp_path, SOFTMAX + "\ndef alibi_atention(query, key, value):\n    return query\n")
-    assert backend.notes == ["alibi_atention is no operation of the catalogue; did you mean alibi_attention?"]
+    backend = loaded(
+        tmp_path, SOFTMAX + "\ndef alibi_atention(query, key, value):\n    return query\n"
+    )
+    assert backend.notes == [
+        "alibi_atention is no operation of the catalogue; did you mean alibi_attention?"
+    ]
 
 
 @pytest.mark.parametrize("signature", ["s, m=None", "s, m", "s, /, m=None"])
 def test_other_names_are_called_by_position(signature: str, tmp_path: Path) -> None:
-    body = f"\nPRECISION = 'wide'\nimport numpy_ref\ndef softmax({signature}):\n    return numpy_ref.softmax(s, m)\n"
+    body = (
+        f"\nPRECISION = 'wide'\nimport numpy_ref\ndef softmax({signature}):\n    return "
+        "numpy_ref.softmax(s, m)\n"
+    )
     assert passes(only(loaded(tmp_path, body)), MASKED)
 
 
 def test_the_laws_names_are_called_by_name_in_any_order(tmp_path: Path) -> None:
-    body = "\nPRECISION = 'wide'\nimport numpy_ref\ndef softmax(mask=None, *, score):\n    return numpy_ref.softmax(score, mask)\n"
+    body = (
+        "\nPRECISION = 'wide'\nimport numpy_ref\ndef softmax(mask=None, *, score):\n    return "
+        "numpy_ref.softmax(score, mask)\n"
+    )
     assert passes(only(loaded(tmp_path, body)), MASKED)
 
 
 def test_a_function_without_an_optional_parameter_supports_only_what_it_has(tmp_path: Path) -> None:
     implementation = only(
-        loaded(tmp_path, "\nPRECISION = 'wide'\nimport numpy_ref\ndef softmax(score):\n    return numpy_ref.softmax(score)\n")
+        loaded(
+            tmp_path,
+            "\nPRECISION = 'wide'\nimport numpy_ref\ndef softmax(score):\n    return "
+            "numpy_ref.softmax(score)\n",
+        )
     )
     assert passes(implementation)
     with pytest.raises(Unsupported, match="takes no mask"):
@@ -176,7 +220,10 @@ def test_a_function_without_an_optional_parameter_supports_only_what_it_has(tmp_
 
 def test_a_results_dtype_is_asked_for_where_the_function_takes_one(tmp_path: Path) -> None:
     recipe = Recipe("get_slopes", {"H": 6}, {"family": "normal", "seed": 0})
-    body = "\nPRECISION = 'wide'\nimport numpy_ref\ndef get_slopes(n_heads{0}):\n    return numpy_ref.get_slopes(n_heads{1})\n"
+    body = (
+        "\nPRECISION = 'wide'\nimport numpy_ref\ndef get_slopes(n_heads{0}):\n    return "
+        "numpy_ref.get_slopes(n_heads{1})\n"
+    )
     assert passes(only(loaded(tmp_path, body.format(", dtype='float64'", ", dtype"))), recipe)
     with pytest.raises(Unsupported, match="takes no dtype: returns float64"):
         passes(only(loaded(tmp_path, body.format("", ""))), recipe)
@@ -186,21 +233,36 @@ def test_a_results_dtype_is_asked_for_where_the_function_takes_one(tmp_path: Pat
 # Whose arrays
 
 
-@pytest.mark.parametrize("statement", ["import torch", "import torch.nn.functional as F", "from torch import nn"])
+@pytest.mark.parametrize(
+    "statement", ["import torch", "import torch.nn.functional as F", "from torch import nn"]
+)
 def test_the_library_is_told_by_the_imports(statement: str, tmp_path: Path) -> None:
-    backend = loaded(tmp_path, f"{statement}\nPRECISION = 'eager'\ndef softmax(score, mask=None):\n    return score.softmax(-1)\n")
+    backend = loaded(
+        tmp_path,
+        f"{statement}\nPRECISION = 'eager'\ndef softmax(score, mask=None):\n    return "
+        "score.softmax(-1)\n",
+    )
     assert backend.library is not None and backend.library.name == "torch"
     assert torch.__version__ in backend.versions and passes(only(backend))
 
 
 def test_a_cupy_file_is_judged_on_a_device_or_missing(tmp_path: Path) -> None:
-    backend = loaded(tmp_path, "import cupy\nPRECISION = 'eager'\ndef softmax(score, mask=None):\n    return score\n")
-    assert backend.broken is None and (backend.missing in ("no CUDA device", "the package cupy is not installed") or backend.device)
+    backend = loaded(
+        tmp_path,
+        "import cupy\nPRECISION = 'eager'\ndef softmax(score, mask=None):\n    return score\n",
+    )
+    assert backend.broken is None and (
+        backend.missing in ("no CUDA device", "the package cupy is not installed") or backend.device
+    )
     assert backend.library is None or backend.library.name == "cupy"
 
 
 def test_arrays_may_be_declared(tmp_path: Path) -> None:
-    backend = loaded(tmp_path, "ARRAYS = 'torch'\nPRECISION = 'eager'\ndef softmax(score, mask=None):\n    return score.softmax(-1)\n")
+    backend = loaded(
+        tmp_path,
+        "ARRAYS = 'torch'\nPRECISION = 'eager'\ndef softmax(score, mask=None):\n    return "
+        "score.softmax(-1)\n",
+    )
     assert backend.library is not None and backend.library.name == "torch" and passes(only(backend))
 
 
@@ -240,7 +302,9 @@ def softmax(score, mask=None):
 def test_a_backend_may_bring_its_four_functions(tmp_path: Path) -> None:
     backend = loaded(tmp_path, FOUR_OF_ITS_OWN)
     assert passes(only(backend), MASKED)
-    assert backend.library is not None and {name: getattr(backend.library, name).__name__ for name in FOUR} == {name: name for name in FOUR}
+    assert backend.library is not None and {
+        name: getattr(backend.library, name).__name__ for name in FOUR
+    } == {name: name for name in FOUR}
 
 
 def test_the_device_is_waited_for(tmp_path: Path) -> None:
@@ -261,7 +325,9 @@ def test_an_adapter_brings_numbers_there_and_back(library: str, dtype: str) -> N
 
 
 def test_an_unknown_library_is_refused() -> None:
-    with pytest.raises(ValueError, match=f"ARRAYS: wanted one of {', '.join(LIBRARIES)}, got 'tensorflow'"):
+    with pytest.raises(
+        ValueError, match=f"ARRAYS: wanted one of {', '.join(LIBRARIES)}, got 'tensorflow'"
+    ):
         adapter("tensorflow")
 
 
@@ -272,17 +338,25 @@ def test_an_unknown_library_is_refused() -> None:
 def test_a_preset_is_a_precision(preset: str, tmp_path: Path) -> None:
     backend = loaded(tmp_path, SOFTMAX.replace('"wide"', repr(preset)))
     assert backend.broken is None and not backend.notes
-    assert only(backend).precision("float32") == PRESETS[preset](only(backend).precision("float32").storage)
+    assert only(backend).precision("float32") == PRESETS[preset](
+        only(backend).precision("float32").storage
+    )
 
 
 def test_a_precision_that_is_not_declared_is_told(tmp_path: Path) -> None:
-    assert loaded(tmp_path, SOFTMAX.replace('PRECISION = "wide"', "")).notes == ["PRECISION is not declared: judged as eager"]
+    assert loaded(tmp_path, SOFTMAX.replace('PRECISION = "wide"', "")).notes == [
+        "PRECISION is not declared: judged as eager"
+    ]
 
 
-@pytest.mark.parametrize("declared", ["'careless'", "{'accumulate': 'float99'}", "{'nonsense': 'float32'}", "17"])
+@pytest.mark.parametrize(
+    "declared", ["'careless'", "{'accumulate': 'float99'}", "{'nonsense': 'float32'}", "17"]
+)
 def test_a_precision_that_cannot_be_read_breaks_the_backend(declared: str, tmp_path: Path) -> None:
     backend = loaded(tmp_path, SOFTMAX.replace('"wide"', declared))
-    assert backend.broken is not None and "PRECISION" in backend.broken and "\n" not in backend.broken
+    assert (
+        backend.broken is not None and "PRECISION" in backend.broken and "\n" not in backend.broken
+    )
 
 
 # Broken and missing, in one line
@@ -291,14 +365,26 @@ def test_a_precision_that_cannot_be_read_breaks_the_backend(declared: str, tmp_p
 BROKEN = {
     "a syntax error": ("def softmax(score:\n", "SyntaxError"),
     "a name that is not there": ("import numpy as np\nx = np.no_such_thing\n", "AttributeError"),
-    "an error at import": ("raise RuntimeError('no\\nlicence')\n", "cannot be imported: RuntimeError: no licence"),
+    "an error at import": (
+        "raise RuntimeError('no\\nlicence')\n",
+        "cannot be imported: RuntimeError: no licence",
+    ),
     "an exit at import": ("import sys\nsys.exit(0)\n", "SystemExit"),
     "an empty file": ("", "names no operation of the catalogue"),
     "no operation": ("def my_kernel(x):\n    return x\n", "names no operation of the catalogue"),
-    "no operation, but a name close to one": ("def sofmax(x):\n    return x\n", "names no operation of the catalogue"),
-    "arrays of nobody": ("ARRAYS = 'tensorflow'\ndef softmax(score, mask=None):\n    return score\n", "ARRAYS: wanted one of"),
+    "no operation, but a name close to one": (
+        "def sofmax(x):\n    return x\n",
+        "names no operation of the catalogue",
+    ),
+    "arrays of nobody": (
+        "ARRAYS = 'tensorflow'\ndef softmax(score, mask=None):\n    return score\n",
+        "ARRAYS: wanted one of",
+    ),
     "an __all__ that lies": ("__all__ = ['softmax']\n", "names no operation of the catalogue"),
-    "a missing that raises": ("def missing():\n    raise OSError('driver')\ndef softmax(s):\n    return s\n", "OSError: driver"),
+    "a missing that raises": (
+        "def missing():\n    raise OSError('driver')\ndef softmax(s):\n    return s\n",
+        "OSError: driver",
+    ),
 }
 
 
@@ -335,7 +421,10 @@ def test_a_broken_chapter_breaks_its_package(tmp_path: Path) -> None:
 
 def test_a_package_that_is_not_installed_is_missing(tmp_path: Path) -> None:
     backend = loaded(tmp_path, "import surely_not_installed.ops\n" + SOFTMAX)
-    assert (backend.broken, backend.missing) == (None, "the package surely_not_installed is not installed")
+    assert (backend.broken, backend.missing) == (
+        None,
+        "the package surely_not_installed is not installed",
+    )
 
 
 def test_what_says_that_it_cannot_run_here_is_missing(tmp_path: Path) -> None:

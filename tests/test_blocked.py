@@ -1,7 +1,9 @@
 """
-Attention on a CPU in blocks that stay in a cache: right however the blocks fall, and without a tensor of all pairs.
+Attention on a CPU in blocks that stay in a cache: right however the blocks fall, and without a
+tensor of all pairs.
 
-The differential suite judges these implementations as they are. Few of its cases have more than one block, so here the blocks are small.
+The differential suite judges these implementations as they are. Few of its cases have more than one
+block, so here the blocks are small.
 """
 
 from collections.abc import Callable
@@ -29,7 +31,10 @@ from verify.judge import Disagreement, judge
 
 BLOCKED = {x.name: x for x in load("torch_impl").implementations if x.name.endswith("_blocked")}
 EXTENTS = [(3, 40), (2, 150), (64, 2000)]
-"""Rows of a block and its numbers: one head and few queries; some heads; several batch entries. The last is left at more than one block."""
+"""
+Rows of a block and its numbers: one head and few queries; some heads; several batch entries. The
+last is left at more than one block.
+"""
 
 B, H, N, M, D, E = 2, 3, 7, 9, 4, 5
 
@@ -41,7 +46,10 @@ def cut(monkeypatch: pytest.MonkeyPatch, rows: int, elements: int) -> None:
 
 
 def lawful(implementation: Implementation, cases: int = 12) -> bool:
-    """Whether the first draws of the differential suite are as the law says, with NaN in hidden slots and without."""
+    """
+    Whether the first draws of the differential suite are as the law says, with NaN in hidden slots
+    and without.
+    """
     try:
         for kind in ("any", "nan"):
             for recipe in draw(implementation.operation.name, kind, cases, 0):
@@ -87,7 +95,9 @@ each_attention = pytest.mark.parametrize("name", ATTENTIONS)
 
 @pytest.mark.parametrize("extent", EXTENTS, ids=str)
 @pytest.mark.parametrize("name", BLOCKED)
-def test_the_law_holds_however_the_blocks_fall(name: str, extent: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_law_holds_however_the_blocks_fall(
+    name: str, extent: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     cut(monkeypatch, *extent)
     assert lawful(BLOCKED[name])
 
@@ -95,7 +105,9 @@ def test_the_law_holds_however_the_blocks_fall(name: str, extent: tuple[int, int
 @pytest.mark.parametrize("N, M", [(7, 9), (9, 7), (1, 1)])
 @pytest.mark.parametrize("extent", [*EXTENTS, (64, 2**18)], ids=str)
 @pytest.mark.parametrize("causal", [False, True])
-def test_blocks_cover_every_pair_once(N: int, M: int, extent: tuple[int, int], causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_cover_every_pair_once(
+    N: int, M: int, extent: tuple[int, int], causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cut(monkeypatch, *extent)
     times = torch.zeros(B, H, N, M, dtype=torch.int)
     for block in blocks(B, H, N, M, causal):
@@ -113,7 +125,9 @@ def spoilt(name: str) -> Callable[..., Any]:
     return {
         "masked": lambda S, mask, block, causal: true(S, mask, block, False),
         "add_product": lambda total, a, b: true(total.zero_(), a, b),
-        "part": lambda x, block: true(x, block._replace(rows=slice(0, block.rows.stop - block.rows.start))),
+        "part": lambda x, block: true(
+            x, block._replace(rows=slice(0, block.rows.stop - block.rows.start))
+        ),
         "present": lambda *sizes, **options: None,
     }[name]
 
@@ -145,14 +159,19 @@ def largest(run: Callable[[], Any]) -> int:
 
 
 @each_attention
-def test_no_tensor_of_all_pairs_is_made_either_way(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_tensor_of_all_pairs_is_made_either_way(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cut(monkeypatch, 8, 2**10)
     given = inputs(name, 100, 100, 2)
     assert largest(lambda: both_ways(ATTENTIONS[name], given)) < 100 * 100 / 2
 
 
 def test_a_tensor_of_all_pairs_would_be_noticed() -> None:
-    for name, eager in (("scaled_dot_product_attention", scaled_dot_product_attention_eager), ("additive_attention", additive_attention)):
+    for name, eager in (
+        ("scaled_dot_product_attention", scaled_dot_product_attention_eager),
+        ("additive_attention", additive_attention),
+    ):
         given = inputs(name, 100, 100, 2)
         output = eager(*given)
         assert largest(lambda eager=eager, given=given: eager(*given)) >= 100 * 100
@@ -171,7 +190,9 @@ def test_nothing_that_is_given_or_kept_changes(name: str) -> None:
     first = torch.autograd.grad(output.sum(), needed, retain_graph=True)
     again = torch.autograd.grad(output.sum(), needed)
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
-    assert all(torch.equal(a, b) for a, b in zip(given, before, strict=True) if isinstance(a, Tensor))
+    assert all(
+        torch.equal(a, b) for a, b in zip(given, before, strict=True) if isinstance(a, Tensor)
+    )
 
 
 @each_attention
@@ -184,7 +205,9 @@ def test_half_types_are_computed_in_float32_and_rounded_once(name: str) -> None:
 @each_attention
 def test_a_gradient_of_second_order_is_refused(name: str) -> None:
     given = inputs(name)
-    first = torch.autograd.grad(ATTENTIONS[name](*given).square().sum(), given[0], create_graph=True)[0]
+    first = torch.autograd.grad(
+        ATTENTIONS[name](*given).square().sum(), given[0], create_graph=True
+    )[0]
     with pytest.raises(RuntimeError, match="once_differentiable"):
         first.sum().backward()
 
@@ -195,7 +218,12 @@ def test_no_weight_is_subnormal(dtype: torch.dtype) -> None:
     S = torch.linspace(-1.1, 0, 4000, dtype=dtype) * -torch.tensor(tiny, dtype=dtype).log()
     weights = below(S.clone(), torch.zeros(1, dtype=dtype))
     assert bool(((weights == 0) | (weights >= tiny)).all()) and 0 < int((weights == 0).sum()) < 1000
-    assert torch.allclose(weights, S.exp().where(S.exp() >= tiny, 0), rtol=1e-4 if dtype == torch.float32 else 1e-12, atol=2 * tiny)
+    assert torch.allclose(
+        weights,
+        S.exp().where(S.exp() >= tiny, 0),
+        rtol=1e-4 if dtype == torch.float32 else 1e-12,
+        atol=2 * tiny,
+    )
 
 
 def test_a_row_without_keys_has_no_weights_and_the_sum_one() -> None:
@@ -208,4 +236,6 @@ def test_a_row_without_keys_has_no_weights_and_the_sum_one() -> None:
 def test_far_keys_of_alibi_are_as_eager_has_them(slopes: int) -> None:
     """Distances at which weights underflow."""
     given = [normal(1, slopes, 300, 4) for _ in range(3)]
-    assert torch.allclose(alibi_attention_blocked(*given), alibi_attention_eager(*given), rtol=1e-12, atol=1e-14)
+    assert torch.allclose(
+        alibi_attention_blocked(*given), alibi_attention_eager(*given), rtol=1e-12, atol=1e-14
+    )

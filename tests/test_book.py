@@ -1,4 +1,7 @@
-"""The book's text: every part of every formula has its statement, every page its sections, every executed line its output."""
+"""
+The book's text: every part of every formula has its statement, every page its sections, every
+executed line its output.
+"""
 
 import inspect
 import json
@@ -51,7 +54,9 @@ def test_a_passage_is_the_literal_source():
     assert [line.strip() for line in source] == [line.strip() for line in passage.text.splitlines()]
 
 
-@pytest.mark.parametrize("anchor", ["shift_right: no such words", "shift_right: i", "no_such_function: x"])
+@pytest.mark.parametrize(
+    "anchor", ["shift_right: no such words", "shift_right: i", "no_such_function: x"]
+)
 def test_an_anchor_that_names_no_one_statement_is_refused(anchor):
     with pytest.raises(ValueError, match="anchor: wanted"):
         sources.find(anchor)
@@ -59,7 +64,11 @@ def test_an_anchor_that_names_no_one_statement_is_refused(anchor):
 
 @each_operation
 def test_a_page_has_all_its_sections(name):
-    assert [section for section in SECTIONS if f"\n{section}\n----" not in "\n" + pages.page(CATALOGUE[name])] == []
+    assert [
+        section
+        for section in SECTIONS
+        if f"\n{section}\n----" not in "\n" + pages.page(CATALOGUE[name])
+    ] == []
 
 
 @each_operation
@@ -88,8 +97,20 @@ def test_every_seeded_fault_stands_on_its_page(name):
 
 
 def test_a_trap_is_drawn_for_nearly_every_operation():
-    drawn = [name for name in OPERATIONS if ".. picture:: traps.beside" in "\n".join(traps.section(CATALOGUE[name]))]
-    assert {"shift_right", "rel_shift", "softmax", "causal_mask", "merge_masks", "get_alibi_biases", "alibi_attention"} <= set(drawn)
+    drawn = [
+        name
+        for name in OPERATIONS
+        if ".. picture:: traps.beside" in "\n".join(traps.section(CATALOGUE[name]))
+    ]
+    assert {
+        "shift_right",
+        "rel_shift",
+        "softmax",
+        "causal_mask",
+        "merge_masks",
+        "get_alibi_biases",
+        "alibi_attention",
+    } <= set(drawn)
     assert len(drawn) >= 24
 
 
@@ -101,10 +122,16 @@ def test_the_faults_that_are_chosen_for_a_picture_are_drawn():
 def test_the_framed_elements_are_those_that_differ():
     case = traps.small_case("softmax_average_of_empty_rows")
     law, fault, marked = traps.wrong(case)
-    assert marked.any() and (law[marked] != fault[marked]).all() and (abs(law - fault)[~marked] < 1e-12).all()
+    assert (
+        marked.any()
+        and (law[marked] != fault[marked]).all()
+        and (abs(law - fault)[~marked] < 1e-12).all()
+    )
 
 
-PEERS = [pytest.param(peer, id=f"{peer.package}-{peer.call}") for peer in conventions.PEERS if peer.ask]
+PEERS = [
+    pytest.param(peer, id=f"{peer.package}-{peer.call}") for peer in conventions.PEERS if peer.ask
+]
 
 
 @pytest.mark.parametrize("peer", PEERS)
@@ -114,7 +141,9 @@ def test_a_convention_is_what_the_library_does(peer):
 
 
 def test_a_convention_that_is_not_true_is_noticed():
-    peer = conventions.Peer(("softmax",), "numpy", "softmax", "N M", {"a row": "0"}, ask=lambda: {"a row": "NaN"})
+    peer = conventions.Peer(
+        ("softmax",), "numpy", "softmax", "N M", {"a row": "0"}, ask=lambda: {"a row": "NaN"}
+    )
     with pytest.raises(ValueError, match=r"wanted .*'0'.*, got .*NaN"):
         conventions.executed(peer)
 
@@ -129,10 +158,23 @@ def test_the_speed_that_nobody_measured_is_said_to_be_missing(monkeypatch, tmp_p
 def test_the_newest_results_of_a_device_are_shown(monkeypatch, tmp_path):
     monkeypatch.setattr(pages.standing, "RESULTS", tmp_path)
     for name, seconds in ("120000.json", 3.0), ("130000.json", 2.0):
-        timed = {"case": "a case", "operation": "softmax", "dtype": "float32", "mode": "forward", "label": "ours", "verdict": "correct"}
-        told = {"benchmarks": [{"extra_info": timed | {"refused": ""}, "stats": {"data": [seconds]}}]}
+        timed = {
+            "case": "a case",
+            "operation": "softmax",
+            "dtype": "float32",
+            "mode": "forward",
+            "label": "ours",
+            "verdict": "correct",
+        }
+        told = {
+            "benchmarks": [{"extra_info": timed | {"refused": ""}, "stats": {"data": [seconds]}}]
+        }
         path = tmp_path / "a-device" / "2026-01-01" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(told))
     text = "\n".join(pages.standing.speed(CATALOGUE["softmax"]))
-    assert "a case: softmax, float32, forward, on a-device, 2026-01-01" in text and "2 s" in text and "3 s" not in text
+    assert (
+        "a case: softmax, float32, forward, on a-device, 2026-01-01" in text
+        and "2 s" in text
+        and "3 s" not in text
+    )

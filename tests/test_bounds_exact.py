@@ -1,4 +1,7 @@
-"""The rules behind the bounds against exact arithmetic: toy formats, every order of a sum, every sign, 60 digits."""
+"""
+The rules behind the bounds against exact arithmetic: toy formats, every order of a sum, every sign,
+60 digits.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,7 +28,10 @@ SMALL = (Format("p5", 5, -10, 1e4), Format("p6", 6, -10, 1e4), Format("p8", 8, -
 
 
 def fl(x: float, fmt: Format) -> float:
-    """x rounded to the nearest number of a toy format, ties to even; exact, since float64 holds everything here."""
+    """
+    x rounded to the nearest number of a toy format, ties to even; exact, since float64 holds
+    everything here.
+    """
     if x == 0:
         return 0.0
     step = 2.0 ** (max(np.floor(np.log2(abs(x))), fmt.emin) - fmt.p + 1)
@@ -33,7 +39,9 @@ def fl(x: float, fmt: Format) -> float:
 
 
 def toy_numbers(rng: np.random.Generator, fmt: Format, count: int) -> ndarray:
-    return np.array([fl(x, fmt) for x in rng.standard_normal(count) * 2.0 ** rng.integers(-4, 3, count)])
+    return np.array(
+        [fl(x, fmt) for x in rng.standard_normal(count) * 2.0 ** rng.integers(-4, 3, count)]
+    )
 
 
 def toy_precision(fmt: Format) -> Precision:
@@ -56,7 +64,9 @@ def test_a_dot_product_in_any_order_stays_within_dot(fmt: Format, fused: bool) -
     for _ in range(60):
         a, b = toy_numbers(rng, fmt, 4), toy_numbers(rng, fmt, 4)
         E = dot(a[None], None, b[:, None], None, P)[0, 0]
-        assert all(abs(toy_dot(a, b, order, fmt, fused) - a @ b) <= E for order in permutations(range(4)))
+        assert all(
+            abs(toy_dot(a, b, order, fmt, fused) - a @ b) <= E for order in permutations(range(4))
+        )
 
 
 def toy_dot(a: ndarray, b: ndarray, order: tuple[int, ...], fmt: Format, fused: bool) -> float:
@@ -72,10 +82,16 @@ def test_an_online_softmax_rounded_at_every_step_stays_within_the_bound(fmt: For
     for _ in range(100):
         n = int(rng.integers(1, 4))
         q, k, v = toy_numbers(rng, fmt, 1), toy_numbers(rng, fmt, n), toy_numbers(rng, fmt, n)
-        arrays = {"query": q.reshape(1, 1, 1, 1), "key": k.reshape(1, 1, n, 1), "value": v.reshape(1, 1, n, 1)}
+        arrays = {
+            "query": q.reshape(1, 1, 1, 1),
+            "key": k.reshape(1, 1, n, 1),
+            "value": v.reshape(1, 1, n, 1),
+        }
         exact = CATALOGUE["scaled_dot_product_attention"].law(**arrays)
         E = TWINS["scaled_dot_product_attention"](**arrays, precision=P)
-        assert abs(toy_attention(float(q[0]), k, v, fmt) - exact[0, 0, 0, 0]) <= E[0, 0, 0, 0] < np.inf
+        assert (
+            abs(toy_attention(float(q[0]), k, v, fmt) - exact[0, 0, 0, 0]) <= E[0, 0, 0, 0] < np.inf
+        )
 
 
 def toy_attention(q: float, k: ndarray, v: ndarray, fmt: Format) -> float:
@@ -83,8 +99,15 @@ def toy_attention(q: float, k: ndarray, v: ndarray, fmt: Format) -> float:
     for key, value in zip(k, v, strict=True):
         s = fl(q * key, fmt)
         new = max(m, s)
-        w, decay = fl(np.exp(fl(s - new, fmt)), fmt), fl(np.exp(fl(m - new, fmt)), fmt) if m > -np.inf else 0.0
-        size, o, m = fl(fl(size * decay, fmt) + w, fmt), fl(fl(o * decay, fmt) + fl(w * value, fmt), fmt), new
+        w, decay = (
+            fl(np.exp(fl(s - new, fmt)), fmt),
+            fl(np.exp(fl(m - new, fmt)), fmt) if m > -np.inf else 0.0,
+        )
+        size, o, m = (
+            fl(fl(size * decay, fmt) + w, fmt),
+            fl(fl(o * decay, fmt) + fl(w * value, fmt), fmt),
+            new,
+        )
     return fl(o / size, fmt)
 
 
@@ -104,8 +127,12 @@ def test_the_closed_form_is_the_worst_over_all_signs() -> None:
     for n, spread, most in product((1, 2, 3, 4, 6), (3, 40), (1e-6, 0.1, 3.0, 30.0, 200.0)):
         s, E = rng.standard_normal(n) * spread, rng.random(n) * most
         at = rows.rows(s[None], None)
-        moved = [softmax(s + np.array(signs) * E) - softmax(s) for signs in product((-1, 1), repeat=n)]
-        np.testing.assert_allclose(np.abs(moved).max(0), rows.displaced(at, E[None])[0], rtol=1e-8, atol=1e-16)
+        moved = [
+            softmax(s + np.array(signs) * E) - softmax(s) for signs in product((-1, 1), repeat=n)
+        ]
+        np.testing.assert_allclose(
+            np.abs(moved).max(0), rows.displaced(at, E[None])[0], rtol=1e-8, atol=1e-16
+        )
 
 
 def softmax(s: ndarray) -> ndarray:
@@ -138,7 +165,9 @@ def dot_score(query: ndarray, key: ndarray) -> ndarray:
     return scaled(query @ T(key), query.shape[-1])
 
 
-def additive_score(query: ndarray, key: ndarray, w_query: ndarray, w_key: ndarray, w_score: ndarray) -> ndarray:
+def additive_score(
+    query: ndarray, key: ndarray, w_query: ndarray, w_key: ndarray, w_score: ndarray
+) -> ndarray:
     return tanh((query @ w_query.T)[..., :, None, :] + (key @ w_key.T)[..., None, :, :]) @ w_score
 
 
@@ -146,20 +175,32 @@ def txl_score(query: ndarray, key: ndarray, position: ndarray, u: ndarray, v: nd
     place = (query + v[:, None]) @ T(position)
     N, M = place.shape[-2:]
     padded = np.concatenate([0 * place[..., :1], place], -1).reshape(*place.shape[:-2], -1)
-    return scaled((query + u[:, None]) @ T(key) + padded[..., N:].reshape(place.shape), query.shape[-1])
+    return scaled(
+        (query + u[:, None]) @ T(key) + padded[..., N:].reshape(place.shape), query.shape[-1]
+    )
 
 
 def learned_score(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align):  # type: ignore[no-untyped-def]
     N, M = query.shape[-2], key.shape[-2]
-    index = len(key_pos_bias) // 2 + np.arange(M) - np.arange(N)[:, None] - (M - N if align == "end" else 0)
+    index = (
+        len(key_pos_bias) // 2
+        + np.arange(M)
+        - np.arange(N)[:, None]
+        - (M - N if align == "end" else 0)
+    )
     a = key_pos_embeddings[index].transpose(2, 0, 1, 3)
     products = (query[..., :, None, :] * (key[..., None, :, :] + a)).sum(-1)
-    return scaled(products + query_pos_bias[:, None] @ T(key) + key_pos_bias[index].transpose(2, 0, 1), query.shape[-1])
+    return scaled(
+        products + query_pos_bias[:, None] @ T(key) + key_pos_bias[index].transpose(2, 0, 1),
+        query.shape[-1],
+    )
 
 
 def softmax_of(score: ndarray, mask: ndarray | None = None) -> ndarray:
     mask = np.True_ if mask is None else mask
-    shown = np.broadcast_to(mask if mask.dtype == bool else (mask > -np.inf).astype(bool), score.shape)
+    shown = np.broadcast_to(
+        mask if mask.dtype == bool else (mask > -np.inf).astype(bool), score.shape
+    )
     added = score if mask.dtype == bool else score + np.where(shown, mask, 0)
     w = np.where(shown, exp(added - added.max(-1, keepdims=True)), mpmath.mpf(0))
     total = w.sum(-1, keepdims=True)
@@ -185,19 +226,30 @@ def txl_attention(query, key, position, u, v, value, visible=None):  # type: ign
 def alibi_attention(query, key, value, visible=None):  # type: ignore[no-untyped-def]
     score = dot_score(query, key)
     N, M = score.shape[-2:]
-    score = score + exact_slopes(query.shape[1])[:, None, None] * (np.arange(M) - np.arange(N)[:, None] - (M - N))
+    score = score + exact_slopes(query.shape[1])[:, None, None] * (
+        np.arange(M) - np.arange(N)[:, None] - (M - N)
+    )
     return softmax_of(score, causal(visible, score)) @ value
 
 
 def exact_slopes(n_heads: int) -> ndarray:
     n = 1 << (n_heads.bit_length() - 1)
     first = [mpmath.power(2, mpmath.mpf(-8 * h) / n) for h in range(1, n + 1)]
-    return np.array(first + [mpmath.power(2, mpmath.mpf(-4 * h) / n) for h in range(1, 1 + 2 * (n_heads - n), 2)], object)
+    return np.array(
+        first
+        + [mpmath.power(2, mpmath.mpf(-4 * h) / n) for h in range(1, 1 + 2 * (n_heads - n), 2)],
+        object,
+    )
 
 
 def positions(M: int, F: int) -> ndarray:
-    angle = [[mpmath.mpf(M - 1 - c) / mpmath.power(10000, mpmath.mpf(2 * f) / F) for f in range(F // 2)] for c in range(M)]
-    return np.array([[mpmath.sin(x) for x in row] + [mpmath.cos(x) for x in row] for row in angle], object)
+    angle = [
+        [mpmath.mpf(M - 1 - c) / mpmath.power(10000, mpmath.mpf(2 * f) / F) for f in range(F // 2)]
+        for c in range(M)
+    ]
+    return np.array(
+        [[mpmath.sin(x) for x in row] + [mpmath.cos(x) for x in row] for row in angle], object
+    )
 
 
 def dot_gradient(d_output, query, key, value, mask=None, keep=None, p=0.0):  # type: ignore[no-untyped-def]
@@ -229,7 +281,12 @@ def test_the_float64_law_stays_within_its_own_bound(operation: str) -> None:
     for seed in range(12):
         inputs = draw(operation, np.random.default_rng([seed, 60]), "float64")
         with np.errstate(all="ignore"):
-            law, E = CATALOGUE[operation].law(**inputs), TWINS[operation](**inputs, precision=REFERENCE)
+            law, E = (
+                CATALOGUE[operation].law(**inputs),
+                TWINS[operation](**inputs, precision=REFERENCE),
+            )
         exact = EXACTLY[operation](**exactly(inputs))
-        for a, b, limit in zip(*(x if isinstance(x, tuple) else (x,) for x in (law, exact, E)), strict=False):
+        for a, b, limit in zip(
+            *(x if isinstance(x, tuple) else (x,) for x in (law, exact, E)), strict=False
+        ):
             assert (np.abs(exactly(a) - b) <= limit).all()

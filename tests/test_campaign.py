@@ -1,4 +1,6 @@
-"""Campaigns: units spread over processes, of which one is killed; what comes back is all there, once."""
+"""
+Campaigns: units spread over processes, of which one is killed; what comes back is all there, once.
+"""
 
 import json
 import os
@@ -47,15 +49,24 @@ def options(*arguments: str) -> Namespace:
 
 
 def planned(*arguments: str) -> tuple[Verification, list[Unit]]:
-    """The verification of a command line, and the first units of each of its cells: quick, default."""
+    """
+    The verification of a command line, and the first units of each of its cells: quick, default.
+    """
     run, _ = prepared(options(*arguments))
     cells = run.cells(None)
     known = {place(cell): run.known(cell) for cell in cells}
-    return run, list(islice(units(cells, known, run.options.failures, run.options.seed), 2 * len(cells)))
+    return run, list(
+        islice(units(cells, known, run.options.failures, run.options.seed), 2 * len(cells))
+    )
 
 
 def state_of(run: Verification, todo: list[Unit], seconds: float = 60.0) -> Campaign:
-    return Campaign(run, {place(cell): Sum(cell.tally()) for cell in run.cells(None)}, iter(todo), time.monotonic() + seconds)
+    return Campaign(
+        run,
+        {place(cell): Sum(cell.tally()) for cell in run.cells(None)},
+        iter(todo),
+        time.monotonic() + seconds,
+    )
 
 
 def here(unit: Unit, isolate: str = "none") -> Outcome:
@@ -63,12 +74,23 @@ def here(unit: Unit, isolate: str = "none") -> Outcome:
 
 
 def counts(state: Campaign) -> dict[Place, tuple[Any, ...]]:
-    """What a cell came to: verdict, units, numbers, kinds of findings; the order in which units came back is no part of it."""
+    """
+    What a cell came to: verdict, units, numbers, kinds of findings; the order in which units came
+    back is no part of it.
+    """
     found = {}
     for at, sum_ in state.sums.items():
         tally = sum_.decided(())
-        numbers = [getattr(tally, name) for name in ("cases", "strong", "checks", "unsupported", "outside", "budget")]
-        found[at] = (tally.verdict, sum_.units, *numbers, sorted({finding.kind for finding in sum_.findings}))
+        numbers = [
+            getattr(tally, name)
+            for name in ("cases", "strong", "checks", "unsupported", "outside", "budget")
+        ]
+        found[at] = (
+            tally.verdict,
+            sum_.units,
+            *numbers,
+            sorted({finding.kind for finding in sum_.findings}),
+        )
     return found
 
 
@@ -78,54 +100,98 @@ def counts(state: Campaign) -> dict[Place, tuple[Any, ...]]:
 def test_every_cell_comes_first_with_a_few_cases() -> None:
     run, first = planned("--backend", "numpy_ref", "--op", "softmax", "--op", "shift_right")
     quick, default = first[: len(first) // 2], first[len(first) // 2 :]
-    assert [unit.cell for unit in quick] == [unit.cell for unit in default] == [place(cell) for cell in run.cells(None)]
-    assert {unit.profile for unit in quick} == {"quick"} and {unit.profile for unit in default} == {"default"}
+    assert (
+        [unit.cell for unit in quick]
+        == [unit.cell for unit in default]
+        == [place(cell) for cell in run.cells(None)]
+    )
+    assert {unit.profile for unit in quick} == {"quick"} and {unit.profile for unit in default} == {
+        "default"
+    }
 
 
 def test_then_come_the_checks_of_the_thorough_profile_and_blocks_without_end() -> None:
     run, first = planned("--backend", "numpy_ref", "--op", "softmax")
     cells = run.cells(None)
-    more = list(islice(units(cells, {place(cell): () for cell in cells}, "", 0), len(first), len(first) + 40))
-    assert [unit.check for unit in more if unit.check] == ["relation: a constant per row"] and more[0].profile == "thorough"
+    more = list(
+        islice(
+            units(cells, {place(cell): () for cell in cells}, "", 0), len(first), len(first) + 40
+        )
+    )
+    assert [unit.check for unit in more if unit.check] == ["relation: a constant per row"] and more[
+        0
+    ].profile == "thorough"
     blocks = [unit for unit in more if not unit.check]
-    assert {unit.profile for unit in blocks} == {"default"} and len({unit.name for unit in blocks}) == len(blocks)
+    assert {unit.profile for unit in blocks} == {"default"} and len(
+        {unit.name for unit in blocks}
+    ) == len(blocks)
 
 
 @pytest.mark.parametrize("isolate", ["none", "paths"])
 def test_a_unit_brings_tally_and_records_along_and_leaves_nothing_behind(isolate: str) -> None:
     _, todo = planned("--backend", FIRST, "--op", "causal_mask", "--isolate", isolate)
     outcome = here(todo[0], isolate)
-    assert outcome.tally.symptoms and len(outcome.tally.symptoms) == len(outcome.tally.findings) and outcome.tally.verdict == "passed"
-    assert outcome.records and all(record.operation == "causal_mask" and text for record, text in outcome.records.values())
+    assert (
+        outcome.tally.symptoms
+        and len(outcome.tally.symptoms) == len(outcome.tally.findings)
+        and outcome.tally.verdict == "passed"
+    )
+    assert outcome.records and all(
+        record.operation == "causal_mask" and text for record, text in outcome.records.values()
+    )
     assert not Path(".verify").exists()
 
 
 def test_a_check_is_a_unit_of_its_own() -> None:
     _, todo = planned("--backend", str(HERE / "faults.py"), "--op", "alibi_attention")
-    unit = next(unit for unit in todo if unit.implementation == "alibi_attention_short" and unit.aspect == "values")
+    unit = next(
+        unit
+        for unit in todo
+        if unit.implementation == "alibi_attention_short" and unit.aspect == "values"
+    )
     right, short = (
-        here(replace(unit, implementation=f"alibi_attention_{how}", profile="quick", check="long: N=2 M=2051"))
+        here(
+            replace(
+                unit,
+                implementation=f"alibi_attention_{how}",
+                profile="quick",
+                check="long: N=2 M=2051",
+            )
+        )
         for how in ("right", "short")
     )
-    assert (right.tally.checks, right.tally.findings) == (1, []) and short.tally.symptoms == ["long: N=2 M=2051"]
+    assert (right.tally.checks, right.tally.findings) == (1, []) and short.tally.symptoms == [
+        "long: N=2 M=2051"
+    ]
     (record,) = [record for record, _ in short.records.values()]
-    assert record.check and record.check["name"] == "long: N=2 M=2051" and f"verify replay {record.hash}" in short.tally.findings[0]
+    assert (
+        record.check
+        and record.check["name"] == "long: N=2 M=2051"
+        and f"verify replay {record.hash}" in short.tally.findings[0]
+    )
 
 
 def test_a_backend_that_is_not_there_is_a_failure_of_the_unit() -> None:
     _, todo = planned("--backend", FIRST, "--op", "causal_mask")
     outcome = here(replace(todo[0], source="nowhere.py"))
-    assert outcome.tally.symptoms == ["cannot be judged on a worker"] and outcome.tally.operation == "causal_mask"
+    assert (
+        outcome.tally.symptoms == ["cannot be judged on a worker"]
+        and outcome.tally.operation == "causal_mask"
+    )
 
 
 # What comes of many
 
 
 def outcome(unit: Unit, *findings: tuple[str, str, int], **numbers: Any) -> Outcome:
-    """An outcome made by hand: symptom, words and the number of keys of the recipe, for each finding."""
+    """
+    An outcome made by hand: symptom, words and the number of keys of the recipe, for each finding.
+    """
     tally, records = Tally("softmax", "softmax", "mine", "", "float32", "values", **numbers), {}
     for symptom, words, M in findings:
-        recipe = json.loads(Recipe("softmax", {"N": 1, "M": M}, {"family": "normal", "seed": M}).text)
+        recipe = json.loads(
+            Recipe("softmax", {"N": 1, "M": M}, {"family": "normal", "seed": M}).text
+        )
         record = Failure("softmax", "float32", "values", recipe, "softmax", "mine")
         records[record.hash] = (record, "print()")
         tally.symptoms.append(symptom)
@@ -152,19 +218,37 @@ def test_the_smallest_recipe_of_each_kind_stays() -> None:
     assert [finding.words.partition("\n")[0] for finding in total.findings] == ["small", "wrong"]
     assert (total.tally.cases, total.units, total.failed) == (220, 3, 3)
     assert total.write("kept") == 2 and len(list(Path("kept").glob("*.py"))) == 2
-    assert {find(path.stem, "kept").recipe["sizes"]["M"] for path in Path("kept").glob("*.json")} == {3, 4}
+    assert {
+        find(path.stem, "kept").recipe["sizes"]["M"] for path in Path("kept").glob("*.json")
+    } == {3, 4}
 
 
 def test_two_diagnoses_of_one_kind_are_two_findings() -> None:
-    one, two = "x\n  cause: equals the law with a twist (0.2x of the bound)", "x\n  cause: scale is 0.3 % low"
+    one, two = (
+        "x\n  cause: equals the law with a twist (0.2x of the bound)",
+        "x\n  cause: scale is 0.3 % low",
+    )
     assert not Finding("wrong number", one).alike(Finding("wrong number", two))
-    assert Finding("wrong number", one).alike(Finding("wrong number when N > M", one.replace("0.2x", "0.9x")))
-    assert Finding("wrong number", one).alike(Finding("wrong number", "x")) and not Finding("NaN", "x").alike(Finding("infinity", "x"))
+    assert Finding("wrong number", one).alike(
+        Finding("wrong number when N > M", one.replace("0.2x", "0.9x"))
+    )
+    assert Finding("wrong number", one).alike(Finding("wrong number", "x")) and not Finding(
+        "NaN", "x"
+    ).alike(Finding("infinity", "x"))
 
 
 def test_a_known_region_that_passes_in_one_unit_alone_is_no_surprise() -> None:
     Path("known.txt").write_text("causal_mask * values when N == M : [limitation] transposed\n")
-    run, todo = planned("--backend", FIRST, "--op", "causal_mask", "--known-failures", "known.txt", "--isolate", "none")
+    run, todo = planned(
+        "--backend",
+        FIRST,
+        "--op",
+        "causal_mask",
+        "--known-failures",
+        "known.txt",
+        "--isolate",
+        "none",
+    )
     unit = next(unit for unit in todo if unit.aspect == "values")
     line, part = run.known_failures[0], here(unit)
     assert part.tally.regions[line.source][0] > 0 and not part.tally.findings
@@ -175,9 +259,17 @@ def test_a_known_region_that_passes_in_one_unit_alone_is_no_surprise() -> None:
 
 def test_a_verdict_can_be_taken_back() -> None:
     tally = Tally("softmax", "softmax", "mine", "", "float32", "values", "failed", "why")
-    tally.symptoms, tally.findings = ["a known failure passes", "NaN"], ["known.txt:1: all pass", "NaN there"]
+    tally.symptoms, tally.findings = (
+        ["a known failure passes", "NaN"],
+        ["known.txt:1: all pass", "NaN there"],
+    )
     again = undecided(tally)
-    assert (again.verdict, again.reason, again.symptoms, again.findings) == ("passed", "", ["NaN"], ["NaN there"])
+    assert (again.verdict, again.reason, again.symptoms, again.findings) == (
+        "passed",
+        "",
+        ["NaN"],
+        ["NaN there"],
+    )
 
 
 # Spread over processes
@@ -219,8 +311,14 @@ def workers() -> Iterator[Any]:
 
 @ENGINE
 def test_a_killed_worker_loses_nothing(workers: Any) -> None:
-    run, todo = planned("--backend", FIRST, "--op", "shift_right", "--op", "rel_shift", "--op", "causal_mask")
-    todo, alone, state = todo[: len(todo) // 2], state_of(run, []), state_of(run, todo[: len(todo) // 2])
+    run, todo = planned(
+        "--backend", FIRST, "--op", "shift_right", "--op", "rel_shift", "--op", "causal_mask"
+    )
+    todo, alone, state = (
+        todo[: len(todo) // 2],
+        state_of(run, []),
+        state_of(run, todo[: len(todo) // 2]),
+    )
     killed = Killed(workers, len(todo) // 2)
     spread(state, killed, LIMITS, "all", time.monotonic())
     for unit in todo:
@@ -234,21 +332,35 @@ def test_a_killed_worker_loses_nothing(workers: Any) -> None:
 def test_a_unit_that_ends_its_workers_is_a_failure_and_the_others_are_judged(workers: Any) -> None:
     Path("mine.py").write_text(
         "import os, numpy_ref as right\nARRAYS = 'numpy'\nPRECISION = 'wide'\n\n\n"
-        "def shift_right(x):\n    return os.abort() if x.shape[-1] == 2 else right.shift_right(x)\n\n\n"
+        "def shift_right(x):\n    return os.abort() if x.shape[-1] == 2 else "
+        "right.shift_right(x)\n\n\n"
         "def causal_mask(N, M):\n    return right.causal_mask(N, M)\n"
     )
-    run, _ = prepared(options("--backend", "numpy_ref", "--op", "shift_right", "--op", "causal_mask"))
+    run, _ = prepared(
+        options("--backend", "numpy_ref", "--op", "shift_right", "--op", "causal_mask")
+    )
     cells = run.cells(None)
-    todo = [replace(Unit(*place(cell), "quick", 0), source=str(Path("mine.py").absolute())) for cell in cells if cell.aspect == "values"]
+    todo = [
+        replace(Unit(*place(cell), "quick", 0), source=str(Path("mine.py").absolute()))
+        for cell in cells
+        if cell.aspect == "values"
+    ]
     state = replace(
         state_of(run, todo),
-        sums={unit.cell: Sum(Tally(unit.implementation, unit.implementation, "mine", "", unit.dtype, "values")) for unit in todo},
+        sums={
+            unit.cell: Sum(
+                Tally(unit.implementation, unit.implementation, "mine", "", unit.dtype, "values")
+            )
+            for unit in todo
+        },
     )
     spread(state, workers, LIMITS, "none", time.monotonic())
     verdicts = {at[1]: sum_.decided(()).verdict for at, sum_ in state.sums.items()}
     assert verdicts == {"shift_right": "failed", "causal_mask": "passed"}
     (words,) = [finding.words for sum_ in state.sums.values() for finding in sum_.findings]
-    assert "no worker brought it to an end: KilledWorker" in words and "profile quick, seed 0" in words
+    assert (
+        "no worker brought it to an end: KilledWorker" in words and "profile quick, seed 0" in words
+    )
 
 
 def test_what_still_runs_at_the_end_is_given_up(capsys: pytest.CaptureFixture[str]) -> None:
@@ -263,7 +375,13 @@ def test_what_still_runs_at_the_end_is_given_up(capsys: pytest.CaptureFixture[st
 def test_a_cell_that_failed_often_enough_is_asked_no_more() -> None:
     run, todo = planned("--backend", FIRST, "--op", "causal_mask", "--isolate", "none")
     state = state_of(
-        run, [replace(unit, seed=seed) for seed in range(6) for unit in todo if unit.aspect == "values" and unit.profile == "quick"]
+        run,
+        [
+            replace(unit, seed=seed)
+            for seed in range(6)
+            for unit in todo
+            if unit.aspect == "values" and unit.profile == "quick"
+        ],
     )
     state.sums = {at: sum_ for at, sum_ in state.sums.items() if at[3] == "values"}
     asked = 0
@@ -277,31 +395,68 @@ def test_a_cell_that_failed_often_enough_is_asked_no_more() -> None:
 
 
 @ENGINE
-def test_a_campaign_ends_with_table_records_and_report(workers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "units", lambda *given: islice(units(*given), 12))  # it ends when there is nothing left to ask
-    line = ("--backend", FIRST, "--op", "causal_mask", "--op", "shift_right", "--dtype", "float32", "--seed", "0")
-    done = verify("campaign", "--address", workers.scheduler.address, *line, "--report-json", "r.json")
+def test_a_campaign_ends_with_table_records_and_report(
+    workers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        command, "units", lambda *given: islice(units(*given), 12)
+    )  # it ends when there is nothing left to ask
+    line = (
+        "--backend",
+        FIRST,
+        "--op",
+        "causal_mask",
+        "--op",
+        "shift_right",
+        "--dtype",
+        "float32",
+        "--seed",
+        "0",
+    )
+    done = verify(
+        "campaign", "--address", workers.scheduler.address, *line, "--report-json", "r.json"
+    )
     report = json.loads(Path("r.json").read_text())
-    verdicts = {(tally["implementation"], tally["aspect"]): tally["verdict"] for tally in report["tallies"]}
-    assert done.status == 1 and (report["campaign"]["not_reached"], report["campaign"]["units"], len(verdicts)) == (0, 12, 6)
-    assert verdicts["causal_mask", "values"] == "failed" and verdicts["shift_right", "values"] == "passed"
+    verdicts = {
+        (tally["implementation"], tally["aspect"]): tally["verdict"] for tally in report["tallies"]
+    }
+    assert done.status == 1 and (
+        report["campaign"]["not_reached"],
+        report["campaign"]["units"],
+        len(verdicts),
+    ) == (0, 12, 6)
+    assert (
+        verdicts["causal_mask", "values"] == "failed"
+        and verdicts["shift_right", "values"] == "passed"
+    )
     hashes = {path.stem for path in Path(".verify/failures").glob("*.json")}
     assert hashes and all(f"verify replay {name}" in done.output for name in hashes)
-    assert "1 root cause" in done.output and "campaign: " in done.output and report["root_causes"][0]["rung"] == "masks"
+    assert (
+        "1 root cause" in done.output
+        and "campaign: " in done.output
+        and report["root_causes"][0]["rung"] == "masks"
+    )
     assert verify("replay", sorted(hashes)[0]).status == 1
 
 
 @ENGINE
 def test_a_campaign_ends_in_time(workers: Any) -> None:
     run, todo = planned("--backend", "numpy_ref", "--op", "softmax")
-    state = state_of(run, [replace(unit, seed=seed) for seed in range(1000) for unit in todo], seconds=2)
+    state = state_of(
+        run, [replace(unit, seed=seed) for seed in range(1000) for unit in todo], seconds=2
+    )
     start = time.monotonic()
     spread(state, workers, LIMITS, "all", start)
     assert 1 < time.monotonic() - start < 8 and len(state.seconds) < 8000
-    assert re.fullmatch(r"0:00 left, \d+ units, \d/4 cells, \d+ cases \(\d+/s\), 0 failures", state.progress(start))
+    assert re.fullmatch(
+        r"0:00 left, \d+ units, \d/4 cells, \d+ cases \(\d+/s\), 0 failures", state.progress(start)
+    )
 
 
-@pytest.mark.parametrize("wrong", [("--hours", "0"), ("--workers", "0"), ("--backend", FIRST, "--known-failures", "nowhere.txt")])
+@pytest.mark.parametrize(
+    "wrong",
+    [("--hours", "0"), ("--workers", "0"), ("--backend", FIRST, "--known-failures", "nowhere.txt")],
+)
 def test_wrong_options_are_told(wrong: tuple[str, ...]) -> None:
     done: Run = verify("campaign", *wrong)
     assert done.status == 4 and wrong[-2] in done.output
@@ -338,10 +493,13 @@ def test_one_device_or_none_is_shared(allowed: str, monkeypatch: pytest.MonkeyPa
     assert pin(1) is None and os.environ["CUDA_VISIBLE_DEVICES"] == allowed
 
 
-def test_the_devices_of_the_machine_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_devices_of_the_machine_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = tmp_path / "nvidia-smi"
     program.write_text(
-        "#!/bin/sh\necho 'GPU 0: one (UUID: GPU-1)'\necho '  MIG 1g Device 0: (UUID: MIG-1)'\necho 'GPU 1: two (UUID: GPU-2)'\n"
+        "#!/bin/sh\necho 'GPU 0: one (UUID: GPU-1)'\necho '  MIG 1g Device 0: (UUID: MIG-1)'\necho "
+        "'GPU 1: two (UUID: GPU-2)'\n"
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
@@ -353,9 +511,27 @@ def test_the_devices_of_the_machine_are_counted(tmp_path: Path, monkeypatch: pyt
 def test_a_worker_of_xdist_has_its_device_before_a_backend_is_loaded(worker: str) -> None:
     Path("mine.py").write_text(
         "import os, numpy_ref as right\nARRAYS = 'numpy'\nPRECISION = 'wide'\n"
-        "open(f\"seen-{os.environ['CUDA_VISIBLE_DEVICES']}\", 'w').close()\n\n\ndef shift_right(x):\n    return right.shift_right(x)\n"
+        "open(f\"seen-{os.environ['CUDA_VISIBLE_DEVICES']}\", 'w').close()\n\n\ndef "
+        "shift_right(x):\n    return right.shift_right(x)\n"
     )
-    own = {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "4,5", "VERIFY_PINNED": "", "PYTEST_XDIST_WORKER": worker}
-    command = [sys.executable, "-m", "verify", "run", "--backend", "mine.py", "--isolate", "none", "--collect-only"]
-    subprocess.run(command, capture_output=True, env=os.environ | own, check=False)  # status 2: nothing was judged
+    own = {
+        "PYTHONPATH": str(ROOT),
+        "CUDA_VISIBLE_DEVICES": "4,5",
+        "VERIFY_PINNED": "",
+        "PYTEST_XDIST_WORKER": worker,
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "verify",
+        "run",
+        "--backend",
+        "mine.py",
+        "--isolate",
+        "none",
+        "--collect-only",
+    ]
+    subprocess.run(
+        command, capture_output=True, env=os.environ | own, check=False
+    )  # status 2: nothing was judged
     assert [path.name for path in Path().glob("seen-*")] == ["seen-5" if worker else "seen-4,5"]

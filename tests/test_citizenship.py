@@ -1,4 +1,7 @@
-"""The Triton column as PyTorch wants its operators: checked, compiled, autocast, in modules, and never waiting for a device."""
+"""
+The Triton column as PyTorch wants its operators: checked, compiled, autocast, in modules, and never
+waiting for a device.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,17 +45,29 @@ def qkv(length: int = N, more: int = M - N, dtype: torch.dtype = torch.float32) 
     return [normal(*shape, dtype=dtype).requires_grad_() for shape in shapes]
 
 
-def of_positions(length: int = N, more: int = M - N, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+def of_positions(
+    length: int = N, more: int = M - N, dtype: torch.dtype = torch.float32
+) -> list[Tensor]:
     shapes = (H, length + more, D), (H, D), (H, D)
-    return qkv(length, more, dtype) + [normal(*shape, dtype=dtype).requires_grad_() for shape in shapes]
+    return qkv(length, more, dtype) + [
+        normal(*shape, dtype=dtype).requires_grad_() for shape in shapes
+    ]
 
 
-def of_tables(length: int = N, more: int = M - N, dtype: torch.dtype = torch.float32, P: int = 8) -> list[Any]:
+def of_tables(
+    length: int = N, more: int = M - N, dtype: torch.dtype = torch.float32, P: int = 8
+) -> list[Any]:
     shapes = (2 * P, H, D), (2 * P, H), (H, D)
-    return [*qkv(length, more, dtype), *(normal(*shape, dtype=dtype).requires_grad_() for shape in shapes), "end"]
+    return [
+        *qkv(length, more, dtype),
+        *(normal(*shape, dtype=dtype).requires_grad_() for shape in shapes),
+        "end",
+    ]
 
 
-def of_features(length: int = N, more: int = M - N, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+def of_features(
+    length: int = N, more: int = M - N, dtype: torch.dtype = torch.float32
+) -> list[Tensor]:
     shapes = (B, length, 3), (B, length + more, 2), (B, length + more, E), (4, 3), (4, 2), (4,)
     return [normal(*shape, dtype=dtype).requires_grad_() for shape in shapes]
 
@@ -72,7 +87,10 @@ OPTIONS: dict[Call, tuple[dict[str, Any], ...]] = {
     alibi_attention_triton: ({"visible": visible(B, 1, 1, M)},),
     transformer_xl_attention_triton: ({}, {"visible": visible(N, M)}),
     learned_relative_attention_triton: ({},),
-    additive_attention_triton: ({}, {"mask": normal(N, M).requires_grad_(), "keep": visible(B, N, M), "p": 0.25}),
+    additive_attention_triton: (
+        {},
+        {"mask": normal(N, M).requires_grad_(), "keep": visible(B, N, M), "p": 0.25},
+    ),
 }
 EVERY = [(attend, options) for attend, several in OPTIONS.items() for options in several]
 NAMES = [f"{attend.__name__} {' '.join(options) or 'alone'}" for attend, options in EVERY]
@@ -86,14 +104,19 @@ def inputs(given: list[Any], options: dict[str, Any]) -> list[Tensor]:
 
 
 class Called(TorchDispatchMode):
-    """The operations that are called, with their arguments, and which of them move numbers between devices or to Python."""
+    """
+    The operations that are called, with their arguments, and which of them move numbers between
+    devices or to Python.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[tuple[Any, tuple[Any, ...]]] = []
         self.waits: list[str] = []
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         self.calls.append((function, args))
         name = function.name()
         if name.removeprefix("aten::") in WAITING:
@@ -108,7 +131,16 @@ class Called(TorchDispatchMode):
         return [call for call in self.calls if call[0].namespace == "torch_impl"]
 
 
-WAITING = {"_local_scalar_dense", "item", "is_nonzero", "nonzero", "equal", "masked_select", "_assert_async", "unique_dim"}
+WAITING = {
+    "_local_scalar_dense",
+    "item",
+    "is_nonzero",
+    "nonzero",
+    "equal",
+    "masked_select",
+    "_assert_async",
+    "unique_dim",
+}
 """What makes the CPU wait for a number on the device, or for how many there are."""
 
 
@@ -118,15 +150,22 @@ WAITING = {"_local_scalar_dense", "item", "is_nonzero", "nonzero", "equal", "mas
 @pytest.mark.filterwarnings("ignore")
 @each_call
 def test_every_operator_passes_every_check(attend: Call, options: dict[str, Any]) -> None:
-    """Of the forward and the backward operator, on the arguments that the attention calls them with."""
+    """
+    Of the forward and the backward operator, on the arguments that the attention calls them with.
+    """
     given = GIVEN[attend]()
     with Called() as called:
         output = attend(*given, **options)
         torch.autograd.grad(output.sum(), inputs(given, options))
     assert len(called.ours()) == 2
     (forward, first), (backward, second) = called.ours()
-    first = tuple(x.detach().requires_grad_(x.is_floating_point()) if isinstance(x, Tensor) else x for x in first)
-    second = tuple(x.detach() if isinstance(x, Tensor) else x for x in second)  # a gradient of the gradient there is none
+    first = tuple(
+        x.detach().requires_grad_(x.is_floating_point()) if isinstance(x, Tensor) else x
+        for x in first
+    )
+    second = tuple(
+        x.detach() if isinstance(x, Tensor) else x for x in second
+    )  # a gradient of the gradient there is none
     assert set(torch.library.opcheck(forward, first).values()) == {"SUCCESS"}
     assert set(torch.library.opcheck(backward, second).values()) == {"SUCCESS"}
 
@@ -142,7 +181,10 @@ def test_the_compiler_follows_without_a_graph_break(attend: Call, options: dict[
     with deterministic():
         one, two = compiled(*given, **options), attend(*given, **options)
         needed = inputs(given, options)
-        grads, others = torch.autograd.grad(one.sum(), needed), torch.autograd.grad(two.sum(), needed)
+        grads, others = (
+            torch.autograd.grad(one.sum(), needed),
+            torch.autograd.grad(two.sum(), needed),
+        )
     assert all(map(torch.equal, (one, *grads), (two, *others)))
 
 
@@ -154,7 +196,9 @@ def test_inductor_follows_without_a_graph_break(attend: Call, options: dict[str,
     given = GIVEN[attend]()
     one, two = torch.compile(attend, fullgraph=True)(*given, **options), attend(*given, **options)
     needed = inputs(given, options)
-    pairs = zip(torch.autograd.grad(one.sum(), needed), torch.autograd.grad(two.sum(), needed), strict=True)
+    pairs = zip(
+        torch.autograd.grad(one.sum(), needed), torch.autograd.grad(two.sum(), needed), strict=True
+    )
     for x, y in ((one, two), *pairs):
         torch.testing.assert_close(x, y)
 
@@ -189,7 +233,10 @@ def test_a_new_length_is_not_compiled_anew(attend: Call) -> None:
 
 @contextmanager
 def region(kind: str, dtype: torch.dtype) -> Iterator[None]:
-    """An autocast region of a device that may not be there: ``torch.autocast`` would switch itself off."""
+    """
+    An autocast region of a device that may not be there: ``torch.autocast`` would switch itself
+    off.
+    """
     before = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
     try:
         torch.set_autocast_enabled(kind, True)
@@ -202,12 +249,17 @@ def region(kind: str, dtype: torch.dtype) -> Iterator[None]:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @each_call
-def test_autocast_rounds_what_comes_in_and_nothing_else(attend: Call, options: dict[str, Any], dtype: torch.dtype) -> None:
+def test_autocast_rounds_what_comes_in_and_nothing_else(
+    attend: Call, options: dict[str, Any], dtype: torch.dtype
+) -> None:
     given = GIVEN[attend]()
     with torch.autocast(DEVICE, dtype):
         output = attend(*given, **options)
     rounded = [x.to(dtype) if isinstance(x, Tensor) else x for x in given]
-    options_too = {name: x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x for name, x in options.items()}
+    options_too = {
+        name: x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x
+        for name, x in options.items()
+    }
     assert output.dtype == dtype
     assert torch.equal(output, attend(*rounded, **options_too))
     grads = torch.autograd.grad(output.float().square().sum(), inputs(given, options))
@@ -215,11 +267,18 @@ def test_autocast_rounds_what_comes_in_and_nothing_else(attend: Call, options: d
 
 
 def test_autocast_is_that_of_sdpa() -> None:
-    """Its dtypes: of float32, of a mixture, of a mask; and float64 is left alone, which the kernels refuse."""
+    """
+    Its dtypes: of float32, of a mixture, of a mask; and float64 is left alone, which the kernels
+    refuse.
+    """
     query, key, value = qkv()
     with torch.autocast(DEVICE, torch.bfloat16):
         for given in ((query, key, value), (query.half(), key, value)):
-            assert attended(*given).dtype == F.scaled_dot_product_attention(*given, attn_mask=normal(N, M)).dtype == torch.bfloat16
+            assert (
+                attended(*given).dtype
+                == F.scaled_dot_product_attention(*given, attn_mask=normal(N, M)).dtype
+                == torch.bfloat16
+            )
         double = [x.double() for x in (query, key, value)]
         assert F.scaled_dot_product_attention(*double).dtype == torch.float64
         with pytest.raises(NotImplementedError, match="no float64"):
@@ -245,27 +304,41 @@ def test_autocast_on_a_gpu_is_the_same(attend: Call) -> None:
     with FakeTensorMode(), torch.no_grad(), region("cuda", torch.float16):
         assert attend(*on_a_gpu(GIVEN[attend]())).dtype == torch.float16
     with FakeTensorMode(), torch.no_grad(), region("cpu", torch.bfloat16):
-        assert attend(*on_a_gpu(GIVEN[attend]())).dtype == torch.float32  # a region of the CPU is none of the GPU's
+        assert (
+            attend(*on_a_gpu(GIVEN[attend]())).dtype == torch.float32
+        )  # a region of the CPU is none of the GPU's
 
 
 def on_a_gpu(given: Any) -> Any:
     """The same without numbers, on a GPU that need not be there: inside FakeTensorMode."""
-    return [torch.empty(x.shape, dtype=x.dtype, device="cuda") if isinstance(x, Tensor) else x for x in given]
+    return [
+        torch.empty(x.shape, dtype=x.dtype, device="cuda") if isinstance(x, Tensor) else x
+        for x in given
+    ]
 
 
 # No wait for the device
 
 
 def elsewhere(given: Any) -> Any:
-    """The same on a device that has no numbers to give: a GPU's place is taken by the one that is always there."""
+    """
+    The same on a device that has no numbers to give: a GPU's place is taken by the one that is
+    always there.
+    """
     return [x.detach().to("meta") if isinstance(x, Tensor) else x for x in given]
 
 
 @pytest.mark.filterwarnings("ignore")
 @each_call
 def test_no_attention_waits_for_the_device(attend: Call, options: dict[str, Any]) -> None:
-    """Neither the functions nor the operators that they call, forwards and backwards, with what launches the kernels left out."""
-    given, options = elsewhere(GIVEN[attend]()), dict(zip(options, elsewhere(options.values()), strict=True))
+    """
+    Neither the functions nor the operators that they call, forwards and backwards, with what
+    launches the kernels left out.
+    """
+    given, options = (
+        elsewhere(GIVEN[attend]()),
+        dict(zip(options, elsewhere(options.values()), strict=True)),
+    )
     with torch.no_grad(), Called() as called:
         attend(*given, **options)
     assert called.ours() and not called.waits
@@ -273,7 +346,9 @@ def test_no_attention_waits_for_the_device(attend: Call, options: dict[str, Any]
 
 @pytest.mark.filterwarnings("ignore")
 @each_call
-def test_no_operator_waits_for_the_device(attend: Call, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_operator_waits_for_the_device(
+    attend: Call, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same bodies are what a CUDA graph captures: nothing in them depends on a number."""
     given = GIVEN[attend]()
     with Called() as called:
@@ -292,18 +367,25 @@ def test_no_operator_waits_for_the_device(attend: Call, options: dict[str, Any],
 def body(operator: Any) -> Call:
     """The Python function behind an operator of ours."""
     name = operator.name().partition("::")[2].partition(".")[0]
-    return next(getattr(place, name) for place in (operators, additive_operators) if name in place.__all__)._init_fn
+    return next(
+        getattr(place, name) for place in (operators, additive_operators) if name in place.__all__
+    )._init_fn
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("wait", [lambda x: x.cpu(), lambda x: x[x > 0], lambda x: x.sum().item(), lambda x: bool(x.any())])
+@pytest.mark.parametrize(
+    "wait",
+    [lambda x: x.cpu(), lambda x: x[x > 0], lambda x: x.sum().item(), lambda x: bool(x.any())],
+)
 def test_a_wait_for_the_device_is_noticed(wait: Call) -> None:
     """A device without numbers raises whatever asks it for one."""
     with pytest.raises((NotImplementedError, RuntimeError), match=r"[Mm]eta"):
         wait(torch.empty(3, device="meta"))
 
 
-@pytest.mark.parametrize("wait", [lambda x: x.sum().item(), lambda x: bool(x.any()), lambda x: x.nonzero()])
+@pytest.mark.parametrize(
+    "wait", [lambda x: x.sum().item(), lambda x: bool(x.any()), lambda x: x.nonzero()]
+)
 def test_a_wait_is_recorded_where_there_are_numbers(wait: Call) -> None:
     with Called() as called:
         wait(torch.ones(3))

@@ -26,7 +26,16 @@ def in_any_order(report: dict[str, Any]) -> list[str]:
 def test_verify_run_equals_the_pytest_line() -> None:
     Path("test_all.py").write_text(CHAPTERS)
     options = ("--backend", FIRST, "--profile", "quick", "--dtype", "float32")
-    line = in_pytest("test_all.py", "-m", "differential", *options, "--report-json", "line.json", "--failures", "line")
+    line = in_pytest(
+        "test_all.py",
+        "-m",
+        "differential",
+        *options,
+        "--report-json",
+        "line.json",
+        "--failures",
+        "line",
+    )
     done = judged("--backend", FIRST, "--failures", "run")
     assert line.status == done.status == 1
     assert in_any_order(report_in("line.json")) == in_any_order(done.report or {})
@@ -48,19 +57,40 @@ def test_a_wrong_command_is_a_usage_error(arguments: tuple[str, ...]) -> None:
 
 def test_help_names_the_commands() -> None:
     done = in_a_process("--help")
-    assert done.status == 0 and all(word in done.output for word in ("run", "replay", "list", "Exit status"))
+    assert done.status == 0 and all(
+        word in done.output for word in ("run", "replay", "list", "Exit status")
+    )
 
 
 def test_verify_run_says_its_options() -> None:
     done = in_a_process("run", "--help")
-    assert done.status == 0 and all(word in done.output for word in ("--backend", "--known-failures", "--report-json", "--profile"))
+    assert done.status == 0 and all(
+        word in done.output
+        for word in ("--backend", "--known-failures", "--report-json", "--profile")
+    )
 
 
 def test_verify_run_needs_no_directory_of_ours() -> None:
     Path("mine.py").write_text(Path(FIRST).read_text())
-    done = in_a_process("run", "--backend", "mine.py", "--op", "shift_right", "--profile", "quick", "--dtype", "float32")
+    done = in_a_process(
+        "run",
+        "--backend",
+        "mine.py",
+        "--op",
+        "shift_right",
+        "--profile",
+        "quick",
+        "--dtype",
+        "float32",
+    )
     assert done.status == 0 and "passed" in done.output
-    assert {path.name for path in Path().iterdir()} <= {"mine.py", ".verify", "__pycache__", ".hypothesis", ".benchmarks"}
+    assert {path.name for path in Path().iterdir()} <= {
+        "mine.py",
+        ".verify",
+        "__pycache__",
+        ".hypothesis",
+        ".benchmarks",
+    }
 
 
 def test_the_tests_of_the_directory_are_not_collected() -> None:

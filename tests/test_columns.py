@@ -1,4 +1,7 @@
-"""The columns: each has the whole catalogue under the law's names, and refuses what the law refuses in the law's words."""
+"""
+The columns: each has the whole catalogue under the law's names, and refuses what the law refuses in
+the law's words.
+"""
 
 import importlib
 import inspect
@@ -57,22 +60,32 @@ def test_a_chapter_has_its_file_in_every_column_and_names_all_its_operations(col
 def test_what_a_chapter_names_is_an_operation_or_an_operation_and_how(column, chapter):
     operations = [name for name, operation in CATALOGUE.items() if operation.chapter == chapter]
     for name in chapter_of(column, chapter).__all__:
-        assert name in operations or (column != "spec" and any(name.startswith(f"{operation}_") for operation in operations))
+        assert name in operations or (
+            column != "spec" and any(name.startswith(f"{operation}_") for operation in operations)
+        )
 
 
 @pytest.mark.parametrize("package", ("spec", "numpy_ref"))
 def test_a_package_that_gathers_its_chapters_names_everything_in_them(package):
     gathered = importlib.import_module(package)
     assert sorted(gathered.__all__) == sorted(CATALOGUE)
-    assert all(getattr(gathered, name) is getattr(chapter_of(package, CATALOGUE[name].chapter), name) for name in CATALOGUE)
+    assert all(
+        getattr(gathered, name) is getattr(chapter_of(package, CATALOGUE[name].chapter), name)
+        for name in CATALOGUE
+    )
 
 
-MORE = {name: [["dtype"], ["dtype", "device"]] for name in WITHOUT_FLOATS} | {"causal_mask": [["device"]]}
+MORE = {name: [["dtype"], ["dtype", "device"]] for name in WITHOUT_FLOATS} | {
+    "causal_mask": [["device"]]
+}
 """What may follow the law's parameters where no input has a dtype or a place."""
 
 
 def parameters(function: Callable[..., Any]) -> list[tuple[str, Any]]:
-    return [(parameter.name, parameter.default) for parameter in inspect.signature(function).parameters.values()]
+    return [
+        (parameter.name, parameter.default)
+        for parameter in inspect.signature(function).parameters.values()
+    ]
 
 
 def differing_parameters(name: str, function: Callable[..., Any]) -> list[Any]:
@@ -80,13 +93,22 @@ def differing_parameters(name: str, function: Callable[..., Any]) -> list[Any]:
     law, ours = parameters(CATALOGUE[name].law), parameters(function)
     more = [parameter for parameter, _ in ours[len(law) :]]
     allowed = [[], *MORE.get(name, [])]
-    return [*set(ours[: len(law)]) ^ set(law), *(more if more not in allowed else [])] or ([] if ours[: len(law)] == law else ["order"])
+    return [*set(ours[: len(law)]) ^ set(law), *(more if more not in allowed else [])] or (
+        [] if ours[: len(law)] == law else ["order"]
+    )
 
 
 @each_column
 def test_parameters_are_those_of_the_law_in_its_order_with_its_defaults(column):
-    functions = {name: getattr(chapter_of(column, CATALOGUE[name].chapter), name) for name in expected(column)}
-    assert {name: found for name, function in functions.items() if (found := differing_parameters(name, function))} == {}
+    functions = {
+        name: getattr(chapter_of(column, CATALOGUE[name].chapter), name)
+        for name in expected(column)
+    }
+    assert {
+        name: found
+        for name, function in functions.items()
+        if (found := differing_parameters(name, function))
+    } == {}
 
 
 @pytest.mark.parametrize("function", [
@@ -127,21 +149,38 @@ def badly_refused(implementation: Implementation, words: str, inputs: dict[str, 
     """How a wrong call is not refused as the law does; None if it is."""
     library = implementation.backend.library
     try:
-        implementation.function(**map_leaves(lambda x: library.from_numpy(x, "float64") if isinstance(x, np.ndarray) else x, inputs))
+        implementation.function(
+            **map_leaves(
+                lambda x: library.from_numpy(x, "float64") if isinstance(x, np.ndarray) else x,
+                inputs,
+            )
+        )
     except ValueError as error:
         found, wanted = MESSAGE.fullmatch(str(error)), in_law(implementation.operation.name, inputs)
-        return None if found and found["argument"] == wanted else f"{words}: wanted a message about {wanted}, got {error}"
+        return (
+            None
+            if found and found["argument"] == wanted
+            else f"{words}: wanted a message about {wanted}, got {error}"
+        )
     except Exception as error:
         return f"{words}: wanted ValueError, got {type(error).__name__}: {error}"
     return f"{words}: accepted"
 
 
-@pytest.mark.parametrize(("column", "operation"), [(column, operation) for column in OURS for operation in expected(column)])
+@pytest.mark.parametrize(
+    ("column", "operation"),
+    [(column, operation) for column in OURS for operation in expected(column)],
+)
 def test_a_wrong_call_is_refused_with_the_argument_that_the_law_names(column, operation, backends):
     implementations = [i for i in backends[column].implementations if i.operation.name == operation]
     assert implementations
     calls = refused_by_law(operation).items()
-    found = [f"{i.name} {text}" for i in implementations for words, inputs in calls if (text := badly_refused(i, words, inputs))]
+    found = [
+        f"{i.name} {text}"
+        for i in implementations
+        for words, inputs in calls
+        if (text := badly_refused(i, words, inputs))
+    ]
     assert found == [], "\n".join(found)
 
 
@@ -158,13 +197,18 @@ def raises(error: Exception) -> Callable[..., Any]:
 
 @pytest.mark.parametrize(("function", "complaint"), [
     (lambda **inputs: None, "accepted"),
-    (raises(TypeError("score: wanted a float array [... N M], got int64 (5, 7)")), "wanted ValueError, got TypeError"),
+    (raises(TypeError("score: wanted a float array [... N M], got int64 (5, 7)")),
+         "wanted ValueError, got TypeError"),
     (raises(AssertionError()), "wanted ValueError, got AssertionError"),
     (raises(NotImplementedError("integers")), "wanted ValueError, got NotImplementedError"),
     (raises(ValueError("bad score")), "wanted a message about score, got bad score"),
-    (raises(ValueError("mask: wanted a float array, got int64")), "wanted a message about score, got mask: "),
-    (raises(ValueError("score: wanted a float array,\ngot int64")), "wanted a message about score, got score: "),
+    (raises(ValueError("mask: wanted a float array, got int64")), "wanted a message about score, "
+                                                                  "got mask: "),
+    (raises(ValueError("score: wanted a float array,\ngot int64")), "wanted a message about score, "
+                                                                    "got score: "),
 ])  # fmt: skip
 def test_a_refusal_in_other_words_is_noticed(function, complaint):
     inputs = refused_by_law("softmax")["score of integers"]
-    assert f"score of integers: {complaint}" in str(badly_refused(stranger("softmax", function), "score of integers", inputs))
+    assert f"score of integers: {complaint}" in str(
+        badly_refused(stranger("softmax", function), "score of integers", inputs)
+    )

@@ -8,7 +8,12 @@ from verify.comparison import Comparison, compare
 
 
 def held(actual: float, expected: float, bound: float | None, largest: float = inf) -> Comparison:
-    return compare(np.array([actual]), np.array([expected]), None if bound is None else np.array([bound]), largest)
+    return compare(
+        np.array([actual]),
+        np.array([expected]),
+        None if bound is None else np.array([bound]),
+        largest,
+    )
 
 
 def test_an_error_at_the_bound_passes_and_one_above_it_does_not() -> None:
@@ -31,7 +36,10 @@ def test_what_is_not_finite_never_passes_for_a_finite_number(actual: float, boun
     assert not held(actual, 1.0, bound).passed
 
 
-@pytest.mark.parametrize(("actual", "expected"), [(1.0, nan), (nan, inf), (inf, -inf), (inf, nan), (1e308, inf), (0.0, -inf)])
+@pytest.mark.parametrize(
+    ("actual", "expected"),
+    [(1.0, nan), (nan, inf), (inf, -inf), (inf, nan), (1e308, inf), (0.0, -inf)],
+)
 def test_the_classes_of_nan_and_infinity_must_agree(actual: float, expected: float) -> None:
     assert not held(actual, expected, 1.0).passed
 
@@ -98,7 +106,11 @@ def test_a_nan_is_worse_than_any_number() -> None:
 
 def test_the_budget_is_the_worst_share_of_the_bound() -> None:
     found = compare(np.array([1.5, 2.1]), np.array([1.0, 2.0]), np.array([1.0, 1.0]))
-    assert found.passed and found.budget == pytest.approx(0.5) and found.rms == pytest.approx(np.sqrt(0.13))
+    assert (
+        found.passed
+        and found.budget == pytest.approx(0.5)
+        and found.rms == pytest.approx(np.sqrt(0.13))
+    )
 
 
 def test_booleans_compare_as_booleans() -> None:

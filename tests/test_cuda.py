@@ -1,8 +1,10 @@
 """
-The CUDA C++ kernels on a machine without a GPU: their source compiled by g++, with every access checked (``kernels/host.hpp``).
+The CUDA C++ kernels on a machine without a GPU: their source compiled by g++, with every access
+checked (``kernels/host.hpp``).
 
-Values, gradients and the rest are judged by ``pytest -m differential``; here are the guards of the machine, each with the defect that it
-catches, faults planted in the kernels, and what the suite does not draw. Nothing here was run on a GPU.
+Values, gradients and the rest are judged by ``pytest -m differential``; here are the guards of the
+machine, each with the defect that it catches, faults planted in the kernels, and what the suite
+does not draw. Nothing here was run on a GPU.
 """
 
 import math
@@ -32,7 +34,12 @@ from verify.judge import Disagreement, judge
 from verify.probes import probes
 from verify.recipes import Recipe
 
-SDPA, ALIBI, XL, LEARNED = "scaled_dot_product_attention", "alibi_attention", "transformer_xl_attention", "learned_relative_attention"
+SDPA, ALIBI, XL, LEARNED = (
+    "scaled_dot_product_attention",
+    "alibi_attention",
+    "transformer_xl_attention",
+    "learned_relative_attention",
+)
 ADDITIVE = "additive_attention"
 OPERATIONS = (SDPA, ALIBI, XL, LEARNED, ADDITIVE)
 
@@ -43,7 +50,9 @@ def backend() -> Backend:
 
 
 def named(backend: Backend, operation: str) -> Implementation:
-    return next(i for i in backend.implementations if (i.operation.name, i.how) == (operation, "cuda"))
+    return next(
+        i for i in backend.implementations if (i.operation.name, i.how) == (operation, "cuda")
+    )
 
 
 @pytest.fixture
@@ -52,7 +61,9 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = tmp_path / "kernels"
     shutil.copytree(source.FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(source, "FOLDER", folder)
-    monkeypatch.setattr(host, "OPTIONS", tuple("-O1" if option == "-O2" else option for option in host.OPTIONS))
+    monkeypatch.setattr(
+        host, "OPTIONS", tuple("-O1" if option == "-O2" else option for option in host.OPTIONS)
+    )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     host.library.cache_clear()
     yield folder
@@ -64,8 +75,14 @@ def normal(*shape: int, seed: int = 0, dtype: str = "float32") -> ndarray:
     return x
 
 
-def qkv(N: int = 5, M: int = 19, D: int = 7, E: int = 3, dtype: str = "float32") -> tuple[ndarray, ndarray, ndarray]:
-    return normal(2, 3, N, D, seed=1, dtype=dtype), normal(2, 3, M, D, seed=2, dtype=dtype), normal(2, 3, M, E, seed=3, dtype=dtype)
+def qkv(
+    N: int = 5, M: int = 19, D: int = 7, E: int = 3, dtype: str = "float32"
+) -> tuple[ndarray, ndarray, ndarray]:
+    return (
+        normal(2, 3, N, D, seed=1, dtype=dtype),
+        normal(2, 3, M, D, seed=2, dtype=dtype),
+        normal(2, 3, M, E, seed=3, dtype=dtype),
+    )
 
 
 # Guards: what a GPU would let pass
@@ -84,7 +101,9 @@ KERNEL(forward)
     if (p.which != BARRIER && p.which != WARP_BARRIER) sync_block();
     if (p.which == WARP_BARRIER) sync_warp();
     if (p.which == GOOD) { x.write(0, i, tile.get(0, 59 - i % 60)); return; }
-    if (p.which == WARP_GOOD && i < 32) { tile.put(0, i, 2 * i); sync_warp(); x.write(0, i, tile.get(0, 31 - i)); }
+    if (p.which == WARP_GOOD && i < 32) {
+        tile.put(0, i, 2 * i); sync_warp(); x.write(0, i, tile.get(0, 31 - i));
+    }
     if (p.which == READ) x.read(0, 64);
     if (p.which == WRITE) x.write(-1, i, 0);
     if (p.which == PADDING) tile.get(0, 60);
@@ -92,7 +111,9 @@ KERNEL(forward)
     if (p.which == UNWRITTEN) tile.get(0, 0);
     if (p.which == BARRIER || p.which == WARP_BARRIER) tile.get(0, 59 - i % 60);
     if (p.which == REWRITTEN && i < 60) { tile.put(0, i, 1); tile.get(0, 59 - i); }
-    if (p.which == AFTER_READ) { tile.get(0, 0); if (i == 0) tile.put(0, 0, 1); if (i == 1) tile.put(0, 0, 2); }
+    if (p.which == AFTER_READ) {
+        tile.get(0, 0); if (i == 0) tile.put(0, 0, 1); if (i == 1) tile.put(0, 0, 2);
+    }
     if (p.which == TWICE) tile.put(0, 0, i);
     if (p.which == DIVERGENT) { if (i < 32) sync_block(); }
     if (p.which == HALF_A_WARP) { if (i < 16) sync_warp(); }
@@ -108,14 +129,19 @@ WRONG = {
     "PADDING": r"read of tile\[0, 60\], which has 1 x 60 elements",
     "SHARED_WRITE": r"write to tile\[1, 0\], which has 1 x 60 elements",
     "UNWRITTEN": r"read of tile\[0, 0\], which nobody has written",
-    "BARRIER": r"read of tile\[0, \d+\], (which nobody has written|written by thread \d+ with no barrier between)",
-    "WARP_BARRIER": r"read of tile\[0, \d+\], (which nobody has written|written by thread \d+ with no barrier between)",
-    "REWRITTEN": r"(read of tile\[0, \d+\], written by thread \d+|write to tile\[0, \d+\], read by another thread) with no barrier between",
-    "AFTER_READ": r"write to tile\[0, 0\], read by another thread with no barrier between|read of tile\[0, 0\], written by",
+    "BARRIER": r"read of tile\[0, \d+\], (which nobody has written|written by thread \d+ with no "
+    r"barrier between)",
+    "WARP_BARRIER": r"read of tile\[0, \d+\], (which nobody has written|written by thread \d+ with "
+    r"no barrier between)",
+    "REWRITTEN": r"(read of tile\[0, \d+\], written by thread \d+|write to tile\[0, \d+\], read by "
+    r"another thread) with no barrier between",
+    "AFTER_READ": r"write to tile\[0, 0\], read by another thread with no barrier between|read of "
+    r"tile\[0, 0\], written by",
     "TWICE": r"write to tile\[0, 0\], written by thread \d+ with no barrier between",
     "DIVERGENT": r"waits in a barrier of the block for thread \d+, which has ended",
     "HALF_A_WARP": r"waits in a barrier of the warp for thread \d+, which has ended",
-    "COLLECTIVES": r"is in a (shuffle|barrier of the warp) while other lanes of its warp are in a (shuffle|barrier of the warp)",
+    "COLLECTIVES": r"is in a (shuffle|barrier of the warp) while other lanes of its warp are in a "
+    r"(shuffle|barrier of the warp)",
     "ALIGNED": r"access to 16 bytes of tile\[0, 1\], not aligned",
     "ROOM": "big does not fit into the block's shared memory",
 }
@@ -127,7 +153,9 @@ def probe(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], ndar
     """A kernel that does one thing wrong, or nothing."""
     folder = tmp_path_factory.mktemp("probe") / "kernels"
     shutil.copytree(source.FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    (folder / "probe.cu").write_text("".join(f"#define {kind} {place}\n" for place, kind in enumerate(KINDS)) + PROBE)
+    (folder / "probe.cu").write_text(
+        "".join(f"#define {kind} {place}\n" for place, kind in enumerate(KINDS)) + PROBE
+    )
 
     def run(kind: str, seed: int = 1) -> ndarray:
         x = np.zeros((2, 64), "float32")
@@ -146,8 +174,12 @@ def test_a_kernel_without_fault_runs(probe: Callable[[str, int], ndarray]) -> No
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("kind", WRONG)
-def test_what_a_gpu_would_let_pass_is_an_error_that_names_it(kind: str, seed: int, probe: Callable[[str, int], ndarray]) -> None:
-    with pytest.raises(KernelFault, match=rf"^forward, block \(\d, 0\), thread \d+: ({WRONG[kind]})"):
+def test_what_a_gpu_would_let_pass_is_an_error_that_names_it(
+    kind: str, seed: int, probe: Callable[[str, int], ndarray]
+) -> None:
+    with pytest.raises(
+        KernelFault, match=rf"^forward, block \(\d, 0\), thread \d+: ({WRONG[kind]})"
+    ):
         probe(kind, seed)
 
 
@@ -166,10 +198,25 @@ def test_parameters_of_another_size_are_refused() -> None:
 # Faults planted in the kernels are caught by the guards or by the draws of the suite
 
 FAULTS = {
-    "missing barrier": ("attention.cu", SDPA, "false);\n        sync_block();\n        if (idle)", "false);\n        if (idle)"),
+    "missing barrier": (
+        "attention.cu",
+        SDPA,
+        "false);\n        sync_block();\n        if (idle)",
+        "false);\n        if (idle)",
+    ),
     "next step's keys too early": ("attention.cu", SDPA, "if (step) sync_block();", ""),
-    "missing barrier of the warp": ("positions.cuh", XL, "ROWS + column, x); });\n        sync_warp();", "ROWS + column, x); });"),
-    "stale carry": ("positions.cuh", LEARNED, "if (column >= STEP - ROWS) strip.put", "if (column > STEP) strip.put"),
+    "missing barrier of the warp": (
+        "positions.cuh",
+        XL,
+        "ROWS + column, x); });\n        sync_warp();",
+        "ROWS + column, x); });",
+    ),
+    "stale carry": (
+        "positions.cuh",
+        LEARNED,
+        "if (column >= STEP - ROWS) strip.put",
+        "if (column > STEP) strip.put",
+    ),
     "unwritten shared memory": ("attention.cu", XL, "        band.begin(p);\n", ""),
     "tail read": (
         "attention.cu",
@@ -184,15 +231,45 @@ FAULTS = {
         "to.add(first + x + row, n + column, y)",
         "to.add(first + x + row ^ 1, n + column, y)",
     ),
-    "double scale": ("softmax.cuh", ALIBI, "s = s * scale + slope", "s = s * scale * scale + slope"),
-    "first block hidden": ("attention.cu", SDPA, "for (int step = 0; step < end;", "for (int step = STEP; step < end;"),
+    "double scale": (
+        "softmax.cuh",
+        ALIBI,
+        "s = s * scale + slope",
+        "s = s * scale * scale + slope",
+    ),
+    "first block hidden": (
+        "attention.cu",
+        SDPA,
+        "for (int step = 0; step < end;",
+        "for (int step = STEP; step < end;",
+    ),
     "output not rescaled": ("softmax.cuh", ALIBI, "out[j][e] *= fade[e / 2]", "out[j][e] *= 1"),
-    "band offset by one": ("attention.cu", XL, "p.first - first - (OWN - 1)", "p.first - first - OWN"),
-    "hidden values": ("softmax.cuh", SDPA, "return hiding ? seen_by_warp(mine) : ~0ull;", "return ~0ull;"),
+    "band offset by one": (
+        "attention.cu",
+        XL,
+        "p.first - first - (OWN - 1)",
+        "p.first - first - OWN",
+    ),
+    "hidden values": (
+        "softmax.cuh",
+        SDPA,
+        "return hiding ? seen_by_warp(mine) : ~0ull;",
+        "return ~0ull;",
+    ),
     "u for w": ("attention.cu", XL, "joined(p.w, h)", "joined(p.u, h)"),
     "delta forgotten": ("softmax.cuh", f"{SDPA}_grad", "p * (d - delta)", "p * d"),
-    "dropout in the forward pass alone": ("softmax.cuh", f"{SDPA}_grad", "kept = seen && pairs.kept(i, j)", "kept = seen"),
-    "fragments swapped": ("tiles.cuh", SDPA, "right[j][0] = r[0], right[j][1] = r[1]", "right[j][0] = r[1], right[j][1] = r[0]"),
+    "dropout in the forward pass alone": (
+        "softmax.cuh",
+        f"{SDPA}_grad",
+        "kept = seen && pairs.kept(i, j)",
+        "kept = seen",
+    ),
+    "fragments swapped": (
+        "tiles.cuh",
+        SDPA,
+        "right[j][0] = r[0], right[j][1] = r[1]",
+        "right[j][0] = r[1], right[j][1] = r[0]",
+    ),
     "tangent's slope": ("additive.cu", f"{ADDITIVE}_grad", "(1 - t * t)", "(1 - t)"),
 }
 
@@ -211,7 +288,9 @@ def caught(implementation: Implementation, dtype: str, most: int = 60) -> tuple[
     operation = implementation.operation.name
     anything = (*probes(operation), *draw(operation, "any", most, 0))
     hidden = draw(operation, "nan", most // 4, 0)
-    cases: Iterator[Recipe] = (recipe for pair in zip(anything, (*hidden, *anything), strict=False) for recipe in pair)
+    cases: Iterator[Recipe] = (
+        recipe for pair in zip(anything, (*hidden, *anything), strict=False) for recipe in pair
+    )
     for count, recipe in enumerate(islice(cases, most), 1):
         try:
             judge(implementation, recipe, dtype)
@@ -224,15 +303,25 @@ def caught(implementation: Implementation, dtype: str, most: int = 60) -> tuple[
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_caught(fault: str, backend: Backend, kernels: Path) -> None:
     operation = planted(fault, kernels)
-    count, how = caught(named(backend, operation), "float16" if fault == "fragments swapped" else "float32")
+    count, how = caught(
+        named(backend, operation), "float16" if fault == "fragments swapped" else "float32"
+    )
     print(f"{fault}: caught after {count} cases, {how}")
     assert count
 
 
 @pytest.mark.parametrize(
-    "fault", ["missing barrier", "next step's keys too early", "missing barrier of the warp", "unwritten shared memory"]
+    "fault",
+    [
+        "missing barrier",
+        "next step's keys too early",
+        "missing barrier of the warp",
+        "unwritten shared memory",
+    ],
 )
-def test_a_fault_of_the_machine_is_caught_in_one_call(fault: str, backend: Backend, kernels: Path) -> None:
+def test_a_fault_of_the_machine_is_caught_in_one_call(
+    fault: str, backend: Backend, kernels: Path
+) -> None:
     operation = planted(fault, kernels)
     with pytest.raises(KernelFault, match=r"no barrier between|nobody has written"):
         RUNS[operation](*qkv(33, 70))
@@ -241,16 +330,23 @@ def test_a_fault_of_the_machine_is_caught_in_one_call(fault: str, backend: Backe
 # What the suite does not draw
 
 RUNS: dict[str, Callable[..., Any]] = {
-    SDPA: lambda q, k, v: cuda_attention.scaled_dot_product_attention_cuda(q, k, v, normal(q.shape[2], k.shape[2], dtype=q.dtype.name)),
+    SDPA: lambda q, k, v: cuda_attention.scaled_dot_product_attention_cuda(
+        q, k, v, normal(q.shape[2], k.shape[2], dtype=q.dtype.name)
+    ),
     ALIBI: cuda_attention.alibi_attention_cuda,
     XL: lambda q, k, v: cuda_attention.transformer_xl_attention_cuda(
-        q, k, v, *(normal(3, *rest, q.shape[3], dtype=q.dtype.name) for rest in ((k.shape[2],), (), ()))
+        q,
+        k,
+        v,
+        *(normal(3, *rest, q.shape[3], dtype=q.dtype.name) for rest in ((k.shape[2],), (), ())),
     ),
 }
 
 
 @pytest.mark.parametrize("operation", RUNS)
-def test_any_order_of_threads_gives_the_same_bits(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_order_of_threads_gives_the_same_bits(
+    operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given = qkv(33, 70, dtype="float16")
     first = RUNS[operation](*given)
     assert all(np.array_equal(first, RUNS[operation](*given)) for _ in range(3))
@@ -285,17 +381,29 @@ def test_strides_are_followed(layout: str) -> None:
     assert np.array_equal(RUNS[XL](*given), RUNS[XL](*strange))
 
 
-@pytest.mark.parametrize("made", [instances.Instance("attention.cu", "half", 64, 64, 64, True, masked) for masked in (False, True)])
-def test_the_blocks_of_a_gpu_are_right(made: instances.Instance, backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "made",
+    [
+        instances.Instance("attention.cu", "half", 64, 64, 64, True, masked)
+        for masked in (False, True)
+    ],
+)
+def test_the_blocks_of_a_gpu_are_right(
+    made: instances.Instance, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cuda_attention, "instance", lambda *_: made)
     sizes = {"B": 2, "H": 3, "N": 70, "M": 90, "D": 33, "E": 40}
-    verdict = judge(named(backend, XL), Recipe(XL, sizes, {"family": "spread", "seed": 1}), "float16")
+    verdict = judge(
+        named(backend, XL), Recipe(XL, sizes, {"family": "spread", "seed": 1}), "float16"
+    )
     assert verdict.judged and verdict.strong
 
 
 @pytest.mark.parametrize("wrong", ["float64", "mixed", "wide", "mask"])
 def test_what_is_not_supported_says_so(wrong: str) -> None:
-    query, key, value = qkv(D=257 if wrong == "wide" else 4, dtype="float64" if wrong == "float64" else "float32")
+    query, key, value = qkv(
+        D=257 if wrong == "wide" else 4, dtype="float64" if wrong == "float64" else "float32"
+    )
     value = value.astype("float16") if wrong == "mixed" else value
     mask = normal(5, 19, dtype="float16") if wrong == "mask" else None
     with pytest.raises(NotImplementedError, match=r"float64|dtypes|wider"):
@@ -303,13 +411,17 @@ def test_what_is_not_supported_says_so(wrong: str) -> None:
 
 
 @pytest.mark.parametrize("long", ["query", "key"])
-def test_more_rows_than_a_grid_has_room_for_are_refused_before_anything_runs(long: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_rows_than_a_grid_has_room_for_are_refused_before_anything_runs(
+    long: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cuda_attention, "launch", None)
     monkeypatch.setattr(cuda_additive, "launch", None)
     many, one = np.zeros((1, 65535 * 16 + 1, 1), "float32"), np.zeros((1, 1, 1), "float32")
     query, key = (many, one) if long == "query" else (one, many)
     for call in (
-        lambda: cuda_attention.scaled_dot_product_attention_grad_cuda(query[None], query[None], key[None], key[None]),
+        lambda: cuda_attention.scaled_dot_product_attention_grad_cuda(
+            query[None], query[None], key[None], key[None]
+        ),
         lambda: cuda_additive.additive_attention_cuda(query, key, key, one[0], one[0], one[0, 0]),
     ):
         with pytest.raises(NotImplementedError, match="more than 1048560 queries or keys"):
@@ -331,7 +443,9 @@ def test_a_kernel_is_compiled_once_for_all_processes(kernels: Path, tmp_path: Pa
     assert made.stat().st_mtime_ns == before
 
 
-def test_fibers_of_the_c_library_give_the_same(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fibers_of_the_c_library_give_the_same(
+    kernels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = cuda_attention.alibi_attention_cuda(*qkv(33, 70))
     host.library.cache_clear()
     monkeypatch.setattr(host, "OPTIONS", (*host.OPTIONS, "-DFIBERS_BY_UCONTEXT"))
@@ -345,7 +459,13 @@ MEASURED: dict[str, Callable[[int], Any]] = {
         normal(2, 3, N, 16), *qkv(N, N, 16, 16), normal(3, N, 16), normal(3, 16), normal(3, 16)
     ),
     ADDITIVE: lambda N: cuda_additive.additive_attention_grad_cuda(
-        normal(1, N, 8), normal(1, N, 4), normal(1, N, 5), normal(1, N, 8), normal(6, 4), normal(6, 5), normal(6)
+        normal(1, N, 8),
+        normal(1, N, 4),
+        normal(1, N, 5),
+        normal(1, N, 8),
+        normal(6, 4),
+        normal(6, 5),
+        normal(6),
     ),
 }
 
@@ -367,10 +487,14 @@ def test_memory_grows_like_the_lengths(operation: str) -> None:
 
 @pytest.mark.parametrize("relative", [False, True])
 @pytest.mark.parametrize("element", ["float", "half"])
-def test_blocks_ask_for_the_shared_memory_that_they_use(element: str, relative: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_ask_for_the_shared_memory_that_they_use(
+    element: str, relative: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     used: dict[str, list[int]] = {}
 
-    def run(made: instances.Instance, kernel: str, grid: tuple[int, int], params: bytes, on_device: bool) -> None:
+    def run(
+        made: instances.Instance, kernel: str, grid: tuple[int, int], params: bytes, on_device: bool
+    ) -> None:
         used[kernel] = [host.launch(made, kernel, grid, params), made.shared_bytes(kernel)]
 
     monkeypatch.setattr(cuda_attention, "launch", run)
@@ -378,18 +502,26 @@ def test_blocks_ask_for_the_shared_memory_that_they_use(element: str, relative: 
     dtype = {"float": "float32", "half": "float16"}[element]
     if relative:
         tables = normal(3, 19, 7, dtype=dtype), normal(3, 7, dtype=dtype), normal(3, 7, dtype=dtype)
-        cuda_attention.transformer_xl_attention_grad_cuda(normal(2, 3, 5, 3, dtype=dtype), *qkv(dtype=dtype), *tables)
+        cuda_attention.transformer_xl_attention_grad_cuda(
+            normal(2, 3, 5, 3, dtype=dtype), *qkv(dtype=dtype), *tables
+        )
     else:
         cuda_attention.alibi_attention_grad_cuda(normal(2, 3, 5, 3, dtype=dtype), *qkv(dtype=dtype))
         shapes = (1, 5, 8), (1, 5, 4), (1, 6, 5), (1, 6, 8), (6, 4), (6, 5), (6,)
-        cuda_additive.additive_attention_grad_cuda(*(normal(*shape, dtype=dtype) for shape in shapes))
-    assert len(used) == (3 if relative else 6) and all(taken == given for taken, given in used.values())
+        cuda_additive.additive_attention_grad_cuda(
+            *(normal(*shape, dtype=dtype) for shape in shapes)
+        )
+    assert len(used) == (3 if relative else 6) and all(
+        taken == given for taken, given in used.values()
+    )
 
 
 # What a GPU would be given
 
 
-def test_a_gpu_is_given_the_whole_source_and_the_parameters_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_is_given_the_whole_source_and_the_parameters_by_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     calls: list[Any] = []
 
     class Function:
@@ -411,9 +543,24 @@ def test_a_gpu_is_given_the_whole_source_and_the_parameters_by_value(monkeypatch
     assert "KERNEL(forward)" in code and "#define KERNEL" in code and '#include "' not in code
     assert "-DELEMENT=bfloat16" in options and "-DMASKED=0" in options
     assert args[:2] == ((6, 1), (128,)) and args[2][0].tobytes() == bytes(24)
-    assert given["shared_mem"] == function.max_dynamic_shared_size_bytes == made.shared_bytes("forward") > 48 * 1024
+    assert (
+        given["shared_mem"]
+        == function.max_dynamic_shared_size_bytes
+        == made.shared_bytes("forward")
+        > 48 * 1024
+    )
 
 
 def test_nothing_is_compiled_before_it_is_needed() -> None:
-    code = "import sys, cupy_impl.cuda_attention as c; sys.exit(bool(c.launch.__globals__['host'].library.cache_info().currsize))"
-    assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=Path(__file__).parent.parent, env=os.environ).returncode == 0
+    code = (
+        "import sys, cupy_impl.cuda_attention as c; "
+        "sys.exit(bool(c.launch.__globals__['host'].library.cache_info().currsize))"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code],
+            cwd=Path(__file__).parent.parent,
+            env=os.environ,
+        ).returncode
+        == 0
+    )

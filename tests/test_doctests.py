@@ -1,4 +1,7 @@
-"""The law is its own documentation: every operation has numbered clauses, a source and an example, and the examples run."""
+"""
+The law is its own documentation: every operation has numbered clauses, a source and an example, and
+the examples run.
+"""
 
 import doctest
 import inspect
@@ -16,13 +19,17 @@ def failures(function: object, name: str, names: dict[str, object]) -> tuple[int
     """How many examples a docstring has, and what was said about those that fail."""
     said: list[str] = []
     runner = doctest.DocTestRunner(verbose=False)
-    results = [runner.run(test, out=said.append) for test in FINDER.find(function, name, globs=dict(names))]
+    results = [
+        runner.run(test, out=said.append) for test in FINDER.find(function, name, globs=dict(names))
+    ]
     return sum(result.attempted for result in results), said
 
 
 @each_operation
 def test_the_examples_of_an_operation_give_what_they_print(operation):
-    attempted, said = failures(CATALOGUE[operation].law, operation, vars(inspect.getmodule(CATALOGUE[operation].law)))
+    attempted, said = failures(
+        CATALOGUE[operation].law, operation, vars(inspect.getmodule(CATALOGUE[operation].law))
+    )
     assert attempted >= 1 and said == [], "".join(said)
 
 
@@ -35,12 +42,18 @@ def test_the_docstring_of_an_operation_has_numbered_clauses_and_a_source(operati
 
 @each_operation
 def test_the_docstring_of_an_operation_has_its_formula(operation):
-    assert ".. math::" in inspect.getdoc(CATALOGUE[operation].law) or operation == "init_mems"  # zeros
+    assert (
+        ".. math::" in inspect.getdoc(CATALOGUE[operation].law) or operation == "init_mems"
+    )  # zeros
 
 
 def test_clauses_are_numbered_in_order():
     for operation in CATALOGUE.values():
-        numbers = [int(line.split(".")[0]) for line in inspect.getdoc(operation.law).splitlines() if line.split(". ")[0].isdigit()]
+        numbers = [
+            int(line.split(".")[0])
+            for line in inspect.getdoc(operation.law).splitlines()
+            if line.split(". ")[0].isdigit()
+        ]
         assert numbers == list(range(1, len(numbers) + 1)), operation.name
 
 

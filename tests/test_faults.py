@@ -1,7 +1,9 @@
 """
-The suite's teeth: every fault is noticed, in every dtype in which it is wrong; nothing that is right is accused.
+The suite's teeth: every fault is noticed, in every dtype in which it is wrong; nothing that is
+right is accused.
 
-``pytest -m faults`` alone runs this; the kill score is printed at the end, and written with ``--score-json FILE``.
+``pytest -m faults`` alone runs this; the kill score is printed at the end, and written with
+``--score-json FILE``.
 """
 
 from typing import Any
@@ -19,9 +21,17 @@ pytestmark = pytest.mark.faults
 
 
 def cases(faults: dict[str, Fault], dtypes: Any) -> list[Any]:
-    """Those of one operation and dtype in one xdist worker: what the law says of a recipe is computed once for all of them."""
+    """
+    Those of one operation and dtype in one xdist worker: what the law says of a recipe is computed
+    once for all of them.
+    """
     return [
-        pytest.param(fault, dtype, id=f"{fault.name}-{dtype}", marks=pytest.mark.xdist_group(f"{fault.operation.name}-{dtype}"))
+        pytest.param(
+            fault,
+            dtype,
+            id=f"{fault.name}-{dtype}",
+            marks=pytest.mark.xdist_group(f"{fault.operation.name}-{dtype}"),
+        )
         for fault in sorted(faults.values(), key=lambda fault: fault.operation.name)
         for dtype in dtypes(fault)
     ]
@@ -35,7 +45,9 @@ def harmless(fault: Fault) -> tuple[str, ...]:
 @pytest.fixture
 def score(pytestconfig: pytest.Config, record_property: Any) -> Any:
     def run(fault: Fault, dtype: str) -> dict[str, Any]:
-        entry = scored(fault, dtype, Options(pytestconfig.getoption("--profile"), seed_of(pytestconfig)))
+        entry = scored(
+            fault, dtype, Options(pytestconfig.getoption("--profile"), seed_of(pytestconfig))
+        )
         record_property("score", entry)
         return entry
 
@@ -45,7 +57,10 @@ def score(pytestconfig: pytest.Config, record_property: Any) -> Any:
 @pytest.mark.parametrize(("fault", "dtype"), cases(FAULTS, dtypes_of))
 def test_a_fault_is_noticed(fault: Fault, dtype: str, score: Any) -> None:
     entry = score(fault, dtype)
-    assert entry["killed"], f"{fault.name} survives {entry['cases']} cases in {dtype}: {fault.words}; revealed by {fault.reveals}"
+    assert entry["killed"], (
+        f"{fault.name} survives {entry['cases']} cases in {dtype}: {fault.words}; revealed by "
+        f"{fault.reveals}"
+    )
 
 
 @pytest.mark.parametrize(("fault", "dtype"), cases(FAULTS, harmless))
@@ -54,10 +69,15 @@ def test_what_rounding_hides_is_not_noticed_either(fault: Fault, dtype: str, sco
     assert not entry["killed"], f"wrong_in of {fault.name} lacks {dtype}: {entry['words']}"
 
 
-@pytest.mark.parametrize(("control", "dtype"), cases(CONTROLS, lambda control: control.operation.dtypes))
+@pytest.mark.parametrize(
+    ("control", "dtype"), cases(CONTROLS, lambda control: control.operation.dtypes)
+)
 def test_a_control_is_accepted(control: Fault, dtype: str, score: Any) -> None:
     entry = score(control, dtype)
-    assert not entry["killed"], f"{control.name} is accused in {dtype} ({entry['column']}, case {entry['cases']}): {entry['words']}"
+    assert not entry["killed"], (
+        f"{control.name} is accused in {dtype} ({entry['column']}, case {entry['cases']}): "
+        f"{entry['words']}"
+    )
 
 
 def test_there_are_enough_of_them() -> None:

@@ -1,4 +1,7 @@
-"""A found failure is generalised to the region where it shows: known regions are found again, chance ones are not offered."""
+"""
+A found failure is generalised to the region where it shows: known regions are found again, chance
+ones are not offered.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,12 +32,21 @@ def plain_series(query: Any, key: Any, value: Any, visible: Any = None) -> Any:
     distance = np.arange(M) - np.arange(M - N, M)[:, None]
     seen = (distance <= 0) if visible is None else (distance <= 0) & visible
     slopes = 2 ** (-8 * np.arange(1, H + 1) / H)
-    return attended(query, key, value, np.broadcast_to(seen, (*query.shape[:2], N, M)), slopes[:, None, None] * distance)
+    return attended(
+        query,
+        key,
+        value,
+        np.broadcast_to(seen, (*query.shape[:2], N, M)),
+        slopes[:, None, None] * distance,
+    )
 
 
 def attended(query: Any, key: Any, value: Any, seen: Any, bias: Any = 0.0) -> Any:
     absent = ~seen.any(axis=-2)[..., None]
-    key, value = np.where(absent, 0.0, key.astype(float)), np.where(absent, 0.0, value.astype(float))
+    key, value = (
+        np.where(absent, 0.0, key.astype(float)),
+        np.where(absent, 0.0, value.astype(float)),
+    )
     score = query.astype(float) @ key.mT / query.shape[-1] ** 0.5 + bias
     return (right.softmax(score, seen) @ value).astype(query.dtype)
 
@@ -87,10 +99,15 @@ def stranger_of(operation: str, function: Function) -> Implementation:
 
 
 def judged(
-    operation: str, function: Function, folder: str, dtype: str = "float32", seed: int = 0, profile: str = "default",
+    operation: str, function: Function, folder: str, dtype: str = "float32", seed: int = 0,
+        profile: str = "default",
     known: tuple[Known, ...] = (),
 ) -> Tally:  # fmt: skip
-    return run(Cell(stranger_of(operation, function), None, dtype, "values"), Options(profile, seed, folder), known)
+    return run(
+        Cell(stranger_of(operation, function), None, dtype, "values"),
+        Options(profile, seed, folder),
+        known,
+    )
 
 
 REGIONS: dict[str, tuple[str, Function, set[str]]] = {
@@ -98,7 +115,11 @@ REGIONS: dict[str, tuple[str, Function, set[str]]] = {
     "top left": ("alibi_attention", top_left, {"N != M"}),
     "blind rows": ("softmax", blind_nan, {"a row sees no key"}),
     "wide heads": ("alibi_attention", wide_heads, {"D > 64"}),
-    "strides": ("shift_right", ignores_strides, {"an input is transposed", "x is transposed", "layout.kind=transposed"}),
+    "strides": (
+        "shift_right",
+        ignores_strides,
+        {"an input is transposed", "x is transposed", "layout.kind=transposed"},
+    ),
     "float masks": ("softmax", float_masks, {"a float mask is given"}),
     "key tail": ("alibi_attention", key_tail, {"M % 16 == 1"}),
 }
@@ -113,14 +134,21 @@ def of_a_fault(name: str) -> Tally:
 
 def offered(tally: Tally) -> tuple[Known, ...]:
     """The lines of a tally, as they would be read from the file."""
-    return tuple(read_line(line.replace("<reason>", "[nonconformance] told by a test"), line) for line in tally.offers)
+    return tuple(
+        read_line(line.replace("<reason>", "[nonconformance] told by a test"), line)
+        for line in tally.offers
+    )
 
 
 @pytest.mark.parametrize("name", REGIONS)
 def test_the_region_of_a_fault_is_found(name: str) -> None:
     tally = of_a_fault(name)
-    assert any(REGIONS[name][2] & set(str(line.when).split(" and ")) for line in offered(tally)), tally.offers
-    assert any(f"{line}  (covers " in finding for line in tally.offers for finding in tally.findings)
+    assert any(REGIONS[name][2] & set(str(line.when).split(" and ")) for line in offered(tally)), (
+        tally.offers
+    )
+    assert any(
+        f"{line}  (covers " in finding for line in tally.offers for finding in tally.findings
+    )
 
 
 @pytest.mark.parametrize("name", ["plain series", "blind rows", "wide heads"])
@@ -148,11 +176,16 @@ def test_a_fault_of_one_dtype_is_offered_for_that_dtype(tmp_path: Path) -> None:
         weights = right.softmax(score, mask)
         return weights * weights.dtype.type(1.01 if weights.dtype == np.float16 else 1)
 
-    assert [line.dtype for line in offered(judged("softmax", coarse, str(tmp_path), dtype="float16"))] == ["float16"]
+    assert [
+        line.dtype for line in offered(judged("softmax", coarse, str(tmp_path), dtype="float16"))
+    ] == ["float16"]
 
 
 def test_chance_is_not_offered(tmp_path: Path) -> None:
-    """Two failures among a hundred passes have dozens of conditions in common; the crossed cases leave the one that is the cause."""
+    """
+    Two failures among a hundred passes have dozens of conditions in common; the crossed cases leave
+    the one that is the cause.
+    """
 
     def rare(score: Any, mask: Any = None) -> Any:
         return right.softmax(score, mask) * score.dtype.type(1 + (score.shape[-1] == 13))
@@ -165,19 +198,33 @@ def test_chance_is_not_offered(tmp_path: Path) -> None:
 
 
 def sized(**sizes: int) -> Recipe:
-    return Recipe("scaled_dot_product_attention", {"B": 1, "H": 1, "E": 2} | sizes, {"family": "normal", "seed": 1})
+    return Recipe(
+        "scaled_dot_product_attention",
+        {"B": 1, "H": 1, "E": 2} | sizes,
+        {"family": "normal", "seed": 1},
+    )
 
 
 def test_the_plainest_of_equally_good_conditions_is_taken() -> None:
     failing = [sized(N=n, M=m, D=4) for n, m in ((3, 2), (9, 4), (17, 1), (6, 5), (8, 7))]
-    passing = [sized(N=n, M=m, D=4) for n, m in ((2, 3), (4, 9), (5, 5), (2, 2), (7, 8), (1, 17), (3, 3), (1, 1))]
+    passing = [
+        sized(N=n, M=m, D=4)
+        for n, m in ((2, 3), (4, 9), (5, 5), (2, 2), (7, 8), (1, 17), (3, 3), (1, 1))
+    ]
     assert separate(failing, passing, "float32") == ("N > M",)
 
 
 def test_two_conditions_are_joined_where_one_does_not_do() -> None:
-    every = [sized(N=n, M=m, D=d) for n, m in ((3, 2), (9, 4), (2, 3), (4, 9), (5, 5), (7, 6)) for d in (4, 16, 64, 80, 96, 128)]
+    every = [
+        sized(N=n, M=m, D=d)
+        for n, m in ((3, 2), (9, 4), (2, 3), (4, 9), (5, 5), (7, 6))
+        for d in (4, 16, 64, 80, 96, 128)
+    ]
     failing = [r for r in every if r.sizes["N"] > r.sizes["M"] and r.sizes["D"] > 64]
-    assert set(separate(failing, [r for r in every if r not in failing], "float32")) == {"N > M", "D > 64"}
+    assert set(separate(failing, [r for r in every if r not in failing], "float32")) == {
+        "N > M",
+        "D > 64",
+    }
 
 
 def test_without_passes_there_is_no_condition() -> None:

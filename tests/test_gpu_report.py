@@ -1,4 +1,7 @@
-"""``verify gpu-report``: every step as far as it goes without a GPU, and that a step that fails, crashes or hangs is told."""
+"""
+``verify gpu-report``: every step as far as it goes without a GPU, and that a step that fails,
+crashes or hangs is told.
+"""
 
 import importlib
 import json
@@ -22,7 +25,11 @@ ROOT = Path(__file__).parent.parent
 HERE = Here("cpu", quick=True, seconds=100)
 
 PASSED = ("environment", "short", "repeats", "lengths", "large", "waits")
-NOT_RUN = {"graphs": "no graph", "recompilations": "torch.compile did, and passed", "memory": "asks the allocator of a GPU"}
+NOT_RUN = {
+    "graphs": "no graph",
+    "recompilations": "torch.compile did, and passed",
+    "memory": "asks the allocator of a GPU",
+}
 PROGRAMS = ("tests", "suite-torch_impl", "suite-cupy_impl")
 WATCHED = tuple(f"sanitizer-{tool}" for tool in suites.TOOLS)
 
@@ -41,7 +48,9 @@ def test_a_step_that_needs_no_gpu_passes_without_one_and_says_so(name: str) -> N
 
 
 @pytest.mark.parametrize("name", NOT_RUN)
-def test_a_step_that_needs_a_gpu_goes_as_far_as_it_can_and_says_why_it_was_not_run(name: str) -> None:
+def test_a_step_that_needs_a_gpu_goes_as_far_as_it_can_and_says_why_it_was_not_run(
+    name: str,
+) -> None:
     told = report.run(name, HERE)
     assert told["verdict"] == "not run" and NOT_RUN[name] in told["reason"], told
     assert (name == "memory") != bool(told["figures"])
@@ -49,7 +58,10 @@ def test_a_step_that_needs_a_gpu_goes_as_far_as_it_can_and_says_why_it_was_not_r
 
 def test_what_compute_sanitizer_would_watch_passes() -> None:
     told = report.run("sanitizer-memcheck", HERE)
-    assert told["verdict"] == "not run" and "no GPU; the run that it would watch passed" in told["reason"], told
+    assert (
+        told["verdict"] == "not run"
+        and "no GPU; the run that it would watch passed" in told["reason"]
+    ), told
 
 
 def test_the_suite_runs_as_a_program() -> None:
@@ -60,10 +72,25 @@ def test_the_suite_runs_as_a_program() -> None:
 
 @pytest.mark.thorough
 def test_the_whole_report_without_a_gpu(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "verify", "gpu-report", "--device", "cpu", "--quick", "--out", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "verify",
+        "gpu-report",
+        "--device",
+        "cpu",
+        "--quick",
+        "--out",
+        str(tmp_path),
+    ]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=580)
-    told = {step["step"]: step["verdict"] for step in json.loads((tmp_path / "gpu-report.json").read_text())["steps"]}
-    assert told == {name: "passed" for name in (*PASSED, *PROGRAMS)} | {name: "not run" for name in (*NOT_RUN, *WATCHED)}, ran.stdout
+    told = {
+        step["step"]: step["verdict"]
+        for step in json.loads((tmp_path / "gpu-report.json").read_text())["steps"]
+    }
+    assert told == {name: "passed" for name in (*PASSED, *PROGRAMS)} | {
+        name: "not run" for name in (*NOT_RUN, *WATCHED)
+    }, ran.stdout
     assert ran.returncode == 2
 
 
@@ -74,8 +101,12 @@ class Sabotage:
     """A kernel of torch_impl that is spoiled."""
 
     def __init__(self, spoil: Callable[..., Any]) -> None:
-        own = next(i for i in load("torch_impl").implementations if i.name == "alibi_attention_triton")
-        self.implementation = Implementation(own.backend, own.operation, own.how, lambda **given: spoil(own.function, **given))
+        own = next(
+            i for i in load("torch_impl").implementations if i.name == "alibi_attention_triton"
+        )
+        self.implementation = Implementation(
+            own.backend, own.operation, own.how, lambda **given: spoil(own.function, **given)
+        )
 
     def __call__(self, here: Here, **which: Any) -> list[Implementation]:
         return [self.implementation]
@@ -113,10 +144,14 @@ def breaks_the_graph(function: Any, **given: Any) -> Any:
         ("recompilations", breaks_the_graph),
     ],
 )
-def test_a_step_notices(step: str, spoil: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_notices(
+    step: str, spoil: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = kernels if hasattr(kernels, step) else pytorch
     monkeypatch.setattr(place, "fused", Sabotage(spoil))
-    monkeypatch.setattr(place, "each", lambda here, **which: [(Sabotage(spoil).implementation, "float32")])
+    monkeypatch.setattr(
+        place, "each", lambda here, **which: [(Sabotage(spoil).implementation, "float32")]
+    )
     told = report.run(step, HERE)
     assert told["verdict"] == "failed" and told["reason"], told
 
@@ -128,7 +163,9 @@ def test_a_suite_that_fails_fails_its_step(monkeypatch: pytest.MonkeyPatch) -> N
     assert report.run("suite-torch_impl", HERE)["verdict"] == "not run"
 
 
-def test_a_run_that_compute_sanitizer_would_refuse_fails_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_compute_sanitizer_would_refuse_fails_its_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     refused = subprocess.CompletedProcess([], 86, "========= Invalid __global__ read", "")
     monkeypatch.setattr(suites, "program", lambda *_, **__: refused)
     told = report.run("sanitizer-memcheck", HERE)
@@ -149,10 +186,16 @@ def program(folder: Path, lines: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_crash_costs_its_step_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(tmp_path, "echo an illegal memory access; kill -SEGV $$", monkeypatch)
     told = report.outcome_of("short", "cpu", True, 30)
-    assert told.verdict == "failed" and "status -11" in told.reason and "an illegal memory access" in told.reason
+    assert (
+        told.verdict == "failed"
+        and "status -11" in told.reason
+        and "an illegal memory access" in told.reason
+    )
 
 
-def test_a_hang_ends_with_all_that_it_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hang_ends_with_all_that_it_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program(tmp_path, f"sleep 300 & echo $! > {tmp_path}/child; sleep 300", monkeypatch)
     told = report.outcome_of("short", "cpu", True, 1)
     assert told.verdict == "failed" and "no answer within 1 s" in told.reason and told.seconds < 20
@@ -168,14 +211,20 @@ def test_who_ends_the_report_ends_its_steps(tmp_path: Path) -> None:
         [
             "import sys; from verify.cli import main; from verify.gpu import report",
             "report.sys.executable, own = sys.argv[1], report.outcome_of",
-            "report.outcome_of = lambda name, *rest: own(name, *rest) if name == 'short' else report.Outcome(name, 'passed')",
+            "report.outcome_of = lambda name, *rest: own(name, *rest) if name == 'short' else "
+            "report.Outcome(name, 'passed')",
             "sys.exit(main(['gpu-report', '--device', 'cpu', '--step', 'short']))",
         ]
     )
     path = tmp_path / "program"
-    path.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/child.new; mv {tmp_path}/child.new {tmp_path}/child; sleep 300\n")
+    path.write_text(
+        f"#!/bin/sh\necho $$ > {tmp_path}/child.new; mv {tmp_path}/child.new {tmp_path}/child; "
+        "sleep 300\n"
+    )
     path.chmod(0o755)
-    whole = subprocess.Popen([sys.executable, "-c", lines, str(path)], cwd=ROOT, stdout=subprocess.DEVNULL)
+    whole = subprocess.Popen(
+        [sys.executable, "-c", lines, str(path)], cwd=ROOT, stdout=subprocess.DEVNULL
+    )
     until = time.monotonic() + 30
     while not (tmp_path / "child").exists() and time.monotonic() < until:
         time.sleep(0.05)
@@ -193,10 +242,16 @@ def alive(process: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "expected"), [(("passed", "passed"), 0), (("passed", "failed", "not run"), 1), (("passed", "not run"), 2)]
+    ("verdicts", "expected"),
+    [(("passed", "passed"), 0), (("passed", "failed", "not run"), 1), (("passed", "not run"), 2)],
 )
 def test_the_exit_status_is_the_worst(verdicts: tuple[str, ...], expected: int) -> None:
-    assert report.status([report.Outcome(str(number), verdict) for number, verdict in enumerate(verdicts)]) == expected
+    assert (
+        report.status(
+            [report.Outcome(str(number), verdict) for number, verdict in enumerate(verdicts)]
+        )
+        == expected
+    )
 
 
 def test_the_report_is_written_after_every_step(
@@ -205,42 +260,71 @@ def test_the_report_is_written_after_every_step(
     written, write = [], report.write
 
     def outcome(name: str, *_: Any) -> report.Outcome:
-        return report.Outcome(name, "failed" if name == "graphs" else "passed", "because", 1.0, {"device": "NVIDIA Some-GPU", "cuda": True})
+        return report.Outcome(
+            name,
+            "failed" if name == "graphs" else "passed",
+            "because",
+            1.0,
+            {"device": "NVIDIA Some-GPU", "cuda": True},
+        )
 
     def watched(*given: Any) -> None:
         write(*given)
-        written.append([step["verdict"] for step in json.loads((tmp_path / "gpu-report.json").read_text())["steps"]])
+        written.append(
+            [
+                step["verdict"]
+                for step in json.loads((tmp_path / "gpu-report.json").read_text())["steps"]
+            ]
+        )
 
     monkeypatch.setattr(report, "write", watched)
     monkeypatch.setattr(report, "outcome_of", outcome)
     monkeypatch.setattr(report, "AT_ONCE", 1)
     status = main(["gpu-report", "--step", "short", "--step", "graphs", "--out", str(tmp_path)])
     assert status == 1
-    assert written == [["passed", "not run", "not run"], ["passed", "passed", "not run"], ["passed", "passed", "failed"]]
+    assert written == [
+        ["passed", "not run", "not run"],
+        ["passed", "passed", "not run"],
+        ["passed", "passed", "failed"],
+    ]
     told = json.loads((tmp_path / "gpu-report.json").read_text())
-    assert told["on"] == "cuda" and told["device"] == "NVIDIA Some-GPU" and told["commit"] and told["date"]
+    assert (
+        told["on"] == "cuda"
+        and told["device"] == "NVIDIA Some-GPU"
+        and told["commit"]
+        and told["date"]
+    )
     assert "3 steps: 2 passed, 1 failed" in capsys.readouterr().out
 
 
-def test_a_step_whose_time_was_taken_by_others_was_not_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_step_whose_time_was_taken_by_others_was_not_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(report, "outcome_of", lambda name, *_: report.Outcome(name, "passed"))
     assert main(["gpu-report", "--step", "short", "--device", "cpu", "--seconds", "1"]) == 2
     assert "run it with --step short" in capsys.readouterr().out
 
 
-def test_results_of_a_gpu_lie_in_the_checkout_and_those_of_a_cpu_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_of_a_gpu_lie_in_the_checkout_and_those_of_a_cpu_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(report, "ROOT", tmp_path)
     first = report.Outcome("environment", figures={"device": "NVIDIA H100 80GB HBM3"})
     assert report.place(None, "cpu", first) is None
     folder = report.place(None, "cuda", first)
-    assert folder is not None and folder.parent == tmp_path / "benchmarks" / "results" / "nvidia-h100-80gb-hbm3"
+    assert (
+        folder is not None
+        and folder.parent == tmp_path / "benchmarks" / "results" / "nvidia-h100-80gb-hbm3"
+    )
 
 
 def test_a_step_is_a_process(tmp_path: Path) -> None:
     answer = tmp_path / "answer.json"
     options = json.dumps({"device": "cpu", "quick": True, "seconds": 60, "answer": str(answer)})
     command = [sys.executable, "-W", "ignore", "-m", "verify.gpu.report", "environment", options]
-    subprocess.run(command, cwd=ROOT, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}, timeout=60, check=True)
+    subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}, timeout=60, check=True
+    )
     assert json.loads(answer.read_text())["verdict"] == "passed"
 
 
@@ -250,5 +334,7 @@ def test_what_triton_has_compiled_is_found(monkeypatch: pytest.MonkeyPatch) -> N
     importlib.import_module("torch_impl.kernels.operators")
     monkeypatch.setattr(attention.forward, "device_caches", {})
     none = sum(map(len, pytorch.compiled()))
-    monkeypatch.setattr(attention.forward, "device_caches", {0: ({"one": None, "two": None}, {}, None, None, None)})
+    monkeypatch.setattr(
+        attention.forward, "device_caches", {0: ({"one": None, "two": None}, {}, None, None, None)}
+    )
     assert sum(map(len, pytorch.compiled())) == none + 2

@@ -1,8 +1,8 @@
 """
 The law's gradients against the complex-step derivative of the law itself.
 
-With h = 1e-20 the derivative Im f(x + ih) / h has no cancellation, so that it is right to the last bits of float64: a gradient
-that misses a term, however small, is far outside of 1e-12.
+With h = 1e-20 the derivative Im f(x + ih) / h has no cancellation, so that it is right to the last
+bits of float64: a gradient that misses a term, however small, is far outside of 1e-12.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,11 @@ def hiding(visible: ndarray) -> ndarray:
 
 
 ARRAYS: dict[str, Callable[[int, int], dict[str, tuple[int, ...]]]] = {
-    "scaled_dot_product_attention": lambda N, M: {"query": (B, H, N, D), "key": (B, H, M, D), "value": (B, H, M, E)},
+    "scaled_dot_product_attention": lambda N, M: {
+        "query": (B, H, N, D),
+        "key": (B, H, M, D),
+        "value": (B, H, M, E),
+    },
     "additive_attention": lambda N, M: {
         **{"query": (B, N, Q), "key": (B, M, K), "value": (B, M, E)},
         **{"w_query": (A, Q), "w_key": (A, K), "w_score": (A,)},
@@ -46,9 +50,17 @@ ARRAYS: dict[str, Callable[[int, int], dict[str, tuple[int, ...]]]] = {
     },
     "learned_relative_attention": lambda N, M: {
         **{"query": (B, H, N, D), "key": (B, H, M, D), "value": (B, H, M, E)},
-        **{"key_pos_embeddings": (2 * P, H, D), "key_pos_bias": (2 * P, H), "query_pos_bias": (H, D)},
+        **{
+            "key_pos_embeddings": (2 * P, H, D),
+            "key_pos_bias": (2 * P, H),
+            "query_pos_bias": (H, D),
+        },
     },
-    "alibi_attention": lambda N, M: {"query": (B, H, N, D), "key": (B, H, M, D), "value": (B, H, M, E)},
+    "alibi_attention": lambda N, M: {
+        "query": (B, H, N, D),
+        "key": (B, H, M, D),
+        "value": (B, H, M, E),
+    },
 }
 OPERATIONS = tuple(ARRAYS)
 WITH_MASK = OPERATIONS[:2]
@@ -67,12 +79,17 @@ def d_output(inputs: Inputs) -> ndarray:
 def gradients(operation: str, inputs: Inputs) -> dict[str, ndarray]:
     """The law's gradients by the names of the arrays that they belong to."""
     names = [name for name, x in inputs.items() if isinstance(x, ndarray) and x.dtype == float]
-    return dict(zip(names, getattr(spec, f"{operation}_grad")(d_output(inputs), **inputs), strict=True))
+    return dict(
+        zip(names, getattr(spec, f"{operation}_grad")(d_output(inputs), **inputs), strict=True)
+    )
 
 
 def complex_step(operation: str, inputs: Inputs, name: str) -> ndarray:
     derivative = np.zeros(inputs[name].shape)
-    moved = {key: x.astype(complex) if isinstance(x, ndarray) and x.dtype == float else x for key, x in inputs.items()}
+    moved = {
+        key: x.astype(complex) if isinstance(x, ndarray) and x.dtype == float else x
+        for key, x in inputs.items()
+    }
     for at in np.ndindex(derivative.shape):
         moved[name][at] = inputs[name][at] + STEP * 1j
         derivative[at] = np.sum(d_output(inputs) * getattr(spec, operation)(**moved).imag) / STEP
@@ -81,7 +98,9 @@ def complex_step(operation: str, inputs: Inputs, name: str) -> ndarray:
 
 
 def worst(operation: str, inputs: Inputs) -> float:
-    """The largest error of any gradient, relative to its largest element; NaN is infinitely wrong."""
+    """
+    The largest error of any gradient, relative to its largest element; NaN is infinitely wrong.
+    """
     errors = [0.0]
     for name, gradient in gradients(operation, inputs).items():
         wanted = complex_step(operation, inputs, name)
@@ -122,8 +141,16 @@ def test_gradients_through_dropout_are_the_derivatives(operation, keep):
 
 def test_the_gradient_by_a_mask_for_every_head_and_batch_has_its_shape_and_is_the_derivative():
     full, shared = hiding(some(B, H, 3, 5)), hiding(some(B, 1, 3, 1))
-    assert worst("scaled_dot_product_attention", draw("scaled_dot_product_attention", 3, 5, mask=full)) < 1e-12
-    assert worst("scaled_dot_product_attention", draw("scaled_dot_product_attention", 3, 5, mask=shared)) < 1e-12
+    assert (
+        worst("scaled_dot_product_attention", draw("scaled_dot_product_attention", 3, 5, mask=full))
+        < 1e-12
+    )
+    assert (
+        worst(
+            "scaled_dot_product_attention", draw("scaled_dot_product_attention", 3, 5, mask=shared)
+        )
+        < 1e-12
+    )
 
 
 VISIBLE: dict[str, Callable[[int, int], ndarray | None]] = {
@@ -143,7 +170,13 @@ def test_gradients_with_positions_are_the_derivatives(operation, N, M, visible):
 
 @each_size
 def test_gradients_of_tables_aligned_at_the_start_are_the_derivatives(N, M):
-    assert worst("learned_relative_attention", draw("learned_relative_attention", N, M) | {"align": "start"}) < 1e-12
+    assert (
+        worst(
+            "learned_relative_attention",
+            draw("learned_relative_attention", N, M) | {"align": "start"},
+        )
+        < 1e-12
+    )
 
 
 # what is hidden
@@ -196,14 +229,24 @@ def test_a_row_of_the_tables_that_no_pair_reads_gets_exactly_zero():
 
 
 def test_a_boolean_mask_gets_no_gradient():
-    assert list(gradients("scaled_dot_product_attention", draw("scaled_dot_product_attention", 3, 5, mask=some(3, 5))))[3:] == []
+    assert (
+        list(
+            gradients(
+                "scaled_dot_product_attention",
+                draw("scaled_dot_product_attention", 3, 5, mask=some(3, 5)),
+            )
+        )[3:]
+        == []
+    )
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_softmax_gradient_without_its_second_term_is_noticed(operation, monkeypatch):
     right = spec.attention.attend_grad
 
-    def without_the_mean(d_out: ndarray, score: ndarray, value: ndarray, *rest: Any) -> tuple[ndarray, ndarray]:
+    def without_the_mean(
+        d_out: ndarray, score: ndarray, value: ndarray, *rest: Any
+    ) -> tuple[ndarray, ndarray]:
         weights = spec.softmax(score, *rest[:1])
         return weights * (d_out @ value.swapaxes(-1, -2)), right(d_out, score, value, *rest)[1]
 
@@ -219,7 +262,9 @@ def test_one_element_that_is_wrong_in_the_tenth_digit_is_noticed(operation, plac
 
     def wrong(*args: Any, **options: Any) -> tuple[ndarray, ...]:
         found = right(*args, **options)
-        at = np.unravel_index(np.argmax(np.abs(found[place % len(found)])), found[place % len(found)].shape)
+        at = np.unravel_index(
+            np.argmax(np.abs(found[place % len(found)])), found[place % len(found)].shape
+        )
         found[place % len(found)][at] *= 1 + 1e-10
         return found
 

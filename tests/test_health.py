@@ -14,7 +14,11 @@ from verify.recipes import Recipe, expand
 from verify.trees import leaves
 
 COMPUTED = sorted(name for name, operation in CATALOGUE.items() if not operation.exact)
-HIDING = [name for name in COMPUTED if "key" in CATALOGUE[name].arguments and {"mask", "visible"} & set(CATALOGUE[name].arguments)]
+HIDING = [
+    name
+    for name in COMPUTED
+    if "key" in CATALOGUE[name].arguments and {"mask", "visible"} & set(CATALOGUE[name].arguments)
+]
 DRAWN = [*((name, "any") for name in COMPUTED), *((name, "nan") for name in HIDING)]
 
 
@@ -29,19 +33,30 @@ def scale(recipe: Recipe, dtype: str) -> float:
 
 
 def say_nothing(recipe: Recipe, dtype: str) -> tuple[ndarray, ndarray]:
-    """Which elements have an infinite bound, and which one of more than twice anything that came out."""
+    """
+    Which elements have an infinite bound, and which one of more than twice anything that came out.
+    """
     precision = resolve("wide", recipe.operation, recipe.operation, dtype)
     infinite, vacuous = [], []
-    for law, bound in zip(arrays(lawful(recipe, dtype).expected), arrays(bounded(recipe, dtype, precision)), strict=True):
+    for law, bound in zip(
+        arrays(lawful(recipe, dtype).expected),
+        arrays(bounded(recipe, dtype, precision)),
+        strict=True,
+    ):
         largest = np.abs(law[np.isfinite(law)]).max(initial=0.0)
         infinite.append((np.isinf(bound) & ~np.isnan(law)).ravel())
-        vacuous.append((np.isfinite(bound) & (bound > max(2 * largest, 1e-3 * scale(recipe, dtype)))).ravel())
+        vacuous.append(
+            (np.isfinite(bound) & (bound > max(2 * largest, 1e-3 * scale(recipe, dtype)))).ravel()
+        )
     return np.concatenate(infinite), np.concatenate(vacuous)
 
 
 @lru_cache
 def shares(operation: str, kind: str) -> tuple[float, float, float]:
-    """The shares of infinite and of vacuous bounds among the elements, and of cases that are not judged."""
+    """
+    The shares of infinite and of vacuous bounds among the elements, and of cases that are not
+    judged.
+    """
     found = [say_nothing(recipe, "float32") for recipe in draw(operation, kind, 100, 0)]
     infinite, vacuous = (np.concatenate(part) for part in zip(*found, strict=True))
     return infinite.mean(), vacuous.mean(), float(np.mean([each.mean() > 0.1 for each, _ in found]))
@@ -56,5 +71,9 @@ def test_few_bounds_are_infinite_or_vacuous(operation: str, kind: str) -> None:
 
 def test_a_useless_bound_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = Recipe("softmax", {"N": 2, "M": 3}, {"family": "normal", "seed": 1})
-    monkeypatch.setitem(globals(), "bounded", lambda recipe, dtype, precision: np.full(lawful(recipe, dtype).expected.shape, 1e6))
+    monkeypatch.setitem(
+        globals(),
+        "bounded",
+        lambda recipe, dtype, precision: np.full(lawful(recipe, dtype).expected.shape, 1e6),
+    )
     assert say_nothing(recipe, "float32")[1].all()

@@ -1,4 +1,7 @@
-"""``verify identify`` reads conventions out of a black box: the right card for right ones, wrong ones, and unknown ones."""
+"""
+``verify identify`` reads conventions out of a black box: the right card for right ones, wrong ones,
+and unknown ones.
+"""
 
 import json
 from functools import lru_cache
@@ -15,7 +18,11 @@ from verify.cli import main
 from verify.identify import Answer, Card, card_of, identify
 
 BOXES = str(HERE / "black_boxes.py")
-SDPA, ALIBI, LEARNED = "scaled_dot_product_attention", "alibi_attention", "learned_relative_attention"
+SDPA, ALIBI, LEARNED = (
+    "scaled_dot_product_attention",
+    "alibi_attention",
+    "learned_relative_attention",
+)
 
 
 @lru_cache
@@ -30,9 +37,19 @@ def others(card: Card) -> dict[str, str]:
 
 EXPECTED: dict[str, dict[str, str]] = {
     SDPA: {},
-    f"{SDPA}_is_causal": {"keys without a mask": "not told apart: causal, top-left; always causal, top-left"},
-    f"{SDPA}_hand_made": {"mask polarity": "True = hidden", "rows without keys": "mean of all values", "dropout scale": "1"},
-    f"{ALIBI}_like_labml": {"ALiBi distance": "visible keys counted", "rows without keys": "NaN", "ALiBi dtype": "storage"},
+    f"{SDPA}_is_causal": {
+        "keys without a mask": "not told apart: causal, top-left; always causal, top-left"
+    },
+    f"{SDPA}_hand_made": {
+        "mask polarity": "True = hidden",
+        "rows without keys": "mean of all values",
+        "dropout scale": "1",
+    },
+    f"{ALIBI}_like_labml": {
+        "ALiBi distance": "visible keys counted",
+        "rows without keys": "NaN",
+        "ALiBi dtype": "storage",
+    },
     f"{ALIBI}_plain": {
         "ALiBi slopes, H no power of two": "2^(-8(h+1)/H) for every H",
         "causal alignment": "top-left",
@@ -54,20 +71,37 @@ def test_a_card_says_where_a_black_box_differs_from_the_law(name: str) -> None:
 
 
 def test_what_is_asked_of_an_attention() -> None:
-    assert {"scale", "keys without a mask", "mask polarity", "rows without keys", "float mask"} <= set(cards()[SDPA].answers)
-    assert {"scale", "ALiBi slopes", "ALiBi sign", "causal alignment", "ALiBi dtype"} <= set(cards()[f"{ALIBI}_plain"].answers)
+    assert {
+        "scale",
+        "keys without a mask",
+        "mask polarity",
+        "rows without keys",
+        "float mask",
+    } <= set(cards()[SDPA].answers)
+    assert {"scale", "ALiBi slopes", "ALiBi sign", "causal alignment", "ALiBi dtype"} <= set(
+        cards()[f"{ALIBI}_plain"].answers
+    )
     assert cards()[f"{SDPA}_is_causal"].refused == ["is_causal takes no mask"]
 
 
 @pytest.mark.parametrize("backend", ["numpy_ref", "torch_impl"])
 def test_our_own_follow_the_law(backend: str) -> None:
     assert {name: others(card) for name, card in cards(backend).items() if others(card)} == {}
-    assert {SDPA, ALIBI, LEARNED, "transformer_xl_attention", "rel_shift", "multi_head_attention"} <= set(cards(backend))
+    assert {
+        SDPA,
+        ALIBI,
+        LEARNED,
+        "transformer_xl_attention",
+        "rel_shift",
+        "multi_head_attention",
+    } <= set(cards(backend))
 
 
 FAULTS = {
     "alibi_attention_top_left": {"causal alignment": "top-left"},
-    "alibi_attention_plain_series": {"ALiBi slopes, H no power of two": "2^(-8(h+1)/H) for every H"},
+    "alibi_attention_plain_series": {
+        "ALiBi slopes, H no power of two": "2^(-8(h+1)/H) for every H"
+    },
     "alibi_attention_other_sign": {"ALiBi sign": "grows with the distance"},
     "scaled_dot_product_attention_unscaled": {"scale": "1"},
     "transformer_xl_score_unshifted": {"position shift": "none"},
@@ -78,7 +112,9 @@ FAULTS = {
 def test_a_fault_is_read_off(name: str) -> None:
     fault = faults.read_faults()[0][name]
     backend = Backend("faults", "faults", library=adapter("numpy"), precision=fault.precision)
-    implementation = Implementation(backend, fault.operation, "faulty", adapt(fault.fresh(), fault.operation))
+    implementation = Implementation(
+        backend, fault.operation, "faulty", adapt(fault.fresh(), fault.operation)
+    )
     assert others(card_of(implementation, "float32")) == FAULTS[name]
 
 
@@ -101,7 +137,9 @@ def test_the_command_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer == {"answer": "top-left", "law": "end", "as the law": False}
 
 
-def test_what_cannot_be_loaded_is_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_what_cannot_be_loaded_is_an_error(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert main(["identify", str(tmp_path / "nothing.py")]) == 2
     assert "no file" in capsys.readouterr().err
 

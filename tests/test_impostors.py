@@ -19,7 +19,9 @@ def is_strong(recipe: Recipe) -> bool:
     return strong(recipe, "float32", PRECISION)
 
 
-def of(operation: str, sizes: dict[str, int], pattern: str | None = None, family: str = "spread") -> Recipe:
+def of(
+    operation: str, sizes: dict[str, int], pattern: str | None = None, family: str = "spread"
+) -> Recipe:
     mask = {"pattern": pattern, "axes": "N M", "form": "bool", "seed": 1} if pattern else None
     return Recipe(operation, sizes, {"family": family, "seed": 1}, mask=mask)
 
@@ -28,7 +30,11 @@ USUAL = {"B": 1, "H": 2, "N": 4, "M": 6, "D": 4, "E": 3}
 
 
 def test_an_ordinary_case_is_strong() -> None:
-    assert is_strong(of(SDPA, USUAL)) and is_strong(of(ALIBI, USUAL)) and is_strong(of("softmax", {"N": 4, "M": 6}))
+    assert (
+        is_strong(of(SDPA, USUAL))
+        and is_strong(of(ALIBI, USUAL))
+        and is_strong(of("softmax", {"N": 4, "M": 6}))
+    )
 
 
 def test_a_case_that_zeros_pass_is_weak() -> None:
@@ -56,17 +62,29 @@ def test_every_impostor_has_the_form_of_the_answer(operation: str) -> None:
         case = lawful(recipe, "float64")
         answers = list(impostors(op, case.inputs, case.expected))
         assert len(answers) >= (operation != "init_mems")
-        all_noticed(answers, case.expected, bounded(recipe, "float64", resolve("wide", operation, operation, "float64")))
+        all_noticed(
+            answers,
+            case.expected,
+            bounded(recipe, "float64", resolve("wide", operation, operation, "float64")),
+        )
 
 
-@pytest.mark.parametrize("operation", [name for name, op in CATALOGUE.items() if name != "init_mems"])
+@pytest.mark.parametrize(
+    "operation", [name for name, op in CATALOGUE.items() if name != "init_mems"]
+)
 def test_most_probes_are_strong(operation: str) -> None:
-    found = [strong(recipe, "float32", resolve("wide", operation, operation, "float32")) for recipe in probes(operation)]
+    found = [
+        strong(recipe, "float32", resolve("wide", operation, operation, "float32"))
+        for recipe in probes(operation)
+    ]
     print(f"{operation}: {sum(found)} of {len(found)} probes are strong")
     assert 2 * sum(found) >= len(found)
 
 
-@pytest.mark.parametrize("operation", [SDPA, ALIBI, "learned_relative_attention", "transformer_xl_attention", "additive_attention"])
+@pytest.mark.parametrize(
+    "operation",
+    [SDPA, ALIBI, "learned_relative_attention", "transformer_xl_attention", "additive_attention"],
+)
 def test_the_impostors_of_an_attention_are_several(operation: str) -> None:
     recipe = probes(operation)[0]
     case = lawful(recipe, "float64")

@@ -1,4 +1,7 @@
-"""Isolation: whatever one backend does, it costs its own verdict, and everybody else is judged as ever."""
+"""
+Isolation: whatever one backend does, it costs its own verdict, and everybody else is judged as
+ever.
+"""
 
 import json
 import signal
@@ -24,13 +27,27 @@ pytestmark = pytest.mark.xdist_group("isolation")
 HERE = Path(__file__).parent / "misbehaving"
 SLOW = "hangs_at_import"
 """Judged apart: an import may take ten times as long as a case."""
-LINE = ("--op", "shift_right", "--op", "scaled_dot_product_attention", "--dtype", "float32", "--profile", "quick")
+LINE = (
+    "--op",
+    "shift_right",
+    "--op",
+    "scaled_dot_product_attention",
+    "--dtype",
+    "float32",
+    "--profile",
+    "quick",
+)
 LIMITS = ("--case-seconds", "3", "--memory", "400")
 
 REFUSAL = "x of integers"
-SEGFAULT = "crashed: signal 11 (SIGSEGV) on shift_right: layout kind=contiguous seed=0, sizes M=33 N=2"
+SEGFAULT = (
+    "crashed: signal 11 (SIGSEGV) on shift_right: layout kind=contiguous seed=0, sizes M=33 N=2"
+)
 ABORT = "crashed: signal 6 (SIGABRT) on shift_right: layout kind=contiguous seed=0, sizes M=65 N=2"
-LOST = "left its device unusable: RuntimeError: CUDA error: an illegal memory access was encountered on shift_right:"
+LOST = (
+    "left its device unusable: RuntimeError: CUDA error: an illegal memory access was "
+    "encountered on shift_right:"
+)
 GRADIENT = "crashed: signal 11 (SIGSEGV) on scaled_dot_product_attention_grad:"
 SHAPE = "raised outside of the call: OSError: no shape today on shift_right:"
 
@@ -52,7 +69,9 @@ WORDS: dict[str, dict[str, str]] = {
     "floods": {"refusals": f"flooded: more than 100 MB of output on {REFUSAL}"},
     "closes_everything": {"refusals": f"({REFUSAL})"},
     "kills_its_group": {"refusals": f"crashed: signal 15 (SIGTERM) on {REFUSAL}"},
-    "kills_itself": {"refusals": "killed: signal 9 (SIGKILL), as by a machine that is out of memory"},
+    "kills_itself": {
+        "refusals": "killed: signal 9 (SIGKILL), as by a machine that is out of memory"
+    },
     "threads": {"side effects": "changes the running threads (<Thread(Thread-"},
     "children": {"side effects": "changes the child processes ("},
     "forks": {"side effects": "changes the child processes ("},
@@ -63,7 +82,9 @@ WORDS: dict[str, dict[str, str]] = {
     "changes_error_state": {"side effects": "changes NumPy's error state (divide: warn -> ignore)"},
     "changes_print_options": {"side effects": "changes NumPy's print options (precision: 8 -> 2)"},
     "seeds": {"side effects": "seeds NumPy's random numbers; seeds Python's random numbers"},
-    "default_dtype": {"side effects": "changes torch's default dtype (torch.float32 -> torch.float64)"},
+    "default_dtype": {
+        "side effects": "changes torch's default dtype (torch.float32 -> torch.float64)"
+    },
     "flushes": {"side effects": "changes subnormal numbers (kept -> flushed to 0)"},
     "grad_mode": {"side effects": "changes torch's grad mode (True -> False)"},
     "patches_numpy": {"side effects": "changes functions of others (numpy.exp)"},
@@ -78,15 +99,31 @@ WORDS: dict[str, dict[str, str]] = {
     "sys_exit": {"values": "raised SystemExit: 0", "refusals": "raised SystemExit: 0"},
     "interrupts": {"values": "raised KeyboardInterrupt", "refusals": "raised KeyboardInterrupt"},
     "generator_exit": {"values": "raised GeneratorExit", "refusals": "raised GeneratorExit"},
-    "memory_error": {"values": "raised MemoryError: not a byte left", "refusals": "raised MemoryError"},
+    "memory_error": {
+        "values": "raised MemoryError: not a byte left",
+        "refusals": "raised MemoryError",
+    },
     "recursion": {"values": "raised RecursionError", "refusals": "raised RecursionError"},
     "asks": {"values": "raised EOFError", "refusals": "raised EOFError"},
     "evil_equality": {"values": "wanted ndarray of shape (1, 1), got Evil", "refusals": "accepted"},
     "endless": {"values": "wanted ndarray of shape (1, 1), got generator", "refusals": "accepted"},
 }
-"""What each backend is told in which column; in the others it fails at nothing but its own outputs, see ALSO."""
+"""
+What each backend is told in which column; in the others it fails at nothing but its own outputs,
+see ALSO.
+"""
 
-ALSO = {"sys_exit", "interrupts", "generator_exit", "memory_error", "recursion", "asks", "evil_equality", "endless", "talks"}
+ALSO = {
+    "sys_exit",
+    "interrupts",
+    "generator_exit",
+    "memory_error",
+    "recursion",
+    "asks",
+    "evil_equality",
+    "endless",
+    "talks",
+}
 """Those whose calls give no right output, so that the side effects may say so too."""
 
 BROKEN = {
@@ -104,20 +141,29 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.fixture(scope="module", params=["in one process", pytest.param("by two workers", marks=pytest.mark.thorough)])
+@pytest.fixture(
+    scope="module",
+    params=["in one process", pytest.param("by two workers", marks=pytest.mark.thorough)],
+)
 def everyone(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """One run of all of them."""
     sources = [option for name in (*WORDS, *BROKEN) for option in ("--backend", path_of(name))]
     workers = ("-n", "2", "--dist", "loadgroup") if request.param == "by two workers" else ()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("run"))
-        done = in_a_process("run", *sources, *LINE, *LIMITS, *workers, "--report-json", "report.json")
+        done = in_a_process(
+            "run", *sources, *LINE, *LIMITS, *workers, "--report-json", "report.json"
+        )
         Path("output.txt").write_text(done.output)
         return replace(done, report=json.loads(Path("report.json").read_text()))
 
 
 def tallies_of(run: Run, name: str) -> dict[str, dict[str, Any]]:
-    return {tally["aspect"]: tally for tally in (run.report or {})["tallies"] if tally["backend"] == name}
+    return {
+        tally["aspect"]: tally
+        for tally in (run.report or {})["tallies"]
+        if tally["backend"] == name
+    }
 
 
 # Everybody at once
@@ -138,7 +184,9 @@ def test_each_costs_its_own_verdict(everyone: Run, name: str) -> None:
     tallies = tallies_of(everyone, name)
     failed = {aspect for aspect, tally in tallies.items() if tally["verdict"] == "failed"}
     assert failed - ({"side effects"} if name in ALSO else set()) == set(WORDS[name])
-    assert [words for aspect, words in WORDS[name].items() if words not in tallies[aspect]["reason"]] == []
+    assert [
+        words for aspect, words in WORDS[name].items() if words not in tallies[aspect]["reason"]
+    ] == []
     assert {"values", "refusals", "side effects"} <= set(tallies)
 
 
@@ -151,10 +199,20 @@ def test_a_good_neighbour_is_judged_as_ever(everyone: Run) -> None:
     line = ("--backend", path_of("good"), "--op", "shift_right", "--isolate", "none")
     alone = judged(*line)
     counts = ("verdict", "cases", "strong", "checks", "unsupported", "budget")
-    seen = {aspect: [tally[count] for count in counts] for aspect, tally in tallies_of(everyone, "good").items()}
-    least = {aspect: [tally[count] for count in counts] for aspect, tally in tallies_of(alone, "good").items()}
-    assert alone.status == 0 and {aspect: counted[0] for aspect, counted in seen.items()} == dict.fromkeys(least, "passed")
-    assert all(seen[aspect][1] >= least[aspect][1] for aspect in least)  # the recorded failures of the others come on top
+    seen = {
+        aspect: [tally[count] for count in counts]
+        for aspect, tally in tallies_of(everyone, "good").items()
+    }
+    least = {
+        aspect: [tally[count] for count in counts]
+        for aspect, tally in tallies_of(alone, "good").items()
+    }
+    assert alone.status == 0 and {
+        aspect: counted[0] for aspect, counted in seen.items()
+    } == dict.fromkeys(least, "passed")
+    assert all(
+        seen[aspect][1] >= least[aspect][1] for aspect in least
+    )  # the recorded failures of the others come on top
 
 
 def test_a_change_at_import_is_a_note_and_numpy_is_put_back(everyone: Run) -> None:
@@ -169,13 +227,18 @@ def test_what_a_backend_prints_is_shown_beside_its_failure_and_nowhere_else(ever
 
 
 def alone(name: str, *options: str) -> Run:
-    return judged("--backend", path_of(name), "--op", "shift_right", "--case-seconds", "2", *options)
+    return judged(
+        "--backend", path_of(name), "--op", "shift_right", "--case-seconds", "2", *options
+    )
 
 
 @pytest.mark.parametrize("backend", ["first_rows", "jitter"])
 def test_isolated_or_not_the_tallies_are_the_same(backend: str) -> None:
     line = ("--backend", str(STRANGERS / f"{backend}.py"), "--failures")
-    one, two = judged(*line, "here", "--isolate", "none"), judged(*line, "there", "--isolate", "paths")
+    one, two = (
+        judged(*line, "here", "--isolate", "none"),
+        judged(*line, "there", "--isolate", "paths"),
+    )
     assert one.report == two.report and one.status == two.status
 
 
@@ -184,16 +247,24 @@ def test_a_death_is_recorded_and_seen_again(name: str, status: int) -> None:
     assert alone(name).status == 1
     record = next(Path(".verify/failures").glob("*.json"))
     done = verify("replay", record.stem, "--case-seconds", "1")
-    assert done.status == status and any(words in done.output for words in ("SIGSEGV", "hung: no answer in 1 s", "device unusable"))
+    assert done.status == status and any(
+        words in done.output for words in ("SIGSEGV", "hung: no answer in 1 s", "device unusable")
+    )
     assert verify("replay", record.stem, "--backend", path_of("good")).status == 0
 
 
 def sleepers() -> set[str]:
-    """The processes that a run in this test's folder of tests/misbehaving/children.py has left behind; `everyone` may run beside it."""
+    """
+    The processes that a run in this test's folder of tests/misbehaving/children.py has left behind;
+    `everyone` may run beside it.
+    """
     found = set()
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if process.joinpath("cmdline").read_bytes() == b"sleep\x0098765\x00" and process.joinpath("cwd").resolve() == Path.cwd():
+            if (
+                process.joinpath("cmdline").read_bytes() == b"sleep\x0098765\x00"
+                and process.joinpath("cwd").resolve() == Path.cwd()
+            ):
                 found.add(process.name)
     return found
 
@@ -212,7 +283,9 @@ def test_an_import_that_hangs_is_broken() -> None:
 
 
 def known(line: str, name: str = "segfault") -> Run:
-    Path("known.txt").write_text(f"shift_right  *  {line}\nshift_right  *  side effects : it crashes\n")
+    Path("known.txt").write_text(
+        f"shift_right  *  {line}\nshift_right  *  side effects : it crashes\n"
+    )
     return alone(name, "--known-failures", "known.txt")
 
 
@@ -229,7 +302,10 @@ def test_a_death_may_be_known_in_a_region_and_the_rest_is_judged() -> None:
 
 
 def test_a_death_outside_of_the_known_region_is_told() -> None:
-    assert SEGFAULT in tallies_of(known("values when M == 34 : it crashes"), "segfault")["values"]["reason"]
+    assert (
+        SEGFAULT
+        in tallies_of(known("values when M == 34 : it crashes"), "segfault")["values"]["reason"]
+    )
 
 
 def test_without_isolation_an_exit_is_a_failure_still() -> None:
@@ -238,7 +314,11 @@ def test_without_isolation_an_exit_is_a_failure_still() -> None:
 
 
 def test_who_is_isolated() -> None:
-    paths = [source for source in ("numpy_ref", "torch_impl", "some.module", path_of("good"), str(HERE)) if isolated(source, "paths")]
+    paths = [
+        source
+        for source in ("numpy_ref", "torch_impl", "some.module", path_of("good"), str(HERE))
+        if isolated(source, "paths")
+    ]
     assert paths == [path_of("good"), str(HERE)]
     assert isolated("numpy_ref", "all") and not isolated(path_of("good"), "none")
 
@@ -285,7 +365,11 @@ def test_the_board_outlives_its_writer(tmp_path: Path) -> None:
         assert (reader.read() or writer).count == 0
         writer.write({"during": "a test"}, 2.0)
         mark = reader.read()
-    assert mark is not None and (mark.count, mark.factor, mark.case) == (1, 2.0, {"during": "a test"})
+    assert mark is not None and (mark.count, mark.factor, mark.case) == (
+        1,
+        2.0,
+        {"during": "a test"},
+    )
 
 
 def implementation(name: str, raises: BaseException) -> tuple[Backend, Implementation]:
@@ -299,7 +383,9 @@ def implementation(name: str, raises: BaseException) -> tuple[Backend, Implement
 
 def test_an_interrupt_at_the_terminal_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     _, interrupted = implementation("good", KeyboardInterrupt())
-    monkeypatch.setattr(signal, "getsignal", lambda _: signal.default_int_handler)  # a shell's background job ignores SIGINT
+    monkeypatch.setattr(
+        signal, "getsignal", lambda _: signal.default_int_handler
+    )  # a shell's background job ignores SIGINT
     with pytest.raises(KeyboardInterrupt):
         call(interrupted, {})
     monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_IGN)
@@ -308,7 +394,9 @@ def test_an_interrupt_at_the_terminal_is_no_failure(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_device_that_answers_no_more_is_told_from_an_error() -> None:
-    backend, failing = implementation("good", RuntimeError("CUDA error: an illegal memory access was encountered"))
+    backend, failing = implementation(
+        "good", RuntimeError("CUDA error: an illegal memory access was encountered")
+    )
     with pytest.raises(Disagreement, match="raised RuntimeError"):
         call(failing, {})
     assert backend.library is not None

@@ -1,4 +1,7 @@
-"""Every guard of the judge has a twin that it must catch: one fault each, told in the right column and in the right words."""
+"""
+Every guard of the judge has a twin that it must catch: one fault each, told in the right column and
+in the right words.
+"""
 
 import numpy as np
 import pytest
@@ -22,7 +25,8 @@ WRONG_VALUES = {
     "softmax_float": "wanted ndarray of shape (5, 7), got float",
     "softmax_none": "wanted ndarray (5, 7), got None",
     "softmax_list": "wanted ndarray of shape (5, 7), got list of 1",
-    "softmax_runtime_error": "raised RuntimeError: CUDA error: an illegal memory access was encountered",
+    "softmax_runtime_error": "raised RuntimeError: CUDA error: an illegal memory access was "
+    "encountered",
     "softmax_type_error": "raised TypeError: unsupported operand",
     "softmax_uninitialised": "got nan, law 0, exactly",
     "softmax_averages_empty_rows": "law 0, exactly",
@@ -46,7 +50,10 @@ IN_ONE_COLUMN = {
     "rel_shift_alias": ("side effects", "output shares memory with the input x"),
     "update_mems_alias": ("side effects", "output[0] shares memory with the input hids[0]"),
     "softmax_refuses_with_type_error": ("refusals", "score of integers: raised TypeError"),
-    "softmax_accepts_integers": ("refusals", "1 of 4 wrong calls are not refused with ValueError\n    mask of integers: accepted"),
+    "softmax_accepts_integers": (
+        "refusals",
+        "1 of 4 wrong calls are not refused with ValueError\n    mask of integers: accepted",
+    ),
 }
 
 WRONG_GRADIENTS = {
@@ -112,28 +119,47 @@ def test_declared_determinism_is_held(folder: str) -> None:
     assert "other bits, though DETERMINISTIC is declared" in found["side effects"].reason
 
 
-def test_what_is_not_declared_deterministic_may_differ_within_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_declared_deterministic_may_differ_within_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(stranger("jitter"), "deterministic", False)
-    assert not failed({cell.aspect: run(cell, Options("quick")) for cell in cells_of("softmax", "jitter")})
+    assert not failed(
+        {cell.aspect: run(cell, Options("quick")) for cell in cells_of("softmax", "jitter")}
+    )
 
 
 def test_a_draw_that_is_not_supported_is_rejected_alone(folder: str) -> None:
     values = tallies("softmax_no_float_masks", folder=folder)["values"]
-    assert values.verdict == "passed" and values.unsupported > 0 and values.reasons == {"float masks": values.unsupported}
+    assert (
+        values.verdict == "passed"
+        and values.unsupported > 0
+        and values.reasons == {"float masks": values.unsupported}
+    )
     assert values.cases >= Options("quick").cases  # others are drawn in their place
 
 
 def test_what_supports_nothing_is_unsupported_and_never_passed(folder: str) -> None:
     found = tallies("softmax_never", folder=folder)
     assert {tally.verdict for tally in found.values()} == {"unsupported"}
-    assert found["values"].reason == "needs a device of the next generation" and found["values"].cases == 0
+    assert (
+        found["values"].reason == "needs a device of the next generation"
+        and found["values"].cases == 0
+    )
 
 
 def test_a_column_without_one_finite_bound_is_not_passed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judge_module, "bounded", lambda recipe, dtype, precision: np.full(lawful(recipe, dtype).expected.shape, np.inf))
+    monkeypatch.setattr(
+        judge_module,
+        "bounded",
+        lambda recipe, dtype, precision: np.full(lawful(recipe, dtype).expected.shape, np.inf),
+    )
     (cell,) = (cell for cell in cells_of("softmax_zeros") if cell.aspect == "values")
     tally = run(cell, Options("quick"))
-    assert (tally.verdict, tally.cases, tally.strong) == ("unsupported", 0, 0) and tally.outside > 20
+    assert (tally.verdict, tally.cases, tally.strong) == (
+        "unsupported",
+        0,
+        0,
+    ) and tally.outside > 20
     assert "no bound is finite" in tally.reason
 
 
@@ -142,7 +168,9 @@ def test_what_always_raises_passes_nothing(folder: str) -> None:
     assert [aspect for aspect, tally in found.items() if tally.verdict == "passed"] == ["refusals"]
 
 
-@pytest.mark.parametrize("name", ["softmax_right", "alibi_attention_right", f"{SDPA}_right", "update_mems_right"])
+@pytest.mark.parametrize(
+    "name", ["softmax_right", "alibi_attention_right", f"{SDPA}_right", "update_mems_right"]
+)
 def test_what_is_right_passes_everywhere(name: str, folder: str) -> None:
     found = tallies(name, folder=folder)
     assert {tally.verdict for tally in found.values()} == {"passed"}
@@ -169,7 +197,13 @@ def test_side_effects_are_judged_by_themselves() -> None:
 def test_a_failure_names_the_place_both_values_and_the_bound() -> None:
     with pytest.raises(Disagreement) as error:
         judge(implementation("softmax_zeros"), RECIPE, "float32")
-    for word in ("6 of 6 elements", "worst at (", "got 0, law 0.", "bound ", "inputs: score (2, 3)"):
+    for word in (
+        "6 of 6 elements",
+        "worst at (",
+        "got 0, law 0.",
+        "bound ",
+        "inputs: score (2, 3)",
+    ):
         assert word in str(error.value)
 
 

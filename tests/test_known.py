@@ -49,7 +49,9 @@ def test_a_line_says_implementation_dtype_aspect_and_reason(tmp_path: Path) -> N
     ],
 )
 def test_a_line_that_cannot_be_read_is_an_error(line: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"known-failures.txt:1: wanted '<implementation> <dtype> <aspect> \["):
+    with pytest.raises(
+        ValueError, match=r"known-failures.txt:1: wanted '<implementation> <dtype> <aspect> \["
+    ):
         read_known(written(tmp_path, line + "\n"))
 
 
@@ -62,13 +64,23 @@ def test_a_line_speaks_of_its_cells_alone(tmp_path: Path) -> None:
 
 
 def test_a_line_beside_a_backend_speaks_of_that_backend_alone(tmp_path: Path) -> None:
-    (known,) = read_known(written(tmp_path, "softmax_zeros * values : zeros [replay 0123456789ab]\n"), "mine.py")
+    (known,) = read_known(
+        written(tmp_path, "softmax_zeros * values : zeros [replay 0123456789ab]\n"), "mine.py"
+    )
     assert known.replay == "0123456789ab"
     assert known.speaks_of("mine.py", "softmax_zeros", "float32", "values")
     assert not known.speaks_of("yours.py", "softmax_zeros", "float32", "values")
 
 
-CONDITIONS = ["a row sees no key", "N > M", "N != 2", "M == 2", "values.family=normal", "mask.form=bool", "a row sees no key and N > M"]
+CONDITIONS = [
+    "a row sees no key",
+    "N > M",
+    "N != 2",
+    "M == 2",
+    "values.family=normal",
+    "mask.form=bool",
+    "a row sees no key and N > M",
+]
 
 
 @pytest.mark.parametrize("when", CONDITIONS)
@@ -89,38 +101,68 @@ SHOWS = {  # the mask's pattern and seed, the poison, the family of numbers
 
 def attention(pattern: dict[str, object], poison: str | None, family: str) -> Recipe:
     mask = {"axes": "N M", "form": "bool", **pattern}
-    return Recipe("scaled_dot_product_attention", SIZES, {"family": family, "seed": 1}, mask=mask, poison=poison)
+    return Recipe(
+        "scaled_dot_product_attention",
+        SIZES,
+        {"family": family, "seed": 1},
+        mask=mask,
+        poison=poison,
+    )
 
 
 @pytest.mark.parametrize("when", SHOWS)
-def test_a_sentence_is_true_of_what_shows_it_and_of_nothing_plainer(when: str, tmp_path: Path) -> None:
-    known = read_known(written(tmp_path, f"scaled_dot_product_attention * values when {when} : a reason\n"))[0]
+def test_a_sentence_is_true_of_what_shows_it_and_of_nothing_plainer(
+    when: str, tmp_path: Path
+) -> None:
+    known = read_known(
+        written(tmp_path, f"scaled_dot_product_attention * values when {when} : a reason\n")
+    )[0]
     assert known.covers(attention(*SHOWS[when]), "float16")
     assert not known.covers(attention({"pattern": "causal", "seed": 1}, "nan", "large"), "float16")
 
 
-def test_the_gradient_of_a_hidden_weight_overflows_where_its_value_is_poisoned(tmp_path: Path) -> None:
-    known = read_known(written(tmp_path, "alibi_* * gradients when the gradient of a hidden weight overflows : a reason\n"))[0]
+def test_the_gradient_of_a_hidden_weight_overflows_where_its_value_is_poisoned(
+    tmp_path: Path,
+) -> None:
+    known = read_known(
+        written(
+            tmp_path,
+            "alibi_* * gradients when the gradient of a hidden weight overflows : a reason\n",
+        )
+    )[0]
     mask = {"axes": "N M", "form": "bool", "pattern": "last_block", "seed": 1}
     layout = {"kind": "expanded", "seed": 1}
     poisoned = Recipe(
-        "alibi_attention_grad", SIZES | {"E": 128}, {"family": "normal", "seed": 3}, mask=mask, layout=layout, poison="finite"
+        "alibi_attention_grad",
+        SIZES | {"E": 128},
+        {"family": "normal", "seed": 3},
+        mask=mask,
+        layout=layout,
+        poison="finite",
     )
-    assert known.covers(poisoned, "float16") and not known.covers(replace(poisoned, poison=None), "float16")
+    assert known.covers(poisoned, "float16") and not known.covers(
+        replace(poisoned, poison=None), "float16"
+    )
 
 
 def test_every_condition_of_a_region_must_hold(tmp_path: Path) -> None:
-    known = read_known(written(tmp_path, "softmax * values when a row sees no key and N < M : a reason\n"))[0]
+    known = read_known(
+        written(tmp_path, "softmax * values when a row sees no key and N < M : a reason\n")
+    )[0]
     assert not known.covers(BLIND, "float32") and not known.covers(SEEING, "float32")
 
 
 def test_a_field_or_a_size_that_a_recipe_does_not_have_covers_nothing(tmp_path: Path) -> None:
     for when in ("H > 2", "dropout.p=0.5", "poison=nan"):
-        assert not read_known(written(tmp_path, f"softmax * values when {when} : a reason\n"))[0].covers(BLIND, "float32")
+        assert not read_known(written(tmp_path, f"softmax * values when {when} : a reason\n"))[
+            0
+        ].covers(BLIND, "float32")
 
 
 def test_a_line_without_conditions_covers_no_single_case(tmp_path: Path) -> None:
-    assert not read_known(written(tmp_path, "softmax * values : a reason\n"))[0].covers(BLIND, "float32")
+    assert not read_known(written(tmp_path, "softmax * values : a reason\n"))[0].covers(
+        BLIND, "float32"
+    )
 
 
 @pytest.mark.parametrize("when", ["N ~ M", "always", "a row sees nothing", "N > M or M > N"])
@@ -139,12 +181,19 @@ def test_the_file_beside_a_backend_is_found(tmp_path: Path) -> None:
 
 
 def test_a_line_may_say_its_kind(tmp_path: Path) -> None:
-    lines = "softmax * values : [limitation] square alone\nsoftmax * values when N > M : [nonconformance] x\nsoftmax * values : [else] x\n"
+    lines = (
+        "softmax * values : [limitation] square alone\nsoftmax * values when N > M : "
+        "[nonconformance] x\nsoftmax * values : [else] x\n"
+    )
     kinds = [(line.kind, line.reason) for line in read_known(written(tmp_path, lines))]
     assert kinds == [("limitation", "square alone"), ("nonconformance", "x"), (None, "[else] x")]
 
 
-LAID = {"layout": {"kind": "transposed", "seed": 1}, "sizes": SIZES | {"H": 3, "M": 17}, "mask": {**MASK, "form": "lowest"}}
+LAID = {
+    "layout": {"kind": "transposed", "seed": 1},
+    "sizes": SIZES | {"H": 3, "M": 17},
+    "mask": {**MASK, "form": "lowest"},
+}
 HOLDS = {  # what the plain case lacks
     "H is no power of two": LAID,
     "M % 16 == 1": LAID,
@@ -156,13 +205,18 @@ HOLDS = {  # what the plain case lacks
     "mask.form!=bool and mask!=None": LAID,
     "a pair is hidden": {"mask": MASK},
     "dropout is given": {"dropout": {"p": 0.5, "seed": 1}},
-    "a score exceeds 88": {"values": {"family": "large", "seed": 1}, "sizes": SIZES | {"N": 7, "M": 17}},
+    "a score exceeds 88": {
+        "values": {"family": "large", "seed": 1},
+        "sizes": SIZES | {"N": 7, "M": 17},
+    },
 }
 
 
 @pytest.mark.parametrize("when", HOLDS)
 def test_a_condition_holds_where_its_words_do(when: str, tmp_path: Path) -> None:
-    known = read_known(written(tmp_path, f"scaled_dot_product_attention * values when {when} : a reason\n"))[0]
+    known = read_known(
+        written(tmp_path, f"scaled_dot_product_attention * values when {when} : a reason\n")
+    )[0]
     plain = Recipe("scaled_dot_product_attention", SIZES, {"family": "normal", "seed": 1})
     changed = replace(plain, **HOLDS[when])  # type: ignore[arg-type]
     assert known.covers(changed, "float32") and not known.covers(plain, "float32")
@@ -170,5 +224,8 @@ def test_a_condition_holds_where_its_words_do(when: str, tmp_path: Path) -> None
 
 def test_a_score_of_minus_infinity_hides_as_a_mask_does(tmp_path: Path) -> None:
     known = read_known(written(tmp_path, "softmax * values when a row sees no key : a reason\n"))[0]
-    blind = [Recipe("softmax", {"N": 5, "M": 1}, {"family": "minus_infinity", "seed": seed}) for seed in range(9)]
+    blind = [
+        Recipe("softmax", {"N": 5, "M": 1}, {"family": "minus_infinity", "seed": seed})
+        for seed in range(9)
+    ]
     assert any(known.covers(recipe, "float32") for recipe in blind)

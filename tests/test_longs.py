@@ -1,4 +1,7 @@
-"""Long sequences: the law of a sampled row is the law of the whole call, and a fault that depends on size is found."""
+"""
+Long sequences: the law of a sampled row is the law of the whole call, and a fault that depends on
+size is found.
+"""
 
 import numpy as np
 import pytest
@@ -47,7 +50,11 @@ def test_what_is_wrong_beyond_two_thousand_keys_is_found_there_alone() -> None:
 
 def test_a_wrong_shape_of_a_long_call_is_told() -> None:
     with pytest.raises(Disagreement, match="wanted shape"):
-        judge_long(long_recipe("alibi_attention", 3, 1025), implementation("alibi_attention_transposed"), "float32")
+        judge_long(
+            long_recipe("alibi_attention", 3, 1025),
+            implementation("alibi_attention_transposed"),
+            "float32",
+        )
 
 
 def test_the_edges_of_blocks_are_sampled() -> None:

@@ -5,13 +5,21 @@ import pytest
 from normals import normals
 
 from spec import causal_mask, merge_masks
-from verify.differential import test_gradients, test_hidden_nan, test_refusals, test_side_effects, test_values  # noqa: F401
+from verify.differential import (  # noqa: F401
+    test_gradients,
+    test_hidden_nan,
+    test_refusals,
+    test_side_effects,
+    test_values,
+)
 
 CHAPTER = "masks"
 
 B, H, N, M = 2, 3, 5, 7
 
-each_size = pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 7), (7, 1), (5, 5), (5, 7), (7, 5), (2, 11)])
+each_size = pytest.mark.parametrize(
+    ("rows", "columns"), [(1, 1), (1, 7), (7, 1), (5, 5), (5, 7), (7, 5), (2, 11)]
+)
 
 
 def bools(*shape: int, seed: int = 0) -> np.ndarray:
@@ -66,10 +74,18 @@ def test_an_axis_that_nothing_fixes_has_size_one(attn_mask, padding, shape):
 
 
 @each_pair
-def test_a_pair_is_hidden_where_either_mask_hides_it_and_keeps_its_number_elsewhere(attn_mask, padding, shape):
+def test_a_pair_is_hidden_where_either_mask_hides_it_and_keeps_its_number_elsewhere(
+    attn_mask, padding, shape
+):
     merged = in_full(merge_masks(attn_mask, padding, H))
     for b, h, i, j in np.ndindex(B, H, N, M):
-        entry = 0.0 if attn_mask is None else attn_mask[i, j] if attn_mask.ndim == 2 else attn_mask[b * H + h, i, j]
+        entry = (
+            0.0
+            if attn_mask is None
+            else attn_mask[i, j]
+            if attn_mask.ndim == 2
+            else attn_mask[b * H + h, i, j]
+        )
         hidden = (padding is not None and padding[b, j]) or entry is np.True_
         assert merged[b, h, i, j] == (-np.inf if hidden else float(entry))
 
@@ -77,7 +93,9 @@ def test_a_pair_is_hidden_where_either_mask_hides_it_and_keeps_its_number_elsewh
 @each_pair
 def test_the_merged_mask_is_no_view_of_what_it_was_made_from(attn_mask, padding, shape):
     merged = merge_masks(attn_mask, padding, H)
-    assert not any(np.shares_memory(merged, mask) for mask in (attn_mask, padding) if mask is not None)
+    assert not any(
+        np.shares_memory(merged, mask) for mask in (attn_mask, padding) if mask is not None
+    )
     merged += 1.0  # and nothing in it is one number shared by many places
 
 
@@ -97,10 +115,15 @@ def test_no_number_brings_a_padded_key_back(number):
 
 
 def test_the_number_of_heads_must_divide_a_three_axis_mask():
-    with pytest.raises(ValueError, match=r"^attn_mask: wanted shape \[N M\] or \[B\*H N M\] with H=3, got \(7, 5, 7\)$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^attn_mask: wanted shape \[N M\] or \[B\*H N M\] with H=3, got \(7, 5, 7\)$",
+    ):
         merge_masks(np.zeros((7, N, M)), None, H)
 
 
 def test_two_masks_of_another_batch_are_refused():
-    with pytest.raises(ValueError, match=r"^key_padding_mask: wanted shape \[B M\] with B=2 M=7, got \(3, 7\)$"):
+    with pytest.raises(
+        ValueError, match=r"^key_padding_mask: wanted shape \[B M\] with B=2 M=7, got \(3, 7\)$"
+    ):
         merge_masks(np.zeros((B * H, N, M)), np.zeros((3, M), bool), H)

@@ -6,19 +6,30 @@ import numpy as np
 import pytest
 
 from spec import init_mems, update_mems
-from verify.differential import test_gradients, test_hidden_nan, test_refusals, test_side_effects, test_values  # noqa: F401
+from verify.differential import (  # noqa: F401
+    test_gradients,
+    test_hidden_nan,
+    test_refusals,
+    test_side_effects,
+    test_values,
+)
 
 CHAPTER = "memory"
 
 L, B, F = 3, 2, 5
 
-each_relation = pytest.mark.parametrize(("S", "N", "mem_len"), list(itertools.product((0, 1, 2, 5), (1, 2, 3, 7), (0, 1, 2, 4, 6, 13))))
+each_relation = pytest.mark.parametrize(
+    ("S", "N", "mem_len"), list(itertools.product((0, 1, 2, 5), (1, 2, 3, 7), (0, 1, 2, 4, 6, 13)))
+)
 
 
 def stream(length: int, first: int = 0) -> list[np.ndarray]:
     """For each layer an array [B length F] whose numbers say layer, batch, position and column."""
     place = np.arange(first, first + length)[None, :, None] * 100.0
-    return [1e6 * (layer + 1) + 1e4 * np.arange(B)[:, None, None] + place + np.arange(F) for layer in range(L)]
+    return [
+        1e6 * (layer + 1) + 1e4 * np.arange(B)[:, None, None] + place + np.arange(F)
+        for layer in range(L)
+    ]
 
 
 @each_relation
@@ -43,8 +54,15 @@ def test_the_result_shares_no_memory_with_its_inputs_and_leaves_them_as_they_wer
     lists = list(hids), list(mems)
     new = update_mems(hids, mems, mem_len)
     assert not any(np.shares_memory(x, y) for x in new for y in hids + mems)
-    assert all(x is y for before, after in zip(lists, (hids, mems), strict=True) for x, y in zip(before, after, strict=True))
-    assert all(np.array_equal(x, y) for x, y in zip(hids + mems, stream(N, first=S) + stream(S), strict=True))
+    assert all(
+        x is y
+        for before, after in zip(lists, (hids, mems), strict=True)
+        for x, y in zip(before, after, strict=True)
+    )
+    assert all(
+        np.array_equal(x, y)
+        for x, y in zip(hids + mems, stream(N, first=S) + stream(S), strict=True)
+    )
 
 
 def test_no_memory_stays_no_memory():
@@ -61,7 +79,10 @@ def test_the_first_memory_is_zeros_in_arrays_of_their_own():
 
 def test_the_first_memory_is_full_at_once_and_pushes_out_a_zero_for_every_position():
     new = update_mems(stream(2), init_mems(L, 7, B, F), mem_len=7)
-    assert all(not x[:, :5].any() and np.array_equal(x[:, 5:], y) for x, y in zip(new, stream(2), strict=True))
+    assert all(
+        not x[:, :5].any() and np.array_equal(x[:, 5:], y)
+        for x, y in zip(new, stream(2), strict=True)
+    )
 
 
 def test_what_is_no_number_is_remembered_bit_for_bit():
@@ -69,7 +90,10 @@ def test_what_is_no_number_is_remembered_bit_for_bit():
     assert update_mems([odd], [odd[:, :0]], mem_len=3)[0].tobytes() == odd.tobytes()
 
 
-@pytest.mark.parametrize("mems", [stream(2)[:-1], [x[:1] for x in stream(2)], [x[..., 1:] for x in stream(2)], stream(2)[0]])
+@pytest.mark.parametrize(
+    "mems",
+    [stream(2)[:-1], [x[:1] for x in stream(2)], [x[..., 1:] for x in stream(2)], stream(2)[0]],
+)
 def test_a_memory_of_other_layers_batch_or_width_is_refused(mems):
     with pytest.raises(ValueError, match=r"^mems(\.0)?: wanted "):
         update_mems(stream(3), mems, mem_len=5)

@@ -1,4 +1,7 @@
-"""What only moves numbers, in torch_impl: views where the layout allows, one pass where it does not. By addresses and by bytes."""
+"""
+What only moves numbers, in torch_impl: views where the layout allows, one pass where it does not.
+By addresses and by bytes.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,10 +30,16 @@ class Passes(TorchDispatchMode):
         super().__init__()
         self.written: list[int] = []
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         results = function(*args, **(kwargs or {}))
         if not function.is_view:
-            self.written += [x.numel() for x in (results if isinstance(results, (list, tuple)) else [results]) if isinstance(x, Tensor)]
+            self.written += [
+                x.numel()
+                for x in (results if isinstance(results, (list, tuple)) else [results])
+                if isinstance(x, Tensor)
+            ]
         return results
 
     def large(self, size: int) -> list[int]:
@@ -59,18 +68,27 @@ def with_room(zero: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Te
 
 
 @pytest.mark.parametrize(("shift", "zero", "first"), [(shift_right, -1, 0), (rel_shift, 0, N)])
-def test_in_a_buffer_with_room_for_the_zeros_a_shift_is_a_view(shift: Any, zero: int, first: int) -> None:
+def test_in_a_buffer_with_room_for_the_zeros_a_shift_is_a_view(
+    shift: Any, zero: int, first: int
+) -> None:
     buffer, x = with_room(zero)
     view = slanted(buffer) if shift is shift_right else skewed(buffer, M)
     assert torch.equal(view, shift(x))
-    assert view.data_ptr() == buffer.data_ptr() + first * buffer.itemsize and view.stride()[-2:] == (M, 1)
-    assert not passes(lambda: slanted(buffer) if shift is shift_right else skewed(buffer, M)).written
+    assert view.data_ptr() == buffer.data_ptr() + first * buffer.itemsize and view.stride()[
+        -2:
+    ] == (M, 1)
+    assert not passes(
+        lambda: slanted(buffer) if shift is shift_right else skewed(buffer, M)
+    ).written
 
 
 @pytest.mark.parametrize("shift", [shift_right, rel_shift])
 def test_without_room_a_shift_is_one_pass(shift: Any) -> None:
     for x in (normal(B, H, N, M), normal(B, N, M, H).permute(0, 3, 1, 2)):
-        assert passes(lambda x=x: shift(x)).large(N) == [B * H * N, B * H * N * (M + 1)]  # the zeros, and the copy
+        assert passes(lambda x=x: shift(x)).large(N) == [
+            B * H * N,
+            B * H * N * (M + 1),
+        ]  # the zeros, and the copy
 
 
 @pytest.mark.parametrize("shift", [shift_right, rel_shift])
@@ -82,16 +100,23 @@ def test_a_shift_shares_no_memory_with_its_input(shift: Any) -> None:
 @pytest.mark.parametrize("zero", [0, -1])
 def test_the_gradient_of_a_view_is_that_of_the_shift(zero: int) -> None:
     buffer, x = (t.requires_grad_() for t in (with_room(zero)[0], with_room(zero)[1].clone()))
-    view, shifted = (skewed(buffer, M), rel_shift(x)) if zero == 0 else (slanted(buffer), shift_right(x))
+    view, shifted = (
+        (skewed(buffer, M), rel_shift(x)) if zero == 0 else (slanted(buffer), shift_right(x))
+    )
     weights = normal(B, H, N, M)
-    (of_buffer,), (of_x,) = torch.autograd.grad(view, buffer, weights), torch.autograd.grad(shifted, x, weights)
+    (of_buffer,), (of_x,) = (
+        torch.autograd.grad(view, buffer, weights),
+        torch.autograd.grad(shifted, x, weights),
+    )
     assert torch.equal(of_buffer[..., 1:] if zero == 0 else of_buffer[..., :-1], of_x)
 
 
 @pytest.mark.parametrize("learned", [False, True])
 def test_the_scores_of_relative_attention_shift_for_nothing(learned: bool) -> None:
     q, k, u = normal(B, H, N, D), normal(B, H, M, D), normal(H, D)
-    tables = (normal(2 * M, H, D), normal(2 * M, H), u, "end") if learned else (normal(H, M, D), u, u)
+    tables = (
+        (normal(2 * M, H, D), normal(2 * M, H), u, "end") if learned else (normal(H, M, D), u, u)
+    )
     score = learned_relative_score if learned else transformer_xl_score
     width = N + M if learned else M + 1
     products = [B * H * N * M, B * H * N * width, B * H * N * M]  # two products and their sum
@@ -123,13 +148,19 @@ def test_masks_are_merged_in_one_pass(attn_mask: Tensor, padding: Tensor | None,
 # Memory
 
 
-@pytest.mark.parametrize(("S", "length", "mem_len"), [(8, 3, 8), (8, 3, 5), (8, 20, 8), (4, 3, 8), (8, 8, 0)])
+@pytest.mark.parametrize(
+    ("S", "length", "mem_len"), [(8, 3, 8), (8, 3, 5), (8, 20, 8), (4, 3, 8), (8, 8, 0)]
+)
 def test_only_what_stays_is_copied(S: int, length: int, mem_len: int) -> None:
     mem, hid = normal(B, S, F), normal(B, length, F)
-    assert passes(lambda: update_mems([hid], [mem], mem_len)).written == [B * min(mem_len, S + length) * F]
+    assert passes(lambda: update_mems([hid], [mem], mem_len)).written == [
+        B * min(mem_len, S + length) * F
+    ]
 
 
-@pytest.mark.parametrize("lengths", [(3, 3, 3, 3, 3, 3, 3), (1,) * 30, (8, 8, 8), (20, 1, 7, 9), (2, 11, 5)])
+@pytest.mark.parametrize(
+    "lengths", [(3, 3, 3, 3, 3, 3, 3), (1,) * 30, (8, 8, 8), (20, 1, 7, 9), (2, 11, 5)]
+)
 @pytest.mark.parametrize("S", [0, 3, 8, 12])
 def test_a_sliding_memory_is_the_memory(S: int, lengths: tuple[int, ...]) -> None:
     mems = [normal(B, S, F)]
@@ -146,7 +177,17 @@ def test_a_sliding_memory_stays_where_it_is() -> None:
     sliding = SlidingMemory(normal(B, 8, F), 8)
     buffer, size = sliding.buffer.data_ptr(), sliding.buffer.itemsize
     places = [(sliding.update(normal(B, 2, F)).data_ptr() - buffer) // (F * size) for _ in range(9)]
-    assert places == [2, 4, 6, 8, 0, 2, 4, 6, 8]  # 16 positions: after four segments of two the memory moves to the front
+    assert places == [
+        2,
+        4,
+        6,
+        8,
+        0,
+        2,
+        4,
+        6,
+        8,
+    ]  # 16 positions: after four segments of two the memory moves to the front
     counted = passes(lambda: [sliding.update(normal(B, 2, F)) for _ in range(40)])
     moved = sum(numbers // (B * F) for numbers in counted.written if numbers == B * 6 * F)
     assert 0 < moved < 40 * 2  # positions, where copying all but the two would have been 40 * 6

@@ -1,4 +1,7 @@
-"""numpy_ref against the law, on small seeded draws: every operation, option and refusal; exact where numbers only move."""
+"""
+numpy_ref against the law, on small seeded draws: every operation, option and refusal; exact where
+numbers only move.
+"""
 
 import importlib
 import inspect
@@ -25,11 +28,15 @@ class Draw:
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
-        self.size = {letter: int(self.rng.choice([1, 2, 3, 4, 7])) for letter in "BHNMDEFQKASL"} | {"S": int(self.rng.integers(0, 5))}
+        self.size = {letter: int(self.rng.choice([1, 2, 3, 4, 7])) for letter in "BHNMDEFQKASL"} | {
+            "S": int(self.rng.integers(0, 5))
+        }
         self.size["P"] = max(self.size["N"], self.size["M"]) + int(self.rng.integers(0, 3))
 
     def floats(self, axes: str) -> ndarray:
-        return self.rng.standard_normal([int(word[:-1] or 1) * self.size[word[-1]] for word in axes.split()])
+        return self.rng.standard_normal(
+            [int(word[:-1] or 1) * self.size[word[-1]] for word in axes.split()]
+        )
 
     def arrays(self, *axes: str) -> list[ndarray]:
         return [self.floats(each) for each in axes]
@@ -53,7 +60,14 @@ class Draw:
 
     def draw(self, *shape: int) -> dict[str, Any]:
         """A keep mask and p, or neither."""
-        return {} if self.rng.random() < 0.5 else {"keep": self.bools(*self.some(*shape)), "p": float(self.rng.choice([0.0, 0.3, 0.75]))}
+        return (
+            {}
+            if self.rng.random() < 0.5
+            else {
+                "keep": self.bools(*self.some(*shape)),
+                "p": float(self.rng.choice([0.0, 0.3, 0.75])),
+            }
+        )
 
     def sizes(self, letters: str) -> list[int]:
         return [self.size[letter] for letter in letters]
@@ -72,7 +86,11 @@ def additive(d: Draw) -> Case:
 
 
 def alibi(d: Draw) -> Case:
-    return "alibi_attention", d.arrays("B H N D", "B H M D", "B H M E"), {"visible": d.visible(*d.sizes("BHNM"))}
+    return (
+        "alibi_attention",
+        d.arrays("B H N D", "B H M D", "B H M E"),
+        {"visible": d.visible(*d.sizes("BHNM"))},
+    )
 
 
 def transformer_xl(d: Draw) -> Case:
@@ -82,7 +100,11 @@ def transformer_xl(d: Draw) -> Case:
 
 def learned(d: Draw) -> Case:
     arrays = d.arrays("B H N D", "B H M D", "B H M E", "2P H D", "2P H", "H D")
-    return "learned_relative_attention", arrays, {"align": str(d.rng.choice(["end", "start"])), "visible": d.visible(*d.sizes("BHNM"))}
+    return (
+        "learned_relative_attention",
+        arrays,
+        {"align": str(d.rng.choice(["end", "start"])), "visible": d.visible(*d.sizes("BHNM"))},
+    )
 
 
 ATTENTIONS = [dot_product, additive, alibi, transformer_xl, learned]
@@ -101,7 +123,11 @@ def model_width(d: Draw) -> None:
 def weights(d: Draw, **axes: str) -> dict[str, ndarray]:
     """Parameters, of a size that keeps the logits near 1; half of the biases are absent."""
     names = {name.replace("__", "."): each for name, each in axes.items()}
-    there = {name: d.floats(each) for name, each in names.items() if not name.endswith(".bias") or d.rng.random() < 0.5}
+    there = {
+        name: d.floats(each)
+        for name, each in names.items()
+        if not name.endswith(".bias") or d.rng.random() < 0.5
+    }
     return {name: x / np.sqrt(x.shape[-1]) for name, x in there.items()}
 
 
@@ -126,32 +152,59 @@ def self_layer(d: Draw) -> Case:
 def multi_head(d: Draw) -> Case:
     model_width(d)
     parameters = weights(d, **square("q_proj", "k_proj", "v_proj", "out_proj"))
-    return "multi_head_attention", [*d.arrays("B N F", "B M F", "B M F"), parameters, d.size["H"], *merged(d, *d.sizes("NM"))], {}
+    return (
+        "multi_head_attention",
+        [*d.arrays("B N F", "B M F", "B M F"), parameters, d.size["H"], *merged(d, *d.sizes("NM"))],
+        {},
+    )
 
 
 def multi_head_self(d: Draw) -> Case:
     model_width(d)
     parameters = weights(d, **square("q_proj", "k_proj", "v_proj", "out_proj"))
-    return "multi_head_self_attention", [d.floats("B N F"), parameters, d.size["H"], *merged(d, *d.sizes("NN"))], {}
+    return (
+        "multi_head_self_attention",
+        [d.floats("B N F"), parameters, d.size["H"], *merged(d, *d.sizes("NN"))],
+        {},
+    )
 
 
 def relative_layer(d: Draw) -> Case:
     model_width(d)
-    axes = {"query.linear.weight": "F F", "key.linear.weight": "F F"} | square("value.linear", "output")
-    parameters = weights(d, **axes, key_pos_embeddings="2P H D", key_pos_bias="2P H", query_pos_bias="H D")
+    axes = {"query.linear.weight": "F F", "key.linear.weight": "F F"} | square(
+        "value.linear", "output"
+    )
+    parameters = weights(
+        d, **axes, key_pos_embeddings="2P H D", key_pos_bias="2P H", query_pos_bias="H D"
+    )
     inputs = d.arrays("B N F", "B M F", "B M F")
     align = str(d.rng.choice(["end", "start"]))
-    return "relative_multi_head_attention", [*inputs, parameters, d.size["H"], align, d.visible(*d.sizes("BHNM"))], {}
+    return (
+        "relative_multi_head_attention",
+        [*inputs, parameters, d.size["H"], align, d.visible(*d.sizes("BHNM"))],
+        {},
+    )
 
 
 def alibi_layer(d: Draw) -> Case:
     model_width(d)
     parameters = weights(d, **square("query.linear", "key.linear", "value.linear", "output"))
-    return "alibi_multi_head_attention", [*d.arrays("B N F", "B N F", "B N F"), parameters, d.size["H"], d.bools(*d.sizes("NN"))], {}
+    return (
+        "alibi_multi_head_attention",
+        [*d.arrays("B N F", "B N F", "B N F"), parameters, d.size["H"], d.bools(*d.sizes("NN"))],
+        {},
+    )
 
 
 def xl_parameters(d: Draw) -> dict[str, ndarray]:
-    axes = {"qkv_net.weight": "3F F", "qkv_net.bias": "3F", "layer_norm.weight": "F", "layer_norm.bias": "F", "u": "H D", "v": "H D"}
+    axes = {
+        "qkv_net.weight": "3F F",
+        "qkv_net.bias": "3F",
+        "layer_norm.weight": "F",
+        "layer_norm.bias": "F",
+        "u": "H D",
+        "v": "H D",
+    }
     return weights(d, **axes, **square("r_net", "o_net"))
 
 
@@ -160,14 +213,28 @@ def xl_layer(d: Draw) -> Case:
     mem = None if d.rng.random() < 0.3 else d.floats("B S F")
     d.size["M"] = d.size["N"] + (0 if mem is None else d.size["S"])
     x, position = d.arrays("B N F", "M F")
-    return "transformer_xl_layer", [x, position, xl_parameters(d), d.size["H"], mem, d.visible(*d.sizes("BHNM"))], {"eps": 1e-3}
+    return (
+        "transformer_xl_layer",
+        [x, position, xl_parameters(d), d.size["H"], mem, d.visible(*d.sizes("BHNM"))],
+        {"eps": 1e-3},
+    )
 
 
 def xl_stack(d: Draw) -> Case:
     model_width(d)
     layers = range(d.size["L"] % 3 + 1)
     mems = None if d.rng.random() < 0.2 else [d.floats("B S F") for _ in layers]
-    return "transformer_xl", [d.floats("B N F"), [xl_parameters(d) for _ in layers], d.size["H"], mems, int(d.rng.integers(0, 9))], {}
+    return (
+        "transformer_xl",
+        [
+            d.floats("B N F"),
+            [xl_parameters(d) for _ in layers],
+            d.size["H"],
+            mems,
+            int(d.rng.integers(0, 9)),
+        ],
+        {},
+    )
 
 
 LAYERS = [self_layer, multi_head, multi_head_self, relative_layer, alibi_layer, xl_layer, xl_stack]
@@ -176,19 +243,27 @@ LAYERS = [self_layer, multi_head, multi_head_self, relative_layer, alibi_layer, 
 def leaves(result: Any) -> list[ndarray]:
     """The arrays in a result or in arguments, in order."""
     if isinstance(result, (list, tuple, dict)):
-        return [leaf for part in (result.values() if isinstance(result, dict) else result) for leaf in leaves(part)]
+        return [
+            leaf
+            for part in (result.values() if isinstance(result, dict) else result)
+            for leaf in leaves(part)
+        ]
     return [np.asarray(result)] if isinstance(result, (ndarray, np.generic)) else []
 
 
 def outcome(column: Any, case: Case, grad: ndarray | None = None) -> list[ndarray]:
     name, args, options = case
     first = [] if grad is None else [grad]
-    with np.errstate(all="ignore"):  # the law may warn about what is hidden; numpy_ref's own warnings are tested below
+    with np.errstate(
+        all="ignore"
+    ):  # the law may warn about what is hidden; numpy_ref's own warnings are tested below
         return leaves(getattr(column, name + "_grad" * len(first))(*first, *args, **options))
 
 
 def assert_close(actual: list[ndarray], expected: list[ndarray], ulps: int = 64) -> None:
-    """Equal but for some ulps of the largest element; NaN where NaN is expected and nowhere else."""
+    """
+    Equal but for some ulps of the largest element; NaN where NaN is expected and nowhere else.
+    """
     assert [x.shape for x in actual] == [x.shape for x in expected]
     for got, wanted in zip(actual, expected, strict=True):
         scale = 1 + np.max(np.abs(wanted), where=np.isfinite(wanted), initial=0)
@@ -198,7 +273,9 @@ def assert_close(actual: list[ndarray], expected: list[ndarray], ulps: int = 64)
 
 
 def assert_same_bits(actual: list[ndarray], expected: list[ndarray]) -> None:
-    assert [(x.shape, x.dtype, x.tobytes()) for x in actual] == [(x.shape, x.dtype, x.tobytes()) for x in expected]
+    assert [(x.shape, x.dtype, x.tobytes()) for x in actual] == [
+        (x.shape, x.dtype, x.tobytes()) for x in expected
+    ]
 
 
 def poisoned(case: Case, seed: int, poison: float) -> Case:
@@ -236,21 +313,28 @@ def test_softmax_and_dropout_agree_with_the_law(seed: int) -> None:
     d = Draw(seed)
     score, shape = d.floats("B H N M"), d.sizes("BHNM")
     score[d.rng.random(score.shape) < 0.2] = d.rng.choice([-np.inf, np.inf, np.nan, 800.0])
-    for case in [("softmax", [score], {"mask": d.mask(*shape)}), ("dropout", [score, d.bools(*d.some(*shape)), 0.3], {})]:
+    for case in [
+        ("softmax", [score], {"mask": d.mask(*shape)}),
+        ("dropout", [score, d.bools(*d.some(*shape)), 0.3], {}),
+    ]:
         assert_close(outcome(numpy_ref, case), outcome(spec, case))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("make", ATTENTIONS)
-def test_poison_reaches_exactly_whom_the_law_lets_it_reach(make: Callable[[Draw], Case], poison: float, seed: int) -> None:
+def test_poison_reaches_exactly_whom_the_law_lets_it_reach(
+    make: Callable[[Draw], Case], poison: float, seed: int
+) -> None:
     case = poisoned(make(Draw(seed)), seed, poison)
     assert_close(outcome(numpy_ref, case), outcome(spec, case))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("make", ATTENTIONS)
-def test_poison_reaches_exactly_the_gradients_the_law_lets_it_reach(make: Callable[[Draw], Case], seed: int) -> None:
+def test_poison_reaches_exactly_the_gradients_the_law_lets_it_reach(
+    make: Callable[[Draw], Case], seed: int
+) -> None:
     case = poisoned(make(Draw(seed)), seed, np.nan)
     _, (d_output,), _ = poisoned(("", outcome(spec, make(Draw(seed))), {}), seed + 1, np.nan)
     assert_close(outcome(numpy_ref, case, d_output), outcome(spec, case, d_output))
@@ -281,7 +365,9 @@ def test_additive_blocks_change_nothing(seed: int, monkeypatch: pytest.MonkeyPat
 def any_bits(d: Draw, axes: str, dtype: str) -> ndarray:
     """Random bits as floats: NaN payloads, infinities, subnormals, both zeros."""
     storage = numpy_ref.from_numpy(np.zeros(1), dtype).dtype
-    return d.rng.integers(0, 256, (*d.sizes(axes), storage.itemsize), dtype=np.uint8).view(storage)[..., 0]
+    return d.rng.integers(0, 256, (*d.sizes(axes), storage.itemsize), dtype=np.uint8).view(storage)[
+        ..., 0
+    ]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -289,24 +375,42 @@ def any_bits(d: Draw, axes: str, dtype: str) -> ndarray:
 @pytest.mark.parametrize("name", ["shift_right", "rel_shift"])
 def test_shifts_move_every_bit_as_the_law_does(name: str, dtype: str, seed: int) -> None:
     x = any_bits(Draw(seed), "BHNM", dtype)
-    source = getattr(spec, name)(np.arange(1.0, x.size + 1).reshape(x.shape)).astype(int)  # 0 where the law has a zero
-    assert_same_bits([getattr(numpy_ref, name)(x)], [np.concatenate([np.zeros(1, x.dtype), x.reshape(-1)])[source]])
+    source = getattr(spec, name)(np.arange(1.0, x.size + 1).reshape(x.shape)).astype(
+        int
+    )  # 0 where the law has a zero
+    assert_same_bits(
+        [getattr(numpy_ref, name)(x)],
+        [np.concatenate([np.zeros(1, x.dtype), x.reshape(-1)])[source]],
+    )
 
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_memory_moves_every_bit_as_the_law_does(dtype: str, seed: int) -> None:
     d = Draw(seed)
-    hids, mems, mem_len = any_bits(d, "LBNF", dtype), any_bits(d, "LBSF", dtype), int(d.rng.integers(0, 12))
-    expected = np.concatenate([mems, hids], axis=2)[:, :, max(0, d.size["S"] + d.size["N"] - mem_len) :]
+    hids, mems, mem_len = (
+        any_bits(d, "LBNF", dtype),
+        any_bits(d, "LBSF", dtype),
+        int(d.rng.integers(0, 12)),
+    )
+    expected = np.concatenate([mems, hids], axis=2)[
+        :, :, max(0, d.size["S"] + d.size["N"] - mem_len) :
+    ]
     assert_same_bits(leaves(numpy_ref.update_mems(list(hids), list(mems), mem_len)), list(expected))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_memory_keeps_what_the_law_keeps(seed: int) -> None:
     d = Draw(seed)
-    hids, mems, mem_len = list(any_bits(d, "LBNF", "float64")), list(any_bits(d, "LBSF", "float64")), int(d.rng.integers(0, 12))
-    assert_same_bits(leaves(numpy_ref.update_mems(hids, mems, mem_len)), leaves(spec.update_mems(hids, mems, mem_len)))
+    hids, mems, mem_len = (
+        list(any_bits(d, "LBNF", "float64")),
+        list(any_bits(d, "LBSF", "float64")),
+        int(d.rng.integers(0, 12)),
+    )
+    assert_same_bits(
+        leaves(numpy_ref.update_mems(hids, mems, mem_len)),
+        leaves(spec.update_mems(hids, mems, mem_len)),
+    )
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -320,7 +424,10 @@ def test_a_float_mask_keeps_its_bits_in_every_format() -> None:
     for storage in (np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)):
         mask = np.array([[-0.0, np.nan, 1.5]]).astype(storage)
         merged_mask = numpy_ref.merge_masks(mask, np.array([[False, False, True]]), 1)
-        assert merged_mask.dtype == storage and merged_mask[0, 0, :, :2].tobytes() == mask[:, :2].tobytes()
+        assert (
+            merged_mask.dtype == storage
+            and merged_mask[0, 0, :, :2].tobytes() == mask[:, :2].tobytes()
+        )
         assert merged_mask[0, 0, 0, 2] == -np.inf
 
 
@@ -332,15 +439,21 @@ def test_makes_masks_positions_slopes_and_memories_as_the_law_does(N: int, M: in
     assert_same_bits(leaves(numpy_ref.init_mems(N, M, 2, 3)), leaves(spec.init_mems(N, M, 2, 3)))
     assert_close([numpy_ref.get_slopes(N * M)], [spec.get_slopes(N * M)], 2)
     assert_close([numpy_ref.get_alibi_biases(N, visible)], [spec.get_alibi_biases(N, visible)], 2)
-    assert_close([numpy_ref.sinusoidal_positions(M, 2 * N)], [spec.sinusoidal_positions(M, 2 * N)], 4)
+    assert_close(
+        [numpy_ref.sinusoidal_positions(M, 2 * N)], [spec.sinusoidal_positions(M, 2 * N)], 4
+    )
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("make", ATTENTIONS + LAYERS)
-def test_results_have_the_dtype_of_their_inputs_and_are_rounded_once(make: Callable[[Draw], Case], dtype: str) -> None:
+def test_results_have_the_dtype_of_their_inputs_and_are_rounded_once(
+    make: Callable[[Draw], Case], dtype: str
+) -> None:
     name, args, options = make(Draw(7))
     narrow = numpy_ref.rounding.each(partial(numpy_ref.from_numpy, dtype=dtype), [args, options])
-    wide = numpy_ref.rounding.each(lambda x: x.astype(np.promote_types(x.dtype, np.float32)), narrow)
+    wide = numpy_ref.rounding.each(
+        lambda x: x.astype(np.promote_types(x.dtype, np.float32)), narrow
+    )
     got = outcome(numpy_ref, (name, *narrow))
     storage = numpy_ref.from_numpy(np.zeros(1), dtype).dtype
     assert {x.dtype for x in got} <= {storage}
@@ -350,9 +463,18 @@ def test_results_have_the_dtype_of_their_inputs_and_are_rounded_once(make: Calla
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_results_without_a_float_input_have_the_dtype_asked_for(dtype: str) -> None:
     hides, storage = np.array([[True, False]]), numpy_ref.from_numpy(np.zeros(1), dtype).dtype
-    results = [numpy_ref.get_slopes(6, dtype=dtype), numpy_ref.get_alibi_biases(6, hides, dtype=dtype)]
-    results += [numpy_ref.sinusoidal_positions(3, 4, dtype=dtype), *leaves(numpy_ref.init_mems(1, 1, 1, 1, dtype=dtype))]
-    results += [numpy_ref.merge_masks(hides, None, 1, dtype=dtype), numpy_ref.merge_masks(None, hides, 1, dtype=storage)]
+    results = [
+        numpy_ref.get_slopes(6, dtype=dtype),
+        numpy_ref.get_alibi_biases(6, hides, dtype=dtype),
+    ]
+    results += [
+        numpy_ref.sinusoidal_positions(3, 4, dtype=dtype),
+        *leaves(numpy_ref.init_mems(1, 1, 1, 1, dtype=dtype)),
+    ]
+    results += [
+        numpy_ref.merge_masks(hides, None, 1, dtype=dtype),
+        numpy_ref.merge_masks(None, hides, 1, dtype=storage),
+    ]
     assert {x.dtype for x in results} == {storage}
 
 
@@ -397,9 +519,18 @@ ADDITIVE = {"query": zeros(2, 5, 4), "key": zeros(2, 7, 3), "value": zeros(2, 7,
     "w_score": zeros(6),
 }
 XL = HEADS | {"position": zeros(3, 7, 4), "u": zeros(3, 4), "v": zeros(3, 4)}
-TABLES = {"key_pos_embeddings": zeros(16, 3, 4), "key_pos_bias": zeros(16, 3), "query_pos_bias": zeros(3, 4)}
+TABLES = {
+    "key_pos_embeddings": zeros(16, 3, 4),
+    "key_pos_bias": zeros(16, 3),
+    "query_pos_bias": zeros(3, 4),
+}
 D_OUTPUT = {"d_output": zeros(2, 3, 5, 11)}
-NET = squares("r_net", "o_net") | {"qkv_net.weight": zeros(18, 6), "layer_norm.weight": zeros(6), "u": zeros(3, 2), "v": zeros(3, 2)}
+NET = squares("r_net", "o_net") | {
+    "qkv_net.weight": zeros(18, 6),
+    "layer_norm.weight": zeros(6),
+    "u": zeros(3, 2),
+    "v": zeros(3, 2),
+}
 LABML = squares("query.linear", "key.linear", "value.linear", "output")
 RIGHT: dict[str, dict[str, Any]] = {
     "additive_score": {name: x for name, x in ADDITIVE.items() if name != "value"},
@@ -418,7 +549,9 @@ RIGHT: dict[str, dict[str, Any]] = {
     "transformer_xl_score": {name: x for name, x in XL.items() if name != "value"},
     "transformer_xl_attention": XL | {"visible": shown(2, 1, 5, 7)},
     "transformer_xl_attention_grad": D_OUTPUT | XL,
-    "learned_relative_score": {"query": zeros(2, 3, 5, 4), "key": zeros(2, 3, 7, 4)} | TABLES | {"align": "end"},
+    "learned_relative_score": {"query": zeros(2, 3, 5, 4), "key": zeros(2, 3, 7, 4)}
+    | TABLES
+    | {"align": "end"},
     "learned_relative_attention": HEADS | TABLES | {"align": "start", "visible": shown(5, 7)},
     "learned_relative_attention_grad": D_OUTPUT | HEADS | TABLES | {"align": "end"},
     "get_slopes": {"n_heads": 3},
@@ -427,29 +560,74 @@ RIGHT: dict[str, dict[str, Any]] = {
     "alibi_attention_grad": D_OUTPUT | HEADS,
     "init_mems": {"n_layers": 1, "mem_len": 2, "batch": 1, "width": 1},
     "update_mems": {"hids": [zeros(2, 5, 6)], "mems": [zeros(2, 3, 6)], "mem_len": 2},
-    "self_attention": {"x": zeros(2, 5, 6), "parameters": {"w_query": zeros(4, 6), "w_key": zeros(4, 6), "w_value": zeros(3, 6)}},
-    "multi_head_attention": MODEL | {"parameters": squares("q_proj", "k_proj", "v_proj", "out_proj"), "num_heads": 3},
-    "multi_head_self_attention": {"x": zeros(2, 5, 6), "parameters": squares("q_proj", "k_proj", "v_proj", "out_proj"), "num_heads": 3},
+    "self_attention": {
+        "x": zeros(2, 5, 6),
+        "parameters": {"w_query": zeros(4, 6), "w_key": zeros(4, 6), "w_value": zeros(3, 6)},
+    },
+    "multi_head_attention": MODEL
+    | {"parameters": squares("q_proj", "k_proj", "v_proj", "out_proj"), "num_heads": 3},
+    "multi_head_self_attention": {
+        "x": zeros(2, 5, 6),
+        "parameters": squares("q_proj", "k_proj", "v_proj", "out_proj"),
+        "num_heads": 3,
+    },
     "relative_multi_head_attention": MODEL
-    | {"parameters": LABML | TABLES | {"key_pos_embeddings": zeros(16, 3, 2), "query_pos_bias": zeros(3, 2)}}
+    | {
+        "parameters": LABML
+        | TABLES
+        | {"key_pos_embeddings": zeros(16, 3, 2), "query_pos_bias": zeros(3, 2)}
+    }
     | {"num_heads": 3, "align": "end"},
-    "alibi_multi_head_attention": {name: zeros(2, 5, 6) for name in MODEL} | {"parameters": LABML, "num_heads": 3, "visible": shown(5, 5)},
-    "transformer_xl_layer": {"x": zeros(2, 5, 6), "position": zeros(8, 6), "parameters": NET, "num_heads": 3, "mem": zeros(2, 3, 6)},
-    "transformer_xl": {"x": zeros(2, 5, 6), "parameters": [NET, NET], "num_heads": 3, "mems": [zeros(2, 3, 6)] * 2, "mem_len": 4},
+    "alibi_multi_head_attention": {name: zeros(2, 5, 6) for name in MODEL}
+    | {"parameters": LABML, "num_heads": 3, "visible": shown(5, 5)},
+    "transformer_xl_layer": {
+        "x": zeros(2, 5, 6),
+        "position": zeros(8, 6),
+        "parameters": NET,
+        "num_heads": 3,
+        "mem": zeros(2, 3, 6),
+    },
+    "transformer_xl": {
+        "x": zeros(2, 5, 6),
+        "parameters": [NET, NET],
+        "num_heads": 3,
+        "mems": [zeros(2, 3, 6)] * 2,
+        "mem_len": 4,
+    },
 }
 
 
 def wrong_values(right: Any) -> list[Any]:
     """What one argument may be wrongly: another type, kind, rank or size."""
     if isinstance(right, ndarray):
-        longer = [np.concatenate([right, right.take([0], axis)], axis) for axis in range(right.ndim)]
+        longer = [
+            np.concatenate([right, right.take([0], axis)], axis) for axis in range(right.ndim)
+        ]
         other = right.astype(float) if right.dtype == bool else right.astype(bool)
-        return [*longer, right[None], right[..., 0], right[:0], other, right.astype(int), right.tolist(), "x"]
+        return [
+            *longer,
+            right[None],
+            right[..., 0],
+            right[:0],
+            other,
+            right.astype(int),
+            right.tolist(),
+            "x",
+        ]
     if isinstance(right, dict):
-        changed = [right | {name: zeros(9, 9)} for name in right] + [{n: x for n, x in right.items() if n != name} for name in right]
+        changed = [right | {name: zeros(9, 9)} for name in right] + [
+            {n: x for n, x in right.items() if n != name} for name in right
+        ]
         return [right | {"stranger": zeros(1)}, *changed, list(right)]
     if isinstance(right, list):
-        return [right[:-1], right * 2, [None] * len(right), [[x] for x in right], *([x] for x in wrong_values(right[0])), 3]
+        return [
+            right[:-1],
+            right * 2,
+            [None] * len(right),
+            [[x] for x in right],
+            *([x] for x in wrong_values(right[0])),
+            3,
+        ]
     return ["x", -1, 1.5, 5, None, True, np.nan, zeros(1)]
 
 
@@ -478,19 +656,26 @@ def test_right_calls_are_not_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "argument", "number"), WRONG)
-def test_refuses_what_the_law_refuses_and_blames_the_same_argument(name: str, argument: str, number: int) -> None:
+def test_refuses_what_the_law_refuses_and_blames_the_same_argument(
+    name: str, argument: str, number: int
+) -> None:
     call = RIGHT[name] | {argument: wrong_values(RIGHT[name][argument])[number]}
     assert refusal(numpy_ref, name, call) == refusal(spec, name, call)
 
 
 FLOATS = [
-    (name, argument) for name, call in RIGHT.items() for argument, x in call.items() if isinstance(x, ndarray) and x.dtype.kind == "f"
+    (name, argument)
+    for name, call in RIGHT.items()
+    for argument, x in call.items()
+    if isinstance(x, ndarray) and x.dtype.kind == "f"
 ]
 
 
 @pytest.mark.parametrize(("name", "argument"), FLOATS)
 def test_refuses_complex_numbers(name: str, argument: str) -> None:
-    assert refusal(numpy_ref, name, RIGHT[name] | {argument: RIGHT[name][argument] * 1j}) == argument
+    assert (
+        refusal(numpy_ref, name, RIGHT[name] | {argument: RIGHT[name][argument] * 1j}) == argument
+    )
 
 
 @pytest.mark.parametrize("dtype", ["int32", "float33", "complex64", object()])
@@ -498,20 +683,35 @@ def test_refuses_a_dtype_that_is_no_float(dtype: Any) -> None:
     assert refusal(numpy_ref, "get_slopes", {"n_heads": 3, "dtype": dtype}) == "dtype"
 
 
-@pytest.mark.parametrize("chapter", ["scores", "masks", "attention", "shifts", "relative", "alibi", "memory", "layers"])
+@pytest.mark.parametrize(
+    "chapter", ["scores", "masks", "attention", "shifts", "relative", "alibi", "memory", "layers"]
+)
 def test_has_the_operations_and_parameters_of_the_law(chapter: str) -> None:
-    law, column = (importlib.import_module(f"{package}.{chapter}") for package in ("spec", "numpy_ref"))
+    law, column = (
+        importlib.import_module(f"{package}.{chapter}") for package in ("spec", "numpy_ref")
+    )
     assert column.__all__ == law.__all__
     for name in law.__all__:
-        own = [(p.name, p.default) for p in inspect.signature(getattr(column, name)).parameters.values() if p.name != "dtype"]
-        assert own == [(p.name, p.default) for p in inspect.signature(getattr(law, name)).parameters.values()]
+        own = [
+            (p.name, p.default)
+            for p in inspect.signature(getattr(column, name)).parameters.values()
+            if p.name != "dtype"
+        ]
+        assert own == [
+            (p.name, p.default) for p in inspect.signature(getattr(law, name)).parameters.values()
+        ]
 
 
 def test_is_a_backend() -> None:
     x = np.array([1.0, np.pi, -0.0, np.inf])
     for dtype, digits in [("float64", 52), ("float32", 23), ("float16", 10), ("bfloat16", 7)]:
         there = numpy_ref.to_numpy(numpy_ref.from_numpy(x, dtype))
-        assert there.dtype == np.float64 and there[1] == round(np.pi * 2 ** (digits - 1)) / 2 ** (digits - 1)
-    assert numpy_ref.from_numpy(x > 2, "float16").dtype == bool and numpy_ref.from_numpy(np.arange(3), "float16").dtype == int
+        assert there.dtype == np.float64 and there[1] == round(np.pi * 2 ** (digits - 1)) / 2 ** (
+            digits - 1
+        )
+    assert (
+        numpy_ref.from_numpy(x > 2, "float16").dtype == bool
+        and numpy_ref.from_numpy(np.arange(3), "float16").dtype == int
+    )
     assert numpy_ref.missing() is None and numpy_ref.PRECISION == "wide"
     numpy_ref.synchronize()

@@ -1,4 +1,7 @@
-"""The page of a report in Chromium: by eye, by keyboard, on a phone, in the dark, and with hostile words in it."""
+"""
+The page of a report in Chromium: by eye, by keyboard, on a phone, in the dark, and with hostile
+words in it.
+"""
 
 import json
 import shlex
@@ -44,15 +47,18 @@ def written(folder: Path, report: dict[str, Any]) -> str:
 
 
 CELL = """(() => {
-    const cell = [...document.querySelectorAll('#matrix tbody tr')].find((row) => row.cells[0].textContent === 'softmax').cells[3];
+    const rows = [...document.querySelectorAll('#matrix tbody tr')];
+    const cell = rows.find((row) => row.cells[0].textContent === 'softmax').cells[3];
     const style = getComputedStyle(cell.querySelector('.verdict'));
-    return {words: cell.textContent, colour: style.color.match(/\\d+/g).map(Number), ground: getComputedStyle(cell).backgroundColor};
+    const colour = style.color.match(/\\d+/g).map(Number);
+    return {words: cell.textContent, colour, ground: getComputedStyle(cell).backgroundColor};
 })()"""
 
 FRAMES = """[...document.querySelectorAll('.failure')].flatMap((failure) => {
     failure.open = true;
     return [...failure.querySelectorAll('svg')].map((picture) => {
-        const [box, frame] = [picture, picture.querySelector('.worst')].map((each) => each.getBoundingClientRect());
+        const [box, frame] = [picture, picture.querySelector('.worst')]
+            .map((each) => each.getBoundingClientRect());
         const view = picture.viewBox.baseVal;
         const {origin} = JSON.parse(picture.closest('.maps').dataset.numbers);
         const column = (frame.left + frame.width / 2 - box.left) / box.width * view.width;
@@ -68,13 +74,26 @@ FRAMES = """[...document.querySelectorAll('.failure')].flatMap((failure) => {
 def test_the_failed_cell_is_red(page: Page) -> None:
     cell = page.evaluate(CELL)
     red, green, blue = cell["colour"][:3]
-    assert cell["words"].endswith("FAILED") and red > 2 * max(green, blue) and cell["ground"] != "rgba(0, 0, 0, 0)"
+    assert (
+        cell["words"].endswith("FAILED")
+        and red > 2 * max(green, blue)
+        and cell["ground"] != "rgba(0, 0, 0, 0)"
+    )
 
 
-def test_the_frame_that_is_seen_is_around_the_worst_element(page: Page, planted: tuple[dict[str, Any], Path]) -> None:
+def test_the_frame_that_is_seen_is_around_the_worst_element(
+    page: Page, planted: tuple[dict[str, Any], Path]
+) -> None:
     shown = [e for tally in planted[0]["tallies"] for e in tally["exhibits"].values()]
-    pictures = [part["picture"] for exhibit in shown for part in (exhibit, exhibit.get("drawn", {})) if "picture" in part]
-    wanted = [picture["index"][-2:] for picture in pictures if picture["total"] > 1 for _ in range(3)]
+    pictures = [
+        part["picture"]
+        for exhibit in shown
+        for part in (exhibit, exhibit.get("drawn", {}))
+        if "picture" in part
+    ]
+    wanted = [
+        picture["index"][-2:] for picture in pictures if picture["total"] > 1 for _ in range(3)
+    ]
     assert wanted and sorted(page.evaluate(FRAMES)) == sorted(wanted)
 
 
@@ -85,14 +104,28 @@ def test_the_arrow_keys_read_the_numbers(page: Page) -> None:
     for key in ("ArrowLeft", "ArrowUp", "ArrowRight", "ArrowDown"):
         page.press(key)
         seen.append(page.evaluate(told))
-    assert all("expected" in words and "x of the bound" in words for words in seen) and len({*seen}) > 2
+    assert (
+        all("expected" in words and "x of the bound" in words for words in seen)
+        and len({*seen}) > 2
+    )
 
 
 def test_the_pointer_reads_the_numbers(page: Page) -> None:
     page.evaluate("document.querySelector('.failure[open] svg').scrollIntoView({block: 'center'})")
-    box = page.evaluate("JSON.parse(JSON.stringify(document.querySelector('.failure[open] svg .worst').getBoundingClientRect()))")
-    page.call("Input.dispatchMouseEvent", type="mouseMoved", x=box["x"] + box["width"] / 2, y=box["y"] + box["height"] / 2)
-    row, column = page.evaluate("(({row, column}) => [row, column])(document.querySelector('.failure[open] svg .worst').dataset)")
+    box = page.evaluate(
+        "JSON.parse(JSON.stringify(document.querySelector('.failure[open] svg "
+        ".worst').getBoundingClientRect()))"
+    )
+    page.call(
+        "Input.dispatchMouseEvent",
+        type="mouseMoved",
+        x=box["x"] + box["width"] / 2,
+        y=box["y"] + box["height"] / 2,
+    )
+    row, column = page.evaluate(
+        "(({row, column}) => [row, column])(document.querySelector('.failure[open] svg "
+        ".worst').dataset)"
+    )
     told = page.wait("document.querySelector('.failure[open] .readout').textContent")
     assert told.partition(": ")[0].split(", ") == [f"N {row}", f"M {column}"]
 
@@ -106,7 +139,11 @@ def test_the_line_is_copied_by_keyboard_and_replays_the_failure(
     line = page.evaluate("getSelection().toString()").strip()
     monkeypatch.chdir(planted[1])
     again: Run = verify(*shlex.split(line)[1:])
-    assert line.startswith("verify replay") and again.status == 1 and "elements differ from the law" in again.output
+    assert (
+        line.startswith("verify replay")
+        and again.status == 1
+        and "elements differ from the law" in again.output
+    )
 
 
 def test_a_verdict_leads_to_its_failure_and_opens_it(page: Page) -> None:
@@ -116,7 +153,11 @@ def test_a_verdict_leads_to_its_failure_and_opens_it(page: Page) -> None:
 
 def test_nothing_is_asked_for_and_nothing_complains(page: Page) -> None:
     page.listen(0.3)
-    assert [url for url in page.requests if not url.startswith("file:")] == [] and len(page.requests) == 1 and page.errors == []
+    assert (
+        [url for url in page.requests if not url.startswith("file:")] == []
+        and len(page.requests) == 1
+        and page.errors == []
+    )
 
 
 # Text stays text
@@ -125,21 +166,34 @@ def test_nothing_is_asked_for_and_nothing_complains(page: Page) -> None:
 def test_hostile_words_are_shown_and_do_nothing(browser: Browser, tmp_path: Path) -> None:
     page = browser.open(written(tmp_path, hostile()))
     page.listen(0.3)
-    assert page.evaluate("[window.broken ?? 0, document.scripts.length, document.images.length]") == [0, 1, 0]
-    assert page.evaluate("document.body.textContent.includes('<script>window.broken = 1</script>')") and page.errors == []
+    assert page.evaluate(
+        "[window.broken ?? 0, document.scripts.length, document.images.length]"
+    ) == [0, 1, 0]
+    assert (
+        page.evaluate("document.body.textContent.includes('<script>window.broken = 1</script>')")
+        and page.errors == []
+    )
 
 
-def test_a_backend_with_a_hostile_name_and_message_does_nothing(browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backend_with_a_hostile_name_and_message_does_nothing(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     name = "<img src=x onerror=broken=1>.py"
     Path(name).write_text(
-        "ARRAYS = 'numpy'\nPRECISION = 'wide'\ndef shift_right(x):\n    raise RuntimeError('<script>broken = 1</script>')\n"
+        "ARRAYS = 'numpy'\nPRECISION = 'wide'\ndef shift_right(x):\n    raise "
+        "RuntimeError('<script>broken = 1</script>')\n"
     )
     done = judged("--backend", name, "--report", "out.html")
     page = browser.open((tmp_path / "out.html").as_uri())
     page.listen(0.3)
-    assert done.status == 1 and page.evaluate("[window.broken ?? 0, document.scripts.length, document.images.length]") == [0, 1, 0]
-    assert page.evaluate("['<script>broken = 1</script>', '<img src=x'].every((words) => document.body.textContent.includes(words))")
+    assert done.status == 1 and page.evaluate(
+        "[window.broken ?? 0, document.scripts.length, document.images.length]"
+    ) == [0, 1, 0]
+    assert page.evaluate(
+        "['<script>broken = 1</script>', '<img src=x'].every((words) => "
+        "document.body.textContent.includes(words))"
+    )
 
 
 # For everybody
@@ -153,66 +207,101 @@ def test_no_serious_fault_of_accessibility(
     for made in (None, large(120), hostile()):
         url = written(tmp_path, made) if made else (planted[1] / "out.html").as_uri()
         page = browser.open(url, width=width, dark=dark)
-        page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
+        page.evaluate(
+            "document.querySelectorAll('details').forEach((details) => { details.open = true; })"
+        )
         assert accessibility(page) == []
 
 
 @pytest.mark.parametrize("report", [large(120), hostile()], ids=["usual", "hostile"])
-def test_a_phone_needs_not_scroll_sideways(browser: Browser, tmp_path: Path, report: dict[str, Any]) -> None:
+def test_a_phone_needs_not_scroll_sideways(
+    browser: Browser, tmp_path: Path, report: dict[str, Any]
+) -> None:
     page = browser.open(written(tmp_path, report), width=390, height=844)
-    page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
+    page.evaluate(
+        "document.querySelectorAll('details').forEach((details) => { details.open = true; })"
+    )
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_the_dark_is_dark(browser: Browser, tmp_path: Path) -> None:
     page = browser.open(written(tmp_path, large(20)), dark=True)
     ground, text = (
-        page.evaluate(f"getComputedStyle(document.body).{name}.match(/\\d+/g).map(Number)") for name in ("backgroundColor", "color")
+        page.evaluate(f"getComputedStyle(document.body).{name}.match(/\\d+/g).map(Number)")
+        for name in ("backgroundColor", "color")
     )
     assert max(ground) < 60 and min(text[:3]) > 200
 
 
 def test_two_thousand_cells_open_in_two_seconds(browser: Browser, tmp_path: Path) -> None:
     url, loads = written(tmp_path, large(2000)), []
-    for _ in range(3):  # the machine has other things to do: the best of three is the page's own time
-        loads.append(browser.open(url).evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd"))
+    for _ in range(
+        3
+    ):  # the machine has other things to do: the best of three is the page's own time
+        loads.append(
+            browser.open(url).evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd")
+        )
     print("loaded in", [f"{load:.0f} ms" for load in loads])
     assert 0 < min(loads) < 2000
 
 
 # Filter and sort
 
-ROWS = "[...document.querySelectorAll('#matrix tbody tr')].filter((row) => row.offsetParent !== null)"
+ROWS = (
+    "[...document.querySelectorAll('#matrix tbody tr')].filter((row) => row.offsetParent !== null)"
+)
 
 
 def test_the_filter_leaves_the_rows_that_fit(browser: Browser, tmp_path: Path) -> None:
     page = browser.open(written(tmp_path, large(240)))
     page.evaluate(
-        "{ const text = document.getElementById('text'); text.value = 'softmax float16'; text.dispatchEvent(new Event('input')); }"
+        "{ const text = document.getElementById('text'); text.value = 'softmax float16'; "
+        "text.dispatchEvent(new Event('input')); }"
     )
-    left = page.evaluate(f"{ROWS}.map((row) => [...row.cells].slice(0, 3).map((cell) => cell.textContent))")
+    left = page.evaluate(
+        f"{ROWS}.map((row) => [...row.cells].slice(0, 3).map((cell) => cell.textContent))"
+    )
     assert left and all(row[0] == "softmax" and row[2] == "float16" for row in left)
-    assert page.evaluate("document.getElementById('found').textContent") == f"{len(left)} of 48 rows"
+    assert (
+        page.evaluate("document.getElementById('found').textContent") == f"{len(left)} of 48 rows"
+    )
 
 
-def test_the_filter_by_verdict_leaves_the_rows_that_have_it(browser: Browser, tmp_path: Path) -> None:
+def test_the_filter_by_verdict_leaves_the_rows_that_have_it(
+    browser: Browser, tmp_path: Path
+) -> None:
     page = browser.open(written(tmp_path, large(240)))
-    page.evaluate("{ const one = document.getElementById('verdict'); one.value = 'failed'; one.dispatchEvent(new Event('change')); }")
-    assert 0 < page.evaluate(f"{ROWS}.length") < 48 and page.evaluate(f"{ROWS}.every((row) => row.textContent.includes('FAILED'))")
+    page.evaluate(
+        "{ const one = document.getElementById('verdict'); one.value = 'failed'; "
+        "one.dispatchEvent(new Event('change')); }"
+    )
+    assert 0 < page.evaluate(f"{ROWS}.length") < 48 and page.evaluate(
+        f"{ROWS}.every((row) => row.textContent.includes('FAILED'))"
+    )
 
 
 def test_columns_are_sorted_up_down_and_back(browser: Browser, tmp_path: Path) -> None:
     page = browser.open(written(tmp_path, large(240)))
-    page.evaluate("[...document.querySelectorAll('#matrix thead button')].find((one) => one.textContent === 'Worst budget').focus()")
+    page.evaluate(
+        "[...document.querySelectorAll('#matrix thead button')].find((one) => one.textContent === "
+        "'Worst budget').focus()"
+    )
     seen = [page.evaluate(f"{ROWS}.map((row) => Number(row.cells[8].dataset.sort))")]
     for _ in range(3):
         page.press("Enter")
         seen.append(page.evaluate(f"{ROWS}.map((row) => Number(row.cells[8].dataset.sort))"))
-    assert seen[1] == sorted(seen[0]) != seen[0] and seen[2] == sorted(seen[0], reverse=True) and seen[3] == seen[0]
+    assert (
+        seen[1] == sorted(seen[0]) != seen[0]
+        and seen[2] == sorted(seen[0], reverse=True)
+        and seen[3] == seen[0]
+    )
 
 
 def test_the_order_is_told_to_a_screen_reader(browser: Browser, tmp_path: Path) -> None:
     page = browser.open(written(tmp_path, large(40)))
     page.evaluate("document.querySelector('#matrix thead button').click()")
-    told = page.evaluate("[...document.querySelectorAll('#matrix thead th')].map((head) => head.getAttribute('aria-sort'))")
+    told = page.evaluate(
+        "[...document.querySelectorAll('#matrix thead th')].map((head) => "
+        "head.getAttribute('aria-sort'))"
+    )
     assert json.dumps(told) == json.dumps(["ascending", *[None] * 9])

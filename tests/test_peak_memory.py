@@ -1,7 +1,9 @@
 """
-The memory that the Triton attentions take beside their inputs: O(N + M), forwards and backwards, however long the sequences.
+The memory that the Triton attentions take beside their inputs: O(N + M), forwards and backwards,
+however long the sequences.
 
-PyTorch's profiler tells every allocation and release. Nothing is interpreted: the kernels are not launched, since they allocate nothing.
+PyTorch's profiler tells every allocation and release. Nothing is interpreted: the kernels are not
+launched, since they allocate nothing.
 """
 
 from collections.abc import Callable
@@ -41,16 +43,30 @@ def padding(length: int) -> Tensor:
 CALLS: dict[str, Callable[[int], tuple[Callable[..., Tensor], list[Any]]]] = {
     "scaled_dot_product_attention": lambda n: (scaled_dot_product_attention_triton, qkv(n)),
     "with padding": lambda n: (scaled_dot_product_attention_triton, [*qkv(n), padding(n)]),
-    "with a mask of keys that learns": lambda n: (scaled_dot_product_attention_triton, [*qkv(n), some(1, 1, 1, n)]),
+    "with a mask of keys that learns": lambda n: (
+        scaled_dot_product_attention_triton,
+        [*qkv(n), some(1, 1, 1, n)],
+    ),
     "alibi_attention": lambda n: (alibi_attention_triton, qkv(n)),
-    "transformer_xl_attention": lambda n: (transformer_xl_attention_triton, [*qkv(n), some(H, n, D), some(H, D), some(H, D)]),
+    "transformer_xl_attention": lambda n: (
+        transformer_xl_attention_triton,
+        [*qkv(n), some(H, n, D), some(H, D), some(H, D)],
+    ),
     "learned_relative_attention": lambda n: (
         learned_relative_attention_triton,
         [*qkv(n), some(2 * n, H, D), some(2 * n, H), some(H, D), "end", padding(n)],
     ),
     "additive_attention": lambda n: (
         additive_attention_triton,
-        [some(1, n, D), some(1, n, D), some(1, n, D), some(8, D), some(8, D), some(8), padding(n)[0]],
+        [
+            some(1, n, D),
+            some(1, n, D),
+            some(1, n, D),
+            some(8, D),
+            some(8, D),
+            some(8),
+            padding(n)[0],
+        ],
     ),
 }
 
@@ -63,11 +79,15 @@ def not_launched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def peak(run: Callable[[], Any]) -> int:
     """The most bytes that were alive at once of what was allocated while this ran."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profile:
         held = run()
     del held
     alive = most = 0
-    events = profile.profiler.kineto_results.events()  # profile.events() leaves out what happens inside of an operation
+    events = (
+        profile.profiler.kineto_results.events()
+    )  # profile.events() leaves out what happens inside of an operation
     for event in sorted((e for e in events if e.name() == "[memory]"), key=lambda e: e.start_ns()):
         alive += event.nbytes()
         most = max(most, alive)
@@ -89,13 +109,18 @@ def slope(run: Callable[..., Any], call: Callable[[int], Any]) -> float:
     """The steepest slope of log(bytes) over log(length) between neighbouring lengths."""
     run(*call(32))  # what a first call sets up
     bytes_of = [peak(lambda n=n: run(*call(n))) - size_of(call(n)[1]) for n in LENGTHS]
-    slopes = [log(b / a) / log(m / n) for a, b, n, m in zip(bytes_of, bytes_of[1:], LENGTHS, LENGTHS[1:], strict=False)]
+    slopes = [
+        log(b / a) / log(m / n)
+        for a, b, n, m in zip(bytes_of, bytes_of[1:], LENGTHS, LENGTHS[1:], strict=False)
+    ]
     print(f"{bytes_of} bytes at {LENGTHS}: slopes {[round(x, 3) for x in slopes]}")
     return max(slopes)
 
 
 def size_of(given: list[Any]) -> int:
-    """The inputs are made while it is measured, so that all calls are alike; they are no extra memory."""
+    """
+    The inputs are made while it is measured, so that all calls are alike; they are no extra memory.
+    """
     return sum(x.nbytes for x in given if isinstance(x, Tensor))
 
 
@@ -108,7 +133,9 @@ def test_extra_memory_grows_no_faster_than_the_lengths(name: str, run: Callable[
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("run", [forwards, both_ways])
-def test_a_matrix_of_all_pairs_would_be_noticed(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_matrix_of_all_pairs_would_be_noticed(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(f"{__name__}.LENGTHS", (128, 512))
     assert slope(run, lambda n: (scaled_dot_product_attention_eager, qkv(n))) > 1.5
 

@@ -7,7 +7,19 @@ import numpy as np
 import pytest
 
 from verify.dtypes import numpy_dtype
-from verify.precision import BFLOAT16, DTYPES, FLOAT16, FLOAT32, FLOAT64, FORMATS, PRESETS, TF32, Format, Precision, resolve
+from verify.precision import (
+    BFLOAT16,
+    DTYPES,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    FORMATS,
+    PRESETS,
+    TF32,
+    Format,
+    Precision,
+    resolve,
+)
 
 SDPA = "scaled_dot_product_attention"
 
@@ -43,7 +55,9 @@ def test_nothing_declared_is_judged_as_eager() -> None:
 def test_float64_is_float64_throughout() -> None:
     for preset in PRESETS:
         P = resolve(preset, SDPA, SDPA, "float64")
-        assert {each.p for each in (P.acc, P.score, P.softmax, P.prob, P.bias, P.stage, P.joined)} == {FLOAT64.p}
+        assert {
+            each.p for each in (P.acc, P.score, P.softmax, P.prob, P.bias, P.stage, P.joined)
+        } == {FLOAT64.p}
 
 
 def test_float64_may_declare_less() -> None:
@@ -57,16 +71,26 @@ def test_float64_products_never_take_tf32() -> None:
 
 
 def test_fields_change_a_preset() -> None:
-    P = resolve({"preset": "fused", "exp_ulps": 20, "softmax": "bfloat16", "lse_merge": True}, SDPA, SDPA, "float16")
+    P = resolve(
+        {"preset": "fused", "exp_ulps": 20, "softmax": "bfloat16", "lse_merge": True},
+        SDPA,
+        SDPA,
+        "float16",
+    )
     assert replace(PRESETS["fused"](FLOAT16), exp_ulps=20, softmax=BFLOAT16, lse_merge=True) == P
 
 
 def test_storage_may_flush() -> None:
-    assert resolve({"storage": "bfloat16_ftz"}, SDPA, SDPA, "bfloat16").storage == FORMATS["bfloat16_ftz"]
+    assert (
+        resolve({"storage": "bfloat16_ftz"}, SDPA, SDPA, "bfloat16").storage
+        == FORMATS["bfloat16_ftz"]
+    )
 
 
 def test_fields_without_a_preset_change_eager() -> None:
-    assert resolve({"block": 8}, SDPA, SDPA, "float16") == replace(PRESETS["eager"](FLOAT16), block=8)
+    assert resolve({"block": 8}, SDPA, SDPA, "float16") == replace(
+        PRESETS["eager"](FLOAT16), block=8
+    )
 
 
 NESTED = {
@@ -84,7 +108,12 @@ NESTED = {
         (SDPA, f"{SDPA}_flash", "float16", PRESETS["fused"](FLOAT16)),
         (SDPA, f"{SDPA}_flash", "float32", PRESETS["wide"](FLOAT32)),
         (SDPA, f"{SDPA}_other", "float16", replace(PRESETS["eager"](FLOAT16), prob=FLOAT32)),
-        (f"{SDPA}_grad", f"{SDPA}_grad", "float16", replace(PRESETS["eager"](FLOAT16), prob=FLOAT32)),
+        (
+            f"{SDPA}_grad",
+            f"{SDPA}_grad",
+            "float16",
+            replace(PRESETS["eager"](FLOAT16), prob=FLOAT32),
+        ),
         (f"{SDPA}_grad", f"{SDPA}_grad_flash", "float16", PRESETS["fused"](FLOAT16)),
         ("softmax", "softmax", "float16", PRESETS["wide"](FLOAT16)),
         ("alibi_attention", "alibi_attention", "float16", PRESETS["fused"](FLOAT16)),
@@ -92,13 +121,17 @@ NESTED = {
         ("dropout", "dropout", "bfloat16", PRESETS["wide"](BFLOAT16)),
     ],
 )
-def test_the_most_specific_declaration_wins(operation: str, implementation: str, dtype: str, wanted: Precision) -> None:
+def test_the_most_specific_declaration_wins(
+    operation: str, implementation: str, dtype: str, wanted: Precision
+) -> None:
     assert resolve(NESTED, operation, implementation, dtype) == wanted
 
 
 def test_what_no_key_covers_is_undeclared() -> None:
     assert resolve({"float16": "wide"}, SDPA, SDPA, "float32") == PRESETS["eager"](FLOAT32)
-    assert resolve({SDPA: {"float16": "wide"}, "*": "fused"}, SDPA, SDPA, "float32") == PRESETS["fused"](FLOAT32)
+    assert resolve({SDPA: {"float16": "wide"}, "*": "fused"}, SDPA, SDPA, "float32") == PRESETS[
+        "fused"
+    ](FLOAT32)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +159,11 @@ def test_what_no_key_covers_is_undeclared() -> None:
 def test_a_wrong_declaration_is_refused_by_name(declared: object, named: str, came: str) -> None:
     with pytest.raises(ValueError, match="wanted") as refusal:
         resolve(declared, SDPA, SDPA, "float16")
-    assert named in str(refusal.value) and came in str(refusal.value) and "\n" not in str(refusal.value)
+    assert (
+        named in str(refusal.value)
+        and came in str(refusal.value)
+        and "\n" not in str(refusal.value)
+    )
 
 
 def test_an_unknown_dtype_is_refused() -> None:
@@ -139,11 +176,19 @@ def test_optional_formats_may_be_taken_back() -> None:
 
 
 def test_a_precision_can_be_a_key() -> None:
-    assert len({resolve("eager", SDPA, SDPA, dtype) for dtype in DTYPES} | {resolve(None, SDPA, SDPA, "float64")}) == 4
+    assert (
+        len(
+            {resolve("eager", SDPA, SDPA, dtype) for dtype in DTYPES}
+            | {resolve(None, SDPA, SDPA, "float64")}
+        )
+        == 4
+    )
 
 
 def test_rounding_to_a_format_errs_by_at_most_u() -> None:
     x = np.random.default_rng(0).standard_normal(1000)
     for dtype in ("float16", "bfloat16", "float32"):
         fmt: Format = FORMATS[dtype]
-        assert (np.abs(x.astype(numpy_dtype(dtype)).astype(float) - x) <= fmt.u * np.abs(x) + fmt.eta).all()
+        assert (
+            np.abs(x.astype(numpy_dtype(dtype)).astype(float) - x) <= fmt.u * np.abs(x) + fmt.eta
+        ).all()

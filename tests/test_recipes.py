@@ -24,13 +24,30 @@ from verify.dtypes import largest, round_to
 from verify.layouts import LAYOUTS, arrange
 from verify.probes import probes
 from verify.recipes import Inputs, Recipe, expand, from_text
-from verify.strategies import BLOCK_EDGES, COUNTS_ALONE, FAMILIES_OF, FAMILIES_OF_CHAPTER, FORMS, GRADIENT, HEADS, WIDTHS
+from verify.strategies import (
+    BLOCK_EDGES,
+    COUNTS_ALONE,
+    FAMILIES_OF,
+    FAMILIES_OF_CHAPTER,
+    FORMS,
+    GRADIENT,
+    HEADS,
+    WIDTHS,
+)
 from verify.trees import leaves
 from verify.values import FAMILIES
 from verify.visibility import PATTERNS, seen
 
 SDPA, ALIBI, HEADED = "scaled_dot_product_attention", "alibi_attention", "multi_head_attention"
-DRAWN = {SDPA: 300, f"{SDPA}_grad": 300, ALIBI: 200, HEADED: 300, "merge_masks": 200, "softmax": 60, "learned_relative_attention": 60}
+DRAWN = {
+    SDPA: 300,
+    f"{SDPA}_grad": 300,
+    ALIBI: 200,
+    HEADED: 300,
+    "merge_masks": 200,
+    "softmax": 60,
+    "learned_relative_attention": 60,
+}
 
 
 @cache
@@ -41,7 +58,12 @@ def drawn(operation: str, kind: str = "any") -> tuple[Recipe, ...]:
 @cache
 def with_heads() -> tuple[Recipe, ...]:
     """Recipes of the operations that share their geometry and their masks."""
-    return (*drawn(SDPA), *drawn(f"{SDPA}_grad"), *drawn(ALIBI), *drawn("learned_relative_attention"))
+    return (
+        *drawn(SDPA),
+        *drawn(f"{SDPA}_grad"),
+        *drawn(ALIBI),
+        *drawn("learned_relative_attention"),
+    )
 
 
 def arrays(inputs: Inputs) -> list[ndarray]:
@@ -88,16 +110,29 @@ import hashlib, sys
 from verify.draws import draw
 from verify.recipes import expand
 recipes = draw("scaled_dot_product_attention", "any", 20, 5)
-bytes_of = b"".join(x.tobytes() for r in recipes for x in expand(r, "float32").values() if hasattr(x, "tobytes"))
+values = (x for r in recipes for x in expand(r, "float32").values())
+bytes_of = b"".join(x.tobytes() for x in values if hasattr(x, "tobytes"))
 print([r.hash for r in recipes], hashlib.sha256(bytes_of).hexdigest())
 """
 
 
 def test_every_process_draws_and_expands_alike() -> None:
-    texts = [subprocess.run([sys.executable, "-c", FINGERPRINT], capture_output=True, text=True, check=True).stdout for _ in range(2)]
+    texts = [
+        subprocess.run(
+            [sys.executable, "-c", FINGERPRINT], capture_output=True, text=True, check=True
+        ).stdout
+        for _ in range(2)
+    ]
     recipes = draw(SDPA, "any", 20, 5)
-    own = b"".join(x.tobytes() for r in recipes for x in expand(r, "float32").values() if isinstance(x, ndarray))
-    assert texts[0] == texts[1] == f"{[r.hash for r in recipes]} {hashlib.sha256(own).hexdigest()}\n"
+    own = b"".join(
+        x.tobytes()
+        for r in recipes
+        for x in expand(r, "float32").values()
+        if isinstance(x, ndarray)
+    )
+    assert (
+        texts[0] == texts[1] == f"{[r.hash for r in recipes]} {hashlib.sha256(own).hexdigest()}\n"
+    )
 
 
 def test_another_seed_draws_other_recipes() -> None:
@@ -115,15 +150,21 @@ def test_a_small_case_expands_quickly() -> None:
         expand.__wrapped__(recipe, "float32")
         return time.perf_counter() - start
 
-    median = statistics.median(seconds(recipe) for operation in CATALOGUE for recipe in drawn(operation)[:20])
+    median = statistics.median(
+        seconds(recipe) for operation in CATALOGUE for recipe in drawn(operation)[:20]
+    )
     print(f"median expansion {1000 * median:.2f} ms")
     assert median < 0.05  # 2 ms by design, with room for a machine under load
 
 
-@pytest.mark.parametrize("operation", [name for name in CATALOGUE if name not in COUNTS_ALONE | WITHOUT_FLOATS])
+@pytest.mark.parametrize(
+    "operation", [name for name in CATALOGUE if name not in COUNTS_ALONE | WITHOUT_FLOATS]
+)
 def test_values_are_diverse(operation: str) -> None:
     given = [x for recipe in drawn(operation)[:20] for x in arrays(expand(recipe, "float64"))]
-    assert max(np.unique(x).size / x.size for x in given if x.dtype.kind == "f" and x.size > 30) > 0.99
+    assert (
+        max(np.unique(x).size / x.size for x in given if x.dtype.kind == "f" and x.size > 30) > 0.99
+    )
 
 
 # What inputs.md asks for, each by a predicate on a recipe. ``sizes`` are the recipe's.
@@ -170,13 +211,28 @@ def full_padding(recipe: Recipe) -> bool:
 
 
 def crossed(recipe: Recipe) -> bool:
-    return None not in (recipe.mask, recipe.dropout, recipe.poison) and recipe.layout["kind"] != "contiguous"
+    return (
+        None not in (recipe.mask, recipe.dropout, recipe.poison)
+        and recipe.layout["kind"] != "contiguous"
+    )
 
 
-SIZES = ("N < M", "N > M", "N == 1 < M", "M == 1 < N", "N >= 16 * M", "M >= 16 * N", "N == M > 1", "N == 13", "M == 7")
+SIZES = (
+    "N < M",
+    "N > M",
+    "N == 1 < M",
+    "M == 1 < N",
+    "N >= 16 * M",
+    "M >= 16 * N",
+    "N == M > 1",
+    "N == 13",
+    "M == 7",
+)
 SHAPES = (*SIZES, "H == M + 1", "B != H", "B == 1", "B > 1", "E != D", "E == D")
 EDGES = [f"{letter} == {edge}" for letter in "NM" for edge in BLOCK_EDGES]
-HEADED_SIZES = [f"H == {H}" for H in HEADS] + [f"D == {D}" for D in WIDTHS] + [f"E == {E}" for E in WIDTHS]
+HEADED_SIZES = (
+    [f"H == {H}" for H in HEADS] + [f"D == {D}" for D in WIDTHS] + [f"E == {E}" for E in WIDTHS]
+)
 
 
 @pytest.mark.parametrize("condition", [*SHAPES, *EDGES, *HEADED_SIZES])
@@ -184,7 +240,9 @@ def test_this_geometry_is_drawn(condition: str) -> None:
     assert any(of_sizes(condition)(recipe) for recipe in with_heads())
 
 
-@pytest.mark.parametrize(("form", "axes"), list(product(FORMS, ("N M", "B H N M", "B 1 N M", "B 1 1 M", "1 H N M"))))
+@pytest.mark.parametrize(
+    ("form", "axes"), list(product(FORMS, ("N M", "B H N M", "B 1 N M", "B 1 1 M", "1 H N M")))
+)
 def test_this_mask_is_drawn(form: str, axes: str) -> None:
     assert any(of_mask(form=form, axes=axes)(recipe) for recipe in with_heads())
 
@@ -196,7 +254,11 @@ def test_this_pattern_is_drawn(pattern: str) -> None:
 
 @pytest.mark.parametrize("axes", ["B H N M", "1 H N M", "B 1 N M"])
 def test_a_mask_differs_where_its_axes_do(axes: str) -> None:
-    masks = [expand(recipe, "float32")["mask"] for recipe in (*drawn(SDPA), *drawn(f"{SDPA}_grad")) if of_mask(axes=axes)(recipe)]
+    masks = [
+        expand(recipe, "float32")["mask"]
+        for recipe in (*drawn(SDPA), *drawn(f"{SDPA}_grad"))
+        if of_mask(axes=axes)(recipe)
+    ]
     assert any(not np.array_equal(x[0, 0], x[-1, -1]) for x in masks)
 
 
@@ -211,21 +273,45 @@ ROWS: dict[str, tuple[str, Feature]] = {
     "no mask": (SDPA, lambda recipe: recipe.mask is None),
     "a row emptied by the mask": (SDPA, lambda recipe: empty_rows(recipe) > 0),
     "every row empty": (SDPA, of_mask(pattern="nothing", form="bool")),
-    "a row emptied by N > M": (ALIBI, lambda recipe: recipe.mask is None and empty_rows(recipe) > 0),
+    "a row emptied by N > M": (
+        ALIBI,
+        lambda recipe: recipe.mask is None and empty_rows(recipe) > 0,
+    ),
     "a batch element that is all padding": (HEADED, full_padding),
     "a row emptied by the merge of two masks": (HEADED, merge_empties_a_row),
-    "the first block hidden": (SDPA, lambda r: of_mask(pattern="first_block")(r) and r.sizes["M"] > 16),
-    "the last block hidden": (SDPA, lambda r: of_mask(pattern="last_block")(r) and r.sizes["M"] > 16),
+    "the first block hidden": (
+        SDPA,
+        lambda r: of_mask(pattern="first_block")(r) and r.sizes["M"] > 16,
+    ),
+    "the last block hidden": (
+        SDPA,
+        lambda r: of_mask(pattern="last_block")(r) and r.sizes["M"] > 16,
+    ),
     "finite poison": (SDPA, lambda recipe: recipe.poison == "finite"),
     "all options at once": (SDPA, crossed),
     "all options at once, in a gradient": (f"{SDPA}_grad", crossed),
     "a mask beside the causal one": (ALIBI, lambda recipe: recipe.mask is not None),
     "both masks": (HEADED, lambda recipe: None not in (recipe.mask, recipe.padding)),
-    "scores of minus infinity": ("softmax", lambda recipe: bool(np.isneginf(expand(recipe, "float32")["score"]).any())),
-    "a keep mask with p = 0": (SDPA, lambda recipe: recipe.dropout is not None and recipe.dropout["p"] == 0),
-    "the table read from its start": ("learned_relative_attention", lambda recipe: recipe.options["align"] == "start"),
-    "the table read from its end": ("learned_relative_attention", lambda recipe: recipe.options["align"] == "end"),
-    "a mask in a gradient that all heads share": (f"{SDPA}_grad", of_mask(axes="B 1 N M", form="noisy")),
+    "scores of minus infinity": (
+        "softmax",
+        lambda recipe: bool(np.isneginf(expand(recipe, "float32")["score"]).any()),
+    ),
+    "a keep mask with p = 0": (
+        SDPA,
+        lambda recipe: recipe.dropout is not None and recipe.dropout["p"] == 0,
+    ),
+    "the table read from its start": (
+        "learned_relative_attention",
+        lambda recipe: recipe.options["align"] == "start",
+    ),
+    "the table read from its end": (
+        "learned_relative_attention",
+        lambda recipe: recipe.options["align"] == "end",
+    ),
+    "a mask in a gradient that all heads share": (
+        f"{SDPA}_grad",
+        of_mask(axes="B 1 N M", form="noisy"),
+    ),
 }
 
 
@@ -242,7 +328,11 @@ def test_this_dropout_is_drawn(p: float) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_is_drawn_by_some_operation(family: str) -> None:
-    assert family in {name for names in (*FAMILIES_OF_CHAPTER.values(), *FAMILIES_OF.values(), GRADIENT) for name in names}
+    assert family in {
+        name
+        for names in (*FAMILIES_OF_CHAPTER.values(), *FAMILIES_OF.values(), GRADIENT)
+        for name in names
+    }
 
 
 @pytest.mark.parametrize("family", GRADIENT)
@@ -254,10 +344,17 @@ def test_a_gradient_meets_every_family(family: str) -> None:
 @pytest.mark.parametrize("operation", ["learned_relative_attention", SDPA, "softmax"])
 def test_poison_stands_in_hidden_slots(operation: str, poison: str, holds: Any) -> None:
     recipes = [recipe for recipe in draw(operation, "nan", 60, 1) if recipe.poison == poison]
-    given = [(name, x) for recipe in recipes for name, x in expand(recipe, "float32").items() if isinstance(x, ndarray)]
+    given = [
+        (name, x)
+        for recipe in recipes
+        for name, x in expand(recipe, "float32").items()
+        if isinstance(x, ndarray)
+    ]
     planted = {name for name, x in given if holds(x).any()}
     tables = {"key_pos_embeddings", "key_pos_bias"} if operation.startswith("learned") else set()
-    assert planted - {"mask", "visible"} == ({"score"} if operation == "softmax" else {"key", "value"} | tables)
+    assert planted - {"mask", "visible"} == (
+        {"score"} if operation == "softmax" else {"key", "value"} | tables
+    )
 
 
 def test_poison_never_stands_where_someone_looks() -> None:
@@ -279,7 +376,9 @@ def test_a_layout_keeps_the_numbers_and_not_the_memory(kind: str) -> None:
     laid = arrange(numpy_library().from_numpy, x, "float32", kind)
     assert np.array_equal(laid, x)
     assert laid.strides != x.astype(np.float32).strides or laid.base is not None
-    assert (0 in laid.strides) == (kind == "expanded") and (min(laid.strides) < 0) == (kind == "reversed")
+    assert (0 in laid.strides) == (kind == "expanded") and (min(laid.strides) < 0) == (
+        kind == "reversed"
+    )
 
 
 @pytest.mark.parametrize("kind", ["transposed", "packed", "offset", "expanded"])
@@ -291,17 +390,24 @@ def test_torch_has_the_layout_too(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "dtype", "size"), [("large", "float32", 88), ("brink", "float16", 4e3), ("huge_values", "float32", 1e3)]
+    ("family", "dtype", "size"),
+    [("large", "float32", 88), ("brink", "float16", 4e3), ("huge_values", "float32", 1e3)],
 )
 def test_a_family_reaches_its_size(family: str, dtype: str, size: float) -> None:
-    recipe = Recipe(SDPA, {"B": 1, "H": 2, "N": 16, "M": 16, "D": 16, "E": 4}, {"family": family, "seed": 1})
+    recipe = Recipe(
+        SDPA, {"B": 1, "H": 2, "N": 16, "M": 16, "D": 16, "E": 4}, {"family": family, "seed": 1}
+    )
     inputs = expand(recipe, dtype)
     score = inputs["query"] @ inputs["key"].mT / 4
     assert np.abs(inputs["value"] if family == "huge_values" else score).max() > size
 
 
 def test_needles_point_at_the_frontier() -> None:
-    recipe = Recipe(ALIBI, {"B": 1, "H": 1, "N": 200, "M": 200, "D": 16, "E": 4}, {"family": "needles", "seed": 1})
+    recipe = Recipe(
+        ALIBI,
+        {"B": 1, "H": 1, "N": 200, "M": 200, "D": 16, "E": 4},
+        {"family": "needles", "seed": 1},
+    )
     inputs = expand(recipe, "float32")
     offset = np.argmax(inputs["query"] @ inputs["key"].mT, axis=-1) - np.arange(200)
     assert {-1, 0, 1} <= set(offset.ravel().tolist())
@@ -331,12 +437,19 @@ def test_shrinking_ends_at_small_geometry(condition: str) -> None:
 def test_shrinking_drops_what_does_not_matter() -> None:
     failing = next(r for r in drawn(SDPA) if crossed(r))
     smallest = shrink(failing, "any", lambda recipe: recipe.dropout is not None, seed=0)
-    assert smallest.poison is None and smallest.layout["kind"] == "contiguous" and smallest.values["family"] == "normal"
+    assert (
+        smallest.poison is None
+        and smallest.layout["kind"] == "contiguous"
+        and smallest.values["family"] == "normal"
+    )
 
 
 def test_a_recipe_is_read_by_people() -> None:
     recipe = Recipe("softmax", {"N": 3, "M": 5}, {"family": "normal", "seed": 1})
-    assert re.match("softmax: layout kind=contiguous seed=0, sizes M=5 N=3, values family=normal seed=1", str(recipe))
+    assert re.match(
+        "softmax: layout kind=contiguous seed=0, sizes M=5 N=3, values family=normal seed=1",
+        str(recipe),
+    )
     assert json.loads(recipe.text)["sizes"] == {"M": 5, "N": 3}
 
 

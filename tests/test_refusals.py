@@ -1,4 +1,7 @@
-"""Wrong calls: made from right ones by one change, refused by the law in one form of words, and expected of everyone."""
+"""
+Wrong calls: made from right ones by one change, refused by the law in one form of words, and
+expected of everyone.
+"""
 
 import re
 
@@ -18,7 +21,12 @@ NOT_WRONG = {
     ("merge_masks", "attn_mask with queries too many"): "nothing else fixes N",
     ("get_alibi_biases", "visible with keys too many"): "nothing else fixes M",
 }
-ANY = [(operation, words) for operation in CATALOGUE for words in wrong_calls(operation) if (operation, words) not in NOT_WRONG]
+ANY = [
+    (operation, words)
+    for operation in CATALOGUE
+    for words in wrong_calls(operation)
+    if (operation, words) not in NOT_WRONG
+]
 
 
 def test_there_are_many_wrong_calls() -> None:
@@ -61,9 +69,17 @@ def test_what_the_law_accepts_is_asked_of_no_one(operation: str, words: str) -> 
 @pytest.mark.parametrize("operation", CATALOGUE)
 def test_every_array_is_given_with_a_wrong_rank_size_and_dtype(operation: str) -> None:
     op = CATALOGUE[operation]
-    arrays = {name for name, x in right_call(operation).items() if isinstance(x, ndarray) and x.dtype.kind == "f"}
+    arrays = {
+        name
+        for name, x in right_call(operation).items()
+        if isinstance(x, ndarray) and x.dtype.kind == "f"
+    }
     for name in {name for name in arrays if not op.axes[name].startswith("...")}:
-        told = {words.removeprefix(f"{name} ") for words in refused_by_law(operation) if words.startswith(f"{name} ")}
+        told = {
+            words.removeprefix(f"{name} ")
+            for words in refused_by_law(operation)
+            if words.startswith(f"{name} ")
+        }
         assert {"of integers", "with an axis too many", "with an axis too few"} <= told
 
 
@@ -76,15 +92,28 @@ def test_something_that_raises_otherwise_is_told_so() -> None:
 
 def test_something_that_accepts_is_told_so() -> None:
     with pytest.raises(Disagreement, match="accepted"):
-        judge_refusal(wrong_calls("softmax")["mask of integers"], implementation("softmax_accepts_integers"), "float32")
+        judge_refusal(
+            wrong_calls("softmax")["mask of integers"],
+            implementation("softmax_accepts_integers"),
+            "float32",
+        )
 
 
 def test_not_supported_is_no_refusal_and_no_fault() -> None:
-    tally = run(Cell(implementation("softmax_never"), None, "float32", "refusals"), Options("quick"))
-    assert (tally.verdict, tally.checks, tally.unsupported) == ("unsupported", 0, len(refused_by_law("softmax")))
+    tally = run(
+        Cell(implementation("softmax_never"), None, "float32", "refusals"), Options("quick")
+    )
+    assert (tally.verdict, tally.checks, tally.unsupported) == (
+        "unsupported",
+        0,
+        len(refused_by_law("softmax")),
+    )
 
 
 def test_all_that_is_not_refused_is_told_at_once() -> None:
-    tally = run(Cell(implementation("softmax_refuses_with_type_error"), None, "float32", "refusals"), Options("quick"))
+    tally = run(
+        Cell(implementation("softmax_refuses_with_type_error"), None, "float32", "refusals"),
+        Options("quick"),
+    )
     assert "4 of 4 wrong calls are not refused with ValueError" in tally.reason
     assert all(words in tally.reason for words in refused_by_law("softmax"))

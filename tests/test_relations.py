@@ -11,7 +11,11 @@ from verify.judge import Disagreement
 from verify.relations import ATTENTIONS, NOT_HELD, RELATIONS, judge_relations
 
 ALIBI, SDPA = "alibi_attention", "scaled_dot_product_attention"
-NAMES = [(operation, name) for operation in CATALOGUE for name, _ in judge_relations(operation, "quick", 0)]
+NAMES = [
+    (operation, name)
+    for operation in CATALOGUE
+    for name, _ in judge_relations(operation, "quick", 0)
+]
 
 
 def held(operation: str, name: str, function: Implementation) -> None:
@@ -20,7 +24,10 @@ def held(operation: str, name: str, function: Implementation) -> None:
 
 def written(folder: Path, text: str) -> Implementation:
     path = folder / "related.py"
-    path.write_text("import numpy as np\nimport numpy_ref as right\n\nARRAYS, PRECISION = 'numpy', 'wide'\n\n\n" + text)
+    path.write_text(
+        "import numpy as np\nimport numpy_ref as right\n\nARRAYS, PRECISION = 'numpy', 'wide'\n\n\n"
+        + text
+    )
     return load(str(path)).implementations[0]
 
 
@@ -33,14 +40,22 @@ def test_a_right_function_keeps_every_relation(operation: str, name: str, dtype:
 
 def test_every_relation_holds_for_some_operation() -> None:
     told = {name.removeprefix("relation: ") for _, name in NAMES}
-    extra = {"a hidden slot changes no bit", "segments with memory are one long window", "a constant per row"}
+    extra = {
+        "a hidden slot changes no bit",
+        "segments with memory are one long window",
+        "a constant per row",
+    }
     assert told == {*RELATIONS} | extra
 
 
 @pytest.mark.parametrize(("operation", "names"), NOT_HELD.items())
-def test_a_relation_that_does_not_hold_is_asked_of_no_one(operation: str, names: tuple[str, ...]) -> None:
+def test_a_relation_that_does_not_hold_is_asked_of_no_one(
+    operation: str, names: tuple[str, ...]
+) -> None:
     assert operation in ATTENTIONS
-    assert not {f"relation: {name}" for name in names} & {name for one, name in NAMES if one == operation}
+    assert not {f"relation: {name}" for name in names} & {
+        name for one, name in NAMES if one == operation
+    }
 
 
 @pytest.mark.parametrize("name", ["permute the batch", "a batch element alone"])
@@ -53,19 +68,26 @@ BROKEN = {
     "permute the heads": "q[:, ::-1], k, v, mask",
     "permute the keys": "q, k, v + np.arange(k.shape[2])[:, None].astype(v.dtype), mask",
     "extra hidden keys": "q, k, v * v.dtype.type(1 / k.shape[2]), mask",
-    "a hidden slot changes no bit": "q, k, v + v.mean(axis=2, keepdims=True) * v.dtype.type(1e-3), mask",
+    "a hidden slot changes no bit": "q, k, v + v.mean(axis=2, keepdims=True) * v.dtype.type(1e-3), "
+    "mask",
 }
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_each_relation_finds_its_fault(name: str, tmp_path: Path) -> None:
-    body = f"def {SDPA}(q, k, v, mask=None, keep=None, p=0.0):\n    return right.{SDPA}({BROKEN[name]})\n"
+    body = (
+        f"def {SDPA}(q, k, v, mask=None, keep=None, p=0.0):\n    return "
+        f"right.{SDPA}({BROKEN[name]})\n"
+    )
     with pytest.raises(Disagreement, match="differ"):
         held(SDPA, name, written(tmp_path, body))
 
 
 def test_a_softmax_that_knows_its_constant_is_found(tmp_path: Path) -> None:
-    body = "def softmax(score, mask=None):\n    return right.softmax(score * (1 + abs(score).max() / 64).astype(score.dtype), mask)\n"
+    body = (
+        "def softmax(score, mask=None):\n    return right.softmax(score * (1 + "
+        "abs(score).max() / 64).astype(score.dtype), mask)\n"
+    )
     with pytest.raises(Disagreement, match="differ"):
         held("softmax", "a constant per row", written(tmp_path, body))
 

@@ -15,7 +15,13 @@ from spec import (
     transformer_xl_attention,
     transformer_xl_score,
 )
-from verify.differential import test_gradients, test_hidden_nan, test_refusals, test_side_effects, test_values  # noqa: F401
+from verify.differential import (  # noqa: F401
+    test_gradients,
+    test_hidden_nan,
+    test_refusals,
+    test_side_effects,
+    test_values,
+)
 
 CHAPTER = "relative"
 
@@ -47,7 +53,9 @@ def test_a_position_is_the_sines_of_its_distance_and_then_the_cosines(rows, widt
     for c, f in np.ndindex(rows, width // 2):
         angle = (rows - 1 - c) / 10000 ** (2 * f / width)
         assert math.isclose(position[c, f], math.sin(angle), rel_tol=1e-12, abs_tol=1e-15)
-        assert math.isclose(position[c, width // 2 + f], math.cos(angle), rel_tol=1e-12, abs_tol=1e-15)
+        assert math.isclose(
+            position[c, width // 2 + f], math.cos(angle), rel_tol=1e-12, abs_tol=1e-15
+        )
 
 
 def test_the_last_row_is_the_distance_zero_and_more_rows_come_in_front():
@@ -77,7 +85,9 @@ def test_the_transformer_xl_score_is_content_and_distance_each_with_its_bias(N, 
     for b, h, i, j in np.ndindex(B, H, N, M):
         if distance[i, j] >= 0:
             r = position[h, M - 1 - distance[i, j]]
-            wanted = ((query[b, h, i] + u[h]) @ key[b, h, j] + (query[b, h, i] + v[h]) @ r) / math.sqrt(D)
+            wanted = (
+                (query[b, h, i] + u[h]) @ key[b, h, j] + (query[b, h, i] + v[h]) @ r
+            ) / math.sqrt(D)
             assert abs(score[b, h, i, j] - wanted) < 1e-12
 
 
@@ -153,7 +163,9 @@ def test_rows_of_the_tables_that_no_pair_reads_are_absent(N, M, align):
     offsets = -distances(N, M) if align == "end" else np.arange(M) - np.arange(N)[:, None]
     unread = np.setdiff1d(np.arange(2 * P), P + offsets)
     embeddings[unread], bias[unread] = np.nan, np.nan
-    assert np.isfinite(learned_relative_score(query, key, embeddings, bias, query_bias, align)).all()
+    assert np.isfinite(
+        learned_relative_score(query, key, embeddings, bias, query_bias, align)
+    ).all()
 
 
 @each_align
@@ -161,8 +173,13 @@ def test_learned_attention_sees_every_key_unless_told_otherwise(align):
     query, key, *tables = learned_draw(5, 7)
     value, visible = normals((B, H, 7, E))[0], np.random.default_rng(1).random((5, 7)) < 0.7
     score = learned_relative_score(query, key, *tables, align)
-    assert close(learned_relative_attention(query, key, value, *tables, align), softmax(score) @ value)
-    assert close(learned_relative_attention(query, key, value, *tables, align, visible), softmax(score, visible) @ value)
+    assert close(
+        learned_relative_attention(query, key, value, *tables, align), softmax(score) @ value
+    )
+    assert close(
+        learned_relative_attention(query, key, value, *tables, align, visible),
+        softmax(score, visible) @ value,
+    )
 
 
 @each_align
@@ -174,5 +191,7 @@ def test_tables_that_just_reach_are_enough(N, M, align):
 @each_align
 @pytest.mark.parametrize(("N", "M"), [(P + 1, P), (P, P + 1), (P + 1, 1), (1, P + 1)])
 def test_a_sequence_beyond_the_tables_is_refused(N, M, align):
-    with pytest.raises(ValueError, match=rf"^key_pos_embeddings: wanted .* P >= N={N} and P >= M={M}, got P={P}$"):
+    with pytest.raises(
+        ValueError, match=rf"^key_pos_embeddings: wanted .* P >= N={N} and P >= M={M}, got P={P}$"
+    ):
         learned_relative_score(*learned_draw(N, M), align)

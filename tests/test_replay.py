@@ -1,4 +1,7 @@
-"""Replay: a failure is a few hundred bytes and a script; both show it again, and everyone meets it first."""
+"""
+Replay: a failure is a few hundred bytes and a script; both show it again, and everyone meets it
+first.
+"""
 
 import json
 import os
@@ -53,14 +56,20 @@ def test_a_failure_is_written_as_a_small_record_and_a_script() -> None:
 def test_the_hash_names_what_was_drawn_and_not_who_failed() -> None:
     one = Failure.of(implementation("softmax_zeros"), RECIPE, "float32", "values")
     other = Failure.of(implementation("softmax_nan"), RECIPE, "float32", "values")
-    assert one.hash == other.hash != Failure.of(implementation("softmax_zeros"), RECIPE, "float16", "values").hash
+    assert (
+        one.hash
+        == other.hash
+        != Failure.of(implementation("softmax_zeros"), RECIPE, "float16", "values").hash
+    )
     assert re.fullmatch("[0-9a-f]{12}", one.hash)
 
 
 def test_a_record_survives_its_file() -> None:
     failure = Failure.of(implementation("softmax_zeros"), RECIPE, "float32", "values")
     assert read(failure.keep("here", implementation("softmax_zeros"))) == failure
-    assert find(failure.hash[:5], "here") == find(f"here/{failure.hash}.json", "elsewhere") == failure
+    assert (
+        find(failure.hash[:5], "here") == find(f"here/{failure.hash}.json", "elsewhere") == failure
+    )
     assert Recipe(**failure.recipe) == RECIPE
 
 
@@ -69,14 +78,23 @@ def test_the_line_that_a_failure_prints_shows_it_again() -> None:
     line = re.findall(r"replay: verify (replay [0-9a-f]{12} --backend mine.py)", done.output)[0]
     again = verify(*line.split())
     assert again.status == 1
-    for words in ("softmax of mine.py in float32 (values)", "elements differ from the law; worst at (", "recipe: softmax:"):
+    for words in (
+        "softmax of mine.py in float32 (values)",
+        "elements differ from the law; worst at (",
+        "recipe: softmax:",
+    ):
         assert words in again.output
 
 
 def test_the_replay_shows_the_same_elements() -> None:
     output = failing().output
     told = re.findall(r"(worst at \([\d, ]*\): got \S+, law \S+)", output)[0]
-    assert told in verify("replay", next(path for path in records() if aspect_of(path) == "values").stem).output
+    assert (
+        told
+        in verify(
+            "replay", next(path for path in records() if aspect_of(path) == "values").stem
+        ).output
+    )
 
 
 def test_a_corrected_backend_ends_the_replay_with_status_0() -> None:
@@ -93,8 +111,13 @@ def test_a_replay_may_be_asked_of_another_backend() -> None:
 
 
 def test_a_side_effect_is_replayed_as_one() -> None:
-    head = "import numpy as np\nimport numpy_ref as right\n\nARRAYS, PRECISION = 'numpy', 'wide'\n\n\n"
-    done = failing(head + "def shift_right(x):\n    y = right.shift_right(x)\n    x *= 2\n    return y\n", "shift_right")
+    head = (
+        "import numpy as np\nimport numpy_ref as right\n\nARRAYS, PRECISION = 'numpy', 'wide'\n\n\n"
+    )
+    done = failing(
+        head + "def shift_right(x):\n    y = right.shift_right(x)\n    x *= 2\n    return y\n",
+        "shift_right",
+    )
     assert "x: the input was changed in place" in done.output
     (path,) = records()
     again = verify("replay", path.stem)
@@ -112,21 +135,26 @@ BEYOND_CASES = {
     ),
     "short": (
         "additive_attention",
-        "def additive_attention(query, key, value, w_query, w_key, w_score, mask=None, keep=None, p=0.0):\n"
-        "    y = right.additive_attention(query, key, value, w_query, w_key, w_score, mask, keep, p)\n"
+        "def additive_attention(query, key, value, w_query, w_key, w_score, mask=None, keep=None, "
+        "p=0.0):\n"
+        "    y = right.additive_attention(query, key, value, w_query, w_key, w_score, mask, keep, "
+        "p)\n"
         "    return y if key.shape[1] < 2000 else 0 * y\n",
         "row 0 of 2: 8 of 8 elements differ",
         "16 of 16 elements out of bound",
     ),
     "remembers": (
         "softmax",
-        "memory = {}\n\n\ndef softmax(score, mask=None):\n    key = score.tobytes(), None if mask is None else mask.shape\n"
+        "memory = {}\n\n\ndef softmax(score, mask=None):\n    key = score.tobytes(), None if mask "
+        "is None else mask.shape\n"
         "    return memory.setdefault(key, right.softmax(score, mask)).copy()\n",
         "the result depends on earlier calls",
         "elements out of bound\n  (",
     ),
 }
-"""What is right in every single case; the law's column, the words of the replay and of the script."""
+"""
+What is right in every single case; the law's column, the words of the replay and of the script.
+"""
 
 
 @pytest.mark.parametrize("name", BEYOND_CASES)
@@ -135,7 +163,9 @@ def test_what_fails_beyond_single_cases_is_replayed_too(name: str) -> None:
     head = "import numpy_ref as right\n\nARRAYS, PRECISION = 'numpy', 'wide'\n\n\n"
     assert failing(head + body, operation).status == 1
     checks = [path for path in records() if read(path).check]
-    assert checks and all(path.stat().st_size <= 800 and path.stem == read(path).hash for path in checks)
+    assert checks and all(
+        path.stat().st_size <= 800 and path.stem == read(path).hash for path in checks
+    )
     again = verify("replay", checks[0].stem)
     assert again.status == 1 and words in again.output
     assert shown in in_a_process(str(checks[0].with_suffix(".py")), start=()).output
@@ -145,22 +175,32 @@ def test_what_fails_beyond_single_cases_is_replayed_too(name: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("0123456789ab",), "hash: wanted a failure recorded in .verify/failures, got 0123456789ab"),
+        (
+            ("0123456789ab",),
+            "hash: wanted a failure recorded in .verify/failures, got 0123456789ab",
+        ),
         (("none.json",), "none.json"),
         (("HASH", "--backend", "none.py"), "none.py: cannot be imported: FileNotFoundError"),
         (("HASH", "--backend", str(HERE / "first_rows.py")), "has no softmax"),
         (("HASH", "--backend", str(HERE / "empty_of_everything")), "cannot be imported"),
     ],
 )
-def test_what_cannot_be_replayed_is_told_in_one_line(arguments: tuple[str, ...], words: str) -> None:
+def test_what_cannot_be_replayed_is_told_in_one_line(
+    arguments: tuple[str, ...], words: str
+) -> None:
     failing()
-    done = verify("replay", *(records()[0].stem if argument == "HASH" else argument for argument in arguments))
+    done = verify(
+        "replay", *(records()[0].stem if argument == "HASH" else argument for argument in arguments)
+    )
     assert done.status == 2 and words in done.output and len(done.output.strip().splitlines()) == 1
 
 
 def test_what_is_not_supported_cannot_be_replayed() -> None:
     failing()
-    Path("mine.py").write_text("PRECISION = 'wide'\ndef softmax(score, mask=None):\n    raise NotImplementedError('gone')\n")
+    Path("mine.py").write_text(
+        "PRECISION = 'wide'\ndef softmax(score, mask=None):\n    raise "
+        "NotImplementedError('gone')\n"
+    )
     done = verify("replay", records()[0].stem)
     assert done.status == 2 and "unsupported: gone" in done.output
 
@@ -171,7 +211,11 @@ def test_what_is_not_supported_cannot_be_replayed() -> None:
 def test_recorded_failures_are_met_first_by_other_backends(monkeypatch: pytest.MonkeyPatch) -> None:
     failing()
     met: list[Recipe] = []
-    monkeypatch.setattr(cells, "judge", lambda function, recipe, dtype: met.append(recipe) or judge(function, recipe, dtype))
+    monkeypatch.setattr(
+        cells,
+        "judge",
+        lambda function, recipe, dtype: met.append(recipe) or judge(function, recipe, dtype),
+    )
     assert judged("--backend", "numpy_ref", "--op", "softmax").status == 0
     firsts = {Recipe(**read(path).recipe) for path in records()}
     assert len(firsts) == 2 and met[0] in firsts and firsts <= set(met)
@@ -180,7 +224,11 @@ def test_recorded_failures_are_met_first_by_other_backends(monkeypatch: pytest.M
 def test_recorded_failures_are_read_by_operation_and_aspect() -> None:
     failing()
     assert len(recorded("softmax", "values", ".verify/failures")) == 1
-    assert recorded("softmax", "values", "elsewhere") == recorded("shift_right", "values", ".verify/failures") == []
+    assert (
+        recorded("softmax", "values", "elsewhere")
+        == recorded("shift_right", "values", ".verify/failures")
+        == []
+    )
 
 
 # The stand-alone script
@@ -197,14 +245,32 @@ class Wall:
 sys.meta_path.insert(0, Wall())
 runpy.run_path({script!r}, run_name="__main__")
 """
-OURS = ("verify", "spec", "numpy_ref", "torch_impl", "cupy_impl", "hypothesis", "pytest", "ml_dtypes", "jaxtyping")
+OURS = (
+    "verify",
+    "spec",
+    "numpy_ref",
+    "torch_impl",
+    "cupy_impl",
+    "hypothesis",
+    "pytest",
+    "ml_dtypes",
+    "jaxtyping",
+)
 
 
 def run_alone(script: Path, *also: str) -> str:
-    """The output of a script that can import NumPy and the backend's library, and nothing of ours."""
+    """
+    The output of a script that can import NumPy and the backend's library, and nothing of ours.
+    """
     code = BLOCKED.format(blocked=(*OURS, *also), script=str(script))
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, env=environment, check=False)
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -223,9 +289,14 @@ def test_the_wall_holds(tmp_path: Path) -> None:
 def test_the_script_shows_the_same_elements_with_numpy_alone(aspect: str) -> None:
     report = failing().report or {}
     section = next(tally["reason"] for tally in report["tallies"] if tally["aspect"] == aspect)
-    wrong, total, index = re.findall(r"(\d+) of (\d+) elements differ from the law; worst at \(([\d, ]*)\)", section)[0]
+    wrong, total, index = re.findall(
+        r"(\d+) of (\d+) elements differ from the law; worst at \(([\d, ]*)\)", section
+    )[0]
     told = run_alone(script_of(aspect), "torch")
-    assert f"output: {wrong} of {total} elements out of bound" in told and f"({index.rstrip(',')}" in told
+    assert (
+        f"output: {wrong} of {total} elements out of bound" in told
+        and f"({index.rstrip(',')}" in told
+    )
 
 
 def test_the_script_of_a_corrected_backend_shows_nothing() -> None:
@@ -288,7 +359,11 @@ def test_the_script_of_a_package_by_path_finds_its_chapter() -> None:
 def test_a_script_can_be_printed_for_another_backend() -> None:
     failing()
     done = verify("replay", records()[0].stem, "--script")
-    assert done.status == 0 and done.output.startswith('"""softmax of mine.py, float32') and "import numpy as np" in done.output
+    assert (
+        done.status == 0
+        and done.output.startswith('"""softmax of mine.py, float32')
+        and "import numpy as np" in done.output
+    )
 
 
 FORMS = {
@@ -309,27 +384,44 @@ def test_the_script_of_a_wrong_form_says_so(name: str, tmp_path: Path) -> None:
 
 
 HEAD = "import numpy as np\n\nPRECISION = 'wide'\n\n\n"
-RIGHT = "    return np.hstack([x, np.zeros((len(x), 1), x.dtype)]).reshape(-1)[: x.size].reshape(x.shape)\n"
+RIGHT = (
+    "    return np.hstack([x, np.zeros((len(x), 1), x.dtype)]).reshape(-1)[: "
+    "x.size].reshape(x.shape)\n"
+)
 
 
 def written(body: str, recipe: Recipe) -> str:
     """What the script of a failure of this file's shift_right says."""
     Path("mine.py").write_text(HEAD + "def shift_right(x):\n" + body)
     function = load("mine.py").implementations[0]
-    return run_alone(Failure.of(function, recipe, "float32", "values").keep("kept", function).with_suffix(".py"))
+    return run_alone(
+        Failure.of(function, recipe, "float32", "values").keep("kept", function).with_suffix(".py")
+    )
 
 
-LAID_OUT = Recipe("shift_right", {"N": 3, "M": 4}, {"family": "normal", "seed": 1}, layout={"kind": "packed", "seed": 0})
+LAID_OUT = Recipe(
+    "shift_right",
+    {"N": 3, "M": 4},
+    {"family": "normal", "seed": 1},
+    layout={"kind": "packed", "seed": 0},
+)
 
 
 def test_the_script_lays_its_inputs_out_in_memory() -> None:
-    body = "    x = x if x.flags.c_contiguous else 2 * x  # as a kernel that takes no strides\n" + RIGHT
+    body = (
+        "    x = x if x.flags.c_contiguous else 2 * x  # as a kernel that takes no strides\n"
+        + RIGHT
+    )
     assert "output: 0 of 12 " not in written(body, LAID_OUT)
-    assert "output: 0 of 12 " in written(body, replace(LAID_OUT, layout={"kind": "contiguous", "seed": 0}))
+    assert "output: 0 of 12 " in written(
+        body, replace(LAID_OUT, layout={"kind": "contiguous", "seed": 0})
+    )
 
 
 def test_the_script_tells_of_a_changed_input() -> None:
-    assert "inputs: changed in place" in written("    y = x.copy()\n    x *= 2\n" + RIGHT.replace("x,", "y,"), LAID_OUT)
+    assert "inputs: changed in place" in written(
+        "    y = x.copy()\n    x *= 2\n" + RIGHT.replace("x,", "y,"), LAID_OUT
+    )
     assert "changed" not in written(RIGHT, LAID_OUT)
 
 

@@ -1,4 +1,7 @@
-"""The kill score: its sequence is that of a run, its gate can fail, and a stranger's own test is measured by it."""
+"""
+The kill score: its sequence is that of a run, its gate can fail, and a stranger's own test is
+measured by it.
+"""
 
 import json
 import subprocess
@@ -22,19 +25,29 @@ QUICK = Options("quick")
 CHECKS = HERE / "checks"
 
 
-@pytest.mark.parametrize("name", ["softmax_key_by_key", "alibi_attention_grad_query_by_query", "causal_mask_running_sum"])
-def test_the_score_judges_the_very_cases_of_a_run(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["softmax_key_by_key", "alibi_attention_grad_query_by_query", "causal_mask_running_sum"]
+)
+def test_the_score_judges_the_very_cases_of_a_run(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     seen: dict[str, list[Any]] = {"cells": [], "score": []}
     for module in (cells, score):
         for judge in ("judge", "judge_side_effects"):
-            monkeypatch.setattr(module, judge, recording(getattr(module, judge), seen[module.__name__.rpartition(".")[2]]))
+            monkeypatch.setattr(
+                module,
+                judge,
+                recording(getattr(module, judge), seen[module.__name__.rpartition(".")[2]]),
+            )
     control = CONTROLS[name]
     dtype = control.operation.dtypes[-1]
     assert not first_failure(implementation_of(control), dtype, QUICK).killed
     implementation = implementation_of(control)
     gradient = implementation if control.operation.is_gradient else None
     for aspect in aspects(implementation, gradient):
-        tally = cells.run(Cell(implementation, gradient, dtype, aspect), Options("quick", failures=str(tmp_path)))
+        tally = cells.run(
+            Cell(implementation, gradient, dtype, aspect), Options("quick", failures=str(tmp_path))
+        )
         assert tally.verdict == "passed"
     assert len(seen["score"]) > 40 and seen["score"] == seen["cells"]
 
@@ -66,7 +79,11 @@ def test_a_fault_that_is_none_survives() -> None:
 )
 def test_a_fault_is_noticed_in_its_column(name: str, column: str) -> None:
     entry = scored(FAULTS[name], "float32", QUICK)
-    assert (entry["killed"], entry["column"], entry["wanted"]) == (True, column, "killed") and entry["words"]
+    assert (entry["killed"], entry["column"], entry["wanted"]) == (
+        True,
+        column,
+        "killed",
+    ) and entry["words"]
 
 
 def test_the_count_ends_at_the_first_failure() -> None:
@@ -88,21 +105,33 @@ def entry(name: str, cases: int, killed: bool = True, wanted: str = "killed") ->
 
 
 def test_the_table_counts_the_killed_and_names_the_accused() -> None:
-    entries = [entry("dropout_polarity", 1), entry("dropout_unscaled", 4), entry("softmax_key_by_key", 7, True, "accepted")]
+    entries = [
+        entry("dropout_polarity", 1),
+        entry("dropout_unscaled", 4),
+        entry("softmax_key_by_key", 7, True, "accepted"),
+    ]
     lines = table(entries)
-    assert lines[1].split() == ["dropout", "2", "2", "2", "2.5"] == lines[2].replace("all", "dropout").split()
+    assert (
+        lines[1].split()
+        == ["dropout", "2", "2", "2", "2.5"]
+        == lines[2].replace("all", "dropout").split()
+    )
     assert lines[-1] == "controls: 1, accused softmax_key_by_key in float32 (values)"
 
 
 def test_what_survives_is_the_hardest() -> None:
-    entries = [entry("dropout_polarity", 1, killed=False), entry("dropout_unscaled", 400), entry("dropout_factor_two", 3)]
+    entries = [
+        entry("dropout_polarity", 1, killed=False),
+        entry("dropout_unscaled", 400),
+        entry("dropout_factor_two", 3),
+    ]
     assert hardest(entries, 2) == [("dropout_polarity", 1), ("dropout_unscaled", 400)]
 
 
 def test_state_is_forgotten_between_two_runs() -> None:
-    assert [scored(FAULTS["dropout_off_for_ever"], "float32", QUICK)["cases"] for _ in range(2)] == [
-        scored(FAULTS["dropout_off_for_ever"], "float32", QUICK)["cases"]
-    ] * 2
+    assert [
+        scored(FAULTS["dropout_off_for_ever"], "float32", QUICK)["cases"] for _ in range(2)
+    ] == [scored(FAULTS["dropout_off_for_ever"], "float32", QUICK)["cases"]] * 2
 
 
 def test_a_name_that_is_no_operation_is_refused() -> None:
@@ -116,7 +145,9 @@ def test_a_name_that_is_no_operation_is_refused() -> None:
 def test_a_fault_has_the_parameters_of_the_law(each: Any) -> None:
     takes = set(each.function.__signature__.parameters) - {"dtype"}
     assert takes == set(each.operation.arguments)
-    assert each.words and (each.name in CONTROLS or (each.source and each.clause and each.reveals and dtypes_of(each)))
+    assert each.words and (
+        each.name in CONTROLS or (each.source and each.clause and each.reveals and dtypes_of(each))
+    )
 
 
 def test_what_is_wrong_in_no_narrow_dtype_is_the_exception() -> None:
@@ -128,16 +159,27 @@ def test_what_is_wrong_in_no_narrow_dtype_is_the_exception() -> None:
 
 
 def killed(name: str, check: str) -> set[str]:
-    return next({each.name for each in found.killed} for found in measure(str(CHECKS / name)) if found.name == check)
+    return next(
+        {each.name for each in found.killed}
+        for found in measure(str(CHECKS / name))
+        if found.name == check
+    )
 
 
-def test_a_weak_check_kills_little_and_is_told_what_reveals_the_rest(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["score", str(CHECKS / "weak_torch.py"), "--json", str(tmp_path / "score.json")]) == 0
+def test_a_weak_check_kills_little_and_is_told_what_reveals_the_rest(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert (
+        main(["score", str(CHECKS / "weak_torch.py"), "--json", str(tmp_path / "score.json")]) == 0
+    )
     printed = capsys.readouterr().out
     (found,) = json.loads((tmp_path / "score.json").read_text())
     total = len(found["killed"]) + len(found["survivors"])
     assert f"check_scaled_dot_product_attention kills {len(found['killed'])} of {total}" in printed
-    assert len(found["killed"]) < total / 3 and "scaled_dot_product_attention_unscaled" in found["killed"]
+    assert (
+        len(found["killed"]) < total / 3
+        and "scaled_dot_product_attention_unscaled" in found["killed"]
+    )
     assert "mask_dropped: the mask dropped (revealed by: any mask)" in printed
 
 
@@ -145,31 +187,50 @@ def test_a_strong_check_kills_most_forward_and_backward() -> None:
     (found,) = measure(str(CHECKS / "strong_torch.py"))
     names = {each.name for each in found.killed}
     assert len(names) > 0.7 * (len(names) + len(found.survivors))
-    assert {"scaled_dot_product_attention_grad_without_mean", "scaled_dot_product_attention_grad_mask_unsummed"} <= names
+    assert {
+        "scaled_dot_product_attention_grad_without_mean",
+        "scaled_dot_product_attention_grad_mask_unsummed",
+    } <= names
 
 
 def test_checks_in_numpy() -> None:
     found = {each.name: each for each in measure(str(CHECKS / "numpy_checks.py"))}
-    assert "shift_right_printed_example" in {each.name for each in found["check_shift_right"].killed}
-    assert {each.operation.name for each in found["check_alibi_attention_grad"].survivors} == {"alibi_attention_grad"}
+    assert "shift_right_printed_example" in {
+        each.name for each in found["check_shift_right"].killed
+    }
+    assert {each.operation.name for each in found["check_alibi_attention_grad"].survivors} == {
+        "alibi_attention_grad"
+    }
 
 
 def test_a_check_that_rejects_what_is_right_scores_nothing() -> None:
-    slopes = next(each for each in measure(str(CHECKS / "numpy_checks.py")) if each.name == "check_get_slopes")
+    slopes = next(
+        each for each in measure(str(CHECKS / "numpy_checks.py")) if each.name == "check_get_slopes"
+    )
     assert "a plain series" in slopes.rejected and not slopes.killed
-    assert next(slopes.lines()).startswith("check_get_slopes rejects a right implementation, and scores nothing: AssertionError")
+    assert next(slopes.lines()).startswith(
+        "check_get_slopes rejects a right implementation, and scores nothing: AssertionError"
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("import numpy\n", "wanted functions check_<operation>, got none"),
-        ("import numpy\ndef check_atention(function): ...\n", "wanted check_<operation of the catalogue>, got atention"),
-        ("if False:\n    import jax\ndef check_softmax(function): ...\n", "wanted a file that imports torch or numpy, got jax"),
+        (
+            "import numpy\ndef check_atention(function): ...\n",
+            "wanted check_<operation of the catalogue>, got atention",
+        ),
+        (
+            "if False:\n    import jax\ndef check_softmax(function): ...\n",
+            "wanted a file that imports torch or numpy, got jax",
+        ),
         ("1 / 0\n", "ZeroDivisionError"),
     ],
 )
-def test_a_file_without_checks_is_broken(text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_without_checks_is_broken(
+    text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "mine.py").write_text(text)
     assert main(["score", str(tmp_path / "mine.py")]) == 2
     assert words in capsys.readouterr().err
@@ -195,6 +256,21 @@ def test_one_array_stays_one_array() -> None:
 
 def test_the_faults_run_only_where_they_are_named() -> None:
     body = str(Path(__file__).with_name("test_faults.py"))
-    command = [sys.executable, "-m", "pytest", body, "--collect-only", "-q", "-p", "no:cacheprovider", "-m"]
-    unnamed = subprocess.run([*command, "not differential"], capture_output=True, text=True, cwd=Path(__file__).parent.parent)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        body,
+        "--collect-only",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+    ]
+    unnamed = subprocess.run(
+        [*command, "not differential"],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parent.parent,
+    )
     assert "no tests collected" in unnamed.stdout and "deselected" in unnamed.stdout

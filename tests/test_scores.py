@@ -7,7 +7,13 @@ import pytest
 from normals import close, normals
 
 from spec import additive_score, scaled_dot_product_score
-from verify.differential import test_gradients, test_hidden_nan, test_refusals, test_side_effects, test_values  # noqa: F401
+from verify.differential import (  # noqa: F401
+    test_gradients,
+    test_hidden_nan,
+    test_refusals,
+    test_side_effects,
+    test_values,
+)
 
 CHAPTER = "scores"
 
@@ -40,7 +46,10 @@ def test_the_additive_score_is_a_hidden_layer_that_looks_at_one_pair():
     query, key, w_query, w_key, w_score = additive_draw()
     score = additive_score(query, key, w_query, w_key, w_score)
     for i, j in np.ndindex(N, M):
-        hidden = [math.tanh(math.fsum(w_query[a] * query[i]) + math.fsum(w_key[a] * key[j])) for a in range(A)]
+        hidden = [
+            math.tanh(math.fsum(w_query[a] * query[i]) + math.fsum(w_key[a] * key[j]))
+            for a in range(A)
+        ]
         assert abs(score[i, j] - math.fsum(w_score * hidden)) < 1e-12
 
 
@@ -64,7 +73,10 @@ def test_an_axis_of_size_one_stays_in_the_additive_score(sizes):
 
 def test_a_hidden_width_of_one_is_a_width_like_any_other():
     query, key, w_query, w_key, w_score = normals((N, Q), (M, K), (1, Q), (1, K), (1,))
-    assert close(additive_score(query, key, w_query, w_key, w_score), w_score * np.tanh(query @ w_query.T + (key @ w_key.T).T))
+    assert close(
+        additive_score(query, key, w_query, w_key, w_score),
+        w_score * np.tanh(query @ w_query.T + (key @ w_key.T).T),
+    )
 
 
 @pytest.mark.parametrize("lead", [(2,), (2, 3)])

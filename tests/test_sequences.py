@@ -10,7 +10,10 @@ from verify.recipes import Recipe
 from verify.sequences import judge_sequence, sequence
 
 SHORT = Recipe(
-    "softmax", {"N": 2, "M": 3}, {"family": "normal", "seed": 1}, mask={"pattern": "random", "axes": "N M", "form": "bool", "seed": 3}
+    "softmax",
+    {"N": 2, "M": 3},
+    {"family": "normal", "seed": 1},
+    mask={"pattern": "random", "axes": "N M", "form": "bool", "seed": 3},
 )
 LONG = Recipe("softmax", {"N": 5, "M": 17}, {"family": "normal", "seed": 2})
 HEAD = """
@@ -22,13 +25,17 @@ ARRAYS, PRECISION, KEPT = "numpy", "wide", {}
 """
 
 STATEFUL = {
-    "mask": "def softmax(score, mask=None):\n    return right.softmax(score, KEPT.setdefault(score.shape, mask))\n",
+    "mask": "def softmax(score, mask=None):\n    return right.softmax(score, "
+    "KEPT.setdefault(score.shape, mask))\n",
     "longest": """
 def softmax(score, mask=None):
-    out = KEPT.setdefault("out", np.zeros((5, 17), score.dtype))  # a buffer that is as wide as its first user
+    # a buffer that is as wide as its first user
+    out = KEPT.setdefault("out", np.zeros((5, 17), score.dtype))
     weights = right.softmax(score, mask)
     KEPT["calls"] = KEPT.get("calls", 0) + 1
-    return weights if KEPT["calls"] < 3 else weights + out[: len(weights), : weights.shape[-1]] + np.float32(0.01)
+    if KEPT["calls"] < 3:
+        return weights
+    return weights + out[: len(weights), : weights.shape[-1]] + np.float32(0.01)
 """,
     "dtype": """
 def softmax(score, mask=None):
@@ -64,23 +71,41 @@ def test_each_of_its_calls_is_right_alone(kept: str, tmp_path: Path) -> None:
 
 
 def test_a_function_of_its_arguments_passes(tmp_path: Path) -> None:
-    judge_sequence(SHORT, LONG, written(tmp_path, "softmax = right.softmax\n__all__ = ['softmax']\n"), "float32")
+    judge_sequence(
+        SHORT,
+        LONG,
+        written(tmp_path, "softmax = right.softmax\n__all__ = ['softmax']\n"),
+        "float32",
+    )
 
 
 def test_what_is_wrong_alone_is_no_state(tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match="no two calls"):
-        judge_sequence(SHORT, LONG, written(tmp_path, "def softmax(score, mask=None):\n    return 0 * score\n"), "float32")
+        judge_sequence(
+            SHORT,
+            LONG,
+            written(tmp_path, "def softmax(score, mask=None):\n    return 0 * score\n"),
+            "float32",
+        )
 
 
 def test_a_sequence_that_nobody_answers_shows_nothing(tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match="no two calls"):
-        judge_sequence(SHORT, LONG, written(tmp_path, "def softmax(score, mask=None):\n    raise NotImplementedError\n"), "float32")
+        judge_sequence(
+            SHORT,
+            LONG,
+            written(tmp_path, "def softmax(score, mask=None):\n    raise NotImplementedError\n"),
+            "float32",
+        )
 
 
 def test_a_sequence_repeats_changes_and_returns() -> None:
     words = [step[0] for step in sequence(SHORT, LONG, "float32")]
     assert words[:3] == ["the first call", "another geometry", "the first call again"]
-    assert words[3:5] == ["the same geometry under a boolean mask", "the same geometry under another mask"]
+    assert words[3:5] == [
+        "the same geometry under a boolean mask",
+        "the same geometry under another mask",
+    ]
     assert words[5:] == ["another dtype", "the first call once more"]
 
 

@@ -4,11 +4,19 @@ import numpy as np
 import pytest
 
 from spec import rel_shift, shift_right
-from verify.differential import test_gradients, test_hidden_nan, test_refusals, test_side_effects, test_values  # noqa: F401
+from verify.differential import (  # noqa: F401
+    test_gradients,
+    test_hidden_nan,
+    test_refusals,
+    test_side_effects,
+    test_values,
+)
 
 CHAPTER = "shifts"
 
-each_size = pytest.mark.parametrize(("N", "M"), [(1, 1), (1, 5), (5, 1), (2, 2), (3, 3), (5, 7), (7, 5), (2, 11), (11, 2), (6, 12)])
+each_size = pytest.mark.parametrize(
+    ("N", "M"), [(1, 1), (1, 5), (5, 1), (2, 2), (3, 3), (5, 7), (7, 5), (2, 11), (11, 2), (6, 12)]
+)
 each_shift = pytest.mark.parametrize("shift", [shift_right, rel_shift])
 
 
@@ -87,7 +95,9 @@ def test_leading_axes_are_shifted_each_on_their_own(shift):
 
 @each_shift
 def test_numbers_move_bit_for_bit(shift):
-    x = np.frombuffer(np.random.default_rng(0).bytes(8 * 5 * 7)).reshape(5, 7)  # NaN with payloads among them
+    x = np.frombuffer(np.random.default_rng(0).bytes(8 * 5 * 7)).reshape(
+        5, 7
+    )  # NaN with payloads among them
     origin = shift(numbered(5, 7)).astype(int)
     wanted = np.concatenate([[0.0], x.ravel()])[origin]
     assert np.array_equal(shift(x).view(np.uint64), wanted.view(np.uint64))

@@ -14,13 +14,21 @@ from verify.trees import leaves
 
 @pytest.mark.parametrize("operation", [name for name in CATALOGUE if staged(name)])
 def test_unchanged_stages_are_the_law(operation: str) -> None:
-    for kind in ("any", "nan") if "key" in CATALOGUE[operation].arguments and "score" not in operation else ("any",):
+    for kind in (
+        ("any", "nan")
+        if "key" in CATALOGUE[operation].arguments and "score" not in operation
+        else ("any",)
+    ):
         for recipe in draw(operation, kind, 60, 5):
             case = lawful(recipe, "float64")
             found = answer(stages(CATALOGUE[operation], case.inputs))
             limits = leaves(bounded(recipe, "float64", REFERENCE))
-            for actual, expected, bound in zip(leaves(found), leaves(case.expected), limits, strict=True):
-                assert compare(np.asarray(actual), expected, bound).passed, f"{recipe}: {compare(np.asarray(actual), expected, bound)}"
+            for actual, expected, bound in zip(
+                leaves(found), leaves(case.expected), limits, strict=True
+            ):
+                assert compare(np.asarray(actual), expected, bound).passed, (
+                    f"{recipe}: {compare(np.asarray(actual), expected, bound)}"
+                )
 
 
 def test_other_operations_have_no_stages() -> None:

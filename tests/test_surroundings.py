@@ -22,31 +22,61 @@ from verify.surroundings import Change, lasting, look, restore, stir
 
 CHANGES: dict[str, tuple[Callable[[], object], str]] = {
     "error state": (lambda: np.seterr(over="raise"), "NumPy's error state (over: "),
-    "print options": (lambda: np.set_printoptions(linewidth=33), "NumPy's print options (linewidth: "),
+    "print options": (
+        lambda: np.set_printoptions(linewidth=33),
+        "NumPy's print options (linewidth: ",
+    ),
     "NumPy's seed": (lambda: np.random.seed(1), "NumPy's random numbers"),
     "Python's seed": (lambda: random.seed(1), "Python's random numbers"),
     "torch's seed": (lambda: torch.manual_seed(1), "torch's random numbers"),
     "environment": (lambda: os.environ.update(VERIFY_TEST="1"), "the environment (VERIFY_TEST)"),
     "directory": (lambda: os.chdir("/"), "the working directory ("),
     "filters": (lambda: warnings.simplefilter("always"), "the warnings filters"),
-    "handlers": (lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN), "the signal handlers (SIGUSR1)"),
+    "handlers": (
+        lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN),
+        "the signal handlers (SIGUSR1)",
+    ),
     "locale": (lambda: locale.setlocale(locale.LC_NUMERIC, "C.UTF-8"), "the locale ("),
     "path": (lambda: sys.path.append("/nowhere"), "sys.path"),
     "modules": (lambda: sys.modules.pop("math"), "sys.modules (math)"),
     "functions": (lambda: setattr(np, "exp", np.exp2), "functions of others (numpy.exp)"),
     "builtins": (lambda: setattr(builtins, "print", repr), "functions of others (builtins.print)"),
-    "torch's functions": (lambda: setattr(torch, "exp", torch.exp2), "torch's functions (torch.exp)"),
+    "torch's functions": (
+        lambda: setattr(torch, "exp", torch.exp2),
+        "torch's functions (torch.exp)",
+    ),
     "recursion": (lambda: sys.setrecursionlimit(4321), "the recursion limit ("),
     "collector": (gc.disable, "the garbage collector (on -> off)"),
-    "displayhook": (lambda: setattr(sys, "displayhook", print), "Python's standard streams (displayhook)"),
-    "subnormals": (lambda: torch.set_flush_denormal(True), "subnormal numbers (kept -> flushed to 0)"),
-    "default dtype": (lambda: torch.set_default_dtype(torch.float64), "torch's default dtype (torch.float32 -> torch.float64)"),
-    "default device": (lambda: torch.set_default_device("meta"), "torch's default device (cpu -> meta)"),
+    "displayhook": (
+        lambda: setattr(sys, "displayhook", print),
+        "Python's standard streams (displayhook)",
+    ),
+    "subnormals": (
+        lambda: torch.set_flush_denormal(True),
+        "subnormal numbers (kept -> flushed to 0)",
+    ),
+    "default dtype": (
+        lambda: torch.set_default_dtype(torch.float64),
+        "torch's default dtype (torch.float32 -> torch.float64)",
+    ),
+    "default device": (
+        lambda: torch.set_default_device("meta"),
+        "torch's default device (cpu -> meta)",
+    ),
     "grad mode": (lambda: torch.set_grad_enabled(False), "torch's grad mode (True -> False)"),
-    "deterministic": (lambda: torch.use_deterministic_algorithms(True), "torch's deterministic algorithms (False -> True)"),
+    "deterministic": (
+        lambda: torch.use_deterministic_algorithms(True),
+        "torch's deterministic algorithms (False -> True)",
+    ),
     "threads": (lambda: torch.set_num_threads(torch.get_num_threads() + 1), "torch's threads ("),
-    "products": (lambda: torch.set_float32_matmul_precision("medium"), "torch's float32 products (highest -> medium)"),
-    "flag": (lambda: setattr(torch.backends.cudnn, "benchmark", True), "cudnn.benchmark (False -> True)"),
+    "products": (
+        lambda: torch.set_float32_matmul_precision("medium"),
+        "torch's float32 products (highest -> medium)",
+    ),
+    "flag": (
+        lambda: setattr(torch.backends.cudnn, "benchmark", True),
+        "cudnn.benchmark (False -> True)",
+    ),
 }
 
 
@@ -62,7 +92,9 @@ def test_a_change_is_told_and_put_back(name: str) -> None:
 
 def test_nothing_changes_by_looking() -> None:
     before = look()
-    assert restore(before) == restore(look()) == [] and set(before) == {part.words for part in parts()}
+    assert restore(before) == restore(look()) == [] and set(before) == {
+        part.words for part in parts()
+    }
 
 
 def test_what_the_judge_needs_is_looked_at_alone() -> None:
@@ -77,7 +109,9 @@ def test_an_import_may_be_left_as_it_is_but_for_what_the_judge_needs() -> None:
     before, again, exp = look(), look(), np.exp
     sys.setrecursionlimit(4321)
     np.exp = np.exp2
-    assert len(restore(before, keep=True)) == 2 and sys.getrecursionlimit() == 4321 and np.exp is exp
+    assert (
+        len(restore(before, keep=True)) == 2 and sys.getrecursionlimit() == 4321 and np.exp is exp
+    )
     restore(again)
 
 
@@ -97,7 +131,9 @@ def once(words: str) -> Change:
 
 
 def test_what_an_import_inside_the_first_call_changes_is_no_finding() -> None:
-    assert lasting([once("sys.path")], []) == [] and lasting([once("sys.path")], [once("sys.path")]) == ["changes sys.path"]
+    assert lasting([once("sys.path")], []) == [] and lasting(
+        [once("sys.path")], [once("sys.path")]
+    ) == ["changes sys.path"]
     assert lasting([Change("the locale", once=False)], []) == ["changes the locale"]
 
 

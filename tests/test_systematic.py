@@ -1,4 +1,7 @@
-"""Systematic errors: 0.3 % of a factor is found in every dtype, and rounding alone is never taken for one."""
+"""
+Systematic errors: 0.3 % of a factor is found in every dtype, and rounding alone is never taken for
+one.
+"""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -39,7 +42,9 @@ def made(operation: str, function: Callable[..., ndarray], declared: Any) -> Imp
 
     def run(**inputs: Any) -> ndarray:
         dtype = str(inputs["query"].dtype)
-        wide = {name: library.to_numpy(x) if isinstance(x, ndarray) else x for name, x in inputs.items()}
+        wide = {
+            name: library.to_numpy(x) if isinstance(x, ndarray) else x for name, x in inputs.items()
+        }
         return library.from_numpy(function(wide, dtype), dtype)
 
     return Implementation(backend, CATALOGUE[operation], "", run)
@@ -47,17 +52,29 @@ def made(operation: str, function: Callable[..., ndarray], declared: Any) -> Imp
 
 def zoo(operation: str, style: str, gain: float = 1.0) -> Implementation:
     """A correct implementation in a style of arithmetic, but for a gain on its scores."""
-    function, declared = next((f, declared) for op, name, f, declared in ZOO if (op, name) == (operation, style))
+    function, declared = next(
+        (f, declared) for op, name, f, declared in ZOO if (op, name) == (operation, style)
+    )
     names = SCALED[operation]
-    return made(operation, lambda inputs, dtype: function(inputs | {name: gain * inputs[name] for name in names}, dtype), declared)
+    return made(
+        operation,
+        lambda inputs, dtype: function(
+            inputs | {name: gain * inputs[name] for name in names}, dtype
+        ),
+        declared,
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("style", ["eager", "wide"])
 @pytest.mark.parametrize("operation", FACTORS)
-def test_a_scale_that_is_off_by_three_in_a_thousand_is_found(operation: str, style: str, dtype: str) -> None:
+def test_a_scale_that_is_off_by_three_in_a_thousand_is_found(
+    operation: str, style: str, dtype: str
+) -> None:
     for seed in range(2):
-        with pytest.raises(Disagreement, match=r"scale is 0\.[1-6]\d? ?\d?% low \(\d+ standard errors\)"):
+        with pytest.raises(
+            Disagreement, match=r"scale is 0\.[1-6]\d? ?\d?% low \(\d+ standard errors\)"
+        ):
             judge_factor(operation, "scale", seed, zoo(operation, style, 0.997), dtype)
 
 
@@ -65,7 +82,11 @@ def test_a_scale_that_is_off_by_three_in_a_thousand_is_found(operation: str, sty
 def test_no_element_shows_what_is_found(dtype: str) -> None:
     implementation = zoo("scaled_dot_product_attention", "eager", 0.997)
     if dtype == "bfloat16":
-        budget = judge(implementation, recipe(CATALOGUE["scaled_dot_product_attention"], {"N": 40, "M": 60}, "normal"), dtype).budget
+        budget = judge(
+            implementation,
+            recipe(CATALOGUE["scaled_dot_product_attention"], {"N": 40, "M": 60}, "normal"),
+            dtype,
+        ).budget
         assert budget < 1
     assert measured(implementation, dtype, 0)["scale"].significant
 
@@ -80,7 +101,11 @@ def test_no_arithmetic_of_the_zoo_is_accused(operation: str, dtype: str) -> None
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", OURS)
 def test_none_of_our_own_is_accused(name: str, dtype: str) -> None:
-    own = [i for i in load(name).implementations if i.operation.name in FACTORS and not i.how.startswith(("flex", "module"))]
+    own = [
+        i
+        for i in load(name).implementations
+        if i.operation.name in FACTORS and not i.how.startswith(("flex", "module"))
+    ]
     assert len(own) >= len(FACTORS)
     for implementation in own:
         assert accused(implementation, dtype, range(2)) == []
@@ -93,7 +118,12 @@ def accused(implementation: Implementation, dtype: str, seeds: range) -> list[st
     for seed, mask in product(seeds, masked):
         with suppress(Unsupported):
             found.append(measured(implementation, dtype, seed, mask))
-    return [f"{implementation.name} {factor}: {value}" for one in found for factor, value in one.items() if value.significant]
+    return [
+        f"{implementation.name} {factor}: {value}"
+        for one in found
+        for factor, value in one.items()
+        if value.significant
+    ]
 
 
 def test_slopes_and_mask_and_output_are_told_from_the_scale() -> None:
@@ -101,7 +131,11 @@ def test_slopes_and_mask_and_output_are_told_from_the_scale() -> None:
         return alibi_with(inputs, dtype, slope=1.004)
 
     found = measured(made("alibi_attention", steep, "wide"), "bfloat16", 1)
-    assert found["slopes"].significant and not found["scale"].significant and not found["output"].significant
+    assert (
+        found["slopes"].significant
+        and not found["scale"].significant
+        and not found["output"].significant
+    )
 
 
 def alibi_with(inputs: Any, dtype: str, slope: float) -> ndarray:
@@ -110,7 +144,9 @@ def alibi_with(inputs: Any, dtype: str, slope: float) -> ndarray:
 
 
 def test_an_output_that_is_cut_off_instead_of_rounded_is_found() -> None:
-    """Truncation loses half a unit in the last place on average: every element is within its bound."""
+    """
+    Truncation loses half a unit in the last place on average: every element is within its bound.
+    """
 
     def cut(inputs: Any, dtype: str) -> ndarray:
         x = CATALOGUE["alibi_attention"].reference(**inputs).astype(np.float32)
@@ -121,8 +157,12 @@ def test_an_output_that_is_cut_off_instead_of_rounded_is_found() -> None:
 
 
 def test_what_the_declared_arithmetic_rounds_is_no_error() -> None:
-    assert zoo("scaled_dot_product_attention", "sloppy").precision("bfloat16").scale_const is not None
-    assert not measured(zoo("scaled_dot_product_attention", "sloppy", 0.997), "bfloat16", 0)["scale"].significant
+    assert (
+        zoo("scaled_dot_product_attention", "sloppy").precision("bfloat16").scale_const is not None
+    )
+    assert not measured(zoo("scaled_dot_product_attention", "sloppy", 0.997), "bfloat16", 0)[
+        "scale"
+    ].significant
 
 
 def test_a_measurement_speaks() -> None:

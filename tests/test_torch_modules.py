@@ -1,4 +1,7 @@
-"""The modules of torch_impl: names, layouts, modes, memory, gradients; and that the compiler can follow the operations."""
+"""
+The modules of torch_impl: names, layouts, modes, memory, gradients; and that the compiler can
+follow the operations.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +15,16 @@ from torch import Tensor, nn
 import spec
 from spec import layers as law
 from spec.shapes import PATTERN
-from torch_impl import alibi, attention, masks, module_paths, modules, relative, shifts, transformer_xl
+from torch_impl import (
+    alibi,
+    attention,
+    masks,
+    module_paths,
+    modules,
+    relative,
+    shifts,
+    transformer_xl,
+)
 from verify.comparison import compare
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -26,8 +38,12 @@ BUILD: dict[str, Build] = {
     "self_attention": lambda **o: modules.SelfAttention(F, 13, 17, **o),
     "multi_head_attention": lambda **o: modules.MultiHeadAttention(F, H, **o),
     "multi_head_self_attention": lambda **o: modules.MultiHeadSelfAttention(F, H, **o),
-    "relative_multi_head_attention": lambda dropout=0.0, **o: modules.RelativeMultiHeadAttention(H, F, dropout, P=M, **o),
-    "alibi_multi_head_attention": lambda dropout=0.0, **o: modules.AlibiMultiHeadAttention(H, F, dropout, **o),
+    "relative_multi_head_attention": lambda dropout=0.0, **o: modules.RelativeMultiHeadAttention(
+        H, F, dropout, P=M, **o
+    ),
+    "alibi_multi_head_attention": lambda dropout=0.0, **o: modules.AlibiMultiHeadAttention(
+        H, F, dropout, **o
+    ),
     "transformer_xl_layer": lambda **o: transformer_xl.TransformerXLLayer(H, F, **o),
 }
 NAMES = {
@@ -41,7 +57,9 @@ NAMES = {
 OPTIONS = {"self_attention": {}, "relative_multi_head_attention": {"num_heads": H, "align": "end"}}
 
 each_layer = pytest.mark.parametrize("name", BUILD)
-each_layout = pytest.mark.parametrize("batch_first", [False, True], ids=["sequence first", "batch first"])
+each_layout = pytest.mark.parametrize(
+    "batch_first", [False, True], ids=["sequence first", "batch first"]
+)
 
 
 def rng(*seed: int) -> np.random.Generator:
@@ -61,22 +79,41 @@ def inputs_of(name: str, seed: int = 0) -> dict[str, ndarray]:
     normal, coin = rng(seed).standard_normal, rng(seed, 1).random
     cross = {"query": normal((B, N, F)), "key": normal((B, M, F)), "value": normal((B, M, F))}
     if name == "self_attention":
-        return {"x": normal((B, N, F)), "mask": np.where(coin((N, N)) < 0.3, -np.inf, normal((N, N)))}
+        return {
+            "x": normal((B, N, F)),
+            "mask": np.where(coin((N, N)) < 0.3, -np.inf, normal((N, N))),
+        }
     if name == "multi_head_self_attention":
-        return {"x": normal((B, N, F)), "attn_mask": coin((N, N)) < 0.3, "key_padding_mask": coin((B, N)) < 0.3}
+        return {
+            "x": normal((B, N, F)),
+            "attn_mask": coin((N, N)) < 0.3,
+            "key_padding_mask": coin((B, N)) < 0.3,
+        }
     if name == "multi_head_attention":
-        return cross | {"attn_mask": coin((B * H, N, M)) < 0.3, "key_padding_mask": coin((B, M)) < 0.3}
+        return cross | {
+            "attn_mask": coin((B * H, N, M)) < 0.3,
+            "key_padding_mask": coin((B, M)) < 0.3,
+        }
     if name == "relative_multi_head_attention":
         return cross | {"visible": coin((N, M)) < 0.7}
     if name == "alibi_multi_head_attention":
-        return {part: normal((B, N, F)) for part in ("query", "key", "value")} | {"visible": np.tril(coin((N, N)) < 0.7)}
-    return {"x": normal((B, N, F)), "position": normal((S + N, F)), "mem": normal((B, S, F)), "visible": coin((N, S + N)) < 0.7}
+        return {part: normal((B, N, F)) for part in ("query", "key", "value")} | {
+            "visible": np.tril(coin((N, N)) < 0.7)
+        }
+    return {
+        "x": normal((B, N, F)),
+        "position": normal((S + N, F)),
+        "mem": normal((B, S, F)),
+        "visible": coin((N, S + N)) < 0.7,
+    }
 
 
 def of_law(name: str, module: nn.Module, inputs: dict[str, ndarray]) -> Any:
     """The law on the module's own state_dict."""
     parameters = {key: x.numpy() for key, x in module.state_dict().items()}
-    return getattr(spec, name)(**inputs, parameters=parameters, **OPTIONS.get(name, {"num_heads": H}))
+    return getattr(spec, name)(
+        **inputs, parameters=parameters, **OPTIONS.get(name, {"num_heads": H})
+    )
 
 
 def of_module(module: nn.Module, inputs: dict[str, ndarray]) -> Tensor:
@@ -99,7 +136,9 @@ def agree(actual: Tensor, expected: Any) -> bool:
 
 @each_layer
 def test_a_state_dict_has_the_names_of_the_law(name: str) -> None:
-    assert set(BUILD[name]().state_dict()) == {parameter for parameter, _, _ in PATTERN.findall(NAMES[name])}
+    assert set(BUILD[name]().state_dict()) == {
+        parameter for parameter, _, _ in PATTERN.findall(NAMES[name])
+    }
 
 
 @each_layout
@@ -117,8 +156,16 @@ def test_weights_come_batch_first_from_either_layout() -> None:
 
 
 def test_additive_attention_equals_the_law_and_hides_where_its_mask_is_true() -> None:
-    module, normal = built(lambda **o: modules.AdditiveAttention(3, 5, 7, **o)), rng(2).standard_normal
-    query, key, value, hidden = normal((B, N, 3)), normal((B, M, 5)), normal((B, M, 13)), rng(3).random((B, N, M)) < 0.4
+    module, normal = (
+        built(lambda **o: modules.AdditiveAttention(3, 5, 7, **o)),
+        rng(2).standard_normal,
+    )
+    query, key, value, hidden = (
+        normal((B, N, 3)),
+        normal((B, M, 5)),
+        normal((B, M, 13)),
+        rng(3).random((B, N, M)) < 0.4,
+    )
     weights = [x.numpy() for x in module.state_dict().values()]
     expected = spec.additive_attention(query, key, value, *weights, mask=~hidden)
     assert agree(module(*map(torch.from_numpy, (query, key, value, hidden))), expected)
@@ -130,9 +177,13 @@ def test_the_state_dict_of_additive_attention_has_the_names_of_the_law() -> None
 
 @pytest.mark.parametrize("heads", [(), (H,)], ids=["[B N D]", "[B H N D]"])
 def test_scaled_dot_product_attention_takes_heads_or_none(heads: tuple[int, ...]) -> None:
-    query, key, value = (rng(i).standard_normal((B, *heads, size, D)) for i, size in enumerate((N, M, M)))
+    query, key, value = (
+        rng(i).standard_normal((B, *heads, size, D)) for i, size in enumerate((N, M, M))
+    )
     hidden = rng(4).random((B, *(1 for _ in heads), N, M)) < 0.4
-    output = modules.ScaledDotProductAttention()(*map(torch.from_numpy, (query, key, value, hidden)))
+    output = modules.ScaledDotProductAttention()(
+        *map(torch.from_numpy, (query, key, value, hidden))
+    )
     four = (x if heads else x[:, None] for x in (query, key, value, ~hidden))
     assert agree(output if heads else output[:, None], spec.scaled_dot_product_attention(*four))
 
@@ -149,7 +200,9 @@ def test_labmls_masks_have_the_batch_behind() -> None:
     name, mask = "relative_multi_head_attention", rng(5).random((B, N, M)) < 0.6
     module, inputs = built(BUILD[name]), inputs_of(name)
     given = inputs | {"visible": mask.transpose(1, 2, 0)}
-    assert agree(of_module(module, given), of_law(name, module, inputs | {"visible": mask[:, None]}))
+    assert agree(
+        of_module(module, given), of_law(name, module, inputs | {"visible": mask[:, None]})
+    )
 
 
 @each_layer
@@ -182,24 +235,40 @@ def drawn(shape: tuple[int, ...], p: float) -> ndarray:
 
 
 def test_the_dropout_of_scaled_dot_product_attention_is_that_of_the_law() -> None:
-    query, key, value = (rng(i).standard_normal((B, H, size, D)) for i, size in enumerate((N, M, M)))
+    query, key, value = (
+        rng(i).standard_normal((B, H, size, D)) for i, size in enumerate((N, M, M))
+    )
     keep = drawn((B, H, N, M), 0.3)
     output = modules.ScaledDotProductAttention(0.3)(*map(torch.from_numpy, (query, key, value)))
     assert agree(output, spec.scaled_dot_product_attention(query, key, value, keep=keep, p=0.3))
 
 
 def test_the_dropout_of_additive_attention_is_that_of_the_law() -> None:
-    module, normal = built(lambda **o: modules.AdditiveAttention(3, 5, 7, **o), dropout=0.3), rng(2).standard_normal
-    inputs, weights = (normal((B, N, 3)), normal((B, M, 5)), normal((B, M, 13))), [x.numpy() for x in module.state_dict().values()]
+    module, normal = (
+        built(lambda **o: modules.AdditiveAttention(3, 5, 7, **o), dropout=0.3),
+        rng(2).standard_normal,
+    )
+    inputs, weights = (
+        (normal((B, N, 3)), normal((B, M, 5)), normal((B, M, 13))),
+        [x.numpy() for x in module.state_dict().values()],
+    )
     keep = drawn((B, N, M), 0.3)
-    assert agree(module(*map(torch.from_numpy, inputs)), spec.additive_attention(*inputs, *weights, keep=keep, p=0.3))
+    assert agree(
+        module(*map(torch.from_numpy, inputs)),
+        spec.additive_attention(*inputs, *weights, keep=keep, p=0.3),
+    )
 
 
 def test_the_dropout_of_multi_head_attention_is_that_of_the_law() -> None:
-    module, inputs = built(BUILD["multi_head_attention"], dropout=0.3, batch_first=True), inputs_of("multi_head_attention")
+    module, inputs = (
+        built(BUILD["multi_head_attention"], dropout=0.3, batch_first=True),
+        inputs_of("multi_head_attention"),
+    )
     keep = drawn((B, H, N, M), 0.3)
     weights = module(*map(torch.from_numpy, inputs.values()))[1]
-    assert agree(weights, spec.dropout(of_law("multi_head_attention", module, inputs)[1], keep, 0.3))
+    assert agree(
+        weights, spec.dropout(of_law("multi_head_attention", module, inputs)[1], keep, 0.3)
+    )
 
 
 @each_layer
@@ -214,8 +283,15 @@ def test_a_long_call_leaves_no_biases_for_a_short_one() -> None:
     module = built(BUILD["alibi_multi_head_attention"])
     for length in (N, 2, N + 2):
         x = rng(length).standard_normal((B, length, F))
-        inputs = {"query": x, "key": x, "value": x, "visible": rng(length, 1).random((length, length)) < 0.6}
-        assert agree(of_module(module, inputs), of_law("alibi_multi_head_attention", module, inputs))
+        inputs = {
+            "query": x,
+            "key": x,
+            "value": x,
+            "visible": rng(length, 1).random((length, length)) < 0.6,
+        }
+        assert agree(
+            of_module(module, inputs), of_law("alibi_multi_head_attention", module, inputs)
+        )
 
 
 @each_layer
@@ -237,24 +313,37 @@ def test_a_nan_that_nobody_sees_reaches_no_gradient() -> None:
 
 
 def stack(batch_first: bool, **options: Any) -> nn.Module:
-    return built(lambda **o: transformer_xl.TransformerXL(2, H, 6, mem_len=4, **o), batch_first=batch_first, **options)
+    return built(
+        lambda **o: transformer_xl.TransformerXL(2, H, 6, mem_len=4, **o),
+        batch_first=batch_first,
+        **options,
+    )
 
 
 def segments(module: nn.Module, *lengths: int) -> list[Tensor]:
-    return [turn(module, torch.from_numpy(rng(i).standard_normal((B, length, 6)))) for i, length in enumerate(lengths)]
+    return [
+        turn(module, torch.from_numpy(rng(i).standard_normal((B, length, 6))))
+        for i, length in enumerate(lengths)
+    ]
 
 
 @each_layout
 def test_a_stack_equals_the_law_segment_by_segment(batch_first: bool) -> None:
     module = stack(batch_first)
-    parameters = [{key: x.numpy() for key, x in layer.state_dict().items()} for layer in module.layers]
+    parameters = [
+        {key: x.numpy() for key, x in layer.state_dict().items()} for layer in module.layers
+    ]
     mems = module.init_mems(B)
     expected_mems = [turn(module, mem).numpy() for mem in mems]
     for x in segments(module, 3, 1, 5):
         hidden, mems = module(x, mems)
-        expected, expected_mems = spec.transformer_xl(turn(module, x).numpy(), parameters, H, expected_mems, 4)
+        expected, expected_mems = spec.transformer_xl(
+            turn(module, x).numpy(), parameters, H, expected_mems, 4
+        )
         assert agree(turn(module, hidden), expected)
-        assert all(agree(turn(module, mem), old) for mem, old in zip(mems, expected_mems, strict=True))
+        assert all(
+            agree(turn(module, mem), old) for mem, old in zip(mems, expected_mems, strict=True)
+        )
 
 
 def test_the_memory_is_detached_and_never_an_alias() -> None:
@@ -268,7 +357,9 @@ def test_the_memory_is_detached_and_never_an_alias() -> None:
 
 def test_no_gradient_flows_into_the_memory_of_a_layer() -> None:
     module, inputs = built(BUILD["transformer_xl_layer"]), inputs_of("transformer_xl_layer")
-    x, position, mem = (torch.from_numpy(inputs[name]).requires_grad_() for name in ("x", "position", "mem"))
+    x, position, mem = (
+        torch.from_numpy(inputs[name]).requires_grad_() for name in ("x", "position", "mem")
+    )
     module(x.transpose(0, 1), position, mem.transpose(0, 1)).sum().backward()
     assert mem.grad is None and x.grad is not None
 
@@ -287,7 +378,10 @@ def test_a_dropout_that_is_no_share_is_refused(dropout: Any) -> None:
 @each_layer
 def test_every_way_through_a_module_has_the_parameters_of_the_operation(name: str) -> None:
     ways = [f"{name}_{how}" for how in ("module", "module_batch_first", "module_train")]
-    assert all(way in module_paths.__all__ and getattr(module_paths, way).__wrapped__.__name__ == name for way in ways)
+    assert all(
+        way in module_paths.__all__ and getattr(module_paths, way).__wrapped__.__name__ == name
+        for way in ways
+    )
 
 
 def example(*shapes: tuple[int, ...]) -> list[Tensor]:

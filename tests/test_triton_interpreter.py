@@ -1,4 +1,7 @@
-"""The interpreter of the Triton kernels: what it repeats from a record is what Triton makes of it anew."""
+"""
+The interpreter of the Triton kernels: what it repeats from a record is what Triton makes of it
+anew.
+"""
 
 from typing import Any
 
@@ -22,17 +25,28 @@ def rows(N: int, D: int, seed: int = 0) -> Tensor:
 HIDDEN = normal(2, 1, 18, 35, seed=8) > -1
 TABLES = normal(70, 3, 6, seed=4), normal(70, 3, seed=5), normal(3, 6, seed=6)
 RUNS: dict[str, Any] = {
-    "mask": lambda q, k, v: triton_attention.scaled_dot_product_attention_triton(q, k, v, normal(18, 1).expand(18, 35), HIDDEN, 0.1),
+    "mask": lambda q, k, v: triton_attention.scaled_dot_product_attention_triton(
+        q, k, v, normal(18, 1).expand(18, 35), HIDDEN, 0.1
+    ),
     "alibi": lambda q, k, v: triton_attention.alibi_attention_triton(q, k, v, HIDDEN),
-    "relative": lambda q, k, v: triton_attention.transformer_xl_attention_triton(q, k, v, normal(3, 35, 6), normal(3, 6), normal(3, 6)),
-    "learned": lambda q, k, v: triton_attention.learned_relative_attention_triton(q, k, v, *TABLES, "end"),
-    "additive": lambda q, k, v: triton_additive.additive_attention_triton(q[:, 0], k[:, 0], v[:, 0], *(normal(5, 6),) * 2, normal(5)),
+    "relative": lambda q, k, v: triton_attention.transformer_xl_attention_triton(
+        q, k, v, normal(3, 35, 6), normal(3, 6), normal(3, 6)
+    ),
+    "learned": lambda q, k, v: triton_attention.learned_relative_attention_triton(
+        q, k, v, *TABLES, "end"
+    ),
+    "additive": lambda q, k, v: triton_additive.additive_attention_triton(
+        q[:, 0], k[:, 0], v[:, 0], *(normal(5, 6),) * 2, normal(5)
+    ),
 }
 
 
 def results(run: Any, dtype: torch.dtype, seed: int) -> list[Tensor]:
     """The output and the gradients of a case of several blocks."""
-    given = [rows(size, width, seed + width).requires_grad_() for size, width in ((18, 6), (35, 6), (35, 4))]
+    given = [
+        rows(size, width, seed + width).requires_grad_()
+        for size, width in ((18, 6), (35, 6), (35, 4))
+    ]
     output = run(*given) if dtype == torch.float32 else cast(run, dtype)(*given)
     return [output, *torch.autograd.grad(output.float().square().sum(), given)]
 
@@ -47,12 +61,16 @@ def cast(run: Any, dtype: torch.dtype) -> Any:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", RUNS)
-def test_what_is_repeated_is_what_triton_makes_anew(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_repeated_is_what_triton_makes_anew(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     results(RUNS[name], dtype, seed=1)
     known = len(recorded.RECORDINGS)
     repeated = results(RUNS[name], dtype, seed=2)
     assert len(recorded.RECORDINGS) == known > 0
-    monkeypatch.setattr(recorded, "recorders", [recorded.Recorder([])])  # as if all were a part of something: nothing is repeated
+    monkeypatch.setattr(
+        recorded, "recorders", [recorded.Recorder([])]
+    )  # as if all were a part of something: nothing is repeated
     anew = results(RUNS[name], dtype, seed=2)
     assert all(map(torch.equal, repeated, anew))
 
@@ -95,4 +113,12 @@ def test_a_branch_on_what_is_in_an_array_is_not_repeated() -> None:
 
 
 def test_constants_of_another_type_or_sign_are_others() -> None:
-    assert len({recorded.kind(x) for x in (0, 0.0, -0.0, False, None, "0", (0,), (0.0,), tl.float32, "fp32")}) == 10
+    assert (
+        len(
+            {
+                recorded.kind(x)
+                for x in (0, 0.0, -0.0, False, None, "0", (0,), (0.0,), tl.float32, "fp32")
+            }
+        )
+        == 10
+    )

@@ -1,4 +1,7 @@
-"""Modules told to use the Triton kernels: against the law, forwards and backwards, and a training step of Transformer-XL."""
+"""
+Modules told to use the Triton kernels: against the law, forwards and backwards, and a training step
+of Transformer-XL.
+"""
 
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -38,7 +41,9 @@ def backend() -> Backend:
 
 
 def judged(backend: Backend, name: str, dtype: str, draws: int) -> int:
-    """Hold the module to the law, and its gradient where the law has one; how many cases were strong."""
+    """
+    Hold the module to the law, and its gradient where the law has one; how many cases were strong.
+    """
     parsed = parse_name(name)
     assert parsed is not None
     operation, how = parsed
@@ -46,7 +51,11 @@ def judged(backend: Backend, name: str, dtype: str, draws: int) -> int:
     strong = 0
     for implementation in (forward, *gradient(backend, operation, how, forward.function, {})):
         called = implementation.operation.name
-        for recipe in (*islice(probes(called), draws), *draw(called, "any", draws, 0), *draw(called, "nan", draws // 4, 0)):
+        for recipe in (
+            *islice(probes(called), draws),
+            *draw(called, "any", draws, 0),
+            *draw(called, "nan", draws // 4, 0),
+        ):
             try:
                 strong += judge(implementation, recipe, dtype).strong
             except Unsupported as reason:
@@ -56,13 +65,17 @@ def judged(backend: Backend, name: str, dtype: str, draws: int) -> int:
 
 @each_path
 def test_a_module_with_the_kernels_is_what_the_law_says(backend: Backend, name: str) -> None:
-    assert judged(backend, name, "float32", 4 if parse_name(name)[0].gradient else 12) >= 5  # an attention is judged without its module too
+    assert (
+        judged(backend, name, "float32", 4 if parse_name(name)[0].gradient else 12) >= 5
+    )  # an attention is judged without its module too
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @each_path
-def test_a_module_with_the_kernels_is_what_the_law_says_at_length(backend: Backend, name: str, dtype: str) -> None:
+def test_a_module_with_the_kernels_is_what_the_law_says_at_length(
+    backend: Backend, name: str, dtype: str
+) -> None:
     assert judged(backend, name, dtype, 200) >= 100
 
 
@@ -77,7 +90,12 @@ def drawn(build: Callable[..., nn.Module], **options: Any) -> nn.Module:
     return module
 
 
-def slope(function: Callable[[dict[str, ndarray]], ndarray], at: dict[str, ndarray], name: str, direction: ndarray) -> float:
+def slope(
+    function: Callable[[dict[str, ndarray]], ndarray],
+    at: dict[str, ndarray],
+    name: str,
+    direction: ndarray,
+) -> float:
     """The derivative along a direction, to the last bits: the complex step has no cancellation."""
     moved = {key: x.astype(complex) for key, x in at.items()}
     moved[name] += STEP * 1j * direction
@@ -88,15 +106,19 @@ def roundings(width: int, length: int) -> int:
     """
     As many in a row as lie between a parameter and the loss, and once more on the way back.
 
-    The sums of three projections and a score, exp and sum and product of the softmax, the mean and the variance of a layer norm. Of
-    numbers of the size of the largest gradient, for they meet in it.
+    The sums of three projections and a score, exp and sum and product of the softmax, the mean and
+    the variance of a layer norm. Of numbers of the size of the largest gradient, for they meet in
+    it.
     """
     return 2 * (4 * width + 2 * length + 20)
 
 
-def far(gradients: dict[str, Tensor], function: Any, at: dict[str, ndarray], bound: float) -> list[str]:
+def far(
+    gradients: dict[str, Tensor], function: Any, at: dict[str, ndarray], bound: float
+) -> list[str]:
     """
-    The gradients that differ along one of three directions from the law's by more than the bound, a share of the largest gradient.
+    The gradients that differ along one of three directions from the law's by more than the bound, a
+    share of the largest gradient.
 
     A direction is of random signs, with which errors add up like the root of their number.
     """
@@ -106,13 +128,22 @@ def far(gradients: dict[str, Tensor], function: Any, at: dict[str, ndarray], bou
         for turned in range(3):
             direction = np.sign(rng(seed, turned).standard_normal(x.shape))
             wanted = slope(function, at, name, direction)
-            found += [name] * (not abs(float((x.double().numpy() * direction).sum()) - wanted) <= bound * largest * x.numel() ** 0.5)
+            found += [name] * (
+                not abs(float((x.double().numpy() * direction).sum()) - wanted)
+                <= bound * largest * x.numel() ** 0.5
+            )
     return found
 
 
 def of_layer(name: str) -> tuple[dict[str, Tensor], Any, dict[str, ndarray], float]:
     """The gradients of a layer's parameters, and the law as a function of them."""
-    module, given = drawn(BUILD[name]), {key: x.astype(np.float32) if x.dtype == float else x for key, x in inputs_of(name).items()}
+    module, given = (
+        drawn(BUILD[name]),
+        {
+            key: x.astype(np.float32) if x.dtype == float else x
+            for key, x in inputs_of(name).items()
+        },
+    )
     options = {"need_weights": False} if name in WITH_WEIGHTS else {}
     output = of_module(lambda_of(module, options), given)
     weights = rng(9).standard_normal(output.shape)
@@ -120,7 +151,9 @@ def of_layer(name: str) -> tuple[dict[str, Tensor], Any, dict[str, ndarray], flo
 
     def loss(parameters: dict[str, ndarray]) -> Any:
         inputs = {key: x.astype(float) if x.dtype == np.float32 else x for key, x in given.items()}
-        output = getattr(spec, name)(**inputs, parameters=parameters, **OPTIONS.get(name, {"num_heads": H}))
+        output = getattr(spec, name)(
+            **inputs, parameters=parameters, **OPTIONS.get(name, {"num_heads": H})
+        )
         return ((output[0] if isinstance(output, tuple) else output) * weights).sum()
 
     gradients = {key: x.grad for key, x in module.named_parameters()}
@@ -163,7 +196,10 @@ def stack() -> TransformerXL:
 def segments() -> Iterator[tuple[ndarray, ndarray]]:
     """The numbers that go into each segment and those that its output is weighed with."""
     for seed, length in enumerate(SEGMENTS):
-        yield (x := rng(seed, 5).standard_normal((2, length, F)).astype(np.float32)), rng(seed, 6).standard_normal(x.shape)
+        yield (
+            (x := rng(seed, 5).standard_normal((2, length, F)).astype(np.float32)),
+            rng(seed, 6).standard_normal(x.shape),
+        )
 
 
 @cache
@@ -172,8 +208,13 @@ def of_law() -> dict[str, ndarray]:
     return derivative(loss_of_law, parameters_of(stack()))
 
 
-def derivative(function: Callable[[dict[str, ndarray]], Any], at: dict[str, ndarray]) -> dict[str, ndarray]:
-    moved, found = {key: x.astype(complex) for key, x in at.items()}, {key: np.zeros(x.shape) for key, x in at.items()}
+def derivative(
+    function: Callable[[dict[str, ndarray]], Any], at: dict[str, ndarray]
+) -> dict[str, ndarray]:
+    moved, found = (
+        {key: x.astype(complex) for key, x in at.items()},
+        {key: np.zeros(x.shape) for key, x in at.items()},
+    )
     for name, x in at.items():
         for place in np.ndindex(x.shape):
             moved[name][place] = x[place] + STEP * 1j
@@ -185,11 +226,16 @@ def derivative(function: Callable[[dict[str, ndarray]], Any], at: dict[str, ndar
 def agree(actual: dict[str, Tensor], expected: dict[str, ndarray]) -> bool:
     """Every element of every gradient, to BOUND of the largest."""
     most = BOUND * max(np.abs(x).max() for x in expected.values())
-    return all(bool((np.abs(x.double().numpy() - expected[name]) <= most).all()) for name, x in actual.items())
+    return all(
+        bool((np.abs(x.double().numpy() - expected[name]) <= most).all())
+        for name, x in actual.items()
+    )
 
 
 def trained(module: TransformerXL) -> dict[str, Tensor]:
-    """The gradients of the loss over both segments; the memory of the first is that of the second."""
+    """
+    The gradients of the loss over both segments; the memory of the first is that of the second.
+    """
     mems, loss = module.init_mems(2), torch.zeros((), device=DEVICE)
     for x, weights in segments():
         hidden, mems = module(torch.from_numpy(x).to(DEVICE), mems)
@@ -199,8 +245,14 @@ def trained(module: TransformerXL) -> dict[str, Tensor]:
 
 
 def loss_of_law(stacked: dict[str, ndarray], detached: bool = True) -> Any:
-    """The same by the law. A memory that is cut off from the gradient is one without an imaginary part."""
-    parameters = [{name[9:]: x for name, x in stacked.items() if name.startswith(f"layers.{layer}.")} for layer in range(LAYER)]
+    """
+    The same by the law. A memory that is cut off from the gradient is one without an imaginary
+    part.
+    """
+    parameters = [
+        {name[9:]: x for name, x in stacked.items() if name.startswith(f"layers.{layer}.")}
+        for layer in range(LAYER)
+    ]
     mems, loss = spec.init_mems(LAYER, MEM, 2, F), 0.0
     for x, weights in segments():
         hidden, mems = spec.transformer_xl(x.astype(float), parameters, H, mems, MEM)
@@ -227,7 +279,12 @@ def test_gradients_that_are_a_thousandth_off_do_not_agree() -> None:
 def test_a_memory_that_carries_a_gradient_would_be_noticed() -> None:
     module = stack()
     gradients = trained(module)
-    assert far(gradients, lambda stacked: loss_of_law(stacked, detached=False), parameters_of(module), BOUND)
+    assert far(
+        gradients,
+        lambda stacked: loss_of_law(stacked, detached=False),
+        parameters_of(module),
+        BOUND,
+    )
 
 
 def test_a_training_step_goes_through_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,9 +329,13 @@ def test_a_wrong_name_is_refused(name: str) -> None:
 
 
 @each_layer
-def test_a_layer_takes_the_kernels_when_told_so_and_never_else(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_takes_the_kernels_when_told_so_and_never_else(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     called = count(monkeypatch)
-    given = {key: x.astype(np.float32) if x.dtype == float else x for key, x in inputs_of(name).items()}
+    given = {
+        key: x.astype(np.float32) if x.dtype == float else x for key, x in inputs_of(name).items()
+    }
     asked = {"need_weights": False} if name in WITH_WEIGHTS else {}
     of_module(lambda_of(BUILD[name](), asked), given)
     of_module(lambda_of(BUILD[name](implementation="torch"), asked), given)
@@ -286,28 +347,42 @@ def test_a_layer_takes_the_kernels_when_told_so_and_never_else(name: str, monkey
 def test_the_attentions_take_the_kernels_when_told_so() -> None:
     assert implementations.named("torch").scaled is not implementations.named("triton").scaled
     for build in (BUILT["additive_attention"], BUILT["scaled_dot_product_attention"]):
-        assert build().attentions is implementations.TORCH and build(implementation="triton").attentions is implementations.TRITON
+        assert (
+            build().attentions is implementations.TORCH
+            and build(implementation="triton").attentions is implementations.TRITON
+        )
 
 
 @pytest.mark.parametrize("name", WITH_WEIGHTS)
 def test_weights_that_no_kernel_keeps_are_not_made_up(name: str) -> None:
-    given = {key: x.astype(np.float32) if x.dtype == float else x for key, x in inputs_of(name).items()}
+    given = {
+        key: x.astype(np.float32) if x.dtype == float else x for key, x in inputs_of(name).items()
+    }
     with pytest.raises(NotImplementedError, match="need_weights=False"):
         of_module(BUILD[name](implementation="triton"), given)
     module = BUILD[name](batch_first=True)
-    output, weights = module(**{key: torch.from_numpy(x) for key, x in given.items()}, need_weights=False)
-    torch.testing.assert_close(output, module(**{key: torch.from_numpy(x) for key, x in given.items()})[0])
+    output, weights = module(
+        **{key: torch.from_numpy(x) for key, x in given.items()}, need_weights=False
+    )
+    torch.testing.assert_close(
+        output, module(**{key: torch.from_numpy(x) for key, x in given.items()})[0]
+    )
     assert weights is None
 
 
 def test_what_the_kernels_do_not_support_is_not_computed_otherwise() -> None:
     with pytest.raises(NotImplementedError, match="no float64"):
-        of_module(BUILD["self_attention"](implementation="triton", dtype=torch.float64), inputs_of("self_attention"))
+        of_module(
+            BUILD["self_attention"](implementation="triton", dtype=torch.float64),
+            inputs_of("self_attention"),
+        )
 
 
 @each_layer
 def test_dropout_drops_the_same_weights(name: str) -> None:
-    given = {key: x.astype(np.float32) if x.dtype == float else x for key, x in inputs_of(name).items()}
+    given = {
+        key: x.astype(np.float32) if x.dtype == float else x for key, x in inputs_of(name).items()
+    }
     asked = {"need_weights": False} if name in WITH_WEIGHTS else {}
     outputs = []
     for implementation in ("torch", "triton"):
@@ -316,7 +391,9 @@ def test_dropout_drops_the_same_weights(name: str) -> None:
             x.data.copy_(torch.from_numpy(rng(x.numel()).standard_normal(x.shape)) / 3)
         torch.manual_seed(0)
         outputs.append(of_module(lambda_of(module, asked), given).detach())
-    torch.testing.assert_close(*outputs, rtol=0, atol=roundings(33, 7) * U * float(outputs[0].abs().max()))
+    torch.testing.assert_close(
+        *outputs, rtol=0, atol=roundings(33, 7) * U * float(outputs[0].abs().max())
+    )
 
 
 def test_under_autocast_the_layers_come_out_in_its_dtype() -> None:

@@ -1,4 +1,7 @@
-"""The Triton kernels are not compiled again for each length: what the launcher tells the compiler of a call."""
+"""
+The Triton kernels are not compiled again for each length: what the launcher tells the compiler of a
+call.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -38,7 +41,9 @@ def learned(N: int, M: int) -> Tensor:
 
 def additive(N: int, M: int) -> Tensor:
     features = zeros(16, 8), zeros(16, 8), zeros(16)
-    return triton_additive.additive_attention_triton(zeros(2, N, 8), zeros(2, M, 8), zeros(2, M, 64), *features)
+    return triton_additive.additive_attention_triton(
+        zeros(2, N, 8), zeros(2, M, 8), zeros(2, M, 64), *features
+    )
 
 
 CALLS: dict[str, Callable[[int, int], Tensor]] = {
@@ -63,7 +68,9 @@ def launches(call: Callable[[int, int], Tensor], monkeypatch: pytest.MonkeyPatch
     """Every launch, forwards and backwards, of calls of all lengths; nothing is run."""
     launched: list[Any] = []
 
-    def launch(kernel: Any, grid: Any, *args: Any, num_warps: int, num_stages: int, **constants: Any) -> None:
+    def launch(
+        kernel: Any, grid: Any, *args: Any, num_warps: int, num_stages: int, **constants: Any
+    ) -> None:
         launched.append((kernel, args, constants))
 
     for module in (operators, additive_operators):
@@ -75,15 +82,22 @@ def launches(call: Callable[[int, int], Tensor], monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_kernels_are_compiled_once_for_all_lengths(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_compiled_once_for_all_lengths(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ways = told(launches(CALLS[name], monkeypatch))
     print(name, {kernel: len(kinds) for kernel, kinds in ways.items()})
     # backward_query is another kernel when it adds to no table
-    assert all(len(kinds) == 1 + (kernel == "backward_query" and name == "Transformer-XL") for kernel, kinds in ways.items()), ways
+    assert all(
+        len(kinds) == 1 + (kernel == "backward_query" and name == "Transformer-XL")
+        for kernel, kinds in ways.items()
+    ), ways
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_launcher_that_tells_lengths_would_be_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launcher_that_tells_lengths_would_be_seen(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     launched = launches(CALLS[name], monkeypatch)
     for kernel in {id(kernel): kernel for kernel, _, _ in launched}.values():
         plain = language.JITFunction(kernel.fn)

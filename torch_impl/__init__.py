@@ -1,9 +1,11 @@
 """
-PyTorch, on the CPU or one GPU: the chapters of :mod:`spec` for torch tensors in float64, float32, float16 and bfloat16.
+PyTorch, on the CPU or one GPU: the chapters of :mod:`spec` for torch tensors in float64, float32,
+float16 and bfloat16.
 
-As a backend it says how arrays come and go and what its arithmetic claims. A name is an operation of the catalogue, or that
-name and how: ``_eager`` spells the formula out, ``_flex`` runs FlexAttention, ``_module`` calls the ``torch.nn.Module``,
-``_triton`` is a fused kernel, and ``_blocked`` stays in the caches of a CPU.
+As a backend it says how arrays come and go and what its arithmetic claims. A name is an operation
+of the catalogue, or that name and how: ``_eager`` spells the formula out, ``_flex`` runs
+FlexAttention, ``_module`` calls the ``torch.nn.Module``, ``_triton`` is a fused kernel, and
+``_blocked`` stays in the caches of a CPU.
 """
 
 from typing import Any
@@ -23,7 +25,10 @@ PRECISION = claims(DEVICE == "cuda")
 
 
 def from_numpy(x: np.ndarray, dtype: str) -> Any:
-    """A NumPy array as a tensor on the device; floats rounded to the dtype of that name, everything else as it is."""
+    """
+    A NumPy array as a tensor on the device; floats rounded to the dtype of that name, everything
+    else as it is.
+    """
     if x.dtype.kind != "f":
         return torch.from_numpy(np.array(x)).to(DEVICE)
     if dtype in ("float16", "bfloat16"):
@@ -36,14 +41,18 @@ def rounded_to_odd(x: np.ndarray) -> np.ndarray:
     """
     Float32 numbers that round to a half type as x itself does.
 
-    To nearest twice is not to nearest once. Towards zero, with the last bit set where something was lost, the first rounding
-    never makes a tie for the second.
+    To nearest twice is not to nearest once. Towards zero, with the last bit set where something was
+    lost, the first rounding never makes a tie for the second.
     """
     with np.errstate(over="ignore"):
         near = np.array(x, np.float32)
     bits = near.view(np.int32)
     lost = ~((near == x) | np.isnan(x))
-    return np.where(lost, (bits - (np.abs(near) > np.abs(x))) | 1, bits).astype(np.int32).view(np.float32)
+    return (
+        np.where(lost, (bits - (np.abs(near) > np.abs(x))) | 1, bits)
+        .astype(np.int32)
+        .view(np.float32)
+    )
 
 
 def to_numpy(x: Any) -> np.ndarray:

@@ -12,10 +12,18 @@ from torch_impl.masks import default_device
 from torch_impl.relative import Visible, causal_and
 from torch_impl.shapes import check, check_integer, check_mask, kind
 
-__all__ = ["alibi_attention", "alibi_attention_eager", "alibi_attention_flex", "get_alibi_biases", "get_slopes"]
+__all__ = [
+    "alibi_attention",
+    "alibi_attention_eager",
+    "alibi_attention_flex",
+    "get_alibi_biases",
+    "get_slopes",
+]
 
 
-def get_slopes(n_heads: int, dtype: torch.dtype = torch.float32, device: Any = None) -> Float[Tensor, "H"]:
+def get_slopes(
+    n_heads: int, dtype: torch.dtype = torch.float32, device: Any = None
+) -> Float[Tensor, "H"]:
     """As :func:`spec.alibi.get_slopes`, computed in float64 and rounded once."""
     check_integer("n_heads", n_heads)
     return slopes(n_heads, device or default_device()).to(dtype)
@@ -28,9 +36,15 @@ def slopes(H: int, device: Any) -> Float[Tensor, "H"]:
 
 
 def get_alibi_biases(
-    n_heads: int, visible: Bool[Tensor, "N M"], dtype: torch.dtype = torch.float32, device: Any = None
+    n_heads: int,
+    visible: Bool[Tensor, "N M"],
+    dtype: torch.dtype = torch.float32,
+    device: Any = None,
 ) -> Float[Tensor, "H N M"]:
-    """As :func:`spec.alibi.get_alibi_biases`, multiplied in float32 (float64 for float64) and rounded once."""
+    """
+    As :func:`spec.alibi.get_alibi_biases`, multiplied in float32 (float64 for float64) and rounded
+    once.
+    """
     check_visible(visible)
     check_integer("n_heads", n_heads)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
@@ -42,29 +56,51 @@ def check_visible(visible: object) -> None:
     if not isinstance(visible, Tensor) or visible.dtype != torch.bool:
         raise ValueError(f"visible: wanted a boolean tensor [N M], got {kind(visible)}")
     if visible.ndim != 2 or 0 in visible.shape:
-        raise ValueError(f"visible: wanted shape [N M] with sizes of at least 1, got {tuple(visible.shape)}")
+        raise ValueError(
+            f"visible: wanted shape [N M] with sizes of at least 1, got {tuple(visible.shape)}"
+        )
 
 
 def alibi_attention(
-    query: Float[Tensor, "B H N D"], key: Float[Tensor, "B H M D"], value: Float[Tensor, "B H M E"], visible: Visible = None
+    query: Float[Tensor, "B H N D"],
+    key: Float[Tensor, "B H M D"],
+    value: Float[Tensor, "B H M E"],
+    visible: Visible = None,
 ) -> Float[Tensor, "B H N E"]:
-    """As :func:`spec.alibi.alibi_attention`: the biases are the float mask of SDPA (on a GPU in the dtype of the query)."""
+    """
+    As :func:`spec.alibi.alibi_attention`: the biases are the float mask of SDPA (on a GPU in the
+    dtype of the query).
+    """
     check_alibi(query, key, value, visible)
     return fused(query, key, value, distance_biases(query, key), causal_and(visible, query, key))
 
 
 def alibi_attention_eager(
-    query: Float[Tensor, "B H N D"], key: Float[Tensor, "B H M D"], value: Float[Tensor, "B H M E"], visible: Visible = None
+    query: Float[Tensor, "B H N D"],
+    key: Float[Tensor, "B H M D"],
+    value: Float[Tensor, "B H M E"],
+    visible: Visible = None,
 ) -> Float[Tensor, "B H N E"]:
-    """The same as product, bias, softmax, product. Half types are computed in float32 and rounded once."""
+    """
+    The same as product, bias, softmax, product. Half types are computed in float32 and rounded
+    once.
+    """
     check_alibi(query, key, value, visible)
-    return explicit(query, key, value, distance_biases(query, key), causal_and(visible, query, key))[0]
+    return explicit(
+        query, key, value, distance_biases(query, key), causal_and(visible, query, key)
+    )[0]
 
 
 def alibi_attention_flex(
-    query: Float[Tensor, "B H N D"], key: Float[Tensor, "B H M D"], value: Float[Tensor, "B H M E"], visible: Visible = None
+    query: Float[Tensor, "B H N D"],
+    key: Float[Tensor, "B H M D"],
+    value: Float[Tensor, "B H M E"],
+    visible: Visible = None,
 ) -> Float[Tensor, "B H N E"]:
-    """The same by flex_attention, which makes the bias in its kernel; see :mod:`torch_impl.flex` for CPUs."""
+    """
+    The same by flex_attention, which makes the bias in its kernel; see :mod:`torch_impl.flex` for
+    CPUs.
+    """
     check_alibi(query, key, value, visible)
     steep = slopes(query.shape[1], query.device).to(torch.promote_types(query.dtype, torch.float32))
     behind = key.shape[-2] - query.shape[-2]
@@ -81,7 +117,10 @@ def check_alibi(query: Any, key: Any, value: Any, visible: Any) -> None:
 
 
 def distance_biases(query: Tensor, key: Tensor) -> Float[Tensor, "H N M"]:
-    """slope * (j - (M - N + i)) for every pair, in float32 at least: halves would not hold the distances."""
+    """
+    slope * (j - (M - N + i)) for every pair, in float32 at least: halves would not hold the
+    distances.
+    """
     (H, N), M = query.shape[1:3], key.shape[-2]
     wide = torch.promote_types(query.dtype, torch.float32)
     i = torch.arange(M - N, M, dtype=wide, device=query.device)

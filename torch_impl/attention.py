@@ -1,8 +1,9 @@
 """
 Attention: the law is :mod:`spec.attention`.
 
-Every attention of this column is a query, a key, a value, a bias to add to the scaled scores and what is visible. Two functions
-turn these into an output: :func:`fused` calls ``F.scaled_dot_product_attention``, :func:`explicit` spells the formula out.
+Every attention of this column is a query, a key, a value, a bias to add to the scaled scores and
+what is visible. Two functions turn these into an output: :func:`fused` calls
+``F.scaled_dot_product_attention``, :func:`explicit` spells the formula out.
 """
 
 import torch
@@ -25,7 +26,9 @@ Mask = Bool[Tensor, "..."] | Float[Tensor, "..."] | None
 Keep = Bool[Tensor, "..."] | None
 
 SCORE, WEIGHTS = pattern("score [... N M]"), pattern("weights [...]")
-ADDITIVE_ATTENTION = pattern("query [B N Q], key [B M K], value [B M E], w_query [A Q], w_key [A K], w_score [A]")
+ADDITIVE_ATTENTION = pattern(
+    "query [B N Q], key [B M K], value [B M E], w_query [A Q], w_key [A K], w_score [A]"
+)
 ATTENTION = pattern("query [B H N D], key [B H M D], value [B H M E]")
 
 
@@ -59,7 +62,10 @@ def additive_attention(
     keep: Keep = None,
     p: float = 0.0,
 ) -> Float[Tensor, "B N E"]:
-    """As :func:`spec.attention.additive_attention`. Half types are computed in float32 and rounded once."""
+    """
+    As :func:`spec.attention.additive_attention`. Half types are computed in float32 and rounded
+    once.
+    """
     check(ADDITIVE_ATTENTION, query, key, value, w_query, w_key, w_score)
     check_options(query, key, mask, keep, p)
     bias, visible = bias_and_visible(mask, 3)
@@ -81,8 +87,8 @@ def scaled_dot_product_attention(
     """
     As :func:`spec.attention.scaled_dot_product_attention`.
 
-    ``F.scaled_dot_product_attention`` with the kernel that PyTorch chooses. It takes no given draw: with ``keep`` the formula is
-    spelled out.
+    ``F.scaled_dot_product_attention`` with the kernel that PyTorch chooses. It takes no given draw:
+    with ``keep`` the formula is spelled out.
     """
     check(ATTENTION, query, key, value)
     check_options(query, key, mask, keep, p)
@@ -98,7 +104,9 @@ def scaled_dot_product_attention_eager(
     keep: Keep = None,
     p: float = 0.0,
 ) -> Float[Tensor, "B H N E"]:
-    """The same as product, softmax, product. Half types are computed in float32 and rounded once."""
+    """
+    The same as product, softmax, product. Half types are computed in float32 and rounded once.
+    """
     check(ATTENTION, query, key, value)
     check_options(query, key, mask, keep, p)
     bias, visible = bias_and_visible(mask, 4)
@@ -113,18 +121,24 @@ def check_options(query: Tensor, key: Tensor, mask: Mask, keep: Keep, p: float) 
 
 
 def bias_and_visible(mask: Mask, ndim: int) -> tuple[Tensor | None, Tensor | None]:
-    """A mask, with all its axes, as what is added and what is visible: a float mask is both, since -inf hides."""
+    """
+    A mask, with all its axes, as what is added and what is visible: a float mask is both, since
+    -inf hides.
+    """
     if mask is None:
         return None, None
     mask = mask[(None,) * (ndim - mask.ndim)]
     return (None, mask) if mask.dtype == torch.bool else (mask, mask != -torch.inf)
 
 
-def without_hidden(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def without_hidden(
+    query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
     """
     Zeros for the queries that see no key and for the keys and values that no query sees.
 
-    What is absent may be NaN, and a product of matrices turns a weight of 0 into NaN, forwards and backwards.
+    What is absent may be NaN, and a product of matrices turns a weight of 0 into NaN, forwards and
+    backwards.
     """
     if visible is None:
         return query, key, value
@@ -133,7 +147,10 @@ def without_hidden(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | 
 
 
 def weights_of(score: Tensor, visible: Tensor | None) -> Tensor:
-    """Softmax over what is visible. A row without keys goes through it as zeros, so that its gradient is no NaN, and is cleared after."""
+    """
+    Softmax over what is visible. A row without keys goes through it as zeros, so that its gradient
+    is no NaN, and is cleared after.
+    """
     if visible is None:
         return torch.softmax(score, dim=-1)
     blind = ~visible.any(-1, keepdim=True)
@@ -162,10 +179,21 @@ def explicit(
     return torch.matmul(weights, v).to(query.dtype), weights.to(query.dtype)
 
 
-def fused(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None, visible: Tensor | None = None) -> Tensor:
-    """The output by ``F.scaled_dot_product_attention``. A row without keys sees all of them inside, and is cleared after."""
+def fused(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None = None,
+    visible: Tensor | None = None,
+) -> Tensor:
+    """
+    The output by ``F.scaled_dot_product_attention``. A row without keys sees all of them inside,
+    and is cleared after.
+    """
     if visible is None:
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=None if bias is None else as_mask(bias, query))
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask=None if bias is None else as_mask(bias, query)
+        )
     sees = visible.any(-1, keepdim=True)
     if bias is None:
         mask = visible | ~sees
@@ -178,14 +206,23 @@ def fused(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None,
 
 
 def as_mask(bias: Tensor, query: Tensor) -> Tensor:
-    """The bias in a dtype that SDPA takes: the query's, or float32 on a CPU. Only -inf hides: what would overflow is the lowest number."""
+    """
+    The bias in a dtype that SDPA takes: the query's, or float32 on a CPU. Only -inf hides: what
+    would overflow is the lowest number.
+    """
     if bias.dtype == query.dtype or (bias.dtype == torch.float32 and not query.is_cuda):
         return bias
     return bias.clamp(min=torch.finfo(query.dtype).min).to(query.dtype)
 
 
 def fused_or_dropped(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, visible: Tensor | None, keep: Tensor | None = None, p: float = 0.0
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    visible: Tensor | None,
+    keep: Tensor | None = None,
+    p: float = 0.0,
 ) -> Tensor:
     """Fused, unless a draw is given: no kernel of PyTorch takes one."""
     if keep is None:

@@ -1,8 +1,10 @@
 """
-Autocast, as ``F.scaled_dot_product_attention`` has it: in such a region an attention takes its inputs in the lower precision.
+Autocast, as ``F.scaled_dot_product_attention`` has it: in such a region an attention takes its
+inputs in the lower precision.
 
-Float tensors on the region's device are rounded to its dtype, float64 excepted, masks, tables and weights too; the output has that dtype,
-and what the kernels keep in float32 stays there. Gradients come back in the dtype of what was given.
+Float tensors on the region's device are rounded to its dtype, float64 excepted, masks, tables and
+weights too; the output has that dtype, and what the kernels keep in float32 stays there. Gradients
+come back in the dtype of what was given.
 """
 
 from collections.abc import Callable
@@ -18,12 +20,19 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def lowered(function: Function) -> Function:
-    """The function with its float tensors in the dtype of the autocast region in which it is called, and computed outside of it."""
+    """
+    The function with its float tensors in the dtype of the autocast region in which it is called,
+    and computed outside of it.
+    """
 
     @wraps(function)
     def in_region(*args: Any, **kwargs: Any) -> Any:
-        kind = next((x.device.type for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), "cpu")
-        if kind == "meta" or not torch.is_autocast_enabled(kind):  # a meta tensor has no region, and asking for one raises
+        kind = next(
+            (x.device.type for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), "cpu"
+        )
+        if kind == "meta" or not torch.is_autocast_enabled(
+            kind
+        ):  # a meta tensor has no region, and asking for one raises
             return function(*args, **kwargs)
         dtype = torch.get_autocast_dtype(kind)
         args = tuple(rounded(x, kind, dtype) for x in args)
@@ -36,5 +45,10 @@ def lowered(function: Function) -> Function:
 
 def rounded(x: Any, kind: str, dtype: torch.dtype) -> Any:
     """What autocast makes of an argument: it leaves float64, integers and other devices alone."""
-    eligible = isinstance(x, Tensor) and x.is_floating_point() and x.dtype != torch.float64 and x.device.type == kind
+    eligible = (
+        isinstance(x, Tensor)
+        and x.is_floating_point()
+        and x.dtype != torch.float64
+        and x.device.type == kind
+    )
     return x.to(dtype) if eligible else x

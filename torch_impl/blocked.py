@@ -1,9 +1,12 @@
 """
-Attention of inner products in blocks that stay in a cache: the laws are :mod:`spec.attention`, :mod:`spec.alibi` and :mod:`spec.relative`.
+Attention of inner products in blocks that stay in a cache: the laws are :mod:`spec.attention`,
+:mod:`spec.alibi` and :mod:`spec.relative`.
 
-Written for CPUs: no N x M tensor exists, forwards or backwards, and a block (:mod:`torch_impl.blocked_rows`) costs a dozen calls of
-PyTorch. A block of n queries reads n + M - 1 consecutive rows of the table of its positions; its product with them stands in memory
-so that the shift is a view of it. Half types are computed in float32 and rounded once. Gradients are those of the first order.
+Written for CPUs: no N x M tensor exists, forwards or backwards, and a block
+(:mod:`torch_impl.blocked_rows`) costs a dozen calls of PyTorch. A block of n queries reads
+n + M - 1 consecutive rows of the table of its positions; its product with them stands in memory so
+that the shift is a view of it. Half types are computed in float32 and rounded once. Gradients are
+those of the first order.
 """
 
 from math import sqrt
@@ -57,11 +60,16 @@ def scaled_dot_product_attention_blocked(
 
 
 def alibi_attention_blocked(
-    query: Float[Tensor, "B H N D"], key: Float[Tensor, "B H M D"], value: Float[Tensor, "B H M E"], visible: Visible = None
+    query: Float[Tensor, "B H N D"],
+    key: Float[Tensor, "B H M D"],
+    value: Float[Tensor, "B H M E"],
+    visible: Visible = None,
 ) -> Float[Tensor, "B H N E"]:
     """As :func:`spec.alibi.alibi_attention`: the distances of one block serve all."""
     check_alibi(query, key, value, visible)
-    return attention(query, key, value, visible, causal=True, steep=slopes(query.shape[1], query.device))
+    return attention(
+        query, key, value, visible, causal=True, steep=slopes(query.shape[1], query.device)
+    )
 
 
 def transformer_xl_attention_blocked(
@@ -75,7 +83,17 @@ def transformer_xl_attention_blocked(
 ) -> Float[Tensor, "B H N E"]:
     """As :func:`spec.relative.transformer_xl_attention`: the shift is a view of each block."""
     check_transformer_xl(query, key, value, position, u, v, visible)
-    return attention(query, key, value, visible, causal=True, content=u, distance=v, table=position, first=query.shape[2] - 1)
+    return attention(
+        query,
+        key,
+        value,
+        visible,
+        causal=True,
+        content=u,
+        distance=v,
+        table=position,
+        first=query.shape[2] - 1,
+    )
 
 
 def learned_relative_attention_blocked(
@@ -89,16 +107,25 @@ def learned_relative_attention_blocked(
     visible: Visible = None,
 ) -> Float[Tensor, "B H N E"]:
     """As :func:`spec.relative.learned_relative_attention`: the shift is a view of each block."""
-    check_learned_relative(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align, value, visible)
+    check_learned_relative(
+        query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align, value, visible
+    )
     N, M, P = query.shape[2], key.shape[2], len(key_pos_bias) // 2
     behind = M - N if align == "end" else 0
-    rows = slice(P - behind - N + 1, P - behind + M)  # those that are read; the first query meets the first key at row N - 1 of them
+    rows = slice(
+        P - behind - N + 1, P - behind + M
+    )  # those that are read; the first query meets the first key at row N - 1 of them
     table, bias = key_pos_embeddings[rows].transpose(0, 1), key_pos_bias[rows].T
-    return attention(query, key, value, visible, content=query_pos_bias, table=table, bias=bias, first=N - 1)
+    return attention(
+        query, key, value, visible, content=query_pos_bias, table=table, bias=bias, first=N - 1
+    )
 
 
 class Terms(NamedTuple):
-    """The tensors of a score, and the values; what an attention does not have is None. All are of one wide dtype but the masks."""
+    """
+    The tensors of a score, and the values; what an attention does not have is None. All are of one
+    wide dtype but the masks.
+    """
 
     query: Tensor
     key: Tensor
@@ -113,7 +140,10 @@ class Terms(NamedTuple):
 
 
 class Options(NamedTuple):
-    """Whether rows are causal, which row of the table the first query reads at the first key, and 1 / (1 - p)."""
+    """
+    Whether rows are causal, which row of the table the first query reads at the first key, and 1 /
+    (1 - p).
+    """
 
     causal: bool
     first: int
@@ -135,16 +165,24 @@ def attention(
     first: int = 0,
     share: float = 1.0,
 ) -> Tensor:
-    """The output in the dtype of the query; zeros stand in for all that is absent, which may be NaN."""
+    """
+    The output in the dtype of the query; zeros stand in for all that is absent, which may be NaN.
+    """
     mask, keep = four_axes(mask), four_axes(keep)
-    if there := present(mask, query.shape[2], key.shape[2], causal, first, 0 if table is None else table.shape[1]):
+    if there := present(
+        mask, query.shape[2], key.shape[2], causal, first, 0 if table is None else table.shape[1]
+    ):
         sees, seen, read = there
         query, key, value = query.where(sees, 0), key.where(seen, 0), value.where(seen, 0)
         table = None if table is None else table.where(read, 0)
         bias = None if bias is None else bias.where(read[..., 0], 0)
-    q, k, x, content, distance, table, bias = wide(query, key, value, content, distance, table, bias)
+    q, k, x, content, distance, table, bias = wide(
+        query, key, value, content, distance, table, bias
+    )
     steep = None if steep is None else steep.to(q.dtype)
-    return Blocked.apply(Options(causal, first, share), q, k, x, mask, keep, steep, content, distance, table, bias).to(query.dtype)
+    return Blocked.apply(
+        Options(causal, first, share), q, k, x, mask, keep, steep, content, distance, table, bias
+    ).to(query.dtype)
 
 
 class Blocked(torch.autograd.Function):
@@ -173,8 +211,13 @@ class Blocked(torch.autograd.Function):
         rooms = two_rooms(at)
         for block in blocks_of(at, options):
             rows = block.at_rows
-            S, d_out = below(scores(at, options, block, rooms), tops[rows]), d_output[rows] / norms[rows]
-            dS = scores_grad(S, d_out, out[rows], at.value, d.value, at.keep, block, options.share, rooms[1])
+            S, d_out = (
+                below(scores(at, options, block, rooms), tops[rows]),
+                d_output[rows] / norms[rows],
+            )
+            dS = scores_grad(
+                S, d_out, out[rows], at.value, d.value, at.keep, block, options.share, rooms[1]
+            )
             add_to_mask(d.mask, dS, block)
             products_grad(at, d, options, block, dS, rooms[1])
         return None, *d._replace(mask=d.mask if d.mask is None else d.mask.to(at.mask.dtype))
@@ -185,7 +228,10 @@ def blocks_of(at: Terms, options: Options) -> Any:
 
 
 def two_rooms(at: Terms) -> Tensor:
-    """Room for the scores of a block, and for what its position scores and the gradients of its weights need besides."""
+    """
+    Room for the scores of a block, and for what its position scores and the gradients of its
+    weights need besides.
+    """
     M = at.key.shape[2]
     b, h, n = extent(*at.query.shape[:3], M)
     return at.query.new_empty(2, b * h * n * (n + M - 1))
@@ -227,7 +273,8 @@ def position_scores(at: Terms, options: Options, block: Block, room: Tensor) -> 
     """
     The product of the queries with a band of the table, each row of it brought to its pairs.
 
-    One product a head, over all the batch entries. What the pairs that lie beyond the table get is anything.
+    One product a head, over all the batch entries. What the pairs that lie beyond the table get is
+    anything.
     """
     q, rows = scaled(at, block, at.distance), band(options, block)
     x, flat, table = products(at, q, block, rows, room)
@@ -237,21 +284,30 @@ def position_scores(at: Terms, options: Options, block: Block, room: Tensor) -> 
     return diagonals(x, block.keys)
 
 
-def products(at: Terms, q: Tensor, block: Block, rows: slice, room: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Room for products with a band, as [b h n W] and, as far as the table goes, as [h b*n W]; and these rows of the table."""
+def products(
+    at: Terms, q: Tensor, block: Block, rows: slice, room: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """
+    Room for products with a band, as [b h n W] and, as far as the table goes, as [h b*n W]; and
+    these rows of the table.
+    """
     b, h, n, _ = q.shape
     x, table = place(room, h, b, n, rows.stop - rows.start), at.table[block.heads, rows]
     return x.transpose(0, 1), x.flatten(1, 2)[..., : len(table[0])], table
 
 
 def diagonals(x: Tensor, keys: int) -> Tensor:
-    """The view [b h n keys] of x [b h n W], W = n + keys - 1, whose row i starts at column n - 1 - i."""
+    """
+    The view [b h n keys] of x [b h n W], W = n + keys - 1, whose row i starts at column n - 1 - i.
+    """
     *heads, n, W = x.shape
     *strides, _, _ = x.stride()
     return x.as_strided((*heads, n, keys), (*strides, W - 1, 1), x.storage_offset() + n - 1)
 
 
-def products_grad(at: Terms, d: Terms, options: Options, block: Block, dS: Tensor, room: Tensor) -> None:
+def products_grad(
+    at: Terms, d: Terms, options: Options, block: Block, dS: Tensor, room: Tensor
+) -> None:
     """Add the gradients by all factors of the scores."""
     d_query = torch.matmul(dS, at.key[block.at_keys]).div_(sqrt(at.key.shape[-1]))
     add_product(d.key[block.at_keys], dS.mT, scaled(at, block, at.content))
@@ -262,8 +318,12 @@ def products_grad(at: Terms, d: Terms, options: Options, block: Block, dS: Tenso
     d.query[block.at_rows] = d_query
 
 
-def positions_grad(at: Terms, d: Terms, options: Options, block: Block, dS: Tensor, room: Tensor) -> Tensor:
-    """The gradient by the queries of the position scores; adds those of the table and its biases."""
+def positions_grad(
+    at: Terms, d: Terms, options: Options, block: Block, dS: Tensor, room: Tensor
+) -> Tensor:
+    """
+    The gradient by the queries of the position scores; adds those of the table and its biases.
+    """
     q, rows, root = scaled(at, block, at.distance), band(options, block), sqrt(at.query.shape[-1])
     x, flat, table = products(at, q, block, rows, room)
     diagonals(x.zero_(), block.keys).copy_(dS)

@@ -1,9 +1,9 @@
 """
 Additive attention in blocks that stay in a cache: the law is :mod:`spec.attention`.
 
-Written for CPUs, as :mod:`torch_impl.blocked` is: no N x M tensor exists, let alone one of N x M x A. The hidden layer of a few queries
-at a time, [n M A], is made in one room, where PyTorch's tanh, vectorised, costs no more than a division. Half types are computed in
-float32 and rounded once.
+Written for CPUs, as :mod:`torch_impl.blocked` is: no N x M tensor exists, let alone one of N x M x
+A. The hidden layer of a few queries at a time, [n M A], is made in one room, where PyTorch's tanh,
+vectorised, costs no more than a division. Half types are computed in float32 and rounded once.
 """
 
 from collections.abc import Iterator
@@ -57,7 +57,9 @@ def additive_attention_blocked(
         query, key, value = query.where(sees, 0), key.where(seen, 0), value.where(seen, 0)
     q, k, x, w_query, w_key, w_score = wide(query, key, value, w_query, w_key, w_score)
     q, k, x = (y.unsqueeze(1) for y in (F.linear(q, w_query), F.linear(k, w_key), x))
-    return BlockedAdditive.apply(1 / (1 - p), q, k, x, mask, keep, w_score).squeeze(1).to(query.dtype)
+    return (
+        BlockedAdditive.apply(1 / (1 - p), q, k, x, mask, keep, w_score).squeeze(1).to(query.dtype)
+    )
 
 
 def one_head(mask: Tensor | None) -> Tensor | None:
@@ -66,7 +68,10 @@ def one_head(mask: Tensor | None) -> Tensor | None:
 
 
 class Terms(NamedTuple):
-    """Projected queries [B 1 N A] and keys [B 1 M A], values, masks, all of one head; and the weights of the features."""
+    """
+    Projected queries [B 1 N A] and keys [B 1 M A], values, masks, all of one head; and the weights
+    of the features.
+    """
 
     query: Tensor
     key: Tensor
@@ -103,8 +108,13 @@ class BlockedAdditive(torch.autograd.Function):
         rooms, room = three_rooms(at)
         for block in blocks_of(at):
             rows = block.at_rows
-            S, d_out = below(scores(at, block, rooms[0], room), tops[rows]), d_output[rows] / norms[rows]
-            dS = scores_grad(S, d_out, out[rows], at.value, d.value, at.keep, block, share, rooms[1])
+            S, d_out = (
+                below(scores(at, block, rooms[0], room), tops[rows]),
+                d_output[rows] / norms[rows],
+            )
+            dS = scores_grad(
+                S, d_out, out[rows], at.value, d.value, at.keep, block, share, rooms[1]
+            )
             add_to_mask(d.mask, dS, block)
             projections_grad(at, d, block, dS, room)
         d.query.mul_(at.w_score)
@@ -117,14 +127,24 @@ def blocks_of(at: Terms) -> Iterator[Block]:
 
 
 def three_rooms(at: Terms) -> tuple[Tensor, Tensor]:
-    """Room twice for the scores of a block, and for the hidden layer of as many queries as fit into a cache."""
+    """
+    Room twice for the scores of a block, and for the hidden layer of as many queries as fit into a
+    cache.
+    """
     (B, _, N, A), M = at.query.shape, at.key.shape[2]
     b, _, n = extent(B, 1, N, M)
-    return at.query.new_empty(2, b * n * M), at.query.new_empty(min(n, max(1, ELEMENTS // (M * A))) * M * A)
+    return at.query.new_empty(2, b * n * M), at.query.new_empty(
+        min(n, max(1, ELEMENTS // (M * A))) * M * A
+    )
 
 
-def hidden(at: Terms, block: Block, room: Tensor) -> Iterator[tuple[tuple[int, int, slice], Tensor]]:
-    """The hidden layer [r M A] of some queries of a block after the other, in the same room, and their place in the block."""
+def hidden(
+    at: Terms, block: Block, room: Tensor
+) -> Iterator[tuple[tuple[int, int, slice], Tensor]]:
+    """
+    The hidden layer [r M A] of some queries of a block after the other, in the same room, and their
+    place in the block.
+    """
     query, key = at.query[block.at_rows], at.key[block.at_keys]
     for b in range(len(query)):
         for rows in pieces(0, query.shape[2], len(room) // key[b].numel()):
@@ -141,7 +161,9 @@ def scores(at: Terms, block: Block, place_of_scores: Tensor, room: Tensor) -> Te
 
 
 def projections_grad(at: Terms, d: Terms, block: Block, dS: Tensor, room: Tensor) -> None:
-    """Add the gradients by the weights of the features and, but for these weights, by the projections."""
+    """
+    Add the gradients by the weights of the features and, but for these weights, by the projections.
+    """
     d_query, d_key, one = d.query[block.at_rows], d.key[block.at_keys], dS.new_ones(())
     for here, t in hidden(at, block, room):
         ds = dS[here]

@@ -1,16 +1,21 @@
 """
-What the arithmetic of this column claims, for every operation, implementation and dtype: the material of PRECISION.
+What the arithmetic of this column claims, for every operation, implementation and dtype: the
+material of PRECISION.
 
-Where nothing else is said, half types are widened to float32, computed there and rounded once ("wide"). The rest:
+Where nothing else is said, half types are widened to float32, computed there and rounded once
+("wide"). The rest:
 
-- SDPA on a CPU is the flash kernel where it can (weights in the storage dtype, an exp good to 20 ulp, gradients added up over blocks
-  in the storage dtype), else the math path, which scales query and key by the root of the scale first: the looser of the two.
-- Scores of their own, position scores and projections are products in the storage dtype, rounded once; the sum of two scores and
-  what lies between the stages of a layer is stored.
-- The Triton kernels are "fused": weights and gradients of scores are in the storage dtype on their way into a product, q + u is rounded to
-  it, all else is float32; float32 products are not TF32, whatever PyTorch's settings say.
+- SDPA on a CPU is the flash kernel where it can (weights in the storage dtype, an exp good to 20
+  ulp, gradients added up over blocks in the storage dtype), else the math path, which scales query
+  and key by the root of the scale first: the looser of the two.
+- Scores of their own, position scores and projections are products in the storage dtype, rounded
+  once; the sum of two scores and what lies between the stages of a layer is stored.
+- The Triton kernels are "fused": weights and gradients of scores are in the storage dtype on their
+  way into a product, q + u is rounded to it, all else is float32; float32 products are not TF32,
+  whatever PyTorch's settings say.
 - The blocked attentions are "wide", and take subnormal weights for zeros.
-- A CPU with bfloat16 instructions (VDPBF16PS, AMX) flushes subnormals, of the operands and of what it accumulates.
+- A CPU with bfloat16 instructions (VDPBF16PS, AMX) flushes subnormals, of the operands and of what
+  it accumulates.
 """
 
 from typing import Any
@@ -41,10 +46,19 @@ def claims(cuda: bool) -> dict[str, Any]:
             (SPELLED_OUT_LAYERS, spelled_out_layer),
             (tuple(f"{name}_eager" for name in SDPA + POSITIONS), wide),
             (tuple(f"{name}_eager_grad" for name in SDPA + POSITIONS), wide),
-            (tuple(f"{name}_blocked" for name in (*SDPA, *POSITIONS, "additive_attention")), blocked),
+            (
+                tuple(f"{name}_blocked" for name in (*SDPA, *POSITIONS, "additive_attention")),
+                blocked,
+            ),
             (("alibi_attention_flex",), flex),
             (tuple(f"{name}_flex" for name in POSITIONS), flex_with_positions),
-            ((*(f"{name}_triton" for name in SDPA + POSITIONS), "scaled_dot_product_attention_module_triton"), kernel),
+            (
+                (
+                    *(f"{name}_triton" for name in SDPA + POSITIONS),
+                    "scaled_dot_product_attention_module_triton",
+                ),
+                kernel,
+            ),
             (("additive_attention_triton", "additive_attention_module_triton"), projected_kernel),
         )
         for name in names
@@ -52,7 +66,10 @@ def claims(cuda: bool) -> dict[str, Any]:
 
 
 def table(cuda: bool, claim: Any) -> dict[str, Claim]:
-    return {dtype: on_gpu(dtype) | claim(dtype, cuda) if cuda else claim(dtype, cuda) for dtype in DTYPES}
+    return {
+        dtype: on_gpu(dtype) | claim(dtype, cuda) if cuda else claim(dtype, cuda)
+        for dtype in DTYPES
+    }
 
 
 def wider(dtype: str) -> str:
@@ -65,7 +82,11 @@ def wide(dtype: str, cuda: bool) -> Claim:
 
 def stored(dtype: str, cuda: bool) -> Claim:
     """Products of matrices in the storage dtype."""
-    return {"storage": "bfloat16_ftz", "acc": "float32_ftz"} if dtype == "bfloat16" and not cuda else {}
+    return (
+        {"storage": "bfloat16_ftz", "acc": "float32_ftz"}
+        if dtype == "bfloat16" and not cuda
+        else {}
+    )
 
 
 def product(dtype: str, cuda: bool) -> Claim:
@@ -95,7 +116,11 @@ def flex(dtype: str, cuda: bool) -> Claim:
 
 
 def kernel(dtype: str, cuda: bool) -> Claim:
-    return {"preset": "fused", "operand": None, "partial": None}  # no product of cuBLAS, whose settings do not matter
+    return {
+        "preset": "fused",
+        "operand": None,
+        "partial": None,
+    }  # no product of cuBLAS, whose settings do not matter
 
 
 def blocked(dtype: str, cuda: bool) -> Claim:
@@ -111,13 +136,19 @@ def flex_with_positions(dtype: str, cuda: bool) -> Claim:
 
 
 def on_gpu(dtype: str) -> Claim:
-    """What cuBLAS may do by PyTorch's settings, as they are when this is imported; not confirmed on a GPU yet."""
+    """
+    What cuBLAS may do by PyTorch's settings, as they are when this is imported; not confirmed on a
+    GPU yet.
+    """
     import torch
 
     matmul = torch.backends.cuda.matmul
     if dtype == "float32":
         return {"operand": "tf32"} if matmul.allow_tf32 else {}
-    reduced = {"float16": matmul.allow_fp16_reduced_precision_reduction, "bfloat16": matmul.allow_bf16_reduced_precision_reduction}
+    reduced = {
+        "float16": matmul.allow_fp16_reduced_precision_reduction,
+        "bfloat16": matmul.allow_bf16_reduced_precision_reduction,
+    }
     if dtype not in reduced:
         return {}
     return {"acc_unit": 2.0**-22} | ({"partial": dtype} if reduced[dtype] else {})

@@ -1,9 +1,10 @@
 """
 FlexAttention: one kernel for a score that is changed pair by pair.
 
-On a GPU ``torch.compile`` makes the kernel, and a block mask skips what nobody sees. On a CPU the compiler takes half a minute for
-every new kind of shape, so there flex_attention runs uncompiled: the same operator with the same score function, as plain PyTorch
-operations, without blocks. It has no gradient on a CPU and says so with NotImplementedError.
+On a GPU ``torch.compile`` makes the kernel, and a block mask skips what nobody sees. On a CPU the
+compiler takes half a minute for every new kind of shape, so there flex_attention runs uncompiled:
+the same operator with the same score function, as plain PyTorch operations, without blocks. It has
+no gradient on a CPU and says so with NotImplementedError.
 """
 
 import warnings
@@ -22,14 +23,18 @@ from torch_impl.attention import without_hidden
 ScoreMod = Callable[..., Tensor]
 
 
-def flex(query: Tensor, key: Tensor, value: Tensor, score_mod: ScoreMod, visible: Tensor | None) -> Tensor:
+def flex(
+    query: Tensor, key: Tensor, value: Tensor, score_mod: ScoreMod, visible: Tensor | None
+) -> Tensor:
     """Attention of the score that score_mod makes of q.k / sqrt(D), over the visible pairs."""
     query, key, value = without_hidden(query, key, value, visible)
     seen = None if visible is None else visible.expand(*query.shape[:-1], key.shape[-2])
     return (on_gpu if query.is_cuda else on_cpu)(query, key, value, score_mod, seen)
 
 
-def on_gpu(query: Tensor, key: Tensor, value: Tensor, score_mod: ScoreMod, seen: Tensor | None) -> Tensor:
+def on_gpu(
+    query: Tensor, key: Tensor, value: Tensor, score_mod: ScoreMod, seen: Tensor | None
+) -> Tensor:
     if seen is None:
         return compiled()(query, key, value, score_mod=score_mod)
     blocks = create_block_mask(lambda b, h, i, j: seen[b, h, i, j], *seen.shape, device=seen.device)
@@ -41,7 +46,9 @@ def compiled() -> Callable[..., Tensor]:
     return torch.compile(flex_attention)
 
 
-def on_cpu(query: Tensor, key: Tensor, value: Tensor, score_mod: ScoreMod, seen: Tensor | None) -> Tensor:
+def on_cpu(
+    query: Tensor, key: Tensor, value: Tensor, score_mod: ScoreMod, seen: Tensor | None
+) -> Tensor:
     if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)):
         raise NotImplementedError("flex_attention has no gradient on a CPU")
 
@@ -55,7 +62,10 @@ def on_cpu(query: Tensor, key: Tensor, value: Tensor, score_mod: ScoreMod, seen:
 
 @contextmanager
 def untraced() -> Iterator[None]:
-    """PyTorch's own switch for plain operations: without it every new shape is traced first, which takes a second."""
+    """
+    PyTorch's own switch for plain operations: without it every new shape is traced first, which
+    takes a second.
+    """
     before = getattr(flexible, SWITCH, None)
     setattr(flexible, SWITCH, True)
     try:

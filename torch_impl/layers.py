@@ -1,8 +1,8 @@
 """
 Layers: the law is :mod:`spec.layers`.
 
-A layer whose name begins with an underscore also takes the draw of a dropout on its weights, for the modules in train mode, and what its
-attention is computed with.
+A layer whose name begins with an underscore also takes the draw of a dropout on its weights, for
+the modules in train mode, and what its attention is computed with.
 """
 
 from collections.abc import Sequence
@@ -49,19 +49,31 @@ __all__ = [
 ]
 
 
-def self_attention(x: Float[Tensor, "B N F"], parameters: Parameters, mask: Mask = None) -> Float[Tensor, "B N E"]:
+def self_attention(
+    x: Float[Tensor, "B N F"], parameters: Parameters, mask: Mask = None
+) -> Float[Tensor, "B N E"]:
     """As :func:`spec.layers.self_attention`: three projections and SDPA."""
     return _self_attention(x, parameters, mask)
 
 
 def _self_attention(
-    x: Tensor, parameters: Parameters, mask: Mask, keep: Keep = None, p: float = 0.0, attentions: Attentions = TORCH
+    x: Tensor,
+    parameters: Parameters,
+    mask: Mask,
+    keep: Keep = None,
+    p: float = 0.0,
+    attentions: Attentions = TORCH,
 ) -> Tensor:
     check_self(x, parameters)
     B, N, _ = x.shape
     check_mask("mask", mask, (B, N, N), float_too=True)
-    query, key, value = (F.linear(*apart(x, parameters[name])).unsqueeze(1) for name in ("w_query", "w_key", "w_value"))
-    bias, visible = (None if part is None else part.unsqueeze(1) for part in bias_and_visible(mask, 3))
+    query, key, value = (
+        F.linear(*apart(x, parameters[name])).unsqueeze(1)
+        for name in ("w_query", "w_key", "w_value")
+    )
+    bias, visible = (
+        None if part is None else part.unsqueeze(1) for part in bias_and_visible(mask, 3)
+    )
     return attentions.masked(query, key, value, bias, visible, keep, p).squeeze(1)
 
 
@@ -74,8 +86,13 @@ def multi_head_attention(
     attn_mask: Bool[Tensor, "... N M"] | Float[Tensor, "... N M"] | None = None,
     key_padding_mask: Bool[Tensor, "B M"] | None = None,
 ) -> tuple[Float[Tensor, "B N F"], Float[Tensor, "B H N M"]]:
-    """As :func:`spec.layers.multi_head_attention`: projections, and product, softmax, product, because the weights are a result."""
-    return _multi_head_attention(query, key, value, parameters, num_heads, attn_mask, key_padding_mask)
+    """
+    As :func:`spec.layers.multi_head_attention`: projections, and product, softmax, product, because
+    the weights are a result.
+    """
+    return _multi_head_attention(
+        query, key, value, parameters, num_heads, attn_mask, key_padding_mask
+    )
 
 
 def _multi_head_attention(
@@ -94,13 +111,19 @@ def _multi_head_attention(
     check_multi_head(query, key, value, parameters, num_heads)
     check_masks(attn_mask, key_padding_mask, query, key, num_heads)
     bias, visible = added_and_visible(attn_mask, key_padding_mask, num_heads)
-    q, k, v = projected((query, key, value), ("q_proj", "k_proj", "v_proj"), parameters, num_heads, visible)
+    q, k, v = projected(
+        (query, key, value), ("q_proj", "k_proj", "v_proj"), parameters, num_heads, visible
+    )
     terms = q, k, v, bias, visible, keep, p
-    attended, weights = attentions.weighed(*terms) if need_weights else (attentions.masked(*terms), None)
+    attended, weights = (
+        attentions.weighed(*terms) if need_weights else (attentions.masked(*terms), None)
+    )
     return linear(merge_heads(attended), parameters, "out_proj"), weights
 
 
-def added_and_visible(attn_mask: Tensor | None, key_padding_mask: Tensor | None, H: int) -> tuple[Tensor | None, Tensor | None]:
+def added_and_visible(
+    attn_mask: Tensor | None, key_padding_mask: Tensor | None, H: int
+) -> tuple[Tensor | None, Tensor | None]:
     hidden, added = two_masks(attn_mask, key_padding_mask, H)
     if added is None:
         return None, None if hidden is None else ~hidden
@@ -115,9 +138,15 @@ def check_masks(attn_mask: Any, key_padding_mask: Any, query: Tensor, key: Tenso
     if key_padding_mask is not None:
         check_padding(key_padding_mask, attn_mask, H)
     if attn_mask is not None and tuple(attn_mask.shape) not in ((N, M), (B * H, N, M)):
-        raise ValueError(f"attn_mask: wanted shape [N M] or [B*H N M] with B={B} H={H} N={N} M={M}, got {tuple(attn_mask.shape)}")
+        raise ValueError(
+            f"attn_mask: wanted shape [N M] or [B*H N M] with B={B} H={H} N={N} M={M}, got "
+            f"{tuple(attn_mask.shape)}"
+        )
     if key_padding_mask is not None and tuple(key_padding_mask.shape) != (B, M):
-        raise ValueError(f"key_padding_mask: wanted shape [B M] with B={B} M={M}, got {tuple(key_padding_mask.shape)}")
+        raise ValueError(
+            f"key_padding_mask: wanted shape [B M] with B={B} M={M}, got "
+            f"{tuple(key_padding_mask.shape)}"
+        )
 
 
 def multi_head_self_attention(
@@ -141,7 +170,10 @@ def relative_multi_head_attention(
     align: str,
     visible: Visible = None,
 ) -> Float[Tensor, "B N F"]:
-    """As :func:`spec.layers.relative_multi_head_attention`: projections, and SDPA with the shifted position score as its mask."""
+    """
+    As :func:`spec.layers.relative_multi_head_attention`: projections, and SDPA with the shifted
+    position score as its mask.
+    """
     return _relative_multi_head_attention(query, key, value, parameters, num_heads, align, visible)
 
 
@@ -158,11 +190,20 @@ def _relative_multi_head_attention(
     attentions: Attentions = TORCH,
 ) -> Tensor:
     check_relative(query, key, value, parameters, num_heads)
-    tables = (*(parameters[name] for name in ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")), align)
-    check_learned_relative(split_heads(query, num_heads), split_heads(key, num_heads), *tables, visible=visible)
+    tables = (
+        *(parameters[name] for name in ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")),
+        align,
+    )
+    check_learned_relative(
+        split_heads(query, num_heads), split_heads(key, num_heads), *tables, visible=visible
+    )
     seen = four_axes(visible)
     q, k, v = projected((query, key, value), LABML, parameters, num_heads, seen)
-    return linear(merge_heads(attentions.learned_relative(q, k, v, *tables, seen, keep, p)), parameters, "output")
+    return linear(
+        merge_heads(attentions.learned_relative(q, k, v, *tables, seen, keep, p)),
+        parameters,
+        "output",
+    )
 
 
 def alibi_multi_head_attention(
@@ -173,7 +214,10 @@ def alibi_multi_head_attention(
     num_heads: int,
     visible: Bool[Tensor, "N N"],
 ) -> Float[Tensor, "B N F"]:
-    """As :func:`spec.layers.alibi_multi_head_attention`: projections, and SDPA with the biases of this very mask."""
+    """
+    As :func:`spec.layers.alibi_multi_head_attention`: projections, and SDPA with the biases of this
+    very mask.
+    """
     return _alibi_multi_head_attention(query, key, value, parameters, num_heads, visible)
 
 
@@ -193,9 +237,15 @@ def _alibi_multi_head_attention(
     N = query.shape[1]
     if tuple(visible.shape) != (N, N):
         raise ValueError(f"visible: wanted shape [N N] with N={N}, got {tuple(visible.shape)}")
-    biases = get_alibi_biases(num_heads, visible, dtype=torch.promote_types(query.dtype, torch.float32))
+    biases = get_alibi_biases(
+        num_heads, visible, dtype=torch.promote_types(query.dtype, torch.float32)
+    )
     q, k, v = projected((query, key, value), LABML, parameters, num_heads, four_axes(visible))
-    return linear(merge_heads(attentions.masked(q, k, v, biases[None], four_axes(visible), keep, p)), parameters, "output")
+    return linear(
+        merge_heads(attentions.masked(q, k, v, biases[None], four_axes(visible), keep, p)),
+        parameters,
+        "output",
+    )
 
 
 def transformer_xl_layer(
@@ -228,9 +278,13 @@ def _transformer_xl_layer(
     q, k, v = (split_heads(part, num_heads) for part in query_key_value(x, keys, parameters))
     check_mask("visible", visible, (*q.shape[:-1], k.shape[-2]))
     r = split_heads(linear(position, parameters, "r_net"), num_heads)
-    attended = attentions.transformer_xl(q, k, v, r, parameters["u"], parameters["v"], visible, keep, p)
+    attended = attentions.transformer_xl(
+        q, k, v, r, parameters["u"], parameters["v"], visible, keep, p
+    )
     y = x + linear(merge_heads(attended), parameters, "o_net")
-    return F.layer_norm(y, x.shape[-1:], parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps)
+    return F.layer_norm(
+        y, x.shape[-1:], parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps
+    )
 
 
 def transformer_xl(

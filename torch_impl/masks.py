@@ -33,7 +33,8 @@ def merge_masks(
     device: Any = None,
 ) -> Float[Tensor, "B H N M"]:
     """
-    As :func:`spec.masks.merge_masks`. A float attn_mask keeps its dtype; ``dtype`` is that of every other result.
+    As :func:`spec.masks.merge_masks`. A float attn_mask keeps its dtype; ``dtype`` is that of every
+    other result.
 
     One pass over N by M: what is hidden is merged while it is written.
     """
@@ -46,13 +47,17 @@ def merge_masks(
     like = next((mask for mask in (attn, padded) if mask is not None), None)
     if attn is not None and attn.dtype != torch.bool:
         return attn.clone() if padded is None else torch.where(padded, HIDDEN, attn)
-    added = torch.zeros(1, 1, 1, 1, dtype=dtype, device=device or default_device() if like is None else like.device)
+    added = torch.zeros(
+        1, 1, 1, 1, dtype=dtype, device=device or default_device() if like is None else like.device
+    )
     for hidden in (padded, attn):  # the small one first
         added = added if hidden is None else torch.where(hidden, HIDDEN, added)
     return added
 
 
-def both_in_four_axes(attn_mask: Tensor | None, key_padding_mask: Tensor | None, H: int) -> tuple[Tensor | None, Tensor | None]:
+def both_in_four_axes(
+    attn_mask: Tensor | None, key_padding_mask: Tensor | None, H: int
+) -> tuple[Tensor | None, Tensor | None]:
     """The two masks, padding first, as views with the four axes [B H N M]."""
     padded = None if key_padding_mask is None else key_padding_mask[:, None, None, :]
     if attn_mask is None:
@@ -60,8 +65,12 @@ def both_in_four_axes(attn_mask: Tensor | None, key_padding_mask: Tensor | None,
     return padded, attn_mask[None, None] if attn_mask.ndim == 2 else attn_mask.unflatten(0, (-1, H))
 
 
-def two_masks(attn_mask: Tensor | None, key_padding_mask: Tensor | None, H: int) -> tuple[Tensor | None, Tensor | None]:
-    """The two masks as what is hidden and what is added, each None or with the four axes [B H N M]."""
+def two_masks(
+    attn_mask: Tensor | None, key_padding_mask: Tensor | None, H: int
+) -> tuple[Tensor | None, Tensor | None]:
+    """
+    The two masks as what is hidden and what is added, each None or with the four axes [B H N M].
+    """
     hidden, attn = both_in_four_axes(attn_mask, key_padding_mask, H)
     if attn is None or attn.dtype != torch.bool:
         return hidden, attn
@@ -69,10 +78,18 @@ def two_masks(attn_mask: Tensor | None, key_padding_mask: Tensor | None, H: int)
 
 
 def check_attn_mask(attn_mask: Any, H: int) -> None:
-    if not isinstance(attn_mask, Tensor) or not (attn_mask.dtype == torch.bool or attn_mask.dtype.is_floating_point):
+    if not isinstance(attn_mask, Tensor) or not (
+        attn_mask.dtype == torch.bool or attn_mask.dtype.is_floating_point
+    ):
         raise ValueError(f"attn_mask: wanted a boolean or float tensor, got {kind(attn_mask)}")
-    if attn_mask.ndim not in (2, 3) or 0 in attn_mask.shape or (attn_mask.ndim == 3 and len(attn_mask) % H):
-        raise ValueError(f"attn_mask: wanted shape [N M] or [B*H N M] with H={H}, got {tuple(attn_mask.shape)}")
+    if (
+        attn_mask.ndim not in (2, 3)
+        or 0 in attn_mask.shape
+        or (attn_mask.ndim == 3 and len(attn_mask) % H)
+    ):
+        raise ValueError(
+            f"attn_mask: wanted shape [N M] or [B*H N M] with H={H}, got {tuple(attn_mask.shape)}"
+        )
 
 
 def check_padding(key_padding_mask: Any, attn_mask: Tensor | None, H: int) -> None:
@@ -82,5 +99,9 @@ def check_padding(key_padding_mask: Any, attn_mask: Tensor | None, H: int) -> No
     M = attn_mask.shape[-1] if attn_mask is not None else None
     shape = tuple(key_padding_mask.shape)
     if len(shape) != 2 or 0 in shape or B not in (None, shape[0]) or M not in (None, shape[1]):
-        fixed = " ".join(f"{letter}={size}" for letter, size in (("B", B), ("M", M)) if size is not None)
-        raise ValueError(f"key_padding_mask: wanted shape [B M]{' with ' * bool(fixed)}{fixed}, got {shape}")
+        fixed = " ".join(
+            f"{letter}={size}" for letter, size in (("B", B), ("M", M)) if size is not None
+        )
+        raise ValueError(
+            f"key_padding_mask: wanted shape [B M]{' with ' * bool(fixed)}{fixed}, got {shape}"
+        )

@@ -16,7 +16,14 @@ HID, MEM = pattern("hids [B N F], mems [B S F]")
 Mems = list[Float[Tensor, "B S F"]] | None
 
 
-def init_mems(n_layers: int, mem_len: int, batch: int, width: int, dtype: torch.dtype = torch.float32, device: Any = None) -> Mems:
+def init_mems(
+    n_layers: int,
+    mem_len: int,
+    batch: int,
+    width: int,
+    dtype: torch.dtype = torch.float32,
+    device: Any = None,
+) -> Mems:
     """As :func:`spec.memory.init_mems`."""
     check_integer("n_layers", n_layers)
     check_integer("mem_len", mem_len, least=0)
@@ -24,7 +31,10 @@ def init_mems(n_layers: int, mem_len: int, batch: int, width: int, dtype: torch.
     check_integer("width", width)
     if mem_len == 0:
         return None
-    return [torch.zeros(batch, mem_len, width, dtype=dtype, device=device or default_device()) for _ in range(n_layers)]
+    return [
+        torch.zeros(batch, mem_len, width, dtype=dtype, device=device or default_device())
+        for _ in range(n_layers)
+    ]
 
 
 def update_mems(hids: Sequence[Float[Tensor, "B N F"]], mems: Mems, mem_len: int) -> Mems:
@@ -53,9 +63,10 @@ class SlidingMemory:
     """
     The memory of one layer for whom an alias does no harm: what stays is not copied.
 
-    A buffer twice as long as the memory. A segment is written behind what is remembered, and the memory is a view of its last mem_len
-    positions; when the buffer is full, they move to its front: less than two positions are copied for each that comes, where
-    :func:`update_mems`, whose results share no memory with anything, copies mem_len. A view is good until the next move. Numbers are
+    A buffer twice as long as the memory. A segment is written behind what is remembered, and the
+    memory is a view of its last mem_len positions; when the buffer is full, they move to its front:
+    less than two positions are copied for each that comes, where :func:`update_mems`, whose results
+    share no memory with anything, copies mem_len. A view is good until the next move. Numbers are
     written in place: PyTorch refuses the gradient of a graph that has kept a view of them.
     """
 

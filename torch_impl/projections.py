@@ -1,4 +1,7 @@
-"""Projections: the parameters of every layer, how they are held to their shapes, and the products that begin and end a layer."""
+"""
+Projections: the parameters of every layer, how they are held to their shapes, and the products that
+begin and end a layer.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,8 +15,15 @@ from torch_impl.shapes import check, check_heads, check_parameters, pattern
 
 Parameters = Mapping[str, Tensor]
 
-X, X_MEM, POSITION = pattern("x [B N F]"), pattern("x [B N F], mem? [B S F]"), pattern("position [M F]")
-CROSS, SAME = pattern("query [B N F], key [B M F], value [B M F]"), pattern("query [B N F], key [B N F], value [B N F]")
+X, X_MEM, POSITION = (
+    pattern("x [B N F]"),
+    pattern("x [B N F], mem? [B S F]"),
+    pattern("position [M F]"),
+)
+CROSS, SAME = (
+    pattern("query [B N F], key [B M F], value [B M F]"),
+    pattern("query [B N F], key [B N F], value [B N F]"),
+)
 MEM = pattern("mems [B S F]")[0]
 
 
@@ -26,9 +36,13 @@ SELF = pattern("w_query [K F], w_key [K F], w_value [E F]")
 MULTI_HEAD = pattern(linears("q_proj", "k_proj", "v_proj", "out_proj"))
 ALIBI = pattern(linears(*LABML, "output"))
 TABLES = "key_pos_embeddings [2P H D], key_pos_bias [2P H], query_pos_bias [H D]"
-RELATIVE = pattern(f"query.linear.weight [F F], key.linear.weight [F F], {linears('value.linear', 'output')}, {TABLES}")
+RELATIVE = pattern(
+    f"query.linear.weight [F F], key.linear.weight [F F], {linears('value.linear', 'output')}, "
+    f"{TABLES}"
+)
 TRANSFORMER_XL = pattern(
-    f"qkv_net.weight [3F F], qkv_net.bias? [3F], {linears('r_net', 'o_net')}, layer_norm.weight [F], layer_norm.bias? [F], u [H D], v [H D]"
+    f"qkv_net.weight [3F F], qkv_net.bias? [3F], {linears('r_net', 'o_net')}, layer_norm.weight "
+    "[F], layer_norm.bias? [F], u [H D], v [H D]"
 )
 
 
@@ -45,7 +59,11 @@ def merge_heads(x: Tensor) -> Float[Tensor, "B N F"]:
 
 
 def projected(
-    inputs: tuple[Tensor, Tensor, Tensor], names: Sequence[str], parameters: Parameters, H: int, visible: Tensor | None
+    inputs: tuple[Tensor, Tensor, Tensor],
+    names: Sequence[str],
+    parameters: Parameters,
+    H: int,
+    visible: Tensor | None,
 ) -> list[Tensor]:
     """
     Query, key and value [B H N D] from their projections.
@@ -56,7 +74,10 @@ def projected(
     if visible is not None:
         seen = visible.any(1).any(-2).unsqueeze(-1)
         key, value = key.where(seen, 0), value.where(seen, 0)
-    return [split_heads(linear(x, parameters, name), H) for x, name in zip((query, key, value), names, strict=True)]
+    return [
+        split_heads(linear(x, parameters, name), H)
+        for x, name in zip((query, key, value), names, strict=True)
+    ]
 
 
 def check_self(x: Any, parameters: Any) -> None:
@@ -83,7 +104,9 @@ def check_alibi(query: Any, key: Any, value: Any, parameters: Any, num_heads: An
     check_parameters(ALIBI, parameters, F=query.shape[-1])
 
 
-def check_xl_layer(x: Any, position: Any, parameters: Any, num_heads: Any, mem: Any, eps: Any) -> None:
+def check_xl_layer(
+    x: Any, position: Any, parameters: Any, num_heads: Any, mem: Any, eps: Any
+) -> None:
     check(X_MEM, x, mem)
     width, S = x.shape[-1], 0 if mem is None else mem.shape[1]
     check(POSITION, position, M=S + x.shape[1], F=width)
@@ -93,7 +116,9 @@ def check_xl_layer(x: Any, position: Any, parameters: Any, num_heads: Any, mem: 
         raise ValueError(f"eps: wanted a number of at least 0, got {eps!r}")
 
 
-def query_key_value(x: Tensor, keys: Tensor, parameters: Parameters) -> tuple[Tensor, Tensor, Tensor]:
+def query_key_value(
+    x: Tensor, keys: Tensor, parameters: Parameters
+) -> tuple[Tensor, Tensor, Tensor]:
     """qkv_net, its first third on the segment alone and the others on memory and segment."""
     width, weight, bias = x.shape[-1], parameters["qkv_net.weight"], parameters.get("qkv_net.bias")
     if keys is x:

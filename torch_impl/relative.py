@@ -1,8 +1,9 @@
 """
 Relative positions: the law is :mod:`spec.relative`.
 
-The position score is one product of the queries with a table whose rows are consecutive distances, and one more row of zeros
-in front. So the product already stands in memory as the padded buffer of :mod:`torch_impl.shifts`, and the shift is a view of it.
+The position score is one product of the queries with a table whose rows are consecutive distances,
+and one more row of zeros in front. So the product already stands in memory as the padded buffer of
+:mod:`torch_impl.shifts`, and the shift is a view of it.
 """
 
 from math import sqrt
@@ -35,10 +36,15 @@ __all__ = [
 Visible = Bool[Tensor, "..."] | None
 
 XL = pattern("query [B H N D], key [B H M D], position [H M D], u [H D], v [H D]")
-LEARNED = pattern("query [B H N D], key [B H M D], key_pos_embeddings [2P H D], key_pos_bias [2P H], query_pos_bias [H D]")
+LEARNED = pattern(
+    "query [B H N D], key [B H M D], key_pos_embeddings [2P H D], key_pos_bias [2P H], "
+    "query_pos_bias [H D]"
+)
 
 
-def sinusoidal_positions(M: int, F: int, dtype: torch.dtype = torch.float32, device: Any = None) -> Float[Tensor, "M F"]:
+def sinusoidal_positions(
+    M: int, F: int, dtype: torch.dtype = torch.float32, device: Any = None
+) -> Float[Tensor, "M F"]:
     """As :func:`spec.relative.sinusoidal_positions`, computed in float64 and rounded once."""
     check_integer("M", M)
     check_integer("F", F)
@@ -57,7 +63,10 @@ def transformer_xl_score(
     u: Float[Tensor, "H D"],
     v: Float[Tensor, "H D"],
 ) -> Float[Tensor, "B H N M"]:
-    """As :func:`spec.relative.transformer_xl_score`: two products, the second read through its shift while they are added."""
+    """
+    As :func:`spec.relative.transformer_xl_score`: two products, the second read through its shift
+    while they are added.
+    """
     check(XL, query, key, position, u, v)
     q, bias, _ = transformer_xl_terms(query, key, position, u, v)
     return scaled(q, key) + bias
@@ -72,9 +81,14 @@ def transformer_xl_attention(
     v: Float[Tensor, "H D"],
     visible: Visible = None,
 ) -> Float[Tensor, "B H N E"]:
-    """As :func:`spec.relative.transformer_xl_attention`: the shifted position score is the float mask of SDPA."""
+    """
+    As :func:`spec.relative.transformer_xl_attention`: the shifted position score is the float mask
+    of SDPA.
+    """
     check_transformer_xl(query, key, value, position, u, v, visible)
-    q, bias, seen = transformer_xl_terms(query, key, position, u, v, causal_and(visible, query, key))
+    q, bias, seen = transformer_xl_terms(
+        query, key, position, u, v, causal_and(visible, query, key)
+    )
     return fused(q, key, value, bias, seen)
 
 
@@ -87,7 +101,10 @@ def transformer_xl_attention_eager(
     v: Float[Tensor, "H D"],
     visible: Visible = None,
 ) -> Float[Tensor, "B H N E"]:
-    """The same as products, shift, softmax, product. Half types are computed in float32 and rounded once."""
+    """
+    The same as products, shift, softmax, product. Half types are computed in float32 and rounded
+    once.
+    """
     check_transformer_xl(query, key, value, position, u, v, visible)
     q, k, x, *tables = wide(query, key, value, position, u, v)
     q, bias, seen = transformer_xl_terms(q, k, *tables, causal_and(visible, query, key))
@@ -103,20 +120,32 @@ def transformer_xl_attention_flex(
     v: Float[Tensor, "H D"],
     visible: Visible = None,
 ) -> Float[Tensor, "B H N E"]:
-    """The same by flex_attention, which reads the position score at each pair; see :mod:`torch_impl.flex` for CPUs."""
+    """
+    The same by flex_attention, which reads the position score at each pair; see
+    :mod:`torch_impl.flex` for CPUs.
+    """
     check_transformer_xl(query, key, value, position, u, v, visible)
-    q, bias, seen = transformer_xl_terms(query, key, position, u, v, causal_and(visible, query, key))
+    q, bias, seen = transformer_xl_terms(
+        query, key, position, u, v, causal_and(visible, query, key)
+    )
     return flex(q, key, value, lambda score, b, h, i, j: score + bias[b, h, i, j], seen)
 
 
-def check_transformer_xl(query: Any, key: Any, value: Any, position: Any, u: Any, v: Any, visible: Any) -> None:
+def check_transformer_xl(
+    query: Any, key: Any, value: Any, position: Any, u: Any, v: Any, visible: Any
+) -> None:
     check(ATTENTION, query, key, value)
     check(XL, query, key, position, u, v)
     check_mask("visible", visible, (*query.shape[:-1], key.shape[-2]))
 
 
 def transformer_xl_terms(
-    query: Tensor, key: Tensor, position: Tensor, u: Tensor, v: Tensor, visible: Tensor | None = None
+    query: Tensor,
+    key: Tensor,
+    position: Tensor,
+    u: Tensor,
+    v: Tensor,
+    visible: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """The query of the content score, the position score, and what is visible."""
     bias = position_score(query + v.unsqueeze(-2), position, None, key.shape[-2], visible)
@@ -131,9 +160,14 @@ def learned_relative_score(
     query_pos_bias: Float[Tensor, "H D"],
     align: str,
 ) -> Float[Tensor, "B H N M"]:
-    """As :func:`spec.relative.learned_relative_score`: two products, the second read through its shift while they are added."""
+    """
+    As :func:`spec.relative.learned_relative_score`: two products, the second read through its shift
+    while they are added.
+    """
     check_learned_relative(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
-    q, bias, _ = learned_relative_terms(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
+    q, bias, _ = learned_relative_terms(
+        query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align
+    )
     return scaled(q, key) + bias
 
 
@@ -147,7 +181,10 @@ def learned_relative_attention(
     align: str,
     visible: Visible = None,
 ) -> Float[Tensor, "B H N E"]:
-    """As :func:`spec.relative.learned_relative_attention`: the shifted position score is the float mask of SDPA."""
+    """
+    As :func:`spec.relative.learned_relative_attention`: the shifted position score is the float
+    mask of SDPA.
+    """
     tables = key_pos_embeddings, key_pos_bias, query_pos_bias, align
     check_learned_relative(query, key, *tables, value, visible)
     q, bias, seen = learned_relative_terms(query, key, *tables, four_axes(visible))
@@ -164,8 +201,13 @@ def learned_relative_attention_eager(
     align: str,
     visible: Visible = None,
 ) -> Float[Tensor, "B H N E"]:
-    """The same as products, shift, softmax, product. Half types are computed in float32 and rounded once."""
-    check_learned_relative(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align, value, visible)
+    """
+    The same as products, shift, softmax, product. Half types are computed in float32 and rounded
+    once.
+    """
+    check_learned_relative(
+        query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align, value, visible
+    )
     q, k, x, *tables = wide(query, key, value, key_pos_embeddings, key_pos_bias, query_pos_bias)
     q, bias, seen = learned_relative_terms(q, k, *tables, align, four_axes(visible))
     return explicit(q, k, x, bias, seen)[0].to(query.dtype)
@@ -181,7 +223,10 @@ def learned_relative_attention_flex(
     align: str,
     visible: Visible = None,
 ) -> Float[Tensor, "B H N E"]:
-    """The same by flex_attention, which reads the position score at each pair; see :mod:`torch_impl.flex` for CPUs."""
+    """
+    The same by flex_attention, which reads the position score at each pair; see
+    :mod:`torch_impl.flex` for CPUs.
+    """
     tables = key_pos_embeddings, key_pos_bias, query_pos_bias, align
     check_learned_relative(query, key, *tables, value, visible)
     q, bias, seen = learned_relative_terms(query, key, *tables, four_axes(visible))
@@ -189,7 +234,14 @@ def learned_relative_attention_flex(
 
 
 def check_learned_relative(
-    query: Any, key: Any, embeddings: Any, bias: Any, query_bias: Any, align: Any, value: Any = None, visible: Any = None
+    query: Any,
+    key: Any,
+    embeddings: Any,
+    bias: Any,
+    query_bias: Any,
+    align: Any,
+    value: Any = None,
+    visible: Any = None,
 ) -> None:
     if value is not None:
         check(ATTENTION, query, key, value)
@@ -198,14 +250,25 @@ def check_learned_relative(
         raise ValueError(f"align: wanted 'end' or 'start', got {align!r}")
     N, M, P = query.shape[2], key.shape[2], len(bias) // 2
     if max(N, M) > P:
-        raise ValueError(f"key_pos_embeddings: wanted at least 2P rows with P >= N={N} and P >= M={M}, got P={P}")
+        raise ValueError(
+            f"key_pos_embeddings: wanted at least 2P rows with P >= N={N} and P >= M={M}, got P={P}"
+        )
     check_mask("visible", visible, (*query.shape[:-1], M))
 
 
 def learned_relative_terms(
-    query: Tensor, key: Tensor, embeddings: Tensor, bias: Tensor, query_bias: Tensor, align: str, visible: Tensor | None = None
+    query: Tensor,
+    key: Tensor,
+    embeddings: Tensor,
+    bias: Tensor,
+    query_bias: Tensor,
+    align: str,
+    visible: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The query of the content score, the position score, and what is visible. The tables are cut to the N + M - 1 rows that are read."""
+    """
+    The query of the content score, the position score, and what is visible. The tables are cut to
+    the N + M - 1 rows that are read.
+    """
     N, M, P = query.shape[2], key.shape[2], len(bias) // 2
     first = P - (M if align == "end" else N) + 1
     rows = slice(first, first + N + M - 1)
@@ -213,13 +276,15 @@ def learned_relative_terms(
     return query + query_bias.unsqueeze(-2), position, visible
 
 
-def position_score(query: Tensor, table: Tensor, bias: Tensor | None, M: int, visible: Tensor | None) -> Tensor:
+def position_score(
+    query: Tensor, table: Tensor, bias: Tensor | None, M: int, visible: Tensor | None
+) -> Tensor:
     """
     (query . table + bias) / sqrt(D) with the row of each distance brought to its pair, [B H N M].
 
-    ``table`` [H W D] has one row a distance and ``bias`` [H W]; a row of zeros in front of it makes the shift a view. A row that
-    only hidden pairs read may be NaN and is cleared, as are queries that see no key. One product a head, over all the batch, with
-    the scale inside of it.
+    ``table`` [H W D] has one row a distance and ``bias`` [H W]; a row of zeros in front of it makes
+    the shift a view. A row that only hidden pairs read may be NaN and is cleared, as are queries
+    that see no key. One product a head, over all the batch, with the scale inside of it.
     """
     B, H, N, D = query.shape
     table = F.pad(table, (0, 0, 1, 0))
@@ -238,6 +303,9 @@ def four_axes(visible: Visible) -> Tensor | None:
 
 
 def causal_and(visible: Visible, query: Tensor, key: Tensor) -> Bool[Tensor, "B H N M"]:
-    """What a causal row sees, with four axes that may be 1: no key behind it, and none that ``visible`` hides."""
+    """
+    What a causal row sees, with four axes that may be 1: no key behind it, and none that
+    ``visible`` hides.
+    """
     causal = causal_mask(query.shape[-2], key.shape[-2], device=query.device)
     return four_axes(causal if visible is None else causal & visible)

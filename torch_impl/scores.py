@@ -23,10 +23,12 @@ def wide(*tensors: Tensor | None) -> tuple[Tensor, ...]:
 
 def apart(*factors: Tensor) -> tuple[Tensor, ...]:
     """
-    The factors of a product over their last axis, filled up with zeros where rows could run into each other.
+    The factors of a product over their last axis, filled up with zeros where rows could run into
+    each other.
 
-    oneDNN's bfloat16 products on a CPU read on past the end of a row whose width is no multiple of 32 and multiply what they find by
-    zero (seen in PyTorch 2.13 with AMX): a NaN in the next row, or in memory that belongs to nobody, would reach this one.
+    oneDNN's bfloat16 products on a CPU read on past the end of a row whose width is no multiple of
+    32 and multiply what they find by zero (seen in PyTorch 2.13 with AMX): a NaN in the next row,
+    or in memory that belongs to nobody, would reach this one.
     """
     short = -factors[0].shape[-1] % 32
     if short == 0 or factors[0].dtype != torch.bfloat16 or factors[0].is_cuda:
@@ -41,27 +43,41 @@ def additive_score(
     w_key: Float[Tensor, "A K"],
     w_score: Float[Tensor, "A"],
 ) -> Float[Tensor, "... N M"]:
-    """As :func:`spec.scores.additive_score`. Half types are computed in float32 and rounded once."""
+    """
+    As :func:`spec.scores.additive_score`. Half types are computed in float32 and rounded once.
+    """
     check(ADDITIVE, query, key, w_query, w_key, w_score)
     return additive(*wide(query, key, w_query, w_key, w_score)).to(query.dtype)
 
 
 def additive(query: Tensor, key: Tensor, w_query: Tensor, w_key: Tensor, w_score: Tensor) -> Tensor:
-    """The score, so many queries at a time that the hidden layer of one block stays in a cache: three times as fast on a CPU."""
+    """
+    The score, so many queries at a time that the hidden layer of one block stays in a cache: three
+    times as fast on a CPU.
+    """
     q, k = F.linear(query, w_query), F.linear(key, w_key).unsqueeze(-3)
     queries = max(1, (2**26 if k.is_cuda else 2**20) // k.numel())
-    blocks = [torch.matmul((part.unsqueeze(-2) + k).tanh_(), w_score) for part in q.split(queries, dim=-2)]
+    blocks = [
+        torch.matmul((part.unsqueeze(-2) + k).tanh_(), w_score) for part in q.split(queries, dim=-2)
+    ]
     return blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=-2)
 
 
-def scaled_dot_product_score(query: Float[Tensor, "... N D"], key: Float[Tensor, "... M D"]) -> Float[Tensor, "... N M"]:
+def scaled_dot_product_score(
+    query: Float[Tensor, "... N D"], key: Float[Tensor, "... M D"]
+) -> Float[Tensor, "... N M"]:
     """As :func:`spec.scores.scaled_dot_product_score`."""
     check(SCALED, query, key)
     return scaled(query, key)
 
 
 def scaled(query: Tensor, key: Tensor) -> Tensor:
-    """q.k / sqrt(D) in one pass: the scale is applied to the accumulators, so that half types are rounded once."""
+    """
+    q.k / sqrt(D) in one pass: the scale is applied to the accumulators, so that half types are
+    rounded once.
+    """
     (N, D), M = query.shape[-2:], key.shape[-2]
     q, k = apart(query.reshape(-1, N, D), key.reshape(-1, M, D))
-    return torch.baddbmm(query.new_zeros(1), q, k.mT, beta=0, alpha=1 / sqrt(D)).view(*query.shape[:-1], M)
+    return torch.baddbmm(query.new_zeros(1), q, k.mT, beta=0, alpha=1 / sqrt(D)).view(
+        *query.shape[:-1], M
+    )

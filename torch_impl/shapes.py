@@ -1,7 +1,9 @@
 """
-How a wrong call is refused, in the words of the spec: ``ValueError: <argument>: wanted <what>, got <what came>``.
+How a wrong call is refused, in the words of the spec:
+``ValueError: <argument>: wanted <what>, got <what came>``.
 
-Only types, dtypes and shapes are looked at, never a number on the device: a check costs no synchronisation.
+Only types, dtypes and shapes are looked at, never a number on the device: a check costs no
+synchronisation.
 """
 
 import re
@@ -14,7 +16,10 @@ from torch import Tensor
 
 
 class Axes(NamedTuple):
-    """One argument of a pattern: its name, whether it may be None, its axes as text, and as (factor, letter)."""
+    """
+    One argument of a pattern: its name, whether it may be None, its axes as text, and as (factor,
+    letter).
+    """
 
     name: str
     optional: bool
@@ -33,7 +38,13 @@ def pattern(text: str) -> Pattern:
 
 def axes(name: str, optional: str, text: str) -> Axes:
     letters = [axis for axis in text.split() if axis != "..."]
-    return Axes(name, bool(optional), text, "..." in text, tuple((int(axis[:-1] or 1), axis[-1]) for axis in letters))
+    return Axes(
+        name,
+        bool(optional),
+        text,
+        "..." in text,
+        tuple((int(axis[:-1] or 1), axis[-1]) for axis in letters),
+    )
 
 
 def check(wanted: Pattern, *tensors: Any, **sizes: Any) -> None:
@@ -42,9 +53,14 @@ def check(wanted: Pattern, *tensors: Any, **sizes: Any) -> None:
         if tensor is None and argument.optional:
             continue
         if not isinstance(tensor, Tensor) or not tensor.dtype.is_floating_point:
-            raise ValueError(f"{argument.name}: wanted a float tensor [{argument.text}], got {kind(tensor)}")
+            raise ValueError(
+                f"{argument.name}: wanted a float tensor [{argument.text}], got {kind(tensor)}"
+            )
         if not fits(argument, tuple(tensor.shape), sizes):
-            raise ValueError(f"{argument.name}: wanted shape [{argument.text}] with {known(argument, sizes)}, got {tuple(tensor.shape)}")
+            raise ValueError(
+                f"{argument.name}: wanted shape [{argument.text}] with {known(argument, sizes)}, "
+                f"got {tuple(tensor.shape)}"
+            )
 
 
 def fits(argument: Axes, shape: tuple[int, ...], sizes: dict[str, Any]) -> bool:
@@ -52,28 +68,51 @@ def fits(argument: Axes, shape: tuple[int, ...], sizes: dict[str, Any]) -> bool:
     first = len(shape) - len(argument.sizes)
     if first < 0 or (first > 0 and not argument.free):
         return False
-    if argument.free and (0 in shape[:first] or sizes.setdefault("...", shape[:first]) != shape[:first]):
+    if argument.free and (
+        0 in shape[:first] or sizes.setdefault("...", shape[:first]) != shape[:first]
+    ):
         return False
     for size, (factor, letter) in zip(shape[first:], argument.sizes, strict=True):
-        if size % factor or (size == 0 and letter != "S") or sizes.setdefault(letter, size // factor) != size // factor:
+        if (
+            size % factor
+            or (size == 0 and letter != "S")
+            or sizes.setdefault(letter, size // factor) != size // factor
+        ):
             return False
     return True
 
 
 def known(argument: Axes, sizes: dict[str, Any]) -> str:
     letters = ["..."] * argument.free + [letter for _, letter in argument.sizes]
-    return " ".join(f"{letter}={sizes[letter]}" for letter in dict.fromkeys(letters) if letter in sizes) or "sizes of at least 1"
+    return (
+        " ".join(
+            f"{letter}={sizes[letter]}" for letter in dict.fromkeys(letters) if letter in sizes
+        )
+        or "sizes of at least 1"
+    )
 
 
 def check_parameters(wanted: Pattern, parameters: Any, **sizes: Any) -> None:
-    """The same for a layer's mapping from name to tensor: no name may miss (but ``name?``) and none may be unknown."""
+    """
+    The same for a layer's mapping from name to tensor: no name may miss (but ``name?``) and none
+    may be unknown.
+    """
     names = [argument.name for argument in wanted]
     if not isinstance(parameters, Mapping):
-        raise ValueError(f"parameters: wanted a mapping with {', '.join(names)}, got {kind(parameters)}")
+        raise ValueError(
+            f"parameters: wanted a mapping with {', '.join(names)}, got {kind(parameters)}"
+        )
     if unknown := sorted(set(parameters) - set(names)):
         raise ValueError(f"parameters: wanted {', '.join(names)}, got {', '.join(unknown)}")
-    if missing := [argument.name for argument in wanted if not argument.optional and argument.name not in parameters]:
-        raise ValueError(f"parameters: wanted {', '.join(missing)}, got {', '.join(sorted(parameters)) or 'nothing'}")
+    if missing := [
+        argument.name
+        for argument in wanted
+        if not argument.optional and argument.name not in parameters
+    ]:
+        raise ValueError(
+            f"parameters: wanted {', '.join(missing)}, got "
+            f"{', '.join(sorted(parameters)) or 'nothing'}"
+        )
     check(wanted, *(parameters.get(name) for name in names), **sizes)
 
 
@@ -100,14 +139,25 @@ def check_heads(F: int, num_heads: Any) -> None:
 
 
 def check_mask(name: str, mask: Any, shape: tuple[int, ...], float_too: bool = False) -> None:
-    """Hold a mask to booleans (or floats) that broadcast to the shape of the score without enlarging it."""
+    """
+    Hold a mask to booleans (or floats) that broadcast to the shape of the score without enlarging
+    it.
+    """
     if mask is None:
         return
-    if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or (float_too and mask.dtype.is_floating_point)):
-        raise ValueError(f"{name}: wanted a boolean {'or float ' * float_too}tensor, got {kind(mask)}")
+    if not isinstance(mask, Tensor) or not (
+        mask.dtype == torch.bool or (float_too and mask.dtype.is_floating_point)
+    ):
+        raise ValueError(
+            f"{name}: wanted a boolean {'or float ' * float_too}tensor, got {kind(mask)}"
+        )
     tail = shape[len(shape) - mask.ndim :]
-    if mask.ndim > len(shape) or any(size not in (1, whole) for size, whole in zip(mask.shape, tail, strict=True)):
-        raise ValueError(f"{name}: wanted a shape that broadcasts to {tuple(shape)}, got {tuple(mask.shape)}")
+    if mask.ndim > len(shape) or any(
+        size not in (1, whole) for size, whole in zip(mask.shape, tail, strict=True)
+    ):
+        raise ValueError(
+            f"{name}: wanted a shape that broadcasts to {tuple(shape)}, got {tuple(mask.shape)}"
+        )
 
 
 def check_dropout(keep: Any, p: Any) -> None:
@@ -120,4 +170,6 @@ def check_dropout(keep: Any, p: Any) -> None:
 
 def kind(thing: Any) -> str:
     """What came, in a few words: dtype and shape of a tensor, otherwise the type."""
-    return f"{thing.dtype} {tuple(thing.shape)}" if isinstance(thing, Tensor) else type(thing).__name__
+    return (
+        f"{thing.dtype} {tuple(thing.shape)}" if isinstance(thing, Tensor) else type(thing).__name__
+    )

@@ -1,9 +1,9 @@
 """
 Shifts: the law is :mod:`spec.shifts`.
 
-In a buffer whose rows are a zero longer than M the shift is a view: :func:`slanted` behind a column of zeros, :func:`skewed` in front of
-one. Whoever writes such a buffer (:mod:`torch_impl.relative`) shifts for nothing; the operations, which take any x and share no memory
-with it, copy it once.
+In a buffer whose rows are a zero longer than M the shift is a view: :func:`slanted` behind a column
+of zeros, :func:`skewed` in front of one. Whoever writes such a buffer (:mod:`torch_impl.relative`)
+shifts for nothing; the operations, which take any x and share no memory with it, copy it once.
 """
 
 import torch
@@ -31,24 +31,31 @@ def rel_shift(x: Float[Tensor, "... N M"]) -> Float[Tensor, "... N M"]:
 
 
 def slanted(x: Tensor) -> Tensor:
-    """The view [... N M] of x [... N M+1] that reads the N M first of its numbers in rows of M: shift_right, where the last column is 0."""
+    """
+    The view [... N M] of x [... N M+1] that reads the N M first of its numbers in rows of M:
+    shift_right, where the last column is 0.
+    """
     N, W = x.shape[-2:]
     return x.flatten(-2)[..., : N * (W - 1)].unflatten(-1, (N, W - 1))
 
 
 def skewed(x: Tensor, M: int) -> Tensor:
     """
-    The view [... N M] of x [... N W] whose row i starts at column N - i: element (i, j) is x[i, N - i + j].
-    rel_shift, where the first column is 0 and W = M + 1.
+    The view [... N M] of x [... N W] whose row i starts at column N - i: element (i, j) is
+    x[i, N - i + j]. rel_shift, where the first column is 0 and W = M + 1.
 
-    With W > M, column 0 is read only where the row above has run out: beyond j = M - N + i for W = M + 1, never for W = N + M.
+    With W > M, column 0 is read only where the row above has run out: beyond j = M - N + i for
+    W = M + 1, never for W = N + M.
     """
     N, W = x.shape[-2:]
     return x.flatten(-2)[..., N:].unflatten(-1, (N, W - 1))[..., :M]
 
 
 def columns_read(visible: Tensor, W: int) -> Tensor:
-    """Which of the W columns the visible pairs [... N M] read through :func:`skewed`: its inverse, and any over the rows."""
+    """
+    Which of the W columns the visible pairs [... N M] read through :func:`skewed`: its inverse, and
+    any over the rows.
+    """
     N, M = visible.shape[-2:]
     rows = torch.nn.functional.pad(visible, (0, W - 1 - M)).flatten(-2)
     return torch.nn.functional.pad(rows, (N, 0)).unflatten(-1, (N, W)).any(-2)

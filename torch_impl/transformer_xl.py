@@ -1,4 +1,7 @@
-"""Transformer-XL as ``torch.nn.Module``: the attention layer, and the stack that carries a memory from segment to segment."""
+"""
+Transformer-XL as ``torch.nn.Module``: the attention layer, and the stack that carries a memory from
+segment to segment.
+"""
 
 from typing import Any
 
@@ -18,7 +21,8 @@ class TransformerXLLayer(nn.Module):
     """
     Seed 003's relative multi-head attention, with u and v as parameters of its own.
 
-    x and mem [N B F] and [S B F], position [M F], mask [N M], [N M B] or [N M B H] with True = visible. The memory is detached.
+    x and mem [N B F] and [S B F], position [M F], mask [N M], [N M B] or [N M B H] with
+    True = visible. The memory is detached.
     """
 
     def __init__(
@@ -35,16 +39,30 @@ class TransformerXLLayer(nn.Module):
         super().__init__()
         check_heads(embed_size, num_heads)
         self.attentions = named(implementation)
-        self.num_heads, self.dropout, self.eps, self.batch_first = num_heads, share(dropout), eps, batch_first
+        self.num_heads, self.dropout, self.eps, self.batch_first = (
+            num_heads,
+            share(dropout),
+            eps,
+            batch_first,
+        )
         self.qkv_net = nn.Linear(embed_size, 3 * embed_size, bias, **factory)
         self.r_net = nn.Linear(embed_size, embed_size, bias, **factory)
         self.o_net = nn.Linear(embed_size, embed_size, bias, **factory)
         self.layer_norm = nn.LayerNorm(embed_size, eps, bias=bias, **factory)
-        self.u = nn.Parameter(torch.empty(num_heads, embed_size // num_heads, **factory).normal_(std=0.02))
-        self.v = nn.Parameter(torch.empty(num_heads, embed_size // num_heads, **factory).normal_(std=0.02))
+        self.u = nn.Parameter(
+            torch.empty(num_heads, embed_size // num_heads, **factory).normal_(std=0.02)
+        )
+        self.v = nn.Parameter(
+            torch.empty(num_heads, embed_size // num_heads, **factory).normal_(std=0.02)
+        )
 
-    def forward(self, x: Tensor, position: Tensor, mem: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-        x, mem = batch_in_front(x, self.batch_first), batch_in_front(None if mem is None else mem.detach(), self.batch_first)
+    def forward(
+        self, x: Tensor, position: Tensor, mem: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
+        x, mem = (
+            batch_in_front(x, self.batch_first),
+            batch_in_front(None if mem is None else mem.detach(), self.batch_first),
+        )
         visible, parameters = heads_in_front(mask, self.batch_first), dict(self.named_parameters())
         drop = draw(self, len(x), self.num_heads, x.shape[1], len(position), like=x)
         inputs = x, position, parameters, self.num_heads, mem, visible, self.eps
@@ -53,7 +71,10 @@ class TransformerXLLayer(nn.Module):
 
 
 class TransformerXL(nn.Module):
-    """A stack of layers over one segment x [N B F]: the last hidden state, and the memory [S B F] of every layer for the next call."""
+    """
+    A stack of layers over one segment x [N B F]: the last hidden state, and the memory [S B F] of
+    every layer for the next call.
+    """
 
     def __init__(
         self,
@@ -76,7 +97,14 @@ class TransformerXL(nn.Module):
     def init_mems(self, batch: int) -> Mems:
         """Zeros for the segment before the first one; None where mem_len is 0."""
         like = next(self.parameters())
-        mems = init_mems(len(self.layers), self.mem_len, batch, self.embed_size, dtype=like.dtype, device=like.device)
+        mems = init_mems(
+            len(self.layers),
+            self.mem_len,
+            batch,
+            self.embed_size,
+            dtype=like.dtype,
+            device=like.device,
+        )
         return self.turned(mems)
 
     def forward(self, x: Tensor, mems: Mems = None) -> tuple[Tensor, Mems]:
@@ -89,4 +117,8 @@ class TransformerXL(nn.Module):
 
     def turned(self, tensors: Any) -> Any:
         """A list of tensors between the layout of this module and batch first."""
-        return [batch_in_front(x, self.batch_first) for x in tensors] if isinstance(tensors, (list, tuple)) else tensors
+        return (
+            [batch_in_front(x, self.batch_first) for x in tensors]
+            if isinstance(tensors, (list, tuple))
+            else tensors
+        )

@@ -1,8 +1,9 @@
 """
 Additive attention by a fused Triton kernel: the law is :mod:`spec.attention`.
 
-Queries and keys are projected in float32 by PyTorch, and all else happens block by block in :mod:`torch_impl.kernels.additive`. On a
-CPU the kernels run in Triton's interpreter (:mod:`torch_impl.kernels.language`).
+Queries and keys are projected in float32 by PyTorch, and all else happens block by block in
+:mod:`torch_impl.kernels.additive`. On a CPU the kernels run in Triton's interpreter
+(:mod:`torch_impl.kernels.language`).
 """
 
 from typing import Any
@@ -12,7 +13,14 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from torch_impl.attention import ADDITIVE_ATTENTION, Keep, Mask, bias_and_visible, check_options, without_hidden
+from torch_impl.attention import (
+    ADDITIVE_ATTENTION,
+    Keep,
+    Mask,
+    bias_and_visible,
+    check_options,
+    without_hidden,
+)
 from torch_impl.autocast import lowered
 from torch_impl.scores import wide
 from torch_impl.shapes import check
@@ -42,11 +50,16 @@ def additive_attention_triton(
     z_query, z_key = F.linear(*wide(query, w_query)), F.linear(*wide(key, w_key))
     mask, keep = (x if x is None else x[(None,) * (3 - x.ndim)] for x in (mask, keep))
     deterministic = torch.are_deterministic_algorithms_enabled()
-    return operators().additive_attention(z_query, z_key, w_score.contiguous(), value, mask, keep, 1 / (1 - p), deterministic)[0]
+    return operators().additive_attention(
+        z_query, z_key, w_score.contiguous(), value, mask, keep, 1 / (1 - p), deterministic
+    )[0]
 
 
 def operators() -> Any:
-    """The operators: triton is imported when an implementation that needs it is called for the first time."""
+    """
+    The operators: triton is imported when an implementation that needs it is called for the first
+    time.
+    """
     try:
         from torch_impl.kernels import additive_operators
     except ImportError as error:

@@ -1,4 +1,7 @@
-"""What to do next, in one line each: after a failure, a backend that is not there, or a run in which nothing was judged."""
+"""
+What to do next, in one line each: after a failure, a backend that is not there, or a run in which
+nothing was judged.
+"""
 
 import shlex
 from collections.abc import Iterator
@@ -12,8 +15,15 @@ if TYPE_CHECKING:
 
 
 def advice(run: "Verification", tallies: list[dict[str, Any]], page: str | None) -> Iterator[str]:
-    """The lines that follow the table; the failure to see first is that of the lowest root cause. ``page`` is where the report went."""
-    replays = [exhibit["replay"] for tally in told_in_full(tallies) for exhibit in tally["exhibits"].values()]
+    """
+    The lines that follow the table; the failure to see first is that of the lowest root cause.
+    ``page`` is where the report went.
+    """
+    replays = [
+        exhibit["replay"]
+        for tally in told_in_full(tallies)
+        for exhibit in tally["exhibits"].values()
+    ]
     if replays:
         yield f"next, to see the first root cause again: {replays[0]}{folder(run.options.failures)}"
     if page:
@@ -33,7 +43,10 @@ def folder(failures: str) -> str:
 def for_backend(backend: Any) -> Iterator[str]:
     """What its author can do about a backend that could not be judged."""
     if backend.missing and (package := absent(backend.missing)):
-        yield f"next, for {backend.source}: install the package {package}; what verify itself can use, and how to get it: verify doctor"
+        yield (
+            f"next, for {backend.source}: install the package {package}; what verify itself can "
+            "use, and how to get it: verify doctor"
+        )
     elif backend.broken and backend.source.endswith(".py"):
         yield f"next, to see where its import fails: python {shlex.quote(backend.source)}"
 
@@ -41,4 +54,8 @@ def for_backend(backend: Any) -> Iterator[str]:
 def absent(missing: str) -> str:
     """The package that is not installed, where that is why a backend is missing."""
     head, tail = "the package ", " is not installed"
-    return missing.removeprefix(head).removesuffix(tail) if missing.startswith(head) and missing.endswith(tail) else ""
+    return (
+        missing.removeprefix(head).removesuffix(tail)
+        if missing.startswith(head) and missing.endswith(tail)
+        else ""
+    )

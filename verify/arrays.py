@@ -1,7 +1,9 @@
 """
-Array libraries: numbers to an array on its device and back, the memory that it holds, and its own gradients.
+Array libraries: numbers to an array on its device and back, the memory that it holds, and its own
+gradients.
 
-The adapters serve files that leave the four functions of a backend out. A library is imported only when it is asked for.
+The adapters serve files that leave the four functions of a backend out. A library is imported only
+when it is asked for.
 """
 
 from collections.abc import Callable
@@ -33,7 +35,12 @@ def adapter(name: str) -> Library:
     """The adapter of numpy, torch, cupy or jax."""
     if name not in LIBRARIES:
         raise ValueError(f"ARRAYS: wanted one of {', '.join(LIBRARIES)}, got {name!r}")
-    make: Callable[[], Library] = {"numpy": numpy_library, "torch": torch_library, "cupy": cupy_library, "jax": jax_library}[name]
+    make: Callable[[], Library] = {
+        "numpy": numpy_library,
+        "torch": torch_library,
+        "cupy": cupy_library,
+        "jax": jax_library,
+    }[name]
     return make()
 
 
@@ -63,7 +70,13 @@ def torch_library() -> Library:
         back: ndarray = (x.to(torch.float64) if x.is_floating_point() else x).numpy()
         return back
 
-    return Library("torch", from_numpy, to_numpy, torch.cuda.synchronize if device == "cuda" else lambda: None, lambda: None)
+    return Library(
+        "torch",
+        from_numpy,
+        to_numpy,
+        torch.cuda.synchronize if device == "cuda" else lambda: None,
+        lambda: None,
+    )
 
 
 def cupy_library() -> Library:
@@ -84,7 +97,13 @@ def cupy_library() -> Library:
 def jax_library() -> Library:
     jax = import_module("jax")
     jax.config.update("jax_enable_x64", True)
-    return Library("jax", lambda x, dtype: jax.numpy.asarray(to_dtype(x, dtype)), widened, lambda: None, lambda: None)
+    return Library(
+        "jax",
+        lambda x, dtype: jax.numpy.asarray(to_dtype(x, dtype)),
+        widened,
+        lambda: None,
+        lambda: None,
+    )
 
 
 def dtype_name(x: Array) -> str:
@@ -109,19 +128,35 @@ def overlap(one: Array, other: Array) -> bool:
     return a is not None and b is not None and a[0] < b[1] and b[0] < a[1]
 
 
-def by_autograd(function: Callable[..., Array], library: str) -> Callable[..., tuple[Array, ...]] | None:
-    """``<op>_grad`` of a differentiable library's ``<op>``; None where the library has no gradients of its own."""
-    return {"torch": torch_gradient, "jax": jax_gradient}[library](function) if library in ("torch", "jax") else None
+def by_autograd(
+    function: Callable[..., Array], library: str
+) -> Callable[..., tuple[Array, ...]] | None:
+    """
+    ``<op>_grad`` of a differentiable library's ``<op>``; None where the library has no gradients of
+    its own.
+    """
+    return (
+        {"torch": torch_gradient, "jax": jax_gradient}[library](function)
+        if library in ("torch", "jax")
+        else None
+    )
 
 
 def torch_gradient(function: Callable[..., Array]) -> Callable[..., tuple[Array, ...]]:
     torch = import_module("torch")
 
     def gradient(d_output: Array, **inputs: Any) -> tuple[Array, ...]:
-        leaves = {name: x.detach().requires_grad_() for name, x in inputs.items() if torch.is_tensor(x) and x.is_floating_point()}
+        leaves = {
+            name: x.detach().requires_grad_()
+            for name, x in inputs.items()
+            if torch.is_tensor(x) and x.is_floating_point()
+        }
         output = function(**inputs | leaves)
         grads = torch.autograd.grad(output, list(leaves.values()), d_output, allow_unused=True)
-        return tuple(torch.zeros_like(x) if grad is None else grad for x, grad in zip(leaves.values(), grads, strict=True))
+        return tuple(
+            torch.zeros_like(x) if grad is None else grad
+            for x, grad in zip(leaves.values(), grads, strict=True)
+        )
 
     return gradient
 
@@ -130,7 +165,11 @@ def jax_gradient(function: Callable[..., Array]) -> Callable[..., tuple[Array, .
     jax = import_module("jax")
 
     def gradient(d_output: Array, **inputs: Any) -> tuple[Array, ...]:
-        leaves = {name: x for name, x in inputs.items() if hasattr(x, "dtype") and "float" in dtype_name(x)}
+        leaves = {
+            name: x
+            for name, x in inputs.items()
+            if hasattr(x, "dtype") and "float" in dtype_name(x)
+        }
         _, pull = jax.vjp(lambda given: function(**inputs | given), leaves)
         (grads,) = pull(d_output)
         return tuple(grads[name] for name in leaves)

@@ -1,8 +1,9 @@
 """
-Backends: a package, a module or one file by path becomes a list of implementations. No class, no registry.
+Backends: a package, a module or one file by path becomes a list of implementations. No class, no
+registry.
 
-What cannot be imported, is empty or names no operation is *broken* with its reason; what cannot run here is *missing*
-with its own sentence. Neither is ever silent.
+What cannot be imported, is empty or names no operation is *broken* with its reason; what cannot run
+here is *missing* with its own sentence. Neither is ever silent.
 """
 
 import ast
@@ -36,7 +37,8 @@ class Backend:
     """
     What a name or path on the command line turned out to be.
 
-    name     as it is reported; source: as it was given, to load it again; by_name: whether that is a module's name
+    name     as it is reported; source: as it was given, to load it again; by_name: whether that is
+             a module's name
     library  the four functions, its own or an adapter's
     broken   why it cannot be used at all, or None; missing: why it cannot run here, or None
     notes    what its author should know: names that are no operation, no PRECISION declared
@@ -77,12 +79,17 @@ class Implementation:
 
     def precision(self, dtype: str) -> Precision:
         if dtype not in self.precisions:  # asked for in every case
-            self.precisions[dtype] = resolve(self.backend.precision, self.operation.name, self.name, dtype)
+            self.precisions[dtype] = resolve(
+                self.backend.precision, self.operation.name, self.name, dtype
+            )
         return self.precisions[dtype]
 
 
 def load(source: str) -> Backend:
-    """Load a backend by dotted name, by entry point of the group ``verify.backends``, or by path; never raises."""
+    """
+    Load a backend by dotted name, by entry point of the group ``verify.backends``, or by path;
+    never raises.
+    """
     path = Path(source)
     named = {point.name: point.value for point in entry_points(group="verify.backends")}
     by_name = source in OURS or source in named or not (path.suffix == ".py" or path.is_dir())
@@ -94,7 +101,11 @@ def load(source: str) -> Backend:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a stranger's file may do anything while it is imported
-        if isinstance(error, ModuleNotFoundError) and error.name and not named.get(source, source).startswith(error.name):
+        if (
+            isinstance(error, ModuleNotFoundError)
+            and error.name
+            and not named.get(source, source).startswith(error.name)
+        ):
             backend.missing = f"the package {error.name.partition('.')[0]} is not installed"
         else:
             backend.broken = f"cannot be imported: {describe(error)}"
@@ -116,7 +127,9 @@ def describe(error: BaseException) -> str:
 
 
 def from_name(name: str) -> list[ModuleType]:
-    """A module and, for a package, its submodules; the package is asked first whether it can run here."""
+    """
+    A module and, for a package, its submodules; the package is asked first whether it can run here.
+    """
     if name in OURS and (root := str(Path(__file__).parent.parent)) not in sys.path:
         sys.path.append(root)
     package = importlib.import_module(name)
@@ -129,7 +142,9 @@ def from_path(path: Path) -> list[ModuleType]:
     if not file.exists():
         raise FileNotFoundError(f"no file {path}")
     private = f"_verify_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
-    for loaded in [name for name in sys.modules if name == private or name.startswith(f"{private}.")]:
+    for loaded in [
+        name for name in sys.modules if name == private or name.startswith(f"{private}.")
+    ]:
         del sys.modules[loaded]  # loading again is loading afresh
     places = [str(path)] if path.is_dir() else None
     spec = importlib.util.spec_from_file_location(private, file, submodule_search_locations=places)
@@ -141,11 +156,18 @@ def from_path(path: Path) -> list[ModuleType]:
 
 
 def submodules(package: ModuleType) -> list[ModuleType]:
-    """The submodules that can hold operations: the chapters and whatever else lies in the package."""
+    """
+    The submodules that can hold operations: the chapters and whatever else lies in the package.
+    """
     if not hasattr(package, "__path__") or (hasattr(package, "missing") and package.missing()):
         return []
-    found = [name for _, name, _ in pkgutil.iter_modules(package.__path__) if not name.startswith("_")]
-    in_order = [*(name for name in CHAPTERS if name in found), *(name for name in found if name not in CHAPTERS)]
+    found = [
+        name for _, name, _ in pkgutil.iter_modules(package.__path__) if not name.startswith("_")
+    ]
+    in_order = [
+        *(name for name in CHAPTERS if name in found),
+        *(name for name in found if name not in CHAPTERS),
+    ]
     return [importlib.import_module(f"{package.__name__}.{name}") for name in in_order]
 
 
@@ -182,7 +204,9 @@ def resolve_all(backend: Backend) -> None:
 
 
 def library_of(root: ModuleType, modules: list[ModuleType]) -> Library:
-    """The four functions of the backend itself, completed by the adapter of the library that it uses."""
+    """
+    The four functions of the backend itself, completed by the adapter of the library that it uses.
+    """
     own = {name: getattr(root, name) for name in FOUR if hasattr(root, name)}
     name = getattr(root, "ARRAYS", None) or imported_library(modules)
     if len(own) == len(FOUR):
@@ -207,12 +231,20 @@ def imports(module: ModuleType) -> Iterator[str]:
 
 
 def implementations(backend: Backend, modules: list[ModuleType]) -> Iterator[Implementation]:
-    """Every exported function whose name begins with an operation; gradients by autograd where none is exported."""
+    """
+    Every exported function whose name begins with an operation; gradients by autograd where none is
+    exported.
+    """
     functions = {}
     for module in modules:
         for name in getattr(module, "__all__", None) or public(module):
             thing = getattr(module, name, None)
-            if name.islower() and callable(thing) and not isinstance(thing, type) and name not in FOUR:
+            if (
+                name.islower()
+                and callable(thing)
+                and not isinstance(thing, type)
+                and name not in FOUR
+            ):
                 functions[name] = thing
     for name, function in functions.items():
         parsed = parse_name(name)
@@ -227,16 +259,25 @@ def implementations(backend: Backend, modules: list[ModuleType]) -> Iterator[Imp
 
 def public(module: ModuleType) -> list[str]:
     """The functions of a file without ``__all__`` that are its own."""
-    return [name for name, thing in vars(module).items() if getattr(thing, "__module__", None) == module.__name__ and name[0] != "_"]
+    return [
+        name
+        for name, thing in vars(module).items()
+        if getattr(thing, "__module__", None) == module.__name__ and name[0] != "_"
+    ]
 
 
 def meant(name: str) -> list[str]:
-    """A word about a function that is nearly an operation; helpers beside the operations are nobody's business."""
+    """
+    A word about a function that is nearly an operation; helpers beside the operations are nobody's
+    business.
+    """
     close = difflib.get_close_matches(name, CATALOGUE, n=1, cutoff=0.8)
     return [f"{name} is no operation of the catalogue; did you mean {close[0]}?"] if close else []
 
 
-def gradient(backend: Backend, operation: Operation, how: str, function: Any, functions: dict[str, Any]) -> Iterator[Implementation]:
+def gradient(
+    backend: Backend, operation: Operation, how: str, function: Any, functions: dict[str, Any]
+) -> Iterator[Implementation]:
     grad = operation.gradient
     exported = f"{operation.name}_grad_{how}" if how else f"{operation.name}_grad"
     if grad is not None and exported not in functions and backend.library is not None:

@@ -1,4 +1,7 @@
-"""The board: a small shared memory on which a worker writes what it is about to run, and which outlives the worker."""
+"""
+The board: a small shared memory on which a worker writes what it is about to run, and which
+outlives the worker.
+"""
 
 import json
 import mmap
@@ -20,7 +23,9 @@ begun: ContextVar[Callable[[], None]] = ContextVar("begun", default=lambda: None
 
 @dataclass(frozen=True)
 class Mark:
-    """What was written: the how-manieth, how many times the usual limit it may take, and what is run."""
+    """
+    What was written: the how-manieth, how many times the usual limit it may take, and what is run.
+    """
 
     count: int = 0
     factor: float = SLOW
@@ -34,7 +39,10 @@ class Board:
         self.memory, self.count, self.process = mmap.mmap(descriptor, SIZE), 0, os.getpid()
 
     def write(self, case: dict[str, Any], factor: float) -> None:
-        """The text first, then its number: who reads a new number reads the text that belongs to it, or a torn one that is no JSON."""
+        """
+        The text first, then its number: who reads a new number reads the text that belongs to it,
+        or a torn one that is no JSON.
+        """
         if os.getpid() != self.process:
             os._exit(0)  # a copy of the worker, which a backend has forked and let run on
         text = json.dumps(case).encode()[: SIZE - 20]

@@ -1,4 +1,6 @@
-"""The catalogue: every operation of the law, read off ``spec/`` so that nothing is written twice."""
+"""
+The catalogue: every operation of the law, read off ``spec/`` so that nothing is written twice.
+"""
 
 import importlib
 import inspect
@@ -14,7 +16,9 @@ DTYPES = ("float64", "float32", "float16", "bfloat16")
 ASPECTS = ("values", "gradients", "refusals", "side effects", "hidden NaN")
 """The columns of a verdict."""
 
-WITHOUT_FLOATS = frozenset({"get_slopes", "sinusoidal_positions", "init_mems", "get_alibi_biases", "merge_masks"})
+WITHOUT_FLOATS = frozenset(
+    {"get_slopes", "sinusoidal_positions", "init_mems", "get_alibi_biases", "merge_masks"}
+)
 """Operations whose result is float though no input need be: they take a keyword ``dtype``."""
 
 
@@ -28,8 +32,12 @@ class Operation:
 
     @cached_property
     def reference(self) -> Callable[..., Any]:
-        """The same operation in ``numpy_ref/``: the oracle where the law's loops would take too long."""
-        function: Callable[..., Any] = getattr(importlib.import_module(f"numpy_ref.{self.chapter}"), self.name)
+        """
+        The same operation in ``numpy_ref/``: the oracle where the law's loops would take too long.
+        """
+        function: Callable[..., Any] = getattr(
+            importlib.import_module(f"numpy_ref.{self.chapter}"), self.name
+        )
         return function
 
     @cached_property
@@ -38,9 +46,15 @@ class Operation:
 
     @cached_property
     def axes(self) -> dict[str, str]:
-        """The axes of each float array argument as the law annotates them, ``{"query": "B H N D"}``."""
+        """
+        The axes of each float array argument as the law annotates them, ``{"query": "B H N D"}``.
+        """
         parameters = inspect.signature(self.law).parameters.items()
-        return {name: axes for name, parameter in parameters if (axes := float_axes(parameter.annotation))}
+        return {
+            name: axes
+            for name, parameter in parameters
+            if (axes := float_axes(parameter.annotation))
+        }
 
     @property
     def exact(self) -> bool:
@@ -67,7 +81,10 @@ class Operation:
 
 
 def float_axes(annotation: Any) -> str | None:
-    """The axes of ``Float[ndarray, "B H N D"]``, also inside ``... | None``; None for masks and for anything else."""
+    """
+    The axes of ``Float[ndarray, "B H N D"]``, also inside ``... | None``; None for masks and for
+    anything else.
+    """
     parts = [part for part in (annotation, *get_args(annotation)) if hasattr(part, "dim_str")]
     if len(parts) != 1 or "float64" not in parts[0].dtypes:
         return None
@@ -76,15 +93,26 @@ def float_axes(annotation: Any) -> str | None:
 
 def read_catalogue() -> dict[str, Operation]:
     chapters = {chapter: importlib.import_module(f"spec.{chapter}") for chapter in CHAPTERS}
-    return {name: Operation(name, chapter, getattr(module, name)) for chapter, module in chapters.items() for name in module.__all__}
+    return {
+        name: Operation(name, chapter, getattr(module, name))
+        for chapter, module in chapters.items()
+        for name in module.__all__
+    }
 
 
 CATALOGUE = read_catalogue()
 
 
 def parse_name(name: str) -> tuple[Operation, str] | None:
-    """``alibi_attention_triton`` is the operation alibi_attention and the how "triton"; None where no operation begins the name."""
-    fitting = [operation for operation in CATALOGUE if name == operation or name.startswith(f"{operation}_")]
+    """
+    ``alibi_attention_triton`` is the operation alibi_attention and the how "triton"; None where no
+    operation begins the name.
+    """
+    fitting = [
+        operation
+        for operation in CATALOGUE
+        if name == operation or name.startswith(f"{operation}_")
+    ]
     if not fitting:
         return None
     longest = max(fitting, key=len)

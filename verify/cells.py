@@ -35,7 +35,9 @@ from verify.state import Values
 
 @dataclass
 class Region:
-    """A known failure that speaks of some cases only: how many of them failed, and how many passed."""
+    """
+    A known failure that speaks of some cases only: how many of them failed, and how many passed.
+    """
 
     line: Known
     failed: int = 0
@@ -67,14 +69,18 @@ class Tally:
     """
     What a cell showed.
 
-    cases   outputs that were held to the law; strong: those of them that no impostor passes; known: those that failed as known
+    cases   outputs that were held to the law; strong: those of them that no impostor passes; known:
+            those that failed as known
     causes  what a diagnosis made of the findings, in words
-    symptoms  the findings in a few words each: the kind of the failure and the region where it shows; offers: lines for the known failures
-    blocked what the backend's adapter does to arrays of the dtype, where that is wrong: then nothing else can be said of the cell
-    regions known failures that speak of some cases: how many of these failed and passed; kind: what the known failures are, see KINDS
-    changes what the calls of the cell left changed around them, and was put back: a finding of the side effects alone
+    symptoms  the findings in a few words each: the kind of the failure and the region where it
+              shows; offers: lines for the known failures
+    blocked what the backend's adapter does to arrays of the dtype, where that is wrong: then
+    nothing else can be said of the cell regions known failures that speak of some cases: how many
+    of these failed and passed; kind: what the known failures are, see KINDS changes what the calls
+    of the cell left changed around them, and was put back: a finding of the side effects alone
     exhibits what a report shows of the findings, by the hash that replays each (verify/exhibits.py)
-    checks  wrong calls, calls in a row, relations, long sequences; outside: cases whose bounds are not finite, which say nothing
+    checks  wrong calls, calls in a row, relations, long sequences; outside: cases whose bounds are
+            not finite, which say nothing
     """
 
     operation: str
@@ -108,7 +114,10 @@ class Tally:
 
     @property
     def evidence(self) -> int:
-        """How much speaks for the implementation: outputs held to the law, where the column is about outputs."""
+        """
+        How much speaks for the implementation: outputs held to the law, where the column is about
+        outputs.
+        """
         return self.checks if self.aspect in ("refusals", "side effects") else self.cases
 
     def as_dict(self) -> dict[str, Any]:
@@ -117,7 +126,10 @@ class Tally:
 
 @dataclass(eq=False)
 class Cell:
-    """An implementation, a dtype and an aspect; ``gradient`` is the implementation of the operation's gradient, if there is one."""
+    """
+    An implementation, a dtype and an aspect; ``gradient`` is the implementation of the operation's
+    gradient, if there is one.
+    """
 
     implementation: Implementation
     gradient: Implementation | None
@@ -130,24 +142,37 @@ class Cell:
 
     def tally(self) -> Tally:
         own = self.implementation
-        tally = Tally(own.operation.forward.name, own.name, own.backend.name, own.how, self.dtype, self.aspect)
+        tally = Tally(
+            own.operation.forward.name, own.name, own.backend.name, own.how, self.dtype, self.aspect
+        )
         if self.dtype != "bool":
             tally.slack = own.precision(self.dtype).slack
         return tally
 
 
 def cells(
-    backends: list[Backend], operations: tuple[str, ...] = (), dtypes: tuple[str, ...] = (), chapter: str | None = None
+    backends: list[Backend],
+    operations: tuple[str, ...] = (),
+    dtypes: tuple[str, ...] = (),
+    chapter: str | None = None,
 ) -> list[Cell]:
-    """Every cell of the backends, ordered so that what the law says of an operation in a dtype is used by all before the next."""
+    """
+    Every cell of the backends, ordered so that what the law says of an operation in a dtype is used
+    by all before the next.
+    """
     found = []
     for implementation, gradient in (pair for backend in backends for pair in rows(backend)):
         operation = implementation.operation
-        if chapter not in (None, operation.chapter) or (operations and operation.forward.name not in operations):
+        if chapter not in (None, operation.chapter) or (
+            operations and operation.forward.name not in operations
+        ):
             continue
         for dtype in operation.dtypes:
             if not dtypes or dtype in (*dtypes, "bool"):
-                found += [Cell(implementation, gradient, dtype, aspect) for aspect in aspects(implementation, gradient)]
+                found += [
+                    Cell(implementation, gradient, dtype, aspect)
+                    for aspect in aspects(implementation, gradient)
+                ]
     return sorted(found, key=place)
 
 
@@ -161,11 +186,20 @@ PLACES = {name: place for place, name in enumerate(CATALOGUE)}
 
 
 def rows(backend: Backend) -> Iterator[tuple[Implementation, Implementation | None]]:
-    """Each forward implementation with its gradient; a gradient that comes alone is a row of its own."""
-    gradients = {(i.operation.forward.name, i.how): i for i in backend.implementations if i.operation.is_gradient}
+    """
+    Each forward implementation with its gradient; a gradient that comes alone is a row of its own.
+    """
+    gradients = {
+        (i.operation.forward.name, i.how): i
+        for i in backend.implementations
+        if i.operation.is_gradient
+    }
     for implementation in backend.implementations:
         if not implementation.operation.is_gradient:
-            yield implementation, gradients.pop((implementation.operation.name, implementation.how), None)
+            yield (
+                implementation,
+                gradients.pop((implementation.operation.name, implementation.how), None),
+            )
     for gradient in gradients.values():
         yield gradient, gradient
 
@@ -176,13 +210,24 @@ def aspects(implementation: Implementation, gradient: Implementation | None) -> 
     found += ["gradients"] if gradient is not None else []
     found += ["refusals"] if refused_by_law(implementation.operation.name) else []
     found += ["side effects"]
-    hiding = "key" in implementation.operation.arguments or implementation.operation.name == "softmax"
+    hiding = (
+        "key" in implementation.operation.arguments or implementation.operation.name == "softmax"
+    )
     masked = {"mask", "visible", "key_padding_mask"} & set(implementation.operation.arguments)
-    return [*found, "hidden NaN"] if hiding and masked and implementation.operation.name != "alibi_multi_head_attention" else found
+    return (
+        [*found, "hidden NaN"]
+        if hiding and masked and implementation.operation.name != "alibi_multi_head_attention"
+        else found
+    )
 
 
-def run(cell: Cell, options: Options, known: tuple[Known, ...] = (), fatal: tuple[Known, ...] = ()) -> Tally:
-    """Judge the cell, in the light of the known failures that speak of it; what ended a process before is not run again."""
+def run(
+    cell: Cell, options: Options, known: tuple[Known, ...] = (), fatal: tuple[Known, ...] = ()
+) -> Tally:
+    """
+    Judge the cell, in the light of the known failures that speak of it; what ended a process before
+    is not run again.
+    """
     seconds: dict[str, float] = {}
     with spending(seconds):
         tally = decide(collect(cell, options, known, fatal), known)
@@ -190,9 +235,17 @@ def run(cell: Cell, options: Options, known: tuple[Known, ...] = (), fatal: tupl
     return tally
 
 
-def collect(cell: Cell, options: Options, known: tuple[Known, ...] = (), fatal: tuple[Known, ...] = ()) -> Tally:
-    """What the cell shows, before anything is made of it. What its calls have changed around them is put back."""
-    tally, regions = cell.tally(), [Region(line, fatal=line in fatal) for line in known if line.when]
+def collect(
+    cell: Cell, options: Options, known: tuple[Known, ...] = (), fatal: tuple[Known, ...] = ()
+) -> Tally:
+    """
+    What the cell shows, before anything is made of it. What its calls have changed around them is
+    put back.
+    """
+    tally, regions = (
+        cell.tally(),
+        [Region(line, fatal=line in fatal) for line in known if line.when],
+    )
     tally.blocked = round_trip(cell.implementation.backend, cell.dtype) or ""
     if tally.blocked:
         return tally
@@ -209,7 +262,10 @@ def collect(cell: Cell, options: Options, known: tuple[Known, ...] = (), fatal: 
 def decide(tally: Tally, known: tuple[Known, ...] = ()) -> Tally:
     """The verdict on what a cell showed."""
     if tally.blocked:
-        tally.verdict, tally.reason = "failed", f"blocked: {tally.backend} in {tally.dtype}: {tally.blocked}"
+        tally.verdict, tally.reason = (
+            "failed",
+            f"blocked: {tally.backend} in {tally.dtype}: {tally.blocked}",
+        )
         return tally
     for source, (failed, passed) in tally.regions.items():
         if passed and not failed:
@@ -226,7 +282,10 @@ def decide(tally: Tally, known: tuple[Known, ...] = ()) -> Tally:
         tally.verdict, tally.reason = "known failure", "; ".join(line.reason for line in failing)
         tally.kind = max(line.kind or "" for line in failing)
     elif whole and tally.evidence:
-        tally.verdict, tally.reason = "failed", f"{title} passes ({tally.aspect}), though {whole.source} says: {whole.reason}"
+        tally.verdict, tally.reason = (
+            "failed",
+            f"{title} passes ({tally.aspect}), though {whole.source} says: {whole.reason}",
+        )
         tally.symptoms.append(UNEXPECTED)
     elif not tally.evidence:
         reasons = tally.reasons | ({OUTSIDE: tally.outside} if tally.outside else {})
@@ -239,7 +298,11 @@ OUTSIDE = "an intermediate number may overflow in every case: no bound is finite
 
 
 def most_common(reasons: dict[str, int]) -> str:
-    return max(reasons, key=lambda reason: reasons[reason]) if any(reasons.values()) else "no case applies"
+    return (
+        max(reasons, key=lambda reason: reasons[reason])
+        if any(reasons.values())
+        else "no case applies"
+    )
 
 
 def values(cell: Cell, options: Options, tally: Tally) -> None:
@@ -263,8 +326,18 @@ def both(cell: Cell) -> list[Implementation]:
     return list(dict.fromkeys(i for i in (cell.implementation, cell.gradient) if i is not None))
 
 
-def judge_each(cell: Cell, implementation: Implementation, options: Options, tally: Tally, kind: str, cases: int) -> None:
-    """Judge recipe after recipe, recorded failures first, then let Hypothesis hunt; of each kind of failure shrink one and tell."""
+def judge_each(
+    cell: Cell,
+    implementation: Implementation,
+    options: Options,
+    tally: Tally,
+    kind: str,
+    cases: int,
+) -> None:
+    """
+    Judge recipe after recipe, recorded failures first, then let Hypothesis hunt; of each kind of
+    failure shrink one and tell.
+    """
     failures, passing = dict[str, list[Recipe]](), list[Recipe]()
     operation = implementation.operation.name
     before, strong_before = tally.cases + tally.known, tally.strong + tally.known
@@ -278,20 +351,46 @@ def judge_each(cell: Cell, implementation: Implementation, options: Options, tal
             passing.append(recipe)
         return bool(kind_of_failure)
 
-    first = [*recorded(operation, cell.aspect, options.failures), *shown(operation, cell.aspect, options)]
-    for recipe in (*first, *(probes(operation) if kind == "any" else ()), *draw(operation, kind, cases, options.seed)):
+    first = [
+        *recorded(operation, cell.aspect, options.failures),
+        *shown(operation, cell.aspect, options),
+    ]
+    for recipe in (
+        *first,
+        *(probes(operation) if kind == "any" else ()),
+        *draw(operation, kind, cases, options.seed),
+    ):
         fails(recipe)
-    for recipe in draw(operation, kind, 4 * cases, options.seed)[cases:]:  # in place of those that were weak, not supported or not judged
-        if failures or tally.strong + tally.known >= strong_before + cases or tally.cases + tally.known == before:
+    for recipe in draw(operation, kind, 4 * cases, options.seed)[
+        cases:
+    ]:  # in place of those that were weak, not supported or not judged
+        if (
+            failures
+            or tally.strong + tally.known >= strong_before + cases
+            or tally.cases + tally.known == before
+        ):
             break
         fails(recipe)
-    for recipe in () if failures else hunted(operation, kind, max(2, options.cases // 10), options.seed):
+    for recipe in (
+        () if failures else hunted(operation, kind, max(2, options.cases // 10), options.seed)
+    ):
         fails(recipe)
     some = dict(list(failures.items())[:KINDS_TOLD])
     for what, failing in some.items():
         told(cell, implementation, what, failing, options, tally, kind)
     if some:
-        generalised(offers(implementation, cell.dtype, some, passing, kind, min(max(cases, 40), 100), options.seed), tally)
+        generalised(
+            offers(
+                implementation,
+                cell.dtype,
+                some,
+                passing,
+                kind,
+                min(max(cases, 40), 100),
+                options.seed,
+            ),
+            tally,
+        )
 
 
 def generalised(found: dict[str, Offer], tally: Tally) -> None:
@@ -304,7 +403,9 @@ def generalised(found: dict[str, Offer], tally: Tally) -> None:
 
 
 def shown(operation: str, aspect: str, options: Options) -> Iterator[Recipe]:
-    """The recipes of the records that known failures name: they fail in every run, whatever is drawn."""
+    """
+    The recipes of the records that known failures name: they fail in every run, whatever is drawn.
+    """
     for region in options.regions:
         if region.line.replay:
             with suppress(ValueError):
@@ -313,8 +414,13 @@ def shown(operation: str, aspect: str, options: Options) -> Iterator[Recipe]:
                     yield Recipe(**failure.recipe)
 
 
-def judge_one(cell: Cell, implementation: Implementation, options: Options, tally: Tally, recipe: Recipe) -> str:
-    """Judge a recipe and count it; the kind of its failure, or "" if it passed, is not supported, or is known to fail."""
+def judge_one(
+    cell: Cell, implementation: Implementation, options: Options, tally: Tally, recipe: Recipe
+) -> str:
+    """
+    Judge a recipe and count it; the kind of its failure, or "" if it passed, is not supported, or
+    is known to fail.
+    """
     regions = [region for region in options.regions if region.line.covers(recipe, cell.dtype)]
     if avoided(regions, tally):
         return ""
@@ -362,7 +468,15 @@ def unsupported(tally: Tally, reason: str) -> None:
     tally.reasons[reason] = tally.reasons.get(reason, 0) + 1
 
 
-def told(cell: Cell, implementation: Implementation, what: str, failing: list[Recipe], options: Options, tally: Tally, kind: str) -> None:
+def told(
+    cell: Cell,
+    implementation: Implementation,
+    what: str,
+    failing: list[Recipe],
+    options: Options,
+    tally: Tally,
+    kind: str,
+) -> None:
     """Write down the smallest recipe that fails in this way, with its replay."""
     share = f"{len(failing)} of {tally.cases} cases: {what}"
 
@@ -375,32 +489,66 @@ def told(cell: Cell, implementation: Implementation, what: str, failing: list[Re
         error = failure_of(implementation, recipe, cell.dtype, what)
         if error is not None:
             state = STATE if right_alone(implementation, recipe, cell.dtype) else ""
-            cause = "" if state else caused(implementation, [recipe, *failing[:DIAGNOSED]], cell.dtype, tally, options, kind)
+            cause = (
+                ""
+                if state
+                else caused(
+                    implementation, [recipe, *failing[:DIAGNOSED]], cell.dtype, tally, options, kind
+                )
+            )
             failure = Failure.of(implementation, recipe, cell.dtype, cell.aspect)
             line = kept(failure, implementation, options, tally, error, cause)
-            tally.exhibits[failure.hash] |= before_shrinking(implementation, failing, recipe, cell.dtype, what)
+            tally.exhibits[failure.hash] |= before_shrinking(
+                implementation, failing, recipe, cell.dtype, what
+            )
             told_cause = f"\n  cause: {cause}" if cause else ""
-            tally.findings.append(f"{share}\n  {error}{told_cause}\n  recipe: {recipe}{line}{state}")
+            tally.findings.append(
+                f"{share}\n  {error}{told_cause}\n  recipe: {recipe}{line}{state}"
+            )
             return
-    tally.findings.append(f"{share}\n  {failing[0]}\n  passed when it was run again: the result depends on the calls before it")
+    tally.findings.append(
+        f"{share}\n  {failing[0]}\n  passed when it was run again: the result depends on the calls "
+        "before it"
+    )
 
 
-STATE = "\n  a freshly loaded backend gives the right answer to this call: the result depends on the calls before it"
+STATE = (
+    "\n  a freshly loaded backend gives the right answer to this call: the result depends on "
+    "the calls before it"
+)
 
 
-def before_shrinking(implementation: Implementation, failing: list[Recipe], smallest: Recipe, dtype: str, what: str) -> dict[str, Any]:
-    """A failing case as it was drawn, where its picture has more to show than that of the smallest."""
+def before_shrinking(
+    implementation: Implementation, failing: list[Recipe], smallest: Recipe, dtype: str, what: str
+) -> dict[str, Any]:
+    """
+    A failing case as it was drawn, where its picture has more to show than that of the smallest.
+    """
     recipe = telling(failing)
-    error = failure_of(implementation, recipe, dtype, what) if extent(recipe) > extent(smallest) else None
+    error = (
+        failure_of(implementation, recipe, dtype, what)
+        if extent(recipe) > extent(smallest)
+        else None
+    )
     shown = pictured(implementation.operation.name, error)
     return {"drawn": {"recipe": str(recipe)} | shown} if shown else {}
 
 
 DIAGNOSED = 6
-"""As many failing recipes are diagnosed beside the smallest, and as many of the first draws, which may pass."""
+"""
+As many failing recipes are diagnosed beside the smallest, and as many of the first draws, which may
+pass.
+"""
 
 
-def caused(implementation: Implementation, failing: list[Recipe], dtype: str, tally: Tally, options: Options, kind: str) -> str:
+def caused(
+    implementation: Implementation,
+    failing: list[Recipe],
+    dtype: str,
+    tally: Tally,
+    options: Options,
+    kind: str,
+) -> str:
     """The likely cause of a failure, which is noted; nothing where a diagnosis finds none."""
     operation = implementation.operation.name
     others = (*probes(operation)[:DIAGNOSED], *draw(operation, kind, DIAGNOSED, options.seed))
@@ -412,14 +560,23 @@ def caused(implementation: Implementation, failing: list[Recipe], dtype: str, ta
     return cause
 
 
-def kept(failure: Failure, implementation: Implementation, options: Options, tally: Tally, error: Disagreement, cause: str = "") -> str:
+def kept(
+    failure: Failure,
+    implementation: Implementation,
+    options: Options,
+    tally: Tally,
+    error: Disagreement,
+    cause: str = "",
+) -> str:
     """Record a failure and what a report shows of it; the line that says how it is seen again."""
     failure.keep(options.failures, implementation)
     tally.exhibits[failure.hash] = exhibit(failure, error, cause)
     return f"\n  replay: {failure.replay_line}"
 
 
-def failure_of(implementation: Implementation, recipe: Recipe, dtype: str, what: str) -> Disagreement | None:
+def failure_of(
+    implementation: Implementation, recipe: Recipe, dtype: str, what: str
+) -> Disagreement | None:
     """The failure of this kind, if the recipe still fails so."""
     try:
         judge(implementation, recipe, dtype)
@@ -431,26 +588,45 @@ def failure_of(implementation: Implementation, recipe: Recipe, dtype: str, what:
 
 
 def run_checks(cell: Cell, implementation: Implementation, options: Options, tally: Tally) -> None:
-    """The checks of the column, those that failed once before first; each failure is told on its own."""
+    """
+    The checks of the column, those that failed once before first; each failure is told on its own.
+    """
     for named, check in checks_of(cell, implementation, options):
         announce.get()(implementation, cell.dtype, None, named)
         error = outcome(tally, check, implementation, cell.dtype)
         if error:
             failure = Failure.of(implementation, None, cell.dtype, cell.aspect, named)
-            tally.findings.append(f"{named['name']}\n  {error}{kept(failure, implementation, options, tally, error)}")
+            tally.findings.append(
+                f"{named['name']}\n  {error}{kept(failure, implementation, options, tally, error)}"
+            )
             tally.symptoms.append(named["name"])
 
 
-def checks_of(cell: Cell, implementation: Implementation, options: Options) -> list[tuple[dict[str, Any], Check]]:
+def checks_of(
+    cell: Cell, implementation: Implementation, options: Options
+) -> list[tuple[dict[str, Any], Check]]:
     """Recorded checks, then those of this run, each with what it is made from."""
     operation = implementation.operation.name
-    own = [{"name": name} | options.draws for name in checks(operation, cell.aspect, **options.draws)]
-    found = [named for named in recorded_checks(operation, cell.aspect, options.failures) if named not in own] + own
-    made = [(named, checks(operation, cell.aspect, named["profile"], named["seed"]).get(named["name"])) for named in found]
-    return [(named, check) for named, check in made if check is not None]  # a record may be older than the checks
+    own = [
+        {"name": name} | options.draws for name in checks(operation, cell.aspect, **options.draws)
+    ]
+    found = [
+        named
+        for named in recorded_checks(operation, cell.aspect, options.failures)
+        if named not in own
+    ] + own
+    made = [
+        (named, checks(operation, cell.aspect, named["profile"], named["seed"]).get(named["name"]))
+        for named in found
+    ]
+    return [
+        (named, check) for named, check in made if check is not None
+    ]  # a record may be older than the checks
 
 
-def outcome(tally: Tally, check: Check, implementation: Implementation, dtype: str) -> Disagreement | None:
+def outcome(
+    tally: Tally, check: Check, implementation: Implementation, dtype: str
+) -> Disagreement | None:
     """Run a check and count it; what it found, if anything."""
     try:
         check(implementation, dtype)
@@ -473,22 +649,39 @@ def refusals(cell: Cell, options: Options, tally: Tally) -> None:
         if error:
             failure = Failure.of(own, None, cell.dtype, cell.aspect, named)
             replay = kept(failure, own, options, tally, error) if not lines else ""
-            lines.append(f"\n    {named['name']}: {error}{replay.replace(chr(10), chr(10) + '    ')}")
+            lines.append(
+                f"\n    {named['name']}: {error}{replay.replace(chr(10), chr(10) + '    ')}"
+            )
     if lines:
-        tally.findings.append(f"{len(lines)} of {tally.checks} wrong calls are not refused with ValueError{''.join(lines)}")
+        tally.findings.append(
+            f"{len(lines)} of {tally.checks} wrong calls are not refused with "
+            f"ValueError{''.join(lines)}"
+        )
         tally.symptoms.append("wrong calls are not refused with ValueError")
 
 
 def side_effects(cell: Cell, options: Options, tally: Tally) -> None:
     for implementation in both(cell):
         operation, around = implementation.operation.name, Values()
-        for recipe in (*recorded(operation, cell.aspect, options.failures), *called_twice(operation, **options.draws)):
+        for recipe in (
+            *recorded(operation, cell.aspect, options.failures),
+            *called_twice(operation, **options.draws),
+        ):
             side_effect(cell, implementation, recipe, options, tally, around)
         run_checks(cell, implementation, options, tally)
 
 
-def side_effect(cell: Cell, implementation: Implementation, recipe: Recipe, options: Options, tally: Tally, around: Values) -> None:
-    if avoided([region for region in options.regions if region.line.covers(recipe, cell.dtype)], tally):
+def side_effect(
+    cell: Cell,
+    implementation: Implementation,
+    recipe: Recipe,
+    options: Options,
+    tally: Tally,
+    around: Values,
+) -> None:
+    if avoided(
+        [region for region in options.regions if region.line.covers(recipe, cell.dtype)], tally
+    ):
         return
     try:
         judge_side_effects(implementation, recipe, cell.dtype, around)
@@ -499,7 +692,9 @@ def side_effect(cell: Cell, implementation: Implementation, recipe: Recipe, opti
             unsupported(tally, "every call raised: see values")
         elif not tally.findings:
             failure = Failure.of(implementation, recipe, cell.dtype, cell.aspect)
-            tally.findings.append(f"{error}\n  recipe: {recipe}{kept(failure, implementation, options, tally, error)}")
+            tally.findings.append(
+                f"{error}\n  recipe: {recipe}{kept(failure, implementation, options, tally, error)}"
+            )
             tally.symptoms.append(str(error))
     else:
         tally.checks += 1

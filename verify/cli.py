@@ -4,7 +4,8 @@ Verify attention kernels against the law: every operation, hard inputs, derived 
 Begin with: verify run --backend my_kernel.py
 """
 
-# What a command needs is imported when it runs: verify doctor answers also where numpy cannot be imported.
+# What a command needs is imported when it runs: verify doctor answers also where numpy cannot be
+# imported.
 
 import argparse
 import sys
@@ -39,17 +40,29 @@ def main(arguments: list[str] | None = None) -> int:
         chosen = parser().parse_args(given)
         shown: int = chosen.shown(chosen)
     except ImportError as error:
-        print(f"verify: {error}; verify doctor says what is missing on this machine", file=sys.stderr)
+        print(
+            f"verify: {error}; verify doctor says what is missing on this machine", file=sys.stderr
+        )
         return 2
     return shown
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of every command: each says what it does in a sentence, gives an example, and what its exit status means."""
-    whole = argparse.ArgumentParser(prog="verify", description=__doc__, epilog=STATUS, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """
+    The parser of every command: each says what it does in a sentence, gives an example, and what
+    its exit status means.
+    """
+    whole = argparse.ArgumentParser(
+        prog="verify",
+        description=__doc__,
+        epilog=STATUS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def command(name: str, shown: Shown, does: str, example: str, status: str = PLAIN) -> argparse.ArgumentParser:
+    def command(
+        name: str, shown: Shown, does: str, example: str, status: str = PLAIN
+    ) -> argparse.ArgumentParser:
         made = commands.add_parser(
             name,
             help=does[0].lower() + does[1:].rstrip("."),
@@ -68,36 +81,94 @@ def parser() -> argparse.ArgumentParser:
 def add_judging(command: Callable[..., argparse.ArgumentParser]) -> None:
     """The commands that run a backend."""
     judge = command(
-        "run", unreachable, "Judge backends by the law.", "verify run --backend my_kernel.py --op softmax --report out.html", RUN
+        "run",
+        unreachable,
+        "Judge backends by the law.",
+        "verify run --backend my_kernel.py --op softmax --report out.html",
+        RUN,
     )
     for name, words in OPTIONS.items():
         judge.add_argument(name, **words)
-    hours = command("campaign", show_campaign, "Judge for hours, on many cores or machines.", "verify campaign --hours 2", STATUS)
+    hours = command(
+        "campaign",
+        show_campaign,
+        "Judge for hours, on many cores or machines.",
+        "verify campaign --hours 2",
+        STATUS,
+    )
     for name, words in CAMPAIGN.items():
         hours.add_argument(name, **words)
-    again = command("replay", show_again, "Show a recorded failure again.", "verify replay 67d901747637 --backend my_kernel.py", REPLAY)
+    again = command(
+        "replay",
+        show_again,
+        "Show a recorded failure again.",
+        "verify replay 67d901747637 --backend my_kernel.py",
+        REPLAY,
+    )
     again.add_argument("hash", help="the hash that the failure printed, or the path of its record")
     again.add_argument("--backend", help="another backend than the one that failed first")
-    again.add_argument("--failures", default=FAILURES, metavar="DIR", help=f"where it was recorded (default: {FAILURES})")
-    again.add_argument("--case-seconds", type=float, default=60.0, metavar="S", help="time limit, for a backend given by path")
-    again.add_argument("--memory", type=int, default=0, metavar="MB", help="memory limit, for a backend given by path")
-    again.add_argument("--script", action="store_true", help="print a program that shows it with NumPy and your library alone")
+    again.add_argument(
+        "--failures",
+        default=FAILURES,
+        metavar="DIR",
+        help=f"where it was recorded (default: {FAILURES})",
+    )
+    again.add_argument(
+        "--case-seconds",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="time limit, for a backend given by path",
+    )
+    again.add_argument(
+        "--memory",
+        type=int,
+        default=0,
+        metavar="MB",
+        help="memory limit, for a backend given by path",
+    )
+    again.add_argument(
+        "--script",
+        action="store_true",
+        help="print a program that shows it with NumPy and your library alone",
+    )
     which = command(
-        "identify", show_cards, "Say which conventions each implementation of a backend follows.", "verify identify my_kernel.py"
+        "identify",
+        show_cards,
+        "Say which conventions each implementation of a backend follows.",
+        "verify identify my_kernel.py",
     )
     which.add_argument("backend", help="name or path, as --backend takes it")
     which.add_argument("--dtype", choices=DTYPES, default="float32")
     which.add_argument("--json", action="store_true", help="the cards for a machine")
-    score = command("score", show_score, "Measure your own test: how many of the seeded faults it notices.", "verify score my_test.py")
-    score.add_argument("file", help="defines check_<operation>(function), which raises if the function is wrong")
-    score.add_argument("--json", metavar="FILE", help="write what was killed and what survived as JSON")
-    gpu = command("gpu-report", show_gpu_report, "Run everything that wants a GPU, and keep what comes out.", "verify gpu-report", GPU)
+    score = command(
+        "score",
+        show_score,
+        "Measure your own test: how many of the seeded faults it notices.",
+        "verify score my_test.py",
+    )
+    score.add_argument(
+        "file", help="defines check_<operation>(function), which raises if the function is wrong"
+    )
+    score.add_argument(
+        "--json", metavar="FILE", help="write what was killed and what survived as JSON"
+    )
+    gpu = command(
+        "gpu-report",
+        show_gpu_report,
+        "Run everything that wants a GPU, and keep what comes out.",
+        "verify gpu-report",
+        GPU,
+    )
     gpu_report.add_options(gpu)
 
 
 RUN = f"Every other option is pytest's: -n 2 for two processes, -q, -x, -k ...\n{STATUS}"
 GPU = "Exit status: 0 every step passed, 1 a step failed, 2 a step was not run: each says why"
-REPLAY = "Exit status: 0 it passes now, 1 it fails again, 2 there is no such record, or the backend does not support the case"
+REPLAY = (
+    "Exit status: 0 it passes now, 1 it fails again, 2 there is no such record, or the "
+    "backend does not support the case"
+)
 
 
 COMPLETE = "verify completion bash > ~/.local/share/bash-completion/completions/verify"
@@ -107,20 +178,61 @@ DOCTOR = "Exit status: 0 pytest -m differential can run here, 1 it cannot"
 
 def add_reading(command: Callable[..., argparse.ArgumentParser]) -> None:
     """The commands that read, and judge nothing."""
-    command("doctor", show_health, "Say what this machine can run and what is missing, in words.", "verify doctor", DOCTOR)
-    command("list", show_list, "List the operations of the catalogue and their parameters.", "verify list")
-    page = command("page", show_page, "Make the page of a report that was saved as JSON.", "verify page report.json -o report.html")
-    page.add_argument("report", help="what verify run --report-json wrote")
-    page.add_argument("-o", "--output", metavar="FILE", help="where the page goes (default: beside the report)")
-    bench = command(
-        "bench-report", show_bench, "Show what was measured: tables, goals, and one page.", "verify bench-report -o bench.html", BENCH
+    command(
+        "doctor",
+        show_health,
+        "Say what this machine can run and what is missing, in words.",
+        "verify doctor",
+        DOCTOR,
     )
-    bench.add_argument("--results", default="benchmarks/results", metavar="DIR", help="where they are (default: benchmarks/results)")
-    bench.add_argument("--device", metavar="NAME", help="one device alone, by the name of its folder")
-    bench.add_argument("-o", "--output", metavar="FILE", help="write a page of HTML with plots, too")
-    shell = command("completion", show_completion, "Print what completes verify at the prompt of a shell.", COMPLETE)
+    command(
+        "list",
+        show_list,
+        "List the operations of the catalogue and their parameters.",
+        "verify list",
+    )
+    page = command(
+        "page",
+        show_page,
+        "Make the page of a report that was saved as JSON.",
+        "verify page report.json -o report.html",
+    )
+    page.add_argument("report", help="what verify run --report-json wrote")
+    page.add_argument(
+        "-o", "--output", metavar="FILE", help="where the page goes (default: beside the report)"
+    )
+    bench = command(
+        "bench-report",
+        show_bench,
+        "Show what was measured: tables, goals, and one page.",
+        "verify bench-report -o bench.html",
+        BENCH,
+    )
+    bench.add_argument(
+        "--results",
+        default="benchmarks/results",
+        metavar="DIR",
+        help="where they are (default: benchmarks/results)",
+    )
+    bench.add_argument(
+        "--device", metavar="NAME", help="one device alone, by the name of its folder"
+    )
+    bench.add_argument(
+        "-o", "--output", metavar="FILE", help="write a page of HTML with plots, too"
+    )
+    shell = command(
+        "completion",
+        show_completion,
+        "Print what completes verify at the prompt of a shell.",
+        COMPLETE,
+    )
     shell.add_argument("shell", choices=("bash", "zsh", "fish"))
-    state = command("matrix", show_matrix, "Print the README's matrix of a saved report.", "verify matrix report.json")
+    state = command(
+        "matrix",
+        show_matrix,
+        "Print the README's matrix of a saved report.",
+        "verify matrix report.json",
+    )
     state.add_argument("report", help="what verify run --report-json wrote")
 
 
@@ -133,8 +245,19 @@ def run(options: list[str]) -> int:
     import pytest
 
     body = Path(__file__).with_name("differential.py")
-    isolated = ["-c", str(body.with_name("pytest.ini")), "--rootdir", ".", "-o", "cache_dir=.verify/cache"]
-    return int(pytest.main(["-p", "verify.plugin", *isolated, "-q", "-rN", "--no-header", str(body), *options]))
+    isolated = [
+        "-c",
+        str(body.with_name("pytest.ini")),
+        "--rootdir",
+        ".",
+        "-o",
+        "cache_dir=.verify/cache",
+    ]
+    return int(
+        pytest.main(
+            ["-p", "verify.plugin", *isolated, "-q", "-rN", "--no-header", str(body), *options]
+        )
+    )
 
 
 def show_campaign(chosen: argparse.Namespace) -> int:
@@ -152,7 +275,9 @@ def saved(path: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ValueError(f"report: wanted what --report-json wrote, got {path} ({error})") from None
     if not isinstance(report, dict) or not isinstance(report.get("tallies"), list):
-        raise ValueError(f"report: wanted what --report-json wrote, got {path}, which has no tallies")
+        raise ValueError(
+            f"report: wanted what --report-json wrote, got {path}, which has no tallies"
+        )
     return report
 
 
@@ -178,7 +303,9 @@ def show_gpu_report(chosen: argparse.Namespace) -> int:
 def show_bench(chosen: argparse.Namespace) -> int:
     from verify.bench.report import report
 
-    return report(Path(chosen.results), chosen.device, Path(chosen.output) if chosen.output else None)
+    return report(
+        Path(chosen.results), chosen.device, Path(chosen.output) if chosen.output else None
+    )
 
 
 def show_matrix(chosen: argparse.Namespace) -> int:
@@ -220,7 +347,9 @@ def show_score(chosen: argparse.Namespace) -> int:
         return 2
     print("\n".join(line for check in found for line in check.lines()))
     if chosen.json:
-        Path(chosen.json).write_text(json.dumps([check.as_dict() for check in found], indent=1) + "\n")
+        Path(chosen.json).write_text(
+            json.dumps([check.as_dict() for check in found], indent=1) + "\n"
+        )
     return 0
 
 
@@ -233,7 +362,10 @@ def show_list(_: argparse.Namespace) -> int:
 
 
 def show_cards(chosen: argparse.Namespace) -> int:
-    """One card for each implementation: its answer to each question, and the law's where that is another."""
+    """
+    One card for each implementation: its answer to each question, and the law's where that is
+    another.
+    """
     import json
 
     from verify.backends import load
@@ -245,7 +377,9 @@ def show_cards(chosen: argparse.Namespace) -> int:
         return 2
     cards = identify(backend, chosen.dtype)
     print(
-        json.dumps([card.as_dict() for card in cards], indent=1) if chosen.json else "\n\n".join("\n".join(card.lines()) for card in cards)
+        json.dumps([card.as_dict() for card in cards], indent=1)
+        if chosen.json
+        else "\n\n".join("\n".join(card.lines()) for card in cards)
     )
     return 0 if cards else 2
 
@@ -265,7 +399,9 @@ def show_again(chosen: argparse.Namespace) -> int:
         return show(chosen, failure, worker if isolated(source, "paths") else None, source)
 
 
-def show(chosen: argparse.Namespace, failure: "Failure", worker: "Worker | None", source: str) -> int:
+def show(
+    chosen: argparse.Namespace, failure: "Failure", worker: "Worker | None", source: str
+) -> int:
     """The same with the backend in a process of its own, or in this one."""
     from verify import replay
     from verify.backends import load
@@ -276,15 +412,30 @@ def show(chosen: argparse.Namespace, failure: "Failure", worker: "Worker | None"
     candidates = [i for i in backend.implementations if i.operation.name == failure.operation]
     named = [i for i in candidates if i.name == failure.implementation] or candidates
     if backend.broken or backend.missing or not named:
-        print(f"{backend.source}: {backend.broken or backend.missing or f'has no {failure.operation}'}", file=sys.stderr)
+        print(
+            f"{backend.source}: "
+            f"{backend.broken or backend.missing or f'has no {failure.operation}'}",
+            file=sys.stderr,
+        )
         return 2
     try:
         if chosen.script:
-            print(see_again(worker, failure, named[0].name, script=True) if worker else replay.script(failure, named[0]))
+            print(
+                see_again(worker, failure, named[0].name, script=True)
+                if worker
+                else replay.script(failure, named[0])
+            )
             return 0
-        budget = see_again(worker, failure, named[0].name) if worker else replay.judge_again(failure, named[0])
+        budget = (
+            see_again(worker, failure, named[0].name)
+            if worker
+            else replay.judge_again(failure, named[0])
+        )
     except (Disagreement, Died) as error:
-        print(f"{named[0].name} of {backend.source} in {failure.dtype} ({failure.aspect})\n  {error}\n  recipe: {failure.words}")
+        print(
+            f"{named[0].name} of {backend.source} in {failure.dtype} ({failure.aspect})\n  "
+            f"{error}\n  recipe: {failure.words}"
+        )
         return 1
     except Unsupported as reason:
         print(f"unsupported: {reason}")

@@ -19,14 +19,21 @@ WORD = re.compile(rf"\b({'|'.join(COLOURS)})\b")
 
 
 def wanted(stream: TextIO) -> bool:
-    """Whether a stream is to be coloured: NO_COLOR forbids it, FORCE_COLOR asks for it, else terminals are."""
+    """
+    Whether a stream is to be coloured: NO_COLOR forbids it, FORCE_COLOR asks for it, else terminals
+    are.
+    """
     if os.environ.get("NO_COLOR"):
         return False
-    return bool(os.environ.get("FORCE_COLOR")) or (stream.isatty() and os.environ.get("TERM") != "dumb")
+    return bool(os.environ.get("FORCE_COLOR")) or (
+        stream.isatty() and os.environ.get("TERM") != "dumb"
+    )
 
 
 def painted(line: str, colour: bool | None = None) -> str:
-    """The line with its first verdicts coloured, where colours are wanted (by default: on stdout)."""
+    """
+    The line with its first verdicts coloured, where colours are wanted (by default: on stdout).
+    """
     if not (wanted(sys.stdout) if colour is None else colour):
         return line
     return WORD.sub(lambda found: f"\x1b[{COLOURS[found[1]]}m{found[1]}\x1b[0m", line)

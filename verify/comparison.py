@@ -1,4 +1,7 @@
-"""The one comparison: bit for bit, or ``abs(actual - expected) <= bound`` element by element, written so that NaN fails."""
+"""
+The one comparison: bit for bit, or ``abs(actual - expected) <= bound`` element by element, written
+so that NaN fails.
+"""
 
 from dataclasses import dataclass, field
 from math import sqrt
@@ -16,10 +19,12 @@ class Comparison:
     """
     How an array compares with the law.
 
-    wrong   elements out of bound; total elements in all; outside: elements whose bound is infinite (an intermediate of the
-            declared arithmetic may overflow there), which are not judged
-    budget  the worst error / bound; rms its root mean square; index its place, with both values and the bound there
-    arrays  what was compared, for a picture of it: actual, expected, error / bound, and which elements are within
+    wrong   elements out of bound; total elements in all; outside: elements whose bound is infinite
+            (an intermediate of the declared arithmetic may overflow there), which are not judged
+    budget  the worst error / bound; rms its root mean square; index its place, with both values and
+            the bound there
+    arrays  what was compared, for a picture of it: actual, expected, error / bound, and which
+            elements are within
     """
 
     wrong: int
@@ -33,7 +38,11 @@ class Comparison:
 
     @property
     def index(self) -> tuple[int, ...]:
-        return tuple(int(i) for i in np.unravel_index(self.worst, self.arrays[2].shape)) if self.total else ()
+        return (
+            tuple(int(i) for i in np.unravel_index(self.worst, self.arrays[2].shape))
+            if self.total
+            else ()
+        )
 
     @property
     def actual(self) -> float:
@@ -45,40 +54,64 @@ class Comparison:
 
     @property
     def bound(self) -> float:
-        return float(np.broadcast_to(self.bounds, self.arrays[2].shape)[self.index]) if self.total else 0.0
+        return (
+            float(np.broadcast_to(self.bounds, self.arrays[2].shape)[self.index])
+            if self.total
+            else 0.0
+        )
 
     @property
     def passed(self) -> bool:
         return self.wrong == 0
 
     def __str__(self) -> str:
-        share = "exactly" if self.bound == 0 else f"bound {self.bound:.3g}, {self.budget:.3g}x of it (rms {min(self.rms, 1e9):.2g}x)"
+        share = (
+            "exactly"
+            if self.bound == 0
+            else f"bound {self.bound:.3g}, {self.budget:.3g}x of it (rms {min(self.rms, 1e9):.2g}x)"
+        )
         return (
             f"{self.wrong} of {self.total} elements differ from the law; worst at {self.index}: "
             f"got {self.actual:.9g}, law {self.expected:.9g}, {share}"
         )
 
 
-def compare(actual: ndarray, expected: ndarray, bound: ndarray | None, largest: float = np.inf) -> Comparison:
+def compare(
+    actual: ndarray, expected: ndarray, bound: ndarray | None, largest: float = np.inf
+) -> Comparison:
     """
     Compare two float64 (or bool) arrays of one shape.
 
-    ``bound`` None asks for the same bits: the sign of zero counts, and NaN equals NaN. Otherwise the classes of NaN and
-    infinity must agree and the error stay within the bound; an infinity where the law is finite is accepted only where
-    law + bound reaches ``largest``, the largest number of the dtype.
+    ``bound`` None asks for the same bits: the sign of zero counts, and NaN equals NaN. Otherwise
+    the classes of NaN and infinity must agree and the error stay within the bound; an infinity
+    where the law is finite is accepted only where law + bound reaches ``largest``, the largest
+    number of the dtype.
     """
     with np.errstate(all="ignore"):
         if bound is None:
             return exactly(actual, expected)
         error = np.abs(actual - expected)
         within = error <= bound * ROUNDING
-        if within.all() and np.isfinite(bound.sum()):  # nearly always; NaN and infinity are not within
+        if within.all() and np.isfinite(
+            bound.sum()
+        ):  # nearly always; NaN and infinity are not within
             return summary(actual, expected, bound, within, error / np.maximum(bound, TINY), 0, 0)
-        same_class = (np.isnan(actual) & np.isnan(expected)) | (np.isinf(expected) & (actual == expected))
-        overflowed = np.isinf(actual) & (np.sign(actual) == np.sign(expected)) & (np.abs(expected) + bound >= largest)
+        same_class = (np.isnan(actual) & np.isnan(expected)) | (
+            np.isinf(expected) & (actual == expected)
+        )
+        overflowed = (
+            np.isinf(actual)
+            & (np.sign(actual) == np.sign(expected))
+            & (np.abs(expected) + bound >= largest)
+        )
         outside = np.isinf(bound) & ~np.isnan(expected)
-        right = np.where(np.isfinite(actual) & np.isfinite(expected), within, same_class | overflowed) | outside
-        ratio = np.where(right & (same_class | overflowed | outside), 0.0, error / np.maximum(bound, TINY))
+        right = (
+            np.where(np.isfinite(actual) & np.isfinite(expected), within, same_class | overflowed)
+            | outside
+        )
+        ratio = np.where(
+            right & (same_class | overflowed | outside), 0.0, error / np.maximum(bound, TINY)
+        )
         ratio = np.where(right, ratio, np.where(np.isnan(ratio), np.inf, np.maximum(ratio, 1.0)))
     return summary(actual, expected, bound, right, ratio, int(outside.sum()))
 
@@ -89,11 +122,19 @@ def exactly(actual: ndarray, expected: ndarray) -> Comparison:
     else:
         same = (actual == expected) & (np.signbit(actual) == np.signbit(expected))
         right = same | (np.isnan(actual) & np.isnan(expected))
-    return summary(actual, expected, np.zeros(expected.shape), right, np.where(right, 0.0, np.inf), 0)
+    return summary(
+        actual, expected, np.zeros(expected.shape), right, np.where(right, 0.0, np.inf), 0
+    )
 
 
 def summary(
-    actual: ndarray, expected: ndarray, bound: ndarray, right: ndarray, ratio: ndarray, outside: int, wrong: int | None = None
+    actual: ndarray,
+    expected: ndarray,
+    bound: ndarray,
+    right: ndarray,
+    ratio: ndarray,
+    outside: int,
+    wrong: int | None = None,
 ) -> Comparison:
     wrong = int(ratio.size - np.count_nonzero(right)) if wrong is None else wrong
     arrays = actual, expected, ratio, right
@@ -102,4 +143,6 @@ def summary(
     worst = int((np.where(right, ratio, ratio + 1e300) if wrong else ratio).argmax())
     capped = (np.minimum(ratio, 1e150) if wrong else ratio).ravel()
     rms = sqrt(float(capped @ capped) / capped.size)
-    return Comparison(wrong, ratio.size, outside, float(ratio.flat[worst]), rms, arrays, bound, worst)
+    return Comparison(
+        wrong, ratio.size, outside, float(ratio.flat[worst]), rms, arrays, bound, worst
+    )

@@ -1,4 +1,7 @@
-"""Which device a worker process has for itself: said before any array library is imported, by the environment alone."""
+"""
+Which device a worker process has for itself: said before any array library is imported, by the
+environment alone.
+"""
 
 import os
 import shutil
@@ -8,7 +11,8 @@ from functools import lru_cache
 
 def pin(worker: int) -> str | None:
     """
-    Show this process one device, in turn: worker 0 the first, worker 1 the second, and from the start again.
+    Show this process one device, in turn: worker 0 the first, worker 1 the second, and from the
+    start again.
 
     Gives its name, or None where there are fewer than two devices to share out.
     """
@@ -40,12 +44,16 @@ def gpus() -> tuple[str, ...]:
 
 
 def asked(*options: str) -> list[str]:
-    """The lines that nvidia-smi answers; none where there is no such program, or it does not answer."""
+    """
+    The lines that nvidia-smi answers; none where there is no such program, or it does not answer.
+    """
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
     try:
-        told = subprocess.run([program, *options], capture_output=True, text=True, timeout=30, check=False)
+        told = subprocess.run(
+            [program, *options], capture_output=True, text=True, timeout=30, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return []
     return told.stdout.splitlines() if told.returncode == 0 else []

@@ -1,8 +1,9 @@
 """
-The differential tests. Their body is importable: a stranger runs it from anywhere, our chapters run it for their operations.
+The differential tests. Their body is importable: a stranger runs it from anywhere, our chapters run
+it for their operations.
 
-A module that imports these five functions gets the cells of its ``CHAPTER``, or of all chapters if it names none; the
-plugin fills the parameter ``cell`` in (see :mod:`verify.plugin`).
+A module that imports these five functions gets the cells of its ``CHAPTER``, or of all chapters if
+it names none; the plugin fills the parameter ``cell`` in (see :mod:`verify.plugin`).
 """
 
 from typing import Any

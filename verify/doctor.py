@@ -1,8 +1,9 @@
 """
 Doctor: what this machine can run and what is missing, in words.
 
-Nothing that may crash is imported here: every library is asked in a process of its own, which may raise, hang or die, and is then told as
-broken. This module needs the standard library alone, so that it answers also where numpy does not.
+Nothing that may crash is imported here: every library is asked in a process of its own, which may
+raise, hang or die, and is then told as broken. This module needs the standard library alone, so
+that it answers also where numpy does not.
 """
 
 import json
@@ -33,7 +34,8 @@ class Question:
 
     ask      a program's name, or Python that prints what there is
     enables  what it is good for; get: the line that gets it
-    needed   whether the main job cannot do without; program: whether ``ask`` is a program and no Python
+    needed   whether the main job cannot do without; program: whether ``ask`` is a program and no
+             Python
     """
 
     name: str
@@ -55,15 +57,26 @@ class Answer:
     def lines(self) -> Iterator[str]:
         yield f"{self.state:<9}{self.question.name:<20}{self.words}"
         if self.state != "ok":
-            yield f"{'':<9}{'':<20}{'needed for' if self.question.needed else 'would enable'} {self.question.enables}"
+            yield (
+                f"{'':<9}{'':<20}{'needed for' if self.question.needed else 'would enable'} "
+                f"{self.question.enables}"
+            )
             if self.question.get:
                 yield f"{'':<9}{'':<20}get it: {self.question.get}"
 
 
-def package(name: str, enables: str, get: str = "", needed: bool = False, module: str = "", more: str = "") -> Question:
-    """A package, asked for its version by importing it; ``more`` is Python that appends to the list ``words``."""
+def package(
+    name: str, enables: str, get: str = "", needed: bool = False, module: str = "", more: str = ""
+) -> Question:
+    """
+    A package, asked for its version by importing it; ``more`` is Python that appends to the list
+    ``words``.
+    """
     module = module or name
-    ask = f"import {module}\nfrom importlib.metadata import version\nwords = [version({name!r})]\n{more}\nprint(', '.join(words))"
+    ask = (
+        f"import {module}\nfrom importlib.metadata import version\nwords = "
+        f"[version({name!r})]\n{more}\nprint(', '.join(words))"
+    )
     return Question(name, ask, enables, get or f"pip install {name}", needed)
 
 
@@ -72,7 +85,13 @@ def program(name: str, enables: str, get: str) -> Question:
 
 
 def backend(name: str, needed: bool = False) -> Question:
-    return Question(f"backend {name}", BACKEND.format(name), "judging it: verify run --backend " + name, "", needed)
+    return Question(
+        f"backend {name}",
+        BACKEND.format(name),
+        "judging it: verify run --backend " + name,
+        "",
+        needed,
+    )
 
 
 BACKEND = """
@@ -117,13 +136,24 @@ QUESTIONS = (
         "cupy_impl and every backend of CuPy arrays",
         "pip install cupy-cuda13x (cupy-cuda12x for a CUDA 12 driver)",
     ),
-    Question("nvrtc", NVRTC, "compiling CUDA C++ kernels for a GPU", "pip install 'cupy-cuda13x[ctk]'"),
+    Question(
+        "nvrtc", NVRTC, "compiling CUDA C++ kernels for a GPU", "pip install 'cupy-cuda13x[ctk]'"
+    ),
     program("g++", "the CUDA C++ kernels, compiled for this machine's processor", DEBIAN + "g++"),
-    program("compute-sanitizer", "looking for races and stray reads of GPU kernels", "it comes with NVIDIA's CUDA toolkit"),
+    program(
+        "compute-sanitizer",
+        "looking for races and stray reads of GPU kernels",
+        "it comes with NVIDIA's CUDA toolkit",
+    ),
     package("distributed", "verify campaign: hours, on many cores or machines"),
     package("transformers", "examples/transformers_backend.py"),
     package("x-transformers", "examples/x_transformers_backend.py", module="x_transformers"),
-    package("labml-nn", "examples/labml_backend.py", "pip install --no-deps labml-nn==0.5.1 labml==0.4.168", module="labml_nn"),
+    package(
+        "labml-nn",
+        "examples/labml_backend.py",
+        "pip install --no-deps labml-nn==0.5.1 labml==0.4.168",
+        module="labml_nn",
+    ),
     package("sphinx", "building the book in docs/", "pip install -e '.[docs]' -c constraints.txt"),
     program("chromium", "the tests that open pages: pytest -m browser", DEBIAN + "chromium"),
 )
@@ -132,7 +162,9 @@ OURS = ("numpy_ref", "torch_impl", "cupy_impl")
 
 def main() -> int:
     """Ask everything and tell it; 0 if the main job can run here, 1 if not."""
-    named = [point.name for point in entry_points(group="verify.backends") if point.name not in OURS]
+    named = [
+        point.name for point in entry_points(group="verify.backends") if point.name not in OURS
+    ]
     questions = (*QUESTIONS, *map(backend, (*OURS, *named)))
     for line in machine():
         print(line, flush=True)
@@ -147,9 +179,15 @@ def main() -> int:
 
 def machine() -> Iterator[str]:
     """What this machine is, as far as the standard library knows."""
-    found = {"python": f"{platform.python_version()} on {platform.platform()}", "cores": str(cores()), "memory": memory()}
+    found = {
+        "python": f"{platform.python_version()} on {platform.platform()}",
+        "cores": str(cores()),
+        "memory": memory(),
+    }
     found["gpu"] = (
-        "; ".join(gpus()) or "none that nvidia-smi knows of: Triton kernels are interpreted, CUDA C++ is compiled for the processor"
+        "; ".join(gpus())
+        or "none that nvidia-smi knows of: Triton kernels are interpreted, CUDA C++ is compiled "
+        "for the processor"
     )
     return (f"{'':<9}{name:<20}{words}" for name, words in found.items() if words)
 
@@ -180,7 +218,13 @@ def answered(question: Question) -> Answer:
         return Answer(question, "missing", "no such program on the path")
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False, stdin=subprocess.DEVNULL
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=SECONDS,
+            check=False,
+            stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:
         return Answer(question, "broken", f"no answer in {SECONDS:g} s")
@@ -189,26 +233,45 @@ def answered(question: Question) -> Answer:
     return heard(question, done.returncode, done.stdout.strip(), done.stderr.strip())
 
 
-START = "import json, sys, warnings; sys.path[:] = json.loads(sys.argv.pop(1)); warnings.simplefilter('ignore')\n"
+START = (
+    "import json, sys, warnings; sys.path[:] = json.loads(sys.argv.pop(1)); "
+    "warnings.simplefilter('ignore')\n"
+)
 
 
 def heard(question: Question, status: int, said: str, complained: str) -> Answer:
-    """What an answer means: a module that is not there is missing, everything else that fails is broken."""
+    """
+    What an answer means: a module that is not there is missing, everything else that fails is
+    broken.
+    """
     last = (complained.splitlines() or ["no word"])[-1].strip()[:200]
     if status < 0:
-        return Answer(question, "broken", f"it ends the process: signal {-status} ({signal.Signals(-status).name})")
+        return Answer(
+            question,
+            "broken",
+            f"it ends the process: signal {-status} ({signal.Signals(-status).name})",
+        )
     if status and (absent := ABSENT.fullmatch(last)):
-        return Answer(question, "missing", f"the package {absent[1].partition('.')[0]} is not installed")
+        return Answer(
+            question, "missing", f"the package {absent[1].partition('.')[0]} is not installed"
+        )
     if status and last.startswith("missing: "):
         return Answer(question, "missing", last.removeprefix("missing: "))
     if status or not said:
-        return Answer(question, "broken", last.removeprefix("broken: ") if status else "it ends the process before it has answered")
+        return Answer(
+            question,
+            "broken",
+            last.removeprefix("broken: ")
+            if status
+            else "it ends the process before it has answered",
+        )
     lines = said.splitlines()
     return Answer(question, "ok", (lines[0] if question.program else lines[-1])[:160])
 
 
 ABSENT = re.compile(
-    r"(?:ModuleNotFoundError: No module named|importlib.metadata.PackageNotFoundError: No package metadata was found for) '?([\w.-]+)'?"
+    r"(?:ModuleNotFoundError: No module named|importlib.metadata.PackageNotFoundError: No package "
+    r"metadata was found for) '?([\w.-]+)'?"
 )
 
 
@@ -216,11 +279,22 @@ ABSENT = re.compile(
 
 
 def hindrances(answers: list[Answer]) -> list[str]:
-    """Why the main job cannot run here, one line each: what is needed and not there, or a backend of ours that is broken."""
-    ours = [answer for answer in answers if answer.question.name in {f"backend {name}" for name in OURS}]
-    found = [f"{a.question.name} is {a.state}: {a.words}" for a in answers if a.question.needed and a.state != "ok"]
+    """
+    Why the main job cannot run here, one line each: what is needed and not there, or a backend of
+    ours that is broken.
+    """
+    ours = [
+        answer for answer in answers if answer.question.name in {f"backend {name}" for name in OURS}
+    ]
+    found = [
+        f"{a.question.name} is {a.state}: {a.words}"
+        for a in answers
+        if a.question.needed and a.state != "ok"
+    ]
     found += [f"{a.question.name} is broken: {a.words}" for a in ours if a.state == "broken"]
-    return found or ([] if any(a.state == "ok" for a in ours) else ["no backend of the project can run"])
+    return found or (
+        [] if any(a.state == "ok" for a in ours) else ["no backend of the project can run"]
+    )
 
 
 def verdict(answers: list[Answer]) -> Iterator[str]:
@@ -230,6 +304,10 @@ def verdict(answers: list[Answer]) -> Iterator[str]:
         yield from (f"  {line}" for line in found)
         yield "next: pip install -e '.[test]' -c constraints.txt, then verify doctor"
         return
-    names = [a.question.name.removeprefix("backend ") for a in answers if a.question.name.startswith("backend ") and a.state == "ok"]
+    names = [
+        a.question.name.removeprefix("backend ")
+        for a in answers
+        if a.question.name.startswith("backend ") and a.state == "ok"
+    ]
     yield f"The main job (pytest -m differential) can run here, on {', '.join(names)}."
     yield "next: verify run --backend my_kernel.py"

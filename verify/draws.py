@@ -1,10 +1,11 @@
 """
 Draws: the recipes that an operation is judged by, and the smallest that still fails.
 
-First each choice is drawn evenly and from the seed alone, so that a few hundred recipes meet everything, in every process alike
-(Hypothesis' own draws repeat each other and depend on the modules that are loaded: that serves its search). All implementations of an
-operation are shown the same recipes, so that what the law says of them is computed once. Then Hypothesis hunts for a failure
-with the same choices; where one is found, by either, it shrinks.
+First each choice is drawn evenly and from the seed alone, so that a few hundred recipes meet
+everything, in every process alike (Hypothesis' own draws repeat each other and depend on the
+modules that are loaded: that serves its search). All implementations of an operation are shown the
+same recipes, so that what the law says of them is computed once. Then Hypothesis hunts for a
+failure with the same choices; where one is found, by either, it shrinks.
 """
 
 import time
@@ -55,12 +56,17 @@ def strategy(draw: DrawFn, operation: str, kind: str) -> Recipe:
     return recipe(lambda options: draw(sampled_from(options)), operation, **KINDS[kind])
 
 
-QUIET = settings(max_examples=2000, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+QUIET = settings(
+    max_examples=2000, database=None, deadline=None, suppress_health_check=list(HealthCheck)
+)
 
 
 @lru_cache(maxsize=256)
 def hunted(operation: str, kind: str, cases: int, seed: int) -> tuple[Recipe, ...]:
-    """What Hypothesis tries in search of a failure for as long as there is none: the same for every implementation."""
+    """
+    What Hypothesis tries in search of a failure for as long as there is none: the same for every
+    implementation.
+    """
     tried: list[Recipe] = []
 
     def passes(recipe: Recipe) -> bool:
@@ -68,12 +74,25 @@ def hunted(operation: str, kind: str, cases: int, seed: int) -> tuple[Recipe, ..
         return False
 
     with suppress(NoSuchExample):
-        find(strategy(operation, kind), passes, settings=settings(QUIET, max_examples=cases), random=Random(seed))
+        find(
+            strategy(operation, kind),
+            passes,
+            settings=settings(QUIET, max_examples=cases),
+            random=Random(seed),
+        )
     return tuple(tried)
 
 
-def shrink(failing: Recipe, kind: str, fails: Callable[[Recipe], bool], seed: int, seconds: float = SHRINK_SECONDS) -> Recipe:
-    """A small recipe that fails like the given one: the smallest that Hypothesis finds in the time."""
+def shrink(
+    failing: Recipe,
+    kind: str,
+    fails: Callable[[Recipe], bool],
+    seed: int,
+    seconds: float = SHRINK_SECONDS,
+) -> Recipe:
+    """
+    A small recipe that fails like the given one: the smallest that Hypothesis finds in the time.
+    """
     smallest, end, known = failing, time.monotonic() + seconds, dict[Recipe, bool]()
 
     def still_fails(recipe: Recipe) -> bool:

@@ -1,4 +1,7 @@
-"""Numbers in the dtype under test: rounding to it, and what it can hold. bfloat16 is ml_dtypes' in NumPy."""
+"""
+Numbers in the dtype under test: rounding to it, and what it can hold. bfloat16 is ml_dtypes' in
+NumPy.
+"""
 
 from functools import lru_cache
 from typing import Any

@@ -1,9 +1,10 @@
 """
 Fits: a factor that explains a failure which no convention and no known fault does.
 
-One stage is multiplied by a factor; the factor nearest to the outputs is found by a grid of powers of two and Gauss-Newton
-steps, with the yardstick of the diagnosis as unit. It is told if all observations are then within the yardstick: one number
-for all of them, a power of a size, or a slope of its own for each head.
+One stage is multiplied by a factor; the factor nearest to the outputs is found by a grid of powers
+of two and Gauss-Newton steps, with the yardstick of the diagnosis as unit. It is told if all
+observations are then within the yardstick: one number for all of them, a power of a size, or a
+slope of its own for each head.
 """
 
 import time
@@ -26,11 +27,20 @@ MOST = 4
 
 KNOBS: dict[str, tuple[Callable[[Stages], bool], Gained]] = {
     "the scale is": (lambda s: True, lambda s, g: replace(s, scale=s.scale * g)),
-    "the slopes are": (lambda s: s.slopes is not None, lambda s, g: replace(s, slopes=s.slopes * g)),
+    "the slopes are": (
+        lambda s: s.slopes is not None,
+        lambda s, g: replace(s, slopes=s.slopes * g),
+    ),
     "the position scores are": (lambda s: s.place is not None, lambda s, g: replace(s, position=g)),
     "the float mask is": (lambda s: s.bias is not None, lambda s, g: replace(s, bias=s.bias * g)),
-    "the exponent is": (lambda s: "score" not in s.operation.name, lambda s, g: replace(s, exponent=g)),
-    "the kept weights are": (lambda s: s.inputs.get("keep") is not None, lambda s, g: replace(s, kept=s.kept * g)),
+    "the exponent is": (
+        lambda s: "score" not in s.operation.name,
+        lambda s, g: replace(s, exponent=g),
+    ),
+    "the kept weights are": (
+        lambda s: s.inputs.get("keep") is not None,
+        lambda s, g: replace(s, kept=s.kept * g),
+    ),
 }
 
 
@@ -45,7 +55,10 @@ class Fit:
         """Outputs minus the function, in units of the yardstick."""
         seen = self.observation
         others = arrays(self.of(g))
-        parts = [unit(a, o, b, seen.dtype) for a, o, b in zip(seen.actual, others, seen.bounds, strict=True)]
+        parts = [
+            unit(a, o, b, seen.dtype)
+            for a, o, b in zip(seen.actual, others, seen.bounds, strict=True)
+        ]
         return np.concatenate([part.ravel() for part in parts])
 
     def fits(self, g: float) -> bool:
@@ -62,16 +75,23 @@ def unit(actual: ndarray, other: ndarray, bound: ndarray | None, dtype: str) -> 
 def fitted(operation: Operation, seen: Sequence[Observation], until: float) -> str | None:
     """The factor that explains all observations, in words; None also where the time is over."""
     wrong = [observation for observation in seen if observation.wrong][:MOST]
-    if any(not o.bounds or o.bounds[0] is None for o in wrong) or any(np.isinf(observation.ratio) for observation in wrong):
+    if any(not o.bounds or o.bounds[0] is None for o in wrong) or any(
+        np.isinf(observation.ratio) for observation in wrong
+    ):
         return None
-    return (staged(operation.name) and (slopes_of_heads(wrong, seen) or gained(wrong, seen, until))) or whole_output(wrong, seen)
+    return (
+        staged(operation.name) and (slopes_of_heads(wrong, seen) or gained(wrong, seen, until))
+    ) or whole_output(wrong, seen)
 
 
 def gained(wrong: Sequence[Observation], seen: Sequence[Observation], until: float) -> str | None:
     """One stage with a factor, the same for all or a power of a size."""
     for words, (applies, change) in KNOBS.items():
         if time.monotonic() < until and any(applies(lawful_stages(o)) for o in wrong):
-            told = one_factor([fit_of(o, applies, change) for o in wrong], [fit_of(o, applies, change) for o in seen])
+            told = one_factor(
+                [fit_of(o, applies, change) for o in wrong],
+                [fit_of(o, applies, change) for o in seen],
+            )
             if told:
                 return f"{words} {told}"
     return None
@@ -107,12 +127,16 @@ def one_factor(wrong: Sequence[Fit], all_of_them: Sequence[Fit]) -> str | None:
     if power is None:
         return None
     letter, exponent = power
-    explains = all(fit.fits(fit.observation.recipe.sizes.get(letter, 1) ** exponent) for fit in all_of_them)
+    explains = all(
+        fit.fits(fit.observation.recipe.sizes.get(letter, 1) ** exponent) for fit in all_of_them
+    )
     return f"off by a factor of {letter}^{exponent:g}" if explains else None
 
 
 def nearest(fits: Sequence[Fit]) -> float:
-    """The factor with the smallest sum of squares: the best of the grid, then Gauss-Newton steps."""
+    """
+    The factor with the smallest sum of squares: the best of the grid, then Gauss-Newton steps.
+    """
 
     def cost(g: float) -> float:
         return sum(float(np.minimum(np.abs(fit.residual(g)), 1e3).sum()) for fit in fits)
@@ -132,7 +156,9 @@ def refined(fits: Sequence[Fit], g: float) -> float:
     return g
 
 
-def power_of_size(sizes: Sequence[dict[str, int]], factors: Sequence[float]) -> tuple[str, float] | None:
+def power_of_size(
+    sizes: Sequence[dict[str, int]], factors: Sequence[float]
+) -> tuple[str, float] | None:
     """The letter and exponent that all factors are powers of."""
     for letter in ("D", "H", "M", "N", "E", "B", "A", "F"):
         for exponent in (0.5, -0.5, 1.0, -1.0, 0.25, -0.25):
@@ -146,7 +172,11 @@ def factor_in_words(g: float) -> str:
     if abs(g - 1) < 0.1:
         return f"{abs(g - 1):.2%} {'low' if g < 1 else 'high'}"
     near = round(2 * log2(abs(g))) / 2 if g else None
-    power = f" ({'-' if g < 0 else ''}2^{near:g})" if near is not None and abs(abs(g) / 2**near - 1) < 0.01 else ""
+    power = (
+        f" ({'-' if g < 0 else ''}2^{near:g})"
+        if near is not None and abs(abs(g) / 2**near - 1) < 0.01
+        else ""
+    )
     return f"off by a factor of {g:.4g}{power}"
 
 
@@ -171,7 +201,16 @@ def per_head(o: Observation) -> ndarray:
     law = lawful_stages(o)
 
     def head(h: int) -> Fit:
-        one = replace(o, actual=(o.actual[0][:, h],), bounds=(bound[:, h],)) if (bound := o.bounds[0]) is not None else o
-        return Fit(one, lambda g: answer(replace(law, slopes=np.where(np.arange(len(law.slopes)) == h, g, 1) * law.slopes))[:, h])
+        one = (
+            replace(o, actual=(o.actual[0][:, h],), bounds=(bound[:, h],))
+            if (bound := o.bounds[0]) is not None
+            else o
+        )
+        return Fit(
+            one,
+            lambda g: answer(
+                replace(law, slopes=np.where(np.arange(len(law.slopes)) == h, g, 1) * law.slopes)
+            )[:, h],
+        )
 
     return np.array([nearest([head(h)]) for h in range(len(law.slopes))])

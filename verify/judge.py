@@ -1,4 +1,6 @@
-"""Judging one case: run an implementation on a recipe and hold everything that it did to the law."""
+"""
+Judging one case: run an implementation on a recipe and hold everything that it did to the law.
+"""
 
 import re
 import signal
@@ -32,12 +34,18 @@ class Disagreement(AssertionError):
     """
     An implementation did something else than the law says.
 
-    ``kind`` says what in a word or two, so that failures of different kinds are told apart; ``budget`` is the worst share of the bound.
-    Where numbers were compared, ``comparison`` has them, and ``path`` says of which output they are.
+    ``kind`` says what in a word or two, so that failures of different kinds are told apart;
+    ``budget`` is the worst share of the bound. Where numbers were compared, ``comparison`` has
+    them, and ``path`` says of which output they are.
     """
 
     def __init__(
-        self, message: str, kind: str = "form", budget: float = 0.0, comparison: Comparison | None = None, path: str = "output"
+        self,
+        message: str,
+        kind: str = "form",
+        budget: float = 0.0,
+        comparison: Comparison | None = None,
+        path: str = "output",
     ) -> None:
         super().__init__(message)
         self.kind, self.budget, self.comparison, self.path = kind, budget, comparison, path
@@ -48,12 +56,20 @@ class Unsupported(Exception):
 
 
 class Poisoned(Exception):
-    """After this call the device answers no more, whatever it is asked: nothing else can be judged in this process."""
+    """
+    After this call the device answers no more, whatever it is asked: nothing else can be judged in
+    this process.
+    """
 
 
 Announce = Callable[[Implementation, str, Recipe | None, dict[str, Any] | None], None]
-announce: ContextVar[Announce] = ContextVar("announce", default=lambda implementation, dtype, recipe, check: None)
-"""Who is told of a recipe or a check before it is run: the worker of an isolated backend (verify/worker.py), should it never return."""
+announce: ContextVar[Announce] = ContextVar(
+    "announce", default=lambda implementation, dtype, recipe, check: None
+)
+"""
+Who is told of a recipe or a check before it is run: the worker of an isolated backend
+(verify/worker.py), should it never return.
+"""
 
 
 @dataclass(frozen=True)
@@ -61,7 +77,8 @@ class Verdict:
     """
     What one case showed.
 
-    budget  the worst share of the bound; strong: no impostor would have passed; judged: at least nine elements of ten have a finite bound
+    budget  the worst share of the bound; strong: no impostor would have passed; judged: at least
+            nine elements of ten have a finite bound
     """
 
     budget: float
@@ -79,7 +96,9 @@ def judge(implementation: Implementation, recipe: Recipe, dtype: str) -> Verdict
     case = lawful(recipe, dtype)
     outputs = perform(implementation, recipe, dtype, case)
     precision = implementation.precision(dtype if dtype != "bool" else "float64")
-    comparisons = list(compared(outputs, case.expected, bounded(recipe, dtype, precision), dtype, implementation))
+    comparisons = list(
+        compared(outputs, case.expected, bounded(recipe, dtype, precision), dtype, implementation)
+    )
     for path, comparison in comparisons:
         if not comparison.passed:
             message = f"{path}: {comparison}" + shapes_of(case.inputs)
@@ -102,18 +121,27 @@ SILENT = ("ignore", re.compile(".*", re.IGNORECASE), Warning, None, 0)
 """A filter that no implementation would set itself."""
 
 
-def call(implementation: Implementation, arguments: Inputs, changes: list[Change] | None = None, before: Values | None = None) -> Any:
+def call(
+    implementation: Implementation,
+    arguments: Inputs,
+    changes: list[Change] | None = None,
+    before: Values | None = None,
+) -> Any:
     """
     The bare call. What it raises is told apart: "not supported" is no fault, everything else is.
 
-    Warnings are silent and NumPy's error state is the default one, whatever the caller's. What the judge depends on is put back if the
-    call changes it; everything is, and is appended to ``changes``, where that is asked for. ``before``: the surroundings,
-    looked at if it is empty; afterwards they are what it says, for a next call.
+    Warnings are silent and NumPy's error state is the default one, whatever the caller's. What the
+    judge depends on is put back if the call changes it; everything is, and is appended to
+    ``changes``, where that is asked for. ``before``: the surroundings, looked at if it is empty;
+    afterwards they are what it says, for a next call.
     """
     library = implementation.backend.library
     assert library is not None
     try:
-        with warnings.catch_warnings(), np.errstate(divide="warn", over="warn", under="ignore", invalid="warn"):
+        with (
+            warnings.catch_warnings(),
+            np.errstate(divide="warn", over="warn", under="ignore", invalid="warn"),
+        ):
             warnings.filters.insert(0, SILENT)  # type: ignore[attr-defined]
             before = {} if before is None else before
             if not before:
@@ -127,8 +155,13 @@ def call(implementation: Implementation, arguments: Inputs, changes: list[Change
     except NotImplementedError as error:
         raise Unsupported(" ".join(str(error).split())[:200] or "no reason given") from None
     except BaseException as error:
-        if not isinstance(error, (Exception, SystemExit, GeneratorExit)) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            raise  # somebody at the terminal, or a test runner; where SIGINT is ignored (verify/worker.py) it is the implementation
+        if (
+            not isinstance(error, (Exception, SystemExit, GeneratorExit))
+            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        ):
+            # somebody at the terminal, or a test runner; where SIGINT is ignored (verify/worker.py)
+            # it is the implementation
+            raise
         if not answers(library):
             raise Poisoned(f"left its device unusable: {told(error)}") from error
         raise Disagreement(f"raised {told(error)}", f"raised {type(error).__name__}") from error
@@ -138,7 +171,10 @@ def call(implementation: Implementation, arguments: Inputs, changes: list[Change
 
 
 def answers(library: Library) -> bool:
-    """Whether the device still does the least that can be asked of it: an illegal memory access is told by every later call."""
+    """
+    Whether the device still does the least that can be asked of it: an illegal memory access is
+    told by every later call.
+    """
     try:
         library.to_numpy(library.from_numpy(np.zeros(1), "float32"))
         library.synchronize()
@@ -152,8 +188,13 @@ def told(error: BaseException) -> str:
 
 
 def dtype_keyword(implementation: Implementation, dtype: str) -> Inputs:
-    """``{"dtype": ...}`` in the library's own type, for results without a float input, where the function takes one."""
-    if implementation.operation.name not in WITHOUT_FLOATS or not getattr(implementation.function, "takes_dtype", False):
+    """
+    ``{"dtype": ...}`` in the library's own type, for results without a float input, where the
+    function takes one.
+    """
+    if implementation.operation.name not in WITHOUT_FLOATS or not getattr(
+        implementation.function, "takes_dtype", False
+    ):
         return {}
     assert implementation.backend.library is not None
     return {"dtype": implementation.backend.library.from_numpy(np.zeros(1), dtype).dtype}
@@ -162,7 +203,10 @@ def dtype_keyword(implementation: Implementation, dtype: str) -> Inputs:
 def hand_over(implementation: Implementation, recipe: Recipe, dtype: str, inputs: Inputs) -> Inputs:
     """The inputs as arrays of the backend, laid out in memory as the recipe says."""
     kinds = layout_kinds(recipe, len(inputs))
-    return {name: converted(implementation, value, dtype, kind) for (name, value), kind in zip(inputs.items(), kinds, strict=True)}
+    return {
+        name: converted(implementation, value, dtype, kind)
+        for (name, value), kind in zip(inputs.items(), kinds, strict=True)
+    }
 
 
 def layout_kinds(recipe: Recipe, count: int) -> list[str]:
@@ -173,29 +217,49 @@ def layout_kinds(recipe: Recipe, count: int) -> list[str]:
 
 @lru_cache(maxsize=1024)
 def mixed_kinds(seed: int, count: int) -> list[str]:
-    kinds: list[str] = np.random.default_rng(seed).choice(["contiguous", *LAYOUTS], size=count).tolist()
+    kinds: list[str] = (
+        np.random.default_rng(seed).choice(["contiguous", *LAYOUTS], size=count).tolist()
+    )
     return kinds
 
 
-def converted(implementation: Implementation, value: Any, dtype: str, kind: str = "contiguous") -> Any:
+def converted(
+    implementation: Implementation, value: Any, dtype: str, kind: str = "contiguous"
+) -> Any:
     library = implementation.backend.library
     assert library is not None
-    return map_leaves(lambda leaf: arrange(library.from_numpy, leaf.copy(), dtype, kind) if isinstance(leaf, ndarray) else leaf, value)
+    return map_leaves(
+        lambda leaf: (
+            arrange(library.from_numpy, leaf.copy(), dtype, kind)
+            if isinstance(leaf, ndarray)
+            else leaf
+        ),
+        value,
+    )
 
 
 def poison_memory(implementation: Implementation, expected: Any, dtype: str) -> None:
     """Leave NaN in the memory that the outputs will probably be given."""
     library = implementation.backend.library
     assert library is not None
-    arrays = [leaf for leaf in leaves(expected) if isinstance(leaf, ndarray) and leaf.dtype.kind == "f"]
+    arrays = [
+        leaf for leaf in leaves(expected) if isinstance(leaf, ndarray) and leaf.dtype.kind == "f"
+    ]
     freed = [library.from_numpy(np.full(x.shape, np.nan), dtype) for x in arrays]
     del freed
 
 
 def compared(
-    outputs: Any, expected: Any, bound: Any, dtype: str, implementation: Implementation, path: str = "output"
+    outputs: Any,
+    expected: Any,
+    bound: Any,
+    dtype: str,
+    implementation: Implementation,
+    path: str = "output",
 ) -> Iterator[tuple[str, Comparison]]:
-    """Walk outputs and law together; type, shape and dtype are exact before any number is compared."""
+    """
+    Walk outputs and law together; type, shape and dtype are exact before any number is compared.
+    """
     if isinstance(expected, (list, tuple)):
         if not isinstance(outputs, (list, tuple)) or len(outputs) != len(expected):
             raise Disagreement(f"{path}: wanted {len(expected)} arrays, got {came(outputs)}")
@@ -210,18 +274,26 @@ def compared(
         yield path, compare(actual, expected, bound, largest(dtype) if dtype != "bool" else np.inf)
 
 
-def array_of(output: Any, expected: ndarray, dtype: str, implementation: Implementation, path: str) -> ndarray:
+def array_of(
+    output: Any, expected: ndarray, dtype: str, implementation: Implementation, path: str
+) -> ndarray:
     """The output as a NumPy array, once it is the right kind of thing."""
     library, operation = implementation.backend.library, implementation.operation
     assert library is not None
     sample = sample_of(library)
     if not isinstance(output, type(sample)):
-        raise Disagreement(f"{path}: wanted {type(sample).__name__} of shape {expected.shape}, got {came(output)}")
+        raise Disagreement(
+            f"{path}: wanted {type(sample).__name__} of shape {expected.shape}, got {came(output)}"
+        )
     if tuple(output.shape) != expected.shape:
         raise Disagreement(f"{path}: wanted shape {expected.shape}, got {tuple(output.shape)}")
     wanted = "bool" if expected.dtype == bool else dtype
     if dtype_name(output) != wanted:
-        if operation.name in WITHOUT_FLOATS and dtype_name(output) in DTYPES and not getattr(implementation.function, "takes_dtype", False):
+        if (
+            operation.name in WITHOUT_FLOATS
+            and dtype_name(output) in DTYPES
+            and not getattr(implementation.function, "takes_dtype", False)
+        ):
             raise Unsupported(f"takes no dtype: returns {dtype_name(output)}")
         raise Disagreement(f"{path}: wanted dtype {wanted}, got {dtype_name(output)}")
     if str(getattr(output, "device", "")) != str(getattr(sample, "device", "")):
@@ -240,7 +312,11 @@ def came(thing: Any) -> str:
     if isinstance(thing, (list, tuple)):
         return f"{type(thing).__name__} of {len(thing)}"
     return (
-        f"{type(thing).__name__} {tuple(thing.shape)}" if hasattr(thing, "shape") else type(thing).__name__ if thing is not None else "None"
+        f"{type(thing).__name__} {tuple(thing.shape)}"
+        if hasattr(thing, "shape")
+        else type(thing).__name__
+        if thing is not None
+        else "None"
     )
 
 
@@ -254,16 +330,24 @@ def kind_of(comparison: Comparison) -> str:
 
 
 def shapes_of(inputs: Inputs) -> str:
-    """Where in the output the law was broken is told by the comparison; what went in is told here."""
-    shapes = ", ".join(f"{name} {leaf.shape}" for name, leaf in inputs.items() if isinstance(leaf, ndarray))
+    """
+    Where in the output the law was broken is told by the comparison; what went in is told here.
+    """
+    shapes = ", ".join(
+        f"{name} {leaf.shape}" for name, leaf in inputs.items() if isinstance(leaf, ndarray)
+    )
     return f"\n  inputs: {shapes}" if shapes else ""
 
 
-def judge_side_effects(implementation: Implementation, recipe: Recipe, dtype: str, around: Values | None = None) -> None:
+def judge_side_effects(
+    implementation: Implementation, recipe: Recipe, dtype: str, around: Values | None = None
+) -> None:
     """
-    Inputs unchanged, outputs no alias of them, the surroundings as they were, and a second call that says the same.
+    Inputs unchanged, outputs no alias of them, the surroundings as they were, and a second call
+    that says the same.
 
-    ``around``: the surroundings as an earlier case left them, which are held to without another look.
+    ``around``: the surroundings as an earlier case left them, which are held to without another
+    look.
     """
     announce.get()(implementation, dtype, recipe, None)
     library = implementation.backend.library
@@ -298,15 +382,22 @@ def repeated(implementation: Implementation, first: Any, second: Any) -> None:
     assert library is not None
     if implementation.backend.deterministic:
         for one, two in zip(leaves(first), leaves(second), strict=True):
-            if hasattr(one, "shape") and snapshot(library.to_numpy, one) != snapshot(library.to_numpy, two):
-                raise Disagreement("a second call with the same arguments gives other bits, though DETERMINISTIC is declared")
+            if hasattr(one, "shape") and snapshot(library.to_numpy, one) != snapshot(
+                library.to_numpy, two
+            ):
+                raise Disagreement(
+                    "a second call with the same arguments gives other bits, though DETERMINISTIC "
+                    "is declared"
+                )
 
 
 def snapshot(to_numpy: Any, leaf: Any) -> Any:
     """Everything about an array that a call must leave as it was: bytes, shape, strides."""
     if not hasattr(leaf, "shape"):
         return leaf
-    strides = leaf.stride() if callable(getattr(leaf, "stride", None)) else getattr(leaf, "strides", None)
+    strides = (
+        leaf.stride() if callable(getattr(leaf, "stride", None)) else getattr(leaf, "strides", None)
+    )
     return to_numpy(leaf).tobytes(), tuple(leaf.shape), strides
 
 

@@ -1,18 +1,26 @@
 """
-Known failures: one line each in a file of the stranger's own, with a reason. They are strict: an unexpected pass is an error.
+Known failures: one line each in a file of the stranger's own, with a reason. They are strict: an
+unexpected pass is an error.
 
-    # implementation  dtype    aspect                              : reason                             [replay <hash>]
-    alibi_attention   float16  values                              : slopes are rounded before the product
-    softmax_*         *        refusals                            : raises TypeError, PyTorch's convention
-    alibi_attention   *        values when a row sees no key       : gives NaN there                    [replay 1f0c2d3e4a5b]
-    alibi_attention   *        values when N > M and mask.form=bool: [limitation] square masks alone are supported
+    # implementation  dtype    aspect                              : reason
+                      [replay <hash>]
+    alibi_attention   float16  values                              : slopes are rounded before the
+                      product
+    softmax_*         *        refusals                            : raises TypeError, PyTorch's
+                      convention
+    alibi_attention   *        values when a row sees no key       : gives NaN there
+                      [replay 1f0c2d3e4a5b]
+    alibi_attention   *        values when N > M and mask.form=bool: [limitation] square masks alone
+                      are supported
 
-Without ``when`` a line speaks of the whole cell. With it, it speaks of a region of the cases: whatever fails there is known,
-and the rest stays judged. Conditions are joined by "and": a sentence (``a row sees no key``, ``H is no power of two``,
-``query is transposed``, ``a score exceeds 88``, ``a hidden score leads by 1e4``, see SENTENCES and PATTERNS); a comparison
-of sizes and numbers (``N > M``, ``H != 8``, ``D % 8 != 0``); or a field of the recipe (``poison=finite``, ``mask.form!=lowest``,
-``options.align=end``). A reason may begin with its kind: ``[limitation]``, where the author promises no more, or
-``[nonconformance]``, where the implementation does something else than the law; the two are counted apart.
+Without ``when`` a line speaks of the whole cell. With it, it speaks of a region of the cases:
+whatever fails there is known, and the rest stays judged. Conditions are joined by "and": a sentence
+(``a row sees no key``, ``H is no power of two``, ``query is transposed``, ``a score exceeds 88``,
+``a hidden score leads by 1e4``, see SENTENCES and PATTERNS); a comparison of sizes and numbers
+(``N > M``, ``H != 8``, ``D % 8 != 0``); or a field of the recipe (``poison=finite``,
+``mask.form!=lowest``, ``options.align=end``). A reason may begin with its kind: ``[limitation]``,
+where the author promises no more, or ``[nonconformance]``, where the implementation does something
+else than the law; the two are counted apart.
 """
 
 import operator
@@ -35,7 +43,9 @@ from verify.recipes import Recipe, expand
 from verify.visibility import seen
 
 KINDS = ("limitation", "nonconformance")
-"""What a known failure can be: less than the law asks, and said so, or something else than the law."""
+"""
+What a known failure can be: less than the law asks, and said so, or something else than the law.
+"""
 
 KIND = rf"(?:\[(?P<kind>{'|'.join(KINDS)})\]\s*)?"
 LINE = re.compile(
@@ -44,7 +54,14 @@ LINE = re.compile(
 COMPARISON = re.compile(r"([A-Z]|\d+)(?:\s*%\s*([1-9]\d*))?\s*(<=|>=|==|!=|<|>)\s*([A-Z]|\d+)")
 FIELD = re.compile(r"([\w.]+)(!?=)(\S.*)")
 REPLAY = re.compile(r"\[replay ([0-9a-f]{5,})\]")
-OPERATORS = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne}
+OPERATORS = {
+    "<": operator.lt,
+    ">": operator.gt,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
 
 Condition = Callable[[Recipe, str], bool]
 
@@ -63,7 +80,10 @@ class Known:
     """One of KINDS, where the line says it."""
 
     backend: str | None = None
-    """The backend beside whose file the line stands, as it was named; None: the line speaks of every backend of the run."""
+    """
+    The backend beside whose file the line stands, as it was named; None: the line speaks of every
+    backend of the run.
+    """
 
     def speaks_of(self, backend: str, implementation: str, dtype: str, aspect: str) -> bool:
         named = self.backend in (None, backend) and fnmatchcase(implementation, self.name)
@@ -77,10 +97,16 @@ class Known:
 
     @cached_property
     def conditions(self) -> list[Condition]:
-        return [condition(text.strip()) for text in re.split(r"\band\b", self.when or "")] if self.when else []
+        return (
+            [condition(text.strip()) for text in re.split(r"\band\b", self.when or "")]
+            if self.when
+            else []
+        )
 
     def covers(self, recipe: Recipe, dtype: str) -> bool:
-        """Whether the case lies in the line's region; never, for a line that speaks of the whole cell."""
+        """
+        Whether the case lies in the line's region; never, for a line that speaks of the whole cell.
+        """
         return bool(self.when) and all(holds(recipe, dtype) for holds in self.conditions)
 
 
@@ -98,7 +124,10 @@ def condition(text: str) -> Condition:
         path, sign, wanted = match.groups()
         return lambda recipe, dtype: (str(field_of(recipe, path)) == wanted) == (sign == "=")
     sentences = ", ".join(map(repr, SENTENCES))
-    raise ValueError(f"when: wanted {sentences}, a comparison like 'N > M' or a field like 'poison=finite', got {text!r}")
+    raise ValueError(
+        f"when: wanted {sentences}, a comparison like 'N > M' or a field like 'poison=finite', got "
+        f"{text!r}"
+    )
 
 
 def visible_pairs(recipe: Recipe, dtype: str) -> ndarray:
@@ -124,20 +153,33 @@ def hidden_pair(recipe: Recipe, dtype: str) -> bool:
 
 def gap(recipe: Recipe, dtype: str) -> bool:
     visible = visible_pairs(recipe, dtype)
-    before, after = np.logical_or.accumulate(visible, -1), np.logical_or.accumulate(visible[..., ::-1], -1)[..., ::-1]
+    before, after = (
+        np.logical_or.accumulate(visible, -1),
+        np.logical_or.accumulate(visible[..., ::-1], -1)[..., ::-1],
+    )
     return bool((before & after & ~visible).any())
 
 
 def poisoned(recipe: Recipe, dtype: str) -> bool:
-    arrays = [x for name, x in expand(recipe, dtype).items() if isinstance(x, ndarray) and name not in ("mask", "attn_mask")]
+    arrays = [
+        x
+        for name, x in expand(recipe, dtype).items()
+        if isinstance(x, ndarray) and name not in ("mask", "attn_mask")
+    ]
     return not all(np.isfinite(x).all() for x in arrays)
 
 
-SCORES = {"transformer_xl_attention": "transformer_xl_score", "learned_relative_attention": "learned_relative_score"}
+SCORES = {
+    "transformer_xl_attention": "transformer_xl_score",
+    "learned_relative_attention": "learned_relative_score",
+}
 
 
 def scores(recipe: Recipe, dtype: str) -> ndarray:
-    """The scaled scores before any mask, ALiBi's bias left out; no scores for operations that do not tell them."""
+    """
+    The scaled scores before any mask, ALiBi's bias left out; no scores for operations that do not
+    tell them.
+    """
     operation, inputs = CATALOGUE[recipe.operation], expand(recipe, dtype)
     if operation.name == "softmax":
         return np.asarray(inputs["score"])
@@ -151,7 +193,9 @@ def scores(recipe: Recipe, dtype: str) -> ndarray:
 
 def score_overflow(recipe: Recipe, dtype: str) -> bool:
     products = scores(recipe, dtype) * np.sqrt(recipe.sizes.get("D", 1))
-    return dtype != "bool" and bool((~visible_pairs(recipe, dtype) & (products > largest(dtype))).any())
+    return dtype != "bool" and bool(
+        (~visible_pairs(recipe, dtype) & (products > largest(dtype))).any()
+    )
 
 
 def gradient_overflow(recipe: Recipe, dtype: str) -> bool:
@@ -159,11 +203,19 @@ def gradient_overflow(recipe: Recipe, dtype: str) -> bool:
     if not {"d_output", "value"} <= set(inputs):
         return False
     with np.errstate(all="ignore"):
-        return bool((hidden & (np.abs(inputs["d_output"] @ inputs["value"].swapaxes(-1, -2)) > largest(dtype))).any())
+        return bool(
+            (
+                hidden
+                & (np.abs(inputs["d_output"] @ inputs["value"].swapaxes(-1, -2)) > largest(dtype))
+            ).any()
+        )
 
 
 def lead(recipe: Recipe, dtype: str) -> float:
-    """By how much a hidden score leads over what its row sees, at most: a mask of less, added to it, would not hide it."""
+    """
+    By how much a hidden score leads over what its row sees, at most: a mask of less, added to it,
+    would not hide it.
+    """
     visible, score = visible_pairs(recipe, dtype), scores(recipe, dtype)
     seen_most = np.where(visible, score, -np.inf).max(axis=-1)
     hidden_most = np.where(visible, -np.inf, score).max(axis=-1)
@@ -201,36 +253,58 @@ SENTENCES: dict[str, Condition] = {
     "a hidden score overflows": score_overflow,
     "the gradient of a hidden weight overflows": gradient_overflow,
     "a mask is given": lambda recipe, _: recipe.mask is not None,
-    "a float mask is given": lambda recipe, _: recipe.mask is not None and recipe.mask["form"] != "bool",
+    "a float mask is given": lambda recipe, _: (
+        recipe.mask is not None and recipe.mask["form"] != "bool"
+    ),
     "a padding mask is given": lambda recipe, _: recipe.padding is not None,
     "dropout is given": lambda recipe, _: recipe.dropout is not None,
 }
-"""What a case shows, in words; where a key is hidden from every row of its head, poison may stand in it."""
+"""
+What a case shows, in words; where a key is hidden from every row of its head, poison may stand in
+it.
+"""
 
 NUMBER = r"(-?\d[\de.+]*)"
 PATTERNS: dict[str, Callable[..., bool]] = {
     r"([A-Z]) is (a|no) power of two": power_of_two,
     rf"(an input|[a-z_]+) is ({'|'.join(LAYOUTS)})": is_laid,
-    rf"a hidden score leads by {NUMBER}": lambda least, recipe, dtype: lead(recipe, dtype) > float(least),
-    rf"a score exceeds {NUMBER}": lambda least, recipe, dtype: largest_score(recipe, dtype) > float(least),
+    rf"a hidden score leads by {NUMBER}": lambda least, recipe, dtype: (
+        lead(recipe, dtype) > float(least)
+    ),
+    rf"a score exceeds {NUMBER}": lambda least, recipe, dtype: (
+        largest_score(recipe, dtype) > float(least)
+    ),
 }
 """Sentences with a size, an argument or a number in them."""
 
 
-def sizes_compare(recipe: Recipe, left: str, compare: Callable[[int, int], bool], right: str, modulus: str | None = None) -> bool:
+def sizes_compare(
+    recipe: Recipe,
+    left: str,
+    compare: Callable[[int, int], bool],
+    right: str,
+    modulus: str | None = None,
+) -> bool:
     one, two = (int(side) if side.isdigit() else recipe.sizes.get(side) for side in (left, right))
-    return one is not None and two is not None and compare(one % int(modulus) if modulus else one, two)
+    return (
+        one is not None and two is not None and compare(one % int(modulus) if modulus else one, two)
+    )
 
 
 def field_of(recipe: Recipe, path: str) -> Any:
     place: Any = asdict(recipe)
     for name in path.split("."):
         place = place.get(name) if isinstance(place, dict) else None
-    return tuple(place) if isinstance(place, list) else place  # a recipe that was written down has lists
+    return (
+        tuple(place) if isinstance(place, list) else place
+    )  # a recipe that was written down has lists
 
 
 def read_known(path: Path, backend: str | None = None) -> list[Known]:
-    """The lines of a file, about one backend or about all; a line that cannot be read is an error, not a comment."""
+    """
+    The lines of a file, about one backend or about all; a line that cannot be read is an error, not
+    a comment.
+    """
     found = []
     for number, line in enumerate(path.read_text().splitlines(), 1):
         if line.strip() and not line.lstrip().startswith("#"):
@@ -241,7 +315,10 @@ def read_known(path: Path, backend: str | None = None) -> list[Known]:
 def read_line(line: str, source: str) -> Known:
     match = LINE.fullmatch(line)
     if match is None:
-        wanted = f"'<implementation> <dtype> <aspect> [when <conditions>] : <reason>' with an aspect of {', '.join(ASPECTS)}"
+        wanted = (
+            "'<implementation> <dtype> <aspect> [when <conditions>] : <reason>' with an "
+            f"aspect of {', '.join(ASPECTS)}"
+        )
         raise ValueError(f"{source}: wanted {wanted}, got {line!r}")
     known = Known(**match.groupdict(), source=source)
     try:

@@ -1,5 +1,6 @@
 """
-Where in memory an array lies: the layouts that callers really have. The neighbours of an array in memory are NaN.
+Where in memory an array lies: the layouts that callers really have. The neighbours of an array in
+memory are NaN.
 
 transposed  heads and positions exchanged in memory, as in packed projections
 packed      a slice of a wider last axis, as in a joint q/k/v
@@ -21,7 +22,9 @@ Convert = Callable[[ndarray, str], Any]
 
 
 def arrange(from_numpy: Convert, x: ndarray, dtype: str, kind: str) -> Any:
-    """The array in one of the layouts; as the library makes it where it has no arrays of that layout."""
+    """
+    The array in one of the layouts; as the library makes it where it has no arrays of that layout.
+    """
     if x.ndim == 0 or kind == "contiguous":
         return from_numpy(x, dtype)
     try:
@@ -72,4 +75,10 @@ def reversed_(from_numpy: Convert, x: ndarray, dtype: str) -> Any:
     return from_numpy(np.ascontiguousarray(x[..., ::-1]), dtype)[..., ::-1]
 
 
-LAYOUTS = {"transposed": transposed, "packed": packed, "offset": offset, "expanded": expanded, "reversed": reversed_}
+LAYOUTS = {
+    "transposed": transposed,
+    "packed": packed,
+    "offset": offset,
+    "expanded": expanded,
+    "reversed": reversed_,
+}

@@ -1,8 +1,9 @@
 """
 Long sequences: the implementation runs in full, the law answers for sampled rows alone.
 
-A causal row sees a prefix of the keys, so that one query against this prefix is the whole truth about it; 64 rows against
-131072 keys cost a second. Faults that depend on size have no other witness.
+A causal row sees a prefix of the keys, so that one query against this prefix is the whole truth
+about it; 64 rows against 131072 keys cost a second. Faults that depend on size have no other
+witness.
 """
 
 from collections.abc import Callable
@@ -22,14 +23,24 @@ from verify.spent import spent_on
 
 Case = Callable[[Implementation, str], None]
 
-LENGTHS = {"quick": ((2, 2051),), "default": ((3, 4099), (513, 513)), "thorough": ((3, 131072), (4097, 4097), (1025, 2049))}
+LENGTHS = {
+    "quick": ((2, 2051),),
+    "default": ((3, 4099), (513, 513)),
+    "thorough": ((3, 131072), (4097, 4097), (1025, 2049)),
+}
 
 
 def long_cases(operation: str, profile: str) -> list[tuple[str, Case]]:
-    """Named checks of one operation at the profile's lengths; none for operations without rows of their own."""
+    """
+    Named checks of one operation at the profile's lengths; none for operations without rows of
+    their own.
+    """
     if operation not in ROW_OF:
         return []
-    return [(f"long: N={N} M={M}", partial(judge_long, long_recipe(operation, N, M))) for N, M in LENGTHS[profile]]
+    return [
+        (f"long: N={N} M={M}", partial(judge_long, long_recipe(operation, N, M)))
+        for N, M in LENGTHS[profile]
+    ]
 
 
 def long_recipe(operation: str, N: int, M: int) -> Recipe:
@@ -48,16 +59,25 @@ def judge_long(recipe: Recipe, implementation: Implementation, dtype: str) -> No
     given = {name: converted(implementation, value, dtype) for name, value in inputs.items()}
     output = call(implementation, given)
     N, E = recipe.sizes["N"], recipe.sizes["E"]
-    result = array_of(output, np.zeros((*inputs["query"].shape[:-1], E)), dtype, implementation, "output")
+    result = array_of(
+        output, np.zeros((*inputs["query"].shape[:-1], E)), dtype, implementation, "output"
+    )
     for i in sampled(N):
         comparison = judge_row(implementation, inputs, result, i, dtype)
         if not comparison.passed:
-            raise Disagreement(f"row {i} of {N}: {comparison}\n  recipe: {recipe}", comparison=comparison, path=f"row {i} of {N}")
+            raise Disagreement(
+                f"row {i} of {N}: {comparison}\n  recipe: {recipe}",
+                comparison=comparison,
+                path=f"row {i} of {N}",
+            )
 
 
-def judge_row(implementation: Implementation, inputs: Inputs, result: ndarray, i: int, dtype: str) -> Comparison:
+def judge_row(
+    implementation: Implementation, inputs: Inputs, result: ndarray, i: int, dtype: str
+) -> Comparison:
     """
-    Hold one row of a result to the law: of the output, or of the query's gradient where the operation is a gradient.
+    Hold one row of a result to the law: of the output, or of the query's gradient where the
+    operation is a gradient.
 
     What is known of the other rows is nothing, so that the cost does not grow with their number.
     """
@@ -80,8 +100,14 @@ def sampled(N: int) -> list[int]:
 
 
 def plain_row(inputs: Inputs, i: int) -> Inputs:
-    N, masks = inputs["query"].shape[-2], {name: inputs[name] for name in ("mask", "visible") if inputs.get(name) is not None}
-    rows = {name: mask[..., i : i + 1, :] if mask.ndim > 1 and mask.shape[-2] == N else mask for name, mask in masks.items()}
+    N, masks = (
+        inputs["query"].shape[-2],
+        {name: inputs[name] for name in ("mask", "visible") if inputs.get(name) is not None},
+    )
+    rows = {
+        name: mask[..., i : i + 1, :] if mask.ndim > 1 and mask.shape[-2] == N else mask
+        for name, mask in masks.items()
+    }
     return inputs | rows | {"query": inputs["query"][..., i : i + 1, :]}
 
 

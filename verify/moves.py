@@ -1,8 +1,10 @@
 """
-Conventions of the operations that do not consist of stages: shifts, memories, masks, slopes, positions and whole layers.
+Conventions of the operations that do not consist of stages: shifts, memories, masks, slopes,
+positions and whole layers.
 
-Each row is a question, another answer than the law's, the words for it, and the operation computed so. A layer's alternative is
-the reference with other arguments: a scale of 1 is a query projection multiplied by sqrt(D).
+Each row is a question, another answer than the law's, the words for it, and the operation computed
+so. A layer's alternative is the reference with other arguments: a scale of 1 is a query projection
+multiplied by sqrt(D).
 """
 
 from collections.abc import Callable
@@ -21,9 +23,13 @@ def by_reference(name: str) -> Callable[..., Any]:
     return lambda *arguments, **named: CATALOGUE[name].reference(*arguments, **named)
 
 
-causal_mask, merge_masks, update_mems = (by_reference(name) for name in ("causal_mask", "merge_masks", "update_mems"))
+causal_mask, merge_masks, update_mems = (
+    by_reference(name) for name in ("causal_mask", "merge_masks", "update_mems")
+)
 get_slopes, get_alibi_biases = by_reference("get_slopes"), by_reference("get_alibi_biases")
-rel_shift, shift_right, sinusoidal_positions = (by_reference(name) for name in ("rel_shift", "shift_right", "sinusoidal_positions"))
+rel_shift, shift_right, sinusoidal_positions = (
+    by_reference(name) for name in ("rel_shift", "shift_right", "sinusoidal_positions")
+)
 
 
 def plain_series(H: int) -> ndarray:
@@ -36,7 +42,10 @@ def next_power(H: int) -> ndarray:
 
 
 def power_above(H: int) -> ndarray:
-    """Every other slope of the power of two above, from the smallest distance on: the others of the law moved by one."""
+    """
+    Every other slope of the power of two above, from the smallest distance on: the others of the
+    law moved by one.
+    """
     n = 1 << (H.bit_length() - 1)
     others = np.exp2(-4 * (2 * np.arange(1.0, H - n + 1)) / n)
     return np.concatenate([get_slopes(n), others])
@@ -44,7 +53,10 @@ def power_above(H: int) -> ndarray:
 
 SLOPES: dict[str, tuple[str, Callable[[int], ndarray]]] = {
     "2^(-8(h+1)/H) for every H": ("slopes in a plain geometric series", plain_series),
-    "the first H of the next power of two": ("the first slopes of the next power of two", next_power),
+    "the first H of the next power of two": (
+        "the first slopes of the next power of two",
+        next_power,
+    ),
     "the others from the second on": ("every other slope taken from the second on", power_above),
     "falling with the head": ("slopes sorted from the largest", lambda H: -np.sort(-get_slopes(H))),
     "rising with the head": ("slopes in reverse order", lambda H: get_slopes(H)[::-1]),
@@ -80,13 +92,17 @@ def kept_all(hids: Any, mems: Any, mem_len: int) -> Any:
     return [np.concatenate([mem, hid], axis=1) for mem, hid in zip(mems, hids, strict=True)]
 
 
-def joined(order: Callable[[ndarray, ndarray], list[ndarray]], first: bool = False) -> Callable[..., Any]:
+def joined(
+    order: Callable[[ndarray, ndarray], list[ndarray]], first: bool = False
+) -> Callable[..., Any]:
     """The first or last mem_len positions of what the order makes of memory and present."""
 
     def window(hids: Any, mems: Any, mem_len: int) -> Any:
         if mems is None:
             return None
-        whole = [np.concatenate(order(mem, hid), axis=1) for mem, hid in zip(mems, hids, strict=True)]
+        whole = [
+            np.concatenate(order(mem, hid), axis=1) for mem, hid in zip(mems, hids, strict=True)
+        ]
         return [x[:, :mem_len] if first else x[:, max(x.shape[1] - mem_len, 0) :] for x in whole]
 
     return window
@@ -113,13 +129,20 @@ def opposite(mask: Any) -> Any:
     return ~mask if mask is not None and mask.dtype == bool else mask
 
 
-def changed(function: Callable[..., Any], **new: Callable[[dict[str, Any]], Any]) -> Callable[..., Any]:
+def changed(
+    function: Callable[..., Any], **new: Callable[[dict[str, Any]], Any]
+) -> Callable[..., Any]:
     """The function with other arguments, each made from all that are given."""
     return lambda **inputs: function(**inputs | {name: make(inputs) for name, make in new.items()})
 
 
-def rescaled(names: tuple[str, ...], factor: Callable[[int, int], float]) -> Callable[[dict[str, Any]], Any]:
-    """The parameters with those of the query multiplied by a factor of H and D, which multiplies the scores."""
+def rescaled(
+    names: tuple[str, ...], factor: Callable[[int, int], float]
+) -> Callable[[dict[str, Any]], Any]:
+    """
+    The parameters with those of the query multiplied by a factor of H and D, which multiplies the
+    scores.
+    """
 
     def make(inputs: dict[str, Any]) -> Any:
         H, own = inputs["num_heads"], inputs["parameters"]
@@ -138,11 +161,36 @@ def rotated_last(M: int, F: int) -> ndarray:
 def layer_rows(function: Callable[..., Any], query: tuple[str, ...], mask: str) -> tuple[Row, ...]:
     """What can be otherwise in every layer with heads."""
     return (
-        ("scale", "1", "scores that are not scaled", changed(function, parameters=rescaled(query, lambda H, D: D**0.5))),
-        ("scale", "1/D", "scores scaled by 1/D", changed(function, parameters=rescaled(query, lambda H, D: D**-0.5))),
-        ("scale", "1/sqrt(H D)", "scores scaled by 1/sqrt(H D)", changed(function, parameters=rescaled(query, lambda H, D: H**-0.5))),
-        ("mask polarity", MEANS[mask], f"{mask} of the opposite meaning", changed(function, **{mask: lambda x: opposite(x.get(mask))})),
-        ("mask polarity", "ignored", f"{mask} ignored", changed(function, **{mask: lambda x: NOTHING[mask](x)})),
+        (
+            "scale",
+            "1",
+            "scores that are not scaled",
+            changed(function, parameters=rescaled(query, lambda H, D: D**0.5)),
+        ),
+        (
+            "scale",
+            "1/D",
+            "scores scaled by 1/D",
+            changed(function, parameters=rescaled(query, lambda H, D: D**-0.5)),
+        ),
+        (
+            "scale",
+            "1/sqrt(H D)",
+            "scores scaled by 1/sqrt(H D)",
+            changed(function, parameters=rescaled(query, lambda H, D: H**-0.5)),
+        ),
+        (
+            "mask polarity",
+            MEANS[mask],
+            f"{mask} of the opposite meaning",
+            changed(function, **{mask: lambda x: opposite(x.get(mask))}),
+        ),
+        (
+            "mask polarity",
+            "ignored",
+            f"{mask} ignored",
+            changed(function, **{mask: lambda x: NOTHING[mask](x)}),
+        ),
     )
 
 
@@ -152,14 +200,23 @@ NOTHING: dict[str, Callable[[dict[str, Any]], Any]] = {
     "visible": lambda x: np.ones((x["query"].shape[1], x["key"].shape[1]), bool),
 }
 PADDING: tuple[tuple[str, str, Callable[[dict[str, Any]], Any]], ...] = (
-    ("True = may attend", "a key_padding_mask of which True means may attend", lambda x: opposite(x.get("key_padding_mask"))),
+    (
+        "True = may attend",
+        "a key_padding_mask of which True means may attend",
+        lambda x: opposite(x.get("key_padding_mask")),
+    ),
     ("ignored", "key_padding_mask ignored", lambda x: None),
 )
 Q_PROJ, LINEAR = ("q_proj.weight", "q_proj.bias"), ("query.linear.weight", "query.linear.bias")
 MULTI_HEAD = (
     *layer_rows(by_reference("multi_head_attention"), Q_PROJ, "attn_mask"),
     *(
-        ("padding polarity", said, words, changed(by_reference("multi_head_attention"), key_padding_mask=new))
+        (
+            "padding polarity",
+            said,
+            words,
+            changed(by_reference("multi_head_attention"), key_padding_mask=new),
+        )
         for said, words, new in PADDING
     ),
 )
@@ -182,15 +239,20 @@ MOVES: dict[str, tuple[Row, ...]] = {
         ("direction", "none", "nothing moved", lambda x: x),
     ),
     "causal_mask": (
-        ("causal alignment", "top-left", "a top-left causal mask", lambda N, M: np.tri(N, M, dtype=bool)),
-        ("causal alignment", "at the end of the longer", "alignment by max(M-N, 0)", lambda N, M: np.tri(N, M, max(M - N, 0), dtype=bool)),
-        ("causal alignment", "own key hidden", "the query's own key hidden", lambda N, M: np.tri(N, M, M - N - 1, dtype=bool)),
-        ("mask polarity", "True = hidden", "a mask of which True means hidden", lambda N, M: ~causal_mask(N, M)),
+        ("causal alignment", "top-left", "a top-left causal mask", lambda N,
+         M: np.tri(N, M, dtype=bool)),
+        ("causal alignment", "at the end of the longer", "alignment by max(M-N, 0)", lambda N,
+         M: np.tri(N, M, max(M - N, 0), dtype=bool)),
+        ("causal alignment", "own key hidden", "the query's own key hidden", lambda N,
+         M: np.tri(N, M, M - N - 1, dtype=bool)),
+        ("mask polarity", "True = hidden", "a mask of which True means hidden", lambda N,
+         M: ~causal_mask(N, M)),
     ),
     "merge_masks": (
         ("mask polarity", "True = may attend", "an attn_mask of which True means may attend",
          changed(merge_masks, attn_mask=lambda x: opposite(x["attn_mask"]))),
-        *(("padding polarity", said, words, changed(merge_masks, key_padding_mask=new)) for said, words, new in PADDING),
+        *(("padding polarity", said, words, changed(merge_masks, key_padding_mask=new)) for said,
+        words, new in PADDING),
         ("hidden as", "-1e9", "-1e9 for minus infinity", merged(-1e9)),
         ("hidden as", "-1e4", "-1e4 for minus infinity", merged(-1e4)),
     ),
@@ -206,48 +268,69 @@ MOVES: dict[str, tuple[Row, ...]] = {
         ("dropout", "none", "dropout ignored", lambda weights, keep, p: weights),
     ),
     "get_slopes": tuple(
-        ("ALiBi slopes", said, words, lambda n_heads, rule=rule: rule(n_heads)) for said, (words, rule) in SLOPES.items()
+        ("ALiBi slopes", said, words, lambda n_heads, rule=rule: rule(n_heads)) for said,
+         (words, rule) in SLOPES.items()
     ),
     "get_alibi_biases": (
-        *(("ALiBi slopes", said, words, lambda n_heads, visible, rule=rule: rule(n_heads)[:, None, None] * np.cumsum(visible, axis=-1))
+        *(("ALiBi slopes", said, words, lambda n_heads, visible,
+        rule=rule: rule(n_heads)[:, None, None] * np.cumsum(visible, axis=-1))
           for said, (words, rule) in SLOPES.items()),
-        ("ALiBi sign", "falls", "biases that fall along the keys", lambda n_heads, visible: -get_alibi_biases(n_heads, visible)),
+        ("ALiBi sign", "falls", "biases that fall along the keys", lambda n_heads,
+         visible: -get_alibi_biases(n_heads, visible)),
         ("ALiBi distance", "positions", "positions counted in place of visible keys",
          lambda n_heads, visible: get_alibi_biases(n_heads, np.ones_like(visible))),
         ("ALiBi distance", "from 0", "a count that begins at 0",
-         lambda n_heads, visible: get_slopes(n_heads)[:, None, None] * (np.cumsum(visible, axis=-1) - 1)),
+         lambda n_heads, visible: get_slopes(n_heads)[:, None,
+         None] * (np.cumsum(visible, axis=-1) - 1)),
     ),
     "sinusoidal_positions": (
-        ("order", "distances rising", "distances rising from 0", lambda M, F: sinusoidal_positions(M, F)[::-1]),
+        ("order", "distances rising", "distances rising from 0", lambda M,
+         F: sinusoidal_positions(M, F)[::-1]),
         ("halves", "in turn", "sines and cosines in turn", rotated_last),
-        ("halves", "cosines first", "cosines before sines", lambda M, F: np.roll(sinusoidal_positions(M, F), F // 2, axis=1)),
+        ("halves", "cosines first", "cosines before sines", lambda M,
+         F: np.roll(sinusoidal_positions(M, F), F // 2, axis=1)),
     ),
     "update_mems": (
-        ("memory window", "everything at mem_len 0", "a memory that keeps everything at mem_len 0", kept_all),
-        ("memory window", "the first mem_len", "the first positions kept", joined(lambda mem, hid: [mem, hid], first=True)),
-        ("memory window", "the present alone", "the memory before the present forgotten", present_alone),
+        ("memory window", "everything at mem_len 0", "a memory that keeps everything at mem_len 0",
+         kept_all),
+        ("memory window", "the first mem_len", "the first positions kept",
+         joined(lambda mem, hid: [mem, hid], first=True)),
+        ("memory window", "the present alone", "the memory before the present forgotten",
+         present_alone),
         ("memory window", "as long as it was", "a memory as long as it was", same_length),
-        ("order of memory", "present first", "memory behind the present", joined(lambda mem, hid: [hid, mem])),
+        ("order of memory", "present first", "memory behind the present",
+         joined(lambda mem, hid: [hid, mem])),
     ),
     "multi_head_attention": MULTI_HEAD,
-    "multi_head_self_attention": tuple((asked, said, words, of_itself(function)) for asked, said, words, function in MULTI_HEAD),
+    "multi_head_self_attention": tuple((asked, said, words, of_itself(function)) for asked, said,
+    words, function in MULTI_HEAD),
     "relative_multi_head_attention": (
-        *layer_rows(by_reference("relative_multi_head_attention"), ("query.linear.weight", "query_pos_bias", "key_pos_bias"), "visible"),
+        *layer_rows(by_reference("relative_multi_head_attention"),
+        ("query.linear.weight", "query_pos_bias", "key_pos_bias"), "visible"),
         ("table alignment", "the other", "the two table alignments exchanged", changed(
-            by_reference("relative_multi_head_attention"), align=lambda x: {"end": "start", "start": "end"}[x["align"]])),
+            by_reference("relative_multi_head_attention"),
+            align=lambda x: {"end": "start", "start": "end"}[x["align"]])),
     ),
-    "alibi_multi_head_attention": layer_rows(by_reference("alibi_multi_head_attention"), LINEAR, "visible"),
+    "alibi_multi_head_attention": layer_rows(by_reference("alibi_multi_head_attention"), LINEAR,
+    "visible"),
 }  # fmt: skip
 
 MOVED_LAW = {
     "rel_shift": {"wrap": "the row below", "direction": "to the left"},
     "shift_right": {"wrap": "the row above", "direction": "to the right"},
     "causal_mask": {"mask polarity": "True = may attend"},
-    "merge_masks": {"mask polarity": "True = hidden", "padding polarity": "True = hidden", "hidden as": "-inf"},
+    "merge_masks": {
+        "mask polarity": "True = hidden",
+        "padding polarity": "True = hidden",
+        "hidden as": "-inf",
+    },
     "get_alibi_biases": {"ALiBi sign": "grow", "ALiBi distance": "visible keys"},
     "sinusoidal_positions": {"order": "distances falling to 0", "halves": "sines first"},
     "update_mems": {"memory window": "the last mem_len", "order of memory": "memory first"},
     "multi_head_attention": {"mask polarity": "True = hidden", "padding polarity": "True = hidden"},
-    "multi_head_self_attention": {"mask polarity": "True = hidden", "padding polarity": "True = hidden"},
+    "multi_head_self_attention": {
+        "mask polarity": "True = hidden",
+        "padding polarity": "True = hidden",
+    },
 }
 """What the law answers to these, where it differs from one operation to the next."""

@@ -1,4 +1,7 @@
-"""What the law says of a recipe in a dtype: inputs, expected outputs, bounds, and whether the case is strong."""
+"""
+What the law says of a recipe in a dtype: inputs, expected outputs, bounds, and whether the case is
+strong.
+"""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,7 +18,10 @@ from verify.trees import leaves
 from verify.visibility import pairs_shape
 
 LOOPS = 400
-"""Most pairs that the law's loops are asked for; beyond, numpy_ref answers, which is held to the law at small sizes."""
+"""
+Most pairs that the law's loops are asked for; beyond, numpy_ref answers, which is held to the law
+at small sizes.
+"""
 
 
 @dataclass(frozen=True)
@@ -50,16 +56,24 @@ def answer(operation: Operation, inputs: Inputs) -> tuple[Any, str]:
 
 @lru_cache(maxsize=4096)
 def bounded(recipe: Recipe, dtype: str, precision: Precision) -> Any:
-    """The error bounds of the outputs under a declared arithmetic; None for an operation that moves numbers and computes none."""
+    """
+    The error bounds of the outputs under a declared arithmetic; None for an operation that moves
+    numbers and computes none.
+    """
     operation = CATALOGUE[recipe.operation]
     if operation.exact:
         return None
-    return bounds.bound(operation.name, expand(recipe, dtype), precision, references_own(recipe, dtype))
+    return bounds.bound(
+        operation.name, expand(recipe, dtype), precision, references_own(recipe, dtype)
+    )
 
 
 @lru_cache(maxsize=2048)
 def references_own(recipe: Recipe, dtype: str) -> Any:
-    """The part of the bounds that is the same under every declared arithmetic: what the law's own float64 may err."""
+    """
+    The part of the bounds that is the same under every declared arithmetic: what the law's own
+    float64 may err.
+    """
     return bounds.error(recipe.operation, expand(recipe, dtype), REFERENCE)
 
 
@@ -67,12 +81,18 @@ def references_own(recipe: Recipe, dtype: str) -> Any:
 def strong(recipe: Recipe, dtype: str, precision: Precision) -> bool:
     """Whether no cheap impostor passes this case."""
     with np.errstate(all="ignore"):
-        return impostors.all_noticed(wrong_answers(recipe, dtype), lawful(recipe, dtype).expected, bounded(recipe, dtype, precision))
+        return impostors.all_noticed(
+            wrong_answers(recipe, dtype),
+            lawful(recipe, dtype).expected,
+            bounded(recipe, dtype, precision),
+        )
 
 
 @lru_cache(maxsize=512)
 def wrong_answers(recipe: Recipe, dtype: str) -> list[Any]:
-    """What the impostors answer; several implementations are asked the same, one after the other."""
+    """
+    What the impostors answer; several implementations are asked the same, one after the other.
+    """
     case = lawful(recipe, dtype)
     with np.errstate(all="ignore"):
         return list(impostors.impostors(CATALOGUE[recipe.operation], case.inputs, case.expected))

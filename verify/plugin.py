@@ -1,8 +1,8 @@
 """
 The pytest plugin: the options of :mod:`verify.options`, of which ``--backend`` says who is judged.
 
-It loads the backends, hands their cells to the differential tests, and closes with the table. Under pytest-xdist every
-worker loads the backends for itself and the controller collects the tallies.
+It loads the backends, hands their cells to the differential tests, and closes with the table. Under
+pytest-xdist every worker loads the backends for itself and the controller collects the tallies.
 """
 
 import gc
@@ -59,14 +59,24 @@ class Verification:
         """Judge a cell, in this process or in the backend's own."""
         worker = self.workers.get(cell.implementation.backend.source)
         known = self.known(cell)
-        return judge_there(worker, cell, self.options, known) if worker else run_here(cell, self.options, known)
+        return (
+            judge_there(worker, cell, self.options, known)
+            if worker
+            else run_here(cell, self.options, known)
+        )
 
     def known(self, cell: Cell) -> tuple[Known, ...]:
         own = cell.implementation
-        return tuple(line for line in self.known_failures if line.speaks_of(own.backend.source, own.name, cell.dtype, cell.aspect))
+        return tuple(
+            line
+            for line in self.known_failures
+            if line.speaks_of(own.backend.source, own.name, cell.dtype, cell.aspect)
+        )
 
     def cells(self, chapter: str | None) -> list[Cell]:
-        usable = [backend for backend in self.backends if not backend.broken and not backend.missing]
+        usable = [
+            backend for backend in self.backends if not backend.broken and not backend.missing
+        ]
         return cells(usable, self.operations, self.dtypes, chapter)
 
 
@@ -86,17 +96,28 @@ class Collector:
             self.tallies.extend(tallies_of(report))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> Generator[None, Any, Any]:
-        """Of each root cause pytest shows one cell in full (with -v, every cell); the others are in the triage, one line each."""
+    def pytest_terminal_summary(
+        self, terminalreporter: Any, config: pytest.Config
+    ) -> Generator[None, Any, Any]:
+        """
+        Of each root cause pytest shows one cell in full (with -v, every cell); the others are in
+        the triage, one line each.
+        """
         stats, full = terminalreporter.stats, told_in_full(self.tallies)
         if full and config.getoption("verbose") < 1:
             config.stash[FAILED] = stats.get("failed", [])
-            stats["failed"] = [report for report in config.stash[FAILED] if all(tally in full for tally in tallies_of(report))]
+            stats["failed"] = [
+                report
+                for report in config.stash[FAILED]
+                if all(tally in full for tally in tallies_of(report))
+            ]
         return (yield)
 
 
 def tallies_of(report: pytest.TestReport) -> list[dict[str, Any]]:
-    return [cast(dict[str, Any], value) for name, value in report.user_properties if name == "tally"]
+    return [
+        cast(dict[str, Any], value) for name, value in report.user_properties if name == "tally"
+    ]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -107,17 +128,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "differential: holds every backend to the law")
-    config.addinivalue_line("markers", "thorough: long random campaigns, deselected unless named by -m")
-    config.addinivalue_line("markers", "browser: opens a report in Chromium, deselected unless named by -m")
-    config.addinivalue_line("markers", "docs: builds the book and reads it in Chromium, deselected unless named by -m")
-    config.addinivalue_line("markers", "faults: seeded faults and controls, deselected unless named by -m")
+    config.addinivalue_line(
+        "markers", "thorough: long random campaigns, deselected unless named by -m"
+    )
+    config.addinivalue_line(
+        "markers", "browser: opens a report in Chromium, deselected unless named by -m"
+    )
+    config.addinivalue_line(
+        "markers", "docs: builds the book and reads it in Chromium, deselected unless named by -m"
+    )
+    config.addinivalue_line(
+        "markers", "faults: seeded faults and controls, deselected unless named by -m"
+    )
     config.pluginmanager.register(Scores())
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):
         pin(int(worker.removeprefix("gw")))
     config.stash[KEY], config.stash[TALLIES] = None, []
     config.pluginmanager.register(Collector(config.stash[TALLIES]))
     if config.getoption("--backend"):
-        verification_of(config)  # what is wrong with the options is told before anything runs; also by the controller of xdist
+        verification_of(
+            config
+            # what is wrong with the options is told before anything runs; also by the controller of
+            # xdist
+        )
 
 
 def verification_of(config: pytest.Config) -> Verification:
@@ -129,7 +162,10 @@ def verification_of(config: pytest.Config) -> Verification:
 
 
 def prepare(config: pytest.Config) -> Verification:
-    """Read the options and load the backends; on the many small cases a library's threads only wait for each other."""
+    """
+    Read the options and load the backends; on the many small cases a library's threads only wait
+    for each other.
+    """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     failures.cache_clear()  # of an earlier run in this process, in another directory perhaps
     option = config.getoption
@@ -139,22 +175,33 @@ def prepare(config: pytest.Config) -> Verification:
             raise pytest.UsageError(f"--op: wanted an operation of the catalogue, got {name}")
     for report in REPORTS:
         if (path := option(report)) and not Path(path).absolute().parent.is_dir():
-            raise pytest.UsageError(f"{report}: wanted a file in a directory that exists, got {path}")
+            raise pytest.UsageError(
+                f"{report}: wanted a file in a directory that exists, got {path}"
+            )
     sources = option("--backend") or list(OURS)
     known = known_failures(option("--known-failures"), sources)
     options = Options(option("--profile"), seed_of(config), str(option("--failures")))
     workers = workers_of(config, sources)
     backends = list(backends_of(sources, workers))
     gc.freeze()  # what is loaded by now stays: the collector need not look at it again and again
-    return Verification(backends, operations, tuple(option("--dtype") or ()), options, known, workers)
+    return Verification(
+        backends, operations, tuple(option("--dtype") or ()), options, known, workers
+    )
 
 
 def workers_of(config: pytest.Config, sources: list[str]) -> dict[str, Worker]:
-    """A process for each backend that gets one. Under pytest-xdist what the controller was told does for everyone."""
+    """
+    A process for each backend that gets one. Under pytest-xdist what the controller was told does
+    for everyone.
+    """
     option = config.getoption
     limits = Limits(option("--case-seconds"), option("--memory"))
     told = json.loads(getattr(config, "workerinput", {}).get("verify_backends", "{}"))
-    return {source: Worker(source, limits, told.get(source)) for source in sources if isolated(source, option("--isolate"))}
+    return {
+        source: Worker(source, limits, told.get(source))
+        for source in sources
+        if isolated(source, option("--isolate"))
+    }
 
 
 AT_ONCE = 4
@@ -164,7 +211,9 @@ AT_ONCE = 4
 def backends_of(sources: list[str], workers: dict[str, Worker]) -> Iterator[Backend]:
     """The backends, loaded here or in their own processes."""
     for number, source in enumerate(sources):
-        for worker in (workers[near] for near in sources[number : number + AT_ONCE] if near in workers):
+        for worker in (
+            workers[near] for near in sources[number : number + AT_ONCE] if near in workers
+        ):
             if worker.told is None and worker.process is None:
                 worker.start()
         yield described(workers[source]) if source in workers else load(source)
@@ -185,7 +234,9 @@ def pytest_configure_node(node: Any) -> None:
     """Told by pytest-xdist for each worker."""
     node.workerinput["verify_seed"] = seed_of(node.config)
     if run := node.config.stash[KEY]:
-        node.workerinput["verify_backends"] = json.dumps({source: worker.told for source, worker in run.workers.items()}, default=dict)
+        node.workerinput["verify_backends"] = json.dumps(
+            {source: worker.told for source, worker in run.workers.items()}, default=dict
+        )
         pytest_unconfigure(node.config)  # they have said what they are, and are judged elsewhere
 
 
@@ -200,7 +251,12 @@ def known_failures(named: str | None, sources: list[str]) -> list[Known]:
     try:
         if named:
             return read_known(Path(named))
-        return [known for source in sources if (path := beside(source)) for known in read_known(path, source)]
+        return [
+            known
+            for source in sources
+            if (path := beside(source))
+            for known in read_known(path, source)
+        ]
     except (OSError, ValueError) as error:
         raise pytest.UsageError(f"--known-failures: {error}") from None
 
@@ -223,15 +279,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Cells of one operation and dtype run together: what the law says of a recipe is computed once for all of them."""
+    """
+    Cells of one operation and dtype run together: what the law says of a recipe is computed once
+    for all of them.
+    """
     for marker in ("thorough", "faults", "docs", "browser"):
         if marker not in config.getoption("markexpr"):
             kept = [item for item in items if not item.get_closest_marker(marker)]
-            config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker(marker)])
+            config.hook.pytest_deselected(
+                items=[item for item in items if item.get_closest_marker(marker)]
+            )
             items[:] = kept
     items[:] = [item for item in items if not empty(item)]
     differential = [index for index, item in enumerate(items) if cell_of(item)]
-    ordered = sorted((items[index] for index in differential), key=lambda item: place(cell_of(item)))
+    ordered = sorted(
+        (items[index] for index in differential), key=lambda item: place(cell_of(item))
+    )
     for index, item in zip(differential, ordered, strict=True):
         items[index] = item
         if config.pluginmanager.hasplugin("xdist"):  # --dist loadgroup keeps them in one worker
@@ -246,18 +309,30 @@ def cell_of(item: pytest.Item) -> Any:
 
 
 def empty(item: pytest.Item) -> bool:
-    """A differential test to which nothing of this run applies; pytest gives it this name and would show it as skipped."""
-    return getattr(getattr(item, "callspec", None), "id", "") == "NOTSET" and getattr(item, "originalname", "") in ASPECT_OF
+    """
+    A differential test to which nothing of this run applies; pytest gives it this name and would
+    show it as skipped.
+    """
+    return (
+        getattr(getattr(item, "callspec", None), "id", "") == "NOTSET"
+        and getattr(item, "originalname", "") in ASPECT_OF
+    )
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Who will be judged, where a run asks for that; other runs need not load a backend for it."""
-    return header(verification_of(config)) if differential(config) and not hasattr(config, "workerinput") else []
+    return (
+        header(verification_of(config))
+        if differential(config) and not hasattr(config, "workerinput")
+        else []
+    )
 
 
 def differential(config: pytest.Config) -> bool:
     """Whether a run is about backends and nothing else."""
-    return bool(config.getoption("--backend") or config.getoption("markexpr").strip() == "differential")
+    return bool(
+        config.getoption("--backend") or config.getoption("markexpr").strip() == "differential"
+    )
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -273,14 +348,18 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.stats["failed"] = config.stash[FAILED]
     if run is None and tallies:
         run = verification_of(config)  # the controller of xdist has collected nothing itself
-    if run is None or not (tallies or troubles(run) or (differential(config) and not config.getoption("collectonly"))):
+    if run is None or not (
+        tallies or troubles(run) or (differential(config) and not config.getoption("collectonly"))
+    ):
         return
     terminalreporter.section("verification")
     for line in [*header(run), "", *table(tallies), *lines(triage(tallies)), time_line(tallies)]:
         terminalreporter.write_line(painted(line, terminalreporter.hasmarkup))
     for known in unmet(run):
         terminalreporter.write_line(
-            f"{known.source}: speaks of no cell of this run: {known.name} {known.dtype} {known.aspect}", yellow=True
+            f"{known.source}: speaks of no cell of this run: {known.name} {known.dtype} "
+            f"{known.aspect}",
+            yellow=True,
         )
     write_reports(as_json(run, tallies), {option: config.getoption(option) for option in REPORTS})
     for line in advice(run, tallies, config.getoption("--report")):
@@ -296,18 +375,36 @@ def unmet(run: Verification) -> list[Known]:
 
 
 def troubles(run: Verification) -> list[str]:
-    """Why a run must not be green though nothing failed: one line for each backend that could not be judged."""
-    asked = [backend for backend in run.backends if backend.broken or (backend.missing and backend.source not in OURS)]
-    return [f"{backend.source}: {'broken' if backend.broken else 'missing'} ({backend.broken or backend.missing})" for backend in asked]
+    """
+    Why a run must not be green though nothing failed: one line for each backend that could not be
+    judged.
+    """
+    asked = [
+        backend
+        for backend in run.backends
+        if backend.broken or (backend.missing and backend.source not in OURS)
+    ]
+    return [
+        f"{backend.source}: {'broken' if backend.broken else 'missing'} "
+        f"({backend.broken or backend.missing})"
+        for backend in asked
+    ]
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """A broken backend, or a run in which nothing was judged, ends with status 2; a known failure that speaks of nothing with 1."""
+    """
+    A broken backend, or a run in which nothing was judged, ends with status 2; a known failure that
+    speaks of nothing with 1.
+    """
     run = session.config.stash[KEY]
     if hasattr(session.config, "workerinput") or run is None or exitstatus not in (0, 5):
         return
-    judged = {tally["backend"] for tally in session.config.stash[TALLIES] if tally["verdict"] in ("passed", "known failure")}
+    judged = {
+        tally["backend"]
+        for tally in session.config.stash[TALLIES]
+        if tally["verdict"] in ("passed", "known failure")
+    }
     asked = [backend.name for backend in run.backends if session.config.getoption("--backend")]
     if troubles(run) or not judged.issuperset(asked):
         session.exitstatus = 2

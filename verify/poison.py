@@ -1,4 +1,7 @@
-"""Poison: what stands in hidden slots, where nothing may look. NaN and infinity, or a number large enough to be noticed."""
+"""
+Poison: what stands in hidden slots, where nothing may look. NaN and infinity, or a number large
+enough to be noticed.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -16,7 +19,9 @@ FINITE = {"float16": 1e3}
 
 
 def plant(inputs: "Inputs", operation: "Operation", poison: str, dtype: str) -> None:
-    """Write the poison to the keys, values and table rows that no query of their head sees, in place."""
+    """
+    Write the poison to the keys, values and table rows that no query of their head sees, in place.
+    """
     number = {"nan": np.nan, "inf": np.inf, "finite": FINITE.get(dtype, 1e30)}[poison]
     visible = seen(operation, inputs)
     if visible is None or "key" not in inputs:
@@ -33,7 +38,9 @@ def plant(inputs: "Inputs", operation: "Operation", poison: str, dtype: str) -> 
         inputs[name][rows] = number
 
 
-def unread_rows(operation: "Operation", inputs: "Inputs", visible: ndarray) -> dict[str, tuple[ndarray, ...]]:
+def unread_rows(
+    operation: "Operation", inputs: "Inputs", visible: ndarray
+) -> dict[str, tuple[ndarray, ...]]:
     """The rows of position tables that no visible pair reads, as indices of each table."""
     name = operation.forward.name
     if name not in ("transformer_xl_attention", "learned_relative_attention"):

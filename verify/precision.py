@@ -1,4 +1,7 @@
-"""What a backend says of its own arithmetic: number formats, the Precision record, and how a declaration is read."""
+"""
+What a backend says of its own arithmetic: number formats, the Precision record, and how a
+declaration is read.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -8,7 +11,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Format:
-    """A binary floating-point format: p significant bits, smallest normal exponent emin, largest finite number max."""
+    """
+    A binary floating-point format: p significant bits, smallest normal exponent emin, largest
+    finite number max.
+    """
 
     name: str
     p: int
@@ -29,8 +35,13 @@ class Format:
 
     @cached_property
     def eta(self) -> float:
-        """The absolute error of one rounding below `tiny`: half the smallest subnormal, or `tiny` itself where it flushes."""
-        half_subnormal = 2.0 ** max(self.emin - self.p, -1074)  # float64 has no half of its smallest subnormal
+        """
+        The absolute error of one rounding below `tiny`: half the smallest subnormal, or `tiny`
+        itself where it flushes.
+        """
+        half_subnormal = 2.0 ** max(
+            self.emin - self.p, -1074
+        )  # float64 has no half of its smallest subnormal
         return self.tiny if self.ftz else half_subnormal * (1 + self.truncates)
 
 
@@ -50,23 +61,30 @@ DTYPES = ("float64", "float32", "float16", "bfloat16")
 @dataclass(frozen=True)
 class Precision:
     """
-    The arithmetic that a bound assumes, stage by stage. A format answers: what is this intermediate rounded to?
+    The arithmetic that a bound assumes, stage by stage. A format answers: what is this intermediate
+    rounded to?
 
     storage      inputs (exact) and outputs
-    acc          dot products and sums; acc_unit: error of one accumulation step where it is coarser than acc.u;
-                 lanes: partial sums that are guaranteed to run side by side; partial: what split-K partials are kept in
+    acc          dot products and sums; acc_unit: error of one accumulation step where it is coarser
+                 than acc.u; lanes: partial sums that are guaranteed to run side by side; partial:
+                 what split-K partials are kept in
     score        q.k, and the score after its scale and after each bias
-    softmax      maximum, exp and normaliser; exp_ulps, tanh_ulps, sin_ulps: ulps of this format those functions may err
-    prob         weights before the product with the values, and the score's gradient before its products
-    bias         ALiBi slopes and biases; bias_form "absolute": slope*j is added instead of slope*(j - i)
+    softmax      maximum, exp and normaliser; exp_ulps, tanh_ulps, sin_ulps: ulps of this format
+                 those functions may err
+    prob         weights before the product with the values, and the score's gradient before its
+                 products
+    bias         ALiBi slopes and biases; bias_form "absolute": slope*j is added instead of
+                 slope*(j - i)
     joined       sums formed before a product: q + u, k + a (the contract's u_form)
     stage        what a layer keeps between projection, attention, projection, residual
     prescale     scaled queries and keys, where the scale comes before the product
     scale_const  1/sqrt(D) and 1/(1-p) themselves; None: acc
     operand      operands on their way into a matrix product (TF32)
-    block        smallest key block of an online softmax; lse_merge: partial results merge through exp(lse_b - lse)
+    block        smallest key block of an online softmax; lse_merge: partial results merge through
+                 exp(lse_b - lse)
     grad_partial gradients kept in this between blocks of grad_block_q queries and grad_block_k keys
-    variance     "stable" (two-pass, Welford, Chan) or "one_pass" (mean of squares minus square of the mean)
+    variance     "stable" (two-pass, Welford, Chan) or "one_pass" (mean of squares minus square of
+                 the mean)
     slack        a factor on the bound, visible in the report; 1 means the derived bound
     """
 
@@ -102,15 +120,21 @@ def _widest(storage: Format) -> Format:
 
 
 def eager(storage: Format) -> Precision:
-    """Unfused framework code: what is written to memory is in storage, what stays in a kernel is wide."""
+    """
+    Unfused framework code: what is written to memory is in storage, what stays in a kernel is wide.
+    """
     acc = _widest(storage)
     return Precision(storage, acc, storage, acc, storage, acc, joined=storage, stage=storage)
 
 
 def fused(storage: Format) -> Precision:
-    """A flash-style kernel: scores and softmax wide, weights in storage on their way into the product."""
+    """
+    A flash-style kernel: scores and softmax wide, weights in storage on their way into the product.
+    """
     acc = _widest(storage)
-    return Precision(storage, acc, acc, replace(acc, ftz=True), storage, acc, joined=storage, stage=storage)
+    return Precision(
+        storage, acc, acc, replace(acc, ftz=True), storage, acc, joined=storage, stage=storage
+    )
 
 
 def wide(storage: Format) -> Precision:
@@ -120,9 +144,22 @@ def wide(storage: Format) -> Precision:
 
 
 def sloppy(storage: Format) -> Precision:
-    """Every stage in storage but the accumulators: nothing we ship, the last resort for strangers."""
+    """
+    Every stage in storage but the accumulators: nothing we ship, the last resort for strangers.
+    """
     acc = _widest(storage)
-    return Precision(storage, acc, storage, storage, storage, storage, joined=storage, stage=storage, prescale=storage, scale_const=storage)
+    return Precision(
+        storage,
+        acc,
+        storage,
+        storage,
+        storage,
+        storage,
+        joined=storage,
+        stage=storage,
+        prescale=storage,
+        scale_const=storage,
+    )
 
 
 PRESETS = {"eager": eager, "fused": fused, "wide": wide, "sloppy": sloppy}
@@ -130,7 +167,14 @@ UNDECLARED = "eager"
 REFERENCE = wide(FLOAT64)
 
 _KINDS: dict[str, Any] = {f.name: f.type for f in fields(Precision)}
-_LEAST = {"acc_unit": 0.0, "lanes": 1, "block": 1, "grad_block_q": 1, "grad_block_k": 1, "slack": 1.0}
+_LEAST = {
+    "acc_unit": 0.0,
+    "lanes": 1,
+    "block": 1,
+    "grad_block_q": 1,
+    "grad_block_k": 1,
+    "slack": 1.0,
+}
 _CHOICES = {"variance": ("stable", "one_pass"), "bias_form": ("relative", "absolute")}
 
 
@@ -138,9 +182,11 @@ def resolve(declared: object, operation: str, implementation: str, dtype: str) -
     """
     The Precision that a backend's PRECISION declares for one operation, implementation and dtype.
 
-    A declaration is None (judged as eager), a preset's name, a mapping of Precision fields with an optional "preset", or a
-    mapping from operations, implementations, dtypes and "*" to declarations. The most specific key that leads to an answer
-    wins: implementation, operation, dtype, "*"; `<op>_grad_how` takes what is declared for `<op>_how` where it has no key of its own.
+    A declaration is None (judged as eager), a preset's name, a mapping of Precision fields with an
+    optional "preset", or a mapping from operations, implementations, dtypes and "*" to
+    declarations. The most specific key that leads to an answer wins: implementation, operation,
+    dtype, "*"; `<op>_grad_how` takes what is declared for `<op>_how` where it has no key of its
+    own.
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype: wanted one of {', '.join(DTYPES)}, got {dtype!r}")
@@ -156,7 +202,9 @@ def _selectors(operation: str, implementation: str, dtype: str) -> list[str]:
 
 
 def _leaf(declared: object, selectors: list[str]) -> str | Mapping[str, Any] | None:
-    """Follow the selectors down to a preset's name or a mapping of fields; None where no key applies."""
+    """
+    Follow the selectors down to a preset's name or a mapping of fields; None where no key applies.
+    """
     if declared is None:
         return None
     if isinstance(declared, str):
@@ -164,7 +212,9 @@ def _leaf(declared: object, selectors: list[str]) -> str | Mapping[str, Any] | N
             raise ValueError(f"PRECISION: wanted a preset ({', '.join(PRESETS)}), got {declared!r}")
         return declared
     if not isinstance(declared, Mapping):
-        raise ValueError(f"PRECISION: wanted a preset's name or a mapping, got {type(declared).__name__}")
+        raise ValueError(
+            f"PRECISION: wanted a preset's name or a mapping, got {type(declared).__name__}"
+        )
     if all(_is_field(key, value) for key, value in declared.items()):
         return declared
     for key, value in declared.items():
@@ -175,15 +225,27 @@ def _leaf(declared: object, selectors: list[str]) -> str | Mapping[str, Any] | N
 
 def _is_field(key: object, value: object) -> bool:
     # softmax is a field and an operation: it is a field where a format stands behind it
-    return key == "preset" or (key in _KINDS and not (key == "softmax" and not (isinstance(value, str) and value in FORMATS)))
+    return key == "preset" or (
+        key in _KINDS
+        and not (key == "softmax" and not (isinstance(value, str) and value in FORMATS))
+    )
 
 
 def _check_selector(key: object, value: object) -> None:
-    from verify.bounds import OPERATIONS  # the bounds are written in terms of this module, hence not at the top
+    from verify.bounds import (
+        OPERATIONS,
+    )  # the bounds are written in terms of this module, hence not at the top
 
-    known = isinstance(key, str) and (key == "*" or key in DTYPES or any(key == name or key.startswith(f"{name}_") for name in OPERATIONS))
+    known = isinstance(key, str) and (
+        key == "*"
+        or key in DTYPES
+        or any(key == name or key.startswith(f"{name}_") for name in OPERATIONS)
+    )
     if not known or _is_field(key, value):
-        wanted = f"only fields ({', '.join(['preset', *_KINDS])}) or only operations, implementations, dtypes and '*'"
+        wanted = (
+            f"only fields ({', '.join(['preset', *_KINDS])}) or only operations, "
+            "implementations, dtypes and '*'"
+        )
         raise ValueError(f"PRECISION: wanted {wanted}, got {key!r}")
 
 
@@ -210,7 +272,10 @@ def _value(name: str, value: object) -> object:
         wanted, fits = " or ".join(_CHOICES[name]), value in _CHOICES[name]
     elif "Format" in str(_KINDS[name]):
         optional = value is None and "None" in str(_KINDS[name])
-        wanted, fits = f"a format ({', '.join(FORMATS)})", optional or (isinstance(value, str) and value in FORMATS)
+        wanted, fits = (
+            f"a format ({', '.join(FORMATS)})",
+            optional or (isinstance(value, str) and value in FORMATS),
+        )
         value = FORMATS.get(value) if fits and isinstance(value, str) else value
     elif name == "lse_merge":
         wanted, fits = "True or False", isinstance(value, bool)
@@ -218,7 +283,11 @@ def _value(name: str, value: object) -> object:
         least = _LEAST.get(name, 0.0)
         kind = int if isinstance(least, int) else (int, float)
         wanted = f"{'an integer' if kind is int else 'a number'} >= {least}"
-        fits = isinstance(value, kind) and not isinstance(value, bool) and least <= value < float("inf")
+        fits = (
+            isinstance(value, kind)
+            and not isinstance(value, bool)
+            and least <= value < float("inf")
+        )
     if not fits:
         raise ValueError(f"PRECISION {name}: wanted {wanted}, got {value!r}")
     return value

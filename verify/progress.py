@@ -1,7 +1,8 @@
 """
 Progress: one line on a terminal that says where a run is, in place of pytest's dots.
 
-Only somebody at a terminal sees it: pipes, logs and continuous integration get what they always got.
+Only somebody at a terminal sees it: pipes, logs and continuous integration get what they always
+got.
 """
 
 import math
@@ -23,21 +24,38 @@ Status = tuple[str, Any, Any]
 
 
 def wanted(config: pytest.Config, reporter: Any) -> bool:
-    """Whether somebody watches: a terminal, no continuous integration, and neither more words asked for (-v) nor fewer (-q twice)."""
+    """
+    Whether somebody watches: a terminal, no continuous integration, and neither more words asked
+    for (-v) nor fewer (-q twice).
+    """
     alone = not os.environ.get("CI") and "PYTEST_XDIST_WORKER" not in os.environ
-    return bool(alone and reporter is not None and reporter.isatty and config.getoption("verbose") in (0, -1))
+    return bool(
+        alone
+        and reporter is not None
+        and reporter.isatty
+        and config.getoption("verbose") in (0, -1)
+    )
 
 
 class Progress:
-    """A plugin of one run; under pytest-xdist it lives in the controller, which hears of every cell's beginning and end."""
+    """
+    A plugin of one run; under pytest-xdist it lives in the controller, which hears of every cell's
+    beginning and end.
+    """
 
     def __init__(self, reporter: Any) -> None:
-        self.terminal = os.dup(sys.stdout.fileno())  # while a cell is judged, pytest catches what is written to the usual one
+        self.terminal = os.dup(
+            sys.stdout.fileno()
+        )  # while a cell is judged, pytest catches what is written to the usual one
         self.start, self.shown = time.monotonic(), -math.inf
         self.total = self.done = self.failed = self.cases = self.begun = self.told = 0
         self.running: dict[str, None] = {}
-        reporter._show_progress_info = False  # pytest's own percentage would break the line; no public option says so this late
-        self.here, self.there = judge.announce.set(lambda *_: self.tick()), board.begun.set(self.tick)
+        # pytest's own percentage would break the line; no public option says so this late
+        reporter._show_progress_info = False
+        self.here, self.there = (
+            judge.announce.set(lambda *_: self.tick()),
+            board.begun.set(self.tick),
+        )
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self.total = len(session.items)
@@ -56,7 +74,11 @@ class Progress:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.failed += report.failed
-        tallies = [cast(dict[str, int], value) for name, value in report.user_properties if name == "tally" and report.when == "call"]
+        tallies = [
+            cast(dict[str, int], value)
+            for name, value in report.user_properties
+            if name == "tally" and report.when == "call"
+        ]
         self.cases += sum(tally["cases"] + tally["checks"] for tally in tallies)
 
     @pytest.hookimpl(wrapper=True)
@@ -90,8 +112,12 @@ class Progress:
 
     def line(self, elapsed: float) -> str:
         """``41/128 cells, 5210 cases, 3 failed, about 1:40 left: softmax float16 values``"""
-        self.told = max(self.told, self.cases + self.begun)  # not every call that has begun becomes a case: none is taken back
-        told = f"{self.done}/{self.total} cells, {self.told} cases" + (f", {self.failed} failed" if self.failed else "")
+        self.told = max(
+            self.told, self.cases + self.begun
+        )  # not every call that has begun becomes a case: none is taken back
+        told = f"{self.done}/{self.total} cells, {self.told} cases" + (
+            f", {self.failed} failed" if self.failed else ""
+        )
         if 3 <= self.done < self.total:
             told += f", about {clock(elapsed / self.done * (self.total - self.done))} left"
         return told + "".join(f": {name_of(nodeid)}" for nodeid in list(self.running)[:1])
@@ -104,6 +130,9 @@ def clock(seconds: float) -> str:
 
 
 def name_of(nodeid: str) -> str:
-    """``softmax-my_kernel-float16 values`` of ``differential.py::test_values[softmax-my_kernel-float16]``"""
+    """
+    ``softmax-my_kernel-float16 values`` of
+    ``differential.py::test_values[softmax-my_kernel-float16]``
+    """
     aspect, _, cell = nodeid.rpartition("::")[2].removeprefix("test_").partition("[")
     return f"{cell.rstrip(']')} {aspect.replace('_', ' ')}"

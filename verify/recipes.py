@@ -1,9 +1,10 @@
 """
 Recipes: an input as a few words and seeds, expanded by NumPy.
 
-A recipe says geometry, values, masks, layout, poison and options separately, each as plain data; Hypothesis draws and
-shrinks recipes, never arrays. :func:`expand` turns one into the arguments of the operation: float64 arrays whose numbers
-are exactly representable in the dtype under test, so that both sides of a comparison see the same numbers.
+A recipe says geometry, values, masks, layout, poison and options separately, each as plain data;
+Hypothesis draws and shrinks recipes, never arrays. :func:`expand` turns one into the arguments of
+the operation: float64 arrays whose numbers are exactly representable in the dtype under test, so
+that both sides of a comparison see the same numbers.
 """
 
 import hashlib
@@ -64,7 +65,9 @@ class Recipe:
     @cached_property
     def text(self) -> str:
         """The recipe as one line of JSON, keys in order."""
-        return json.dumps({key: value for key, value in asdict(self).items() if value is not None}, sort_keys=True)
+        return json.dumps(
+            {key: value for key, value in asdict(self).items() if value is not None}, sort_keys=True
+        )
 
     @cached_property
     def hash(self) -> str:
@@ -78,13 +81,23 @@ class Recipe:
         return isinstance(other, Recipe) and self.text == other.text
 
     def __repr__(self) -> str:
-        parts = {key: value for key, value in json.loads(self.text).items() if key != "operation" and value != {}}
-        return f"{self.operation}: " + ", ".join(f"{key} {brief(value)}" for key, value in parts.items())
+        parts = {
+            key: value
+            for key, value in json.loads(self.text).items()
+            if key != "operation" and value != {}
+        }
+        return f"{self.operation}: " + ", ".join(
+            f"{key} {brief(value)}" for key, value in parts.items()
+        )
 
 
 def brief(value: Any) -> str:
     """``{"N": 3, "M": 5}`` as ``N=3 M=5``."""
-    return " ".join(f"{key}={item}" for key, item in value.items()) if isinstance(value, dict) else str(value)
+    return (
+        " ".join(f"{key}={item}" for key, item in value.items())
+        if isinstance(value, dict)
+        else str(value)
+    )
 
 
 def from_text(text: str) -> Recipe:
@@ -93,7 +106,10 @@ def from_text(text: str) -> Recipe:
 
 @lru_cache(maxsize=2048)
 def expand(recipe: Recipe, dtype: str) -> Inputs:
-    """The arguments of the operation. The arrays are shared by all who expand this recipe, and read-only."""
+    """
+    The arguments of the operation. The arrays are shared by all who expand this recipe, and
+    read-only.
+    """
     operation = CATALOGUE[recipe.operation]
     rng = np.random.default_rng(recipe.values["seed"])
     with np.errstate(all="ignore"):
@@ -102,7 +118,9 @@ def expand(recipe: Recipe, dtype: str) -> Inputs:
         inputs |= masks(operation, recipe, dtype, inputs) | numbers(operation, recipe)
         if recipe.poison:
             plant(inputs, operation, recipe.poison, dtype)
-        inputs = {name: rounded(inputs[name], dtype) for name in operation.arguments if name in inputs}
+        inputs = {
+            name: rounded(inputs[name], dtype) for name in operation.arguments if name in inputs
+        }
     return inputs
 
 
@@ -119,33 +137,50 @@ def rounded(tree: Any, dtype: str) -> Any:
 
 
 def arrays(operation: Operation, recipe: Recipe, rng: np.random.Generator) -> Inputs:
-    """Standard normal numbers in the shape of every float array argument, parameters and memories included."""
+    """
+    Standard normal numbers in the shape of every float array argument, parameters and memories
+    included.
+    """
     made: Inputs = {}
     sizes, options = recipe.sizes, recipe.options
     for name, axes in operation.axes.items():
         if name not in ("attn_mask", "mem", "hids", "mems"):
             made[name] = normal(axes, recipe, rng)
     if operation.name in PARAMETERS:
-        layers_of = [parameters(PARAMETERS[operation.name], recipe, rng) for _ in range(sizes.get("L", 1))]
+        layers_of = [
+            parameters(PARAMETERS[operation.name], recipe, rng) for _ in range(sizes.get("L", 1))
+        ]
         made["parameters"] = layers_of if operation.name == "transformer_xl" else layers_of[0]
     if "hids" in operation.arguments:
         made["hids"] = [normal("B N F", recipe, rng) for _ in range(sizes["L"])]
     if "mems" in operation.arguments:
-        made["mems"] = [normal("B S F", recipe, rng) for _ in range(sizes["L"])] if options.get("mems", True) else None
+        made["mems"] = (
+            [normal("B S F", recipe, rng) for _ in range(sizes["L"])]
+            if options.get("mems", True)
+            else None
+        )
     if "mem" in operation.arguments:
         made["mem"] = normal("B S F", recipe, rng) if options.get("mems", True) else None
     return made
 
 
 def parameters(pattern: str, recipe: Recipe, rng: np.random.Generator) -> Inputs:
-    """The weights of a layer: variance 1 / fan-in, so that every stage keeps the size of its input."""
+    """
+    The weights of a layer: variance 1 / fan-in, so that every stage keeps the size of its input.
+    """
     biases = recipe.options.get("biases", True)
     made = {}
     for name, optional, axes in PATTERN.findall(pattern):
         if optional and not biases:
             continue
         x = normal(axes, recipe, rng)
-        made[name] = 1 + 0.25 * x if name == "layer_norm.weight" else x / np.sqrt(x.shape[-1]) if name.endswith("weight") else x
+        made[name] = (
+            1 + 0.25 * x
+            if name == "layer_norm.weight"
+            else x / np.sqrt(x.shape[-1])
+            if name.endswith("weight")
+            else x
+        )
     return made
 
 
@@ -166,9 +201,15 @@ def masks(operation: Operation, recipe: Recipe, dtype: str, inputs: Inputs) -> I
     names = operation.arguments
     for name in ("mask", "visible", "attn_mask"):
         if name in names:
-            made[name] = draw_mask(recipe, dtype, hidden_is_true=name == "attn_mask") if recipe.mask else None
+            made[name] = (
+                draw_mask(recipe, dtype, hidden_is_true=name == "attn_mask")
+                if recipe.mask
+                else None
+            )
     if "key_padding_mask" in names:
-        made["key_padding_mask"] = ~draw_visible(recipe.padding, "B M", recipe.sizes) if recipe.padding else None
+        made["key_padding_mask"] = (
+            ~draw_visible(recipe.padding, "B M", recipe.sizes) if recipe.padding else None
+        )
     if "keep" in names:
         p = recipe.dropout["p"] if recipe.dropout else 0.0
         made |= {"keep": keep(recipe), "p": p}
@@ -178,17 +219,38 @@ def masks(operation: Operation, recipe: Recipe, dtype: str, inputs: Inputs) -> I
 def keep(recipe: Recipe) -> ndarray | None:
     if recipe.dropout is None:
         return None
-    whole = {"dropout": "... N M"}.get(recipe.operation, "B H N M" if "H" in recipe.sizes else "B N M")
-    shape = shape_of(recipe.dropout.get("axes", whole), recipe.sizes | {"1": 1}, recipe.options.get("lead", ()))
-    share = recipe.dropout["p"] or 0.25  # with p = 0 nothing is scaled, and a draw that drops still drops
+    whole = {"dropout": "... N M"}.get(
+        recipe.operation, "B H N M" if "H" in recipe.sizes else "B N M"
+    )
+    shape = shape_of(
+        recipe.dropout.get("axes", whole), recipe.sizes | {"1": 1}, recipe.options.get("lead", ())
+    )
+    share = (
+        recipe.dropout["p"] or 0.25
+    )  # with p = 0 nothing is scaled, and a draw that drops still drops
     kept: ndarray = np.random.default_rng(recipe.dropout["seed"]).random(shape) >= share
     return kept
 
 
-NUMBERS = {"n_heads": "H", "num_heads": "H", "N": "N", "M": "M", "F": "F", "n_layers": "L", "batch": "B", "width": "F"}
+NUMBERS = {
+    "n_heads": "H",
+    "num_heads": "H",
+    "N": "N",
+    "M": "M",
+    "F": "F",
+    "n_layers": "L",
+    "batch": "B",
+    "width": "F",
+}
 
 
 def numbers(operation: Operation, recipe: Recipe) -> Inputs:
     """Counts, sizes and words among the arguments."""
-    made: Inputs = {name: recipe.sizes[letter] for name, letter in NUMBERS.items() if name in operation.arguments}
-    return made | {name: recipe.options[name] for name in ("align", "mem_len", "eps") if name in recipe.options}
+    made: Inputs = {
+        name: recipe.sizes[letter]
+        for name, letter in NUMBERS.items()
+        if name in operation.arguments
+    }
+    return made | {
+        name: recipe.options[name] for name in ("align", "mem_len", "eps") if name in recipe.options
+    }

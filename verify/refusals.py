@@ -1,8 +1,10 @@
 """
-Refusals: wrong calls, each made from a right one by one change. The law refuses them with ValueError, and so must everyone.
+Refusals: wrong calls, each made from a right one by one change. The law refuses them with
+ValueError, and so must everyone.
 
-They are derived from the law's own axes: for every array another rank, a size that does not fit and an integer dtype; for
-every mask a shape that does not broadcast and a wrong dtype; for every count, option and mapping what it cannot be.
+They are derived from the law's own axes: for every array another rank, a size that does not fit and
+an integer dtype; for every mask a shape that does not broadcast and a wrong dtype; for every count,
+option and mapping what it cannot be.
 """
 
 from collections.abc import Iterator
@@ -16,7 +18,21 @@ from verify.catalogue import CATALOGUE, Operation
 from verify.recipes import Inputs, Recipe, expand
 from verify.strategies import letters
 
-SIZES = {"B": 2, "H": 3, "N": 5, "M": 7, "D": 4, "E": 6, "Q": 8, "K": 9, "A": 11, "P": 8, "S": 2, "L": 2, "F": 12}
+SIZES = {
+    "B": 2,
+    "H": 3,
+    "N": 5,
+    "M": 7,
+    "D": 4,
+    "E": 6,
+    "Q": 8,
+    "K": 9,
+    "A": 11,
+    "P": 8,
+    "S": 2,
+    "L": 2,
+    "F": 12,
+}
 """Every size is another, so that no mismatch fits by luck."""
 
 
@@ -37,7 +53,9 @@ def right_call(operation: str) -> Inputs:
             sizes,
             {"family": "normal", "seed": 1},
             mask=mask if {"mask", "visible", "attn_mask"} & set(op.arguments) else None,
-            padding={"pattern": "right_padding", "seed": 1} if "key_padding_mask" in op.arguments else None,
+            padding={"pattern": "right_padding", "seed": 1}
+            if "key_padding_mask" in op.arguments
+            else None,
             dropout={"p": 0.25, "seed": 1} if "keep" in op.arguments else None,
             options={name: options[name] for name in options if name in op.arguments},
         ),
@@ -50,10 +68,13 @@ def wrong_calls(operation: str) -> dict[str, Inputs]:
     """
     Every wrong call of an operation, by a few words that say what is wrong.
 
-    Dropout is in use only where it is what is wrong: who does not support it must still refuse the rest.
+    Dropout is in use only where it is what is wrong: who does not support it must still refuse the
+    rest.
     """
     op, right = CATALOGUE[operation], right_call(operation)
-    plain = right | {"keep": None, "p": 0.0} if "keep" in right and operation != "dropout" else right
+    plain = (
+        right | {"keep": None, "p": 0.0} if "keep" in right and operation != "dropout" else right
+    )
     wrong: dict[str, Inputs] = {}
     for name, value in right.items():
         for words, other in changes(op, name, value, right):
@@ -98,10 +119,15 @@ def array_changes(op: Operation, name: str, x: ndarray) -> Iterator[tuple[str, A
         yield "with an axis too few", x[0]
     axes = op.axes[name].split()
     for axis, letter in enumerate(axes):
-        shared = sum(letter in other.split() for other in op.axes.values()) > 1 or name in ("d_output",)
+        shared = sum(letter in other.split() for other in op.axes.values()) > 1 or name in (
+            "d_output",
+        )
         if letter != "..." and (shared or letter.startswith("2")):
             place = axis - len(axes)
-            yield f"with {letter} too large", np.concatenate([x, x.take([0], axis=place)], axis=place)
+            yield (
+                f"with {letter} too large",
+                np.concatenate([x, x.take([0], axis=place)], axis=place),
+            )
     if name == "key_pos_embeddings":
         yield "with fewer rows than 2P", x[:-2]
 
@@ -111,12 +137,20 @@ def mask_changes(name: str, mask: ndarray, right: Inputs) -> Iterator[tuple[str,
     yield "with keys too many", np.concatenate([mask, mask[..., :1]], axis=-1)
     if name in ("keep", "visible", "key_padding_mask"):
         yield "of floats", mask.astype(np.float64)
-    if mask.ndim == 2 and name != "key_padding_mask" and mask.shape[0] > 1 and "n_heads" not in right:
+    if (
+        mask.ndim == 2
+        and name != "key_padding_mask"
+        and mask.shape[0] > 1
+        and "n_heads" not in right
+    ):
         yield "with queries too many", np.concatenate([mask, mask[:1]], axis=0)
     if name in ("attn_mask", "key_padding_mask") or "n_heads" in right:
         yield "with an axis too few", mask[0]
     if name == "attn_mask":
-        yield "with a batch that is no multiple of the heads", np.broadcast_to(mask, (7, *mask.shape)).copy()
+        yield (
+            "with a batch that is no multiple of the heads",
+            np.broadcast_to(mask, (7, *mask.shape)).copy(),
+        )
 
 
 def list_changes(name: str, arrays: Any, op: Operation) -> Iterator[tuple[str, Any]]:
@@ -137,7 +171,10 @@ def parameter_changes(parameters: Any) -> Iterator[tuple[str, Any]]:
     for name in first:
         if not name.endswith(".bias"):
             yield f"without {name}", again({key: x for key, x in first.items() if key != name})
-        yield f"with {name} too wide", again(first | {name: np.concatenate([first[name], first[name][..., :1]], axis=-1)})
+        yield (
+            f"with {name} too wide",
+            again(first | {name: np.concatenate([first[name], first[name][..., :1]], axis=-1)}),
+        )
     yield "with a name that nobody knows", again(first | {"q_proj.bais": np.ones(3)})
 
 
@@ -158,7 +195,10 @@ NUMBER_CHANGES: dict[str, tuple[tuple[str, Any], ...]] = {
 
 
 def refused_by_law(operation: str) -> dict[str, Inputs]:
-    """The wrong calls that the law does refuse with ValueError: those, and no others, everyone must refuse."""
+    """
+    The wrong calls that the law does refuse with ValueError: those, and no others, everyone must
+    refuse.
+    """
     refused = {}
     for words, inputs in wrong_calls(operation).items():
         try:

@@ -1,9 +1,11 @@
 """
-Relations that need no oracle: what must stay the same when the input changes in a way that does not matter.
+Relations that need no oracle: what must stay the same when the input changes in a way that does not
+matter.
 
-Both runs are the implementation's own; each is within its bound of the truth, so that they differ by the two bounds at most.
-Permute the batch, the heads, the keys; take one batch element out of the batch; add hidden keys; add a constant to a row;
-change what stands in a hidden slot (no bit may change); go segment by segment with a memory.
+Both runs are the implementation's own; each is within its bound of the truth, so that they differ
+by the two bounds at most. Permute the batch, the heads, the keys; take one batch element out of the
+batch; add hidden keys; add a constant to a row; change what stands in a hidden slot (no bit may
+change); go segment by segment with a memory.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +25,9 @@ from verify.probes import recipe as probe
 from verify.recipes import Inputs, expand
 
 Case = Callable[[Implementation, str], None]
-Change = Callable[[Operation, Inputs, np.random.Generator], "tuple[Inputs, Callable[[ndarray], ndarray]]"]
+Change = Callable[
+    [Operation, Inputs, np.random.Generator], "tuple[Inputs, Callable[[ndarray], ndarray]]"
+]
 
 ATTENTIONS = (
     *("additive_attention", "scaled_dot_product_attention", "transformer_xl_attention"),
@@ -47,7 +51,10 @@ def judge_relations(operation: str, profile: str, seed: int) -> Iterator[tuple[s
 
 
 def base(op: Operation, lengths: tuple[int, int], dtype: str) -> Inputs:
-    """An ordinary input that sees every key that the operation lets it see; numbers are multiples of 1/8."""
+    """
+    An ordinary input that sees every key that the operation lets it see; numbers are multiples of
+    1/8.
+    """
     N, M = lengths
     recipe = probe(op, {"B": 2, "H": 3, "N": N, "M": M, "D": 8}, "lattice")
     if "P" in recipe.sizes:
@@ -55,11 +62,20 @@ def base(op: Operation, lengths: tuple[int, int], dtype: str) -> Inputs:
     return expand(recipe, dtype)
 
 
-def related(change: Change, op: Operation, lengths: tuple[int, int], seed: int, implementation: Implementation, dtype: str) -> None:
+def related(
+    change: Change,
+    op: Operation,
+    lengths: tuple[int, int],
+    seed: int,
+    implementation: Implementation,
+    dtype: str,
+) -> None:
     """Run twice; the outputs, brought back to one order, differ by no more than both bounds."""
     inputs = base(op, lengths, dtype)
     other, back = change(op, inputs, np.random.default_rng(seed))
-    (one, one_bound), (two, two_bound) = (run(implementation, given, dtype) for given in (inputs, other))
+    (one, one_bound), (two, two_bound) = (
+        run(implementation, given, dtype) for given in (inputs, other)
+    )
     comparison = compare(two, back(one), two_bound + back(one_bound))
     if not comparison.passed:
         raise Disagreement(str(comparison), comparison=comparison)
@@ -68,7 +84,10 @@ def related(change: Change, op: Operation, lengths: tuple[int, int], seed: int, 
 def run(implementation: Implementation, inputs: Inputs, dtype: str) -> tuple[ndarray, ndarray]:
     """The implementation's first output and its bound."""
     operation = implementation.operation
-    output = call(implementation, {name: converted(implementation, value, dtype) for name, value in inputs.items()})
+    output = call(
+        implementation,
+        {name: converted(implementation, value, dtype) for name, value in inputs.items()},
+    )
     with np.errstate(all="ignore"):
         bound = bounds.bound(operation.name, inputs, implementation.precision(dtype))
     if isinstance(bound, tuple):
@@ -79,28 +98,42 @@ def run(implementation: Implementation, inputs: Inputs, dtype: str) -> tuple[nda
 def along(op: Operation, inputs: Inputs, letter: str, index: ndarray) -> Inputs:
     """Every array taken at the index along its axis of this letter."""
     axes = {name: pattern.split() for name, pattern in op.axes.items()}
-    return inputs | {name: inputs[name].take(index, axis=letters.index(letter)) for name, letters in axes.items() if letter in letters}
+    return inputs | {
+        name: inputs[name].take(index, axis=letters.index(letter))
+        for name, letters in axes.items()
+        if letter in letters
+    }
 
 
-def permute_batch(op: Operation, inputs: Inputs, rng: np.random.Generator) -> tuple[Inputs, Callable[[ndarray], ndarray]]:
+def permute_batch(
+    op: Operation, inputs: Inputs, rng: np.random.Generator
+) -> tuple[Inputs, Callable[[ndarray], ndarray]]:
     order = np.arange(len(inputs["query"]))[::-1]
     return along(op, inputs, "B", order), lambda output: output[order]
 
 
-def batch_element_alone(op: Operation, inputs: Inputs, rng: np.random.Generator) -> tuple[Inputs, Callable[[ndarray], ndarray]]:
+def batch_element_alone(
+    op: Operation, inputs: Inputs, rng: np.random.Generator
+) -> tuple[Inputs, Callable[[ndarray], ndarray]]:
     return along(op, inputs, "B", np.array([1])), lambda output: output[1:2]
 
 
-def permute_heads(op: Operation, inputs: Inputs, rng: np.random.Generator) -> tuple[Inputs, Callable[[ndarray], ndarray]]:
+def permute_heads(
+    op: Operation, inputs: Inputs, rng: np.random.Generator
+) -> tuple[Inputs, Callable[[ndarray], ndarray]]:
     order = np.array([2, 0, 1])
     return along(op, inputs, "H", order), lambda output: output[:, order]
 
 
-def permute_keys(op: Operation, inputs: Inputs, rng: np.random.Generator) -> tuple[Inputs, Callable[[ndarray], ndarray]]:
+def permute_keys(
+    op: Operation, inputs: Inputs, rng: np.random.Generator
+) -> tuple[Inputs, Callable[[ndarray], ndarray]]:
     return along(op, inputs, "M", rng.permutation(inputs["key"].shape[-2])), lambda output: output
 
 
-def extra_hidden_keys(op: Operation, inputs: Inputs, rng: np.random.Generator) -> tuple[Inputs, Callable[[ndarray], ndarray]]:
+def extra_hidden_keys(
+    op: Operation, inputs: Inputs, rng: np.random.Generator
+) -> tuple[Inputs, Callable[[ndarray], ndarray]]:
     """Five hidden keys in front, where a memory stands: the end-aligned rest does not move."""
     M = inputs["key"].shape[-2]
     more = along(op, inputs, "M", np.concatenate([np.arange(5) % M, np.arange(M)]))
@@ -123,14 +156,23 @@ NOT_HELD = {
     "transformer_xl_attention": ("permute the keys",),
     "learned_relative_attention": ("permute the keys",),
 }
-"""Every head of ALiBi has its own slope, additive attention has one head, and the relative attentions know where a key stands."""
+"""
+Every head of ALiBi has its own slope, additive attention has one head, and the relative attentions
+know where a key stands.
+"""
 
 
 def relations_of(operation: str) -> dict[str, Change]:
-    return {name: change for name, change in RELATIONS.items() if name not in NOT_HELD.get(operation, ())}
+    return {
+        name: change
+        for name, change in RELATIONS.items()
+        if name not in NOT_HELD.get(operation, ())
+    }
 
 
-def hidden_slot(op: Operation, lengths: tuple[int, int], implementation: Implementation, dtype: str) -> None:
+def hidden_slot(
+    op: Operation, lengths: tuple[int, int], implementation: Implementation, dtype: str
+) -> None:
     """Other finite numbers in a hidden key and value: the same bits."""
     inputs = base(op, lengths, dtype)
     name = "mask" if "mask" in op.arguments else "visible"
@@ -138,8 +180,13 @@ def hidden_slot(op: Operation, lengths: tuple[int, int], implementation: Impleme
     visible = (np.arange(M) % 3 != 1)[None]
     outputs = []
     for number in (0.0, 7.0):
-        changed = {part: np.where(visible[0][:, None], inputs[part], number) for part in ("key", "value")}
-        given = {key: converted(implementation, value, dtype) for key, value in (inputs | changed | {name: visible}).items()}
+        changed = {
+            part: np.where(visible[0][:, None], inputs[part], number) for part in ("key", "value")
+        }
+        given = {
+            key: converted(implementation, value, dtype)
+            for key, value in (inputs | changed | {name: visible}).items()
+        }
         outputs.append(
             array_of(
                 call(implementation, given),
@@ -151,15 +198,22 @@ def hidden_slot(op: Operation, lengths: tuple[int, int], implementation: Impleme
         )
     comparison = compare(outputs[1], outputs[0], None)
     if not comparison.passed:
-        raise Disagreement(f"a hidden key's number changes the output: {comparison}", comparison=comparison)
+        raise Disagreement(
+            f"a hidden key's number changes the output: {comparison}", comparison=comparison
+        )
 
 
 def row_constant(lengths: tuple[int, int], implementation: Implementation, dtype: str) -> None:
-    """Softmax of a score and of the score plus a constant per row; multiples of 1/8, so that the sum is exact."""
+    """
+    Softmax of a score and of the score plus a constant per row; multiples of 1/8, so that the sum
+    is exact.
+    """
     rng = np.random.default_rng(3)
     score = round_to(np.round(8 * rng.standard_normal(lengths)) / 8, dtype)
     constant = rng.integers(-3, 4, size=(lengths[0], 1))
-    (one, one_bound), (two, two_bound) = (run(implementation, {"score": s, "mask": None}, dtype) for s in (score, score + constant))
+    (one, one_bound), (two, two_bound) = (
+        run(implementation, {"score": s, "mask": None}, dtype) for s in (score, score + constant)
+    )
     comparison = compare(two, one, one_bound + two_bound)
     if not comparison.passed:
         raise Disagreement(str(comparison), comparison=comparison)
@@ -167,15 +221,24 @@ def row_constant(lengths: tuple[int, int], implementation: Implementation, dtype
 
 def segments(implementation: Implementation, dtype: str) -> None:
     """
-    Two segments, the second with the first as its memory, against one long segment (transformer_xl, clause 3).
+    Two segments, the second with the first as its memory, against one long segment (transformer_xl,
+    clause 3).
 
     One layer, whose memory is its input: nothing is rounded between the segments.
     """
     recipe = probe(CATALOGUE["transformer_xl"], {"N": 8, "B": 2, "L": 1}, "normal")
-    inputs = expand(replace(recipe, sizes=recipe.sizes | {"S": 0, "M": 8}, options=recipe.options | {"mem_len": 8}), dtype)
+    inputs = expand(
+        replace(
+            recipe, sizes=recipe.sizes | {"S": 0, "M": 8}, options=recipe.options | {"mem_len": 8}
+        ),
+        dtype,
+    )
     whole, bound = run(implementation, inputs, dtype)
     first, second = inputs["x"][:, :4], inputs["x"][:, 4:]
-    parts = [run(implementation, inputs | given, dtype) for given in ({"x": first}, {"x": second, "mems": [first]})]
+    parts = [
+        run(implementation, inputs | given, dtype)
+        for given in ({"x": first}, {"x": second, "mems": [first]})
+    ]
     halves, bounds_of_halves = (np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
     comparison = compare(halves, whole, bound + bounds_of_halves)
     if not comparison.passed:

@@ -1,8 +1,9 @@
 """
-Replay: a failure is a few hundred bytes of JSON named by a hash of its content, and a script that needs no Hypothesis.
+Replay: a failure is a few hundred bytes of JSON named by a hash of its content, and a script that
+needs no Hypothesis.
 
-A record says what was drawn (operation, dtype, recipe) and who failed on it first. It is tried on every backend before
-anything new is drawn.
+A record says what was drawn (operation, dtype, recipe) and who failed on it first. It is tried on
+every backend before anything new is drawn.
 """
 
 import base64
@@ -39,7 +40,8 @@ EXAMPLES = Path(__file__).parent.parent / "examples" / "failures"
 @dataclass(frozen=True)
 class Failure:
     """
-    One recorded failure: of a recipe, or of a check that is made anew from its name, profile and seed (verify/checks.py).
+    One recorded failure: of a recipe, or of a check that is made anew from its name, profile and
+    seed (verify/checks.py).
     """
 
     operation: str
@@ -52,10 +54,23 @@ class Failure:
 
     @classmethod
     def of(
-        cls, implementation: Implementation, recipe: Recipe | None, dtype: str, aspect: str, check: dict[str, Any] | None = None
+        cls,
+        implementation: Implementation,
+        recipe: Recipe | None,
+        dtype: str,
+        aspect: str,
+        check: dict[str, Any] | None = None,
     ) -> "Failure":
         operation, source = implementation.operation.name, implementation.backend.source
-        return cls(operation, dtype, aspect, json.loads(recipe.text) if recipe else {}, implementation.name, source, check)
+        return cls(
+            operation,
+            dtype,
+            aspect,
+            json.loads(recipe.text) if recipe else {},
+            implementation.name,
+            source,
+            check,
+        )
 
     @property
     def hash(self) -> str:
@@ -93,7 +108,9 @@ def find(name: str, folder: str) -> Failure:
     """The record of a hash (or of the beginning of one), or of a file by path."""
     if Path(name).suffix == ".json":
         return read(Path(name))
-    found = [path for place in (Path(folder), EXAMPLES) for path in sorted(place.glob(f"{name}*.json"))]
+    found = [
+        path for place in (Path(folder), EXAMPLES) for path in sorted(place.glob(f"{name}*.json"))
+    ]
     if not found:
         raise ValueError(f"hash: wanted a failure recorded in {folder}, got {name}")
     return read(found[0])
@@ -101,13 +118,21 @@ def find(name: str, folder: str) -> Failure:
 
 def recorded(operation: str, aspect: str, folder: str) -> list[Recipe]:
     """The recorded recipes of an operation and aspect: they come first, for every backend."""
-    found = [failure for failure in failures(folder) if (failure.operation, failure.aspect) == (operation, aspect)]
+    found = [
+        failure
+        for failure in failures(folder)
+        if (failure.operation, failure.aspect) == (operation, aspect)
+    ]
     return [Recipe(**failure.recipe) for failure in found if not failure.check]
 
 
 def recorded_checks(operation: str, aspect: str, folder: str) -> list[dict[str, Any]]:
     """The recorded checks: name, profile and seed of each."""
-    found = [failure for failure in failures(folder) if (failure.operation, failure.aspect) == (operation, aspect)]
+    found = [
+        failure
+        for failure in failures(folder)
+        if (failure.operation, failure.aspect) == (operation, aspect)
+    ]
     return [failure.check for failure in found if failure.check]
 
 
@@ -118,10 +143,14 @@ def failures(folder: str) -> list[Failure]:
 
 
 def judge_again(failure: Failure, implementation: Implementation) -> float:
-    """Judge what was recorded once more; the share of the bound. Raises Disagreement or Unsupported."""
+    """
+    Judge what was recorded once more; the share of the bound. Raises Disagreement or Unsupported.
+    """
     if failure.check:
         name, profile, seed = (failure.check[key] for key in ("name", "profile", "seed"))
-        checks(failure.operation, failure.aspect, profile, seed)[name](implementation, failure.dtype)
+        checks(failure.operation, failure.aspect, profile, seed)[name](
+            implementation, failure.dtype
+        )
         return 0.0
     recipe = Recipe(**failure.recipe)
     if failure.aspect == "side effects":
@@ -137,18 +166,28 @@ def judge_again(failure: Failure, implementation: Implementation) -> float:
 
 
 def script(failure: Failure, implementation: Implementation) -> str:
-    """A program that shows the failure with NumPy and the backend's own library alone: every call that was made, in order."""
+    """
+    A program that shows the failure with NumPy and the backend's own library alone: every call that
+    was made, in order.
+    """
     operation, library = implementation.operation, implementation.backend.library
     assert library is not None
-    steps = calls_of(failure, implementation) if failure.check else [step_of(failure, implementation)]
+    steps = (
+        calls_of(failure, implementation) if failure.check else [step_of(failure, implementation)]
+    )
     fixed = {
-        "source": failure.backend if implementation.backend.by_name else str(Path(failure.backend).resolve()),
+        "source": failure.backend
+        if implementation.backend.by_name
+        else str(Path(failure.backend).resolve()),
         "chapter": operation.chapter,
         "name": failure.implementation,
         "forward": failure.implementation.replace("_grad", ""),
         "library": library.name,
     }
-    title = f"{failure.implementation} of {failure.backend}, {failure.dtype}, {failure.aspect}: {failure.words}"
+    title = (
+        f"{failure.implementation} of {failure.backend}, {failure.dtype}, {failure.aspect}: "
+        f"{failure.words}"
+    )
     body = Path(standalone.__file__).read_text().replace("from verify.layouts import arrange\n", "")
     again = "".join(f"show_again(\n{packed(fixed | step)})\n" for step in steps) or TOO_LARGE
     return f'"""{title}"""\n\n{Path(layouts.__file__).read_text()}\n\n{body}\n\n{again}'
@@ -164,8 +203,16 @@ def step_of(failure: Failure, implementation: Implementation) -> dict[str, Any]:
     recipe, dtype = Recipe(**failure.recipe), failure.dtype
     case = lawful(recipe, dtype)
     layout = dict(zip(case.inputs, layout_kinds(recipe, len(case.inputs)), strict=True))
-    bound = bounded(recipe, dtype, implementation.precision(dtype if dtype != "bool" else "float64"))
-    return {"dtype": dtype, "layout": layout, "inputs": case.inputs, "expected": case.expected, "bound": bound}
+    bound = bounded(
+        recipe, dtype, implementation.precision(dtype if dtype != "bool" else "float64")
+    )
+    return {
+        "dtype": dtype,
+        "layout": layout,
+        "inputs": case.inputs,
+        "expected": case.expected,
+        "bound": bound,
+    }
 
 
 def calls_of(failure: Failure, implementation: Implementation) -> list[dict[str, Any]]:
@@ -176,14 +223,23 @@ def calls_of(failure: Failure, implementation: Implementation) -> list[dict[str,
     @wraps(implementation.function)
     def watched(**arguments: Any) -> Any:
         given = {name: value for name, value in arguments.items() if name != "dtype"}
-        dtypes = [dtype_name(leaf) for leaf in leaves(given) if hasattr(leaf, "shape") and dtype_name(leaf) in DTYPES]
-        copies = map_leaves(lambda leaf: np.array(library.to_numpy(leaf)) if hasattr(leaf, "shape") else leaf, given)
+        dtypes = [
+            dtype_name(leaf)
+            for leaf in leaves(given)
+            if hasattr(leaf, "shape") and dtype_name(leaf) in DTYPES
+        ]
+        copies = map_leaves(
+            lambda leaf: np.array(library.to_numpy(leaf)) if hasattr(leaf, "shape") else leaf, given
+        )
         made.append((dtypes[0] if dtypes else failure.dtype, copies))
         return implementation.function(**arguments)
 
     with suppress(Disagreement, Unsupported):
         judge_again(failure, replace(implementation, function=watched))
-    small = sum(leaf.size for _, inputs in made for leaf in leaves(inputs) if isinstance(leaf, ndarray)) <= MOST
+    small = (
+        sum(leaf.size for _, inputs in made for leaf in leaves(inputs) if isinstance(leaf, ndarray))
+        <= MOST
+    )
     return [step_of_call(implementation, dtype, inputs) for dtype, inputs in made] if small else []
 
 
@@ -196,7 +252,13 @@ def step_of_call(implementation: Implementation, dtype: str, inputs: Inputs) -> 
     except ValueError:
         expected = "ValueError"
     layout = dict.fromkeys(inputs, "contiguous")
-    return {"dtype": dtype, "layout": layout, "inputs": inputs, "expected": expected, "bound": bound}
+    return {
+        "dtype": dtype,
+        "layout": layout,
+        "inputs": inputs,
+        "expected": expected,
+        "bound": bound,
+    }
 
 
 def packed(arguments: dict[str, Any]) -> str:
@@ -204,7 +266,10 @@ def packed(arguments: dict[str, Any]) -> str:
 
 
 def pack(tree: Any) -> str:
-    """A tree of arrays as a literal: every array becomes ``array("dtype", shape, "its bytes, compressed")``."""
+    """
+    A tree of arrays as a literal: every array becomes
+    ``array("dtype", shape, "its bytes, compressed")``.
+    """
     return repr(map_leaves(lambda leaf: Literal(leaf) if isinstance(leaf, ndarray) else leaf, tree))
 
 
@@ -213,5 +278,7 @@ class Literal:
     array: ndarray
 
     def __repr__(self) -> str:
-        packed = base64.b85encode(zlib.compress(np.ascontiguousarray(self.array).tobytes(), 9)).decode()
+        packed = base64.b85encode(
+            zlib.compress(np.ascontiguousarray(self.array).tobytes(), 9)
+        ).decode()
         return f"array({self.array.dtype.name!r}, {self.array.shape}, {packed!r})"

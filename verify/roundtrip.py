@@ -1,8 +1,9 @@
 """
-The first rung: what goes to a backend's device comes back as it was. Where it does not, nothing else can be said of the backend.
+The first rung: what goes to a backend's device comes back as it was. Where it does not, nothing
+else can be said of the backend.
 
-Floats of the dtype, the signed zero, NaN, infinity and the smallest subnormal number among them, and booleans; as a row, as a single
-number, strided, and empty.
+Floats of the dtype, the signed zero, NaN, infinity and the smallest subnormal number among them,
+and booleans; as a row, as a single number, strided, and empty.
 """
 
 import warnings
@@ -19,7 +20,10 @@ from verify.dtypes import largest, numpy_dtype, round_to
 
 @lru_cache(maxsize=64)
 def round_trip(backend: Backend, dtype: str) -> str | None:
-    """What the backend's ``from_numpy`` and ``to_numpy`` do to arrays of the dtype that they should not; None if they are exact."""
+    """
+    What the backend's ``from_numpy`` and ``to_numpy`` do to arrays of the dtype that they should
+    not; None if they are exact.
+    """
     library = backend.library
     assert library is not None
     for words, x in arrays(dtype):
@@ -29,7 +33,10 @@ def round_trip(backend: Backend, dtype: str) -> str | None:
                 sent = library.from_numpy(x, dtype if dtype != "bool" else "float32")
                 back = library.to_numpy(sent)
         except Exception as error:
-            return f"the adapter raises {type(error).__name__} for {words} of {dtype}: {' '.join(str(error).split())[:200]}"
+            return (
+                f"the adapter raises {type(error).__name__} for {words} of {dtype}: "
+                f"{' '.join(str(error).split())[:200]}"
+            )
         wanted = "bool" if x.dtype == bool else dtype
         if dtype_name(sent) != wanted:
             return f"the adapter makes {dtype_name(sent)} of {words} of {wanted}"
@@ -40,10 +47,16 @@ def round_trip(backend: Backend, dtype: str) -> str | None:
 
 def arrays(dtype: str) -> Iterator[tuple[str, ndarray]]:
     """What is sent, each with its name."""
-    kinds = {"booleans": np.arange(12) % 3 == 0} if dtype == "bool" else {"numbers": numbers(dtype), "booleans": np.arange(12) % 3 == 0}
+    kinds = (
+        {"booleans": np.arange(12) % 3 == 0}
+        if dtype == "bool"
+        else {"numbers": numbers(dtype), "booleans": np.arange(12) % 3 == 0}
+    )
     for kind, x in kinds.items():
         yield kind, x
-        yield from ((f"one of the {kind}", x[place : place + 1].reshape(()).copy()) for place in range(4))
+        yield from (
+            (f"one of the {kind}", x[place : place + 1].reshape(()).copy()) for place in range(4)
+        )
         yield f"a transposed matrix of {kind}", x.reshape(3, 4).T
         yield f"every other of the {kind}", x[::2]
         yield f"no {kind}", x[:0].reshape(2, 0, 3)
@@ -53,7 +66,20 @@ def numbers(dtype: str) -> ndarray:
     """Twelve numbers that the dtype has."""
     zero, one, two = np.arange(3).astype(numpy_dtype(dtype))
     subnormal, beside = float(np.nextafter(zero, one)), float(np.nextafter(one, two))
-    some = [-0.0, np.nan, np.inf, subnormal, 0.0, -np.inf, -3 * subnormal, beside, largest(dtype), -largest(dtype), 1 / 3, -1.0]
+    some = [
+        -0.0,
+        np.nan,
+        np.inf,
+        subnormal,
+        0.0,
+        -np.inf,
+        -3 * subnormal,
+        beside,
+        largest(dtype),
+        -largest(dtype),
+        1 / 3,
+        -1.0,
+    ]
     return round_to(np.array(some), dtype)
 
 

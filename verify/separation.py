@@ -1,9 +1,11 @@
 """
-Separation: the conditions of :mod:`verify.known` that tell the cases that failed from those that passed.
+Separation: the conditions of :mod:`verify.known` that tell the cases that failed from those that
+passed.
 
-Every condition is true of all failures. Which of them to join is a matter of description length: a condition costs a few bits, the
-unusual ones more, and a pass inside the region costs what it takes to say which case it is. So a condition that holds by chance of
-a few failures, or keeps a single pass out, does not pay.
+Every condition is true of all failures. Which of them to join is a matter of description length: a
+condition costs a few bits, the unusual ones more, and a pass inside the region costs what it takes
+to say which case it is. So a condition that holds by chance of a few failures, or keeps a single
+pass out, does not pay.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,7 +28,9 @@ MOST_TRIED = 60
 def separate(failing: list[Recipe], passing: list[Recipe], dtype: str) -> tuple[str, ...]:
     """The conditions that together describe the failures in the fewest bits."""
     let_in: dict[int, tuple[float, str]] = {}
-    for bits, text in sorted(candidates(failing, passing, dtype), key=lambda pair: pair[0]) if passing else ():
+    for bits, text in (
+        sorted(candidates(failing, passing, dtype), key=lambda pair: pair[0]) if passing else ()
+    ):
         holds = condition(text)
         if all(holds(recipe, dtype) for recipe in failing):
             passes = sum(1 << place for place, recipe in enumerate(passing) if holds(recipe, dtype))
@@ -51,7 +55,11 @@ def shortest(let_in: dict[int, tuple[float, str]], failing: int, passing: int) -
             left = (1 << passing) - 1
             for mask in masks:
                 left &= mask
-            bits = exceptions(left.bit_count(), failing) + sum(let_in[mask][0] for mask in masks) + (length - 1) * JOINT
+            bits = (
+                exceptions(left.bit_count(), failing)
+                + sum(let_in[mask][0] for mask in masks)
+                + (length - 1) * JOINT
+            )
             if bits < best:
                 best, chosen = bits, masks
     return tuple(let_in[mask][1] for mask in chosen)
@@ -66,29 +74,64 @@ def exceptions(passes: int, failures: int) -> float:
 # Which conditions to try
 
 
-def candidates(failing: list[Recipe], passing: list[Recipe], dtype: str) -> Iterator[tuple[float, str]]:
+def candidates(
+    failing: list[Recipe], passing: list[Recipe], dtype: str
+) -> Iterator[tuple[float, str]]:
     """Conditions worth trying on these cases, with their price in bits."""
-    letters = [letter for letter in "NMHDEBSPFQKAL" if all(letter in recipe.sizes for recipe in failing)]
-    names = ("an input", *(name for name in CATALOGUE[failing[0].operation].arguments if name.islower()))
+    letters = [
+        letter for letter in "NMHDEBSPFQKAL" if all(letter in recipe.sizes for recipe in failing)
+    ]
+    names = (
+        "an input",
+        *(name for name in CATALOGUE[failing[0].operation].arguments if name.islower()),
+    )
     yield from ((3, text) for text in SENTENCES)
     for one, two in combinations(letters, 2):
-        yield from ((4 if one + two == "NM" else 7, f"{one} {sign} {two}") for sign in ("!=", "==", ">", "<", ">=", "<="))
+        yield from (
+            (4 if one + two == "NM" else 7, f"{one} {sign} {two}")
+            for sign in ("!=", "==", ">", "<", ">=", "<=")
+        )
     yield from ((5, f"{letter} is {no} power of two") for letter in letters for no in ("no", "a"))
     yield from fields(failing, passing)
     yield from ((5, f"{name} is {kind}") for kind in LAYOUTS for name in names)
     for letter in letters:
         seen = [recipe.sizes.get(letter, 0) for recipe in passing]
-        yield from ((6, text) for text in sizes(letter, [recipe.sizes[letter] for recipe in failing], seen))
-    yield from ((8, f"{letter} % {k} {test}") for letter in letters for k in (64, 32, 16, 8, 4, 2) for test in ("!= 0", "== 0", "== 1"))
+        yield from (
+            (6, text) for text in sizes(letter, [recipe.sizes[letter] for recipe in failing], seen)
+        )
+    yield from (
+        (8, f"{letter} % {k} {test}")
+        for letter in letters
+        for k in (64, 32, 16, 8, 4, 2)
+        for test in ("!= 0", "== 0", "== 1")
+    )
     for words, measure in MEASURES.items():
-        yield from ((6, text) for text in beyond(words, *([measure(recipe, dtype) for recipe in cases] for cases in (failing, passing))))
+        yield from (
+            (6, text)
+            for text in beyond(
+                words,
+                *([measure(recipe, dtype) for recipe in cases] for cases in (failing, passing)),
+            )
+        )
 
 
 PATHS = (
-    *("poison", "layout.kind", "mask.form", "mask.axes", "mask.pattern", "padding.pattern", "values.family", "dropout.p"),
+    *(
+        "poison",
+        "layout.kind",
+        "mask.form",
+        "mask.axes",
+        "mask.pattern",
+        "padding.pattern",
+        "values.family",
+        "dropout.p",
+    ),
     *("options.align", "options.mems", "options.mem_len", "options.biases", "options.lead"),
 )
-MEASURES: dict[str, Callable[[Recipe, str], float]] = {"a score exceeds": largest_score, "a hidden score leads by": lead}
+MEASURES: dict[str, Callable[[Recipe, str], float]] = {
+    "a score exceeds": largest_score,
+    "a hidden score leads by": lead,
+}
 
 
 def fields(failing: list[Recipe], passing: list[Recipe]) -> Iterator[tuple[float, str]]:
@@ -107,8 +150,16 @@ def sizes(letter: str, failed: list[int], passed: list[int]) -> Iterator[str]:
     if least == most:
         yield f"{letter} == {least}"
     yield f"{letter} != 1"
-    yield from (f"{letter} > {size}" for size in [max((size for size in passed if size < least), default=None)] if size is not None)
-    yield from (f"{letter} < {size}" for size in [min((size for size in passed if size > most), default=None)] if size is not None)
+    yield from (
+        f"{letter} > {size}"
+        for size in [max((size for size in passed if size < least), default=None)]
+        if size is not None
+    )
+    yield from (
+        f"{letter} < {size}"
+        for size in [min((size for size in passed if size > most), default=None)]
+        if size is not None
+    )
 
 
 def beyond(words: str, failed: list[float], passed: list[float]) -> Iterator[str]:

@@ -1,9 +1,11 @@
 """
-Sequences: several calls in a row, as a training loop or a decoder makes them. A result may depend on its arguments alone.
+Sequences: several calls in a row, as a training loop or a decoder makes them. A result may depend
+on its arguments alone.
 
-Long then short, one mask then another of the same length, one dtype then another, and the first call once more: caches,
-memory windows and buffers that outlive their call show here. A step that is wrong only in company is a side effect; one
-that is wrong alone is a wrong value, and is reported there.
+Long then short, one mask then another of the same length, one dtype then another, and the first
+call once more: caches, memory windows and buffers that outlive their call show here. A step that is
+wrong only in company is a side effect; one that is wrong alone is a wrong value, and is reported
+there.
 """
 
 from dataclasses import replace
@@ -21,20 +23,32 @@ from verify.trees import leaves
 
 def sequence(first: Recipe, other: Recipe, dtype: str) -> list[tuple[str, Recipe, str]]:
     """The steps: (in words, recipe, dtype)."""
-    steps = [("the first call", first, dtype), ("another geometry", other, dtype), ("the first call again", first, dtype)]
+    steps = [
+        ("the first call", first, dtype),
+        ("another geometry", other, dtype),
+        ("the first call again", first, dtype),
+    ]
     if first.mask is not None:
         mask = first.mask | {"form": "bool", "pattern": "random"}
-        one, two = (replace(first, mask=mask | {"seed": seed}) for seed in (mask["seed"], mask["seed"] + 1))
-        steps += [("the same geometry under a boolean mask", one, dtype), ("the same geometry under another mask", two, dtype)]
+        one, two = (
+            replace(first, mask=mask | {"seed": seed}) for seed in (mask["seed"], mask["seed"] + 1)
+        )
+        steps += [
+            ("the same geometry under a boolean mask", one, dtype),
+            ("the same geometry under another mask", two, dtype),
+        ]
     if dtype in DTYPES:
         steps.append(("another dtype", first, DTYPES[DTYPES.index(dtype) - 1]))
     steps.append(("the first call once more", first, dtype))
     return steps
 
 
-def judge_sequence(first: Recipe, other: Recipe, implementation: Implementation, dtype: str) -> None:
+def judge_sequence(
+    first: Recipe, other: Recipe, implementation: Implementation, dtype: str
+) -> None:
     """
-    Raise Disagreement at the first step that is wrong in this company though it is right on its own.
+    Raise Disagreement at the first step that is wrong in this company though it is right on its
+    own.
 
     A sequence without two right steps shows nothing: it is Unsupported.
     """
@@ -47,7 +61,10 @@ def judge_sequence(first: Recipe, other: Recipe, implementation: Implementation,
             continue
         except Disagreement as error:
             if (recipe, step_dtype) in right or right_alone(implementation, recipe, step_dtype):
-                message = f"{words} is wrong after {', '.join(gone)}: the result depends on earlier calls\n  {error}\n  recipe: {recipe}"
+                message = (
+                    f"{words} is wrong after {', '.join(gone)}: the result depends on "
+                    f"earlier calls\n  {error}\n  recipe: {recipe}"
+                )
                 raise Disagreement(message, "state") from None
             continue  # wrong on its own: told under values
         gone.append(words)
@@ -57,7 +74,10 @@ def judge_sequence(first: Recipe, other: Recipe, implementation: Implementation,
 
 
 def right_alone(implementation: Implementation, recipe: Recipe, dtype: str) -> bool:
-    """Whether a freshly loaded backend gives the right answer; what is imported by name cannot be loaded afresh."""
+    """
+    Whether a freshly loaded backend gives the right answer; what is imported by name cannot be
+    loaded afresh.
+    """
     fresh = afresh(implementation)
     if fresh is None:
         return False
@@ -70,17 +90,28 @@ def right_alone(implementation: Implementation, recipe: Recipe, dtype: str) -> b
 
 def judge_outputs_of_their_own(recipe: Recipe, implementation: Implementation, dtype: str) -> None:
     """
-    Two calls give arrays of their own: no output shares memory with another of its call, or of the call before.
+    Two calls give arrays of their own: no output shares memory with another of its call, or of the
+    call before.
 
-    A static buffer is overwritten by the next call; one array in two places changes in both. What a library's own autograd hands
-    out twice within a call is not its user's, and what cannot be written to may be shared.
+    A static buffer is overwritten by the next call; one array in two places changes in both. What a
+    library's own autograd hands out twice within a call is not its user's, and what cannot be
+    written to may be shared.
     """
-    given = hand_over(implementation, recipe, dtype, lawful(recipe, dtype).inputs) | dtype_keyword(implementation, dtype)
+    given = hand_over(implementation, recipe, dtype, lawful(recipe, dtype).inputs) | dtype_keyword(
+        implementation, dtype
+    )
     try:
-        calls = [("", call(implementation, given)), (" of the next call", call(implementation, given))]
+        calls = [
+            ("", call(implementation, given)),
+            (" of the next call", call(implementation, given)),
+        ]
     except Disagreement as error:
         raise Unsupported(f"the call {error}: see values") from None
-    outputs = [(path + which, x) for which, output in calls for path, x in zip(names({"output": output}), leaves(output), strict=True)]
+    outputs = [
+        (path + which, x)
+        for which, output in calls
+        for path, x in zip(names({"output": output}), leaves(output), strict=True)
+    ]
     for (one, x), (other, y) in combinations([(path, x) for path, x in outputs if writable(x)], 2):
         within = other.endswith("of the next call") == one.endswith("of the next call")
         if overlap(x, y) and not (within and implementation.operation.is_gradient):

@@ -1,4 +1,7 @@
-"""Where the time of a run goes: in the backends under test, in the oracle, or elsewhere (recipes, bounds, impostors, comparison)."""
+"""
+Where the time of a run goes: in the backends under test, in the oracle, or elsewhere (recipes,
+bounds, impostors, comparison).
+"""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -26,11 +29,16 @@ def spending(seconds: dict[str, float]) -> Iterator[None]:
     try:
         yield
     finally:
-        seconds |= {what: SPENT[what] - before[what] for what in SPENT} | {"all": perf_counter() - start}
+        seconds |= {what: SPENT[what] - before[what] for what in SPENT} | {
+            "all": perf_counter() - start
+        }
 
 
 def shares(tallies: Iterable[dict[str, Any]]) -> dict[str, float]:
-    """The shares of backend, oracle and the rest in the time of all cells; nothing where no cell took any."""
+    """
+    The shares of backend, oracle and the rest in the time of all cells; nothing where no cell took
+    any.
+    """
     seconds = [tally.get("seconds") or {} for tally in tallies]
     total = {what: sum(one.get(what, 0.0) for one in seconds) for what in ("all", *SPENT)}
     if not total["all"]:
@@ -43,4 +51,8 @@ def line(tallies: Iterable[dict[str, Any]]) -> str:
     """``time: 41 % in the backends, 30 % in the oracle, 29 % elsewhere``"""
     found = shares(tallies)
     where = {"backend": "in the backends", "oracle": "in the oracle", "elsewhere": "elsewhere"}
-    return "time: " + ", ".join(f"{share:.0%} {where[what]}" for what, share in found.items()) if found else ""
+    return (
+        "time: " + ", ".join(f"{share:.0%} {where[what]}" for what, share in found.items())
+        if found
+        else ""
+    )

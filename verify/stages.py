@@ -1,8 +1,10 @@
 """
-An attention in stages: product, positions, scale, bias, mask, weights, dropout, values, each of which can be replaced alone.
+An attention in stages: product, positions, scale, bias, mask, weights, dropout, values, each of
+which can be replaced alone.
 
-The record that :func:`stages` makes of an operation and its inputs is the law's; a convention or a fit replaces one of its
-fields. Everything is NumPy in float64, gradients included, so that an alternative costs about as much as the reference.
+The record that :func:`stages` makes of an operation and its inputs is the law's; a convention or a
+fit replaces one of its fields. Everything is NumPy in float64, gradients included, so that an
+alternative costs about as much as the reference.
 """
 
 from collections.abc import Callable
@@ -20,7 +22,13 @@ from verify.visibility import CAUSAL, pairs_shape
 HIDDEN = -np.inf
 
 STAGED = (
-    *("scaled_dot_product_score", "additive_score", "transformer_xl_score", "learned_relative_score", "softmax"),
+    *(
+        "scaled_dot_product_score",
+        "additive_score",
+        "transformer_xl_score",
+        "learned_relative_score",
+        "softmax",
+    ),
     *("additive_attention", "scaled_dot_product_attention", "alibi_attention"),
     *("transformer_xl_attention", "learned_relative_attention"),
 )
@@ -33,12 +41,14 @@ class Stages:
     What stands between the inputs of an attention and its output.
 
     scale     the factor on the whole product
-    place     [N M]: where in the scores of the position table [N rows], read as one line, each pair finds its own; -1 for zero
+    place     [N M]: where in the scores of the position table [N rows], read as one line, each pair
+              finds its own; -1 for zero
     position  the factor on these scores; None where there is no table
     slopes    [H] and distance [N M]: their product is added after the scale
     bias      the float mask, added as well
     exponent  the factor on the scores with all their biases
-    causal    what a frontier alone leaves visible; visible: what the masks leave, both broadcast to the scores
+    causal    what a frontier alone leaves visible; visible: what the masks leave, both broadcast to
+              the scores
     empty     the weights of a row that sees no key
     kept      the factor on the weights that dropout keeps
     dtype     what the inputs are stored in
@@ -90,10 +100,14 @@ def stages(operation: Operation, inputs: Inputs, dtype: str = "float64") -> Stag
     if "position" in inputs:
         made = replace(made, place=read_off(CATALOGUE["rel_shift"].reference, N, M))
     elif "key_pos_bias" in inputs:
-        made = replace(made, place=table_rows(inputs, N, M, M - N if inputs["align"] == "end" else 0))
+        made = replace(
+            made, place=table_rows(inputs, N, M, M - N if inputs["align"] == "end" else 0)
+        )
     if name == "alibi_attention":
         made = replace(
-            made, slopes=CATALOGUE["get_slopes"].reference(made.shape[-3]), distance=np.arange(M) - (np.arange(N)[:, None] + M - N)
+            made,
+            slopes=CATALOGUE["get_slopes"].reference(made.shape[-3]),
+            distance=np.arange(M) - (np.arange(N)[:, None] + M - N),
         )
     if name in CAUSAL:
         made = replace(made, causal=np.tri(N, M, M - N, dtype=bool))
@@ -109,7 +123,10 @@ def with_mask(made: Stages, mask: ndarray | None) -> Stages:
 
 
 def read_off(shift: Callable[[ndarray], ndarray], N: int, rows: int) -> ndarray:
-    """The places that a shift of [N rows] reads, found by shifting the places themselves; -1 where it puts a zero."""
+    """
+    The places that a shift of [N rows] reads, found by shifting the places themselves; -1 where it
+    puts a zero.
+    """
     return shift(np.arange(1.0, N * rows + 1).reshape(N, rows)).astype(int) - 1
 
 
@@ -140,7 +157,9 @@ def product(s: Stages) -> ndarray:
     if "score" in x:
         return x["score"]
     if "w_score" in x:
-        score: ndarray = CATALOGUE["additive_score"].reference(x["query"], x["key"], x["w_query"], x["w_key"], x["w_score"])
+        score: ndarray = CATALOGUE["additive_score"].reference(
+            x["query"], x["key"], x["w_query"], x["w_key"], x["w_score"]
+        )
         return score
     content = (x["query"] + content_bias(x)) @ x["key"].mT
     return content if s.place is None else content + s.position * gathered(table_scores(x), s.place)
@@ -218,7 +237,10 @@ def product_gradients(s: Stages, d: ndarray) -> tuple[ndarray, ...]:
     x, hidden = s.inputs, ~s.sees
     if "w_score" in x:
         return additive_gradients(x, d, s.sees)
-    d_query, d_key = sum_seen(d, hidden, x["key"]), sum_seen(d.mT, hidden.mT, x["query"] + content_bias(x))
+    d_query, d_key = (
+        sum_seen(d, hidden, x["key"]),
+        sum_seen(d.mT, hidden.mT, x["query"] + content_bias(x)),
+    )
     if s.place is None:
         return d_query, d_key
     table = x["position"] if "position" in x else x["key_pos_embeddings"].swapaxes(0, 1)
@@ -236,7 +258,9 @@ def additive_gradients(x: Inputs, d: ndarray, sees: ndarray) -> tuple[ndarray, .
     from numpy_ref.attention import layer_grad, projection_grad
 
     asks, asked = np.asarray(sees.any(axis=-1)), np.asarray(sees.any(axis=-2))
-    d_q, d_k, d_w_score = layer_grad(d, sees, x["query"] @ x["w_query"].T, x["key"] @ x["w_key"].T, x["w_score"])
+    d_q, d_k, d_w_score = layer_grad(
+        d, sees, x["query"] @ x["w_query"].T, x["key"] @ x["w_key"].T, x["w_score"]
+    )
     d_query, d_w_query = projection_grad(d_q, x["query"], x["w_query"], asks)
     d_key, d_w_key = projection_grad(d_k, x["key"], x["w_key"], asked)
     return d_query, d_key, d_w_query, d_w_key, d_w_score

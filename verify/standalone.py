@@ -1,8 +1,10 @@
 """
-The body of a stand-alone script: call the backend once more on the inputs of a failure and show what is out of bound.
+The body of a stand-alone script: call the backend once more on the inputs of a failure and show
+what is out of bound.
 
-A generated script consists of verify/layouts.py, this file and one call of :func:`show_again` with the recorded arrays. It needs
-NumPy and the backend's own library: nothing else of ours may be imported here.
+A generated script consists of verify/layouts.py, this file and one call of :func:`show_again` with
+the recorded arrays. It needs NumPy and the backend's own library: nothing else of ours may be
+imported here.
 """
 
 import base64
@@ -41,9 +43,16 @@ def show_again(
     expected: Any,
     bound: Any,
 ) -> None:
-    """Print what the implementation gives now against what the law says; "ValueError" says that the law refuses the call."""
+    """
+    Print what the implementation gives now against what the law says; "ValueError" says that the
+    law refuses the call.
+    """
     root = LOADED[source] if source in LOADED else LOADED.setdefault(source, load(source))
-    module = next(module for module in modules(root, chapter) if hasattr(module, name) or hasattr(module, forward))
+    module = next(
+        module
+        for module in modules(root, chapter)
+        if hasattr(module, name) or hasattr(module, forward)
+    )
     from_numpy: FromNumpy = getattr(root, "from_numpy", None) or conversion(library)
     given = {key: given_as(x, layout[key], from_numpy, dtype) for key, x in inputs.items()}
     before = repr(to_numpy(root, given))
@@ -53,7 +62,10 @@ def show_again(
         try:
             output = run(module, name, forward, dict(given), from_numpy, dtype)
         except Exception as error:
-            print(f"raised {type(error).__name__}: {error}" + ("; wanted ValueError" if isinstance(expected, str) else ""))
+            print(
+                f"raised {type(error).__name__}: {error}"
+                + ("; wanted ValueError" if isinstance(expected, str) else "")
+            )
             return
         if isinstance(expected, str):
             print(f"accepted {', '.join(inputs)}; wanted ValueError")
@@ -71,7 +83,11 @@ LOADED: dict[str, ModuleType] = {}
 
 def arrays(tree: Any) -> list[Any]:
     if isinstance(tree, (list, tuple, dict)):
-        return [leaf for branch in (tree.values() if isinstance(tree, dict) else tree) for leaf in arrays(branch)]
+        return [
+            leaf
+            for branch in (tree.values() if isinstance(tree, dict) else tree)
+            for leaf in arrays(branch)
+        ]
     return [tree] if hasattr(tree, "shape") else []
 
 
@@ -87,7 +103,9 @@ def load(source: str) -> ModuleType:
     if not path.is_absolute():
         return importlib.import_module(source)
     file, places = (path / "__init__.py", [source]) if path.is_dir() else (path, None)
-    spec = importlib.util.spec_from_file_location("_backend", file, submodule_search_locations=places)
+    spec = importlib.util.spec_from_file_location(
+        "_backend", file, submodule_search_locations=places
+    )
     assert spec is not None and spec.loader is not None
     sys.modules["_backend"] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -97,7 +115,11 @@ def load(source: str) -> ModuleType:
 def modules(root: ModuleType, chapter: str) -> Iterator[ModuleType]:
     """The module itself, then the chapter, then whatever else lies in the package."""
     yield root
-    found = [name for _, name, _ in pkgutil.iter_modules(getattr(root, "__path__", [])) if not name.startswith("_")]
+    found = [
+        name
+        for _, name, _ in pkgutil.iter_modules(getattr(root, "__path__", []))
+        if not name.startswith("_")
+    ]
     for name in sorted(found, key=lambda name: name != chapter):
         yield importlib.import_module(f"{root.__name__}.{name}")
 
@@ -107,7 +129,9 @@ def conversion(library: str) -> FromNumpy:
     if library == "torch":
         torch = importlib.import_module("torch")
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        return lambda x, dtype: torch.from_numpy(np.array(x)).to(device, getattr(torch, dtype) if x.dtype.kind == "f" else None)
+        return lambda x, dtype: torch.from_numpy(np.array(x)).to(
+            device, getattr(torch, dtype) if x.dtype.kind == "f" else None
+        )
     asarray = importlib.import_module("jax.numpy" if library == "jax" else library).asarray
 
     def from_numpy(x: ndarray, dtype: str) -> Any:
@@ -148,18 +172,34 @@ def to_numpy(root: ModuleType, x: Any) -> Any:
     return x if x.dtype.kind in "biu" else x.astype(np.float64)
 
 
-def run(module: ModuleType, name: str, forward: str, given: dict[str, Any], from_numpy: FromNumpy, dtype: str) -> Any:
+def run(
+    module: ModuleType,
+    name: str,
+    forward: str,
+    given: dict[str, Any],
+    from_numpy: FromNumpy,
+    dtype: str,
+) -> Any:
     if hasattr(module, name):
         return call(getattr(module, name), given, from_numpy, dtype)
     torch = importlib.import_module("torch")
     d_output = given.pop("d_output")
-    leaves = {key: x.detach().requires_grad_() for key, x in given.items() if torch.is_tensor(x) and x.is_floating_point()}
+    leaves = {
+        key: x.detach().requires_grad_()
+        for key, x in given.items()
+        if torch.is_tensor(x) and x.is_floating_point()
+    }
     output = call(getattr(module, forward), given | leaves, from_numpy, dtype)
     grads = torch.autograd.grad(output, list(leaves.values()), d_output, allow_unused=True)
-    return tuple(torch.zeros_like(x) if grad is None else grad for x, grad in zip(leaves.values(), grads, strict=True))
+    return tuple(
+        torch.zeros_like(x) if grad is None else grad
+        for x, grad in zip(leaves.values(), grads, strict=True)
+    )
 
 
-def call(function: Callable[..., Any], given: dict[str, Any], from_numpy: FromNumpy, dtype: str) -> Any:
+def call(
+    function: Callable[..., Any], given: dict[str, Any], from_numpy: FromNumpy, dtype: str
+) -> Any:
     """By name where the function has the law's names, by position otherwise."""
     parameters = inspect.signature(function).parameters
     wanted = {"dtype": from_numpy(np.zeros(1), dtype).dtype} if "dtype" in parameters else {}
@@ -169,7 +209,9 @@ def call(function: Callable[..., Any], given: dict[str, Any], from_numpy: FromNu
     return function(*list(given.values())[: len(parameters) - len(wanted)], **wanted)
 
 
-def show(root: ModuleType, actual: Any, law: Any, limit: Any, dtype: str, path: str = "output") -> None:
+def show(
+    root: ModuleType, actual: Any, law: Any, limit: Any, dtype: str, path: str = "output"
+) -> None:
     if isinstance(law, (list, tuple)):
         for i, part in enumerate(law):
             show(root, actual[i], part, None if limit is None else limit[i], dtype, f"{path}[{i}]")
@@ -180,7 +222,9 @@ def show(root: ModuleType, actual: Any, law: Any, limit: Any, dtype: str, path: 
     if came != wanted or (law is not None and shape != law.shape):
         print(f"{path}: wanted {wanted} {() if law is None else law.shape}, got {came} {shape}")
     elif law is not None:
-        show_elements(to_numpy(root, actual), law, np.zeros(law.shape) if limit is None else limit, path)
+        show_elements(
+            to_numpy(root, actual), law, np.zeros(law.shape) if limit is None else limit, path
+        )
 
 
 def show_elements(actual: ndarray, law: ndarray, bound: ndarray, path: str) -> None:
@@ -189,4 +233,7 @@ def show_elements(actual: ndarray, law: ndarray, bound: ndarray, path: str) -> N
     wrong = ~((error <= bound) | (np.isnan(actual) & np.isnan(law)) | (actual == law))
     print(f"{path}: {np.count_nonzero(wrong)} of {wrong.size} elements out of bound")
     for index in map(tuple, np.argwhere(wrong)[:5].tolist()):
-        print(f"  {index}: got {actual[index].item()!r}, law {law[index].item()!r}, bound {bound[index].item()!r}")
+        print(
+            f"  {index}: got {actual[index].item()!r}, law {law[index].item()!r}, bound "
+            f"{bound[index].item()!r}"
+        )

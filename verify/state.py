@@ -1,8 +1,8 @@
 """
 The parts of a process that a call has to leave as they were, each with how it is read and put back.
 
-What is listed is what a caller would trip over: NumPy's and PyTorch's switches, random numbers, the environment, signal handlers,
-functions of other modules, threads and children left behind.
+What is listed is what a caller would trip over: NumPy's and PyTorch's switches, random numbers, the
+environment, signal handlers, functions of other modules, threads and children left behind.
 """
 
 import atexit
@@ -38,7 +38,8 @@ class Part:
 
     write   puts an earlier value back; None where nothing can
     once    an import inside a first call may change it as well: it counts where every call does it
-    stir    moves random numbers on: who draws some changes the state too, who sets it leaves the same state wherever it was
+    stir    moves random numbers on: who draws some changes the state too, who sets it leaves the
+            same state wherever it was
     shown   what of a value may be shown: "" nothing, "keys" of a mapping, "all"
     vital   the judge itself depends on it
     """
@@ -53,10 +54,17 @@ class Part:
 
 
 class Objects(dict[str, Values]):
-    """Things by place and name, compared by identity: they may do anything when asked for equality. What is new is nobody's business."""
+    """
+    Things by place and name, compared by identity: they may do anything when asked for equality.
+    What is new is nobody's business.
+    """
 
     def differs(self, now: "Objects") -> list[str]:
-        return [name for place, then in self.items() for name in replaced(place, then, now.get(place, {}))]
+        return [
+            name
+            for place, then in self.items()
+            for name in replaced(place, then, now.get(place, {}))
+        ]
 
     def copy(self) -> "Objects":
         """As they are now: what :func:`functions` reads are the modules' own dictionaries."""
@@ -64,10 +72,17 @@ class Objects(dict[str, Values]):
 
 
 def replaced(place: str, then: Values, now: Values) -> Iterator[str]:
-    """The public names that no longer mean the same, classes apart; thousands are compared at once where nothing has changed."""
+    """
+    The public names that no longer mean the same, classes apart; thousands are compared at once
+    where nothing has changed.
+    """
     if len(then) != len(now) or not all(map(operator.is_, then.values(), now.values())):
         for name, thing in then.items():
-            if now.get(name, MISSING) is not thing and name[0] != "_" and not isinstance(thing, type):
+            if (
+                now.get(name, MISSING) is not thing
+                and name[0] != "_"
+                and not isinstance(thing, type)
+            ):
                 yield f"{place}.{name}".lstrip(".")
 
 
@@ -75,7 +90,10 @@ def parts() -> list[Part]:
     """What can be read here: PyTorch's switches once it is imported."""
     torch = sys.modules.get("torch")
     imported = torch is not None and hasattr(torch, "autograd") and hasattr(torch, "cuda")
-    return [*PARTS, *(switches(torch, torch.cuda.is_initialized()) if torch is not None and imported else ())]
+    return [
+        *PARTS,
+        *(switches(torch, torch.cuda.is_initialized()) if torch is not None and imported else ()),
+    ]
 
 
 def directory() -> str:
@@ -89,10 +107,21 @@ MERSENNE = 624 * 4
 
 
 def random_numbers() -> tuple[str, bytes, int]:
-    """Name, key and position of NumPy's generator, from where the Mersenne twister keeps them: get_state takes thirty times as long."""
+    """
+    Name, key and position of NumPy's generator, from where the Mersenne twister keeps them:
+    get_state takes thirty times as long.
+    """
     generator = mtrand.get_bit_generator()
-    state = ctypes.string_at(generator.ctypes.state_address, MERSENNE + 4) if isinstance(generator, np.random.MT19937) else b""
-    return type(generator).__name__, state[:MERSENNE], int.from_bytes(state[MERSENNE:], sys.byteorder)
+    state = (
+        ctypes.string_at(generator.ctypes.state_address, MERSENNE + 4)
+        if isinstance(generator, np.random.MT19937)
+        else b""
+    )
+    return (
+        type(generator).__name__,
+        state[:MERSENNE],
+        int.from_bytes(state[MERSENNE:], sys.byteorder),
+    )
 
 
 def set_random_numbers(state: tuple[str, bytes, int]) -> None:
@@ -116,7 +145,16 @@ def set_environment(then: dict[Any, Any]) -> None:
 
 SIGNALS = {
     name: int(getattr(signal, name))
-    for name in ("SIGINT", "SIGTERM", "SIGALRM", "SIGCHLD", "SIGSEGV", "SIGFPE", "SIGUSR1", "SIGPIPE")
+    for name in (
+        "SIGINT",
+        "SIGTERM",
+        "SIGALRM",
+        "SIGCHLD",
+        "SIGSEGV",
+        "SIGFPE",
+        "SIGUSR1",
+        "SIGPIPE",
+    )
     if hasattr(signal, name)
 }
 
@@ -136,7 +174,20 @@ def set_warnings(then: list[Any]) -> None:
     warnings._filters_mutated()  # type: ignore[attr-defined]
 
 
-WELL_KNOWN = ("builtins", "sys", "os", "math", "random", "warnings", "numpy", "numpy.random", "torch", "torch.nn.functional", "cupy", "jax")
+WELL_KNOWN = (
+    "builtins",
+    "sys",
+    "os",
+    "math",
+    "random",
+    "warnings",
+    "numpy",
+    "numpy.random",
+    "torch",
+    "torch.nn.functional",
+    "cupy",
+    "jax",
+)
 
 
 def well_known() -> Objects:
@@ -149,7 +200,9 @@ NEEDED = ("builtins", "math", "time", "numpy", "numpy.linalg")
 def functions(*places: str) -> Objects:
     """The contents of modules that everybody uses, not copied."""
     loaded = ((place, sys.modules.get(place)) for place in places)
-    return Objects({place: vars(module) for place, module in loaded if isinstance(module, ModuleType)})
+    return Objects(
+        {place: vars(module) for place, module in loaded if isinstance(module, ModuleType)}
+    )
 
 
 def set_functions(then: Objects) -> None:
@@ -159,8 +212,18 @@ def set_functions(then: Objects) -> None:
 
 
 def outlets() -> Objects:
-    found = {name: getattr(sys, name, None) for name in ("stdin", "stdout", "stderr", "excepthook", "displayhook")}
-    return Objects({"": {name: CLOSED if getattr(thing, "closed", False) else thing for name, thing in found.items()}})
+    found = {
+        name: getattr(sys, name, None)
+        for name in ("stdin", "stdout", "stderr", "excepthook", "displayhook")
+    }
+    return Objects(
+        {
+            "": {
+                name: CLOSED if getattr(thing, "closed", False) else thing
+                for name, thing in found.items()
+            }
+        }
+    )
 
 
 CLOSED = "closed"
@@ -189,7 +252,10 @@ def streams() -> dict[str, Any]:
 
 
 def set_streams(then: dict[str, Any]) -> None:
-    """A descriptor that was closed or led elsewhere leads nowhere, so that no other file is opened under its number."""
+    """
+    A descriptor that was closed or led elsewhere leads nowhere, so that no other file is opened
+    under its number.
+    """
     now = streams()
     for number, name in enumerate(then):
         if now[name] != then[name] and then[name] != "closed":
@@ -200,7 +266,9 @@ def set_streams(then: dict[str, Any]) -> None:
 
 
 def children() -> frozenset[int]:
-    with suppress(ChildProcessError, AttributeError):  # not every system can be asked whether there are any
+    with suppress(
+        ChildProcessError, AttributeError
+    ):  # not every system can be asked whether there are any
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         return children_of_tasks()
     return frozenset()
@@ -219,7 +287,10 @@ TINY = [5e-324]
 
 
 def flushed() -> str:
-    """Whether this thread's arithmetic flushes subnormal numbers to 0, as a library built with -ffast-math makes it do."""
+    """
+    Whether this thread's arithmetic flushes subnormal numbers to 0, as a library built with
+    -ffast-math makes it do.
+    """
     return "flushed to 0" if TINY[0] * 1.0 == 0.0 or math.fsum(TINY) == 0.0 else "kept"
 
 
@@ -231,20 +302,44 @@ def set_flushed(_: str) -> None:
 PARTS = (
     Part("NumPy's error state", np.geterr, lambda then: np.seterr(**then)),
     Part("NumPy's print options", np.get_printoptions, lambda then: np.set_printoptions(**then)),
-    Part("NumPy's random numbers", random_numbers, set_random_numbers, stir=np.random.random, shown=""),
+    Part(
+        "NumPy's random numbers",
+        random_numbers,
+        set_random_numbers,
+        stir=np.random.random,
+        shown="",
+    ),
     Part("Python's random numbers", random.getstate, random.setstate, stir=random.random, shown=""),
     Part("the environment", environment, set_environment, once=True, shown="keys"),
     Part("the working directory", directory, os.chdir),
     Part("the warnings filters", lambda: list(warnings.filters), set_warnings, once=True, shown=""),
     Part("the signal handlers", handlers, set_handlers),
-    Part("the locale", lambda: locale.setlocale(locale.LC_ALL), lambda then: locale.setlocale(locale.LC_ALL, then)),
-    Part("sys.path", lambda: list(sys.path), lambda then: sys.path.__setitem__(slice(None), then), once=True, shown=""),
+    Part(
+        "the locale",
+        lambda: locale.setlocale(locale.LC_ALL),
+        lambda then: locale.setlocale(locale.LC_ALL, then),
+    ),
+    Part(
+        "sys.path",
+        lambda: list(sys.path),
+        lambda then: sys.path.__setitem__(slice(None), then),
+        once=True,
+        shown="",
+    ),
     Part("sys.modules", well_known, lambda then: sys.modules.update(then[""]), vital=True),
     Part(
-        "functions of others", partial(functions, "builtins", "math", "time", "numpy", "numpy.linalg"), set_functions, once=True, vital=True
+        "functions of others",
+        partial(functions, "builtins", "math", "time", "numpy", "numpy.linalg"),
+        set_functions,
+        once=True,
+        vital=True,
     ),
     Part("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
-    Part("the garbage collector", lambda: "on" if gc.isenabled() else "off", lambda then: gc.enable() if then == "on" else gc.disable()),
+    Part(
+        "the garbage collector",
+        lambda: "on" if gc.isenabled() else "off",
+        lambda then: gc.enable() if then == "on" else gc.disable(),
+    ),
     Part("the standard streams", streams, set_streams),
     Part("Python's standard streams", outlets, set_outlets),
     Part("subnormal numbers", flushed, set_flushed, vital=True),
@@ -262,15 +357,30 @@ def switches(torch: Any, on_device: bool) -> tuple[Part, ...]:
 def switches_of(torch: Any, on_device: bool) -> Iterator[Part]:
     """PyTorch's switches; its devices are asked only once they are in use."""
     yield Part("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype)
-    yield Part("torch's functions", partial(functions, "torch", "torch.nn.functional"), set_functions, once=True)
     yield Part(
-        "torch's default device", torch.get_default_device, lambda then: torch.set_default_device(then if then.type != "cpu" else None)
+        "torch's functions",
+        partial(functions, "torch", "torch.nn.functional"),
+        set_functions,
+        once=True,
+    )
+    yield Part(
+        "torch's default device",
+        torch.get_default_device,
+        lambda then: torch.set_default_device(then if then.type != "cpu" else None),
     )
     yield Part("torch's grad mode", torch.is_grad_enabled, torch.set_grad_enabled)
     yield generator("torch's random numbers", torch, torch, "cpu")
-    yield Part("torch's deterministic algorithms", torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms)
+    yield Part(
+        "torch's deterministic algorithms",
+        torch.are_deterministic_algorithms_enabled,
+        torch.use_deterministic_algorithms,
+    )
     yield Part("torch's threads", torch.get_num_threads, torch.set_num_threads)
-    yield Part("torch's float32 products", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision)
+    yield Part(
+        "torch's float32 products",
+        torch.get_float32_matmul_precision,
+        torch.set_float32_matmul_precision,
+    )
     yield Part("torch's anomaly mode", torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly)
     for name in ("deterministic", "benchmark", "allow_tf32"):
         yield flag(torch.backends.cudnn, name, f"cudnn.{name}")

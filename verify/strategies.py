@@ -1,8 +1,9 @@
 """
 How a recipe is made: choice after choice from short lists, by whoever chooses.
 
-``choose`` takes a sequence and returns one of its elements: a random generator's ``choice`` to draw, Hypothesis to shrink. Small
-geometry comes first in every list, so that shrinking ends at a case one can read.
+``choose`` takes a sequence and returns one of its elements: a random generator's ``choice`` to
+draw, Hypothesis to shrink. Small geometry comes first in every list, so that shrinking ends at a
+case one can read.
 """
 
 import re
@@ -27,12 +28,34 @@ COST = 3000
 
 GENERAL = ("normal", "spread", "lattice", "ties", "uniform", "small", "large")
 ATTENTION = (
-    *("normal", "needles", "identity", "spread", "peaked", "correlated", "large", "brink", "ties", "lattice", "zero_sum"),
+    *(
+        "normal",
+        "needles",
+        "identity",
+        "spread",
+        "peaked",
+        "correlated",
+        "large",
+        "brink",
+        "ties",
+        "lattice",
+        "zero_sum",
+    ),
     *("uniform", "small", "offset_values", "one_signed", "huge_values", "subnormal"),
 )
 GRADIENT = (*ATTENTION, "one_hot")
 FAMILIES_OF_CHAPTER = {
-    "scores": ("normal", "spread", "lattice", "ties", "uniform", "small", "large", "zero_sum", "brink"),
+    "scores": (
+        "normal",
+        "spread",
+        "lattice",
+        "ties",
+        "uniform",
+        "small",
+        "large",
+        "zero_sum",
+        "brink",
+    ),
     "masks": ("normal",),
     "attention": ATTENTION,
     "shifts": ("normal", "special", "lattice"),
@@ -47,7 +70,10 @@ FAMILIES_OF = {
     "transformer_xl_score": FAMILIES_OF_CHAPTER["scores"],
     "learned_relative_score": FAMILIES_OF_CHAPTER["scores"],
 }
-MASK_AXES = {4: ("N M", "B H N M", "B 1 N M", "B 1 1 M", "1 H N M", "B 1 N 1"), 3: ("N M", "B N M", "B 1 M", "B N 1")}
+MASK_AXES = {
+    4: ("N M", "B H N M", "B 1 N M", "B 1 1 M", "1 H N M", "B 1 N 1"),
+    3: ("N M", "B N M", "B 1 M", "B N 1"),
+}
 FORMS = ("bool", "infinite", "noisy", "finite", "lowest", "-1e4", "bool")
 """Of a mask: boolean twice, as most callers give it."""
 
@@ -57,11 +83,17 @@ COUNTS_ALONE = frozenset({"causal_mask", "get_slopes", "sinusoidal_positions", "
 """Operations that are given no array: what is drawn for them are sizes, and many of them."""
 
 
-def recipe(choose: Choose, operation: str, poison: tuple[str | None, ...] = (None, None, "finite"), hiding: bool = False) -> Recipe:
+def recipe(
+    choose: Choose,
+    operation: str,
+    poison: tuple[str | None, ...] = (None, None, "finite"),
+    hiding: bool = False,
+) -> Recipe:
     """
     A recipe of one operation.
 
-    ``poison`` lists what may stand in hidden slots; ``hiding`` asks for masks that hide something from everyone.
+    ``poison`` lists what may stand in hidden slots; ``hiding`` asks for masks that hide something
+    from everyone.
     """
     op = CATALOGUE[operation]
     sizes, options = geometry(choose, op)
@@ -82,7 +114,9 @@ def values(choose: Choose, op: Operation) -> dict[str, Any]:
     """Family and seed of the numbers, where there are numbers."""
     if op.name in WITHOUT_FLOATS or op.name == "causal_mask":
         return {"family": "normal", "seed": 0}
-    families = GRADIENT if op.is_gradient else FAMILIES_OF.get(op.name, FAMILIES_OF_CHAPTER[op.chapter])
+    families = (
+        GRADIENT if op.is_gradient else FAMILIES_OF.get(op.name, FAMILIES_OF_CHAPTER[op.chapter])
+    )
     return {"family": choose(families), "seed": choose(SEEDS)}
 
 
@@ -117,14 +151,22 @@ def geometry(choose: Choose, op: Operation) -> tuple[dict[str, int], dict[str, A
 
 def special(choose: Choose, name: str, sizes: dict[str, int], options: dict[str, Any]) -> None:
     """What only some operations have: alignment, memories, even widths."""
-    if name in ("learned_relative_score", "learned_relative_attention", "relative_multi_head_attention"):
+    if name in (
+        "learned_relative_score",
+        "learned_relative_attention",
+        "relative_multi_head_attention",
+    ):
         options["align"] = choose(("end", "start"))
     if name in COUNTS_ALONE:
         sizes |= {letter: choose(range(1, 131)) for letter in "NMF"}
     if name in ("sinusoidal_positions", "transformer_xl"):
         sizes["F"] += sizes["F"] % 2 * (sizes["H"] if "D" in sizes else 1)
         sizes["D"] = sizes["F"] // sizes["H"]
-    if name == "transformer_xl":  # worst cases grow by the width with every layer: deep and wide at once, a bound would say nothing
+    if (
+        name == "transformer_xl"
+        # worst cases grow by the width with every layer: deep and wide at once, a bound would say
+        # nothing
+    ):
         sizes["L"] = max(min(sizes["L"], 64 // sizes["F"]), 1)
     if name in ("init_mems", "update_mems", "transformer_xl", "transformer_xl_layer"):
         sizes["S"] = choose((1, 2, 3, 0, 5, 7))
@@ -138,10 +180,25 @@ def special(choose: Choose, name: str, sizes: dict[str, int], options: dict[str,
 
 @lru_cache
 def letters(op: Operation) -> frozenset[str]:
-    """The sizes that the operation has: of its arrays, its parameters, its masks, its lists and its counts."""
-    text = " ".join((*op.axes.values(), *(axes for _, _, axes in PATTERN.findall(PARAMETERS.get(op.name, "")))))
-    found = set(re.findall("[A-Z]", text)) | {NUMBERS[name] for name in NUMBERS if name in op.arguments}
-    masks = {"mask": "NM", "visible": "NM", "attn_mask": "BNM", "key_padding_mask": "BM", "mem": "BSF", "mems": "BSFL", "hids": "BNFL"}
+    """
+    The sizes that the operation has: of its arrays, its parameters, its masks, its lists and its
+    counts.
+    """
+    text = " ".join(
+        (*op.axes.values(), *(axes for _, _, axes in PATTERN.findall(PARAMETERS.get(op.name, ""))))
+    )
+    found = set(re.findall("[A-Z]", text)) | {
+        NUMBERS[name] for name in NUMBERS if name in op.arguments
+    }
+    masks = {
+        "mask": "NM",
+        "visible": "NM",
+        "attn_mask": "BNM",
+        "key_padding_mask": "BM",
+        "mem": "BSF",
+        "mems": "BSFL",
+        "hids": "BNFL",
+    }
     return frozenset(found.union(*(masks[name] for name in masks if name in op.arguments)))
 
 
@@ -163,8 +220,19 @@ def lengths(choose: Choose) -> tuple[int, int]:
 
 
 def trim(sizes: dict[str, int]) -> None:
-    """Keep an ordinary case small: where everything was drawn large at once, first the widths give way, then batch and heads."""
-    for letters, least in (("DE", 16), ("A", 5), ("H", 3), ("B", 1), ("DE", 4), ("H", 2), ("NM", 13)):
+    """
+    Keep an ordinary case small: where everything was drawn large at once, first the widths give
+    way, then batch and heads.
+    """
+    for letters, least in (
+        ("DE", 16),
+        ("A", 5),
+        ("H", 3),
+        ("B", 1),
+        ("DE", 4),
+        ("H", 2),
+        ("NM", 13),
+    ):
         if cost(sizes) <= COST:
             return
         for letter in set(letters) & set(sizes):
@@ -173,11 +241,19 @@ def trim(sizes: dict[str, int]) -> None:
 
 def cost(sizes: dict[str, int]) -> int:
     pairs = sizes["B"] * sizes["N"] * sizes["M"] * (sizes["A"] if "A" in sizes else sizes["H"])
-    rows = sizes["B"] * sizes["H"] * (sizes["N"] + sizes["M"]) * max(sizes.get("D", 1), sizes.get("E", 1)) // 4
+    rows = (
+        sizes["B"]
+        * sizes["H"]
+        * (sizes["N"] + sizes["M"])
+        * max(sizes.get("D", 1), sizes.get("E", 1))
+        // 4
+    )
     return max(pairs, rows)
 
 
-def mask(choose: Choose, op: Operation, sizes: dict[str, int], options: dict[str, Any], hiding: bool) -> dict[str, Any] | None:
+def mask(
+    choose: Choose, op: Operation, sizes: dict[str, int], options: dict[str, Any], hiding: bool
+) -> dict[str, Any] | None:
     """``mask``, ``visible`` or ``attn_mask``, whichever the operation takes."""
     taken = {"mask", "visible", "attn_mask"} & set(op.arguments)
     required = op.name in ("get_alibi_biases", "alibi_multi_head_attention")
@@ -186,11 +262,25 @@ def mask(choose: Choose, op: Operation, sizes: dict[str, int], options: dict[str
         return None
     axes = "B 1 1 M" if hiding and op.name != "softmax" else choose(mask_axes(op, options))
     # a whole row at the dtype's lowest number overflows, and then no bound is finite
-    forms = ("bool",) if "visible" in taken else FORMS[:3] if hiding else tuple(f for f in FORMS if f != "lowest" or axes[-1] == "M")
+    forms = (
+        ("bool",)
+        if "visible" in taken
+        else FORMS[:3]
+        if hiding
+        else tuple(f for f in FORMS if f != "lowest" or axes[-1] == "M")
+    )
     if hiding:
-        axes = {"self_attention": "B 1 M", "additive_attention": "B 1 M", "additive_attention_grad": "B 1 M"}.get(op.name, axes)
+        axes = {
+            "self_attention": "B 1 M",
+            "additive_attention": "B 1 M",
+            "additive_attention_grad": "B 1 M",
+        }.get(op.name, axes)
         axes = "N M" if required or (padded and "attn_mask" in taken) else axes
-    patterns = ("right_padding", "left_padding", "first_block", "last_block", "sparse") if hiding else PATTERNS
+    patterns = (
+        ("right_padding", "left_padding", "first_block", "last_block", "sparse")
+        if hiding
+        else PATTERNS
+    )
     return {
         "pattern": choose(patterns),
         "axes": axes,

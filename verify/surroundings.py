@@ -1,7 +1,9 @@
 """
-The surroundings of a call: the state of the whole process that an implementation has to leave as it was.
+The surroundings of a call: the state of the whole process that an implementation has to leave as it
+was.
 
-:func:`look` reads it, :func:`restore` says what has changed since and puts it back. :mod:`verify.state` lists what is read.
+:func:`look` reads it, :func:`restore` says what has changed since and puts it back.
+:mod:`verify.state` lists what is read.
 """
 
 import os
@@ -17,7 +19,9 @@ VITAL_WORDS = {part.words for part in VITAL}
 
 @dataclass(frozen=True)
 class Change:
-    """What was changed, in words; ``once`` as in Part; the state that random numbers were left in."""
+    """
+    What was changed, in words; ``once`` as in Part; the state that random numbers were left in.
+    """
 
     words: str
     once: bool
@@ -39,9 +43,11 @@ def kept(now: Any) -> Any:
 
 def restore(before: Values, keep: bool = False) -> list[Change]:
     """
-    What has changed since the look; it is put back where that can be done. ``keep``: only what is vital is put back.
+    What has changed since the look; it is put back where that can be done. ``keep``: only what is
+    vital is put back.
 
-    Afterwards ``before`` tells the surroundings as they are, and a next call may be held to it without another look.
+    Afterwards ``before`` tells the surroundings as they are, and a next call may be held to it
+    without another look.
     """
     found = []
     for part in VITAL if before.keys() <= VITAL_WORDS else parts():
@@ -49,7 +55,13 @@ def restore(before: Values, keep: bool = False) -> list[Change]:
         if then is not MISSING:
             if same(then, now):
                 continue
-            found.append(Change(told(part, then, now), part.once or part.stir is not None, now if part.stir else None))
+            found.append(
+                Change(
+                    told(part, then, now),
+                    part.once or part.stir is not None,
+                    now if part.stir else None,
+                )
+            )
             if part.write is not None and (part.vital or not keep):
                 with suppress(Exception):  # what cannot be put back has been told
                     part.write(then)
@@ -67,9 +79,16 @@ def stir(before: Values) -> None:
 
 
 def lasting(first: list[Change], second: list[Change]) -> list[str]:
-    """What two calls changed, in words: what either did, or both where once may be chance; random numbers were stirred between them."""
+    """
+    What two calls changed, in words: what either did, or both where once may be chance; random
+    numbers were stirred between them.
+    """
     both = [change for change in second if change.state is None or change in first]
-    return list(dict.fromkeys(str(change) for change in (*first, *second) if not change.once or change in both))
+    return list(
+        dict.fromkeys(
+            str(change) for change in (*first, *second) if not change.once or change in both
+        )
+    )
 
 
 def same(then: Any, now: Any) -> bool:
@@ -86,10 +105,13 @@ def told(part: Part, then: Any, now: Any) -> str:
     if isinstance(then, frozenset):
         return f"{part.words} ({', '.join(sorted(map(str, now - then))[:3])})"
     if isinstance(then, dict):
-        names = [name for name in {**then, **now} if then.get(name, MISSING) != now.get(name, MISSING)][:3]
+        names = [
+            name for name in {**then, **now} if then.get(name, MISSING) != now.get(name, MISSING)
+        ][:3]
         if part.shown == "keys":
             return f"{part.words} ({', '.join(map(os.fsdecode, names))})"
-        return f"{part.words} ({', '.join(f'{name}: {brief(then.get(name))} -> {brief(now.get(name))}' for name in names)})"
+        changes = (f"{name}: {brief(then.get(name))} -> {brief(now.get(name))}" for name in names)
+        return f"{part.words} ({', '.join(changes)})"
     return f"{part.words} ({brief(then)} -> {brief(now)})" if part.shown == "all" else part.words
 
 

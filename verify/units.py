@@ -1,7 +1,9 @@
 """
-Units of a campaign: a cell with a block of draws, or one of its checks. They are plain data, and so is what comes of them.
+Units of a campaign: a cell with a block of draws, or one of its checks. They are plain data, and so
+is what comes of them.
 
-A unit keeps nothing: its failures come back as records, so that it can run again on another machine when the first one is lost.
+A unit keeps nothing: its failures come back as records, so that it can run again on another machine
+when the first one is lost.
 """
 
 import re
@@ -38,7 +40,8 @@ class Unit:
     What a worker is asked for.
 
     profile, seed  the block of draws; check: the name of one check of that profile, judged alone
-    known          the known failures of regions that speak of the cell, and shown: the records that they name
+    known          the known failures of regions that speak of the cell, and shown: the records that
+                   they name
     """
 
     source: str
@@ -62,7 +65,10 @@ class Unit:
 
 @dataclass
 class Outcome:
-    """What came of it: the tally before any verdict, records with their scripts by hash, the address of who did it and how long it took."""
+    """
+    What came of it: the tally before any verdict, records with their scripts by hash, the address
+    of who did it and how long it took.
+    """
 
     tally: Tally
     records: dict[str, tuple[Failure, str]]
@@ -71,18 +77,27 @@ class Outcome:
     unit: Unit = field(repr=False)
 
 
-def units(chosen: list[Cell], known: dict[Place, tuple[Known, ...]], folder: str, seed: int) -> Iterator[Unit]:
+def units(
+    chosen: list[Cell], known: dict[Place, tuple[Known, ...]], folder: str, seed: int
+) -> Iterator[Unit]:
     """
     The thorough profile in small pieces, without end.
 
-    A few cases of every cell come first, so that none is missed; then a block of the default profile for each, then the long sequences and
-    relations of the thorough profile one by one, then further blocks, each with a seed of its own.
+    A few cases of every cell come first, so that none is missed; then a block of the default
+    profile for each, then the long sequences and relations of the thorough profile one by one, then
+    further blocks, each with a seed of its own.
     """
-    regions = {place(cell): tuple(replace(line) for line in known[place(cell)] if line.when) for cell in chosen}
+    regions = {
+        place(cell): tuple(replace(line) for line in known[place(cell)] if line.when)
+        for cell in chosen
+    }
     records = {place(cell): shown(regions[place(cell)], folder) for cell in chosen}
 
     def block(profile: str, own: int) -> Iterator[Unit]:
-        return (Unit(*at, profile, own, known=regions[at], shown=records[at]) for at in map(place, chosen))
+        return (
+            Unit(*at, profile, own, known=regions[at], shown=records[at])
+            for at in map(place, chosen)
+        )
 
     yield from block("quick", seed)
     yield from block("default", seed + 1)
@@ -123,10 +138,15 @@ def backend_of(source: str, limits: Limits, isolate: str) -> tuple[Backend, Work
 
 
 def perform(unit: Unit, limits: Limits, isolate: str, worker: str) -> Outcome:
-    """Judge a unit here. A backend that cannot be loaded here is a failure of the unit, not of the campaign."""
+    """
+    Judge a unit here. A backend that cannot be loaded here is a failure of the unit, not of the
+    campaign.
+    """
     start = time.monotonic()
     backend, own = backend_of(unit.source, limits, isolate)
-    cell = next((cell for cell in cells([backend], dtypes=(unit.dtype,)) if place(cell) == unit.cell), None)
+    cell = next(
+        (cell for cell in cells([backend], dtypes=(unit.dtype,)) if place(cell) == unit.cell), None
+    )
     with TemporaryDirectory(prefix="verify-unit-") as folder:
         for failure in unit.shown:
             failure.keep(folder, None)
@@ -136,16 +156,23 @@ def perform(unit: Unit, limits: Limits, isolate: str, worker: str) -> Outcome:
         elif unit.check:
             tally = checked(unit, cell, own, options)
         else:
-            tally = undecided(isolation.judge(own, cell, options, unit.known)) if own else collect(cell, options, unit.known)
+            tally = (
+                undecided(isolation.judge(own, cell, options, unit.known))
+                if own
+                else collect(cell, options, unit.known)
+            )
         return Outcome(tally, records(folder), worker, time.monotonic() - start, unit)
 
 
 def unloaded(unit: Unit, backend: Backend) -> Tally:
     """What is said of a unit whose backend is not there, or is another one, on this worker."""
     operation, how = parse_name(unit.implementation) or (CATALOGUE["softmax"], "")
-    tally = Tally(operation.forward.name, unit.implementation, backend.name, how, unit.dtype, unit.aspect)
+    tally = Tally(
+        operation.forward.name, unit.implementation, backend.name, how, unit.dtype, unit.aspect
+    )
     tally.findings.append(
-        f"cannot be judged on a worker: {backend.broken or backend.missing or 'its file holds no such implementation there'}"
+        "cannot be judged on a worker: "
+        f"{backend.broken or backend.missing or 'its file holds no such implementation there'}"
     )
     tally.symptoms.append("cannot be judged on a worker")
     return tally
@@ -165,7 +192,9 @@ def checked(unit: Unit, cell: Cell, own: Worker | None, options: Options) -> Tal
         return tally
     except (Disagreement, Died) as error:
         words = kept(cell, None if own else cell.implementation, options, failure)
-        tally.exhibits[failure.hash] = exhibit(failure, error if isinstance(error, Disagreement) else None)
+        tally.exhibits[failure.hash] = exhibit(
+            failure, error if isinstance(error, Disagreement) else None
+        )
         tally.findings.append(f"{unit.check}\n  {error}{words}")
         tally.symptoms.append(unit.check)
     tally.checks += 1
@@ -178,9 +207,14 @@ def kept(cell: Cell, callable_: Implementation | None, options: Options, failure
 
 
 def undecided(tally: Tally) -> Tally:
-    """A tally as it was before its verdict: whether a region passes throughout is for all units together to say."""
+    """
+    A tally as it was before its verdict: whether a region passes throughout is for all units
+    together to say.
+    """
     both = list(zip(tally.symptoms, tally.findings, strict=True))
-    tally.symptoms[:], tally.findings[:] = ([pair[side] for pair in both if pair[0] != UNEXPECTED] for side in (0, 1))
+    tally.symptoms[:], tally.findings[:] = (
+        [pair[side] for pair in both if pair[0] != UNEXPECTED] for side in (0, 1)
+    )
     tally.verdict, tally.reason, tally.kind = "passed", "", ""
     return tally
 
@@ -189,7 +223,13 @@ def records(folder: str) -> dict[str, tuple[Failure, str]]:
     """The records that a unit wrote, with their scripts ("" where there is none)."""
     paths = sorted(Path(folder).glob("*.json"))
     scripts = {path.stem: path.with_suffix(".py") for path in paths}
-    return {path.stem: (replay.read(path), scripts[path.stem].read_text() if scripts[path.stem].exists() else "") for path in paths}
+    return {
+        path.stem: (
+            replay.read(path),
+            scripts[path.stem].read_text() if scripts[path.stem].exists() else "",
+        )
+        for path in paths
+    }
 
 
 # What comes of many
@@ -211,7 +251,11 @@ class Finding:
     @property
     def causes(self) -> set[str]:
         """What a diagnosis takes it for."""
-        return {name for cause in re.findall(r"^  cause: (.*)$", self.words, re.M) for name in diagnoses(cause)}
+        return {
+            name
+            for cause in re.findall(r"^  cause: (.*)$", self.words, re.M)
+            for name in diagnoses(cause)
+        }
 
     @property
     def size(self) -> tuple[int, int]:
@@ -220,8 +264,13 @@ class Finding:
         return size(Recipe(**self.record.recipe))
 
     def alike(self, other: "Finding") -> bool:
-        """Whether both tell of one fault, as far as words go: the same kind, and no diagnoses that differ."""
-        return self.kind == other.kind and (not self.causes or not other.causes or bool(self.causes & other.causes))
+        """
+        Whether both tell of one fault, as far as words go: the same kind, and no diagnoses that
+        differ.
+        """
+        return self.kind == other.kind and (
+            not self.causes or not other.causes or bool(self.causes & other.causes)
+        )
 
 
 @dataclass
@@ -243,9 +292,13 @@ class Sum:
         for reason, times in part.reasons.items():
             total.reasons[reason] = total.reasons.get(reason, 0) + times
         for source, numbers in part.regions.items():
-            total.regions[source] = [sum(pair) for pair in zip(numbers, total.regions.get(source, [0, 0]), strict=True)]
+            total.regions[source] = [
+                sum(pair) for pair in zip(numbers, total.regions.get(source, [0, 0]), strict=True)
+            ]
         for name in ("causes", "offers", "changes"):
-            getattr(total, name).extend(item for item in getattr(part, name) if item not in getattr(total, name))
+            getattr(total, name).extend(
+                item for item in getattr(part, name) if item not in getattr(total, name)
+            )
         total.exhibits |= part.exhibits
         for symptom, words in zip(part.symptoms, part.findings, strict=True):
             hashes = re.findall(r"verify replay ([0-9a-f]{12})", words)
@@ -253,7 +306,9 @@ class Sum:
             self.keep(Finding(symptom, words, record, script))
 
     def keep(self, finding: Finding) -> None:
-        same = next((place for place, other in enumerate(self.findings) if finding.alike(other)), None)
+        same = next(
+            (place for place, other in enumerate(self.findings) if finding.alike(other)), None
+        )
         if same is None:
             self.findings.append(finding)
         elif finding.size < self.findings[same].size:
@@ -262,7 +317,10 @@ class Sum:
     def decided(self, known: tuple[Known, ...]) -> Tally:
         """The verdict of all units together; this sum is not changed by it."""
         tally = Tally(**deepcopy(self.tally.as_dict()))
-        tally.findings, tally.symptoms = [finding.words for finding in self.findings], [finding.symptom for finding in self.findings]
+        tally.findings, tally.symptoms = (
+            [finding.words for finding in self.findings],
+            [finding.symptom for finding in self.findings],
+        )
         return decide(tally, known)
 
     def write(self, folder: str) -> int:

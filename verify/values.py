@@ -1,9 +1,10 @@
 """
 Families of numbers: what fills the arrays of a recipe.
 
-Inputs find more faults than tolerances do. Every family starts from standard normal numbers (full diversity, not the few
-dozen values of ``hypothesis.extra.numpy``) and bends them until a kind of fault shows: queries that point at the edge of
-the mask, logits near the overflow of exp, values that reveal single weights, ties, cancellation, subnormals.
+Inputs find more faults than tolerances do. Every family starts from standard normal numbers (full
+diversity, not the few dozen values of ``hypothesis.extra.numpy``) and bends them until a kind of
+fault shows: queries that point at the edge of the mask, logits near the overflow of exp, values
+that reveal single weights, ties, cancellation, subnormals.
 """
 
 from collections.abc import Callable
@@ -19,7 +20,19 @@ if TYPE_CHECKING:
 
 Family = Callable[["Inputs", str, np.random.Generator], None]
 
-DATA = ("query", "key", "value", "x", "score", "weights", "position", "hids", "mems", "mem", "d_output")
+DATA = (
+    "query",
+    "key",
+    "value",
+    "x",
+    "score",
+    "weights",
+    "position",
+    "hids",
+    "mems",
+    "mem",
+    "d_output",
+)
 SCORING = ("query", "x", "score")
 """The argument whose size is the size of the scores."""
 
@@ -32,7 +45,9 @@ def fill(inputs: "Inputs", recipe: "Recipe", dtype: str, rng: np.random.Generato
 
 
 def share(inputs: "Inputs") -> None:
-    """One key head for all heads, one gradient for all columns: numbers that a stride of 0 can hold."""
+    """
+    One key head for all heads, one gradient for all columns: numbers that a stride of 0 can hold.
+    """
     for name, axis in SHARED_AXES.items():
         x = inputs.get(name)
         if isinstance(x, ndarray) and x.ndim >= 3:
@@ -72,7 +87,11 @@ def brink(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
     """Products as large as float16 can hold."""
     query, key = inputs.get("query"), inputs.get("key")
     if isinstance(query, ndarray) and isinstance(key, ndarray) and query.shape[-1] == key.shape[-1]:
-        products: ndarray = np.abs(query) @ np.abs(key).swapaxes(-1, -2) if query.shape[:-2] == key.shape[:-2] else np.ones(1)
+        products: ndarray = (
+            np.abs(query) @ np.abs(key).swapaxes(-1, -2)
+            if query.shape[:-2] == key.shape[:-2]
+            else np.ones(1)
+        )
         query *= 3e4 / np.maximum(products.max(), 1e-3)
     else:
         scale(inputs, 500.0, SCORING)
@@ -125,7 +144,9 @@ def one_signed(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
 
 
 def identity(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
-    """Values that are unit vectors: the output is the weights themselves, and no average hides one."""
+    """
+    Values that are unit vectors: the output is the weights themselves, and no average hides one.
+    """
     scale(inputs, 3.0 if dtype == "float16" else 8.0, SCORING)
     value = inputs.get("value")
     if isinstance(value, ndarray):
@@ -135,7 +156,11 @@ def identity(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
 
 def subnormal(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
     """Values around the smallest normal number of the dtype."""
-    scale(inputs, tiny(dtype) if dtype in ("float16", "bfloat16", "float32") else 1e-308, ("value", "weights"))
+    scale(
+        inputs,
+        tiny(dtype) if dtype in ("float16", "bfloat16", "float32") else 1e-308,
+        ("value", "weights"),
+    )
 
 
 def peaked(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
@@ -144,13 +169,18 @@ def peaked(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
     if query is not None and key is not None:
         towards = rng.standard_normal(query.shape[-1])
         query += towards
-        key[..., rng.integers(key.shape[-2]), :] = 8 * towards / np.maximum(np.linalg.norm(towards), 0.5)
+        key[..., rng.integers(key.shape[-2]), :] = (
+            8 * towards / np.maximum(np.linalg.norm(towards), 0.5)
+        )
     else:
         spread(inputs, dtype, rng)
 
 
 def needles(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
-    """Each query parallel to one key: at the frontier of the causal mask, one behind or before it, the first, the last, a tile's edge."""
+    """
+    Each query parallel to one key: at the frontier of the causal mask, one behind or before it, the
+    first, the last, a tile's edge.
+    """
     query, key = pair(inputs)
     if query is None or key is None or query.shape[:-2] != key.shape[:-2]:
         spread(inputs, dtype, rng)
@@ -174,12 +204,17 @@ def correlated(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
 def pair(inputs: "Inputs") -> tuple[ndarray | None, ndarray | None]:
     """Query and key, where they can be multiplied."""
     query, key = inputs.get("query"), inputs.get("key")
-    fitting = isinstance(query, ndarray) and isinstance(key, ndarray) and query.shape[-1] == key.shape[-1]
+    fitting = (
+        isinstance(query, ndarray) and isinstance(key, ndarray) and query.shape[-1] == key.shape[-1]
+    )
     return (query, key) if fitting else (None, None)
 
 
 def one_hot(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
-    """A gradient that arrives at one output of each row, and at some rows not at all: no sum hides a term."""
+    """
+    A gradient that arrives at one output of each row, and at some rows not at all: no sum hides a
+    term.
+    """
     d_output = inputs.get("d_output")
     if isinstance(d_output, ndarray):
         E = d_output.shape[-1]
@@ -189,7 +224,15 @@ def one_hot(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
 def special(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
     """NaN, infinities, the zero with a sign, subnormals: what a copy must carry unchanged."""
     odd = np.array(
-        [np.nan, np.inf, -np.inf, -0.0, 0.0, tiny(dtype) / 2 if dtype != "bool" else 0.0, largest(dtype) if dtype != "bool" else 1.0]
+        [
+            np.nan,
+            np.inf,
+            -np.inf,
+            -0.0,
+            0.0,
+            tiny(dtype) / 2 if dtype != "bool" else 0.0,
+            largest(dtype) if dtype != "bool" else 1.0,
+        ]
     )
     for name in ("x", "hids", "mems"):
         leaves: Any = inputs.get(name)

@@ -1,4 +1,7 @@
-"""Masks of a recipe: which pairs see each other, in every documented shape and kind, and how a mask says so."""
+"""
+Masks of a recipe: which pairs see each other, in every documented shape and kind, and how a mask
+says so.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -24,16 +27,28 @@ PATTERNS = (
     "sparse",
     "nothing",
 )
-CAUSAL = frozenset({"transformer_xl_attention", "alibi_attention", "transformer_xl_layer", "transformer_xl"})
+CAUSAL = frozenset(
+    {"transformer_xl_attention", "alibi_attention", "transformer_xl_layer", "transformer_xl"}
+)
 
 
 def draw_visible(mask: dict[str, Any], axes: str, sizes: dict[str, int]) -> ndarray:
-    """A boolean array with these axes (a literal 1 is broadcast): True where the pattern lets a query see a key."""
+    """
+    A boolean array with these axes (a literal 1 is broadcast): True where the pattern lets a query
+    see a key.
+    """
     rng = np.random.default_rng(mask["seed"])
-    shape = tuple(1 if axis == "1" else int(np.prod([sizes[letter] for letter in axis.split("*")])) for axis in axes.split())
+    shape = tuple(
+        1 if axis == "1" else int(np.prod([sizes[letter] for letter in axis.split("*")]))
+        for axis in axes.split()
+    )
     lead, M = shape[:-1], shape[-1]
     i, j = np.arange(shape[-2] if len(shape) > 1 else 1)[:, None], np.arange(M)
-    first = rng.integers(0, M + 1, size=(*lead[:-1], 1, 1)) if len(shape) > 2 else rng.integers(0, M + 1, size=(*lead, 1))
+    first = (
+        rng.integers(0, M + 1, size=(*lead[:-1], 1, 1))
+        if len(shape) > 2
+        else rng.integers(0, M + 1, size=(*lead, 1))
+    )
     offset = M - sizes.get("N", 1)
     pattern = mask["pattern"]
     if pattern == "random":
@@ -73,12 +88,17 @@ def draw_mask(recipe: "Recipe", dtype: str, hidden_is_true: bool) -> ndarray:
     noise = 2 * np.random.default_rng(mask["seed"] + 1).standard_normal(visible.shape)
     if mask["form"] == "finite":
         return noise
-    hidden = {"infinite": -np.inf, "noisy": -np.inf, "lowest": -largest(dtype), "-1e4": -1e4}[mask["form"]]
+    hidden = {"infinite": -np.inf, "noisy": -np.inf, "lowest": -largest(dtype), "-1e4": -1e4}[
+        mask["form"]
+    ]
     return np.where(visible, noise if mask["form"] == "noisy" else 0.0, hidden)
 
 
 def seen(operation: "Operation", inputs: "Inputs") -> ndarray | None:
-    """Which pairs see each other, [B H N M] (or [B N M], [... N M]); None for operations that have no pairs."""
+    """
+    Which pairs see each other, [B H N M] (or [B N M], [... N M]); None for operations that have no
+    pairs.
+    """
     shape = pairs_shape(operation, inputs)
     if shape is None:
         return None

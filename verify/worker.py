@@ -1,9 +1,10 @@
 """
 The process in which a stranger's backend is judged: it may die without taking anything along.
 
-It loads the backend and the catalogue once, then takes requests, one at a time, and answers each: a cell (its tally), a recorded
-failure to be seen again, or its script. Before each case it writes on a board, which its parent can read, what is about to be run.
-The parent (verify/isolation.py) does the rest: it watches the clock, the memory and the output.
+It loads the backend and the catalogue once, then takes requests, one at a time, and answers each: a
+cell (its tally), a recorded failure to be seen again, or its script. Before each case it writes on
+a board, which its parent can read, what is about to be run. The parent (verify/isolation.py) does
+the rest: it watches the clock, the memory and the output.
 """
 
 import ctypes
@@ -51,7 +52,10 @@ def main() -> None:
 
 
 def alone() -> None:
-    """Leave the terminal to the parent, and the world with it; be the first to go when the machine's memory ends."""
+    """
+    Leave the terminal to the parent, and the world with it; be the first to go when the machine's
+    memory ends.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.register(signal.SIGUSR1, all_threads=False)
     with suppress(Exception):
@@ -68,21 +72,43 @@ def send(channel: Connection, message: Message) -> None:
 
 
 def loaded(source: str) -> tuple[Backend, list[str]]:
-    """The backend, and what its import has changed: what the judge needs is put back, the rest is left as its author has it."""
+    """
+    The backend, and what its import has changed: what the judge needs is put back, the rest is left
+    as its author has it.
+    """
     before = surroundings.look()
     try:
         backend = load(source)
     except KeyboardInterrupt:
         backend = Backend(source, source, broken="cannot be imported: KeyboardInterrupt")
     changes = surroundings.restore(before, keep=True)
-    return backend, [f"its import {change}" for change in changes if not change.once or change.words.startswith("functions of others")]
+    return backend, [
+        f"its import {change}"
+        for change in changes
+        if not change.once or change.words.startswith("functions of others")
+    ]
 
 
 def described(backend: Backend, notes: list[str]) -> Message:
     """The backend as plain data."""
-    names = ("name", "by_name", "broken", "missing", "versions", "device", "deterministic", "precision")
-    found = [(implementation.operation.name, implementation.how) for implementation in backend.implementations]
-    return {name: getattr(backend, name) for name in names} | {"notes": backend.notes + notes, "implementations": found}
+    names = (
+        "name",
+        "by_name",
+        "broken",
+        "missing",
+        "versions",
+        "device",
+        "deterministic",
+        "precision",
+    )
+    found = [
+        (implementation.operation.name, implementation.how)
+        for implementation in backend.implementations
+    ]
+    return {name: getattr(backend, name) for name in names} | {
+        "notes": backend.notes + notes,
+        "implementations": found,
+    }
 
 
 class Announcer:
@@ -93,17 +119,35 @@ class Announcer:
         self.case: Message = {}
         self.check: tuple[str, Message] | None = None
 
-    def tell(self, implementation: Implementation, dtype: str, recipe: Recipe | None, check: Message | None) -> None:
+    def tell(
+        self,
+        implementation: Implementation,
+        dtype: str,
+        recipe: Recipe | None,
+        check: Message | None,
+    ) -> None:
         if check is not None:
             self.check = implementation.name, check
         elif self.check is not None and self.check[0] != implementation.name:
             self.check = None  # of this implementation no check is run any more
-        case: Message = {"operation": implementation.operation.name, "implementation": implementation.name, "dtype": dtype}
-        case |= {"check": self.check[1]} if self.check else {"recipe": json.loads(recipe.text)} if recipe else {}
+        case: Message = {
+            "operation": implementation.operation.name,
+            "implementation": implementation.name,
+            "dtype": dtype,
+        }
+        case |= (
+            {"check": self.check[1]}
+            if self.check
+            else {"recipe": json.loads(recipe.text)}
+            if recipe
+            else {}
+        )
         if recipe is not None:
             self.board.write(case | {"during": "the law's answer before it"}, SLOW)
             lawful(recipe, dtype)
-            bounded(recipe, dtype, implementation.precision(dtype if dtype != "bool" else "float64"))
+            bounded(
+                recipe, dtype, implementation.precision(dtype if dtype != "bool" else "float64")
+            )
         self.board.write(case, 1.0)
         self.case = case
 
@@ -115,19 +159,28 @@ def answered(backend: Backend, request: Message) -> Message:
         return REQUESTS[request["do"]](backend, request)
     except Poisoned as error:
         return {"died": str(error)}
-    except BaseException as error:  # it was raised where no implementation should run: a property, a thread, a patched function
+    # it was raised where no implementation should run: a property, a thread, a patched function
+    except BaseException as error:
         return {"died": f"raised outside of the call: {told(error)}"}
 
 
 def judged(backend: Backend, request: Message) -> Message:
     """The tally of a cell."""
     known, fatal = ([Known(**line) for line in request[name]] for name in ("known", "fatal"))
-    return {"tally": run(cell_of(backend, request), Options(**request["options"]), tuple(known), tuple(fatal)).as_dict()}
+    return {
+        "tally": run(
+            cell_of(backend, request), Options(**request["options"]), tuple(known), tuple(fatal)
+        ).as_dict()
+    }
 
 
 def cell_of(backend: Backend, request: Message) -> Cell:
     found = cells([backend], (), (request["dtype"],))
-    return next(cell for cell in found if (cell.implementation.name, cell.aspect) == (request["implementation"], request["aspect"]))
+    return next(
+        cell
+        for cell in found
+        if (cell.implementation.name, cell.aspect) == (request["implementation"], request["aspect"])
+    )
 
 
 def seen_again(backend: Backend, request: Message) -> Message:

@@ -1,7 +1,9 @@
 """
-flex_attention under torch.compile: ALiBi as a score function, relative positions with the captured product of queries and table.
+flex_attention under torch.compile: ALiBi as a score function, relative positions with the captured
+product of queries and table.
 
-The compiler makes a kernel for each kind of shape (half a minute on a CPU), before anything is timed.
+The compiler makes a kernel for each kind of shape (half a minute on a CPU), before anything is
+timed.
 """
 
 from functools import cache
@@ -10,9 +12,18 @@ from math import sqrt
 import torch
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-# The bias read at a pair is a product in the dtype of the inputs; bfloat16 on a CPU flushes subnormals.
-PRECISION = {"bfloat16": {"preset": "fused", "storage": "bfloat16_ftz", "acc": "float32_ftz", "score": "bfloat16"}} | {
-    dtype: {"preset": "fused", "score": dtype, "exp_ulps": 20} for dtype in ("float64", "float32", "float16")
+# The bias read at a pair is a product in the dtype of the inputs; bfloat16 on a CPU flushes
+# subnormals.
+PRECISION = {
+    "bfloat16": {
+        "preset": "fused",
+        "storage": "bfloat16_ftz",
+        "acc": "float32_ftz",
+        "score": "bfloat16",
+    }
+} | {
+    dtype: {"preset": "fused", "score": dtype, "exp_ulps": 20}
+    for dtype in ("float64", "float32", "float16")
 }
 
 
@@ -34,7 +45,11 @@ def slopes(H, device):
 def check(query, key, value, visible):
     if visible is not None:
         raise NotImplementedError("the causal mask alone")
-    if not query.is_cuda and torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)):
+    if (
+        not query.is_cuda
+        and torch.is_grad_enabled()
+        and any(x.requires_grad for x in (query, key, value))
+    ):
         raise NotImplementedError("flex_attention has no gradient on a CPU")
 
 
@@ -48,7 +63,9 @@ def alibi_attention(query, key, value, visible=None):
     def add_bias(score, b, h, i, j):
         return score + steep[h] * (j - i - behind)
 
-    return compiled()(query, key, value, score_mod=add_bias, block_mask=causal_blocks(N, M, query.device))
+    return compiled()(
+        query, key, value, score_mod=add_bias, block_mask=causal_blocks(N, M, query.device)
+    )
 
 
 def transformer_xl_attention(query, key, value, position, u, v, visible=None):
@@ -59,10 +76,18 @@ def transformer_xl_attention(query, key, value, position, u, v, visible=None):
     def add_score(own, b, h, i, j):
         return own + score[b, h, i, (N - 1 - i + j).clamp(0, M - 1)]
 
-    return compiled()(query + u.unsqueeze(-2), key, value, score_mod=add_score, block_mask=causal_blocks(N, M, query.device))
+    return compiled()(
+        query + u.unsqueeze(-2),
+        key,
+        value,
+        score_mod=add_score,
+        block_mask=causal_blocks(N, M, query.device),
+    )
 
 
-def learned_relative_attention(query, key, value, key_pos_embeddings, key_pos_bias, query_pos_bias, align, visible=None):
+def learned_relative_attention(
+    query, key, value, key_pos_embeddings, key_pos_bias, query_pos_bias, align, visible=None
+):
     check(query, key, value, visible)
     if align != "end":
         raise NotImplementedError("end-aligned tables")

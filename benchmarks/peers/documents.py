@@ -1,15 +1,18 @@
 """
-Eager PyTorch as the source documents write it: einsum over [N M B H], cat and view, masked_fill, softmax, einsum.
+Eager PyTorch as the source documents write it: einsum over [N M B H], cat and view, masked_fill,
+softmax, einsum.
 
-Transformer-XL's attention with its rel_shift, ALiBi's with biases from the visible keys, the additive attention of the
-Bahdanau page, and plain attention. labml-nn's own layers are a peer of their own (examples/labml_backend.py).
+Transformer-XL's attention with its rel_shift, ALiBi's with biases from the visible keys, the
+additive attention of the Bahdanau page, and plain attention. labml-nn's own layers are a peer of
+their own (examples/labml_backend.py).
 """
 
 from math import sqrt
 
 import torch
 
-# The softmax over the second of four axes keeps its exp in the dtype (seen in PyTorch's CPU kernel for half types).
+# The softmax over the second of four axes keeps its exp in the dtype (seen in PyTorch's CPU kernel
+# for half types).
 PRECISION = {"*": "eager", "alibi_attention": {"preset": "eager", "bias_form": "absolute"}}
 
 MEMORY = "NBHD"
@@ -18,7 +21,9 @@ MEMORY = "NBHD"
 def shift_right(x):
     zeros = x.new_zeros(*x.shape[:-1], 1)
     N, M = x.shape[-2:]
-    return torch.cat([x, zeros], dim=-1).view(*x.shape[:-2], N * (M + 1))[..., : N * M].view(x.shape)
+    return (
+        torch.cat([x, zeros], dim=-1).view(*x.shape[:-2], N * (M + 1))[..., : N * M].view(x.shape)
+    )
 
 
 def rel_shift(x):
@@ -51,7 +56,9 @@ def alibi_attention(query, key, value, visible=None):
     steep = 2.0 ** (-8.0 / H * torch.arange(1, H + 1, dtype=query.dtype, device=query.device))
     if H & (H - 1):
         raise NotImplementedError("head counts that are a power of two")
-    score = torch.einsum("bihd,bjhd->ijbh", *(x.transpose(1, 2) for x in (query, key))) / sqrt(query.shape[-1])
+    score = torch.einsum("bihd,bjhd->ijbh", *(x.transpose(1, 2) for x in (query, key))) / sqrt(
+        query.shape[-1]
+    )
     score = score + (seen.cumsum(dim=-1)[:, :, None] * steep)[:, :, None, :]
     return mixed(score.masked_fill(~seen[:, :, None, None], -torch.inf), value)
 
@@ -68,7 +75,10 @@ def transformer_xl_attention(query, key, value, position, u, v, visible=None):
 
 
 def rel_shift_first(x):
-    """The page's _rel_shift of [N M B H]: a zero in front of every row, read as M + 1 rows of N, the first dropped."""
+    """
+    The page's _rel_shift of [N M B H]: a zero in front of every row, read as M + 1 rows of N, the
+    first dropped.
+    """
     N, M = x.shape[:2]
     padded = torch.cat([x.new_zeros(N, 1, *x.shape[2:]), x], dim=1)
     return padded.view(M + 1, N, *x.shape[2:])[1:].view_as(x)

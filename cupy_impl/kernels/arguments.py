@@ -1,5 +1,6 @@
 """
-What a kernel is given: one struct of tensors of four axes, as ``Tensor`` says, then whole numbers, then float32 numbers.
+What a kernel is given: one struct of tensors of four axes, as ``Tensor`` says, then whole numbers,
+then float32 numbers.
 
 What no kernel can do is refused here with NotImplementedError, before anything runs.
 """
@@ -13,16 +14,30 @@ import cupy
 from cupy_impl.arrays import Array
 from cupy_impl.kernels.instances import WIDEST
 
-__all__ = ["blank", "check_lengths", "check_supported", "check_width", "is_added", "packed", "spread", "tensor"]
+__all__ = [
+    "blank",
+    "check_lengths",
+    "check_supported",
+    "check_width",
+    "is_added",
+    "packed",
+    "spread",
+    "tensor",
+]
 
 LONGEST = 65535 * 16
-"""Rows of a query or key: as many blocks as a grid takes along its second axis, of the smallest size."""
+"""
+Rows of a query or key: as many blocks as a grid takes along its second axis, of the smallest size.
+"""
 
 ABSENT = (0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def tensor(x: Array | None, name: str, axes: str = "bhij") -> tuple[int, ...]:
-    """An array as a kernel sees it; ``axes`` places its own among the four, those left out have the size 1."""
+    """
+    An array as a kernel sees it; ``axes`` places its own among the four, those left out have the
+    size 1.
+    """
     if x is None:
         return ABSENT
     sizes, strides = [1, 1, 1, 1], [0, 0, 0, 0]
@@ -56,7 +71,10 @@ def spread(x: Array | None, shape: tuple[int, ...]) -> Array | None:
 
 
 def blank(shape: tuple[int, ...], like: Array, dtype: Any = None) -> Array:
-    """An array for a kernel to fill; on the CPU it is NaN first, so that what a kernel leaves out is seen."""
+    """
+    An array for a kernel to fill; on the CPU it is NaN first, so that what a kernel leaves out is
+    seen.
+    """
     xp = cupy.get_array_module(like)
     made = xp.empty(shape, dtype or like.dtype)
     if xp is not cupy:
@@ -89,9 +107,13 @@ def is_added(mask: Array | None) -> bool:
 
 def check_lengths(*lengths: int) -> None:
     if max(lengths) > LONGEST:
-        raise NotImplementedError(f"more than {LONGEST} queries or keys: a grid has no room for their blocks")
+        raise NotImplementedError(
+            f"more than {LONGEST} queries or keys: a grid has no room for their blocks"
+        )
 
 
 def check_width(*widths: int) -> None:
     if max(widths) > WIDEST:
-        raise NotImplementedError(f"heads wider than {WIDEST}: a block would not fit into a GPU's shared memory")
+        raise NotImplementedError(
+            f"heads wider than {WIDEST}: a block would not fit into a GPU's shared memory"
+        )

@@ -1,7 +1,9 @@
 """
-Kernels on a CPU: the source compiled by g++ against ``host.hpp``, run block after block on NumPy arrays.
+Kernels on a CPU: the source compiled by g++ against ``host.hpp``, run block after block on NumPy
+arrays.
 
-Slow, and exact about what a GPU would let pass: see ``host.hpp``. What it finds is a :class:`KernelFault`.
+Slow, and exact about what a GPU would let pass: see ``host.hpp``. What it finds is a
+:class:`KernelFault`.
 """
 
 import ctypes
@@ -21,12 +23,25 @@ from cupy_impl.kernels.source import text
 
 __all__ = ["KernelFault", "launch"]
 
-OPTIONS = ("-x", "c++", "-std=c++17", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti")
+OPTIONS = (
+    "-x",
+    "c++",
+    "-std=c++17",
+    "-O2",
+    "-shared",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-exceptions",
+    "-fno-rtti",
+)
 SEEDS = itertools.count(1)
 
 
 class KernelFault(RuntimeError):
-    """A kernel has done what no GPU defines: the message names kernel, block, thread, and what happened."""
+    """
+    A kernel has done what no GPU defines: the message names kernel, block, thread, and what
+    happened.
+    """
 
 
 class Launch(ctypes.Structure):
@@ -44,8 +59,18 @@ class Launch(ctypes.Structure):
     )
 
 
-def launch(made: Instance, kernel: str, grid: tuple[int, int], params: bytes, folder: Path | None = None, seed: int | None = None) -> int:
-    """Run a kernel; returns how much shared memory a block has used. Threads run in an order drawn from ``seed``."""
+def launch(
+    made: Instance,
+    kernel: str,
+    grid: tuple[int, int],
+    params: bytes,
+    folder: Path | None = None,
+    seed: int | None = None,
+) -> int:
+    """
+    Run a kernel; returns how much shared memory a block has used. Threads run in an order drawn
+    from ``seed``.
+    """
     error = ctypes.create_string_buffer(512)
     seed = (next(SEEDS) if seed is None else seed) * 0x9E3779B97F4A7C15 % 2**64
     address = ctypes.cast(error, ctypes.c_char_p)
@@ -57,9 +82,14 @@ def launch(made: Instance, kernel: str, grid: tuple[int, int], params: bytes, fo
 
 @functools.cache
 def library(made: Instance, folder: Path | None) -> ctypes.PyDLL:
-    """An instance, compiled if it was not yet. PyDLL keeps the interpreter's lock: the machine of ``host.hpp`` is one."""
+    """
+    An instance, compiled if it was not yet. PyDLL keeps the interpreter's lock: the machine of
+    ``host.hpp`` is one.
+    """
     code = text(made.source, folder)
-    known_by = hashlib.sha256(repr((code, OPTIONS, made.defines, platform.machine())).encode()).hexdigest()
+    known_by = hashlib.sha256(
+        repr((code, OPTIONS, made.defines, platform.machine())).encode()
+    ).hexdigest()
     path = cache() / f"{known_by[:32]}.so"
     if not path.exists():
         compile_to(path, made, code)
@@ -67,7 +97,10 @@ def library(made: Instance, folder: Path | None) -> ctypes.PyDLL:
 
 
 def cache() -> Path:
-    """Where compiled kernels are kept: in the user's cache directory, or for this process alone where there is none."""
+    """
+    Where compiled kernels are kept: in the user's cache directory, or for this process alone where
+    there is none.
+    """
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cupy_impl"
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -88,7 +121,12 @@ def compile_to(path: Path, made: Instance, code: str) -> None:
         raise NotImplementedError("no GPU, and no g++ that would compile the kernels for the CPU")
     with tempfile.TemporaryDirectory(dir=path.parent) as place:
         target = Path(place) / path.name
-        ran = subprocess.run([compiler, *OPTIONS, *made.defines, "-", "-o", target], input=code, capture_output=True, text=True)
+        ran = subprocess.run(
+            [compiler, *OPTIONS, *made.defines, "-", "-o", target],
+            input=code,
+            capture_output=True,
+            text=True,
+        )
         if ran.returncode:
             raise RuntimeError(f"{made.source} does not compile for the CPU: {ran.stderr[:2000]}")
         os.replace(target, path)

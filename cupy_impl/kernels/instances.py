@@ -1,9 +1,11 @@
 """
-Instances of the kernels: the constants that a source is compiled with, and what a block of them needs.
+Instances of the kernels: the constants that a source is compiled with, and what a block of them
+needs.
 
-A block owns ``own`` rows, 16 for each warp, and walks over the other side in steps of ``step`` columns; ``width`` is the widest head that
-it takes. One table to read and to change: what a GPU is given are the largest blocks that spill nothing forwards
-(tests/test_cuda_compile.py prints them). Nothing was timed yet.
+A block owns ``own`` rows, 16 for each warp, and walks over the other side in steps of ``step``
+columns; ``width`` is the widest head that it takes. One table to read and to change: what a GPU is
+given are the largest blocks that spill nothing forwards (tests/test_cuda_compile.py prints them).
+Nothing was timed yet.
 """
 
 from dataclasses import dataclass
@@ -38,15 +40,25 @@ class Instance:
 
     def shared_bytes(self, kernel: str) -> int:
         """What the kernel's Arena hands out, tile by tile."""
-        own, step, ring, size = self.own, self.step, self.own + self.step, 4 if self.element == "float" else 2
+        own, step, ring, size = (
+            self.own,
+            self.step,
+            self.own + self.step,
+            4 if self.element == "float" else 2,
+        )
         row, strip = (self.width + 16 // size) * size, own * (step + 24) * 4
         strip_of_scores = strip if size == 4 else 0
-        features, gradients = padded(own * 33 * 4) + padded(step * 33 * 4) + 32 * 4, padded(own * (step + 1) * 4)
+        features, gradients = (
+            padded(own * 33 * 4) + padded(step * 33 * 4) + 32 * 4,
+            padded(own * (step + 1) * 4),
+        )
         if self.relative:
             return {
                 "forward": (2 * own + 2 * step + ring) * row + strip,
                 "backward_query": (3 * own + 2 * step + ring) * row + strip,
-                "backward_key": (2 * own + 3 * step + ring) * row + padded(step * (ring + 1) * 4) + strip_of_scores,
+                "backward_key": (2 * own + 3 * step + ring) * row
+                + padded(step * (ring + 1) * 4)
+                + strip_of_scores,
             }[kernel]
         return {
             "forward": (own + 2 * step) * row + strip_of_scores,
@@ -64,10 +76,14 @@ def padded(size: int) -> int:
 
 
 HOST = (32, 16, (128, 256))
-"""Small blocks, so that small cases have several of them, of two warps; a narrow head costs little in a wide block."""
+"""
+Small blocks, so that small cases have several of them, of two warps; a narrow head costs little in
+a wide block.
+"""
 
 DEVICE = {
-    # half types, relative: blocks of (own, step) at widths of 64, 128 and 256; all fit into the 163 KiB of an sm_80
+    # half types, relative: blocks of (own, step) at widths of 64, 128 and 256; all fit into the 163
+    # KiB of an sm_80
     (True, False): ((64, 64), (64, 32), (64, 32)),
     (True, True): ((64, 64), (64, 32), (32, 32)),
     (False, False): ((64, 32), (64, 32), (32, 16)),
@@ -75,11 +91,22 @@ DEVICE = {
 }
 
 
-def instance(source: str, dtype: str, widest: int, relative: bool, masked: bool, on_device: bool) -> Instance:
-    """The instance for heads of this width; on the CPU one that takes masks also serves calls without."""
+def instance(
+    source: str, dtype: str, widest: int, relative: bool, masked: bool, on_device: bool
+) -> Instance:
+    """
+    The instance for heads of this width; on the CPU one that takes masks also serves calls without.
+    """
     if not on_device:
         own, step, widths = HOST
-        return Instance(source, ELEMENTS[dtype], own, step, next(width for width in widths if widest <= width), relative)
+        return Instance(
+            source,
+            ELEMENTS[dtype],
+            own,
+            step,
+            next(width for width in widths if widest <= width),
+            relative,
+        )
     place = (widest > 64) + (widest > 128)
     own, step = DEVICE[dtype != "float32", relative][place]
     return Instance(source, ELEMENTS[dtype], own, step, 64 << place, relative, masked)

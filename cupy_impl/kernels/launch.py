@@ -13,7 +13,9 @@ from cupy_impl.kernels.source import text
 __all__ = ["launch"]
 
 
-def launch(made: Instance, kernel: str, grid: tuple[int, int], params: bytes, on_device: bool) -> None:
+def launch(
+    made: Instance, kernel: str, grid: tuple[int, int], params: bytes, on_device: bool
+) -> None:
     """Run a kernel of an instance over a grid of blocks."""
     if not on_device:
         host.launch(made, kernel, grid, params)

@@ -1,4 +1,7 @@
-"""The text of a kernel with all that it includes: what is compiled, and what a compiled kernel is known by."""
+"""
+The text of a kernel with all that it includes: what is compiled, and what a compiled kernel is
+known by.
+"""
 
 import re
 from pathlib import Path
@@ -10,7 +13,10 @@ INCLUDE = re.compile(r'^#include "([^"]+)"\n', re.MULTILINE)
 
 
 def text(name: str, folder: Path | None = None) -> str:
-    """The source with its own headers in place, each where it is included first. (CuPy's cache does not look into headers.)"""
+    """
+    The source with its own headers in place, each where it is included first. (CuPy's cache does
+    not look into headers.)
+    """
     place, seen = folder or FOLDER, {name}
 
     def included(match: re.Match[str]) -> str:

@@ -3,8 +3,8 @@ Summarise reports for the book: what was measured, when and on what, an entry fo
 
     verify run --backend numpy_ref --backend torch_impl --report-json run.json
     pytest -m faults --score-json score.json
-    python docs/data/summarise.py verdicts "two CPU cores; not run on a GPU" run.json [more.json ...]
-    python docs/data/summarise.py kills default score.json
+    python docs/data/summarise.py verdicts "two CPU cores; not run on a GPU" run.json
+    [more.json ...] python docs/data/summarise.py kills default score.json
 """
 
 import json
@@ -22,7 +22,10 @@ sys.path.insert(0, str(ROOT))
 
 
 def verdicts(device: str, reports: list[dict[str, Any]]) -> dict[str, Any]:
-    """Columns passed of those judged and the worst budget, for each operation, implementation and dtype."""
+    """
+    Columns passed of those judged and the worst budget, for each operation, implementation and
+    dtype.
+    """
     cells: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
     for tally in (tally for report in reports for tally in report["tallies"]):
         name = f"{tally['backend']}:{tally['how']}" if tally["how"] else tally["backend"]
@@ -30,7 +33,16 @@ def verdicts(device: str, reports: list[dict[str, Any]]) -> dict[str, Any]:
     operations: dict[str, Any] = defaultdict(lambda: defaultdict(dict))
     for (operation, name, dtype), tallies in cells.items():
         operations[operation][name][dtype] = cell(tallies)
-    versions = ", ".join(sorted({backend["versions"] for report in reports for backend in report["backends"] if backend["versions"]}))
+    versions = ", ".join(
+        sorted(
+            {
+                backend["versions"]
+                for report in reports
+                for backend in report["backends"]
+                if backend["versions"]
+            }
+        )
+    )
     head = stamp(reports[0]["options"]["profile"], f"{reports[0]['installed']}; {versions}")
     return head | {"device": f"On {device}.", "operations": operations}
 
@@ -48,12 +60,17 @@ def cell(tallies: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def kills(profile: str, entries: list[dict[str, Any]]) -> dict[str, Any]:
-    """Faults noticed, the median of the cases that took, and the hardest; gradients count for what they are the gradient of."""
+    """
+    Faults noticed, the median of the cases that took, and the hardest; gradients count for what
+    they are the gradient of.
+    """
     scores: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for entry in entries:
         if entry["wanted"] == "killed":
             scores[entry["operation"].removesuffix("_grad")].append(entry)
-    return stamp(profile, "seed 0") | {"operations": {operation: score(found) for operation, found in scores.items()}}
+    return stamp(profile, "seed 0") | {
+        "operations": {operation: score(found) for operation, found in scores.items()}
+    }
 
 
 def score(found: list[dict[str, Any]]) -> dict[str, Any]:
@@ -70,14 +87,29 @@ def score(found: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def stamp(profile: str, installed: str) -> dict[str, Any]:
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-    return {"date": date.today().isoformat(), "commit": commit, "profile": profile, "installed": installed}
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    return {
+        "date": date.today().isoformat(),
+        "commit": commit,
+        "profile": profile,
+        "installed": installed,
+    }
 
 
 def main() -> None:
     kind, said, *paths = sys.argv[1:]
     read = [json.loads(Path(path).read_text()) for path in paths]
-    found = verdicts(said, read) if kind == "verdicts" else kills(said, [entry for entries in read for entry in entries])
+    found = (
+        verdicts(said, read)
+        if kind == "verdicts"
+        else kills(said, [entry for entries in read for entry in entries])
+    )
     (HERE / f"{kind}.json").write_text(json.dumps(found, indent=1) + "\n")
 
 

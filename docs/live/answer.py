@@ -1,4 +1,7 @@
-"""What the page calls: run a cell's code with the sizes of its sliders, and hand its matrices out as JSON."""
+"""
+What the page calls: run a cell's code with the sizes of its sliders, and hand its matrices out as
+JSON.
+"""
 
 import json
 
@@ -9,11 +12,18 @@ import spec.masks
 import spec.memory
 import spec.shifts
 
-LAW = {name: getattr(module, name) for module in (spec.shifts, spec.masks, spec.alibi, spec.memory) for name in module.__all__}
+LAW = {
+    name: getattr(module, name)
+    for module in (spec.shifts, spec.masks, spec.alibi, spec.memory)
+    for name in module.__all__
+}
 
 
 def answer(code, sizes):
-    """``{"show": {name: rows}}``, or ``{"error": words}``; the code assigns ``show``, a dictionary from name to matrix."""
+    """
+    ``{"show": {name: rows}}``, or ``{"error": words}``; the code assigns ``show``, a dictionary
+    from name to matrix.
+    """
     names = {"np": np, **LAW, **json.loads(sizes)}
     try:
         exec(code, names)

@@ -1,8 +1,8 @@
 """
 As much of NumPy as the law's functions in the live cells call, for Brython, which has none.
 
-Arrays are a flat list and a shape; a dtype is bool, int or float. ``tests/test_book_live.py`` holds it to NumPy: the law's own source,
-run on it, gives NumPy's numbers.
+Arrays are a flat list and a shape; a dtype is bool, int or float. ``tests/test_book_live.py`` holds
+it to NumPy: the law's own source, run on it, gives NumPy's numbers.
 """
 
 import builtins
@@ -36,7 +36,11 @@ class ndarray:
 
     def __getitem__(self, key):
         shape, at = places(self.shape, key)
-        return self.data[at[0]] if shape == () else ndarray([self.data[p] for p in at], shape, self.dtype)
+        return (
+            self.data[at[0]]
+            if shape == ()
+            else ndarray([self.data[p] for p in at], shape, self.dtype)
+        )
 
     def __setitem__(self, key, value):
         shape, at = places(self.shape, key)
@@ -47,7 +51,11 @@ class ndarray:
     def reshape(self, *shape):
         shape = shape[0] if isinstance(shape[0], tuple) else shape
         known = prod(size for size in shape if size != -1)
-        return ndarray(self.data, [len(self.data) // known if size == -1 else size for size in shape], self.dtype)
+        return ndarray(
+            self.data,
+            [len(self.data) // known if size == -1 else size for size in shape],
+            self.dtype,
+        )
 
     def copy(self):
         return ndarray(self.data, self.shape, self.dtype)
@@ -116,7 +124,11 @@ def broadcast_to(x, shape):
         raise ValueError(f"operands could not be broadcast together: {x.shape} and {shape}")
     steps = [0 if size == 1 else prod(lead[axis + 1 :]) for axis, size in enumerate(lead)]
     at = product(*[range(size) for size in shape])
-    return ndarray([x.data[sum(i * step for i, step in zip(index, steps, strict=True))] for index in at], shape, x.dtype)
+    return ndarray(
+        [x.data[sum(i * step for i, step in zip(index, steps, strict=True))] for index in at],
+        shape,
+        x.dtype,
+    )
 
 
 def elementwise(function, kind=None):
@@ -188,7 +200,11 @@ def concatenate(arrays, axis):
     shape = list(arrays[0].shape)
     shape[axis] = sum(x.shape[axis] for x in arrays)
     chunks = [prod(x.shape[axis:]) for x in arrays]
-    data = [x.data[i * chunk : (i + 1) * chunk] for i in range(prod(shape[:axis])) for x, chunk in zip(arrays, chunks, strict=True)]
+    data = [
+        x.data[i * chunk : (i + 1) * chunk]
+        for i in range(prod(shape[:axis]))
+        for x, chunk in zip(arrays, chunks, strict=True)
+    ]
     return ndarray([number for part in data for number in part], shape, arrays[0].dtype)
 
 

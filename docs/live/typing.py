@@ -1,3 +1,5 @@
-"""The one name of ``typing`` that the law uses: the whole module takes Brython a second to compile."""
+"""
+The one name of ``typing`` that the law uses: the whole module takes Brython a second to compile.
+"""
 
 Any = object

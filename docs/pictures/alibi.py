@@ -11,7 +11,14 @@ def slopes(counts: list[int]) -> None:
     """The slopes of several head counts, on a logarithmic axis."""
     (axes,) = ink.panels(1, width=5.2, height=3.0)
     for count, marker, colour in zip(counts, "osD", ("right", "wrong", "soft"), strict=False):
-        axes.plot(range(count), get_slopes(count), marker=marker, color=ink.colour(colour), label=f"{count} heads", linewidth=1.2)
+        axes.plot(
+            range(count),
+            get_slopes(count),
+            marker=marker,
+            color=ink.colour(colour),
+            label=f"{count} heads",
+            linewidth=1.2,
+        )
     axes.set_yscale("log", base=2)
     axes.set(xlabel="head h", ylabel="slope")
     axes.legend()
@@ -21,4 +28,6 @@ def heads(biases: ndarray, visible: ndarray) -> None:
     """The biases of each head; what a row does not see is grey."""
     H, N, M = biases.shape
     for h, axes in enumerate(ink.panels(H, width=1.0 + 0.55 * M, height=1.0 + 0.45 * N)):
-        ink.matrix(axes, np.ma.array(biases[h], mask=~visible), f"head {h}, slope {get_slopes(H)[h]:g}")
+        ink.matrix(
+            axes, np.ma.array(biases[h], mask=~visible), f"head {h}, slope {get_slopes(H)[h]:g}"
+        )

@@ -13,8 +13,22 @@ from matplotlib.patches import Rectangle
 from numpy import ndarray
 
 THEMES = {
-    "light": {"ink": "#1f2328", "soft": "#6b7280", "paper": "#ffffff", "none": "#eceff3", "wrong": "#c4201d", "right": "#0b63c5"},
-    "dark": {"ink": "#e6e8eb", "soft": "#9aa3ad", "paper": "#131416", "none": "#2a2e34", "wrong": "#ff7b72", "right": "#6cb2ff"},
+    "light": {
+        "ink": "#1f2328",
+        "soft": "#6b7280",
+        "paper": "#ffffff",
+        "none": "#eceff3",
+        "wrong": "#c4201d",
+        "right": "#0b63c5",
+    },
+    "dark": {
+        "ink": "#e6e8eb",
+        "soft": "#9aa3ad",
+        "paper": "#131416",
+        "none": "#2a2e34",
+        "wrong": "#ff7b72",
+        "right": "#6cb2ff",
+    },
 }
 ROWS = {
     "light": ["#b9dcff", "#ffd9a8", "#bfe8c4", "#f4c4dc", "#d9ccf5", "#f3eaa4"],
@@ -30,9 +44,23 @@ def drawn(theme: str) -> Iterator[None]:
     """Draw what follows for a light or a dark page."""
     colours = THEMES[theme]
     now["theme"] = theme
-    style = {key: colours["ink"] for key in ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "axes.edgecolor")}
-    style |= {"figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none", "font.size": 10, "svg.hashsalt": "book"}
-    style |= {"axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 10.5, "legend.frameon": False}
+    style = {
+        key: colours["ink"]
+        for key in ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "axes.edgecolor")
+    }
+    style |= {
+        "figure.facecolor": "none",
+        "axes.facecolor": "none",
+        "savefig.facecolor": "none",
+        "font.size": 10,
+        "svg.hashsalt": "book",
+    }
+    style |= {
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.titlesize": 10.5,
+        "legend.frameon": False,
+    }
     mpl.rcParams.update(style)
     yield
 
@@ -49,7 +77,9 @@ def row_colour(row: int) -> str:
 
 def panels(count: int, width: float = 2.7, height: float = 2.5, **more: Any) -> list[Axes]:
     """As many axes side by side."""
-    _, axes = plt.subplots(1, count, figsize=(width * count, height), squeeze=False, layout="constrained", **more)
+    _, axes = plt.subplots(
+        1, count, figsize=(width * count, height), squeeze=False, layout="constrained", **more
+    )
     return list(axes[0])
 
 
@@ -63,33 +93,59 @@ def text_of(x: Any) -> str:
         return "∞" if x > 0 else "-∞"
     if float(x).is_integer() and abs(x) < 1e4:
         return f"{x:.0f}"
-    return f"{x:.2g}" if 1e-3 <= abs(x) < 1e4 else re.sub(r"e([+-])0*", r"e\1", f"{x:.0e}").replace("+", "")
+    return (
+        f"{x:.2g}"
+        if 1e-3 <= abs(x) < 1e4
+        else re.sub(r"e([+-])0*", r"e\1", f"{x:.0e}").replace("+", "")
+    )
 
 
 def matrix(
-    axes: Axes, x: ndarray, title: str = "", rows: ndarray | None = None, shade: bool = True, marked: ndarray | None = None,
+    axes: Axes, x: ndarray, title: str = "", rows: ndarray | None = None, shade: bool = True,
+        marked: ndarray | None = None,
     row: str = "query i", column: str = "key j",
 ) -> None:  # fmt: skip
     """
     A matrix with its numbers written in it.
 
-    rows    for each element the row that it came from (negative: padding), which gives its colour; otherwise its size does
+    rows    for each element the row that it came from (negative: padding), which gives its colour;
+            otherwise its size does
     marked  elements with a frame: those that are wrong
     A masked array shows nothing where it is masked.
     """
     absent = np.atleast_2d(np.ma.getmaskarray(x))
     x = np.atleast_2d(np.where(absent, np.nan, x) if absent.any() else np.asarray(x))
     N, M = x.shape
-    size = {1: 9.0, 2: 9.0, 3: 9.0, 4: 9.0, 5: 8.0}.get(max(len(text_of(number)) for number in x.ravel()), 7.0)
+    size = {1: 9.0, 2: 9.0, 3: 9.0, 4: 9.0, 5: 8.0}.get(
+        max(len(text_of(number)) for number in x.ravel()), 7.0
+    )
     fills = row_fills(rows) if rows is not None else size_fills(x, shade)
     for i in range(N):
         for j in range(M):
             face, ink = fills[i][j]
-            axes.add_patch(Rectangle((j, i), 1, 1, facecolor=face, edgecolor=colour("paper"), linewidth=1.5))
-            axes.text(j + 0.5, i + 0.5, "" if absent[i, j] else text_of(x[i, j]), ha="center", va="center", color=ink, fontsize=size)
+            axes.add_patch(
+                Rectangle((j, i), 1, 1, facecolor=face, edgecolor=colour("paper"), linewidth=1.5)
+            )
+            axes.text(
+                j + 0.5,
+                i + 0.5,
+                "" if absent[i, j] else text_of(x[i, j]),
+                ha="center",
+                va="center",
+                color=ink,
+                fontsize=size,
+            )
             if marked is not None and marked[i, j]:
                 axes.add_patch(
-                    Rectangle((j + 0.05, i + 0.05), 0.9, 0.9, facecolor="none", edgecolor=colour("wrong"), linewidth=2, zorder=3)
+                    Rectangle(
+                        (j + 0.05, i + 0.05),
+                        0.9,
+                        0.9,
+                        facecolor="none",
+                        edgecolor=colour("wrong"),
+                        linewidth=2,
+                        zorder=3,
+                    )
                 )
     axes.set(xlim=(0, M), ylim=(N, 0), aspect="equal", title=title, xlabel=column, ylabel=row)
     axes.set_xticks(np.arange(M) + 0.5, [str(j) for j in range(M)])
@@ -99,7 +155,10 @@ def matrix(
 
 
 def row_fills(rows: ndarray) -> list[list[tuple[str, str]]]:
-    return [[(row_colour(int(r)) if r >= 0 else colour("none"), colour("ink")) for r in line] for line in np.atleast_2d(rows)]
+    return [
+        [(row_colour(int(r)) if r >= 0 else colour("none"), colour("ink")) for r in line]
+        for line in np.atleast_2d(rows)
+    ]
 
 
 def size_fills(x: ndarray, shade: bool) -> list[list[tuple[Any, str]]]:

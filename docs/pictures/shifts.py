@@ -11,7 +11,10 @@ from pictures import ink
 
 
 def moved(shift: Callable[[ndarray], ndarray], x: ndarray) -> None:
-    """The matrix before and after; a number keeps the colour of its row, and an arrow says where the row lands."""
+    """
+    The matrix before and after; a number keeps the colour of its row, and an arrow says where the
+    row lands.
+    """
     N, M = x.shape
     tags = np.arange(1.0, N * M + 1).reshape(N, M)
     after = shift(tags)
@@ -25,7 +28,17 @@ def moved(shift: Callable[[ndarray], ndarray], x: ndarray) -> None:
             arrow(left, right, (M, i + 0.13), (own[0] + 0.1, i + 0.13), row=i)
 
 
-def arrow(left: Axes, right: Axes, start: tuple[float, float], end: tuple[float, float], row: int) -> None:
+def arrow(
+    left: Axes, right: Axes, start: tuple[float, float], end: tuple[float, float], row: int
+) -> None:
     """From a row of the left matrix to where its part in the same row of the right one begins."""
-    look = {"arrowstyle": "-|>", "mutation_scale": 12, "linewidth": 2, "edgecolor": ink.colour("soft"), "facecolor": ink.row_colour(row)}
-    left.figure.add_artist(ConnectionPatch(start, end, "data", "data", axesA=left, axesB=right, zorder=5, **look))
+    look = {
+        "arrowstyle": "-|>",
+        "mutation_scale": 12,
+        "linewidth": 2,
+        "edgecolor": ink.colour("soft"),
+        "facecolor": ink.row_colour(row),
+    }
+    left.figure.add_artist(
+        ConnectionPatch(start, end, "data", "data", axesA=left, axesB=right, zorder=5, **look)
+    )

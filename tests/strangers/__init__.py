@@ -27,13 +27,20 @@ def implementation(name: str, backend: str = "faults") -> Implementation:
 def cells_of(name: str, backend: str = "faults", dtype: str = "float32") -> list[Cell]:
     """The cells of one implementation, by its name."""
     found = cells([stranger(backend)], (), (dtype,))
-    return [cell for cell in found if name in (cell.implementation.name, cell.gradient and cell.gradient.name)]
+    return [
+        cell
+        for cell in found
+        if name in (cell.implementation.name, cell.gradient and cell.gradient.name)
+    ]
 
 
 @lru_cache
 def tallies(name: str, backend: str = "faults", folder: str = "") -> dict[str, Tally]:
     """What the quick profile says of an implementation, by aspect."""
-    return {cell.aspect: run(cell, Options("quick", failures=folder)) for cell in cells_of(name, backend)}
+    return {
+        cell.aspect: run(cell, Options("quick", failures=folder))
+        for cell in cells_of(name, backend)
+    }
 
 
 __all__ = ["CATALOGUE", "HERE", "cells_of", "implementation", "stranger", "tallies"]

@@ -10,9 +10,19 @@ def softmax(score, mask=None):
         raise ValueError("score: wanted a floating array [... N M], got something else")
     score = score.astype(float)
     if mask is not None:
-        if mask.dtype.kind not in "bf" or np.broadcast_shapes(mask.shape, score.shape) != score.shape:
-            raise ValueError("mask: wanted a boolean or float array that broadcasts to the score, got something else")
-        score = np.where(mask, score, -np.inf) if mask.dtype == bool else np.where(mask > -np.inf, score + mask, -np.inf)
+        if (
+            mask.dtype.kind not in "bf"
+            or np.broadcast_shapes(mask.shape, score.shape) != score.shape
+        ):
+            raise ValueError(
+                "mask: wanted a boolean or float array that broadcasts to the score, got something "
+                "else"
+            )
+        score = (
+            np.where(mask, score, -np.inf)
+            if mask.dtype == bool
+            else np.where(mask > -np.inf, score + mask, -np.inf)
+        )
     return weights(score).astype(np.float32)
 
 

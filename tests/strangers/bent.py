@@ -10,7 +10,11 @@ PRECISION = "wide"
 def from_numpy(x, dtype):
     if x.dtype.kind != "f":
         return np.array(x)
-    return np.array(x, dtype) + np.array(0, dtype) if dtype == "float16" else right.from_numpy(x, dtype)
+    return (
+        np.array(x, dtype) + np.array(0, dtype)
+        if dtype == "float16"
+        else right.from_numpy(x, dtype)
+    )
 
 
 def to_numpy(x):

@@ -1,4 +1,7 @@
-"""Attentions as people write them with PyTorch, each with conventions of its own, for ``verify identify``."""
+"""
+Attentions as people write them with PyTorch, each with conventions of its own, for
+``verify identify``.
+"""
 
 import math
 
@@ -32,12 +35,18 @@ def scaled_dot_product_attention_hand_made(query, key, value, mask=None, keep=No
 
 
 def alibi_attention_like_labml(query, key, value, visible=None):
-    """Biases that count visible keys, softmax over what is left: NaN where nothing is (labml-nn, transformers/alibi)."""
+    """
+    Biases that count visible keys, softmax over what is left: NaN where nothing is (labml-nn,
+    transformers/alibi).
+    """
     N, M = query.shape[2], key.shape[2]
     seen = torch.ones(N, M, dtype=torch.bool).tril(M - N)
     seen = seen if visible is None else seen & visible
     count = seen.to(query.dtype).cumsum(-1)
-    score = query @ key.mT / math.sqrt(query.shape[-1]) + slopes(query.shape[1])[:, None, None].to(query.dtype) * count
+    score = (
+        query @ key.mT / math.sqrt(query.shape[-1])
+        + slopes(query.shape[1])[:, None, None].to(query.dtype) * count
+    )
     return score.masked_fill(~seen, float("-inf")).softmax(-1) @ value
 
 
@@ -59,8 +68,13 @@ def slopes(H):
     return torch.tensor(first + [2 ** (-4 * (2 * h + 1) / n) for h in range(H - n)])
 
 
-def learned_relative_attention_like_labml(query, key, value, key_pos_embeddings, key_pos_bias, query_pos_bias, align, visible=None):
-    """Tables read end-aligned whatever is asked, through shift_right (labml-nn, transformers/xl/relative_mha)."""
+def learned_relative_attention_like_labml(
+    query, key, value, key_pos_embeddings, key_pos_bias, query_pos_bias, align, visible=None
+):
+    """
+    Tables read end-aligned whatever is asked, through shift_right (labml-nn,
+    transformers/xl/relative_mha).
+    """
     (N, M), P = (query.shape[2], key.shape[2]), len(key_pos_bias) // 2
     rows = slice(P - M, P + N)
     content = (query + query_pos_bias[:, None]) @ key.mT
@@ -73,7 +87,14 @@ def learned_relative_attention_like_labml(query, key, value, key_pos_embeddings,
 
 def update_mems_everything(hids, mems, mem_len):
     """The tail that x[-0:] gives: everything at mem_len 0."""
-    return None if mems is None else [torch.cat([mem, hid], 1)[:, -mem_len:].clone() for mem, hid in zip(mems, hids, strict=True)]
+    return (
+        None
+        if mems is None
+        else [
+            torch.cat([mem, hid], 1)[:, -mem_len:].clone()
+            for mem, hid in zip(mems, hids, strict=True)
+        ]
+    )
 
 
 def rel_shift_backwards(x):

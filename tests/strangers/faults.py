@@ -1,5 +1,6 @@
 """
-Wrong in one way each, and right in every other: what comes after the operation's name says what is wrong.
+Wrong in one way each, and right in every other: what comes after the operation's name says what is
+wrong.
 
 Each guard of the judge has its twin here (tests/test_judge.py says which).
 """
@@ -55,7 +56,9 @@ def softmax_two_faults(score, mask=None):
 
 def softmax_averages_empty_rows(score, mask=None):
     weights = right.softmax(score, mask)
-    return np.where(weights.any(axis=-1, keepdims=True), weights, weights.dtype.type(1 / weights.shape[-1]))
+    return np.where(
+        weights.any(axis=-1, keepdims=True), weights, weights.dtype.type(1 / weights.shape[-1])
+    )
 
 
 def softmax_shape(score, mask=None):
@@ -107,7 +110,9 @@ def softmax_in_place(score, mask=None):
 def softmax_uninitialised(score, mask=None):
     out = np.empty_like(score)
     weights = right.softmax(score.copy(), mask)
-    np.copyto(out, weights, where=weights.any(axis=-1, keepdims=True))  # the rows that see no key are never written
+    np.copyto(
+        out, weights, where=weights.any(axis=-1, keepdims=True)
+    )  # the rows that see no key are never written
     return out
 
 
@@ -140,7 +145,9 @@ def alibi_attention_off_by_one(query, key, value, visible=None):
     right.alibi_attention(query, key, value, visible)
     (N, M) = query.shape[2], key.shape[2]
     frontier = np.arange(M) < np.arange(N)[:, None] + M - N
-    return right.alibi_attention(query, key, value, frontier if visible is None else visible & frontier)
+    return right.alibi_attention(
+        query, key, value, frontier if visible is None else visible & frontier
+    )
 
 
 def alibi_attention_leaky(query, key, value, visible=None):
@@ -148,18 +155,29 @@ def alibi_attention_leaky(query, key, value, visible=None):
     H, N, M = query.shape[1], query.shape[2], key.shape[2]
     distance = np.arange(M) - np.arange(M - N, M)[:, None]
     seen = (distance <= 0) if visible is None else (distance <= 0) & visible
-    score = query.astype(float) @ key.astype(float).mT / query.shape[-1] ** 0.5 + right.get_slopes(H)[:, None, None] * distance
+    score = (
+        query.astype(float) @ key.astype(float).mT / query.shape[-1] ** 0.5
+        + right.get_slopes(H)[:, None, None] * distance
+    )
     weights = right.softmax(np.where(seen, score, 0.0), np.broadcast_to(seen, score.shape))
     return (weights @ value.astype(float)).astype(query.dtype)  # 0 * NaN
 
 
-def relative_multi_head_attention_leaky(query, key, value, parameters, num_heads, align, visible=None):
-    output = right.relative_multi_head_attention(query, key, value, parameters, num_heads, align, visible)
+def relative_multi_head_attention_leaky(
+    query, key, value, parameters, num_heads, align, visible=None
+):
+    output = right.relative_multi_head_attention(
+        query, key, value, parameters, num_heads, align, visible
+    )
     return output + 0 * np.abs(value).max(axis=1, keepdims=True)
 
 
-def multi_head_attention_leaky(query, key, value, parameters, num_heads, attn_mask=None, key_padding_mask=None):
-    output, weights = right.multi_head_attention(query, key, value, parameters, num_heads, attn_mask, key_padding_mask)
+def multi_head_attention_leaky(
+    query, key, value, parameters, num_heads, attn_mask=None, key_padding_mask=None
+):
+    output, weights = right.multi_head_attention(
+        query, key, value, parameters, num_heads, attn_mask, key_padding_mask
+    )
     return output + 0 * np.abs(value).max(axis=1, keepdims=True), weights
 
 
@@ -204,7 +222,9 @@ def scaled_dot_product_attention_ignores_p(query, key, value, mask=None, keep=No
 
 def scaled_dot_product_attention_drops_the_mask(query, key, value, mask=None, keep=None, p=0.0):
     right.scaled_dot_product_attention(query, key, value, mask, keep, p)
-    return right.scaled_dot_product_attention(query, key, value, None if keep is not None else mask, keep, p)
+    return right.scaled_dot_product_attention(
+        query, key, value, None if keep is not None else mask, keep, p
+    )
 
 
 MASKS = {}
@@ -213,7 +233,9 @@ MASKS = {}
 def scaled_dot_product_attention_remembers(query, key, value, mask=None, keep=None, p=0.0):
     right.scaled_dot_product_attention(query, key, value, mask, keep, p)
     if mask is not None and mask.dtype == bool:
-        mask = MASKS.setdefault((query.shape, mask.shape), mask)  # as a cache keyed by the length alone
+        mask = MASKS.setdefault(
+            (query.shape, mask.shape), mask
+        )  # as a cache keyed by the length alone
     return right.scaled_dot_product_attention(query, key, value, mask, keep, p)
 
 

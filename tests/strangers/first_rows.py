@@ -1,4 +1,7 @@
-"""A little of everything: right, wrong in refusals, wrong in values, and unsupported, on one small operation."""
+"""
+A little of everything: right, wrong in refusals, wrong in values, and unsupported, on one small
+operation.
+"""
 
 import numpy as np
 

@@ -14,4 +14,8 @@ CALLS = count()
 
 def softmax(score, mask=None):
     weights = right.softmax(score, mask)
-    return np.where(weights > 1e-30, np.nextafter(weights, 0 * weights), weights) if next(CALLS) % 2 else weights
+    return (
+        np.where(weights > 1e-30, np.nextafter(weights, 0 * weights), weights)
+        if next(CALLS) % 2
+        else weights
+    )

@@ -1,4 +1,7 @@
-"""Plain attention that is right when it is judged alone, and cheats when it is timed. Not to be believed: tests/test_bench.py."""
+"""
+Plain attention that is right when it is judged alone, and cheats when it is timed. Not to be
+believed: tests/test_bench.py.
+"""
 
 import threading
 import time

@@ -1,4 +1,7 @@
-"""Reports that no run has made: as large as wanted, or with hostile words wherever a stranger's words may stand."""
+"""
+Reports that no run has made: as large as wanted, or with hostile words wherever a stranger's words
+may stand.
+"""
 
 from typing import Any
 
@@ -8,7 +11,10 @@ from verify.catalogue import ASPECTS, CATALOGUE
 from verify.comparison import compare
 from verify.exhibits import picture
 
-HOSTILE = """<script>window.broken = 1</script><img src=x onerror="window.broken = 2">'"--></style></script>&amp;"""
+HOSTILE = (
+    "<script>window.broken = 1</script>"
+    """<img src=x onerror="window.broken = 2">'"--></style></script>&amp;"""
+)
 VERDICTS = ("passed", "passed", "passed", "known failure", "unsupported", "failed")
 
 
@@ -18,40 +24,98 @@ def large(cells: int) -> dict[str, Any]:
     failed = [t for t in found if t["verdict"] == "failed"]
     causes = [cause(t) for t in failed[:9]]
     backends = [backend(f"kernels_{number}") for number in range((cells + 499) // 500)]
-    return {"options": {"profile": "quick", "seed": 0, "cases": 20}, "backends": backends, "tallies": found, "root_causes": causes}
+    return {
+        "options": {"profile": "quick", "seed": 0, "cases": 20},
+        "backends": backends,
+        "tallies": found,
+        "root_causes": causes,
+    }
 
 
 def hostile() -> dict[str, Any]:
     """A report in which every word that comes from a stranger would like to be a script."""
     report = large(60)
     for t in report["tallies"]:
-        t |= {"backend": HOSTILE, "implementation": f"softmax_{HOSTILE}", "how": HOSTILE, "reason": HOSTILE, "kind": HOSTILE}
-        t["findings"] = [f"raised RuntimeError: {HOSTILE}\n  replay: verify replay 0123456789ab"] if t["findings"] else []
+        t |= {
+            "backend": HOSTILE,
+            "implementation": f"softmax_{HOSTILE}",
+            "how": HOSTILE,
+            "reason": HOSTILE,
+            "kind": HOSTILE,
+        }
+        t["findings"] = (
+            [f"raised RuntimeError: {HOSTILE}\n  replay: verify replay 0123456789ab"]
+            if t["findings"]
+            else []
+        )
         for shown in t["exhibits"].values():
-            shown |= {"recipe": HOSTILE, "cause": HOSTILE, "replay": f"verify replay 0123456789ab --backend '{HOSTILE}'"}
+            shown |= {
+                "recipe": HOSTILE,
+                "cause": HOSTILE,
+                "replay": f"verify replay 0123456789ab --backend '{HOSTILE}'",
+            }
             shown["picture"] |= {"path": HOSTILE, "axes": [HOSTILE, HOSTILE]}
             shown["drawn"] = {"recipe": HOSTILE, "picture": shown["picture"]}
-    words = {"name": HOSTILE, "source": HOSTILE, "notes": [HOSTILE], "versions": HOSTILE, "device": HOSTILE}
-    report["backends"] = [words | {"broken": HOSTILE, "missing": None}, words | {"broken": None, "missing": HOSTILE}]
-    report["root_causes"] = [{"cause": HOSTILE, "backend": HOSTILE, "rung": HOSTILE, "cells": [HOSTILE], "blocked": [HOSTILE]}]
+    words = {
+        "name": HOSTILE,
+        "source": HOSTILE,
+        "notes": [HOSTILE],
+        "versions": HOSTILE,
+        "device": HOSTILE,
+    }
+    report["backends"] = [
+        words | {"broken": HOSTILE, "missing": None},
+        words | {"broken": None, "missing": HOSTILE},
+    ]
+    report["root_causes"] = [
+        {
+            "cause": HOSTILE,
+            "backend": HOSTILE,
+            "rung": HOSTILE,
+            "cells": [HOSTILE],
+            "blocked": [HOSTILE],
+        }
+    ]
     return report | {"failures": HOSTILE, "installed": HOSTILE, "environment": {HOSTILE: HOSTILE}}
 
 
 def cause(t: dict[str, Any]) -> dict[str, Any]:
-    return {"cause": "a plain series", "backend": t["backend"], "rung": "attention", "cells": [name(t)], "blocked": []}
+    return {
+        "cause": "a plain series",
+        "backend": t["backend"],
+        "rung": "attention",
+        "cells": [name(t)],
+        "blocked": [],
+    }
 
 
 def backend(source: str) -> dict[str, Any]:
-    return {"name": source, "source": source, "broken": None, "missing": None, "notes": [], "versions": "numpy 2", "device": "cpu"}
+    return {
+        "name": source,
+        "source": source,
+        "broken": None,
+        "missing": None,
+        "notes": [],
+        "versions": "numpy 2",
+        "device": "cpu",
+    }
 
 
 def tally(number: int, source: str) -> dict[str, Any]:
     """One cell; its verdict goes around with its number."""
     operation = list(CATALOGUE)[number // 20 % len(CATALOGUE)]
-    dtype, aspect = ("float64", "float32", "float16", "bfloat16")[number // 5 % 4], ASPECTS[number % 5]
+    dtype, aspect = (
+        ("float64", "float32", "float16", "bfloat16")[number // 5 % 4],
+        ASPECTS[number % 5],
+    )
     verdict = VERDICTS[number * 7 % len(VERDICTS)]
     how = "" if number // 540 == 0 else f"how{number // 540}"
-    found: dict[str, Any] = {"operation": operation, "implementation": operation + (how and f"_{how}"), "backend": source, "how": how}
+    found: dict[str, Any] = {
+        "operation": operation,
+        "implementation": operation + (how and f"_{how}"),
+        "backend": source,
+        "how": how,
+    }
     found |= {
         "dtype": dtype,
         "aspect": aspect,
@@ -62,7 +126,11 @@ def tally(number: int, source: str) -> dict[str, Any]:
         "checks": 3,
         "budget": number % 97 / 97,
     }
-    found |= {"reason": "" if verdict == "passed" else f"because of {number % 7}", "findings": [], "exhibits": {}}
+    found |= {
+        "reason": "" if verdict == "passed" else f"because of {number % 7}",
+        "findings": [],
+        "exhibits": {},
+    }
     if verdict == "failed":
         found |= {
             "findings": ["9 of 20 cases: wrong number\n  replay: verify replay 0123456789ab"],
@@ -75,8 +143,17 @@ def exhibit(number: int) -> dict[str, Any]:
     rng = np.random.default_rng(number)
     expected = rng.standard_normal((2, 24, 24))
     actual = expected + (rng.random(expected.shape) > 0.9)
-    shown = {"picture": picture("output", compare(actual, expected, np.full(expected.shape, 1e-6)), ("B", "N", "M"))}
-    return shown | {"implementation": "softmax", "replay": "verify replay 0123456789ab", "recipe": "softmax: N=24 M=24", "cause": ""}
+    shown = {
+        "picture": picture(
+            "output", compare(actual, expected, np.full(expected.shape, 1e-6)), ("B", "N", "M")
+        )
+    }
+    return shown | {
+        "implementation": "softmax",
+        "replay": "verify replay 0123456789ab",
+        "recipe": "softmax: N=24 M=24",
+        "cause": "",
+    }
 
 
 def name(t: dict[str, Any]) -> str:

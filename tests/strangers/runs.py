@@ -1,4 +1,7 @@
-"""Runs of ``verify`` and of pytest inside a test: what they print, the status they end with, the tallies that they report."""
+"""
+Runs of ``verify`` and of pytest inside a test: what they print, the status they end with, the
+tallies that they report.
+"""
 
 import contextlib
 import io
@@ -26,7 +29,10 @@ class Run:
     def verdicts(self) -> dict[tuple[str, str], str]:
         """The verdict of each implementation and aspect."""
         assert self.report is not None
-        return {(tally["implementation"], tally["aspect"]): tally["verdict"] for tally in self.report["tallies"]}
+        return {
+            (tally["implementation"], tally["aspect"]): tally["verdict"]
+            for tally in self.report["tallies"]
+        }
 
 
 def inside(main: Any, arguments: list[str]) -> Run:
@@ -45,12 +51,17 @@ def judged(*options: str, profile: str = "quick", dtype: str = "float32") -> Run
     """``verify run`` with a report, in the current directory."""
     report = Path("report.json")
     report.unlink(missing_ok=True)
-    done = verify("run", "--profile", profile, "--dtype", dtype, "--report-json", str(report), *options)
+    done = verify(
+        "run", "--profile", profile, "--dtype", dtype, "--report-json", str(report), *options
+    )
     return Run(done.status, done.output, report_in(report) if report.exists() else None)
 
 
 def report_in(path: str | Path) -> dict[str, Any]:
-    """A report without what no two runs have in common: the time that each cell took, and where the failures are kept."""
+    """
+    A report without what no two runs have in common: the time that each cell took, and where the
+    failures are kept.
+    """
     report: dict[str, Any] = json.loads(Path(path).read_text())
     for tally in report["tallies"]:
         tally.pop("seconds", None)
@@ -59,11 +70,30 @@ def report_in(path: str | Path) -> dict[str, Any]:
 
 
 def in_pytest(*arguments: str) -> Run:
-    return inside(pytest.main, ["-p", "verify.plugin", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", ".", *arguments])
+    return inside(
+        pytest.main,
+        [
+            "-p",
+            "verify.plugin",
+            "-p",
+            "no:cacheprovider",
+            "-c",
+            os.devnull,
+            "--rootdir",
+            ".",
+            *arguments,
+        ],
+    )
 
 
 def in_a_process(*arguments: str, start: tuple[str, ...] = ("-m", "verify")) -> Run:
     """``python -m verify ...`` in a process of its own."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, *start, *arguments], capture_output=True, text=True, env=environment, check=False)
+    done = subprocess.run(
+        [sys.executable, *start, *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
     return Run(done.returncode, done.stdout + done.stderr)

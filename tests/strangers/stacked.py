@@ -1,4 +1,7 @@
-"""Two faults on several rungs: rows that see no key are NaN from the softmax upwards, and the slopes are a plain series."""
+"""
+Two faults on several rungs: rows that see no key are NaN from the softmax upwards, and the slopes
+are a plain series.
+"""
 
 import numpy as np
 

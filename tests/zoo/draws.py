@@ -1,4 +1,7 @@
-"""Random inputs for the tests of the bounds: small cases of every operation, over the value families that strain them."""
+"""
+Random inputs for the tests of the bounds: small cases of every operation, over the value families
+that strain them.
+"""
 
 from typing import Any
 
@@ -47,7 +50,9 @@ def _output_shape(operation: str, inputs: dict[str, Any]) -> tuple[int, ...]:
 
 def _strain(inputs: dict[str, Any], family: str, rng: Generator, dtype: str) -> None:
     q, k, v = inputs["query"], inputs["key"], inputs.get("value", inputs["key"])
-    scale = {"small": 1e-3, "large_logits": 4.0, "extreme_logits": 30.0, "huge": 10.0}.get(family, 1.0)
+    scale = {"small": 1e-3, "large_logits": 4.0, "extreme_logits": 30.0, "huge": 10.0}.get(
+        family, 1.0
+    )
     q, k = q * scale, k * scale
     if family == "cancel" and k.shape[-1] > 1:
         k[..., 1:] -= k.sum(-1, keepdims=True) / (k.shape[-1] - 1)
@@ -73,12 +78,17 @@ def _strain(inputs: dict[str, Any], family: str, rng: Generator, dtype: str) -> 
 
 
 def mask(rng: Generator, *shape: int, float_too: bool = True) -> ndarray | None:
-    """A mask of shape [N M] up to [B H N M], of every kind; its leading axes and its rows may be broadcast."""
+    """
+    A mask of shape [N M] up to [B H N M], of every kind; its leading axes and its rows may be
+    broadcast.
+    """
     kind = rng.choice(MASKS if float_too else MASKS[:3])
     if kind == "none":
         return None
     shape = shape[int(rng.integers(len(shape) - 1)) :] if rng.random() < 0.5 else shape
-    shape = tuple(1 if i < len(shape) - 1 and rng.random() < 0.3 else n for i, n in enumerate(shape))
+    shape = tuple(
+        1 if i < len(shape) - 1 and rng.random() < 0.3 else n for i, n in enumerate(shape)
+    )
     seen = rng.random(shape) < 0.7
     if kind == "hidden rows":
         seen[..., : (shape[-2] + 1) // 2, :] = False
@@ -94,7 +104,11 @@ def mask(rng: Generator, *shape: int, float_too: bool = True) -> ndarray | None:
 def _heads(rng: Generator, *, same: bool = False) -> tuple[dict[str, Any], tuple[int, ...]]:
     B, H, N, D, E = size(rng, 3), size(rng, 3), size(rng), size(rng, 16), size(rng)
     M = N if same else size(rng)
-    return {"query": normal(rng, B, H, N, D), "key": normal(rng, B, H, M, D), "value": normal(rng, B, H, M, E)}, (B, H, N, M)
+    return {
+        "query": normal(rng, B, H, N, D),
+        "key": normal(rng, B, H, M, D),
+        "value": normal(rng, B, H, M, E),
+    }, (B, H, N, M)
 
 
 def _kept(rng: Generator, *shape: int) -> dict[str, Any]:
@@ -140,36 +154,59 @@ def _txl(rng: Generator) -> dict[str, Any]:
     inputs = _txl_score(rng)
     B, H, N, _ = inputs["query"].shape
     M = inputs["key"].shape[2]
-    return {**inputs, "value": normal(rng, B, H, M, size(rng)), "visible": mask(rng, B, H, N, M, float_too=False)}
+    return {
+        **inputs,
+        "value": normal(rng, B, H, M, size(rng)),
+        "visible": mask(rng, B, H, N, M, float_too=False),
+    }
 
 
 def _tables(rng: Generator, H: int, D: int, longest: int) -> dict[str, Any]:
     P = longest + int(rng.integers(3))
-    tables = {"key_pos_embeddings": normal(rng, 2 * P, H, D), "key_pos_bias": normal(rng, 2 * P, H), "query_pos_bias": normal(rng, H, D)}
+    tables = {
+        "key_pos_embeddings": normal(rng, 2 * P, H, D),
+        "key_pos_bias": normal(rng, 2 * P, H),
+        "query_pos_bias": normal(rng, H, D),
+    }
     return tables
 
 
 def _learned_score(rng: Generator) -> dict[str, Any]:
     inputs, (_, H, N, M) = _heads(rng)
     del inputs["value"]
-    return {**inputs, **_tables(rng, H, inputs["query"].shape[-1], max(N, M)), "align": str(rng.choice(["start", "end"]))}
+    return {
+        **inputs,
+        **_tables(rng, H, inputs["query"].shape[-1], max(N, M)),
+        "align": str(rng.choice(["start", "end"])),
+    }
 
 
 def _learned(rng: Generator) -> dict[str, Any]:
     inputs = _learned_score(rng)
     B, H, N, _ = inputs["query"].shape
     M = inputs["key"].shape[2]
-    return {**inputs, "value": normal(rng, B, H, M, size(rng)), "visible": mask(rng, B, H, N, M, float_too=False)}
+    return {
+        **inputs,
+        "value": normal(rng, B, H, M, size(rng)),
+        "visible": mask(rng, B, H, N, M, float_too=False),
+    }
 
 
 def _softmax(rng: Generator) -> dict[str, Any]:
     shape = size(rng, 3), size(rng, 3), size(rng), size(rng)
-    return {"score": normal(rng, *shape) * rng.choice([1e-2, 1.0, 10.0, 100.0]), "mask": mask(rng, *shape)}
+    return {
+        "score": normal(rng, *shape) * rng.choice([1e-2, 1.0, 10.0, 100.0]),
+        "mask": mask(rng, *shape),
+    }
 
 
 def _dropout(rng: Generator) -> dict[str, Any]:
     shape = size(rng, 3), size(rng, 3), size(rng), size(rng)
-    return {"weights": rng.random(shape), "keep": rng.random(shape) < 0.7, "p": float(rng.choice([0.0, 0.1, 0.3, 0.75]))}
+    return {
+        "weights": rng.random(shape),
+        "keep": rng.random(shape) < 0.7,
+        "p": float(rng.choice([0.0, 0.1, 0.3, 0.75])),
+    }
 
 
 def _weights(rng: Generator, names: str, F: int, bias: float = 0.7) -> dict[str, Any]:
@@ -185,7 +222,11 @@ def _weights(rng: Generator, names: str, F: int, bias: float = 0.7) -> dict[str,
 
 def _self_attention(rng: Generator) -> dict[str, Any]:
     B, N, F, K, E = (size(rng) for _ in range(5))
-    weights = {"w_query": normal(rng, K, F), "w_key": normal(rng, K, F), "w_value": normal(rng, E, F)}
+    weights = {
+        "w_query": normal(rng, K, F),
+        "w_key": normal(rng, K, F),
+        "w_value": normal(rng, E, F),
+    }
     return {"x": normal(rng, B, N, F), "parameters": weights, "mask": mask(rng, B, N, N)}
 
 
@@ -195,34 +236,67 @@ def _multi_head(rng: Generator, self_too: bool = False) -> dict[str, Any]:
     attn = mask(rng, N, M) if rng.random() < 0.5 else mask(rng, B * H, N, M)
     full = (N, M) if attn is None or attn.ndim == 2 else (B * H, N, M)
     attn = None if attn is None else np.broadcast_to(attn, full).copy()
-    options = {"attn_mask": attn, "key_padding_mask": rng.random((B, M)) < 0.3 if rng.random() < 0.5 else None}
-    common = {"parameters": _weights(rng, "q_proj k_proj v_proj out_proj", F), "num_heads": H, **options}
+    options = {
+        "attn_mask": attn,
+        "key_padding_mask": rng.random((B, M)) < 0.3 if rng.random() < 0.5 else None,
+    }
+    common = {
+        "parameters": _weights(rng, "q_proj k_proj v_proj out_proj", F),
+        "num_heads": H,
+        **options,
+    }
     if self_too:
         return {"x": normal(rng, B, N, F), **common}
-    return {"query": normal(rng, B, N, F), "key": normal(rng, B, M, F), "value": normal(rng, B, M, F), **common}
+    return {
+        "query": normal(rng, B, N, F),
+        "key": normal(rng, B, M, F),
+        "value": normal(rng, B, M, F),
+        **common,
+    }
 
 
 def _relative_layer(rng: Generator) -> dict[str, Any]:
     B, H, D, N, M = size(rng, 3), size(rng, 3), size(rng, 4), size(rng), size(rng)
     F = H * D
-    weights = _weights(rng, "query.linear key.linear", F, 0.0) | _weights(rng, "value.linear output", F)
-    inputs = {"query": normal(rng, B, N, F), "key": normal(rng, B, M, F), "value": normal(rng, B, M, F)}
+    weights = _weights(rng, "query.linear key.linear", F, 0.0) | _weights(
+        rng, "value.linear output", F
+    )
+    inputs = {
+        "query": normal(rng, B, N, F),
+        "key": normal(rng, B, M, F),
+        "value": normal(rng, B, M, F),
+    }
     weights |= _tables(rng, H, D, max(N, M))
     align = str(rng.choice(["start", "end"]))
-    return {**inputs, "parameters": weights, "num_heads": H, "align": align, "visible": mask(rng, B, H, N, M, float_too=False)}
+    return {
+        **inputs,
+        "parameters": weights,
+        "num_heads": H,
+        "align": align,
+        "visible": mask(rng, B, H, N, M, float_too=False),
+    }
 
 
 def _alibi_layer(rng: Generator) -> dict[str, Any]:
     B, H, D, N = size(rng, 3), size(rng, 3), size(rng, 4), size(rng)
     inputs = {name: normal(rng, B, N, H * D) for name in ("query", "key", "value")}
     weights = _weights(rng, "query.linear key.linear value.linear output", H * D)
-    return {**inputs, "parameters": weights, "num_heads": H, "visible": np.tri(N, dtype=bool) & (rng.random((N, N)) < 0.8)}
+    return {
+        **inputs,
+        "parameters": weights,
+        "num_heads": H,
+        "visible": np.tri(N, dtype=bool) & (rng.random((N, N)) < 0.8),
+    }
 
 
 def _txl_weights(rng: Generator, H: int, D: int) -> dict[str, Any]:
     F = H * D
     norm = {"layer_norm.weight": normal(rng, F), "layer_norm.bias": normal(rng, F)}
-    return _weights(rng, "qkv_net r_net o_net", F) | norm | {"u": normal(rng, H, D), "v": normal(rng, H, D)}
+    return (
+        _weights(rng, "qkv_net r_net o_net", F)
+        | norm
+        | {"u": normal(rng, H, D), "v": normal(rng, H, D)}
+    )
 
 
 def _txl_layer(rng: Generator) -> dict[str, Any]:
@@ -230,14 +304,33 @@ def _txl_layer(rng: Generator) -> dict[str, Any]:
     F = H * D
     inputs = {"x": normal(rng, B, N, F) + rng.choice([0.0, 5.0]), "position": normal(rng, N + S, F)}
     mem = normal(rng, B, S, F) if S else None
-    return {**inputs, "parameters": _txl_weights(rng, H, D), "num_heads": H, "mem": mem, "visible": mask(rng, N, N + S, float_too=False)}
+    return {
+        **inputs,
+        "parameters": _txl_weights(rng, H, D),
+        "num_heads": H,
+        "mem": mem,
+        "visible": mask(rng, N, N + S, float_too=False),
+    }
 
 
 def _txl_stack(rng: Generator) -> dict[str, Any]:
-    B, H, D, N, S, L = size(rng, 3), size(rng, 3), 2 * size(rng, 3), size(rng), int(rng.integers(0, 5)), size(rng, 3)
+    B, H, D, N, S, L = (
+        size(rng, 3),
+        size(rng, 3),
+        2 * size(rng, 3),
+        size(rng),
+        int(rng.integers(0, 5)),
+        size(rng, 3),
+    )
     mems = [normal(rng, B, S, H * D) for _ in range(L)] if rng.random() < 0.7 else None
     weights = [_txl_weights(rng, H, D) for _ in range(L)]
-    return {"x": normal(rng, B, N, H * D), "parameters": weights, "num_heads": H, "mems": mems, "mem_len": int(rng.integers(0, 7))}
+    return {
+        "x": normal(rng, B, N, H * D),
+        "parameters": weights,
+        "num_heads": H,
+        "mems": mems,
+        "mem_len": int(rng.integers(0, 7)),
+    }
 
 
 def _without_value(rng: Generator) -> dict[str, Any]:
@@ -257,8 +350,13 @@ CASES = {
     "transformer_xl_attention": _txl,
     "learned_relative_score": _learned_score,
     "learned_relative_attention": _learned,
-    "get_slopes": lambda rng: {"n_heads": int(rng.choice([rng.integers(1, 25), rng.integers(25, 300)]))},
-    "get_alibi_biases": lambda rng: {"n_heads": int(rng.integers(1, 13)), "visible": rng.random((size(rng), size(rng))) < 0.8},
+    "get_slopes": lambda rng: {
+        "n_heads": int(rng.choice([rng.integers(1, 25), rng.integers(25, 300)]))
+    },
+    "get_alibi_biases": lambda rng: {
+        "n_heads": int(rng.integers(1, 13)),
+        "visible": rng.random((size(rng), size(rng))) < 0.8,
+    },
     "alibi_attention": _alibi,
     "self_attention": _self_attention,
     "multi_head_attention": _multi_head,

@@ -1,4 +1,7 @@
-"""The backward formulas by hand, from stored weights or from weights recomputed out of the log-sum-exp."""
+"""
+The backward formulas by hand, from stored weights or from weights recomputed out of the
+log-sum-exp.
+"""
 
 from collections.abc import Callable
 from math import sqrt
@@ -13,10 +16,15 @@ from zoo.scores import additive_parts, table_index
 
 
 def score_gradient(at: Machine, s: ndarray, inputs: Inputs) -> tuple[ndarray, ndarray]:
-    """dS and dV: eager styles use rowsum(P dP) with the stored weights, flash styles rowsum(dO O) with the stored output."""
+    """
+    dS and dV: eager styles use rowsum(P dP) with the stored weights, flash styles rowsum(dO O) with
+    the stored output.
+    """
     dO, v = at.read(inputs["d_output"]), at.read(inputs["value"])
     keep, p = inputs.get("keep"), inputs.get("p", 0.0)
-    factor = at.acc(1) if keep is None else np.broadcast_to(keep, s.shape).astype(at.acc) / at.acc(1 - p)
+    factor = (
+        at.acc(1) if keep is None else np.broadcast_to(keep, s.shape).astype(at.acc) / at.acc(1 - p)
+    )
     weights = at.prob(normalised(at, s))
     dV = at.product(T(at.prob(weights * factor)), dO)
     dP = at.score(at.score(at.product(dO, T(v))) * factor)
@@ -51,7 +59,9 @@ def dot_gradient(at: Machine, s: ndarray, inputs: Inputs) -> tuple[ndarray, ...]
 
 
 def additive_gradient(at: Machine, s: ndarray, inputs: Inputs) -> tuple[ndarray, ...]:
-    q, k, w_q, w_k, w = (at.read(inputs[name]) for name in ("query", "key", "w_query", "w_key", "w_score"))
+    q, k, w_q, w_k, w = (
+        at.read(inputs[name]) for name in ("query", "key", "w_query", "w_key", "w_score")
+    )
     dS, dV = score_gradient(at, s, inputs)
     t = additive_parts(at, q, k, w_q, w_k, w)[0]
     dz = at.score(at.score(dS[..., None] * w) * (1 - t * t))
@@ -76,11 +86,21 @@ def txl_gradient(at: Machine, s: ndarray, inputs: Inputs) -> tuple[ndarray, ...]
     t = sheared(x, np.arange(M) - np.arange(N)[:, None] + N - 1, N + M - 1)[..., :M]
     d_u, d_v = at.join(at.product(x, k)), at.join(at.product(t, r))
     d_position = at.join(at.product(T(t), at.join(q + v[:, None]))).sum(0)
-    return at.store(d_u + d_v), at.product(T(x), at.join(q + u[:, None])), dV, d_position, d_u.sum((0, 2)), d_v.sum((0, 2))
+    return (
+        at.store(d_u + d_v),
+        at.product(T(x), at.join(q + u[:, None])),
+        dV,
+        d_position,
+        d_u.sum((0, 2)),
+        d_v.sum((0, 2)),
+    )
 
 
 def learned_gradient(at: Machine, s: ndarray, inputs: Inputs) -> tuple[ndarray, ...]:
-    q, k, a, c, b = (at.read(inputs[name]) for name in ("query", "key", "key_pos_embeddings", "key_pos_bias", "query_pos_bias"))
+    q, k, a, c, b = (
+        at.read(inputs[name])
+        for name in ("query", "key", "key_pos_embeddings", "key_pos_bias", "query_pos_bias")
+    )
     dS, dV = score_gradient(at, s, inputs)
     x = scaled_score_gradient(at, dS, q.shape[-1])
     t = sheared(x, table_index(*s.shape[-2:], len(a), inputs["align"]), len(a))

@@ -16,7 +16,10 @@ Inputs = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Style:
-    """How an implementation computes: what it keeps in storage, its key blocks, the direction, exp or exp2, how parts merge."""
+    """
+    How an implementation computes: what it keeps in storage, its key blocks, the direction, exp or
+    exp2, how parts merge.
+    """
 
     declared: Any
     score: bool = False  # scores are rounded to storage
@@ -44,11 +47,17 @@ STYLES = {
     "online_3_reversed": Style({"preset": "fused", "block": 3}, prob=True, block=3, backwards=True),
     "online_16": Style("fused", prob=True, block=16, base2=True),
     "online_4_wide": Style({"preset": "wide", "block": 4}, joined=False, block=4),
-    "split_2": Style({"preset": "fused", "block": 2, "lse_merge": True}, prob=True, split=2, block=2),
-    "split_3_exp2": Style({"preset": "fused", "block": 1, "lse_merge": True}, prob=True, split=3, block=1, base2=True),
+    "split_2": Style(
+        {"preset": "fused", "block": 2, "lse_merge": True}, prob=True, split=2, block=2
+    ),
+    "split_3_exp2": Style(
+        {"preset": "fused", "block": 1, "lse_merge": True}, prob=True, split=3, block=1, base2=True
+    ),
     "fused_row": Style("fused", prob=True, fold=True),
     "tf32": Style({"preset": "fused", "operand": "tf32"}, prob=True, tf32=True),
-    "narrow": Style({d: {"preset": "eager", "acc": d} for d in DTYPES}, score=True, prob=True, narrow=True),
+    "narrow": Style(
+        {d: {"preset": "eager", "acc": d} for d in DTYPES}, score=True, prob=True, narrow=True
+    ),
 }
 
 
@@ -84,14 +93,20 @@ class Machine:
     def exp(self, s: ndarray, m: ndarray) -> ndarray:
         if not self.style.base2:
             return self.soft(np.exp(self.soft(s - m)))
-        # a mask near -max overflows here, and -inf - -inf is NaN: a kernel of this form must clamp, since such a mask hides nothing
+        # a mask near -max overflows here, and -inf - -inf is NaN: a kernel of this form must clamp,
+        # since such a mask hides nothing
         lowest, log2e = np.finfo(self.acc).min, self.acc(1.4426950408889634)
-        return np.where(s > -np.inf, np.exp2(np.maximum(s * log2e, lowest) - np.maximum(m * log2e, lowest)), 0)
+        return np.where(
+            s > -np.inf, np.exp2(np.maximum(s * log2e, lowest) - np.maximum(m * log2e, lowest)), 0
+        )
 
     def product(self, a: ndarray, b: ndarray) -> ndarray:
         """a @ b."""
         if self.style.tf32 and self.acc == np.float32:
-            a, b = ((np.ascontiguousarray(x).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32) for x in (a, b))
+            a, b = (
+                (np.ascontiguousarray(x).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+                for x in (a, b)
+            )
         if not self.style.narrow:
             return np.asarray(a @ b)
         total = self.store(a[..., :, :1] * b[..., :1, :])
@@ -102,7 +117,9 @@ class Machine:
     def scaled(self, raw: ndarray, D: int) -> ndarray:
         if self.style.prescale:
             return raw
-        return self.score(raw / self.acc(sqrt(D)) if self.style.fold else raw * self.acc(1 / sqrt(D)))
+        return self.score(
+            raw / self.acc(sqrt(D)) if self.style.fold else raw * self.acc(1 / sqrt(D))
+        )
 
     def prescaled(self, x: ndarray, D: int) -> ndarray:
         return x * self.acc(D**-0.25) if self.style.prescale else x

@@ -41,8 +41,13 @@ def positions(exponential: bool) -> Callable[[Inputs, str], Any]:
     def run(inputs: Inputs, dtype: str) -> ndarray:
         at, M, F = Machine(dtype, STYLES["eager"]), inputs["M"], inputs["F"]
         steps = np.arange(0, F, 2).astype(at.acc)
-        by_exp, by_pow = np.exp(steps * at.acc(-np.log(10000.0) / F)), at.acc(1) / np.power(at.acc(10000), steps / at.acc(F))
-        angle = np.arange(M - 1, -1, -1).astype(at.acc)[:, None] * (by_exp if exponential else by_pow)
+        by_exp, by_pow = (
+            np.exp(steps * at.acc(-np.log(10000.0) / F)),
+            at.acc(1) / np.power(at.acc(10000), steps / at.acc(F)),
+        )
+        angle = np.arange(M - 1, -1, -1).astype(at.acc)[:, None] * (
+            by_exp if exponential else by_pow
+        )
         return at.out(np.concatenate([np.sin(angle), np.cos(angle)], -1))
 
     return run
@@ -51,11 +56,18 @@ def positions(exponential: bool) -> Callable[[Inputs, str], Any]:
 def op_slopes(powers: bool) -> Callable[[Inputs, str], Any]:
     def run(inputs: Inputs, dtype: str) -> ndarray:
         at, H = Machine(dtype, STYLES["eager"]), inputs["n_heads"]
-        return at.out(slopes(at, H) if not powers else slopes(Machine("float64", STYLES["eager"]), H).astype(at.acc))
+        return at.out(
+            slopes(at, H)
+            if not powers
+            else slopes(Machine("float64", STYLES["eager"]), H).astype(at.acc)
+        )
 
     return run
 
 
 def op_biases(inputs: Inputs, dtype: str) -> ndarray:
     at = Machine(dtype, STYLES["eager"])
-    return at.out(slopes(at, inputs["n_heads"])[:, None, None] * np.cumsum(inputs["visible"], -1).astype(at.acc))
+    return at.out(
+        slopes(at, inputs["n_heads"])[:, None, None]
+        * np.cumsum(inputs["visible"], -1).astype(at.acc)
+    )

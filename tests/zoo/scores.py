@@ -33,7 +33,9 @@ def sdpa_scores(at: Machine, query: ndarray, key: ndarray, mask: ndarray | None 
 
 
 def additive_parts(at: Machine, query, key, w_query, w_key, w_score):  # type: ignore[no-untyped-def]
-    zq, zk = (at.score(at.product(at.read(x), at.read(w).T)) for x, w in ((query, w_query), (key, w_key)))
+    zq, zk = (
+        at.score(at.product(at.read(x), at.read(w).T)) for x, w in ((query, w_query), (key, w_key))
+    )
     t = at.score(np.tanh(at.score(zq[..., :, None, :] + zk[..., None, :, :])))
     return t, at.score(at.product(t, at.read(w_score)[:, None])[..., 0])
 
@@ -51,7 +53,9 @@ def slopes(at: Machine, H: int) -> ndarray:
     return np.concatenate([first, rest])
 
 
-def alibi_scores(at: Machine, query: ndarray, key: ndarray, visible: ndarray | None = None) -> ndarray:
+def alibi_scores(
+    at: Machine, query: ndarray, key: ndarray, visible: ndarray | None = None
+) -> ndarray:
     s = dot_scores(at, query, key)
     H, N, M = s.shape[-3:]
     distance = (np.arange(M) - (np.arange(N)[:, None] + M - N)).astype(at.acc)
@@ -69,7 +73,11 @@ def txl_all_scores(at: Machine, query, key, position, u, v) -> ndarray:  # type:
     content = at.score(at.product(at.join(q + u[:, None]), T(k)))
     place = at.score(at.product(at.join(q + v[:, None]), T(r)))
     s = at.score(content + rel_shift(place))
-    return at.score(s / at.acc(sqrt(q.shape[-1]))) if at.style.fold else at.score(s * at.acc(1 / sqrt(q.shape[-1])))
+    return (
+        at.score(s / at.acc(sqrt(q.shape[-1])))
+        if at.style.fold
+        else at.score(s * at.acc(1 / sqrt(q.shape[-1])))
+    )
 
 
 def txl_scores(at: Machine, query, key, position, u, v, visible=None) -> ndarray:  # type: ignore[no-untyped-def]
@@ -80,8 +88,12 @@ def table_index(N: int, M: int, rows: int, align: str) -> ndarray:
     return rows // 2 + np.arange(M) - np.arange(N)[:, None] - (M - N if align == "end" else 0)
 
 
-def learned_all_scores(at: Machine, query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align) -> ndarray:  # type: ignore[no-untyped-def]
-    q, k, a, c, b = (at.read(x) for x in (query, key, key_pos_embeddings, key_pos_bias, query_pos_bias))
+def learned_all_scores(
+    at: Machine, query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align
+) -> ndarray:  # type: ignore[no-untyped-def]
+    q, k, a, c, b = (
+        at.read(x) for x in (query, key, key_pos_embeddings, key_pos_bias, query_pos_bias)
+    )
     index = table_index(q.shape[-2], k.shape[-2], len(a), align)
     a, c = a[index].transpose(2, 0, 1, 3), c[index].transpose(2, 0, 1)
     if at.style.fold:  # q.(k + a) + (b.k + c)
@@ -93,5 +105,11 @@ def learned_all_scores(at: Machine, query, key, key_pos_embeddings, key_pos_bias
     return at.score(at.score(first + second) * at.acc(1 / sqrt(q.shape[-1])))
 
 
-def learned_scores(at: Machine, query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align, visible=None) -> ndarray:  # type: ignore[no-untyped-def]
-    return with_mask(at, learned_all_scores(at, query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align), visible)
+def learned_scores(
+    at: Machine, query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align, visible=None
+) -> ndarray:  # type: ignore[no-untyped-def]
+    return with_mask(
+        at,
+        learned_all_scores(at, query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align),
+        visible,
+    )

@@ -1,1 +1,4 @@
-"""Triton kernels and the operators that launch them. Nothing here is imported before a ``_triton`` implementation is called."""
+"""
+Triton kernels and the operators that launch them. Nothing here is imported before a ``_triton``
+implementation is called.
+"""

@@ -1,9 +1,10 @@
 """
 Additive attention, forward and backward, without a tensor of N by M, let alone by A.
 
-A program owns a block of queries of one batch entry and walks over the blocks of keys; the scores of a block are summed feature by feature.
-ZQ [B N A] and ZK [B M A] are the projected queries and keys in float32, WS [A] the weights of the features; the rest is named
-as in :mod:`torch_impl.kernels.attention`, with one head.
+A program owns a block of queries of one batch entry and walks over the blocks of keys; the scores
+of a block are summed feature by feature. ZQ [B N A] and ZK [B M A] are the projected queries and
+keys in float32, WS [A] the weights of the features; the rest is named as in
+:mod:`torch_impl.kernels.attention`, with one head.
 """
 
 import triton.language as tl
@@ -12,12 +13,18 @@ from torch_impl.kernels.attention import biased, kept, of_head, product, tile, w
 from torch_impl.kernels.language import Kernel, largest, read, rounded, total, whole
 
 COLUMNS = 64
-"""Of the values, as many as the gradients take at a time: in float32 more do not fit into the registers beside each other."""
+"""
+Of the values, as many as the gradients take at a time: in float32 more do not fit into the
+registers beside each other.
+"""
 
 
 @Kernel
 def tanh(z1, z2):
-    """Two hyperbolic tangents 1 - 2 / (1 + exp(2z)) by one division; from 20 on they are 1, and the product would overflow."""
+    """
+    Two hyperbolic tangents 1 - 2 / (1 + exp(2z)) by one division; from 20 on they are 1, and the
+    product would overflow.
+    """
     x1, x2 = 1.0 + tl.exp(2.0 * tl.minimum(z1, 20.0)), 1.0 + tl.exp(2.0 * tl.minimum(z2, 20.0))
     shared = 2.0 / (x1 * x2)
     return 1.0 - x2 * shared, 1.0 - x1 * shared
@@ -33,7 +40,9 @@ def feature(Z, at_row, in_row, a, A):
 @Kernel
 def weight(WS, a, A):
     """The weights of two features, 0 beyond the last."""
-    return tl.load(WS + a).to(tl.float32), tl.load(WS + a + 1, mask=a + 1 < A, other=0.0).to(tl.float32)
+    return tl.load(WS + a).to(tl.float32), tl.load(WS + a + 1, mask=a + 1 < A, other=0.0).to(
+        tl.float32
+    )
 
 
 @Kernel
@@ -59,7 +68,9 @@ def additive_forward(
     ZQ, ZK, WS, V, OUT, LSE, MASK, KEEP, v_, o_, mask_, keep_, N, M, A, E, share,
     BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_E: tl.constexpr,
 ):  # fmt: skip
-    """Output and log-sum-exp of a block of queries, by an online softmax over the blocks of keys."""
+    """
+    Output and log-sum-exp of a block of queries, by an online softmax over the blocks of keys.
+    """
     i_b, i_n = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK_N
     at_n, at_e = i_n + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_E)
     in_n, in_e = at_n < N, at_e < E
@@ -93,7 +104,10 @@ def additive_forward(
 
 @Kernel
 def mask_grad(DM, dm_, ds, at_n, at_m, N, M, OVER_N: tl.constexpr, OVER_M: tl.constexpr):
-    """Add the gradient of the scores to that of a float mask, summed over the axes along which it was broadcast."""
+    """
+    Add the gradient of the scores to that of a float mask, summed over the axes along which it was
+    broadcast.
+    """
     in_n, in_m = at_n < N, at_m < M
     if OVER_N and OVER_M:
         tl.atomic_add(DM, total(total(ds, 1), 0))
@@ -108,13 +122,17 @@ def mask_grad(DM, dm_, ds, at_n, at_m, N, M, OVER_N: tl.constexpr, OVER_M: tl.co
 
 @Kernel
 def additive_backward(
-    DO, OUT, LSE, ZQ, ZK, WS, V, MASK, KEEP, DZQ, DZK, DWS, DV, DM, do_, o_, v_, mask_, keep_, dm_, before_b, before_n, N, M, A, E, share,
-    OVER_N: tl.constexpr, OVER_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_E: tl.constexpr,
+    DO, OUT, LSE, ZQ, ZK, WS, V, MASK, KEEP, DZQ, DZK, DWS, DV, DM, do_, o_, v_, mask_, keep_, dm_,
+    before_b, before_n, N, M, A, E, share,
+    OVER_N: tl.constexpr, OVER_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_E: tl.constexpr,
 ):  # fmt: skip
     """
-    All gradients, added in float32: in one pass, since the tangents cost more than the additions. DWS [B A] is not summed over the batch.
+    All gradients, added in float32: in one pass, since the tangents cost more than the additions.
+    DWS [B A] is not summed over the batch.
 
-    So many batch entries and blocks of queries were launched before. The columns of the values are taken BLOCK_E at a time.
+    So many batch entries and blocks of queries were launched before. The columns of the values are
+    taken BLOCK_E at a time.
     """
     i_b, i_n = (tl.program_id(0) + before_b).to(tl.int64), (tl.program_id(1) + before_n) * BLOCK_N
     at_n = i_n + tl.arange(0, BLOCK_N)
@@ -147,14 +165,18 @@ def additive_backward(
             do = tile(DO, at_n, at_e, do_[2], do_[3], sees, at_e < E)
             v = tile(V, at_m, at_e, v_[2], v_[3], in_m, at_e < E)
             dp += product(do, tl.trans(v))
-        p, ds = weights_grad(s, visible, lse, delta, dp, KEEP, keep_, at_n[:, None], at_m[None, :], N, M, share)
+        p, ds = weights_grad(
+            s, visible, lse, delta, dp, KEEP, keep_, at_n[:, None], at_m[None, :], N, M, share
+        )
         if DM is not None:
             mask_grad(DM, dm_, ds, at_n, at_m, N, M, OVER_N, OVER_M)
         for i_e in range(0, whole(E), BLOCK_E):
             at_e = i_e + tl.arange(0, BLOCK_E)
             do = tile(DO, at_n, at_e, do_[2], do_[3], sees, at_e < E)
             at_v = DV + (i_b * M + at_m)[:, None] * E + at_e[None, :]
-            tl.atomic_add(at_v, product(tl.trans(rounded(p, V)), do), mask=in_m[:, None] & (at_e < E)[None, :])
+            tl.atomic_add(
+                at_v, product(tl.trans(rounded(p, V)), do), mask=in_m[:, None] & (at_e < E)[None, :]
+            )
         for a in range(0, whole(A), 2):
             t1, t2 = tangents(ZQ, ZK, at_n, at_m, in_n, in_m, a, A)
             w1, w2 = weight(WS, a, A)

@@ -1,14 +1,17 @@
 """
-Attention by scaled inner products, forward and backward, without a matrix of N by M: masks, causal rows, ALiBi and relative positions.
+Attention by scaled inner products, forward and backward, without a matrix of N by M: masks, causal
+rows, ALiBi and relative positions.
 
-A program owns a block of queries (or, for the gradients of keys and values, of keys) of one head and walks over the blocks of the
-other side. Relative positions, sinusoidal or learned, come through a rolling band: the pair (i, j) reads row ``first`` - i + j of a
-table R with a bias S, and consecutive key blocks of one query block read bands that are shifted by exactly one block, so that one
-more product a block is enough.
+A program owns a block of queries (or, for the gradients of keys and values, of keys) of one head
+and walks over the blocks of the other side. Relative positions, sinusoidal or learned, come through
+a rolling band: the pair (i, j) reads row ``first`` - i + j of a table R with a bias S, and
+consecutive key blocks of one query block read bands that are shifted by exactly one block, so that
+one more product a block is enough.
 
-Letters as in the design. Q K V OUT are tensors, LSE the log of the sum of exponentials [B H N], MASK and KEEP what is added or visible and
-kept, with strides of 0 where they broadcast, SLOPES [H], U and W [H D] the biases of the query for content and position. What is None
-is left out of the compiled kernel. ``q_`` are the strides of Q.
+Letters as in the design. Q K V OUT are tensors, LSE the log of the sum of exponentials [B H N],
+MASK and KEEP what is added or visible and kept, with strides of 0 where they broadcast, SLOPES [H],
+U and W [H D] the biases of the query for content and position. What is None is left out of the
+compiled kernel. ``q_`` are the strides of Q.
 """
 
 import triton.language as tl
@@ -24,7 +27,9 @@ def of_head(X, x_, i_b, i_h):
 
 @Kernel
 def tile(X, at_row, at_column, row, column, in_row, in_column):
-    """A block of a matrix whose rows and columns lie ``row`` and ``column`` elements apart; 0 outside."""
+    """
+    A block of a matrix whose rows and columns lie ``row`` and ``column`` elements apart; 0 outside.
+    """
     at = X + at_row.to(tl.int64)[:, None] * row + at_column[None, :] * column
     return read(at, in_row[:, None] & in_column[None, :])
 
@@ -47,7 +52,8 @@ def finite(x):
     """
     x without NaN and infinity.
 
-    For factors of a gradient: a visible pair has carried them to the weights of its row already, and a hidden one, of weight 0, must not.
+    For factors of a gradient: a visible pair has carried them to the weights of its row already,
+    and a hidden one, of weight 0, must not.
     """
     return tl.where(tl.abs(x) < float("inf"), x, 0.0)
 
@@ -63,7 +69,10 @@ def joined(q, U, at_d, in_d):
 
 @Kernel
 def band(q, R, S, r_, s_, first, rows, at_d, in_d, BLOCK: tl.constexpr):
-    """q . R + S for BLOCK rows from ``first`` on, row i turned right by i + 1: column j holds what a pair at distance j - i reads."""
+    """
+    q . R + S for BLOCK rows from ``first`` on, row i turned right by i + 1: column j holds what a
+    pair at distance j - i reads.
+    """
     at = tl.arange(0, BLOCK)
     at_r = first + at
     in_r = (at_r >= 0) & (at_r < rows)
@@ -75,7 +84,10 @@ def band(q, R, S, r_, s_, first, rows, at_d, in_d, BLOCK: tl.constexpr):
 
 @Kernel
 def biased(s, at_n, at_m, SLOPES, MASK, mask_, i_h, N, M, CAUSAL: tl.constexpr):
-    """The scores of queries [n 1] and keys [1 m] or [n m] with what is added, -inf where a pair is hidden; and which pairs are visible."""
+    """
+    The scores of queries [n 1] and keys [1 m] or [n m] with what is added, -inf where a pair is
+    hidden; and which pairs are visible.
+    """
     ahead = at_m - (at_n + (M - N))
     visible = (at_n < N) & (at_m < M)
     if CAUSAL:
@@ -95,7 +107,9 @@ def biased(s, at_n, at_m, SLOPES, MASK, mask_, i_h, N, M, CAUSAL: tl.constexpr):
 
 @Kernel
 def kept(KEEP, keep_, at_n, at_m, N, M):
-    return tl.load(KEEP + at_n.to(tl.int64) * keep_[2] + at_m * keep_[3], mask=(at_n < N) & (at_m < M), other=0)
+    return tl.load(
+        KEEP + at_n.to(tl.int64) * keep_[2] + at_m * keep_[3], mask=(at_n < N) & (at_m < M), other=0
+    )
 
 
 @Kernel
@@ -103,9 +117,12 @@ def forward(
     Q, K, V, OUT, LSE, MASK, KEEP, SLOPES, U, W, R, S,
     q_, k_, v_, o_, mask_, keep_, r_, s_,
     H, N, M, D, E, rows, first, scale, share,
-    CAUSAL: tl.constexpr, HIDING: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
+    CAUSAL: tl.constexpr, HIDING: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
 ):  # fmt: skip
-    """Output and log-sum-exp of a block of queries, by an online softmax over the blocks of keys."""
+    """
+    Output and log-sum-exp of a block of queries, by an online softmax over the blocks of keys.
+    """
     i_b, i_h = (tl.program_id(0) // H).to(tl.int64), (tl.program_id(0) % H).to(tl.int64)
     i_n = tl.program_id(1) * BLOCK_N
     at_n, at_d, at_e = i_n + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_E)
@@ -138,7 +155,9 @@ def forward(
             after = band(qw, R, S, r_, s_, low + i_m + BLOCK_M, rows, at_d, in_d, BLOCK_N)
             s += tl.where(at_m[None, :] - i_m <= at_n[:, None] - i_n, before, after)
             before = after
-        s, visible = biased(s * scale, at_n[:, None], at_m[None, :], SLOPES, MASK, mask_, i_h, N, M, CAUSAL)
+        s, visible = biased(
+            s * scale, at_n[:, None], at_m[None, :], SLOPES, MASK, mask_, i_h, N, M, CAUSAL
+        )
         rise = tl.maximum(top, largest(s, 1))
         level = tl.where(rise == float("-inf"), 0.0, rise)
         p = tl.exp(s - level[:, None])
@@ -159,12 +178,20 @@ def forward(
 @Kernel
 def against(a, X, at_row, at_column, row, column, rows, in_column):
     """a x^T for a block of the rows of X, which may begin before the first."""
-    return product(a, tl.trans(tile(X, at_row, at_column, row, column, (at_row >= 0) & (at_row < rows), in_column)))
+    return product(
+        a,
+        tl.trans(
+            tile(X, at_row, at_column, row, column, (at_row >= 0) & (at_row < rows), in_column)
+        ),
+    )
 
 
 @Kernel
 def band_grad(db, qw, R, DR, DS, r_, first, rows, D, i_h, at_d, in_d, BLOCK: tl.constexpr):
-    """The queries' part of the gradients of a band's pairs; the rows' is added to DR and DS, if they are given."""
+    """
+    The queries' part of the gradients of a band's pairs; the rows' is added to DR and DS, if they
+    are given.
+    """
     at = tl.arange(0, BLOCK)
     at_r = first + at
     in_r = (at_r >= 0) & (at_r < rows)
@@ -174,13 +201,20 @@ def band_grad(db, qw, R, DR, DS, r_, first, rows, D, i_h, at_d, in_d, BLOCK: tl.
         tl.atomic_add(DS + row, total(db, 0), mask=in_r)
     db = rounded(db, R)
     if DR is not None:
-        tl.atomic_add(DR + row[:, None] * D + at_d[None, :], product(tl.trans(db), qw), mask=in_r[:, None] & in_d[None, :])
+        tl.atomic_add(
+            DR + row[:, None] * D + at_d[None, :],
+            product(tl.trans(db), qw),
+            mask=in_r[:, None] & in_d[None, :],
+        )
     return product(db, finite(tile(R, at_r, at_d, r_[2], r_[3], in_r, in_d)))
 
 
 @Kernel
 def weights_grad(s, visible, lse, delta, dp, KEEP, keep_, at_n, at_m, N, M, share):
-    """The weights after dropout and the gradient of the scores, from the scores, do v^T and what the forward pass has left."""
+    """
+    The weights after dropout and the gradient of the scores, from the scores, do v^T and what the
+    forward pass has left.
+    """
     p = tl.where(visible, tl.exp(s - lse[:, None]), 0.0)
     dp *= share
     dropped = p * share
@@ -195,13 +229,16 @@ def backward_query(
     DO, OUT, LSE, DELTA, Q, K, V, MASK, KEEP, SLOPES, U, W, R, S, DQ, DM, DMN, DU, DW, DR, DS,
     do_, o_, q_, k_, v_, mask_, keep_, r_, s_, dq_, dm_,
     before, H, N, M, D, E, rows, first, scale, share,
-    CAUSAL: tl.constexpr, HIDING: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
+    CAUSAL: tl.constexpr, HIDING: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
 ):  # fmt: skip
     """
-    The gradients of a block of queries, and their parts of those of the mask and of all that positions add.
+    The gradients of a block of queries, and their parts of those of the mask and of all that
+    positions add.
 
-    ``before`` heads of all batch entries were launched before. DM [B H N M] where the mask is not summed over queries or keys is added to,
-    DMN [B H N] has its sums over the keys, DU and DW [B H N/BLOCK_N D] those over a block; DR and DS are added to.
+    ``before`` heads of all batch entries were launched before. DM [B H N M] where the mask is not
+    summed over queries or keys is added to, DMN [B H N] has its sums over the keys, DU and DW
+    [B H N/BLOCK_N D] those over a block; DR and DS are added to.
     """
     i_head = tl.program_id(0) + before
     i_b, i_h = (i_head // H).to(tl.int64), (i_head % H).to(tl.int64)
@@ -248,10 +285,29 @@ def backward_query(
             after = band(qw, R, S, r_, s_, low + i_m + BLOCK_M, rows, at_d, in_d, BLOCK_N)
             s += tl.where(lower, band_before, after)
             band_before = after
-        s, visible = biased(s * scale, at_n[:, None], at_m[None, :], SLOPES, MASK, mask_, i_h, N, M, CAUSAL)
-        _, ds = weights_grad(s, visible, lse, delta, product(do, tl.trans(v)), KEEP, keep_, at_n[:, None], at_m[None, :], N, M, share)
+        s, visible = biased(
+            s * scale, at_n[:, None], at_m[None, :], SLOPES, MASK, mask_, i_h, N, M, CAUSAL
+        )
+        _, ds = weights_grad(
+            s,
+            visible,
+            lse,
+            delta,
+            product(do, tl.trans(v)),
+            KEEP,
+            keep_,
+            at_n[:, None],
+            at_m[None, :],
+            N,
+            M,
+            share,
+        )
         if DM is not None:
-            tl.atomic_add(DM + at_n.to(tl.int64)[:, None] * dm_[2] + at_m[None, :] * dm_[3], ds, mask=in_n[:, None] & in_m[None, :])
+            tl.atomic_add(
+                DM + at_n.to(tl.int64)[:, None] * dm_[2] + at_m[None, :] * dm_[3],
+                ds,
+                mask=in_n[:, None] & in_m[None, :],
+            )
         if DMN is not None:
             dm_n += total(ds, 1)
         ds *= scale
@@ -260,7 +316,9 @@ def backward_query(
         dq_content += product(rounded(ds, K), k)
         if R is not None:
             db = tl.where(lower, ds, ds_before)
-            dq_distance += band_grad(db, qw, R, DR, DS, r_, low + i_m, rows, D, i_h, at_d, in_d, BLOCK_N)
+            dq_distance += band_grad(
+                db, qw, R, DR, DS, r_, low + i_m, rows, D, i_h, at_d, in_d, BLOCK_N
+            )
             ds_before = ds
     if R is not None:
         # the last block of keys has pairs that read one band further
@@ -274,7 +332,9 @@ def backward_query(
         tl.store(DW + part, total(dq_distance, 0), mask=in_d)
     if DMN is not None:
         tl.store(DMN + (i_b * H + i_h) * N + at_n, dm_n, mask=in_n)
-    write(of_head(DQ, dq_, i_b, i_h), at_n, at_d, dq_[2], dq_[3], in_n, in_d, dq_content + dq_distance)
+    write(
+        of_head(DQ, dq_, i_b, i_h), at_n, at_d, dq_[2], dq_[3], in_n, in_d, dq_content + dq_distance
+    )
 
 
 @Kernel
@@ -282,9 +342,13 @@ def backward_key(
     DO, LSE, DELTA, Q, K, V, MASK, KEEP, SLOPES, U, W, R, S, DK, DV, DMM,
     do_, q_, k_, v_, mask_, keep_, r_, s_, dk_, dv_,
     H, N, M, D, E, rows, first, scale, share,
-    CAUSAL: tl.constexpr, HIDING: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
+    CAUSAL: tl.constexpr, HIDING: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of a block of keys and values, over the queries that may see it; DMM [B H M] are the mask's sums over these."""
+    """
+    The gradients of a block of keys and values, over the queries that may see it; DMM [B H M] are
+    the mask's sums over these.
+    """
     i_b, i_h = (tl.program_id(0) // H).to(tl.int64), (tl.program_id(0) % H).to(tl.int64)
     i_m = tl.program_id(1) * BLOCK_M
     at_m, at_d, at_e = i_m + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_E)
@@ -321,8 +385,23 @@ def backward_key(
             before = band(qw, R, S, r_, s_, low, rows, at_d, in_d, BLOCK_N)
             after = band(qw, R, S, r_, s_, low + BLOCK_N, rows, at_d, in_d, BLOCK_N)
             s += tl.where(at_m[None, :] - i_m <= at_n[:, None] - i_n, before, after)
-        s, visible = biased(s * scale, at_n[:, None], at_m[None, :], SLOPES, MASK, mask_, i_h, N, M, CAUSAL)
-        p, ds = weights_grad(s, visible, lse, delta, product(do, tl.trans(v)), KEEP, keep_, at_n[:, None], at_m[None, :], N, M, share)
+        s, visible = biased(
+            s * scale, at_n[:, None], at_m[None, :], SLOPES, MASK, mask_, i_h, N, M, CAUSAL
+        )
+        p, ds = weights_grad(
+            s,
+            visible,
+            lse,
+            delta,
+            product(do, tl.trans(v)),
+            KEEP,
+            keep_,
+            at_n[:, None],
+            at_m[None, :],
+            N,
+            M,
+            share,
+        )
         if DMM is not None:
             dm_m += total(ds, 0)
         dv += product(tl.trans(rounded(p, V)), do)
@@ -338,13 +417,16 @@ def backward_table(
     DO, LSE, DELTA, Q, K, V, MASK, KEEP, U, W, R, S, DR, DS,
     do_, q_, k_, v_, mask_, keep_, r_, s_,
     B, H, N, M, D, E, rows, first, scale, share,
-    CAUSAL: tl.constexpr, HIDING: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
+    CAUSAL: tl.constexpr, HIDING: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
 ):  # fmt: skip
     """
-    The gradients of a block of position rows of one head, over all batch entries and blocks of queries, in this order and no other.
+    The gradients of a block of position rows of one head, over all batch entries and blocks of
+    queries, in this order and no other.
 
-    A block of queries reads a block of rows by the pairs of a diagonal stripe: of the first of two blocks of keys those on the diagonal and
-    above, of the second those below. They are put together as one block, key by key modulo the block.
+    A block of queries reads a block of rows by the pairs of a diagonal stripe: of the first of two
+    blocks of keys those on the diagonal and above, of the second those below. They are put together
+    as one block, key by key modulo the block.
     """
     i_h, i_r = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK_N
     at, at_d, at_e = tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_E)
@@ -352,7 +434,9 @@ def backward_table(
     in_r = at_r < rows
     r = tile(of_head(R, r_, 0, i_h), at_r, at_d, r_[2], r_[3], in_r, in_d)
     if S is not None:
-        bias = read(of_head(S, s_, 0, i_h) + at_r.to(tl.int64) * s_[2], in_r).to(tl.float32)[None, :]
+        bias = read(of_head(S, s_, 0, i_h) + at_r.to(tl.int64) * s_[2], in_r).to(tl.float32)[
+            None, :
+        ]
     if MASK is not None:
         MASK = of_head(MASK, mask_, 0, i_h)
     if KEEP is not None:
@@ -380,7 +464,9 @@ def backward_table(
             s = tl.where(
                 upper,
                 against(qu, of_head(K, k_, i_b, i_h), i_m + at, at_d, k_[2], k_[3], M, in_d),
-                against(qu, of_head(K, k_, i_b, i_h), i_m + at + BLOCK_N, at_d, k_[2], k_[3], M, in_d),
+                against(
+                    qu, of_head(K, k_, i_b, i_h), i_m + at + BLOCK_N, at_d, k_[2], k_[3], M, in_d
+                ),
             )
             g = product(qw, tl.trans(r))
             if S is not None:
@@ -388,13 +474,19 @@ def backward_table(
             s += tl.gather(g, (at[None, :] - at[:, None] + BLOCK_N) % BLOCK_N, 1)
             at_m = i_m + at[None, :] + tl.where(upper, 0, BLOCK_N)
             at_m = tl.where(at_m < 0, M, at_m)  # hidden, as what comes after the last
-            s, visible = biased(s * scale, at_n[:, None], at_m, None, MASK, mask_, i_h, N, M, CAUSAL)
+            s, visible = biased(
+                s * scale, at_n[:, None], at_m, None, MASK, mask_, i_h, N, M, CAUSAL
+            )
             dp = tl.where(
                 upper,
                 against(do, of_head(V, v_, i_b, i_h), i_m + at, at_e, v_[2], v_[3], M, in_e),
-                against(do, of_head(V, v_, i_b, i_h), i_m + at + BLOCK_N, at_e, v_[2], v_[3], M, in_e),
+                against(
+                    do, of_head(V, v_, i_b, i_h), i_m + at + BLOCK_N, at_e, v_[2], v_[3], M, in_e
+                ),
             )
-            _p, ds = weights_grad(s, visible, lse, delta, dp, KEEP, keep_, at_n[:, None], at_m, N, M, share)
+            _p, ds = weights_grad(
+                s, visible, lse, delta, dp, KEEP, keep_, at_n[:, None], at_m, N, M, share
+            )
             db = tl.gather(ds * scale, (at[None, :] + at[:, None]) % BLOCK_N, 1)
             ds_sum += total(db, 0)
             dr += product(tl.trans(rounded(db, R)), qw)
@@ -403,6 +495,10 @@ def backward_table(
             MASK += mask_[0]
         if KEEP is not None:
             KEEP += keep_[0]
-    tl.store(DR + (i_h * rows + at_r)[:, None] * D + at_d[None, :], dr, mask=in_r[:, None] & in_d[None, :])
+    tl.store(
+        DR + (i_h * rows + at_r)[:, None] * D + at_d[None, :],
+        dr,
+        mask=in_r[:, None] & in_d[None, :],
+    )
     if DS is not None:
         tl.store(DS + i_h * rows + at_r, ds_sum, mask=in_r)

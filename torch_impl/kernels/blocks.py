@@ -1,8 +1,9 @@
 """
 Block sizes by device and shape class, in one table to read and to change.
 
-A block has as many queries as keys: the rolling band of the relative kernels needs that, and the others lose little. What a GPU is given
-are the largest blocks that spill no register on sm_80 and sm_90, or few (tests/test_triton_compiled.py prints them): nothing was timed yet.
+A block has as many queries as keys: the rolling band of the relative kernels needs that, and the
+others lose little. What a GPU is given are the largest blocks that spill no register on sm_80 and
+sm_90, or few (tests/test_triton_compiled.py prints them): nothing was timed yet.
 """
 
 from typing import NamedTuple
@@ -13,7 +14,10 @@ __all__ = ["Blocks", "blocks", "of_gpu", "padded"]
 
 
 class Blocks(NamedTuple):
-    """Queries and keys of a block, warps of a program, stages of its pipeline; the most registers of a thread, if ptxas is to be told."""
+    """
+    Queries and keys of a block, warps of a program, stages of its pipeline; the most registers of a
+    thread, if ptxas is to be told.
+    """
 
     size: int
     warps: int
@@ -27,7 +31,10 @@ class Blocks(NamedTuple):
 
 
 INTERPRETED = (4, 8, 16, 128)
-"""The first of which both sides have two or three blocks, so that small cases have several; else 16, and the last for long ones."""
+"""
+The first of which both sides have two or three blocks, so that small cases have several; else 16,
+and the last for long ones.
+"""
 
 COMPILED = {
     # (kernel, what the scores need, a half type): at widths up to 64, up to 128, beyond
@@ -60,8 +67,13 @@ BEFORE_HOPPER: dict[tuple[str, str, bool], tuple[Blocks, Blocks, Blocks]] = {
 """Where a device before sm_90 is given others."""
 
 
-def blocks(kernel: str, scores: str, like: torch.Tensor, lengths: tuple[int, int], widest: int) -> Blocks:
-    """The blocks of a kernel for tensors like this one; ``scores`` is plain, masked, relative or additive."""
+def blocks(
+    kernel: str, scores: str, like: torch.Tensor, lengths: tuple[int, int], widest: int
+) -> Blocks:
+    """
+    The blocks of a kernel for tensors like this one; ``scores`` is plain, masked, relative or
+    additive.
+    """
     if not like.is_cuda:
         return Blocks(interpreted(*lengths), 4, 1)
     major, minor = torch.cuda.get_device_capability(like.device)
@@ -77,7 +89,9 @@ def interpreted(N: int, M: int) -> int:
 def of_gpu(kernel: str, scores: str, half: bool, widest: int, arch: int) -> Blocks:
     """The entry of the table for heads of this width on a GPU of this generation."""
     key = kernel, scores, half
-    return (BEFORE_HOPPER if arch < 90 and key in BEFORE_HOPPER else COMPILED)[key][(widest > 64) + (widest > 128)]
+    return (BEFORE_HOPPER if arch < 90 and key in BEFORE_HOPPER else COMPILED)[key][
+        (widest > 64) + (widest > 128)
+    ]
 
 
 def padded(width: int) -> int:

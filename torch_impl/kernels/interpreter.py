@@ -1,9 +1,10 @@
 """
 Triton's interpreter as the tests need it: silent, and fast enough for thousands of small cases.
 
-An interpreted operation costs 50 microseconds, whatever its size. So the programs of the first grid axis (the heads of all batch
-entries, which have the same loops) run side by side: every array has one more axis in front, of one entry per program or of one for
-all, and the few operations that count axes are told so. Types, promotion, broadcasting and the rest stay Triton's own, but they are
+An interpreted operation costs 50 microseconds, whatever its size. So the programs of the first grid
+axis (the heads of all batch entries, which have the same loops) run side by side: every array has
+one more axis in front, of one entry per program or of one for all, and the few operations that
+count axes are told so. Types, promotion, broadcasting and the rest stay Triton's own, but they are
 worked out once for each function and its types (:mod:`torch_impl.kernels.recorded`).
 
 All this lasts as long as :func:`interpreting`; afterwards Triton is as it was.
@@ -36,15 +37,26 @@ ONE_AT_A_TIME = RLock()  # Triton's interpreter is one object for the whole proc
 
 @contextmanager
 def interpreting(programs: range) -> Iterator[None]:
-    """Triton's interpreter for these programs of the first grid axis, side by side, without NumPy's warnings."""
+    """
+    Triton's interpreter for these programs of the first grid axis, side by side, without NumPy's
+    warnings.
+    """
     places = [
         (core.tensor, "__init__", tensor),
         (core.block_type, "__init__", block_type),
         (interpreter, "_get_np_dtype", numpy_dtype),
         (interpreter, "_patch_builtin", patch_builtin),
         (interpreter, "_patch_lang_tensor", patch_tensor),
-        (TensorHandle, "__post_init__", lambda self: None),  # compares the sizes of numbers, which come from Triton's own tables
-        (BUILDER.options, "sanitize_overflow", False),  # every integer sum once more in int64, for an assertion that is off
+        (
+            TensorHandle,
+            "__post_init__",
+            lambda self: None,
+        ),  # compares the sizes of numbers, which come from Triton's own tables
+        (
+            BUILDER.options,
+            "sanitize_overflow",
+            False,
+        ),  # every integer sum once more in int64, for an assertion that is off
         *((BUILDER, name, partial(function, programs)) for name, function in SIDE_BY_SIDE.items()),
     ]
     with ONE_AT_A_TIME:
@@ -60,8 +72,15 @@ def interpreting(programs: range) -> Iterator[None]:
 
 
 def put(thing: Any, name: str, value: Any) -> None:
-    """Set an attribute, of a frozen object too; None takes it away, so that what the class has is seen again."""
-    change = (type if isinstance(thing, type) else object).__setattr__ if value is not None else object.__delattr__
+    """
+    Set an attribute, of a frozen object too; None takes it away, so that what the class has is seen
+    again.
+    """
+    change = (
+        (type if isinstance(thing, type) else object).__setattr__
+        if value is not None
+        else object.__delattr__
+    )
     change(thing, name, *([] if value is None else [value]))
 
 
@@ -70,7 +89,11 @@ def tensor(self: Any, handle: Any, type: Any) -> None:
     self.handle, self.type = handle, type
     if not hasattr(type, "facts"):
         shape = type.shape if type.is_block() else ()
-        type.facts = core.tuple([core.constexpr(size) for size in shape]), core.constexpr(prod(shape)), type.scalar
+        type.facts = (
+            core.tuple([core.constexpr(size) for size in shape]),
+            core.constexpr(prod(shape)),
+            type.scalar,
+        )
     self.shape, self.numel, self.dtype = type.facts
 
 
@@ -92,7 +115,10 @@ def numpy_dtype(of: Any) -> Any:
 
 
 def patch_builtin(package: Any, builder: Any, scope: Any) -> None:
-    """``interpreter._patch_builtin``, with operations that are recorded; which there are is looked up once."""
+    """
+    ``interpreter._patch_builtin``, with operations that are recorded; which there are is looked up
+    once.
+    """
     if package not in OPERATIONS:
         found = {name: member for name, member in getmembers(package) if core.is_builtin(member)}
         OPERATIONS[package] = {name: operation(member) for name, member in found.items()}
@@ -101,19 +127,27 @@ def patch_builtin(package: Any, builder: Any, scope: Any) -> None:
 
 
 def patch_tensor(tensor: Any, scope: Any) -> None:
-    """``interpreter._patch_lang_tensor``: numbers known at run time steer the Python around them, one for all programs."""
+    """
+    ``interpreter._patch_lang_tensor``: numbers known at run time steer the Python around them, one
+    for all programs.
+    """
     scope.set_attr(tensor, "__index__", lambda self: int(at_run_time(self)))
     scope.set_attr(tensor, "__bool__", lambda self: self.type.is_block() or bool(at_run_time(self)))
 
 
 def at_run_time(x: Any) -> Any:
-    """The number of a scalar that all programs share; a recording that has read it would be wrong the next time."""
+    """
+    The number of a scalar that all programs share; a recording that has read it would be wrong the
+    next time.
+    """
     tied_to_data(x.handle)
     return x.handle.data.item()
 
 
 def program_id(programs: range, axis: int) -> TensorHandle:
-    return TensorHandle(np.array(programs if axis == 0 else [BUILDER.grid_idx[axis]], np.int32), core.int32)
+    return TensorHandle(
+        np.array(programs if axis == 0 else [BUILDER.grid_idx[axis]], np.int32), core.int32
+    )
 
 
 def make_range(programs: range, type: Any, start: int, stop: int) -> TensorHandle:
@@ -126,7 +160,13 @@ def spread(x: Any, shape: tuple[int, ...]) -> Any:
         return x
     if not x.flags.c_contiguous:
         return np.broadcast_to(x, shape)
-    return np.ndarray(shape, x.dtype, x, 0, [step if size > 1 else 0 for size, step in zip(x.shape, x.strides, strict=True)])
+    return np.ndarray(
+        shape,
+        x.dtype,
+        x,
+        0,
+        [step if size > 1 else 0 for size, step in zip(x.shape, x.strides, strict=True)],
+    )
 
 
 def splat(programs: range, type: Any, x: TensorHandle) -> TensorHandle:
@@ -177,14 +217,18 @@ def narrowed(programs: range, x: TensorHandle, type: Any) -> TensorHandle:
     return TensorHandle(near.view(torch.int16).numpy().view(np.uint16), core.bfloat16)
 
 
-def masked_load(programs: range, at: TensorHandle, mask: TensorHandle, other: TensorHandle | None, *rest: Any) -> TensorHandle:
+def masked_load(
+    programs: range, at: TensorHandle, mask: TensorHandle, other: TensorHandle | None, *rest: Any
+) -> TensorHandle:
     dtype = interpreter._get_np_dtype(at.get_element_ty())
     other = np.zeros([1] * at.data.ndim, dtype) if other is None else other.data
     found = interpreter._interpreter.load(*of_one_shape(at.data, mask.data, other), dtype)
     return TensorHandle(found, at.get_element_ty())
 
 
-def masked_store(programs: range, at: TensorHandle, value: TensorHandle, mask: TensorHandle, *rest: Any) -> Any:
+def masked_store(
+    programs: range, at: TensorHandle, value: TensorHandle, mask: TensorHandle, *rest: Any
+) -> Any:
     return interpreter._interpreter.store(*of_one_shape(at.data, value.data, mask.data))
 
 
@@ -194,11 +238,21 @@ def of_one_shape(*arrays: Any) -> list[Any]:
     return [spread(array, shape) for array in arrays]
 
 
-def atomic_rmw(programs: range, operation: Any, at: TensorHandle, value: TensorHandle, mask: TensorHandle, sem: Any, scope: Any) -> Any:
+def atomic_rmw(
+    programs: range,
+    operation: Any,
+    at: TensorHandle,
+    value: TensorHandle,
+    mask: TensorHandle,
+    sem: Any,
+    scope: Any,
+) -> Any:
     shape = (len(programs), *at.data.shape[1:])  # what every program adds, every program adds
     given = (np.ascontiguousarray(np.broadcast_to(x.data, shape)) for x in (at, value, mask))
     how = BUILDER.ir_rmw_op_to_interpreter_rmw_op[operation], BUILDER.ir_sem_to_interpreter_sem[sem]
-    return TensorHandle(interpreter._interpreter.atomic_rmw(how[0], *given, how[1]), value.dtype.scalar)
+    return TensorHandle(
+        interpreter._interpreter.atomic_rmw(how[0], *given, how[1]), value.dtype.scalar
+    )
 
 
 SIDE_BY_SIDE: dict[str, Callable[..., Any]] = {
@@ -218,4 +272,7 @@ SIDE_BY_SIDE: dict[str, Callable[..., Any]] = {
     "create_masked_store": masked_store,
     "create_atomic_rmw": atomic_rmw,
 }
-"""The operations of Triton's builder that count axes, or that touch memory and want arrays of one shape, or that are wrong in bfloat16."""
+"""
+The operations of Triton's builder that count axes, or that touch memory and want arrays of one
+shape, or that are wrong in bfloat16.
+"""

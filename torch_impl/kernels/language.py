@@ -1,13 +1,16 @@
 """
 One kernel source, two ways to run it: compiled on a GPU, interpreted on a CPU.
 
-CUDA tensors are given to Triton's compiler, CPU tensors to its interpreter, call by call. No environment variable is read or set
-(TRITON_INTERPRET would have to be known before triton is imported, and would hold for everybody's kernels), so other Triton code in
-the process is not touched. What the interpreter of Triton 3.6 cannot do is said here once, function by function:
+CUDA tensors are given to Triton's compiler, CPU tensors to its interpreter, call by call. No
+environment variable is read or set (TRITON_INTERPRET would have to be known before triton is
+imported, and would hold for everybody's kernels), so other Triton code in the process is not
+touched. What the interpreter of Triton 3.6 cannot do is said here once, function by function:
 
 - a number that is known at run time is no bound of a loop since NumPy 2.4: :func:`whole`;
-- bfloat16 is a bit pattern, and products multiply the patterns: :func:`read` and :func:`rounded` give the numbers in float32;
-- ``tl.max`` and ``tl.sum`` are compiled functions unless TRITON_INTERPRET is set: :func:`largest`, :func:`total`.
+- bfloat16 is a bit pattern, and products multiply the patterns: :func:`read` and :func:`rounded`
+  give the numbers in float32;
+- ``tl.max`` and ``tl.sum`` are compiled functions unless TRITON_INTERPRET is set: :func:`largest`,
+  :func:`total`.
 """
 
 import operator
@@ -27,19 +30,30 @@ __all__ = ["Kernel", "largest", "launch", "read", "rounded", "total", "whole"]
 
 
 VARYING = ("before", "before_b", "before_n", "N", "M", "rows", "first")
-"""Arguments that change from call to call: the compiler is not told that one is 1 or a multiple of 16, or it would be run again."""
+"""
+Arguments that change from call to call: the compiler is not told that one is 1 or a multiple of 16,
+or it would be run again.
+"""
 
 
 class Kernel(JITFunction):
-    """A function for Triton's compiler that other interpreted functions may call: there it runs ``interpreted`` instead."""
+    """
+    A function for Triton's compiler that other interpreted functions may call: there it runs
+    ``interpreted`` instead.
+    """
 
     def __init__(self, fn: Callable[..., Any]) -> None:
-        super().__init__(fn, do_not_specialize=[name for name in signature(fn).parameters if name in VARYING])
+        super().__init__(
+            fn, do_not_specialize=[name for name in signature(fn).parameters if name in VARYING]
+        )
         self.interpreted = interpreter.InterpretedFunction(fn)
-        self.recorded = recorded(lambda *args, **kwargs: self.interpreted.rewrite()(*args, **kwargs))
+        self.recorded = recorded(
+            lambda *args, **kwargs: self.interpreted.rewrite()(*args, **kwargs)
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # not InterpretedFunction.__call__, which replaces the whole language again for every call and never puts it back
+        # not InterpretedFunction.__call__, which replaces the whole language again for every call
+        # and never puts it back
         return self.recorded(*args, **kwargs)
 
     def instead(self, fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -124,4 +138,6 @@ def _(x: Any, axis: int) -> Any:
 def reduced(x: Any, reduce: Callable[..., Any], axis: int) -> Any:
     """A block reduced over an axis, in the interpreter."""
     shape = [size for place, size in enumerate(x.type.shape) if place != axis]
-    return tl.core.tensor(reduce(x.handle, axis), tl.block_type(x.dtype, shape) if shape else x.dtype)
+    return tl.core.tensor(
+        reduce(x.handle, axis), tl.block_type(x.dtype, shape) if shape else x.dtype
+    )

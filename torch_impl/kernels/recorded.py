@@ -1,9 +1,10 @@
 """
 What Triton makes of a function, worked out once for the types of its arguments.
 
-Most of what an interpreted operation costs is Triton's front end: it checks types, promotes them, unwraps constants and broadcasts,
-until a few calls of its builder are left. Those depend on types and constants alone. So a function that comes with the same ones
-again is not worked out again: the calls of the builder are repeated, with the arrays of today.
+Most of what an interpreted operation costs is Triton's front end: it checks types, promotes them,
+unwraps constants and broadcasts, until a few calls of its builder are left. Those depend on types
+and constants alone. So a function that comes with the same ones again is not worked out again: the
+calls of the builder are repeated, with the arrays of today.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,8 +26,9 @@ class Recording(NamedTuple):
     """
     Calls of the builder, by name, each with the places of its arguments.
 
-    The places are: the arrays that are given, the constants, the results of the calls in turn. ``results`` are the places of what the
-    function gives, with their types; ``single`` says that it gives one thing, no tuple.
+    The places are: the arrays that are given, the constants, the results of the calls in turn.
+    ``results`` are the places of what the function gives, with their types; ``single`` says that it
+    gives one thing, no tuple.
     """
 
     constants: list[Any]
@@ -43,7 +45,10 @@ class Recording(NamedTuple):
 
 
 class Recorder:
-    """The builder, with a record of what it is asked for: arrays made of constants alone are constants."""
+    """
+    The builder, with a record of what it is asked for: arrays made of constants alone are
+    constants.
+    """
 
     def __init__(self, given: list[TensorHandle]) -> None:
         self.given = given
@@ -53,7 +58,9 @@ class Recorder:
 
     def __getattr__(self, name: str) -> Any:
         member = getattr(BUILDER, name)
-        return (lambda *args: self.call(name, member, args)) if name.startswith("create_") else member
+        return (
+            (lambda *args: self.call(name, member, args)) if name.startswith("create_") else member
+        )
 
     def call(self, name: str, member: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         result = member(*args)
@@ -71,7 +78,12 @@ class Recorder:
         for place, x in enumerate([*self.given, *constants, *(x for _, _, x in self.made)]):
             places.setdefault(id(x), place)
         calls = [(name, [places[id(x)] for x in args]) for name, args, _ in self.made]
-        return Recording(constants, calls, [(places[id(x.handle)], x.type) for x in results], not isinstance(result, tuple))
+        return Recording(
+            constants,
+            calls,
+            [(places[id(x.handle)], x.type) for x in results],
+            not isinstance(result, tuple),
+        )
 
 
 RECORDINGS: dict[tuple[Any, ...], Recording | None] = {}
@@ -84,13 +96,18 @@ def builder() -> Any:
 
 
 def tied_to_data(handle: TensorHandle) -> None:
-    """Say that the function which is running depends on what is in this array: if it is no constant, no recording can repeat it."""
+    """
+    Say that the function which is running depends on what is in this array: if it is no constant,
+    no recording can repeat it.
+    """
     if recorders and id(handle) in recorders[-1].known:
         recorders[-1].tied = True
 
 
 def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, worked out once for the types of its arguments; what it calls is a part of it."""
+    """
+    The function, worked out once for the types of its arguments; what it calls is a part of it.
+    """
 
     def run(*args: Any, **options: Any) -> Any:
         if recorders:
@@ -98,12 +115,18 @@ def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
         given = [x.handle for x in tensors((*args, *options.values()))]
         key = function, *map(kind, args), *options, *map(kind, options.values()), alike(given)
         recording = RECORDINGS.get(key)
-        return record(function, key, given, args, options) if recording is None else recording.repeat(given)
+        return (
+            record(function, key, given, args, options)
+            if recording is None
+            else recording.repeat(given)
+        )
 
     return run
 
 
-def record(function: Callable[..., Any], key: Any, given: list[TensorHandle], args: Any, options: Any) -> Any:
+def record(
+    function: Callable[..., Any], key: Any, given: list[TensorHandle], args: Any, options: Any
+) -> Any:
     if key in RECORDINGS:  # tied to data
         return function(*args, **options)
     recorders.append(Recorder(given))
@@ -133,7 +156,10 @@ def tensors(x: Any) -> Iterator[core.tensor]:
 
 
 def alike(given: list[TensorHandle]) -> tuple[int, ...]:
-    """Which arrays are given twice: what was worked out for two places of one array is wrong for two arrays."""
+    """
+    Which arrays are given twice: what was worked out for two places of one array is wrong for two
+    arrays.
+    """
     first: dict[int, int] = {}
     return tuple(first.setdefault(id(x), place) for place, x in enumerate(given))
 

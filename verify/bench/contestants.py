@@ -1,5 +1,6 @@
 """
-Who takes part: our implementations and their peers, each an implementation of a backend like any that ``verify run`` judges.
+Who takes part: our implementations and their peers, each an implementation of a backend like any
+that ``verify run`` judges.
 
 What is not installed is missing with its reason and listed; it never just disappears.
 """
@@ -26,10 +27,12 @@ class Contestant:
     """
     An implementation under the name that tables give it.
 
-    source   the backend, by name or by its path in this repository; how: which of its implementations
+    source   the backend, by name or by its path in this repository; how: which of its
+             implementations
     memory   the order of the axes in which it wants its arrays in memory, where that is not B H N D
     devices  where it is asked at all: an interpreted kernel on a CPU says nothing of its speed
-    known    operations that it is known for: listed as missing where it cannot be loaded or does not have them
+    known    operations that it is known for: listed as missing where it cannot be loaded or does
+             not have them
     """
 
     label: str
@@ -65,7 +68,13 @@ CONTESTANTS = (
     Contestant("flex, compiled", "benchmarks/peers/compiled_flex.py"),
     Contestant("torch.compile", "benchmarks/peers/compiled.py"),
     Contestant("xformers", "benchmarks/peers/xformers_peer.py", devices=GPU, known=(PLAIN, ALIBI)),
-    Contestant("flash-attn", "benchmarks/peers/flash_attn_peer.py", memory="BNHD", devices=GPU, known=(PLAIN, ALIBI)),
+    Contestant(
+        "flash-attn",
+        "benchmarks/peers/flash_attn_peer.py",
+        memory="BNHD",
+        devices=GPU,
+        known=(PLAIN, ALIBI),
+    ),
 )
 
 
@@ -79,8 +88,16 @@ def implementation_of(contestant: Contestant, case: Case) -> Implementation | st
     found = backend(contestant.source)
     if found.broken or found.missing:
         return found.broken or found.missing or ""
-    forward = [i for i in found.implementations if (i.operation.name, i.how) == (case.operation, contestant.how)]
-    timed = [i for i in found.implementations if (i.operation.name, i.how) == (case.timed, contestant.how)]
+    forward = [
+        i
+        for i in found.implementations
+        if (i.operation.name, i.how) == (case.operation, contestant.how)
+    ]
+    timed = [
+        i
+        for i in found.implementations
+        if (i.operation.name, i.how) == (case.timed, contestant.how)
+    ]
     how = f"_{contestant.how}" if contestant.how else ""
     if not forward:
         return f"{found.name} has no {case.operation}{how}"
@@ -89,7 +106,9 @@ def implementation_of(contestant: Contestant, case: Case) -> Implementation | st
 
 def contestants(case: Case) -> list[Contestant]:
     """Who is asked: everyone on this device that has the operation or is known for it."""
-    asked = [one for one in CONTESTANTS if case.device in one.devices and one.label not in case.without]
+    asked = [
+        one for one in CONTESTANTS if case.device in one.devices and one.label not in case.without
+    ]
     return [one for one in asked if case.operation in one.known or has(one, case)]
 
 
@@ -97,10 +116,15 @@ def has(contestant: Contestant, case: Case) -> bool:
     return not isinstance(implementation_of(contestant, case), str)
 
 
-def given(contestant: Contestant, implementation: Implementation, inputs: Inputs, dtype: str) -> Inputs:
+def given(
+    contestant: Contestant, implementation: Implementation, inputs: Inputs, dtype: str
+) -> Inputs:
     """The inputs as arrays of the contestant's library, in the memory order that it likes best."""
     order = contestant.memory
-    arrays = {name: in_order(converted(implementation, value, dtype), order) for name, value in inputs.items()}
+    arrays = {
+        name: in_order(converted(implementation, value, dtype), order)
+        for name, value in inputs.items()
+    }
     return arrays | dtype_keyword(implementation, dtype)
 
 
@@ -116,7 +140,9 @@ def in_order(x: Any, order: str) -> Any:
 
 
 def prepared(case: Case, implementation: Implementation, arrays: Inputs) -> Callable[[], Any]:
-    """What is timed: the bare call, or for ``backward`` the gradient of a graph that stands already."""
+    """
+    What is timed: the bare call, or for ``backward`` the gradient of a graph that stands already.
+    """
     if case.mode == "backward":
         return backward(implementation, arrays)
     return lambda: implementation.function(**arrays)
@@ -130,9 +156,15 @@ def backward(implementation: Implementation, arrays: Inputs) -> Callable[[], Any
         raise Unsupported("a graph of its own is what PyTorch has")
     torch = import_module("torch")
     forward = next(
-        i for i in implementation.backend.implementations if (i.operation, i.how) == (implementation.operation.forward, implementation.how)
+        i
+        for i in implementation.backend.implementations
+        if (i.operation, i.how) == (implementation.operation.forward, implementation.how)
     )
     tensors = {name: x for name, x in arrays.items() if name != "d_output"}
-    leaves = {name: x.detach().requires_grad_() for name, x in tensors.items() if torch.is_tensor(x) and x.is_floating_point()}
+    leaves = {
+        name: x.detach().requires_grad_()
+        for name, x in tensors.items()
+        if torch.is_tensor(x) and x.is_floating_point()
+    }
     output = call(forward, tensors | leaves)
     return lambda: torch.autograd.grad(output, list(leaves.values()), arrays["d_output"])

@@ -1,4 +1,7 @@
-"""The goals as data, one row each, and what a run says of them: met, or missed with its figure, or not measured with the reason."""
+"""
+The goals as data, one row each, and what a run says of them: met, or missed with its figure, or not
+measured with the reason.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,8 +20,10 @@ class Goal:
     One row of a table of goals.
 
     cases    the names of the cases that it speaks of; the worst of them counts
-    ours     the label of the implementation that has to reach it; against: of whom, BEST, or what it is measured by
-    measure  time, memory: how many times less than the other. overhead: time by the other's time. roofline, tanh, share: itself
+    ours     the label of the implementation that has to reach it; against: of whom, BEST, or what
+             it is measured by
+    measure  time, memory: how many times less than the other. overhead: time by the other's time.
+             roofline, tanh, share: itself
     at_most  the figure must stay below the floor and the goal
     """
 
@@ -54,7 +59,9 @@ class Outcome:
     def word(self) -> str:
         if self.figure is None:
             return "not measured"
-        if self.goal.met(self.figure, self.goal.goal) or (self.views and self.goal.met(self.figure, self.goal.floor)):
+        if self.goal.met(self.figure, self.goal.goal) or (
+            self.views and self.goal.met(self.figure, self.goal.floor)
+        ):
             return "goal met"
         return "floor met" if self.goal.met(self.figure, self.goal.floor) else "MISSED"
 
@@ -66,19 +73,31 @@ SHIFT, SUITE = ("shift N=1024",), ("differential suite",)
 CPU = (
     Goal("relative forward, N = M = 1024, H 8, D 64", RELATIVE, BLOCKED, "labml-nn", 2, 4),
     Goal("relative forward + backward", RELATIVE, BLOCKED, "labml-nn", 1.5, 3, "both"),
-    Goal("relative forward, peak extra memory", RELATIVE, BLOCKED, "labml-nn", 10, 40, measure="memory"),
-    Goal("relative forward + backward, peak extra memory", RELATIVE, BLOCKED, "labml-nn", 10, 40, "both", "memory"),
+    Goal("relative forward, peak extra memory", RELATIVE, BLOCKED, "labml-nn", 10, 40,
+         measure="memory"),
+    Goal("relative forward + backward, peak extra memory", RELATIVE, BLOCKED, "labml-nn", 10, 40,
+         "both", "memory"),
     Goal("ALiBi forward, N = 2048", ALIBI, BLOCKED, "labml-nn", 2, 4),
     Goal("ALiBi forward, N = 2048", ALIBI, BLOCKED, "flex, compiled", 0.9, 1.2),
     Goal("additive forward, B 8, 256 x 256 x A 256", ADDITIVE, BLOCKED, "documents", 4, 12),
-    Goal("additive forward, peak extra memory", ADDITIVE, BLOCKED, "documents", 20, 100, measure="memory"),
-    Goal("shift_right, rel_shift (goal: views of a padded buffer)", SHIFT, "torch_impl", "documents", 1, float("inf"), measure="views"),
-    Goal("suite: share outside backend and oracle", SUITE, "verify", "all of its time", 0.4, 0.2, measure="share", at_most=True),
+    Goal("additive forward, peak extra memory", ADDITIVE, BLOCKED, "documents", 20, 100,
+         measure="memory"),
+    Goal("shift_right, rel_shift (goal: views of a padded buffer)", SHIFT, "torch_impl",
+         "documents", 1, float("inf"), measure="views"),
+    Goal("suite: share outside backend and oracle", SUITE, "verify", "all of its time", 0.4, 0.2,
+         measure="share", at_most=True),
 )  # fmt: skip
 
-LONG = tuple(f"{kind} B={B} N={N}" for kind in ("relative", "transformer-xl") for B, N in FLASH_GRID if N >= 2048)
+LONG = tuple(
+    f"{kind} B={B} N={N}"
+    for kind in ("relative", "transformer-xl")
+    for B, N in FLASH_GRID
+    if N >= 2048
+)
 ALIBI_LONG = tuple(f"alibi B={B} N={N}" for B, N in FLASH_GRID if N >= 2048)
-PLAIN = {D: tuple(f"flash grid B={B} N={N} D={D}" for B, N in FLASH_GRID if N >= 2048) for D in (64, 128)}
+PLAIN = {
+    D: tuple(f"flash grid B={B} N={N} D={D}" for B, N in FLASH_GRID if N >= 2048) for D in (64, 128)
+}
 MOVES = ("shift N=4096", "biases N=4096", "memory 1600")
 SQUARE = ("additive square 512",)
 
@@ -89,8 +108,26 @@ GPU = (
     Goal("relative forward", LONG, TRITON, "documents", 5, 8),
     Goal("relative forward + backward", LONG, TRITON, "labml-nn", 5, 8, "both"),
     Goal("relative forward + backward", LONG, TRITON, "documents", 5, 8, "both"),
-    Goal("relative forward time", LONG, TRITON, "own plain forward", 2.2, 1.7, measure="overhead", at_most=True),
-    Goal("ALiBi forward time", ALIBI_LONG, TRITON, "own plain causal forward", 1.05, 1.03, measure="overhead", at_most=True),
+    Goal(
+        "relative forward time",
+        LONG,
+        TRITON,
+        "own plain forward",
+        2.2,
+        1.7,
+        measure="overhead",
+        at_most=True,
+    ),
+    Goal(
+        "ALiBi forward time",
+        ALIBI_LONG,
+        TRITON,
+        "own plain causal forward",
+        1.05,
+        1.03,
+        measure="overhead",
+        at_most=True,
+    ),
     Goal("ALiBi forward + backward", ALIBI_LONG, TRITON, "flex, compiled", 1.0, 1.2, "both"),
     Goal("ALiBi forward + backward", ALIBI_LONG, TRITON, "SDPA", 3, 5, "both"),
     Goal("plain forward, D 64", PLAIN[64], TRITON, "SDPA flash", 1.0, 1.1),
@@ -99,8 +136,24 @@ GPU = (
     Goal("plain forward, D 128", PLAIN[128], TRITON, "SDPA cuDNN", 0.65, 0.85),
     Goal("additive forward, 512 x 512 x A 256", SQUARE, TRITON, "documents", 8, 12),
     Goal("additive forward, 512 x 512 x A 256", SQUARE, TRITON, "torch.compile", 2, 3),
-    Goal("additive forward, 512 x 512 x A 256", SQUARE, TRITON, "the tanh roofline", 0.9, 1.4, measure="tanh"),
-    Goal("memory-bound operations", MOVES, "torch_impl", "device copy in the same run", 0.90, 0.95, measure="roofline"),
+    Goal(
+        "additive forward, 512 x 512 x A 256",
+        SQUARE,
+        TRITON,
+        "the tanh roofline",
+        0.9,
+        1.4,
+        measure="tanh",
+    ),
+    Goal(
+        "memory-bound operations",
+        MOVES,
+        "torch_impl",
+        "device copy in the same run",
+        0.90,
+        0.95,
+        measure="roofline",
+    ),
     Goal("CuPy relative forward", LONG, CUDA, TRITON, 0.7, 1.0),
 )
 
@@ -109,7 +162,9 @@ GOALS = {"cpu": CPU, "cuda": GPU}
 
 def outcome(goal: Goal, records: list[Record]) -> Outcome:
     """The worst of the goal's cases; a case that says nothing makes the whole row unmeasured."""
-    found = [measured(goal, pair, records) for case in goal.cases for pair in pairs(goal, case, records)]
+    found = [
+        measured(goal, pair, records) for case in goal.cases for pair in pairs(goal, case, records)
+    ]
     silent = [one for one in found if one.figure is None]
     if silent or not found:
         return silent[0] if silent else Outcome(goal, why="no such case in this run")
@@ -142,16 +197,23 @@ def measured(goal: Goal, group: tuple[str, list[Record]], records: list[Record])
 def compared(goal: Goal, ours: Record, other: Record, case: str, records: list[Record]) -> Outcome:
     """Two records as a figure."""
     if goal.measure == "memory":
-        return Outcome(goal, other["peak_extra_bytes"] / max(ours["peak_extra_bytes"], 1), case=case)
+        return Outcome(
+            goal, other["peak_extra_bytes"] / max(ours["peak_extra_bytes"], 1), case=case
+        )
     if goal.measure == "overhead":
         return Outcome(goal, median(ours["seconds"]) / median(other["seconds"]), case=case)
     middle, low, high = ratio(other, ours)
-    return Outcome(goal, middle, low, high, case=case, views=goal.measure == "views" and all_views(records))
+    return Outcome(
+        goal, middle, low, high, case=case, views=goal.measure == "views" and all_views(records)
+    )
 
 
 def all_views(records: list[Record]) -> bool:
     """Whether both shifts of a padded buffer were seen to copy nothing."""
-    return {record["shift"] for record in of(records, case="shift as a view", copied=False)} == {"shift_right", "rel_shift"}
+    return {record["shift"] for record in of(records, case="shift as a view", copied=False)} == {
+        "shift_right",
+        "rel_shift",
+    }
 
 
 def tanh_rate(record: Record) -> float:
@@ -159,14 +221,18 @@ def tanh_rate(record: Record) -> float:
     return float(sizes["B"] * sizes["N"] * sizes["M"] * sizes["A"] / median(record["seconds"]))
 
 
-def opponent(goal: Goal, ours: Record, entrants: list[Record], records: list[Record]) -> tuple[Record | None, str]:
+def opponent(
+    goal: Goal, ours: Record, entrants: list[Record], records: list[Record]
+) -> tuple[Record | None, str]:
     """Whom a record is held against, or why there is nobody."""
     if goal.measure == "overhead":
         plain = own_plain(goal, ours, records)
         return plain, "own plain attention of this size was not measured"
     if goal.against == BEST:
         peers = [record for record in entrants if not record["ours"] and correct(record)]
-        return min(peers, key=lambda record: median(record["seconds"]), default=None), "no correct peer"
+        return min(
+            peers, key=lambda record: median(record["seconds"]), default=None
+        ), "no correct peer"
     other = next((record for record in entrants if record["label"] == goal.against), None)
     if other is None or not correct(other):
         return None, why_not(other, goal.against)
@@ -177,8 +243,18 @@ def own_plain(goal: Goal, ours: Record, records: list[Record]) -> Record | None:
     """Our plain attention at the same size and dtype, causal where the goal says so."""
     kind = "plain causal" if "causal" in goal.against else "flash grid"
     letters = ("B", "H", "N", "M", "D")
-    plain = of(records, operation="scaled_dot_product_attention", label=ours["label"], dtype=ours["dtype"], mode=ours["mode"])
-    same = [one for one in plain if all(one["sizes"][letter] == ours["sizes"][letter] for letter in letters)]
+    plain = of(
+        records,
+        operation="scaled_dot_product_attention",
+        label=ours["label"],
+        dtype=ours["dtype"],
+        mode=ours["mode"],
+    )
+    same = [
+        one
+        for one in plain
+        if all(one["sizes"][letter] == ours["sizes"][letter] for letter in letters)
+    ]
     return next((one for one in same if one["case"].startswith(kind) and correct(one)), None)
 
 
@@ -188,7 +264,11 @@ def why_not(record: Record | None, label: str) -> str:
         return f"{label} took no part"
     if record["refused"]:
         return f"{label} refused: {record['refused']}"
-    return f"{label} {record['verdict']}: {first_line(record['reason'])}" if record["verdict"] != "correct" else f"{label} has no samples"
+    return (
+        f"{label} {record['verdict']}: {first_line(record['reason'])}"
+        if record["verdict"] != "correct"
+        else f"{label} has no samples"
+    )
 
 
 def first_line(text: str) -> str:
@@ -196,7 +276,10 @@ def first_line(text: str) -> str:
 
 
 def closing_lines(records: list[Record], device: str) -> list[str]:
-    """Both tables, each row met, missed with its figure, or not measured; how cost grows; who did not take part."""
+    """
+    Both tables, each row met, missed with its figure, or not measured; how cost grows; who did not
+    take part.
+    """
     lines = [*grown(records), *absent(records), ""]
     other = "cuda" if device == "cpu" else "cpu"
     reason = "no GPU" if other == "cuda" else "this run is on a GPU"
@@ -215,7 +298,9 @@ def absent(records: list[Record]) -> list[str]:
         for record in reversed(records)
         if record["verdict"] in ("missing", "wrong")
     }
-    return [f"{label}: {verdict} ({reason})" for (label, verdict), reason in sorted(reasons.items())]
+    return [
+        f"{label}: {verdict} ({reason})" for (label, verdict), reason in sorted(reasons.items())
+    ]
 
 
 def title(goal: Goal) -> str:

@@ -13,16 +13,24 @@ def curves(records: list[Record]) -> dict[tuple[str, str], list[Record]]:
     for record in records:
         if record["case"].startswith("growth ") and correct(record):
             found[record["operation"], record["label"]].append(record)
-    return {name: sorted(curve, key=lambda record: record["sizes"]["N"]) for name, curve in found.items()}
+    return {
+        name: sorted(curve, key=lambda record: record["sizes"]["N"])
+        for name, curve in found.items()
+    }
 
 
 def exponent(points: list[tuple[float, float]]) -> float | None:
-    """The slope of the logarithms by least squares; None for fewer than three points or one that is not positive."""
+    """
+    The slope of the logarithms by least squares; None for fewer than three points or one that is
+    not positive.
+    """
     if len(points) < 3 or min(min(point) for point in points) <= 0:
         return None
     xs, ys = ([log(point[axis]) for point in points] for axis in (0, 1))
     x, y = sum(xs) / len(xs), sum(ys) / len(ys)
-    return sum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True)) / sum((a - x) ** 2 for a in xs)
+    return sum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True)) / sum(
+        (a - x) ** 2 for a in xs
+    )
 
 
 def exponents(records: list[Record]) -> list[str]:
@@ -30,9 +38,15 @@ def exponents(records: list[Record]) -> list[str]:
     lines = []
     for (operation, label), curve in curves(records).items():
         lengths = [record["sizes"]["N"] for record in curve]
-        time = exponent([(n, median(record["seconds"])) for n, record in zip(lengths, curve, strict=True)])
-        memory = exponent([(n, record["peak_extra_bytes"] or 0) for n, record in zip(lengths, curve, strict=True)])
+        time = exponent(
+            [(n, median(record["seconds"])) for n, record in zip(lengths, curve, strict=True)]
+        )
+        memory = exponent(
+            [(n, record["peak_extra_bytes"] or 0) for n, record in zip(lengths, curve, strict=True)]
+        )
         if time is not None:
-            grows = f"time N^{time:.2f}, memory " + (f"N^{memory:.2f}" if memory is not None else "not measured")
+            grows = f"time N^{time:.2f}, memory " + (
+                f"N^{memory:.2f}" if memory is not None else "not measured"
+            )
             lines.append(f"{operation}, {label}: {grows} from N = {lengths[0]} to {lengths[-1]}")
     return lines

@@ -1,7 +1,9 @@
 """
-Peak extra memory of a call: the most that was allocated at once beyond what was there before, less the outputs.
+Peak extra memory of a call: the most that was allocated at once beyond what was there before, less
+the outputs.
 
-PyTorch's allocators are asked on a CPU by its profiler and on a GPU by its counters; NumPy (and CuPy on NumPy arrays) by tracemalloc.
+PyTorch's allocators are asked on a CPU by its profiler and on a GPU by its counters; NumPy (and
+CuPy on NumPy arrays) by tracemalloc.
 """
 
 import tracemalloc
@@ -27,10 +29,16 @@ def peak(implementation: Implementation, device: str, call: Call) -> int | None:
 def of_torch_cpu(call: Call) -> int:
     profiler = import_module("torch.profiler")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the first use warns of a default that does not matter for one cycle
-        with profiler.profile(activities=[profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        warnings.simplefilter(
+            "ignore"
+        )  # the first use warns of a default that does not matter for one cycle
+        with profiler.profile(
+            activities=[profiler.ProfilerActivity.CPU], profile_memory=True
+        ) as profile:
             outputs = call()
-    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    events = [
+        event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"
+    ]
     steps = (event.nbytes() for event in sorted(events, key=lambda event: event.start_ns()))
     return max(max(accumulate(steps), default=0) - size(outputs), 0)
 

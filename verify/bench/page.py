@@ -14,14 +14,20 @@ from verify.pages.shell import heads, paragraphs, table
 
 def report_page(results: dict[str, list[Record]]) -> str:
     """All devices with their last results, ``{"<device>, <date>": records}``."""
-    sections = [section for number, (title, records) in enumerate(results.items()) for section in of_device(number, title, records)]
+    sections = [
+        section
+        for number, (title, records) in enumerate(results.items())
+        for section in of_device(number, title, records)
+    ]
     lead = paragraphs(LEAD, "" if results else "No results are committed yet.")
     return page("Benchmarks of attention", lead, sections)
 
 
 LEAD = (
-    "Implementations of one case were sampled in turn in one process. Each was judged before it was timed, and its timed outputs were held "
-    "to the law afterwards. Times are medians with their quantiles of 20 and 80 %; ceilings were measured in the same run."
+    "Implementations of one case were sampled in turn in one process. Each was judged before it "
+    "was timed, and its timed outputs were held "
+    "to the law afterwards. Times are medians with their quantiles of 20 and 80 %; ceilings were "
+    "measured in the same run."
 )
 
 
@@ -43,12 +49,19 @@ def goals(number: int, device: str, records: list[Record]) -> Markup:
             "tr",
             *(
                 element("td", cell)
-                for cell in (one.goal.what, one.goal.against, limits(one.goal.floor, one.goal.goal), measured_words(one))
+                for cell in (
+                    one.goal.what,
+                    one.goal.against,
+                    limits(one.goal.floor, one.goal.goal),
+                    measured_words(one),
+                )
             ),
         )
         for one in found
     ]
-    known = table("Goals", heads("what", "against", "floor, goal", "measured"), lines, f"goals-{number}-table")
+    known = table(
+        "Goals", heads("what", "against", "floor, goal", "measured"), lines, f"goals-{number}-table"
+    )
     grown = [line for line in closing_lines(records, device) if line.startswith("growth")]
     return Markup(known + paragraphs(*grown))
 
@@ -86,11 +99,17 @@ def cases(number: int, records: list[Record]) -> list[Markup]:
 
 def machine(records: list[Record]) -> Markup:
     """Versions, ceilings and clocks, as the records have them."""
-    told = sorted({f"{record['label']}: {record['versions']}" for record in records if record.get("versions")})
+    told = sorted(
+        {f"{record['label']}: {record['versions']}" for record in records if record.get("versions")}
+    )
     ceilings = {
-        f"{record['dtype']} {name}: {value:.3g} a second" for record in records for name, value in record.get("ceilings", {}).items()
+        f"{record['dtype']} {name}: {value:.3g} a second"
+        for record in records
+        for name, value in record.get("ceilings", {}).items()
     }
-    clocks = sorted({str(record["clocks"]["before"]) for record in records if record.get("clocks")})[:1]
+    clocks = sorted(
+        {str(record["clocks"]["before"]) for record in records if record.get("clocks")}
+    )[:1]
     return element("ul", *(element("li", line) for line in (*told, *sorted(ceilings), *clocks)))
 
 

@@ -1,8 +1,10 @@
 """
-What a run of ``tests/bench_*.py`` needs from pytest: which files, which cases, the clock of the record, the closing lines.
+What a run of ``tests/bench_*.py`` needs from pytest: which files, which cases, the clock of the
+record, the closing lines.
 
-pytest-benchmark keeps the record. The contestants of a case are sampled in turn before the first of them is recorded, so each
-benchmark tells it the seconds that were measured, by the timer that its marker takes.
+pytest-benchmark keeps the record. The contestants of a case are sampled in turn before the first of
+them is recorded, so each benchmark tells it the seconds that were measured, by the timer that its
+marker takes.
 """
 
 import json
@@ -40,7 +42,10 @@ def device() -> str:
 
 @contextmanager
 def two_threads(measured: bool) -> Iterator[None]:
-    """PyTorch on at most two cores whatever the environment says; nothing is compiled where nothing is measured."""
+    """
+    PyTorch on at most two cores whatever the environment says; nothing is compiled where nothing is
+    measured.
+    """
     from importlib import import_module
     from importlib.util import find_spec
 
@@ -75,7 +80,10 @@ class Races:
         return found, next(entry for entry in found.entries if entry.contestant.label == label)
 
     def keep(self, benchmark: Any, case: Case, contestant: Contestant) -> None:
-        """Record a contestant; what is missing is skipped with its reason, what cannot be believed fails."""
+        """
+        Record a contestant; what is missing is skipped with its reason, what cannot be believed
+        fails.
+        """
         found, entry = self.entry(case, contestant.label)
         benchmark.group = case.id
         benchmark.extra_info.update(record(found, entry))
@@ -100,13 +108,25 @@ class Races:
             "device": self.device,
             "ours": True,
         }
-        told = plain | {"sizes": {}, "verdict": "correct", "reason": "", "refused": "", "peak_extra_bytes": None} | facts
+        told = (
+            plain
+            | {
+                "sizes": {},
+                "verdict": "correct",
+                "reason": "",
+                "refused": "",
+                "peak_extra_bytes": None,
+            }
+            | facts
+        )
         self.records.append(told | {"seconds": [1.0]})
         return told
 
     def suite(self, shares: dict[str, float], command: str) -> Record:
         """Where the time of a differential run went."""
-        return self.note("differential suite", "verify", share=shares["elsewhere"], command=command, **shares)
+        return self.note(
+            "differential suite", "verify", share=shares["elsewhere"], command=command, **shares
+        )
 
     def view(self, shift: str, copied: bool) -> Record:
         """Whether a shift of a padded buffer copies anything."""
@@ -115,15 +135,22 @@ class Races:
 
 def signature(case: Case) -> str:
     """What tells two cases apart."""
-    return json.dumps([case.name, case.operation, case.sizes, case.dtype, case.mode, case.mask, case.device])
+    return json.dumps(
+        [case.name, case.operation, case.sizes, case.dtype, case.mode, case.mask, case.device]
+    )
 
 
 def chosen(chapter: str, races: Races) -> list[Case]:
-    """The cases of a chapter: those of this device, or all of them once at their small sizes, where many are the same."""
+    """
+    The cases of a chapter: those of this device, or all of them once at their small sizes, where
+    many are the same.
+    """
     if races.measured:
         return named.cases(chapter, races.device)
     small = [case.small for on in ("cpu", "cuda") for case in named.cases(chapter, on)]
-    return list({signature(replace(case, name="")): case for case in reversed(small)}.values())[::-1]
+    return list({signature(replace(case, name="")): case for case in reversed(small)}.values())[
+        ::-1
+    ]
 
 
 def replay(benchmark: Any, seconds: list[float]) -> None:
@@ -152,7 +179,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Before pytest-benchmark reads its options: where the record goes, and what it is compared with."""
+    """
+    Before pytest-benchmark reads its options: where the record goes, and what it is compared with.
+    """
     given = config.option
     config.stash[KEY] = Races(measured=not getattr(given, "benchmark_disable", True))
     if getattr(given, "benchmark_record", None) and not given.benchmark_json:
@@ -177,14 +206,18 @@ def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
     """Who did not take part stands in the results too, with the reason."""
-    output_json["left_out"] = [record for record in config.stash[KEY].records if not record["seconds"]]
+    output_json["left_out"] = [
+        record for record in config.stash[KEY].records if not record["seconds"]
+    ]
 
 
 class AboveNoise:
     """
-    What pytest-benchmark asks of each benchmark that is compared: ours have got slower by more than the noise.
+    What pytest-benchmark asks of each benchmark that is compared: ours have got slower by more than
+    the noise.
 
-    The noise is three times the spread of both runs together, and what the machine's own ceilings have changed.
+    The noise is three times the spread of both runs together, and what the machine's own ceilings
+    have changed.
     """
 
     def fails(self, current: Any, compared: dict[str, Any]) -> str | None:
@@ -199,25 +232,44 @@ class AboveNoise:
 
 def drift(now: dict[str, Any], then: dict[str, Any]) -> float:
     """How far the ceilings of the two runs are apart, relatively."""
-    pairs = [(now.get("ceilings", {}).get(name), then.get("ceilings", {}).get(name)) for name in ("flops", "bandwidth")]
+    pairs = [
+        (now.get("ceilings", {}).get(name), then.get("ceilings", {}).get(name))
+        for name in ("flops", "bandwidth")
+    ]
     return max((abs(a / b - 1) for a, b in pairs if a and b), default=0.0)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Benchmarks are collected by ``--benchmark-only``, which collects nothing else, and where a file is named."""
-    if collection_path.suffix != ".py" or any(str(collection_path) in str(Path(arg.partition("::")[0]).resolve()) for arg in config.args):
+    """
+    Benchmarks are collected by ``--benchmark-only``, which collects nothing else, and where a file
+    is named.
+    """
+    if collection_path.suffix != ".py" or any(
+        str(collection_path) in str(Path(arg.partition("::")[0]).resolve()) for arg in config.args
+    ):
         return None
     is_bench = collection_path.name.startswith("bench_")
-    return True if is_bench != bool(getattr(config.option, "benchmark_only", False)) and collection_path.name != "conftest.py" else None
+    return (
+        True
+        if is_bench != bool(getattr(config.option, "benchmark_only", False))
+        and collection_path.name != "conftest.py"
+        else None
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "entrant" not in metafunc.fixturenames:
         return
     races = metafunc.config.stash[KEY]
-    found = [(case, contestant) for case in chosen(metafunc.module.CHAPTER, races) for contestant in contestants(case)]
-    metafunc.parametrize("entrant", found, ids=[ident(case, contestant) for case, contestant in found])
+    found = [
+        (case, contestant)
+        for case in chosen(metafunc.module.CHAPTER, races)
+        for contestant in contestants(case)
+    ]
+    metafunc.parametrize(
+        "entrant", found, ids=[ident(case, contestant) for case, contestant in found]
+    )
 
 
 def ident(case: Case, contestant: Contestant) -> str:
@@ -231,7 +283,9 @@ def races(pytestconfig: pytest.Config) -> Races:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Generator[None, None, None]:
+def pytest_terminal_summary(
+    terminalreporter: Any, config: pytest.Config
+) -> Generator[None, None, None]:
     """The goals come last, also where a regression is raised before them."""
     try:
         return (yield)

@@ -1,4 +1,6 @@
-"""A race: one case, all contestants, judged, sampled in turn, checked, and written down as plain data."""
+"""
+A race: one case, all contestants, judged, sampled in turn, checked, and written down as plain data.
+"""
 
 import warnings
 from dataclasses import dataclass, field
@@ -13,7 +15,19 @@ from verify.bench import memory
 from verify.bench.cases import Case
 from verify.bench.contestants import Contestant, contestants, given, implementation_of, prepared
 from verify.bench.roofline import Ceilings, Cost, ceilings, cost
-from verify.bench.samples import WARM_UPS, Sampled, changed, clocks, flush, orders, poison, renewed, rounds_for, timed, warm_up
+from verify.bench.samples import (
+    WARM_UPS,
+    Sampled,
+    changed,
+    clocks,
+    flush,
+    orders,
+    poison,
+    renewed,
+    rounds_for,
+    timed,
+    warm_up,
+)
 from verify.bench.trust import Judgement, all_gradients, check_timed, fresh, judged
 from verify.judge import Disagreement, Unsupported
 from verify.recipes import Inputs
@@ -21,7 +35,10 @@ from verify.recipes import Inputs
 
 @dataclass(eq=False)
 class Entry:
-    """A contestant in one race: who it is, what was judged, what was sampled, and why its time does not count if it does not."""
+    """
+    A contestant in one race: who it is, what was judged, what was sampled, and why its time does
+    not count if it does not.
+    """
 
     contestant: Contestant
     implementation: Implementation | None
@@ -54,7 +71,12 @@ def race(case: Case, device: str, measured: bool = True) -> Race:
     """Run the case on a device; ``measured`` False only shows that everything runs and is right."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what a peer warns of is its own business
-        return run(case, device, tuple(enter(case, contestant) for contestant in contestants(case)), measured)
+        return run(
+            case,
+            device,
+            tuple(enter(case, contestant) for contestant in contestants(case)),
+            measured,
+        )
 
 
 def enter(case: Case, contestant: Contestant) -> Entry:
@@ -103,10 +125,14 @@ def start(case: Case, device: str, entry: Entry, base: Inputs, measured: bool) -
         return
     try:
         begin = perf_counter()
-        entry.sampled.warm_ups = warm_up(lambda: sample(case, device, entry, base), WARM_UPS if measured else 1)
+        entry.sampled.warm_ups = warm_up(
+            lambda: sample(case, device, entry, base), WARM_UPS if measured else 1
+        )
         entry.wall = (perf_counter() - begin) / entry.sampled.warm_ups
         arrays = given(entry.contestant, entry.implementation, base, case.dtype)
-        entry.peak = memory.peak(entry.implementation, device, prepared(case, entry.implementation, arrays))
+        entry.peak = memory.peak(
+            entry.implementation, device, prepared(case, entry.implementation, arrays)
+        )
     except Unsupported as reason:
         entry.judgement = Judgement("unsupported", str(reason))
     except NotImplementedError as reason:
@@ -116,7 +142,11 @@ def start(case: Case, device: str, entry: Entry, base: Inputs, measured: bool) -
 def sample(case: Case, device: str, entry: Entry, inputs: Inputs, keep: int | None = None) -> float:
     """One call: arrays, caches and free memory as they should be, then the clock."""
     assert entry.implementation is not None
-    call = prepared(case, entry.implementation, given(entry.contestant, entry.implementation, inputs, case.dtype))
+    call = prepared(
+        case,
+        entry.implementation,
+        given(entry.contestant, entry.implementation, inputs, case.dtype),
+    )
     if entry.outputs is not None:
         shapes, entry.outputs = entry.outputs, None
         poison(entry.implementation, shapes, case.dtype)
@@ -129,26 +159,42 @@ def sample(case: Case, device: str, entry: Entry, inputs: Inputs, keep: int | No
     return seconds
 
 
-def one_round(case: Case, device: str, order: list[Entry], inputs: Inputs, keep: int | None) -> None:
-    """Everyone once with the same numbers; then the outputs must still be what they were when each clock stopped."""
+def one_round(
+    case: Case, device: str, order: list[Entry], inputs: Inputs, keep: int | None
+) -> None:
+    """
+    Everyone once with the same numbers; then the outputs must still be what they were when each
+    clock stopped.
+    """
     for entry in order:
         sample(case, device, entry, inputs, keep)
     for entry in order:
         assert entry.implementation is not None and entry.implementation.backend.library is not None
-        late = changed(entry.outputs, entry.sampled.kept[-1], entry.implementation.backend.library.to_numpy)
+        late = changed(
+            entry.outputs, entry.sampled.kept[-1], entry.implementation.backend.library.to_numpy
+        )
         entry.refused = entry.refused or late
 
 
-def check(case: Case, running: list[Entry], inputs: Inputs, number: int, rng: np.random.Generator) -> None:
-    """The outputs as they were right after the clock stopped, held to the law on rows that are drawn now."""
+def check(
+    case: Case, running: list[Entry], inputs: Inputs, number: int, rng: np.random.Generator
+) -> None:
+    """
+    The outputs as they were right after the clock stopped, held to the law on rows that are drawn
+    now.
+    """
     gradients = all_gradients(case, inputs)
     for entry in running:
         assert entry.implementation is not None
         if entry.judgement.verdict == "correct":
             try:
-                check_timed(case, entry.implementation, inputs, entry.sampled.kept[number], rng, gradients)
+                check_timed(
+                    case, entry.implementation, inputs, entry.sampled.kept[number], rng, gradients
+                )
             except Disagreement as error:
-                entry.refused = entry.refused or f"right before it was timed, wrong while it was: {error}"
+                entry.refused = (
+                    entry.refused or f"right before it was timed, wrong while it was: {error}"
+                )
 
 
 def refuse_the_impossible(entry: Entry, counted: Cost | None, found: Ceilings | None) -> None:
@@ -158,7 +204,9 @@ def refuse_the_impossible(entry: Entry, counted: Cost | None, found: Ceilings | 
     floor, took = found.floor(counted), median(entry.sampled.seconds)
     if took < floor:
         entry.refused = (
-            entry.refused or f"{took:.3g} s is less than the {floor:.3g} s that its operations and bytes take at this machine's best"
+            entry.refused
+            or f"{took:.3g} s is less than the {floor:.3g} s that its operations and bytes take at "
+            "this machine's best"
         )
 
 
@@ -166,14 +214,22 @@ def record(found: Race, entry: Entry) -> dict[str, Any]:
     """What is kept of an entry beside its samples: plain data, for the JSON of pytest-benchmark."""
     case, judgement = found.case, entry.judgement
     facts: dict[str, Any] = {
-        "case": case.name, "operation": case.operation, "dtype": case.dtype, "mode": case.mode, "device": found.device, "sizes": case.sizes,
-        "label": entry.contestant.label, "ours": entry.contestant.ours, "verdict": judgement.verdict, "reason": judgement.reason,
-        "budget": judgement.budget, "refused": entry.refused, "peak_extra_bytes": entry.peak, "warm_ups": entry.sampled.warm_ups,
+        "case": case.name, "operation": case.operation, "dtype": case.dtype, "mode": case.mode,
+        "device": found.device, "sizes": case.sizes,
+        "label": entry.contestant.label, "ours": entry.contestant.ours,
+        "verdict": judgement.verdict, "reason": judgement.reason,
+        "budget": judgement.budget, "refused": entry.refused, "peak_extra_bytes": entry.peak,
+        "warm_ups": entry.sampled.warm_ups,
         "clocks": found.clocks,
     }  # fmt: skip
     if entry.implementation is not None:
-        facts |= {"implementation": entry.implementation.name, "versions": entry.implementation.backend.versions}
-    return facts | (speeds(found, entry) if entry.sampled.seconds and found.ceilings and found.cost else {})
+        facts |= {
+            "implementation": entry.implementation.name,
+            "versions": entry.implementation.backend.versions,
+        }
+    return facts | (
+        speeds(found, entry) if entry.sampled.seconds and found.ceilings and found.cost else {}
+    )
 
 
 def speeds(found: Race, entry: Entry) -> dict[str, Any]:
@@ -184,7 +240,9 @@ def speeds(found: Race, entry: Entry) -> dict[str, Any]:
     low, *_, high = quantiles(seconds, n=5) if len(seconds) > 1 else (middle, middle)
     return {
         "median": middle, "quantile_20": low, "quantile_80": high, "rounds": len(seconds),
-        "tflops_convention": counted.convention / middle / 1e12, "tflops_true": counted.true / middle / 1e12,
-        "gb_per_s": counted.bytes / middle / 1e9, "intensity": counted.true / counted.bytes if counted.bytes else 0.0,
+        "tflops_convention": counted.convention / middle / 1e12,
+        "tflops_true": counted.true / middle / 1e12,
+        "gb_per_s": counted.bytes / middle / 1e9,
+        "intensity": counted.true / counted.bytes if counted.bytes else 0.0,
         "roofline": found.ceilings.floor(counted) / middle, "ceilings": vars(found.ceilings),
     }  # fmt: skip

@@ -11,7 +11,10 @@ from verify.bench.tables import show
 
 
 def report(root: Path, device: str | None, page: Path | None) -> int:
-    """Show the last results of each device; 2 where there are none or what shows them is not installed."""
+    """
+    Show the last results of each device; 2 where there are none or what shows them is not
+    installed.
+    """
     if missing := available():
         print(missing, file=sys.stderr)
         return 2
@@ -23,13 +26,19 @@ def report(root: Path, device: str | None, page: Path | None) -> int:
         page.write_text(report_page(found), encoding="utf-8")
         print(f"\npage: {page}")
     if not found:
-        print(f"no results under {root}: pytest --benchmark-only --benchmark-record", file=sys.stderr)
+        print(
+            f"no results under {root}: pytest --benchmark-only --benchmark-record", file=sys.stderr
+        )
     return 0 if found else 2
 
 
 def last_results(root: Path, device: str | None = None) -> dict[str, list[Record]]:
     """The last file of each device, under its name and date."""
-    last = {path.parent.parent.name: path for path in files(root) if device in (None, path.parent.parent.name)}
+    last = {
+        path.parent.parent.name: path
+        for path in files(root)
+        if device in (None, path.parent.parent.name)
+    }
     found = {}
     for name, path in last.items():
         commit = json.loads(path.read_text()).get("commit_info", {}).get("id", "")[:7]

@@ -12,7 +12,10 @@ from statistics import median
 from typing import Any
 
 Record = dict[str, Any]
-"""One contestant in one case: what verify.bench.race.record says of it, and ``seconds``, one number a round."""
+"""
+One contestant in one case: what verify.bench.race.record says of it, and ``seconds``, one number a
+round.
+"""
 
 
 def device_name(device: str) -> str:
@@ -29,7 +32,10 @@ def cpu_model() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         lines = []
-    return next((line.partition(":")[2] for line in lines if line.startswith("model name")), platform.processor() or platform.machine())
+    return next(
+        (line.partition(":")[2] for line in lines if line.startswith("model name")),
+        platform.processor() or platform.machine(),
+    )
 
 
 def plain(name: str) -> str:
@@ -57,7 +63,11 @@ def latest(root: Path, device: str) -> Path | None:
 def read(path: Path) -> list[Record]:
     """The records of a file that pytest-benchmark wrote, and who was left out of it."""
     told = json.loads(path.read_text())
-    timed = [bench["extra_info"] | {"seconds": bench["stats"]["data"]} for bench in told["benchmarks"] if "label" in bench["extra_info"]]
+    timed = [
+        bench["extra_info"] | {"seconds": bench["stats"]["data"]}
+        for bench in told["benchmarks"]
+        if "label" in bench["extra_info"]
+    ]
     return timed + told.get("left_out", [])
 
 
@@ -66,14 +76,20 @@ def correct(record: Record) -> bool:
 
 
 def ratio(slow: Record, fast: Record) -> tuple[float, float, float]:
-    """How many times as long ``slow`` takes: the median of the rounds that both ran, and an interval of 95 % for it."""
+    """
+    How many times as long ``slow`` takes: the median of the rounds that both ran, and an interval
+    of 95 % for it.
+    """
     ratios = sorted(a / b for a, b in zip(slow["seconds"], fast["seconds"], strict=False))
     below, above = interval(len(ratios))
     return median(ratios), ratios[below], ratios[above]
 
 
 def interval(n: int) -> tuple[int, int]:
-    """The places in sorted samples between which their median lies with 95 %, whatever the distribution (all of them, where n is small)."""
+    """
+    The places in sorted samples between which their median lies with 95 %, whatever the
+    distribution (all of them, where n is small).
+    """
     tail, k = 0.0, 0
     while k < n // 2 and tail + comb(n, k) / 2**n <= 0.025:
         tail += comb(n, k) / 2**n
@@ -84,4 +100,8 @@ def interval(n: int) -> tuple[int, int]:
 
 def of(records: Iterable[Record], **wanted: Any) -> list[Record]:
     """The records that say all of this."""
-    return [record for record in records if all(record.get(name) == value for name, value in wanted.items())]
+    return [
+        record
+        for record in records
+        if all(record.get(name) == value for name, value in wanted.items())
+    ]

@@ -1,8 +1,10 @@
 """
-What a case must cost at least: operations and bytes, and the ceilings of this machine measured in the same run.
+What a case must cost at least: operations and bytes, and the ceilings of this machine measured in
+the same run.
 
-Two conventions for operations: the attention convention of the field counts the two products of plain attention, half of them where
-the mask is causal, 2.5 times that backwards; the true count has the pairs that are visible and the product with the positions too.
+Two conventions for operations: the attention convention of the field counts the two products of
+plain attention, half of them where the mask is causal, 2.5 times that backwards; the true count has
+the pairs that are visible and the product with the positions too.
 """
 
 import time
@@ -29,7 +31,10 @@ SHARE = {"forward": 1.0, "backward": 2.5, "both": 3.5}
 
 @dataclass(frozen=True)
 class Cost:
-    """Operations by the attention convention, true operations, and the fewest bytes: each input read once, each output written once."""
+    """
+    Operations by the attention convention, true operations, and the fewest bytes: each input read
+    once, each output written once.
+    """
 
     convention: float
     true: float
@@ -38,7 +43,10 @@ class Cost:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What the machine reached in this run: operations a second in a large matrix product, bytes a second in a copy, tanh a second."""
+    """
+    What the machine reached in this run: operations a second in a large matrix product, bytes a
+    second in a copy, tanh a second.
+    """
 
     flops: float
     bandwidth: float
@@ -72,20 +80,30 @@ def width(x: ndarray, dtype: str) -> int:
 
 
 def visible_pairs(case: Case, inputs: Inputs) -> float | None:
-    """How many pairs of all batches and heads see each other, from one batch and head of each; None where there are none."""
+    """
+    How many pairs of all batches and heads see each other, from one batch and head of each; None
+    where there are none.
+    """
     operation = CATALOGUE[case.operation]
     if "query" not in inputs or "value" not in inputs:
         return None
     lead = inputs["query"].shape[:-2]
     one = {name: inputs[name][(slice(0, 1),) * len(lead)] for name in ("query", "key")}
-    one |= {name: inputs[name] for name in ("mask", "visible") if inputs.get(name) is not None and inputs[name].ndim == 2}
+    one |= {
+        name: inputs[name]
+        for name in ("mask", "visible")
+        if inputs.get(name) is not None and inputs[name].ndim == 2
+    }
     visible = seen(operation, one)
     return None if visible is None else float(visible.sum()) * float(np.prod(lead))
 
 
 @cache
 def ceilings(device: str, dtype: str) -> Ceilings:
-    """Measured once in a run and dtype; the best of many, for a ceiling that neighbours have lowered would refuse honest times."""
+    """
+    Measured once in a run and dtype; the best of many, for a ceiling that neighbours have lowered
+    would refuse honest times.
+    """
     return Ceilings(matrix_product(device, dtype), copy(device), tanh(device, dtype))
 
 
@@ -131,7 +149,9 @@ def copy(device: str) -> float:
 
 
 def tanh(device: str, dtype: str) -> float:
-    """Tanh of numbers that stay in a register or a cache: on a GPU by a kernel that does nothing else."""
+    """
+    Tanh of numbers that stay in a register or a cache: on a GPU by a kernel that does nothing else.
+    """
     torch = import_module("torch")
     if device == "cuda":
         from importlib.util import find_spec

@@ -1,9 +1,11 @@
 """
-Samples: every contestant in turn, round after round, in one process, so that clocks and neighbours hit all alike.
+Samples: every contestant in turn, round after round, in one process, so that clocks and neighbours
+hit all alike.
 
-Each round has numbers that no call has seen before, and all contestants get the same ones. Before a call the caches are flushed
-and the free memory is poisoned; right after it the outputs are copied in the stream that was timed, and later they must still be
-what they were: work that goes on elsewhere shows.
+Each round has numbers that no call has seen before, and all contestants get the same ones. Before a
+call the caches are flushed and the free memory is poisoned; right after it the outputs are copied
+in the stream that was timed, and later they must still be what they were: work that goes on
+elsewhere shows.
 """
 
 import os
@@ -26,14 +28,19 @@ from verify.trees import leaves, map_leaves
 Call = Callable[[], Any]
 
 FLUSH = {"cpu": 2**26, "cuda": 2**28}
-"""Bytes that are overwritten before each call: more than the caches that are a core's or a GPU's own."""
+"""
+Bytes that are overwritten before each call: more than the caches that are a core's or a GPU's own.
+"""
 
 STABLE, WARM_UPS, LEAST, MOST = 0.05, 12, 5, 60
 
 
 @dataclass
 class Sampled:
-    """What the rounds left of a contestant: seconds of each round, and the outputs of some rounds as they were right after the call."""
+    """
+    What the rounds left of a contestant: seconds of each round, and the outputs of some rounds as
+    they were right after the call.
+    """
 
     seconds: list[float] = field(default_factory=list)
     kept: dict[int, Any] = field(default_factory=dict)
@@ -66,7 +73,10 @@ def timed(implementation: Implementation, device: str, call: Call) -> tuple[floa
 
 
 def by_events(library: str, synchronize: Callable[[], None], call: Call) -> tuple[float, Any, Any]:
-    """Device time: two events around the call in its own stream, the copy behind them in the same stream."""
+    """
+    Device time: two events around the call in its own stream, the copy behind them in the same
+    stream.
+    """
     start, stop, milliseconds = events(library)
     start.record()
     outputs = call()
@@ -79,13 +89,18 @@ def by_events(library: str, synchronize: Callable[[], None], call: Call) -> tupl
 def events(library: str) -> tuple[Any, Any, Callable[[Any, Any], float]]:
     module = import_module(library)
     if library == "torch":
-        return *(module.cuda.Event(enable_timing=True) for _ in range(2)), lambda start, stop: float(start.elapsed_time(stop))
+        return *(
+            module.cuda.Event(enable_timing=True) for _ in range(2)
+        ), lambda start, stop: float(start.elapsed_time(stop))
     return module.cuda.Event(), module.cuda.Event(), module.cuda.get_elapsed_time
 
 
 def copied(outputs: Any) -> Any:
     """A copy of every array, made by the array's own library."""
-    return map_leaves(lambda x: x.clone() if hasattr(x, "clone") else x.copy() if hasattr(x, "copy") else x, outputs)
+    return map_leaves(
+        lambda x: x.clone() if hasattr(x, "clone") else x.copy() if hasattr(x, "copy") else x,
+        outputs,
+    )
 
 
 def flush(device: str) -> None:
@@ -100,15 +115,25 @@ def flushed(device: str) -> Any:
 
 
 def poison(implementation: Implementation, outputs: Any, dtype: str) -> None:
-    """Leave NaN in the memory that the outputs will probably be given: what is not written yet is not a number."""
+    """
+    Leave NaN in the memory that the outputs will probably be given: what is not written yet is not
+    a number.
+    """
     library = implementation.backend.library
     assert library is not None
-    freed = [library.from_numpy(np.full(tuple(x.shape), np.nan), dtype) for x in leaves(outputs) if hasattr(x, "shape")]
+    freed = [
+        library.from_numpy(np.full(tuple(x.shape), np.nan), dtype)
+        for x in leaves(outputs)
+        if hasattr(x, "shape")
+    ]
     del freed
 
 
 def warm_up(sample: Callable[[], float], most: int) -> int:
-    """Call until three calls in a row differ by less than five per cent, or often enough; how many calls that took."""
+    """
+    Call until three calls in a row differ by less than five per cent, or often enough; how many
+    calls that took.
+    """
     last, start = list[float](), time.perf_counter()
     for number in range(1, most + 1):
         last = [*last[-2:], sample()]
@@ -129,7 +154,9 @@ def rounds_for(seconds: float, each: float) -> int:
 
 
 def orders(labels: list[str], rounds: int) -> Iterator[list[str]]:
-    """A-B-C, then C-B-A, each time from another place: nobody is always behind the same neighbour."""
+    """
+    A-B-C, then C-B-A, each time from another place: nobody is always behind the same neighbour.
+    """
     for number in range(rounds):
         turn = number % len(labels) if labels else 0
         order = labels[turn:] + labels[:turn]
@@ -137,10 +164,21 @@ def orders(labels: list[str], rounds: int) -> Iterator[list[str]]:
 
 
 def changed(outputs: Any, copy: Any, to_numpy: Callable[[Any], ndarray]) -> str:
-    """How outputs differ from the copy that was made when the clock stopped, bit for bit; nothing where they do not."""
+    """
+    How outputs differ from the copy that was made when the clock stopped, bit for bit; nothing
+    where they do not.
+    """
     pairs = enumerate(zip(leaves(outputs), leaves(copy), strict=True))
-    different = [i for i, (x, y) in pairs if hasattr(x, "shape") and not np.array_equal(bits(to_numpy(x)), bits(to_numpy(y)))]
-    return f"outputs {different} were still being written after the clock had stopped" if different else ""
+    different = [
+        i
+        for i, (x, y) in pairs
+        if hasattr(x, "shape") and not np.array_equal(bits(to_numpy(x)), bits(to_numpy(y)))
+    ]
+    return (
+        f"outputs {different} were still being written after the clock had stopped"
+        if different
+        else ""
+    )
 
 
 def bits(x: ndarray) -> ndarray:
@@ -152,11 +190,15 @@ def clocks(device: str) -> dict[str, Any]:
     """What the machine says of its clocks and its load, where it can be asked."""
     found: dict[str, Any] = {
         "load": os.getloadavg()[0],
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
     }
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        found["cpu_mhz"] = max(float(line.partition(":")[2]) for line in lines if line.startswith("cpu MHz"))
+        found["cpu_mhz"] = max(
+            float(line.partition(":")[2]) for line in lines if line.startswith("cpu MHz")
+        )
     except (OSError, ValueError):
         pass
     return found | (gpu_clocks() if device == "cuda" else {})
@@ -168,8 +210,18 @@ def gpu_clocks() -> dict[str, Any]:
     asked = "clocks.sm,clocks.mem,temperature.gpu,power.draw"
     try:
         line = subprocess.run(
-            ["nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader"], capture_output=True, text=True, timeout=10, check=True
+            ["nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError):
         return {}
-    return dict(zip(asked.split(","), (part.strip() for part in line.stdout.splitlines()[0].split(",")), strict=False))
+    return dict(
+        zip(
+            asked.split(","),
+            (part.strip() for part in line.stdout.splitlines()[0].split(",")),
+            strict=False,
+        )
+    )

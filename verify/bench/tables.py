@@ -8,26 +8,56 @@ from typing import Any
 from verify.bench.goals import first_line
 from verify.bench.results import Record, correct
 
-TITLES = ("implementation", "median", "20 % to 80 %", "rel.", "TFLOP/s", "true", "GB/s", "roofline", "extra memory", "budget", "verdict")
-"""rel.: the median against the fastest correct one; TFLOP/s: by the attention convention, and true operations."""
+TITLES = (
+    "implementation",
+    "median",
+    "20 % to 80 %",
+    "rel.",
+    "TFLOP/s",
+    "true",
+    "GB/s",
+    "roofline",
+    "extra memory",
+    "budget",
+    "verdict",
+)
+"""
+rel.: the median against the fastest correct one; TFLOP/s: by the attention convention, and true
+operations.
+"""
 
 Group = tuple[str, list[Record]]
 
 
 def groups(records: list[Record]) -> Iterator[Group]:
-    """The records of each case, operation, dtype and mode, the fastest first, those without a time last."""
+    """
+    The records of each case, operation, dtype and mode, the fastest first, those without a time
+    last.
+    """
     found: dict[str, list[Record]] = {}
     for record in records:
         if "operation" in record:
-            found.setdefault(f"{record['case']}: {record['operation']}, {record['dtype']}, {record['mode']}", []).append(record)
+            found.setdefault(
+                f"{record['case']}: {record['operation']}, {record['dtype']}, {record['mode']}", []
+            ).append(record)
     for name, group in found.items():
-        yield name, sorted(group, key=lambda record: median(record["seconds"]) if record["seconds"] else float("inf"))
+        yield (
+            name,
+            sorted(
+                group,
+                key=lambda record: median(record["seconds"]) if record["seconds"] else float("inf"),
+            ),
+        )
 
 
 def row(record: Record, fastest: float) -> tuple[str, ...]:
     """One line of a group."""
     if not record["seconds"]:
-        return (record["label"], *("-" * (len(TITLES) - 2)), f"{record['verdict']}: {first_line(record['reason'])}")
+        return (
+            record["label"],
+            *("-" * (len(TITLES) - 2)),
+            f"{record['verdict']}: {first_line(record['reason'])}",
+        )
     middle, seconds = median(record["seconds"]), record["seconds"]
     low, *_, high = quantiles(seconds, n=5) if len(seconds) > 1 else (middle, middle)
     return (
@@ -53,7 +83,11 @@ def rows(group: list[Record]) -> list[tuple[str, ...]]:
 def verdict(record: Record) -> str:
     if record.get("refused"):
         return f"refused: {first_line(record['refused'])}"
-    return record["verdict"] if record["verdict"] == "correct" else f"{record['verdict']}: {first_line(record['reason'])}"
+    return (
+        record["verdict"]
+        if record["verdict"] == "correct"
+        else f"{record['verdict']}: {first_line(record['reason'])}"
+    )
 
 
 def time(seconds: float) -> str:
@@ -89,7 +123,9 @@ def drawn(name: str, lines: list[tuple[str, ...]]) -> Any:
     table = import_module("rich.table").Table(title=name, box=box, title_justify="left")
     for number, column in enumerate(TITLES):
         ends = number in (0, len(TITLES) - 1)
-        table.add_column(column, justify="left" if ends else "right", overflow="fold", no_wrap=number == 0)
+        table.add_column(
+            column, justify="left" if ends else "right", overflow="fold", no_wrap=number == 0
+        )
     for cells in lines:
         table.add_row(*(text(cell, style=style(cells)) for cell in cells))
     return table

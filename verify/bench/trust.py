@@ -1,9 +1,10 @@
 """
 Correct first, and correct while it was timed.
 
-Before anything is timed a contestant answers the very shape of the case, and its answer is held to the law: whole where numbers are
-only moved, else on sampled rows; gradients on all keys and tables for the last rows of queries. After the rounds the outputs of the
-timed calls are held to it too, on rows that nobody knew before.
+Before anything is timed a contestant answers the very shape of the case, and its answer is held to
+the law: whole where numbers are only moved, else on sampled rows; gradients on all keys and tables
+for the last rows of queries. After the rounds the outputs of the timed calls are held to it too, on
+rows that nobody knew before.
 """
 
 from dataclasses import dataclass
@@ -25,7 +26,9 @@ from verify.recipes import Inputs, expand
 
 @dataclass(frozen=True)
 class Judgement:
-    """correct, wrong, unsupported or missing; why; the worst share of the derived bound that was used."""
+    """
+    correct, wrong, unsupported or missing; why; the worst share of the derived bound that was used.
+    """
 
     verdict: str
     reason: str = ""
@@ -36,10 +39,16 @@ LAST = 8
 """Rows of queries whose gradients are judged before the timing, at the end of the sequence."""
 
 PAIRS = 2**24
-"""Most pairs for which all gradients of a timed call are computed in float64; beyond, the rows of the query's gradient speak alone."""
+"""
+Most pairs for which all gradients of a timed call are computed in float64; beyond, the rows of the
+query's gradient speak alone.
+"""
 
 NORM = {"float64": 1e-10, "float32": 1e-4, "float16": 1e-2, "bfloat16": 3e-2}
-"""How far a gradient of a timed call may be from the reference in its norm, relatively; its rows are held to the derived bounds."""
+"""
+How far a gradient of a timed call may be from the reference in its norm, relatively; its rows are
+held to the derived bounds.
+"""
 
 
 def fresh(case: Case, seed: int) -> Inputs:
@@ -76,7 +85,9 @@ def held(case: Case, implementation: Implementation, inputs: Inputs, outputs: An
     return whole(case, implementation, inputs, outputs)
 
 
-def rows(case: Case, implementation: Implementation, inputs: Inputs, outputs: Any, which: list[int]) -> float:
+def rows(
+    case: Case, implementation: Implementation, inputs: Inputs, outputs: Any, which: list[int]
+) -> float:
     """Rows of the output, or of the query's gradient."""
     like = inputs["query"]
     if implementation.operation.is_gradient:
@@ -84,19 +95,33 @@ def rows(case: Case, implementation: Implementation, inputs: Inputs, outputs: An
     else:
         shape = (*like.shape[:-1], inputs["value"].shape[-1])
     result = array_of(outputs, np.broadcast_to(0.0, shape), case.dtype, implementation, "output")
-    return worst((judge_row(implementation, inputs, result, i, case.dtype), f"row {i}") for i in which)
+    return worst(
+        (judge_row(implementation, inputs, result, i, case.dtype), f"row {i}") for i in which
+    )
 
 
 def whole(case: Case, implementation: Implementation, inputs: Inputs, outputs: Any) -> float:
     """Every element, where the operation has no rows of its own."""
     operation = implementation.operation
     expected = operation.reference(**inputs)
-    bound = None if operation.exact else bounds.bound(operation.name, inputs, implementation.precision(case.dtype))
-    return worst((comparison, path) for path, comparison in compared(outputs, expected, bound, case.dtype, implementation))
+    bound = (
+        None
+        if operation.exact
+        else bounds.bound(operation.name, inputs, implementation.precision(case.dtype))
+    )
+    return worst(
+        (comparison, path)
+        for path, comparison in compared(outputs, expected, bound, case.dtype, implementation)
+    )
 
 
-def last_gradients(case: Case, implementation: Implementation, inputs: Inputs, outputs: Any) -> float:
-    """The gradients of everything by the last rows of queries: of an end-aligned operation they are a small one with all the keys."""
+def last_gradients(
+    case: Case, implementation: Implementation, inputs: Inputs, outputs: Any
+) -> float:
+    """
+    The gradients of everything by the last rows of queries: of an end-aligned operation they are a
+    small one with all the keys.
+    """
     operation, N = implementation.operation, inputs["query"].shape[-2]
     first = max(N - LAST, 0)
     few = inputs | {name: inputs[name][..., first:, :] for name in ("query", "d_output")}
@@ -107,7 +132,10 @@ def last_gradients(case: Case, implementation: Implementation, inputs: Inputs, o
         expected = operation.reference(**few)
         bound = bounds.bound(operation.name, few, implementation.precision(case.dtype))
     outputs = (outputs[0][..., first:, :], *outputs[1:])
-    return worst((comparison, path) for path, comparison in compared(outputs, expected, bound, case.dtype, implementation))
+    return worst(
+        (comparison, path)
+        for path, comparison in compared(outputs, expected, bound, case.dtype, implementation)
+    )
 
 
 def worst(comparisons: Any) -> float:
@@ -121,13 +149,23 @@ def worst(comparisons: Any) -> float:
 
 def refuse(comparison: Comparison, path: str) -> None:
     if not comparison.passed:
-        raise Disagreement(f"{path}: {comparison}", budget=comparison.budget, comparison=comparison, path=path)
+        raise Disagreement(
+            f"{path}: {comparison}", budget=comparison.budget, comparison=comparison, path=path
+        )
 
 
 def check_timed(
-    case: Case, implementation: Implementation, inputs: Inputs, outputs: Any, rng: np.random.Generator, gradients: Any
+    case: Case,
+    implementation: Implementation,
+    inputs: Inputs,
+    outputs: Any,
+    rng: np.random.Generator,
+    gradients: Any,
 ) -> float:
-    """The outputs of a timed call on rows drawn now; gradients of keys and tables by their norm. Raises Disagreement."""
+    """
+    The outputs of a timed call on rows drawn now; gradients of keys and tables by their norm.
+    Raises Disagreement.
+    """
     if case.operation not in ROW_OF:
         return whole(case, implementation, inputs, outputs)
     N = inputs["query"].shape[-2]
@@ -135,17 +173,30 @@ def check_timed(
     budget = rows(case, implementation, inputs, outputs, which)
     if gradients is not None:
         for index, (output, expected) in enumerate(zip(outputs, gradients, strict=True)):
-            close(array_of(output, expected, case.dtype, implementation, f"output[{index}]"), expected, case.dtype, index)
+            close(
+                array_of(output, expected, case.dtype, implementation, f"output[{index}]"),
+                expected,
+                case.dtype,
+                index,
+            )
     return budget
 
 
 def close(actual: ndarray, expected: ndarray, dtype: str, index: int) -> None:
-    error = np.linalg.norm(actual - expected) / max(float(np.linalg.norm(expected)), np.finfo(float).tiny)
+    error = np.linalg.norm(actual - expected) / max(
+        float(np.linalg.norm(expected)), np.finfo(float).tiny
+    )
     if not error <= NORM[dtype]:
-        raise Disagreement(f"output[{index}]: its norm is off by {error:.2g}, wanted at most {NORM[dtype]:g}")
+        raise Disagreement(
+            f"output[{index}]: its norm is off by {error:.2g}, wanted at most {NORM[dtype]:g}"
+        )
 
 
 def all_gradients(case: Case, inputs: Inputs) -> Any:
     """Every gradient in float64, where that is not too much to ask."""
     pairs = np.prod([case.sizes.get(letter, 1) for letter in "BHNM"])
-    return CATALOGUE[case.timed].reference(**inputs) if case.mode != "forward" and pairs <= PAIRS else None
+    return (
+        CATALOGUE[case.timed].reference(**inputs)
+        if case.mode != "forward" and pairs <= PAIRS
+        else None
+    )

@@ -1,8 +1,10 @@
 """
-One bound per operation: the same name, the same parameters, and `precision`; the result has the shape of the output.
+One bound per operation: the same name, the same parameters, and `precision`; the result has the
+shape of the output.
 
-Every formula stands in the docstring of the function that evaluates it. Inputs are float64 arrays that the storage format
-holds exactly. A bound of inf marks an element outside the domain that the Precision declares; a bound is never NaN.
+Every formula stands in the docstring of the function that evaluates it. Inputs are float64 arrays
+that the storage format holds exactly. A bound of inf marks an element outside the domain that the
+Precision declares; a bound is never NaN.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +15,12 @@ from numpy import ndarray
 
 from verify.bounds.additive import additive_attention_grad
 from verify.bounds.alibi import alibi_attention, get_alibi_biases, get_slopes
-from verify.bounds.attention import additive_attention, dropout, scaled_dot_product_attention, softmax
+from verify.bounds.attention import (
+    additive_attention,
+    dropout,
+    scaled_dot_product_attention,
+    softmax,
+)
 from verify.bounds.gradients import alibi_attention_grad, scaled_dot_product_attention_grad
 from verify.bounds.layers import (
     alibi_multi_head_attention,
@@ -29,13 +36,18 @@ from verify.bounds.relative import (
     transformer_xl_attention,
     transformer_xl_score,
 )
-from verify.bounds.relative_gradients import learned_relative_attention_grad, transformer_xl_attention_grad
+from verify.bounds.relative_gradients import (
+    learned_relative_attention_grad,
+    transformer_xl_attention_grad,
+)
 from verify.bounds.rows import added
 from verify.bounds.scores import additive_score, scaled_dot_product_score
 from verify.bounds.transformer_xl import transformer_xl, transformer_xl_layer
 from verify.precision import REFERENCE, Precision
 
-EXACT = frozenset({"causal_mask", "merge_masks", "shift_right", "rel_shift", "init_mems", "update_mems"})
+EXACT = frozenset(
+    {"causal_mask", "merge_masks", "shift_right", "rel_shift", "init_mems", "update_mems"}
+)
 
 TWINS: Mapping[str, Callable[..., Any]] = {
     twin.__name__: twin
@@ -74,13 +86,21 @@ OPERATIONS = frozenset(TWINS) | EXACT
 Bound = ndarray | tuple["Bound", ...] | list["Bound"] | None
 
 
-def bound(operation: str, inputs: Mapping[str, Any], precision: Precision, reference: Bound = None) -> Any:
+def bound(
+    operation: str, inputs: Mapping[str, Any], precision: Precision, reference: Bound = None
+) -> Any:
     """
-    slack * (the bound under `precision` + the float64 reference's own), in the structure of the operation's output.
+    slack * (the bound under `precision` + the float64 reference's own), in the structure of the
+    operation's output.
 
-    `reference`: the reference's own from :func:`error`, where several arithmetics are bounded on the same inputs.
+    `reference`: the reference's own from :func:`error`, where several arithmetics are bounded on
+    the same inputs.
     """
-    E = error(operation, inputs, precision, REFERENCE) if reference is None else added([error(operation, inputs, precision), reference])
+    E = (
+        error(operation, inputs, precision, REFERENCE)
+        if reference is None
+        else added([error(operation, inputs, precision), reference])
+    )
     return E if precision.slack == 1 else _times(E, precision.slack)
 
 

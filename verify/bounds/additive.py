@@ -4,7 +4,15 @@ import numpy as np
 from numpy import ndarray
 
 from verify.bounds.attention import masked
-from verify.bounds.gradients import Grads, at_seeing_queries, at_seen_keys, backward, mask_gradient, score_gradient_error, shared_gradient
+from verify.bounds.gradients import (
+    Grads,
+    at_seeing_queries,
+    at_seen_keys,
+    backward,
+    mask_gradient,
+    score_gradient_error,
+    shared_gradient,
+)
 from verify.bounds.mixture import mixture
 from verify.bounds.rows import Precisions, absent, total
 from verify.bounds.scores import Additive, additive, additive_error, tanh_error
@@ -12,12 +20,14 @@ from verify.precision import Precision
 from verify.rounding import dot, gamma, operand, rounded, summed
 
 
-def _inner_error(at: Additive, dS: ndarray, E_dS: ndarray, P: Precision) -> tuple[ndarray, ndarray, ndarray]:
+def _inner_error(
+    at: Additive, dS: ndarray, E_dS: ndarray, P: Precision
+) -> tuple[ndarray, ndarray, ndarray]:
     """
     dz = dS w (1 - t^2) with its error, and the error of t:
 
-        E_f = 2 |t| E_t + E_t^2 + g(2, u) (1 + (|t|+E_t)^2)      f = 1 - t^2, which cancels: its error is absolute
-        E_dz = |w| (E_dS (f + E_f) + |dS| E_f), two roundings to `score`
+        E_f = 2 |t| E_t + E_t^2 + g(2, u) (1 + (|t|+E_t)^2)      f = 1 - t^2, which cancels: its
+        error is absolute E_dz = |w| (E_dS (f + E_f) + |dS| E_f), two roundings to `score`
     """
     E_t, t = tanh_error(at, P), np.abs(at.t)
     f = 1 - t * t
@@ -27,12 +37,16 @@ def _inner_error(at: Additive, dS: ndarray, E_dS: ndarray, P: Precision) -> tupl
     return dz, rounded(dz, w * (E_dS * (np.abs(f) + E_f) + np.abs(dS) * E_f), P.score, 2), E_t
 
 
-def _projection(dz: ndarray, E: ndarray, x: ndarray, w: ndarray, P: Precision) -> tuple[ndarray, ndarray]:
+def _projection(
+    dz: ndarray, E: ndarray, x: ndarray, w: ndarray, P: Precision
+) -> tuple[ndarray, ndarray]:
     """The errors of dx = dz W and dW = sum over batch and positions of dz^T x, both stored."""
     Ez = operand(dz, E, P, stored=False)
     dx = rounded(dz @ w, dot(dz, Ez, w, operand(w, None, P), P), P.storage)
     dW = np.einsum("bna,bnk->bak", dz, x)
-    E_W = dot(dz.swapaxes(-1, -2), None if Ez is None else Ez.swapaxes(-1, -2), x, operand(x, None, P), P)
+    E_W = dot(
+        dz.swapaxes(-1, -2), None if Ez is None else Ez.swapaxes(-1, -2), x, operand(x, None, P), P
+    )
     return dx, shared_gradient(dW, rounded(dW, E_W, P.joined), (0,), P)
 
 
@@ -53,8 +67,9 @@ def additive_attention_grad(
     """
     The errors of the gradients of query, key, value, the three weights, and of a float mask.
 
-    dS by `score_gradient_error`; dz = dS w (1 - t^2); summed over keys for W_q q, over queries for W_k k, each rounded to
-    `score`; then one product with the weight and one with the input; dw = sum dS t.
+    dS by `score_gradient_error`; dz = dS w (1 - t^2); summed over keys for W_q q, over queries for
+    W_k k, each rounded to `score`; then one product with the weight and one with the input;
+    dw = sum dS t.
     """
     at = additive(query, key, w_query, w_key, w_score)
     chain, error = masked(at.s, lambda P: additive_error(at, P), mask, at.lost)
@@ -71,7 +86,9 @@ def additive_attention_grad(
         dk, dWk = _projection(dz.sum(1), E_k, at.k, w_key, P)
         dS, t = back.dS[..., None], at.t
         E_w = E_dS[..., None] * (np.abs(t) + E_t) + np.abs(dS) * E_t
-        dw = shared_gradient(dS * t, rounded(dS * t, np.where(hidden, 0.0, E_w), P.joined), (0, 1, 2), P)
+        dw = shared_gradient(
+            dS * t, rounded(dS * t, np.where(hidden, 0.0, E_w), P.joined), (0, 1, 2), P
+        )
         grads = (at_seeing_queries(chain, dq), at_seen_keys(chain, dk), dV, dWq, dWk, dw)
         return (*grads, *mask_gradient(back, E_dS, mask, P))
 

@@ -6,7 +6,16 @@ import numpy as np
 from numpy import ndarray
 
 from verify.bounds.mixture import Mixture, mixture, mixture_error
-from verify.bounds.rows import Precisions, Rows, absent, finite, hiding, probability_error, rows, total
+from verify.bounds.rows import (
+    Precisions,
+    Rows,
+    absent,
+    finite,
+    hiding,
+    probability_error,
+    rows,
+    total,
+)
 from verify.bounds.scores import additive, additive_error, biased_error, products, score_error
 from verify.precision import Precision
 from verify.rounding import gamma, rounded
@@ -14,8 +23,13 @@ from verify.rounding import gamma, rounded
 ScoreError = Callable[[Precision], ndarray | None]
 
 
-def masked(s: ndarray, error: ScoreError, mask: ndarray | None, lost: ndarray | None) -> tuple[Rows, ScoreError]:
-    """The softmax rows of a score under a mask, and the error of the score after a float mask was added."""
+def masked(
+    s: ndarray, error: ScoreError, mask: ndarray | None, lost: ndarray | None
+) -> tuple[Rows, ScoreError]:
+    """
+    The softmax rows of a score under a mask, and the error of the score after a float mask was
+    added.
+    """
     bias, visible = hiding(mask)
     if bias is None:
         return rows(s, visible, lost), error
@@ -34,7 +48,10 @@ def weights_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
 
 
 def softmax(score: ndarray, mask: ndarray | None = None, *, precision: Precisions) -> ndarray:
-    """The error of the softmax of an exact score: see `probability_error`; a float mask costs one rounding to `score`."""
+    """
+    The error of the softmax of an exact score: see `probability_error`; a float mask costs one
+    rounding to `score`.
+    """
     hidden = score == -np.inf
     s, lost = finite(np.where(hidden, 0.0, score) if hidden.any() else score)
     at, error = masked(s, lambda P: None, mask, lost)
@@ -44,7 +61,10 @@ def softmax(score: ndarray, mask: ndarray | None = None, *, precision: Precision
 
 
 def dropout(weights: ndarray, keep: ndarray | None, p: float, *, precision: Precisions) -> ndarray:
-    """The error of keep * weights / (1-p): three roundings of constant and product, one to storage; none at all for p = 0."""
+    """
+    The error of keep * weights / (1-p): three roundings of constant and product, one to storage;
+    none at all for p = 0.
+    """
     if keep is None or p == 0:
         return np.zeros_like(weights)
     y, bad = finite(np.where(keep, weights, 0.0) / (1 - p))
@@ -72,7 +92,10 @@ def scaled_dot_product_attention(
     *,
     precision: Precisions,
 ) -> ndarray:
-    """The error of softmax(q.k / sqrt(D) + mask) v: `score_error`, one rounding for a float mask, then `mixture_error`."""
+    """
+    The error of softmax(q.k / sqrt(D) + mask) v: `score_error`, one rounding for a float mask, then
+    `mixture_error`.
+    """
     at = products(query, key)
     chain, error = masked(at.raw * at.scale, lambda P: score_error(at, P), mask, at.lost)
     return attended(mixture(chain, value, keep, p), error, precision)
@@ -91,7 +114,10 @@ def additive_attention(
     *,
     precision: Precisions,
 ) -> ndarray:
-    """The error of softmax(w.tanh(W_q q + W_k k) + mask) v: `additive_error`, the mask's rounding, then `mixture_error`."""
+    """
+    The error of softmax(w.tanh(W_q q + W_k k) + mask) v: `additive_error`, the mask's rounding,
+    then `mixture_error`.
+    """
     at = additive(query, key, w_query, w_key, w_score)
     chain, error = masked(at.s, lambda P: additive_error(at, P), mask, at.lost)
     return attended(mixture(chain, value, keep, p), error, precision)

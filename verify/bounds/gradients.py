@@ -19,7 +19,10 @@ Grads = tuple[ndarray, ...]
 
 @dataclass(frozen=True)
 class Backward:
-    """In float64: weights w = p factor, dW = dO v^T, dP = factor dW, D = rowsum(dO O), dS = p (dP - D)."""
+    """
+    In float64: weights w = p factor, dW = dO v^T, dP = factor dW, D = rowsum(dO O), dS = p
+    (dP - D).
+    """
 
     mix: Mixture
     d_output: ndarray
@@ -36,7 +39,9 @@ def backward(mix: Mixture, d_output: ndarray) -> Backward:
     dW = d_output @ mix.v.swapaxes(-1, -2)
     dP = dW if factor is None else dW * factor
     x = dP - (d_output * mix.o).sum(-1, keepdims=True)
-    return Backward(mix, d_output, p if factor is None else p * factor, dW, dP, absent(mix.rows, p * x), x)
+    return Backward(
+        mix, d_output, p if factor is None else p * factor, dW, dP, absent(mix.rows, p * x), x
+    )
 
 
 def recomputed_error(mix: Mixture, E: ndarray, Es: ndarray | None, P: Precision) -> ndarray:
@@ -44,12 +49,20 @@ def recomputed_error(mix: Mixture, E: ndarray, Es: ndarray | None, P: Precision)
     The error of a weight that may be recomputed as exp(s - saved lse), or be w / l:
 
         E_lse = max(log sum p e^E, -log sum p e^-E) + R + g(4, u) (1 + |lse| + log n)
-        L     = E + E_lse + g(3, u) (|s - lse| + Es + E_lse),    E_P = p (e^L - 1) + min(eta, p) in the range of underflow
+        L     = E + E_lse + g(3, u) (|s - lse| + Es + E_lse),    E_P = p (e^L - 1) + min(eta, p) in
+              the range of underflow
     """
     at, n, u = mix.rows, mix.v.shape[-2], P.softmax.u
-    up, down = np.exp(at.d + E).sum(-1, keepdims=True) / at.norm, np.exp(at.d - E).sum(-1, keepdims=True) / at.norm
+    up, down = (
+        np.exp(at.d + E).sum(-1, keepdims=True) / at.norm,
+        np.exp(at.d - E).sum(-1, keepdims=True) / at.norm,
+    )
     log_norm = np.log(at.norm)
-    E_lse = np.maximum(np.log(up), -np.log(down)) + unsteadiness(n, P) + gamma(4, u) * (1 + np.abs(at.m + log_norm) + log(n))
+    E_lse = (
+        np.maximum(np.log(up), -np.log(down))
+        + unsteadiness(n, P)
+        + gamma(4, u) * (1 + np.abs(at.m + log_norm) + log(n))
+    )
     L = E + E_lse + gamma(3, u) * (log_norm - at.d + E_lse + (0.0 if Es is None else Es))
     E_P = np.where(L < 1, at.p * np.expm1(np.minimum(L, 1.0)), np.exp(at.d - log_norm + L) - at.p)
     low = max(P.softmax.tiny, P.prob.tiny)
@@ -62,8 +75,10 @@ def score_gradient_error(at: Backward, Es: ndarray | None, P: Precision) -> tupl
 
         E_P' = rounded(p, E_P, prob);  E_dV = dot(w^T, E_w, dO) [+ narrow partials], stored
         E_dP = rounded(dO v^T, dot, score)
-        E_D  = the larger of |dO| Eo + acc(E) |dO| (|o|+Eo) and sum E_P'|dP| + (p+E_P') E_dP + (acc(n) + g(1,u)) (p+E_P')(|dP|+E_dP)
-        E_dS = E_P' (|dP-D| + E_dP + E_D) + p (E_dP + E_D) + g(3,u) (p+E_P') (|dP-D| + E_dP + E_D), rounded to prob and to score
+        E_D  = the larger of |dO| Eo + acc(E) |dO| (|o|+Eo) and sum E_P'|dP| + (p+E_P')
+             E_dP + (acc(n) + g(1,u)) (p+E_P')(|dP|+E_dP)
+        E_dS = E_P' (|dP-D| + E_dP + E_D) + p (E_dP + E_D) + g(3,u) (p+E_P') (|dP-D| + E_dP + E_D),
+        rounded to prob and to score
     """
     mix, chain, dO = at.mix, at.mix.rows, at.d_output
     p, n, size_o = chain.p, mix.v.shape[-2], np.abs(dO)
@@ -74,10 +89,20 @@ def score_gradient_error(at: Backward, Es: ndarray | None, P: Precision) -> tupl
     E_dP = rounded(at.dW, dot(dO, operand(dO, None, P), vT, operand(vT, None, P), P), P.score)
     E_dP = _dropped(at.dP, E_dP, mix, P)
     E_o = mean_error(mix, E, None, P, P.storage)
-    D_output = (size_o * (E_o + accumulation(dO.shape[-1], P) * (np.abs(mix.o) + E_o))).sum(-1, keepdims=True)
+    D_output = (size_o * (E_o + accumulation(dO.shape[-1], P) * (np.abs(mix.o) + E_o))).sum(
+        -1, keepdims=True
+    )
     most_P, size_dP = p + E_P, np.abs(at.dP)
-    per_key = E_P * size_dP + most_P * E_dP + (accumulation(n, P) + gamma(1, P.softmax.u)) * most_P * (size_dP + E_dP)
-    E_x = E_dP + np.fmax(D_output, absent(chain, per_key).sum(-1, keepdims=True)) + (n + dO.shape[-1]) * P.acc.eta
+    per_key = (
+        E_P * size_dP
+        + most_P * E_dP
+        + (accumulation(n, P) + gamma(1, P.softmax.u)) * most_P * (size_dP + E_dP)
+    )
+    E_x = (
+        E_dP
+        + np.fmax(D_output, absent(chain, per_key).sum(-1, keepdims=True))
+        + (n + dO.shape[-1]) * P.acc.eta
+    )
     most_x = np.abs(at.x) + E_x
     E_dS = E_P * most_x + p * E_x + gamma(3, P.softmax.u) * most_P * most_x
     E_dS = rounded(at.dS, rounded(at.dS, E_dS, P.prob), P.score)
@@ -85,9 +110,16 @@ def score_gradient_error(at: Backward, Es: ndarray | None, P: Precision) -> tupl
 
 
 def _dropped(x: ndarray, E: ndarray, mix: Mixture, P: Precision) -> ndarray:
-    """The error after the dropout factor: exact for p = 0, else the constant's three roundings and one to `prob`."""
+    """
+    The error after the dropout factor: exact for p = 0, else the constant's three roundings and one
+    to `prob`.
+    """
     E = E if mix.factor is None else E * mix.factor
-    return rounded(x, E + gamma(3, (P.scale_const or P.acc).u) * (np.abs(x) + E), P.prob) if mix.scaled else E
+    return (
+        rounded(x, E + gamma(3, (P.scale_const or P.acc).u) * (np.abs(x) + E), P.prob)
+        if mix.scaled
+        else E
+    )
 
 
 def settled(E: ndarray) -> ndarray:
@@ -107,11 +139,12 @@ def product_gradient(
     terms: int | None = None,
 ) -> ndarray:
     """
-    The error of x @ y (x^T @ y), operands rounded, summed in any order, stored; `joined` instead of storage if not `narrow`.
-    `terms`: how many are summed, where x leaves out some that are zero.
+    The error of x @ y (x^T @ y), operands rounded, summed in any order, stored; `joined` instead of
+    storage if not `narrow`. `terms`: how many are summed, where x leaves out some that are zero.
 
-    Where gradients are accumulated over blocks in a narrow format, g(number of blocks, u_partial) (|x|+E) (|y|+Ey) more, and as
-    many eta_partial: a block's gradient may lie in the range of underflow.
+    Where gradients are accumulated over blocks in a narrow format, g(number of blocks, u_partial)
+    (|x|+E) (|y|+Ey) more, and as many eta_partial: a block's gradient may lie in the range of
+    underflow.
     """
     block = P.grad_block_q if transposed else P.grad_block_k
     x, E = (x.swapaxes(-1, -2), E.swapaxes(-1, -2)) if transposed else (x, E)
@@ -137,20 +170,32 @@ def at_seeing_queries(chain: Rows, E: ndarray) -> ndarray:
     return E if chain.blind is None else np.where(chain.blind, 0.0, E)
 
 
-def scaled_gradient(at: Backward, E_dS: ndarray, scale: float, P: Precision) -> tuple[ndarray, ndarray]:
-    """scale dS and its error: the scale's constant and product, three more roundings where it follows the matrix product."""
+def scaled_gradient(
+    at: Backward, E_dS: ndarray, scale: float, P: Precision
+) -> tuple[ndarray, ndarray]:
+    """
+    scale dS and its error: the scale's constant and product, three more roundings where it follows
+    the matrix product.
+    """
     x = at.dS * scale
     E = scaled_error(x, E_dS, scale, P)
     E = E + gamma(3, P.acc.u) * (np.abs(x) + E) + P.prob.eta + P.score.eta
-    return x, np.where(np.isinf(E_dS), np.inf, absent(at.mix.rows, overflowing(E, np.abs(x), P.score)))
+    return x, np.where(
+        np.isinf(E_dS), np.inf, absent(at.mix.rows, overflowing(E, np.abs(x), P.score))
+    )
 
 
 def mask_gradient(at: Backward, E_dS: ndarray, mask: ndarray | None, P: Precision) -> Grads:
-    """The error of the score's gradient summed over the axes along which a float mask was broadcast, stored; 0 where it hides."""
+    """
+    The error of the score's gradient summed over the axes along which a float mask was broadcast,
+    stored; 0 where it hides.
+    """
     if mask is None or mask.dtype == bool:
         return ()
     lead = at.dS.ndim - mask.ndim
-    ones = tuple(i + lead for i, size in enumerate(mask.shape) if size == 1 and at.dS.shape[i + lead] != 1)
+    ones = tuple(
+        i + lead for i, size in enumerate(mask.shape) if size == 1 and at.dS.shape[i + lead] != 1
+    )
     axes = tuple(range(lead)) + ones
     total_dS = at.dS.sum(axes).reshape(mask.shape)
     E = summed(at.dS, E_dS, axes, P).reshape(mask.shape) if axes else E_dS.reshape(mask.shape)
@@ -158,7 +203,9 @@ def mask_gradient(at: Backward, E_dS: ndarray, mask: ndarray | None, P: Precisio
     return (np.where((mask > -np.inf) | np.isinf(E), E, 0.0),)
 
 
-def _simple(at: Products, x: ndarray, E: ndarray, chain: Rows, P: Precision) -> tuple[ndarray, ndarray]:
+def _simple(
+    at: Products, x: ndarray, E: ndarray, chain: Rows, P: Precision
+) -> tuple[ndarray, ndarray]:
     """dQ = x K and dK = x^T Q for x = scale dS."""
     dQ = product_gradient(x, E, at.kT.swapaxes(-1, -2), None, P)
     dK = product_gradient(x, E, at.q, None, P, transposed=True)
@@ -176,7 +223,10 @@ def scaled_dot_product_attention_grad(
     *,
     precision: Precisions,
 ) -> Grads:
-    """The errors of dQ, dK, dV, and of the gradient of a float mask: `score_gradient_error`, then one product each."""
+    """
+    The errors of dQ, dK, dV, and of the gradient of a float mask: `score_gradient_error`, then one
+    product each.
+    """
     at = products(query, key)
     chain, error = masked(at.raw * at.scale, lambda P: score_error(at, P), mask, at.lost)
     back = backward(mixture(chain, value, keep, p), d_output)
@@ -190,7 +240,13 @@ def scaled_dot_product_attention_grad(
 
 
 def alibi_attention_grad(
-    d_output: ndarray, query: ndarray, key: ndarray, value: ndarray, visible: ndarray | None = None, *, precision: Precisions
+    d_output: ndarray,
+    query: ndarray,
+    key: ndarray,
+    value: ndarray,
+    visible: ndarray | None = None,
+    *,
+    precision: Precisions,
 ) -> Grads:
     """The errors of dQ, dK, dV, for each of the `alibi_forms`."""
     forms = alibi_forms(query, key, value, visible)
@@ -201,15 +257,25 @@ def alibi_attention_grad(
         return (*_simple(at, *scaled_gradient(back, E_dS, at.scale, P), mix.rows, P), dV)
 
     def bound(P: Precision) -> Grads:
-        return tuple(np.maximum.reduce(errors) for errors in zip(*(gradients(P, *form) for form in forms(P)), strict=True))
+        return tuple(
+            np.maximum.reduce(errors)
+            for errors in zip(*(gradients(P, *form) for form in forms(P)), strict=True)
+        )
 
     return total(bound, precision)
 
 
-def shared_gradient(x: ndarray, E: ndarray, axes: tuple[int, ...], P: Precision, terms: int | None = None) -> ndarray:
-    """The error of a parameter's gradient: summed over the axes that share it, in any order or in narrow partials, stored."""
+def shared_gradient(
+    x: ndarray, E: ndarray, axes: tuple[int, ...], P: Precision, terms: int | None = None
+) -> ndarray:
+    """
+    The error of a parameter's gradient: summed over the axes that share it, in any order or in
+    narrow partials, stored.
+    """
     terms = terms or int(np.prod([x.shape[axis] for axis in axes], dtype=np.int64))
     grown = summed(x, E, axes, P, terms)
     if P.grad_partial is not None:
-        grown = grown + gamma(ceil(terms / P.grad_block_q), P.grad_partial.u) * (np.abs(x) + E).sum(axes)
+        grown = grown + gamma(ceil(terms / P.grad_block_q), P.grad_partial.u) * (np.abs(x) + E).sum(
+            axes
+        )
     return rounded(x.sum(axes), grown, P.storage)

@@ -1,4 +1,7 @@
-"""Bounds for whole layers: the errors of projection, attention and normalisation handed on from stage to stage."""
+"""
+Bounds for whole layers: the errors of projection, attention and normalisation handed on from stage
+to stage.
+"""
 
 from collections.abc import Mapping
 
@@ -23,7 +26,9 @@ def affine(x: ndarray, weight: ndarray, bias: ndarray | None) -> ndarray:
     return x @ weight.T if bias is None else x @ weight.T + bias
 
 
-def linear_error(x: Pair, weight: ndarray, bias: ndarray | None, P: Precision, fmt: Format) -> ndarray:
+def linear_error(
+    x: Pair, weight: ndarray, bias: ndarray | None, P: Precision, fmt: Format
+) -> ndarray:
     """rounded(rounded(x W^T, dot), + b), both to `fmt`; a fused bias drops one of the two."""
     value, E = x
     y = value @ weight.T
@@ -44,9 +49,11 @@ def merge(x: ndarray) -> ndarray:
 
 def present(x: ndarray, visible: ndarray | None) -> ndarray:
     """
-    Keys or values [B M F] with zeros for what no query of any head sees; `visible` broadcasts to [B H N M].
+    Keys or values [B M F] with zeros for what no query of any head sees; `visible` broadcasts to
+    [B H N M].
 
-    A hidden key is absent before the projection already: behind it, NaN would be an unbounded error of every key that is left.
+    A hidden key is absent before the projection already: behind it, NaN would be an unbounded error
+    of every key that is left.
     """
     if visible is None:
         return x
@@ -54,7 +61,9 @@ def present(x: ndarray, visible: ndarray | None) -> ndarray:
     return np.where(seen[..., None], x, 0.0)
 
 
-def self_attention(x: ndarray, parameters: Parameters, mask: ndarray | None = None, *, precision: Precisions) -> ndarray:
+def self_attention(
+    x: ndarray, parameters: Parameters, mask: ndarray | None = None, *, precision: Precisions
+) -> ndarray:
     """Three projections kept in `stage`, then the attention with their errors."""
     weights = [parameters[f"w_{name}"] for name in ("query", "key", "value")]
     q, k, v = (affine(x, w, None) for w in weights)
@@ -62,13 +71,17 @@ def self_attention(x: ndarray, parameters: Parameters, mask: ndarray | None = No
 
     def error(P: Precision) -> ndarray:
         Eq, Ek, Ev = (linear_error((x, None), w, None, P, P.stage) for w in weights)
-        chain, Es = masked(at.raw * at.scale, lambda P: score_error(at, P, Eq, Ek.swapaxes(-1, -2)), mask, at.lost)
+        chain, Es = masked(
+            at.raw * at.scale, lambda P: score_error(at, P, Eq, Ek.swapaxes(-1, -2)), mask, at.lost
+        )
         return mixture_error(mixture(chain, v), Es(P), Ev, P, P.storage)
 
     return total(error, precision)
 
 
-def merged_masks(attn_mask: ndarray | None, key_padding_mask: ndarray | None, num_heads: int) -> ndarray | None:
+def merged_masks(
+    attn_mask: ndarray | None, key_padding_mask: ndarray | None, num_heads: int
+) -> ndarray | None:
     """What merge_masks adds: 0, -inf, or the float mask's own numbers."""
     mask = None
     if attn_mask is not None:
@@ -91,20 +104,33 @@ def multi_head_attention(
     *,
     precision: Precisions,
 ) -> tuple[ndarray, ndarray]:
-    """Projections in `stage`, attention, output projection in storage; the weights with the scores' errors, in storage."""
+    """
+    Projections in `stage`, attention, output projection in storage; the weights with the scores'
+    errors, in storage.
+    """
     mask = merged_masks(attn_mask, key_padding_mask, num_heads)
     visible = None if mask is None else mask > -np.inf
     inputs = {"q_proj": query, "k_proj": present(key, visible), "v_proj": present(value, visible)}
-    net = {name: (parameters[f"{name}.weight"], parameters.get(f"{name}.bias")) for name in (*inputs, "out_proj")}
+    net = {
+        name: (parameters[f"{name}.weight"], parameters.get(f"{name}.bias"))
+        for name in (*inputs, "out_proj")
+    }
     q, k, v = (split(affine(x, *net[name]), num_heads) for name, x in inputs.items())
     at = products(q, k)
 
     def error(P: Precision) -> tuple[ndarray, ndarray]:
-        Eq, Ek, Ev = (split(linear_error((x, None), *net[name], P, P.stage), num_heads) for name, x in inputs.items())
-        chain, Es = masked(at.raw * at.scale, lambda P: score_error(at, P, Eq, Ek.swapaxes(-1, -2)), mask, at.lost)
+        Eq, Ek, Ev = (
+            split(linear_error((x, None), *net[name], P, P.stage), num_heads)
+            for name, x in inputs.items()
+        )
+        chain, Es = masked(
+            at.raw * at.scale, lambda P: score_error(at, P, Eq, Ek.swapaxes(-1, -2)), mask, at.lost
+        )
         mix, Es_P = mixture(chain, v), Es(P)
         Eo = mixture_error(mix, Es_P, Ev, P, P.stage)
-        return linear_error((merge(mix.o), merge(Eo)), *net["out_proj"], P, P.storage), weights_error(chain, Es_P, P)
+        return linear_error(
+            (merge(mix.o), merge(Eo)), *net["out_proj"], P, P.storage
+        ), weights_error(chain, Es_P, P)
 
     return total(error, precision)
 
@@ -119,7 +145,9 @@ def multi_head_self_attention(
     precision: Precisions,
 ) -> tuple[ndarray, ndarray]:
     """`multi_head_attention` of x with itself."""
-    return multi_head_attention(x, x, x, parameters, num_heads, attn_mask, key_padding_mask, precision=precision)
+    return multi_head_attention(
+        x, x, x, parameters, num_heads, attn_mask, key_padding_mask, precision=precision
+    )
 
 
 def _labml(parameters: Parameters, name: str) -> tuple[ndarray, ndarray | None]:
@@ -142,12 +170,17 @@ def relative_multi_head_attention(
     inputs = {"query": query, "key": present(key, visible), "value": present(value, visible)}
     net = {name: _labml(parameters, name) for name in (*inputs, "output")}
     q, k, v = (split(affine(x, *net[name]), num_heads) for name, x in inputs.items())
-    embeddings, key_bias, query_bias = (parameters[name] for name in ("key_pos_embeddings", "key_pos_bias", "query_pos_bias"))
+    embeddings, key_bias, query_bias = (
+        parameters[name] for name in ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")
+    )
     at = learned(q, k, embeddings, key_bias, query_bias, align)
     mix = mixture(rows(at.s, visible, at.lost), v)
 
     def error(P: Precision) -> ndarray:
-        Eq, Ek, Ev = (split(linear_error((x, None), *net[name], P, P.stage), num_heads) for name, x in inputs.items())
+        Eq, Ek, Ev = (
+            split(linear_error((x, None), *net[name], P, P.stage), num_heads)
+            for name, x in inputs.items()
+        )
         Eo = mixture_error(mix, learned_error(at, P, Eq, Ek.swapaxes(-1, -2)), Ev, P, P.stage)
         return linear_error((merge(mix.o), merge(Eo)), *net["output"], P, P.storage)
 
@@ -164,7 +197,10 @@ def alibi_multi_head_attention(
     *,
     precision: Precisions,
 ) -> ndarray:
-    """Projections in `stage`, attention with slope times the count of visible keys, output projection in storage."""
+    """
+    Projections in `stage`, attention with slope times the count of visible keys, output projection
+    in storage.
+    """
     inputs = {"query": query, "key": present(key, visible), "value": present(value, visible)}
     net = {name: _labml(parameters, name) for name in (*inputs, "output")}
     q, k, v = (split(affine(x, *net[name]), num_heads) for name, x in inputs.items())
@@ -173,8 +209,18 @@ def alibi_multi_head_attention(
     mix = mixture(rows(s, visible, at.lost), v)
 
     def error(P: Precision) -> ndarray:
-        Eq, Ek, Ev = (split(linear_error((x, None), *net[name], P, P.stage), num_heads) for name, x in inputs.items())
-        Es = biased_error(s, score_error(at, P, Eq, Ek.swapaxes(-1, -2)), P, bias_error(m, count, P))
-        return linear_error((merge(mix.o), merge(mixture_error(mix, Es, Ev, P, P.stage))), *net["output"], P, P.storage)
+        Eq, Ek, Ev = (
+            split(linear_error((x, None), *net[name], P, P.stage), num_heads)
+            for name, x in inputs.items()
+        )
+        Es = biased_error(
+            s, score_error(at, P, Eq, Ek.swapaxes(-1, -2)), P, bias_error(m, count, P)
+        )
+        return linear_error(
+            (merge(mix.o), merge(mixture_error(mix, Es, Ev, P, P.stage))),
+            *net["output"],
+            P,
+            P.storage,
+        )
 
     return total(error, precision)

@@ -10,12 +10,17 @@ from verify.bounds.rows import Rows, exponent_error, finite, normaliser_error, r
 from verify.precision import Format, Precision
 from verify.rounding import gamma, operand, rounded
 
-LARGE = 8e6  # above this many terms |x_j - o| is not formed one by one: 64 MB for each array of them
+LARGE = (
+    8e6  # above this many terms |x_j - o| is not formed one by one: 64 MB for each array of them
+)
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """In float64: the rows, v, |v|, the dropout factor, o, |x - o| one by one (small cases) or None, and what follows."""
+    """
+    In float64: the rows, v, |v|, the dropout factor, o, |x - o| one by one (small cases) or None,
+    and what follows.
+    """
 
     rows: Rows
     v: ndarray
@@ -31,9 +36,14 @@ class Mixture:
 
 
 def mixture(at: Rows, value: ndarray, keep: ndarray | None = None, p: float = 0.0) -> Mixture:
-    """The weighted mean of the values, its distance |x - o| to each of them, and that distance's mean and maximum."""
+    """
+    The weighted mean of the values, its distance |x - o| to each of them, and that distance's mean
+    and maximum.
+    """
     v, bad = finite(value)
-    if at.visible is not None:  # what stands in a slot that no query sees must not come back through a maximum over keys
+    if (
+        at.visible is not None
+    ):  # what stands in a slot that no query sees must not come back through a maximum over keys
         v = np.where(at.seen_keys[..., None], v, 0.0)
     factor = None if keep is None else np.where(np.broadcast_to(keep, at.s.shape), 1 / (1 - p), 0.0)
     weight = at.p if factor is None else at.p * factor
@@ -41,7 +51,19 @@ def mixture(at: Rows, value: ndarray, keep: ndarray | None = None, p: float = 0.
     scaled = factor is not None and p > 0
     if o.size * v.shape[-2] > LARGE:
         cap = size.max(-2, keepdims=True) * (1.0 if factor is None else 1 / (1 - p))
-        part = Mixture(at, v, size, factor, scaled, o, None, o, cap + np.abs(o), np.broadcast_to(cap, o.shape), None)
+        part = Mixture(
+            at,
+            v,
+            size,
+            factor,
+            scaled,
+            o,
+            None,
+            o,
+            cap + np.abs(o),
+            np.broadcast_to(cap, o.shape),
+            None,
+        )
         spread, apart, cap, top = distance(part, at.p), None, part.cap, part.top
     else:
         x = v[..., None, :, :] if factor is None else factor[..., None] * v[..., None, :, :]
@@ -53,15 +75,21 @@ def mixture(at: Rows, value: ndarray, keep: ndarray | None = None, p: float = 0.
             seen = at.visible[..., None]
             apart, size_x = np.where(seen, apart, 0.0), np.where(seen, size_x, 0.0)
         spread, cap, top = (at.p[..., None, :] @ apart)[..., 0, :], apart.max(-2), size_x.max(-2)
-    lost = None if bad is None else np.broadcast_to(True if at.visible is None else at.visible, at.s.shape) @ bad
+    lost = (
+        None
+        if bad is None
+        else np.broadcast_to(True if at.visible is None else at.visible, at.s.shape) @ bad
+    )
     return Mixture(at, v, size, factor, scaled, o, apart, spread, cap, top, lost)
 
 
 def distance(mix: Mixture, weight: ndarray) -> ndarray:
     """
-    sum_j weight_j |x_j - o|, term by term; in large cases by Cauchy and Schwarz, from matrix products only:
+    sum_j weight_j |x_j - o|, term by term; in large cases by Cauchy and Schwarz, from matrix
+    products only:
 
-        sum w |x-o| <= sqrt(sum w) sqrt(sum w (x-o)^2), the square expanded around the column mean of the values
+        sum w |x-o| <= sqrt(sum w) sqrt(sum w (x-o)^2), the square expanded around the column mean
+        of the values
 
     which cancels, hence the float64 guard.
     """
@@ -76,24 +104,32 @@ def distance(mix: Mixture, weight: ndarray) -> ndarray:
     return np.asarray(np.sqrt(whole) * np.sqrt(np.maximum(square, 0.0) + guard))
 
 
-def mixture_error(mix: Mixture, Es: ndarray | None, Ev: ndarray | None, P: Precision, fmt: Format) -> ndarray:
-    """The error of o, stored in `fmt`, from the errors of scores and values: `exponent_error`, then `mean_error`."""
+def mixture_error(
+    mix: Mixture, Es: ndarray | None, Ev: ndarray | None, P: Precision, fmt: Format
+) -> ndarray:
+    """
+    The error of o, stored in `fmt`, from the errors of scores and values: `exponent_error`, then
+    `mean_error`.
+    """
     return mean_error(mix, exponent_error(mix.rows, Es, P), Ev, P, fmt)
 
 
 def mean_error(mix: Mixture, E: ndarray, Ev: ndarray | None, P: Precision, fmt: Format) -> ndarray:
     """
-    The error of o, stored in `fmt`, from the errors E of the exponents. With W+ = p e^E and W- = sum p e^-E:
+    The error of o, stored in `fmt`, from the errors E of the exponents. With W+ = p e^E and
+    W- = sum p e^-E:
 
-        e1 = sum p (e^E - 1) |x - o| / W-            the scores' errors, centred since sum p (x - o) = 0; at most max |x - o|
+        e1 = sum p (e^E - 1) |x - o| / W-            the scores' errors, centred since sum p
+        (x - o) = 0; at most max |x - o|
         M  = min(sum W+ |x| / W-, max |x|)           a majorant of sum p' |x|
-        e2 = g(1, u_prob) max(M, sum p |x-o| / W- + 2 e1) + sum min(eta, p) |x|     rounding P; x = 0 for what P's underflow hides
-        ev = sum W+ Ev / W-                          the values' own errors, at most max Ev
-        e3 = R (M + e2 + ev) + (n + 2K + 4) eta      the sum over keys
+        e2 = g(1, u_prob) max(M, sum p |x-o| / W- + 2 e1) + sum min(eta, p) |x|     rounding P;
+        x = 0 for what P's underflow hides ev = sum W+ Ev / W-                          the values'
+        own errors, at most max Ev e3 = R (M + e2 + ev) + (n + 2K + 4) eta      the sum over keys
         e4 = rl (|o| + e1 + e2 + e3 + ev) / (1 - rl) normaliser and division
 
-    e2 takes the larger of the two because the normaliser may have been summed before or after P was rounded. Dropout with p > 0
-    adds one rounding to P and three to the constant 1/(1-p) and its product.
+    e2 takes the larger of the two because the normaliser may have been summed before or after P was
+    rounded. Dropout with p > 0 adds one rounding to P and three to the constant 1/(1-p) and its
+    product.
     """
     at, n = mix.rows, mix.v.shape[-2]
     up = raised(at, E)
@@ -103,7 +139,9 @@ def mean_error(mix: Mixture, E: ndarray, Ev: ndarray | None, P: Precision, fmt: 
     e1 = np.fmin(distance(mix, up) / floor, mix.cap)
     above = up + at.w if mix.factor is None else (up + at.w) * mix.factor
     M = np.fmin((above @ mix.size) / floor, mix.top)
-    relative = gamma(1 + mix.scaled, P.prob.u) + (P.operand.u if P.operand and P.operand.p < P.prob.p else 0.0)
+    relative = gamma(1 + mix.scaled, P.prob.u) + (
+        P.operand.u if P.operand and P.operand.p < P.prob.p else 0.0
+    )
     relative += gamma(3, (P.scale_const or P.acc).u) if mix.scaled else 0.0
     centred = np.fmin(mix.spread * (at.norm / floor) + 2 * e1, 2 * mix.cap)
     e2 = relative * np.fmax(M, centred) + _underflow(mix, P)
@@ -120,7 +158,10 @@ def mean_error(mix: Mixture, E: ndarray, Ev: ndarray | None, P: Precision, fmt: 
 
 
 def _underflow(mix: Mixture, P: Precision) -> float | ndarray:
-    """sum min(eta, p) |x| over the weights that may lie below the smallest normal number of prob, exp or the operands."""
+    """
+    sum min(eta, p) |x| over the weights that may lie below the smallest normal number of prob, exp
+    or the operands.
+    """
     formats = [P.prob, P.softmax] + ([P.operand] if P.operand else [])
     eta, tiny = max(f.eta for f in formats), max(f.tiny for f in formats)
     if P.storage.ftz:

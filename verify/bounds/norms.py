@@ -21,10 +21,12 @@ def mean(x: ndarray) -> ndarray:
 
 def variance_ratio(v: ndarray, size: ndarray, eps: float, P: Precision) -> ndarray:
     """
-    How much the algorithm adds to the variance, as a fraction of v + eps and at its worst over all variances of at least v:
+    How much the algorithm adds to the variance, as a fraction of v + eps and at its worst over all
+    variances of at least v:
 
-        2 acc(d+3) sqrt(v (v + mu^2)) + (1 + acc(d+3)) (acc(d+1) mean|z|)^2    two-pass, Welford, Chan: n u kappa
-        4 acc(d+3) (v + mu^2)                                                  mean of squares minus squared mean: n u kappa^2
+        2 acc(d+3) sqrt(v (v + mu^2)) + (1 + acc(d+3)) (acc(d+1) mean|z|)^2    two-pass, Welford,
+        Chan: n u kappa 4 acc(d+3) (v + mu^2)                                                  mean
+        of squares minus squared mean: n u kappa^2
 
     where sqrt(v (v + mu^2)) <= v + |mu| sqrt(v), and sqrt(v) / (v + eps) falls once v >= eps.
     """
@@ -34,21 +36,33 @@ def variance_ratio(v: ndarray, size: ndarray, eps: float, P: Precision) -> ndarr
         return 4 * step * (1 + centre**2 / (v + eps)) + P.acc.eta / (v + eps)
     steepest = np.maximum(v, eps)
     slope = np.sqrt(steepest) / (steepest + eps)
-    return 2 * step * (1 + centre * slope) + ((1 + step) * (accumulation(d + 1, P) * centre) ** 2 + P.acc.eta) / (v + eps)
+    return 2 * step * (1 + centre * slope) + (
+        (1 + step) * (accumulation(d + 1, P) * centre) ** 2 + P.acc.eta
+    ) / (v + eps)
 
 
-def layer_norm_error(z: ndarray, Ez: ndarray, gain: ndarray | None, bias: ndarray | None, eps: float, P: Precision, fmt: Format) -> ndarray:
+def layer_norm_error(
+    z: ndarray,
+    Ez: ndarray,
+    gain: ndarray | None,
+    bias: ndarray | None,
+    eps: float,
+    P: Precision,
+    fmt: Format,
+) -> ndarray:
     """
     The error of layer norm over z, the smaller of two bounds, then gain and bias.
 
     Small errors of z, propagated:
 
         E_mu = mean(Ez) + acc(d+1) mean(|z|+Ez),  E_c = Ez + E_mu + u (|c| + Ez + E_mu)
-        rho  = (2 mean(|c| Ez) + mean(Ez^2)) / (v+eps), and `variance_ratio`;   r = (1 - rho)^(-1/2) - 1 + g(6, u)
-        E_y  = E_c rstd (1+r) + |y| r + 4 u (|z| + |mu| + Ez + E_mu) rstd (1+r)          the last for z rstd - mu rstd
+        rho  = (2 mean(|c| Ez) + mean(Ez^2)) / (v+eps), and `variance_ratio`;
+             r = (1 - rho)^(-1/2) - 1 + g(6, u)
+        E_y  = E_c rstd (1+r) + |y| r + 4 u (|z| + |mu| + Ez + E_mu) rstd (1+r)          the last
+             for z rstd - mu rstd
 
-    Errors as large as the spread of z: the exact norm of whatever z has become stays within sqrt(d-1), so E_y <= |y| + sqrt(d-1)
-    and what the algorithm adds on its own.
+    Errors as large as the spread of z: the exact norm of whatever z has become stays within
+    sqrt(d-1), so E_y <= |y| + sqrt(d-1) and what the algorithm adds on its own.
     """
     size, d, mu = np.abs(z) + Ez, z.shape[-1], mean(z)
     c = z - mu
@@ -68,10 +82,22 @@ def layer_norm_error(z: ndarray, Ez: ndarray, gain: ndarray | None, bias: ndarra
 
 
 def _spread(
-    y: ndarray | float, Ec: ndarray | float, c: ndarray, v: ndarray, ratio: ndarray, size: ndarray, eps: float, P: Precision
+    y: ndarray | float,
+    Ec: ndarray | float,
+    c: ndarray,
+    v: ndarray,
+    ratio: ndarray,
+    size: ndarray,
+    eps: float,
+    P: Precision,
 ) -> ndarray:
-    """E_y from the error Ec of c before the mean's own, and the relative error `ratio` of v + eps."""
+    """
+    E_y from the error Ec of c before the mean's own, and the relative error `ratio` of v + eps.
+    """
     u, rstd = P.acc.u, 1 / np.sqrt(v + eps)
     E_mean = accumulation(size.shape[-1] + 1, P) * mean(size) + P.acc.eta
     r = np.where(ratio < 1, 1 / np.sqrt(np.maximum(1 - ratio, 0.0)) - 1, np.inf) + gamma(6, u)
-    return np.asarray((Ec + E_mean + u * (c + E_mean) + 4 * u * (size + mean(size) + E_mean)) * rstd * (1 + r) + y * r)
+    return np.asarray(
+        (Ec + E_mean + u * (c + E_mean) + 4 * u * (size + mean(size) + E_mean)) * rstd * (1 + r)
+        + y * r
+    )

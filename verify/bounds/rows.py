@@ -1,4 +1,7 @@
-"""What the bounds share: hidden keys, the rows of a softmax in float64, and the error of its exponents."""
+"""
+What the bounds share: hidden keys, the rows of a softmax in float64, and the error of its
+exponents.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -25,7 +28,9 @@ def total(error: Callable[[Precision], Any], precision: Precisions) -> Any:
 
 
 def added(parts: list[Any]) -> Any:
-    """The sum of bounds of one structure, leaf by leaf; what is not a number is out of the domain."""
+    """
+    The sum of bounds of one structure, leaf by leaf; what is not a number is out of the domain.
+    """
     first = parts[0]
     if first is None:
         return None
@@ -41,7 +46,9 @@ def finite(x: ndarray) -> tuple[ndarray, ndarray | None]:
     return (x, None) if well.all() else (np.where(well, x, 0.0), ~well)
 
 
-def lost_pairs(bad_query: ndarray | None, bad_key: ndarray | None, shape: tuple[int, ...]) -> ndarray | None:
+def lost_pairs(
+    bad_query: ndarray | None, bad_key: ndarray | None, shape: tuple[int, ...]
+) -> ndarray | None:
     """The pairs whose score is no number, because a query's or a key's entry is none."""
     lost = None
     for bad, axis in ((bad_query, -1), (bad_key, -2)):
@@ -52,7 +59,10 @@ def lost_pairs(bad_query: ndarray | None, bad_key: ndarray | None, shape: tuple[
 
 
 def hiding(mask: ndarray | None) -> tuple[ndarray | None, ndarray | None]:
-    """A mask as (what is added to the score, which keys are visible); None where it adds or hides nothing, and adding 0 is exact."""
+    """
+    A mask as (what is added to the score, which keys are visible); None where it adds or hides
+    nothing, and adding 0 is exact.
+    """
     if mask is None:
         return None, None
     if mask.dtype == bool:
@@ -70,7 +80,10 @@ def causal(N: int, M: int, visible: ndarray | None) -> ndarray:
 
 @dataclass(frozen=True)
 class Rows:
-    """Softmax rows in float64: s the scores (-inf where hidden), m their maximum, d = s - m, w = exp(d), p = w / sum w."""
+    """
+    Softmax rows in float64: s the scores (-inf where hidden), m their maximum, d = s - m,
+    w = exp(d), p = w / sum w.
+    """
 
     s: ndarray
     visible: ndarray | None
@@ -85,11 +98,19 @@ class Rows:
     @cached_property
     def seen_keys(self) -> ndarray:
         """The keys [... M] that at least one query sees."""
-        return np.asarray(np.any(np.broadcast_to(True if self.visible is None else self.visible, self.s.shape), axis=-2))
+        return np.asarray(
+            np.any(
+                np.broadcast_to(True if self.visible is None else self.visible, self.s.shape),
+                axis=-2,
+            )
+        )
 
 
 def rows(score: ndarray, visible: ndarray | None, lost: ndarray | None = None) -> Rows:
-    """The rows of a finite score; `lost` marks scores that are not numbers, `blind` the rows that see no key."""
+    """
+    The rows of a finite score; `lost` marks scores that are not numbers, `blind` the rows that see
+    no key.
+    """
     with np.errstate(all="ignore"):
         s = score if visible is None else np.where(visible, score, -np.inf)
         m = s.max(-1, keepdims=True)
@@ -107,11 +128,13 @@ def exponent_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
     """
     The error of the exponent s - m as far as numerator and normaliser do not share it.
 
-        E_j = Es + g(3, u) (|s-m| + Es + Em + max(|s|, |m|) + max(Es, Em) + log n) + (K+1) (-log(1 - 2 u exp_ulps))
+        E_j = Es + g(3, u) (|s-m| + Es + Em + max(|s|, |m|) + max(Es, Em) + log n) + (K+1)
+        (-log(1 - 2 u exp_ulps))
 
-    Subtraction, constant log2(e) and multiplication cost u|s-m| each, the fused form fma(s, c, -m c) costs u|m|; the rescale
-    exponents of an online softmax telescope to m - s; a stored log-sum-exp costs u (max(|s|, |m|) + log n). Em is how far the
-    maximum can move. A row with a score that overflows, other than to a harmless -inf far below the maximum, is inf throughout.
+    Subtraction, constant log2(e) and multiplication cost u|s-m| each, the fused form fma(s, c, -m
+    c) costs u|m|; the rescale exponents of an online softmax telescope to m - s; a stored
+    log-sum-exp costs u (max(|s|, |m|) + log n). Em is how far the maximum can move. A row with a
+    score that overflows, other than to a harmless -inf far below the maximum, is inf throughout.
     """
     n = at.s.shape[-1]
     size = np.abs(at.s)
@@ -120,11 +143,16 @@ def exponent_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
     shaky = None if Es is None else _admitted(at, Es, size, P)
     top = np.maximum(size, peak) - at.d + log(n)
     if shaky is not None:
-        Em = np.maximum((at.s + shaky).max(-1, keepdims=True) - at.m, at.m - (at.s - shaky).max(-1, keepdims=True))
+        Em = np.maximum(
+            (at.s + shaky).max(-1, keepdims=True) - at.m,
+            at.m - (at.s - shaky).max(-1, keepdims=True),
+        )
         Em = Em if at.blind is None else np.where(at.blind, 0.0, Em)
         top = top + (shaky + Em + np.maximum(shaky, Em))
         peak = peak + Em
-    E = gamma(3, P.softmax.u) * top - (ceil(n / P.block) + 1) * np.log1p(-min(2 * P.softmax.u * P.exp_ulps, 1.0))
+    E = gamma(3, P.softmax.u) * top - (ceil(n / P.block) + 1) * np.log1p(
+        -min(2 * P.softmax.u * P.exp_ulps, 1.0)
+    )
     E = E if shaky is None else E + shaky
     out = ~(1.5 * peak <= P.softmax.max)  # m log2(e) must fit as well
     if shaky is not None and not np.isfinite(shaky.sum()):
@@ -134,25 +162,36 @@ def exponent_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
 
 
 def _admitted(at: Rows, Es: ndarray, size: ndarray, P: Precision) -> ndarray:
-    """Es, zero at hidden keys, inf at visible ones that are no numbers or leave the score format where it matters."""
+    """
+    Es, zero at hidden keys, inf at visible ones that are no numbers or leave the score format where
+    it matters.
+    """
     over = ~(size + Es <= P.score.max)
     if at.lost is not None:
         over |= at.lost
     if over.any():
-        harmless = (at.s + Es < at.m - NEGLIGIBLE) if at.lost is None else (at.s + Es < at.m - NEGLIGIBLE) & ~at.lost
+        harmless = (
+            (at.s + Es < at.m - NEGLIGIBLE)
+            if at.lost is None
+            else (at.s + Es < at.m - NEGLIGIBLE) & ~at.lost
+        )
         Es = np.where(over & ~harmless, np.inf, Es)
     return Es if at.visible is None else np.where(at.visible, Es, 0.0)
 
 
 def unsteadiness(n: int, P: Precision) -> float:
-    """R = (1 + acc(n)) (1 + g(K+2, u_acc)) - 1: the relative error of a sum over n keys in K rescaled blocks."""
+    """
+    R = (1 + acc(n)) (1 + g(K+2, u_acc)) - 1: the relative error of a sum over n keys in K rescaled
+    blocks.
+    """
     return (1 + accumulation(n, P)) * (1 + gamma(ceil(n / P.block) + 2, P.acc.u)) - 1
 
 
 def normaliser_error(at: Rows, P: Precision) -> float | ndarray:
     """
-    rl = R + g(3, u) + n eta [+ g(4, u) (1 + |lse| + log n)]: the normaliser, the division, and, where partial results are merged
-    through exp(lse_b - lse), what the merge weights lose: sum_b w_b |lse_b| <= |lse| + log n, since the w_b sum to one.
+    rl = R + g(3, u) + n eta [+ g(4, u) (1 + |lse| + log n)]: the normaliser, the division, and,
+    where partial results are merged through exp(lse_b - lse), what the merge weights lose: sum_b
+    w_b |lse_b| <= |lse| + log n, since the w_b sum to one.
     """
     n = at.s.shape[-1]
     rl = unsteadiness(n, P) + gamma(3, P.softmax.u) + n * P.softmax.eta
@@ -162,7 +201,9 @@ def normaliser_error(at: Rows, P: Precision) -> float | ndarray:
 
 
 def raised(at: Rows, E: ndarray) -> ndarray:
-    """w (e^E - 1), by whichever of its two forms neither cancels nor multiplies zero by infinity."""
+    """
+    w (e^E - 1), by whichever of its two forms neither cancels nor multiplies zero by infinity.
+    """
     return np.where(E < 1, at.w * np.expm1(np.minimum(E, 1.0)), np.exp(at.d + E) - at.w)
 
 
@@ -170,9 +211,11 @@ def displaced(at: Rows, E: ndarray) -> ndarray:
     """
     How far a softmax weight moves when every exponent moves by at most E, exactly.
 
-    With a = p (e^E - 1), b = p (1 - e^-E), A = sum a, B = sum b, the worst case over all |e_i| <= E_i is
+    With a = p (e^E - 1), b = p (1 - e^-E), A = sum a, B = sum b, the worst case over all
+    |e_i| <= E_i is
 
-        |dp_j| <= max( (a_j (1-p_j) + p_j (B-b_j)) / (1 + a_j - (B-b_j)),  (b_j (1-p_j) + p_j (A-a_j)) / (1 - b_j + A-a_j) )
+        |dp_j| <= max( (a_j (1-p_j) + p_j (B-b_j)) / (1 + a_j - (B-b_j)),
+                       (b_j (1-p_j) + p_j (A-a_j)) / (1 - b_j + A-a_j) )
 
     reached with e_j against all others; it never exceeds max(p, 1-p).
     """
@@ -186,7 +229,10 @@ def displaced(at: Rows, E: ndarray) -> ndarray:
 
 
 def others(x: ndarray) -> ndarray:
-    """The sum of all other entries of the row, from both sides: the whole sum minus one entry cancels where that one dominates."""
+    """
+    The sum of all other entries of the row, from both sides: the whole sum minus one entry cancels
+    where that one dominates.
+    """
     rest = np.zeros_like(x)
     rest[..., 1:] += np.cumsum(x[..., :-1], -1)
     rest[..., :-1] += np.cumsum(x[..., :0:-1], -1)[..., ::-1]
@@ -195,18 +241,26 @@ def others(x: ndarray) -> ndarray:
 
 def probability_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
     """
-    The error of the softmax weights, before they are stored: `displaced` by the exponents' errors; then sum, normaliser and
-    division act on p + |dp|, and a weight in the underflow range of exp loses at most min(eta, p).
+    The error of the softmax weights, before they are stored: `displaced` by the exponents' errors;
+    then sum, normaliser and division act on p + |dp|, and a weight in the underflow range of exp
+    loses at most min(eta, p).
     """
     E = exponent_error(at, Es, P)
     p, moved = at.p, displaced(at, E)
     relative = unsteadiness(at.s.shape[-1], P) + normaliser_error(at, P)
-    grown = moved + relative * (p + moved) + np.where(p < 2 * P.softmax.tiny, np.minimum(P.softmax.eta, p), 0.0)
+    grown = (
+        moved
+        + relative * (p + moved)
+        + np.where(p < 2 * P.softmax.tiny, np.minimum(P.softmax.eta, p), 0.0)
+    )
     return absent(at, grown, E)
 
 
 def absent(at: Rows, E: ndarray, exponent: ndarray | None = None) -> ndarray:
-    """E, exactly zero at hidden keys (and so in a row that sees none); all inf in a row whose exponents left the domain."""
+    """
+    E, exactly zero at hidden keys (and so in a row that sees none); all inf in a row whose
+    exponents left the domain.
+    """
     E = E if at.visible is None else np.where(at.visible, E, 0.0)
     if exponent is None or np.isfinite(exponent.sum()):
         return E

@@ -8,7 +8,12 @@ from numpy import ndarray
 from verify.bounds.layers import Pair, Parameters, affine, linear_error, merge, split
 from verify.bounds.mixture import mixture_error
 from verify.bounds.norms import layer_norm_error, normalised
-from verify.bounds.relative import sinusoid_error, sinusoids, transformer_xl_error, transformer_xl_mixture
+from verify.bounds.relative import (
+    sinusoid_error,
+    sinusoids,
+    transformer_xl_error,
+    transformer_xl_mixture,
+)
 from verify.bounds.relative import transformer_xl as terms
 from verify.bounds.rows import Precisions, total
 from verify.precision import Precision
@@ -16,16 +21,27 @@ from verify.rounding import rounded
 
 
 def _layer(
-    x: Pair, position: Pair, parameters: Parameters, num_heads: int, mem: ndarray | None, visible: ndarray | None, eps: float, P: Precision
+    x: Pair,
+    position: Pair,
+    parameters: Parameters,
+    num_heads: int,
+    mem: ndarray | None,
+    visible: ndarray | None,
+    eps: float,
+    P: Precision,
 ) -> Pair:
     """
-    One layer and its error: projections of [mem, x] and of the positions in `stage`, the attention with all their errors, the
-    output projection, the residual sum rounded to `stage`, layer norm, storage.
+    One layer and its error: projections of [mem, x] and of the positions in `stage`, the attention
+    with all their errors, the output projection, the residual sum rounded to `stage`, layer norm,
+    storage.
     """
     (value, E), N = x, x[0].shape[1]
     whole = value if mem is None else np.concatenate([mem, value], 1)
     E_whole = E if mem is None or E is None else np.concatenate([np.zeros_like(mem), E], 1)
-    net = {name: (parameters[f"{name}.weight"], parameters.get(f"{name}.bias")) for name in ("qkv_net", "r_net", "o_net")}
+    net = {
+        name: (parameters[f"{name}.weight"], parameters.get(f"{name}.bias"))
+        for name in ("qkv_net", "r_net", "o_net")
+    }
     qkv, r = affine(whole, *net["qkv_net"]), affine(position[0], *net["r_net"])
     E_qkv = linear_error((whole, E_whole), *net["qkv_net"], P, P.stage)
     E_r = split(linear_error(position, *net["r_net"], P, P.stage), num_heads).swapaxes(-1, -2)
@@ -35,7 +51,10 @@ def _layer(
     mix = transformer_xl_mixture(at, v, visible)
     Es = transformer_xl_error(at, P, Eq[..., -N:, :], Ek.swapaxes(-1, -2), E_r)
     heard, E_heard = merge(mix.o), merge(mixture_error(mix, Es, Ev, P, P.stage))
-    out, E_out = affine(heard, *net["o_net"]), linear_error((heard, E_heard), *net["o_net"], P, P.stage)
+    out, E_out = (
+        affine(heard, *net["o_net"]),
+        linear_error((heard, E_heard), *net["o_net"], P, P.stage),
+    )
     z, E_z = value + out, E_out if E is None else E_out + E
     norm = parameters.get("layer_norm.weight"), parameters.get("layer_norm.bias"), eps
     return normalised(z, *norm), layer_norm_error(z, rounded(z, E_z, P.stage), *norm, P, P.storage)
@@ -53,7 +72,12 @@ def transformer_xl_layer(
     precision: Precisions,
 ) -> ndarray:
     """The error of one layer on exact inputs."""
-    return total(lambda P: _layer((x, None), (position, None), parameters, num_heads, mem, visible, eps, P)[1], precision)
+    return total(
+        lambda P: _layer((x, None), (position, None), parameters, num_heads, mem, visible, eps, P)[
+            1
+        ],
+        precision,
+    )
 
 
 def transformer_xl(
@@ -67,7 +91,8 @@ def transformer_xl(
     precision: Precisions,
 ) -> tuple[ndarray, list[ndarray] | None]:
     """
-    The errors of the last hidden states and of the new memories, which carry each layer's input and so its error.
+    The errors of the last hidden states and of the new memories, which carry each layer's input and
+    so its error.
 
     The positions are computed in `acc` and stored, whatever the layers keep between their stages.
     """

@@ -1,8 +1,10 @@
 """
-Faults: the catalogue's operations with one thing wrong, as public projects shipped it, and controls, which are only unusual.
+Faults: the catalogue's operations with one thing wrong, as public projects shipped it, and
+controls, which are only unusual.
 
-Each is a NumPy function with the law's parameters. It holds its arguments to the law, computes in float64 and rounds its result to the
-dtype of its inputs, so that "wide" is what its arithmetic claims; what is wrong with it is said in a few words that a diagnosis can repeat.
+Each is a NumPy function with the law's parameters. It holds its arguments to the law, computes in
+float64 and rounds its result to the dtype of its inputs, so that "wide" is what its arithmetic
+claims; what is wrong with it is said in a few words that a diagnosis can repeat.
 """
 
 import importlib
@@ -16,7 +18,8 @@ from verify.faults.calls import as_law
 
 Function = Callable[..., Any]
 
-CLASSES = ("scale", "softmax", "masks", "causal", "blocks", "layout", "dropout", "shifts", "relative", "memory", "alibi", "additive",
+CLASSES = ("scale", "softmax", "masks", "causal", "blocks", "layout", "dropout", "shifts",
+"relative", "memory", "alibi", "additive",
            "layers", "backward", "numerics", "state", "side effects", "refusals")  # fmt: skip
 
 ALL = ("float64", "float32", "float16", "bfloat16")
@@ -27,7 +30,8 @@ class Fault:
     """
     One wrong (or, as a control, unusual) implementation.
 
-    name      the operation and what is wrong, as a backend would export it: ``alibi_attention_plain_series``
+    name      the operation and what is wrong, as a backend would export it:
+              ``alibi_attention_plain_series``
     kind      one of CLASSES
     words     what is wrong, as a diagnosis says it: "equals the law with ..."
     source    the project and its issue, commit or file, or "this project"
@@ -71,25 +75,40 @@ def read_faults() -> tuple[dict[str, Fault], dict[str, Fault]]:
     return FAULTS, CONTROLS
 
 
-def fault(kind: str, words: str, *, source: str, clause: str, reveals: str, **more: Any) -> Callable[[Function], Function]:
+def fault(
+    kind: str, words: str, *, source: str, clause: str, reveals: str, **more: Any
+) -> Callable[[Function], Function]:
     """
     Register the decorated function, whose name is the fault's, among the faults.
 
-    It gets the law's arguments by name, widened to float64. With ``raw`` it gets the arrays as they came, with ``unchecked`` also those
-    that the law refuses, and with ``stateful`` a keyword ``memory``, a dictionary that outlives the calls.
+    It gets the law's arguments by name, widened to float64. With ``raw`` it gets the arrays as they
+    came, with ``unchecked`` also those that the law refuses, and with ``stateful`` a keyword
+    ``memory``, a dictionary that outlives the calls.
     """
-    return register(FAULTS, kind=kind, words=words, source=source, clause=clause, reveals=reveals, **more)
+    return register(
+        FAULTS, kind=kind, words=words, source=source, clause=clause, reveals=reveals, **more
+    )
 
 
 def control(kind: str, words: str, **more: Any) -> Callable[[Function], Function]:
-    """Register the decorated function among the controls: right, in an unusual way that ``words`` names."""
+    """
+    Register the decorated function among the controls: right, in an unusual way that ``words``
+    names.
+    """
     return register(
-        CONTROLS, **{"source": "this project", "clause": "", "reveals": "", "wrong_in": ()} | {"kind": kind, "words": words} | more
+        CONTROLS,
+        **{"source": "this project", "clause": "", "reveals": "", "wrong_in": ()}
+        | {"kind": kind, "words": words}
+        | more,
     )
 
 
 def register(
-    among: dict[str, Fault], raw: bool = False, unchecked: bool = False, stateful: bool = False, **said: Any
+    among: dict[str, Fault],
+    raw: bool = False,
+    unchecked: bool = False,
+    stateful: bool = False,
+    **said: Any,
 ) -> Callable[[Function], Function]:
     if said["kind"] not in CLASSES:
         raise ValueError(f"kind: wanted one of {', '.join(CLASSES)}, got {said['kind']}")
@@ -102,7 +121,13 @@ def register(
         operation = parsed[0]
 
         def make() -> Function:
-            return as_law(function, operation, raw=raw or unchecked, checked=not unchecked, memory={} if stateful else None)
+            return as_law(
+                function,
+                operation,
+                raw=raw or unchecked,
+                checked=not unchecked,
+                memory={} if stateful else None,
+            )
 
         among[name] = Fault(name=name, function=make(), make=make, **said)
         return among[name].function

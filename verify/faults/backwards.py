@@ -1,4 +1,7 @@
-"""Faults of the backward pass: NaN under a mask, terms that miss, weights of another kind, gradients of masks."""
+"""
+Faults of the backward pass: NaN under a mask, terms that miss, weights of another kind, gradients
+of masks.
+"""
 
 from typing import Any
 
@@ -10,7 +13,13 @@ from verify.faults.softmaxes import empty_rows
 
 SOFTMAX = "the gradient of the softmax, w (dw - sum w dw)"
 SDPA, ALIBI, LEARNED, XL = (
-    f"{name}_grad" for name in ("scaled_dot_product_attention", "alibi_attention", "learned_relative_attention", "transformer_xl_attention")
+    f"{name}_grad"
+    for name in (
+        "scaled_dot_product_attention",
+        "alibi_attention",
+        "learned_relative_attention",
+        "transformer_xl_attention",
+    )
 )
 
 
@@ -22,7 +31,9 @@ SDPA, ALIBI, LEARNED, XL = (
     reveals="a row that sees no key",
 )
 def scaled_dot_product_attention_grad_nan_rows(**given: Any) -> Any:
-    return base_gradients.scaled_dot_product_attention_grad(**given, weigh=empty_rows(lambda M: np.nan), score_grad=everywhere)
+    return base_gradients.scaled_dot_product_attention_grad(
+        **given, weigh=empty_rows(lambda M: np.nan), score_grad=everywhere
+    )
 
 
 @fault(
@@ -33,7 +44,9 @@ def scaled_dot_product_attention_grad_nan_rows(**given: Any) -> Any:
     reveals="N > M",
 )
 def alibi_attention_grad_nan_rows(**given: Any) -> Any:
-    return base_gradients.alibi_attention_grad(**given, weigh=empty_rows(lambda M: np.nan), score_grad=everywhere)
+    return base_gradients.alibi_attention_grad(
+        **given, weigh=empty_rows(lambda M: np.nan), score_grad=everywhere
+    )
 
 
 def everywhere(weights: ndarray, visible: ndarray, d_weights: ndarray, mean: ndarray) -> ndarray:
@@ -44,22 +57,42 @@ def nothing(weights: ndarray, d_weights: ndarray) -> Any:
     return 0.0
 
 
-@fault("backward", "no row mean in the softmax's gradient", source="this project", clause=SOFTMAX, reveals="M > 1")
+@fault(
+    "backward",
+    "no row mean in the softmax's gradient",
+    source="this project",
+    clause=SOFTMAX,
+    reveals="M > 1",
+)
 def scaled_dot_product_attention_grad_without_mean(**given: Any) -> Any:
     return base_gradients.scaled_dot_product_attention_grad(**given, row_mean=nothing)
 
 
-@fault("backward", "no row mean in the softmax's gradient", source="this project", clause=SOFTMAX, reveals="M > 1")
+@fault(
+    "backward",
+    "no row mean in the softmax's gradient",
+    source="this project",
+    clause=SOFTMAX,
+    reveals="M > 1",
+)
 def learned_relative_attention_grad_without_mean(**given: Any) -> Any:
     return base_gradients.learned_relative_attention_grad(**given, row_mean=nothing)
 
 
 @fault("backward", "an unweighted row mean", source="this project", clause=SOFTMAX, reveals="M > 1")
 def alibi_attention_grad_plain_mean(**given: Any) -> Any:
-    return base_gradients.alibi_attention_grad(**given, row_mean=lambda w, d: d.mean(axis=-1, keepdims=True))
+    return base_gradients.alibi_attention_grad(
+        **given, row_mean=lambda w, d: d.mean(axis=-1, keepdims=True)
+    )
 
 
-@fault("backward", "a row mean of the weights before dropout", source="this project", clause="gradients under dropout", reveals="p > 0")
+@fault(
+    "backward",
+    "a row mean of the weights before dropout",
+    source="this project",
+    clause="gradients under dropout",
+    reveals="p > 0",
+)
 def scaled_dot_product_attention_grad_mean_undropped(**given: Any) -> Any:
     def mean(weights: ndarray, d_weights: ndarray) -> ndarray:
         d_plain = given["d_output"] @ given["value"].mT
@@ -68,7 +101,13 @@ def scaled_dot_product_attention_grad_mean_undropped(**given: Any) -> Any:
     return base_gradients.scaled_dot_product_attention_grad(**given, row_mean=mean)
 
 
-@fault("backward", "a key whose gradient is not scaled", source="this project", clause=SDPA, reveals="D > 1")
+@fault(
+    "backward",
+    "a key whose gradient is not scaled",
+    source="this project",
+    clause=SDPA,
+    reveals="D > 1",
+)
 def scaled_dot_product_attention_grad_key_unscaled(query: ndarray, **given: Any) -> Any:
     D = query.shape[-1]
     return base_gradients.scaled_dot_product_attention_grad(
@@ -76,10 +115,18 @@ def scaled_dot_product_attention_grad_key_unscaled(query: ndarray, **given: Any)
     )
 
 
-@fault("backward", "a query whose gradient is not scaled", source="this project", clause=ALIBI, reveals="D > 1")
+@fault(
+    "backward",
+    "a query whose gradient is not scaled",
+    source="this project",
+    clause=ALIBI,
+    reveals="D > 1",
+)
 def alibi_attention_grad_query_unscaled(query: ndarray, **given: Any) -> Any:
     D = query.shape[-1]
-    return base_gradients.alibi_attention_grad(query=query, **given, query_grad=lambda d, v, k: base_gradients.query_grad(d, v, k) * D**0.5)
+    return base_gradients.alibi_attention_grad(
+        query=query, **given, query_grad=lambda d, v, k: base_gradients.query_grad(d, v, k) * D**0.5
+    )
 
 
 @fault(
@@ -124,15 +171,29 @@ def scaled_dot_product_attention_grad_mask_scaled(query: ndarray, **given: Any) 
     def mask_grad(d_score: ndarray, mask: Any) -> Any:
         return base_gradients.mask_grad(d_score / query.shape[-1] ** 0.5, mask)
 
-    return base_gradients.scaled_dot_product_attention_grad(query=query, **given, mask_grad=mask_grad)
+    return base_gradients.scaled_dot_product_attention_grad(
+        query=query, **given, mask_grad=mask_grad
+    )
 
 
-@fault("backward", "no gradient by a float mask", source="this project", clause="the gradient by a float mask", reveals="a float mask")
+@fault(
+    "backward",
+    "no gradient by a float mask",
+    source="this project",
+    clause="the gradient by a float mask",
+    reveals="a float mask",
+)
 def scaled_dot_product_attention_grad_no_mask_gradient(**given: Any) -> Any:
     return base_gradients.scaled_dot_product_attention_grad(**given, mask_grad=lambda d, mask: ())
 
 
-@fault("backward", "visible ignored in the backward pass", source="this project", clause=XL, reveals="visible")
+@fault(
+    "backward",
+    "visible ignored in the backward pass",
+    source="this project",
+    clause=XL,
+    reveals="visible",
+)
 def transformer_xl_attention_grad_without_visible(visible: Any = None, **given: Any) -> Any:
     return base_gradients.transformer_xl_attention_grad(**given)
 
@@ -146,11 +207,17 @@ def transformer_xl_attention_grad_without_visible(visible: Any = None, **given: 
 )
 def scaled_dot_product_attention_grad_mask_transposed(mask: Any = None, **given: Any) -> Any:
     square = mask is not None and mask.shape[-1] == mask.shape[-2] and mask.dtype == bool
-    return base_gradients.scaled_dot_product_attention_grad(mask=mask.mT if square else mask, **given)
+    return base_gradients.scaled_dot_product_attention_grad(
+        mask=mask.mT if square else mask, **given
+    )
 
 
 @fault(
-    "backward", "a stale block of keys in the query's gradient", source="flash-attention commit 1c41d2b0", clause=ALIBI, reveals="M > 16"
+    "backward",
+    "a stale block of keys in the query's gradient",
+    source="flash-attention commit 1c41d2b0",
+    clause=ALIBI,
+    reveals="M > 16",
 )
 def alibi_attention_grad_stale_block(**given: Any) -> Any:
     def query_grad(d: ndarray, visible: ndarray, key: ndarray) -> ndarray:
@@ -171,7 +238,9 @@ def alibi_attention_grad_stale_block(**given: Any) -> Any:
 )
 def learned_relative_attention_grad_hidden_share(**given: Any) -> Any:
     def weigh(score: ndarray, visible: ndarray) -> ndarray:
-        return base.weigh(np.where(visible, score, -20 + np.zeros_like(score)), np.ones_like(visible))
+        return base.weigh(
+            np.where(visible, score, -20 + np.zeros_like(score)), np.ones_like(visible)
+        )
 
     return base_gradients.learned_relative_attention_grad(**given, weigh=weigh)
 
@@ -187,10 +256,18 @@ def additive_attention_grad_average_of_empty_rows(**given: Any) -> Any:
     def value_grad(weights: ndarray, visible: ndarray, d_output: ndarray) -> ndarray:
         return base.mix(weights.mT, np.ones_like(visible.mT), d_output)
 
-    return base_gradients.additive_attention_grad(**given, weigh=empty_rows(lambda M: 1 / M), value_grad=value_grad)
+    return base_gradients.additive_attention_grad(
+        **given, weigh=empty_rows(lambda M: 1 / M), value_grad=value_grad
+    )
 
 
-@fault("backward", "head 0's keys for all heads in the query's gradient", source="this project", clause=XL, reveals="H > 1")
+@fault(
+    "backward",
+    "head 0's keys for all heads in the query's gradient",
+    source="this project",
+    clause=XL,
+    reveals="H > 1",
+)
 def alibi_attention_grad_keys_of_first_head(**given: Any) -> Any:
     def query_grad(d: ndarray, visible: ndarray, key: ndarray) -> ndarray:
         return base_gradients.query_grad(d, visible, np.broadcast_to(key[:, :1], key.shape))
@@ -221,6 +298,12 @@ def learned_relative_attention_grad_of_the_sum(d_output: ndarray, **given: Any) 
     return base_gradients.learned_relative_attention_grad(np.ones_like(d_output), **given)
 
 
-@fault("backward", "weights from keys of the wrong batch", source="this project", clause=XL, reveals="B > 1")
+@fault(
+    "backward",
+    "weights from keys of the wrong batch",
+    source="this project",
+    clause=XL,
+    reveals="B > 1",
+)
 def transformer_xl_attention_grad_rolled_batch(key: ndarray, **given: Any) -> Any:
     return base_gradients.transformer_xl_attention_grad(key=np.roll(key, 1, axis=0), **given)

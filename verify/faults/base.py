@@ -1,7 +1,9 @@
 """
-A small correct implementation of every operation, in stages: each stage is a keyword, so that a fault replaces one of them.
+A small correct implementation of every operation, in stages: each stage is a keyword, so that a
+fault replaces one of them.
 
-Scores, what a pair sees, weights, dropout, values. All in float64; a hidden key is absent, a row that sees no key gives 0.
+Scores, what a pair sees, weights, dropout, values. All in float64; a hidden key is absent, a row
+that sees no key gives 0.
 """
 
 from math import sqrt
@@ -58,7 +60,14 @@ def mix(weights: ndarray, visible: ndarray, value: ndarray) -> ndarray:
 
 
 def attend(
-    score: ndarray, visible: ndarray, value: ndarray, keep: Any = None, p: float = 0.0, weigh: Any = weigh, drop: Any = drop, mix: Any = mix
+    score: ndarray,
+    visible: ndarray,
+    value: ndarray,
+    keep: Any = None,
+    p: float = 0.0,
+    weigh: Any = weigh,
+    drop: Any = drop,
+    mix: Any = mix,
 ) -> ndarray:
     """What every attention ends in."""
     return mix(drop(weigh(score, visible), keep, p), visible, value)
@@ -82,19 +91,36 @@ def causal_mask(N: int, M: int, offset: Any = None, ahead: int = 0) -> ndarray:
 
 
 def four_axes(attn_mask: ndarray, H: int) -> ndarray:
-    return attn_mask[None, None] if attn_mask.ndim == 2 else attn_mask.reshape(-1, H, *attn_mask.shape[1:])
+    return (
+        attn_mask[None, None]
+        if attn_mask.ndim == 2
+        else attn_mask.reshape(-1, H, *attn_mask.shape[1:])
+    )
 
 
-def merge_masks(attn_mask: Any, key_padding_mask: Any, num_heads: int, four_axes: Any = four_axes, hidden: float = HIDDEN) -> ndarray:
+def merge_masks(
+    attn_mask: Any,
+    key_padding_mask: Any,
+    num_heads: int,
+    four_axes: Any = four_axes,
+    hidden: float = HIDDEN,
+) -> ndarray:
     merged = np.zeros((1, 1, 1, 1))
     if attn_mask is not None:
         merged = four_axes(attn_mask, num_heads)
         merged = np.where(merged, hidden, 0.0) if attn_mask.dtype == bool else merged.copy()
-    return merged if key_padding_mask is None else np.where(key_padding_mask[:, None, None, :], hidden, merged)
+    return (
+        merged
+        if key_padding_mask is None
+        else np.where(key_padding_mask[:, None, None, :], hidden, merged)
+    )
 
 
 def shift(x: ndarray, front: bool, fill: float = 0.0) -> ndarray:
-    """One more column, read as rows one shorter: :func:`spec.shifts.rel_shift` (in front) and ``shift_right`` (behind)."""
+    """
+    One more column, read as rows one shorter: :func:`spec.shifts.rel_shift` (in front) and
+    ``shift_right`` (behind).
+    """
     *lead, N, M = x.shape
     padded = np.full((*lead, N, M + 1), fill)
     padded[..., front : M + front] = x
@@ -120,7 +146,9 @@ def get_alibi_biases(n_heads: int, visible: ndarray, slopes: Any = get_slopes) -
     return slopes(n_heads)[:, None, None] * np.cumsum(visible, axis=-1)
 
 
-def sinusoidal_positions(M: int, F: int, distance: Any = None, base: float = 1e4, width: Any = None) -> ndarray:
+def sinusoidal_positions(
+    M: int, F: int, distance: Any = None, base: float = 1e4, width: Any = None
+) -> ndarray:
     distance = np.arange(M)[::-1] if distance is None else distance
     angle = np.multiply.outer(distance, base ** (-2 * np.arange(F // 2) / (width or F)))
     return np.concatenate([np.sin(angle), np.cos(angle)], axis=-1)
@@ -136,25 +164,44 @@ def window(mem: ndarray, hid: ndarray, mem_len: int) -> ndarray:
 
 
 def update_mems(hids: Any, mems: Any, mem_len: int, window: Any = window) -> Any:
-    return None if mems is None else [window(mem, hid, mem_len) for mem, hid in zip(mems, hids, strict=True)]
+    return (
+        None
+        if mems is None
+        else [window(mem, hid, mem_len) for mem, hid in zip(mems, hids, strict=True)]
+    )
 
 
 # scores
 
 
-def scaled_dot_product_score(query: ndarray, key: ndarray, products: Any = products, scale: Any = inverse_root) -> ndarray:
+def scaled_dot_product_score(
+    query: ndarray, key: ndarray, products: Any = products, scale: Any = inverse_root
+) -> ndarray:
     return products(query, key) * scale(query.shape[-1])
 
 
 def additive_score(
-    query: ndarray, key: ndarray, w_query: Any, w_key: Any, w_score: Any, bend: Any = np.tanh, last: Any = np.matmul
+    query: ndarray,
+    key: ndarray,
+    w_query: Any,
+    w_key: Any,
+    w_score: Any,
+    bend: Any = np.tanh,
+    last: Any = np.matmul,
 ) -> ndarray:
     q, k = query @ w_query.T, key @ w_key.T
     return last(bend(q[..., :, None, :] + k[..., None, :, :]), w_score)
 
 
 def transformer_xl_score(
-    query: ndarray, key: ndarray, position: Any, u: Any, v: Any, shift: Any = rel_shift, scale: Any = inverse_root, products: Any = products
+    query: ndarray,
+    key: ndarray,
+    position: Any,
+    u: Any,
+    v: Any,
+    shift: Any = rel_shift,
+    scale: Any = inverse_root,
+    products: Any = products,
 ) -> ndarray:
     content = products(query + u[:, None], key)
     return (content + shift(products(query + v[:, None], position))) * scale(query.shape[-1])
@@ -181,7 +228,9 @@ def learned_relative_score(
     content = products(query + query_pos_bias[:, None], key)
     far = np.einsum("bhnd,thd->bhnt", query, key_pos_embeddings) + key_pos_bias.T[:, None]
     # NaN in a row of the table that hidden pairs alone read stays with those pairs
-    return (content + np.take_along_axis(far, np.broadcast_to(t, (*far.shape[:2], N, M)), axis=-1)) * scale(D)
+    return (
+        content + np.take_along_axis(far, np.broadcast_to(t, (*far.shape[:2], N, M)), axis=-1)
+    ) * scale(D)
 
 
 # attentions
@@ -233,14 +282,27 @@ def distances(N: int, M: int) -> ndarray:
 
 
 def alibi_score(
-    query: ndarray, key: ndarray, slopes: Any = get_slopes, distances: Any = distances, scale: Any = inverse_root, products: Any = products
+    query: ndarray,
+    key: ndarray,
+    slopes: Any = get_slopes,
+    distances: Any = distances,
+    scale: Any = inverse_root,
+    products: Any = products,
 ) -> ndarray:
     (H, N), M = query.shape[1:3], key.shape[2]
-    return scaled_dot_product_score(query, key, products, scale) + slopes(H)[:, None, None] * distances(N, M)
+    return scaled_dot_product_score(query, key, products, scale) + slopes(H)[
+        :, None, None
+    ] * distances(N, M)
 
 
 def alibi_attention(
-    query: ndarray, key: ndarray, value: ndarray, visible: Any = None, score: Any = alibi_score, causal: Any = causal_mask, **stages: Any
+    query: ndarray,
+    key: ndarray,
+    value: ndarray,
+    visible: Any = None,
+    score: Any = alibi_score,
+    causal: Any = causal_mask,
+    **stages: Any,
 ) -> ndarray:
     s = score(query, key)
     return attend(s, behind(s, visible, causal), value, **stages)
@@ -275,4 +337,6 @@ def learned_relative_attention(
     **stages: Any,
 ) -> ndarray:
     s = score(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
-    return attend(*see(s, None if visible is None else np.broadcast_to(visible, s.shape)), value, **stages)
+    return attend(
+        *see(s, None if visible is None else np.broadcast_to(visible, s.shape)), value, **stages
+    )

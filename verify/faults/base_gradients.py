@@ -1,4 +1,7 @@
-"""The gradients of the attentions in stages, like :mod:`verify.faults.base`: weights recomputed, value, weights, score, products."""
+"""
+The gradients of the attentions in stages, like :mod:`verify.faults.base`: weights recomputed,
+value, weights, score, products.
+"""
 
 from typing import Any
 
@@ -92,7 +95,12 @@ def scaled_dot_product_attention_grad(
     score, visible = see(query @ key.mT * inverse_root(query.shape[-1]), mask)
     d_score, d_value = attend_grad(d_output, score, visible, value, keep, p, **stages)
     d = d_score * scale(query.shape[-1])
-    return query_grad(d, visible, key), key_grad(d, visible, query), d_value, *mask_grad(d_score, mask)
+    return (
+        query_grad(d, visible, key),
+        key_grad(d, visible, query),
+        d_value,
+        *mask_grad(d_score, mask),
+    )
 
 
 def alibi_attention_grad(
@@ -140,7 +148,10 @@ def transformer_xl_attention_grad(
 
 
 def unshifted(d: ndarray, sees: ndarray) -> tuple[ndarray, ndarray]:
-    """What arrives at the rows of ``position``: row N - 1 - i + j for the pair (i, j), and which rows a query reads."""
+    """
+    What arrives at the rows of ``position``: row N - 1 - i + j for the pair (i, j), and which rows
+    a query reads.
+    """
     N, M = d.shape[-2:]
     row = np.arange(M) + N - 1 - np.arange(N)[:, None]
     i, j = np.nonzero(row < M)  # causal pairs never read beyond the last row
@@ -163,17 +174,28 @@ def learned_relative_attention_grad(
     bias_scale: float = 1.0,
     **stages: Any,
 ) -> Grads:
-    score = learned_relative_score(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
+    score = learned_relative_score(
+        query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align
+    )
     _, sees = see(score, None if visible is None else np.broadcast_to(visible, score.shape))
     d_score, d_value = attend_grad(d_output, score, sees, value, **stages)
     d = d_score * inverse_root(query.shape[-1])
     d_content, d_key = query_grad(d, sees, key), key_grad(d, sees, query + query_pos_bias[:, None])
     t = table_rows(query.shape[2], key.shape[2], len(key_pos_bias) // 2, align)
     d_rows, read = (gather or onto_rows)(d, sees, t, len(key_pos_bias))
-    table = np.broadcast_to(key_pos_embeddings.swapaxes(0, 1), (len(query), *key_pos_embeddings.swapaxes(0, 1).shape))
+    table = np.broadcast_to(
+        key_pos_embeddings.swapaxes(0, 1), (len(query), *key_pos_embeddings.swapaxes(0, 1).shape)
+    )
     d_far = query_grad(d_rows, read, table)
     d_table = key_grad(d_rows, read, query).sum(0).swapaxes(0, 1)
-    return d_content + d_far, d_key, d_value, d_table, bias_scale * d_rows.sum((0, 2)).T, d_content.sum((0, 2))
+    return (
+        d_content + d_far,
+        d_key,
+        d_value,
+        d_table,
+        bias_scale * d_rows.sum((0, 2)).T,
+        d_content.sum((0, 2)),
+    )
 
 
 def onto_rows(d: ndarray, sees: ndarray, t: ndarray, rows: int) -> tuple[ndarray, ndarray]:
@@ -207,7 +229,9 @@ def additive_attention_grad(
     t = np.where(seen, np.tanh(z), 0)
     d_z = np.where(seen, d_score[..., None] * w_score * (slope or tanh_slope)(z, t), 0)
     d_q, d_k = d_z.sum(2), d_z.sum(1)
-    query, key = (np.where(visible.any(axis)[..., None], x, 0) for axis, x in ((-1, query), (-2, key)))
+    query, key = (
+        np.where(visible.any(axis)[..., None], x, 0) for axis, x in ((-1, query), (-2, key))
+    )
     d_query = np.where(visible.any(-1)[..., None], d_q @ w_query, 0)
     d_key = np.where(visible.any(-2)[..., None], d_k @ w_key, 0)
     d_w_query, d_w_key = (np.einsum("bna,bnf->af", d, x) for d, x in ((d_q, query), (d_k, key)))

@@ -1,4 +1,7 @@
-"""The layers in stages, like :mod:`verify.faults.base`: projections, heads, attention, heads side by side, projection, norm."""
+"""
+The layers in stages, like :mod:`verify.faults.base`: projections, heads, attention, heads side by
+side, projection, norm.
+"""
 
 from typing import Any
 
@@ -66,19 +69,35 @@ def multi_head_attention(
     linear: Any = linear,
 ) -> tuple[ndarray, ndarray]:
     H = num_heads
-    q, k, v = (split(linear(x, parameters, f"{name}_proj"), H) for name, x in {"q": query, "k": key, "v": value}.items())
+    q, k, v = (
+        split(linear(x, parameters, f"{name}_proj"), H)
+        for name, x in {"q": query, "k": key, "v": value}.items()
+    )
     score = scaled_dot_product_score(q, k, scale=scale)
-    s, visible = see(score, np.broadcast_to(merge_masks(attn_mask, key_padding_mask, H), score.shape))
-    return linear(join(attend(s, visible, v, weigh=weigh)), parameters, "out_proj"), weigh(s, visible)
+    s, visible = see(
+        score, np.broadcast_to(merge_masks(attn_mask, key_padding_mask, H), score.shape)
+    )
+    return linear(join(attend(s, visible, v, weigh=weigh)), parameters, "out_proj"), weigh(
+        s, visible
+    )
 
 
 def multi_head_self_attention(
-    x: ndarray, parameters: Any, num_heads: int, attn_mask: Any = None, key_padding_mask: Any = None, **stages: Any
+    x: ndarray,
+    parameters: Any,
+    num_heads: int,
+    attn_mask: Any = None,
+    key_padding_mask: Any = None,
+    **stages: Any,
 ) -> tuple[ndarray, ndarray]:
-    return multi_head_attention(x, x, x, parameters, num_heads, attn_mask, key_padding_mask, **stages)
+    return multi_head_attention(
+        x, x, x, parameters, num_heads, attn_mask, key_padding_mask, **stages
+    )
 
 
-def projected(query: ndarray, key: ndarray, value: ndarray, parameters: Any, H: int, split: Any = split) -> list[ndarray]:
+def projected(
+    query: ndarray, key: ndarray, value: ndarray, parameters: Any, H: int, split: Any = split
+) -> list[ndarray]:
     named = {"query.linear": query, "key.linear": key, "value.linear": value}
     return [split(linear(x, parameters, name), H) for name, x in named.items()]
 
@@ -96,8 +115,12 @@ def relative_multi_head_attention(
     **stages: Any,
 ) -> ndarray:
     q, k, v = projected(query, key, value, parameters, num_heads, split)
-    embeddings, bias, query_bias = (parameters[name] for name in ("key_pos_embeddings", "key_pos_bias", "query_pos_bias"))
-    attended = learned_relative_attention(q, k, v, embeddings, bias, query_bias, align, visible, **stages)
+    embeddings, bias, query_bias = (
+        parameters[name] for name in ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")
+    )
+    attended = learned_relative_attention(
+        q, k, v, embeddings, bias, query_bias, align, visible, **stages
+    )
     return linear(join(attended), parameters, "output")
 
 
@@ -116,7 +139,11 @@ def alibi_multi_head_attention(
 ) -> ndarray:
     q, k, v = projected(query, key, value, parameters, num_heads, split)
     score = scaled_dot_product_score(q, k, scale=scale) + biases(num_heads, visible)
-    return linear(join(attend(*see(score, np.broadcast_to(visible, score.shape)), v, **stages)), parameters, "output")
+    return linear(
+        join(attend(*see(score, np.broadcast_to(visible, score.shape)), v, **stages)),
+        parameters,
+        "output",
+    )
 
 
 def three_parts(y: ndarray, H: int) -> list[ndarray]:
@@ -147,7 +174,9 @@ def transformer_xl_layer(
     keys = x if mem is None else together(mem, x)
     q, k, v = (split(part, H) for part in parts(linear(keys, parameters, "qkv_net"), H))
     r = split(linear(position, parameters, "r_net")[None], H)[0]
-    attended = transformer_xl_attention(q[:, :, -N:], k, v, r, parameters["u"], parameters["v"], visible, **stages)
+    attended = transformer_xl_attention(
+        q[:, :, -N:], k, v, r, parameters["u"], parameters["v"], visible, **stages
+    )
     y = residual(x, linear(join(attended), parameters, "o_net"))
     return norm(y, parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps)
 
@@ -170,5 +199,7 @@ def transformer_xl(
     hids = [x]
     for layer, weights in enumerate(parameters):
         mem = None if mems is None else mems[mem_of(layer) if mem_of else layer]
-        hids.append(transformer_xl_layer(hids[-1], position, weights, num_heads, mem, eps=eps, **stages))
+        hids.append(
+            transformer_xl_layer(hids[-1], position, weights, num_heads, mem, eps=eps, **stages)
+        )
     return hids[-1], update(hids[kept], mems, mem_len)

@@ -1,4 +1,7 @@
-"""How a fault is called: by the law's names, its arguments held to the law, floats widened to float64, the result rounded once."""
+"""
+How a fault is called: by the law's names, its arguments held to the law, floats widened to float64,
+the result rounded once.
+"""
 
 import inspect
 from collections.abc import Callable
@@ -16,11 +19,15 @@ from verify.trees import leaves, map_leaves
 Function = Callable[..., Any]
 
 
-def as_law(function: Function, operation: Operation, raw: bool, checked: bool, memory: Inputs | None) -> Function:
+def as_law(
+    function: Function, operation: Operation, raw: bool, checked: bool, memory: Inputs | None
+) -> Function:
     """
-    The function as the law's own: its parameters by name or by position, and ``dtype`` where no input need be a float.
+    The function as the law's own: its parameters by name or by position, and ``dtype`` where no
+    input need be a float.
 
-    What numpy_ref refuses is refused (its answer is thrown away), so that a fault is wrong in one thing alone.
+    What numpy_ref refuses is refused (its answer is thrown away), so that a fault is wrong in one
+    thing alone.
     """
     law = inspect.signature(operation.law)
     takes_dtype = operation.name in WITHOUT_FLOATS
@@ -36,18 +43,25 @@ def as_law(function: Function, operation: Operation, raw: bool, checked: bool, m
         with np.errstate(all="ignore"):
             if checked:
                 operation.reference(**wide)
-            return rounded(function(**(given if raw else wide), **extra), dtype if takes_dtype else storage(given))
+            return rounded(
+                function(**(given if raw else wide), **extra),
+                dtype if takes_dtype else storage(given),
+            )
 
     parameters = list(law.parameters.values())
     if takes_dtype:
-        parameters.append(inspect.Parameter("dtype", inspect.Parameter.KEYWORD_ONLY, default="float64"))
+        parameters.append(
+            inspect.Parameter("dtype", inspect.Parameter.KEYWORD_ONLY, default="float64")
+        )
     run.__signature__ = law.replace(parameters=parameters)  # type: ignore[attr-defined]
     return run
 
 
 def is_float(leaf: Any) -> bool:
     """A float array, ml_dtypes' formats included."""
-    return isinstance(leaf, ndarray) and (leaf.dtype.kind == "f" or (leaf.dtype.kind == "V" and "float" in leaf.dtype.name))
+    return isinstance(leaf, ndarray) and (
+        leaf.dtype.kind == "f" or (leaf.dtype.kind == "V" and "float" in leaf.dtype.name)
+    )
 
 
 def widened(leaf: Any) -> Any:
@@ -61,7 +75,10 @@ def storage(given: Inputs) -> np.dtype[Any]:
 
 
 def rounded(result: Any, dtype: Any) -> Any:
-    """Every float array of the result in this dtype; what has it already stays the same array, and one array stays one."""
+    """
+    Every float array of the result in this dtype; what has it already stays the same array, and one
+    array stays one.
+    """
     dtype = numpy_dtype(dtype) if isinstance(dtype, str) else dtype
     found = {id(leaf): leaf.astype(dtype, copy=False) for leaf in leaves(result) if is_float(leaf)}
     return map_leaves(lambda leaf: found.get(id(leaf), leaf), result)

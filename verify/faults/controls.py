@@ -1,4 +1,6 @@
-"""Controls: right implementations that compute in unusual ways. Whoever judges must not accuse them."""
+"""
+Controls: right implementations that compute in unusual ways. Whoever judges must not accuse them.
+"""
 
 from typing import Any
 
@@ -10,7 +12,9 @@ from verify.faults.base import HIDDEN, inverse_root
 from verify.faults.roundings import rounded_weigh
 from verify.faults.softmaxes import online, split
 
-ALL_FLOAT32 = {"preset": "wide"} | dict.fromkeys(("acc", "score", "softmax", "prob", "bias", "joined", "stage", "prescale"), "float32")
+ALL_FLOAT32 = {"preset": "wide"} | dict.fromkeys(
+    ("acc", "score", "softmax", "prob", "bias", "joined", "stage", "prescale"), "float32"
+)
 
 
 @control("softmax", "an online softmax, key by key")
@@ -25,7 +29,9 @@ def scaled_dot_product_attention_blocks_of_seven(**given: Any) -> Any:
 
 @control("blocks", "blocks of keys from the last to the first")
 def alibi_attention_from_the_last(**given: Any) -> Any:
-    return base.alibi_attention(**given, weigh=lambda s, v: online(s[..., ::-1], v[..., ::-1])[..., ::-1])
+    return base.alibi_attention(
+        **given, weigh=lambda s, v: online(s[..., ::-1], v[..., ::-1])[..., ::-1]
+    )
 
 
 @control("softmax", "split keys merged by their log-sum-exps")
@@ -51,7 +57,9 @@ def scaled_dot_product_attention_sorted_keys(**given: Any) -> Any:
     def weigh(score: ndarray, visible: ndarray) -> ndarray:
         order = np.argsort(np.where(visible, score, HIDDEN), axis=-1)
         weights = np.zeros_like(score)
-        ordered = base.weigh(np.take_along_axis(score, order, -1), np.take_along_axis(visible, order, -1))
+        ordered = base.weigh(
+            np.take_along_axis(score, order, -1), np.take_along_axis(visible, order, -1)
+        )
         np.put_along_axis(weights, order, ordered, -1)
         return weights
 
@@ -78,10 +86,16 @@ def additive_attention_large_sentinel(**given: Any) -> Any:
 @control("alibi", "a constant in every row's bias")
 def alibi_attention_absolute_positions(**given: Any) -> Any:
     distances = lambda N, M: np.broadcast_to(np.arange(M), (N, M))
-    return base.alibi_attention(**given, score=lambda q, k: base.alibi_score(q, k, distances=distances))
+    return base.alibi_attention(
+        **given, score=lambda q, k: base.alibi_score(q, k, distances=distances)
+    )
 
 
-@control("state", "biases cut from a longer table of an earlier call, a constant in every row", stateful=True)
+@control(
+    "state",
+    "biases cut from a longer table of an earlier call, a constant in every row",
+    stateful=True,
+)
 def alibi_attention_cut_biases(memory: Any, **given: Any) -> Any:
     def distances(N: int, M: int) -> ndarray:
         known = memory.get("distances")
@@ -89,17 +103,23 @@ def alibi_attention_cut_biases(memory: Any, **given: Any) -> Any:
             known = memory["distances"] = base.distances(N, M)
         return known[:N, :M]
 
-    return base.alibi_attention(**given, score=lambda q, k: base.alibi_score(q, k, distances=distances))
+    return base.alibi_attention(
+        **given, score=lambda q, k: base.alibi_score(q, k, distances=distances)
+    )
 
 
 @control("dropout", "the factor of dropout on the output")
 def scaled_dot_product_attention_factor_on_output(p: float = 0.0, **given: Any) -> Any:
-    return base.scaled_dot_product_attention(p=p, **given, drop=lambda w, keep, p: base.drop(w, keep, 0.0)) / (1 - p)
+    return base.scaled_dot_product_attention(
+        p=p, **given, drop=lambda w, keep, p: base.drop(w, keep, 0.0)
+    ) / (1 - p)
 
 
 @control("dropout", "a product with the draw: negative zeros where something negative is dropped")
 def dropout_multiplied(**given: Any) -> Any:
-    return base.dropout(**given, drop=lambda w, keep, p: w * ((1.0 if keep is None else keep) / (1 - p)))
+    return base.dropout(
+        **given, drop=lambda w, keep, p: w * ((1.0 if keep is None else keep) / (1 - p))
+    )
 
 
 @control("scale", "queries scaled before the product")
@@ -115,12 +135,16 @@ def scaled_dot_product_score_fourth_roots(query: ndarray, key: ndarray) -> Any:
 
 
 @control("numerics", "float32 throughout, as declared", precision=ALL_FLOAT32)
-def scaled_dot_product_attention_float32(query: ndarray, key: ndarray, value: ndarray, **given: Any) -> Any:
+def scaled_dot_product_attention_float32(
+    query: ndarray, key: ndarray, value: ndarray, **given: Any
+) -> Any:
     q, k, v = (x.astype(np.float32) for x in (query, key, value))
     return base.scaled_dot_product_attention(q, k, v, **given).astype(np.float64)
 
 
-@control("numerics", "weights in bfloat16, as declared", precision={"preset": "wide", "prob": "bfloat16"})
+@control(
+    "numerics", "weights in bfloat16, as declared", precision={"preset": "wide", "prob": "bfloat16"}
+)
 def alibi_attention_declared_weights(**given: Any) -> Any:
     return base.alibi_attention(**given, weigh=rounded_weigh("bfloat16"))
 
@@ -144,52 +168,84 @@ def shift_right_row_by_row(x: ndarray) -> Any:
 
 @control("relative", "positions gathered for every pair")
 def transformer_xl_attention_gathered(
-    query: ndarray, key: ndarray, value: ndarray, position: ndarray, u: ndarray, v: ndarray, visible: Any
+    query: ndarray,
+    key: ndarray,
+    value: ndarray,
+    position: ndarray,
+    u: ndarray,
+    v: ndarray,
+    visible: Any,
 ) -> Any:
     (N, D), M = query.shape[2:], key.shape[2]
     row = np.clip(np.arange(M) + N - 1 - np.arange(N)[:, None], 0, M - 1)
-    far = np.take_along_axis((query + v[:, None]) @ position.mT, np.broadcast_to(row, (*query.shape[:2], N, M)), axis=-1)
+    far = np.take_along_axis(
+        (query + v[:, None]) @ position.mT, np.broadcast_to(row, (*query.shape[:2], N, M)), axis=-1
+    )
     score = ((query + u[:, None]) @ key.mT + far) * inverse_root(D)
     return base.attend(score, base.behind(score, visible), value)
 
 
 @control("relative", "a table row for every pair")
 def learned_relative_score_whole_table(
-    query: ndarray, key: ndarray, key_pos_embeddings: ndarray, key_pos_bias: ndarray, query_pos_bias: ndarray, align: str
+    query: ndarray,
+    key: ndarray,
+    key_pos_embeddings: ndarray,
+    key_pos_bias: ndarray,
+    query_pos_bias: ndarray,
+    align: str,
 ) -> Any:
     t = base.table_rows(query.shape[2], key.shape[2], len(key_pos_bias) // 2, align)
-    far = np.einsum("bhnd,nmhd->bhnm", query, key_pos_embeddings[t]) + key_pos_bias[t].transpose(2, 0, 1)
-    near = np.einsum("bhmd,bhnd->bhnm", key, query) + np.einsum("bhmd,hd->bhm", key, query_pos_bias)[:, :, None]
+    far = np.einsum("bhnd,nmhd->bhnm", query, key_pos_embeddings[t]) + key_pos_bias[t].transpose(
+        2, 0, 1
+    )
+    near = (
+        np.einsum("bhmd,bhnd->bhnm", key, query)
+        + np.einsum("bhmd,hd->bhm", key, query_pos_bias)[:, :, None]
+    )
     return (near + far) * inverse_root(query.shape[-1])
 
 
 @control("relative", "sines and cosines of complex exponentials")
 def sinusoidal_positions_complex(M: int, F: int) -> Any:
-    turns = np.exp(1j * np.multiply.outer(np.arange(M)[::-1], np.exp(-np.log(1e4) * np.arange(0, F, 2) / F)))
+    turns = np.exp(
+        1j * np.multiply.outer(np.arange(M)[::-1], np.exp(-np.log(1e4) * np.arange(0, F, 2) / F))
+    )
     return np.concatenate([turns.imag, turns.real], axis=-1)
 
 
 @control("additive", "the hidden layer unit by unit")
-def additive_score_unit_by_unit(query: ndarray, key: ndarray, w_query: ndarray, w_key: ndarray, w_score: ndarray) -> Any:
+def additive_score_unit_by_unit(
+    query: ndarray, key: ndarray, w_query: ndarray, w_key: ndarray, w_score: ndarray
+) -> Any:
     units = zip(w_query, w_key, w_score, strict=True)
-    return sum(w * np.tanh((query @ q)[..., :, None] + (key @ k)[..., None, :]) for q, k, w in units)
+    return sum(
+        w * np.tanh((query @ q)[..., :, None] + (key @ k)[..., None, :]) for q, k, w in units
+    )
 
 
 @control("layers", "the batch from the last to the first")
-def multi_head_self_attention_reversed_batch(x: ndarray, attn_mask: Any = None, key_padding_mask: Any = None, **given: Any) -> Any:
+def multi_head_self_attention_reversed_batch(
+    x: ndarray, attn_mask: Any = None, key_padding_mask: Any = None, **given: Any
+) -> Any:
     merged = base.merge_masks(attn_mask, key_padding_mask, given["num_heads"])[::-1]
-    output, weights = base_layers.multi_head_self_attention(x[::-1], **given, merge_masks=lambda *masks: merged)
+    output, weights = base_layers.multi_head_self_attention(
+        x[::-1], **given, merge_masks=lambda *masks: merged
+    )
     return output[::-1], weights[::-1]
 
 
 @control("layers", "no bias on the keys: a constant in every row of scores")
 def multi_head_attention_without_key_bias(parameters: Any, **given: Any) -> Any:
-    return base_layers.multi_head_attention(parameters={name: x for name, x in parameters.items() if name != "k_proj.bias"}, **given)
+    return base_layers.multi_head_attention(
+        parameters={name: x for name, x in parameters.items() if name != "k_proj.bias"}, **given
+    )
 
 
 @control("layers", "no bias on the positions: a constant in every row of scores")
 def transformer_xl_layer_without_position_bias(parameters: Any, **given: Any) -> Any:
-    return base_layers.transformer_xl_layer(parameters={name: x for name, x in parameters.items() if name != "r_net.bias"}, **given)
+    return base_layers.transformer_xl_layer(
+        parameters={name: x for name, x in parameters.items() if name != "r_net.bias"}, **given
+    )
 
 
 @control("layers", "the projections of query and key in one matrix")
@@ -206,7 +262,9 @@ def relative_multi_head_attention_heads_apart(
     def heads_apart(s: ndarray, v: ndarray) -> ndarray:
         return np.stack([base.weigh(s[:, h], v[:, h]) for h in range(s.shape[1])], axis=1)
 
-    return base_layers.relative_multi_head_attention(query, key, value, parameters, num_heads, **given, weigh=heads_apart)
+    return base_layers.relative_multi_head_attention(
+        query, key, value, parameters, num_heads, **given, weigh=heads_apart
+    )
 
 
 @control("layers", "biases of which every row's largest is taken off")
@@ -232,11 +290,19 @@ def transformer_xl_layer_running_variance(**given: Any) -> Any:
     return base_layers.transformer_xl_layer(**given, norm=norm)
 
 
-@control("layers", "a variance in one pass, in float64", precision={"float64": {"preset": "wide", "variance": "one_pass"}, "*": "wide"})
+@control(
+    "layers",
+    "a variance in one pass, in float64",
+    precision={"float64": {"preset": "wide", "variance": "one_pass"}, "*": "wide"},
+)
 def transformer_xl_one_pass(**given: Any) -> Any:
     def norm(x: ndarray, weight: ndarray, bias: Any, eps: float) -> ndarray:
         mean = x.mean(axis=-1, keepdims=True)
-        y = weight * (x - mean) / np.sqrt(np.maximum((x * x).mean(axis=-1, keepdims=True) - mean * mean, 0) + eps)
+        y = (
+            weight
+            * (x - mean)
+            / np.sqrt(np.maximum((x * x).mean(axis=-1, keepdims=True) - mean * mean, 0) + eps)
+        )
         return y if bias is None else y + bias
 
     return base_layers.transformer_xl(**given, norm=norm)
@@ -259,7 +325,11 @@ def init_mems_one_buffer(n_layers: int, mem_len: int, batch: int, width: int) ->
 @control("masks", "the smaller of two masks")
 def merge_masks_smaller(attn_mask: Any, key_padding_mask: Any, num_heads: int) -> Any:
     merged = base.merge_masks(attn_mask, None, num_heads)
-    return merged if key_padding_mask is None else np.where(key_padding_mask, HIDDEN, np.inf)[:, None, None].clip(max=merged)
+    return (
+        merged
+        if key_padding_mask is None
+        else np.where(key_padding_mask, HIDDEN, np.inf)[:, None, None].clip(max=merged)
+    )
 
 
 @control("causal", "a frontier from a running sum")

@@ -12,7 +12,9 @@ from verify.faults.softmaxes import online
 @control("backward", "the row mean from d_output and the output")
 def scaled_dot_product_attention_grad_mean_of_output(**given: Any) -> Any:
     inputs = {name: x for name, x in given.items() if name != "d_output"}
-    mean = (given["d_output"] * base.scaled_dot_product_attention(**inputs)).sum(axis=-1, keepdims=True)
+    mean = (given["d_output"] * base.scaled_dot_product_attention(**inputs)).sum(
+        axis=-1, keepdims=True
+    )
     return base_gradients.scaled_dot_product_attention_grad(**given, row_mean=lambda w, d: mean)
 
 
@@ -20,7 +22,9 @@ def scaled_dot_product_attention_grad_mean_of_output(**given: Any) -> Any:
 def alibi_attention_grad_query_by_query(**given: Any) -> Any:
     def key_grad(d: ndarray, visible: ndarray, query: ndarray) -> Any:
         rows = (slice(i, i + 1) for i in range(d.shape[2]))
-        return sum(base_gradients.key_grad(d[:, :, i], visible[:, :, i], query[:, :, i]) for i in rows)
+        return sum(
+            base_gradients.key_grad(d[:, :, i], visible[:, :, i], query[:, :, i]) for i in rows
+        )
 
     return base_gradients.alibi_attention_grad(**given, key_grad=key_grad)
 
@@ -39,9 +43,13 @@ def learned_relative_attention_grad_scattered(**given: Any) -> Any:
 
 @control("backward", "weights of an online softmax in the backward pass")
 def transformer_xl_attention_grad_online(**given: Any) -> Any:
-    return base_gradients.transformer_xl_attention_grad(**given, weigh=lambda s, v: online(s, v, block=5))
+    return base_gradients.transformer_xl_attention_grad(
+        **given, weigh=lambda s, v: online(s, v, block=5)
+    )
 
 
 @control("backward", "the slope of tanh by cosh")
 def additive_attention_grad_cosh(**given: Any) -> Any:
-    return base_gradients.additive_attention_grad(**given, slope=lambda z, t: 1 / np.cosh(np.clip(z, -300, 300)) ** 2)
+    return base_gradients.additive_attention_grad(
+        **given, slope=lambda z, t: 1 / np.cosh(np.clip(z, -300, 300)) ** 2
+    )

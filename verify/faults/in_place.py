@@ -16,14 +16,28 @@ def wide(given: Any) -> Any:
     return map_leaves(widened, given)
 
 
-@fault("side effects", "a softmax in place", source="this project", clause=SAME, reveals="the score after the call", raw=True)
+@fault(
+    "side effects",
+    "a softmax in place",
+    source="this project",
+    clause=SAME,
+    reveals="the score after the call",
+    raw=True,
+)
 def softmax_in_place(score: ndarray, mask: Any = None) -> Any:
     weights = base.softmax(score.astype(np.float64), mask)
     score[...] = weights
     return weights
 
 
-@fault("side effects", "queries scaled in place", source="this project", clause=SAME, reveals="the query after the call", raw=True)
+@fault(
+    "side effects",
+    "queries scaled in place",
+    source="this project",
+    clause=SAME,
+    reveals="the query after the call",
+    raw=True,
+)
 def scaled_dot_product_attention_query_in_place(query: ndarray, **given: Any) -> Any:
     output = base.scaled_dot_product_attention(**wide({"query": query, **given}))
     query *= np.asarray(base.inverse_root(query.shape[-1]), query.dtype)
@@ -45,19 +59,44 @@ def additive_attention_mask_in_place(mask: Any = None, **given: Any) -> Any:
     return output
 
 
-@fault("side effects", "weights dropped in place", source="this project", clause=SAME, reveals="the weights after the call", raw=True)
+@fault(
+    "side effects",
+    "weights dropped in place",
+    source="this project",
+    clause=SAME,
+    reveals="the weights after the call",
+    raw=True,
+)
 def dropout_in_place(weights: ndarray, keep: Any, p: float) -> Any:
     output = base.dropout(weights.astype(np.float64), keep, p)
     weights[...] = output
     return output
 
 
-@fault("side effects", "the weights themselves where p = 0", source="this project", clause=ALIAS, reveals="p = 0", raw=True)
+@fault(
+    "side effects",
+    "the weights themselves where p = 0",
+    source="this project",
+    clause=ALIAS,
+    reveals="p = 0",
+    raw=True,
+)
 def dropout_same_array(weights: ndarray, keep: Any, p: float) -> Any:
-    return weights if p == 0 and (keep is None or keep.all()) else base.dropout(weights.astype(np.float64), keep, p)
+    return (
+        weights
+        if p == 0 and (keep is None or keep.all())
+        else base.dropout(weights.astype(np.float64), keep, p)
+    )
 
 
-@fault("side effects", "a shift of one row that is its input", source="this project", clause=ALIAS, reveals="N = 1", raw=True)
+@fault(
+    "side effects",
+    "a shift of one row that is its input",
+    source="this project",
+    clause=ALIAS,
+    reveals="N = 1",
+    raw=True,
+)
 def rel_shift_same_row(x: ndarray) -> Any:
     return x if x.shape[-2] == 1 else base.rel_shift(x.astype(np.float64))
 
@@ -107,7 +146,12 @@ def update_mems_list_in_place(hids: Any, mems: Any, mem_len: int) -> Any:
 
 
 @fault(
-    "side effects", "a float mask returned as it is", source="this project", clause=ALIAS, reveals="a float attn_mask, no padding", raw=True
+    "side effects",
+    "a float mask returned as it is",
+    source="this project",
+    clause=ALIAS,
+    reveals="a float attn_mask, no padding",
+    raw=True,
 )
 def merge_masks_same_mask(attn_mask: Any, key_padding_mask: Any, num_heads: int) -> Any:
     if attn_mask is not None and attn_mask.dtype != bool and key_padding_mask is None:
@@ -115,7 +159,14 @@ def merge_masks_same_mask(attn_mask: Any, key_padding_mask: Any, num_heads: int)
     return base.merge_masks(widened(attn_mask), key_padding_mask, num_heads)
 
 
-@fault("side effects", "padding inverted in place", source="this project", clause=SAME, reveals="key_padding_mask after the call", raw=True)
+@fault(
+    "side effects",
+    "padding inverted in place",
+    source="this project",
+    clause=SAME,
+    reveals="key_padding_mask after the call",
+    raw=True,
+)
 def multi_head_attention_padding_in_place(key_padding_mask: Any = None, **given: Any) -> Any:
     output = base_layers.multi_head_attention(**wide(given), key_padding_mask=key_padding_mask)
     if key_padding_mask is not None:
@@ -123,14 +174,28 @@ def multi_head_attention_padding_in_place(key_padding_mask: Any = None, **given:
     return output
 
 
-@fault("side effects", "a parameter scaled in place", source="this project", clause=SAME, reveals="the parameters after the call", raw=True)
+@fault(
+    "side effects",
+    "a parameter scaled in place",
+    source="this project",
+    clause=SAME,
+    reveals="the parameters after the call",
+    raw=True,
+)
 def self_attention_parameter_in_place(x: ndarray, parameters: Any, mask: Any = None) -> Any:
     output = base_layers.self_attention(**wide({"x": x, "parameters": parameters, "mask": mask}))
     parameters["w_query"] *= np.asarray(0.5, x.dtype)
     return output
 
 
-@fault("side effects", "d_output used as a workspace", source="this project", clause=SAME, reveals="d_output after the call", raw=True)
+@fault(
+    "side effects",
+    "d_output used as a workspace",
+    source="this project",
+    clause=SAME,
+    reveals="d_output after the call",
+    raw=True,
+)
 def alibi_attention_grad_workspace(d_output: ndarray, **given: Any) -> Any:
     grads = base_gradients.alibi_attention_grad(**wide({"d_output": d_output, **given}))
     if 0 not in d_output.strides:
@@ -139,16 +204,28 @@ def alibi_attention_grad_workspace(d_output: ndarray, **given: Any) -> Any:
 
 
 @fault(
-    "side effects", "the value itself where there is one key", source="this project", clause=ALIAS, reveals="M = N = 1, no mask", raw=True
+    "side effects",
+    "the value itself where there is one key",
+    source="this project",
+    clause=ALIAS,
+    reveals="M = N = 1, no mask",
+    raw=True,
 )
-def learned_relative_attention_single_value(value: ndarray, visible: Any = None, **given: Any) -> Any:
+def learned_relative_attention_single_value(
+    value: ndarray, visible: Any = None, **given: Any
+) -> Any:
     if visible is None and value.shape[2] == given["query"].shape[2] == 1:
         return value
     return base.learned_relative_attention(**wide({"value": value, "visible": visible, **given}))
 
 
 @fault(
-    "side effects", "one array for all layers", source="this project, [zeros] * L", clause="init_mems, clause 2", reveals="L > 1", raw=True
+    "side effects",
+    "one array for all layers",
+    source="this project, [zeros] * L",
+    clause="init_mems, clause 2",
+    reveals="L > 1",
+    raw=True,
 )
 def init_mems_one_array(n_layers: int, mem_len: int, batch: int, width: int) -> Any:
     mems = base.init_mems(n_layers, mem_len, batch, width)

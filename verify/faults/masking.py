@@ -20,15 +20,26 @@ def added(hidden: float, factor: float = 1.0) -> Any:
     """See with a boolean mask that is only added, as a large negative number."""
 
     def see(score: ndarray, mask: Any) -> Any:
-        return base.see(score, None if mask is None else factor * np.maximum(as_float(mask, hidden), -1e300))
+        return base.see(
+            score, None if mask is None else factor * np.maximum(as_float(mask, hidden), -1e300)
+        )
 
     return see
 
 
-@fault("masks", "a mask times 1e-9", source="nine public Transformer-XL files", clause=VISIBLE, reveals="any mask")
+@fault(
+    "masks",
+    "a mask times 1e-9",
+    source="nine public Transformer-XL files",
+    clause=VISIBLE,
+    reveals="any mask",
+)
 def scaled_dot_product_attention_mask_times_tiny(**given: Any) -> Any:
     return base.scaled_dot_product_attention(
-        **given, see=lambda s, m: base.see(s, None if m is None else np.nan_to_num(as_float(m, -1.0)) * 1e-9)
+        **given,
+        see=lambda s, m: base.see(
+            s, None if m is None else np.nan_to_num(as_float(m, -1.0)) * 1e-9
+        ),
     )
 
 
@@ -42,12 +53,24 @@ def additive_attention_mask_dropped(mask: Any = None, **given: Any) -> Any:
     return base.additive_attention(**given)
 
 
-@fault("masks", "hidden keys at -1e4 instead of hidden", source="transformers PR #17306", clause=VISIBLE, reveals="a row that sees no key")
+@fault(
+    "masks",
+    "hidden keys at -1e4 instead of hidden",
+    source="transformers PR #17306",
+    clause=VISIBLE,
+    reveals="a row that sees no key",
+)
 def scaled_dot_product_attention_minus_ten_thousand(**given: Any) -> Any:
     return base.scaled_dot_product_attention(**given, see=added(-1e4))
 
 
-@fault("masks", "hidden keys at -1e9 instead of hidden", source="seed 001, section 2.3", clause=VISIBLE, reveals="a row that sees no key")
+@fault(
+    "masks",
+    "hidden keys at -1e9 instead of hidden",
+    source="seed 001, section 2.3",
+    clause=VISIBLE,
+    reveals="a row that sees no key",
+)
 def additive_attention_minus_a_billion(**given: Any) -> Any:
     return base.additive_attention(**given, see=added(-1e9))
 
@@ -76,7 +99,11 @@ def scaled_dot_product_attention_nan_under_dropout(keep: Any = None, **given: An
 
 
 @fault(
-    "masks", "no causal mask where no other is given", source="xformers #103", clause="alibi_attention: always causal", reveals="no visible"
+    "masks",
+    "no causal mask where no other is given",
+    source="xformers #103",
+    clause="alibi_attention: always causal",
+    reveals="no visible",
 )
 def alibi_attention_causal_with_a_mask_alone(visible: Any = None, **given: Any) -> Any:
     causal = base.causal_mask if visible is not None else lambda N, M: np.ones((N, M), bool)
@@ -90,16 +117,26 @@ def alibi_attention_causal_with_a_mask_alone(visible: Any = None, **given: Any) 
     clause="softmax, clause 1",
     reveals="a mask [B 1 N M], H > 1, B > 1",
 )
-def scaled_dot_product_attention_mask_of_all_heads(query: Any, key: Any, mask: Any = None, **given: Any) -> Any:
+def scaled_dot_product_attention_mask_of_all_heads(
+    query: Any, key: Any, mask: Any = None, **given: Any
+) -> Any:
     shape = (*query.shape[:3], key.shape[2])
     if mask is not None and mask.ndim == 4 and mask.shape[2] == shape[2]:
         mask = np.resize(mask, shape)
     return base.scaled_dot_product_attention(query, key, mask=mask, **given)
 
 
-@fault("masks", "a float mask read as truth values", source="xformers commit f8c86ca8", clause="softmax, clause 1", reveals="a float mask")
+@fault(
+    "masks",
+    "a float mask read as truth values",
+    source="xformers commit f8c86ca8",
+    clause="softmax, clause 1",
+    reveals="a float mask",
+)
 def scaled_dot_product_attention_float_as_bool(mask: Any = None, **given: Any) -> Any:
-    return base.scaled_dot_product_attention(mask=None if mask is None else mask.astype(bool), **given)
+    return base.scaled_dot_product_attention(
+        mask=None if mask is None else mask.astype(bool), **given
+    )
 
 
 @fault(
@@ -143,7 +180,13 @@ def behind(visible: Any, given: Any) -> Any:
     return causal if visible is None else causal & visible
 
 
-@fault("masks", "visible ignored", source="this project", clause="transformer_xl_attention, clause 1", reveals="visible")
+@fault(
+    "masks",
+    "visible ignored",
+    source="this project",
+    clause="transformer_xl_attention, clause 1",
+    reveals="visible",
+)
 def transformer_xl_attention_without_visible(visible: Any = None, **given: Any) -> Any:
     return base.transformer_xl_attention(**given)
 
@@ -160,9 +203,17 @@ def alibi_attention_visible_alone(visible: Any = None, **given: Any) -> Any:
     return base.alibi_attention(visible=visible, **given, causal=causal)
 
 
-@fault("masks", "the first batch's mask for all", source="this project", clause="softmax, clause 1", reveals="a mask [B N M], B > 1")
+@fault(
+    "masks",
+    "the first batch's mask for all",
+    source="this project",
+    clause="softmax, clause 1",
+    reveals="a mask [B N M], B > 1",
+)
 def self_attention_mask_of_first_batch(mask: Any = None, **given: Any) -> Any:
-    return base_layers.self_attention(mask=mask[:1] if mask is not None and mask.ndim == 3 else mask, **given)
+    return base_layers.self_attention(
+        mask=mask[:1] if mask is not None and mask.ndim == 3 else mask, **given
+    )
 
 
 @fault(
@@ -173,7 +224,12 @@ def self_attention_mask_of_first_batch(mask: Any = None, **given: Any) -> Any:
     reveals="a mask [B 1 M], N = M",
 )
 def additive_attention_mask_of_queries(mask: Any = None, query: Any = None, **given: Any) -> Any:
-    if mask is not None and mask.ndim == 3 and mask.shape[1] == 1 and mask.shape[2] == query.shape[1]:
+    if (
+        mask is not None
+        and mask.ndim == 3
+        and mask.shape[1] == 1
+        and mask.shape[2] == query.shape[1]
+    ):
         mask = mask.mT
     return base.additive_attention(query=query, mask=mask, **given)
 
@@ -203,6 +259,14 @@ def learned_relative_attention_first_row_mask(visible: Any = None, **given: Any)
     return base.learned_relative_attention(visible=visible, **given)
 
 
-@fault("masks", "the mask of head 0 for all heads", source="this project", clause="softmax, clause 1", reveals="a mask [B H N M], H > 1")
+@fault(
+    "masks",
+    "the mask of head 0 for all heads",
+    source="this project",
+    clause="softmax, clause 1",
+    reveals="a mask [B H N M], H > 1",
+)
 def scaled_dot_product_attention_mask_of_first_head(mask: Any = None, **given: Any) -> Any:
-    return base.scaled_dot_product_attention(mask=mask[:, :1] if mask is not None and mask.ndim == 4 else mask, **given)
+    return base.scaled_dot_product_attention(
+        mask=mask[:, :1] if mask is not None and mask.ndim == 4 else mask, **given
+    )

@@ -14,7 +14,13 @@ def both(mem: ndarray, hid: ndarray) -> ndarray:
     return np.concatenate([mem, hid], axis=1)
 
 
-@fault("memory", "the memory behind the present", source="labml commit 1f38b232", clause=WINDOW, reveals="S > 0")
+@fault(
+    "memory",
+    "the memory behind the present",
+    source="labml commit 1f38b232",
+    clause=WINDOW,
+    reveals="S > 0",
+)
 def update_mems_behind(**given: Any) -> Any:
     return base.update_mems(**given, window=lambda mem, hid, n: base.window(hid, mem, n))
 
@@ -30,22 +36,48 @@ def update_mems_keeps_everything(**given: Any) -> Any:
     return base.update_mems(**given, window=lambda mem, hid, n: both(mem, hid)[:, -n:].copy())
 
 
-@fault("memory", "a window as long as the memory is now", source="Transformers-RL #7", clause=WINDOW, reveals="S other than mem_len")
+@fault(
+    "memory",
+    "a window as long as the memory is now",
+    source="Transformers-RL #7",
+    clause=WINDOW,
+    reveals="S other than mem_len",
+)
 def update_mems_current_length(**given: Any) -> Any:
     return base.update_mems(**given, window=lambda mem, hid, n: base.window(mem, hid, mem.shape[1]))
 
 
-@fault("memory", "the first positions in place of the last", source="this project", clause=WINDOW, reveals="S + N > mem_len")
+@fault(
+    "memory",
+    "the first positions in place of the last",
+    source="this project",
+    clause=WINDOW,
+    reveals="S + N > mem_len",
+)
 def update_mems_first_positions(**given: Any) -> Any:
     return base.update_mems(**given, window=lambda mem, hid, n: both(mem, hid)[:, :n].copy())
 
 
-@fault("memory", "a window one position short", source="this project", clause=WINDOW, reveals="mem_len > 0")
+@fault(
+    "memory",
+    "a window one position short",
+    source="this project",
+    clause=WINDOW,
+    reveals="mem_len > 0",
+)
 def update_mems_one_short(**given: Any) -> Any:
-    return base.update_mems(**given, window=lambda mem, hid, n: base.window(mem, hid, max(n - 1, 0)))
+    return base.update_mems(
+        **given, window=lambda mem, hid, n: base.window(mem, hid, max(n - 1, 0))
+    )
 
 
-@fault("memory", "zeros in front of a memory that is not full", source="this project", clause=WINDOW, reveals="S + N < mem_len")
+@fault(
+    "memory",
+    "zeros in front of a memory that is not full",
+    source="this project",
+    clause=WINDOW,
+    reveals="S + N < mem_len",
+)
 def update_mems_padded(**given: Any) -> Any:
     def window(mem: ndarray, hid: ndarray, n: int) -> ndarray:
         kept = base.window(mem, hid, n)
@@ -79,40 +111,86 @@ def update_mems_from_nothing(hids: Any, mems: Any, mem_len: int) -> Any:
     return base.update_mems(hids, [hid[:, :0] for hid in hids] if mems is None else mems, mem_len)
 
 
-@fault("memory", "layer 0's memory for all layers", source="this project", clause="update_mems: one a layer", reveals="L > 1")
+@fault(
+    "memory",
+    "layer 0's memory for all layers",
+    source="this project",
+    clause="update_mems: one a layer",
+    reveals="L > 1",
+)
 def update_mems_of_first_layer(hids: Any, mems: Any, mem_len: int) -> Any:
     return base.update_mems(hids, None if mems is None else [mems[0]] * len(mems), mem_len)
 
 
-@fault("memory", "a fresh memory that was never written", source="fairseq commit 42360dbc", clause="init_mems: zeros", reveals="any")
+@fault(
+    "memory",
+    "a fresh memory that was never written",
+    source="fairseq commit 42360dbc",
+    clause="init_mems: zeros",
+    reveals="any",
+)
 def init_mems_uninitialised(**given: Any) -> Any:
     mems = base.init_mems(**given)
     return mems and [np.full(mem.shape, np.nan) for mem in mems]
 
 
-@fault("memory", "no list where there is no memory", source="this project", clause="init_mems, clause 1", reveals="mem_len = 0")
+@fault(
+    "memory",
+    "no list where there is no memory",
+    source="this project",
+    clause="init_mems, clause 1",
+    reveals="mem_len = 0",
+)
 def init_mems_empty_arrays(n_layers: int, mem_len: int, batch: int, width: int) -> Any:
     return [np.zeros((batch, mem_len, width)) for _ in range(n_layers)]
 
 
-@fault("memory", "the sequence in front", source="seed 003", clause="init_mems: [B S F]", reveals="B other than S")
+@fault(
+    "memory",
+    "the sequence in front",
+    source="seed 003",
+    clause="init_mems: [B S F]",
+    reveals="B other than S",
+)
 def init_mems_sequence_first(n_layers: int, mem_len: int, batch: int, width: int) -> Any:
-    return base.init_mems(n_layers, mem_len, batch, width) and [np.zeros((mem_len, batch, width)) for _ in range(n_layers)]
+    return base.init_mems(n_layers, mem_len, batch, width) and [
+        np.zeros((mem_len, batch, width)) for _ in range(n_layers)
+    ]
 
 
-@fault("memory", "a memory of outputs", source="this project", clause="transformer_xl, clause 2", reveals="mems")
+@fault(
+    "memory",
+    "a memory of outputs",
+    source="this project",
+    clause="transformer_xl, clause 2",
+    reveals="mems",
+)
 def transformer_xl_memory_of_outputs(**given: Any) -> Any:
     return base_layers.transformer_xl(**given, kept=slice(1, None))
 
 
-@fault("memory", "layer 0's memory for all layers", source="this project", clause="transformer_xl: mems_l", reveals="L > 1")
+@fault(
+    "memory",
+    "layer 0's memory for all layers",
+    source="this project",
+    clause="transformer_xl: mems_l",
+    reveals="L > 1",
+)
 def transformer_xl_memory_of_first_layer(**given: Any) -> Any:
     return base_layers.transformer_xl(**given, mem_of=lambda layer: 0)
 
 
-@fault("memory", "positions in ascending order", source="this project", clause="transformer_xl, clause 1", reveals="M > 1")
+@fault(
+    "memory",
+    "positions in ascending order",
+    source="this project",
+    clause="transformer_xl, clause 1",
+    reveals="M > 1",
+)
 def transformer_xl_positions_ascending(**given: Any) -> Any:
-    return base_layers.transformer_xl(**given, positions=lambda M, F: base.sinusoidal_positions(M, F)[::-1])
+    return base_layers.transformer_xl(
+        **given, positions=lambda M, F: base.sinusoidal_positions(M, F)[::-1]
+    )
 
 
 @fault(
@@ -123,20 +201,34 @@ def transformer_xl_positions_ascending(**given: Any) -> Any:
     reveals="S > 0, other than N",
 )
 def transformer_xl_layer_memory_behind(**given: Any) -> Any:
-    return base_layers.transformer_xl_layer(**given, together=lambda mem, x: np.concatenate([x, mem], axis=1))
+    return base_layers.transformer_xl_layer(
+        **given, together=lambda mem, x: np.concatenate([x, mem], axis=1)
+    )
 
 
 @fault(
-    "memory", "every memory but the last position's forgotten", source="this project", clause="transformer_xl: update_mems", reveals="N > 1"
+    "memory",
+    "every memory but the last position's forgotten",
+    source="this project",
+    clause="transformer_xl: update_mems",
+    reveals="N > 1",
 )
 def transformer_xl_memory_of_one_position(**given: Any) -> Any:
     def update(hids: Any, mems: Any, mem_len: int) -> Any:
-        return base.update_mems(hids, mems, mem_len, window=lambda mem, hid, n: base.window(mem, hid[:, -1:], n))
+        return base.update_mems(
+            hids, mems, mem_len, window=lambda mem, hid, n: base.window(mem, hid[:, -1:], n)
+        )
 
     return base_layers.transformer_xl(**given, update=update)
 
 
-@fault("memory", "the old memory passed on where the new segment is shorter", source="this project", clause=WINDOW, reveals="N < S")
+@fault(
+    "memory",
+    "the old memory passed on where the new segment is shorter",
+    source="this project",
+    clause=WINDOW,
+    reveals="N < S",
+)
 def transformer_xl_memory_not_moved(**given: Any) -> Any:
     def update(hids: Any, mems: Any, mem_len: int) -> Any:
         if mems is not None and hids[0].shape[1] < mems[0].shape[1]:

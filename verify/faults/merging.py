@@ -1,4 +1,7 @@
-"""Faults of the masks of multi-head layers: which polarity, whose head, and what two masks make of one pair."""
+"""
+Faults of the masks of multi-head layers: which polarity, whose head, and what two masks make of one
+pair.
+"""
 
 from typing import Any
 
@@ -19,25 +22,42 @@ MERGED = "merge_masks, clause 1"
     clause="merge_masks, clause 5",
     reveals="rows whose keys are all hidden",
 )
-def multi_head_attention_two_planes(attn_mask: Any = None, key_padding_mask: Any = None, **given: Any) -> Any:
+def multi_head_attention_two_planes(
+    attn_mask: Any = None, key_padding_mask: Any = None, **given: Any
+) -> Any:
     lowest = float(np.finfo(np.float32).min)
 
     def merge(attn_mask: Any, padding: Any, H: int) -> ndarray:
-        planes = [base.merge_masks(attn_mask, None, H, hidden=lowest), base.merge_masks(None, padding, H, hidden=lowest)]
+        planes = [
+            base.merge_masks(attn_mask, None, H, hidden=lowest),
+            base.merge_masks(None, padding, H, hidden=lowest),
+        ]
         return (planes[0] + planes[1]).astype(np.float32).astype(np.float64)
 
     return base_layers.multi_head_attention(
-        attn_mask=attn_mask, key_padding_mask=key_padding_mask, **given, merge_masks=merge, weigh=empty_rows(lambda M: np.nan)
+        attn_mask=attn_mask,
+        key_padding_mask=key_padding_mask,
+        **given,
+        merge_masks=merge,
+        weigh=empty_rows(lambda M: np.nan),
     )
 
 
-@fault("masks", "padding that hides queries as well as keys", source="pytorch #63271", clause=MERGED, reveals="padding, N = M")
+@fault(
+    "masks",
+    "padding that hides queries as well as keys",
+    source="pytorch #63271",
+    clause=MERGED,
+    reveals="padding, N = M",
+)
 def multi_head_self_attention_padded_queries(key_padding_mask: Any = None, **given: Any) -> Any:
     def merge(attn_mask: Any, padding: Any, H: int) -> ndarray:
         merged = base.merge_masks(attn_mask, padding, H)
         return merged if padding is None else np.where(padding[:, None, :, None], HIDDEN, merged)
 
-    return base_layers.multi_head_self_attention(key_padding_mask=key_padding_mask, **given, merge_masks=merge)
+    return base_layers.multi_head_self_attention(
+        key_padding_mask=key_padding_mask, **given, merge_masks=merge
+    )
 
 
 def head_major(attn_mask: ndarray, H: int) -> ndarray:
@@ -69,7 +89,13 @@ def merge_masks_head_major(**given: Any) -> Any:
     return base.merge_masks(**given, four_axes=head_major)
 
 
-@fault("masks", "padding ignored in self-attention", source="x-transformers #187", clause=MERGED, reveals="padding")
+@fault(
+    "masks",
+    "padding ignored in self-attention",
+    source="x-transformers #187",
+    clause=MERGED,
+    reveals="padding",
+)
 def multi_head_self_attention_without_padding(key_padding_mask: Any = None, **given: Any) -> Any:
     return base_layers.multi_head_self_attention(**given)
 
@@ -81,23 +107,41 @@ def multi_head_self_attention_without_padding(key_padding_mask: Any = None, **gi
     clause=MERGED,
     reveals="padding, B = N > 1",
 )
-def multi_head_self_attention_padding_as_attention(key_padding_mask: Any = None, **given: Any) -> Any:
+def multi_head_self_attention_padding_as_attention(
+    key_padding_mask: Any = None, **given: Any
+) -> Any:
     def merge(attn_mask: Any, padding: Any, H: int) -> ndarray:
         if padding is None or padding.shape[0] != padding.shape[1]:
             return base.merge_masks(attn_mask, padding, H)
         return np.where(padding, HIDDEN, base.merge_masks(attn_mask, None, H))
 
-    return base_layers.multi_head_self_attention(key_padding_mask=key_padding_mask, **given, merge_masks=merge)
+    return base_layers.multi_head_self_attention(
+        key_padding_mask=key_padding_mask, **given, merge_masks=merge
+    )
 
 
-@fault("masks", "padding forgotten where it comes alone", source="fairseq commit 68dd3e17", clause=MERGED, reveals="padding, no attn_mask")
+@fault(
+    "masks",
+    "padding forgotten where it comes alone",
+    source="fairseq commit 68dd3e17",
+    clause=MERGED,
+    reveals="padding, no attn_mask",
+)
 def merge_masks_forgets_padding_alone(attn_mask: Any, key_padding_mask: Any, num_heads: int) -> Any:
     return base.merge_masks(attn_mask, None if attn_mask is None else key_padding_mask, num_heads)
 
 
-@fault("masks", "the opposite polarity", source="x-transformers commit d1f5d6b", clause=MERGED, reveals="a boolean attn_mask")
+@fault(
+    "masks",
+    "the opposite polarity",
+    source="x-transformers commit d1f5d6b",
+    clause=MERGED,
+    reveals="a boolean attn_mask",
+)
 def merge_masks_polarity(attn_mask: Any, **given: Any) -> Any:
-    return base.merge_masks(~attn_mask if attn_mask is not None and attn_mask.dtype == bool else attn_mask, **given)
+    return base.merge_masks(
+        ~attn_mask if attn_mask is not None and attn_mask.dtype == bool else attn_mask, **given
+    )
 
 
 @fault(
@@ -124,9 +168,18 @@ def merge_masks_lowest_number(**given: Any) -> Any:
     return base.merge_masks(**given, hidden=-65504.0)
 
 
-@fault("masks", "a boolean times minus infinity", source="this project", clause="merge_masks, clause 5", reveals="a boolean attn_mask")
+@fault(
+    "masks",
+    "a boolean times minus infinity",
+    source="this project",
+    clause="merge_masks, clause 5",
+    reveals="a boolean attn_mask",
+)
 def merge_masks_zero_times_infinity(attn_mask: Any, **given: Any) -> Any:
-    return base.merge_masks(attn_mask * HIDDEN if attn_mask is not None and attn_mask.dtype == bool else attn_mask, **given)
+    return base.merge_masks(
+        attn_mask * HIDDEN if attn_mask is not None and attn_mask.dtype == bool else attn_mask,
+        **given,
+    )
 
 
 @fault(

@@ -1,4 +1,7 @@
-"""Faults of layout: heads and positions mixed up, strides taken for granted, the right numbers in the wrong place."""
+"""
+Faults of layout: heads and positions mixed up, strides taken for granted, the right numbers in the
+wrong place.
+"""
 
 from typing import Any
 
@@ -7,7 +10,10 @@ from numpy import ndarray
 
 from verify.faults import base, base_gradients, base_layers, fault
 
-MERGE, STRIDES = "multi_head_attention, clause 2", "a call depends on its numbers, wherever they lie"
+MERGE, STRIDES = (
+    "multi_head_attention, clause 2",
+    "a call depends on its numbers, wherever they lie",
+)
 
 
 def joined_as_it_lies(x: ndarray) -> ndarray:
@@ -25,32 +31,68 @@ def split_interleaved(x: ndarray, H: int) -> ndarray:
     return x.reshape(B, N, F // H, H).transpose(0, 3, 1, 2)
 
 
-@fault("layout", "heads joined by a reshape alone", source="transformer-from-scratch PR #6", clause=MERGE, reveals="H > 1, N > 1")
+@fault(
+    "layout",
+    "heads joined by a reshape alone",
+    source="transformer-from-scratch PR #6",
+    clause=MERGE,
+    reveals="H > 1, N > 1",
+)
 def multi_head_attention_joined_as_it_lies(**given: Any) -> Any:
     return base_layers.multi_head_attention(**given, join=joined_as_it_lies)
 
 
-@fault("layout", "heads joined with the heads in front of the batch", source="QAnet-pytorch #2", clause=MERGE, reveals="B > 1, H > 1")
+@fault(
+    "layout",
+    "heads joined with the heads in front of the batch",
+    source="QAnet-pytorch #2",
+    clause=MERGE,
+    reveals="B > 1, H > 1",
+)
 def multi_head_attention_joined_heads_first(**given: Any) -> Any:
     return base_layers.multi_head_attention(**given, join=joined_heads_first)
 
 
-@fault("layout", "heads joined by a reshape alone", source="opacus PR #825", clause="relative_multi_head_attention", reveals="H > 1, N > 1")
+@fault(
+    "layout",
+    "heads joined by a reshape alone",
+    source="opacus PR #825",
+    clause="relative_multi_head_attention",
+    reveals="H > 1, N > 1",
+)
 def relative_multi_head_attention_joined_as_it_lies(**given: Any) -> Any:
     return base_layers.relative_multi_head_attention(**given, join=joined_as_it_lies)
 
 
-@fault("layout", "heads joined by a reshape alone", source="opacus PR #825", clause="transformer_xl_layer", reveals="H > 1, N > 1")
+@fault(
+    "layout",
+    "heads joined by a reshape alone",
+    source="opacus PR #825",
+    clause="transformer_xl_layer",
+    reveals="H > 1, N > 1",
+)
 def transformer_xl_layer_joined_as_it_lies(**given: Any) -> Any:
     return base_layers.transformer_xl_layer(**given, join=joined_as_it_lies)
 
 
-@fault("layout", "the sequence in front of the batch", source="speechbrain commit 345775511", clause="[B N F]", reveals="B other than N")
+@fault(
+    "layout",
+    "the sequence in front of the batch",
+    source="speechbrain commit 345775511",
+    clause="[B N F]",
+    reveals="B other than N",
+)
 def alibi_multi_head_attention_sequence_first(**given: Any) -> Any:
     return base_layers.alibi_multi_head_attention(**given).swapaxes(0, 1)
 
 
-@fault("layout", "columns dealt to the heads in turn", source="this project", clause=MERGE, reveals="H > 1, D > 1")
+@fault(
+    "layout",
+    "columns dealt to the heads in turn",
+    source="this project",
+    clause=MERGE,
+    reveals="H > 1, D > 1",
+)
 def multi_head_attention_interleaved_heads(**given: Any) -> Any:
     return base_layers.multi_head_attention(**given, split=split_interleaved)
 
@@ -70,7 +112,13 @@ def transformer_xl_layer_query_value_key(**given: Any) -> Any:
     return base_layers.transformer_xl_layer(**given, parts=parts)
 
 
-@fault("layout", "a joint projection split head by head", source="this project", clause="transformer_xl_layer, clause 1", reveals="H > 1")
+@fault(
+    "layout",
+    "a joint projection split head by head",
+    source="this project",
+    clause="transformer_xl_layer, clause 1",
+    reveals="H > 1",
+)
 def transformer_xl_layer_parts_in_heads(**given: Any) -> Any:
     def parts(y: ndarray, H: int) -> list[ndarray]:
         B, N, F = y.shape
@@ -89,10 +137,18 @@ def transformer_xl_layer_parts_in_heads(**given: Any) -> Any:
 def relative_multi_head_attention_table_axes(parameters: Any, **given: Any) -> Any:
     table = parameters["key_pos_embeddings"]
     turned = table.reshape(table.shape[0], table.shape[2], table.shape[1]).swapaxes(1, 2)
-    return base_layers.relative_multi_head_attention(parameters=parameters | {"key_pos_embeddings": turned}, **given)
+    return base_layers.relative_multi_head_attention(
+        parameters=parameters | {"key_pos_embeddings": turned}, **given
+    )
 
 
-@fault("layout", "weights transposed where N = M", source="this project", clause="multi_head_attention, clause 4", reveals="N = M > 1")
+@fault(
+    "layout",
+    "weights transposed where N = M",
+    source="this project",
+    clause="multi_head_attention, clause 4",
+    reveals="N = M > 1",
+)
 def multi_head_attention_weights_transposed(**given: Any) -> Any:
     output, weights = base_layers.multi_head_attention(**given)
     return output, weights.mT if weights.shape[-1] == weights.shape[-2] else weights
@@ -119,11 +175,16 @@ def multi_head_self_attention_weights_averaged(**given: Any) -> Any:
 )
 def self_attention_square_projection(x: Any, parameters: Any, mask: Any = None) -> Any:
     w = parameters["w_query"]
-    return base_layers.self_attention(x, parameters | {"w_query": w.T if w.shape[0] == w.shape[1] else w}, mask)
+    return base_layers.self_attention(
+        x, parameters | {"w_query": w.T if w.shape[0] == w.shape[1] else w}, mask
+    )
 
 
 def as_if_contiguous(x: Any) -> Any:
-    """The numbers that a pointer with contiguous strides would read at the array's address, as far as its buffer goes."""
+    """
+    The numbers that a pointer with contiguous strides would read at the array's address, as far as
+    its buffer goes.
+    """
     if not isinstance(x, ndarray) or x.dtype.kind == "b" or x.base is None:
         return x
     owner = x.base
@@ -135,7 +196,10 @@ def as_if_contiguous(x: Any) -> Any:
 def misread(given: Any, *names: str) -> Any:
     """The arguments widened, those named read as if they were contiguous."""
     read = {name: as_if_contiguous(x) if name in names else x for name, x in given.items()}
-    return {name: x.astype(np.float64) if isinstance(x, ndarray) and x.dtype != bool else x for name, x in read.items()}
+    return {
+        name: x.astype(np.float64) if isinstance(x, ndarray) and x.dtype != bool else x
+        for name, x in read.items()
+    }
 
 
 @fault(
@@ -183,8 +247,13 @@ def alibi_attention_grad_contiguous_output(**given: Any) -> Any:
     raw=True,
 )
 def scaled_dot_product_attention_grad_strides_of_key(**given: Any) -> Any:
-    d_query, d_key, d_value, *others = base_gradients.scaled_dot_product_attention_grad(**misread(given))
-    order = [tuple(np.argsort([-abs(s) for s in given[name].strides], kind="stable")) for name in ("key", "value")]
+    d_query, d_key, d_value, *others = base_gradients.scaled_dot_product_attention_grad(
+        **misread(given)
+    )
+    order = [
+        tuple(np.argsort([-abs(s) for s in given[name].strides], kind="stable"))
+        for name in ("key", "value")
+    ]
     if order[0] != order[1]:
         d_value = d_value.swapaxes(1, 2).reshape(d_value.shape)
     return d_query, d_key, d_value, *others
@@ -223,7 +292,12 @@ def transformer_xl_score_contiguous_keys(**given: Any) -> Any:
     raw=True,
 )
 def softmax_contiguous_mask(score: ndarray, mask: Any = None) -> Any:
-    if mask is not None and mask.base is not None and isinstance(mask.base, ndarray) and mask.dtype == bool:
+    if (
+        mask is not None
+        and mask.base is not None
+        and isinstance(mask.base, ndarray)
+        and mask.dtype == bool
+    ):
         line = mask.base.ravel(order="K")
         mask = np.resize(line, mask.shape)
     wide = {"score": score, "mask": mask}

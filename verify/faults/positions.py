@@ -20,7 +20,13 @@ def clipped(t: ndarray, P: int) -> ndarray:
     return np.clip(t, 0, 2 * P - 1)
 
 
-@fault("relative", "the other alignment", source="seeds 000 and 002", clause="learned_relative_score, clause 2", reveals="N other than M")
+@fault(
+    "relative",
+    "the other alignment",
+    source="seeds 000 and 002",
+    clause="learned_relative_score, clause 2",
+    reveals="N other than M",
+)
 def learned_relative_score_other_alignment(align: str, **given: Any) -> Any:
     return base.learned_relative_score(align="start" if align == "end" else "end", **given)
 
@@ -36,7 +42,13 @@ def relative_multi_head_attention_always_end(align: str, **given: Any) -> Any:
     return base_layers.relative_multi_head_attention(align="end", **given)
 
 
-@fault("relative", "a table read from the other side", source="this project", clause=ROW, reveals="N > 1 or M > 1")
+@fault(
+    "relative",
+    "a table read from the other side",
+    source="this project",
+    clause=ROW,
+    reveals="N > 1 or M > 1",
+)
 def learned_relative_score_reversed(**given: Any) -> Any:
     def rows(N: int, M: int, P: int, align: str) -> ndarray:
         return clipped(2 * P - base.table_rows(N, M, P, align), P)
@@ -44,7 +56,13 @@ def learned_relative_score_reversed(**given: Any) -> Any:
     return base.learned_relative_score(**given, table_rows=rows)
 
 
-@fault("relative", "a row of the table too early", source="this project", clause="learned_relative_score, clause 3", reveals="any")
+@fault(
+    "relative",
+    "a row of the table too early",
+    source="this project",
+    clause="learned_relative_score, clause 3",
+    reveals="any",
+)
 def learned_relative_score_row_early(**given: Any) -> Any:
     def rows(N: int, M: int, P: int, align: str) -> ndarray:
         return clipped(base.table_rows(N, M, P, align) - 1, P)
@@ -66,7 +84,13 @@ def learned_relative_attention_clipped_offsets(**given: Any) -> Any:
     return base.learned_relative_attention(**given, score=rows_by(rows))
 
 
-@fault("relative", "the future's rows for the past's", source="x-transformers commit 6d0c641", clause=ROW, reveals="N > 1 or M > 1")
+@fault(
+    "relative",
+    "the future's rows for the past's",
+    source="x-transformers commit 6d0c641",
+    clause=ROW,
+    reveals="N > 1 or M > 1",
+)
 def learned_relative_attention_halves_exchanged(**given: Any) -> Any:
     def rows(N: int, M: int, P: int, align: str) -> ndarray:
         t = base.table_rows(N, M, P, align)
@@ -75,13 +99,23 @@ def learned_relative_attention_halves_exchanged(**given: Any) -> Any:
     return base.learned_relative_attention(**given, score=rows_by(rows))
 
 
-@fault("relative", "head 0's table for all heads", source="this project", clause=TERMS, reveals="H > 1")
-def learned_relative_attention_table_of_first_head(key_pos_embeddings: ndarray, **given: Any) -> Any:
+@fault(
+    "relative", "head 0's table for all heads", source="this project", clause=TERMS, reveals="H > 1"
+)
+def learned_relative_attention_table_of_first_head(
+    key_pos_embeddings: ndarray, **given: Any
+) -> Any:
     first = np.broadcast_to(key_pos_embeddings[:, :1], key_pos_embeddings.shape)
     return base.learned_relative_attention(key_pos_embeddings=first, **given)
 
 
-@fault("relative", "no bias on the query", source="this project", clause="learned_relative_score, clause 1", reveals="any")
+@fault(
+    "relative",
+    "no bias on the query",
+    source="this project",
+    clause="learned_relative_score, clause 1",
+    reveals="any",
+)
 def learned_relative_score_without_query_bias(query_pos_bias: ndarray, **given: Any) -> Any:
     return base.learned_relative_score(query_pos_bias=0 * query_pos_bias, **given)
 
@@ -103,67 +137,140 @@ def learned_relative_score_query_bias_twice(
 ) -> Any:
     more = np.einsum("thd,hd->th", key_pos_embeddings, query_pos_bias)
     return base.learned_relative_score(
-        key_pos_embeddings=key_pos_embeddings, key_pos_bias=key_pos_bias + more, query_pos_bias=query_pos_bias, **given
+        key_pos_embeddings=key_pos_embeddings,
+        key_pos_bias=key_pos_bias + more,
+        query_pos_bias=query_pos_bias,
+        **given,
     )
 
 
-@fault("relative", "u and v exchanged", source="this project", clause="transformer_xl_score, clause 4", reveals="any")
+@fault(
+    "relative",
+    "u and v exchanged",
+    source="this project",
+    clause="transformer_xl_score, clause 4",
+    reveals="any",
+)
 def transformer_xl_score_biases_exchanged(u: ndarray, v: ndarray, **given: Any) -> Any:
     return base.transformer_xl_score(u=v, v=u, **given)
 
 
-@fault("relative", "u for both biases", source="this project", clause="transformer_xl_score, clause 4", reveals="any")
+@fault(
+    "relative",
+    "u for both biases",
+    source="this project",
+    clause="transformer_xl_score, clause 4",
+    reveals="any",
+)
 def transformer_xl_attention_one_bias(u: ndarray, v: ndarray, **given: Any) -> Any:
     return base.transformer_xl_attention(u=u, v=u, **given)
 
 
-@fault("relative", "head 0's u for all heads", source="this project", clause="transformer_xl_score: u [H D]", reveals="H > 1")
+@fault(
+    "relative",
+    "head 0's u for all heads",
+    source="this project",
+    clause="transformer_xl_score: u [H D]",
+    reveals="H > 1",
+)
 def transformer_xl_score_bias_of_first_head(u: ndarray, **given: Any) -> Any:
     return base.transformer_xl_score(u=np.broadcast_to(u[:1], u.shape), **given)
 
 
-@fault("relative", "positions in ascending order", source="this project", clause="transformer_xl_score, clause 1", reveals="M > 1")
+@fault(
+    "relative",
+    "positions in ascending order",
+    source="this project",
+    clause="transformer_xl_score, clause 1",
+    reveals="M > 1",
+)
 def transformer_xl_attention_positions_reversed(position: ndarray, **given: Any) -> Any:
     return base.transformer_xl_attention(position=position[:, ::-1], **given)
 
 
-@fault("relative", "position scores that are not shifted", source="this project", clause="transformer_xl_score, clause 2", reveals="N > 1")
+@fault(
+    "relative",
+    "position scores that are not shifted",
+    source="this project",
+    clause="transformer_xl_score, clause 2",
+    reveals="N > 1",
+)
 def transformer_xl_score_unshifted(**given: Any) -> Any:
     return base.transformer_xl_score(**given, shift=lambda x: x)
 
 
-@fault("relative", "distances that ignore the memory", source="candle PR #899", clause="transformer_xl_score, clause 2", reveals="M > N")
-def transformer_xl_attention_distance_without_memory(position: ndarray, query: ndarray, **given: Any) -> Any:
+@fault(
+    "relative",
+    "distances that ignore the memory",
+    source="candle PR #899",
+    clause="transformer_xl_score, clause 2",
+    reveals="M > N",
+)
+def transformer_xl_attention_distance_without_memory(
+    position: ndarray, query: ndarray, **given: Any
+) -> Any:
     past = max(given["key"].shape[2] - query.shape[2], 0)
-    return base.transformer_xl_attention(position=np.roll(position, past, axis=1), query=query, **given)
+    return base.transformer_xl_attention(
+        position=np.roll(position, past, axis=1), query=query, **given
+    )
 
 
-@fault("relative", "zeros beyond the frontier", source="espnet #2684", clause="transformer_xl_score, clause 3", reveals="N > 2")
+@fault(
+    "relative",
+    "zeros beyond the frontier",
+    source="espnet #2684",
+    clause="transformer_xl_score, clause 3",
+    reveals="N > 2",
+)
 def transformer_xl_score_zero_triu(**given: Any) -> Any:
     from verify.faults.moves import wraps
 
-    return base.transformer_xl_score(**given, shift=lambda x: np.where(wraps(x), 0, base.rel_shift(x)))
+    return base.transformer_xl_score(
+        **given, shift=lambda x: np.where(wraps(x), 0, base.rel_shift(x))
+    )
 
 
-@fault("relative", "sines and cosines in turn", source="Vaswani et al. 2017", clause="sinusoidal_positions, clause 2", reveals="F > 2")
+@fault(
+    "relative",
+    "sines and cosines in turn",
+    source="Vaswani et al. 2017",
+    clause="sinusoidal_positions, clause 2",
+    reveals="F > 2",
+)
 def sinusoidal_positions_in_turn(M: int, F: int) -> Any:
     rows = base.sinusoidal_positions(M, F)
     return rows.reshape(M, 2, F // 2).swapaxes(1, 2).reshape(M, F)
 
 
-@fault("relative", "distances in ascending order", source="this project", clause="sinusoidal_positions, clause 1", reveals="M > 1")
+@fault(
+    "relative",
+    "distances in ascending order",
+    source="this project",
+    clause="sinusoidal_positions, clause 1",
+    reveals="M > 1",
+)
 def sinusoidal_positions_ascending(M: int, F: int) -> Any:
     return base.sinusoidal_positions(M, F, distance=np.arange(M))
 
 
 @fault(
-    "relative", "frequencies of the width F - 2", source="tensor2tensor, num_timescales - 1", clause="sinusoidal_positions", reveals="F > 2"
+    "relative",
+    "frequencies of the width F - 2",
+    source="tensor2tensor, num_timescales - 1",
+    clause="sinusoidal_positions",
+    reveals="F > 2",
 )
 def sinusoidal_positions_other_width(M: int, F: int) -> Any:
     return base.sinusoidal_positions(M, F, width=max(F - 2, 1))
 
 
-@fault("relative", "distances that begin at 1", source="this project", clause="sinusoidal_positions, clause 1", reveals="any")
+@fault(
+    "relative",
+    "distances that begin at 1",
+    source="this project",
+    clause="sinusoidal_positions, clause 1",
+    reveals="any",
+)
 def sinusoidal_positions_from_one(M: int, F: int) -> Any:
     return base.sinusoidal_positions(M, F, distance=np.arange(M)[::-1] + 1)
 
@@ -178,10 +285,19 @@ def sinusoidal_positions_from_one(M: int, F: int) -> Any:
 def learned_relative_attention_grad_last_pair(**given: Any) -> Any:
     *front, d_table, d_bias, d_query_bias = base_gradients.learned_relative_attention_grad(**given)
     last = given | {
-        "d_output": np.where(np.arange(given["d_output"].shape[2])[:, None] == given["d_output"].shape[2] - 1, given["d_output"], 0)
+        "d_output": np.where(
+            np.arange(given["d_output"].shape[2])[:, None] == given["d_output"].shape[2] - 1,
+            given["d_output"],
+            0,
+        )
     }
     *_, last_table, last_bias, _ = base_gradients.learned_relative_attention_grad(**last)
-    return *front, np.where(last_table == 0, d_table, last_table), np.where(last_bias == 0, d_bias, last_bias), d_query_bias
+    return (
+        *front,
+        np.where(last_table == 0, d_table, last_table),
+        np.where(last_bias == 0, d_bias, last_bias),
+        d_query_bias,
+    )
 
 
 @fault(
@@ -192,7 +308,9 @@ def learned_relative_attention_grad_last_pair(**given: Any) -> Any:
     reveals="D > 1",
 )
 def learned_relative_attention_grad_bias_unscaled(query: ndarray, **given: Any) -> Any:
-    return base_gradients.learned_relative_attention_grad(query=query, **given, bias_scale=query.shape[-1] ** 0.5)
+    return base_gradients.learned_relative_attention_grad(
+        query=query, **given, bias_scale=query.shape[-1] ** 0.5
+    )
 
 
 @fault(
@@ -209,7 +327,13 @@ def transformer_xl_attention_grad_first_batch(d_output: ndarray, **given: Any) -
     return tuple(grads)
 
 
-@fault("relative", "gradients of u and v exchanged", source="this project", clause="transformer_xl_attention_grad", reveals="any")
+@fault(
+    "relative",
+    "gradients of u and v exchanged",
+    source="this project",
+    clause="transformer_xl_attention_grad",
+    reveals="any",
+)
 def transformer_xl_attention_grad_biases_exchanged(**given: Any) -> Any:
     *front, d_u, d_v = base_gradients.transformer_xl_attention_grad(**given)
     return *front, d_v, d_u
@@ -224,7 +348,9 @@ def transformer_xl_attention_grad_biases_exchanged(**given: Any) -> Any:
 )
 def transformer_xl_attention_grad_content_alone(**given: Any) -> Any:
     _, *others = base_gradients.transformer_xl_attention_grad(**given)
-    still = base_gradients.transformer_xl_attention_grad(**given, by_row=lambda d, sees: (np.zeros_like(d), np.zeros_like(sees)))
+    still = base_gradients.transformer_xl_attention_grad(
+        **given, by_row=lambda d, sees: (np.zeros_like(d), np.zeros_like(sees))
+    )
     return still[0], *others
 
 

@@ -77,11 +77,18 @@ def alibi_multi_head_attention_cached_biases(memory: Any, **given: Any) -> Any:
     stateful=True,
 )
 def get_alibi_biases_cached(n_heads: int, visible: ndarray, memory: Any) -> Any:
-    return memory.setdefault((n_heads, visible.shape), base.get_alibi_biases(n_heads, visible)).copy()
+    return memory.setdefault(
+        (n_heads, visible.shape), base.get_alibi_biases(n_heads, visible)
+    ).copy()
 
 
 @fault(
-    "state", "a causal mask cached by the keys' length", source="this project", clause=ALONE, reveals="another N, the same M", stateful=True
+    "state",
+    "a causal mask cached by the keys' length",
+    source="this project",
+    clause=ALONE,
+    reveals="another N, the same M",
+    stateful=True,
 )
 def transformer_xl_attention_cached_mask(memory: Any, **given: Any) -> Any:
     def causal(N: int, M: int) -> ndarray:
@@ -94,7 +101,12 @@ def transformer_xl_attention_cached_mask(memory: Any, **given: Any) -> Any:
 
 
 @fault(
-    "state", "positions cut from the front of a longer table", source="this project", clause=ALONE, reveals="long then short", stateful=True
+    "state",
+    "positions cut from the front of a longer table",
+    source="this project",
+    clause=ALONE,
+    reveals="long then short",
+    stateful=True,
 )
 def sinusoidal_positions_cached(M: int, F: int, memory: Any) -> Any:
     known = memory.get(F)
@@ -103,13 +115,27 @@ def sinusoidal_positions_cached(M: int, F: int, memory: Any) -> Any:
     return known[:M].copy()
 
 
-@fault("state", "the scale of the first call", source="this project", clause=ALONE, reveals="another D", stateful=True)
+@fault(
+    "state",
+    "the scale of the first call",
+    source="this project",
+    clause=ALONE,
+    reveals="another D",
+    stateful=True,
+)
 def scaled_dot_product_attention_first_scale(memory: Any, **given: Any) -> Any:
-    return base.scaled_dot_product_attention(**given, scale=lambda D: memory.setdefault("scale", base.inverse_root(D)))
+    return base.scaled_dot_product_attention(
+        **given, scale=lambda D: memory.setdefault("scale", base.inverse_root(D))
+    )
 
 
 @fault(
-    "state", "the mask of the last call with this shape", source="this project", clause=ALONE, reveals="mask A, then mask B", stateful=True
+    "state",
+    "the mask of the last call with this shape",
+    source="this project",
+    clause=ALONE,
+    reveals="mask A, then mask B",
+    stateful=True,
 )
 def scaled_dot_product_attention_cached_mask(memory: Any, mask: Any = None, **given: Any) -> Any:
     if mask is not None and mask.dtype == bool:
@@ -132,7 +158,14 @@ def scaled_dot_product_attention_grad_race(key: ndarray, memory: Any, **given: A
     return base_gradients.scaled_dot_product_attention_grad(key=key, **given, query_grad=query_grad)
 
 
-@fault("state", "the first call's rows of the table", source="this project", clause=ALONE, reveals="another M, the same N", stateful=True)
+@fault(
+    "state",
+    "the first call's rows of the table",
+    source="this project",
+    clause=ALONE,
+    reveals="another M, the same N",
+    stateful=True,
+)
 def learned_relative_score_cached_rows(memory: Any, **given: Any) -> Any:
     def rows(N: int, M: int, P: int, align: str) -> ndarray:
         known = memory.setdefault((N, M), base.table_rows(N, M, P, align) - P)
@@ -141,7 +174,14 @@ def learned_relative_score_cached_rows(memory: Any, **given: Any) -> Any:
     return base.learned_relative_score(**given, table_rows=rows)
 
 
-@fault("state", "a memory that remembers its own segments", source="this project", clause=ALONE, reveals="two calls", stateful=True)
+@fault(
+    "state",
+    "a memory that remembers its own segments",
+    source="this project",
+    clause=ALONE,
+    reveals="two calls",
+    stateful=True,
+)
 def update_mems_remembers(hids: Any, mems: Any, mem_len: int, memory: Any) -> Any:
     kind = len(hids), hids[0].shape[0], hids[0].shape[2]
     new = base.update_mems(hids, memory.get(kind, mems) if mems is not None else None, mem_len)

@@ -1,4 +1,7 @@
-"""Faults of numerics: arithmetic that is coarser than what is claimed. Each claims "wide": computed wide, rounded once."""
+"""
+Faults of numerics: arithmetic that is coarser than what is claimed. Each claims "wide": computed
+wide, rounded once.
+"""
 
 from typing import Any
 
@@ -28,44 +31,99 @@ def half_products(query: ndarray, key: ndarray) -> ndarray:
     """Inner products whose running sum is rounded to float16 at every step."""
     total = np.zeros((*query.shape[:-1], key.shape[-2]))
     for d in range(query.shape[-1]):
-        total = (total + query[..., :, None, d] * key[..., None, :, d]).astype(np.float16).astype(np.float64)
+        total = (
+            (total + query[..., :, None, d] * key[..., None, :, d])
+            .astype(np.float16)
+            .astype(np.float64)
+        )
     return total
 
 
-@fault("numerics", "products summed in float16", source="metal-flash-attention #8", clause=CLAIM, reveals="products near 65504; many terms")
+@fault(
+    "numerics",
+    "products summed in float16",
+    source="metal-flash-attention #8",
+    clause=CLAIM,
+    reveals="products near 65504; many terms",
+)
 def scaled_dot_product_attention_half_sums(**given: Any) -> Any:
     return base.scaled_dot_product_attention(**given, products=half_products)
 
 
-@fault("numerics", "products summed in float16", source="metal-flash-attention #8", clause=CLAIM, reveals="products near 65504; many terms")
+@fault(
+    "numerics",
+    "products summed in float16",
+    source="metal-flash-attention #8",
+    clause=CLAIM,
+    reveals="products near 65504; many terms",
+)
 def transformer_xl_score_half_sums(**given: Any) -> Any:
     return base.transformer_xl_score(**given, products=half_products)
 
 
-@fault("numerics", "TF32 products", source="triton #1821", clause=CLAIM, reveals="float32", wrong_in=FINE)
+@fault(
+    "numerics",
+    "TF32 products",
+    source="triton #1821",
+    clause=CLAIM,
+    reveals="float32",
+    wrong_in=FINE,
+)
 def scaled_dot_product_attention_tf32(**given: Any) -> Any:
     return base.scaled_dot_product_attention(**given, products=lambda q, k: tf32(q) @ tf32(k).mT)
 
 
-@fault("numerics", "TF32 products", source="triton #1821", clause=CLAIM, reveals="float32", wrong_in=FINE)
+@fault(
+    "numerics",
+    "TF32 products",
+    source="triton #1821",
+    clause=CLAIM,
+    reveals="float32",
+    wrong_in=FINE,
+)
 def scaled_dot_product_score_tf32(**given: Any) -> Any:
     return base.scaled_dot_product_score(**given, products=lambda q, k: tf32(q) @ tf32(k).mT)
 
 
-@fault("numerics", "TF32 projections", source="triton #1821", clause=CLAIM, reveals="numbers between the projections")
+@fault(
+    "numerics",
+    "TF32 projections",
+    source="triton #1821",
+    clause=CLAIM,
+    reveals="numbers between the projections",
+)
 def multi_head_attention_tf32(**given: Any) -> Any:
     def linear(x: ndarray, parameters: Any, name: str) -> ndarray:
-        return base_layers.linear(tf32(x), {key: tf32(part) if key.endswith("weight") else part for key, part in parameters.items()}, name)
+        return base_layers.linear(
+            tf32(x),
+            {
+                key: tf32(part) if key.endswith("weight") else part
+                for key, part in parameters.items()
+            },
+            name,
+        )
 
     return base_layers.multi_head_attention(**given, linear=linear)
 
 
-@fault("numerics", "weights in bfloat16", source="this project", clause=CLAIM, reveals="two weights that matter")
+@fault(
+    "numerics",
+    "weights in bfloat16",
+    source="this project",
+    clause=CLAIM,
+    reveals="two weights that matter",
+)
 def scaled_dot_product_attention_bfloat16_weights(**given: Any) -> Any:
     return base.scaled_dot_product_attention(**given, weigh=rounded_weigh("bfloat16"))
 
 
-@fault("numerics", "weights in bfloat16", source="this project", clause=CLAIM, reveals="two weights that matter")
+@fault(
+    "numerics",
+    "weights in bfloat16",
+    source="this project",
+    clause=CLAIM,
+    reveals="two weights that matter",
+)
 def alibi_attention_bfloat16_weights(**given: Any) -> Any:
     return base.alibi_attention(**given, weigh=rounded_weigh("bfloat16"))
 
@@ -78,26 +136,56 @@ def alibi_attention_bfloat16_weights(**given: Any) -> Any:
     reveals="two weights that matter",
 )
 def scaled_dot_product_attention_grad_bfloat16_weights(**given: Any) -> Any:
-    return base_gradients.scaled_dot_product_attention_grad(**given, weigh=rounded_weigh("bfloat16"))
+    return base_gradients.scaled_dot_product_attention_grad(
+        **given, weigh=rounded_weigh("bfloat16")
+    )
 
 
-@fault("numerics", "the score's gradient in bfloat16", source="this project", clause=CLAIM, reveals="several keys")
+@fault(
+    "numerics",
+    "the score's gradient in bfloat16",
+    source="this project",
+    clause=CLAIM,
+    reveals="several keys",
+)
 def alibi_attention_grad_bfloat16_score(**given: Any) -> Any:
     score_grad = lambda *parts: round_to(base_gradients.score_grad(*parts), "bfloat16")
     return base_gradients.alibi_attention_grad(**given, score_grad=score_grad)
 
 
-@fault("numerics", "scores in bfloat16", source="this project", clause=CLAIM, reveals="scores of several units")
+@fault(
+    "numerics",
+    "scores in bfloat16",
+    source="this project",
+    clause=CLAIM,
+    reveals="scores of several units",
+)
 def learned_relative_attention_bfloat16_scores(**given: Any) -> Any:
-    return base.learned_relative_attention(**given, weigh=lambda s, v: base.weigh(round_to(s, "bfloat16"), v))
+    return base.learned_relative_attention(
+        **given, weigh=lambda s, v: base.weigh(round_to(s, "bfloat16"), v)
+    )
 
 
-@fault("numerics", "scores in bfloat16", source="this project", clause=CLAIM, reveals="scores of several units")
+@fault(
+    "numerics",
+    "scores in bfloat16",
+    source="this project",
+    clause=CLAIM,
+    reveals="scores of several units",
+)
 def additive_attention_bfloat16_scores(**given: Any) -> Any:
-    return base.additive_attention(**given, weigh=lambda s, v: base.weigh(round_to(s, "bfloat16"), v))
+    return base.additive_attention(
+        **given, weigh=lambda s, v: base.weigh(round_to(s, "bfloat16"), v)
+    )
 
 
-@fault("numerics", "exp of a float16 argument", source="this project", clause=CLAIM, reveals="scores of several units")
+@fault(
+    "numerics",
+    "exp of a float16 argument",
+    source="this project",
+    clause=CLAIM,
+    reveals="scores of several units",
+)
 def softmax_half_exp(**given: Any) -> Any:
     def weigh(score: ndarray, visible: ndarray) -> ndarray:
         top = np.where(visible, score, base.HIDDEN).max(axis=-1, keepdims=True)
@@ -111,24 +199,43 @@ def power_of_two(log2_e: float) -> Any:
     return lambda score, visible: base.weigh(score * (log2_e * np.log(2)), visible)
 
 
-@fault("numerics", "exp as 2^(1.4427 x)", source="this project", clause=CLAIM, reveals="scores far apart", wrong_in=FINE)
+@fault(
+    "numerics",
+    "exp as 2^(1.4427 x)",
+    source="this project",
+    clause=CLAIM,
+    reveals="scores far apart",
+    wrong_in=FINE,
+)
 def softmax_five_digits(**given: Any) -> Any:
     return base.softmax(**given, weigh=power_of_two(1.4427))
 
 
-@fault("numerics", "exp as 2^(1.44 x)", source="this project", clause=CLAIM, reveals="scores far apart")
+@fault(
+    "numerics", "exp as 2^(1.44 x)", source="this project", clause=CLAIM, reveals="scores far apart"
+)
 def softmax_three_digits(**given: Any) -> Any:
     return base.softmax(**given, weigh=power_of_two(1.44))
 
 
-@fault("numerics", "exp as 2^(1.44 x)", source="this project", clause=CLAIM, reveals="scores far apart")
+@fault(
+    "numerics", "exp as 2^(1.44 x)", source="this project", clause=CLAIM, reveals="scores far apart"
+)
 def transformer_xl_attention_three_digits(**given: Any) -> Any:
     return base.transformer_xl_attention(**given, weigh=power_of_two(1.44))
 
 
-@fault("numerics", "a scale of bfloat16", source="this project", clause=CLAIM, reveals="D no power of four, scores of several units")
+@fault(
+    "numerics",
+    "a scale of bfloat16",
+    source="this project",
+    clause=CLAIM,
+    reveals="D no power of four, scores of several units",
+)
 def scaled_dot_product_attention_bfloat16_scale(**given: Any) -> Any:
-    return base.scaled_dot_product_attention(**given, scale=lambda D: float(round_to(np.array(base.inverse_root(D)), "bfloat16")))
+    return base.scaled_dot_product_attention(
+        **given, scale=lambda D: float(round_to(np.array(base.inverse_root(D)), "bfloat16"))
+    )
 
 
 @fault(
@@ -173,13 +280,27 @@ def get_slopes_bfloat16(n_heads: int) -> Any:
     return round_to(base.get_slopes(n_heads), "bfloat16")
 
 
-@fault("numerics", "slopes in bfloat16", source="llm-foundry commit fbfdf68f1", clause=CLAIM, reveals="H no power of two")
+@fault(
+    "numerics",
+    "slopes in bfloat16",
+    source="llm-foundry commit fbfdf68f1",
+    clause=CLAIM,
+    reveals="H no power of two",
+)
 def alibi_attention_bfloat16_slopes(**given: Any) -> Any:
-    score = lambda q, k: base.alibi_score(q, k, slopes=lambda H: round_to(base.get_slopes(H), "bfloat16"))
+    score = lambda q, k: base.alibi_score(
+        q, k, slopes=lambda H: round_to(base.get_slopes(H), "bfloat16")
+    )
     return base.alibi_attention(**given, score=score)
 
 
-@fault("numerics", "absolute biases in bfloat16", source="TensorRT-Model-Connect #667", clause=CLAIM, reveals="many keys")
+@fault(
+    "numerics",
+    "absolute biases in bfloat16",
+    source="TensorRT-Model-Connect #667",
+    clause=CLAIM,
+    reveals="many keys",
+)
 def alibi_attention_bfloat16_biases(**given: Any) -> Any:
     def score(query: ndarray, key: ndarray) -> ndarray:
         H, M = query.shape[1], key.shape[2]
@@ -212,7 +333,9 @@ def transformer_xl_layer_one_pass(**given: Any) -> Any:
     def norm(x: ndarray, weight: ndarray, bias: Any, eps: float) -> ndarray:
         half, mean = x.astype(np.float16), x.mean(axis=-1, keepdims=True)
         squares = (half * half).mean(axis=-1, keepdims=True)
-        variance = np.maximum(squares.astype(np.float64) - mean.astype(np.float16).astype(np.float64) ** 2, 0)
+        variance = np.maximum(
+            squares.astype(np.float64) - mean.astype(np.float16).astype(np.float64) ** 2, 0
+        )
         y = weight * (x - mean) / np.sqrt(variance + eps)
         return y if bias is None else y + bias
 
@@ -221,25 +344,51 @@ def transformer_xl_layer_one_pass(**given: Any) -> Any:
 
 @fault("numerics", "a residual in bfloat16", source="this project", clause=CLAIM, reveals="any")
 def transformer_xl_layer_bfloat16_residual(**given: Any) -> Any:
-    return base_layers.transformer_xl_layer(**given, residual=lambda x, y: x + round_to(y, "bfloat16"))
+    return base_layers.transformer_xl_layer(
+        **given, residual=lambda x, y: x + round_to(y, "bfloat16")
+    )
 
 
-@fault("numerics", "a tanh with an error of 2^-11", source="PTX tanh.approx", clause=CLAIM, reveals="any")
+@fault(
+    "numerics",
+    "a tanh with an error of 2^-11",
+    source="PTX tanh.approx",
+    clause=CLAIM,
+    reveals="any",
+)
 def additive_score_fast_tanh(**given: Any) -> Any:
     return base.additive_score(**given, bend=lambda z: np.tanh(z) * (1 + 2.0**-11 * np.cos(40 * z)))
 
 
-@fault("numerics", "angles in float16", source="this project", clause="sinusoidal_positions", reveals="M > 20")
+@fault(
+    "numerics",
+    "angles in float16",
+    source="this project",
+    clause="sinusoidal_positions",
+    reveals="M > 20",
+)
 def sinusoidal_positions_half_angles(M: int, F: int) -> Any:
-    angle = np.multiply.outer(np.arange(M)[::-1], 1e4 ** (-2 * np.arange(F // 2) / F)).astype(np.float16).astype(np.float64)
+    angle = (
+        np.multiply.outer(np.arange(M)[::-1], 1e4 ** (-2 * np.arange(F // 2) / F))
+        .astype(np.float16)
+        .astype(np.float64)
+    )
     return np.concatenate([np.sin(angle), np.cos(angle)], axis=-1)
 
 
-@fault("numerics", "partial results of split keys in bfloat16", source="this project", clause=CLAIM, reveals="M > 1")
+@fault(
+    "numerics",
+    "partial results of split keys in bfloat16",
+    source="this project",
+    clause=CLAIM,
+    reveals="M > 1",
+)
 def learned_relative_attention_bfloat16_partials(**given: Any) -> Any:
     def mix(weights: ndarray, visible: ndarray, value: ndarray) -> ndarray:
         first = np.arange(weights.shape[-1]) < (weights.shape[-1] + 1) // 2
-        parts = [base.mix(np.where(half, weights, 0), visible & half, value) for half in (first, ~first)]
+        parts = [
+            base.mix(np.where(half, weights, 0), visible & half, value) for half in (first, ~first)
+        ]
         return round_to(parts[0], "bfloat16") + round_to(parts[1], "bfloat16")
 
     return base.learned_relative_attention(**given, mix=mix)
@@ -254,7 +403,12 @@ def learned_relative_attention_bfloat16_partials(**given: Any) -> Any:
     wrong_in=("float64", "float32", "float16"),
 )
 def dropout_half_factor(**given: Any) -> Any:
-    return base.dropout(**given, drop=lambda w, keep, p: np.where(True if keep is None else keep, w * float(np.float16(1 / (1 - p))), 0))
+    return base.dropout(
+        **given,
+        drop=lambda w, keep, p: np.where(
+            True if keep is None else keep, w * float(np.float16(1 / (1 - p))), 0
+        ),
+    )
 
 
 @fault(

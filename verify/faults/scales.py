@@ -15,14 +15,30 @@ def scaled_dot_product_attention_unscaled(**given: Any) -> Any:
     return base.scaled_dot_product_attention(**given, scale=lambda D: 1.0)
 
 
-@fault("scale", "the scale of the model width H D", source="speechbrain, RelPosMHAXL", clause=SCALE, reveals="H > 1")
+@fault(
+    "scale",
+    "the scale of the model width H D",
+    source="speechbrain, RelPosMHAXL",
+    clause=SCALE,
+    reveals="H > 1",
+)
 def scaled_dot_product_attention_scale_of_model_width(query: Any, **given: Any) -> Any:
-    return base.scaled_dot_product_attention(query, **given, scale=lambda D: inverse_root(D * query.shape[1]))
+    return base.scaled_dot_product_attention(
+        query, **given, scale=lambda D: inverse_root(D * query.shape[1])
+    )
 
 
-@fault("scale", "the scale 1 / D^5", source="a public copy of Transformer-XL", clause="transformer_xl_score, clause 4", reveals="D > 1")
+@fault(
+    "scale",
+    "the scale 1 / D^5",
+    source="a public copy of Transformer-XL",
+    clause="transformer_xl_score, clause 4",
+    reveals="D > 1",
+)
 def transformer_xl_attention_power_five(**given: Any) -> Any:
-    return base.transformer_xl_attention(**given, score=partial(base.transformer_xl_score, scale=lambda D: 1.0 / D**5))
+    return base.transformer_xl_attention(
+        **given, score=partial(base.transformer_xl_score, scale=lambda D: 1.0 / D**5)
+    )
 
 
 @fault(
@@ -46,12 +62,22 @@ def scaled_dot_product_attention_scaled_mask(query: Any, mask: Any = None, **giv
     reveals="D > 1",
 )
 def learned_relative_attention_bias_unscaled(query: Any, key_pos_bias: Any, **given: Any) -> Any:
-    return base.learned_relative_attention(query, key_pos_bias=key_pos_bias * sqrt(query.shape[-1]), **given)
+    return base.learned_relative_attention(
+        query, key_pos_bias=key_pos_bias * sqrt(query.shape[-1]), **given
+    )
 
 
-@fault("scale", "the scale of the value width", source="this project", clause=SCALE, reveals="E other than D")
+@fault(
+    "scale",
+    "the scale of the value width",
+    source="this project",
+    clause=SCALE,
+    reveals="E other than D",
+)
 def scaled_dot_product_attention_scale_of_values(value: Any, **given: Any) -> Any:
-    return base.scaled_dot_product_attention(value=value, **given, scale=lambda D: inverse_root(value.shape[-1]))
+    return base.scaled_dot_product_attention(
+        value=value, **given, scale=lambda D: inverse_root(value.shape[-1])
+    )
 
 
 @fault("scale", "the score divided by D", source="this project", clause=SCALE, reveals="D > 1")
@@ -59,14 +85,28 @@ def scaled_dot_product_score_by_width(**given: Any) -> Any:
     return base.scaled_dot_product_score(**given, scale=lambda D: 1.0 / D)
 
 
-@fault("scale", "the scale of a width padded to a multiple of 16", source="this project", clause=SCALE, reveals="D no multiple of 16")
+@fault(
+    "scale",
+    "the scale of a width padded to a multiple of 16",
+    source="this project",
+    clause=SCALE,
+    reveals="D no multiple of 16",
+)
 def scaled_dot_product_score_padded_width(**given: Any) -> Any:
     return base.scaled_dot_product_score(**given, scale=lambda D: inverse_root(-(-D // 16) * 16))
 
 
-@fault("scale", "the scale on the content score alone", source="this project", clause="transformer_xl_score, clause 4", reveals="D > 1")
+@fault(
+    "scale",
+    "the scale on the content score alone",
+    source="this project",
+    clause="transformer_xl_score, clause 4",
+    reveals="D > 1",
+)
 def transformer_xl_score_content_alone(query: Any, **given: Any) -> Any:
-    return base.transformer_xl_score(query, **given, shift=lambda x: base.rel_shift(x) * sqrt(query.shape[-1]))
+    return base.transformer_xl_score(
+        query, **given, shift=lambda x: base.rel_shift(x) * sqrt(query.shape[-1])
+    )
 
 
 @fault(
@@ -78,28 +118,54 @@ def transformer_xl_score_content_alone(query: Any, **given: Any) -> Any:
 )
 def alibi_attention_bias_scaled(query: Any, **given: Any) -> Any:
     def score(query: Any, key: Any) -> Any:
-        return base.alibi_score(query, key, slopes=lambda H: base.get_slopes(H) * inverse_root(query.shape[-1]))
+        return base.alibi_score(
+            query, key, slopes=lambda H: base.get_slopes(H) * inverse_root(query.shape[-1])
+        )
 
     return base.alibi_attention(query, **given, score=score)
 
 
-@fault("scale", "the scale of the model width", source="speechbrain, RelPosMHAXL", clause="multi_head_attention, clause 2", reveals="H > 1")
+@fault(
+    "scale",
+    "the scale of the model width",
+    source="speechbrain, RelPosMHAXL",
+    clause="multi_head_attention, clause 2",
+    reveals="H > 1",
+)
 def multi_head_attention_scale_of_model_width(query: Any, **given: Any) -> Any:
-    return base_layers.multi_head_attention(query, **given, scale=lambda D: inverse_root(query.shape[-1]))
+    return base_layers.multi_head_attention(
+        query, **given, scale=lambda D: inverse_root(query.shape[-1])
+    )
 
 
-@fault("scale", "the scale of the model width", source="this project", clause="self_attention, clause 2", reveals="K other than F")
+@fault(
+    "scale",
+    "the scale of the model width",
+    source="this project",
+    clause="self_attention, clause 2",
+    reveals="K other than F",
+)
 def self_attention_scale_of_model_width(x: Any, **given: Any) -> Any:
     return base_layers.self_attention(x, **given, scale=lambda D: inverse_root(x.shape[-1]))
 
 
-@fault("scale", "no scale on the score", source="mlc-llm PR #3426", clause="alibi_multi_head_attention", reveals="D > 1")
+@fault(
+    "scale",
+    "no scale on the score",
+    source="mlc-llm PR #3426",
+    clause="alibi_multi_head_attention",
+    reveals="D > 1",
+)
 def alibi_multi_head_attention_unscaled(**given: Any) -> Any:
     return base_layers.alibi_multi_head_attention(**given, scale=lambda D: 1.0)
 
 
 @fault(
-    "scale", "an additive score with the scale of a product", source="this project", clause="additive_score has no scale", reveals="Q > 1"
+    "scale",
+    "an additive score with the scale of a product",
+    source="this project",
+    clause="additive_score has no scale",
+    reveals="Q > 1",
 )
 def additive_attention_scaled(query: Any, **given: Any) -> Any:
     def score(*inputs: Any) -> Any:
@@ -108,6 +174,14 @@ def additive_attention_scaled(query: Any, **given: Any) -> Any:
     return base.additive_attention(query, **given, score=score)
 
 
-@fault("scale", "keys that are scaled a second time beyond 64 columns", source="this project", clause=SCALE, reveals="D > 64")
+@fault(
+    "scale",
+    "keys that are scaled a second time beyond 64 columns",
+    source="this project",
+    clause=SCALE,
+    reveals="D > 64",
+)
 def scaled_dot_product_attention_scaled_twice_when_wide(**given: Any) -> Any:
-    return base.scaled_dot_product_attention(**given, scale=lambda D: inverse_root(D) ** (2 if D > 64 else 1))
+    return base.scaled_dot_product_attention(
+        **given, scale=lambda D: inverse_root(D) ** (2 if D > 64 else 1)
+    )

@@ -22,24 +22,50 @@ def far(distances: Any) -> Any:
     return lambda query, key: base.alibi_score(query, key, distances=distances)
 
 
-@fault("alibi", "a plain geometric series of slopes", source="mlx #343", clause=RULE, reveals="H of 3, 5, 6, 12")
+@fault(
+    "alibi",
+    "a plain geometric series of slopes",
+    source="mlx #343",
+    clause=RULE,
+    reveals="H of 3, 5, 6, 12",
+)
 def get_slopes_plain_series(n_heads: int) -> Any:
     return plain_series(n_heads)
 
 
-@fault("alibi", "a plain geometric series of slopes", source="mlx #343", clause=RULE, reveals="H of 3, 5, 6, 12")
+@fault(
+    "alibi",
+    "a plain geometric series of slopes",
+    source="mlx #343",
+    clause=RULE,
+    reveals="H of 3, 5, 6, 12",
+)
 def alibi_attention_plain_series(**given: Any) -> Any:
     return base.alibi_attention(**given, score=sloped(plain_series))
 
 
-@fault("alibi", "a plain geometric series of slopes", source="llm-foundry commit fbfdf68f1", clause=RULE, reveals="H of 3, 5, 6, 12")
+@fault(
+    "alibi",
+    "a plain geometric series of slopes",
+    source="llm-foundry commit fbfdf68f1",
+    clause=RULE,
+    reveals="H of 3, 5, 6, 12",
+)
 def get_alibi_biases_plain_series(**given: Any) -> Any:
     return base.get_alibi_biases(**given, slopes=plain_series)
 
 
-@fault("alibi", "a plain series beyond 16 heads", source="this project", clause=RULE, reveals="H > 16, no power of two")
+@fault(
+    "alibi",
+    "a plain series beyond 16 heads",
+    source="this project",
+    clause=RULE,
+    reveals="H > 16, no power of two",
+)
 def alibi_attention_plain_beyond_16(**given: Any) -> Any:
-    return base.alibi_attention(**given, score=sloped(lambda H: plain_series(H) if H > 16 else base.get_slopes(H)))
+    return base.alibi_attention(
+        **given, score=sloped(lambda H: plain_series(H) if H > 16 else base.get_slopes(H))
+    )
 
 
 @fault("alibi", "slopes that begin at 1", source="this project", clause="get_slopes", reveals="any")
@@ -48,12 +74,24 @@ def get_slopes_from_one(n_heads: int) -> Any:
     return base.get_slopes(n_heads) * 2.0 ** (8 / n)
 
 
-@fault("alibi", "slopes in ascending order", source="this project", clause="get_slopes", reveals="H > 1")
+@fault(
+    "alibi",
+    "slopes in ascending order",
+    source="this project",
+    clause="get_slopes",
+    reveals="H > 1",
+)
 def get_slopes_ascending(n_heads: int) -> Any:
     return base.get_slopes(n_heads)[::-1].copy()
 
 
-@fault("alibi", "every slope of the power of two above, for the rest", source="this project", clause=RULE, reveals="H of 6, 7, 12")
+@fault(
+    "alibi",
+    "every slope of the power of two above, for the rest",
+    source="this project",
+    clause=RULE,
+    reveals="H of 6, 7, 12",
+)
 def get_slopes_consecutive_rest(n_heads: int) -> Any:
     n = 2 ** (n_heads.bit_length() - 1)
     h = np.arange(n_heads)
@@ -65,24 +103,48 @@ def get_slopes_other_base(n_heads: int) -> Any:
     return base.get_slopes(n_heads, base=9.0)
 
 
-@fault("alibi", "slopes dealt batch by batch", source="ggml PR #143", clause="head h has slope h", reveals="B > 1, H > 1")
+@fault(
+    "alibi",
+    "slopes dealt batch by batch",
+    source="ggml PR #143",
+    clause="head h has slope h",
+    reveals="B > 1, H > 1",
+)
 def alibi_attention_slopes_by_batch(query: ndarray, key: ndarray, **given: Any) -> Any:
     def score(query: ndarray, key: ndarray) -> ndarray:
         B, H = query.shape[:2]
         slope = base.get_slopes(H)[(np.arange(B * H) // B).reshape(B, H)]
-        return base.scaled_dot_product_score(query, key) + slope[..., None, None] * base.distances(query.shape[2], key.shape[2])
+        return base.scaled_dot_product_score(query, key) + slope[..., None, None] * base.distances(
+            query.shape[2], key.shape[2]
+        )
 
     return base.alibi_attention(query, key, **given, score=score)
 
 
-@fault("alibi", "the slopes of half as many heads, twice", source="Megatron-DeepSpeed #227", clause="head h has slope h", reveals="H > 1")
+@fault(
+    "alibi",
+    "the slopes of half as many heads, twice",
+    source="Megatron-DeepSpeed #227",
+    clause="head h has slope h",
+    reveals="H > 1",
+)
 def alibi_attention_local_heads(**given: Any) -> Any:
-    return base.alibi_attention(**given, score=sloped(lambda H: np.tile(base.get_slopes((H + 1) // 2), 2)[:H]))
+    return base.alibi_attention(
+        **given, score=sloped(lambda H: np.tile(base.get_slopes((H + 1) // 2), 2)[:H])
+    )
 
 
-@fault("alibi", "a bias over the queries' length for one query", source="keras-hub #2861", clause=BIAS, reveals="N = 1, M > 1")
+@fault(
+    "alibi",
+    "a bias over the queries' length for one query",
+    source="keras-hub #2861",
+    clause=BIAS,
+    reveals="N = 1, M > 1",
+)
 def alibi_attention_bias_of_queries(**given: Any) -> Any:
-    return base.alibi_attention(**given, score=far(lambda N, M: np.zeros((1, M)) if N == 1 else base.distances(N, M)))
+    return base.alibi_attention(
+        **given, score=far(lambda N, M: np.zeros((1, M)) if N == 1 else base.distances(N, M))
+    )
 
 
 @fault(
@@ -95,8 +157,12 @@ def alibi_attention_bias_of_queries(**given: Any) -> Any:
 def alibi_attention_counted_distances(visible: Any = None, **given: Any) -> Any:
     def score(query: ndarray, key: ndarray) -> ndarray:
         shape = (*query.shape[:3], key.shape[2])
-        seen = base.causal_mask(*shape[2:]) & (True if visible is None else np.broadcast_to(visible, shape))
-        return base.scaled_dot_product_score(query, key) + base.get_slopes(shape[1])[:, None, None] * np.cumsum(seen, axis=-1)
+        seen = base.causal_mask(*shape[2:]) & (
+            True if visible is None else np.broadcast_to(visible, shape)
+        )
+        return base.scaled_dot_product_score(query, key) + base.get_slopes(shape[1])[
+            :, None, None
+        ] * np.cumsum(seen, axis=-1)
 
     return base.alibi_attention(visible=visible, **given, score=score)
 
@@ -111,12 +177,26 @@ def alibi_attention_square_distances(**given: Any) -> Any:
     return base.alibi_attention(**given, score=far(lambda N, M: -(base.distances(N, M) ** 2)))
 
 
-@fault("alibi", "symmetric distances, aligned at the starts", source="this project", clause=BIAS, reveals="N other than M")
+@fault(
+    "alibi",
+    "symmetric distances, aligned at the starts",
+    source="this project",
+    clause=BIAS,
+    reveals="N other than M",
+)
 def alibi_attention_start_distances(**given: Any) -> Any:
-    return base.alibi_attention(**given, score=far(lambda N, M: -np.abs(np.arange(M) - np.arange(N)[:, None])))
+    return base.alibi_attention(
+        **given, score=far(lambda N, M: -np.abs(np.arange(M) - np.arange(N)[:, None]))
+    )
 
 
-@fault("alibi", "head 0's slope for all heads", source="this project", clause="head h has slope h", reveals="H > 1")
+@fault(
+    "alibi",
+    "head 0's slope for all heads",
+    source="this project",
+    clause="head h has slope h",
+    reveals="H > 1",
+)
 def alibi_attention_slope_of_first_head(**given: Any) -> Any:
     return base.alibi_attention(**given, score=sloped(lambda H: np.full(H, base.get_slopes(H)[0])))
 
@@ -132,7 +212,13 @@ def get_alibi_biases_positions(n_heads: int, visible: ndarray) -> Any:
     return base.get_alibi_biases(n_heads, np.ones_like(visible))
 
 
-@fault("alibi", "a count that leaves the own key out", source="this project", clause="get_alibi_biases: the running count", reveals="any")
+@fault(
+    "alibi",
+    "a count that leaves the own key out",
+    source="this project",
+    clause="get_alibi_biases: the running count",
+    reveals="any",
+)
 def get_alibi_biases_exclusive(n_heads: int, visible: ndarray) -> Any:
     return base.get_slopes(n_heads)[:, None, None] * (np.cumsum(visible, axis=-1) - visible)
 
@@ -170,14 +256,28 @@ def alibi_multi_head_attention_counts_of_last_row(**given: Any) -> Any:
     reveals="a hidden key between visible ones",
 )
 def alibi_multi_head_attention_positions(**given: Any) -> Any:
-    return base_layers.alibi_multi_head_attention(**given, biases=lambda H, visible: base.get_alibi_biases(H, np.ones_like(visible)))
+    return base_layers.alibi_multi_head_attention(
+        **given, biases=lambda H, visible: base.get_alibi_biases(H, np.ones_like(visible))
+    )
 
 
-@fault("alibi", "a backward pass without the bias", source="this project", clause="alibi_attention_grad", reveals="M > 1")
+@fault(
+    "alibi",
+    "a backward pass without the bias",
+    source="this project",
+    clause="alibi_attention_grad",
+    reveals="M > 1",
+)
 def alibi_attention_grad_without_bias(**given: Any) -> Any:
     return base_gradients.alibi_attention_grad(**given, slopes=lambda H: np.zeros(H))
 
 
-@fault("alibi", "a backward pass with a plain series of slopes", source="mlx #343", clause=RULE, reveals="H of 3, 5, 6, 12")
+@fault(
+    "alibi",
+    "a backward pass with a plain series of slopes",
+    source="mlx #343",
+    clause=RULE,
+    reveals="H of 3, 5, 6, 12",
+)
 def alibi_attention_grad_plain_series(**given: Any) -> Any:
     return base_gradients.alibi_attention_grad(**given, slopes=plain_series)

@@ -20,22 +20,42 @@ def weigh_over(axis: int) -> Any:
     return weigh
 
 
-@fault("softmax", "weights normalised over the queries", source="labml commit 7d1550dd", clause=ROWS, reveals="N > 1 or M > 1")
+@fault(
+    "softmax",
+    "weights normalised over the queries",
+    source="labml commit 7d1550dd",
+    clause=ROWS,
+    reveals="N > 1 or M > 1",
+)
 def scaled_dot_product_attention_over_queries(**given: Any) -> Any:
     return base.scaled_dot_product_attention(**given, weigh=weigh_over(-2))
 
 
-@fault("softmax", "weights normalised over axis 2 whatever the rank", source="fastNLP #254", clause=ROWS, reveals="four axes")
+@fault(
+    "softmax",
+    "weights normalised over axis 2 whatever the rank",
+    source="fastNLP #254",
+    clause=ROWS,
+    reveals="four axes",
+)
 def softmax_over_axis_two(score: ndarray, mask: Any = None) -> Any:
     return base.softmax(score, mask, weigh=weigh_over(2 if score.ndim > 2 else -1))
 
 
-@fault("softmax", "weights normalised over the queries", source="labml commit 7d1550dd", clause=ROWS, reveals="N > 1 or M > 1")
+@fault(
+    "softmax",
+    "weights normalised over the queries",
+    source="labml commit 7d1550dd",
+    clause=ROWS,
+    reveals="N > 1 or M > 1",
+)
 def additive_attention_over_queries(**given: Any) -> Any:
     return base.additive_attention(**given, weigh=weigh_over(-2))
 
 
-def online(score: ndarray, visible: ndarray, block: int = 16, guarded: bool = True, rescaled: bool = True) -> ndarray:
+def online(
+    score: ndarray, visible: ndarray, block: int = 16, guarded: bool = True, rescaled: bool = True
+) -> ndarray:
     """Block after block of keys: the sum so far is brought to each new maximum."""
     score = np.where(visible, score, HIDDEN)
     top, total = np.full((*score.shape[:-1], 1), HIDDEN), np.zeros((*score.shape[:-1], 1))
@@ -59,7 +79,9 @@ def online(score: ndarray, visible: ndarray, block: int = 16, guarded: bool = Tr
     reveals="the first block of a row hidden",
 )
 def scaled_dot_product_attention_online_unguarded(**given: Any) -> Any:
-    return base.scaled_dot_product_attention(**given, weigh=lambda s, v: online(s, v, guarded=False))
+    return base.scaled_dot_product_attention(
+        **given, weigh=lambda s, v: online(s, v, guarded=False)
+    )
 
 
 @fault(
@@ -70,17 +92,30 @@ def scaled_dot_product_attention_online_unguarded(**given: Any) -> Any:
     reveals="a larger score in a later block",
 )
 def scaled_dot_product_attention_online_not_rescaled(**given: Any) -> Any:
-    return base.scaled_dot_product_attention(**given, weigh=lambda s, v: online(s, v, rescaled=False))
+    return base.scaled_dot_product_attention(
+        **given, weigh=lambda s, v: online(s, v, rescaled=False)
+    )
 
 
 @fault(
-    "softmax", "an online softmax that never rescales its sum", source="this project", clause=ROWS, reveals="a larger score beyond key 64"
+    "softmax",
+    "an online softmax that never rescales its sum",
+    source="this project",
+    clause=ROWS,
+    reveals="a larger score beyond key 64",
 )
 def alibi_attention_online_not_rescaled(**given: Any) -> Any:
     return base.alibi_attention(**given, weigh=lambda s, v: online(s, v, block=64, rescaled=False))
 
 
-def split(score: ndarray, visible: ndarray, value: ndarray, parts: int = 2, guarded: bool = True, equal: bool = False) -> ndarray:
+def split(
+    score: ndarray,
+    visible: ndarray,
+    value: ndarray,
+    parts: int = 2,
+    guarded: bool = True,
+    equal: bool = False,
+) -> ndarray:
     """Attention over slices of the keys, merged by their log-sum-exps."""
     edges = np.linspace(0, score.shape[-1], parts + 1).astype(int)
     outputs, lses = [], []
@@ -94,7 +129,11 @@ def split(score: ndarray, visible: ndarray, value: ndarray, parts: int = 2, guar
         lses.append(np.log(e.sum(axis=-1, keepdims=True)) + np.where(top == HIDDEN, 0, top))
     lse = np.stack(lses)
     top = lse.max(axis=0)
-    share = np.ones_like(lse) if equal else np.exp(lse - (np.where(top == HIDDEN, 0, top) if guarded else top))
+    share = (
+        np.ones_like(lse)
+        if equal
+        else np.exp(lse - (np.where(top == HIDDEN, 0, top) if guarded else top))
+    )
     total = share.sum(axis=0)
     return (np.stack(outputs) * share).sum(axis=0) / np.where(total == 0, 1, total)
 
@@ -106,23 +145,41 @@ def split(score: ndarray, visible: ndarray, value: ndarray, parts: int = 2, guar
     clause=EMPTY,
     reveals="a row that sees no key",
 )
-def scaled_dot_product_attention_merge_unguarded(value: ndarray, keep: Any = None, p: float = 0.0, **given: Any) -> Any:
+def scaled_dot_product_attention_merge_unguarded(
+    value: ndarray, keep: Any = None, p: float = 0.0, **given: Any
+) -> Any:
     return split_attention(value, keep, p, given, guarded=False)
 
 
-@fault("softmax", "split keys averaged without their sums", source="this project", clause=ROWS, reveals="M > 1")
-def scaled_dot_product_attention_merge_unweighted(value: ndarray, keep: Any = None, p: float = 0.0, **given: Any) -> Any:
+@fault(
+    "softmax",
+    "split keys averaged without their sums",
+    source="this project",
+    clause=ROWS,
+    reveals="M > 1",
+)
+def scaled_dot_product_attention_merge_unweighted(
+    value: ndarray, keep: Any = None, p: float = 0.0, **given: Any
+) -> Any:
     return split_attention(value, keep, p, given, equal=True)
 
 
 def split_attention(value: ndarray, keep: Any, p: float, given: Any, **how: Any) -> Any:
     if keep is not None:
         return base.scaled_dot_product_attention(value=value, keep=keep, p=p, **given)
-    score, visible = base.see(base.scaled_dot_product_score(given["query"], given["key"]), given["mask"])
+    score, visible = base.see(
+        base.scaled_dot_product_score(given["query"], given["key"]), given["mask"]
+    )
     return split(score, visible, value, **how)
 
 
-@fault("softmax", "an exp that never falls below 2^-24", source="torch-spyre PR #4522", clause=ABSENT, reveals="hidden keys")
+@fault(
+    "softmax",
+    "an exp that never falls below 2^-24",
+    source="torch-spyre PR #4522",
+    clause=ABSENT,
+    reveals="hidden keys",
+)
 def softmax_exp_floor(**given: Any) -> Any:
     def weigh(score: ndarray, visible: ndarray) -> ndarray:
         e = np.maximum(base.exponentials(score, visible), 2.0**-24)
@@ -171,30 +228,54 @@ def maximum_of_all(score: ndarray, visible: ndarray) -> ndarray:
     return np.where(visible, e / np.where(total == 0, 1, total), 0)
 
 
-@fault("softmax", "a maximum that hidden scores take part in", source="this project", clause=ABSENT, reveals="a huge hidden score")
+@fault(
+    "softmax",
+    "a maximum that hidden scores take part in",
+    source="this project",
+    clause=ABSENT,
+    reveals="a huge hidden score",
+)
 def softmax_maximum_of_hidden(**given: Any) -> Any:
     return base.softmax(**given, weigh=maximum_of_all)
 
 
-@fault("softmax", "a maximum that hidden scores take part in", source="this project", clause=ABSENT, reveals="a huge hidden key")
+@fault(
+    "softmax",
+    "a maximum that hidden scores take part in",
+    source="this project",
+    clause=ABSENT,
+    reveals="a huge hidden key",
+)
 def learned_relative_attention_maximum_of_hidden(**given: Any) -> Any:
     return base.learned_relative_attention(**given, weigh=maximum_of_all)
 
 
 def empty_rows(fill: Any) -> Any:
     def weigh(score: ndarray, visible: ndarray) -> ndarray:
-        return np.where(visible.any(axis=-1, keepdims=True), base.weigh(score, visible), fill(visible.shape[-1]))
+        return np.where(
+            visible.any(axis=-1, keepdims=True), base.weigh(score, visible), fill(visible.shape[-1])
+        )
 
     return weigh
 
 
-@fault("softmax", "NaN where a row sees no key", source="PyTorch, softmax over -inf", clause=EMPTY, reveals="a row that sees no key")
+@fault(
+    "softmax",
+    "NaN where a row sees no key",
+    source="PyTorch, softmax over -inf",
+    clause=EMPTY,
+    reveals="a row that sees no key",
+)
 def softmax_nan_of_empty_rows(**given: Any) -> Any:
     return base.softmax(**given, weigh=empty_rows(lambda M: np.nan))
 
 
 @fault(
-    "softmax", "an average where a row sees no key", source="seed 001, masked_fill(-1e9)", clause=EMPTY, reveals="a row that sees no key"
+    "softmax",
+    "an average where a row sees no key",
+    source="seed 001, masked_fill(-1e9)",
+    clause=EMPTY,
+    reveals="a row that sees no key",
 )
 def softmax_average_of_empty_rows(**given: Any) -> Any:
     return base.softmax(**given, weigh=empty_rows(lambda M: 1 / M))
@@ -211,14 +292,28 @@ def transformer_xl_attention_nan_of_empty_rows(**given: Any) -> Any:
     return base.transformer_xl_attention(**given, weigh=empty_rows(lambda M: np.nan))
 
 
-@fault("softmax", "hidden scores filled with 0", source="seed 001, masked_fill(0)", clause=ABSENT, reveals="a hidden key")
+@fault(
+    "softmax",
+    "hidden scores filled with 0",
+    source="seed 001, masked_fill(0)",
+    clause=ABSENT,
+    reveals="a hidden key",
+)
 def softmax_filled_with_zero(**given: Any) -> Any:
     return base.softmax(**given, weigh=lambda s, v: base.weigh(np.where(v, s, 0), np.ones_like(v)))
 
 
-@fault("softmax", "weights that are hidden after they were normalised", source="this project", clause=ROWS, reveals="a hidden key")
+@fault(
+    "softmax",
+    "weights that are hidden after they were normalised",
+    source="this project",
+    clause=ROWS,
+    reveals="a hidden key",
+)
 def transformer_xl_attention_hidden_late(**given: Any) -> Any:
-    return base.transformer_xl_attention(**given, weigh=lambda s, v: np.where(v, base.weigh(s, ~np.isnan(s)), 0))
+    return base.transformer_xl_attention(
+        **given, weigh=lambda s, v: np.where(v, base.weigh(s, ~np.isnan(s)), 0)
+    )
 
 
 @fault(
@@ -237,9 +332,17 @@ def softmax_with_epsilon(**given: Any) -> Any:
     return base.softmax(**given, weigh=weigh)
 
 
-@fault("softmax", "logits clamped to 50", source="this project", clause="softmax", reveals="two logits beyond 50 in one row")
+@fault(
+    "softmax",
+    "logits clamped to 50",
+    source="this project",
+    clause="softmax",
+    reveals="two logits beyond 50 in one row",
+)
 def scaled_dot_product_attention_clamped_logits(**given: Any) -> Any:
-    return base.scaled_dot_product_attention(**given, weigh=lambda s, v: base.weigh(np.clip(s, -50, 50), v))
+    return base.scaled_dot_product_attention(
+        **given, weigh=lambda s, v: base.weigh(np.clip(s, -50, 50), v)
+    )
 
 
 @fault(
@@ -265,4 +368,6 @@ def softmax_without_small_weights(**given: Any) -> Any:
     reveals="M = 1, hidden",
 )
 def softmax_of_one_key(**given: Any) -> Any:
-    return base.softmax(**given, weigh=lambda s, v: np.ones_like(s) if s.shape[-1] == 1 else base.weigh(s, v))
+    return base.softmax(
+        **given, weigh=lambda s, v: np.ones_like(s) if s.shape[-1] == 1 else base.weigh(s, v)
+    )

@@ -1,9 +1,10 @@
 """
 A stranger's own tests, measured with the same faults.
 
-A file defines ``check_<operation>(function)``, which raises if the function that it is given is wrong; its arrays are of the library
-that the file imports. Each check first meets a right implementation, then every fault of its operation, gradients included where
-the library differentiates.
+A file defines ``check_<operation>(function)``, which raises if the function that it is given is
+wrong; its arrays are of the library that the file imports. Each check first meets a right
+implementation, then every fault of its operation, gradients included where the library
+differentiates.
 """
 
 import inspect
@@ -29,7 +30,10 @@ Function = Callable[..., Any]
 
 @dataclass
 class Measured:
-    """What one check noticed. ``rejected`` says why it takes a right implementation for wrong: then it scores nothing."""
+    """
+    What one check noticed. ``rejected`` says why it takes a right implementation for wrong: then it
+    scores nothing.
+    """
 
     name: str
     operation: str
@@ -46,12 +50,17 @@ class Measured:
             yield f"  survives: {fault.name}: {fault.words} (revealed by: {fault.reveals})"
 
     def as_dict(self) -> dict[str, Any]:
-        names = {part: [fault.name for fault in getattr(self, part)] for part in ("killed", "survivors")}
+        names = {
+            part: [fault.name for fault in getattr(self, part)] for part in ("killed", "survivors")
+        }
         return {"check": self.name, "operation": self.operation, "rejected": self.rejected} | names
 
 
 def measure(path: str) -> list[Measured]:
-    """Measure every check of a file. ValueError where it has none, or none for an operation of the catalogue."""
+    """
+    Measure every check of a file. ValueError where it has none, or none for an operation of the
+    catalogue.
+    """
     modules = from_path(Path(path))
     checks = dict(checks_of(modules[0]))
     if not checks:
@@ -66,7 +75,10 @@ def checks_of(module: ModuleType) -> Iterator[tuple[str, Function]]:
     for name, thing in vars(module).items():
         if name.startswith("check_") and callable(thing):
             if name.removeprefix("check_") not in CATALOGUE:
-                raise ValueError(f"{name}: wanted check_<operation of the catalogue>, got {name.removeprefix('check_')}")
+                raise ValueError(
+                    f"{name}: wanted check_<operation of the catalogue>, got "
+                    f"{name.removeprefix('check_')}"
+                )
             yield name, thing
 
 
@@ -82,7 +94,10 @@ def measured(name: str, check: Function, library: str) -> Measured:
 
 
 def objection(check: Function, function: Function) -> str:
-    """What a check has against a function, or "". Anything that it raises is an objection; skipping is none against a fault."""
+    """
+    What a check has against a function, or "". Anything that it raises is an objection; skipping is
+    none against a fault.
+    """
     try:
         check(function)
     except KeyboardInterrupt:
@@ -104,17 +119,28 @@ def backward(operation: Operation) -> Function | None:
 
 
 def candidates(operation: Operation, library: str) -> Iterator[tuple[Fault, Function]]:
-    """Every fault of the operation; with torch also those of its gradient, behind a right forward pass."""
+    """
+    Every fault of the operation; with torch also those of its gradient, behind a right forward
+    pass.
+    """
     faults, _ = read_faults()
     for fault in faults.values():
         if fault.operation.name == operation.name:
-            yield fault, fault.fresh() if library == "numpy" else with_torch(operation, fault.fresh(), backward(operation))
+            yield (
+                fault,
+                fault.fresh()
+                if library == "numpy"
+                else with_torch(operation, fault.fresh(), backward(operation)),
+            )
         elif library == "torch" and fault.operation.forward.name == operation.name:
             yield fault, with_torch(operation, operation.reference, fault.fresh())
 
 
 def with_torch(operation: Operation, forward: Function, backward: Function | None) -> Function:
-    """A NumPy function on tensors, with a backward pass where there is one. CPU tensors are handed over as they lie, not copied."""
+    """
+    A NumPy function on tensors, with a backward pass where there is one. CPU tensors are handed
+    over as they lie, not copied.
+    """
     torch = import_module("torch")
     law = inspect.signature(operation.law)
 
@@ -129,11 +155,17 @@ def with_torch(operation: Operation, forward: Function, backward: Function | Non
         def backward(ctx: Any, d_output: Any) -> Any:
             given = ctx.given | dict(zip(ctx.names, ctx.saved_tensors, strict=True))
             assert backward is not None
-            grads = to_torch(backward(d_output=as_numpy(d_output), **as_numpy(given)), d_output.device)
+            grads = to_torch(
+                backward(d_output=as_numpy(d_output), **as_numpy(given)), d_output.device
+            )
             return None, None, *grads, *[None] * (len(ctx.names) - len(grads))
 
     def call(*arguments: Any, **named: Any) -> Any:
-        extra = {"dtype": str(named.pop("dtype", "float32")).rpartition(".")[2]} if operation.name in WITHOUT_FLOATS else {}
+        extra = (
+            {"dtype": str(named.pop("dtype", "float32")).rpartition(".")[2]}
+            if operation.name in WITHOUT_FLOATS
+            else {}
+        )
         bound = law.bind(*arguments, **named)
         bound.apply_defaults()
         given = dict(bound.arguments)
@@ -153,7 +185,11 @@ def as_numpy(tree: Any) -> Any:
         if not torch.is_tensor(x):
             return x
         x = x.detach().cpu()
-        return x.view(torch.int16).numpy().view(import_module("ml_dtypes").bfloat16) if x.dtype == torch.bfloat16 else x.numpy()
+        return (
+            x.view(torch.int16).numpy().view(import_module("ml_dtypes").bfloat16)
+            if x.dtype == torch.bfloat16
+            else x.numpy()
+        )
 
     return map_leaves(convert, tree)
 
@@ -164,8 +200,16 @@ def to_torch(tree: Any, device: Any) -> Any:
     def convert(x: Any) -> Any:
         if not isinstance(x, ndarray):
             return x
-        x = np.ascontiguousarray(x) if any(stride < 0 for stride in x.strides) or not x.flags.writeable else x
-        tensor = torch.from_numpy(x.view(np.int16)).view(torch.bfloat16) if x.dtype.name == "bfloat16" else torch.from_numpy(x)
+        x = (
+            np.ascontiguousarray(x)
+            if any(stride < 0 for stride in x.strides) or not x.flags.writeable
+            else x
+        )
+        tensor = (
+            torch.from_numpy(x.view(np.int16)).view(torch.bfloat16)
+            if x.dtype.name == "bfloat16"
+            else torch.from_numpy(x)
+        )
         return tensor.to(device)
 
     return map_leaves(convert, tree)

@@ -1,1 +1,4 @@
-"""``verify gpu-report``: everything that wants a GPU, in one command that a machine with one only has to start."""
+"""
+``verify gpu-report``: everything that wants a GPU, in one command that a machine with one only has
+to start.
+"""

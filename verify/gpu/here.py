@@ -46,12 +46,22 @@ class Here:
     def sizes(self) -> dict[str, int]:
         """A few blocks with ragged ends."""
         few = {"B": 1, "H": 2, "N": 5, "M": 19, "D": 4, "E": 4, "Q": 3, "K": 2, "A": 3}
-        return {"B": 2, "H": 3, "N": 70, "M": 133, "D": 64, "E": 64, "Q": 32, "K": 24, "A": 48} if self.gpu else few
+        return (
+            {"B": 2, "H": 3, "N": 70, "M": 133, "D": 64, "E": 64, "Q": 32, "K": 24, "A": 48}
+            if self.gpu
+            else few
+        )
 
 
 def fused(here: Here, gradients: bool = True, source: str | None = None) -> list[Implementation]:
     """The kernels, forwards and backwards; on a CPU in a hurry, two of them."""
-    sources = [source] if source else ["torch_impl", "cupy_impl"] if here.gpu or not here.quick else ["torch_impl"]
+    sources = (
+        [source]
+        if source
+        else ["torch_impl", "cupy_impl"]
+        if here.gpu or not here.quick
+        else ["torch_impl"]
+    )
     few = None if here.gpu or not here.quick else ("alibi_attention", "transformer_xl_attention")
     return [
         implementation
@@ -63,11 +73,15 @@ def fused(here: Here, gradients: bool = True, source: str | None = None) -> list
 
 
 def each(here: Here, **which: Any) -> Iterator[tuple[Implementation, str]]:
-    return ((implementation, dtype) for implementation in fused(here, **which) for dtype in here.dtypes)
+    return (
+        (implementation, dtype) for implementation in fused(here, **which) for dtype in here.dtypes
+    )
 
 
 def handed(implementation: Implementation, case: Recipe, dtype: str) -> Inputs:
-    return {name: converted(implementation, x, dtype) for name, x in lawful(case, dtype).inputs.items()}
+    return {
+        name: converted(implementation, x, dtype) for name, x in lawful(case, dtype).inputs.items()
+    }
 
 
 def held(implementation: Implementation, case: Recipe, dtype: str, outputs: Any) -> float:
@@ -85,17 +99,31 @@ def numbers(outputs: Any, implementation: Implementation) -> list[bytes]:
     return [library.to_numpy(x).tobytes() for x in leaves(outputs)]
 
 
-def random(operation: Operation, sizes: dict[str, int], device: str, dtype: str = "float16") -> Inputs:
+def random(
+    operation: Operation, sizes: dict[str, int], device: str, dtype: str = "float16"
+) -> Inputs:
     """
-    Normal numbers in PyTorch's tensors for every float argument but a mask, made where they are needed.
+    Normal numbers in PyTorch's tensors for every float argument but a mask, made where they are
+    needed.
 
-    In memory the sequence comes first, as many models have it: then a single row of a head reaches as far as the whole tensor.
+    In memory the sequence comes first, as many models have it: then a single row of a head reaches
+    as far as the whole tensor.
     """
     torch = import_module("torch")
-    kind, axes = getattr(torch, dtype), {name: axes for name, axes in operation.axes.items() if name != "mask"}
-    shapes = {name: [int(axis[:-1] or 1) * sizes[axis[-1]] for axis in text.split()] for name, text in axes.items()}
+    kind, axes = (
+        getattr(torch, dtype),
+        {name: axes for name, axes in operation.axes.items() if name != "mask"},
+    )
+    shapes = {
+        name: [int(axis[:-1] or 1) * sizes[axis[-1]] for axis in text.split()]
+        for name, text in axes.items()
+    }
     made = {
-        name: torch.randn([shape[-2], *shape[:-2], shape[-1]] if len(shape) > 2 else shape, dtype=kind, device=device)
+        name: torch.randn(
+            [shape[-2], *shape[:-2], shape[-1]] if len(shape) > 2 else shape,
+            dtype=kind,
+            device=device,
+        )
         for name, shape in shapes.items()
     }
     given = {name: x.movedim(0, -2) if x.ndim > 2 else x for name, x in made.items()}

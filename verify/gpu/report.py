@@ -1,8 +1,10 @@
 """
-``verify gpu-report``: the steps, each in a process of its own (on a GPU some side by side), and what they came to as one file.
+``verify gpu-report``: the steps, each in a process of its own (on a GPU some side by side), and
+what they came to as one file.
 
-A step ends in *passed*, *failed* or *not run*, with a reason; a crash, a hang or a device that answers no more costs that step alone.
-``python -m verify.gpu.report STEP OPTIONS`` is such a process.
+A step ends in *passed*, *failed* or *not run*, with a reason; a crash, a hang or a device that
+answers no more costs that step alone. ``python -m verify.gpu.report STEP OPTIONS`` is such a
+process.
 """
 
 import argparse
@@ -49,7 +51,9 @@ AT_ONCE = 4
 """Steps that run side by side on a GPU: most of their time the law computes, on the CPU."""
 
 BUDGET = 580.0
-"""Seconds for all of them together, unless told: a machine that is lent for ten minutes a command."""
+"""
+Seconds for all of them together, unless told: a machine that is lent for ten minutes a command.
+"""
 
 
 @dataclass
@@ -67,11 +71,29 @@ class Outcome:
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--device", choices=("cuda", "cpu"), help="where the kernels run (default: the GPU, if PyTorch sees one)")
-    command.add_argument("--quick", action="store_true", help="fewer cases; on a CPU fewer kernels too")
-    command.add_argument("--step", action="append", choices=LIMITS, help="this step alone; repeatable")
-    command.add_argument("--seconds", type=float, default=BUDGET, metavar="S", help=f"for all steps together (default: {BUDGET:.0f})")
-    command.add_argument("--out", metavar="DIR", help="where gpu-report.json goes (default: benchmarks/results/DEVICE/DATE, for a GPU)")
+    command.add_argument(
+        "--device",
+        choices=("cuda", "cpu"),
+        help="where the kernels run (default: the GPU, if PyTorch sees one)",
+    )
+    command.add_argument(
+        "--quick", action="store_true", help="fewer cases; on a CPU fewer kernels too"
+    )
+    command.add_argument(
+        "--step", action="append", choices=LIMITS, help="this step alone; repeatable"
+    )
+    command.add_argument(
+        "--seconds",
+        type=float,
+        default=BUDGET,
+        metavar="S",
+        help=f"for all steps together (default: {BUDGET:.0f})",
+    )
+    command.add_argument(
+        "--out",
+        metavar="DIR",
+        help="where gpu-report.json goes (default: benchmarks/results/DEVICE/DATE, for a GPU)",
+    )
 
 
 def main(chosen: argparse.Namespace) -> int:
@@ -79,15 +101,23 @@ def main(chosen: argparse.Namespace) -> int:
     names, until = chosen.step or list(LIMITS), time.monotonic() + chosen.seconds
     first = outcome_of("environment", chosen.device or "auto", chosen.quick, LIMITS["environment"])
     device = chosen.device or ("cuda" if first.figures.get("cuda") else "cpu")
-    outcomes = {"environment": first} | {name: Outcome(name) for name in names if name != "environment"}
-    folder, waiting = place(chosen.out, device, first), [name for name in outcomes if name != "environment"]
+    outcomes = {"environment": first} | {
+        name: Outcome(name) for name in names if name != "environment"
+    }
+    folder, waiting = (
+        place(chosen.out, device, first),
+        [name for name in outcomes if name != "environment"],
+    )
     keep(folder, device, chosen.quick, outcomes, first)
     with ThreadPoolExecutor(AT_ONCE if device == "cuda" else 1) as pool:
         running = [pool.submit(in_time, name, device, chosen.quick, until) for name in waiting]
         with ending_together(pool):
             for done in as_completed(running):
                 keep(folder, device, chosen.quick, outcomes, done.result())
-    print(f"\n{closing(list(outcomes.values()))}" + (f"; {folder / 'gpu-report.json'}" if folder else ""))
+    print(
+        f"\n{closing(list(outcomes.values()))}"
+        + (f"; {folder / 'gpu-report.json'}" if folder else "")
+    )
     return status(list(outcomes.values()))
 
 
@@ -118,8 +148,13 @@ def in_time(name: str, device: str, quick: bool, until: float) -> Outcome:
     return outcome_of(name, device, quick, min(LIMITS[name], left))
 
 
-def keep(folder: Path | None, device: str, quick: bool, outcomes: dict[str, Outcome], done: Outcome) -> None:
-    """Tell what a step came to, and write it down at once, so that it is known whatever happens to this process."""
+def keep(
+    folder: Path | None, device: str, quick: bool, outcomes: dict[str, Outcome], done: Outcome
+) -> None:
+    """
+    Tell what a step came to, and write it down at once, so that it is known whatever happens to
+    this process.
+    """
     outcomes[done.step] = done
     print(done, flush=True)
     write(folder, device, quick, outcomes)
@@ -131,12 +166,20 @@ def status(outcomes: list[Outcome]) -> int:
 
 
 def closing(outcomes: list[Outcome]) -> str:
-    counts = {verdict: sum(outcome.verdict == verdict for outcome in outcomes) for verdict in ("passed", "failed", "not run")}
-    return f"{len(outcomes)} steps: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    counts = {
+        verdict: sum(outcome.verdict == verdict for outcome in outcomes)
+        for verdict in ("passed", "failed", "not run")
+    }
+    return f"{len(outcomes)} steps: " + ", ".join(
+        f"{count} {verdict}" for verdict, count in counts.items() if count
+    )
 
 
 def place(out: str | None, device: str, first: Outcome) -> Path | None:
-    """Where the file goes: benchmarks/results of the checkout for a GPU, nowhere for a CPU unless told."""
+    """
+    Where the file goes: benchmarks/results of the checkout for a GPU, nowhere for a CPU unless
+    told.
+    """
     if out is None and device == "cpu":
         return None
     name = re.sub("[^a-z0-9]+", "-", str(first.figures.get("device", device)).lower()).strip("-")
@@ -150,8 +193,17 @@ def write(folder: Path | None, device: str, quick: bool, outcomes: dict[str, Out
     if folder is None:
         return
     when, known = datetime.now(UTC).isoformat(timespec="seconds"), outcomes["environment"].figures
-    told = {"device": known.get("device", device), "on": device, "date": when, "commit": commit(), "quick": quick}
-    told |= {"versions": known.get("versions", {}), "steps": [asdict(outcome) for outcome in outcomes.values()]}
+    told = {
+        "device": known.get("device", device),
+        "on": device,
+        "date": when,
+        "commit": commit(),
+        "quick": quick,
+    }
+    told |= {
+        "versions": known.get("versions", {}),
+        "steps": [asdict(outcome) for outcome in outcomes.values()],
+    }
     (folder / "gpu-report.json").write_text(json.dumps(told, indent=1) + "\n")
 
 
@@ -160,12 +212,16 @@ def outcome_of(name: str, device: str, quick: bool, seconds: float) -> Outcome:
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         answer, log = Path(folder) / "answer.json", Path(folder) / "log"
-        options = json.dumps({"device": device, "quick": quick, "seconds": seconds, "answer": str(answer)})
+        options = json.dumps(
+            {"device": device, "quick": quick, "seconds": seconds, "answer": str(answer)}
+        )
         hidden = {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
         environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | hidden
         with log.open("w") as stream:
             command = [sys.executable, "-m", "verify.gpu.report", name, options]
-            child = subprocess.Popen(command, stdout=stream, stderr=stream, cwd=ROOT, env=environment, process_group=0)
+            child = subprocess.Popen(
+                command, stdout=stream, stderr=stream, cwd=ROOT, env=environment, process_group=0
+            )
             RUNNING.add(child)
             try:
                 ended = f"ended with status {child.wait(seconds)} and no answer"
@@ -193,7 +249,9 @@ def commit() -> str:
     """The commit of this checkout, and whether it was changed since."""
     try:
         name, changed = (
-            subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+            subprocess.run(
+                ["git", *words], cwd=ROOT, capture_output=True, text=True, check=False
+            ).stdout.strip()
             for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "-uno"))
         )
     except OSError:
@@ -223,7 +281,9 @@ def run(name: str, here: Any) -> dict[str, Any]:
         return {"verdict": "not run", "reason": str(reason), "figures": reason.figures}
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
-        words = f"{type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})"
+        words = (
+            f"{type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})"
+        )
         return {"verdict": "failed", "reason": words[:4000], "figures": {}}
 
 

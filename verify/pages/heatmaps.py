@@ -1,4 +1,7 @@
-"""Heat maps: the picture of a failure (verify/exhibits.py) as inline SVG, one path for each colour, with its numbers beside it."""
+"""
+Heat maps: the picture of a failure (verify/exhibits.py) as inline SVG, one path for each colour,
+with its numbers beside it.
+"""
 
 import json
 from math import inf, isfinite, isnan
@@ -20,8 +23,16 @@ Plane = list[list[float]]
 
 
 def heatmaps(picture: dict[str, Any], identity: str) -> Markup:
-    """Expected, actual, error / bound side by side, the worst element framed, and the worst elements in a table."""
-    return element("figure", maps(picture), worst_table(picture, identity), element("figcaption", words(picture)))
+    """
+    Expected, actual, error / bound side by side, the worst element framed, and the worst elements
+    in a table.
+    """
+    return element(
+        "figure",
+        maps(picture),
+        worst_table(picture, identity),
+        element("figcaption", words(picture)),
+    )
 
 
 def in_numbers(picture: dict[str, Any], identity: str) -> Markup:
@@ -31,15 +42,42 @@ def in_numbers(picture: dict[str, Any], identity: str) -> Markup:
 
 def maps(picture: dict[str, Any]) -> Markup:
     expected, actual, ratio = (numbers(picture[name]) for name in ("expected", "actual", "ratio"))
-    scale = max((abs(x) for line in expected for x in line if isfinite(x)), default=0.0) or largest(actual) or 1.0
+    scale = (
+        max((abs(x) for line in expected for x in line if isfinite(x)), default=0.0)
+        or largest(actual)
+        or 1.0
+    )
     three = [
-        drawn(f"Expected, {span(scale)}", "value", [[signed(x, scale) for x in line] for line in expected], picture),
-        drawn("Actual, same colours", "value", [[signed(x, scale) for x in line] for line in actual], picture),
-        drawn("Error / bound: green to 1, red and dotted beyond", "ratio", [[level(x) for x in line] for line in ratio], picture),
+        drawn(
+            f"Expected, {span(scale)}",
+            "value",
+            [[signed(x, scale) for x in line] for line in expected],
+            picture,
+        ),
+        drawn(
+            "Actual, same colours",
+            "value",
+            [[signed(x, scale) for x in line] for line in actual],
+            picture,
+        ),
+        drawn(
+            "Error / bound: green to 1, red and dotted beyond",
+            "ratio",
+            [[level(x) for x in line] for line in ratio],
+            picture,
+        ),
     ]
     data = {name: picture[name] for name in ("axes", "origin", "expected", "actual", "ratio")}
-    shown = element("div", three, class_="maps", data_numbers=json.dumps(data, separators=(",", ":")))
-    return inside([element("p", sides(picture), class_="sides"), shown, element("output", "", class_="readout")])
+    shown = element(
+        "div", three, class_="maps", data_numbers=json.dumps(data, separators=(",", ":"))
+    )
+    return inside(
+        [
+            element("p", sides(picture), class_="sides"),
+            shown,
+            element("output", "", class_="readout"),
+        ]
+    )
 
 
 def numbers(plane: list[list[Any]]) -> Plane:
@@ -55,7 +93,9 @@ def span(scale: float) -> str:
 
 
 def signed(x: float, scale: float) -> str:
-    """The colour of a value: n5 ... z0 ... p5; NaN and what is no finite number have one of their own."""
+    """
+    The colour of a value: n5 ... z0 ... p5; NaN and what is no finite number have one of their own.
+    """
     if isnan(x):
         return "nan"
     step = max(-STEPS, min(STEPS, round(STEPS * max(-scale, min(scale, x)) / scale)))
@@ -63,7 +103,11 @@ def signed(x: float, scale: float) -> str:
 
 
 def level(ratio: float) -> str:
-    return "r" + str(sum(ratio > edge * (1 + 1e-9) for edge in EDGES)) if not isnan(ratio) else f"r{len(EDGES)}"
+    return (
+        "r" + str(sum(ratio > edge * (1 + 1e-9) for edge in EDGES))
+        if not isnan(ratio)
+        else f"r{len(EDGES)}"
+    )
 
 
 def drawn(title: str, kind: str, colours: list[list[str]], picture: dict[str, Any]) -> Markup:
@@ -73,13 +117,44 @@ def drawn(title: str, kind: str, colours: list[list[str]], picture: dict[str, An
     for i, line in enumerate(colours):
         for j, colour in enumerate(line):
             places.setdefault(colour, []).append((i, j))
-    squares = [element("path", class_=colour, d="".join(f"M{j} {i}h1v1h-1z" for i, j in at)) for colour, at in sorted(places.items())]
-    out = [(i, j) for i, line in enumerate(picture["within"]) for j, within in enumerate(line) if not within]
-    dots = element("path", class_="out", d="".join(f"M{j + 0.4:g} {i + 0.4:g}h.2v.2h-.2z" for i, j in out)) if kind == "ratio" else None
-    crossed = element("path", class_="cross", d="".join(f"M{j} {i}l1 1m0 -1l-1 1" for i, j in places["nan"])) if "nan" in places else None
+    squares = [
+        element("path", class_=colour, d="".join(f"M{j} {i}h1v1h-1z" for i, j in at))
+        for colour, at in sorted(places.items())
+    ]
+    out = [
+        (i, j)
+        for i, line in enumerate(picture["within"])
+        for j, within in enumerate(line)
+        if not within
+    ]
+    dots = (
+        element(
+            "path", class_="out", d="".join(f"M{j + 0.4:g} {i + 0.4:g}h.2v.2h-.2z" for i, j in out)
+        )
+        if kind == "ratio"
+        else None
+    )
+    crossed = (
+        element(
+            "path", class_="cross", d="".join(f"M{j} {i}l1 1m0 -1l-1 1" for i, j in places["nan"])
+        )
+        if "nan" in places
+        else None
+    )
     label, longest = f"{title}. {words(picture)}", max(rows, columns)
-    size = f"--columns:{columns};--rows:{rows};--unit:{2.2 if longest <= 8 else 1.1 if longest <= 16 else 0.75}rem"
-    art = element("svg", squares, dots, crossed, frame(picture), role="img", aria_label=label, viewBox=f"0 0 {columns} {rows}", style=size)
+    unit = 2.2 if longest <= 8 else 1.1 if longest <= 16 else 0.75
+    size = f"--columns:{columns};--rows:{rows};--unit:{unit}rem"
+    art = element(
+        "svg",
+        squares,
+        dots,
+        crossed,
+        frame(picture),
+        role="img",
+        aria_label=label,
+        viewBox=f"0 0 {columns} {rows}",
+        style=size,
+    )
     return element("div", element("p", title, class_="title"), art, class_="map")
 
 
@@ -114,22 +189,40 @@ def sides(picture: dict[str, Any]) -> str:
     """What lies along the sides of the maps."""
     (first, left), extents = picture["origin"], (len(picture["actual"]), len(picture["actual"][0]))
     names = [axis or name for axis, name in zip(picture["axes"], ("row", "column"), strict=True)]
-    down, right = (f"{name} {at} to {at + extent - 1}" for name, at, extent in zip(names, (first, left), extents, strict=True))
+    down, right = (
+        f"{name} {at} to {at + extent - 1}"
+        for name, at, extent in zip(names, (first, left), extents, strict=True)
+    )
     return f"{down} from above, {right} from the left"
 
 
 def words(picture: dict[str, Any]) -> str:
-    """The maps in words: which slice of which output, how much of it is wrong, and its worst element."""
+    """
+    The maps in words: which slice of which output, how much of it is wrong, and its worst element.
+    """
     lead = "".join(f"{i}, " for i in picture["index"][:-2])
     axes = [axis or name for axis, name in zip(picture["axes"], ("rows", "columns"), strict=True)]
     (row, column), (first, left) = place(picture), picture["origin"]
-    got, law, share = (picture[name][row - first][column - left] for name in ("actual", "expected", "ratio"))
+    got, law, share = (
+        picture[name][row - first][column - left] for name in ("actual", "expected", "ratio")
+    )
     shape = f"({', '.join(map(str, picture['shape']))})"
-    part = f"{picture['path']} [{lead}{axes[0]}, {axes[1]}] of shape {shape}" if picture["shape"] else f"{picture['path']}, a single number"
+    part = (
+        f"{picture['path']} [{lead}{axes[0]}, {axes[1]}] of shape {shape}"
+        if picture["shape"]
+        else f"{picture['path']}, a single number"
+    )
     rows, columns = len(picture["actual"]), len(picture["actual"][0])
-    cut = f", {axes[0]} {first} to {first + rows - 1}, {axes[1]} {left} to {left + columns - 1}" if part_of(picture) else ""
+    cut = (
+        f", {axes[0]} {first} to {first + rows - 1}, {axes[1]} {left} to {left + columns - 1}"
+        if part_of(picture)
+        else ""
+    )
     wrong = f"{picture['wrong']} of {picture['total']} elements out of bound"
-    return f"{part}{cut}: {wrong}, the worst at {index(picture)}: got {told(got)}, law {told(law)}, {budget(share)}."
+    return (
+        f"{part}{cut}: {wrong}, the worst at {index(picture)}: got {told(got)}, law "
+        f"{told(law)}, {budget(share)}."
+    )
 
 
 def part_of(picture: dict[str, Any]) -> bool:
@@ -151,12 +244,29 @@ def worst_table(picture: dict[str, Any], identity: str) -> Markup:
     """The worst elements of the window in numbers, from the worst downwards."""
     (first, left), worst, ratio = picture["origin"], place(picture), numbers(picture["ratio"])
     order = [(i, j) for i, line in enumerate(ratio) for j in range(len(line))]
-    order.sort(key=lambda at: ((at[0] + first, at[1] + left) != worst, -ratio[at[0]][at[1]] if not isnan(ratio[at[0]][at[1]]) else -inf))
+    order.sort(
+        key=lambda at: (
+            (at[0] + first, at[1] + left) != worst,
+            -ratio[at[0]][at[1]] if not isnan(ratio[at[0]][at[1]]) else -inf,
+        )
+    )
     rows = []
     for i, j in [at for at in order if not picture["within"][at[0]][at[1]]][:LISTED]:
         at = [*picture["index"][:-2], i + first, j + left][-max(len(picture["shape"]), 1) :]
         name = index({"index": at if picture["shape"] else []})
         mark = inside(["\N{BULLSEYE} ", name, " worst"]) if (i + first, j + left) == worst else name
         cells = [element("td", told(picture[name][i][j])) for name in ("actual", "expected")]
-        rows.append(element("tr", element("th", mark, scope="row"), *cells, element("td", budget(picture["ratio"][i][j]))))
-    return table("The worst elements", heads("Element", "Actual", "Expected", "Error"), rows, f"{identity}-worst")
+        rows.append(
+            element(
+                "tr",
+                element("th", mark, scope="row"),
+                *cells,
+                element("td", budget(picture["ratio"][i][j])),
+            )
+        )
+    return table(
+        "The worst elements",
+        heads("Element", "Actual", "Expected", "Error"),
+        rows,
+        f"{identity}-worst",
+    )

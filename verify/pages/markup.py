@@ -1,4 +1,7 @@
-"""Markup that is escaped by construction: text is text wherever it comes from, unless an element of ours has made it."""
+"""
+Markup that is escaped by construction: text is text wherever it comes from, unless an element of
+ours has made it.
+"""
 
 import re
 from html import escape
@@ -7,7 +10,9 @@ from typing import Any
 EMPTY = frozenset({"meta", "input"})
 """Elements without an end; those of SVG have one."""
 
-UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+UNSEEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 """What no page may hold, and what turns the direction of the text around it."""
 
 
@@ -21,13 +26,16 @@ def element(name: str, /, *children: Any, **attributes: Any) -> Markup:
     """
     One element with its children; whatever is no Markup is escaped.
 
-    ``class_`` stands for ``class``, ``aria_label`` for ``aria-label``; True is an attribute without a value, None and False are left out.
+    ``class_`` stands for ``class``, ``aria_label`` for ``aria-label``; True is an attribute without
+    a value, None and False are left out.
 
     >>> element("td", "1 < 2", class_="passed")
     '<td class="passed">1 &lt; 2</td>'
     """
     written = "".join(attribute(key, value) for key, value in attributes.items())
-    return Markup(f"<{name}{written}>" if name in EMPTY else f"<{name}{written}>{inside(children)}</{name}>")
+    return Markup(
+        f"<{name}{written}>" if name in EMPTY else f"<{name}{written}>{inside(children)}</{name}>"
+    )
 
 
 def attribute(key: str, value: Any) -> str:

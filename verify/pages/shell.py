@@ -1,4 +1,7 @@
-"""The shell of a page: head, landmarks, styles and the small script. What stands in it is the business of who fills it."""
+"""
+The shell of a page: head, landmarks, styles and the small script. What stands in it is the business
+of who fills it.
+"""
 
 import base64
 import hashlib
@@ -20,7 +23,10 @@ class Section:
 
 
 def page(title: str, lead: Markup, sections: list[Section]) -> str:
-    """A whole page. It loads nothing, and no script runs in it but its own: the policy in its head names that by its hash."""
+    """
+    A whole page. It loads nothing, and no script runs in it but its own: the policy in its head
+    names that by its hash.
+    """
     style, script = ((HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     head = element(
         "head",
@@ -36,7 +42,12 @@ def page(title: str, lead: Markup, sections: list[Section]) -> str:
         element("a", "Skip to the contents", href="#contents", class_="skip"),
         element("header", element("h1", title), lead),
         element(
-            "nav", element("ul", [element("li", element("a", s.heading, href=f"#{s.anchor}")) for s in sections]), aria_label="Sections"
+            "nav",
+            element(
+                "ul",
+                [element("li", element("a", s.heading, href=f"#{s.anchor}")) for s in sections],
+            ),
+            aria_label="Sections",
         ),
         element("main", [placed(section) for section in sections], id="contents", tabindex="-1"),
         element("script", Markup(script)),
@@ -46,12 +57,21 @@ def page(title: str, lead: Markup, sections: list[Section]) -> str:
 
 def policy(script: str) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    return (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
 
 
 def placed(section: Section) -> Markup:
     heading = element("h2", section.heading, id=f"{section.anchor}-heading")
-    return element("section", heading, section.body, id=section.anchor, aria_labelledby=f"{section.anchor}-heading")
+    return element(
+        "section",
+        heading,
+        section.body,
+        id=section.anchor,
+        aria_labelledby=f"{section.anchor}-heading",
+    )
 
 
 def table(caption: str, head: list[Markup], rows: list[Markup], identity: str) -> Markup:
@@ -63,7 +83,14 @@ def table(caption: str, head: list[Markup], rows: list[Markup], identity: str) -
         element("tbody", rows),
         id=identity,
     )
-    return element("div", whole, class_="wide", role="region", aria_labelledby=f"{identity}-caption", tabindex="0")
+    return element(
+        "div",
+        whole,
+        class_="wide",
+        role="region",
+        aria_labelledby=f"{identity}-caption",
+        tabindex="0",
+    )
 
 
 def heads(*titles: str) -> list[Markup]:
@@ -72,7 +99,13 @@ def heads(*titles: str) -> list[Markup]:
 
 def to_copy(line: str) -> Markup:
     """A line of the shell, with a button that copies it where there is a script."""
-    return element("p", element("code", line), " ", element("button", "Copy", type="button", class_="copy", hidden=True), class_="line")
+    return element(
+        "p",
+        element("code", line),
+        " ",
+        element("button", "Copy", type="button", class_="copy", hidden=True),
+        class_="line",
+    )
 
 
 def paragraphs(*texts: Markup | str) -> Markup:

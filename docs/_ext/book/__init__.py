@@ -1,4 +1,7 @@
-"""The book's Sphinx extension: pages written from the law before the build reads them, and directives that execute."""
+"""
+The book's Sphinx extension: pages written from the law before the build reads them, and directives
+that execute.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +10,10 @@ from book import docstrings
 
 
 def setup(app: Any) -> dict[str, Any]:
-    """What Sphinx calls; its own modules are imported here, so that the pages' text can be tested without Sphinx."""
+    """
+    What Sphinx calls; its own modules are imported here, so that the pages' text can be tested
+    without Sphinx.
+    """
     from book import accessible, live, pages
     from book.run import Measured, Picture, Run
 
@@ -15,13 +21,18 @@ def setup(app: Any) -> dict[str, Any]:
     app.add_directive("picture", Picture)
     app.add_directive("measured", Measured)
     app.connect("builder-inited", lambda app: pages.write(Path(app.srcdir) / "operations"))
-    app.connect("build-finished", lambda app, error: error or live.write(Path(app.outdir) / "_static" / "live"))
+    app.connect(
+        "build-finished",
+        lambda app, error: error or live.write(Path(app.outdir) / "_static" / "live"),
+    )
     app.connect("html-page-context", accessible.mend, priority=900)  # after the theme
     app.connect("autodoc-process-docstring", without_errata)
     return {"version": "1", "parallel_read_safe": False}
 
 
-def without_errata(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+def without_errata(
+    app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
     from verify.catalogue import CATALOGUE
 
     if name.split(".")[-1] in CATALOGUE:

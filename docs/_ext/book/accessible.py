@@ -1,10 +1,18 @@
-"""What the theme and Sphinx leave out for who reads by keyboard or screen reader; axe-core found it, ``tests/test_docs.py`` holds it."""
+"""
+What the theme and Sphinx leave out for who reads by keyboard or screen reader; axe-core found it,
+``tests/test_docs.py`` holds it.
+"""
 
 import re
 from typing import Any
 
 SIGNATURE = re.compile(r'<dt class="sig .*?</dt>', re.DOTALL)
-LISTED = {"<dl>": '<div class="parameters">', "</dl>": "</div>", "<dd>": '<div class="parameter">', "</dd>": "</div>"}
+LISTED = {
+    "<dl>": '<div class="parameters">',
+    "</dl>": "</div>",
+    "<dd>": '<div class="parameter">',
+    "</dd>": "</div>",
+}
 
 
 def mend(app: Any, page: str, template: str, context: dict[str, Any], document: Any) -> None:
@@ -15,9 +23,14 @@ def mend(app: Any, page: str, template: str, context: dict[str, Any], document: 
 
 
 def mended(html: str) -> str:
-    """Headings have a level, what scrolls can be reached by the keyboard, and the parameters of a signature are no list of terms."""
+    """
+    Headings have a level, what scrolls can be reached by the keyboard, and the parameters of a
+    signature are no list of terms.
+    """
     html = html.replace('role="heading">', 'role="heading" aria-level="2">')
-    html = html.replace("<pre>", '<pre tabindex="0">').replace('<div class="math notranslate', '<div tabindex="0" class="math notranslate')
+    html = html.replace("<pre>", '<pre tabindex="0">').replace(
+        '<div class="math notranslate', '<div tabindex="0" class="math notranslate'
+    )
     return SIGNATURE.sub(lambda found: without_list(found[0]), html)
 
 

@@ -1,8 +1,10 @@
 """
 Which lines of the law implement which part of its formula.
 
-For each operation, one list of anchors for each part of the formula (:func:`book.docstrings.formulas`), in its order; an anchor is
-``"function: words of one statement"``. The statements themselves are read from the source, never written here.
+For each operation, one list of anchors for each part of the formula
+(:func:`book.docstrings.formulas`), in its order; an anchor is
+``"function: words of one statement"``. The statements themselves are read from the source, never
+written here.
 """
 
 ATTEND = ["attend: weights = dropout", "attend: = weights[(*batch, i)][j]"]
@@ -12,7 +14,9 @@ ANCHORS: dict[str, list[list[str]]] = {
     "additive_score": [["additive_score: q =", "additive_score: k =", "additive_score: np.tanh"]],
     "scaled_dot_product_score": [["scaled_dot_product_score: np.einsum"]],
     "causal_mask": [["causal_mask: i, j =", "causal_mask: return"]],
-    "merge_masks": [["merge_masks: mask = to_add", "to_add: return", "merge_masks: mask = np.where"]],
+    "merge_masks": [
+        ["merge_masks: mask = to_add", "to_add: return", "merge_masks: mask = np.where"]
+    ],
     "softmax": [["softmax: e = np.exp", "softmax: weights[row][j] ="]],
     "dropout": [["dropout: return"]],
     "additive_attention": [ATTEND, ["additive_attention: return"]],
@@ -32,24 +36,46 @@ ANCHORS: dict[str, list[list[str]]] = {
         ["transformer_xl_attention: score ="],
     ],
     "learned_relative_score": [
-        ["learned_relative_score: content =", "learned_relative_score: position[:, :, i, j] =", "learned_relative_score: return"],
+        [
+            "learned_relative_score: content =",
+            "learned_relative_score: position[:, :, i, j] =",
+            "learned_relative_score: return",
+        ],
         ["table_rows: return P"],
     ],
-    "learned_relative_attention": [["learned_relative_attention: return", "attend: = weights[(*batch, i)][j]"]],
+    "learned_relative_attention": [
+        ["learned_relative_attention: return", "attend: = weights[(*batch, i)][j]"]
+    ],
     "get_slopes": [["get_slopes: n =", "get_slopes: first ="], ["get_slopes: others ="]],
     "get_alibi_biases": [["get_alibi_biases: return"]],
-    "alibi_attention": [["alibi_attention: return", "attend: = weights[(*batch, i)][j]"], ["alibi_score: return"]],
+    "alibi_attention": [
+        ["alibi_attention: return", "attend: = weights[(*batch, i)][j]"],
+        ["alibi_score: return"],
+    ],
     "init_mems": [],
     "update_mems": [["update_mems: both =", "update_mems: return [x"]],
     "self_attention": [["self_attention: query, key, value =", "self_attention: return"]],
-    "multi_head_attention": [["multi_head_attention: return"], ["multi_head_attention: q, k, v =", "multi_head_attention: score ="]],
+    "multi_head_attention": [
+        ["multi_head_attention: return"],
+        ["multi_head_attention: q, k, v =", "multi_head_attention: score ="],
+    ],
     "multi_head_self_attention": [["multi_head_self_attention: return"]],
     "relative_multi_head_attention": [
-        ["relative_multi_head_attention: q, k, v =", "relative_multi_head_attention: attended =", "relative_multi_head_attention: return"]
+        [
+            "relative_multi_head_attention: q, k, v =",
+            "relative_multi_head_attention: attended =",
+            "relative_multi_head_attention: return",
+        ]
     ],
-    "alibi_multi_head_attention": [["alibi_multi_head_attention: biases =", "alibi_multi_head_attention: return"]],
+    "alibi_multi_head_attention": [
+        ["alibi_multi_head_attention: biases =", "alibi_multi_head_attention: return"]
+    ],
     "transformer_xl_layer": [
-        ["transformer_xl_layer: attended =", "transformer_xl_layer: y = x", "transformer_xl_layer: return"],
+        [
+            "transformer_xl_layer: attended =",
+            "transformer_xl_layer: y = x",
+            "transformer_xl_layer: return",
+        ],
         ["transformer_xl_layer: keys =", "transformer_xl_layer: q, k, v ="],
     ],
     "transformer_xl": [
@@ -65,14 +91,20 @@ ANCHORS: dict[str, list[list[str]]] = {
     ],
     "scaled_dot_product_attention_grad": [*PRODUCTS],
     "transformer_xl_attention_grad": [
-        ["transformer_xl_attention_grad: d_content, d_key =", "transformer_xl_attention_grad: d_distance[b, h, i] +="],
+        [
+            "transformer_xl_attention_grad: d_content, d_key =",
+            "transformer_xl_attention_grad: d_distance[b, h, i] +=",
+        ],
         ["products_grad: d_key[b][j] +="],
         ["transformer_xl_attention_grad: d_position[h, c] +="],
         ["transformer_xl_attention_grad: return"],
         ["transformer_xl_attention_grad: return"],
     ],
     "learned_relative_attention_grad": [
-        ["learned_relative_attention_grad: d_content, d_key =", "learned_relative_attention_grad: d_distance[b, h, i] +="],
+        [
+            "learned_relative_attention_grad: d_content, d_key =",
+            "learned_relative_attention_grad: d_distance[b, h, i] +=",
+        ],
         ["products_grad: d_key[b][j] +="],
         ["learned_relative_attention_grad: d_embeddings[t[i, j], h] +="],
         ["learned_relative_attention_grad: d_bias[t[i, j], h] +="],

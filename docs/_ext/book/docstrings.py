@@ -22,7 +22,10 @@ def sentence(function: Function) -> str:
 
 
 def formulas(function: Function) -> list[str]:
-    """The formulas, part by part: they are cut at ``\\qquad``, and a part without an equals sign stays with the one before it."""
+    """
+    The formulas, part by part: they are cut at ``\\qquad``, and a part without an equals sign stays
+    with the one before it.
+    """
     blocks = [block for block in paragraphs(function) if block.startswith(".. math::")]
     parts: list[str] = []
     for block in blocks:
@@ -54,7 +57,10 @@ def clauses(function: Function) -> dict[int, str]:
 
 
 def without_errata(lines: list[str]) -> list[str]:
-    """The lines of a docstring without the paragraphs that `errata` gives: the book tells them under the traps."""
+    """
+    The lines of a docstring without the paragraphs that `errata` gives: the book tells them under
+    the traps.
+    """
     kept: list[str] = []
     inside = False
     for line in lines:

@@ -1,7 +1,8 @@
 """
 Cells that run the law in the browser: its own source, by Brython, on the little NumPy of docs/live.
 
-Everything is served by the site itself, and works from a folder too: what Brython imports lies in one script.
+Everything is served by the site itself, and works from a folder too: what Brython imports lies in
+one script.
 """
 
 import json
@@ -21,13 +22,16 @@ CELLS: dict[str, tuple[str, dict[str, tuple[int, int, int]]]] = {
     "rel_shift": (SHIFT.format("rel_shift"), {"N": (1, 3, 7), "M": (1, 4, 8)}),
     "causal_mask": ("show = {'visible': causal_mask(N, M)}", {"N": (1, 3, 8), "M": (1, 5, 8)}),
     "get_alibi_biases": (
-        "biases = get_alibi_biases(H, causal_mask(N, M))\nshow = {f'head {h}': biases[h] for h in range(H)}",
+        "biases = get_alibi_biases(H, causal_mask(N, M))\nshow = {f'head {h}': biases[h] for h in "
+        "range(H)}",
         {"H": (1, 2, 8), "N": (1, 3, 6), "M": (1, 4, 6)},
     ),
     "update_mems": (
-        "old = np.arange(1.0, S + 1).reshape(1, S, 1)\nnew = np.arange(S + 1.0, S + N + 1).reshape(1, N, 1)\n"
+        "old = np.arange(1.0, S + 1).reshape(1, S, 1)\nnew = np.arange(S + 1.0, S + N + "
+        "1).reshape(1, N, 1)\n"
         "(mems,) = update_mems([new], [old], mem_len)\n"
-        "show = {'memory': old.reshape(1, S), 'segment': new.reshape(1, N), 'memory for the next': mems.reshape(1, mems.size)}",
+        "show = {'memory': old.reshape(1, S), 'segment': new.reshape(1, N), 'memory for the next': "
+        "mems.reshape(1, mems.size)}",
         {"S": (0, 3, 6), "N": (1, 2, 6), "mem_len": (0, 3, 10)},
     ),
 }
@@ -41,11 +45,18 @@ def cell(operation: Operation) -> Iterator[str]:
     code, sliders = CELLS[operation.name]
     yield "Move the sizes, or change the code: the law itself runs here, in your browser.\n"
     yield ".. raw:: html\n"
-    lines = [f'<form class="live" aria-label="{operation.name} in the browser">', "<div class=sizes>"]
+    lines = [
+        f'<form class="live" aria-label="{operation.name} in the browser">',
+        "<div class=sizes>",
+    ]
     for letter, (least, first, most) in sliders.items():
         slider = f'<input type="range" name="{letter}" min="{least}" max="{most}" value="{first}">'
         lines.append(f"<label>{letter} {slider}<output>{first}</output></label>")
-    lines += ["</div>", f'<label>Python<textarea rows="{code.count(chr(10)) + 3}" spellcheck="false">{escape(code)}</textarea></label>']
+    lines += [
+        "</div>",
+        f'<label>Python<textarea rows="{code.count(chr(10)) + 3}" '
+        f'spellcheck="false">{escape(code)}</textarea></label>',
+    ]
     lines += [
         '<button type="submit">Run</button>',
         '<div class="shown" aria-live="polite"></div>',
@@ -61,17 +72,25 @@ SCRIPTS = ("brython.js", "law.js", "live.js")
 
 
 def sources() -> dict[str, list[Any]]:
-    """What Brython imports, as its virtual file system wants it: kind, source, imported modules, whether it is a package."""
+    """
+    What Brython imports, as its virtual file system wants it: kind, source, imported modules,
+    whether it is a package.
+    """
     files = {path.stem: path for path in sorted((DOCS / "live").glob("*.py"))}
     law = {f"spec.{stem}": DOCS.parent / "spec" / f"{stem}.py" for stem in (*CHAPTERS, "shapes")}
-    found: dict[str, list[Any]] = {name: [".py", path.read_text(), []] for name, path in {**files, **law}.items()}
+    found: dict[str, list[Any]] = {
+        name: [".py", path.read_text(), []] for name, path in {**files, **law}.items()
+    }
     found["spec"] = [".py", "", [], True]  # the chapters alone: each cell imports what it needs
     return library() | found
 
 
-LIBRARY = ("sys", "json", "json.encoder", "json.decoder", "json.scanner", "_json", "re", "python_re", "enum", "types",
-           "itertools", "operator", "_operator", "math", "collections", "_collections_abc", "collections.abc", "_collections",
-           "abc", "_py_abc", "_weakrefset", "_weakref", "keyword", "reprlib", "_thread", "functools", "_functools", "copyreg",
+LIBRARY = ("sys", "json", "json.encoder", "json.decoder", "json.scanner", "_json", "re",
+"python_re", "enum", "types",
+           "itertools", "operator", "_operator", "math", "collections", "_collections_abc",
+           "collections.abc", "_collections",
+           "abc", "_py_abc", "_weakrefset", "_weakref", "keyword", "reprlib", "_thread",
+           "functools", "_functools", "copyreg",
            "heapq", "_heapq")  # fmt: skip
 """What of Python's library the law and the cells import, and what that imports."""
 

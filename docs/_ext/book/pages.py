@@ -1,4 +1,7 @@
-"""The page of an operation, as text: what its function says, its code beside its formula, and what the suite knows of it."""
+"""
+The page of an operation, as text: what its function says, its code beside its formula, and what the
+suite knows of it.
+"""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -14,7 +17,10 @@ DOCS = Path(__file__).parents[2]
 
 
 def write(folder: Path) -> None:
-    """Write one page for each operation and one for each chapter; what has not changed is left as it is."""
+    """
+    Write one page for each operation and one for each chapter; what has not changed is left as it
+    is.
+    """
     folder.mkdir(exist_ok=True)
     pages = {operation.name: page(operation) for operation in pages_of_the_book()}
     pages |= {f"chapter_{chapter}": contents(chapter) for chapter in CHAPTERS}
@@ -29,7 +35,10 @@ def write(folder: Path) -> None:
 
 @lru_cache
 def pages_of_the_book() -> tuple[Operation, ...]:
-    """Every operation that is no gradient; a gradient stands on the page of what it is the gradient of."""
+    """
+    Every operation that is no gradient; a gradient stands on the page of what it is the gradient
+    of.
+    """
     return tuple(operation for operation in CATALOGUE.values() if not operation.is_gradient)
 
 
@@ -49,13 +58,18 @@ def contents(chapter: str) -> str:
     lines += [*(f"   {name}" for name in names), ""]
     lines += [f"- :doc:`{name}` - {sentence(CATALOGUE[name].law)}" for name in names] + [""]
     if helpers:
-        lines += ["What several operations share:", "", *(f".. autofunction:: spec.{chapter}.{name}\n" for name in helpers)]
+        lines += [
+            "What several operations share:",
+            "",
+            *(f".. autofunction:: spec.{chapter}.{name}\n" for name in helpers),
+        ]
     return "\n".join(lines)
 
 
 TITLES = {"alibi": "ALiBi", "relative": "Relative positions"}
 
-SHARED = {"attend": "attention", "attend_grad": "attention", "products_grad": "attention", "split_heads": "layers", "merge_heads": "layers",
+SHARED = {"attend": "attention", "attend_grad": "attention", "products_grad": "attention",
+"split_heads": "layers", "merge_heads": "layers",
           "linear": "layers", "layer_norm": "layers"}  # fmt: skip
 """Functions of the law that are no operations, but that the operations refer to."""
 
@@ -101,10 +115,15 @@ def law(operation: Operation) -> Iterator[str]:
 
 
 def sides(operation: Operation) -> Iterator[str]:
-    """Beside each part of the formula the statements that implement it, as they stand in the source."""
+    """
+    Beside each part of the formula the statements that implement it, as they stand in the source.
+    """
     found, anchors = formulas(operation.law), ANCHORS[operation.name]
     if len(found) != len(anchors):
-        raise ValueError(f"{operation.name}: wanted anchors for {len(found)} parts of its formula, got {len(anchors)}")
+        raise ValueError(
+            f"{operation.name}: wanted anchors for {len(found)} parts of its formula, got "
+            f"{len(anchors)}"
+        )
     if not found:
         yield "It has no formula: what it returns is zeros.\n"
     for formula, statements in zip(found, anchors, strict=True):
@@ -126,4 +145,7 @@ def lines_to_run(operation: Operation) -> Iterator[str]:
     yield f"   .venv/bin/verify run --op {operation.name} --backend my_kernel.py"
     yield f'   .venv/bin/pytest -m faults -k "{operation.name}"\n'
     if gradient:
-        yield f"The gradients are a column of the same verdict; ``{gradient.name}`` is judged as an operation where a backend exports it.\n"
+        yield (
+            f"The gradients are a column of the same verdict; ``{gradient.name}`` is judged as "
+            "an operation where a backend exports it.\n"
+        )

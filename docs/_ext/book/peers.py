@@ -1,5 +1,6 @@
 """
-The same operations in other libraries, asked: each function makes a small call and returns what it observed, in the table's words.
+The same operations in other libraries, asked: each function makes a small call and returns what it
+observed, in the table's words.
 
 A function imports its library when it is called; ImportError means that nothing was executed.
 """
@@ -18,7 +19,10 @@ Attend = Callable[..., ndarray]
 
 
 def mask_facts(attend: Attend) -> Facts:
-    """What a boolean mask means, and what a row is that it hides wholly; attend takes a mask [1 2] over the values 2 and 6."""
+    """
+    What a boolean mask means, and what a row is that it hides wholly; attend takes a mask [1 2]
+    over the values 2 and 6.
+    """
     shown = float(attend(np.array([[True, False]])))
     polarity = {2.0: "True = may attend", 6.0: "True = hidden"}[shown]
     hidden = np.zeros((1, 2), bool) if shown == 2.0 else np.ones((1, 2), bool)
@@ -28,7 +32,10 @@ def mask_facts(attend: Attend) -> Facts:
 
 
 def causal_facts(weights: ndarray) -> Facts:
-    """How the causal mask of two queries and four keys is aligned, by the number of keys that the first query sees."""
+    """
+    How the causal mask of two queries and four keys is aligned, by the number of keys that the
+    first query sees.
+    """
     seen = int((np.asarray(weights)[0] > 0).sum())
     return {"causal, N = 2 and M = 4": {1: "starts aligned", 3: "ends aligned"}[seen]}
 
@@ -36,9 +43,14 @@ def causal_facts(weights: ndarray) -> Facts:
 def agrees(name: str, actual: Any, law: ndarray, tolerance: float = 1e-6) -> Facts:
     """Whether it gives the law's numbers, and the largest difference where it does not."""
     actual = np.asarray(actual)
-    if actual.shape == law.shape and np.allclose(actual, law, rtol=0, atol=tolerance, equal_nan=True):
+    if actual.shape == law.shape and np.allclose(
+        actual, law, rtol=0, atol=tolerance, equal_nan=True
+    ):
         return {name: "the law's numbers"}
-    return {name: f"other numbers than the law's, {np.round(actual.ravel(), 4).tolist()} for {np.round(law.ravel(), 4).tolist()}"}
+    return {
+        name: f"other numbers than the law's, {np.round(actual.ravel(), 4).tolist()} for "
+        f"{np.round(law.ravel(), 4).tolist()}"
+    }
 
 
 def torch_sdpa() -> Facts:
@@ -47,7 +59,9 @@ def torch_sdpa() -> Facts:
 
     q, k, v = torch.zeros(1, 1, 1, 1), torch.zeros(1, 1, 2, 1), torch.tensor([[[[2.0], [6.0]]]])
     facts = mask_facts(lambda mask: sdpa(q, k, v, attn_mask=torch.from_numpy(mask)).numpy().item())
-    weights = sdpa(torch.zeros(1, 1, 2, 1), torch.zeros(1, 1, 4, 1), torch.eye(4)[None, None], is_causal=True)
+    weights = sdpa(
+        torch.zeros(1, 1, 2, 1), torch.zeros(1, 1, 4, 1), torch.eye(4)[None, None], is_causal=True
+    )
     return facts | causal_facts(weights[0, 0].numpy())
 
 
@@ -63,7 +77,8 @@ def torch_multi_head() -> Facts:
         two = torch.nn.MultiheadAttention(2, 2)
         _, weights = two(torch.zeros(3, 1, 2), torch.zeros(3, 1, 2), torch.zeros(3, 1, 2))
     return facts | {
-        "weights returned for 2 heads": f"{list(weights.shape)}: {'averaged over the heads' if weights.ndim == 3 else 'per head'}"
+        "weights returned for 2 heads": f"{list(weights.shape)}: "
+        f"{'averaged over the heads' if weights.ndim == 3 else 'per head'}"
     }
 
 
@@ -78,14 +93,20 @@ def torch_dropout() -> Facts:
     import torch
 
     kept = {float(x) for x in torch.nn.functional.dropout(torch.ones(64), 0.75, training=True)}
-    return {"the draw": "its own; no argument takes one", "what is kept of 1 with p = 0.75": f"{max(kept):g}"}
+    return {
+        "the draw": "its own; no argument takes one",
+        "what is kept of 1 with p = 0.75": f"{max(kept):g}",
+    }
 
 
 def torch_causal_mask() -> Facts:
     import torch
 
     mask = torch.nn.Transformer.generate_square_subsequent_mask(2)
-    return {"the mask": f"float, {mask.tolist()}, to be added", "N other than M": "not offered: it takes one size"}
+    return {
+        "the mask": f"float, {mask.tolist()}, to be added",
+        "N other than M": "not offered: it takes one size",
+    }
 
 
 def torch_causal_bias() -> Facts:
@@ -102,7 +123,10 @@ def torch_norm() -> Facts:
     import torch
 
     y = torch.nn.functional.layer_norm(torch.tensor([1.0, 3.0]), (2,), eps=0.0)
-    return {"the variance divides by": "F" if float(y[1]) == 1.0 else "F - 1", "default eps": f"{torch.nn.LayerNorm(1).eps:g}"}
+    return {
+        "the variance divides by": "F" if float(y[1]) == 1.0 else "F - 1",
+        "default eps": f"{torch.nn.LayerNorm(1).eps:g}",
+    }
 
 
 def onnx_attention() -> Facts:
@@ -110,17 +134,30 @@ def onnx_attention() -> Facts:
     from onnx import helper
     from onnx.reference import ReferenceEvaluator
 
-    def attend(mask: ndarray | None = None, N: int = 1, value: Any = ((2.0,), (6.0,)), **options: int) -> ndarray:
+    def attend(
+        mask: ndarray | None = None, N: int = 1, value: Any = ((2.0,), (6.0,)), **options: int
+    ) -> ndarray:
         value = np.array(value, np.float32)[None, None]
-        given = {"Q": np.zeros((1, 1, N, 1), np.float32), "K": np.zeros((1, 1, value.shape[2], 1), np.float32), "V": value}
+        given = {
+            "Q": np.zeros((1, 1, N, 1), np.float32),
+            "K": np.zeros((1, 1, value.shape[2], 1), np.float32),
+            "V": value,
+        }
         given |= {} if mask is None else {"mask": mask}
-        ins = [helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for name, x in given.items()]
+        ins = [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+            for name, x in given.items()
+        ]
         out = helper.make_tensor_value_info("Y", onnx.TensorProto.FLOAT, None)
-        graph = helper.make_graph([helper.make_node("Attention", list(given), ["Y"], **options)], "attention", ins, [out])
+        graph = helper.make_graph(
+            [helper.make_node("Attention", list(given), ["Y"], **options)], "attention", ins, [out]
+        )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)])
         return np.asarray(ReferenceEvaluator(model).run(None, given)[0])[0, 0]
 
-    return mask_facts(lambda mask: attend(mask).item()) | causal_facts(attend(N=2, value=np.eye(4), is_causal=1))
+    return mask_facts(lambda mask: attend(mask).item()) | causal_facts(
+        attend(N=2, value=np.eye(4), is_causal=1)
+    )
 
 
 def labml_multi_head() -> Facts:
@@ -131,7 +168,11 @@ def labml_multi_head() -> Facts:
     layer.query = layer.key = layer.value = torch.nn.Unflatten(-1, (1, 1))
     layer.output = torch.nn.Identity()
     q, x = torch.zeros(1, 1, 1), torch.tensor([[[2.0]], [[6.0]]])
-    return mask_facts(lambda mask: layer(query=q, key=0 * x, value=x, mask=torch.from_numpy(mask)[:, :, None]).item())
+    return mask_facts(
+        lambda mask: layer(
+            query=q, key=0 * x, value=x, mask=torch.from_numpy(mask)[:, :, None]
+        ).item()
+    )
 
 
 def labml_shift_right() -> Facts:
@@ -139,7 +180,11 @@ def labml_shift_right() -> Facts:
     from labml_nn.transformers.xl.relative_mha import shift_right
 
     x = np.arange(1.0, 13.0).reshape(3, 4)
-    return agrees("three rows of four", shift_right(torch.from_numpy(x)[:, :, None, None])[:, :, 0, 0].numpy(), spec.shift_right(x))
+    return agrees(
+        "three rows of four",
+        shift_right(torch.from_numpy(x)[:, :, None, None])[:, :, 0, 0].numpy(),
+        spec.shift_right(x),
+    )
 
 
 def labml_relative() -> Facts:
@@ -150,15 +195,22 @@ def labml_relative() -> Facts:
     with torch.no_grad():
         layer.key_pos_embeddings.zero_()
         layer.key_pos_bias[:, 0] = torch.arange(len(layer.key_pos_bias)) - layer.P
-        score = layer.get_scores(torch.zeros(2, 1, 1, 1), torch.zeros(3, 1, 1, 1))[:, :, 0, 0].numpy()
+        score = layer.get_scores(torch.zeros(2, 1, 1, 1), torch.zeros(3, 1, 1, 1))[
+            :, :, 0, 0
+        ].numpy()
     own = int(np.flatnonzero(score[0] == 0)[0])
-    return {"two queries, three keys": f"the first query's own key is key {own}: align = {'end' if own == 1 else 'start'}"}
+    return {
+        "two queries, three keys": f"the first query's own key is key {own}: align = "
+        f"{'end' if own == 1 else 'start'}"
+    }
 
 
 def labml_slopes() -> Facts:
     from labml_nn.transformers.alibi import get_slopes
 
-    return agrees("6 heads", get_slopes(6).numpy(), spec.get_slopes(6)) | agrees("8 heads", get_slopes(8).numpy(), spec.get_slopes(8))
+    return agrees("6 heads", get_slopes(6).numpy(), spec.get_slopes(6)) | agrees(
+        "8 heads", get_slopes(8).numpy(), spec.get_slopes(8)
+    )
 
 
 def labml_biases() -> Facts:
@@ -201,10 +253,14 @@ def xlnet_memory() -> Facts:
     import torch
     from transformers import XLNetModel
 
-    kept = XLNetModel.cache_mem(SimpleNamespace(mem_len=0, reuse_len=None), torch.zeros(3, 1, 1), torch.zeros(2, 1, 1))
+    kept = XLNetModel.cache_mem(
+        SimpleNamespace(mem_len=0, reuse_len=None), torch.zeros(3, 1, 1), torch.zeros(2, 1, 1)
+    )
     law = spec.update_mems([np.zeros((1, 3, 1))], [np.zeros((1, 2, 1))], 0)
     assert law is not None
-    return {"mem_len = 0, S = 2, N = 3": f"keeps {len(kept)} positions (the law: {law[0].shape[1]})"}
+    return {
+        "mem_len = 0, S = 2, N = 3": f"keeps {len(kept)} positions (the law: {law[0].shape[1]})"
+    }
 
 
 def installed(package: str) -> str:

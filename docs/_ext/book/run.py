@@ -1,4 +1,7 @@
-"""Directives that execute: ``run`` shows a session whose output the build computes, ``picture`` draws with the session's variables."""
+"""
+Directives that execute: ``run`` shows a session whose output the build computes, ``picture`` draws
+with the session's variables.
+"""
 
 import ast
 import io
@@ -23,7 +26,8 @@ class Run(SphinxDirective):
     """
     Execute the content statement by statement and show it as an interactive session.
 
-    One session a page: later blocks know the names of earlier ones. With ``:raises: ValueError`` the last statement must raise it.
+    One session a page: later blocks know the names of earlier ones. With ``:raises: ValueError``
+    the last statement must raise it.
     """
 
     has_content = True
@@ -51,7 +55,9 @@ def played(source: str, names: dict[str, Any], raises: str = "") -> Iterator[str
     """The lines of the session: each statement after its prompt, then what it printed or is."""
     with np.printoptions(precision=4, suppress=True, linewidth=100):
         for number, (statement, text) in enumerate(found := list(statements(source))):
-            yield from (("... " if line_number else ">>> ") + line for line_number, line in enumerate(text))
+            yield from (
+                ("... " if line_number else ">>> ") + line for line_number, line in enumerate(text)
+            )
             if raises and number == len(found) - 1:
                 yield from refused(statement, names, raises)
             else:
@@ -90,10 +96,11 @@ def refused(statement: ast.stmt, names: dict[str, Any], raises: str) -> list[str
 
 class Picture(SphinxDirective):
     """
-    A call of ``docs/pictures``, drawn by matplotlib's plot directive with the variables of the page's session.
+    A call of ``docs/pictures``, drawn by matplotlib's plot directive with the variables of the
+    page's session.
 
-    The argument names the function, ``shifts.moved``; the content are its arguments; ``:alt:`` says what is to be seen.
-    It is drawn twice, for a light and for a dark page.
+    The argument names the function, ``shifts.moved``; the content are its arguments; ``:alt:`` says
+    what is to be seen. It is drawn twice, for a light and for a dark page.
     """
 
     has_content = True
@@ -105,14 +112,26 @@ class Picture(SphinxDirective):
         if "alt" not in self.options:
             raise self.error("picture: wanted :alt:, a sentence for who cannot see it")
         session = self.env.temp_data.get(SESSION, {"code": []})
-        call = [f"from pictures import ink, {module}", "with ink.drawn({!r}):", f"    {module}.{function}({' '.join(self.content)})"]
+        call = [
+            f"from pictures import ink, {module}",
+            "with ink.drawn({!r}):",
+            f"    {module}.{function}({' '.join(self.content)})",
+        ]
         lines: list[str] = []
         for theme in ("light", "dark"):
             code = code_of(session["code"], call, theme)
-            lines += [f".. container:: only-{theme}", "", "   .. plot::", f"      :alt: {' '.join(self.options['alt'].split())}", ""]
+            lines += [
+                f".. container:: only-{theme}",
+                "",
+                "   .. plot::",
+                f"      :alt: {' '.join(self.options['alt'].split())}",
+                "",
+            ]
             lines += [f"      {line}".rstrip() for line in code.splitlines()] + [""]
         container = nodes.container(classes=["picture"])
-        self.state.nested_parse(StringList(lines, self.get_source_info()[0]), self.content_offset, container)
+        self.state.nested_parse(
+            StringList(lines, self.get_source_info()[0]), self.content_offset, container
+        )
         return [container]
 
 

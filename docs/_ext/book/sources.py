@@ -27,18 +27,24 @@ def find(anchor: str) -> Passage:
     """
     The smallest statement that contains the words of an anchor, ``"function: words"``.
 
-    It fails where the words stand nowhere, or in several statements: a page never shows another line than it means.
+    It fails where the words stand nowhere, or in several statements: a page never shows another
+    line than it means.
     """
     name, _, words = anchor.partition(": ")
     function = named(name)
     lines, first = inspect.getsourcelines(function)
     found = list(statements(lines, words))
     if len(found) != 1:
-        raise ValueError(f"anchor: wanted words of one statement of {name}, got {words!r}, which stands in {len(found)}")
+        raise ValueError(
+            f"anchor: wanted words of one statement of {name}, got {words!r}, which stands in "
+            f"{len(found)}"
+        )
     begin, end = found[0]
     place = Path(inspect.getfile(function)).relative_to(ROOT).as_posix()
     where = f"{first + begin - 1}" if begin == end else f"{first + begin - 1}-{first + end - 1}"
-    return Passage(textwrap.dedent("".join(lines[begin - 1 : end])).rstrip(), f"{place}:{where}", name)
+    return Passage(
+        textwrap.dedent("".join(lines[begin - 1 : end])).rstrip(), f"{place}:{where}", name
+    )
 
 
 def named(name: str) -> Any:
@@ -51,12 +57,19 @@ def named(name: str) -> Any:
 
 
 def statements(lines: list[str], words: str) -> Iterator[tuple[int, int]]:
-    """First and last line of each smallest statement that holds the words on one of its own lines."""
+    """
+    First and last line of each smallest statement that holds the words on one of its own lines.
+    """
     (function,) = ast.parse(textwrap.dedent("".join(lines))).body
     assert isinstance(function, ast.FunctionDef)
     body = function.body[bool(ast.get_docstring(function)) :]
-    nodes = [node for statement in body for node in ast.walk(statement) if isinstance(node, ast.stmt)]
+    nodes = [
+        node for statement in body for node in ast.walk(statement) if isinstance(node, ast.stmt)
+    ]
     spans = [(node.lineno, node.end_lineno or node.lineno) for node in nodes]
     hit = [number for number, line in enumerate(lines, 1) if words in line]
-    holding = {min((s for s in spans if s[0] <= n <= s[1]), key=lambda s: s[1] - s[0], default=(0, 0)) for n in hit}
+    holding = {
+        min((s for s in spans if s[0] <= n <= s[1]), key=lambda s: s[1] - s[0], default=(0, 0))
+        for n in hit
+    }
     yield from sorted(span for span in holding if span != (0, 0))

@@ -1,6 +1,6 @@
 """
-Where an operation stands: verdicts, budgets and kill scores from the committed files of docs/data, speed from those of benchmarks/results,
-and nothing that is not in them.
+Where an operation stands: verdicts, budgets and kill scores from the committed files of docs/data,
+speed from those of benchmarks/results, and nothing that is not in them.
 """
 
 import json
@@ -26,7 +26,10 @@ def read(name: str) -> Any:
 
 def origin(found: dict[str, Any]) -> str:
     """When and on what a file was measured, as it says itself."""
-    return f"Measured {found['date']} at commit ``{found['commit']}``, {found['profile']} profile, {found['installed']}."
+    return (
+        f"Measured {found['date']} at commit ``{found['commit']}``, {found['profile']} "
+        f"profile, {found['installed']}."
+    )
 
 
 def section(operation: Operation) -> Iterator[str]:
@@ -42,10 +45,16 @@ def verdicts(operation: Operation) -> Iterator[str]:
     if not rows:
         yield f"Verdicts: {NOT_MEASURED}.\n"
         return
-    dtypes = [dtype for dtype in (*DTYPES, "bool") if any(dtype in cells for cells in rows.values())]
-    yield "Columns of the verdict that are passed, of those that are judged, for each implementation and dtype:\n"
+    dtypes = [
+        dtype for dtype in (*DTYPES, "bool") if any(dtype in cells for cells in rows.values())
+    ]
+    yield (
+        "Columns of the verdict that are passed, of those that are judged, for each "
+        "implementation and dtype:\n"
+    )
     yield from listed(
-        ["implementation", *dtypes], [[f"``{name}``", *(verdict(cells.get(d)) for d in dtypes)] for name, cells in rows.items()]
+        ["implementation", *dtypes],
+        [[f"``{name}``", *(verdict(cells.get(d)) for d in dtypes)] for name, cells in rows.items()],
     )
     yield f"{origin(found)} {found['device']}\n"
 
@@ -54,7 +63,9 @@ def verdict(cell: dict[str, Any] | None) -> str:
     if cell is None:
         return "-"
     words = f"{cell['passed']}/{cell['judged']}"
-    return words if cell["passed"] == cell["judged"] else f"**{words}** " + ", ".join(cell["others"])
+    return (
+        words if cell["passed"] == cell["judged"] else f"**{words}** " + ", ".join(cell["others"])
+    )
 
 
 def budgets(operation: Operation) -> Iterator[str]:
@@ -63,9 +74,13 @@ def budgets(operation: Operation) -> Iterator[str]:
     rows = found["operations"].get(operation.name, {}) if found else {}
     if operation.exact or not rows:
         return
-    yield "The largest share of the bound that an implementation used, over all cases of that run (1x is the bound itself):\n"
+    yield (
+        "The largest share of the bound that an implementation used, over all cases of that run "
+        "(1x is the bound itself):\n"
+    )
     yield from listed(
-        ["implementation", *DTYPES], [[f"``{name}``", *(share(cells.get(d)) for d in DTYPES)] for name, cells in rows.items()]
+        ["implementation", *DTYPES],
+        [[f"``{name}``", *(share(cells.get(d)) for d in DTYPES)] for name, cells in rows.items()],
     )
 
 
@@ -81,8 +96,10 @@ def kills(operation: Operation) -> Iterator[str]:
         yield f"Kill score: {NOT_MEASURED}.\n"
         return
     yield (
-        f"Kill score: {score['killed']} of {score['entries']} seeded faults x dtypes noticed ({score['faults']} faults; the median took "
-        f"{score['median']} cases, the hardest, ``{score['hardest']}``, {score['worst']}). {origin(found)}\n"
+        f"Kill score: {score['killed']} of {score['entries']} seeded faults x dtypes noticed "
+        f"({score['faults']} faults; the median took "
+        f"{score['median']} cases, the hardest, ``{score['hardest']}``, {score['worst']}). "
+        f"{origin(found)}\n"
     )
 
 
@@ -94,7 +111,13 @@ def speed(operation: Operation) -> Iterator[str]:
         for name, group in tables.groups([record for record in found if record["seconds"]]):
             measured = True
             yield f"Speed, {name}, on {path.parts[-3]}, {path.parts[-2]}:\n"
-            yield from listed(SHOWN, [[told[tables.TITLES.index(title)] for title in SHOWN] for told in tables.rows(group)])
+            yield from listed(
+                SHOWN,
+                [
+                    [told[tables.TITLES.index(title)] for title in SHOWN]
+                    for told in tables.rows(group)
+                ],
+            )
     if not measured:
         yield f"Speed: {NOT_MEASURED}.\n"
 

@@ -1,4 +1,7 @@
-"""The traps of an operation: where the sources are wrong, and the faults that projects shipped, one of them as a picture."""
+"""
+The traps of an operation: where the sources are wrong, and the faults that projects shipped, one of
+them as a picture.
+"""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -28,10 +31,15 @@ def section(operation: Operation) -> Iterator[str]:
         yield f"{text}\n"
     shipped = [fault for fault in faults_of(operation) if fault.source != "this project"]
     others = [fault for fault in faults_of(operation) if fault.source == "this project"]
-    if pictured := next((fault for fault in (*chosen(operation), *shipped, *others) if small_case(fault.name)), None):
+    if pictured := next(
+        (fault for fault in (*chosen(operation), *shipped, *others) if small_case(fault.name)), None
+    ):
         yield from picture(pictured)
     if shipped:
-        yield "Bugs that public projects shipped or sources print. Each is seeded as a fault, and must be noticed:\n"
+        yield (
+            "Bugs that public projects shipped or sources print. Each is seeded as a fault, and "
+            "must be noticed:\n"
+        )
         yield from table(shipped, {"where it was": "source"})
     if others:
         yield f"Further faults, of this project's own making ({len(others)}):\n"
@@ -50,9 +58,16 @@ def faults_of(operation: Operation) -> list[Fault]:
 
 def table(faults: list[Fault], more: dict[str, str]) -> Iterator[str]:
     """What is wrong, further columns, the clause that it violates and what shows it."""
-    columns = {"what is wrong": "words", **more, "what it violates": "clause", "what shows it": "reveals"}
+    columns = {
+        "what is wrong": "words",
+        **more,
+        "what it violates": "clause",
+        "what shows it": "reveals",
+    }
     yield ".. list-table::\n   :header-rows: 1\n   :class: faults\n"
-    rows = [list(columns)] + [[literal_free(getattr(fault, name)) for name in columns.values()] for fault in faults]
+    rows = [list(columns)] + [
+        [literal_free(getattr(fault, name)) for name in columns.values()] for fault in faults
+    ]
     for row in rows:
         yield "   * - " + "\n     - ".join(row)
     yield ""
@@ -66,16 +81,26 @@ def literal_free(text: str) -> str:
 def picture(fault: Fault) -> Iterator[str]:
     case = small_case(fault.name)
     assert case is not None
-    yield f"The law, and the same call with *{literal_free(fault.words)}* (``{fault.name}``) on {shape_of(case)}:\n"
+    yield (
+        f"The law, and the same call with *{literal_free(fault.words)}* (``{fault.name}``) on "
+        f"{shape_of(case)}:\n"
+    )
     yield ".. picture:: traps.beside"
-    yield f"   :alt: Two matrices, the law's answer and that of {fault.name}; {wrong(case)[2].sum()} wrong elements are framed.\n"
+    yield (
+        f"   :alt: Two matrices, the law's answer and that of {fault.name}; "
+        f"{wrong(case)[2].sum()} wrong elements are framed.\n"
+    )
     yield f'   "{fault.name}"\n'
 
 
 def shape_of(case: Observation) -> str:
     """The sizes of a case, and how its keys are hidden, in words."""
     sizes = ", ".join(f"{letter} = {size}" for letter, size in case.recipe.sizes.items())
-    masks = [part["pattern"].replace("_", " ") for part in (case.recipe.mask, case.recipe.padding) if part]
+    masks = [
+        part["pattern"].replace("_", " ")
+        for part in (case.recipe.mask, case.recipe.padding)
+        if part
+    ]
     return sizes + "".join(f", {mask} mask" for mask in masks)
 
 
@@ -85,11 +110,16 @@ def small_case(name: str) -> Observation | None:
     fault = read_faults()[0][name]
     recipes = (*probes(fault.operation.name), *draw(fault.operation.name, "any", 100, 0))
     small = sorted(
-        {r for r in recipes if fits(r.sizes) and r.values["family"] in ("normal", "spread")}, key=lambda r: (area(r.sizes), r.text)
+        {r for r in recipes if fits(r.sizes) and r.values["family"] in ("normal", "spread")},
+        key=lambda r: (area(r.sizes), r.text),
     )
     for recipe in small[:40]:
         try:
-            case = observed(implementation_of(fault), recipe, "float64" if "float64" in fault.operation.dtypes else "bool")
+            case = observed(
+                implementation_of(fault),
+                recipe,
+                "float64" if "float64" in fault.operation.dtypes else "bool",
+            )
         except (Disagreement, Unsupported):
             continue
         if case.wrong and drawable(case):
@@ -98,7 +128,9 @@ def small_case(name: str) -> Observation | None:
 
 
 def fits(sizes: dict[str, int]) -> bool:
-    return all(1 < sizes.get(letter, 2) <= 7 for letter in "NM") and all(size <= 8 for size in sizes.values())
+    return all(1 < sizes.get(letter, 2) <= 7 for letter in "NM") and all(
+        size <= 8 for size in sizes.values()
+    )
 
 
 def area(sizes: dict[str, int]) -> int:
@@ -111,7 +143,10 @@ def drawable(case: Observation) -> bool:
 
 
 def wrong(case: Observation) -> tuple[ndarray, ndarray, ndarray]:
-    """The law's answer, the fault's, and where they differ, in the slice (last two axes) that differs most."""
+    """
+    The law's answer, the fault's, and where they differ, in the slice (last two axes) that differs
+    most.
+    """
     for law, actual, bound in zip(case.expected, case.actual, case.bounds, strict=True):
         if law.shape != actual.shape:
             continue

@@ -1,4 +1,6 @@
-"""A test with teeth: N other than M, masks, empty rows, NaN in a hidden slot, a given draw, gradients."""
+"""
+A test with teeth: N other than M, masks, empty rows, NaN in a hidden slot, a given draw, gradients.
+"""
 
 import torch
 
@@ -7,7 +9,11 @@ torch.manual_seed(0)
 
 def expected(query, key, value, mask=None, keep=None, p=0.0):
     score = query @ key.mT / query.shape[-1] ** 0.5
-    visible = torch.ones_like(score, dtype=torch.bool) if mask is None else (mask if mask.dtype == torch.bool else mask > -torch.inf)
+    visible = (
+        torch.ones_like(score, dtype=torch.bool)
+        if mask is None
+        else (mask if mask.dtype == torch.bool else mask > -torch.inf)
+    )
     score = score if mask is None or mask.dtype == torch.bool else score + mask
     visible = visible.expand(score.shape)
     weights = score.masked_fill(~visible, -1e30).softmax(-1).masked_fill(~visible, 0)
@@ -22,8 +28,15 @@ def close(actual, wanted):
 
 def check_scaled_dot_product_attention(attention):
     for N, M, D, E in ((5, 7, 4, 6), (1, 65, 3, 2), (70, 3, 96, 5), (6, 6, 4, 4)):
-        query, key, value = (torch.randn(2, 3, *shape, dtype=torch.double) for shape in ((N, D), (M, D), (M, E)))
-        masks = [None, torch.rand(N, M) < 0.7, torch.rand(2, 3, N, M) < 0.3, torch.randn(2, 1, N, M, dtype=torch.double)]
+        query, key, value = (
+            torch.randn(2, 3, *shape, dtype=torch.double) for shape in ((N, D), (M, D), (M, E))
+        )
+        masks = [
+            None,
+            torch.rand(N, M) < 0.7,
+            torch.rand(2, 3, N, M) < 0.3,
+            torch.randn(2, 1, N, M, dtype=torch.double),
+        ]
         for mask in masks:
             for p in (0.0, 0.25):
                 keep = torch.rand(2, 3, N, M) < 0.75 if p else None
@@ -36,6 +49,15 @@ def agree(attention, query, key, value, mask, keep, p):
     for function in (attention, expected):
         leaves = [x.clone().requires_grad_() for x in given]
         output = function(*leaves[:3], leaves[3] if len(leaves) > 3 else mask, keep, p)
-        results.append((output, *torch.autograd.grad(output, leaves, torch.arange(output.numel()).reshape(output.shape).double().sin())))
+        results.append(
+            (
+                output,
+                *torch.autograd.grad(
+                    output,
+                    leaves,
+                    torch.arange(output.numel()).reshape(output.shape).double().sin(),
+                ),
+            )
+        )
     for actual, wanted in zip(*results, strict=True):
         close(actual, wanted)
