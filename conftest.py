@@ -3,4 +3,4 @@ The plugins are loaded here, so that the suite runs from a plain checkout too, w
 is given.
 """
 
-pytest_plugins = ["verify.plugin", "verify.bench.plugin"]
+pytest_plugins = ["attnverify.plugin", "attnverify.bench.plugin"]

@@ -23,11 +23,10 @@ from cupy.cuda import nvrtc
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
+from attnverify.cupy_impl.cuda.kernel_configs import instance  # noqa: E402
+from attnverify.cupy_impl.cuda.source import text  # noqa: E402
+from attnverify.torch_impl.triton.kernels.block_sizes import Blocks  # noqa: E402
 from test_triton_compiled import KERNELS, compiled  # noqa: E402
-
-from cupy_impl.kernels.instances import instance  # noqa: E402
-from cupy_impl.kernels.source import text  # noqa: E402
-from torch_impl.kernels.blocks import Blocks  # noqa: E402
 
 TOLD = (
     "SHFL",

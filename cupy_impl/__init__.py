@@ -4,7 +4,7 @@ NumPy arrays where there is none.
 
 One chapter a file, as in :mod:`spec`. Importing the package needs no CuPy, so that :func:`missing`
 can say that it is not there; a chapter does. ``<operation>_cuda`` are fused kernels in CUDA C++
-(:mod:`cupy_impl.kernels`), which the CPU runs too, slowly.
+(:mod:`cupy_impl.cuda.kernels`), which the CPU runs too, slowly.
 """
 
 import os
@@ -36,21 +36,18 @@ def from_numpy(x: Any, dtype: Any) -> Any:
     A copy of a NumPy array where this backend computes; floats are rounded to ``dtype``, anything
     else keeps its own.
     """
-    from cupy_impl import arrays
 
     return arrays.from_numpy(x, dtype)
 
 
 def to_numpy(x: Any) -> Any:
     """Back to NumPy, exactly; floats are widened to float64."""
-    from cupy_impl import arrays
 
     return arrays.to_numpy(x)
 
 
 def synchronize() -> None:
     """Wait for the device, where there is one."""
-    from cupy_impl import arrays
 
     if arrays.on_device():
         arrays.cupy.cuda.Device().synchronize()

@@ -6,11 +6,11 @@ from typing import Any
 import cupy
 from jaxtyping import Bool, Float
 
-from cupy_impl.arrays import Array, default_module, float_dtype, ieee, is_array, narrow, wide
-from cupy_impl.attention import HEADS, HEADS_GRAD, attend, heads_grad, hide, scores_shape
-from cupy_impl.masks import causal
-from cupy_impl.scores import scaled_products
-from cupy_impl.shapes import check, check_integer, check_mask, kind
+from .arrays import Array, default_module, float_dtype, ieee, is_array, narrow, wide
+from .attention import HEADS, HEADS_GRAD, attend, heads_grad, hide, scores_shape
+from .masks import causal
+from .scores import scaled_products
+from .shapes import check, check_integer, check_mask, kind
 
 __all__ = ["alibi_attention", "alibi_attention_grad", "get_alibi_biases", "get_slopes"]
 

@@ -12,9 +12,9 @@ from typing import Any
 import cupy
 from jaxtyping import Bool, Float
 
-from cupy_impl.arrays import Array, ieee, narrow, wide
-from cupy_impl.scores import WEIGHTS, hidden_layer, scaled_products
-from cupy_impl.shapes import check, check_dropout, check_mask
+from .arrays import Array, ieee, narrow, wide
+from .scores import WEIGHTS, hidden_layer, scaled_products
+from .shapes import check, check_dropout, check_mask
 
 __all__ = [
     "additive_attention",

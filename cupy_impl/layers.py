@@ -6,20 +6,20 @@ from typing import Any
 import cupy
 from jaxtyping import Bool, Float
 
-from cupy_impl.alibi import biases, check_visible
-from cupy_impl.arrays import Array, ieee, narrow, wide
-from cupy_impl.attention import Mask, attend, hide, normalised, present, seen
-from cupy_impl.masks import merge_masks
-from cupy_impl.memory import Mems, update_mems
-from cupy_impl.relative import (
+from .alibi import biases, check_visible
+from .arrays import Array, ieee, narrow, wide
+from .attention import Mask, attend, hide, normalised, present, seen
+from .masks import merge_masks
+from .memory import Mems, update_mems
+from .relative import (
     Visible,
     check_even,
     learned_relative_attention,
     sinusoids,
     transformer_xl_attention,
 )
-from cupy_impl.scores import scaled_products
-from cupy_impl.shapes import Layout, check, check_heads, check_list, check_mask, check_parameters
+from .scores import scaled_products
+from .shapes import Layout, check, check_heads, check_list, check_mask, check_parameters
 
 __all__ = [
     "alibi_multi_head_attention",

@@ -7,8 +7,8 @@ from typing import Any
 import cupy
 from jaxtyping import Bool, Float
 
-from cupy_impl.arrays import Array, default_module, float_dtype, is_array, is_float
-from cupy_impl.shapes import check_integer, kind
+from .arrays import Array, default_module, float_dtype, is_array, is_float
+from .shapes import check_integer, kind
 
 __all__ = ["causal_mask", "merge_masks"]
 

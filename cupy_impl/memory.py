@@ -6,8 +6,8 @@ from typing import Any
 import cupy
 from jaxtyping import Float
 
-from cupy_impl.arrays import Array, default_module, float_dtype
-from cupy_impl.shapes import check, check_integer, check_list
+from .arrays import Array, default_module, float_dtype
+from .shapes import check, check_integer, check_list
 
 __all__ = ["init_mems", "update_mems"]
 

@@ -10,20 +10,11 @@ from typing import Any
 import cupy
 from jaxtyping import Bool, Float
 
-from cupy_impl.arrays import Array, default_module, float_dtype, ieee, narrow, wide
-from cupy_impl.attention import (
-    HEADS,
-    HEADS_GRAD,
-    attend,
-    heads_grad,
-    hide,
-    present,
-    scores_shape,
-    seen,
-)
-from cupy_impl.masks import causal
-from cupy_impl.shapes import check, check_integer, check_mask
-from cupy_impl.shifts import rel_shift, skewed, unskewed
+from .arrays import Array, default_module, float_dtype, ieee, narrow, wide
+from .attention import HEADS, HEADS_GRAD, attend, heads_grad, hide, present, scores_shape, seen
+from .masks import causal
+from .shapes import check, check_integer, check_mask
+from .shifts import rel_shift, skewed, unskewed
 
 __all__ = [
     "learned_relative_attention",

@@ -5,8 +5,8 @@ import math
 import cupy
 from jaxtyping import Float
 
-from cupy_impl.arrays import Array, ieee, narrow, wide
-from cupy_impl.shapes import check
+from .arrays import Array, ieee, narrow, wide
+from .shapes import check
 
 __all__ = ["additive_score", "scaled_dot_product_score"]
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
 
-from cupy_impl.arrays import is_array, is_float
+from .arrays import is_array, is_float
 
 Layout = Mapping[str, str]
 

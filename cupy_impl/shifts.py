@@ -3,8 +3,8 @@
 import cupy
 from jaxtyping import Float, Shaped
 
-from cupy_impl.arrays import Array
-from cupy_impl.shapes import check
+from .arrays import Array
+from .shapes import check
 
 __all__ = ["rel_shift", "shift_right"]
 

@@ -1,7 +1,7 @@
 """
 labml-nn as a backend: the very code that the source documents describe.
 
-    verify run --backend examples/labml_backend.py
+    attnverify run --backend examples/labml_backend.py
 
 labml puts the sequence first and the heads last, and its masks are [N M B] with True = may attend:
 this file turns axes and renames, nothing else. An attention without projections is labml's own

@@ -1,7 +1,7 @@
 """
 The ten-line start: one kernel in one file.
 
-    verify run --backend examples/my_kernel.py
+    attnverify run --backend examples/my_kernel.py
 
 The function's name says which operation it is, its import whose arrays it takes; autograd gives the
 gradient.

@@ -2,7 +2,7 @@
 PyTorch's own attention as a backend: F.scaled_dot_product_attention, nn.MultiheadAttention and
 flex_attention.
 
-    verify run --backend examples/pytorch_own.py
+    attnverify run --backend examples/pytorch_own.py
 
 Layout and argument names are adapted, nothing else: masks go in as PyTorch documents them (SDPA:
 True = may attend, MultiheadAttention: True = hidden), and what comes out, NaN or another exception

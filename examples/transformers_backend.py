@@ -1,7 +1,7 @@
 """
 transformers as a backend: the Transformer-XL attention of XLNet, ALiBi as in BLOOM and MPT.
 
-    verify run --backend examples/transformers_backend.py
+    attnverify run --backend examples/transformers_backend.py
 
 XLNet puts the sequence first and the heads third ([N B H D]), its masks are numbers with
 1 = hidden, and its table of positions starts one distance further out than ours: that row is filled

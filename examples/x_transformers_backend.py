@@ -1,7 +1,7 @@
 """
 x-transformers as a backend: ALiBi as AlibiPositionalBias makes it and Attend adds it.
 
-    verify run --backend examples/x_transformers_backend.py
+    attnverify run --backend examples/x_transformers_backend.py
 
 Its layout is ours; its masks have four axes, True = may attend. `_flash` is Attend on
 F.scaled_dot_product_attention.

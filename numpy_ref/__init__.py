@@ -1,6 +1,6 @@
 """
 The law again, without loops: vectorised NumPy, the oracle at real sizes, and a backend for
-``verify`` itself.
+the judge itself.
 
 It shares no code with ``spec`` and works in float64, float32, float16 and bfloat16: narrow formats
 are widened to float32 and rounded once, at the end. Results without a float input take a keyword
@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from numpy_ref.alibi import alibi_attention, alibi_attention_grad, get_alibi_biases, get_slopes
-from numpy_ref.arguments import is_float
-from numpy_ref.attention import (
+from .alibi import alibi_attention, alibi_attention_grad, get_alibi_biases, get_slopes
+from .attention import (
     additive_attention,
     additive_attention_grad,
     dropout,
@@ -22,7 +21,7 @@ from numpy_ref.attention import (
     scaled_dot_product_attention_grad,
     softmax,
 )
-from numpy_ref.layers import (
+from .layers import (
     alibi_multi_head_attention,
     multi_head_attention,
     multi_head_self_attention,
@@ -31,9 +30,9 @@ from numpy_ref.layers import (
     transformer_xl,
     transformer_xl_layer,
 )
-from numpy_ref.masks import causal_mask, merge_masks
-from numpy_ref.memory import init_mems, update_mems
-from numpy_ref.relative import (
+from .masks import causal_mask, merge_masks
+from .memory import init_mems, update_mems
+from .relative import (
     learned_relative_attention,
     learned_relative_attention_grad,
     learned_relative_score,
@@ -42,9 +41,10 @@ from numpy_ref.relative import (
     transformer_xl_attention_grad,
     transformer_xl_score,
 )
-from numpy_ref.rounding import float_dtype
-from numpy_ref.scores import additive_score, scaled_dot_product_score
-from numpy_ref.shifts import rel_shift, shift_right
+from .rounding import float_dtype
+from .scores import additive_score, scaled_dot_product_score
+from .shapes import is_float
+from .shifts import rel_shift, shift_right
 
 __all__ = [
     "additive_attention",

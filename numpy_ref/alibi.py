@@ -7,10 +7,10 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
-from numpy_ref.absence import HIDDEN, attended, attended_grad, products_grad
-from numpy_ref.arguments import described, hold_integer
-from numpy_ref.relative import Visible, hide_behind, hold_heads_of
-from numpy_ref.rounding import float_dtype, rounds_once
+from .hidden_keys import HIDDEN, attended, attended_grad, products_grad
+from .relative import Visible, hide_behind, hold_heads_of
+from .rounding import float_dtype, rounds_once
+from .shapes import described, hold_integer
 
 __all__ = ["alibi_attention", "alibi_attention_grad", "get_alibi_biases", "get_slopes"]
 

@@ -1,6 +1,6 @@
 """
 Attention as three stacked matrix products at most, forward, and six backward;
-:mod:`numpy_ref.absence` keeps hidden keys out.
+:mod:`numpy_ref.hidden_keys` keeps hidden keys out.
 """
 
 from math import sqrt
@@ -10,10 +10,10 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
-from numpy_ref.absence import HIDDEN, attended, attended_grad, dropped, hide, products_grad, weigh
-from numpy_ref.arguments import hold, hold_mask
-from numpy_ref.rounding import rounds_once
-from numpy_ref.scores import additive_score, hidden_layer, row_blocks
+from .hidden_keys import HIDDEN, attended, attended_grad, dropped, hide, products_grad, weigh
+from .rounding import rounds_once
+from .scores import additive_score, hidden_layer, row_blocks
+from .shapes import hold, hold_mask
 
 __all__ = [
     "additive_attention",

@@ -11,19 +11,19 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
-from numpy_ref.absence import attended, hide, sum_seen, weigh
-from numpy_ref.alibi import get_alibi_biases
-from numpy_ref.arguments import hold, hold_heads, hold_layers, hold_mask, hold_parameters
-from numpy_ref.attention import Mask
-from numpy_ref.masks import merge_masks
-from numpy_ref.memory import Mems, update_mems
-from numpy_ref.relative import (
+from .alibi import get_alibi_biases
+from .attention import Mask
+from .hidden_keys import attended, hide, sum_seen, weigh
+from .masks import merge_masks
+from .memory import Mems, update_mems
+from .relative import (
     Visible,
     learned_relative_attention,
     sinusoidal_positions,
     transformer_xl_attention,
 )
-from numpy_ref.rounding import rounds_once
+from .rounding import rounds_once
+from .shapes import hold, hold_heads, hold_layers, hold_mask, hold_parameters
 
 __all__ = [
     "alibi_multi_head_attention",

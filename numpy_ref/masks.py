@@ -6,8 +6,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
-from numpy_ref.arguments import described, hold_integer, is_float
-from numpy_ref.rounding import float_dtype
+from .rounding import float_dtype
+from .shapes import described, hold_integer, is_float
 
 __all__ = ["causal_mask", "merge_masks"]
 

@@ -7,8 +7,8 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from numpy_ref.arguments import hold, hold_integer, hold_layers
-from numpy_ref.rounding import float_dtype
+from .rounding import float_dtype
+from .shapes import hold, hold_integer, hold_layers
 
 __all__ = ["init_mems", "update_mems"]
 

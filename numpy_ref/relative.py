@@ -13,11 +13,11 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
-from numpy_ref.absence import HIDDEN, attended, attended_grad, hide, products_grad
-from numpy_ref.arguments import hold, hold_integer, hold_mask
-from numpy_ref.masks import causal_mask
-from numpy_ref.rounding import float_dtype, rounds_once
-from numpy_ref.shifts import rel_shift
+from .hidden_keys import HIDDEN, attended, attended_grad, hide, products_grad
+from .masks import causal_mask
+from .rounding import float_dtype, rounds_once
+from .shapes import hold, hold_integer, hold_mask
+from .shifts import rel_shift
 
 __all__ = [
     "learned_relative_attention",

@@ -7,7 +7,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 import numpy as np
 from numpy import ndarray
 
-from numpy_ref.arguments import is_float
+from .shapes import is_float
 
 __all__ = ["float_dtype", "rounds_once"]
 

@@ -6,8 +6,8 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from numpy_ref.arguments import hold
-from numpy_ref.rounding import rounds_once
+from .rounding import rounds_once
+from .shapes import hold
 
 __all__ = ["additive_score", "scaled_dot_product_score"]
 

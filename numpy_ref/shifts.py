@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from numpy_ref.arguments import hold
+from .shapes import hold
 
 __all__ = ["rel_shift", "shift_right"]
 

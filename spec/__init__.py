@@ -10,8 +10,8 @@ test takes a derivative by a complex step), sizes are the letters B H N M D E Q 
 in ``visible`` means "may attend".
 """
 
-from spec.alibi import alibi_attention, alibi_attention_grad, get_alibi_biases, get_slopes
-from spec.attention import (
+from .alibi import alibi_attention, alibi_attention_grad, get_alibi_biases, get_slopes
+from .attention import (
     additive_attention,
     additive_attention_grad,
     dropout,
@@ -19,7 +19,7 @@ from spec.attention import (
     scaled_dot_product_attention_grad,
     softmax,
 )
-from spec.layers import (
+from .layers import (
     alibi_multi_head_attention,
     multi_head_attention,
     multi_head_self_attention,
@@ -28,9 +28,9 @@ from spec.layers import (
     transformer_xl,
     transformer_xl_layer,
 )
-from spec.masks import causal_mask, merge_masks
-from spec.memory import init_mems, update_mems
-from spec.relative import (
+from .masks import causal_mask, merge_masks
+from .memory import init_mems, update_mems
+from .relative import (
     learned_relative_attention,
     learned_relative_attention_grad,
     learned_relative_score,
@@ -39,8 +39,8 @@ from spec.relative import (
     transformer_xl_attention_grad,
     transformer_xl_score,
 )
-from spec.scores import additive_score, scaled_dot_product_score
-from spec.shifts import rel_shift, shift_right
+from .scores import additive_score, scaled_dot_product_score
+from .shifts import rel_shift, shift_right
 
 __all__ = [
     "additive_attention",

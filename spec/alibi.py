@@ -7,10 +7,10 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
-from spec.attention import attend, attend_grad, masked, products_grad
-from spec.relative import Visible, causal_and
-from spec.scores import scaled_dot_product_score
-from spec.shapes import check, check_integer, kind
+from .attention import attend, attend_grad, masked, products_grad
+from .relative import Visible, causal_and
+from .scores import scaled_dot_product_score
+from .shapes import check, check_integer, kind
 
 __all__ = ["alibi_attention", "alibi_attention_grad", "get_alibi_biases", "get_slopes"]
 

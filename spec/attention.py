@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
-from spec.scores import additive_score, scaled_dot_product_score
-from spec.shapes import check, check_mask
+from .scores import additive_score, scaled_dot_product_score
+from .shapes import check, check_mask
 
 __all__ = [
     "additive_attention",

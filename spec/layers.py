@@ -14,18 +14,18 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
-from spec.alibi import get_alibi_biases
-from spec.attention import Mask, attend, softmax
-from spec.masks import merge_masks
-from spec.memory import Mems, update_mems
-from spec.relative import (
+from .alibi import get_alibi_biases
+from .attention import Mask, attend, softmax
+from .masks import merge_masks
+from .memory import Mems, update_mems
+from .relative import (
     Visible,
     learned_relative_attention,
     sinusoidal_positions,
     transformer_xl_attention,
 )
-from spec.scores import scaled_dot_product_score
-from spec.shapes import check, check_heads, check_list, check_parameters
+from .scores import scaled_dot_product_score
+from .shapes import check, check_heads, check_list, check_parameters
 
 __all__ = [
     "alibi_multi_head_attention",

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
-from spec.shapes import check_integer, kind
+from .shapes import check_integer, kind
 
 __all__ = ["causal_mask", "merge_masks"]
 

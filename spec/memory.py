@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from spec.shapes import check, check_integer, check_list
+from .shapes import check, check_integer, check_list
 
 __all__ = ["init_mems", "update_mems"]
 

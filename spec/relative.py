@@ -9,10 +9,10 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
-from spec.attention import attend, attend_grad, masked, products_grad, scores_shape
-from spec.masks import causal_mask
-from spec.shapes import check, check_integer, check_mask
-from spec.shifts import rel_shift
+from .attention import attend, attend_grad, masked, products_grad, scores_shape
+from .masks import causal_mask
+from .shapes import check, check_integer, check_mask
+from .shifts import rel_shift
 
 __all__ = [
     "learned_relative_attention",

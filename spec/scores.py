@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from spec.shapes import check
+from .shapes import check
 
 __all__ = ["additive_score", "scaled_dot_product_score"]
 

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from spec.shapes import check
+from .shapes import check
 
 __all__ = ["rel_shift", "shift_right"]
 

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from verify.bench.plugin import replay, replayed
-from verify.spent import shares
+from attnverify.bench.plugin import replay, replayed
+from attnverify.timing import shares
 
 CHAPTERS = (
     "additive_score",
@@ -47,7 +47,7 @@ def test_share(benchmark, races, tmp_path):
     command = [
         sys.executable,
         "-m",
-        "verify",
+        "attnverify",
         *chosen,
         "--report-json",
         str(report),

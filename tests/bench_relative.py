@@ -2,7 +2,7 @@
 
 import pytest
 
-from verify.bench.plugin import replayed
+from attnverify.bench.plugin import replayed
 
 CHAPTER = "relative"
 

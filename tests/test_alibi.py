@@ -4,9 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from normals import close, normals
-
-from spec import (
+from attnverify.spec import (
     alibi_attention,
     causal_mask,
     get_alibi_biases,
@@ -14,13 +12,7 @@ from spec import (
     scaled_dot_product_attention,
     softmax,
 )
-from verify.differential import (  # noqa: F401
-    test_gradients,
-    test_hidden_nan,
-    test_refusals,
-    test_side_effects,
-    test_values,
-)
+from normals import close, normals
 
 CHAPTER = "alibi"
 

@@ -19,16 +19,16 @@ ARROWS = {
     "numpy_ref": {"numpy_ref", "numpy"},
     "torch_impl": {"torch_impl", "torch", "triton"},
     "cupy_impl": {"cupy_impl", "cupy"},
-    "verify": {"verify", "spec", "numpy", "hypothesis", "pytest", "_pytest", "ml_dtypes"},
+    "attnverify": {"attnverify", "spec", "numpy", "hypothesis", "pytest", "_pytest", "ml_dtypes"},
 }
 INSIDE_A_FUNCTION = {
     "numpy_ref": {"ml_dtypes"},
     "cupy_impl": {"ml_dtypes"},
-    "verify": {"numpy_ref"},
+    "attnverify": {"numpy_ref"},
 }
 """What is needed for one format or one question alone, and imported there."""
 
-BY_NAME = {"verify": {"torch", "cupy", "jax", "dask", "distributed", "rich", "matplotlib"}}
+BY_NAME = {"attnverify": {"torch", "cupy", "jax", "dask", "distributed", "rich", "matplotlib"}}
 """
 The engine of a campaign, what draws the results of benchmarks, and the libraries whose arrays a
 backend handles: ``import_module`` inside a function, when asked for.
@@ -130,7 +130,7 @@ def test_every_package_has_modules_to_look_at(package):
 BREACHES = [
     ("spec", "import torch"),
     ("spec", "from numpy_ref.alibi import get_slopes"),
-    ("spec", "import verify.bounds as bounds"),
+    ("spec", "import attnverify.bounds as bounds"),
     ("spec", "from scipy import special"),
     ("numpy_ref", "from spec import softmax"),
     ("numpy_ref", "import ml_dtypes"),
@@ -141,12 +141,12 @@ BREACHES = [
     ("cupy_impl", "from torch_impl import softmax"),
     ("cupy_impl", "try:\n    import torch\nexcept ImportError:\n    pass"),
     ("cupy_impl", "def f():\n    return __import__('spec')"),
-    ("verify", "import torch"),
-    ("verify", "def f():\n    import torch"),
-    ("verify", "from importlib import import_module\ntorch = import_module('torch')"),
-    ("verify", "import numpy_ref"),
-    ("verify", "def f():\n    return import_module('torch_impl.alibi')"),
-    ("verify", "def f(chapter):\n    return import_module(f'torch_impl.{chapter}')"),
+    ("attnverify", "import torch"),
+    ("attnverify", "def f():\n    import torch"),
+    ("attnverify", "from importlib import import_module\ntorch = import_module('torch')"),
+    ("attnverify", "import numpy_ref"),
+    ("attnverify", "def f():\n    return import_module('torch_impl.alibi')"),
+    ("attnverify", "def f(chapter):\n    return import_module(f'torch_impl.{chapter}')"),
 ]
 
 
@@ -167,7 +167,7 @@ def test_what_is_allowed_breaks_no_arrow():
         "def f():\n    import numpy_ref\n    return import_module('torch')\nfrom . import "
         "draws\nimport json, spec.alibi"
     )
-    assert broken_arrows("verify", lazily) == []
+    assert broken_arrows("attnverify", lazily) == []
     assert (
         broken_arrows(
             "torch_impl",

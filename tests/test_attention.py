@@ -2,16 +2,14 @@
 
 import numpy as np
 import pytest
-from normals import close, normals
-
-from spec import additive_attention, causal_mask, dropout, scaled_dot_product_attention, softmax
-from verify.differential import (  # noqa: F401
-    test_gradients,
-    test_hidden_nan,
-    test_refusals,
-    test_side_effects,
-    test_values,
+from attnverify.spec import (
+    additive_attention,
+    causal_mask,
+    dropout,
+    scaled_dot_product_attention,
+    softmax,
 )
+from normals import close, normals
 
 CHAPTER = "attention"
 

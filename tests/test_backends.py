@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 import torch
 
-from verify import backends as backends_module
-from verify.arrays import LIBRARIES, adapter
-from verify.backends import FOUR, Backend, Implementation, load
-from verify.judge import Disagreement, Unsupported, judge
-from verify.precision import PRESETS
-from verify.recipes import Recipe
+from attnverify.backends import loader as backends_module
+from attnverify.backends.array_libraries import LIBRARIES, adapter
+from attnverify.backends.loader import FOUR, Backend, Implementation, load
+from attnverify.inputs.expand import Recipe
+from attnverify.judge.case import Disagreement, Unsupported, judge
+from attnverify.precision import PRESETS
 
 SOFTMAX = """
 PRECISION = "wide"
 import numpy as np
-import numpy_ref
+from attnverify import numpy_ref
 
 def softmax(score, mask=None):
     return numpy_ref.softmax(score, mask)
@@ -96,7 +96,7 @@ def test_a_dotted_name_is_a_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_an_entry_point_is_a_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(tmp_path, SOFTMAX, "installed_kernels.py")
     monkeypatch.syspath_prepend(str(tmp_path))
-    points = {"verify.backends": [SimpleNamespace(name="theirs", value="installed_kernels")]}
+    points = {"attnverify.backends": [SimpleNamespace(name="theirs", value="installed_kernels")]}
     monkeypatch.setattr(backends_module, "entry_points", lambda group: points[group])
     backend = load("theirs")
     assert (backend.name, backend.source) == ("theirs", "theirs") and passes(only(backend))
@@ -111,14 +111,14 @@ def test_a_column_is_loaded_by_name_wherever_the_run_starts(
         backend = load(column)
         assert backend.broken is None
         assert all(
-            i.function.__module__ == "verify.calls"
+            i.function.__module__ == "attnverify.backends.call_adapter"
             for i in backend.implementations
             if not i.operation.is_gradient
         )
     assert not [name for name in sys.modules if name.startswith(f"_verify_{column}")]
 
 
-@pytest.mark.parametrize("name", ["numpy.py", "torch.py", "verify.py", "hypothesis.py"])
+@pytest.mark.parametrize("name", ["numpy.py", "torch.py", "attnverify.py", "hypothesis.py"])
 def test_a_file_shadows_nothing(name: str, tmp_path: Path) -> None:
     stem = name.removesuffix(".py")
     before = sys.modules.get(stem)
@@ -292,7 +292,7 @@ def synchronize():
 def missing():
     return None
 
-import numpy_ref
+from attnverify import numpy_ref
 PRECISION = "wide"
 def softmax(score, mask=None):
     return Boxed(numpy_ref.softmax(score.x, None if mask is None else mask.x))

@@ -16,27 +16,32 @@ import numpy as np
 import pytest
 from strangers import HERE, implementation
 
-from verify.backends import load
-from verify.bench import cases as named
-from verify.bench import roofline, samples
-from verify.bench.cases import CAUSAL, PLAIN, Case, learned, relative, square
-from verify.bench.contestants import CONTESTANTS, Contestant, implementation_of, in_order
-from verify.bench.goals import BEST, GOALS, Goal, closing_lines, outcome
-from verify.bench.growth import exponent
-from verify.bench.page import report_page
-from verify.bench.plots import plots
-from verify.bench.plugin import AboveNoise, signature, two_threads
-from verify.bench.race import Entry, Race, enter, race, record, run
-from verify.bench.results import files, interval, latest, place, plain, ratio, read
-from verify.bench.roofline import Ceilings, Cost, cost
-from verify.bench.tables import show
-from verify.bench.trust import fresh, judged, last_gradients, last_rows_alone
-from verify.catalogue import CHAPTERS
-from verify.cells import Options, cells
-from verify.cells import run as judge_cell
-from verify.cli import main
-from verify.judge import Disagreement
-from verify.spent import line, shares
+from attnverify.backends.loader import load
+from attnverify.bench.measure import cases as named
+from attnverify.bench.measure import roofline, sampling
+from attnverify.bench.measure.cases import CAUSAL, PLAIN, Case, learned, relative, square
+from attnverify.bench.measure.contestants import (
+    CONTESTANTS,
+    Contestant,
+    implementation_of,
+    in_order,
+)
+from attnverify.bench.measure.race import Entry, Race, enter, race, record, run
+from attnverify.bench.measure.roofline import Ceilings, Cost, cost
+from attnverify.bench.measure.validation import fresh, judged, last_gradients, last_rows_alone
+from attnverify.bench.plugin import AboveNoise, signature, two_threads
+from attnverify.bench.report.goals import BEST, GOALS, Goal, closing_lines, outcome
+from attnverify.bench.report.html_page import report_page
+from attnverify.bench.report.plots import plots
+from attnverify.bench.report.results import files, interval, latest, place, plain, ratio, read
+from attnverify.bench.report.scaling import exponent
+from attnverify.bench.report.tables import show
+from attnverify.catalogue.operation import CHAPTERS
+from attnverify.cli import main
+from attnverify.judge.case import Disagreement
+from attnverify.timing import line, shares
+from attnverify.verdicts.columns import Options, cells
+from attnverify.verdicts.columns import run as judge_cell
 
 CASE = Case("small", PLAIN, square(33, H=2, D=16), seconds=0.3)
 RACERS = HERE / "racers.py"
@@ -46,7 +51,7 @@ MODEST = Ceilings(flops=1e15, bandwidth=1e15, tanh=1e15)
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ceilings that nobody reaches, so that none has to be measured."""
-    monkeypatch.setattr("verify.bench.race.ceilings", lambda device, dtype: MODEST)
+    monkeypatch.setattr("attnverify.bench.measure.race.ceilings", lambda device, dtype: MODEST)
 
 
 def racer(how: str) -> Entry:
@@ -65,7 +70,7 @@ def raced(*hows: str) -> Race:
 def test_an_honest_contestant_is_believed() -> None:
     (entry,) = raced("").entries
     assert (entry.judgement.verdict, entry.refused) == ("correct", "")
-    assert len(entry.sampled.seconds) >= samples.LEAST and 0 < entry.judgement.budget <= 1
+    assert len(entry.sampled.seconds) >= sampling.LEAST and 0 < entry.judgement.budget <= 1
 
 
 @pytest.mark.parametrize("how", ["caches", "early", "elsewhere"])
@@ -77,13 +82,13 @@ def test_a_cheat_is_right_when_it_is_judged_and_refused_when_it_is_timed(how: st
 
 def test_work_that_goes_on_after_the_clock_has_stopped_is_seen_even_if_it_ends_well() -> None:
     late, copy = np.ones(3), np.array([1.0, 0.0, 1.0])
-    assert "still being written" in samples.changed((late,), (copy,), np.asarray)
-    assert samples.changed((late,), (late.copy(),), np.asarray) == ""
+    assert "still being written" in sampling.changed((late,), (copy,), np.asarray)
+    assert sampling.changed((late,), (late.copy(),), np.asarray) == ""
 
 
 def test_a_time_below_the_floor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "verify.bench.race.ceilings", lambda device, dtype: Ceilings(1.0, 1e15, 1.0)
+        "attnverify.bench.measure.race.ceilings", lambda device, dtype: Ceilings(1.0, 1e15, 1.0)
     )
     (entry,) = raced("").entries
     assert "is less than the" in entry.refused
@@ -91,7 +96,7 @@ def test_a_time_below_the_floor_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_every_round_has_numbers_of_its_own() -> None:
     inputs, rng = fresh(CASE, 1), np.random.default_rng(0)
-    one, two = (samples.renewed(inputs, rng) for _ in range(2))
+    one, two = (sampling.renewed(inputs, rng) for _ in range(2))
     for name in ("query", "key", "value"):
         assert not np.array_equal(one[name], two[name]) and not np.array_equal(
             one[name], inputs[name]
@@ -103,7 +108,7 @@ def test_the_memory_of_an_output_is_poisoned_before_it_is_asked_for() -> None:
     seen = []
     honest = implementation(PLAIN, "racers")
     library = SimpleNamespace(from_numpy=lambda x, dtype: seen.append(x))
-    samples.poison(
+    sampling.poison(
         SimpleNamespace(backend=SimpleNamespace(library=library)), np.zeros((2, 3)), "float32"
     )  # type: ignore[arg-type]
     assert (
@@ -190,20 +195,20 @@ def test_a_race_of_real_contestants() -> None:
 
 def test_warming_up_ends_when_three_calls_agree() -> None:
     times: Iterator[float] = iter([0.9, 0.5, 0.2, 0.1, 0.101, 0.1])
-    assert samples.warm_up(lambda: next(times), 12) == 6
+    assert sampling.warm_up(lambda: next(times), 12) == 6
 
 
 def test_nobody_is_always_behind_the_same_neighbour() -> None:
-    orders = list(samples.orders(["A", "B", "C"], 6))
+    orders = list(sampling.orders(["A", "B", "C"], 6))
     before_b = {order[order.index("B") - 1] for order in orders if order.index("B")}
     assert before_b == {"A", "C"} and {order[0] for order in orders} == {"A", "B", "C"}
 
 
 def test_rounds_fit_into_the_time() -> None:
-    assert [samples.rounds_for(seconds, 0.5) for seconds in (10, 1, 1000, 0)] == [
+    assert [sampling.rounds_for(seconds, 0.5) for seconds in (10, 1, 1000, 0)] == [
         20,
-        samples.LEAST,
-        samples.MOST,
+        sampling.LEAST,
+        sampling.MOST,
         2,
     ]
 
@@ -385,7 +390,7 @@ def test_a_slowdown_above_its_noise_fails(now: float, fails: bool) -> None:
 
 RECORDED = """
 import pytest
-from verify.bench.plugin import replay, replayed
+from attnverify.bench.plugin import replay, replayed
 
 @pytest.mark.benchmark(timer=replayed)
 def test_time(benchmark):

@@ -11,23 +11,23 @@ from typing import Any
 
 import pytest
 import torch
-from test_memory_bound import Passes
-from torch import Tensor
-
-from torch_impl import blocked_additive, blocked_rows
-from torch_impl.alibi import alibi_attention_eager
-from torch_impl.attention import additive_attention, scaled_dot_product_attention_eager
-from torch_impl.blocked import (
+from attnverify.torch_impl.alibi import alibi_attention_eager
+from attnverify.torch_impl.attention import additive_attention, scaled_dot_product_attention_eager
+from attnverify.torch_impl.blocked import additive, tiles
+from attnverify.torch_impl.blocked.additive import additive_attention_blocked
+from attnverify.torch_impl.blocked.attention import (
     alibi_attention_blocked,
     learned_relative_attention_blocked,
     scaled_dot_product_attention_blocked,
     transformer_xl_attention_blocked,
 )
-from torch_impl.blocked_additive import additive_attention_blocked
-from torch_impl.blocked_rows import below, blocks, exponentials
-from verify.backends import Implementation, load
-from verify.draws import draw
-from verify.judge import Disagreement, judge
+from attnverify.torch_impl.blocked.tiles import below, blocks, exponentials
+from test_memory_bound import Passes
+from torch import Tensor
+
+from attnverify.backends.loader import Implementation, load
+from attnverify.inputs.sampling import draw
+from attnverify.judge.case import Disagreement, judge
 
 BLOCKED = {x.name: x for x in load("torch_impl").implementations if x.name.endswith("_blocked")}
 EXTENTS = [(3, 40), (2, 150), (64, 2000)]
@@ -40,9 +40,9 @@ B, H, N, M, D, E = 2, 3, 7, 9, 4, 5
 
 
 def cut(monkeypatch: pytest.MonkeyPatch, rows: int, elements: int) -> None:
-    monkeypatch.setattr(blocked_rows, "ROWS", rows)
-    monkeypatch.setattr(blocked_rows, "ELEMENTS", elements)
-    monkeypatch.setattr(blocked_additive, "ELEMENTS", elements)
+    monkeypatch.setattr(tiles, "ROWS", rows)
+    monkeypatch.setattr(tiles, "ELEMENTS", elements)
+    monkeypatch.setattr(additive, "ELEMENTS", elements)
 
 
 def lawful(implementation: Implementation, cases: int = 12) -> bool:
@@ -121,7 +121,7 @@ def test_blocks_cover_every_pair_once(
 
 def spoilt(name: str) -> Callable[..., Any]:
     """A step of the blocks that has gone wrong."""
-    true = getattr(blocked_rows, name)
+    true = getattr(tiles, name)
     return {
         "masked": lambda S, mask, block, causal: true(S, mask, block, False),
         "add_product": lambda total, a, b: true(total.zero_(), a, b),
@@ -144,7 +144,7 @@ SPOILT = {
 def test_a_step_gone_wrong_is_noticed(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cut(monkeypatch, 2, 150)
     name, module = SPOILT[step]
-    monkeypatch.setattr(f"torch_impl.{module}.{step}", spoilt(step))
+    monkeypatch.setattr(f"attnverify.torch_impl.{module}.{step}", spoilt(step))
     assert not lawful(BLOCKED[name], cases=40)
 
 

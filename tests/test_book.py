@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from verify.catalogue import CATALOGUE
+from attnverify.catalogue.operation import CATALOGUE
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import spec
+from attnverify import spec
 
 ROOT = Path(__file__).parent.parent
 LIVE = ROOT / "docs" / "live"

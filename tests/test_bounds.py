@@ -14,21 +14,21 @@ from numpy import ndarray
 from zoo import SCORES, STYLES, ZOO, attention
 from zoo.draws import CASES, draw
 
-from verify import bounds
-from verify.bounds import (
+from attnverify import bounds
+from attnverify.bounds import (
     EXACT,
     OPERATIONS,
     TWINS,
     bound,
-    mixture,
     relative,
     relative_gradients,
-    rows,
+    softmax,
+    weighted_mean,
 )
-from verify.catalogue import CATALOGUE
-from verify.catalogue import EXACT as MOVED
-from verify.dtypes import round_to
-from verify.precision import DTYPES, PRESETS, REFERENCE, resolve
+from attnverify.catalogue.dtypes import round_to
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.catalogue.operation import EXACT as MOVED
+from attnverify.precision import DTYPES, PRESETS, REFERENCE, resolve
 
 HALVES = ("float16", "bfloat16")
 
@@ -210,11 +210,12 @@ def test_the_bound_does_not_depend_on_the_order_of_the_keys() -> None:
 def test_the_scores_error_does_not_see_a_constant_added_to_the_values() -> None:
     rng, at = (
         np.random.default_rng(5),
-        rows.rows(np.random.default_rng(5).standard_normal((1, 1, 3, 5)), None),
+        softmax.rows(np.random.default_rng(5).standard_normal((1, 1, 3, 5)), None),
     )
     value, E = rng.standard_normal((1, 1, 5, 2)), rng.random((1, 1, 3, 5))
     e1 = [
-        mixture.distance(mixture.mixture(at, value + c), rows.raised(at, E)) for c in (0.0, 1000.0)
+        weighted_mean.distance(weighted_mean.mixture(at, value + c), softmax.raised(at, E))
+        for c in (0.0, 1000.0)
     ]
     np.testing.assert_allclose(*e1, rtol=1e-9)
 
@@ -223,7 +224,7 @@ def test_matrix_products_alone_are_looser_by_little(monkeypatch: pytest.MonkeyPa
     inputs = {**attention_case(n=12), "mask": np.random.default_rng(0).random((4, 12)) < 0.7}
     P = resolve("fused", "", "", "float32")
     one_by_one = bound("scaled_dot_product_attention", inputs, P)
-    monkeypatch.setattr(mixture, "LARGE", 0)
+    monkeypatch.setattr(weighted_mean, "LARGE", 0)
     products_only = bound("scaled_dot_product_attention", inputs, P)
     assert (products_only >= one_by_one * (1 - 1e-12)).all() and (
         products_only <= 2 * one_by_one
@@ -241,7 +242,7 @@ def test_matrix_products_alone_hold_under_dropout(
     }
     P = resolve("fused", "", "", "float32")
     one_by_one = bound("scaled_dot_product_attention", inputs, P)
-    monkeypatch.setattr(mixture, "LARGE", 0)
+    monkeypatch.setattr(weighted_mean, "LARGE", 0)
     assert (bound("scaled_dot_product_attention", inputs, P) >= one_by_one * (1 - 1e-12)).all()
 
 

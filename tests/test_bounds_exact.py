@@ -14,10 +14,11 @@ import pytest
 from numpy import ndarray
 from zoo.draws import draw
 
-from verify.bounds import TWINS, rows
-from verify.catalogue import CATALOGUE
-from verify.precision import REFERENCE, Format, Precision
-from verify.rounding import accumulation, dot, rounded
+from attnverify.bounds import TWINS
+from attnverify.bounds import softmax as rows
+from attnverify.bounds.error_rules import accumulation, dot, rounded
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.precision import REFERENCE, Format, Precision
 
 # the primitives, against exact arithmetic in toy formats
 

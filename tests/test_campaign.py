@@ -20,16 +20,26 @@ import pytest
 from strangers import HERE
 from strangers.runs import ROOT, Run, verify
 
-from verify import campaign as command
-from verify.campaign import Campaign, close, engine, prepared, spread
-from verify.cells import Tally
-from verify.devices import devices, pin
-from verify.isolation import Limits
-from verify.options import CAMPAIGN
-from verify.plugin import Verification
-from verify.recipes import Recipe
-from verify.replay import Failure, find
-from verify.units import Finding, Outcome, Place, Sum, Unit, perform, place, undecided, units
+from attnverify.campaign import engine as command
+from attnverify.campaign.engine import Campaign, close, engine, prepared, spread
+from attnverify.campaign.work_units import (
+    Finding,
+    Outcome,
+    Place,
+    Sum,
+    Unit,
+    perform,
+    place,
+    undecided,
+    units,
+)
+from attnverify.device_assignment import devices, pin
+from attnverify.failures.record import Failure, find
+from attnverify.inputs.expand import Recipe
+from attnverify.isolation.supervisor import Limits
+from attnverify.options import CAMPAIGN
+from attnverify.plugin import Verification
+from attnverify.verdicts.columns import Tally
 
 FIRST, STACKED, BENT = (str(HERE / f"{name}.py") for name in ("first_rows", "stacked", "bent"))
 ENGINE = pytest.mark.filterwarnings("ignore")  # the engine's own, in its threads
@@ -139,7 +149,7 @@ def test_a_unit_brings_tally_and_records_along_and_leaves_nothing_behind(isolate
     assert outcome.records and all(
         record.operation == "causal_mask" and text for record, text in outcome.records.values()
     )
-    assert not Path(".verify").exists()
+    assert not Path(".attnverify").exists()
 
 
 def test_a_check_is_a_unit_of_its_own() -> None:
@@ -167,7 +177,7 @@ def test_a_check_is_a_unit_of_its_own() -> None:
     assert (
         record.check
         and record.check["name"] == "long: N=2 M=2051"
-        and f"verify replay {record.hash}" in short.tally.findings[0]
+        and f"attnverify replay {record.hash}" in short.tally.findings[0]
     )
 
 
@@ -429,8 +439,8 @@ def test_a_campaign_ends_with_table_records_and_report(
         verdicts["causal_mask", "values"] == "failed"
         and verdicts["shift_right", "values"] == "passed"
     )
-    hashes = {path.stem for path in Path(".verify/failures").glob("*.json")}
-    assert hashes and all(f"verify replay {name}" in done.output for name in hashes)
+    hashes = {path.stem for path in Path(".attnverify/failures").glob("*.json")}
+    assert hashes and all(f"attnverify replay {name}" in done.output for name in hashes)
     assert (
         "1 root cause" in done.output
         and "campaign: " in done.output
@@ -475,21 +485,21 @@ def test_workers_take_the_devices_in_turn(monkeypatch: pytest.MonkeyPatch) -> No
     given = []
     for worker in range(5):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2,GPU-7")
-        monkeypatch.setenv("VERIFY_PINNED", "")
+        monkeypatch.setenv("ATTNVERIFY_PINNED", "")
         given.append((pin(worker), os.environ["CUDA_VISIBLE_DEVICES"]))
     assert given == [(name, name) for name in ("0", "2", "GPU-7", "0", "2")]
 
 
 def test_a_process_keeps_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    monkeypatch.setenv("VERIFY_PINNED", "")
+    monkeypatch.setenv("ATTNVERIFY_PINNED", "")
     assert (pin(1), pin(0), devices()) == ("1", "1", ["1"])
 
 
 @pytest.mark.parametrize("allowed", ["", "3"])
 def test_one_device_or_none_is_shared(allowed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", allowed)
-    monkeypatch.setenv("VERIFY_PINNED", "")
+    monkeypatch.setenv("ATTNVERIFY_PINNED", "")
     assert pin(1) is None and os.environ["CUDA_VISIBLE_DEVICES"] == allowed
 
 
@@ -517,13 +527,13 @@ def test_a_worker_of_xdist_has_its_device_before_a_backend_is_loaded(worker: str
     own = {
         "PYTHONPATH": str(ROOT),
         "CUDA_VISIBLE_DEVICES": "4,5",
-        "VERIFY_PINNED": "",
+        "ATTNVERIFY_PINNED": "",
         "PYTEST_XDIST_WORKER": worker,
     }
     command = [
         sys.executable,
         "-m",
-        "verify",
+        "attnverify",
         "run",
         "--backend",
         "mine.py",

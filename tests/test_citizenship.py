@@ -11,19 +11,18 @@ import pytest
 import torch
 import torch._dynamo.testing
 import torch.nn.functional as F
-from torch import Tensor
-from torch._subclasses import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-
-from torch_impl.alibi import alibi_attention
-from torch_impl.kernels import additive_operators, operators
-from torch_impl.triton_additive import additive_attention_triton
-from torch_impl.triton_attention import (
+from attnverify.torch_impl.alibi import alibi_attention
+from attnverify.torch_impl.triton import additive_operators, operators
+from attnverify.torch_impl.triton.additive import additive_attention_triton
+from attnverify.torch_impl.triton.attention import (
     alibi_attention_triton,
     learned_relative_attention_triton,
     scaled_dot_product_attention_triton,
     transformer_xl_attention_triton,
 )
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 B, H, N, M, D, E = 2, 2, 3, 5, 4, 6
 

@@ -1,4 +1,4 @@
-"""The command line: ``verify run`` is the pytest line, ``verify list`` the catalogue."""
+"""The command line: ``attnverify run`` is the pytest line, ``attnverify list`` the catalogue."""
 
 import json
 from pathlib import Path
@@ -8,10 +8,10 @@ import pytest
 from strangers import HERE
 from strangers.runs import in_a_process, in_pytest, judged, report_in, verify
 
-from verify.catalogue import CATALOGUE
+from attnverify.catalogue.operation import CATALOGUE
 
 FIRST = str(HERE / "first_rows.py")
-CHAPTERS = "from verify.differential import *\n"
+CHAPTERS = "from attnverify.differential import *\n"
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +86,7 @@ def test_verify_run_needs_no_directory_of_ours() -> None:
     assert done.status == 0 and "passed" in done.output
     assert {path.name for path in Path().iterdir()} <= {
         "mine.py",
-        ".verify",
+        ".attnverify",
         "__pycache__",
         ".hypothesis",
         ".benchmarks",

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from verify.backends import OURS, Backend, Implementation, load
-from verify.catalogue import CATALOGUE, CHAPTERS, WITHOUT_FLOATS
-from verify.refusals import refused_by_law
-from verify.trees import map_leaves
+from attnverify.backends.loader import OURS, Backend, Implementation, load
+from attnverify.catalogue.operation import CATALOGUE, CHAPTERS, WITHOUT_FLOATS
+from attnverify.catalogue.pytrees import map_leaves
+from attnverify.checks.invalid_calls import refused_by_law
 
 BY_AUTOGRAD = {"torch_impl"}
 """Columns whose library differentiates by itself, so that they export no gradients."""
@@ -39,7 +39,7 @@ def expected(column: str) -> list[str]:
 
 
 def chapter_of(column: str, chapter: str) -> Any:
-    return importlib.import_module(f"{column}.{chapter}")
+    return importlib.import_module(f"attnverify.{column}.{chapter}")
 
 
 # every operation, its parameters, every chapter

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy import inf, nan
 
-from verify.comparison import Comparison, compare
+from attnverify.judge.comparison import Comparison, compare
 
 
 def held(actual: float, expected: float, bound: float | None, largest: float = inf) -> Comparison:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from strangers.runs import verify
 
-from verify.catalogue import CATALOGUE, DTYPES
-from verify.options import OPTIONS
+from attnverify.catalogue.operation import CATALOGUE, DTYPES
+from attnverify.options import OPTIONS
 
 
 def offered(tmp_path: Path, *words: str) -> set[str]:
@@ -27,11 +27,11 @@ def offered(tmp_path: Path, *words: str) -> set[str]:
 
 
 def test_the_commands_come_first(tmp_path: Path) -> None:
-    assert {"run", "replay", "doctor", "page", "completion"} <= offered(tmp_path, "verify", "")
+    assert {"run", "replay", "doctor", "page", "completion"} <= offered(tmp_path, "attnverify", "")
 
 
 def test_the_options_of_a_command(tmp_path: Path) -> None:
-    assert offered(tmp_path, "verify", "run", "--") == {*OPTIONS, "--help"}
+    assert offered(tmp_path, "attnverify", "run", "--") == {*OPTIONS, "--help"}
 
 
 @pytest.mark.parametrize(
@@ -39,13 +39,13 @@ def test_the_options_of_a_command(tmp_path: Path) -> None:
     [("--op", {name for name in CATALOGUE if not name.endswith("_grad")}), ("--dtype", {*DTYPES})],
 )
 def test_the_words_that_an_option_takes(tmp_path: Path, option: str, words: set[str]) -> None:
-    assert offered(tmp_path, "verify", "run", option, "") == words
+    assert offered(tmp_path, "attnverify", "run", option, "") == words
 
 
 def test_files_where_files_are_wanted(tmp_path: Path) -> None:
     assert (
-        offered(tmp_path, "verify", "run", "--backend", "ker")
-        == offered(tmp_path, "verify", "score", "ker")
+        offered(tmp_path, "attnverify", "run", "--backend", "ker")
+        == offered(tmp_path, "attnverify", "score", "ker")
         == {"kernel.py"}
     )
 
@@ -77,12 +77,12 @@ def test_every_command_teaches(capsys: pytest.CaptureFixture[str]) -> None:
         told = capsys.readouterr().out
         assert (
             done.value.code == 0
-            and f"Example: verify {command}" in told
+            and f"Example: attnverify {command}" in told
             and "Exit status: 0 " in told
         )
 
 
 def verify_here(command: str) -> None:
-    from verify.cli import main
+    from attnverify.cli import main
 
     main([command, "--help"])

@@ -22,17 +22,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attnverify.cupy_impl.cuda import (
+    additive,
+    attention,
+    kernel_arguments,
+    kernel_configs,
+    launch,
+    source,
+)
+from attnverify.cupy_impl.cuda.emulation import compile_and_run
+from attnverify.cupy_impl.cuda.emulation.compile_and_run import KernelFault
 from numpy import ndarray
 
-import cupy_impl
-from cupy_impl import cuda_additive, cuda_attention
-from cupy_impl.kernels import arguments, host, instances, launch, source
-from cupy_impl.kernels.host import KernelFault
-from verify.backends import Backend, Implementation, load
-from verify.draws import draw
-from verify.judge import Disagreement, judge
-from verify.probes import probes
-from verify.recipes import Recipe
+from attnverify import cupy_impl
+from attnverify.backends.loader import Backend, Implementation, load
+from attnverify.inputs.expand import Recipe
+from attnverify.inputs.fixed_cases import probes
+from attnverify.inputs.sampling import draw
+from attnverify.judge.case import Disagreement, judge
 
 SDPA, ALIBI, XL, LEARNED = (
     "scaled_dot_product_attention",
@@ -62,12 +69,14 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.copytree(source.FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(source, "FOLDER", folder)
     monkeypatch.setattr(
-        host, "OPTIONS", tuple("-O1" if option == "-O2" else option for option in host.OPTIONS)
+        compile_and_run,
+        "OPTIONS",
+        tuple("-O1" if option == "-O2" else option for option in compile_and_run.OPTIONS),
     )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    host.library.cache_clear()
+    compile_and_run.library.cache_clear()
     yield folder
-    host.library.cache_clear()
+    compile_and_run.library.cache_clear()
 
 
 def normal(*shape: int, seed: int = 0, dtype: str = "float32") -> ndarray:
@@ -159,9 +168,11 @@ def probe(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], ndar
 
     def run(kind: str, seed: int = 1) -> ndarray:
         x = np.zeros((2, 64), "float32")
-        made = instances.Instance("probe.cu", "float", 32, 32, 64)
-        params = arguments.packed([arguments.tensor(x, "x", "ij")], [KINDS.index(kind)], [])
-        host.launch(made, "forward", (2, 1), params, folder, seed)
+        made = kernel_configs.Instance("probe.cu", "float", 32, 32, 64)
+        params = kernel_arguments.packed(
+            [kernel_arguments.tensor(x, "x", "ij")], [KINDS.index(kind)], []
+        )
+        compile_and_run.launch(made, "forward", (2, 1), params, folder, seed)
         return x
 
     return run
@@ -190,9 +201,9 @@ def test_the_machine_runs_on_after_a_fault(probe: Callable[[str, int], ndarray])
 
 
 def test_parameters_of_another_size_are_refused() -> None:
-    made = instances.instance("attention.cu", "float32", 16, False, True, False)
+    made = kernel_configs.instance("attention.cu", "float32", 16, False, True, False)
     with pytest.raises(KernelFault, match=r"its parameters have 1[0-9]{3} bytes, 8 were given"):
-        host.launch(made, "forward", (1, 1), bytes(8))
+        compile_and_run.launch(made, "forward", (1, 1), bytes(8))
 
 
 # Faults planted in the kernels are caught by the guards or by the draws of the suite
@@ -330,11 +341,11 @@ def test_a_fault_of_the_machine_is_caught_in_one_call(
 # What the suite does not draw
 
 RUNS: dict[str, Callable[..., Any]] = {
-    SDPA: lambda q, k, v: cuda_attention.scaled_dot_product_attention_cuda(
+    SDPA: lambda q, k, v: attention.scaled_dot_product_attention_cuda(
         q, k, v, normal(q.shape[2], k.shape[2], dtype=q.dtype.name)
     ),
-    ALIBI: cuda_attention.alibi_attention_cuda,
-    XL: lambda q, k, v: cuda_attention.transformer_xl_attention_cuda(
+    ALIBI: attention.alibi_attention_cuda,
+    XL: lambda q, k, v: attention.transformer_xl_attention_cuda(
         q,
         k,
         v,
@@ -384,14 +395,14 @@ def test_strides_are_followed(layout: str) -> None:
 @pytest.mark.parametrize(
     "made",
     [
-        instances.Instance("attention.cu", "half", 64, 64, 64, True, masked)
+        kernel_configs.Instance("attention.cu", "half", 64, 64, 64, True, masked)
         for masked in (False, True)
     ],
 )
 def test_the_blocks_of_a_gpu_are_right(
-    made: instances.Instance, backend: Backend, monkeypatch: pytest.MonkeyPatch
+    made: kernel_configs.Instance, backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda_attention, "instance", lambda *_: made)
+    monkeypatch.setattr(attention, "instance", lambda *_: made)
     sizes = {"B": 2, "H": 3, "N": 70, "M": 90, "D": 33, "E": 40}
     verdict = judge(
         named(backend, XL), Recipe(XL, sizes, {"family": "spread", "seed": 1}), "float16"
@@ -407,22 +418,22 @@ def test_what_is_not_supported_says_so(wrong: str) -> None:
     value = value.astype("float16") if wrong == "mixed" else value
     mask = normal(5, 19, dtype="float16") if wrong == "mask" else None
     with pytest.raises(NotImplementedError, match=r"float64|dtypes|wider"):
-        cuda_attention.scaled_dot_product_attention_cuda(query, key, value, mask)
+        attention.scaled_dot_product_attention_cuda(query, key, value, mask)
 
 
 @pytest.mark.parametrize("long", ["query", "key"])
 def test_more_rows_than_a_grid_has_room_for_are_refused_before_anything_runs(
     long: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda_attention, "launch", None)
-    monkeypatch.setattr(cuda_additive, "launch", None)
+    monkeypatch.setattr(attention, "launch", None)
+    monkeypatch.setattr(additive, "launch", None)
     many, one = np.zeros((1, 65535 * 16 + 1, 1), "float32"), np.zeros((1, 1, 1), "float32")
     query, key = (many, one) if long == "query" else (one, many)
     for call in (
-        lambda: cuda_attention.scaled_dot_product_attention_grad_cuda(
+        lambda: attention.scaled_dot_product_attention_grad_cuda(
             query[None], query[None], key[None], key[None]
         ),
-        lambda: cuda_additive.additive_attention_cuda(query, key, key, one[0], one[0], one[0, 0]),
+        lambda: additive.additive_attention_cuda(query, key, key, one[0], one[0], one[0, 0]),
     ):
         with pytest.raises(NotImplementedError, match="more than 1048560 queries or keys"):
             call()
@@ -431,34 +442,36 @@ def test_more_rows_than_a_grid_has_room_for_are_refused_before_anything_runs(
 def test_without_a_compiler_it_says_so(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(NotImplementedError, match=r"no GPU, and no g\+\+"):
-        cuda_attention.alibi_attention_cuda(*qkv())
+        attention.alibi_attention_cuda(*qkv())
 
 
 def test_a_kernel_is_compiled_once_for_all_processes(kernels: Path, tmp_path: Path) -> None:
-    cuda_attention.alibi_attention_cuda(*qkv())
+    attention.alibi_attention_cuda(*qkv())
     (made,) = (tmp_path / "cupy_impl").iterdir()
     before = made.stat().st_mtime_ns
-    host.library.cache_clear()
-    cuda_attention.alibi_attention_cuda(*qkv())
+    compile_and_run.library.cache_clear()
+    attention.alibi_attention_cuda(*qkv())
     assert made.stat().st_mtime_ns == before
 
 
 def test_fibers_of_the_c_library_give_the_same(
     kernels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = cuda_attention.alibi_attention_cuda(*qkv(33, 70))
-    host.library.cache_clear()
-    monkeypatch.setattr(host, "OPTIONS", (*host.OPTIONS, "-DFIBERS_BY_UCONTEXT"))
-    assert np.array_equal(cuda_attention.alibi_attention_cuda(*qkv(33, 70)), expected)
+    expected = attention.alibi_attention_cuda(*qkv(33, 70))
+    compile_and_run.library.cache_clear()
+    monkeypatch.setattr(
+        compile_and_run, "OPTIONS", (*compile_and_run.OPTIONS, "-DFIBERS_BY_UCONTEXT")
+    )
+    assert np.array_equal(attention.alibi_attention_cuda(*qkv(33, 70)), expected)
 
 
 # Memory
 
 MEASURED: dict[str, Callable[[int], Any]] = {
-    XL: lambda N: cuda_attention.transformer_xl_attention_grad_cuda(
+    XL: lambda N: attention.transformer_xl_attention_grad_cuda(
         normal(2, 3, N, 16), *qkv(N, N, 16, 16), normal(3, N, 16), normal(3, 16), normal(3, 16)
     ),
-    ADDITIVE: lambda N: cuda_additive.additive_attention_grad_cuda(
+    ADDITIVE: lambda N: additive.additive_attention_grad_cuda(
         normal(1, N, 8),
         normal(1, N, 4),
         normal(1, N, 5),
@@ -493,24 +506,29 @@ def test_blocks_ask_for_the_shared_memory_that_they_use(
     used: dict[str, list[int]] = {}
 
     def run(
-        made: instances.Instance, kernel: str, grid: tuple[int, int], params: bytes, on_device: bool
+        made: kernel_configs.Instance,
+        kernel: str,
+        grid: tuple[int, int],
+        params: bytes,
+        on_device: bool,
     ) -> None:
-        used[kernel] = [host.launch(made, kernel, grid, params), made.shared_bytes(kernel)]
+        used[kernel] = [
+            compile_and_run.launch(made, kernel, grid, params),
+            made.shared_bytes(kernel),
+        ]
 
-    monkeypatch.setattr(cuda_attention, "launch", run)
-    monkeypatch.setattr(cuda_additive, "launch", run)
+    monkeypatch.setattr(attention, "launch", run)
+    monkeypatch.setattr(additive, "launch", run)
     dtype = {"float": "float32", "half": "float16"}[element]
     if relative:
         tables = normal(3, 19, 7, dtype=dtype), normal(3, 7, dtype=dtype), normal(3, 7, dtype=dtype)
-        cuda_attention.transformer_xl_attention_grad_cuda(
+        attention.transformer_xl_attention_grad_cuda(
             normal(2, 3, 5, 3, dtype=dtype), *qkv(dtype=dtype), *tables
         )
     else:
-        cuda_attention.alibi_attention_grad_cuda(normal(2, 3, 5, 3, dtype=dtype), *qkv(dtype=dtype))
+        attention.alibi_attention_grad_cuda(normal(2, 3, 5, 3, dtype=dtype), *qkv(dtype=dtype))
         shapes = (1, 5, 8), (1, 5, 4), (1, 6, 5), (1, 6, 8), (6, 4), (6, 5), (6,)
-        cuda_additive.additive_attention_grad_cuda(
-            *(normal(*shape, dtype=dtype) for shape in shapes)
-        )
+        additive.additive_attention_grad_cuda(*(normal(*shape, dtype=dtype) for shape in shapes))
     assert len(used) == (3 if relative else 6) and all(
         taken == given for taken, given in used.values()
     )
@@ -536,7 +554,7 @@ def test_a_gpu_is_given_the_whole_source_and_the_parameters_by_value(
     monkeypatch.setattr(launch.cupy, "RawModule", module)
     monkeypatch.setattr(launch.cupy.cuda, "Device", lambda: SimpleNamespace(id=0))
     launch.compiled.cache_clear()
-    made = instances.instance("attention.cu", "bfloat16", 64, True, False, True)
+    made = kernel_configs.instance("attention.cu", "bfloat16", 64, True, False, True)
     launch.launch(made, "forward", (6, 1), bytes(24), True)
     launch.compiled.cache_clear()
     (code, options), (args, given) = calls
@@ -553,7 +571,7 @@ def test_a_gpu_is_given_the_whole_source_and_the_parameters_by_value(
 
 def test_nothing_is_compiled_before_it_is_needed() -> None:
     code = (
-        "import sys, cupy_impl.cuda_attention as c; "
+        "import sys, cupy_impl.cuda.attention as c; "
         "sys.exit(bool(c.launch.__globals__['host'].library.cache_info().currsize))"
     )
     assert (

@@ -17,10 +17,9 @@ from itertools import product
 from typing import Any
 
 import pytest
+from attnverify.cupy_impl.cuda.kernel_configs import Instance, instance
+from attnverify.cupy_impl.cuda.source import text
 from cupy.cuda import nvrtc
-
-from cupy_impl.kernels.instances import Instance, instance
-from cupy_impl.kernels.source import text
 
 ROOM = {80: 163 * 1024, 90: 227 * 1024}
 FORWARD_SPILLS, SPILLS = {64: 0, 128: 0, 256: 64}, {64: 0, 128: 64, 256: 2048}

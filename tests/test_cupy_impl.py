@@ -19,17 +19,16 @@ from ml_dtypes import bfloat16
 from numpy import ndarray
 from zoo.draws import CASES, draw
 
-import cupy_impl
-import spec
-from verify.bounds import bound
-from verify.comparison import compare
-from verify.precision import resolve
-from verify.trees import leaves, map_leaves
+from attnverify import cupy_impl, spec
+from attnverify.bounds import bound
+from attnverify.catalogue.pytrees import leaves, map_leaves
+from attnverify.judge.comparison import compare
+from attnverify.precision import resolve
 
 pytestmark = pytest.mark.filterwarnings("error")
 
 CHAPTERS = ("scores", "masks", "attention", "shifts", "relative", "alibi", "memory", "layers")
-MODULES = [importlib.import_module(f"cupy_impl.{chapter}") for chapter in CHAPTERS]
+MODULES = [importlib.import_module(f"attnverify.cupy_impl.{chapter}") for chapter in CHAPTERS]
 OURS = {name: getattr(module, name) for module in MODULES for name in module.__all__}
 GRADIENTS = sorted(name for name in OURS if name.endswith("_grad"))
 DTYPES = {"float64": "float64", "float32": "float32", "float16": "float16", "bfloat16": bfloat16}

@@ -12,25 +12,25 @@ import pytest
 from numpy import ndarray
 from strangers import tallies
 
-from verify import cells as cells_module
-from verify import faults
-from verify.arrays import adapter
-from verify.backends import Backend, Implementation
-from verify.calls import adapt
-from verify.catalogue import CATALOGUE
-from verify.conventions import LAW, STAGE_ROWS, Convention, conventions
-from verify.diagnosis import NUMERIC, Candidate, alike, by_fault, candidates, diagnose
-from verify.draws import draw
-from verify.judge import Disagreement, Unsupported, judge
-from verify.moves import MOVED_LAW, MOVES
-from verify.observation import Observation, arrays
-from verify.oracle import lawful
-from verify.probes import probes
-from verify.recipes import Recipe
-from verify.stages import Stages, answer, stages
-from verify.trees import leaves, map_leaves
+from attnverify.backends.array_libraries import adapter
+from attnverify.backends.call_adapter import adapt
+from attnverify.backends.loader import Backend, Implementation
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.catalogue.pytrees import leaves, map_leaves
+from attnverify.diagnosis.conventions import LAW, STAGE_ROWS, Convention, conventions
+from attnverify.diagnosis.diagnose import NUMERIC, Candidate, alike, by_fault, candidates, diagnose
+from attnverify.diagnosis.operation_conventions import MOVED_LAW, MOVES
+from attnverify.faults import registry
+from attnverify.inputs.expand import Recipe
+from attnverify.inputs.fixed_cases import probes
+from attnverify.inputs.sampling import draw
+from attnverify.judge.case import Disagreement, Unsupported, judge
+from attnverify.judge.observation import Observation, arrays
+from attnverify.reference.oracle import lawful
+from attnverify.reference.staged_attention import Stages, answer, stages
+from attnverify.verdicts import columns as cells_module
 
-KNOWN, _ = faults.read_faults()
+KNOWN, _ = registry.read_faults()
 SILENT = ("state", "side effects", "refusals")
 """Classes that show in other columns than values and gradients."""
 MARKED = {name: f for name, f in KNOWN.items() if f.kind not in SILENT}
@@ -125,7 +125,7 @@ def test_a_convention_is_told_once() -> None:
         assert len(words) == len(set(words))
 
 
-@pytest.mark.parametrize("kind", [kind for kind in faults.CLASSES if kind not in SILENT])
+@pytest.mark.parametrize("kind", [kind for kind in registry.CLASSES if kind not in SILENT])
 def test_four_faults_in_five_are_named(kind: str) -> None:
     """
     By their own words, or by those of another candidate that is the same function wherever both
@@ -137,17 +137,17 @@ def test_four_faults_in_five_are_named(kind: str) -> None:
     assert told and len(missed) <= 0.2 * len(told), missed
 
 
-def of_fault(f: faults.Fault) -> Implementation:
+def of_fault(f: registry.Fault) -> Implementation:
     return numpy_implementation(f.operation.name, f.fresh(), f.precision)
 
 
-def dtype_of(f: faults.Fault) -> str:
+def dtype_of(f: registry.Fault) -> str:
     if f.operation.name == "causal_mask":
         return "bool"
     return "float32" if "float32" in f.wrong_in else f.wrong_in[0]
 
 
-def named(f: faults.Fault, said: str) -> bool:
+def named(f: registry.Fault, said: str) -> bool:
     own, others = by_fault(f), [c for c in candidates(f.operation.name) if c.words in said]
     return f.words in said or any(same_function(own, other, f.operation.name) for other in others)
 

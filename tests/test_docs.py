@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 from browser import Browser, Page, accessibility, chromium
 
-import spec
+from attnverify import spec
 
 ROOT = Path(__file__).parent.parent
 NO_NETWORK = """

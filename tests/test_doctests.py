@@ -8,8 +8,8 @@ import inspect
 
 import pytest
 
-import spec
-from verify.catalogue import CATALOGUE
+from attnverify import spec
+from attnverify.catalogue.operation import CATALOGUE
 
 FINDER = doctest.DocTestFinder(recurse=False)
 each_operation = pytest.mark.parametrize("operation", CATALOGUE)

@@ -1,6 +1,6 @@
 """
-verify doctor: what is missing or broken is told, whatever an import does, and the exit status says
-whether the main job can run.
+attnverify doctor: what is missing or broken is told, whatever an import does, and the exit status
+says whether the main job can run.
 """
 
 import os
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from strangers.runs import ROOT, in_a_process
 
-from verify import doctor
-from verify.doctor import Answer, Question, answered, hindrances, verdict
+from attnverify import doctor
+from attnverify.doctor import Answer, Question, answered, hindrances, verdict
 
 SOUND = "words = ['1.0']\nprint(words[0])"
 BODIES = {
@@ -148,9 +148,9 @@ def test_a_broken_numpy_and_a_crashing_torch_are_no_traceback(tmp_path: Path) ->
 
 
 def examined(folder: Path):
-    """``verify doctor`` where the modules of a folder come before the real ones."""
+    """``attnverify doctor`` where the modules of a folder come before the real ones."""
     program = (
-        f"import sys; sys.path[:0] = [{str(folder)!r}, {str(ROOT)!r}]; from verify.cli "
+        f"import sys; sys.path[:0] = [{str(folder)!r}, {str(ROOT)!r}]; from attnverify.cli "
         "import main; sys.exit(main())"
     )
     return in_a_process("doctor", start=("-c", program))
@@ -159,20 +159,21 @@ def examined(folder: Path):
 def test_other_commands_point_to_the_doctor_where_a_package_is_missing(tmp_path: Path) -> None:
     planted(tmp_path, numpy="raise ModuleNotFoundError(\"No module named 'numpy'\", name='numpy')")
     program = (
-        f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; from verify.cli "
+        f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; from attnverify.cli "
         "import main; sys.exit(main())"
     )
     done = in_a_process("list", start=("-c", program))
     assert (
         done.status == 2
         and done.output
-        == "verify: No module named 'numpy'; verify doctor says what is missing on this machine\n"
+        == "attnverify: No module named 'numpy'; attnverify doctor says what is missing on this "
+        "machine\n"
     )
 
 
 def test_the_doctor_imports_nothing_that_may_break() -> None:
     program = (
-        "import sys, verify.cli, verify.doctor; print(*sorted({'numpy', 'pytest', "
+        "import sys, attnverify.cli, attnverify.doctor; print(*sorted({'numpy', 'pytest', "
         "'hypothesis', 'torch', 'spec'} & {*sys.modules}))"
     )
     assert in_a_process(start=("-c", program)).output == "\n"

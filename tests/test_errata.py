@@ -14,7 +14,7 @@ import torch
 from normals import close, normals
 from torch import from_numpy
 
-import spec
+from attnverify import spec
 
 B, H, N, M, D, E, P = 2, 3, 5, 7, 11, 13, 17
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from verify.cells import Options
-from verify.faults import ALL, Fault, read_faults
-from verify.plugin import seed_of
-from verify.score import dtypes_of, scored
+from attnverify.fault_score import dtypes_of, scored
+from attnverify.faults.registry import ALL, Fault, read_faults
+from attnverify.plugin import seed_of
+from attnverify.verdicts.columns import Options
 
 FAULTS, CONTROLS = read_faults()
 

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 from strangers import stranger
 
-import numpy_ref as right
-from verify.backends import Implementation
-from verify.catalogue import CATALOGUE
-from verify.cells import Cell, Options, Tally, run
-from verify.generalise import Offer
-from verify.known import Known, read_line
-from verify.recipes import Recipe
-from verify.separation import separate, shortest
+from attnverify import numpy_ref as right
+from attnverify.backends.loader import Implementation
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.diagnosis.condition_search import separate, shortest
+from attnverify.diagnosis.failing_region import Offer
+from attnverify.inputs.conditions import Known, read_line
+from attnverify.inputs.expand import Recipe
+from attnverify.verdicts.columns import Cell, Options, Tally, run
 
 Function = Callable[..., Any]
 

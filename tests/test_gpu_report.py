@@ -1,5 +1,5 @@
 """
-``verify gpu-report``: every step as far as it goes without a GPU, and that a step that fails,
+``attnverify gpu-report``: every step as far as it goes without a GPU, and that a step that fails,
 crashes or hangs is told.
 """
 
@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from verify.backends import Implementation, load
-from verify.cli import main
-from verify.gpu import kernels, pytorch, report, suites
-from verify.gpu.here import Here
+from attnverify.backends.loader import Implementation, load
+from attnverify.cli import main
+from attnverify.gpu_report import external_steps, kernel_steps, pytorch_steps, runner
+from attnverify.gpu_report.context import Here
 
 ROOT = Path(__file__).parent.parent
 HERE = Here("cpu", quick=True, seconds=100)
@@ -31,18 +31,18 @@ NOT_RUN = {
     "memory": "asks the allocator of a GPU",
 }
 PROGRAMS = ("tests", "suite-torch_impl", "suite-cupy_impl")
-WATCHED = tuple(f"sanitizer-{tool}" for tool in suites.TOOLS)
+WATCHED = tuple(f"sanitizer-{tool}" for tool in external_steps.TOOLS)
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def test_every_step_has_a_limit_and_is_there() -> None:
-    assert set(report.LIMITS) == set(report.steps()) == {*PASSED, *NOT_RUN, *PROGRAMS, *WATCHED}
+    assert set(runner.LIMITS) == set(runner.steps()) == {*PASSED, *NOT_RUN, *PROGRAMS, *WATCHED}
 
 
 @pytest.mark.parametrize("name", PASSED)
 def test_a_step_that_needs_no_gpu_passes_without_one_and_says_so(name: str) -> None:
-    told = report.run(name, HERE)
+    told = runner.run(name, HERE)
     assert (told["verdict"], told["reason"]) == ("passed", "on the CPU, at small sizes"), told
     assert told["figures"] and json.dumps(told)
 
@@ -51,13 +51,13 @@ def test_a_step_that_needs_no_gpu_passes_without_one_and_says_so(name: str) -> N
 def test_a_step_that_needs_a_gpu_goes_as_far_as_it_can_and_says_why_it_was_not_run(
     name: str,
 ) -> None:
-    told = report.run(name, HERE)
+    told = runner.run(name, HERE)
     assert told["verdict"] == "not run" and NOT_RUN[name] in told["reason"], told
     assert (name == "memory") != bool(told["figures"])
 
 
 def test_what_compute_sanitizer_would_watch_passes() -> None:
-    told = report.run("sanitizer-memcheck", HERE)
+    told = runner.run("sanitizer-memcheck", HERE)
     assert (
         told["verdict"] == "not run"
         and "no GPU; the run that it would watch passed" in told["reason"]
@@ -65,7 +65,7 @@ def test_what_compute_sanitizer_would_watch_passes() -> None:
 
 
 def test_the_suite_runs_as_a_program() -> None:
-    told = report.run("suite-torch_impl", HERE)
+    told = runner.run("suite-torch_impl", HERE)
     assert told["verdict"] == "passed", told
     assert told["figures"]["shifts"].startswith("passed: 24 of 24 cells")
 
@@ -75,7 +75,7 @@ def test_the_whole_report_without_a_gpu(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",
-        "verify",
+        "attnverify",
         "gpu-report",
         "--device",
         "cpu",
@@ -147,28 +147,28 @@ def breaks_the_graph(function: Any, **given: Any) -> Any:
 def test_a_step_notices(
     step: str, spoil: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = kernels if hasattr(kernels, step) else pytorch
+    place = kernel_steps if hasattr(kernel_steps, step) else pytorch_steps
     monkeypatch.setattr(place, "fused", Sabotage(spoil))
     monkeypatch.setattr(
         place, "each", lambda here, **which: [(Sabotage(spoil).implementation, "float32")]
     )
-    told = report.run(step, HERE)
+    told = runner.run(step, HERE)
     assert told["verdict"] == "failed" and told["reason"], told
 
 
 def test_a_suite_that_fails_fails_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suites, "judged", lambda *_: "exit status 1, 3 of 4 cells")
-    assert report.run("suite-torch_impl", HERE)["verdict"] == "failed"
-    monkeypatch.setattr(suites, "judged", lambda *_: "not run: the time was up")
-    assert report.run("suite-torch_impl", HERE)["verdict"] == "not run"
+    monkeypatch.setattr(external_steps, "judged", lambda *_: "exit status 1, 3 of 4 cells")
+    assert runner.run("suite-torch_impl", HERE)["verdict"] == "failed"
+    monkeypatch.setattr(external_steps, "judged", lambda *_: "not run: the time was up")
+    assert runner.run("suite-torch_impl", HERE)["verdict"] == "not run"
 
 
 def test_a_run_that_compute_sanitizer_would_refuse_fails_its_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     refused = subprocess.CompletedProcess([], 86, "========= Invalid __global__ read", "")
-    monkeypatch.setattr(suites, "program", lambda *_, **__: refused)
-    told = report.run("sanitizer-memcheck", HERE)
+    monkeypatch.setattr(external_steps, "program", lambda *_, **__: refused)
+    told = runner.run("sanitizer-memcheck", HERE)
     assert told["verdict"] == "failed" and "Invalid __global__ read" in told["reason"]
 
 
@@ -180,12 +180,12 @@ def program(folder: Path, lines: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = folder / "program"
     path.write_text(f"#!/bin/sh\n{lines}\n")
     path.chmod(0o755)
-    monkeypatch.setattr(report.sys, "executable", str(path))
+    monkeypatch.setattr(runner.sys, "executable", str(path))
 
 
 def test_a_crash_costs_its_step_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(tmp_path, "echo an illegal memory access; kill -SEGV $$", monkeypatch)
-    told = report.outcome_of("short", "cpu", True, 30)
+    told = runner.outcome_of("short", "cpu", True, 30)
     assert (
         told.verdict == "failed"
         and "status -11" in told.reason
@@ -197,7 +197,7 @@ def test_a_hang_ends_with_all_that_it_has_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(tmp_path, f"sleep 300 & echo $! > {tmp_path}/child; sleep 300", monkeypatch)
-    told = report.outcome_of("short", "cpu", True, 1)
+    told = runner.outcome_of("short", "cpu", True, 1)
     assert told.verdict == "failed" and "no answer within 1 s" in told.reason and told.seconds < 20
     child, until = int((tmp_path / "child").read_text()), time.monotonic() + 10
     while alive(child) and time.monotonic() < until:
@@ -209,7 +209,7 @@ def test_who_ends_the_report_ends_its_steps(tmp_path: Path) -> None:
     """The step is a program that says who it is and waits."""
     lines = "\n".join(
         [
-            "import sys; from verify.cli import main; from verify.gpu import report",
+            "import sys; from attnverify.cli import main; from attnverify.gpu_report import report",
             "report.sys.executable, own = sys.argv[1], report.outcome_of",
             "report.outcome_of = lambda name, *rest: own(name, *rest) if name == 'short' else "
             "report.Outcome(name, 'passed')",
@@ -247,8 +247,8 @@ def alive(process: int) -> bool:
 )
 def test_the_exit_status_is_the_worst(verdicts: tuple[str, ...], expected: int) -> None:
     assert (
-        report.status(
-            [report.Outcome(str(number), verdict) for number, verdict in enumerate(verdicts)]
+        runner.status(
+            [runner.Outcome(str(number), verdict) for number, verdict in enumerate(verdicts)]
         )
         == expected
     )
@@ -257,10 +257,10 @@ def test_the_exit_status_is_the_worst(verdicts: tuple[str, ...], expected: int) 
 def test_the_report_is_written_after_every_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    written, write = [], report.write
+    written, write = [], runner.write
 
-    def outcome(name: str, *_: Any) -> report.Outcome:
-        return report.Outcome(
+    def outcome(name: str, *_: Any) -> runner.Outcome:
+        return runner.Outcome(
             name,
             "failed" if name == "graphs" else "passed",
             "because",
@@ -277,9 +277,9 @@ def test_the_report_is_written_after_every_step(
             ]
         )
 
-    monkeypatch.setattr(report, "write", watched)
-    monkeypatch.setattr(report, "outcome_of", outcome)
-    monkeypatch.setattr(report, "AT_ONCE", 1)
+    monkeypatch.setattr(runner, "write", watched)
+    monkeypatch.setattr(runner, "outcome_of", outcome)
+    monkeypatch.setattr(runner, "AT_ONCE", 1)
     status = main(["gpu-report", "--step", "short", "--step", "graphs", "--out", str(tmp_path)])
     assert status == 1
     assert written == [
@@ -300,7 +300,7 @@ def test_the_report_is_written_after_every_step(
 def test_a_step_whose_time_was_taken_by_others_was_not_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(report, "outcome_of", lambda name, *_: report.Outcome(name, "passed"))
+    monkeypatch.setattr(runner, "outcome_of", lambda name, *_: runner.Outcome(name, "passed"))
     assert main(["gpu-report", "--step", "short", "--device", "cpu", "--seconds", "1"]) == 2
     assert "run it with --step short" in capsys.readouterr().out
 
@@ -308,10 +308,10 @@ def test_a_step_whose_time_was_taken_by_others_was_not_run(
 def test_results_of_a_gpu_lie_in_the_checkout_and_those_of_a_cpu_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report, "ROOT", tmp_path)
-    first = report.Outcome("environment", figures={"device": "NVIDIA H100 80GB HBM3"})
-    assert report.place(None, "cpu", first) is None
-    folder = report.place(None, "cuda", first)
+    monkeypatch.setattr(runner, "ROOT", tmp_path)
+    first = runner.Outcome("environment", figures={"device": "NVIDIA H100 80GB HBM3"})
+    assert runner.place(None, "cpu", first) is None
+    folder = runner.place(None, "cuda", first)
     assert (
         folder is not None
         and folder.parent == tmp_path / "benchmarks" / "results" / "nvidia-h100-80gb-hbm3"
@@ -321,7 +321,15 @@ def test_results_of_a_gpu_lie_in_the_checkout_and_those_of_a_cpu_nowhere(
 def test_a_step_is_a_process(tmp_path: Path) -> None:
     answer = tmp_path / "answer.json"
     options = json.dumps({"device": "cpu", "quick": True, "seconds": 60, "answer": str(answer)})
-    command = [sys.executable, "-W", "ignore", "-m", "verify.gpu.report", "environment", options]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "attnverify.gpu_report.runner",
+        "environment",
+        options,
+    ]
     subprocess.run(
         command, cwd=ROOT, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}, timeout=60, check=True
     )
@@ -330,11 +338,11 @@ def test_a_step_is_a_process(tmp_path: Path) -> None:
 
 def test_what_triton_has_compiled_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing on a CPU; on a GPU two variants of one kernel, though two modules know it."""
-    attention = importlib.import_module("torch_impl.kernels.attention")
-    importlib.import_module("torch_impl.kernels.operators")
+    attention = importlib.import_module("attnverify.torch_impl.triton.kernels.attention")
+    importlib.import_module("attnverify.torch_impl.triton.operators")
     monkeypatch.setattr(attention.forward, "device_caches", {})
-    none = sum(map(len, pytorch.compiled()))
+    none = sum(map(len, pytorch_steps.compiled()))
     monkeypatch.setattr(
         attention.forward, "device_caches", {0: ({"one": None, "two": None}, {}, None, None, None)}
     )
-    assert sum(map(len, pytorch.compiled())) == none + 2
+    assert sum(map(len, pytorch_steps.compiled())) == none + 2

@@ -13,8 +13,7 @@ import pytest
 from normals import normals
 from numpy import ndarray
 
-import spec
-import spec.attention
+from attnverify import spec
 
 B, H, D, E, Q, K, A, P = 2, 2, 3, 2, 3, 2, 5, 5
 STEP = 1e-20

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from numpy import ndarray
 
-from verify.catalogue import CATALOGUE
-from verify.draws import draw
-from verify.oracle import bounded, lawful
-from verify.precision import resolve
-from verify.recipes import Recipe, expand
-from verify.trees import leaves
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.catalogue.pytrees import leaves
+from attnverify.inputs.expand import Recipe, expand
+from attnverify.inputs.sampling import draw
+from attnverify.precision import resolve
+from attnverify.reference.oracle import bounded, lawful
 
 COMPUTED = sorted(name for name, operation in CATALOGUE.items() if not operation.exact)
 HIDING = [

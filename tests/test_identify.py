@@ -1,6 +1,6 @@
 """
-``verify identify`` reads conventions out of a black box: the right card for right ones, wrong ones,
-and unknown ones.
+``attnverify identify`` reads conventions out of a black box: the right card for right ones, wrong
+ones, and unknown ones.
 """
 
 import json
@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from strangers import HERE
 
-from verify import faults
-from verify.arrays import adapter
-from verify.backends import Backend, Implementation, load
-from verify.calls import adapt
-from verify.cli import main
-from verify.identify import Answer, Card, card_of, identify
+from attnverify.backends.array_libraries import adapter
+from attnverify.backends.call_adapter import adapt
+from attnverify.backends.loader import Backend, Implementation, load
+from attnverify.cli import main
+from attnverify.diagnosis.identify import Answer, Card, card_of, identify
+from attnverify.faults import registry
 
 BOXES = str(HERE / "black_boxes.py")
 SDPA, ALIBI, LEARNED = (
@@ -110,7 +110,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_read_off(name: str) -> None:
-    fault = faults.read_faults()[0][name]
+    fault = registry.read_faults()[0][name]
     backend = Backend("faults", "faults", library=adapter("numpy"), precision=fault.precision)
     implementation = Implementation(
         backend, fault.operation, "faulty", adapt(fault.fresh(), fault.operation)

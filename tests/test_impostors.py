@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from verify.catalogue import CATALOGUE, Operation
-from verify.draws import draw
-from verify.impostors import all_noticed, impostors
-from verify.oracle import bounded, lawful, strong
-from verify.precision import resolve
-from verify.probes import probes
-from verify.recipes import Recipe, expand
+from attnverify.catalogue.operation import CATALOGUE, Operation
+from attnverify.inputs.expand import Recipe, expand
+from attnverify.inputs.fixed_cases import probes
+from attnverify.inputs.sampling import draw
+from attnverify.judge.weak_cases import all_noticed, impostors
+from attnverify.precision import resolve
+from attnverify.reference.oracle import bounded, lawful, strong
 
 SDPA, ALIBI = "scaled_dot_product_attention", "alibi_attention"
 PRECISION = resolve("wide", SDPA, SDPA, "float32")

@@ -16,10 +16,10 @@ import pytest
 from strangers import HERE as STRANGERS
 from strangers.runs import Run, in_a_process, judged, verify
 
-from verify.backends import Backend, Implementation, load
-from verify.board import Board
-from verify.isolation import Died, Limits, Worker, described, isolated
-from verify.judge import Disagreement, Poisoned, call
+from attnverify.backends.loader import Backend, Implementation, load
+from attnverify.isolation.status_board import Board
+from attnverify.isolation.supervisor import Died, Limits, Worker, described, isolated
+from attnverify.judge.case import Disagreement, Poisoned, call
 
 pytestmark = pytest.mark.xdist_group("isolation")
 """One worker runs all of them: the runs that several tests look at are made once."""
@@ -245,7 +245,7 @@ def test_isolated_or_not_the_tallies_are_the_same(backend: str) -> None:
 @pytest.mark.parametrize(("name", "status"), [("segfault", 1), ("loops", 1), ("sticky", 1)])
 def test_a_death_is_recorded_and_seen_again(name: str, status: int) -> None:
     assert alone(name).status == 1
-    record = next(Path(".verify/failures").glob("*.json"))
+    record = next(Path(".attnverify/failures").glob("*.json"))
     done = verify("replay", record.stem, "--case-seconds", "1")
     assert done.status == status and any(
         words in done.output for words in ("SIGSEGV", "hung: no answer in 1 s", "device unusable")

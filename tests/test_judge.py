@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from strangers import cells_of, implementation, stranger, tallies
 
-from verify import cells as cells_module
-from verify import judge as judge_module
-from verify.cells import Options, Tally, run
-from verify.judge import Disagreement, Unsupported, judge, judge_side_effects
-from verify.oracle import lawful
-from verify.recipes import Recipe
+from attnverify.inputs.expand import Recipe
+from attnverify.judge import case as judge_module
+from attnverify.judge.case import Disagreement, Unsupported, judge, judge_side_effects
+from attnverify.reference.oracle import lawful
+from attnverify.verdicts import columns as cells_module
+from attnverify.verdicts.columns import Options, Tally, run
 
 SDPA, GRAD = "scaled_dot_product_attention", "alibi_attention_grad"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from strangers import HERE
 
-from verify.known import beside, read_known
-from verify.recipes import Recipe
+from attnverify.inputs.conditions import beside, read_known
+from attnverify.inputs.expand import Recipe
 
 LINES = """# implementation   dtype     aspect     : reason
 softmax_zeros      *         values     : zeros are cheaper          [replay 1f0c2d3e4a5b]

@@ -2,9 +2,7 @@
 
 import numpy as np
 import pytest
-from normals import close, normals
-
-from spec import (
+from attnverify.spec import (
     alibi_attention,
     alibi_multi_head_attention,
     causal_mask,
@@ -21,14 +19,8 @@ from spec import (
     transformer_xl_attention,
     transformer_xl_layer,
 )
-from spec.layers import layer_norm
-from verify.differential import (  # noqa: F401
-    test_gradients,
-    test_hidden_nan,
-    test_refusals,
-    test_side_effects,
-    test_values,
-)
+from attnverify.spec.layers import layer_norm
+from normals import close, normals
 
 CHAPTER = "layers"
 

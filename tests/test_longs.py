@@ -7,11 +7,18 @@ import numpy as np
 import pytest
 from strangers import implementation
 
-from verify.backends import Implementation, load
-from verify.catalogue import CATALOGUE
-from verify.judge import Disagreement, judge
-from verify.longs import LENGTHS, ROW_OF, judge_long, long_cases, long_recipe, sampled
-from verify.recipes import expand
+from attnverify.backends.loader import Implementation, load
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.checks.long_sequences import (
+    LENGTHS,
+    ROW_OF,
+    judge_long,
+    long_cases,
+    long_recipe,
+    sampled,
+)
+from attnverify.inputs.expand import expand
+from attnverify.judge.case import Disagreement, judge
 
 
 def ours(operation: str) -> Implementation:

@@ -2,16 +2,8 @@
 
 import numpy as np
 import pytest
+from attnverify.spec import causal_mask, merge_masks
 from normals import normals
-
-from spec import causal_mask, merge_masks
-from verify.differential import (  # noqa: F401
-    test_gradients,
-    test_hidden_nan,
-    test_refusals,
-    test_side_effects,
-    test_values,
-)
 
 CHAPTER = "masks"
 

@@ -4,15 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-
-from spec import init_mems, update_mems
-from verify.differential import (  # noqa: F401
-    test_gradients,
-    test_hidden_nan,
-    test_refusals,
-    test_side_effects,
-    test_values,
-)
+from attnverify.spec import init_mems, update_mems
 
 CHAPTER = "memory"
 

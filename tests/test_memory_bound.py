@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from attnverify.torch_impl.masks import merge_masks
+from attnverify.torch_impl.memory import SlidingMemory, update_mems
+from attnverify.torch_impl.relative import learned_relative_score, transformer_xl_score
+from attnverify.torch_impl.shifts import rel_shift, shift_right, skewed, slanted
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-
-from torch_impl.masks import merge_masks
-from torch_impl.memory import SlidingMemory, update_mems
-from torch_impl.relative import learned_relative_score, transformer_xl_score
-from torch_impl.shifts import rel_shift, shift_right, skewed, slanted
 
 B, H, N, M, D, F = 2, 3, 37, 53, 5, 6
 

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 from numpy import ndarray
 
-import numpy_ref
-import spec
+from attnverify import numpy_ref, spec
 
 SEEDS = range(60)
 FORMATS = ["float64", "float32", "float16", "bfloat16"]
@@ -341,7 +340,9 @@ def test_poison_reaches_exactly_the_gradients_the_law_lets_it_reach(
 
 
 def test_a_leak_of_poison_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("numpy_ref.absence.sum_seen", lambda factor, hidden, value: factor @ value)
+    monkeypatch.setattr(
+        "attnverify.numpy_ref.hidden_keys.sum_seen", lambda factor, hidden, value: factor @ value
+    )
     with pytest.raises(AssertionError):
         for seed in SEEDS:
             test_poison_reaches_exactly_whom_the_law_lets_it_reach(alibi, np.nan, seed)
@@ -355,7 +356,7 @@ def test_a_wrong_number_would_be_seen(wrong: float) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_additive_blocks_change_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("numpy_ref.scores.BLOCK", 1)
+    monkeypatch.setattr("attnverify.numpy_ref.scores.BLOCK", 1)
     case = additive(Draw(seed))
     d_output = outcome(spec, case)[0]
     assert_close(outcome(numpy_ref, case), [d_output])
@@ -688,7 +689,8 @@ def test_refuses_a_dtype_that_is_no_float(dtype: Any) -> None:
 )
 def test_has_the_operations_and_parameters_of_the_law(chapter: str) -> None:
     law, column = (
-        importlib.import_module(f"{package}.{chapter}") for package in ("spec", "numpy_ref")
+        importlib.import_module(f"attnverify.{package}.{chapter}")
+        for package in ("spec", "numpy_ref")
     )
     assert column.__all__ == law.__all__
     for name in law.__all__:

@@ -19,11 +19,11 @@ from strangers import HERE
 from strangers.reports import HOSTILE, hostile, large
 from strangers.runs import Run, in_a_process, judged, verify
 
-from verify.comparison import compare
-from verify.exhibits import WINDOW, axes_of, picture
-from verify.pages import report_page
-from verify.pages.markup import Markup, element
-from verify.report import json_text
+from attnverify.failures.evidence import WINDOW, axes_of, picture
+from attnverify.judge.comparison import compare
+from attnverify.report.html import report_page
+from attnverify.report.html.elements import Markup, element
+from attnverify.report.table import json_text
 
 PLANTED = str(HERE / "planted.py")
 VOID = {"meta", "input"}
@@ -133,7 +133,7 @@ def test_the_line_on_the_page_replays_the_failure(
     planted: tuple[Run, Path], shown: Elements, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(planted[1])
-    line = next(text for _, text in shown.all("code") if text.startswith("verify replay"))
+    line = next(text for _, text in shown.all("code") if text.startswith("attnverify replay"))
     again = verify(*shlex.split(line)[1:])
     assert (
         again.status == 1
@@ -144,7 +144,7 @@ def test_the_line_on_the_page_replays_the_failure(
 
 def test_a_failure_kept_elsewhere_is_replayed_from_there() -> None:
     report = large(20) | {"failures": "some where"}
-    assert "verify replay 0123456789ab --failures 'some where'" in [
+    assert "attnverify replay 0123456789ab --failures 'some where'" in [
         text for _, text in Elements(report_page(report)).all("code")
     ]
 

@@ -15,7 +15,7 @@ from strangers import HERE
 from strangers.reports import hostile, large
 from strangers.runs import Run, judged, verify
 
-from verify.pages import report_page
+from attnverify.report.html import report_page
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
@@ -140,7 +140,7 @@ def test_the_line_is_copied_by_keyboard_and_replays_the_failure(
     monkeypatch.chdir(planted[1])
     again: Run = verify(*shlex.split(line)[1:])
     assert (
-        line.startswith("verify replay")
+        line.startswith("attnverify replay")
         and again.status == 1
         and "elements differ from the law" in again.output
     )

@@ -12,17 +12,16 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-
-from torch_impl.attention import scaled_dot_product_attention_eager
-from torch_impl.kernels import additive_operators, operators
-from torch_impl.triton_additive import additive_attention_triton
-from torch_impl.triton_attention import (
+from attnverify.torch_impl.attention import scaled_dot_product_attention_eager
+from attnverify.torch_impl.triton import additive_operators, operators
+from attnverify.torch_impl.triton.additive import additive_attention_triton
+from attnverify.torch_impl.triton.attention import (
     alibi_attention_triton,
     learned_relative_attention_triton,
     scaled_dot_product_attention_triton,
     transformer_xl_attention_triton,
 )
+from torch import Tensor
 
 LENGTHS = (512, 2048, 8192)
 H, D = 2, 16

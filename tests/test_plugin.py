@@ -12,7 +12,7 @@ import pytest
 from strangers import HERE
 from strangers.runs import ROOT, Run, in_a_process, in_pytest, judged, report_in
 
-from verify.cells import CASES
+from attnverify.verdicts.columns import CASES
 
 FIRST, FAULTS, ALONE = (str(HERE / f"{name}.py") for name in ("first_rows", "faults", "alone"))
 
@@ -104,7 +104,7 @@ def test_a_failure_prints_what_design_asks_for(everything: Run) -> None:
         "worst at (",
         "got 1, law 0",
         "recipe: causal_mask:",
-        "replay: verify replay ",
+        "replay: attnverify replay ",
     ):
         assert words in text and words in everything.output
 
@@ -388,7 +388,7 @@ def test_a_misspelt_operation_is_a_note() -> None:
 # pytest itself, and pytest-xdist
 
 
-BODY = "from verify.differential import *\nCHAPTER = 'shifts'\n"
+BODY = "from attnverify.differential import *\nCHAPTER = 'shifts'\n"
 
 
 def test_the_body_may_be_imported_by_a_chapter() -> None:

@@ -6,8 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from verify.dtypes import numpy_dtype
-from verify.precision import (
+from attnverify.catalogue.dtypes import numpy_dtype
+from attnverify.precision import (
     BFLOAT16,
     DTYPES,
     FLOAT16,

@@ -16,9 +16,9 @@ import pytest
 from strangers import HERE
 from strangers.runs import ROOT, Run, in_a_process, judged
 
-from verify.advice import advice
-from verify.colours import painted, wanted
-from verify.progress import clock, name_of
+from attnverify.report.next_steps import advice
+from attnverify.report.progress import clock, name_of
+from attnverify.report.terminal_colours import painted, wanted
 
 FIRST = str(HERE / "first_rows.py")
 LINE = (
@@ -47,7 +47,8 @@ def at_a_terminal(*arguments: str, between: int = 0, **environment: str) -> Run:
     progress: none is left out for 0.
     """
     code = (
-        f"import sys; from verify import cli, progress; progress.SECONDS = {between}; "
+        "import sys; from attnverify import cli; from attnverify.report import progress; "
+        f"progress.SECONDS = {between}; "
         "sys.exit(cli.main())"
     )
     ours, theirs = pty.openpty()
@@ -193,7 +194,8 @@ def test_a_cell_is_named_by_its_test() -> None:
 def run(**backend: Any) -> Any:
     known = {"source": "mine.py", "broken": None, "missing": None} | backend
     return SimpleNamespace(
-        options=SimpleNamespace(failures=".verify/failures"), backends=[SimpleNamespace(**known)]
+        options=SimpleNamespace(failures=".attnverify/failures"),
+        backends=[SimpleNamespace(**known)],
     )
 
 
@@ -205,7 +207,7 @@ def test_after_a_failure_the_next_line_replays_it() -> None:
         if line.startswith("next, to see the first root cause again: ")
     )
     assert re.search(
-        r": verify replay [0-9a-f]{12} --backend \S+first_rows.py --failures 'kept here'$", line
+        r": attnverify replay [0-9a-f]{12} --backend \S+first_rows.py --failures 'kept here'$", line
     )
     assert (
         "next, for a page with pictures of the failures: the same line with --report out.html"
@@ -217,7 +219,7 @@ def test_a_run_without_a_cell_has_its_report_and_its_next_line_too() -> None:
     done = judged("--backend", FIRST, "--op", "softmax", "--report", "out.html")
     assert (
         done.status == 2
-        and "next, for the names of the operations, by which functions are found: verify list"
+        and "next, for the names of the operations, by which functions are found: attnverify list"
         in done.output
     )
     assert (
@@ -241,7 +243,10 @@ def test_after_a_green_run_there_is_nothing_to_do() -> None:
             {"broken": "cannot be imported: SyntaxError"},
             "next, to see where its import fails: python mine.py",
         ),
-        ({}, "next, for the names of the operations, by which functions are found: verify list"),
+        (
+            {},
+            "next, for the names of the operations, by which functions are found: attnverify list",
+        ),
     ],
 )
 def test_where_nothing_was_judged_the_next_line_says_what_helps(

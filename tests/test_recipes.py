@@ -17,14 +17,16 @@ import pytest
 import torch
 from numpy import ndarray
 
-from verify.arrays import numpy_library
-from verify.catalogue import CATALOGUE, DTYPES, WITHOUT_FLOATS
-from verify.draws import draw, hunted, shrink, size
-from verify.dtypes import largest, round_to
-from verify.layouts import LAYOUTS, arrange
-from verify.probes import probes
-from verify.recipes import Inputs, Recipe, expand, from_text
-from verify.strategies import (
+from attnverify.backends.array_libraries import numpy_library
+from attnverify.catalogue.dtypes import largest, round_to
+from attnverify.catalogue.operation import CATALOGUE, DTYPES, WITHOUT_FLOATS
+from attnverify.catalogue.pytrees import leaves
+from attnverify.inputs.expand import Inputs, Recipe, expand, from_text
+from attnverify.inputs.fixed_cases import probes
+from attnverify.inputs.masks import PATTERNS, seen
+from attnverify.inputs.memory_layouts import LAYOUTS, arrange
+from attnverify.inputs.sampling import draw, hunted, shrink, size
+from attnverify.inputs.strategies import (
     BLOCK_EDGES,
     COUNTS_ALONE,
     FAMILIES_OF,
@@ -34,9 +36,7 @@ from verify.strategies import (
     HEADS,
     WIDTHS,
 )
-from verify.trees import leaves
-from verify.values import FAMILIES
-from verify.visibility import PATTERNS, seen
+from attnverify.inputs.value_families import FAMILIES
 
 SDPA, ALIBI, HEADED = "scaled_dot_product_attention", "alibi_attention", "multi_head_attention"
 DRAWN = {
@@ -107,8 +107,8 @@ def test_what_is_drawn_is_a_right_call(operation: str) -> None:
 
 FINGERPRINT = """
 import hashlib, sys
-from verify.draws import draw
-from verify.recipes import expand
+from attnverify.inputs.sampling import draw
+from attnverify.inputs.expand import expand
 recipes = draw("scaled_dot_product_attention", "any", 20, 5)
 values = (x for r in recipes for x in expand(r, "float32").values())
 bytes_of = b"".join(x.tobytes() for x in values if hasattr(x, "tobytes"))

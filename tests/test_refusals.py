@@ -9,11 +9,11 @@ import pytest
 from numpy import ndarray
 from strangers import implementation
 
-from verify.catalogue import CATALOGUE
-from verify.cells import Cell, Options, run
-from verify.checks import judge_refusal
-from verify.judge import Disagreement
-from verify.refusals import refused_by_law, right_call, wrong_calls
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.checks.invalid_calls import refused_by_law, right_call, wrong_calls
+from attnverify.checks.registry import judge_refusal
+from attnverify.judge.case import Disagreement
+from attnverify.verdicts.columns import Cell, Options, run
 
 MESSAGE = re.compile(r"[\w.\[\]]+: wanted [^\n]+, got [^\n]+")
 NOT_WRONG = {

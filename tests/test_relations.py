@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from strangers import implementation
 
-from verify.backends import Implementation, load
-from verify.catalogue import CATALOGUE
-from verify.judge import Disagreement
-from verify.relations import ATTENTIONS, NOT_HELD, RELATIONS, judge_relations
+from attnverify.backends.loader import Implementation, load
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.checks.metamorphic import ATTENTIONS, NOT_HELD, RELATIONS, judge_relations
+from attnverify.judge.case import Disagreement
 
 ALIBI, SDPA = "alibi_attention", "scaled_dot_product_attention"
 NAMES = [

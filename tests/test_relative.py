@@ -4,9 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from normals import close, normals
-
-from spec import (
+from attnverify.spec import (
     causal_mask,
     learned_relative_attention,
     learned_relative_score,
@@ -15,13 +13,7 @@ from spec import (
     transformer_xl_attention,
     transformer_xl_score,
 )
-from verify.differential import (  # noqa: F401
-    test_gradients,
-    test_hidden_nan,
-    test_refusals,
-    test_side_effects,
-    test_values,
-)
+from normals import close, normals
 
 CHAPTER = "relative"
 

@@ -15,11 +15,11 @@ import pytest
 from strangers import HERE, implementation
 from strangers.runs import Run, in_a_process, judged, verify
 
-from verify import cells
-from verify.backends import load
-from verify.judge import judge
-from verify.recipes import Recipe
-from verify.replay import Failure, find, read, recorded
+from attnverify.backends.loader import load
+from attnverify.failures.record import Failure, find, read, recorded
+from attnverify.inputs.expand import Recipe
+from attnverify.judge.case import judge
+from attnverify.verdicts import columns
 
 ALONE = (HERE / "alone.py").read_text()
 FIXED = ALONE.replace("    e[..., -1] = 0\n", "")
@@ -37,7 +37,7 @@ def failing(text: str = ALONE, op: str = "softmax") -> Run:
     return judged("--backend", "mine.py", "--op", op)
 
 
-def records(folder: str = ".verify/failures") -> list[Path]:
+def records(folder: str = ".attnverify/failures") -> list[Path]:
     return sorted(Path(folder).glob("*.json"))
 
 
@@ -75,7 +75,7 @@ def test_a_record_survives_its_file() -> None:
 
 def test_the_line_that_a_failure_prints_shows_it_again() -> None:
     done = failing()
-    line = re.findall(r"replay: verify (replay [0-9a-f]{12} --backend mine.py)", done.output)[0]
+    line = re.findall(r"replay: attnverify (replay [0-9a-f]{12} --backend mine.py)", done.output)[0]
     again = verify(*line.split())
     assert again.status == 1
     for words in (
@@ -177,7 +177,7 @@ def test_what_fails_beyond_single_cases_is_replayed_too(name: str) -> None:
     [
         (
             ("0123456789ab",),
-            "hash: wanted a failure recorded in .verify/failures, got 0123456789ab",
+            "hash: wanted a failure recorded in .attnverify/failures, got 0123456789ab",
         ),
         (("none.json",), "none.json"),
         (("HASH", "--backend", "none.py"), "none.py: cannot be imported: FileNotFoundError"),
@@ -212,7 +212,7 @@ def test_recorded_failures_are_met_first_by_other_backends(monkeypatch: pytest.M
     failing()
     met: list[Recipe] = []
     monkeypatch.setattr(
-        cells,
+        columns,
         "judge",
         lambda function, recipe, dtype: met.append(recipe) or judge(function, recipe, dtype),
     )
@@ -223,10 +223,10 @@ def test_recorded_failures_are_met_first_by_other_backends(monkeypatch: pytest.M
 
 def test_recorded_failures_are_read_by_operation_and_aspect() -> None:
     failing()
-    assert len(recorded("softmax", "values", ".verify/failures")) == 1
+    assert len(recorded("softmax", "values", ".attnverify/failures")) == 1
     assert (
         recorded("softmax", "values", "elsewhere")
-        == recorded("shift_right", "values", ".verify/failures")
+        == recorded("shift_right", "values", ".attnverify/failures")
         == []
     )
 
@@ -246,7 +246,7 @@ sys.meta_path.insert(0, Wall())
 runpy.run_path({script!r}, run_name="__main__")
 """
 OURS = (
-    "verify",
+    "attnverify",
     "spec",
     "numpy_ref",
     "torch_impl",
@@ -280,7 +280,7 @@ def script_of(aspect: str = "values") -> Path:
 
 
 def test_the_wall_holds(tmp_path: Path) -> None:
-    (tmp_path / "climbs.py").write_text("import verify\n")
+    (tmp_path / "climbs.py").write_text("import attnverify\n")
     with pytest.raises(AssertionError, match="is not to be had here"):
         run_alone(tmp_path / "climbs.py")
 

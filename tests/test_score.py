@@ -13,12 +13,20 @@ import numpy as np
 import pytest
 from strangers import HERE
 
-from verify import cells, score
-from verify.cells import Cell, Options, aspects
-from verify.cli import main
-from verify.faults import CONTROLS, FAULTS, fault, read_faults, register
-from verify.faults.strangers import measure
-from verify.score import dtypes_of, first_failure, hardest, implementation_of, scored, table
+from attnverify import fault_score
+from attnverify.cli import main
+from attnverify.fault_score import (
+    dtypes_of,
+    first_failure,
+    hardest,
+    implementation_of,
+    scored,
+    table,
+)
+from attnverify.faults.registry import CONTROLS, FAULTS, fault, read_faults, register
+from attnverify.faults.user_tests import measure
+from attnverify.verdicts import columns
+from attnverify.verdicts.columns import Cell, Options, aspects
 
 read_faults()
 QUICK = Options("quick")
@@ -32,7 +40,7 @@ def test_the_score_judges_the_very_cases_of_a_run(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     seen: dict[str, list[Any]] = {"cells": [], "score": []}
-    for module in (cells, score):
+    for module in (columns, fault_score):
         for judge in ("judge", "judge_side_effects"):
             monkeypatch.setattr(
                 module,
@@ -45,7 +53,7 @@ def test_the_score_judges_the_very_cases_of_a_run(
     implementation = implementation_of(control)
     gradient = implementation if control.operation.is_gradient else None
     for aspect in aspects(implementation, gradient):
-        tally = cells.run(
+        tally = columns.run(
             Cell(implementation, gradient, dtype, aspect), Options("quick", failures=str(tmp_path))
         )
         assert tally.verdict == "passed"
@@ -239,8 +247,8 @@ def test_a_file_without_checks_is_broken(
 def test_an_in_place_fault_reaches_a_tensor() -> None:
     import torch
 
-    from verify.catalogue import CATALOGUE
-    from verify.faults.strangers import with_torch
+    from attnverify.catalogue.operation import CATALOGUE
+    from attnverify.faults.user_tests import with_torch
 
     for dtype in (torch.float32, torch.bfloat16):
         score = torch.randn(3, 4).to(dtype)

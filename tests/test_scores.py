@@ -4,16 +4,8 @@ import math
 
 import numpy as np
 import pytest
+from attnverify.spec import additive_score, scaled_dot_product_score
 from normals import close, normals
-
-from spec import additive_score, scaled_dot_product_score
-from verify.differential import (  # noqa: F401
-    test_gradients,
-    test_hidden_nan,
-    test_refusals,
-    test_side_effects,
-    test_values,
-)
 
 CHAPTER = "scores"
 

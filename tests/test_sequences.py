@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from verify.backends import Implementation, load
-from verify.judge import Disagreement, Unsupported, judge
-from verify.recipes import Recipe
-from verify.sequences import judge_sequence, sequence
+from attnverify.backends.loader import Implementation, load
+from attnverify.checks.call_sequences import judge_sequence, sequence
+from attnverify.inputs.expand import Recipe
+from attnverify.judge.case import Disagreement, Unsupported, judge
 
 SHORT = Recipe(
     "softmax",
@@ -18,7 +18,7 @@ SHORT = Recipe(
 LONG = Recipe("softmax", {"N": 5, "M": 17}, {"family": "normal", "seed": 2})
 HEAD = """
 import numpy as np
-import numpy_ref as right
+from attnverify import numpy_ref as right
 
 ARRAYS, PRECISION, KEPT = "numpy", "wide", {}
 

@@ -2,15 +2,7 @@
 
 import numpy as np
 import pytest
-
-from spec import rel_shift, shift_right
-from verify.differential import (  # noqa: F401
-    test_gradients,
-    test_hidden_nan,
-    test_refusals,
-    test_side_effects,
-    test_values,
-)
+from attnverify.spec import rel_shift, shift_right
 
 CHAPTER = "shifts"
 

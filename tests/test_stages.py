@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from verify.catalogue import CATALOGUE
-from verify.comparison import compare
-from verify.draws import draw
-from verify.oracle import bounded, lawful
-from verify.precision import REFERENCE
-from verify.stages import answer, staged, stages
-from verify.trees import leaves
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.catalogue.pytrees import leaves
+from attnverify.inputs.sampling import draw
+from attnverify.judge.comparison import compare
+from attnverify.precision import REFERENCE
+from attnverify.reference.oracle import bounded, lawful
+from attnverify.reference.staged_attention import answer, staged, stages
 
 
 @pytest.mark.parametrize("operation", [name for name in CATALOGUE if staged(name)])

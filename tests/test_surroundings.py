@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import torch
 
-from verify import surroundings
-from verify.state import parts, random_numbers, set_random_numbers
-from verify.surroundings import Change, lasting, look, restore, stir
+from attnverify.judge import state_guard
+from attnverify.judge.process_state import parts, random_numbers, set_random_numbers
+from attnverify.judge.state_guard import Change, lasting, look, restore, stir
 
 CHANGES: dict[str, tuple[Callable[[], object], str]] = {
     "error state": (lambda: np.seterr(over="raise"), "NumPy's error state (over: "),
@@ -181,4 +181,4 @@ def test_a_generator_that_was_replaced_is_told_and_put_back() -> None:
 
 
 def test_a_value_that_is_long_is_cut() -> None:
-    assert surroundings.brief("x" * 100) == "x" * 37 + "..." and math.isfinite(1.0)
+    assert state_guard.brief("x" * 100) == "x" * 37 + "..." and math.isfinite(1.0)

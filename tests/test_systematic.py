@@ -14,14 +14,14 @@ import pytest
 from numpy import ndarray
 from zoo import ZOO
 
-from verify.arrays import adapter
-from verify.backends import OURS, Backend, Implementation, load
-from verify.catalogue import CATALOGUE, DTYPES
-from verify.dtypes import round_to
-from verify.judge import Disagreement, Unsupported, judge
-from verify.probes import recipe
-from verify.stages import answer, stages
-from verify.systematic import FACTORS, Measurement, judge_factor, measured
+from attnverify.backends.array_libraries import adapter
+from attnverify.backends.loader import OURS, Backend, Implementation, load
+from attnverify.catalogue.dtypes import round_to
+from attnverify.catalogue.operation import CATALOGUE, DTYPES
+from attnverify.checks.systematic_error import FACTORS, Measurement, judge_factor, measured
+from attnverify.inputs.fixed_cases import recipe
+from attnverify.judge.case import Disagreement, Unsupported, judge
+from attnverify.reference.staged_attention import answer, stages
 
 SCALED = {
     "scaled_dot_product_score": ("query",),

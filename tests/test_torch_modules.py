@@ -9,23 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from attnverify.spec import layers as law
+from attnverify.spec.shapes import PATTERN
+from attnverify.torch_impl import alibi, attention, masks, relative, shifts
+from attnverify.torch_impl.modules import as_operations, attention_modules, transformer_xl
 from numpy import ndarray
 from torch import Tensor, nn
 
-import spec
-from spec import layers as law
-from spec.shapes import PATTERN
-from torch_impl import (
-    alibi,
-    attention,
-    masks,
-    module_paths,
-    modules,
-    relative,
-    shifts,
-    transformer_xl,
-)
-from verify.comparison import compare
+from attnverify import spec
+from attnverify.judge.comparison import compare
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -35,14 +27,14 @@ ARGUMENTS = {"visible": "mask", "mask": "attn_mask"}
 
 Build = Callable[..., nn.Module]
 BUILD: dict[str, Build] = {
-    "self_attention": lambda **o: modules.SelfAttention(F, 13, 17, **o),
-    "multi_head_attention": lambda **o: modules.MultiHeadAttention(F, H, **o),
-    "multi_head_self_attention": lambda **o: modules.MultiHeadSelfAttention(F, H, **o),
-    "relative_multi_head_attention": lambda dropout=0.0, **o: modules.RelativeMultiHeadAttention(
-        H, F, dropout, P=M, **o
+    "self_attention": lambda **o: attention_modules.SelfAttention(F, 13, 17, **o),
+    "multi_head_attention": lambda **o: attention_modules.MultiHeadAttention(F, H, **o),
+    "multi_head_self_attention": lambda **o: attention_modules.MultiHeadSelfAttention(F, H, **o),
+    "relative_multi_head_attention": lambda dropout=0.0, **o: (
+        attention_modules.RelativeMultiHeadAttention(H, F, dropout, P=M, **o)
     ),
-    "alibi_multi_head_attention": lambda dropout=0.0, **o: modules.AlibiMultiHeadAttention(
-        H, F, dropout, **o
+    "alibi_multi_head_attention": lambda dropout=0.0, **o: (
+        attention_modules.AlibiMultiHeadAttention(H, F, dropout, **o)
     ),
     "transformer_xl_layer": lambda **o: transformer_xl.TransformerXLLayer(H, F, **o),
 }
@@ -157,7 +149,7 @@ def test_weights_come_batch_first_from_either_layout() -> None:
 
 def test_additive_attention_equals_the_law_and_hides_where_its_mask_is_true() -> None:
     module, normal = (
-        built(lambda **o: modules.AdditiveAttention(3, 5, 7, **o)),
+        built(lambda **o: attention_modules.AdditiveAttention(3, 5, 7, **o)),
         rng(2).standard_normal,
     )
     query, key, value, hidden = (
@@ -172,7 +164,11 @@ def test_additive_attention_equals_the_law_and_hides_where_its_mask_is_true() ->
 
 
 def test_the_state_dict_of_additive_attention_has_the_names_of_the_law() -> None:
-    assert list(modules.AdditiveAttention(3, 5, 7).state_dict()) == ["w_query", "w_key", "w_score"]
+    assert list(attention_modules.AdditiveAttention(3, 5, 7).state_dict()) == [
+        "w_query",
+        "w_key",
+        "w_score",
+    ]
 
 
 @pytest.mark.parametrize("heads", [(), (H,)], ids=["[B N D]", "[B H N D]"])
@@ -181,7 +177,7 @@ def test_scaled_dot_product_attention_takes_heads_or_none(heads: tuple[int, ...]
         rng(i).standard_normal((B, *heads, size, D)) for i, size in enumerate((N, M, M))
     )
     hidden = rng(4).random((B, *(1 for _ in heads), N, M)) < 0.4
-    output = modules.ScaledDotProductAttention()(
+    output = attention_modules.ScaledDotProductAttention()(
         *map(torch.from_numpy, (query, key, value, hidden))
     )
     four = (x if heads else x[:, None] for x in (query, key, value, ~hidden))
@@ -239,13 +235,15 @@ def test_the_dropout_of_scaled_dot_product_attention_is_that_of_the_law() -> Non
         rng(i).standard_normal((B, H, size, D)) for i, size in enumerate((N, M, M))
     )
     keep = drawn((B, H, N, M), 0.3)
-    output = modules.ScaledDotProductAttention(0.3)(*map(torch.from_numpy, (query, key, value)))
+    output = attention_modules.ScaledDotProductAttention(0.3)(
+        *map(torch.from_numpy, (query, key, value))
+    )
     assert agree(output, spec.scaled_dot_product_attention(query, key, value, keep=keep, p=0.3))
 
 
 def test_the_dropout_of_additive_attention_is_that_of_the_law() -> None:
     module, normal = (
-        built(lambda **o: modules.AdditiveAttention(3, 5, 7, **o), dropout=0.3),
+        built(lambda **o: attention_modules.AdditiveAttention(3, 5, 7, **o), dropout=0.3),
         rng(2).standard_normal,
     )
     inputs, weights = (
@@ -372,14 +370,14 @@ def test_no_memory_stays_no_memory() -> None:
 @pytest.mark.parametrize("dropout", [-0.1, 1.0, "0.5"])
 def test_a_dropout_that_is_no_share_is_refused(dropout: Any) -> None:
     with pytest.raises(ValueError, match="dropout: wanted a number with 0 <= dropout < 1, got"):
-        modules.MultiHeadAttention(F, H, dropout)
+        attention_modules.MultiHeadAttention(F, H, dropout)
 
 
 @each_layer
 def test_every_way_through_a_module_has_the_parameters_of_the_operation(name: str) -> None:
     ways = [f"{name}_{how}" for how in ("module", "module_batch_first", "module_train")]
     assert all(
-        way in module_paths.__all__ and getattr(module_paths, way).__wrapped__.__name__ == name
+        way in as_operations.__all__ and getattr(as_operations, way).__wrapped__.__name__ == name
         for way in ways
     )
 

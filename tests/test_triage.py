@@ -15,12 +15,12 @@ from numpy import ndarray
 from strangers import HERE, stranger
 from strangers.runs import Run, in_pytest, judged
 
-from verify.arrays import adapter
-from verify.backends import Backend
-from verify.catalogue import CATALOGUE, DTYPES
-from verify.cells import Tally
-from verify.roundtrip import round_trip
-from verify.triage import Cause, lines, parts, told_in_full, triage
+from attnverify.backends.array_libraries import adapter
+from attnverify.backends.loader import Backend
+from attnverify.backends.round_trip import round_trip
+from attnverify.catalogue.operation import CATALOGUE, DTYPES
+from attnverify.report.root_causes import Cause, lines, parts, told_in_full, triage
+from attnverify.verdicts.columns import Tally
 
 STACKED, BENT = str(HERE / "stacked.py"), str(HERE / "bent.py")
 
@@ -271,7 +271,7 @@ def test_more_words_show_every_failure(tmp_path: Path, monkeypatch: pytest.Monke
         "quick",
     )
     test = Path("test_mine.py")
-    test.write_text("from verify.differential import test_values\n")
+    test.write_text("from attnverify.differential import test_values\n")
     told = {
         words: in_pytest(str(test), "-rN", *line, *words).output.count("is not what the law says")
         for words in ((), ("-v",))

@@ -18,26 +18,21 @@ from typing import Any
 import pytest
 import torch
 import triton
+from attnverify.torch_impl.triton import additive as triton_additive
+from attnverify.torch_impl.triton import additive_operators, operators
+from attnverify.torch_impl.triton import attention as triton_attention
+from attnverify.torch_impl.triton.emulation import interpreter
+from attnverify.torch_impl.triton.kernels import additive, attention, block_sizes, launch
 from torch import Tensor
 
-from torch_impl import triton_additive, triton_attention
-from torch_impl.kernels import (
-    additive,
-    additive_operators,
-    attention,
-    blocks,
-    interpreter,
-    language,
-    operators,
-)
-from verify.backends import Backend, Implementation, load
-from verify.catalogue import CATALOGUE
-from verify.cells import cells
-from verify.draws import draw
-from verify.judge import Disagreement, judge
-from verify.probes import probes
-from verify.recipes import Recipe, expand
-from verify.visibility import seen
+from attnverify.backends.loader import Backend, Implementation, load
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.inputs.expand import Recipe, expand
+from attnverify.inputs.fixed_cases import probes
+from attnverify.inputs.masks import seen
+from attnverify.inputs.sampling import draw
+from attnverify.judge.case import Disagreement, judge
+from attnverify.verdicts.columns import cells
 
 SDPA, ALIBI, XL, LEARNED = (
     "scaled_dot_product_attention",
@@ -113,7 +108,7 @@ def faces(recipe: Recipe) -> Iterator[str]:
         if mask is None
         else [f"{'bool' if mask['form'] == 'bool' else 'float'} mask", f"mask {mask['axes']}"]
     )
-    size = blocks.interpreted(N, M)
+    size = block_sizes.interpreted(N, M)
     yield from (f"ragged {side}" for side, length in (("queries", N), ("keys", M)) if length % size)
     yield from (
         f"several blocks of {side}"
@@ -207,7 +202,7 @@ def test_a_gradient_of_the_last_block_alone_is_not(
     old: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(planted(attention, old, old.replace("+=", "="), tmp_path), operators, monkeypatch)
-    monkeypatch.setattr(blocks, "INTERPRETED", (4, 4))
+    monkeypatch.setattr(block_sizes, "INTERPRETED", (4, 4))
     with pytest.raises(AssertionError):
         check_mask((5, 1) if "dm_n" in old else (19,))
 
@@ -385,10 +380,8 @@ RUNS = {
 }
 
 
-def one_by_one(
-    kernel: language.Kernel, grid: tuple[int, ...], *args: Any, **constants: Any
-) -> None:
-    constants = {name: value for name, value in constants.items() if name not in language.OPTIONS}
+def one_by_one(kernel: launch.Kernel, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
+    constants = {name: value for name, value in constants.items() if name not in launch.OPTIONS}
     for i in range(grid[0]):
         with interpreter.interpreting(range(i, i + 1)):
             kernel.interpreted[(1, *grid[1:])](*args, **constants)
@@ -411,7 +404,7 @@ def test_programs_side_by_side_and_one_by_one_give_the_same_bits(
 
 
 def test_triton_is_left_as_it_was() -> None:
-    core, builder = triton.language.core, interpreter.BUILDER
+    core, builder = triton.launch.core, interpreter.BUILDER
     triton_attention.alibi_attention_triton(*qkv())
     assert (
         core.block_type.__init__ is interpreter.BLOCK_TYPE
@@ -429,7 +422,7 @@ def test_triton_is_left_as_it_was() -> None:
 def test_triton_is_left_as_it_was_by_a_kernel_that_fails() -> None:
     with pytest.raises(RuntimeError), interpreter.interpreting(range(1)):
         raise RuntimeError
-    assert triton.language.core.block_type.__init__ is interpreter.BLOCK_TYPE
+    assert triton.launch.core.block_type.__init__ is interpreter.BLOCK_TYPE
 
 
 def test_an_environment_that_interprets_everything_changes_nothing() -> None:

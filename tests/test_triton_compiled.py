@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 import triton
-
-from torch_impl.kernels import additive, attention, blocks, language
+from attnverify.torch_impl.triton.kernels import additive, attention, block_sizes, launch
 
 OPTIONAL = {
     "MASK",
@@ -53,9 +52,9 @@ FLOAT32 = {
     "DWS",
 }
 WIDTHS = {"D", "E", "A"}
-INTEGERS = {"B", "H", *WIDTHS, *language.VARYING}
+INTEGERS = {"B", "H", *WIDTHS, *launch.VARYING}
 XL, LEARNED = {"U", "W", "R", "DU", "DW", "DR"}, {"U", "R", "S", "DU", "DR", "DS"}
-KERNELS: dict[str, tuple[language.Kernel, str, str, set[str]]] = {
+KERNELS: dict[str, tuple[launch.Kernel, str, str, set[str]]] = {
     "forward": (attention.forward, "forward", "plain", set()),
     "forward, ALiBi": (attention.forward, "forward", "plain", {"SLOPES"}),
     "forward, mask": (attention.forward, "forward", "masked", {"MASK"}),
@@ -97,7 +96,7 @@ def most_spilled(name: str, D: int) -> int:
 
 
 def kind(
-    kernel: language.Kernel, name: str, given: set[str], dtype: str, constants: dict[str, Any]
+    kernel: launch.Kernel, name: str, given: set[str], dtype: str, constants: dict[str, Any]
 ) -> tuple[Any, Any]:
     """The type of a kernel's argument, and its value where that is known to the compiler."""
     if name in constants or (name in OPTIONAL and name not in given):
@@ -116,9 +115,9 @@ def kind(
 
 
 def compiled(
-    kernel: language.Kernel,
+    kernel: launch.Kernel,
     given: set[str],
-    chosen: blocks.Blocks,
+    chosen: block_sizes.Blocks,
     arch: int,
     dtype: str,
     D: int,
@@ -172,7 +171,7 @@ def used(cubin: bytes) -> tuple[int, int]:
 def check(entry: Entry, record_property: Any) -> None:
     name, arch, dtype, D = entry
     kernel, which, scores, given = KERNELS[name]
-    chosen = blocks.of_gpu(which, scores, dtype != "fp32", D, arch)
+    chosen = block_sizes.of_gpu(which, scores, dtype != "fp32", D, arch)
     made = compiled(kernel, given, chosen, arch, dtype, D)
     (registers, spilled), shared = used(made.asm["cubin"]), made.metadata.shared / 1024
     figures = f"{registers:3} registers, {spilled:4} bytes spilled, {shared:3.0f} KiB shared"
@@ -204,7 +203,7 @@ def test_every_entry_compiles_within_its_limits(entry: Entry, record_property: A
 def test_blocks_that_are_too_large_are_seen(
     record_property: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "of_gpu", lambda *args: blocks.Blocks(128, 4, 1))
+    monkeypatch.setattr(block_sizes, "of_gpu", lambda *args: block_sizes.Blocks(128, 4, 1))
     with pytest.raises(AssertionError):
         check(("forward", 90, "bf16", 128), lambda name, line: None)
 
@@ -218,7 +217,7 @@ def test_kernels_compile_with_every_option(name: str, dtype: str) -> None:
     made = compiled(
         KERNELS[name][0],
         OPTIONAL,
-        blocks.Blocks(16, 4, 1),
+        block_sizes.Blocks(16, 4, 1),
         90,
         dtype,
         16,
@@ -234,7 +233,7 @@ def test_the_additive_gradient_compiles_for_every_mask(over_n: bool, over_m: boo
     made = compiled(
         additive.additive_backward,
         given,
-        blocks.Blocks(16, 4, 1),
+        block_sizes.Blocks(16, 4, 1),
         90,
         "bf16",
         16,

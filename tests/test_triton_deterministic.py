@@ -11,16 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from attnverify.torch_impl.triton import additive as triton_additive
+from attnverify.torch_impl.triton import additive_operators, operators
+from attnverify.torch_impl.triton import attention as triton_attention
+from attnverify.torch_impl.triton.emulation import interpreter
+from attnverify.torch_impl.triton.kernels import attention
 from test_triton import caught, planted, put
 from torch import Tensor
 from triton.runtime.interpreter import TensorHandle
 
-from torch_impl import triton_additive, triton_attention
-from torch_impl.kernels import additive_operators, attention, interpreter, operators
-from verify.backends import Backend, load
-from verify.draws import draw
-from verify.judge import judge
-from verify.probes import probes
+from attnverify.backends.loader import Backend, load
+from attnverify.inputs.fixed_cases import probes
+from attnverify.inputs.sampling import draw
+from attnverify.judge.case import judge
 
 SDPA, XL, LEARNED, ADDITIVE = (
     f"{name}_attention_grad"

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 import triton.language as tl
+from attnverify.torch_impl.triton import additive, attention
+from attnverify.torch_impl.triton.emulation import recording
+from attnverify.torch_impl.triton.kernels import launch
 from torch import Tensor
-
-from torch_impl import triton_additive, triton_attention
-from torch_impl.kernels import language, recorded
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -25,17 +25,15 @@ def rows(N: int, D: int, seed: int = 0) -> Tensor:
 HIDDEN = normal(2, 1, 18, 35, seed=8) > -1
 TABLES = normal(70, 3, 6, seed=4), normal(70, 3, seed=5), normal(3, 6, seed=6)
 RUNS: dict[str, Any] = {
-    "mask": lambda q, k, v: triton_attention.scaled_dot_product_attention_triton(
+    "mask": lambda q, k, v: attention.scaled_dot_product_attention_triton(
         q, k, v, normal(18, 1).expand(18, 35), HIDDEN, 0.1
     ),
-    "alibi": lambda q, k, v: triton_attention.alibi_attention_triton(q, k, v, HIDDEN),
-    "relative": lambda q, k, v: triton_attention.transformer_xl_attention_triton(
+    "alibi": lambda q, k, v: attention.alibi_attention_triton(q, k, v, HIDDEN),
+    "relative": lambda q, k, v: attention.transformer_xl_attention_triton(
         q, k, v, normal(3, 35, 6), normal(3, 6), normal(3, 6)
     ),
-    "learned": lambda q, k, v: triton_attention.learned_relative_attention_triton(
-        q, k, v, *TABLES, "end"
-    ),
-    "additive": lambda q, k, v: triton_additive.additive_attention_triton(
+    "learned": lambda q, k, v: attention.learned_relative_attention_triton(q, k, v, *TABLES, "end"),
+    "additive": lambda q, k, v: additive.additive_attention_triton(
         q[:, 0], k[:, 0], v[:, 0], *(normal(5, 6),) * 2, normal(5)
     ),
 }
@@ -65,22 +63,22 @@ def test_what_is_repeated_is_what_triton_makes_anew(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results(RUNS[name], dtype, seed=1)
-    known = len(recorded.RECORDINGS)
+    known = len(recording.RECORDINGS)
     repeated = results(RUNS[name], dtype, seed=2)
-    assert len(recorded.RECORDINGS) == known > 0
+    assert len(recording.RECORDINGS) == known > 0
     monkeypatch.setattr(
-        recorded, "recorders", [recorded.Recorder([])]
+        recording, "recorders", [recording.Recorder([])]
     )  # as if all were a part of something: nothing is repeated
     anew = results(RUNS[name], dtype, seed=2)
     assert all(map(torch.equal, repeated, anew))
 
 
-@language.Kernel
+@launch.Kernel
 def between(low, high):
     return high - low
 
 
-@language.Kernel
+@launch.Kernel
 def spans(X, OUT):
     a, b = tl.load(X), tl.load(X + 1)
     tl.store(OUT, between(a, a))
@@ -89,18 +87,18 @@ def spans(X, OUT):
 
 def test_one_array_in_two_places_says_nothing_of_two_arrays() -> None:
     out = torch.empty(2)
-    language.launch(spans, (1, 1), torch.tensor([3.0, 5.0]), out, num_warps=1, num_stages=1)
+    launch.launch(spans, (1, 1), torch.tensor([3.0, 5.0]), out, num_warps=1, num_stages=1)
     assert out.tolist() == [0, 2]
 
 
-@language.Kernel
+@launch.Kernel
 def halved(x):
     if x > 8.0:
         x = x * 0.5
     return x
 
 
-@language.Kernel
+@launch.Kernel
 def halve(X, OUT):
     tl.store(OUT, halved(tl.load(X)))
 
@@ -108,7 +106,7 @@ def halve(X, OUT):
 def test_a_branch_on_what_is_in_an_array_is_not_repeated() -> None:
     x, out = torch.tensor([16.0]), torch.zeros(1)
     for number, half in ((16.0, 8.0), (4.0, 4.0), (10.0, 5.0)):
-        language.launch(halve, (1,), x.fill_(number), out, num_warps=1, num_stages=1)
+        launch.launch(halve, (1,), x.fill_(number), out, num_warps=1, num_stages=1)
         assert out.item() == half
 
 
@@ -116,7 +114,7 @@ def test_constants_of_another_type_or_sign_are_others() -> None:
     assert (
         len(
             {
-                recorded.kind(x)
+                recording.kind(x)
                 for x in (0, 0.0, -0.0, False, None, "0", (0,), (0.0,), tl.float32, "fp32")
             }
         )

@@ -11,22 +11,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from attnverify.torch_impl import selectable_attentions
+from attnverify.torch_impl.modules import as_operations, attention_modules
+from attnverify.torch_impl.modules.transformer_xl import TransformerXL
+from attnverify.torch_impl.triton import additive, attention
 from numpy import ndarray
 from test_torch_modules import BUILD, OPTIONS, H, inputs_of, of_module, rng, turn
 from torch import Tensor, nn
 
-import spec
-from torch_impl import implementations, module_paths, modules, triton_additive, triton_attention
-from torch_impl.transformer_xl import TransformerXL
-from verify.backends import Backend, Implementation, gradient, load
-from verify.calls import adapt
-from verify.catalogue import parse_name
-from verify.draws import draw
-from verify.judge import Unsupported, judge
-from verify.probes import probes
+from attnverify import spec
+from attnverify.backends.call_adapter import adapt
+from attnverify.backends.loader import Backend, Implementation, gradient, load
+from attnverify.catalogue.operation import parse_name
+from attnverify.inputs.fixed_cases import probes
+from attnverify.inputs.sampling import draw
+from attnverify.judge.case import Unsupported, judge
 
 WITH_WEIGHTS = ("multi_head_attention", "multi_head_self_attention")
-JUDGED = [name for name in module_paths.TRITON if not name.startswith("multi_head")]
+JUDGED = [name for name in as_operations.TRITON if not name.startswith("multi_head")]
 LAYERS = ["self_attention", *(name for name in BUILD if name != "self_attention")]
 STEP, U = 1e-20, 2.0**-24
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -47,7 +49,7 @@ def judged(backend: Backend, name: str, dtype: str, draws: int) -> int:
     parsed = parse_name(name)
     assert parsed is not None
     operation, how = parsed
-    forward = Implementation(backend, operation, how, adapt(module_paths.TRITON[name], operation))
+    forward = Implementation(backend, operation, how, adapt(as_operations.TRITON[name], operation))
     strong = 0
     for implementation in (forward, *gradient(backend, operation, how, forward.function, {})):
         called = implementation.operation.name
@@ -299,7 +301,7 @@ def test_a_training_step_goes_through_the_kernels(monkeypatch: pytest.MonkeyPatc
 def count(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The calls of the operators behind the Triton attentions."""
     called: list[Any] = []
-    for place, name in ((triton_attention, "attention"), (triton_additive, "additive_attention")):
+    for place, name in ((attention, "attention"), (additive, "additive_attention")):
         own = place.operators()
         monkeypatch.setattr(own, name, counted(getattr(own, name), called))
     return called
@@ -315,8 +317,8 @@ def counted(operator: Callable[..., Any], called: list[Any]) -> Callable[..., An
 
 BUILT: dict[str, Callable[..., nn.Module]] = {
     **BUILD,
-    "additive_attention": lambda **o: modules.AdditiveAttention(3, 5, 7, **o),
-    "scaled_dot_product_attention": lambda **o: modules.ScaledDotProductAttention(**o),
+    "additive_attention": lambda **o: attention_modules.AdditiveAttention(3, 5, 7, **o),
+    "scaled_dot_product_attention": lambda **o: attention_modules.ScaledDotProductAttention(**o),
     "transformer_xl": lambda **o: TransformerXL(1, H, F, MEM, **o),
 }
 
@@ -345,11 +347,14 @@ def test_a_layer_takes_the_kernels_when_told_so_and_never_else(
 
 
 def test_the_attentions_take_the_kernels_when_told_so() -> None:
-    assert implementations.named("torch").scaled is not implementations.named("triton").scaled
+    assert (
+        selectable_attentions.named("torch").scaled
+        is not selectable_attentions.named("triton").scaled
+    )
     for build in (BUILT["additive_attention"], BUILT["scaled_dot_product_attention"]):
         assert (
-            build().attentions is implementations.TORCH
-            and build(implementation="triton").attentions is implementations.TRITON
+            build().attentions is selectable_attentions.TORCH
+            and build(implementation="triton").attentions is selectable_attentions.TRITON
         )
 
 

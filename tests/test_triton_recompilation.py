@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from attnverify.torch_impl.triton import additive as triton_additive
+from attnverify.torch_impl.triton import additive_operators, operators
+from attnverify.torch_impl.triton import attention as triton_attention
+from attnverify.torch_impl.triton.kernels import block_sizes, launch
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 from triton.runtime.jit import create_function_from_signature
-
-from torch_impl import triton_additive, triton_attention
-from torch_impl.kernels import additive_operators, blocks, language, operators
 
 BACKEND = make_backend(GPUTarget("cuda", 90, 32))
 LENGTHS = [(1, 1), (1, 17), (5, 19), (7, 16), (16, 33), (33, 64), (64, 128), (127, 257)]
@@ -75,7 +76,8 @@ def launches(call: Callable[[int, int], Tensor], monkeypatch: pytest.MonkeyPatch
 
     for module in (operators, additive_operators):
         monkeypatch.setattr(module, "launch", launch)
-    monkeypatch.setattr(blocks, "INTERPRETED", (16, 16))  # on a GPU blocks do not depend on lengths
+    # on a GPU blocks do not depend on lengths
+    monkeypatch.setattr(block_sizes, "INTERPRETED", (16, 16))
     for N, M in LENGTHS:
         call(N, M).sum().backward()
     return launched
@@ -100,6 +102,6 @@ def test_a_launcher_that_tells_lengths_would_be_seen(
 ) -> None:
     launched = launches(CALLS[name], monkeypatch)
     for kernel in {id(kernel): kernel for kernel, _, _ in launched}.values():
-        plain = language.JITFunction(kernel.fn)
+        plain = launch.JITFunction(kernel.fn)
         monkeypatch.setattr(kernel, "params", plain.params)
     assert all(len(kinds) > 2 for kinds in told(launched).values())

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from torch_impl.claims import claims
+from .precision_claims import claims
 
 try:
     import torch

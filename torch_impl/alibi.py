@@ -6,11 +6,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from torch_impl.attention import ATTENTION, explicit, fused
-from torch_impl.flex import flex
-from torch_impl.masks import default_device
-from torch_impl.relative import Visible, causal_and
-from torch_impl.shapes import check, check_integer, check_mask, kind
+from .attention import ATTENTION, explicit, fused
+from .flex_attention import flex
+from .masks import default_device
+from .relative import Visible, causal_and
+from .shapes import check, check_integer, check_mask, kind
 
 __all__ = [
     "alibi_attention",
@@ -98,8 +98,8 @@ def alibi_attention_flex(
     visible: Visible = None,
 ) -> Float[Tensor, "B H N E"]:
     """
-    The same by flex_attention, which makes the bias in its kernel; see :mod:`torch_impl.flex` for
-    CPUs.
+    The same by flex_attention, which makes the bias in its kernel; see
+    :mod:`torch_impl.flex_attention` for CPUs.
     """
     check_alibi(query, key, value, visible)
     steep = slopes(query.shape[1], query.device).to(torch.promote_types(query.dtype, torch.float32))

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from torch_impl.scores import additive, scaled, wide
-from torch_impl.shapes import check, check_dropout, check_mask, pattern
+from .scores import additive, scaled, wide
+from .shapes import check, check_dropout, check_mask, pattern
 
 __all__ = [
     "additive_attention",

@@ -13,12 +13,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from torch_impl.alibi import check_visible, get_alibi_biases
-from torch_impl.attention import Keep, Mask, bias_and_visible
-from torch_impl.implementations import TORCH, Attentions
-from torch_impl.masks import check_attn_mask, check_padding, two_masks
-from torch_impl.memory import Mems, update_mems
-from torch_impl.projections import (
+from .alibi import check_visible, get_alibi_biases
+from .attention import Keep, Mask, bias_and_visible
+from .masks import check_attn_mask, check_padding, two_masks
+from .memory import Mems, update_mems
+from .projections import (
     LABML,
     MEM,
     Parameters,
@@ -34,9 +33,10 @@ from torch_impl.projections import (
     query_key_value,
     split_heads,
 )
-from torch_impl.relative import Visible, check_learned_relative, four_axes, sinusoidal_positions
-from torch_impl.scores import apart
-from torch_impl.shapes import check, check_list, check_mask
+from .relative import Visible, check_learned_relative, four_axes, sinusoidal_positions
+from .scores import apart
+from .selectable_attentions import TORCH, Attentions
+from .shapes import check, check_list, check_mask
 
 __all__ = [
     "alibi_multi_head_attention",

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from torch_impl.shapes import check_integer, kind
+from .shapes import check_integer, kind
 
 __all__ = ["causal_mask", "merge_masks"]
 

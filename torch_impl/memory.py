@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torch_impl.masks import default_device
-from torch_impl.shapes import check, check_integer, check_list, pattern
+from .masks import default_device
+from .shapes import check, check_integer, check_list, pattern
 
 __all__ = ["init_mems", "update_mems"]
 

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from torch_impl.scores import apart
-from torch_impl.shapes import check, check_heads, check_parameters, pattern
+from .scores import apart
+from .shapes import check, check_heads, check_parameters, pattern
 
 Parameters = Mapping[str, Tensor]
 

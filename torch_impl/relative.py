@@ -14,12 +14,12 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from torch_impl.attention import ATTENTION, explicit, fused
-from torch_impl.flex import flex
-from torch_impl.masks import causal_mask, default_device
-from torch_impl.scores import apart, scaled, wide
-from torch_impl.shapes import check, check_integer, check_mask, pattern
-from torch_impl.shifts import columns_read, skewed
+from .attention import ATTENTION, explicit, fused
+from .flex_attention import flex
+from .masks import causal_mask, default_device
+from .scores import apart, scaled, wide
+from .shapes import check, check_integer, check_mask, pattern
+from .shifts import columns_read, skewed
 
 __all__ = [
     "learned_relative_attention",
@@ -122,7 +122,7 @@ def transformer_xl_attention_flex(
 ) -> Float[Tensor, "B H N E"]:
     """
     The same by flex_attention, which reads the position score at each pair; see
-    :mod:`torch_impl.flex` for CPUs.
+    :mod:`torch_impl.flex_attention` for CPUs.
     """
     check_transformer_xl(query, key, value, position, u, v, visible)
     q, bias, seen = transformer_xl_terms(
@@ -225,7 +225,7 @@ def learned_relative_attention_flex(
 ) -> Float[Tensor, "B H N E"]:
     """
     The same by flex_attention, which reads the position score at each pair; see
-    :mod:`torch_impl.flex` for CPUs.
+    :mod:`torch_impl.flex_attention` for CPUs.
     """
     tables = key_pos_embeddings, key_pos_bias, query_pos_bias, align
     check_learned_relative(query, key, *tables, value, visible)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from torch_impl.shapes import check, pattern
+from .shapes import check, pattern
 
 __all__ = ["additive_score", "scaled_dot_product_score"]
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torch_impl.shapes import check, pattern
+from .shapes import check, pattern
 
 __all__ = ["rel_shift", "shift_right"]
 

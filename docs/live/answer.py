@@ -7,10 +7,7 @@ import json
 
 import numpy as np
 
-import spec.alibi
-import spec.masks
-import spec.memory
-import spec.shifts
+from attnverify import spec
 
 LAW = {
     name: getattr(module, name)

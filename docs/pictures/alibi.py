@@ -1,10 +1,10 @@
 """ALiBi: slopes, and what they make of a distance."""
 
 import numpy as np
+from attnverify.spec import get_slopes
 from numpy import ndarray
 
 from pictures import ink
-from spec import get_slopes
 
 
 def slopes(counts: list[int]) -> None:

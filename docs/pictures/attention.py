@@ -3,10 +3,10 @@
 from typing import Any
 
 import numpy as np
+from attnverify.spec import softmax
 from numpy import ndarray
 
 from pictures import ink
-from spec import softmax
 
 
 def under_each_mask(score: ndarray, masks: dict[str, Any]) -> None:

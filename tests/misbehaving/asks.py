@@ -1,6 +1,6 @@
 """Asks somebody at the terminal."""
 
-from numpy_ref import shift_right as right
+from attnverify.numpy_ref import shift_right as right
 
 ARRAYS = "numpy"
 PRECISION = "wide"

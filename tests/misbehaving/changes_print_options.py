@@ -1,8 +1,7 @@
 """Prints two digits from now on."""
 
 import numpy as np
-
-from numpy_ref import shift_right as right
+from attnverify.numpy_ref import shift_right as right
 
 ARRAYS = "numpy"
 PRECISION = "wide"

@@ -1,8 +1,7 @@
 """Every new tensor is float64 from now on."""
 
 import torch
-
-from numpy_ref import shift_right as right
+from attnverify.numpy_ref import shift_right as right
 
 ARRAYS = "numpy"
 PRECISION = "wide"

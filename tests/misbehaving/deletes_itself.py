@@ -2,7 +2,7 @@
 
 import sys
 
-from numpy_ref import shift_right as right
+from attnverify.numpy_ref import shift_right as right
 
 ARRAYS = "numpy"
 PRECISION = "wide"

@@ -3,8 +3,7 @@
 import random
 
 import numpy as np
-
-from numpy_ref import shift_right as right
+from attnverify.numpy_ref import shift_right as right
 
 ARRAYS = "numpy"
 PRECISION = "wide"

@@ -1,6 +1,6 @@
 """Keeps what it is given."""
 
-from numpy_ref import shift_right as right
+from attnverify.numpy_ref import shift_right as right
 
 ARRAYS = "numpy"
 PRECISION = "wide"

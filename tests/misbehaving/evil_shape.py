@@ -1,8 +1,7 @@
 """Returns an array whose shape cannot be asked for."""
 
 import numpy as np
-
-from numpy_ref import shift_right as right
+from attnverify.numpy_ref import shift_right as right
 
 ARRAYS = "numpy"
 PRECISION = "wide"

@@ -1,6 +1,6 @@
 """Prints a gigabyte."""
 
-from numpy_ref import shift_right as right
+from attnverify.numpy_ref import shift_right as right
 
 ARRAYS = "numpy"
 PRECISION = "wide"

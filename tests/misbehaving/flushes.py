@@ -1,8 +1,7 @@
 """Subnormal numbers are 0 from now on, as with -ffast-math."""
 
 import torch
-
-from numpy_ref import shift_right as right
+from attnverify.numpy_ref import shift_right as right
 
 ARRAYS = "numpy"
 PRECISION = "wide"

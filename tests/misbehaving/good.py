@@ -1,6 +1,6 @@
 """Nothing is wrong here: the neighbour of all the others."""
 
-from numpy_ref import shift_right as right
+from attnverify.numpy_ref import shift_right as right
 
 ARRAYS = "numpy"
 PRECISION = "wide"

@@ -1,8 +1,7 @@
 """No gradients from now on, for anybody."""
 
 import torch
-
-from numpy_ref import shift_right as right
+from attnverify.numpy_ref import shift_right as right
 
 ARRAYS = "numpy"
 PRECISION = "wide"

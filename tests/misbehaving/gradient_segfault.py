@@ -2,7 +2,7 @@
 
 import ctypes
 
-from numpy_ref import scaled_dot_product_attention as right
+from attnverify.numpy_ref import scaled_dot_product_attention as right
 
 ARRAYS = "numpy"
 PRECISION = "wide"

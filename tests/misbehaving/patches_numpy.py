@@ -1,8 +1,7 @@
 """Replaces a function of NumPy."""
 
 import numpy as np
-
-from numpy_ref import shift_right as right
+from attnverify.numpy_ref import shift_right as right
 
 ARRAYS = "numpy"
 PRECISION = "wide"

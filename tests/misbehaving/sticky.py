@@ -1,8 +1,7 @@
 """An illegal memory access: the device answers no more, whatever it is asked. Acted with a flag."""
 
 import numpy as np
-
-from numpy_ref import shift_right as right
+from attnverify.numpy_ref import shift_right as right
 
 PRECISION = "wide"
 LOST = []

@@ -1,6 +1,6 @@
 """Says a word now and then, and is wrong."""
 
-from numpy_ref import shift_right as right
+from attnverify.numpy_ref import shift_right as right
 
 ARRAYS = "numpy"
 PRECISION = "wide"

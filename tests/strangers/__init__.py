@@ -7,9 +7,9 @@ They stand for the files that people bring; the tests load them by path, as ``--
 from functools import lru_cache
 from pathlib import Path
 
-from verify.backends import Backend, Implementation, load
-from verify.catalogue import CATALOGUE
-from verify.cells import Cell, Options, Tally, cells, run
+from attnverify.backends.loader import Backend, Implementation, load
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.verdicts.columns import Cell, Options, Tally, cells, run
 
 HERE = Path(__file__).parent
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-import numpy_ref as right
+from attnverify import numpy_ref as right
 
 PRECISION = "wide"
 

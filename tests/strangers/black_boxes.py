@@ -1,6 +1,6 @@
 """
 Attentions as people write them with PyTorch, each with conventions of its own, for
-``verify identify``.
+``attnverify identify``.
 """
 
 import math

@@ -1,6 +1,6 @@
 """A torch file whose output is right, and whose autograd stops at the key."""
 
-from torch_impl import attention as right
+from attnverify.torch_impl import attention as right
 
 ARRAYS = "torch"
 PRECISION = "eager"

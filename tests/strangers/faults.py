@@ -7,7 +7,7 @@ Each guard of the judge has its twin here (tests/test_judge.py says which).
 
 import numpy as np
 
-import numpy_ref as right
+from attnverify import numpy_ref as right
 
 ARRAYS = "numpy"
 PRECISION = "wide"

@@ -4,7 +4,7 @@ from itertools import count
 
 import numpy as np
 
-import numpy_ref as right
+from attnverify import numpy_ref as right
 
 ARRAYS = "numpy"
 PRECISION = "wide"

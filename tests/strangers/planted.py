@@ -5,7 +5,7 @@ frontier is off by one.
 
 import numpy as np
 
-import numpy_ref as right
+from attnverify import numpy_ref as right
 
 ARRAYS = "numpy"
 PRECISION = "wide"

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from verify.catalogue import ASPECTS, CATALOGUE
-from verify.comparison import compare
-from verify.exhibits import picture
+from attnverify.catalogue.operation import ASPECTS, CATALOGUE
+from attnverify.failures.evidence import picture
+from attnverify.judge.comparison import compare
 
 HOSTILE = (
     "<script>window.broken = 1</script>"
@@ -44,7 +44,7 @@ def hostile() -> dict[str, Any]:
             "kind": HOSTILE,
         }
         t["findings"] = (
-            [f"raised RuntimeError: {HOSTILE}\n  replay: verify replay 0123456789ab"]
+            [f"raised RuntimeError: {HOSTILE}\n  replay: attnverify replay 0123456789ab"]
             if t["findings"]
             else []
         )
@@ -52,7 +52,7 @@ def hostile() -> dict[str, Any]:
             shown |= {
                 "recipe": HOSTILE,
                 "cause": HOSTILE,
-                "replay": f"verify replay 0123456789ab --backend '{HOSTILE}'",
+                "replay": f"attnverify replay 0123456789ab --backend '{HOSTILE}'",
             }
             shown["picture"] |= {"path": HOSTILE, "axes": [HOSTILE, HOSTILE]}
             shown["drawn"] = {"recipe": HOSTILE, "picture": shown["picture"]}
@@ -133,7 +133,7 @@ def tally(number: int, source: str) -> dict[str, Any]:
     }
     if verdict == "failed":
         found |= {
-            "findings": ["9 of 20 cases: wrong number\n  replay: verify replay 0123456789ab"],
+            "findings": ["9 of 20 cases: wrong number\n  replay: attnverify replay 0123456789ab"],
             "exhibits": {"0123456789ab": exhibit(number)},
         }
     return found
@@ -150,7 +150,7 @@ def exhibit(number: int) -> dict[str, Any]:
     }
     return shown | {
         "implementation": "softmax",
-        "replay": "verify replay 0123456789ab",
+        "replay": "attnverify replay 0123456789ab",
         "recipe": "softmax: N=24 M=24",
         "cause": "",
     }

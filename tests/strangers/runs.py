@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from verify import cli
+from attnverify import cli
 
 ROOT = Path(cli.__file__).parent.parent
 
@@ -48,7 +48,7 @@ def verify(*arguments: str) -> Run:
 
 
 def judged(*options: str, profile: str = "quick", dtype: str = "float32") -> Run:
-    """``verify run`` with a report, in the current directory."""
+    """``attnverify run`` with a report, in the current directory."""
     report = Path("report.json")
     report.unlink(missing_ok=True)
     done = verify(
@@ -74,7 +74,7 @@ def in_pytest(*arguments: str) -> Run:
         pytest.main,
         [
             "-p",
-            "verify.plugin",
+            "attnverify.plugin",
             "-p",
             "no:cacheprovider",
             "-c",
@@ -86,8 +86,8 @@ def in_pytest(*arguments: str) -> Run:
     )
 
 
-def in_a_process(*arguments: str, start: tuple[str, ...] = ("-m", "verify")) -> Run:
-    """``python -m verify ...`` in a process of its own."""
+def in_a_process(*arguments: str, start: tuple[str, ...] = ("-m", "attnverify")) -> Run:
+    """``python -m attnverify ...`` in a process of its own."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, *start, *arguments],

@@ -5,7 +5,7 @@ are a plain series.
 
 import numpy as np
 
-import numpy_ref as right
+from attnverify import numpy_ref as right
 
 ARRAYS = "numpy"
 PRECISION = "wide"

@@ -9,7 +9,7 @@ import numpy as np
 from numpy import ndarray
 from numpy.random import Generator
 
-from verify.dtypes import round_to, tiny
+from attnverify.catalogue.dtypes import round_to, tiny
 
 FAMILIES = (
     "normal", "small", "large_logits", "extreme_logits", "cancel", "ties", "const_v", "offset_v",

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from verify.dtypes import numpy_dtype
-from verify.precision import DTYPES
+from attnverify.catalogue.dtypes import numpy_dtype
+from attnverify.precision import DTYPES
 
 Inputs = Mapping[str, Any]
 

@@ -33,7 +33,7 @@ def setup(app: Any) -> dict[str, Any]:
 def without_errata(
     app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]
 ) -> None:
-    from verify.catalogue import CATALOGUE
+    from attnverify.catalogue.operation import CATALOGUE
 
     if name.split(".")[-1] in CATALOGUE:
         lines[:] = docstrings.without_errata(lines)

@@ -6,9 +6,9 @@ installed.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from attnverify.catalogue.operation import Operation
 from book import peers
 from book.peers import Facts
-from verify.catalogue import Operation
 
 
 @dataclass(frozen=True)

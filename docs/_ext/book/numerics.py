@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from attnverify.bounds import TWINS
+from attnverify.catalogue.operation import Operation
 from book import standing
-from verify.bounds import TWINS
-from verify.catalogue import Operation
 
 ROOT = Path(__file__).parents[3]
 
@@ -44,8 +44,8 @@ def derivation(operation: Operation) -> Iterator[str]:
 
 def steps(function: Callable[..., Any], depth: int = 3) -> list[Callable[..., Any]]:
     """
-    The documented functions of verify/bounds and verify/rounding.py that it calls, and those that
-    they call, each once.
+    The documented functions of attnverify/bounds, with attnverify/bounds/error_rules.py that it
+    calls, and those that they call, each once.
     """
     found: dict[str, Callable[..., Any]] = {}
     layer = [function]
@@ -70,6 +70,6 @@ def calls(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
     for name in names:
         value = inspect.unwrap(function).__globals__.get(name)
         if inspect.isfunction(value) and value.__module__.startswith(
-            ("verify.bounds", "verify.rounding")
+            ("attnverify.bounds", "attnverify.bounds.error_rules")
         ):
             yield value

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
+from attnverify.catalogue.operation import CATALOGUE, CHAPTERS, Operation
 from book import conventions, live, numerics, standing, traps
 from book.anchors import ANCHORS
 from book.docstrings import formulas, sentence
 from book.sources import find
-from verify.catalogue import CATALOGUE, CHAPTERS, Operation
 
 DOCS = Path(__file__).parents[2]
 
@@ -142,7 +142,7 @@ def lines_to_run(operation: Operation) -> Iterator[str]:
     yield "Every backend of the project against this law, your own file, and the seeded faults:\n"
     yield ".. code-block:: sh\n"
     yield f"   .venv/bin/pytest -m differential --op {operation.name}"
-    yield f"   .venv/bin/verify run --op {operation.name} --backend my_kernel.py"
+    yield f"   .venv/bin/attnverify run --op {operation.name} --backend my_kernel.py"
     yield f'   .venv/bin/pytest -m faults -k "{operation.name}"\n'
     if gradient:
         yield (

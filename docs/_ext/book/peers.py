@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-import spec
+from attnverify import spec
 
 Facts = dict[str, str]
 Attend = Callable[..., ndarray]

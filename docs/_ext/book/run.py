@@ -15,7 +15,7 @@ from docutils.parsers.rst import directives
 from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
 
-import spec
+from attnverify import spec
 from book import standing
 
 START = "import numpy as np\nimport spec\nfrom spec import *\n"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verify.catalogue import CHAPTERS
+from attnverify.catalogue.operation import CHAPTERS
 
 ROOT = Path(__file__).parents[3]
 
@@ -50,8 +50,8 @@ def find(anchor: str) -> Passage:
 def named(name: str) -> Any:
     """A function of spec/ by its bare name, the helpers of a chapter included."""
     for chapter in CHAPTERS:
-        function = vars(importlib.import_module(f"spec.{chapter}")).get(name)
-        if inspect.isfunction(function) and function.__module__.startswith("spec."):
+        function = vars(importlib.import_module(f"attnverify.spec.{chapter}")).get(name)
+        if inspect.isfunction(function) and function.__module__.startswith("attnverify.spec."):
             return function
     raise ValueError(f"anchor: wanted a function of spec/, got {name!r}")
 

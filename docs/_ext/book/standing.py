@@ -9,8 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from verify.bench import results, tables
-from verify.catalogue import DTYPES, Operation
+from attnverify.bench.report import results, tables
+from attnverify.catalogue.operation import DTYPES, Operation
 
 DATA = Path(__file__).parents[2] / "data"
 RESULTS = DATA.parents[1] / "benchmarks" / "results"

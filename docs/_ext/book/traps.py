@@ -9,14 +9,14 @@ from functools import lru_cache
 import numpy as np
 from numpy import ndarray
 
+from attnverify.catalogue.operation import Operation
+from attnverify.fault_score import implementation_of
+from attnverify.faults.registry import Fault, read_faults
+from attnverify.inputs.fixed_cases import probes
+from attnverify.inputs.sampling import draw
+from attnverify.judge.case import Disagreement, Unsupported
+from attnverify.judge.observation import Observation, observed
 from book.docstrings import errata
-from verify.catalogue import Operation
-from verify.draws import draw
-from verify.faults import Fault, read_faults
-from verify.judge import Disagreement, Unsupported
-from verify.observation import Observation, observed
-from verify.probes import probes
-from verify.score import implementation_of
 
 PICTURED = {
     "softmax": "softmax_average_of_empty_rows",

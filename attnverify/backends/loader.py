@@ -1,0 +1,296 @@
+"""
+Backends: a package, a module or one file by path becomes a list of implementations. No class, no
+registry.
+
+What cannot be imported, is empty or names no operation is *broken* with its reason; what cannot run
+here is *missing* with its own sentence. Neither is ever silent.
+"""
+
+import ast
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import pkgutil
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from attnverify.backends.array_libraries import LIBRARIES, Array, Library, adapter, by_autograd
+from attnverify.backends.call_adapter import adapt
+from attnverify.catalogue.operation import CATALOGUE, CHAPTERS, Operation, parse_name
+from attnverify.precision import Precision, resolve
+
+OURS = ("numpy_ref", "torch_impl", "cupy_impl")
+FOUR = ("from_numpy", "to_numpy", "synchronize", "missing")
+
+
+@dataclass(eq=False)
+class Backend:
+    """
+    What a name or path on the command line turned out to be.
+
+    name     as it is reported; source: as it was given, to load it again; by_name: whether that is
+             a module's name
+    library  the four functions, its own or an adapter's
+    broken   why it cannot be used at all, or None; missing: why it cannot run here, or None
+    notes    what its author should know: names that are no operation, no PRECISION declared
+    """
+
+    name: str
+    source: str
+    by_name: bool = False
+    library: Library | None = None
+    precision: Any = None
+    implementations: list["Implementation"] = field(default_factory=list)
+    broken: str | None = None
+    missing: str | None = None
+    notes: list[str] = field(default_factory=list)
+    versions: str = ""
+    device: str = ""
+    deterministic: bool = False
+
+
+@dataclass(eq=False)
+class Implementation:
+    """One function of a backend: an operation, and how (``""`` for the plain name)."""
+
+    backend: Backend
+    operation: Operation
+    how: str
+    function: Callable[..., Any]
+    precisions: dict[str, Precision] = field(default_factory=dict, repr=False)
+
+    @property
+    def name(self) -> str:
+        return f"{self.operation.name}_{self.how}" if self.how else self.operation.name
+
+    @property
+    def label(self) -> str:
+        """Who answered: ``torch_impl``, or ``torch_impl:flex``."""
+        return f"{self.backend.name}:{self.how}" if self.how else self.backend.name
+
+    def precision(self, dtype: str) -> Precision:
+        if dtype not in self.precisions:  # asked for in every case
+            self.precisions[dtype] = resolve(
+                self.backend.precision, self.operation.name, self.name, dtype
+            )
+        return self.precisions[dtype]
+
+
+def load(source: str) -> Backend:
+    """
+    Load a backend by dotted name, by entry point of the group ``attnverify.backends``, or by path;
+    never raises.
+    """
+    path = Path(source)
+    named = {point.name: point.value for point in entry_points(group="attnverify.backends")}
+    by_name = source in OURS or source in named or not (path.suffix == ".py" or path.is_dir())
+    backend = Backend(source if by_name else path.stem, source, by_name)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what a stranger's import warns of is not our business
+            modules = from_name(named.get(source, source)) if by_name else from_path(path)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a stranger's file may do anything while it is imported
+        if (
+            isinstance(error, ModuleNotFoundError)
+            and error.name
+            and not named.get(source, source).startswith(error.name)
+        ):
+            backend.missing = f"the package {error.name.partition('.')[0]} is not installed"
+        else:
+            backend.broken = f"cannot be imported: {describe(error)}"
+        return backend
+    return fill(backend, modules)
+
+
+def afresh(implementation: Implementation) -> Implementation | None:
+    """The same implementation of the same file, loaded anew; None for what is imported by name."""
+    if implementation.backend.by_name:
+        return None
+    again = load(implementation.backend.source)
+    return next((i for i in again.implementations if i.name == implementation.name), None)
+
+
+def describe(error: BaseException) -> str:
+    place = f" (line {error.lineno})" if isinstance(error, SyntaxError) else ""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}{place}"
+
+
+def from_name(name: str) -> list[ModuleType]:
+    """
+    A module and, for a package, its submodules; the package is asked first whether it can run here.
+    """
+    package = importlib.import_module(f"attnverify.{name}" if name in OURS else name)
+    return [package, *submodules(package)]
+
+
+def from_path(path: Path) -> list[ModuleType]:
+    """A file or a package by path, under a private name that shadows nothing."""
+    file = path / "__init__.py" if path.is_dir() else path
+    if not file.exists():
+        raise FileNotFoundError(f"no file {path}")
+    private = (
+        f"_attnverify_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+    )
+    for loaded in [
+        name for name in sys.modules if name == private or name.startswith(f"{private}.")
+    ]:
+        del sys.modules[loaded]  # loading again is loading afresh
+    places = [str(path)] if path.is_dir() else None
+    spec = importlib.util.spec_from_file_location(private, file, submodule_search_locations=places)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[private] = module
+    spec.loader.exec_module(module)
+    return [module, *submodules(module)]
+
+
+def submodules(package: ModuleType) -> list[ModuleType]:
+    """
+    The submodules that can hold operations: the chapters and whatever else lies in the package.
+    """
+    if not hasattr(package, "__path__") or (hasattr(package, "missing") and package.missing()):
+        return []
+    found = [
+        name for _, name, _ in pkgutil.iter_modules(package.__path__) if not name.startswith("_")
+    ]
+    in_order = [
+        *(name for name in CHAPTERS if name in found),
+        *(name for name in found if name not in CHAPTERS),
+    ]
+    return [importlib.import_module(f"{package.__name__}.{name}") for name in in_order]
+
+
+def fill(backend: Backend, modules: list[ModuleType]) -> Backend:
+    """What the modules say of themselves and the operations that they name."""
+    root = modules[0]
+    backend.precision = getattr(root, "PRECISION", None)
+    backend.deterministic = bool(getattr(root, "DETERMINISTIC", False))
+    try:
+        backend.library = library_of(root, modules)
+        backend.missing = backend.library.missing()
+        if backend.missing:
+            return backend
+        resolve_all(backend)
+        backend.implementations = list(implementations(backend, modules))
+        backend.versions, backend.device = versions(backend.library.name), device(backend.library)
+    except ImportError as error:
+        backend.missing = describe(error)
+        return backend
+    except Exception as error:
+        backend.broken = describe(error)
+        return backend
+    if backend.precision is None:
+        backend.notes.append("PRECISION is not declared: judged as eager")
+    if not backend.implementations:
+        backend.broken = "names no operation of the catalogue"
+    return backend
+
+
+def resolve_all(backend: Backend) -> None:
+    """A PRECISION that cannot be read is the whole backend's fault, and is told at once."""
+    for operation in CATALOGUE:
+        resolve(backend.precision, operation, operation, "float32")
+
+
+def library_of(root: ModuleType, modules: list[ModuleType]) -> Library:
+    """
+    The four functions of the backend itself, completed by the adapter of the library that it uses.
+    """
+    own = {name: getattr(root, name) for name in FOUR if hasattr(root, name)}
+    name = getattr(root, "ARRAYS", None) or imported_library(modules)
+    if len(own) == len(FOUR):
+        return Library(name, **own)
+    given = adapter(name)
+    return Library(name, *(own.get(four, getattr(given, four)) for four in FOUR))
+
+
+def imported_library(modules: list[ModuleType]) -> str:
+    """The library whose arrays a backend's modules handle, judged by what they import."""
+    imported = {name for module in modules for name in imports(module)}
+    return next((library for library in LIBRARIES if library in imported), "numpy")
+
+
+def imports(module: ModuleType) -> Iterator[str]:
+    file = getattr(module, "__file__", None) or ""  # a compiled module has no source to read
+    for node in ast.walk(ast.parse(Path(file).read_bytes() if file.endswith(".py") else "")):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
+
+
+def implementations(backend: Backend, modules: list[ModuleType]) -> Iterator[Implementation]:
+    """
+    Every exported function whose name begins with an operation; gradients by autograd where none is
+    exported.
+    """
+    functions = {}
+    for module in modules:
+        for name in getattr(module, "__all__", None) or public(module):
+            thing = getattr(module, name, None)
+            if (
+                name.islower()
+                and callable(thing)
+                and not isinstance(thing, type)
+                and name not in FOUR
+            ):
+                functions[name] = thing
+    for name, function in functions.items():
+        parsed = parse_name(name)
+        if parsed is None:
+            backend.notes += meant(name)
+            continue
+        operation, how = parsed
+        adapted = adapt(function, operation)
+        yield Implementation(backend, operation, how, adapted)
+        yield from gradient(backend, operation, how, adapted, functions)
+
+
+def public(module: ModuleType) -> list[str]:
+    """The functions of a file without ``__all__`` that are its own."""
+    return [
+        name
+        for name, thing in vars(module).items()
+        if getattr(thing, "__module__", None) == module.__name__ and name[0] != "_"
+    ]
+
+
+def meant(name: str) -> list[str]:
+    """
+    A word about a function that is nearly an operation; helpers beside the operations are nobody's
+    business.
+    """
+    close = difflib.get_close_matches(name, CATALOGUE, n=1, cutoff=0.8)
+    return [f"{name} is no operation of the catalogue; did you mean {close[0]}?"] if close else []
+
+
+def gradient(
+    backend: Backend, operation: Operation, how: str, function: Any, functions: dict[str, Any]
+) -> Iterator[Implementation]:
+    grad = operation.gradient
+    exported = f"{operation.name}_grad_{how}" if how else f"{operation.name}_grad"
+    if grad is not None and exported not in functions and backend.library is not None:
+        by_library = by_autograd(function, backend.library.name)
+        if by_library is not None:
+            yield Implementation(backend, grad, how, by_library)
+
+
+def versions(library: str) -> str:
+    module = sys.modules.get(library)
+    return f"{library} {getattr(module, '__version__', '?')}"
+
+
+def device(library: Library) -> str:
+    x: Array = library.from_numpy(np.zeros(1), "float32")
+    return str(getattr(x, "device", "cpu"))

@@ -1,0 +1,1 @@
+"""What a benchmark measures, among whom, and how the samples are taken and checked."""

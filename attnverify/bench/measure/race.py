@@ -1,0 +1,254 @@
+"""
+A race: one case, all contestants, judged, sampled in turn, checked, and written down as plain data.
+"""
+
+import warnings
+from dataclasses import dataclass, field
+from statistics import median, quantiles
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from attnverify.backends.loader import Implementation
+from attnverify.bench.measure import peak_memory
+from attnverify.bench.measure.cases import Case
+from attnverify.bench.measure.contestants import (
+    Contestant,
+    contestants,
+    given,
+    implementation_of,
+    prepared,
+)
+from attnverify.bench.measure.roofline import Ceilings, Cost, ceilings, cost
+from attnverify.bench.measure.sampling import (
+    WARM_UPS,
+    Sampled,
+    changed,
+    clocks,
+    flush,
+    orders,
+    poison,
+    renewed,
+    rounds_for,
+    timed,
+    warm_up,
+)
+from attnverify.bench.measure.validation import Judgement, all_gradients, check_timed, fresh, judged
+from attnverify.inputs.expand import Inputs
+from attnverify.judge.case import Disagreement, Unsupported
+
+
+@dataclass(eq=False)
+class Entry:
+    """
+    A contestant in one race: who it is, what was judged, what was sampled, and why its time does
+    not count if it does not.
+    """
+
+    contestant: Contestant
+    implementation: Implementation | None
+    judgement: Judgement
+    sampled: Sampled = field(default_factory=Sampled)
+    outputs: Any = None
+    peak: int | None = None
+    refused: str = ""
+    wall: float = 0.0
+    """Seconds of a sample with all that is around it."""
+
+    @property
+    def runs(self) -> bool:
+        return self.judgement.verdict in ("correct", "wrong")
+
+
+@dataclass(frozen=True)
+class Race:
+    """All of a case: entries in their order, and what the machine was like before and after."""
+
+    case: Case
+    device: str
+    entries: tuple[Entry, ...]
+    ceilings: Ceilings | None
+    cost: Cost | None
+    clocks: dict[str, Any]
+
+
+def race(case: Case, device: str, measured: bool = True) -> Race:
+    """Run the case on a device; ``measured`` False only shows that everything runs and is right."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what a peer warns of is its own business
+        return run(
+            case,
+            device,
+            tuple(enter(case, contestant) for contestant in contestants(case)),
+            measured,
+        )
+
+
+def enter(case: Case, contestant: Contestant) -> Entry:
+    found = implementation_of(contestant, case)
+    if isinstance(found, str):
+        return Entry(contestant, None, Judgement("missing", found))
+    judgement = judged(case, contestant, found)
+    return Entry(contestant, found, judgement)
+
+
+def run(case: Case, device: str, entries: tuple[Entry, ...], measured: bool = True) -> Race:
+    """Warm up, sample in turn, check what was timed."""
+    rng, before = np.random.default_rng(), clocks(device)
+    base = fresh(case, int(rng.integers(2**31)))
+    for entry in entries:
+        start(case, device, entry, base, measured)
+    running = [entry for entry in entries if entry.runs]
+    each = sum(entry.wall for entry in running)
+    rounds = rounds_for(case.seconds if measured else 0.0, each)
+    shown = {rounds - 1} if case.mode != "forward" else {int(rng.integers(rounds)), rounds - 1}
+    for entry in running:
+        entry.sampled.seconds.clear()
+    for number, order in enumerate(orders([entry.contestant.label for entry in running], rounds)):
+        inputs = renewed(base, rng)
+        one_round(
+            case,
+            device,
+            sorted(running, key=lambda entry: order.index(entry.contestant.label)),
+            inputs,
+            number if number in shown else None,
+        )
+        if number in shown:
+            check(case, running, inputs, number, rng)
+    found = ceilings(device, case.dtype) if measured else None
+    counted = cost(case, base, running[0].outputs) if running else None
+    for entry in running:
+        entry.outputs = None
+        entry.sampled.kept.clear()
+        refuse_the_impossible(entry, counted, found)
+    return Race(case, device, entries, found, counted, {"before": before, "after": clocks(device)})
+
+
+def start(case: Case, device: str, entry: Entry, base: Inputs, measured: bool) -> None:
+    """Warm up and look at the memory; who cannot run this mode after all says so here."""
+    if not entry.runs or entry.implementation is None:
+        return
+    try:
+        begin = perf_counter()
+        entry.sampled.warm_ups = warm_up(
+            lambda: sample(case, device, entry, base), WARM_UPS if measured else 1
+        )
+        entry.wall = (perf_counter() - begin) / entry.sampled.warm_ups
+        arrays = given(entry.contestant, entry.implementation, base, case.dtype)
+        entry.peak = peak_memory.peak(
+            entry.implementation, device, prepared(case, entry.implementation, arrays)
+        )
+    except Unsupported as reason:
+        entry.judgement = Judgement("unsupported", str(reason))
+    except NotImplementedError as reason:
+        entry.judgement = Judgement("unsupported", str(reason))
+
+
+def sample(case: Case, device: str, entry: Entry, inputs: Inputs, keep: int | None = None) -> float:
+    """One call: arrays, caches and free memory as they should be, then the clock."""
+    assert entry.implementation is not None
+    call = prepared(
+        case,
+        entry.implementation,
+        given(entry.contestant, entry.implementation, inputs, case.dtype),
+    )
+    if entry.outputs is not None:
+        shapes, entry.outputs = entry.outputs, None
+        poison(entry.implementation, shapes, case.dtype)
+        del shapes
+    if case.seconds:
+        flush(device)
+    seconds, entry.outputs, copy = timed(entry.implementation, device, call)
+    entry.sampled.seconds.append(seconds)
+    entry.sampled.kept = {-1: copy} if keep is None else {keep: copy, -1: copy}
+    return seconds
+
+
+def one_round(
+    case: Case, device: str, order: list[Entry], inputs: Inputs, keep: int | None
+) -> None:
+    """
+    Everyone once with the same numbers; then the outputs must still be what they were when each
+    clock stopped.
+    """
+    for entry in order:
+        sample(case, device, entry, inputs, keep)
+    for entry in order:
+        assert entry.implementation is not None and entry.implementation.backend.library is not None
+        late = changed(
+            entry.outputs, entry.sampled.kept[-1], entry.implementation.backend.library.to_numpy
+        )
+        entry.refused = entry.refused or late
+
+
+def check(
+    case: Case, running: list[Entry], inputs: Inputs, number: int, rng: np.random.Generator
+) -> None:
+    """
+    The outputs as they were right after the clock stopped, held to the law on rows that are drawn
+    now.
+    """
+    gradients = all_gradients(case, inputs)
+    for entry in running:
+        assert entry.implementation is not None
+        if entry.judgement.verdict == "correct":
+            try:
+                check_timed(
+                    case, entry.implementation, inputs, entry.sampled.kept[number], rng, gradients
+                )
+            except Disagreement as error:
+                entry.refused = (
+                    entry.refused or f"right before it was timed, wrong while it was: {error}"
+                )
+
+
+def refuse_the_impossible(entry: Entry, counted: Cost | None, found: Ceilings | None) -> None:
+    """A time below the floor is an error of measurement, whoever it flatters."""
+    if counted is None or found is None:
+        return
+    floor, took = found.floor(counted), median(entry.sampled.seconds)
+    if took < floor:
+        entry.refused = (
+            entry.refused
+            or f"{took:.3g} s is less than the {floor:.3g} s that its operations and bytes take at "
+            "this machine's best"
+        )
+
+
+def record(found: Race, entry: Entry) -> dict[str, Any]:
+    """What is kept of an entry beside its samples: plain data, for the JSON of pytest-benchmark."""
+    case, judgement = found.case, entry.judgement
+    facts: dict[str, Any] = {
+        "case": case.name, "operation": case.operation, "dtype": case.dtype, "mode": case.mode,
+        "device": found.device, "sizes": case.sizes,
+        "label": entry.contestant.label, "ours": entry.contestant.ours,
+        "verdict": judgement.verdict, "reason": judgement.reason,
+        "budget": judgement.budget, "refused": entry.refused, "peak_extra_bytes": entry.peak,
+        "warm_ups": entry.sampled.warm_ups,
+        "clocks": found.clocks,
+    }  # fmt: skip
+    if entry.implementation is not None:
+        facts |= {
+            "implementation": entry.implementation.name,
+            "versions": entry.implementation.backend.versions,
+        }
+    return facts | (
+        speeds(found, entry) if entry.sampled.seconds and found.ceilings and found.cost else {}
+    )
+
+
+def speeds(found: Race, entry: Entry) -> dict[str, Any]:
+    """Rates of the median, and how much of the roofline they are."""
+    assert found.ceilings is not None and found.cost is not None
+    counted, seconds = found.cost, entry.sampled.seconds
+    middle = median(seconds)
+    low, *_, high = quantiles(seconds, n=5) if len(seconds) > 1 else (middle, middle)
+    return {
+        "median": middle, "quantile_20": low, "quantile_80": high, "rounds": len(seconds),
+        "tflops_convention": counted.convention / middle / 1e12,
+        "tflops_true": counted.true / middle / 1e12,
+        "gb_per_s": counted.bytes / middle / 1e9,
+        "intensity": counted.true / counted.bytes if counted.bytes else 0.0,
+        "roofline": found.ceilings.floor(counted) / middle, "ceilings": vars(found.ceilings),
+    }  # fmt: skip

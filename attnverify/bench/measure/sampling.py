@@ -1,0 +1,227 @@
+"""
+Samples: every contestant in turn, round after round, in one process, so that clocks and neighbours
+hit all alike.
+
+Each round has numbers that no call has seen before, and all contestants get the same ones. Before a
+call the caches are flushed and the free memory is poisoned; right after it the outputs are copied
+in the stream that was timed, and later they must still be what they were: work that goes on
+elsewhere shows.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.backends.loader import Implementation
+from attnverify.catalogue.pytrees import leaves, map_leaves
+from attnverify.inputs.expand import Inputs
+
+Call = Callable[[], Any]
+
+FLUSH = {"cpu": 2**26, "cuda": 2**28}
+"""
+Bytes that are overwritten before each call: more than the caches that are a core's or a GPU's own.
+"""
+
+STABLE, WARM_UPS, LEAST, MOST = 0.05, 12, 5, 60
+
+
+@dataclass
+class Sampled:
+    """
+    What the rounds left of a contestant: seconds of each round, and the outputs of some rounds as
+    they were right after the call.
+    """
+
+    seconds: list[float] = field(default_factory=list)
+    kept: dict[int, Any] = field(default_factory=dict)
+    warm_ups: int = 0
+
+
+def renewed(inputs: Inputs, rng: np.random.Generator) -> Inputs:
+    """The same distribution, other numbers: every float array turned by a random offset."""
+    return {name: map_leaves(lambda x: turned(x, rng), value) for name, value in inputs.items()}
+
+
+def turned(x: Any, rng: np.random.Generator) -> Any:
+    if not isinstance(x, ndarray) or x.dtype.kind != "f" or x.size < 2:
+        return x
+    return np.roll(x, int(rng.integers(1, x.size)))
+
+
+def timed(implementation: Implementation, device: str, call: Call) -> tuple[float, Any, Any]:
+    """Seconds, outputs, and a copy of the outputs that the timed stream made at once."""
+    library = implementation.backend.library
+    assert library is not None
+    if device == "cuda" and library.name in ("torch", "cupy"):
+        return by_events(library.name, library.synchronize, call)
+    library.synchronize()
+    start = time.perf_counter()
+    outputs = call()
+    library.synchronize()
+    stop = time.perf_counter()
+    return stop - start, outputs, copied(outputs)
+
+
+def by_events(library: str, synchronize: Callable[[], None], call: Call) -> tuple[float, Any, Any]:
+    """
+    Device time: two events around the call in its own stream, the copy behind them in the same
+    stream.
+    """
+    start, stop, milliseconds = events(library)
+    start.record()
+    outputs = call()
+    stop.record()
+    copy = copied(outputs)
+    synchronize()
+    return milliseconds(start, stop) / 1e3, outputs, copy
+
+
+def events(library: str) -> tuple[Any, Any, Callable[[Any, Any], float]]:
+    module = import_module(library)
+    if library == "torch":
+        return *(
+            module.cuda.Event(enable_timing=True) for _ in range(2)
+        ), lambda start, stop: float(start.elapsed_time(stop))
+    return module.cuda.Event(), module.cuda.Event(), module.cuda.get_elapsed_time
+
+
+def copied(outputs: Any) -> Any:
+    """A copy of every array, made by the array's own library."""
+    return map_leaves(
+        lambda x: x.clone() if hasattr(x, "clone") else x.copy() if hasattr(x, "copy") else x,
+        outputs,
+    )
+
+
+def flush(device: str) -> None:
+    flushed(device)[...] = 0
+
+
+@cache
+def flushed(device: str) -> Any:
+    if device == "cpu":
+        return np.zeros(FLUSH[device] // 8)
+    return import_module("torch").zeros(FLUSH[device] // 4, device="cuda")
+
+
+def poison(implementation: Implementation, outputs: Any, dtype: str) -> None:
+    """
+    Leave NaN in the memory that the outputs will probably be given: what is not written yet is not
+    a number.
+    """
+    library = implementation.backend.library
+    assert library is not None
+    freed = [
+        library.from_numpy(np.full(tuple(x.shape), np.nan), dtype)
+        for x in leaves(outputs)
+        if hasattr(x, "shape")
+    ]
+    del freed
+
+
+def warm_up(sample: Callable[[], float], most: int) -> int:
+    """
+    Call until three calls in a row differ by less than five per cent, or often enough; how many
+    calls that took.
+    """
+    last, start = list[float](), time.perf_counter()
+    for number in range(1, most + 1):
+        last = [*last[-2:], sample()]
+        if len(last) == 3 and max(last) - min(last) <= STABLE * median(last):
+            return number
+        if number >= 2 and time.perf_counter() - start > PATIENCE:
+            return number
+    return most
+
+
+PATIENCE = 1.0
+"""Seconds after which a slow call is warm enough, from its second on."""
+
+
+def rounds_for(seconds: float, each: float) -> int:
+    """How many rounds fit into the time, within reason."""
+    return int(min(max(seconds / max(each, 1e-6), LEAST), MOST)) if seconds else 2
+
+
+def orders(labels: list[str], rounds: int) -> Iterator[list[str]]:
+    """
+    A-B-C, then C-B-A, each time from another place: nobody is always behind the same neighbour.
+    """
+    for number in range(rounds):
+        turn = number % len(labels) if labels else 0
+        order = labels[turn:] + labels[:turn]
+        yield order if number % 2 == 0 else order[::-1]
+
+
+def changed(outputs: Any, copy: Any, to_numpy: Callable[[Any], ndarray]) -> str:
+    """
+    How outputs differ from the copy that was made when the clock stopped, bit for bit; nothing
+    where they do not.
+    """
+    pairs = enumerate(zip(leaves(outputs), leaves(copy), strict=True))
+    different = [
+        i
+        for i, (x, y) in pairs
+        if hasattr(x, "shape") and not np.array_equal(bits(to_numpy(x)), bits(to_numpy(y)))
+    ]
+    return (
+        f"outputs {different} were still being written after the clock had stopped"
+        if different
+        else ""
+    )
+
+
+def bits(x: ndarray) -> ndarray:
+    """NaN is what it is, and equal to itself."""
+    return np.ascontiguousarray(x).view(np.uint8)
+
+
+def clocks(device: str) -> dict[str, Any]:
+    """What the machine says of its clocks and its load, where it can be asked."""
+    found: dict[str, Any] = {
+        "load": os.getloadavg()[0],
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
+    }
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        found["cpu_mhz"] = max(
+            float(line.partition(":")[2]) for line in lines if line.startswith("cpu MHz")
+        )
+    except (OSError, ValueError):
+        pass
+    return found | (gpu_clocks() if device == "cuda" else {})
+
+
+def gpu_clocks() -> dict[str, Any]:
+    import subprocess
+
+    asked = "clocks.sm,clocks.mem,temperature.gpu,power.draw"
+    try:
+        line = subprocess.run(
+            ["nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return dict(
+        zip(
+            asked.split(","),
+            (part.strip() for part in line.stdout.splitlines()[0].split(",")),
+            strict=False,
+        )
+    )

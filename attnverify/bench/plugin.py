@@ -1,0 +1,297 @@
+"""
+What a run of ``tests/bench_*.py`` needs from pytest: which files, which cases, the clock of the
+record, the closing lines.
+
+pytest-benchmark keeps the record. The contestants of a case are sampled in turn before the first of
+them is recorded, so each benchmark tells it the seconds that were measured, by the timer that its
+marker takes.
+"""
+
+import json
+import os
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnverify.bench.measure import cases as named
+from attnverify.bench.measure.cases import Case
+from attnverify.bench.measure.contestants import Contestant, contestants
+from attnverify.bench.measure.race import Entry, Race, race, record
+from attnverify.bench.report.goals import closing_lines
+from attnverify.bench.report.results import Record, device_name, latest, place
+
+NOW = [0.0]
+
+
+def replayed() -> float:
+    """The clock of the record: it goes forward by what was measured."""
+    return NOW[0]
+
+
+def device() -> str:
+    """Where this run measures: cuda where PyTorch finds a GPU, else cpu."""
+    from importlib import import_module
+    from importlib.util import find_spec
+
+    return "cuda" if find_spec("torch") and import_module("torch").cuda.is_available() else "cpu"
+
+
+@contextmanager
+def two_threads(measured: bool) -> Iterator[None]:
+    """
+    PyTorch on at most two cores whatever the environment says; nothing is compiled where nothing is
+    measured.
+    """
+    from importlib import import_module
+    from importlib.util import find_spec
+
+    if not find_spec("torch"):
+        yield
+        return
+    torch = import_module("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(min(2, os.cpu_count() or 1))
+    try:
+        with torch.compiler.set_stance("default" if measured else "force_eager"):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class Races:
+    """The races of one run: each is run when the first of its contestants is recorded."""
+
+    def __init__(self, measured: bool) -> None:
+        self.measured, self.device = measured, device()
+        self.races: dict[str, Race] = {}
+        self.records: list[Record] = []
+
+    def entry(self, case: Case, label: str) -> tuple[Race, Entry]:
+        """The entry of a contestant; the case is run when the first of them is asked for."""
+        key = signature(case)
+        if key not in self.races:
+            with two_threads(self.measured):
+                self.races[key] = race(case, self.device, self.measured)
+        found = self.races[key]
+        return found, next(entry for entry in found.entries if entry.contestant.label == label)
+
+    def keep(self, benchmark: Any, case: Case, contestant: Contestant) -> None:
+        """
+        Record a contestant; what is missing is skipped with its reason, what cannot be believed
+        fails.
+        """
+        found, entry = self.entry(case, contestant.label)
+        benchmark.group = case.id
+        benchmark.extra_info.update(record(found, entry))
+        self.records.append(dict(benchmark.extra_info) | {"seconds": list(entry.sampled.seconds)})
+        if not entry.runs:
+            pytest.skip(f"{entry.judgement.verdict}: {entry.judgement.reason}")
+        replay(benchmark, entry.sampled.seconds)
+        if entry.refused:
+            benchmark.has_error = True
+            pytest.fail(f"refused: {entry.refused}", pytrace=False)
+        if entry.contestant.ours and entry.judgement.verdict == "wrong":
+            pytest.fail(f"wrong: {entry.judgement.reason}", pytrace=False)
+
+    def note(self, case: str, label: str, **facts: Any) -> Record:
+        """A record of something that is no race: of the whole suite, of a view."""
+        plain = {
+            "case": case,
+            "label": label,
+            "mode": "forward",
+            "operation": case,
+            "dtype": "float32",
+            "device": self.device,
+            "ours": True,
+        }
+        told = (
+            plain
+            | {
+                "sizes": {},
+                "verdict": "correct",
+                "reason": "",
+                "refused": "",
+                "peak_extra_bytes": None,
+            }
+            | facts
+        )
+        self.records.append(told | {"seconds": [1.0]})
+        return told
+
+    def suite(self, shares: dict[str, float], command: str) -> Record:
+        """Where the time of a differential run went."""
+        return self.note(
+            "differential suite", "verify", share=shares["elsewhere"], command=command, **shares
+        )
+
+    def view(self, shift: str, copied: bool) -> Record:
+        """Whether a shift of a padded buffer copies anything."""
+        return self.note("shift as a view", "torch_impl view", shift=shift, copied=copied)
+
+
+def signature(case: Case) -> str:
+    """What tells two cases apart."""
+    return json.dumps(
+        [case.name, case.operation, case.sizes, case.dtype, case.mode, case.mask, case.device]
+    )
+
+
+def chosen(chapter: str, races: Races) -> list[Case]:
+    """
+    The cases of a chapter: those of this device, or all of them once at their small sizes, where
+    many are the same.
+    """
+    if races.measured:
+        return named.cases(chapter, races.device)
+    small = [case.small for on in ("cpu", "cuda") for case in named.cases(chapter, on)]
+    return list({signature(replace(case, name="")): case for case in reversed(small)}.values())[
+        ::-1
+    ]
+
+
+def replay(benchmark: Any, seconds: list[float]) -> None:
+    """Tell pytest-benchmark what each round took."""
+    left = iter(seconds)
+
+    def forward() -> None:
+        NOW[0] += next(left)
+
+    benchmark.pedantic(forward, rounds=len(seconds))
+
+
+KEY = pytest.StashKey[Races]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("attnverify")
+    group.addoption(
+        "--benchmark-record",
+        metavar="DIR",
+        nargs="?",
+        const="benchmarks/results",
+        help="keep the results as DIR/<device>/<date>/<time>.json",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """
+    Before pytest-benchmark reads its options: where the record goes, and what it is compared with.
+    """
+    given = config.option
+    config.stash[KEY] = Races(measured=not getattr(given, "benchmark_disable", True))
+    if getattr(given, "benchmark_record", None) and not given.benchmark_json:
+        given.benchmark_json = place(Path(given.benchmark_record), device_name(device()))
+    if getattr(given, "benchmark_compare", None) is True:
+        last = latest(Path(given.benchmark_record or "benchmarks/results"), device_name(device()))
+        given.benchmark_compare = str(last) if last else []
+        if last and not given.benchmark_compare_fail:
+            given.benchmark_compare_fail = [AboveNoise()]
+    if getattr(given, "benchmark_only", False) and not given.benchmark_columns:
+        given.benchmark_columns = ["median", "iqr", "min", "rounds"]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
+    """What a machine is stands in the results, not what it is called."""
+    machine_info.pop("node", None)
+    for changing in ("hz_actual", "hz_actual_friendly"):
+        machine_info["cpu"].pop(changing, None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
+    """Who did not take part stands in the results too, with the reason."""
+    output_json["left_out"] = [
+        record for record in config.stash[KEY].records if not record["seconds"]
+    ]
+
+
+class AboveNoise:
+    """
+    What pytest-benchmark asks of each benchmark that is compared: ours have got slower by more than
+    the noise.
+
+    The noise is three times the spread of both runs together, and what the machine's own ceilings
+    have changed.
+    """
+
+    def fails(self, current: Any, compared: dict[str, Any]) -> str | None:
+        then, now = compared["median"], current["median"]
+        if not current["extra_info"].get("ours") or not then:
+            return None
+        spread = ((current["iqr"] / now) ** 2 + (compared["iqr"] / then) ** 2) ** 0.5
+        noise = 3 * spread + drift(current["extra_info"], compared["extra_info"])
+        slower = now / then - 1
+        return f"{slower:+.1%} slower, noise {noise:.1%}" if slower > noise else None
+
+
+def drift(now: dict[str, Any], then: dict[str, Any]) -> float:
+    """How far the ceilings of the two runs are apart, relatively."""
+    pairs = [
+        (now.get("ceilings", {}).get(name), then.get("ceilings", {}).get(name))
+        for name in ("flops", "bandwidth")
+    ]
+    return max((abs(a / b - 1) for a, b in pairs if a and b), default=0.0)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """
+    Benchmarks are collected by ``--benchmark-only``, which collects nothing else, and where a file
+    is named.
+    """
+    if collection_path.suffix != ".py" or any(
+        str(collection_path) in str(Path(arg.partition("::")[0]).resolve()) for arg in config.args
+    ):
+        return None
+    is_bench = collection_path.name.startswith("bench_")
+    return (
+        True
+        if is_bench != bool(getattr(config.option, "benchmark_only", False))
+        and collection_path.name != "conftest.py"
+        else None
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "entrant" not in metafunc.fixturenames:
+        return
+    races = metafunc.config.stash[KEY]
+    found = [
+        (case, contestant)
+        for case in chosen(metafunc.module.CHAPTER, races)
+        for contestant in contestants(case)
+    ]
+    metafunc.parametrize(
+        "entrant", found, ids=[ident(case, contestant) for case, contestant in found]
+    )
+
+
+def ident(case: Case, contestant: Contestant) -> str:
+    return f"{case.device}-{case.id}-{contestant.label}".replace(" ", "_")
+
+
+@pytest.fixture(scope="session")
+def races(pytestconfig: pytest.Config) -> Races:
+    """The races of this run."""
+    return pytestconfig.stash[KEY]
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(
+    terminalreporter: Any, config: pytest.Config
+) -> Generator[None, None, None]:
+    """The goals come last, also where a regression is raised before them."""
+    try:
+        return (yield)
+    finally:
+        run = config.stash[KEY]
+        if run.records and run.measured:
+            terminalreporter.section("goals")
+            for line in closing_lines(run.records, run.device):
+                terminalreporter.write_line(line)

@@ -1,0 +1,107 @@
+"""Results: where they are kept, how they are read back, and what two of them say of each other."""
+
+import json
+import platform
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from importlib import import_module
+from math import comb
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+Record = dict[str, Any]
+"""
+One contestant in one case: what attnverify.bench.measure.race.record says of it, and ``seconds``,
+one number a round.
+"""
+
+
+def device_name(device: str) -> str:
+    """A folder's name for the device: ``nvidia-h200``, ``intel-r-xeon-r-processor-2-cores``."""
+    if device == "cuda":
+        return plain(import_module("torch").cuda.get_device_name())
+    import os
+
+    return plain(f"{cpu_model()} {os.cpu_count()} cores")
+
+
+def cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    return next(
+        (line.partition(":")[2] for line in lines if line.startswith("model name")),
+        platform.processor() or platform.machine(),
+    )
+
+
+def plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def place(root: Path, device: str) -> Path:
+    """A new file for the results of today."""
+    now = datetime.now(UTC)
+    folder = root / device / now.strftime("%Y-%m-%d")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / now.strftime("%H%M%S.json")
+
+
+def files(root: Path) -> list[Path]:
+    """Every result, oldest first."""
+    return sorted(root.glob("*/*/[0-9]*.json"), key=lambda path: (path.parent.name, path.name))
+
+
+def latest(root: Path, device: str) -> Path | None:
+    found = [path for path in files(root) if path.parent.parent.name == device]
+    return found[-1] if found else None
+
+
+def read(path: Path) -> list[Record]:
+    """The records of a file that pytest-benchmark wrote, and who was left out of it."""
+    told = json.loads(path.read_text())
+    timed = [
+        bench["extra_info"] | {"seconds": bench["stats"]["data"]}
+        for bench in told["benchmarks"]
+        if "label" in bench["extra_info"]
+    ]
+    return timed + told.get("left_out", [])
+
+
+def correct(record: Record) -> bool:
+    return record["verdict"] == "correct" and not record["refused"] and bool(record["seconds"])
+
+
+def ratio(slow: Record, fast: Record) -> tuple[float, float, float]:
+    """
+    How many times as long ``slow`` takes: the median of the rounds that both ran, and an interval
+    of 95 % for it.
+    """
+    ratios = sorted(a / b for a, b in zip(slow["seconds"], fast["seconds"], strict=False))
+    below, above = interval(len(ratios))
+    return median(ratios), ratios[below], ratios[above]
+
+
+def interval(n: int) -> tuple[int, int]:
+    """
+    The places in sorted samples between which their median lies with 95 %, whatever the
+    distribution (all of them, where n is small).
+    """
+    tail, k = 0.0, 0
+    while k < n // 2 and tail + comb(n, k) / 2**n <= 0.025:
+        tail += comb(n, k) / 2**n
+        k += 1
+    k = max(k - 1, 0)
+    return k, n - 1 - k
+
+
+def of(records: Iterable[Record], **wanted: Any) -> list[Record]:
+    """The records that say all of this."""
+    return [
+        record
+        for record in records
+        if all(record.get(name) == value for name, value in wanted.items())
+    ]

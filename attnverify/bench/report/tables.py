@@ -1,0 +1,138 @@
+"""The results as tables: in the terminal by rich, and the same rows for the page."""
+
+from collections.abc import Iterator
+from importlib import import_module
+from statistics import median, quantiles
+from typing import Any
+
+from attnverify.bench.report.goals import first_line
+from attnverify.bench.report.results import Record, correct
+
+TITLES = (
+    "implementation",
+    "median",
+    "20 % to 80 %",
+    "rel.",
+    "TFLOP/s",
+    "true",
+    "GB/s",
+    "roofline",
+    "extra memory",
+    "budget",
+    "verdict",
+)
+"""
+rel.: the median against the fastest correct one; TFLOP/s: by the attention convention, and true
+operations.
+"""
+
+Group = tuple[str, list[Record]]
+
+
+def groups(records: list[Record]) -> Iterator[Group]:
+    """
+    The records of each case, operation, dtype and mode, the fastest first, those without a time
+    last.
+    """
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        if "operation" in record:
+            found.setdefault(
+                f"{record['case']}: {record['operation']}, {record['dtype']}, {record['mode']}", []
+            ).append(record)
+    for name, group in found.items():
+        yield (
+            name,
+            sorted(
+                group,
+                key=lambda record: median(record["seconds"]) if record["seconds"] else float("inf"),
+            ),
+        )
+
+
+def row(record: Record, fastest: float) -> tuple[str, ...]:
+    """One line of a group."""
+    if not record["seconds"]:
+        return (
+            record["label"],
+            *("-" * (len(TITLES) - 2)),
+            f"{record['verdict']}: {first_line(record['reason'])}",
+        )
+    middle, seconds = median(record["seconds"]), record["seconds"]
+    low, *_, high = quantiles(seconds, n=5) if len(seconds) > 1 else (middle, middle)
+    return (
+        record["label"],
+        time(middle),
+        f"{time(low)} to {time(high)}",
+        f"{middle / fastest:.2f}",
+        f"{record.get('tflops_convention', 0):.3g}",
+        f"{record.get('tflops_true', 0):.3g}",
+        f"{record.get('gb_per_s', 0):.3g}",
+        f"{record.get('roofline', 0):.1%}",
+        size(record.get("peak_extra_bytes")),
+        f"{record.get('budget', 0):.2g}x",
+        verdict(record),
+    )
+
+
+def rows(group: list[Record]) -> list[tuple[str, ...]]:
+    times = [median(record["seconds"]) for record in group if correct(record)]
+    return [row(record, min(times, default=1.0)) for record in group]
+
+
+def verdict(record: Record) -> str:
+    if record.get("refused"):
+        return f"refused: {first_line(record['refused'])}"
+    return (
+        record["verdict"]
+        if record["verdict"] == "correct"
+        else f"{record['verdict']}: {first_line(record['reason'])}"
+    )
+
+
+def time(seconds: float) -> str:
+    """Three digits and a unit."""
+    for unit, factor in (("s", 1.0), ("ms", 1e3)):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"
+
+
+def size(count: int | None) -> str:
+    if count is None:
+        return "-"
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            return f"{count / factor:.3g} {unit}"
+    return f"{count} B"
+
+
+def show(title: str, records: list[Record], lines: list[str]) -> None:
+    """The tables and the goals on the terminal; into a file as wide as they are."""
+    console = import_module("rich.console").Console()
+    console = console if console.is_terminal else import_module("rich.console").Console(width=180)
+    console.print(f"[bold]{title}[/bold]")
+    for name, group in groups(records):
+        console.print(drawn(name, rows(group)))
+    print("\n".join(lines))
+
+
+def drawn(name: str, lines: list[tuple[str, ...]]) -> Any:
+    """A table of rich."""
+    box, text = import_module("rich.box").SIMPLE, import_module("rich.text").Text
+    table = import_module("rich.table").Table(title=name, box=box, title_justify="left")
+    for number, column in enumerate(TITLES):
+        ends = number in (0, len(TITLES) - 1)
+        table.add_column(
+            column, justify="left" if ends else "right", overflow="fold", no_wrap=number == 0
+        )
+    for cells in lines:
+        table.add_row(*(text(cell, style=style(cells)) for cell in cells))
+    return table
+
+
+def style(cells: tuple[str, ...]) -> str:
+    """Ours in bold; what does not count, dimmed."""
+    if cells[-1] != "correct":
+        return "red" if cells[-1].startswith(("wrong", "refused")) else "dim"
+    return "bold" if cells[0].startswith(("torch_impl", "cupy_impl")) else ""

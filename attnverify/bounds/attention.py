@@ -1,0 +1,123 @@
+"""Bounds for softmax, dropout and the two attentions."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.bounds.error_rules import gamma, rounded
+from attnverify.bounds.scores import additive, additive_error, biased_error, products, score_error
+from attnverify.bounds.softmax import (
+    Precisions,
+    Rows,
+    absent,
+    finite,
+    hiding,
+    probability_error,
+    rows,
+    total,
+)
+from attnverify.bounds.weighted_mean import Mixture, mixture, mixture_error
+from attnverify.precision import Precision
+
+ScoreError = Callable[[Precision], ndarray | None]
+
+
+def masked(
+    s: ndarray, error: ScoreError, mask: ndarray | None, lost: ndarray | None
+) -> tuple[Rows, ScoreError]:
+    """
+    The softmax rows of a score under a mask, and the error of the score after a float mask was
+    added.
+    """
+    bias, visible = hiding(mask)
+    if bias is None:
+        return rows(s, visible, lost), error
+    biased = s + bias
+    return rows(biased, visible, lost), lambda P: biased_error(biased, _or_zero(error(P), s), P)
+
+
+def _or_zero(E: ndarray | None, like: ndarray) -> ndarray:
+    return np.zeros_like(like) if E is None else E
+
+
+def weights_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
+    """The error of the softmax weights, stored; zero at hidden keys."""
+    E = probability_error(at, Es, P)
+    return np.where(np.isinf(E), np.inf, absent(at, rounded(at.p, E, P.storage)))
+
+
+def softmax(score: ndarray, mask: ndarray | None = None, *, precision: Precisions) -> ndarray:
+    """
+    The error of the softmax of an exact score: see `probability_error`; a float mask costs one
+    rounding to `score`.
+    """
+    hidden = score == -np.inf
+    s, lost = finite(np.where(hidden, 0.0, score) if hidden.any() else score)
+    at, error = masked(s, lambda P: None, mask, lost)
+    if hidden.any():
+        at = rows(at.s, ~hidden if at.visible is None else at.visible & ~hidden, lost)
+    return total(lambda P: weights_error(at, error(P), P), precision)
+
+
+def dropout(weights: ndarray, keep: ndarray | None, p: float, *, precision: Precisions) -> ndarray:
+    """
+    The error of keep * weights / (1-p): three roundings of constant and product, one to storage;
+    none at all for p = 0.
+    """
+    if keep is None or p == 0:
+        return np.zeros_like(weights)
+    y, bad = finite(np.where(keep, weights, 0.0) / (1 - p))
+
+    def error(P: Precision) -> ndarray:
+        E = rounded(y, gamma(3, (P.scale_const or P.acc).u) * np.abs(y), P.storage)
+        E = E if bad is None else np.where(bad, np.inf, E)
+        return np.where(keep, E, 0.0)
+
+    return total(error, precision)
+
+
+def attended(mix: Mixture, error: ScoreError, precision: Precisions) -> ndarray:
+    """The bound of an attention whose scores have the given error, stored."""
+    return total(lambda P: mixture_error(mix, error(P), None, P, P.storage), precision)
+
+
+def scaled_dot_product_attention(
+    query: ndarray,
+    key: ndarray,
+    value: ndarray,
+    mask: ndarray | None = None,
+    keep: ndarray | None = None,
+    p: float = 0.0,
+    *,
+    precision: Precisions,
+) -> ndarray:
+    """
+    The error of softmax(q.k / sqrt(D) + mask) v: `score_error`, one rounding for a float mask, then
+    `mixture_error`.
+    """
+    at = products(query, key)
+    chain, error = masked(at.raw * at.scale, lambda P: score_error(at, P), mask, at.lost)
+    return attended(mixture(chain, value, keep, p), error, precision)
+
+
+def additive_attention(
+    query: ndarray,
+    key: ndarray,
+    value: ndarray,
+    w_query: ndarray,
+    w_key: ndarray,
+    w_score: ndarray,
+    mask: ndarray | None = None,
+    keep: ndarray | None = None,
+    p: float = 0.0,
+    *,
+    precision: Precisions,
+) -> ndarray:
+    """
+    The error of softmax(w.tanh(W_q q + W_k k) + mask) v: `additive_error`, the mask's rounding,
+    then `mixture_error`.
+    """
+    at = additive(query, key, w_query, w_key, w_score)
+    chain, error = masked(at.s, lambda P: additive_error(at, P), mask, at.lost)
+    return attended(mixture(chain, value, keep, p), error, precision)

@@ -1,0 +1,135 @@
+"""
+The four rules that every bound is built from: rounded, accumulation, dot, operand.
+
+Model: fl(a op b) = (a op b)(1 + d) + e with |d| <= u and |e| <= eta. `E` is an absolute error bound
+of `x`, elementwise; None stands for an exact x. An element that a format cannot hold gets the bound
+inf: it lies outside the declared domain.
+"""
+
+from math import ceil
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.precision import FLOAT64, Format, Precision
+
+
+def gamma(k: float, u: float) -> float:
+    """k roundings of relative size u, in a row: k u / (1 - k u)."""
+    return k * u / (1 - k * u) if k * u < 1 else float("inf")
+
+
+def rounded(
+    x: ndarray, E: ndarray | None, fmt: Format, k: int = 1, *, fits: bool = False
+) -> ndarray:
+    """
+    k more roundings to `fmt`: E + g(k, u) (|x| + E) + k eta; `fits` leaves the overflow check to
+    the caller.
+    """
+    size = np.abs(x) if E is None else np.abs(x) + E
+    grown = gamma(k, fmt.u) * size + k * fmt.eta
+    E = grown if E is None else E + grown
+    return E if fits else overflowing(E, size, fmt)
+
+
+def stored(x: ndarray, E: ndarray, kept: Format, fmt: Format) -> ndarray:
+    """
+    The error after x, so far kept in the format `kept`, is stored in `fmt`: the second rounding to
+    one format is none.
+    """
+    return E if kept.p == fmt.p and kept.emin == fmt.emin else rounded(x, E, fmt)
+
+
+def overflowing(E: ndarray, size: ndarray, fmt: Format) -> ndarray:
+    """E, and inf where a number of that size does not fit into the format."""
+    if fmt.p == FLOAT64.p or not size.size or size.max() <= fmt.max / (1 + 2 * fmt.u):
+        return E
+    return np.where(size > fmt.max / (1 + 2 * fmt.u), np.inf, E)
+
+
+def accumulation(n: int, precision: Precision) -> float:
+    """
+    The relative error of a sum of n products in any order.
+
+    gamma_n holds for every order, fused multiply-add included; n u (Jeannerod and Rump) holds
+    without restriction on n where products and sums are rounded one by one, and takes over where n
+    u reaches 0.01.
+    """
+    lanes, acc = precision.lanes, precision.acc
+    steps = n if lanes == 1 else min(n, ceil(n / lanes) + lanes)
+    unit = max(precision.acc_unit or 0.0, acc.u)
+    whole = (
+        gamma(steps, unit)
+        if steps * unit < 0.01 or unit > acc.u
+        else max(steps * unit, gamma(1, 0.01))
+    )
+    return whole + (gamma(16, precision.partial.u) if precision.partial else 0.0)
+
+
+def operand(
+    x: ndarray, E: ndarray | None, precision: Precision, *, stored: bool = True
+) -> ndarray | None:
+    """
+    The error of x on its way into a matrix product: one rounding to the declared operand format,
+    and flushed subnormals.
+
+    A number that the storage format holds exactly (`stored`, E None) is not rounded by an operand
+    format at least as wide, and an exact zero by none: what stands in a hidden slot does not come
+    back multiplied by eta.
+    """
+    fmt, storage = precision.operand, precision.storage
+    if fmt is not None and not (stored and E is None and storage.p <= fmt.p):
+        zero = x == 0 if E is None else (x == 0) & (E == 0)
+        E = np.where(zero, 0.0, rounded(x, E, fmt))
+    if storage.ftz:
+        size = np.abs(x)
+        flushed = np.where(
+            size < 2 * storage.tiny, np.minimum(size + (0.0 if E is None else E), storage.tiny), 0.0
+        )
+        E = flushed if E is None else E + flushed
+    return E
+
+
+def dot(
+    a: ndarray,
+    Ea: ndarray | None,
+    b: ndarray,
+    Eb: ndarray | None,
+    precision: Precision,
+    n: int | None = None,
+) -> ndarray:
+    """
+    The error of the matrix product a @ b, summed in any order:
+
+        acc(n) (|a|+Ea)(|b|+Eb) + Ea (|b|+Eb) + |a| Eb + n eta
+
+    where acc(n) comes from the arithmetic and the two products after it from the operands. n is the
+    number of terms.
+    """
+    n = a.shape[-1] if n is None else n
+    size_a, size_b = np.abs(a), np.abs(b)
+    top_a = size_a if Ea is None else size_a + Ea
+    top_b = size_b if Eb is None else size_b + Eb
+    grown = accumulation(n, precision) * top_a
+    E = (grown if Ea is None else grown + Ea) @ top_b + n * precision.acc.eta
+    if Eb is not None:
+        E += size_a @ Eb
+    if n * largest(top_a) * largest(top_b) <= precision.acc.max / (
+        1 + 2 * precision.acc.u
+    ):  # no sum is larger
+        return E
+    return overflowing(E, top_a @ top_b, precision.acc)
+
+
+def largest(size: ndarray) -> float:
+    return float(size.max()) if size.size else 0.0
+
+
+def summed(
+    x: ndarray, E: ndarray | None, axes: tuple[int, ...], precision: Precision, n: int | None = None
+) -> ndarray:
+    """The error of a sum over some axes: acc(n) sum(|x| + E) + sum(E). n is the number of terms."""
+    n = int(np.prod([x.shape[axis] for axis in axes], dtype=np.int64)) if n is None else n
+    top = np.abs(x).sum(axes) if E is None else (np.abs(x) + E).sum(axes)
+    grown = accumulation(n, precision) * top + n * precision.acc.eta
+    return overflowing(grown if E is None else grown + E.sum(axes), top, precision.acc)

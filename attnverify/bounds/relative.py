@@ -1,0 +1,343 @@
+"""
+Bounds for relative positions: sinusoids, Transformer-XL scores, learned relative scores, and their
+attentions.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial, reduce
+from math import log
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.bounds.attention import attended
+from attnverify.bounds.error_rules import dot, gamma, operand, overflowing, rounded
+from attnverify.bounds.scores import products, scaled_error, score_bound
+from attnverify.bounds.softmax import Precisions, causal, finite, rows, total
+from attnverify.bounds.weighted_mean import Mixture, mixture
+from attnverify.precision import Precision
+
+Error = ndarray | None  # an absolute error bound; None: exact
+
+
+def sinusoids(M: int, F: int) -> tuple[ndarray, ndarray, ndarray]:
+    """Exponents 2k/F, angles and values [M F] for the distances M-1 ... 0, sines then cosines."""
+    exponent = np.arange(0, F, 2) / F
+    angle = np.arange(M - 1, -1, -1.0)[:, None] * 10000.0**-exponent
+    return exponent, angle, np.concatenate([np.sin(angle), np.cos(angle)], -1)
+
+
+def sinusoid_error(M: int, F: int, P: Precision) -> ndarray:
+    """
+    The error of sin and cos of x = distance / 10000^(2k/F), before they are stored, all computed in
+    `acc`.
+
+    The exponent of exp(-2k/F log 10000) is of size e = (2k/F) log 10000 and takes three roundings
+    (constant, quotient, product), so the frequency errs by exp(g(3, u) e) - 1, by exp_ulps ulps of
+    exp or pow, and by two more roundings (a reciprocal, the store); the product with the distance
+    is one more, the distance itself none up to 2^p. Then
+
+        E_x = |x| r,    |sin(x + e) - sin x| <= min(2, |cos x| E_x + E_x^2 / 2),    + sin_ulps ulps
+        of the function
+    """
+    exponent, angle, values = sinusoids(M, F)
+    u = P.acc.u
+    frequency = np.expm1(gamma(3, u) * exponent * log(10000)) + gamma(2, u) + 2 * P.exp_ulps * u
+    Ex = (
+        angle * ((1 + frequency) * (1 + gamma(1 + (2**P.acc.p < M), u)) - 1)
+        + P.acc.eta * np.arange(M - 1, -1, -1.0)[:, None]
+    )
+    slope = np.concatenate([np.abs(np.cos(angle)), np.abs(np.sin(angle))], -1)
+    Ex = np.concatenate([Ex, Ex], -1)
+    return (
+        np.minimum(2.0, slope * Ex + Ex * Ex / 2) + 2 * P.sin_ulps * u * np.abs(values) + P.acc.eta
+    )
+
+
+def sinusoidal_positions(M: int, F: int, *, precision: Precisions) -> ndarray:
+    """`sinusoid_error`, stored."""
+    values = sinusoids(M, F)[2]
+    return total(lambda P: rounded(values, sinusoid_error(M, F, P), P.storage), precision)
+
+
+def rel_shifted(x: ndarray) -> ndarray:
+    """Transformer-XL's shift: a zero column in front, reshape, drop the head."""
+    N, M = x.shape[-2:]
+    padded = np.concatenate([np.zeros((*x.shape[:-1], 1)), x], -1)
+    return padded.reshape(*x.shape[:-2], N * (M + 1))[..., N:].reshape(x.shape)
+
+
+@dataclass(frozen=True)
+class TransformerXL:
+    """
+    The Transformer-XL score in float64: content (q+u).k, place shift((q+v).r), their sum and its
+    scale.
+    """
+
+    q: ndarray
+    kT: ndarray
+    rT: ndarray
+    u: ndarray
+    v: ndarray
+    content: ndarray
+    place: ndarray
+    scale: float
+    s: ndarray
+    lost: ndarray | None
+
+
+def transformer_xl(
+    query: ndarray, key: ndarray, position: ndarray, u: ndarray, v: ndarray
+) -> TransformerXL:
+    """All ((q+u).k + shift((q+v).r)) / sqrt(D); u and v are [H D]."""
+    at = products(query, key)
+    r, bad = finite(position)
+    rT = r.swapaxes(-1, -2)
+    content, place = (at.q + u[:, None]) @ at.kT, (at.q + v[:, None]) @ rT
+    s = (content + rel_shifted(place)) * at.scale
+    lost = at.lost
+    if bad is not None:
+        hit = (
+            rel_shifted(
+                np.broadcast_to(np.any(bad, axis=-1, keepdims=True).swapaxes(-1, -2), place.shape)
+            )
+            > 0
+        )
+        lost = hit if lost is None else lost | hit
+    return TransformerXL(at.q, at.kT, rT, u[:, None], v[:, None], content, place, at.scale, s, lost)
+
+
+def joined_error(a: ndarray, Ea: ndarray | None, b: ndarray, P: Precision) -> ndarray:
+    """The error of a + b, rounded to `joined`; b is exact."""
+    return rounded(a + b, Ea, P.joined)
+
+
+def transformer_xl_error(
+    at: TransformerXL, P: Precision, Eq: Error = None, Ek: Error = None, Er: Error = None
+) -> ndarray:
+    """
+    q + u and q + v rounded to `joined`, both products to `score`, the error of the second moved by
+    rel_shift exactly like its value, one rounding for their sum, then the scale.
+
+    A product split as q.k + u.k sums the same terms apart: |q| + |u| stands for |q + u| in the
+    errors of sum and operands.
+    """
+    pairs = ((at.u, at.kT, Ek, at.content), (at.v, at.rT, Er, at.place))
+    content, place = (_joined_product(at.q, Eq, b, xT, Ex, raw, P) for b, xT, Ex, raw in pairs)
+    x = at.content + rel_shifted(at.place)
+    return scaled_error(at.s, rounded(x, content + rel_shifted(place), P.score), at.scale, P)
+
+
+def _joined_product(
+    q: ndarray, Eq: Error, b: ndarray, xT: ndarray, Ex: Error, raw: ndarray, P: Precision
+) -> ndarray:
+    whole = np.abs(q) + np.abs(b)
+    E = dot(whole, operand(whole, joined_error(q, Eq, b, P), P), xT, operand(xT, Ex, P), P)
+    return rounded(raw, E, P.score)
+
+
+def transformer_xl_score(
+    query: ndarray,
+    key: ndarray,
+    position: ndarray,
+    u: ndarray,
+    v: ndarray,
+    *,
+    precision: Precisions,
+) -> ndarray:
+    """`transformer_xl_error`, stored."""
+    at = transformer_xl(query, key, position, u, v)
+    return score_bound(at.s, at.lost, lambda P: transformer_xl_error(at, P), precision)
+
+
+def transformer_xl_mixture(at: TransformerXL, value: ndarray, visible: ndarray | None) -> Mixture:
+    """The rows under the causal mask, and the mean of the values."""
+    N, M = at.s.shape[-2:]
+    return mixture(rows(at.s, causal(N, M, visible), at.lost), value)
+
+
+def transformer_xl_attention(
+    query: ndarray,
+    key: ndarray,
+    value: ndarray,
+    position: ndarray,
+    u: ndarray,
+    v: ndarray,
+    visible: ndarray | None = None,
+    *,
+    precision: Precisions,
+) -> ndarray:
+    """
+    `transformer_xl_error`, then `mixture_error` over the keys that the causal mask and `visible`
+    leave.
+    """
+    at = transformer_xl(query, key, position, u, v)
+    return attended(
+        transformer_xl_mixture(at, value, visible), lambda P: transformer_xl_error(at, P), precision
+    )
+
+
+Product = Callable[[ndarray, Error, ndarray, Error], ndarray]
+
+
+def exact(a: ndarray, Ea: Error, b: ndarray, Eb: Error) -> ndarray:
+    """a @ b, without its error."""
+    return a @ b
+
+
+@dataclass(frozen=True)
+class Learned:
+    """
+    The learned relative score in float64: q.k, b.k, q.a, c with the tables spread over [H N M],
+    their sum and its scale.
+    """
+
+    q: ndarray
+    kT: ndarray
+    b: ndarray
+    table: ndarray
+    index: ndarray
+    qk: ndarray
+    bk: ndarray
+    qa: ndarray
+    c: ndarray
+    scale: float
+    s: ndarray
+    lost: ndarray | None
+
+
+def learned(
+    query: ndarray,
+    key: ndarray,
+    key_pos_embeddings: ndarray,
+    key_pos_bias: ndarray,
+    query_pos_bias: ndarray,
+    align: str,
+) -> Learned:
+    """
+    All ((q+b).k + q.a + c) / sqrt(D), a and c read at P + (j - i) - (M - N if align is "end").
+    """
+    at = products(query, key)
+    N, M = at.raw.shape[-2:]
+    index = (
+        np.arange(M)
+        - np.arange(N)[:, None]
+        + len(key_pos_embeddings) // 2
+        - (M - N if align == "end" else 0)
+    )
+    low = int(index.min())
+    rows_read = slice(low, low + N + M - 1)
+    (a, bad_a), (c, bad_c) = (
+        finite(table[rows_read].swapaxes(0, 1)) for table in (key_pos_embeddings, key_pos_bias)
+    )
+    index = index - low
+    b = query_pos_bias[:, None]
+    qa, c = looked_up(exact, at.q, None, a.swapaxes(-1, -2), None, index), c[:, index]
+    bk, lost = b @ at.kT, at.lost
+    for bad in (None if bad_a is None else np.asarray(bad_a.any(axis=-1)), bad_c):
+        if bad is not None:
+            hit = np.broadcast_to(bad[:, index], at.raw.shape)
+            lost = hit if lost is None else lost | hit
+    s = (at.raw + bk + qa + c) * at.scale
+    return Learned(at.q, at.kT, b, a, index, at.raw, bk, qa, c, at.scale, s, lost)
+
+
+def spread(x: ndarray, index: ndarray) -> ndarray:
+    """x[..., i, index[i, j]]: a product with the table's rows, laid out by query and key."""
+    return x[..., np.arange(len(index))[:, None], index]
+
+
+def is_few_keys(index: ndarray, D: int) -> bool:
+    """
+    Whether the rows that each query reads, written out, are much smaller than a product with all
+    rows.
+    """
+    N, M = index.shape
+    return 4 * M * D < N + M - 1
+
+
+def looked_up(
+    product: Product, q: ndarray, Eq: Error, a: ndarray, Ea: Error, index: ndarray
+) -> ndarray:
+    """
+    product(q, Eq, a, Ea) of queries and the table's rows [H D W], for the rows that each query
+    reads.
+    """
+    if not is_few_keys(index, q.shape[-1]):
+        return spread(product(q, Eq, a, Ea), index)
+    row, E_row = q[..., None, :], None if Eq is None else Eq[..., None, :]
+    read, E_read = (None if x is None else np.moveaxis(x[..., index], 1, 2) for x in (a, Ea))
+    assert read is not None
+    return np.asarray(product(row, E_row, read, E_read)[..., 0, :])
+
+
+def learned_error(at: Learned, P: Precision, Eq: Error = None, Ek: Error = None) -> ndarray:
+    """
+    Both algebraic forms, (q+b).k + (q.a + c) and q.(k+a) + (b.k + c).
+
+    The sum over 2D terms, and the operand format, see (|q|+|b|)|k| + |q||a| in either; q + b or
+    k + a is rounded to `joined`, at most g(1, u) ((|q|+|b|)|k| + |q||a|) together; each product and
+    each sum of two is rounded to `score` at its own size, the larger of the two forms; then the
+    last sum and the scale. Every number that either form keeps must fit its format.
+    """
+    D, aT = at.q.shape[-1], at.table.swapaxes(-1, -2)
+    q, k, a, whole = np.abs(at.q), np.abs(at.kT), np.abs(aT), np.abs(at.q) + np.abs(at.b)
+    sharp = (
+        P.joined.p <= P.storage.p
+    )  # else an operand format rounds the sums even of what storage holds exactly
+    E_whole, E_q, E_k, E_a = (
+        operand(x, E, P, stored=sharp) for x, E in ((whole, Eq), (q, Eq), (k, Ek), (a, None))
+    )
+    joined = gamma(1, P.joined.u) * (whole @ k + looked_up(exact, q, None, a, None, at.index))
+    joined = joined + P.joined.eta * (q.sum(-1)[..., :, None] + k.sum(-2)[..., None, :])
+    table_product = partial(dot, precision=P, n=2 * D)
+    E = (
+        joined
+        + dot(whole, E_whole, k, E_k, P, 2 * D)
+        + looked_up(table_product, q, E_q, a, E_a, at.index)
+    )
+    u = P.score.u
+    first = [np.abs(x) for x in (at.qk + at.bk, at.qa, at.qa + at.c)]
+    second = [np.abs(x) for x in (at.qk + at.qa, at.bk, at.bk + at.c)]
+    E = E + gamma(1, u) * (np.maximum(sum(first), sum(second)) + 3 * E) + 4 * P.score.eta
+    E = overflowing(E, reduce(np.maximum, [*first, *second]) + E, P.score)
+    most_sum = np.maximum(
+        whole.max(-1)[..., None], k.max(-2)[..., None, :] + a.max(-2)[:, at.index]
+    )
+    E = overflowing(E, most_sum, P.joined)
+    return scaled_error(at.s, rounded(at.s / at.scale, E, P.score), at.scale, P)
+
+
+def learned_relative_score(
+    query: ndarray,
+    key: ndarray,
+    key_pos_embeddings: ndarray,
+    key_pos_bias: ndarray,
+    query_pos_bias: ndarray,
+    align: str,
+    *,
+    precision: Precisions,
+) -> ndarray:
+    """`learned_error`, stored."""
+    at = learned(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
+    return score_bound(at.s, at.lost, lambda P: learned_error(at, P), precision)
+
+
+def learned_relative_attention(
+    query: ndarray,
+    key: ndarray,
+    value: ndarray,
+    key_pos_embeddings: ndarray,
+    key_pos_bias: ndarray,
+    query_pos_bias: ndarray,
+    align: str,
+    visible: ndarray | None = None,
+    *,
+    precision: Precisions,
+) -> ndarray:
+    """`learned_error`, then `mixture_error`."""
+    at = learned(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
+    return attended(
+        mixture(rows(at.s, visible, at.lost), value), lambda P: learned_error(at, P), precision
+    )

@@ -1,0 +1,208 @@
+"""Bounds for the gradients of the attentions with relative positions."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.bounds.error_rules import rounded
+from attnverify.bounds.gradients import (
+    Grads,
+    at_seeing_queries,
+    at_seen_keys,
+    backward,
+    product_gradient,
+    scaled_gradient,
+    score_gradient_error,
+    settled,
+    shared_gradient,
+)
+from attnverify.bounds.relative import (
+    Learned,
+    is_few_keys,
+    joined_error,
+    learned,
+    learned_error,
+    transformer_xl,
+    transformer_xl_error,
+    transformer_xl_mixture,
+)
+from attnverify.bounds.softmax import Precisions, rows, total
+from attnverify.bounds.weighted_mean import mixture
+from attnverify.precision import Precision
+
+
+def _sum_of_two(first: ndarray, E1: ndarray, second: ndarray, E2: ndarray, P: Precision) -> ndarray:
+    return rounded(first + second, E1 + E2, P.storage)
+
+
+def transformer_xl_attention_grad(
+    d_output: ndarray,
+    query: ndarray,
+    key: ndarray,
+    value: ndarray,
+    position: ndarray,
+    u: ndarray,
+    v: ndarray,
+    visible: ndarray | None = None,
+    *,
+    precision: Precisions,
+) -> Grads:
+    """
+    The errors of the gradients of query, key, value, position, u, v.
+
+    With x = scale dS and t its inverse shift: d(q+u) = x k and d(q+v) = t r are rounded to
+    `joined`, and summed for dQ, over batch and queries for du and dv; dK = x^T (q+u); dr = t^T
+    (q+v) per batch element, rounded to `joined`, then summed.
+    """
+    at = transformer_xl(query, key, position, u, v)
+    mix = transformer_xl_mixture(at, value, visible)
+    back = backward(mix, d_output)
+    N, M = at.s.shape[-2:]
+    to = np.arange(M) - np.arange(N)[:, None] + N - 1
+    k, r = at.kT.swapaxes(-1, -2), at.rT.swapaxes(-1, -2)
+
+    def bound(P: Precision) -> Grads:
+        E_dS, dV = score_gradient_error(back, transformer_xl_error(at, P), P)
+        x, E = scaled_gradient(back, E_dS, at.scale, P)
+        t, E_t = (sheared(a, to, N + M - 1)[..., :M] for a in (x, E))
+        E_u = product_gradient(x, E, k, None, P, narrow=False)
+        E_v = product_gradient(t, E_t, r, None, P, narrow=False)
+        dQ = _sum_of_two(x @ k, E_u, t @ r, E_v, P)
+        dK = product_gradient(
+            x, E, at.q + at.u, joined_error(at.q, None, at.u, P), P, transposed=True
+        )
+        E_r = product_gradient(
+            t, E_t, at.q + at.v, joined_error(at.q, None, at.v, P), P, transposed=True, narrow=False
+        )
+        dr = t.swapaxes(-1, -2) @ (at.q + at.v)
+        shared = ((dr, E_r, (0,)), (x @ k, E_u, (0, 2)), (t @ r, E_v, (0, 2)))
+        rest = tuple(shared_gradient(value, E, axes, P) for value, E, axes in shared)
+        return (at_seeing_queries(mix.rows, dQ), at_seen_keys(mix.rows, settled(dK)), dV, *rest)
+
+    return total(bound, precision)
+
+
+def sheared(x: ndarray, to: ndarray, width: int) -> ndarray:
+    """y[..., i, to[i, j]] = x[..., i, j]: the adjoint of a table lookup by relative position."""
+    y = np.zeros((*x.shape[:-1], width))
+    y[..., np.arange(x.shape[-2])[:, None], to] = x
+    return y
+
+
+def learned_relative_attention_grad(
+    d_output: ndarray,
+    query: ndarray,
+    key: ndarray,
+    value: ndarray,
+    key_pos_embeddings: ndarray,
+    key_pos_bias: ndarray,
+    query_pos_bias: ndarray,
+    align: str,
+    visible: ndarray | None = None,
+    *,
+    precision: Precisions,
+) -> Grads:
+    """
+    The errors of the gradients of query, key, value and the three tables.
+
+    With x = scale dS and t = x laid out by relative position: dQ = x k + t a, dK = x^T (q+b),
+    da = sum_b t^T q, dc = sum_bi t, db = sum_bi x k; rows of the tables that no pair reads are
+    exactly zero.
+    """
+    at = learned(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
+    mix = mixture(rows(at.s, visible, at.lost), value)
+    back = backward(mix, d_output)
+    k = at.kT.swapaxes(-1, -2)
+    N, M = at.s.shape[-2:]
+    place = (few_keys if is_few_keys(at.index, at.q.shape[-1]) else all_places)(at)
+    low = len(key_pos_embeddings) // 2 - (M - N if align == "end" else 0) - (N - 1)
+
+    def bound(P: Precision) -> Grads:
+        E_dS, dV = score_gradient_error(back, learned_error(at, P), P)
+        x, E = scaled_gradient(back, E_dS, at.scale, P)
+        E_b = product_gradient(x, E, k, None, P, narrow=False)
+        ta, E_ta, qt, E_qt, dc = place(x, E, P)
+        dQ = _sum_of_two(x @ k, E_b, ta, E_ta, P)
+        dK = product_gradient(
+            x, E, at.q + at.b, joined_error(at.q, None, at.b, P), P, transposed=True
+        )
+        da = shared_gradient(qt, E_qt, (0,), P).swapaxes(0, 1)
+        db = shared_gradient(x @ k, E_b, (0, 2), P)
+        tables = (_placed(da, key_pos_embeddings, low), _placed(dc, key_pos_bias, low))
+        return (
+            at_seeing_queries(mix.rows, dQ),
+            at_seen_keys(mix.rows, settled(dK)),
+            dV,
+            *tables,
+            db,
+        )
+
+    return total(bound, precision)
+
+
+OfPlaces = Callable[
+    [ndarray, ndarray, Precision], tuple[ndarray, ndarray, ndarray, ndarray, ndarray]
+]
+"""
+x [.. N M] and its error to t a and its error, t^T q for each batch element and its error, and the
+error of dc [W H].
+"""
+
+
+def all_places(at: Learned) -> OfPlaces:
+    """t is written out, a row of W = N + M - 1 places for each query."""
+
+    def of(
+        x: ndarray, E: ndarray, P: Precision
+    ) -> tuple[ndarray, ndarray, ndarray, ndarray, ndarray]:
+        t, E_t = (sheared(y, at.index, at.table.shape[-2]) for y in (x, E))
+        E_ta = product_gradient(t, E_t, at.table, None, P, narrow=False)
+        E_qt = product_gradient(t, E_t, at.q, None, P, transposed=True, narrow=False)
+        return (
+            t @ at.table,
+            E_ta,
+            t.swapaxes(-1, -2) @ at.q,
+            E_qt,
+            shared_gradient(t, E_t, (0, 2), P).T,
+        )
+
+    return of
+
+
+def few_keys(at: Learned) -> OfPlaces:
+    """
+    The same where M is much smaller than N: only the places that a query reads, and the queries
+    that read a place.
+    """
+    (N, M), W, batch = at.index.shape, at.table.shape[-2], at.q.shape[0]
+    reader = np.arange(M) - np.arange(W)[:, None] + N - 1
+    reads = (reader >= 0) & (reader < N)
+    reader = np.where(reads, reader, 0)
+    table, q = at.table[:, at.index], np.where(reads[..., None], at.q[..., reader, :], 0.0)
+
+    def of(
+        x: ndarray, E: ndarray, P: Precision
+    ) -> tuple[ndarray, ndarray, ndarray, ndarray, ndarray]:
+        row, E_row = x[..., None, :], E[..., None, :]
+        E_ta = product_gradient(row, E_row, table, None, P, narrow=False, terms=W)
+        t, E_t = (np.where(reads, y[..., reader, np.arange(M)], 0.0) for y in (x, E))
+        E_qt = product_gradient(
+            t[..., None], E_t[..., None], q, None, P, transposed=True, narrow=False, terms=N
+        )
+        dc = shared_gradient(t, E_t, (0, 3), P, terms=batch * N).T
+        return (
+            (row @ table)[..., 0, :],
+            E_ta[..., 0, :],
+            (t[..., None, :] @ q)[..., 0, :],
+            E_qt[..., 0, :],
+            dc,
+        )
+
+    return of
+
+
+def _placed(E: ndarray, table: ndarray, low: int) -> ndarray:
+    whole = np.zeros_like(table)
+    whole[low : low + len(E)] = E
+    return whole

@@ -1,0 +1,267 @@
+"""
+What the bounds share: hidden keys, the rows of a softmax in float64, and the error of its
+exponents.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil, log
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.bounds.error_rules import accumulation, gamma
+from attnverify.precision import Precision
+
+Precisions = Precision | Iterable[Precision]  # one, or several whose bounds are added
+
+NEGLIGIBLE = 800.0  # exp(-800) is zero in float64, and so in every format
+
+
+def total(error: Callable[[Precision], Any], precision: Precisions) -> Any:
+    """The bound under one Precision, or the sum of the bounds under several."""
+    several = (precision,) if isinstance(precision, Precision) else tuple(precision)
+    with np.errstate(all="ignore"):
+        return added([error(each) for each in several])
+
+
+def added(parts: list[Any]) -> Any:
+    """
+    The sum of bounds of one structure, leaf by leaf; what is not a number is out of the domain.
+    """
+    first = parts[0]
+    if first is None:
+        return None
+    if isinstance(first, list | tuple):
+        return type(first)(added([part[i] for part in parts]) for i in range(len(first)))
+    E = np.asarray(sum(parts[1:], first))
+    return np.where(np.isnan(E), np.inf, E) if np.isnan(E.sum()) else E
+
+
+def finite(x: ndarray) -> tuple[ndarray, ndarray | None]:
+    """x with NaN and inf replaced by zero, and where they were; None where there were none."""
+    well = np.isfinite(x)
+    return (x, None) if well.all() else (np.where(well, x, 0.0), ~well)
+
+
+def lost_pairs(
+    bad_query: ndarray | None, bad_key: ndarray | None, shape: tuple[int, ...]
+) -> ndarray | None:
+    """The pairs whose score is no number, because a query's or a key's entry is none."""
+    lost = None
+    for bad, axis in ((bad_query, -1), (bad_key, -2)):
+        if bad is not None:
+            hit = np.broadcast_to(np.expand_dims(np.any(bad, axis=-1), axis), shape)
+            lost = hit if lost is None else lost | hit
+    return lost
+
+
+def hiding(mask: ndarray | None) -> tuple[ndarray | None, ndarray | None]:
+    """
+    A mask as (what is added to the score, which keys are visible); None where it adds or hides
+    nothing, and adding 0 is exact.
+    """
+    if mask is None:
+        return None, None
+    if mask.dtype == bool:
+        return None, mask
+    visible = mask > -np.inf
+    bias = mask if visible.all() else np.where(visible, mask, 0.0)
+    return bias if bias.any() else None, None if bias is mask else visible
+
+
+def causal(N: int, M: int, visible: ndarray | None) -> ndarray:
+    """The end-aligned causal mask, and the caller's where there is one."""
+    seen = np.arange(M) <= np.arange(N)[:, None] + (M - N)
+    return seen if visible is None else seen & visible
+
+
+@dataclass(frozen=True)
+class Rows:
+    """
+    Softmax rows in float64: s the scores (-inf where hidden), m their maximum, d = s - m,
+    w = exp(d), p = w / sum w.
+    """
+
+    s: ndarray
+    visible: ndarray | None
+    m: ndarray
+    d: ndarray
+    w: ndarray
+    norm: ndarray
+    p: ndarray
+    blind: ndarray | None
+    lost: ndarray | None
+
+    @cached_property
+    def seen_keys(self) -> ndarray:
+        """The keys [... M] that at least one query sees."""
+        return np.asarray(
+            np.any(
+                np.broadcast_to(True if self.visible is None else self.visible, self.s.shape),
+                axis=-2,
+            )
+        )
+
+
+def rows(score: ndarray, visible: ndarray | None, lost: ndarray | None = None) -> Rows:
+    """
+    The rows of a finite score; `lost` marks scores that are not numbers, `blind` the rows that see
+    no key.
+    """
+    with np.errstate(all="ignore"):
+        s = score if visible is None else np.where(visible, score, -np.inf)
+        m = s.max(-1, keepdims=True)
+        seen = m > -np.inf
+        blind = None if seen.all() else ~seen
+        m = m if blind is None else np.where(blind, 0.0, m)
+        d = s - m
+        w = np.exp(d)
+        norm = w.sum(-1, keepdims=True)
+        norm = norm if blind is None else np.where(blind, 1.0, norm)
+        return Rows(s, visible, m, d, w, norm, w / norm, blind, lost)
+
+
+def exponent_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
+    """
+    The error of the exponent s - m as far as numerator and normaliser do not share it.
+
+        E_j = Es + g(3, u) (|s-m| + Es + Em + max(|s|, |m|) + max(Es, Em) + log n) + (K+1)
+        (-log(1 - 2 u exp_ulps))
+
+    Subtraction, constant log2(e) and multiplication cost u|s-m| each, the fused form fma(s, c, -m
+    c) costs u|m|; the rescale exponents of an online softmax telescope to m - s; a stored
+    log-sum-exp costs u (max(|s|, |m|) + log n). Em is how far the maximum can move. A row with a
+    score that overflows, other than to a harmless -inf far below the maximum, is inf throughout.
+    """
+    n = at.s.shape[-1]
+    size = np.abs(at.s)
+    peak = np.abs(at.m)
+    Es = np.zeros_like(size) if Es is None and at.lost is not None else Es
+    shaky = None if Es is None else _admitted(at, Es, size, P)
+    top = np.maximum(size, peak) - at.d + log(n)
+    if shaky is not None:
+        Em = np.maximum(
+            (at.s + shaky).max(-1, keepdims=True) - at.m,
+            at.m - (at.s - shaky).max(-1, keepdims=True),
+        )
+        Em = Em if at.blind is None else np.where(at.blind, 0.0, Em)
+        top = top + (shaky + Em + np.maximum(shaky, Em))
+        peak = peak + Em
+    E = gamma(3, P.softmax.u) * top - (ceil(n / P.block) + 1) * np.log1p(
+        -min(2 * P.softmax.u * P.exp_ulps, 1.0)
+    )
+    E = E if shaky is None else E + shaky
+    out = ~(1.5 * peak <= P.softmax.max)  # m log2(e) must fit as well
+    if shaky is not None and not np.isfinite(shaky.sum()):
+        out |= ~np.isfinite(shaky).all(-1, keepdims=True)
+    E = np.where(out, np.inf, E) if out.any() else E
+    return E if at.visible is None else np.where(at.visible, E, 0.0)
+
+
+def _admitted(at: Rows, Es: ndarray, size: ndarray, P: Precision) -> ndarray:
+    """
+    Es, zero at hidden keys, inf at visible ones that are no numbers or leave the score format where
+    it matters.
+    """
+    over = ~(size + Es <= P.score.max)
+    if at.lost is not None:
+        over |= at.lost
+    if over.any():
+        harmless = (
+            (at.s + Es < at.m - NEGLIGIBLE)
+            if at.lost is None
+            else (at.s + Es < at.m - NEGLIGIBLE) & ~at.lost
+        )
+        Es = np.where(over & ~harmless, np.inf, Es)
+    return Es if at.visible is None else np.where(at.visible, Es, 0.0)
+
+
+def unsteadiness(n: int, P: Precision) -> float:
+    """
+    R = (1 + acc(n)) (1 + g(K+2, u_acc)) - 1: the relative error of a sum over n keys in K rescaled
+    blocks.
+    """
+    return (1 + accumulation(n, P)) * (1 + gamma(ceil(n / P.block) + 2, P.acc.u)) - 1
+
+
+def normaliser_error(at: Rows, P: Precision) -> float | ndarray:
+    """
+    rl = R + g(3, u) + n eta [+ g(4, u) (1 + |lse| + log n)]: the normaliser, the division, and,
+    where partial results are merged through exp(lse_b - lse), what the merge weights lose: sum_b
+    w_b |lse_b| <= |lse| + log n, since the w_b sum to one.
+    """
+    n = at.s.shape[-1]
+    rl = unsteadiness(n, P) + gamma(3, P.softmax.u) + n * P.softmax.eta
+    if not P.lse_merge:
+        return rl
+    return rl + gamma(4, P.softmax.u) * (1 + np.abs(at.m + np.log(at.norm)) + log(n))
+
+
+def raised(at: Rows, E: ndarray) -> ndarray:
+    """
+    w (e^E - 1), by whichever of its two forms neither cancels nor multiplies zero by infinity.
+    """
+    return np.where(E < 1, at.w * np.expm1(np.minimum(E, 1.0)), np.exp(at.d + E) - at.w)
+
+
+def displaced(at: Rows, E: ndarray) -> ndarray:
+    """
+    How far a softmax weight moves when every exponent moves by at most E, exactly.
+
+    With a = p (e^E - 1), b = p (1 - e^-E), A = sum a, B = sum b, the worst case over all
+    |e_i| <= E_i is
+
+        |dp_j| <= max( (a_j (1-p_j) + p_j (B-b_j)) / (1 + a_j - (B-b_j)),
+                       (b_j (1-p_j) + p_j (A-a_j)) / (1 - b_j + A-a_j) )
+
+    reached with e_j against all others; it never exceeds max(p, 1-p).
+    """
+    p = at.p
+    a, b, low = raised(at, E) / at.norm, -p * np.expm1(-E), p * np.exp(-E)
+    rest_p, rest_a, rest_b, rest_low = others(np.stack([p, a, b, low]))
+    # 1 + a - (B - b) and 1 - b + A - a, as sums of what they are made of
+    up = (a * rest_p + p * rest_b) / (p + a + rest_low)
+    down = (b * rest_p + p * rest_a) / (low + rest_p + rest_a)
+    return np.fmin(np.maximum(up, down), np.maximum(p, rest_p))
+
+
+def others(x: ndarray) -> ndarray:
+    """
+    The sum of all other entries of the row, from both sides: the whole sum minus one entry cancels
+    where that one dominates.
+    """
+    rest = np.zeros_like(x)
+    rest[..., 1:] += np.cumsum(x[..., :-1], -1)
+    rest[..., :-1] += np.cumsum(x[..., :0:-1], -1)[..., ::-1]
+    return rest
+
+
+def probability_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
+    """
+    The error of the softmax weights, before they are stored: `displaced` by the exponents' errors;
+    then sum, normaliser and division act on p + |dp|, and a weight in the underflow range of exp
+    loses at most min(eta, p).
+    """
+    E = exponent_error(at, Es, P)
+    p, moved = at.p, displaced(at, E)
+    relative = unsteadiness(at.s.shape[-1], P) + normaliser_error(at, P)
+    grown = (
+        moved
+        + relative * (p + moved)
+        + np.where(p < 2 * P.softmax.tiny, np.minimum(P.softmax.eta, p), 0.0)
+    )
+    return absent(at, grown, E)
+
+
+def absent(at: Rows, E: ndarray, exponent: ndarray | None = None) -> ndarray:
+    """
+    E, exactly zero at hidden keys (and so in a row that sees none); all inf in a row whose
+    exponents left the domain.
+    """
+    E = E if at.visible is None else np.where(at.visible, E, 0.0)
+    if exponent is None or np.isfinite(exponent.sum()):
+        return E
+    return np.where(np.isfinite(exponent).all(-1, keepdims=True), E, np.inf)

@@ -1,0 +1,1 @@
+"""Hours of judging spread over many cores or machines."""

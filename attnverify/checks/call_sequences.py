@@ -1,0 +1,131 @@
+"""
+Sequences: several calls in a row, as a training loop or a decoder makes them. A result may depend
+on its arguments alone.
+
+Long then short, one mask then another of the same length, one dtype then another, and the first
+call once more: caches, memory windows and buffers that outlive their call show here. A step that is
+wrong only in company is a side effect; one that is wrong alone is a wrong value, and is reported
+there.
+"""
+
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+from attnverify.backends.array_libraries import overlap
+from attnverify.backends.loader import Implementation, afresh
+from attnverify.catalogue.operation import DTYPES
+from attnverify.catalogue.pytrees import leaves
+from attnverify.inputs.expand import Recipe
+from attnverify.judge.case import (
+    Disagreement,
+    Unsupported,
+    call,
+    dtype_keyword,
+    hand_over,
+    judge,
+    names,
+)
+from attnverify.reference.oracle import lawful
+
+
+def sequence(first: Recipe, other: Recipe, dtype: str) -> list[tuple[str, Recipe, str]]:
+    """The steps: (in words, recipe, dtype)."""
+    steps = [
+        ("the first call", first, dtype),
+        ("another geometry", other, dtype),
+        ("the first call again", first, dtype),
+    ]
+    if first.mask is not None:
+        mask = first.mask | {"form": "bool", "pattern": "random"}
+        one, two = (
+            replace(first, mask=mask | {"seed": seed}) for seed in (mask["seed"], mask["seed"] + 1)
+        )
+        steps += [
+            ("the same geometry under a boolean mask", one, dtype),
+            ("the same geometry under another mask", two, dtype),
+        ]
+    if dtype in DTYPES:
+        steps.append(("another dtype", first, DTYPES[DTYPES.index(dtype) - 1]))
+    steps.append(("the first call once more", first, dtype))
+    return steps
+
+
+def judge_sequence(
+    first: Recipe, other: Recipe, implementation: Implementation, dtype: str
+) -> None:
+    """
+    Raise Disagreement at the first step that is wrong in this company though it is right on its
+    own.
+
+    A sequence without two right steps shows nothing: it is Unsupported.
+    """
+    gone: list[str] = []
+    right: set[tuple[Recipe, str]] = set()
+    for words, recipe, step_dtype in sequence(first, other, dtype):
+        try:
+            judge(implementation, recipe, step_dtype)
+        except Unsupported:
+            continue
+        except Disagreement as error:
+            if (recipe, step_dtype) in right or right_alone(implementation, recipe, step_dtype):
+                message = (
+                    f"{words} is wrong after {', '.join(gone)}: the result depends on "
+                    f"earlier calls\n  {error}\n  recipe: {recipe}"
+                )
+                raise Disagreement(message, "state") from None
+            continue  # wrong on its own: told under values
+        gone.append(words)
+        right.add((recipe, step_dtype))
+    if len(gone) < 2:
+        raise Unsupported("no two calls of the sequence are right on their own")
+
+
+def right_alone(implementation: Implementation, recipe: Recipe, dtype: str) -> bool:
+    """
+    Whether a freshly loaded backend gives the right answer; what is imported by name cannot be
+    loaded afresh.
+    """
+    fresh = afresh(implementation)
+    if fresh is None:
+        return False
+    try:
+        judge(fresh, recipe, dtype)
+    except (Disagreement, Unsupported):
+        return False
+    return True
+
+
+def judge_outputs_of_their_own(recipe: Recipe, implementation: Implementation, dtype: str) -> None:
+    """
+    Two calls give arrays of their own: no output shares memory with another of its call, or of the
+    call before.
+
+    A static buffer is overwritten by the next call; one array in two places changes in both. What a
+    library's own autograd hands out twice within a call is not its user's, and what cannot be
+    written to may be shared.
+    """
+    given = hand_over(implementation, recipe, dtype, lawful(recipe, dtype).inputs) | dtype_keyword(
+        implementation, dtype
+    )
+    try:
+        calls = [
+            ("", call(implementation, given)),
+            (" of the next call", call(implementation, given)),
+        ]
+    except Disagreement as error:
+        raise Unsupported(f"the call {error}: see values") from None
+    outputs = [
+        (path + which, x)
+        for which, output in calls
+        for path, x in zip(names({"output": output}), leaves(output), strict=True)
+    ]
+    for (one, x), (other, y) in combinations([(path, x) for path, x in outputs if writable(x)], 2):
+        within = other.endswith("of the next call") == one.endswith("of the next call")
+        if overlap(x, y) and not (within and implementation.operation.is_gradient):
+            raise Disagreement(f"{one} shares memory with {other}")
+
+
+def writable(x: Any) -> bool:
+    flags = getattr(x, "flags", None)
+    return hasattr(x, "shape") and getattr(flags, "writeable", True)

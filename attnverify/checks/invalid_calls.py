@@ -1,0 +1,209 @@
+"""
+Refusals: wrong calls, each made from a right one by one change. The law refuses them with
+ValueError, and so must everyone.
+
+They are derived from the law's own axes: for every array another rank, a size that does not fit and
+an integer dtype; for every mask a shape that does not broadcast and a wrong dtype; for every count,
+option and mapping what it cannot be.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.catalogue.operation import CATALOGUE, Operation
+from attnverify.inputs.expand import Inputs, Recipe, expand
+from attnverify.inputs.strategies import letters
+
+SIZES = {
+    "B": 2,
+    "H": 3,
+    "N": 5,
+    "M": 7,
+    "D": 4,
+    "E": 6,
+    "Q": 8,
+    "K": 9,
+    "A": 11,
+    "P": 8,
+    "S": 2,
+    "L": 2,
+    "F": 12,
+}
+"""Every size is another, so that no mismatch fits by luck."""
+
+
+@lru_cache(maxsize=64)
+def right_call(operation: str) -> Inputs:
+    """A call that the law accepts, with every option in use."""
+    op = CATALOGUE[operation]
+    sizes = {letter: SIZES[letter] for letter in letters(op) | {"N", "M"}}
+    if operation in ("self_attention", "multi_head_self_attention", "alibi_multi_head_attention"):
+        sizes["M"] = sizes["N"]
+    if "mem" in op.arguments or operation == "transformer_xl":
+        sizes["M"] = sizes["N"] + sizes["S"]
+    mask = {"pattern": "random", "axes": "N M", "form": "bool", "seed": 1}
+    options = {"align": "end", "mem_len": 3, "eps": 1e-5}
+    return expand(
+        Recipe(
+            operation,
+            sizes,
+            {"family": "normal", "seed": 1},
+            mask=mask if {"mask", "visible", "attn_mask"} & set(op.arguments) else None,
+            padding={"pattern": "right_padding", "seed": 1}
+            if "key_padding_mask" in op.arguments
+            else None,
+            dropout={"p": 0.25, "seed": 1} if "keep" in op.arguments else None,
+            options={name: options[name] for name in options if name in op.arguments},
+        ),
+        "float64",
+    )
+
+
+@lru_cache(maxsize=64)
+def wrong_calls(operation: str) -> dict[str, Inputs]:
+    """
+    Every wrong call of an operation, by a few words that say what is wrong.
+
+    Dropout is in use only where it is what is wrong: who does not support it must still refuse the
+    rest.
+    """
+    op, right = CATALOGUE[operation], right_call(operation)
+    plain = (
+        right | {"keep": None, "p": 0.0} if "keep" in right and operation != "dropout" else right
+    )
+    wrong: dict[str, Inputs] = {}
+    for name, value in right.items():
+        for words, other in changes(op, name, value, right):
+            wrong[f"{name} {words}"] = {**(right if name in ("keep", "p") else plain), name: other}
+    if "keep" in right:
+        wrong["p without keep"] = {**right, "keep": None}
+    return wrong | together(plain)
+
+
+def together(right: Inputs) -> dict[str, Inputs]:
+    """What two arguments cannot be at once, though each of them is right with another."""
+    wrong: dict[str, Inputs] = {}
+    masks = dict.fromkeys({"mask", "visible"} & set(right))
+    if masks and {"key", "value"} <= set(right):  # where no mask says how many keys there are
+        for name, other in (("key", "value"), ("value", "key")):
+            longer = np.concatenate([right[name], right[name]], axis=-2)
+            wrong[f"{name} longer than {other}, without a mask"] = {**right, **masks, name: longer}
+    if {"key_pos_embeddings", "key_pos_bias"} <= set(right):
+        tables = {name: right[name][:4] for name in ("key_pos_embeddings", "key_pos_bias")}
+        wrong["tables of two positions"] = {**right, **tables}
+    return wrong
+
+
+def changes(op: Operation, name: str, value: Any, right: Inputs) -> Iterator[tuple[str, Any]]:
+    """What one argument cannot be."""
+    if name in op.axes and isinstance(value, ndarray):
+        yield from array_changes(op, name, value)
+    elif isinstance(value, ndarray) and value.dtype == bool:
+        yield from mask_changes(name, value, right)
+    elif name in ("hids", "mems"):
+        yield from list_changes(name, value, op)
+    elif name == "parameters":
+        yield from parameter_changes(value)
+    else:
+        yield from NUMBER_CHANGES.get(name, ())
+
+
+def array_changes(op: Operation, name: str, x: ndarray) -> Iterator[tuple[str, Any]]:
+    yield "of integers", np.ones(x.shape, np.int64)
+    if op.axes[name].split()[0] != "...":
+        yield "with an axis too many", x[None]
+        yield "with an axis too few", x[0]
+    axes = op.axes[name].split()
+    for axis, letter in enumerate(axes):
+        shared = sum(letter in other.split() for other in op.axes.values()) > 1 or name in (
+            "d_output",
+        )
+        if letter != "..." and (shared or letter.startswith("2")):
+            place = axis - len(axes)
+            yield (
+                f"with {letter} too large",
+                np.concatenate([x, x.take([0], axis=place)], axis=place),
+            )
+    if name == "key_pos_embeddings":
+        yield "with fewer rows than 2P", x[:-2]
+
+
+def mask_changes(name: str, mask: ndarray, right: Inputs) -> Iterator[tuple[str, Any]]:
+    yield "of integers", mask.astype(np.int64)
+    yield "with keys too many", np.concatenate([mask, mask[..., :1]], axis=-1)
+    if name in ("keep", "visible", "key_padding_mask"):
+        yield "of floats", mask.astype(np.float64)
+    if (
+        mask.ndim == 2
+        and name != "key_padding_mask"
+        and mask.shape[0] > 1
+        and "n_heads" not in right
+    ):
+        yield "with queries too many", np.concatenate([mask, mask[:1]], axis=0)
+    if name in ("attn_mask", "key_padding_mask") or "n_heads" in right:
+        yield "with an axis too few", mask[0]
+    if name == "attn_mask":
+        yield (
+            "with a batch that is no multiple of the heads",
+            np.broadcast_to(mask, (7, *mask.shape)).copy(),
+        )
+
+
+def list_changes(name: str, arrays: Any, op: Operation) -> Iterator[tuple[str, Any]]:
+    if arrays is None:
+        return
+    yield "with a layer too few", arrays[:-1]
+    yield "with a batch too many", [np.concatenate([x, x[:1]]) for x in arrays]
+    yield "with a width too large", [np.concatenate([x, x[..., :1]], axis=-1) for x in arrays]
+    yield "of integers", [np.ones(x.shape, np.int64) for x in arrays]
+
+
+def parameter_changes(parameters: Any) -> Iterator[tuple[str, Any]]:
+    first = parameters[0] if isinstance(parameters, list) else parameters
+
+    def again(changed: Inputs) -> Any:
+        return [changed, *parameters[1:]] if isinstance(parameters, list) else changed
+
+    for name in first:
+        if not name.endswith(".bias"):
+            yield f"without {name}", again({key: x for key, x in first.items() if key != name})
+        yield (
+            f"with {name} too wide",
+            again(first | {name: np.concatenate([first[name], first[name][..., :1]], axis=-1)}),
+        )
+    yield "with a name that nobody knows", again(first | {"q_proj.bais": np.ones(3)})
+
+
+NUMBER_CHANGES: dict[str, tuple[tuple[str, Any], ...]] = {
+    "n_heads": (("0", 0), ("-1", -1), ("2.5", 2.5)),
+    "num_heads": (("0", 0), ("5, no divisor of 12", 5), ("-3", -3)),
+    "N": (("0", 0), ("-2", -2)),
+    "M": (("0", 0), ("-2", -2), ("1.5", 1.5)),
+    "F": (("0", 0), ("odd", 7)),
+    "n_layers": (("0", 0), ("-1", -1)),
+    "mem_len": (("-1", -1), ("1.5", 1.5)),
+    "batch": (("0", 0), ("-1", -1)),
+    "width": (("0", 0), ("-1", -1)),
+    "align": (("middle", "middle"), ("None", None)),
+    "p": (("1", 1.0), ("-0.1", -0.1), ("1.5", 1.5)),
+    "eps": (("-1", -1.0),),
+}
+
+
+def refused_by_law(operation: str) -> dict[str, Inputs]:
+    """
+    The wrong calls that the law does refuse with ValueError: those, and no others, everyone must
+    refuse.
+    """
+    refused = {}
+    for words, inputs in wrong_calls(operation).items():
+        try:
+            with np.errstate(all="ignore"):
+                CATALOGUE[operation].law(**inputs)
+        except ValueError:
+            refused[words] = inputs
+    return refused

@@ -1,0 +1,245 @@
+"""
+Relations that need no oracle: what must stay the same when the input changes in a way that does not
+matter.
+
+Both runs are the implementation's own; each is within its bound of the truth, so that they differ
+by the two bounds at most. Permute the batch, the heads, the keys; take one batch element out of the
+batch; add hidden keys; add a constant to a row; change what stands in a hidden slot (no bit may
+change); go segment by segment with a memory.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify import bounds
+from attnverify.backends.loader import Implementation
+from attnverify.catalogue.dtypes import round_to
+from attnverify.catalogue.operation import CATALOGUE, Operation
+from attnverify.inputs.expand import Inputs, expand
+from attnverify.inputs.fixed_cases import recipe as probe
+from attnverify.judge.case import Disagreement, array_of, call, converted
+from attnverify.judge.comparison import compare
+
+Case = Callable[[Implementation, str], None]
+Change = Callable[
+    [Operation, Inputs, np.random.Generator], "tuple[Inputs, Callable[[ndarray], ndarray]]"
+]
+
+ATTENTIONS = (
+    *("additive_attention", "scaled_dot_product_attention", "transformer_xl_attention"),
+    *("learned_relative_attention", "alibi_attention"),
+)
+SIZES = {"quick": (9, 17), "default": (33, 65), "thorough": (129, 257)}
+
+
+def judge_relations(operation: str, profile: str, seed: int) -> Iterator[tuple[str, Case]]:
+    """Named checks of one operation."""
+    N, M = SIZES[profile]
+    op = CATALOGUE[operation]
+    if operation in ATTENTIONS:
+        for name, change in relations_of(operation).items():
+            yield f"relation: {name}", partial(related, change, op, (N, M), seed)
+        yield "relation: a hidden slot changes no bit", partial(hidden_slot, op, (N, M))
+    if operation == "transformer_xl":
+        yield "relation: segments with memory are one long window", segments
+    if operation == "softmax":
+        yield "relation: a constant per row", partial(row_constant, (N, M))
+
+
+def base(op: Operation, lengths: tuple[int, int], dtype: str) -> Inputs:
+    """
+    An ordinary input that sees every key that the operation lets it see; numbers are multiples of
+    1/8.
+    """
+    N, M = lengths
+    recipe = probe(op, {"B": 2, "H": 3, "N": N, "M": M, "D": 8}, "lattice")
+    if "P" in recipe.sizes:
+        recipe = replace(recipe, sizes=recipe.sizes | {"P": M + 8})
+    return expand(recipe, dtype)
+
+
+def related(
+    change: Change,
+    op: Operation,
+    lengths: tuple[int, int],
+    seed: int,
+    implementation: Implementation,
+    dtype: str,
+) -> None:
+    """Run twice; the outputs, brought back to one order, differ by no more than both bounds."""
+    inputs = base(op, lengths, dtype)
+    other, back = change(op, inputs, np.random.default_rng(seed))
+    (one, one_bound), (two, two_bound) = (
+        run(implementation, given, dtype) for given in (inputs, other)
+    )
+    comparison = compare(two, back(one), two_bound + back(one_bound))
+    if not comparison.passed:
+        raise Disagreement(str(comparison), comparison=comparison)
+
+
+def run(implementation: Implementation, inputs: Inputs, dtype: str) -> tuple[ndarray, ndarray]:
+    """The implementation's first output and its bound."""
+    operation = implementation.operation
+    output = call(
+        implementation,
+        {name: converted(implementation, value, dtype) for name, value in inputs.items()},
+    )
+    with np.errstate(all="ignore"):
+        bound = bounds.bound(operation.name, inputs, implementation.precision(dtype))
+    if isinstance(bound, tuple):
+        output, bound = output[0], bound[0]
+    return array_of(output, bound, dtype, implementation, "output"), bound
+
+
+def along(op: Operation, inputs: Inputs, letter: str, index: ndarray) -> Inputs:
+    """Every array taken at the index along its axis of this letter."""
+    axes = {name: pattern.split() for name, pattern in op.axes.items()}
+    return inputs | {
+        name: inputs[name].take(index, axis=letters.index(letter))
+        for name, letters in axes.items()
+        if letter in letters
+    }
+
+
+def permute_batch(
+    op: Operation, inputs: Inputs, rng: np.random.Generator
+) -> tuple[Inputs, Callable[[ndarray], ndarray]]:
+    order = np.arange(len(inputs["query"]))[::-1]
+    return along(op, inputs, "B", order), lambda output: output[order]
+
+
+def batch_element_alone(
+    op: Operation, inputs: Inputs, rng: np.random.Generator
+) -> tuple[Inputs, Callable[[ndarray], ndarray]]:
+    return along(op, inputs, "B", np.array([1])), lambda output: output[1:2]
+
+
+def permute_heads(
+    op: Operation, inputs: Inputs, rng: np.random.Generator
+) -> tuple[Inputs, Callable[[ndarray], ndarray]]:
+    order = np.array([2, 0, 1])
+    return along(op, inputs, "H", order), lambda output: output[:, order]
+
+
+def permute_keys(
+    op: Operation, inputs: Inputs, rng: np.random.Generator
+) -> tuple[Inputs, Callable[[ndarray], ndarray]]:
+    return along(op, inputs, "M", rng.permutation(inputs["key"].shape[-2])), lambda output: output
+
+
+def extra_hidden_keys(
+    op: Operation, inputs: Inputs, rng: np.random.Generator
+) -> tuple[Inputs, Callable[[ndarray], ndarray]]:
+    """Five hidden keys in front, where a memory stands: the end-aligned rest does not move."""
+    M = inputs["key"].shape[-2]
+    more = along(op, inputs, "M", np.concatenate([np.arange(5) % M, np.arange(M)]))
+    if "align" in inputs:
+        more["align"] = "end"
+    name = "mask" if "mask" in op.arguments else "visible"
+    return more | {name: np.arange(M + 5)[None] >= 5}, lambda output: output
+
+
+RELATIONS: dict[str, Change] = {
+    "permute the batch": permute_batch,
+    "a batch element alone": batch_element_alone,
+    "permute the heads": permute_heads,
+    "permute the keys": permute_keys,
+    "extra hidden keys": extra_hidden_keys,
+}
+NOT_HELD = {
+    "alibi_attention": ("permute the heads", "permute the keys"),
+    "additive_attention": ("permute the heads",),
+    "transformer_xl_attention": ("permute the keys",),
+    "learned_relative_attention": ("permute the keys",),
+}
+"""
+Every head of ALiBi has its own slope, additive attention has one head, and the relative attentions
+know where a key stands.
+"""
+
+
+def relations_of(operation: str) -> dict[str, Change]:
+    return {
+        name: change
+        for name, change in RELATIONS.items()
+        if name not in NOT_HELD.get(operation, ())
+    }
+
+
+def hidden_slot(
+    op: Operation, lengths: tuple[int, int], implementation: Implementation, dtype: str
+) -> None:
+    """Other finite numbers in a hidden key and value: the same bits."""
+    inputs = base(op, lengths, dtype)
+    name = "mask" if "mask" in op.arguments else "visible"
+    M = inputs["key"].shape[-2]
+    visible = (np.arange(M) % 3 != 1)[None]
+    outputs = []
+    for number in (0.0, 7.0):
+        changed = {
+            part: np.where(visible[0][:, None], inputs[part], number) for part in ("key", "value")
+        }
+        given = {
+            key: converted(implementation, value, dtype)
+            for key, value in (inputs | changed | {name: visible}).items()
+        }
+        outputs.append(
+            array_of(
+                call(implementation, given),
+                np.zeros((*inputs["query"].shape[:-1], inputs["value"].shape[-1])),
+                dtype,
+                implementation,
+                "output",
+            )
+        )
+    comparison = compare(outputs[1], outputs[0], None)
+    if not comparison.passed:
+        raise Disagreement(
+            f"a hidden key's number changes the output: {comparison}", comparison=comparison
+        )
+
+
+def row_constant(lengths: tuple[int, int], implementation: Implementation, dtype: str) -> None:
+    """
+    Softmax of a score and of the score plus a constant per row; multiples of 1/8, so that the sum
+    is exact.
+    """
+    rng = np.random.default_rng(3)
+    score = round_to(np.round(8 * rng.standard_normal(lengths)) / 8, dtype)
+    constant = rng.integers(-3, 4, size=(lengths[0], 1))
+    (one, one_bound), (two, two_bound) = (
+        run(implementation, {"score": s, "mask": None}, dtype) for s in (score, score + constant)
+    )
+    comparison = compare(two, one, one_bound + two_bound)
+    if not comparison.passed:
+        raise Disagreement(str(comparison), comparison=comparison)
+
+
+def segments(implementation: Implementation, dtype: str) -> None:
+    """
+    Two segments, the second with the first as its memory, against one long segment (transformer_xl,
+    clause 3).
+
+    One layer, whose memory is its input: nothing is rounded between the segments.
+    """
+    recipe = probe(CATALOGUE["transformer_xl"], {"N": 8, "B": 2, "L": 1}, "normal")
+    inputs = expand(
+        replace(
+            recipe, sizes=recipe.sizes | {"S": 0, "M": 8}, options=recipe.options | {"mem_len": 8}
+        ),
+        dtype,
+    )
+    whole, bound = run(implementation, inputs, dtype)
+    first, second = inputs["x"][:, :4], inputs["x"][:, 4:]
+    parts = [
+        run(implementation, inputs | given, dtype)
+        for given in ({"x": first}, {"x": second, "mems": [first]})
+    ]
+    halves, bounds_of_halves = (np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
+    comparison = compare(halves, whole, bound + bounds_of_halves)
+    if not comparison.passed:
+        raise Disagreement(str(comparison), comparison=comparison)

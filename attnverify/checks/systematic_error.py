@@ -1,0 +1,209 @@
+r"""
+Systematic errors: a factor that is wrong by less than any single element shows.
+
+A scale that is 0.3 % off moves every output in bfloat16 by less than its own rounding, but all in
+one direction: that of the derivative by the logarithm of the scale. The residual of one large call
+is projected on the derivatives by all factors of the operation at once,
+
+.. math:: \hat\alpha = (G^T G)^{-1} G^T (o - \bar o), \qquad G_{\cdot k} = \partial \bar o /
+          \partial \log c_k,
+
+each row weighted by the size of its outputs. The standard errors take the residuals of one row as
+dependent (rounding a score moves the whole row). A factor is accused if it is off by more than the
+declared arithmetic may round one constant, and by more than ``ERRORS`` standard errors beyond that.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.backends.loader import Implementation
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.inputs.expand import Inputs, Recipe, expand
+from attnverify.judge.case import Disagreement, Unsupported, array_of, call, converted
+from attnverify.precision import Precision
+from attnverify.reference.staged_attention import Stages, answer, stages
+from attnverify.timing import spent_on
+
+Case = Callable[[Implementation, str], None]
+ERRORS = 8.0
+STEP = 1e-4
+
+GAINS: dict[str, Callable[[Stages, float], Stages]] = {
+    "scale": lambda s, gain: replace(s, scale=s.scale * gain),
+    "float mask": lambda s, gain: replace(s, bias=s.bias * gain),
+    "slopes": lambda s, gain: replace(s, slopes=s.slopes * gain),
+    "position scores": lambda s, gain: replace(s, position=gain),
+    "output": lambda s, gain: replace(s, kept=s.kept * gain),
+}
+FACTORS = {
+    "scaled_dot_product_score": ("scale",),
+    "scaled_dot_product_attention": ("scale", "output", "float mask"),
+    "additive_attention": ("scale", "output", "float mask"),
+    "alibi_attention": ("scale", "slopes", "output"),
+    "transformer_xl_attention": ("scale", "position scores", "output"),
+    "learned_relative_attention": ("scale", "position scores", "output"),
+}
+"""The factors of each operation."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """
+    How much too large a factor is, its standard error, and what the declared arithmetic may round
+    it by.
+    """
+
+    alpha: float
+    error: float
+    allowed: float
+
+    @property
+    def significant(self) -> bool:
+        return abs(self.alpha) > self.allowed + ERRORS * self.error
+
+    def __str__(self) -> str:
+        share = (
+            f"{abs(self.alpha):.2%}"
+            if abs(self.alpha) > 1e-4
+            else f"{abs(self.alpha):.1e} of itself"
+        )
+        return (
+            f"{share} {'low' if self.alpha < 0 else 'high'} "
+            f"({abs(self.alpha) / max(self.error, 1e-300):.0f} standard errors)"
+        )
+
+
+def systematic_cases(operation: str, seed: int) -> list[tuple[str, Case]]:
+    """Named checks of one operation: one for each of its factors."""
+    return [
+        (f"systematic: {factor}", partial(judge_factor, operation, factor, seed))
+        for factor in FACTORS.get(operation, ())
+    ]
+
+
+def judge_factor(
+    operation: str, factor: str, seed: int, implementation: Implementation, dtype: str
+) -> None:
+    """Raise Disagreement if the factor is systematically off."""
+    found = measured(implementation, dtype, seed, masked=factor == "float mask")[factor]
+    if found.significant:
+        raise Disagreement(
+            f"{factor} is {found}; the declared arithmetic rounds it by {found.allowed:.1e} at "
+            "most",
+            "systematic error",
+        )
+
+
+def measured(
+    implementation: Implementation, dtype: str, seed: int, masked: bool = False
+) -> dict[str, Measurement]:
+    """
+    Every factor of the operation, measured in one call; that of a float mask only where there is
+    one.
+    """
+    operation = implementation.operation.name
+    inputs = large(operation, dtype, seed, masked)
+    expected, columns = derivatives(operation, dtype, seed, masked)
+    precision = implementation.precision(dtype)
+    output = call(
+        implementation, {name: converted(implementation, x, dtype) for name, x in inputs.items()}
+    )
+    residual = array_of(output, expected, dtype, implementation, "output") - expected
+    if not np.isfinite(residual).all():
+        raise Unsupported("not finite: told under values")
+    weight = 1 / np.sqrt(np.mean(expected**2, axis=-1, keepdims=True))
+    alpha, error = projected(residual * weight, [column * weight for column in columns.values()])
+    return {
+        name: Measurement(a, e, allowed(name, precision, inputs))
+        for name, a, e in zip(columns, alpha, error, strict=True)
+    }
+
+
+def projected(residual: ndarray, columns: list[ndarray]) -> tuple[list[float], list[float]]:
+    """
+    The coefficients of a residual [... N E] on its columns, and their standard errors with
+    dependent rows.
+    """
+    E = residual.shape[-1]
+    G, r = np.stack([column.ravel() for column in columns], axis=-1), residual.ravel()
+    inverse = np.linalg.inv(G.T @ G)
+    alpha = inverse @ (G.T @ r)
+    of_rows = (G * (r - G @ alpha)[:, None]).reshape(-1, E, len(columns)).sum(axis=1)
+    variance = np.diag(inverse @ (of_rows.T @ of_rows) @ inverse)
+    return alpha.tolist(), np.sqrt(variance).tolist()
+
+
+def allowed(factor: str, precision: Precision, inputs: Inputs) -> float:
+    """
+    What one rounded constant and one biased function may do to a factor.
+
+    The constant itself, twice (1/sqrt(D) and log2(e)); an exp that errs alike wherever it is;
+    operands that are cut off, both of them; accumulators with coarser steps; slopes in their own
+    format.
+    """
+    constant = precision.scale_const or precision.acc
+    share = 2 * constant.u + (precision.exp_ulps + 3) * precision.softmax.u
+    if precision.operand is not None:
+        share += 2 * precision.operand.u
+    if precision.acc_unit is not None:
+        share += precision.acc_unit * max(inputs["query"].shape[-1], inputs["key"].shape[-2])
+    return share + (
+        2 * precision.bias.u if factor in ("slopes", "float mask", "position scores") else 0.0
+    )
+
+
+SIZES = {"B": 3, "H": 4, "N": 128, "M": 160, "D": 16, "E": 16, "Q": 12, "K": 12, "A": 8, "P": 160}
+
+
+@lru_cache(maxsize=64)
+def large(operation: str, dtype: str, seed: int, masked: bool) -> Inputs:
+    """
+    A well-conditioned call with about twenty-five thousand outputs, under a float mask of ordinary
+    numbers or none.
+
+    What goes through a tanh is kept small: where that saturates, roundings before it outweigh what
+    stands behind it.
+    """
+    op = CATALOGUE[operation]
+    sizes = {letter: SIZES[letter] for letter in SIZES if letter in " ".join(op.axes.values())}
+    options = (
+        {"align": "end"}
+        if "align" in op.arguments
+        else {"lead": (3, 4)}
+        if operation == "scaled_dot_product_score"
+        else {}
+    )
+    mask = {"pattern": "random", "axes": "N M", "form": "finite", "seed": seed} if masked else None
+    if operation == "additive_attention":  # it has no heads
+        sizes["B"] *= SIZES["H"]
+    inputs = expand(
+        Recipe(
+            operation, sizes, {"family": "normal", "seed": seed + 1}, mask=mask, options=options
+        ),
+        dtype,
+    )
+    return inputs | {name: inputs[name] / 8 for name in ("query", "key") if "w_score" in inputs}
+
+
+@lru_cache(maxsize=64)
+def derivatives(
+    operation: str, dtype: str, seed: int, masked: bool
+) -> tuple[ndarray, dict[str, ndarray]]:
+    """The law's output, and its derivatives by the logarithm of each factor."""
+    inputs = large(operation, dtype, seed, masked)
+    factors = [factor for factor in FACTORS[operation] if masked or factor != "float mask"]
+    with spent_on("oracle"):
+        law = stages(CATALOGUE[operation], inputs)
+        return CATALOGUE[operation].reference(**inputs), {
+            factor: derivative(law, factor) for factor in factors
+        }
+
+
+def derivative(law: Stages, factor: str) -> ndarray:
+    above, below = (answer(GAINS[factor](law, gain)) for gain in (1 + STEP, 1 - STEP))
+    column: ndarray = (above - below) / (2 * STEP)
+    return column

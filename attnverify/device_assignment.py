@@ -1,0 +1,59 @@
+"""
+Which device a worker process has for itself: said before any array library is imported, by the
+environment alone.
+"""
+
+import os
+import shutil
+import subprocess
+from functools import lru_cache
+
+
+def pin(worker: int) -> str | None:
+    """
+    Show this process one device, in turn: worker 0 the first, worker 1 the second, and from the
+    start again.
+
+    Gives its name, or None where there are fewer than two devices to share out.
+    """
+    if os.environ.get(PINNED):
+        return os.environ["CUDA_VISIBLE_DEVICES"]
+    found = devices()
+    if len(found) < 2:
+        return None
+    os.environ[PINNED], os.environ["CUDA_VISIBLE_DEVICES"] = str(worker), found[worker % len(found)]
+    return os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+PINNED = "ATTNVERIFY_PINNED"
+"""Set in a process that has its device, and so in the processes that it starts."""
+
+
+def devices() -> list[str]:
+    """The devices that this process may see, as CUDA_VISIBLE_DEVICES names them."""
+    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if allowed is not None:
+        return [name.strip() for name in allowed.split(",") if name.strip()]
+    return [str(number) for number in range(sum(line.startswith("GPU ") for line in asked("-L")))]
+
+
+@lru_cache
+def gpus() -> tuple[str, ...]:
+    """The GPUs of this machine as their driver tells of them: name, driver, memory."""
+    return tuple(asked("--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"))
+
+
+def asked(*options: str) -> list[str]:
+    """
+    The lines that nvidia-smi answers; none where there is no such program, or it does not answer.
+    """
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    try:
+        told = subprocess.run(
+            [program, *options], capture_output=True, text=True, timeout=30, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return told.stdout.splitlines() if told.returncode == 0 else []

@@ -1,0 +1,173 @@
+"""
+Separation: the conditions of :mod:`attnverify.inputs.conditions` that tell the cases that failed
+from those that passed.
+
+Every condition is true of all failures. Which of them to join is a matter of description length: a
+condition costs a few bits, the unusual ones more, and a pass inside the region costs what it takes
+to say which case it is. So a condition that holds by chance of a few failures, or keeps a single
+pass out, does not pay.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import combinations
+from math import floor, isfinite, log2, log10
+
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.inputs.conditions import SENTENCES, condition, field_of, largest_score, lead
+from attnverify.inputs.expand import Recipe
+from attnverify.inputs.memory_layouts import LAYOUTS
+
+MOST_CONDITIONS = 3
+JOINT = 5
+"""Bits for each further condition: a line that one can remember is worth a few exceptions."""
+
+MOST_TRIED = 60
+"""Of so many conditions, those that let the fewest passes in, every conjunction is tried."""
+
+
+def separate(failing: list[Recipe], passing: list[Recipe], dtype: str) -> tuple[str, ...]:
+    """The conditions that together describe the failures in the fewest bits."""
+    let_in: dict[int, tuple[float, str]] = {}
+    for bits, text in (
+        sorted(candidates(failing, passing, dtype), key=lambda pair: pair[0]) if passing else ()
+    ):
+        holds = condition(text)
+        if all(holds(recipe, dtype) for recipe in failing):
+            passes = sum(1 << place for place, recipe in enumerate(passing) if holds(recipe, dtype))
+            let_in.setdefault(passes, (bits, text))
+    return shortest(cheapest(let_in), len(failing), len(passing))
+
+
+def cheapest(let_in: dict[int, tuple[float, str]]) -> dict[int, tuple[float, str]]:
+    """Without the conditions that let in all that an earlier one lets in, which costs no more."""
+    kept: dict[int, tuple[float, str]] = {}
+    for passes, priced in let_in.items():
+        if not any(other & passes == other for other in kept):
+            kept[passes] = priced
+    return {passes: kept[passes] for passes in sorted(kept, key=int.bit_count)[:MOST_TRIED]}
+
+
+def shortest(let_in: dict[int, tuple[float, str]], failing: int, passing: int) -> tuple[str, ...]:
+    """The conjunction of the fewest bits."""
+    best, chosen = exceptions(passing, failing), tuple[int, ...]()
+    for length in range(1, MOST_CONDITIONS + 1):
+        for masks in combinations(let_in, length):
+            left = (1 << passing) - 1
+            for mask in masks:
+                left &= mask
+            bits = (
+                exceptions(left.bit_count(), failing)
+                + sum(let_in[mask][0] for mask in masks)
+                + (length - 1) * JOINT
+            )
+            if bits < best:
+                best, chosen = bits, masks
+    return tuple(let_in[mask][1] for mask in chosen)
+
+
+def exceptions(passes: int, failures: int) -> float:
+    """The bits that say which cases of a region pass: its size times the entropy of passing."""
+    total = passes + failures
+    return sum(-count * log2(count / total) for count in (passes, failures) if count)
+
+
+# Which conditions to try
+
+
+def candidates(
+    failing: list[Recipe], passing: list[Recipe], dtype: str
+) -> Iterator[tuple[float, str]]:
+    """Conditions worth trying on these cases, with their price in bits."""
+    letters = [
+        letter for letter in "NMHDEBSPFQKAL" if all(letter in recipe.sizes for recipe in failing)
+    ]
+    names = (
+        "an input",
+        *(name for name in CATALOGUE[failing[0].operation].arguments if name.islower()),
+    )
+    yield from ((3, text) for text in SENTENCES)
+    for one, two in combinations(letters, 2):
+        yield from (
+            (4 if one + two == "NM" else 7, f"{one} {sign} {two}")
+            for sign in ("!=", "==", ">", "<", ">=", "<=")
+        )
+    yield from ((5, f"{letter} is {no} power of two") for letter in letters for no in ("no", "a"))
+    yield from fields(failing, passing)
+    yield from ((5, f"{name} is {kind}") for kind in LAYOUTS for name in names)
+    for letter in letters:
+        seen = [recipe.sizes.get(letter, 0) for recipe in passing]
+        yield from (
+            (6, text) for text in sizes(letter, [recipe.sizes[letter] for recipe in failing], seen)
+        )
+    yield from (
+        (8, f"{letter} % {k} {test}")
+        for letter in letters
+        for k in (64, 32, 16, 8, 4, 2)
+        for test in ("!= 0", "== 0", "== 1")
+    )
+    for words, measure in MEASURES.items():
+        yield from (
+            (6, text)
+            for text in beyond(
+                words,
+                *([measure(recipe, dtype) for recipe in cases] for cases in (failing, passing)),
+            )
+        )
+
+
+PATHS = (
+    *(
+        "poison",
+        "layout.kind",
+        "mask.form",
+        "mask.axes",
+        "mask.pattern",
+        "padding.pattern",
+        "values.family",
+        "dropout.p",
+    ),
+    *("options.align", "options.mems", "options.mem_len", "options.biases", "options.lead"),
+)
+MEASURES: dict[str, Callable[[Recipe, str], float]] = {
+    "a score exceeds": largest_score,
+    "a hidden score leads by": lead,
+}
+
+
+def fields(failing: list[Recipe], passing: list[Recipe]) -> Iterator[tuple[float, str]]:
+    """What a field of the recipe is in every failure, and what it is in none."""
+    for path in PATHS:
+        failed = [str(field_of(recipe, path)) for recipe in failing]
+        if len(set(failed)) == 1:
+            yield 5, f"{path}={failed[0]}"
+        passed = {str(field_of(recipe, path)): None for recipe in passing}
+        yield from ((7, f"{path}!={value}") for value in passed if value not in failed)
+
+
+def sizes(letter: str, failed: list[int], passed: list[int]) -> Iterator[str]:
+    """The one size of all failures, or the sizes beyond which they lie."""
+    least, most = min(failed), max(failed)
+    if least == most:
+        yield f"{letter} == {least}"
+    yield f"{letter} != 1"
+    yield from (
+        f"{letter} > {size}"
+        for size in [max((size for size in passed if size < least), default=None)]
+        if size is not None
+    )
+    yield from (
+        f"{letter} < {size}"
+        for size in [min((size for size in passed if size > most), default=None)]
+        if size is not None
+    )
+
+
+def beyond(words: str, failed: list[float], passed: list[float]) -> Iterator[str]:
+    """A round number between the passes and the least failure, where there is one above 1."""
+    least = min(failed)
+    below = max((number for number in passed if number < least), default=1.0)
+    if below >= 1 and isfinite(below):
+        digits = 10.0 ** (floor(log10(below)) - 1)
+        number = (floor(below / digits) + 1) * digits
+        if number < least:
+            yield f"{words} {number:.2g}"

@@ -1,0 +1,337 @@
+"""
+Conventions: what an implementation may take otherwise than the law without having slipped.
+
+Where does the causal mask begin, what does True mean, what is a row that sees no key, which slopes
+have six heads? Each is a question with the law's own answer and the others that are met in public
+code. An alternative is the law with one stage replaced, or a few lines of NumPy of its own.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.catalogue.dtypes import round_to
+from attnverify.catalogue.operation import CATALOGUE, Operation
+from attnverify.diagnosis.operation_conventions import MOVES, SLOPES, causal_mask, shift_right
+from attnverify.inputs.expand import Inputs
+from attnverify.reference.staged_attention import (
+    STAGED,
+    Change,
+    Stages,
+    answer,
+    read_off,
+    stages,
+    table_rows,
+)
+
+
+@dataclass(frozen=True)
+class Convention:
+    """
+    One alternative: its answer to a question, what the law becomes by it ("the law with ..."), and
+    how it is computed.
+
+    change  a stage replaced, for the operations that consist of stages; function: the operation
+            itself, for the others
+    """
+
+    question: str
+    answer: str
+    words: str
+    change: Change | None = None
+    function: Callable[..., Any] | None = None
+
+    def __call__(self, operation: Operation, inputs: Inputs, dtype: str) -> Any:
+        """What the operation returns by this convention, in float64."""
+        if self.change is not None:
+            return answer(self.change(stages(operation, inputs, dtype)))
+        assert self.function is not None
+        with np.errstate(all="ignore"):
+            return self.function(**inputs)
+
+
+def scaled(s: Stages, scale: float) -> Stages:
+    return replace(s, scale=scale)
+
+
+def sizes(s: Stages) -> tuple[int, int]:
+    """Heads and width of a head."""
+    shape = s.inputs["query"].shape
+    return (shape[1] if len(shape) == 4 else 1), shape[-1]
+
+
+def frontier(offset: Callable[[int, int], int | None], only_unmasked: bool = False) -> Change:
+    """A causal mask whose last visible key of row i is i + offset(N, M); None hides nothing."""
+
+    def change(s: Stages) -> Stages:
+        (N, M), masked = s.shape[-2:], s.visible is not None or s.bias is not None
+        k = offset(N, M)
+        return (
+            s
+            if only_unmasked and masked
+            else replace(s, causal=None if k is None else np.tri(N, M, k, dtype=bool))
+        )
+
+    return change
+
+
+def mask_of(s: Stages) -> ndarray | None:
+    mask: ndarray | None = s.inputs.get("mask", s.inputs.get("visible"))
+    return mask
+
+
+def remasked(new: Callable[[ndarray], ndarray | None]) -> Change:
+    """Another mask in place of a boolean one."""
+
+    def change(s: Stages) -> Stages:
+        mask = mask_of(s)
+        return s if mask is None or mask.dtype != bool else replace(s, visible=new(mask))
+
+    return change
+
+
+def float_mask(new: Callable[[Stages], Stages]) -> Change:
+    def change(s: Stages) -> Stages:
+        mask = mask_of(s)
+        return s if mask is None or mask.dtype == bool else new(s)
+
+    return change
+
+
+def added_instead(s: Stages) -> Stages:
+    """A boolean mask added to the scores as ones and zeros."""
+    mask = mask_of(s)
+    return (
+        s
+        if mask is None or mask.dtype != bool
+        else replace(s, visible=None, bias=mask.astype(float))
+    )
+
+
+def within_frontier(s: Stages) -> Stages:
+    """
+    The mean of what the frontier leaves, as a large negative number in place of minus infinity
+    gives it.
+    """
+    seen = np.ones(s.shape[-2:]) if s.causal is None else 1.0 * s.causal
+    return replace(s, empty=seen / np.maximum(seen.sum(axis=-1, keepdims=True), 1))
+
+
+def unmasked_rows(s: Stages) -> Stages:
+    """A row from which everything is hidden sees every key."""
+    sees = s.sees
+    return replace(s, causal=None, visible=sees | ~sees.any(axis=-1, keepdims=True))
+
+
+def slopes(rule: Callable[[int], ndarray]) -> Change:
+    return lambda s: replace(s, slopes=rule(s.shape[-3]))
+
+
+def in_storage(s: Stages) -> Stages:
+    """Slope times distance kept in the dtype of the inputs, slope and distance as well."""
+    assert s.slopes is not None and s.distance is not None
+    bias = round_to(
+        round_to(s.slopes, s.dtype)[:, None, None] * round_to(s.distance, s.dtype), s.dtype
+    )
+    return replace(s, slopes=np.ones(1), distance=bias)
+
+
+def table(rows: Callable[[Inputs, int, int], ndarray]) -> Change:
+    return lambda s: replace(s, place=rows(s.inputs, *s.shape[-2:]))
+
+
+def aligned(align: str) -> Change:
+    return table(lambda x, N, M: table_rows(x, N, M, M - N if align == "end" else 0))
+
+
+def offset_of(x: Inputs, N: int, M: int) -> int:
+    return M - N if x["align"] == "end" else 0
+
+
+def moved(shift: Callable[[ndarray], ndarray]) -> Change:
+    return lambda s: replace(s, place=read_off(shift, *s.shape[-2:]))
+
+
+def exchanged(s: Stages) -> Stages:
+    return replace(s, inputs=s.inputs | {"u": s.inputs["v"], "v": s.inputs["u"]})
+
+
+def read_backwards(x: ndarray) -> ndarray:
+    """The row of the smallest distance first: the place of the mirrored table."""
+    N, M = x.shape
+    row = np.arange(N)[:, None] + M - N - np.arange(M)
+    return np.where((row >= 0) & (row < M), x[np.arange(N)[:, None], np.clip(row, 0, M - 1)], 0.0)
+
+
+HEADS = (
+    "scaled_dot_product_attention",
+    "alibi_attention",
+    "transformer_xl_attention",
+    "learned_relative_attention",
+)
+ATTENTIONS = (*HEADS, "additive_attention")
+SCALED = (*HEADS, "scaled_dot_product_score", "transformer_xl_score", "learned_relative_score")
+CAUSAL = ("alibi_attention", "transformer_xl_attention")
+OPEN = ("scaled_dot_product_attention", "learned_relative_attention", "additive_attention")
+MASKED = (*ATTENTIONS, "softmax")
+FLOATS = ("scaled_dot_product_attention", "additive_attention", "softmax")
+DROPPED = ("scaled_dot_product_attention", "additive_attention")
+XL = ("transformer_xl_attention", "transformer_xl_score")
+TABLES = ("learned_relative_attention", "learned_relative_score")
+
+Row = tuple[tuple[str, ...], str, str, str, Change]
+STAGE_ROWS: tuple[Row, ...] = (
+    (SCALED, "scale", "1", "scores that are not scaled", lambda s: scaled(s, 1.0)),
+    (SCALED, "scale", "1/D", "scores scaled by 1/D", lambda s: scaled(s, 1 / sizes(s)[1])),
+    (SCALED, "scale", "1/sqrt(H D)", "scores scaled by 1/sqrt(H D)",
+     lambda s: scaled(s, (sizes(s)[0] * sizes(s)[1]) ** -0.5)),
+    (SCALED, "scale", "sqrt(D)", "scores multiplied by sqrt(D)",
+     lambda s: scaled(s, sizes(s)[1] ** 0.5)),
+    (CAUSAL, "causal alignment", "top-left", "a top-left causal mask", frontier(lambda N, M: 0)),
+    (CAUSAL, "causal alignment", "at the end of the longer", "a causal mask aligned by max(M-N, 0)",
+     frontier(lambda N, M: max(M - N, 0))),
+    (CAUSAL, "causal alignment", "own key hidden", "a causal mask that hides the query's own key",
+     frontier(lambda N, M: M - N - 1)),
+    (CAUSAL, "causal alignment", "one key beyond", "a causal mask that shows one key beyond",
+     frontier(lambda N, M: M - N + 1)),
+    (CAUSAL, "causal alignment", "no causal mask", "no causal mask", frontier(lambda N, M: None)),
+    (CAUSAL, "causal alignment", "only without another mask",
+     "no causal mask where another is given",
+     lambda s: s if s.visible is None else replace(s, causal=None)),
+    (CAUSAL, "causal alignment", "only with another mask", "no causal mask unless another is given",
+     lambda s: s if s.visible is not None else replace(s, causal=None)),
+    (OPEN, "keys without a mask", "causal, top-left", "a top-left causal mask where none is given",
+     frontier(lambda N, M: 0, True)),
+    (OPEN, "keys without a mask", "causal, end", "an end-aligned causal mask where none is given",
+     frontier(lambda N, M: M - N, True)),
+    (OPEN, "keys without a mask", "always causal, top-left", "a top-left causal mask as well",
+     frontier(lambda N, M: 0)),
+    (OPEN, "keys without a mask", "always causal, end", "an end-aligned causal mask as well",
+     frontier(lambda N, M: M - N)),
+    (MASKED, "mask polarity", "True = hidden", "a mask of which True means hidden",
+     remasked(lambda mask: ~mask)),
+    (MASKED, "mask polarity", "ignored", "boolean masks ignored", remasked(lambda mask: None)),
+    (MASKED, "mask polarity", "added as 0 and 1", "boolean masks added as ones and zeros",
+     added_instead),
+    (FLOATS[:1], "float mask", "scaled with the scores", "a float mask scaled with the scores",
+     float_mask(lambda s: replace(s, bias=s.bias * s.scale))),
+    (FLOATS, "float mask", "ignored", "float masks ignored",
+     float_mask(lambda s: replace(s, bias=None, visible=None))),
+    (FLOATS, "float mask", "only its minus infinity", "the finite numbers of a float mask ignored",
+     float_mask(lambda s: replace(s, bias=None))),
+    (FLOATS, "float mask", "True where not 0", "a float mask taken as boolean",
+     float_mask(lambda s: replace(s, bias=None, visible=s.inputs["mask"] != 0))),
+    (FLOATS, "float mask", "subtracted", "a float mask subtracted",
+     float_mask(lambda s: replace(s, bias=-s.bias))),
+    (MASKED, "rows without keys", "NaN", "NaN in rows that see no key",
+     lambda s: replace(s, empty=np.nan)),
+    (MASKED, "rows without keys", "mean of all values", "rows that see no key averaging all values",
+     lambda s: replace(s, empty=1 / s.shape[-1])),
+    (CAUSAL, "rows without keys", "mean within the frontier",
+     "rows that see no key averaging those up to their own", within_frontier),
+    (MASKED, "rows without keys", "as if nothing were hidden", "rows that see no key seeing all",
+     unmasked_rows),
+    (DROPPED, "dropout scale", "1", "kept weights that are not scaled",
+     lambda s: replace(s, kept=1.0)),
+    (DROPPED, "dropout scale", "1/p", "kept weights scaled by 1/p",
+     lambda s: replace(s, kept=1 / s.inputs["p"] if s.inputs.get("p") else s.kept)),
+    (DROPPED, "dropout scale", "1-p", "kept weights scaled by 1-p",
+     lambda s: replace(s, kept=1 / s.kept)),
+    (DROPPED, "dropout", "none", "dropout ignored",
+     lambda s: replace(s, inputs=s.inputs | {"keep": None}, kept=1.0)),
+    (DROPPED, "dropout", "True = dropped", "a keep mask of which True means dropped",
+     lambda s: s if s.inputs.get("keep") is None else replace(s,
+     inputs=s.inputs | {"keep": ~s.inputs["keep"]})),
+    *((("alibi_attention",), "ALiBi slopes", name, words, slopes(rule)) for name,
+    (words, rule) in SLOPES.items()),
+    (("alibi_attention",), "ALiBi sign", "grows with the distance",
+     "an ALiBi bias that grows with the distance",
+     lambda s: replace(s, distance=-s.distance)),
+    (("alibi_attention",), "ALiBi sign", "no bias", "no ALiBi bias",
+     lambda s: replace(s, distance=0 * s.distance)),
+    (("alibi_attention",), "ALiBi place", "before the scale",
+     "an ALiBi bias scaled with the scores",
+     lambda s: replace(s, distance=s.distance * s.scale)),
+    (("alibi_attention",), "ALiBi distance", "-|i - j| from the top-left",
+     "ALiBi distances |i - j| from the top-left",
+     lambda s: replace(s, distance=-np.abs(np.arange(s.shape[-1]) - np.arange(s.shape[-2])[:,
+     None]))),
+    (("alibi_attention",), "ALiBi distance", "visible keys counted",
+     "an ALiBi bias that counts visible keys",
+     lambda s: replace(s, distance=np.cumsum(s.sees, axis=-1))),
+    (("alibi_attention",), "ALiBi dtype", "storage",
+     "slope times distance kept in the dtype of the inputs", in_storage),
+    (XL, "position shift", "none", "positions that are not shifted", moved(lambda x: x)),
+    (XL, "position shift", "shift_right", "positions moved by shift_right", moved(shift_right)),
+    (XL, "position shift", "table from the smallest distance on",
+     "a position table read from the smallest distance on",
+     moved(read_backwards)),
+    (XL[1:], "position shift", "nothing wraps around",
+     "a shift that puts zeros where it wraps around",
+     lambda s: replace(s, place=np.where(causal_mask(*s.shape[-2:]), s.place, -1))),
+    (XL, "u and v", "exchanged", "u and v exchanged", exchanged),
+    (XL, "position scores", "left out", "no position scores", lambda s: replace(s, position=0.0)),
+    (XL, "position scores", "not scaled", "position scores that are not scaled",
+     lambda s: replace(s, position=1 / s.scale)),
+    (TABLES, "table alignment", "always end", "a table aligned at the end whatever is asked",
+     aligned("end")),
+    (TABLES, "table alignment", "always start", "a table aligned at the start whatever is asked",
+     aligned("start")),
+    (TABLES, "table alignment", "the other", "the two table alignments exchanged",
+     table(lambda x, N, M: table_rows(x, N, M, M - N - offset_of(x, N, M)))),
+    (TABLES, "table direction", "i - j", "a table read at i - j",
+     table(lambda x, N, M: table_rows(x, N, M, offset_of(x, N, M), -1))),
+    (TABLES, "table direction", "one row on", "a table read one row on",
+     table(lambda x, N, M: table_rows(x, N, M, offset_of(x, N, M) - 1))),
+    (TABLES, "table direction", "one row back", "a table read one row back",
+     table(lambda x, N, M: table_rows(x, N, M, offset_of(x, N, M) + 1))),
+    (TABLES, "position scores", "left out", "no position scores",
+     lambda s: replace(s, position=0.0)),
+    (TABLES, "position scores", "not scaled", "position scores that are not scaled",
+     lambda s: replace(s, position=1 / s.scale)),
+)  # fmt: skip
+
+LAW = {
+    "scale": "1/sqrt(D)",
+    "causal alignment": "end",
+    "keys without a mask": "all",
+    "mask polarity": "True = may attend",
+    "float mask": "added after the scale",
+    "rows without keys": "0",
+    "dropout scale": "1/(1-p)",
+    "dropout": "True = kept",
+    "ALiBi slopes": "2^(-8(h+1)/n), then every other slope of 2n heads",
+    "ALiBi sign": "falls with the distance",
+    "ALiBi place": "after the scale",
+    "ALiBi distance": "positions",
+    "ALiBi dtype": "wider than the inputs",
+    "position shift": "rel_shift",
+    "u and v": "u to the keys, v to the positions",
+    "position scores": "added before the scale",
+    "table alignment": "as asked",
+    "table direction": "j - i",
+}
+"""What the law answers."""
+
+
+@lru_cache
+def conventions(operation: str) -> tuple[Convention, ...]:
+    """
+    The alternatives to an operation of the catalogue, or to the operation that it is the gradient
+    of.
+    """
+    return tuple(found(CATALOGUE[operation].forward.name, operation))
+
+
+def found(forward: str, operation: str) -> Iterator[Convention]:
+    if forward in STAGED:
+        for operations, question, said, words, change in STAGE_ROWS:
+            if forward in operations:
+                yield Convention(question, said, words, change)
+    elif operation == forward:
+        for question, said, words, function in MOVES.get(forward, ()):
+            yield Convention(question, said, words, function=function)

@@ -1,0 +1,216 @@
+"""
+Fits: a factor that explains a failure which no convention and no known fault does.
+
+One stage is multiplied by a factor; the factor nearest to the outputs is found by a grid of powers
+of two and Gauss-Newton steps, with the yardstick of the diagnosis as unit. It is told if all
+observations are then within the yardstick: one number for all of them, a power of a size, or a
+slope of its own for each head.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import log2
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.catalogue.operation import CATALOGUE, Operation
+from attnverify.judge.observation import Observation, arrays, yardstick
+from attnverify.reference.staged_attention import Stages, answer, staged, stages
+
+Gained = Callable[[Stages, Any], Stages]
+GRID = tuple(2.0**k for k in range(-6, 7))
+MOST = 4
+"""As many wrong observations are fitted at a time."""
+
+KNOBS: dict[str, tuple[Callable[[Stages], bool], Gained]] = {
+    "the scale is": (lambda s: True, lambda s, g: replace(s, scale=s.scale * g)),
+    "the slopes are": (
+        lambda s: s.slopes is not None,
+        lambda s, g: replace(s, slopes=s.slopes * g),
+    ),
+    "the position scores are": (lambda s: s.place is not None, lambda s, g: replace(s, position=g)),
+    "the float mask is": (lambda s: s.bias is not None, lambda s, g: replace(s, bias=s.bias * g)),
+    "the exponent is": (
+        lambda s: "score" not in s.operation.name,
+        lambda s, g: replace(s, exponent=g),
+    ),
+    "the kept weights are": (
+        lambda s: s.inputs.get("keep") is not None,
+        lambda s, g: replace(s, kept=s.kept * g),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The function of a factor that an observation is held against."""
+
+    observation: Observation
+    of: Callable[[Any], Any]
+
+    def residual(self, g: float) -> ndarray:
+        """Outputs minus the function, in units of the yardstick."""
+        seen = self.observation
+        others = arrays(self.of(g))
+        parts = [
+            unit(a, o, b, seen.dtype)
+            for a, o, b in zip(seen.actual, others, seen.bounds, strict=True)
+        ]
+        return np.concatenate([part.ravel() for part in parts])
+
+    def fits(self, g: float) -> bool:
+        return self.observation.distance(self.of(g)) <= 1
+
+
+def unit(actual: ndarray, other: ndarray, bound: ndarray | None, dtype: str) -> ndarray:
+    with np.errstate(all="ignore"):
+        size = yardstick(bound, actual, dtype) if bound is not None else np.ones(actual.shape)
+        error: ndarray = np.clip((actual - other) / np.maximum(size, 1e-300), -1e6, 1e6)
+        return np.where(np.isfinite(error), error, 0.0)
+
+
+def fitted(operation: Operation, seen: Sequence[Observation], until: float) -> str | None:
+    """The factor that explains all observations, in words; None also where the time is over."""
+    wrong = [observation for observation in seen if observation.wrong][:MOST]
+    if any(not o.bounds or o.bounds[0] is None for o in wrong) or any(
+        np.isinf(observation.ratio) for observation in wrong
+    ):
+        return None
+    return (
+        staged(operation.name) and (slopes_of_heads(wrong, seen) or gained(wrong, seen, until))
+    ) or whole_output(wrong, seen)
+
+
+def gained(wrong: Sequence[Observation], seen: Sequence[Observation], until: float) -> str | None:
+    """One stage with a factor, the same for all or a power of a size."""
+    for words, (applies, change) in KNOBS.items():
+        if time.monotonic() < until and any(applies(lawful_stages(o)) for o in wrong):
+            told = one_factor(
+                [fit_of(o, applies, change) for o in wrong],
+                [fit_of(o, applies, change) for o in seen],
+            )
+            if told:
+                return f"{words} {told}"
+    return None
+
+
+def lawful_stages(o: Observation) -> Stages:
+    return stages(CATALOGUE[o.recipe.operation], o.inputs, o.dtype)
+
+
+def fit_of(o: Observation, applies: Callable[[Stages], bool], change: Gained) -> Fit:
+    law = lawful_stages(o)
+    return Fit(o, lambda g: answer(change(law, g) if applies(law) else law))
+
+
+def whole_output(wrong: Sequence[Observation], seen: Sequence[Observation]) -> str | None:
+    told = one_factor([times(o) for o in wrong], [times(o) for o in seen])
+    return f"every output is {told}" if told else None
+
+
+def times(o: Observation) -> Fit:
+    return Fit(o, lambda g: [g * e for e in o.expected])
+
+
+def one_factor(wrong: Sequence[Fit], all_of_them: Sequence[Fit]) -> str | None:
+    """The factor in words, if one number or a power of a size explains everything."""
+    g = nearest(wrong)
+    if all(fit.fits(g) for fit in all_of_them):
+        return factor_in_words(g)
+    each = [nearest([fit]) for fit in wrong]
+    if not all(fit.fits(g) for fit, g in zip(wrong, each, strict=True)):
+        return None
+    power = power_of_size([fit.observation.recipe.sizes for fit in wrong], each)
+    if power is None:
+        return None
+    letter, exponent = power
+    explains = all(
+        fit.fits(fit.observation.recipe.sizes.get(letter, 1) ** exponent) for fit in all_of_them
+    )
+    return f"off by a factor of {letter}^{exponent:g}" if explains else None
+
+
+def nearest(fits: Sequence[Fit]) -> float:
+    """
+    The factor with the smallest sum of squares: the best of the grid, then Gauss-Newton steps.
+    """
+
+    def cost(g: float) -> float:
+        return sum(float(np.minimum(np.abs(fit.residual(g)), 1e3).sum()) for fit in fits)
+
+    start = min((*GRID, 0.0, -1.0), key=cost)
+    return refined(fits, start) if start else start
+
+
+def refined(fits: Sequence[Fit], g: float) -> float:
+    for _ in range(8):
+        h = 1e-5 * abs(g)
+        above, below = (np.concatenate([fit.residual(x) for fit in fits]) for x in (g + h, g - h))
+        slope, here = (above - below) / (2 * h), (above + below) / 2
+        used = np.abs(here) < 1e5  # what was cut off does not move
+        step = float(slope[used] @ here[used]) / max(float(slope[used] @ slope[used]), 1e-300)
+        g -= float(np.clip(step, -abs(g) / 2, abs(g) / 2))
+    return g
+
+
+def power_of_size(
+    sizes: Sequence[dict[str, int]], factors: Sequence[float]
+) -> tuple[str, float] | None:
+    """The letter and exponent that all factors are powers of."""
+    for letter in ("D", "H", "M", "N", "E", "B", "A", "F"):
+        for exponent in (0.5, -0.5, 1.0, -1.0, 0.25, -0.25):
+            powers = [float(size.get(letter, 1)) ** exponent for size in sizes]
+            if np.allclose(powers, factors, rtol=0.02) and len(set(powers)) > 1:
+                return letter, exponent
+    return None
+
+
+def factor_in_words(g: float) -> str:
+    if abs(g - 1) < 0.1:
+        return f"{abs(g - 1):.2%} {'low' if g < 1 else 'high'}"
+    near = round(2 * log2(abs(g))) / 2 if g else None
+    power = (
+        f" ({'-' if g < 0 else ''}2^{near:g})"
+        if near is not None and abs(abs(g) / 2**near - 1) < 0.01
+        else ""
+    )
+    return f"off by a factor of {g:.4g}{power}"
+
+
+def slopes_of_heads(wrong: Sequence[Observation], seen: Sequence[Observation]) -> str | None:
+    """A factor for each head's slope, where the operation has slopes."""
+    if lawful_stages(wrong[0]).slopes is None or wrong[0].recipe.operation.endswith("_grad"):
+        return None
+    found = [(o, per_head(o)) for o in wrong]
+    if not all(fit_of(o, lambda s: True, KNOBS["the slopes are"][1]).fits(g) for o, g in found):  # type: ignore[arg-type]
+        return None
+    o, factors = max(found, key=lambda pair: len(pair[1]))
+    if np.ptp(factors) < 1e-3:  # one factor for all is not a matter of heads
+        return None
+    off = [h for h, g in enumerate(factors) if abs(g - 1) > 0.2 * max(abs(factors - 1))]
+    told = ", ".join(f"head {h} {factor_in_words(factors[h])}" for h in off[:3])
+    more = f" and {len(off) - 3} more" if len(off) > 3 else ""
+    return f"slope of {told}{more} (of {len(factors)} heads)"
+
+
+def per_head(o: Observation) -> ndarray:
+    """The factor of each head's slope: heads do not know of each other."""
+    law = lawful_stages(o)
+
+    def head(h: int) -> Fit:
+        one = (
+            replace(o, actual=(o.actual[0][:, h],), bounds=(bound[:, h],))
+            if (bound := o.bounds[0]) is not None
+            else o
+        )
+        return Fit(
+            one,
+            lambda g: answer(
+                replace(law, slopes=np.where(np.arange(len(law.slopes)) == h, g, 1) * law.slopes)
+            )[:, h],
+        )
+
+    return np.array([nearest([head(h)]) for h in range(len(law.slopes))])

@@ -1,0 +1,225 @@
+"""
+From failing cases to the region that they fill: the line that a file of known failures would need,
+offered with its evidence.
+
+The region is the shortest conjunction of conditions that is true of every failure and, where there
+is such a one, of no pass (:mod:`attnverify.diagnosis.condition_search`). A few failures have much
+in common by chance: failing cases are crossed with others, one part at a time, and the region is
+tried on fresh draws and sought again with these among the cases, until it holds or the rounds are
+over.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import cycle
+
+from attnverify.backends.loader import Implementation
+from attnverify.diagnosis.condition_search import separate
+from attnverify.inputs.conditions import Condition, condition
+from attnverify.inputs.expand import Recipe
+from attnverify.inputs.sampling import draw
+from attnverify.judge.case import Disagreement, Unsupported, judge
+
+ROUNDS = 3
+SECONDS = 4.0
+"""After so long, what was found is offered with the counts that it has."""
+
+OTHER_SEED = 1_000_003
+"""Added to the seed of the run, for draws that the run has not seen."""
+
+
+@dataclass
+class Cases:
+    """
+    Recipes that fail in the way of the finding, and recipes that pass; ``kinds`` are the failures
+    that count as that way.
+    """
+
+    implementation: Implementation
+    dtype: str
+    kinds: frozenset[str]
+    failing: list[Recipe] = field(default_factory=list)
+    passing: list[Recipe] = field(default_factory=list)
+
+    def add(self, recipes: Iterable[Recipe], end: float) -> None:
+        """Judge further recipes until the time is over."""
+        for recipe in recipes:
+            if time.monotonic() > end:
+                return
+            kind = kind_of(self.implementation, recipe, self.dtype)
+            if kind in self.kinds:
+                self.failing.append(recipe)
+            elif kind == "passed":
+                self.passing.append(recipe)
+
+    def beside(self) -> "Cases":
+        return Cases(self.implementation, self.dtype, self.kinds)
+
+    def with_(self, other: "Cases") -> "Cases":
+        return replace(
+            self, failing=[*self.failing, *other.failing], passing=[*self.passing, *other.passing]
+        )
+
+
+@dataclass(frozen=True)
+class Offer:
+    """
+    A region, as text (None: all cases), and of the failures and passes how many lie in it: at
+    first, and among fresh ones.
+    """
+
+    when: str | None
+    failures: tuple[int, int]
+    passes: tuple[int, int]
+    fresh_failures: tuple[int, int]
+    fresh_passes: tuple[int, int]
+    dtype: str
+    """The dtype in which the region fails, or "*" where it fails in every one."""
+
+    @property
+    def holds(self) -> bool:
+        """
+        Whether the fresh draws bear it out: no failure outside, and passes inside only where there
+        were some at first.
+        """
+        inside, all_ = self.fresh_failures
+        return inside == all_ and (self.fresh_passes[0] == 0 or self.passes[0] > 0)
+
+    @property
+    def exact(self) -> bool:
+        """Whether it tells failures from passes, the fresh ones too."""
+        every = all(inside == all_ for inside, all_ in (self.failures, self.fresh_failures))
+        return every and self.passes[0] == self.fresh_passes[0] == 0
+
+    def line(self, implementation: str, aspect: str) -> str:
+        """The line to copy, with a reason still to be given."""
+        return (
+            f"{implementation} {self.dtype} "
+            f"{aspect}{f' when {self.when}' if self.when else ''} : <reason>"
+        )
+
+    @property
+    def evidence(self) -> str:
+        """What speaks for the line."""
+        fresh = f"; on fresh draws {of(self.fresh_failures)} and {of(self.fresh_passes)}"
+        return f"(covers {of(self.failures)} failures, {of(self.passes)} passes{fresh})"
+
+
+def of(counts: tuple[int, int]) -> str:
+    return f"{counts[0]} of {counts[1]}"
+
+
+def kind_of(implementation: Implementation, recipe: Recipe, dtype: str) -> str:
+    """The kind of the failure, "passed", or "" where the case says nothing."""
+    try:
+        return "passed" if judge(implementation, recipe, dtype).judged else ""
+    except Unsupported:
+        return ""
+    except Disagreement as error:
+        return error.kind
+
+
+def offers(implementation: Implementation, dtype: str, failures: dict[str, list[Recipe]],
+    passing: list[Recipe], kind: str, count: int,
+           seed: int) -> dict[str, Offer]:  # fmt: skip
+    """
+    A region for each kind of failure: one for all of them where they have one in common, else one
+    each.
+
+    ``kind``, ``count`` and ``seed`` are those of the run's draws
+    (:func:`attnverify.inputs.sampling.draw`).
+    """
+    alike = [recipe for failing in failures.values() for recipe in failing]
+    together = generalise(
+        Cases(implementation, dtype, frozenset(failures), alike, [*passing]), kind, count, seed
+    )
+    if together.when or len(failures) == 1:
+        return dict.fromkeys(failures, together)
+    return {
+        what: generalise(
+            Cases(implementation, dtype, frozenset({what}), [*failing], [*passing]),
+            kind,
+            count,
+            seed,
+        )
+        for what, failing in failures.items()
+    }
+
+
+def generalise(cases: Cases, kind: str, count: int, seed: int) -> Offer:
+    """
+    The shortest region of the failures, sought again with the counterexamples that fresh draws
+    give.
+    """
+    end = time.monotonic() + SECONDS
+    operation, failed = cases.implementation.operation.name, cases.failing[:4]
+    if cases.passing:
+        cases.add(
+            list(crossed(cases.failing, draw(operation, kind, count, seed + OTHER_SEED))), end
+        )
+    for round_ in range(1, ROUNDS + 1):
+        when, fresh = separate(cases.failing, cases.passing, cases.dtype), cases.beside()
+        fresh.add(
+            draw(
+                operation,
+                kind,
+                count if cases.passing else count // 4,
+                seed + (round_ + 1) * OTHER_SEED,
+            ),
+            end,
+        )
+        found = offer(when, cases, fresh)
+        if found.holds or time.monotonic() > end:
+            break
+        cases = cases.with_(fresh)
+    return replace(
+        found, dtype="*" if everywhere(cases.implementation, cases.dtype, failed) else cases.dtype
+    )
+
+
+def everywhere(implementation: Implementation, dtype: str, failed: list[Recipe]) -> bool:
+    """Whether some of these cases fail in every other dtype too."""
+    others = [other for other in implementation.operation.dtypes if other != dtype]
+    return all(
+        any(kind_of(implementation, recipe, other) not in ("", "passed") for recipe in failed)
+        for other in others
+    )
+
+
+def offer(when: tuple[str, ...], known: Cases, fresh: Cases) -> Offer:
+    conditions = [condition(text) for text in when]
+    failures, passes, fresh_failures, fresh_passes = (
+        count(conditions, recipes, known.dtype)
+        for recipes in (known.failing, known.passing, fresh.failing, fresh.passing)
+    )
+    return Offer(
+        " and ".join(when) or None, failures, passes, fresh_failures, fresh_passes, known.dtype
+    )
+
+
+def count(conditions: list[Condition], recipes: list[Recipe], dtype: str) -> tuple[int, int]:
+    return sum(all(holds(recipe, dtype) for holds in conditions) for recipe in recipes), len(
+        recipes
+    )
+
+
+PARTS = (
+    ("values",),
+    ("mask", "padding"),
+    ("layout",),
+    ("poison",),
+    ("dropout",),
+    ("sizes", "options"),
+)
+
+
+def crossed(failing: list[Recipe], others: Sequence[Recipe]) -> Iterator[Recipe]:
+    """
+    The failing cases with one part each taken from another case: where the failure stays, that part
+    was not its cause.
+    """
+    for place, (other, part) in enumerate(zip(others, cycle(PARTS), strict=False)):
+        yield replace(
+            failing[place % len(failing)], **{name: getattr(other, name) for name in part}
+        )

@@ -1,0 +1,244 @@
+"""
+Whereabouts: which stage of an unknown failure is wrong first, and where.
+
+Three probes, made from a recipe that fails. Values that are unit vectors show the weights; their
+ratios are differences of scores, whatever normalises them; queries of zero leave the biases and the
+mask alone. What is wrong is then placed along the axes: from key 64 on, in head 3 alone.
+"""
+
+from collections.abc import Sequence
+from math import inf
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify import bounds
+from attnverify.backends.loader import Implementation
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.inputs.expand import Inputs
+from attnverify.inputs.masks import pairs_shape, seen
+from attnverify.judge.case import Disagreement, Unsupported, array_of, call, converted
+from attnverify.judge.comparison import compare
+from attnverify.judge.observation import Observation
+
+MOST_CALLS = 140
+"""As many calls show the weights of a recipe: one for each E of its keys."""
+
+
+def first_wrong_stage(
+    implementation: Implementation, observed: Sequence[Observation]
+) -> str | None:
+    """What probes of the failing recipes say, in words."""
+    operation = implementation.operation
+    for o in sorted(observed, key=lambda o: -o.size):  # where there is more, more can be told
+        if (
+            o.wrong
+            and {"query", "key", "value"} <= set(operation.arguments)
+            and not operation.is_gradient
+            and "parameters" not in o.inputs
+        ):
+            try:
+                told = probed(implementation, o)
+            except (Disagreement, Unsupported):
+                continue
+            if told:
+                return told
+    return where_wrong(observed[0]) or None
+
+
+def probed(implementation: Implementation, o: Observation) -> str | None:
+    """The stages of one recipe, first to last; None where the probe shows nothing."""
+    if o.inputs["key"].shape[-2] > MOST_CALLS * o.inputs["value"].shape[-1]:
+        return None
+    own, law, bound = weights(implementation, o.inputs, o.dtype)
+    wrong = differs(own, law, bound)
+    if not wrong.any():
+        return f"weights right, their sum with the values wrong{where_wrong(o, prefix=': ')}"
+    visible = np.broadcast_to(visible_pairs(implementation, o.inputs), law.shape)
+    leaks, lost = wrong & ~visible, visible & (own == 0) & (law > 1e3 * bound)
+    if leaks.any() and np.isfinite(own).all():
+        rows = visible.any(axis=-1, keepdims=True)
+        return (
+            f"rows that see no key wrong{place(leaks)}"
+            if not (wrong & rows).any()
+            else f"mask wrong: a hidden key has weight{place(leaks)}"
+        )
+    if lost.any():
+        return f"mask wrong: a visible key has no weight{place(lost)}"
+    if same_ratios(own, law, bound):
+        return (
+            f"scores right, weights wrong: rows sum to {own.sum(axis=-1).min():.4g} .. "
+            f"{own.sum(axis=-1).max():.4g}{place(wrong)}"
+        )
+    return of_scores(implementation, o, wrong)
+
+
+def of_scores(implementation: Implementation, o: Observation, wrong: ndarray) -> str:
+    """Scores or softmax, judged by a call whose scores are their biases alone."""
+    blank = {name: np.zeros_like(o.inputs[name]) for name in BLANK if name in o.inputs}
+    biased = (
+        "alibi" in o.recipe.operation
+        or "key_pos_bias" in o.inputs
+        or (o.recipe.mask or {}).get("form") in ("noisy", "finite")
+    )
+    without = differs(*weights(implementation, finite(o.inputs) | blank, o.dtype))
+    if not without.any():
+        return f"scores wrong, biases and mask right: the product of query and key{place(wrong)}"
+    if biased:
+        return f"scores wrong by their biases alone{place(without)}"
+    return f"softmax wrong: weights differ where all scores are equal{place(without)}"
+
+
+BLANK = ("query", "u", "v", "query_pos_bias", "w_score")
+"""Where these are zero, so are the scores, but for the biases that are added to them."""
+
+
+def finite(inputs: Inputs) -> Inputs:
+    """What is hidden may be NaN: zero instead, so that nothing can leak."""
+    return {
+        name: np.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0) if name in ("key", "value") else x
+        for name, x in inputs.items()
+    }
+
+
+def weights(
+    implementation: Implementation, inputs: Inputs, dtype: str
+) -> tuple[ndarray, ndarray, ndarray]:
+    """
+    The implementation's weights, the law's, and their bound: values that are unit vectors, E keys
+    at a time.
+    """
+    M, E = inputs["value"].shape[-2:]
+    parts = [unit_values(implementation, inputs, dtype, start) for start in range(0, M, E)]
+    own, law, bound = (np.concatenate(part, axis=-1)[..., :M] for part in zip(*parts, strict=True))
+    return own, law, bound
+
+
+def unit_values(
+    implementation: Implementation, inputs: Inputs, dtype: str, start: int
+) -> tuple[ndarray, ndarray, ndarray]:
+    M, E = inputs["value"].shape[-2:]
+    value = np.broadcast_to(
+        1.0 * (np.arange(M)[:, None] == start + np.arange(E)), inputs["value"].shape
+    )
+    given = inputs | {"value": value}
+    with np.errstate(all="ignore"):
+        law = implementation.operation.reference(**given)
+        bound = bounds.bound(implementation.operation.name, given, implementation.precision(dtype))
+    output = call(
+        implementation, {name: converted(implementation, x, dtype) for name, x in given.items()}
+    )
+    return array_of(output, law, dtype, implementation, "output"), law, bound
+
+
+def differs(own: ndarray, law: ndarray, bound: ndarray) -> ndarray:
+    with np.errstate(all="ignore"):
+        return ~(np.abs(own - law) <= bound)
+
+
+def visible_pairs(implementation: Implementation, inputs: Inputs) -> ndarray:
+    found = seen(implementation.operation, inputs)
+    assert found is not None
+    return found
+
+
+def same_ratios(own: ndarray, law: ndarray, bound: ndarray) -> bool:
+    """
+    Whether each row is the law's times a constant, judged by the keys whose weight is well above
+    its bound.
+    """
+    clear = law > 20 * bound
+    with np.errstate(all="ignore"):
+        factor = np.where(clear, own / law, np.nan)
+        slack = np.where(clear, bound / law, 0.0).max(axis=-1)
+        low, high = (np.where(clear, factor, extreme) for extreme in (inf, -inf))
+        apart = high.max(axis=-1) / low.min(axis=-1) - 1
+    rows = clear.sum(axis=-1) > 1
+    return bool(rows.any() and (apart[rows] <= 4 * slack[rows]).all())
+
+
+def where_wrong(o: Observation, prefix: str = "wrong: ") -> str:
+    """Which outputs are wrong, and where in them."""
+    if any(a.shape != e.shape for a, e in zip(o.actual, o.expected, strict=True)):
+        return ""
+    told = []
+    for number, (actual, expected, bound) in enumerate(
+        zip(o.actual, o.expected, o.bounds, strict=True)
+    ):
+        comparison = compare(actual, expected, bound)
+        if not comparison.passed and expected.ndim:
+            wrong = (actual != expected) if bound is None else differs(actual, expected, bound)
+            told.append(output_names(o)[number] + place(wrong, letters(o, expected)))
+    return prefix + "; ".join(told) if told else ""
+
+
+def output_names(o: Observation) -> list[str]:
+    """
+    What the outputs are: gradients by the inputs they belong to, an attention's output and weights.
+    """
+    if o.recipe.operation.endswith("_grad"):
+        return [
+            f"the gradient by {name}"
+            for name in (*CATALOGUE[o.recipe.operation].axes, "mask")
+            if name not in ("d_output",)
+        ]
+    if o.recipe.operation.startswith("multi_head"):
+        return ["the output", "the weights"]
+    return (
+        ["the output"]
+        if len(o.actual) == 1
+        else [f"output {number}" for number in range(len(o.actual))]
+    )
+
+
+def letters(o: Observation, output: ndarray) -> str:
+    """
+    The axes of an output: those of the scores where it has their shape, BHNE where it has four
+    axes, unnamed otherwise.
+    """
+    shape = pairs_shape(CATALOGUE[o.recipe.operation], o.inputs)
+    if shape is not None and output.shape == shape:
+        return "BHNM"[-output.ndim :] if output.ndim != 3 else "BNM"
+    return (
+        {4: "BHNE", 3: "BNE"}.get(output.ndim, "?" * output.ndim)
+        if not o.recipe.operation.endswith("_grad")
+        else "?" * output.ndim
+    )
+
+
+NAMES = {"B": "batch element", "H": "head", "N": "row", "M": "key", "E": "column"}
+
+
+def place(wrong: ndarray, axes: str = "") -> str:
+    """
+    Where a boolean array is True along its axes: ``: from key 64 on, in head 3 alone``; nothing
+    where it is everywhere.
+    """
+    names = axes or ("BHNM" if wrong.ndim == 4 else "BNM")
+    told = []
+    for axis, letter in list(enumerate(names))[::-1]:
+        there = np.asarray(
+            wrong.any(axis=tuple(other for other in range(wrong.ndim) if other != axis))
+        )
+        words = along(there, NAMES.get(letter, f"index of axis {axis}"))
+        told += [words] if words else []
+    return ": " + ", ".join(told) if told else ""
+
+
+def along(there: ndarray, name: str) -> str:
+    """The indices of one axis in words."""
+    index = np.flatnonzero(there)
+    size, first, last = (
+        len(there),
+        int(index[0]) if len(index) else 0,
+        int(index[-1]) if len(index) else 0,
+    )
+    if size == 1 or len(index) in (0, size):
+        return ""
+    if len(index) == 1:
+        return f"in {name} {first} alone" if name != "key" else f"key {first} alone"
+    if len(index) == last - first + 1 and last == size - 1:
+        return f"from {name} {first} on"
+    if len(index) == last - first + 1 and first == 0:
+        return f"up to {name} {last}"
+    return f"{name} " + ", ".join(str(i) for i in index[:4]) + (" ..." if len(index) > 4 else "")

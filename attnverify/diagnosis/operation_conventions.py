@@ -1,0 +1,336 @@
+"""
+Conventions of the operations that do not consist of stages: shifts, memories, masks, slopes,
+positions and whole layers.
+
+Each row is a question, another answer than the law's, the words for it, and the operation computed
+so. A layer's alternative is the reference with other arguments: a scale of 1 is a query projection
+multiplied by sqrt(D).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.catalogue.operation import CATALOGUE
+
+Row = tuple[str, str, str, Callable[..., Any]]
+
+
+def by_reference(name: str) -> Callable[..., Any]:
+    """The reference of an operation, which is not imported before it is called."""
+    return lambda *arguments, **named: CATALOGUE[name].reference(*arguments, **named)
+
+
+causal_mask, merge_masks, update_mems = (
+    by_reference(name) for name in ("causal_mask", "merge_masks", "update_mems")
+)
+get_slopes, get_alibi_biases = by_reference("get_slopes"), by_reference("get_alibi_biases")
+rel_shift, shift_right, sinusoidal_positions = (
+    by_reference(name) for name in ("rel_shift", "shift_right", "sinusoidal_positions")
+)
+
+
+def plain_series(H: int) -> ndarray:
+    return np.exp2(-8 * np.arange(1.0, H + 1) / H)
+
+
+def next_power(H: int) -> ndarray:
+    """The first H of the slopes of the power of two above."""
+    return get_slopes(1 << (H - 1).bit_length())[:H]
+
+
+def power_above(H: int) -> ndarray:
+    """
+    Every other slope of the power of two above, from the smallest distance on: the others of the
+    law moved by one.
+    """
+    n = 1 << (H.bit_length() - 1)
+    others = np.exp2(-4 * (2 * np.arange(1.0, H - n + 1)) / n)
+    return np.concatenate([get_slopes(n), others])
+
+
+SLOPES: dict[str, tuple[str, Callable[[int], ndarray]]] = {
+    "2^(-8(h+1)/H) for every H": ("slopes in a plain geometric series", plain_series),
+    "the first H of the next power of two": (
+        "the first slopes of the next power of two",
+        next_power,
+    ),
+    "the others from the second on": ("every other slope taken from the second on", power_above),
+    "falling with the head": ("slopes sorted from the largest", lambda H: -np.sort(-get_slopes(H))),
+    "rising with the head": ("slopes in reverse order", lambda H: get_slopes(H)[::-1]),
+    "from 1 on: 2^(-8h/H)": ("slopes that begin at 1", lambda H: plain_series(H) * np.exp2(8 / H)),
+    "2^-(h+1)": ("slopes of base 1/2", lambda H: np.exp2(-np.arange(1.0, H + 1))),
+    "2^(-4(h+1)/n)": ("slopes of base 2^(-4/n)", lambda H: np.sqrt(get_slopes(H))),
+    "all 1": ("slopes of 1", np.ones),
+}
+
+
+def without_wrap(x: ndarray) -> ndarray:
+    """rel_shift with zeros where its result wraps around: behind the end-aligned diagonal."""
+    return np.where(causal_mask(*x.shape[-2:]), rel_shift(x), 0.0)
+
+
+def to_the_right(x: ndarray) -> ndarray:
+    """Row i moves i to the right, zeros in front."""
+    N, M = x.shape[-2:]
+    j = np.arange(M) - np.arange(N)[:, None]
+    return np.where(j >= 0, x[..., np.arange(N)[:, None], np.maximum(j, 0)], 0.0)
+
+
+def rolled(x: ndarray) -> ndarray:
+    """Row i moves i to the right, what falls out coming back in front."""
+    N, M = x.shape[-2:]
+    return x[..., np.arange(N)[:, None], (np.arange(M) - np.arange(N)[:, None]) % M]
+
+
+def kept_all(hids: Any, mems: Any, mem_len: int) -> Any:
+    """The whole of memory and present at mem_len 0, as x[-0:] gives it."""
+    if mem_len or mems is None:
+        return update_mems(hids, mems, mem_len)
+    return [np.concatenate([mem, hid], axis=1) for mem, hid in zip(mems, hids, strict=True)]
+
+
+def joined(
+    order: Callable[[ndarray, ndarray], list[ndarray]], first: bool = False
+) -> Callable[..., Any]:
+    """The first or last mem_len positions of what the order makes of memory and present."""
+
+    def window(hids: Any, mems: Any, mem_len: int) -> Any:
+        if mems is None:
+            return None
+        whole = [
+            np.concatenate(order(mem, hid), axis=1) for mem, hid in zip(mems, hids, strict=True)
+        ]
+        return [x[:, :mem_len] if first else x[:, max(x.shape[1] - mem_len, 0) :] for x in whole]
+
+    return window
+
+
+def present_alone(hids: Any, mems: Any, mem_len: int) -> Any:
+    return update_mems(hids, None if mems is None else [mem[:, :0] for mem in mems], mem_len)
+
+
+def same_length(hids: Any, mems: Any, mem_len: int) -> Any:
+    """As many positions as the memory has now, whatever mem_len says."""
+    return update_mems(hids, mems, mems[0].shape[1] if mems else mem_len)
+
+
+def merged(hidden: float) -> Callable[..., ndarray]:
+    def merge(attn_mask: Any, key_padding_mask: Any, num_heads: int) -> ndarray:
+        mask = merge_masks(attn_mask, key_padding_mask, num_heads)
+        return np.where(mask == -np.inf, hidden, mask)
+
+    return merge
+
+
+def opposite(mask: Any) -> Any:
+    return ~mask if mask is not None and mask.dtype == bool else mask
+
+
+def changed(
+    function: Callable[..., Any], **new: Callable[[dict[str, Any]], Any]
+) -> Callable[..., Any]:
+    """The function with other arguments, each made from all that are given."""
+    return lambda **inputs: function(**inputs | {name: make(inputs) for name, make in new.items()})
+
+
+def rescaled(
+    names: tuple[str, ...], factor: Callable[[int, int], float]
+) -> Callable[[dict[str, Any]], Any]:
+    """
+    The parameters with those of the query multiplied by a factor of H and D, which multiplies the
+    scores.
+    """
+
+    def make(inputs: dict[str, Any]) -> Any:
+        H, own = inputs["num_heads"], inputs["parameters"]
+        by = factor(H, inputs[next(iter(inputs))].shape[-1] // H)
+        return {name: x * by if name in names else x for name, x in own.items()}
+
+    return make
+
+
+def rotated_last(M: int, F: int) -> ndarray:
+    """Sines and cosines in turn."""
+    x = sinusoidal_positions(M, F)
+    return np.stack([x[:, : F // 2], x[:, F // 2 :]], axis=-1).reshape(M, F)
+
+
+def layer_rows(function: Callable[..., Any], query: tuple[str, ...], mask: str) -> tuple[Row, ...]:
+    """What can be otherwise in every layer with heads."""
+    return (
+        (
+            "scale",
+            "1",
+            "scores that are not scaled",
+            changed(function, parameters=rescaled(query, lambda H, D: D**0.5)),
+        ),
+        (
+            "scale",
+            "1/D",
+            "scores scaled by 1/D",
+            changed(function, parameters=rescaled(query, lambda H, D: D**-0.5)),
+        ),
+        (
+            "scale",
+            "1/sqrt(H D)",
+            "scores scaled by 1/sqrt(H D)",
+            changed(function, parameters=rescaled(query, lambda H, D: H**-0.5)),
+        ),
+        (
+            "mask polarity",
+            MEANS[mask],
+            f"{mask} of the opposite meaning",
+            changed(function, **{mask: lambda x: opposite(x.get(mask))}),
+        ),
+        (
+            "mask polarity",
+            "ignored",
+            f"{mask} ignored",
+            changed(function, **{mask: lambda x: NOTHING[mask](x)}),
+        ),
+    )
+
+
+MEANS = {"attn_mask": "True = may attend", "visible": "True = hidden"}
+NOTHING: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "attn_mask": lambda x: None,
+    "visible": lambda x: np.ones((x["query"].shape[1], x["key"].shape[1]), bool),
+}
+PADDING: tuple[tuple[str, str, Callable[[dict[str, Any]], Any]], ...] = (
+    (
+        "True = may attend",
+        "a key_padding_mask of which True means may attend",
+        lambda x: opposite(x.get("key_padding_mask")),
+    ),
+    ("ignored", "key_padding_mask ignored", lambda x: None),
+)
+Q_PROJ, LINEAR = ("q_proj.weight", "q_proj.bias"), ("query.linear.weight", "query.linear.bias")
+MULTI_HEAD = (
+    *layer_rows(by_reference("multi_head_attention"), Q_PROJ, "attn_mask"),
+    *(
+        (
+            "padding polarity",
+            said,
+            words,
+            changed(by_reference("multi_head_attention"), key_padding_mask=new),
+        )
+        for said, words, new in PADDING
+    ),
+)
+
+
+def of_itself(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x, **others: function(query=x, key=x, value=x, **others)
+
+
+MOVES: dict[str, tuple[Row, ...]] = {
+    "rel_shift": (
+        ("wrap", "zero", "zeros where it wraps around", without_wrap),
+        ("direction", "to the right", "rows moved to the right", shift_right),
+        ("direction", "none", "nothing moved", lambda x: x),
+    ),
+    "shift_right": (
+        ("wrap", "zero", "zeros where it wraps around", to_the_right),
+        ("wrap", "own row", "each row rotated in itself", rolled),
+        ("direction", "to the left", "rows moved to the left", rel_shift),
+        ("direction", "none", "nothing moved", lambda x: x),
+    ),
+    "causal_mask": (
+        ("causal alignment", "top-left", "a top-left causal mask", lambda N,
+         M: np.tri(N, M, dtype=bool)),
+        ("causal alignment", "at the end of the longer", "alignment by max(M-N, 0)", lambda N,
+         M: np.tri(N, M, max(M - N, 0), dtype=bool)),
+        ("causal alignment", "own key hidden", "the query's own key hidden", lambda N,
+         M: np.tri(N, M, M - N - 1, dtype=bool)),
+        ("mask polarity", "True = hidden", "a mask of which True means hidden", lambda N,
+         M: ~causal_mask(N, M)),
+    ),
+    "merge_masks": (
+        ("mask polarity", "True = may attend", "an attn_mask of which True means may attend",
+         changed(merge_masks, attn_mask=lambda x: opposite(x["attn_mask"]))),
+        *(("padding polarity", said, words, changed(merge_masks, key_padding_mask=new)) for said,
+        words, new in PADDING),
+        ("hidden as", "-1e9", "-1e9 for minus infinity", merged(-1e9)),
+        ("hidden as", "-1e4", "-1e4 for minus infinity", merged(-1e4)),
+    ),
+    "dropout": (
+        ("dropout scale", "1", "kept weights that are not scaled",
+         lambda weights, keep, p: np.where(True if keep is None else keep, weights, 0)),
+        ("dropout scale", "1/p", "kept weights scaled by 1/p",
+         lambda weights, keep, p: np.where(True if keep is None else keep, weights / (p or 1), 0)),
+        ("dropout scale", "1-p", "kept weights scaled by 1-p",
+         lambda weights, keep, p: np.where(True if keep is None else keep, weights * (1 - p), 0)),
+        ("dropout", "True = dropped", "a keep mask of which True means dropped",
+         lambda weights, keep, p: np.where(False if keep is None else keep, 0, weights / (1 - p))),
+        ("dropout", "none", "dropout ignored", lambda weights, keep, p: weights),
+    ),
+    "get_slopes": tuple(
+        ("ALiBi slopes", said, words, lambda n_heads, rule=rule: rule(n_heads)) for said,
+         (words, rule) in SLOPES.items()
+    ),
+    "get_alibi_biases": (
+        *(("ALiBi slopes", said, words, lambda n_heads, visible,
+        rule=rule: rule(n_heads)[:, None, None] * np.cumsum(visible, axis=-1))
+          for said, (words, rule) in SLOPES.items()),
+        ("ALiBi sign", "falls", "biases that fall along the keys", lambda n_heads,
+         visible: -get_alibi_biases(n_heads, visible)),
+        ("ALiBi distance", "positions", "positions counted in place of visible keys",
+         lambda n_heads, visible: get_alibi_biases(n_heads, np.ones_like(visible))),
+        ("ALiBi distance", "from 0", "a count that begins at 0",
+         lambda n_heads, visible: get_slopes(n_heads)[:, None,
+         None] * (np.cumsum(visible, axis=-1) - 1)),
+    ),
+    "sinusoidal_positions": (
+        ("order", "distances rising", "distances rising from 0", lambda M,
+         F: sinusoidal_positions(M, F)[::-1]),
+        ("halves", "in turn", "sines and cosines in turn", rotated_last),
+        ("halves", "cosines first", "cosines before sines", lambda M,
+         F: np.roll(sinusoidal_positions(M, F), F // 2, axis=1)),
+    ),
+    "update_mems": (
+        ("memory window", "everything at mem_len 0", "a memory that keeps everything at mem_len 0",
+         kept_all),
+        ("memory window", "the first mem_len", "the first positions kept",
+         joined(lambda mem, hid: [mem, hid], first=True)),
+        ("memory window", "the present alone", "the memory before the present forgotten",
+         present_alone),
+        ("memory window", "as long as it was", "a memory as long as it was", same_length),
+        ("order of memory", "present first", "memory behind the present",
+         joined(lambda mem, hid: [hid, mem])),
+    ),
+    "multi_head_attention": MULTI_HEAD,
+    "multi_head_self_attention": tuple((asked, said, words, of_itself(function)) for asked, said,
+    words, function in MULTI_HEAD),
+    "relative_multi_head_attention": (
+        *layer_rows(by_reference("relative_multi_head_attention"),
+        ("query.linear.weight", "query_pos_bias", "key_pos_bias"), "visible"),
+        ("table alignment", "the other", "the two table alignments exchanged", changed(
+            by_reference("relative_multi_head_attention"),
+            align=lambda x: {"end": "start", "start": "end"}[x["align"]])),
+    ),
+    "alibi_multi_head_attention": layer_rows(by_reference("alibi_multi_head_attention"), LINEAR,
+    "visible"),
+}  # fmt: skip
+
+MOVED_LAW = {
+    "rel_shift": {"wrap": "the row below", "direction": "to the left"},
+    "shift_right": {"wrap": "the row above", "direction": "to the right"},
+    "causal_mask": {"mask polarity": "True = may attend"},
+    "merge_masks": {
+        "mask polarity": "True = hidden",
+        "padding polarity": "True = hidden",
+        "hidden as": "-inf",
+    },
+    "get_alibi_biases": {"ALiBi sign": "grow", "ALiBi distance": "visible keys"},
+    "sinusoidal_positions": {"order": "distances falling to 0", "halves": "sines first"},
+    "update_mems": {"memory window": "the last mem_len", "order of memory": "memory first"},
+    "multi_head_attention": {"mask polarity": "True = hidden", "padding polarity": "True = hidden"},
+    "multi_head_self_attention": {
+        "mask polarity": "True = hidden",
+        "padding polarity": "True = hidden",
+    },
+}
+"""What the law answers to these, where it differs from one operation to the next."""

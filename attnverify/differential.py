@@ -1,0 +1,54 @@
+"""
+The differential tests. Their body is importable: a stranger runs it from anywhere, our chapters run
+it for their operations.
+
+A module that imports these five functions gets the cells of its ``CHAPTER``, or of all chapters if
+it names none; the plugin fills the parameter ``cell`` in (see :mod:`attnverify.plugin`).
+"""
+
+from typing import Any
+
+import pytest
+
+from attnverify.verdicts.columns import Cell
+
+__all__ = ["test_gradients", "test_hidden_nan", "test_refusals", "test_side_effects", "test_values"]
+
+pytestmark = pytest.mark.differential
+
+
+def judged(cell: Cell, verification: Any, record_property: Any) -> None:
+    """Run a cell, write down its tally, and let a known failure be one."""
+    tally = verification.judge(cell)
+    record_property("tally", tally.as_dict())
+    if tally.verdict == "failed":
+        pytest.fail(tally.reason, pytrace=False)
+    if tally.verdict == "known failure":
+        pytest.xfail(tally.reason)
+    if tally.verdict == "unsupported":
+        pytest.skip(f"unsupported: {tally.reason}")
+
+
+@pytest.mark.differential
+def test_values(cell: Cell, verification: Any, record_property: Any) -> None:
+    judged(cell, verification, record_property)
+
+
+@pytest.mark.differential
+def test_gradients(cell: Cell, verification: Any, record_property: Any) -> None:
+    judged(cell, verification, record_property)
+
+
+@pytest.mark.differential
+def test_refusals(cell: Cell, verification: Any, record_property: Any) -> None:
+    judged(cell, verification, record_property)
+
+
+@pytest.mark.differential
+def test_side_effects(cell: Cell, verification: Any, record_property: Any) -> None:
+    judged(cell, verification, record_property)
+
+
+@pytest.mark.differential
+def test_hidden_nan(cell: Cell, verification: Any, record_property: Any) -> None:
+    judged(cell, verification, record_property)

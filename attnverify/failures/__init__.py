@@ -1,0 +1,1 @@
+"""Failures as records: kept, found, replayed, written as scripts, declared as known."""

@@ -1,0 +1,155 @@
+"""
+Exhibits: what a report shows of one failure, as plain data, so that it can be written down, sent
+between processes and drawn later.
+
+A picture is the slice of the output in which the worst element lies, over its last two axes: what
+came, what the law says, the error as a share of the bound. Of a large slice it is a window around
+the worst element.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.catalogue.operation import CATALOGUE, float_axes
+from attnverify.failures.record import Failure
+from attnverify.inputs.expand import Recipe
+from attnverify.judge.case import Disagreement
+from attnverify.judge.comparison import Comparison
+
+WINDOW = 24
+"""As many rows and columns are shown at most; what has been shrunk is nearly always smaller."""
+
+
+def exhibit(failure: Failure, error: Disagreement | None = None, cause: str = "") -> dict[str, Any]:
+    """
+    What is shown of a failure: how it is replayed, what was drawn, the likely cause and, where
+    numbers were compared, their picture.
+    """
+    shown = {
+        "implementation": failure.implementation,
+        "replay": failure.replay_line,
+        "recipe": failure.words,
+        "cause": cause,
+    }
+    return shown | pictured(failure.operation, error)
+
+
+def pictured(operation: str, error: Disagreement | None) -> dict[str, Any]:
+    """The picture of what an error compared, if it compared numbers."""
+    if error is None or error.comparison is None:
+        return {}
+    return {"picture": picture(error.path, error.comparison, axes_of(operation, error.path))}
+
+
+def telling(recipes: Sequence[Recipe]) -> Recipe:
+    """
+    The recipe whose picture shows most: what has been shrunk is often a single element, and a
+    pattern wants room.
+    """
+    return max(
+        recipes,
+        key=lambda recipe: extent(recipe) if math.prod(recipe.sizes.values()) <= LARGE else 0,
+    )
+
+
+def extent(recipe: Recipe) -> int:
+    """
+    How many elements of a slice can be shown, roughly: of queries and keys where there are any,
+    else of heads.
+    """
+    letters = {"N", "M"} & recipe.sizes.keys() or {"H"}
+    return math.prod(min(recipe.sizes.get(letter, 1), WINDOW) for letter in letters)
+
+
+LARGE = 1_000_000
+"""Recipes of more numbers than this are too slow to be called for a picture alone."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """
+    The part of a slice that is shown: its first row and column, and how many there are of each.
+    """
+
+    row: int
+    column: int
+    rows: int
+    columns: int
+
+    def of(self, plane: ndarray) -> ndarray:
+        return plane[self.row : self.row + self.rows, self.column : self.column + self.columns]
+
+
+def picture(path: str, comparison: Comparison, axes: tuple[str, ...] = ()) -> dict[str, Any]:
+    """
+    The picture of a comparison.
+
+    path, shape, index  which output, its shape, and its worst element; wrong of total elements are
+    out of bound; bound: at the worst one
+    axes                the letters of the slice's two axes, "" where the law does not name them
+    origin              the row and the column at which the window begins
+    actual, expected, ratio, within  the window, row by row; a number that JSON does not know is the
+    word "nan", "inf" or "-inf"
+    """
+    shape = comparison.arrays[0].shape
+    *_, row, column = (0, 0, *comparison.index)
+    window = around(row, column, *(1, 1, *shape)[-2:])
+    actual, expected, ratio, within = (
+        window.of(plane_of(array, comparison.index)) for array in comparison.arrays
+    )
+    return {
+        "path": path,
+        "shape": list(shape),
+        "index": list(comparison.index),
+        "wrong": comparison.wrong,
+        "total": comparison.total,
+        "bound": number(comparison.bound),
+        "axes": list(
+            axes[-2:]
+            if len(shape) >= 2 and (len(axes) == len(shape) or "..." in axes)
+            else ("", "")
+        ),
+        "origin": [window.row, window.column],
+        **{
+            name: [[number(x) for x in line] for line in plane]
+            for name, plane in (("actual", actual), ("expected", expected))
+        },
+        "ratio": [[number(x, 3) for x in line] for line in ratio],
+        "within": [[bool(x) for x in line] for line in within],
+    }
+
+
+def around(row: int, column: int, rows: int, columns: int) -> Window:
+    """A window of a slice with the element in its middle, as far as the edges let it."""
+    height, width = min(rows, WINDOW), min(columns, WINDOW)
+    first = [
+        min(max(at - extent // 2, 0), size - extent)
+        for at, extent, size in ((row, height, rows), (column, width, columns))
+    ]
+    return Window(first[0], first[1], height, width)
+
+
+def plane_of(array: ndarray, index: tuple[int, ...]) -> ndarray:
+    """The last two axes at an index; a vector is one row."""
+    return np.atleast_2d(array[index[:-2]] if array.ndim > 2 else array)
+
+
+def number(x: Any, digits: int = 9) -> float | str:
+    return float(f"{float(x):.{digits}g}") if math.isfinite(x) else str(float(x))
+
+
+def axes_of(operation: str, path: str) -> tuple[str, ...]:
+    """
+    The letters of an output's axes as the law annotates them, () where it names none: ("B", "H",
+    "N", "E").
+    """
+    returned = CATALOGUE[operation].law.__annotations__.get("return")
+    place = path.partition("[")[2].partition("]")[0]
+    parts = get_args(returned) if place else ()
+    annotation = parts[int(place)] if place.isdigit() and int(place) < len(parts) else returned
+    return tuple(str(float_axes(annotation) or getattr(annotation, "dim_str", "")).split())

@@ -1,0 +1,239 @@
+"""
+The body of a stand-alone script: call the backend once more on the inputs of a failure and show
+what is out of bound.
+
+A generated script consists of attnverify/inputs/memory_layouts.py, this file and one call of
+:func:`show_again` with the recorded arrays. It needs NumPy and the backend's own library: nothing
+else of ours may be imported here.
+"""
+
+import base64
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.inputs.memory_layouts import arrange
+
+FromNumpy = Callable[[ndarray, str], Any]
+
+
+def array(dtype: str, shape: tuple[int, ...], packed_bytes: str) -> ndarray:
+    return np.frombuffer(zlib.decompress(base64.b85decode(packed_bytes)), dtype).reshape(shape)
+
+
+def show_again(
+    source: str,
+    chapter: str,
+    name: str,
+    forward: str,
+    library: str,
+    dtype: str,
+    layout: dict[str, str],
+    inputs: Any,
+    expected: Any,
+    bound: Any,
+) -> None:
+    """
+    Print what the implementation gives now against what the law says; "ValueError" says that the
+    law refuses the call.
+    """
+    root = LOADED[source] if source in LOADED else LOADED.setdefault(source, load(source))
+    module = next(
+        module
+        for module in modules(root, chapter)
+        if hasattr(module, name) or hasattr(module, forward)
+    )
+    from_numpy: FromNumpy = getattr(root, "from_numpy", None) or conversion(library)
+    given = {key: given_as(x, layout[key], from_numpy, dtype) for key, x in inputs.items()}
+    before = repr(to_numpy(root, given))
+    freed = [from_numpy(np.full(x.shape, np.nan), dtype) for x in flat(expected)]
+    del freed  # poison for what is never written
+    with np.errstate(all="ignore"):
+        try:
+            output = run(module, name, forward, dict(given), from_numpy, dtype)
+        except Exception as error:
+            print(
+                f"raised {type(error).__name__}: {error}"
+                + ("; wanted ValueError" if isinstance(expected, str) else "")
+            )
+            return
+        if isinstance(expected, str):
+            print(f"accepted {', '.join(inputs)}; wanted ValueError")
+            return
+        if repr(to_numpy(root, given)) != before:
+            print("inputs: changed in place")
+        if any(shared(x, y) for x in arrays(output) for y in arrays(given)):
+            print("output: shares memory with an input")
+        show(root, output, expected, bound, dtype)
+
+
+LOADED: dict[str, ModuleType] = {}
+"""Several calls in one script are made to one module: what it remembers shows."""
+
+
+def arrays(tree: Any) -> list[Any]:
+    if isinstance(tree, (list, tuple, dict)):
+        return [
+            leaf
+            for branch in (tree.values() if isinstance(tree, dict) else tree)
+            for leaf in arrays(branch)
+        ]
+    return [tree] if hasattr(tree, "shape") else []
+
+
+def shared(x: Any, y: Any) -> bool:
+    """Whether two arrays of NumPy or PyTorch lie in the same memory."""
+    if hasattr(x, "untyped_storage") and hasattr(y, "untyped_storage"):
+        return bool(x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr() and x.numel())
+    return isinstance(x, ndarray) and isinstance(y, ndarray) and np.may_share_memory(x, y)
+
+
+def load(source: str) -> ModuleType:
+    path = Path(source)
+    if not path.is_absolute():
+        return importlib.import_module(source)
+    file, places = (path / "__init__.py", [source]) if path.is_dir() else (path, None)
+    spec = importlib.util.spec_from_file_location(
+        "_backend", file, submodule_search_locations=places
+    )
+    assert spec is not None and spec.loader is not None
+    sys.modules["_backend"] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def modules(root: ModuleType, chapter: str) -> Iterator[ModuleType]:
+    """The module itself, then the chapter, then whatever else lies in the package."""
+    yield root
+    found = [
+        name
+        for _, name, _ in pkgutil.iter_modules(getattr(root, "__path__", []))
+        if not name.startswith("_")
+    ]
+    for name in sorted(found, key=lambda name: name != chapter):
+        yield importlib.import_module(f"{root.__name__}.{name}")
+
+
+def conversion(library: str) -> FromNumpy:
+    """NumPy array to the library's, for a backend that brings no ``from_numpy``."""
+    if library == "torch":
+        torch = importlib.import_module("torch")
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        return lambda x, dtype: torch.from_numpy(np.array(x)).to(
+            device, getattr(torch, dtype) if x.dtype.kind == "f" else None
+        )
+    asarray = importlib.import_module("jax.numpy" if library == "jax" else library).asarray
+
+    def from_numpy(x: ndarray, dtype: str) -> Any:
+        narrow = importlib.import_module("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype
+        return asarray(np.array(x, narrow if x.dtype.kind == "f" else x.dtype))
+
+    return from_numpy
+
+
+def given_as(x: Any, kind: str, from_numpy: FromNumpy, dtype: str) -> Any:
+    if isinstance(x, dict):
+        return {name: given_as(leaf, kind, from_numpy, dtype) for name, leaf in x.items()}
+    if isinstance(x, list):
+        return [given_as(leaf, kind, from_numpy, dtype) for leaf in x]
+    return arrange(from_numpy, x.copy(), dtype, kind) if isinstance(x, ndarray) else x
+
+
+def flat(tree: Any) -> list[ndarray]:
+    """The float arrays of what the law expects."""
+    if isinstance(tree, (list, tuple)):
+        return [leaf for branch in tree for leaf in flat(branch)]
+    return [tree] if isinstance(tree, ndarray) and tree.dtype.kind == "f" else []
+
+
+def to_numpy(root: ModuleType, x: Any) -> Any:
+    if isinstance(x, dict):
+        return {name: to_numpy(root, leaf) for name, leaf in x.items()}
+    if isinstance(x, (list, tuple)):
+        return [to_numpy(root, leaf) for leaf in x]
+    if not hasattr(x, "shape"):
+        return x
+    if hasattr(root, "to_numpy"):
+        return np.array(root.to_numpy(x))
+    if hasattr(x, "detach"):
+        x = x.detach().cpu()
+        return np.array((x.double() if x.is_floating_point() else x).numpy())
+    x = np.array(x.get() if hasattr(x, "get") else x)
+    return x if x.dtype.kind in "biu" else x.astype(np.float64)
+
+
+def run(
+    module: ModuleType,
+    name: str,
+    forward: str,
+    given: dict[str, Any],
+    from_numpy: FromNumpy,
+    dtype: str,
+) -> Any:
+    if hasattr(module, name):
+        return call(getattr(module, name), given, from_numpy, dtype)
+    torch = importlib.import_module("torch")
+    d_output = given.pop("d_output")
+    leaves = {
+        key: x.detach().requires_grad_()
+        for key, x in given.items()
+        if torch.is_tensor(x) and x.is_floating_point()
+    }
+    output = call(getattr(module, forward), given | leaves, from_numpy, dtype)
+    grads = torch.autograd.grad(output, list(leaves.values()), d_output, allow_unused=True)
+    return tuple(
+        torch.zeros_like(x) if grad is None else grad
+        for x, grad in zip(leaves.values(), grads, strict=True)
+    )
+
+
+def call(
+    function: Callable[..., Any], given: dict[str, Any], from_numpy: FromNumpy, dtype: str
+) -> Any:
+    """By name where the function has the law's names, by position otherwise."""
+    parameters = inspect.signature(function).parameters
+    wanted = {"dtype": from_numpy(np.zeros(1), dtype).dtype} if "dtype" in parameters else {}
+    open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    if open_ended or set(given) <= set(parameters):
+        return function(**given, **wanted)
+    return function(*list(given.values())[: len(parameters) - len(wanted)], **wanted)
+
+
+def show(
+    root: ModuleType, actual: Any, law: Any, limit: Any, dtype: str, path: str = "output"
+) -> None:
+    if isinstance(law, (list, tuple)):
+        for i, part in enumerate(law):
+            show(root, actual[i], part, None if limit is None else limit[i], dtype, f"{path}[{i}]")
+        return
+    came = str(getattr(actual, "dtype", type(actual).__name__)).rpartition(".")[2]
+    wanted = "NoneType" if law is None else "bool" if law.dtype == bool else dtype
+    shape = tuple(getattr(actual, "shape", ()))
+    if came != wanted or (law is not None and shape != law.shape):
+        print(f"{path}: wanted {wanted} {() if law is None else law.shape}, got {came} {shape}")
+    elif law is not None:
+        show_elements(
+            to_numpy(root, actual), law, np.zeros(law.shape) if limit is None else limit, path
+        )
+
+
+def show_elements(actual: ndarray, law: ndarray, bound: ndarray, path: str) -> None:
+    """How many elements are out of bound, and the first of them."""
+    error = np.abs(np.subtract(actual, law, dtype=np.float64))
+    wrong = ~((error <= bound) | (np.isnan(actual) & np.isnan(law)) | (actual == law))
+    print(f"{path}: {np.count_nonzero(wrong)} of {wrong.size} elements out of bound")
+    for index in map(tuple, np.argwhere(wrong)[:5].tolist()):
+        print(
+            f"  {index}: got {actual[index].item()!r}, law {law[index].item()!r}, bound "
+            f"{bound[index].item()!r}"
+        )

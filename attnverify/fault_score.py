@@ -1,0 +1,221 @@
+"""
+The kill score: how soon the suite notices each fault, and whether it leaves the controls alone.
+
+An implementation meets the very sequence of a run (probes, draws, the hunt, checks, side effects,
+refusals, hidden NaN), through the same judge and the same checks, until the first of them fails.
+Nothing is shrunk and nothing is recorded.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, cast
+
+import pytest
+
+from attnverify.backends.array_libraries import adapter
+from attnverify.backends.call_adapter import adapt
+from attnverify.backends.loader import Backend, Implementation
+from attnverify.catalogue.operation import ASPECTS
+from attnverify.checks.registry import called_twice, checks
+from attnverify.faults.registry import CLASSES, CONTROLS, Fault
+from attnverify.inputs.fixed_cases import probes
+from attnverify.inputs.sampling import draw, hunted
+from attnverify.judge.case import Disagreement, Unsupported, judge, judge_side_effects
+from attnverify.verdicts.columns import Options, aspects
+
+
+@dataclass(frozen=True)
+class Detection:
+    """
+    Where an implementation failed first: the column, how many cases that took, and what was said.
+    No column: it passed them all.
+    """
+
+    column: str
+    cases: int
+    words: str
+
+    @property
+    def killed(self) -> bool:
+        return self.column != ""
+
+
+def implementation_of(fault: Fault) -> Implementation:
+    """The fault as the one implementation of a backend, with nothing remembered."""
+    backend = Backend(
+        fault.name, fault.name, by_name=True, library=adapter("numpy"), precision=fault.precision
+    )
+    how = fault.name[len(fault.operation.name) + 1 :]
+    backend.implementations = [
+        Implementation(backend, fault.operation, how, adapt(fault.fresh(), fault.operation))
+    ]
+    return backend.implementations[0]
+
+
+def first_failure(implementation: Implementation, dtype: str, options: Options) -> Detection:
+    """Judge one implementation, column after column, until something is wrong."""
+    gradient = implementation if implementation.operation.is_gradient else None
+    asked, cases = aspects(implementation, gradient), 0
+    for column in (aspect for aspect in ASPECTS if aspect in asked):
+        for words in column_of(implementation, dtype, column, options):
+            cases += 1
+            if words:
+                return Detection(column, cases, words)
+    return Detection("", cases, "")
+
+
+def column_of(
+    implementation: Implementation, dtype: str, column: str, options: Options
+) -> Iterator[str]:
+    """One entry for each case of a column: what is wrong, or ""."""
+    operation = implementation.operation.name
+    if column in ("values", "gradients"):
+        yield from each_recipe(implementation, dtype, "any", options.cases, options)
+    if column == "hidden NaN":
+        yield from each_recipe(implementation, dtype, "nan", max(10, options.cases // 4), options)
+    if column == "side effects":
+        for recipe in called_twice(operation, **options.draws):
+            yield said(judge_side_effects, implementation, recipe, dtype)
+    for check in checks(operation, column, **options.draws).values():
+        yield said(check, implementation, dtype)
+
+
+def each_recipe(
+    implementation: Implementation, dtype: str, kind: str, cases: int, options: Options
+) -> Iterator[str]:
+    """
+    Probes, draws, more draws in place of weak ones, and what Hypothesis tries: as
+    :func:`attnverify.verdicts.columns.judge_each` goes through them.
+    """
+    operation, held = implementation.operation.name, Counter[str]()
+
+    def once(recipe: Any) -> str:
+        return said(judge, implementation, recipe, dtype, held=held)
+
+    for recipe in (
+        *(probes(operation) if kind == "any" else ()),
+        *draw(operation, kind, cases, options.seed),
+    ):
+        yield once(recipe)
+    for recipe in draw(operation, kind, 4 * cases, options.seed)[cases:]:
+        if held["strong"] >= cases or not held["judged"]:
+            break
+        yield once(recipe)
+    yield from map(once, hunted(operation, kind, max(2, options.cases // 10), options.seed))
+
+
+def said(judge_it: Any, *case: Any, held: Counter[str] | None = None) -> str:
+    """What the judge has against a case, or ""."""
+    try:
+        verdict = judge_it(*case)
+    except Unsupported:
+        return ""
+    except Disagreement as error:
+        return str(error) or "wrong"
+    if held is not None:
+        held["judged"] += verdict.judged
+        held["strong"] += verdict.strong
+    return ""
+
+
+def dtypes_of(fault: Fault) -> tuple[str, ...]:
+    """The dtypes in which a fault must be noticed."""
+    return fault.operation.dtypes if fault.operation.dtypes == ("bool",) else fault.wrong_in
+
+
+def scored(fault: Fault, dtype: str, options: Options) -> dict[str, Any]:
+    """
+    One entry of the score: what was judged, what was wanted, where and after how many cases it was
+    noticed, and in which words.
+    """
+    found = first_failure(implementation_of(fault), dtype, options)
+    named = {
+        "operation": fault.operation.name,
+        "fault": fault.name,
+        "kind": fault.kind,
+        "dtype": dtype,
+        "control": fault.name in CONTROLS,
+    }
+    wanted = "killed" if fault.name not in CONTROLS and dtype in dtypes_of(fault) else "accepted"
+    return named | {"wanted": wanted, "killed": found.killed} | asdict(found)
+
+
+def table(entries: list[dict[str, Any]]) -> list[str]:
+    """
+    Per kind the faults killed and the median of the cases that took; then the hardest faults, and
+    the controls.
+    """
+    wanted = [entry for entry in entries if entry["wanted"] == "killed"]
+    lines = [f"{'kind':<14}{'faults':>7}{'x dtype':>9}{'killed':>8}{'median cases':>14}"]
+    for kind in [
+        *(kind for kind in CLASSES if any(entry["kind"] == kind for entry in wanted)),
+        "all",
+    ]:
+        lines.append(line_of(kind, [entry for entry in wanted if kind in (entry["kind"], "all")]))
+    hard = hardest(wanted)
+    lines += (
+        ["", "the hardest: " + ", ".join(f"{name} ({cases} cases)" for name, cases in hard)]
+        if hard
+        else []
+    )
+    others = [entry for entry in entries if entry["wanted"] == "accepted"]
+    controls = {entry["fault"] for entry in entries if entry["control"]}
+    accused = [
+        f"{entry['fault']} in {entry['dtype']} ({entry['column']})"
+        for entry in others
+        if entry["killed"]
+    ]
+    lines.append(f"controls: {len(controls)}, accused {', '.join(accused) or 'none'}")
+    return lines
+
+
+def line_of(kind: str, entries: list[dict[str, Any]]) -> str:
+    killed = [entry["cases"] for entry in entries if entry["killed"]]
+    faults = len({entry["fault"] for entry in entries})
+    middle = median(killed) if killed else "-"
+    return f"{kind:<14}{faults:>7}{len(entries):>9}{len(killed):>8}{middle:>14}"
+
+
+def hardest(entries: list[dict[str, Any]], count: int = 10) -> list[tuple[str, int]]:
+    """
+    The faults that took the most cases, each in its worst dtype; what was not noticed at all comes
+    first.
+    """
+    worst: dict[str, tuple[bool, int]] = {}
+    for entry in entries:
+        worst[entry["fault"]] = max(
+            worst.get(entry["fault"], (False, 0)), (not entry["killed"], entry["cases"])
+        )
+    ranked = sorted(worst, key=lambda name: worst[name], reverse=True)
+    return [(name, worst[name][1]) for name in ranked[:count]]
+
+
+class Scores:
+    """
+    Takes the entries from the reports of ``pytest -m faults``, under xdist those of all workers,
+    and closes with the table.
+    """
+
+    def __init__(self) -> None:
+        self.entries: list[dict[str, Any]] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call":
+            self.entries += [
+                cast(dict[str, Any], value)
+                for name, value in report.user_properties
+                if name == "score"
+            ]
+
+    def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
+        if not self.entries:
+            return
+        terminalreporter.section("kill score")
+        for line in table(self.entries):
+            terminalreporter.write_line(line)
+        if path := config.getoption("--score-json"):
+            Path(path).write_text(json.dumps(self.entries, indent=1) + "\n")

@@ -1,0 +1,1 @@
+"""Faults in scale, softmax, rounding, dropout, additive scores and gradients."""

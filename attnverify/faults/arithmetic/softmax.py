@@ -1,0 +1,380 @@
+"""Faults of the softmax: its axis, its maximum, its sum, its empty rows, and its running form."""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.faults.registry import fault
+from attnverify.faults.staged import attention
+from attnverify.faults.staged.attention import HIDDEN
+
+ROWS, EMPTY, ABSENT = "softmax: over the keys of a row", "softmax, clause 3", "softmax, clause 2"
+
+
+def weigh_over(axis: int) -> Any:
+    def weigh(score: ndarray, visible: ndarray) -> ndarray:
+        turned = attention.weigh(score.swapaxes(axis, -1), visible.swapaxes(axis, -1))
+        return turned.swapaxes(axis, -1)
+
+    return weigh
+
+
+@fault(
+    "softmax",
+    "weights normalised over the queries",
+    source="labml commit 7d1550dd",
+    clause=ROWS,
+    reveals="N > 1 or M > 1",
+)
+def scaled_dot_product_attention_over_queries(**given: Any) -> Any:
+    return attention.scaled_dot_product_attention(**given, weigh=weigh_over(-2))
+
+
+@fault(
+    "softmax",
+    "weights normalised over axis 2 whatever the rank",
+    source="fastNLP #254",
+    clause=ROWS,
+    reveals="four axes",
+)
+def softmax_over_axis_two(score: ndarray, mask: Any = None) -> Any:
+    return attention.softmax(score, mask, weigh=weigh_over(2 if score.ndim > 2 else -1))
+
+
+@fault(
+    "softmax",
+    "weights normalised over the queries",
+    source="labml commit 7d1550dd",
+    clause=ROWS,
+    reveals="N > 1 or M > 1",
+)
+def additive_attention_over_queries(**given: Any) -> Any:
+    return attention.additive_attention(**given, weigh=weigh_over(-2))
+
+
+def online(
+    score: ndarray, visible: ndarray, block: int = 16, guarded: bool = True, rescaled: bool = True
+) -> ndarray:
+    """Block after block of keys: the sum so far is brought to each new maximum."""
+    score = np.where(visible, score, HIDDEN)
+    top, total = np.full((*score.shape[:-1], 1), HIDDEN), np.zeros((*score.shape[:-1], 1))
+    weights = np.zeros_like(score)
+    for start in range(0, score.shape[-1], block):
+        part = score[..., start : start + block]
+        new = np.maximum(top, part.max(axis=-1, keepdims=True))
+        base_of = np.where(new == HIDDEN, 0, new) if guarded else new
+        factor = np.exp(top - base_of) if rescaled else 1.0
+        e = np.exp(part - base_of)
+        total, weights = total * factor + e.sum(axis=-1, keepdims=True), weights * factor
+        weights[..., start : start + block], top = e, new
+    return np.where(total == 0, 0, weights / np.where(total == 0, 1, total))
+
+
+@fault(
+    "softmax",
+    "an online softmax without a guard for hidden blocks",
+    source="xformers commit 540fcbfd",
+    clause=EMPTY,
+    reveals="the first block of a row hidden",
+)
+def scaled_dot_product_attention_online_unguarded(**given: Any) -> Any:
+    return attention.scaled_dot_product_attention(
+        **given, weigh=lambda s, v: online(s, v, guarded=False)
+    )
+
+
+@fault(
+    "softmax",
+    "an online softmax that never rescales its sum",
+    source="this project",
+    clause=ROWS,
+    reveals="a larger score in a later block",
+)
+def scaled_dot_product_attention_online_not_rescaled(**given: Any) -> Any:
+    return attention.scaled_dot_product_attention(
+        **given, weigh=lambda s, v: online(s, v, rescaled=False)
+    )
+
+
+@fault(
+    "softmax",
+    "an online softmax that never rescales its sum",
+    source="this project",
+    clause=ROWS,
+    reveals="a larger score beyond key 64",
+)
+def alibi_attention_online_not_rescaled(**given: Any) -> Any:
+    return attention.alibi_attention(
+        **given, weigh=lambda s, v: online(s, v, block=64, rescaled=False)
+    )
+
+
+def split(
+    score: ndarray,
+    visible: ndarray,
+    value: ndarray,
+    parts: int = 2,
+    guarded: bool = True,
+    equal: bool = False,
+) -> ndarray:
+    """Attention over slices of the keys, merged by their log-sum-exps."""
+    edges = np.linspace(0, score.shape[-1], parts + 1).astype(int)
+    outputs, lses = [], []
+    for low, high in pairwise(edges):
+        s, seen = score[..., low:high], visible[..., low:high]
+        if high == low:
+            continue
+        e = attention.exponentials(s, seen)
+        outputs.append(attention.mix(attention.weigh(s, seen), seen, value[..., low:high, :]))
+        top = np.where(seen, s, HIDDEN).max(axis=-1, keepdims=True)
+        lses.append(np.log(e.sum(axis=-1, keepdims=True)) + np.where(top == HIDDEN, 0, top))
+    lse = np.stack(lses)
+    top = lse.max(axis=0)
+    share = (
+        np.ones_like(lse)
+        if equal
+        else np.exp(lse - (np.where(top == HIDDEN, 0, top) if guarded else top))
+    )
+    total = share.sum(axis=0)
+    return (np.stack(outputs) * share).sum(axis=0) / np.where(total == 0, 1, total)
+
+
+@fault(
+    "softmax",
+    "split keys merged without a guard for empty rows",
+    source="flash-attention commit 31920dda",
+    clause=EMPTY,
+    reveals="a row that sees no key",
+)
+def scaled_dot_product_attention_merge_unguarded(
+    value: ndarray, keep: Any = None, p: float = 0.0, **given: Any
+) -> Any:
+    return split_attention(value, keep, p, given, guarded=False)
+
+
+@fault(
+    "softmax",
+    "split keys averaged without their sums",
+    source="this project",
+    clause=ROWS,
+    reveals="M > 1",
+)
+def scaled_dot_product_attention_merge_unweighted(
+    value: ndarray, keep: Any = None, p: float = 0.0, **given: Any
+) -> Any:
+    return split_attention(value, keep, p, given, equal=True)
+
+
+def split_attention(value: ndarray, keep: Any, p: float, given: Any, **how: Any) -> Any:
+    if keep is not None:
+        return attention.scaled_dot_product_attention(value=value, keep=keep, p=p, **given)
+    score, visible = attention.see(
+        attention.scaled_dot_product_score(given["query"], given["key"]), given["mask"]
+    )
+    return split(score, visible, value, **how)
+
+
+@fault(
+    "softmax",
+    "an exp that never falls below 2^-24",
+    source="torch-spyre PR #4522",
+    clause=ABSENT,
+    reveals="hidden keys",
+)
+def softmax_exp_floor(**given: Any) -> Any:
+    def weigh(score: ndarray, visible: ndarray) -> ndarray:
+        e = np.maximum(attention.exponentials(score, visible), 2.0**-24)
+        return e / e.sum(axis=-1, keepdims=True)
+
+    return attention.softmax(**given, weigh=weigh)
+
+
+@fault(
+    "softmax",
+    "exp in float32 without subtracting the maximum",
+    source="this project",
+    clause="softmax, clause 4",
+    reveals="logits beyond 88",
+)
+def softmax_without_maximum(**given: Any) -> Any:
+    def weigh(score: ndarray, visible: ndarray) -> ndarray:
+        e = np.where(visible, np.exp(score.astype(np.float32)).astype(np.float64), 0)
+        total = e.sum(axis=-1, keepdims=True)
+        return e / np.where(total == 0, 1, total)
+
+    return attention.softmax(**given, weigh=weigh)
+
+
+@fault(
+    "softmax",
+    "the maximum of the whole array in place of the row's",
+    source="this project",
+    clause="softmax, clause 4",
+    reveals="rows 104 apart",
+)
+def softmax_global_maximum(**given: Any) -> Any:
+    def weigh(score: ndarray, visible: ndarray) -> ndarray:
+        top = np.where(visible, score, HIDDEN).max()
+        e = np.where(visible, np.exp((score - top).astype(np.float32)).astype(np.float64), 0)
+        total = e.sum(axis=-1, keepdims=True)
+        return e / np.where(total == 0, 1, total)
+
+    return attention.softmax(**given, weigh=weigh)
+
+
+def maximum_of_all(score: ndarray, visible: ndarray) -> ndarray:
+    top = score.max(axis=-1, keepdims=True)
+    e = np.where(visible, np.exp(score - np.where(np.isfinite(top), top, 0)), 0)
+    total = e.sum(axis=-1, keepdims=True)
+    return np.where(visible, e / np.where(total == 0, 1, total), 0)
+
+
+@fault(
+    "softmax",
+    "a maximum that hidden scores take part in",
+    source="this project",
+    clause=ABSENT,
+    reveals="a huge hidden score",
+)
+def softmax_maximum_of_hidden(**given: Any) -> Any:
+    return attention.softmax(**given, weigh=maximum_of_all)
+
+
+@fault(
+    "softmax",
+    "a maximum that hidden scores take part in",
+    source="this project",
+    clause=ABSENT,
+    reveals="a huge hidden key",
+)
+def learned_relative_attention_maximum_of_hidden(**given: Any) -> Any:
+    return attention.learned_relative_attention(**given, weigh=maximum_of_all)
+
+
+def empty_rows(fill: Any) -> Any:
+    def weigh(score: ndarray, visible: ndarray) -> ndarray:
+        return np.where(
+            visible.any(axis=-1, keepdims=True),
+            attention.weigh(score, visible),
+            fill(visible.shape[-1]),
+        )
+
+    return weigh
+
+
+@fault(
+    "softmax",
+    "NaN where a row sees no key",
+    source="PyTorch, softmax over -inf",
+    clause=EMPTY,
+    reveals="a row that sees no key",
+)
+def softmax_nan_of_empty_rows(**given: Any) -> Any:
+    return attention.softmax(**given, weigh=empty_rows(lambda M: np.nan))
+
+
+@fault(
+    "softmax",
+    "an average where a row sees no key",
+    source="seed 001, masked_fill(-1e9)",
+    clause=EMPTY,
+    reveals="a row that sees no key",
+)
+def softmax_average_of_empty_rows(**given: Any) -> Any:
+    return attention.softmax(**given, weigh=empty_rows(lambda M: 1 / M))
+
+
+@fault(
+    "softmax",
+    "NaN where a row sees no key",
+    source="PyTorch, softmax over -inf",
+    clause="transformer_xl_attention, clause 2",
+    reveals="N > M",
+)
+def transformer_xl_attention_nan_of_empty_rows(**given: Any) -> Any:
+    return attention.transformer_xl_attention(**given, weigh=empty_rows(lambda M: np.nan))
+
+
+@fault(
+    "softmax",
+    "hidden scores filled with 0",
+    source="seed 001, masked_fill(0)",
+    clause=ABSENT,
+    reveals="a hidden key",
+)
+def softmax_filled_with_zero(**given: Any) -> Any:
+    return attention.softmax(
+        **given, weigh=lambda s, v: attention.weigh(np.where(v, s, 0), np.ones_like(v))
+    )
+
+
+@fault(
+    "softmax",
+    "weights that are hidden after they were normalised",
+    source="this project",
+    clause=ROWS,
+    reveals="a hidden key",
+)
+def transformer_xl_attention_hidden_late(**given: Any) -> Any:
+    return attention.transformer_xl_attention(
+        **given, weigh=lambda s, v: np.where(v, attention.weigh(s, ~np.isnan(s)), 0)
+    )
+
+
+@fault(
+    "softmax",
+    "a normaliser of the sum plus 1e-6",
+    source="this project",
+    clause=ROWS,
+    reveals="float32 bounds",
+    wrong_in=("float64", "float32"),
+)
+def softmax_with_epsilon(**given: Any) -> Any:
+    def weigh(score: ndarray, visible: ndarray) -> ndarray:
+        e = attention.exponentials(score, visible)
+        return e / (e.sum(axis=-1, keepdims=True) + 1e-6)
+
+    return attention.softmax(**given, weigh=weigh)
+
+
+@fault(
+    "softmax",
+    "logits clamped to 50",
+    source="this project",
+    clause="softmax",
+    reveals="two logits beyond 50 in one row",
+)
+def scaled_dot_product_attention_clamped_logits(**given: Any) -> Any:
+    return attention.scaled_dot_product_attention(
+        **given, weigh=lambda s, v: attention.weigh(np.clip(s, -50, 50), v)
+    )
+
+
+@fault(
+    "softmax",
+    "weights below 1e-4 set to 0",
+    source="this project",
+    clause="softmax: weights that are positive",
+    reveals="a weight below 1e-4",
+)
+def softmax_without_small_weights(**given: Any) -> Any:
+    def weigh(score: ndarray, visible: ndarray) -> ndarray:
+        weights = attention.weigh(score, visible)
+        return np.where(weights < 1e-4, 0, weights)
+
+    return attention.softmax(**given, weigh=weigh)
+
+
+@fault(
+    "softmax",
+    "a row of one key that gets weight 1 whether it is hidden or not",
+    source="this project",
+    clause=EMPTY,
+    reveals="M = 1, hidden",
+)
+def softmax_of_one_key(**given: Any) -> Any:
+    return attention.softmax(
+        **given, weigh=lambda s, v: np.ones_like(s) if s.shape[-1] == 1 else attention.weigh(s, v)
+    )

@@ -1,0 +1,222 @@
+"""Wrong calls that are let through, or refused with something else than ValueError."""
+
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.catalogue.pytrees import map_leaves
+from attnverify.faults.adapter import is_float, widened
+from attnverify.faults.registry import fault
+from attnverify.faults.staged import attention, layers
+
+REFUSED = "a wrong call is a ValueError"
+
+
+def let_through(operation: Any, given: Any) -> Any:
+    return operation(**map_leaves(widened, given))
+
+
+@fault(
+    "refusals",
+    "a negative memory length",
+    source="this project",
+    clause=REFUSED,
+    reveals="mem_len = -1",
+    unchecked=True,
+)
+def update_mems_negative_length(hids: Any, mems: Any, mem_len: int) -> Any:
+    return checked_but(
+        attention.update_mems, {"hids": hids, "mems": mems, "mem_len": mem_len}, "mem_len", abs
+    )
+
+
+def checked_but(operation: Any, given: Any, name: str, mend: Any) -> Any:
+    """
+    The operation with one argument mended instead of refused; what else is wrong is refused as the
+    law does.
+    """
+    from attnverify.catalogue.operation import CATALOGUE
+
+    mended = given | {name: mend(given[name])}
+    CATALOGUE[operation.__name__].reference(**map_leaves(widened, mended))
+    return let_through(operation, mended)
+
+
+@fault(
+    "refusals",
+    "a table that is too small, its slice wrapped",
+    source="seeds 000 and 002",
+    clause="learned_relative_score, clause 4",
+    reveals="N or M beyond P",
+    unchecked=True,
+)
+def learned_relative_attention_small_table(**given: Any) -> Any:
+    N, M, P = given["query"].shape[-2], given["key"].shape[-2], len(given["key_pos_bias"]) // 2
+    if 0 < P < max(N, M):
+        more = (max(N, M) - P,) * 2
+        for name in ("key_pos_embeddings", "key_pos_bias"):
+            given[name] = np.pad(
+                given[name], [more] + [(0, 0)] * (given[name].ndim - 1), mode="edge"
+            )
+    return checked_but(attention.learned_relative_attention, given, "align", lambda align: align)
+
+
+@fault(
+    "refusals",
+    "a head count that does not divide the width",
+    source="this project",
+    clause=REFUSED,
+    reveals="num_heads = 5, F = 12",
+    unchecked=True,
+)
+def multi_head_attention_any_heads(num_heads: Any, **given: Any) -> Any:
+    F = (
+        given["query"].shape[-1]
+        if hasattr(given["query"], "shape") and given["query"].ndim == 3
+        else 1
+    )
+    fits = isinstance(num_heads, int) and num_heads > 0
+    attn_mask = given.pop("attn_mask")
+    mend = lambda H: next(h for h in range(H, 0, -1) if F % h == 0) if fits else H
+    return checked_but(
+        layers.multi_head_attention,
+        given | {"num_heads": num_heads, "attn_mask": attn_mask},
+        "num_heads",
+        mend,
+    )
+
+
+@fault(
+    "refusals",
+    "scores of integers",
+    source="this project",
+    clause=REFUSED,
+    reveals="an integer score",
+    unchecked=True,
+)
+def softmax_of_integers(score: Any, mask: Any = None) -> Any:
+    integers = score.dtype.kind == "i"
+    return checked_but(
+        attention.softmax,
+        {"score": score, "mask": mask},
+        "score",
+        lambda s: s.astype(np.float64) if integers else s,
+    )
+
+
+@fault(
+    "refusals",
+    "a value longer than the keys, cut",
+    source="PyTorch, flash attention on CPU",
+    clause=REFUSED,
+    reveals="value longer than key",
+    unchecked=True,
+)
+def scaled_dot_product_attention_value_cut(key: Any, value: Any, **given: Any) -> Any:
+    M = min(key.shape[-2], value.shape[-2])
+    return checked_but(
+        attention.scaled_dot_product_attention,
+        given | {"key": key[..., :M, :], "value": value},
+        "value",
+        lambda x: x[..., :M, :],
+    )
+
+
+@fault(
+    "refusals",
+    "p = 1",
+    source="this project",
+    clause="dropout, clause 2",
+    reveals="p = 1",
+    unchecked=True,
+)
+def dropout_of_everything(weights: Any, keep: Any, p: Any) -> Any:
+    return checked_but(
+        attention.dropout,
+        {"weights": weights, "keep": keep, "p": p},
+        "p",
+        lambda p: 0.5 if p == 1 else p,
+    )
+
+
+@fault(
+    "refusals",
+    "an odd width",
+    source="this project",
+    clause="sinusoidal_positions, clause 2",
+    reveals="F odd",
+    unchecked=True,
+)
+def sinusoidal_positions_odd_width(M: Any, F: Any) -> Any:
+    return checked_but(attention.sinusoidal_positions, {"M": M, "F": F}, "F", lambda F: F + F % 2)
+
+
+@fault(
+    "refusals",
+    "padding of floats",
+    source="mlverse/torch PR #1208",
+    clause="merge_masks: key_padding_mask is bool",
+    reveals="a float key_padding_mask",
+    unchecked=True,
+)
+def merge_masks_float_padding(attn_mask: Any, key_padding_mask: Any, num_heads: Any) -> Any:
+    given = {"attn_mask": attn_mask, "key_padding_mask": key_padding_mask, "num_heads": num_heads}
+    return checked_but(
+        attention.merge_masks, given, "key_padding_mask", lambda k: k != 0 if is_float(k) else k
+    )
+
+
+@fault(
+    "refusals",
+    "visible of floats",
+    source="this project",
+    clause=REFUSED,
+    reveals="a float visible",
+    unchecked=True,
+)
+def alibi_attention_float_visible(visible: Any = None, **given: Any) -> Any:
+    mend = lambda v: v != 0 if is_float(v) else v
+    return checked_but(attention.alibi_attention, given | {"visible": visible}, "visible", mend)
+
+
+@fault(
+    "refusals",
+    "assertions in place of ValueError",
+    source="this project",
+    clause=REFUSED,
+    reveals="any wrong call",
+    unchecked=True,
+)
+def shift_right_asserts(x: Any) -> Any:
+    assert isinstance(x, ndarray) and widened(x).dtype.kind == "f" and x.ndim >= 2 and x.size
+    return attention.shift_right(widened(x))
+
+
+@fault(
+    "refusals",
+    "a negative eps",
+    source="this project",
+    clause=REFUSED,
+    reveals="eps = -1",
+    unchecked=True,
+)
+def transformer_xl_layer_negative_eps(eps: Any = 1e-5, **given: Any) -> Any:
+    return checked_but(layers.transformer_xl_layer, given | {"eps": eps}, "eps", abs)
+
+
+@fault(
+    "refusals",
+    "an alignment that nobody knows taken for start",
+    source="this project",
+    clause=REFUSED,
+    reveals="align middle",
+    unchecked=True,
+)
+def learned_relative_score_any_alignment(align: Any, **given: Any) -> Any:
+    return checked_but(
+        attention.learned_relative_score,
+        given | {"align": align},
+        "align",
+        lambda a: a if a == "end" else "start",
+    )

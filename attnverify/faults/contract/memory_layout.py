@@ -1,0 +1,303 @@
+"""
+Faults of layout: heads and positions mixed up, strides taken for granted, the right numbers in the
+wrong place.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.faults.registry import fault
+from attnverify.faults.staged import attention, gradients, layers
+
+MERGE, STRIDES = (
+    "multi_head_attention, clause 2",
+    "a call depends on its numbers, wherever they lie",
+)
+
+
+def joined_as_it_lies(x: ndarray) -> ndarray:
+    B, H, N, D = x.shape
+    return x.reshape(B, N, H * D)
+
+
+def joined_heads_first(x: ndarray) -> ndarray:
+    B, H, N, D = x.shape
+    return x.swapaxes(0, 1).reshape(B, N, H * D)
+
+
+def split_interleaved(x: ndarray, H: int) -> ndarray:
+    B, N, F = x.shape
+    return x.reshape(B, N, F // H, H).transpose(0, 3, 1, 2)
+
+
+@fault(
+    "layout",
+    "heads joined by a reshape alone",
+    source="transformer-from-scratch PR #6",
+    clause=MERGE,
+    reveals="H > 1, N > 1",
+)
+def multi_head_attention_joined_as_it_lies(**given: Any) -> Any:
+    return layers.multi_head_attention(**given, join=joined_as_it_lies)
+
+
+@fault(
+    "layout",
+    "heads joined with the heads in front of the batch",
+    source="QAnet-pytorch #2",
+    clause=MERGE,
+    reveals="B > 1, H > 1",
+)
+def multi_head_attention_joined_heads_first(**given: Any) -> Any:
+    return layers.multi_head_attention(**given, join=joined_heads_first)
+
+
+@fault(
+    "layout",
+    "heads joined by a reshape alone",
+    source="opacus PR #825",
+    clause="relative_multi_head_attention",
+    reveals="H > 1, N > 1",
+)
+def relative_multi_head_attention_joined_as_it_lies(**given: Any) -> Any:
+    return layers.relative_multi_head_attention(**given, join=joined_as_it_lies)
+
+
+@fault(
+    "layout",
+    "heads joined by a reshape alone",
+    source="opacus PR #825",
+    clause="transformer_xl_layer",
+    reveals="H > 1, N > 1",
+)
+def transformer_xl_layer_joined_as_it_lies(**given: Any) -> Any:
+    return layers.transformer_xl_layer(**given, join=joined_as_it_lies)
+
+
+@fault(
+    "layout",
+    "the sequence in front of the batch",
+    source="speechbrain commit 345775511",
+    clause="[B N F]",
+    reveals="B other than N",
+)
+def alibi_multi_head_attention_sequence_first(**given: Any) -> Any:
+    return layers.alibi_multi_head_attention(**given).swapaxes(0, 1)
+
+
+@fault(
+    "layout",
+    "columns dealt to the heads in turn",
+    source="this project",
+    clause=MERGE,
+    reveals="H > 1, D > 1",
+)
+def multi_head_attention_interleaved_heads(**given: Any) -> Any:
+    return layers.multi_head_attention(**given, split=split_interleaved)
+
+
+@fault(
+    "layout",
+    "a joint projection split as query, value, key",
+    source="seed 003, qvk_net",
+    clause="transformer_xl_layer, clause 1",
+    reveals="any",
+)
+def transformer_xl_layer_query_value_key(**given: Any) -> Any:
+    def parts(y: ndarray, H: int) -> list[ndarray]:
+        q, v, k = np.split(y, 3, axis=-1)
+        return [q, k, v]
+
+    return layers.transformer_xl_layer(**given, parts=parts)
+
+
+@fault(
+    "layout",
+    "a joint projection split head by head",
+    source="this project",
+    clause="transformer_xl_layer, clause 1",
+    reveals="H > 1",
+)
+def transformer_xl_layer_parts_in_heads(**given: Any) -> Any:
+    def parts(y: ndarray, H: int) -> list[ndarray]:
+        B, N, F = y.shape
+        return [part.reshape(B, N, F // 3) for part in np.moveaxis(y.reshape(B, N, H, 3, -1), 3, 0)]
+
+    return layers.transformer_xl_layer(**given, parts=parts)
+
+
+@fault(
+    "layout",
+    "tables of one head's width read as one of all",
+    source="this project",
+    clause="learned_relative_score",
+    reveals="H > 1, D > 1",
+)
+def relative_multi_head_attention_table_axes(parameters: Any, **given: Any) -> Any:
+    table = parameters["key_pos_embeddings"]
+    turned = table.reshape(table.shape[0], table.shape[2], table.shape[1]).swapaxes(1, 2)
+    return layers.relative_multi_head_attention(
+        parameters=parameters | {"key_pos_embeddings": turned}, **given
+    )
+
+
+@fault(
+    "layout",
+    "weights transposed where N = M",
+    source="this project",
+    clause="multi_head_attention, clause 4",
+    reveals="N = M > 1",
+)
+def multi_head_attention_weights_transposed(**given: Any) -> Any:
+    output, weights = layers.multi_head_attention(**given)
+    return output, weights.mT if weights.shape[-1] == weights.shape[-2] else weights
+
+
+@fault(
+    "layout",
+    "weights averaged over the heads",
+    source="PyTorch, average_attn_weights",
+    clause="multi_head_attention, clause 4",
+    reveals="any",
+)
+def multi_head_self_attention_weights_averaged(**given: Any) -> Any:
+    output, weights = layers.multi_head_self_attention(**given)
+    return output, weights.mean(axis=1)
+
+
+@fault(
+    "layout",
+    "a square projection without its transpose",
+    source="this project",
+    clause="weights as in torch.nn.Linear",
+    reveals="K = F > 1",
+)
+def self_attention_square_projection(x: Any, parameters: Any, mask: Any = None) -> Any:
+    w = parameters["w_query"]
+    return layers.self_attention(
+        x, parameters | {"w_query": w.T if w.shape[0] == w.shape[1] else w}, mask
+    )
+
+
+def as_if_contiguous(x: Any) -> Any:
+    """
+    The numbers that a pointer with contiguous strides would read at the array's address, as far as
+    its buffer goes.
+    """
+    if not isinstance(x, ndarray) or x.dtype.kind == "b" or x.base is None:
+        return x
+    owner = x.base
+    line = owner.ravel(order="K") if isinstance(owner, ndarray) else x.ravel()
+    start = (x.__array_interface__["data"][0] - line.__array_interface__["data"][0]) // x.itemsize
+    return np.resize(line[start if 0 <= start < line.size else 0 :], x.shape)
+
+
+def misread(given: Any, *names: str) -> Any:
+    """The arguments widened, those named read as if they were contiguous."""
+    read = {name: as_if_contiguous(x) if name in names else x for name, x in given.items()}
+    return {
+        name: x.astype(np.float64) if isinstance(x, ndarray) and x.dtype != bool else x
+        for name, x in read.items()
+    }
+
+
+@fault(
+    "layout",
+    "strided queries, keys and values read as contiguous",
+    source="pytorch #181133",
+    clause=STRIDES,
+    reveals="a transposed layout",
+    raw=True,
+)
+def scaled_dot_product_attention_contiguous_inputs(**given: Any) -> Any:
+    return attention.scaled_dot_product_attention(**misread(given, "query", "key", "value"))
+
+
+@fault(
+    "layout",
+    "strided values read as contiguous",
+    source="flash-attention commit 09aa3222",
+    clause=STRIDES,
+    reveals="values sliced from a packed array",
+    raw=True,
+)
+def scaled_dot_product_attention_grad_contiguous_values(**given: Any) -> Any:
+    return gradients.scaled_dot_product_attention_grad(**misread(given, "value"))
+
+
+@fault(
+    "layout",
+    "a strided d_output read as contiguous",
+    source="flash-attention commit 2423cca3",
+    clause=STRIDES,
+    reveals="d_output with a stride of 0",
+    raw=True,
+)
+def alibi_attention_grad_contiguous_output(**given: Any) -> Any:
+    return gradients.alibi_attention_grad(**misread(given, "d_output"))
+
+
+@fault(
+    "layout",
+    "the gradient by value written with the key's strides",
+    source="flash-attention commit d9a5cb29",
+    clause=STRIDES,
+    reveals="key and value laid out differently",
+    raw=True,
+)
+def scaled_dot_product_attention_grad_strides_of_key(**given: Any) -> Any:
+    d_query, d_key, d_value, *others = gradients.scaled_dot_product_attention_grad(**misread(given))
+    order = [
+        tuple(np.argsort([-abs(s) for s in given[name].strides], kind="stable"))
+        for name in ("key", "value")
+    ]
+    if order[0] != order[1]:
+        d_value = d_value.swapaxes(1, 2).reshape(d_value.shape)
+    return d_query, d_key, d_value, *others
+
+
+@fault(
+    "layout",
+    "a strided array read as contiguous",
+    source="pytorch #163597",
+    clause=STRIDES,
+    reveals="a sliced or transposed layout",
+    raw=True,
+)
+def rel_shift_contiguous_input(x: ndarray) -> Any:
+    return attention.rel_shift(as_if_contiguous(x).astype(np.float64))
+
+
+@fault(
+    "layout",
+    "scores of packed keys read as contiguous",
+    source="flash-attention commit 09aa3222",
+    clause=STRIDES,
+    reveals="packed keys",
+    raw=True,
+)
+def transformer_xl_score_contiguous_keys(**given: Any) -> Any:
+    return attention.transformer_xl_score(**misread(given, "key"))
+
+
+@fault(
+    "layout",
+    "a strided mask read as contiguous",
+    source="this project",
+    clause=STRIDES,
+    reveals="a mask that is no contiguous array",
+    raw=True,
+)
+def softmax_contiguous_mask(score: ndarray, mask: Any = None) -> Any:
+    if (
+        mask is not None
+        and mask.base is not None
+        and isinstance(mask.base, ndarray)
+        and mask.dtype == bool
+    ):
+        line = mask.base.ravel(order="K")
+        mask = np.resize(line, mask.shape)
+    wide = {"score": score, "mask": mask}
+    return attention.softmax(**misread(wide))

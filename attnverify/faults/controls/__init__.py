@@ -1,0 +1,1 @@
+"""Controls: right implementations that compute in unusual ways."""

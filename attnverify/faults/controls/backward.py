@@ -1,0 +1,54 @@
+"""Controls of the backward pass: right gradients, computed in unusual ways."""
+
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.faults.arithmetic.softmax import online
+from attnverify.faults.registry import control
+from attnverify.faults.staged import attention, gradients
+
+
+@control("backward", "the row mean from d_output and the output")
+def scaled_dot_product_attention_grad_mean_of_output(**given: Any) -> Any:
+    inputs = {name: x for name, x in given.items() if name != "d_output"}
+    mean = (given["d_output"] * attention.scaled_dot_product_attention(**inputs)).sum(
+        axis=-1, keepdims=True
+    )
+    return gradients.scaled_dot_product_attention_grad(**given, row_mean=lambda w, d: mean)
+
+
+@control("backward", "the gradients of keys added up query by query")
+def alibi_attention_grad_query_by_query(**given: Any) -> Any:
+    def key_grad(d: ndarray, visible: ndarray, query: ndarray) -> Any:
+        rows = (slice(i, i + 1) for i in range(d.shape[2]))
+        return sum(gradients.key_grad(d[:, :, i], visible[:, :, i], query[:, :, i]) for i in rows)
+
+    return gradients.alibi_attention_grad(**given, key_grad=key_grad)
+
+
+@control("backward", "the gradients of a table scattered pair by pair")
+def learned_relative_attention_grad_scattered(**given: Any) -> Any:
+    def onto_rows(d: ndarray, sees: ndarray, t: ndarray, rows: int) -> tuple[ndarray, ndarray]:
+        d_rows, read = np.zeros((*d.shape[:3], rows)), np.zeros((*d.shape[:3], rows), bool)
+        for i, j in np.ndindex(t.shape):
+            d_rows[:, :, i, t[i, j]] += d[:, :, i, j]
+            read[:, :, i, t[i, j]] |= sees[:, :, i, j]
+        return d_rows, read
+
+    return gradients.learned_relative_attention_grad(**given, gather=onto_rows)
+
+
+@control("backward", "weights of an online softmax in the backward pass")
+def transformer_xl_attention_grad_online(**given: Any) -> Any:
+    return gradients.transformer_xl_attention_grad(
+        **given, weigh=lambda s, v: online(s, v, block=5)
+    )
+
+
+@control("backward", "the slope of tanh by cosh")
+def additive_attention_grad_cosh(**given: Any) -> Any:
+    return gradients.additive_attention_grad(
+        **given, slope=lambda z, t: 1 / np.cosh(np.clip(z, -300, 300)) ** 2
+    )

@@ -1,0 +1,351 @@
+"""
+Controls: right implementations that compute in unusual ways. Whoever judges must not accuse them.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.faults.arithmetic.rounding import rounded_weigh
+from attnverify.faults.arithmetic.softmax import online, split
+from attnverify.faults.registry import control
+from attnverify.faults.staged import attention, layers
+from attnverify.faults.staged.attention import HIDDEN, inverse_root
+
+ALL_FLOAT32 = {"preset": "wide"} | dict.fromkeys(
+    ("acc", "score", "softmax", "prob", "bias", "joined", "stage", "prescale"), "float32"
+)
+
+
+@control("softmax", "an online softmax, key by key")
+def softmax_key_by_key(**given: Any) -> Any:
+    return attention.softmax(**given, weigh=lambda s, v: online(s, v, block=1))
+
+
+@control("blocks", "an online softmax in blocks of seven keys")
+def scaled_dot_product_attention_blocks_of_seven(**given: Any) -> Any:
+    return attention.scaled_dot_product_attention(**given, weigh=lambda s, v: online(s, v, block=7))
+
+
+@control("blocks", "blocks of keys from the last to the first")
+def alibi_attention_from_the_last(**given: Any) -> Any:
+    return attention.alibi_attention(
+        **given, weigh=lambda s, v: online(s[..., ::-1], v[..., ::-1])[..., ::-1]
+    )
+
+
+@control("softmax", "split keys merged by their log-sum-exps")
+def learned_relative_attention_split(value: ndarray, visible: Any = None, **given: Any) -> Any:
+    score = attention.learned_relative_score(**given)
+    sees = np.ones(score.shape, bool) if visible is None else np.broadcast_to(visible, score.shape)
+    return split(score, sees, value, parts=3)
+
+
+@control("softmax", "exp as a power of two")
+def softmax_power_of_two(**given: Any) -> Any:
+    def weigh(score: ndarray, visible: ndarray) -> ndarray:
+        top = np.where(visible, score, HIDDEN).max(axis=-1, keepdims=True)
+        e = np.where(visible, np.exp2((score - np.where(top == HIDDEN, 0, top)) * np.log2(np.e)), 0)
+        total = e.sum(axis=-1, keepdims=True)
+        return e / np.where(total == 0, 1, total)
+
+    return attention.softmax(**given, weigh=weigh)
+
+
+@control("softmax", "scores in ascending order, weights brought back")
+def scaled_dot_product_attention_sorted_keys(**given: Any) -> Any:
+    def weigh(score: ndarray, visible: ndarray) -> ndarray:
+        order = np.argsort(np.where(visible, score, HIDDEN), axis=-1)
+        weights = np.zeros_like(score)
+        ordered = attention.weigh(
+            np.take_along_axis(score, order, -1), np.take_along_axis(visible, order, -1)
+        )
+        np.put_along_axis(weights, order, ordered, -1)
+        return weights
+
+    return attention.scaled_dot_product_attention(**given, weigh=weigh)
+
+
+@control("masks", "minus infinity added instead of chosen")
+def softmax_added_infinity(**given: Any) -> Any:
+    def weigh(score: ndarray, visible: ndarray) -> ndarray:
+        return attention.weigh(np.where(visible, score, 0) + np.where(visible, 0, HIDDEN), visible)
+
+    return attention.softmax(**given, weigh=weigh)
+
+
+@control("masks", "hidden keys at -1e30, empty rows cleared")
+def additive_attention_large_sentinel(**given: Any) -> Any:
+    def weigh(score: ndarray, visible: ndarray) -> ndarray:
+        weights = attention.weigh(np.where(visible, score, -1e30), np.ones_like(visible))
+        return np.where(visible, weights, 0)
+
+    return attention.additive_attention(**given, weigh=weigh)
+
+
+@control("alibi", "a constant in every row's bias")
+def alibi_attention_absolute_positions(**given: Any) -> Any:
+    distances = lambda N, M: np.broadcast_to(np.arange(M), (N, M))
+    return attention.alibi_attention(
+        **given, score=lambda q, k: attention.alibi_score(q, k, distances=distances)
+    )
+
+
+@control(
+    "state",
+    "biases cut from a longer table of an earlier call, a constant in every row",
+    stateful=True,
+)
+def alibi_attention_cut_biases(memory: Any, **given: Any) -> Any:
+    def distances(N: int, M: int) -> ndarray:
+        known = memory.get("distances")
+        if known is None or known.shape[0] < N or known.shape[1] < M:
+            known = memory["distances"] = attention.distances(N, M)
+        return known[:N, :M]
+
+    return attention.alibi_attention(
+        **given, score=lambda q, k: attention.alibi_score(q, k, distances=distances)
+    )
+
+
+@control("dropout", "the factor of dropout on the output")
+def scaled_dot_product_attention_factor_on_output(p: float = 0.0, **given: Any) -> Any:
+    return attention.scaled_dot_product_attention(
+        p=p, **given, drop=lambda w, keep, p: attention.drop(w, keep, 0.0)
+    ) / (1 - p)
+
+
+@control("dropout", "a product with the draw: negative zeros where something negative is dropped")
+def dropout_multiplied(**given: Any) -> Any:
+    return attention.dropout(
+        **given, drop=lambda w, keep, p: w * ((1.0 if keep is None else keep) / (1 - p))
+    )
+
+
+@control("scale", "queries scaled before the product")
+def scaled_dot_product_attention_scaled_queries(query: ndarray, **given: Any) -> Any:
+    scaled = query * inverse_root(query.shape[-1])
+    return attention.scaled_dot_product_attention(scaled, **given, scale=lambda D: 1.0)
+
+
+@control("scale", "queries and keys scaled by the fourth root")
+def scaled_dot_product_score_fourth_roots(query: ndarray, key: ndarray) -> Any:
+    root = inverse_root(query.shape[-1]) ** 0.5
+    return attention.scaled_dot_product_score(query * root, key * root, scale=lambda D: 1.0)
+
+
+@control("numerics", "float32 throughout, as declared", precision=ALL_FLOAT32)
+def scaled_dot_product_attention_float32(
+    query: ndarray, key: ndarray, value: ndarray, **given: Any
+) -> Any:
+    q, k, v = (x.astype(np.float32) for x in (query, key, value))
+    return attention.scaled_dot_product_attention(q, k, v, **given).astype(np.float64)
+
+
+@control(
+    "numerics", "weights in bfloat16, as declared", precision={"preset": "wide", "prob": "bfloat16"}
+)
+def alibi_attention_declared_weights(**given: Any) -> Any:
+    return attention.alibi_attention(**given, weigh=rounded_weigh("bfloat16"))
+
+
+@control("shifts", "a shift by gathering")
+def rel_shift_gathered(x: ndarray) -> Any:
+    N, M = x.shape[-2:]
+    padded = np.concatenate([np.zeros((*x.shape[:-1], 1)), x], axis=-1)
+    i, c = np.divmod(np.arange(N, N + N * M).reshape(N, M), M + 1)
+    return padded[..., i, c]
+
+
+@control("shifts", "a shift by a running place")
+def shift_right_row_by_row(x: ndarray) -> Any:
+    N, M = x.shape[-2:]
+    line = np.zeros((*x.shape[:-2], N * (M + 1)))
+    for i in range(N):
+        line[..., i * (M + 1) : i * (M + 1) + M] = x[..., i, :]
+    return line[..., : N * M].reshape(x.shape)
+
+
+@control("relative", "positions gathered for every pair")
+def transformer_xl_attention_gathered(
+    query: ndarray,
+    key: ndarray,
+    value: ndarray,
+    position: ndarray,
+    u: ndarray,
+    v: ndarray,
+    visible: Any,
+) -> Any:
+    (N, D), M = query.shape[2:], key.shape[2]
+    row = np.clip(np.arange(M) + N - 1 - np.arange(N)[:, None], 0, M - 1)
+    far = np.take_along_axis(
+        (query + v[:, None]) @ position.mT, np.broadcast_to(row, (*query.shape[:2], N, M)), axis=-1
+    )
+    score = ((query + u[:, None]) @ key.mT + far) * inverse_root(D)
+    return attention.attend(score, attention.behind(score, visible), value)
+
+
+@control("relative", "a table row for every pair")
+def learned_relative_score_whole_table(
+    query: ndarray,
+    key: ndarray,
+    key_pos_embeddings: ndarray,
+    key_pos_bias: ndarray,
+    query_pos_bias: ndarray,
+    align: str,
+) -> Any:
+    t = attention.table_rows(query.shape[2], key.shape[2], len(key_pos_bias) // 2, align)
+    far = np.einsum("bhnd,nmhd->bhnm", query, key_pos_embeddings[t]) + key_pos_bias[t].transpose(
+        2, 0, 1
+    )
+    near = (
+        np.einsum("bhmd,bhnd->bhnm", key, query)
+        + np.einsum("bhmd,hd->bhm", key, query_pos_bias)[:, :, None]
+    )
+    return (near + far) * inverse_root(query.shape[-1])
+
+
+@control("relative", "sines and cosines of complex exponentials")
+def sinusoidal_positions_complex(M: int, F: int) -> Any:
+    turns = np.exp(
+        1j * np.multiply.outer(np.arange(M)[::-1], np.exp(-np.log(1e4) * np.arange(0, F, 2) / F))
+    )
+    return np.concatenate([turns.imag, turns.real], axis=-1)
+
+
+@control("additive", "the hidden layer unit by unit")
+def additive_score_unit_by_unit(
+    query: ndarray, key: ndarray, w_query: ndarray, w_key: ndarray, w_score: ndarray
+) -> Any:
+    units = zip(w_query, w_key, w_score, strict=True)
+    return sum(
+        w * np.tanh((query @ q)[..., :, None] + (key @ k)[..., None, :]) for q, k, w in units
+    )
+
+
+@control("layers", "the batch from the last to the first")
+def multi_head_self_attention_reversed_batch(
+    x: ndarray, attn_mask: Any = None, key_padding_mask: Any = None, **given: Any
+) -> Any:
+    merged = attention.merge_masks(attn_mask, key_padding_mask, given["num_heads"])[::-1]
+    output, weights = layers.multi_head_self_attention(
+        x[::-1], **given, merge_masks=lambda *masks: merged
+    )
+    return output[::-1], weights[::-1]
+
+
+@control("layers", "no bias on the keys: a constant in every row of scores")
+def multi_head_attention_without_key_bias(parameters: Any, **given: Any) -> Any:
+    return layers.multi_head_attention(
+        parameters={name: x for name, x in parameters.items() if name != "k_proj.bias"}, **given
+    )
+
+
+@control("layers", "no bias on the positions: a constant in every row of scores")
+def transformer_xl_layer_without_position_bias(parameters: Any, **given: Any) -> Any:
+    return layers.transformer_xl_layer(
+        parameters={name: x for name, x in parameters.items() if name != "r_net.bias"}, **given
+    )
+
+
+@control("layers", "the projections of query and key in one matrix")
+def self_attention_one_matrix(x: ndarray, parameters: Any, mask: Any = None) -> Any:
+    both = parameters["w_query"].T @ parameters["w_key"]
+    score = x @ both @ x.mT * inverse_root(len(parameters["w_key"]))
+    return attention.attend(*attention.see(score, mask), x @ parameters["w_value"].T)
+
+
+@control("layers", "head by head")
+def relative_multi_head_attention_heads_apart(
+    query: ndarray, key: ndarray, value: ndarray, parameters: Any, num_heads: int, **given: Any
+) -> Any:
+    def heads_apart(s: ndarray, v: ndarray) -> ndarray:
+        return np.stack([attention.weigh(s[:, h], v[:, h]) for h in range(s.shape[1])], axis=1)
+
+    return layers.relative_multi_head_attention(
+        query, key, value, parameters, num_heads, **given, weigh=heads_apart
+    )
+
+
+@control("layers", "biases of which every row's largest is taken off")
+def alibi_multi_head_attention_largest_taken_off(**given: Any) -> Any:
+    def biases(H: int, visible: ndarray) -> ndarray:
+        counted = attention.get_alibi_biases(H, visible)
+        return counted - counted.max(axis=-1, keepdims=True)
+
+    return layers.alibi_multi_head_attention(**given, biases=biases)
+
+
+@control("layers", "a variance by Welford's running update")
+def transformer_xl_layer_running_variance(**given: Any) -> Any:
+    def norm(x: ndarray, weight: ndarray, bias: Any, eps: float) -> ndarray:
+        mean, square = np.zeros(x.shape[:-1]), np.zeros(x.shape[:-1])
+        for f in range(x.shape[-1]):
+            step = x[..., f] - mean
+            mean = mean + step / (f + 1)
+            square = square + step * (x[..., f] - mean)
+        y = weight * (x - mean[..., None]) / np.sqrt(square[..., None] / x.shape[-1] + eps)
+        return y if bias is None else y + bias
+
+    return layers.transformer_xl_layer(**given, norm=norm)
+
+
+@control(
+    "layers",
+    "a variance in one pass, in float64",
+    precision={"float64": {"preset": "wide", "variance": "one_pass"}, "*": "wide"},
+)
+def transformer_xl_one_pass(**given: Any) -> Any:
+    def norm(x: ndarray, weight: ndarray, bias: Any, eps: float) -> ndarray:
+        mean = x.mean(axis=-1, keepdims=True)
+        y = (
+            weight
+            * (x - mean)
+            / np.sqrt(np.maximum((x * x).mean(axis=-1, keepdims=True) - mean * mean, 0) + eps)
+        )
+        return y if bias is None else y + bias
+
+    return layers.transformer_xl(**given, norm=norm)
+
+
+@control("memory", "a memory filled position by position")
+def update_mems_position_by_position(hids: Any, mems: Any, mem_len: int) -> Any:
+    def window(mem: ndarray, hid: ndarray, n: int) -> ndarray:
+        rows = [x[:, i] for x in (mem, hid) for i in range(x.shape[1])][-n:] if n else []
+        return np.stack(rows, axis=1) if rows else mem[:, :0].copy()
+
+    return attention.update_mems(hids, mems, mem_len, window=window)
+
+
+@control("memory", "layers side by side in one buffer", raw=True)
+def init_mems_one_buffer(n_layers: int, mem_len: int, batch: int, width: int) -> Any:
+    return list(np.zeros((n_layers, batch, mem_len, width))) if mem_len else None
+
+
+@control("masks", "the smaller of two masks")
+def merge_masks_smaller(attn_mask: Any, key_padding_mask: Any, num_heads: int) -> Any:
+    merged = attention.merge_masks(attn_mask, None, num_heads)
+    return (
+        merged
+        if key_padding_mask is None
+        else np.where(key_padding_mask, HIDDEN, np.inf)[:, None, None].clip(max=merged)
+    )
+
+
+@control("causal", "a frontier from a running sum")
+def causal_mask_running_sum(N: int, M: int) -> Any:
+    ends = np.arange(M + 1) == np.clip(np.arange(N)[:, None] + M - N + 1, 0, M)
+    return np.cumsum(ends, axis=-1)[:, :M] == 0
+
+
+@control("alibi", "slopes by exp and log")
+def get_slopes_exponential(n_heads: int) -> Any:
+    n = 2 ** (int(n_heads).bit_length() - 1)
+    h = np.arange(n_heads)
+    return np.exp(-np.log(2.0) * 8 / n * np.where(h < n, h + 1, h - n + 0.5))
+
+
+@control("alibi", "counts by a product with a triangle of ones")
+def get_alibi_biases_triangle(n_heads: int, visible: ndarray) -> Any:
+    return attention.get_slopes(n_heads)[:, None, None] * (visible @ np.tri(visible.shape[1]).T)

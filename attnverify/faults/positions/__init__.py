@@ -1,0 +1,1 @@
+"""Faults in shifts, relative positions, ALiBi, memory and layers."""

@@ -1,0 +1,1 @@
+"""The specification's attentions in replaceable stages, for faults."""

@@ -1,0 +1,1 @@
+"""Faults in masks, causality, tiles and special sizes."""

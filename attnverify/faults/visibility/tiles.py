@@ -1,0 +1,342 @@
+"""
+Faults of blocks: tails of keys, queries and widths, and paths that are taken for some sizes alone.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.faults.registry import fault
+from attnverify.faults.staged import attention, gradients
+
+TAIL = "the sum runs over the keys that the row sees"
+
+
+def padded_weigh(to: int) -> Any:
+    """
+    Softmax whose sum takes in the zeros behind the last key, up to the next multiple of ``to``.
+    """
+
+    def weigh(score: ndarray, visible: ndarray) -> ndarray:
+        more = -score.shape[-1] % to
+        wide = np.pad(score, [(0, 0)] * (score.ndim - 1) + [(0, more)])
+        seen = np.pad(visible, [(0, 0)] * (score.ndim - 1) + [(0, more)], constant_values=True)
+        return attention.weigh(wide, seen)[..., : score.shape[-1]]
+
+    return weigh
+
+
+@fault(
+    "blocks",
+    "a last block of 32 keys read past its end for few queries",
+    source="pytorch PR #169222",
+    clause=TAIL,
+    reveals="M no multiple of 32, N <= 8, D of 64, 96 or 128",
+)
+def scaled_dot_product_attention_vector_tail(query: Any, **given: Any) -> Any:
+    vector = query.shape[2] <= 8 and query.shape[3] in (64, 96, 128)
+    return attention.scaled_dot_product_attention(
+        query, **given, weigh=padded_weigh(32) if vector else attention.weigh
+    )
+
+
+@fault(
+    "blocks",
+    "a product over the first 64 columns",
+    source="triton #621",
+    clause="scaled_dot_product_score",
+    reveals="D > 64",
+)
+def scaled_dot_product_attention_first_64_columns(**given: Any) -> Any:
+    return attention.scaled_dot_product_attention(
+        **given, products=lambda q, k: q[..., :64] @ k[..., :64].mT
+    )
+
+
+@fault(
+    "blocks",
+    "a product over the first 64 columns",
+    source="triton #621",
+    clause="transformer_xl_score",
+    reveals="D > 64",
+)
+def transformer_xl_score_first_64_columns(**given: Any) -> Any:
+    return attention.transformer_xl_score(
+        **given, products=lambda q, k: q[..., :64] @ k[..., :64].mT
+    )
+
+
+@fault(
+    "blocks",
+    "values beyond column 64 left out",
+    source="this project",
+    clause=TAIL,
+    reveals="E > 64",
+)
+def alibi_attention_first_64_values(value: Any, **given: Any) -> Any:
+    output = attention.alibi_attention(value=value, **given)
+    output[..., 64:] = 0
+    return output
+
+
+@fault(
+    "blocks",
+    "a backward pass whose last 128 keys reach past the end",
+    source="flash-attention commit a4f148b6",
+    clause=TAIL,
+    reveals="N a multiple of 128, M not",
+)
+def scaled_dot_product_attention_grad_key_tail(query: Any, **given: Any) -> Any:
+    whole = query.shape[2] % 128 == 0
+    return gradients.scaled_dot_product_attention_grad(
+        query=query, **given, weigh=padded_weigh(128) if whole else attention.weigh
+    )
+
+
+@fault(
+    "blocks",
+    "a sum over keys padded to 256 where no mask is given",
+    source="flashinfer #3716",
+    clause=TAIL,
+    reveals="no mask",
+)
+def scaled_dot_product_attention_tail_in_the_sum(mask: Any = None, **given: Any) -> Any:
+    return attention.scaled_dot_product_attention(
+        mask=mask, **given, weigh=padded_weigh(256) if mask is None else attention.weigh
+    )
+
+
+@fault(
+    "blocks",
+    "an output of the key's width",
+    source="pytorch #176767",
+    clause="[B H N E]",
+    reveals="E other than D",
+)
+def scaled_dot_product_attention_output_of_key_width(value: Any, key: Any, **given: Any) -> Any:
+    return np.resize(
+        attention.scaled_dot_product_attention(value=value, key=key, **given),
+        (*given["query"].shape[:3], key.shape[3]),
+    )
+
+
+@fault(
+    "blocks",
+    "the last key lost where M is one more than a multiple of 32 and a stride is 0",
+    source="pytorch #191937",
+    clause=TAIL,
+    reveals="expanded keys, M of 33, 65, ...",
+    raw=True,
+)
+def scaled_dot_product_attention_expanded_tail(**given: Any) -> Any:
+    key = given["key"]
+    lost = key.shape[2] % 32 == 1 and key.shape[2] > 1 and 0 in key.strides
+    wide = {
+        name: x.astype(np.float64) if getattr(x, "dtype", None) not in (None, bool) else x
+        for name, x in given.items()
+    }
+    if not lost:
+        return attention.scaled_dot_product_attention(**wide)
+
+    def see(score: ndarray, mask: Any) -> Any:
+        score, visible = attention.see(score, mask)
+        return score, visible & (np.arange(score.shape[-1]) < score.shape[-1] - 1)
+
+    return attention.scaled_dot_product_attention(**wide, see=see)
+
+
+@fault(
+    "blocks",
+    "rows rounded up to 64 that overwrite the next head's gradient",
+    source="FlagGems PR #898",
+    clause="gradients by value",
+    reveals="M no multiple of 64, H > 1",
+)
+def scaled_dot_product_attention_grad_overrun(**given: Any) -> Any:
+    d_query, d_key, d_value, *others = gradients.scaled_dot_product_attention_grad(**given)
+    M = d_value.shape[2]
+    d_value[:, 1:, : -M % 64] = 0
+    return d_query, d_key, d_value, *others
+
+
+@fault(
+    "blocks",
+    "the last key lost where M is one more than a multiple of 64",
+    source="this project",
+    clause=TAIL,
+    reveals="M of 65, 129",
+)
+def alibi_attention_lone_key(**given: Any) -> Any:
+    return attention.alibi_attention(**given, weigh=without(lambda M: M - (M % 64 == 1 and M > 1)))
+
+
+@fault(
+    "blocks",
+    "the last key lost where M is one more than a multiple of 64",
+    source="this project",
+    clause=TAIL,
+    reveals="M of 65, 129",
+)
+def additive_attention_lone_key(**given: Any) -> Any:
+    return attention.additive_attention(
+        **given, weigh=without(lambda M: M - (M % 64 == 1 and M > 1))
+    )
+
+
+def without(end: Any) -> Any:
+    """Softmax over the first ``end(M)`` keys."""
+    return lambda score, visible: attention.weigh(
+        score, visible & (np.arange(score.shape[-1]) < end(score.shape[-1]))
+    )
+
+
+@fault(
+    "blocks",
+    "four splits of M // 4 keys, the rest lost",
+    source="this project",
+    clause=TAIL,
+    reveals="M >= 64, no multiple of 4",
+)
+def scaled_dot_product_attention_uneven_splits(**given: Any) -> Any:
+    return attention.scaled_dot_product_attention(
+        **given, weigh=without(lambda M: M // 4 * 4 if M >= 64 else M)
+    )
+
+
+@fault(
+    "blocks",
+    "a grid of N // 16 blocks, the last rows never written",
+    source="this project",
+    clause="[B H N E]",
+    reveals="N > 16, no multiple of 16",
+)
+def transformer_xl_attention_unwritten_rows(**given: Any) -> Any:
+    output = attention.transformer_xl_attention(**given)
+    N = output.shape[2]
+    output[:, :, N // 16 * 16 if N > 16 else N :] = 0
+    return output
+
+
+@fault(
+    "blocks",
+    "a row's sum over its first 1024 keys",
+    source="this project",
+    clause="softmax",
+    reveals="M > 1024",
+)
+def softmax_first_1024(**given: Any) -> Any:
+    return attention.softmax(**given, weigh=without(lambda M: min(M, 1024)))
+
+
+@fault(
+    "blocks", "keys beyond 1024 left out", source="this project", clause=TAIL, reveals="M > 1024"
+)
+def learned_relative_attention_first_1024(**given: Any) -> Any:
+    return attention.learned_relative_attention(**given, weigh=without(lambda M: min(M, 1024)))
+
+
+@fault(
+    "blocks",
+    "gradients of keys beyond 512 never written",
+    source="this project",
+    clause="gradients by key",
+    reveals="M > 512",
+)
+def alibi_attention_grad_first_512(**given: Any) -> Any:
+    d_query, d_key, d_value = gradients.alibi_attention_grad(**given)
+    d_key[:, :, 512:] = 0
+    return d_query, d_key, d_value
+
+
+@fault(
+    "blocks",
+    "gradients that add up the first 64 queries",
+    source="this project",
+    clause="gradients by key",
+    reveals="N > 64",
+)
+def transformer_xl_attention_grad_first_64_queries(d_output: Any, **given: Any) -> Any:
+    cut = np.where(np.arange(d_output.shape[2])[:, None] < 64, d_output, 0)
+    first = gradients.transformer_xl_attention_grad(cut, **given)
+    return gradients.transformer_xl_attention_grad(d_output, **given)[0], *first[1:]
+
+
+@fault(
+    "blocks",
+    "the mask forgotten beyond key 512",
+    source="pytorch #162588",
+    clause="softmax, clause 1",
+    reveals="a mask, M > 512",
+)
+def scaled_dot_product_attention_long_mask(mask: Any = None, **given: Any) -> Any:
+    if mask is not None and mask.shape[-1] > 512:
+        mask = mask.copy()
+        mask[..., 512:] = mask.dtype == bool
+    return attention.scaled_dot_product_attention(mask=mask, **given)
+
+
+@fault(
+    "blocks",
+    "the mask forgotten beyond key 64",
+    source="pytorch #162588",
+    clause="alibi_attention: visible",
+    reveals="visible, M > 64",
+)
+def alibi_attention_long_mask(visible: Any = None, **given: Any) -> Any:
+    if visible is not None and visible.shape[-1] > 64:
+        visible = visible | (np.arange(visible.shape[-1]) >= 64)
+    return attention.alibi_attention(visible=visible, **given)
+
+
+@fault(
+    "blocks",
+    "diagonal blocks of 16 that are not masked within",
+    source="this project",
+    clause="causal_mask",
+    reveals="N > 1",
+)
+def causal_mask_by_blocks(N: int, M: int) -> Any:
+    return np.arange(M) // 16 <= (np.arange(N)[:, None] + M - N) // 16
+
+
+@fault(
+    "blocks",
+    "distances beyond 128 taken for 128",
+    source="this project",
+    clause="alibi_attention: the bias",
+    reveals="M > 129",
+)
+def alibi_attention_clipped_distance(**given: Any) -> Any:
+    def score(query: Any, key: Any) -> Any:
+        return attention.alibi_score(
+            query, key, distances=lambda N, M: np.maximum(attention.distances(N, M), -128)
+        )
+
+    return attention.alibi_attention(**given, score=score)
+
+
+@fault(
+    "blocks",
+    "hidden units beyond 8 left out",
+    source="this project",
+    clause="additive_score",
+    reveals="A > 8",
+)
+def additive_score_first_8_units(w_score: Any, **given: Any) -> Any:
+    return attention.additive_score(
+        w_score=np.where(np.arange(len(w_score)) < 8, w_score, 0), **given
+    )
+
+
+@fault(
+    "blocks",
+    "batches that all read the first one's keys",
+    source="this project",
+    clause="every batch has its own keys",
+    reveals="B > 1",
+)
+def scaled_dot_product_score_keys_of_first_batch(query: Any, key: Any) -> Any:
+    return attention.scaled_dot_product_score(
+        query, np.broadcast_to(key.reshape(-1, *key.shape[-2:])[0], key.shape)
+    )

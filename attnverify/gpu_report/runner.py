@@ -1,0 +1,316 @@
+"""
+``attnverify gpu-report``: the steps, each in a process of its own (on a GPU some side by side), and
+what they came to as one file.
+
+A step ends in *passed*, *failed* or *not run*, with a reason; a crash, a hang or a device that
+answers no more costs that step alone. ``python -m attnverify.gpu_report.runner STEP OPTIONS`` is
+such a process.
+"""
+
+import argparse
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from attnverify import ROOT
+
+LIMITS = {
+    "environment": 60,
+    "suite-torch_impl": 570,
+    "suite-cupy_impl": 570,
+    "short": 240,
+    "waits": 180,
+    "graphs": 180,
+    "repeats": 180,
+    "lengths": 400,
+    "large": 400,
+    "memory": 120,
+    "recompilations": 240,
+    "tests": 300,
+    "sanitizer-memcheck": 300,
+    "sanitizer-racecheck": 300,
+    "sanitizer-initcheck": 300,
+    "sanitizer-synccheck": 300,
+}
+"""The steps in their order, with the seconds that each may take; the longest come first."""
+
+AT_ONCE = 4
+"""Steps that run side by side on a GPU: most of their time the law computes, on the CPU."""
+
+BUDGET = 580.0
+"""
+Seconds for all of them together, unless told: a machine that is lent for ten minutes a command.
+"""
+
+
+@dataclass
+class Outcome:
+    """What a step came to: passed, failed or not run; why; how long it took; what it measured."""
+
+    step: str
+    verdict: str = "not run"
+    reason: str = "its turn has not come"
+    seconds: float = 0.0
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.step:<22}{self.verdict:<9}{self.seconds:6.1f} s  {self.reason}".rstrip()
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--device",
+        choices=("cuda", "cpu"),
+        help="where the kernels run (default: the GPU, if PyTorch sees one)",
+    )
+    command.add_argument(
+        "--quick", action="store_true", help="fewer cases; on a CPU fewer kernels too"
+    )
+    command.add_argument(
+        "--step", action="append", choices=LIMITS, help="this step alone; repeatable"
+    )
+    command.add_argument(
+        "--seconds",
+        type=float,
+        default=BUDGET,
+        metavar="S",
+        help=f"for all steps together (default: {BUDGET:.0f})",
+    )
+    command.add_argument(
+        "--out",
+        metavar="DIR",
+        help="where gpu-report.json goes (default: benchmarks/results/DEVICE/DATE, for a GPU)",
+    )
+
+
+def main(chosen: argparse.Namespace) -> int:
+    """Run the steps; 0 all passed, 1 one failed, 2 one was not run."""
+    names, until = chosen.step or list(LIMITS), time.monotonic() + chosen.seconds
+    first = outcome_of("environment", chosen.device or "auto", chosen.quick, LIMITS["environment"])
+    device = chosen.device or ("cuda" if first.figures.get("cuda") else "cpu")
+    outcomes = {"environment": first} | {
+        name: Outcome(name) for name in names if name != "environment"
+    }
+    folder, waiting = (
+        place(chosen.out, device, first),
+        [name for name in outcomes if name != "environment"],
+    )
+    keep(folder, device, chosen.quick, outcomes, first)
+    with ThreadPoolExecutor(AT_ONCE if device == "cuda" else 1) as pool:
+        running = [pool.submit(in_time, name, device, chosen.quick, until) for name in waiting]
+        with ending_together(pool):
+            for done in as_completed(running):
+                keep(folder, device, chosen.quick, outcomes, done.result())
+    print(
+        f"\n{closing(list(outcomes.values()))}"
+        + (f"; {folder / 'gpu-report.json'}" if folder else "")
+    )
+    return status(list(outcomes.values()))
+
+
+@contextmanager
+def ending_together(pool: ThreadPoolExecutor) -> Iterator[None]:
+    """Who interrupts or terminates this process ends the steps as well."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))
+    try:
+        yield
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for child in list(RUNNING):
+            stop(child)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+RUNNING: set["subprocess.Popen[bytes]"] = set()
+"""The processes of the steps that run now."""
+
+
+def in_time(name: str, device: str, quick: bool, until: float) -> Outcome:
+    """A step, if there is time left for it."""
+    left = until - time.monotonic()
+    if left < 5:
+        return Outcome(name, reason=f"the time of all steps was up: run it with --step {name}")
+    return outcome_of(name, device, quick, min(LIMITS[name], left))
+
+
+def keep(
+    folder: Path | None, device: str, quick: bool, outcomes: dict[str, Outcome], done: Outcome
+) -> None:
+    """
+    Tell what a step came to, and write it down at once, so that it is known whatever happens to
+    this process.
+    """
+    outcomes[done.step] = done
+    print(done, flush=True)
+    write(folder, device, quick, outcomes)
+
+
+def status(outcomes: list[Outcome]) -> int:
+    verdicts = {outcome.verdict for outcome in outcomes}
+    return 1 if "failed" in verdicts else 2 if "not run" in verdicts else 0
+
+
+def closing(outcomes: list[Outcome]) -> str:
+    counts = {
+        verdict: sum(outcome.verdict == verdict for outcome in outcomes)
+        for verdict in ("passed", "failed", "not run")
+    }
+    return f"{len(outcomes)} steps: " + ", ".join(
+        f"{count} {verdict}" for verdict, count in counts.items() if count
+    )
+
+
+def place(out: str | None, device: str, first: Outcome) -> Path | None:
+    """
+    Where the file goes: benchmarks/results of the checkout for a GPU, nowhere for a CPU unless
+    told.
+    """
+    if out is None and device == "cpu":
+        return None
+    name = re.sub("[^a-z0-9]+", "-", str(first.figures.get("device", device)).lower()).strip("-")
+    today = datetime.now(UTC).strftime("%Y-%m-%d")
+    folder = Path(out) if out else ROOT / "benchmarks" / "results" / name / today
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def write(folder: Path | None, device: str, quick: bool, outcomes: dict[str, Outcome]) -> None:
+    if folder is None:
+        return
+    when, known = datetime.now(UTC).isoformat(timespec="seconds"), outcomes["environment"].figures
+    told = {
+        "device": known.get("device", device),
+        "on": device,
+        "date": when,
+        "commit": commit(),
+        "quick": quick,
+    }
+    told |= {
+        "versions": known.get("versions", {}),
+        "steps": [asdict(outcome) for outcome in outcomes.values()],
+    }
+    (folder / "gpu-report.json").write_text(json.dumps(told, indent=1) + "\n")
+
+
+def outcome_of(name: str, device: str, quick: bool, seconds: float) -> Outcome:
+    """A step in a process of its own, which ends in time, with all that it has started."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        answer, log = Path(folder) / "answer.json", Path(folder) / "log"
+        options = json.dumps(
+            {"device": device, "quick": quick, "seconds": seconds, "answer": str(answer)}
+        )
+        hidden = {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | hidden
+        with log.open("w") as stream:
+            command = [sys.executable, "-m", "attnverify.gpu_report.runner", name, options]
+            child = subprocess.Popen(
+                command, stdout=stream, stderr=stream, cwd=ROOT, env=environment, process_group=0
+            )
+            RUNNING.add(child)
+            try:
+                ended = f"ended with status {child.wait(seconds)} and no answer"
+            except subprocess.TimeoutExpired:
+                ended = f"no answer within {seconds:.0f} s"
+            finally:
+                stop(child)
+                RUNNING.discard(child)
+        told = json.loads(answer.read_text()) if answer.exists() else None
+        lines = log.read_text(errors="replace").strip().splitlines()[-12:]
+    taken = round(time.monotonic() - started, 1)
+    if told is None:
+        return Outcome(name, "failed", " | ".join([ended, *lines])[-2000:], taken)
+    return Outcome(name, told["verdict"], told["reason"], taken, told["figures"])
+
+
+def stop(child: subprocess.Popen[bytes]) -> None:
+    """End the process and those that it has started: they are a group of their own."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def commit() -> str:
+    """The commit of this checkout, and whether it was changed since."""
+    try:
+        name, changed = (
+            subprocess.run(
+                ["git", *words], cwd=ROOT, capture_output=True, text=True, check=False
+            ).stdout.strip()
+            for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "-uno"))
+        )
+    except OSError:
+        return "unknown"
+    return f"{name}{' with changes' if changed else ''}" if name else "unknown"
+
+
+# In the process of a step
+
+
+def steps() -> dict[str, Callable[..., dict[str, Any]]]:
+    from attnverify.gpu_report import external_steps, kernel_steps, pytorch_steps
+
+    own = (
+        kernel_steps.environment,
+        kernel_steps.short,
+        kernel_steps.repeats,
+        kernel_steps.lengths,
+        kernel_steps.large,
+    )
+    of_torch = (
+        pytorch_steps.graphs,
+        pytorch_steps.waits,
+        pytorch_steps.recompilations,
+        pytorch_steps.memory,
+    )
+    return {step.__name__: step for step in (*own, *of_torch)} | external_steps.SUITES
+
+
+def run(name: str, here: Any) -> dict[str, Any]:
+    """A step, and what it came to."""
+    from attnverify.gpu_report.context import NotRun
+
+    scale = "" if here.gpu else "on the CPU, at small sizes"
+    try:
+        return {"verdict": "passed", "reason": scale, "figures": steps()[name](here)}
+    except NotRun as reason:
+        return {"verdict": "not run", "reason": str(reason), "figures": reason.figures}
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        words = (
+            f"{type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})"
+        )
+        return {"verdict": "failed", "reason": words[:4000], "figures": {}}
+
+
+def in_process(name: str, options: str) -> int:
+    """The process of a step: the answer goes to a file, or without one to the status."""
+    from attnverify.gpu_report.context import Here
+
+    given = json.loads(options)
+    answer = given.pop("answer", None)
+    told = run(name, Here(**given))
+    if answer:
+        Path(answer).write_text(json.dumps(told))
+    elif told["verdict"] == "failed":
+        print(told["reason"], file=sys.stderr)
+    return int(told["verdict"] == "failed")
+
+
+if __name__ == "__main__":
+    sys.exit(in_process(*sys.argv[1:3]))

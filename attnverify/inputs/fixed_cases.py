@@ -1,0 +1,163 @@
+"""Probes: a fixed set of recipes that every implementation meets, whatever Hypothesis draws."""
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from attnverify.catalogue.operation import CATALOGUE, Operation
+from attnverify.inputs.expand import PARAMETERS, Recipe
+from attnverify.inputs.memory_layouts import LAYOUTS
+from attnverify.inputs.strategies import COUNTS_ALONE, letters, mask_axes
+
+SIZES = {
+    "B": 2,
+    "H": 3,
+    "N": 5,
+    "M": 7,
+    "D": 4,
+    "E": 6,
+    "Q": 3,
+    "K": 5,
+    "A": 4,
+    "S": 2,
+    "L": 2,
+    "F": 6,
+}
+GEOMETRIES: tuple[dict[str, int], ...] = (
+    {},
+    {"N": 1, "M": 1, "B": 1, "H": 1, "D": 1, "E": 1},
+    {"N": 3, "M": 5},
+    {"N": 1, "M": 9},
+    {"N": 9, "M": 1},
+    {"N": 2, "M": 33, "B": 1},
+    {"N": 2, "M": 65, "B": 1, "H": 2},
+    {"N": 129, "M": 3, "B": 1, "H": 1},
+    {"N": 128, "M": 3, "B": 1, "H": 1},
+    {"N": 6, "M": 6, "H": 6, "B": 1},
+    {"N": 4, "M": 5, "H": 12, "B": 1, "D": 1},
+    {"N": 2, "M": 3, "H": 40, "B": 1, "D": 1, "E": 1},
+    {"N": 2, "M": 1025, "B": 1, "H": 2, "D": 2, "E": 2},
+    {"N": 1025, "M": 2, "B": 1, "H": 2, "D": 2, "E": 2},
+    {
+        "N": 2,
+        "M": 3,
+        "B": 17,
+        "H": 1,
+        "D": 130,
+        "E": 130,
+        "Q": 70,
+        "K": 66,
+        "A": 130,
+        "S": 67,
+        "F": 130,
+    },
+)
+"""
+Alike, the smallest, as many positions as the memory, one query, one key, a key beyond a block, more
+queries than keys and whole blocks of them, N = M = H, twelve slopes, forty, keys and queries beyond
+1024, batches and widths beyond those that are drawn.
+"""
+
+PAIRS = 2**15
+"""Most pairs of a probe: where N = M, or with a memory, the longest are left out."""
+
+LONG = {"N": 2, "M": 1025, "B": 2, "H": 1, "D": 2, "E": 2}
+EDGE = {"N": 3, "M": 65, "H": 2, "D": 2, "E": 2}
+"""Long keys under a mask; a key beyond a block in every layout."""
+
+FAMILIES = ("identity", "needles", "large", "one_signed", "spread", "offset_values")
+
+
+@lru_cache(maxsize=128)
+def probes(operation: str) -> tuple[Recipe, ...]:
+    """
+    The probes of an operation: each geometry, each family, each way of hiding keys, each optional
+    thing left out.
+    """
+    op = CATALOGUE[operation]
+    found = [recipe(op, sizes, "normal") for sizes in GEOMETRIES]
+    if op.name not in COUNTS_ALONE:
+        found += [
+            replace(recipe(op, EDGE, "normal"), layout={"kind": kind, "seed": 1})
+            for kind in LAYOUTS
+        ]
+    if "value" in op.arguments:
+        found += [
+            recipe(op, {"N": 3, "M": 17, "E": 17, "B": 1, "D": 16}, family) for family in FAMILIES
+        ]
+    if "x" in op.arguments and op.chapter == "layers":
+        found += [
+            recipe(op, {"H": 2, "D": 16, "F": 32}, family) for family in ("large", "offset_values")
+        ]
+    if {"mask", "visible", "attn_mask"} & set(op.arguments):
+        found += [
+            recipe(op, {}, "spread", masked(op, pattern))
+            for pattern in ("left_padding", "empty_rows", "one_key", "nothing", "first_block")
+        ]
+        found.append(recipe(op, LONG, "normal", masked(op, "random")))
+    if "keep" in op.arguments:
+        found.append(replace(recipe(op, {}, "normal"), dropout=None))
+        found += [
+            replace(recipe(op, {}, "spread"), dropout={"p": 0.25, "seed": 2, "axes": axes})
+            for axes in keep_axes(op)
+        ]
+    return tuple({r.text: r for r in found if pairs(r) <= PAIRS}.values())
+
+
+def pairs(recipe: Recipe) -> int:
+    """Queries times keys; an operation that names no keys attends to its own positions."""
+    N = recipe.sizes.get("N", 1)
+    return N * recipe.sizes.get("M", N)
+
+
+def keep_axes(op: Operation) -> tuple[str, ...]:
+    """The shapes of a draw that broadcasts to the weights."""
+    return ("1 M", "N 1") if op.name == "dropout" else mask_axes(op, {})
+
+
+def masked(op: Operation, pattern: str) -> dict[str, Any]:
+    return {
+        "pattern": pattern,
+        "axes": mask_axes(op, {})[1 % len(mask_axes(op, {}))],
+        "form": "bool",
+        "seed": 5,
+    }
+
+
+def recipe(
+    op: Operation, sizes: dict[str, int], family: str, mask: dict[str, Any] | None = None
+) -> Recipe:
+    """A recipe with these sizes, the others as usual, fitted to what the operation needs."""
+    full = SIZES | sizes
+    if op.forward.name in (
+        "self_attention",
+        "multi_head_self_attention",
+        "alibi_multi_head_attention",
+    ):
+        full["M"] = full["N"]
+    if op.name in PARAMETERS and op.name != "self_attention":
+        full["D"] = full["D"] + full["D"] % 2
+        full["F"] = full["H"] * full["D"]
+    if op.name in ("transformer_xl", "transformer_xl_layer"):
+        full["M"] = full["N"] + full["S"]
+    full["P"] = max(full["N"], full["M"]) + 1
+    required = op.name in ("get_alibi_biases", "alibi_multi_head_attention", "merge_masks")
+    default = {"pattern": "causal", "axes": "N M", "form": "bool", "seed": 1} if required else None
+    options: dict[str, Any] = {"align": "end", "mem_len": full["S"] + 1, "eps": 1e-5}
+    options = {name: value for name, value in options.items() if name in op.arguments}
+    dropped = {"p": 0.25, "seed": 2} if op.name == "dropout" else None
+    padding = (
+        {"pattern": "right_padding", "seed": 6}
+        if mask and "key_padding_mask" in op.arguments
+        else None
+    )
+    used = {letter: size for letter, size in full.items() if letter in letters(op)}
+    return Recipe(
+        op.name,
+        used,
+        {"family": family, "seed": 7},
+        mask or default,
+        padding,
+        dropped,
+        options=options,
+    )

@@ -1,0 +1,139 @@
+"""
+Masks of a recipe: which pairs see each other, in every documented shape and kind, and how a mask
+says so.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.catalogue.dtypes import largest
+
+if TYPE_CHECKING:
+    from attnverify.catalogue.operation import Operation
+    from attnverify.inputs.expand import Inputs, Recipe
+
+PATTERNS = (
+    "random",
+    "right_padding",
+    "left_padding",
+    "causal",
+    "window",
+    "first_block",
+    "last_block",
+    "empty_rows",
+    "one_key",
+    "sparse",
+    "nothing",
+)
+CAUSAL = frozenset(
+    {"transformer_xl_attention", "alibi_attention", "transformer_xl_layer", "transformer_xl"}
+)
+
+
+def draw_visible(mask: dict[str, Any], axes: str, sizes: dict[str, int]) -> ndarray:
+    """
+    A boolean array with these axes (a literal 1 is broadcast): True where the pattern lets a query
+    see a key.
+    """
+    rng = np.random.default_rng(mask["seed"])
+    shape = tuple(
+        1 if axis == "1" else int(np.prod([sizes[letter] for letter in axis.split("*")]))
+        for axis in axes.split()
+    )
+    lead, M = shape[:-1], shape[-1]
+    i, j = np.arange(shape[-2] if len(shape) > 1 else 1)[:, None], np.arange(M)
+    first = (
+        rng.integers(0, M + 1, size=(*lead[:-1], 1, 1))
+        if len(shape) > 2
+        else rng.integers(0, M + 1, size=(*lead, 1))
+    )
+    offset = M - sizes.get("N", 1)
+    pattern = mask["pattern"]
+    if pattern == "random":
+        visible = rng.random(shape) < 0.65
+    elif pattern == "sparse":
+        visible = rng.random(shape) < 0.25
+    elif pattern == "right_padding":
+        visible = j < np.maximum(first, 1)
+    elif pattern == "left_padding":
+        visible = j >= np.minimum(first, M - 1)
+    elif pattern == "first_block":
+        visible = j >= min(M // 2 + 1, M - 1)
+    elif pattern == "last_block":
+        visible = j < max(M // 2, 1)
+    elif pattern == "causal":
+        visible = j <= i + offset if shape[-2:-1] == (sizes.get("N"),) else j < M
+    elif pattern == "window":
+        visible = np.abs(j - i - offset) <= 2
+    elif pattern == "empty_rows":
+        visible = (rng.random(shape) < 0.7) & (rng.random((*lead, 1)) < 0.6)
+    elif pattern == "one_key":
+        visible = j == rng.integers(0, M, size=(*lead, 1))
+    elif pattern == "nothing":
+        visible = np.zeros(shape, bool)
+    else:
+        raise ValueError(f"pattern: wanted one of {', '.join(PATTERNS)}, got {pattern!r}")
+    return np.broadcast_to(visible, shape).copy()
+
+
+def draw_mask(recipe: "Recipe", dtype: str, hidden_is_true: bool) -> ndarray:
+    """The mask of the recipe in its form: boolean, or float to add."""
+    mask = recipe.mask
+    assert mask is not None
+    visible = draw_visible(mask, mask["axes"], recipe.sizes)
+    if mask["form"] == "bool":
+        return ~visible if hidden_is_true else visible
+    noise = 2 * np.random.default_rng(mask["seed"] + 1).standard_normal(visible.shape)
+    if mask["form"] == "finite":
+        return noise
+    hidden = {"infinite": -np.inf, "noisy": -np.inf, "lowest": -largest(dtype), "-1e4": -1e4}[
+        mask["form"]
+    ]
+    return np.where(visible, noise if mask["form"] == "noisy" else 0.0, hidden)
+
+
+def seen(operation: "Operation", inputs: "Inputs") -> ndarray | None:
+    """
+    Which pairs see each other, [B H N M] (or [B N M], [... N M]); None for operations that have no
+    pairs.
+    """
+    shape = pairs_shape(operation, inputs)
+    if shape is None:
+        return None
+    visible = np.ones(shape, bool)
+    if operation.forward.name in CAUSAL:
+        N, M = shape[-2:]
+        visible &= np.arange(M) <= np.arange(N)[:, None] + M - N
+    for name in ("mask", "visible"):
+        mask = inputs.get(name)
+        if mask is not None:
+            visible &= mask if mask.dtype == bool else mask > -np.inf
+    return visible & merged(inputs, shape)
+
+
+def merged(inputs: "Inputs", shape: tuple[int, ...]) -> Any:
+    """What attn_mask and key_padding_mask leave visible."""
+    visible: Any = True
+    attn_mask, padding = inputs.get("attn_mask"), inputs.get("key_padding_mask")
+    if attn_mask is not None:
+        open_ = ~attn_mask if attn_mask.dtype == bool else attn_mask > -np.inf
+        visible = open_ if open_.ndim == 2 else open_.reshape(shape)
+    return visible if padding is None else visible & ~padding[:, None, None, :]
+
+
+def pairs_shape(operation: "Operation", inputs: "Inputs") -> tuple[int, ...] | None:
+    """The shape of the scores."""
+    if "score" in inputs:
+        return tuple(inputs["score"].shape)
+    query = inputs.get("query", inputs.get("x"))
+    if query is None or operation.chapter in ("shifts", "memory", "masks"):
+        return None
+    key: Any = inputs.get("key", query)
+    N, M = query.shape[-2], key.shape[-2]
+    if operation.name.startswith("transformer_xl_layer") or operation.name == "transformer_xl":
+        mems = [inputs["mem"]] if "mem" in inputs else inputs["mems"]
+        M = N + (mems[0].shape[1] if mems and mems[0] is not None else 0)
+    H = inputs.get("num_heads", 1)
+    return (*query.shape[:-2], N, M) if "num_heads" not in inputs else (query.shape[0], H, N, M)

@@ -1,0 +1,64 @@
+"""
+Poison: what stands in hidden slots, where nothing may look. NaN and infinity, or a number large
+enough to be noticed.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.inputs.masks import seen
+
+if TYPE_CHECKING:
+    from attnverify.catalogue.operation import Operation
+    from attnverify.inputs.expand import Inputs
+
+FINITE = {"float16": 1e3}
+"""1e30, but where the product with an ordinary number would not be finite any more."""
+
+
+def plant(inputs: "Inputs", operation: "Operation", poison: str, dtype: str) -> None:
+    """
+    Write the poison to the keys, values and table rows that no query of their head sees, in place.
+    """
+    number = {"nan": np.nan, "inf": np.inf, "finite": FINITE.get(dtype, 1e30)}[poison]
+    visible = seen(operation, inputs)
+    if visible is None or "key" not in inputs:
+        if visible is not None and "score" in inputs:
+            inputs["score"][~visible] = number
+        return
+    unseen = np.logical_not(np.any(visible, axis=-2))
+    if inputs["key"].ndim == 3 and unseen.ndim == 3:
+        unseen = np.all(unseen, axis=1)
+    for name in ("key", "value"):
+        if name in inputs and inputs[name].shape[:-1] == unseen.shape:
+            inputs[name][unseen] = number
+    for name, rows in unread_rows(operation, inputs, visible).items():
+        inputs[name][rows] = number
+
+
+def unread_rows(
+    operation: "Operation", inputs: "Inputs", visible: ndarray
+) -> dict[str, tuple[ndarray, ...]]:
+    """The rows of position tables that no visible pair reads, as indices of each table."""
+    name = operation.forward.name
+    if name not in ("transformer_xl_attention", "learned_relative_attention"):
+        return {}
+    N, M = visible.shape[-2:]
+    i, j = np.arange(N)[:, None], np.arange(M)
+    if name == "transformer_xl_attention":
+        heads, rows = unread(visible, N - 1 - i + j, M)
+        return {"position": (heads, rows)}
+    P = len(inputs["key_pos_bias"]) // 2
+    heads, rows = unread(visible, P + j - i - (M - N if inputs["align"] == "end" else 0), 2 * P)
+    return {"key_pos_embeddings": (rows, heads), "key_pos_bias": (rows, heads)}
+
+
+def unread(visible: ndarray, row: ndarray, count: int) -> tuple[ndarray, ...]:
+    """(head, row) of the table rows that no visible pair (i, j) of that head reads at row[i, j]."""
+    B, H, N, M = visible.shape
+    read = np.zeros((H, count), bool)
+    b, h, i, j = np.nonzero(visible)
+    read[h, row[i, j]] = True
+    return np.nonzero(~read)

@@ -1,0 +1,317 @@
+"""
+How a recipe is made: choice after choice from short lists, by whoever chooses.
+
+``choose`` takes a sequence and returns one of its elements: a random generator's ``choice`` to
+draw, Hypothesis to shrink. Small geometry comes first in every list, so that shrinking ends at a
+case one can read.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from attnverify.catalogue.operation import CATALOGUE, WITHOUT_FLOATS, Operation
+from attnverify.inputs.expand import NUMBERS, PARAMETERS, Recipe
+from attnverify.inputs.masks import PATTERNS
+from attnverify.spec.shapes import PATTERN
+
+Choose = Callable[[Sequence[Any]], Any]
+
+LENGTHS = (1, 2, 3, 4, 5, 7, 8, 11, 13, 16, 17)
+BLOCK_EDGES = (15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129)
+HEADS = (1, 2, 3, 5, 6, 12)
+WIDTHS = (1, 2, 4, 7, 16, 33, 64, 80, 96, 128)
+SEEDS = range(2**16)
+COST = 3000
+"""Most elements that the largest intermediate of an ordinary case has (B H N M, or B N M A)."""
+
+GENERAL = ("normal", "spread", "lattice", "ties", "uniform", "small", "large")
+ATTENTION = (
+    *(
+        "normal",
+        "needles",
+        "identity",
+        "spread",
+        "peaked",
+        "correlated",
+        "large",
+        "brink",
+        "ties",
+        "lattice",
+        "zero_sum",
+    ),
+    *("uniform", "small", "offset_values", "one_signed", "huge_values", "subnormal"),
+)
+GRADIENT = (*ATTENTION, "one_hot")
+FAMILIES_OF_CHAPTER = {
+    "scores": (
+        "normal",
+        "spread",
+        "lattice",
+        "ties",
+        "uniform",
+        "small",
+        "large",
+        "zero_sum",
+        "brink",
+    ),
+    "masks": ("normal",),
+    "attention": ATTENTION,
+    "shifts": ("normal", "special", "lattice"),
+    "relative": ATTENTION,
+    "alibi": ATTENTION,
+    "memory": ("normal", "special"),
+    "layers": ("normal", "spread", "lattice", "ties", "uniform", "small", "large", "offset_values"),
+}
+FAMILIES_OF = {
+    "softmax": ("normal", "spread", "large", "minus_infinity", "ties", "small", "uniform", "brink"),
+    "dropout": ("normal", "uniform", "lattice", "small", "huge_values", "subnormal"),
+    "transformer_xl_score": FAMILIES_OF_CHAPTER["scores"],
+    "learned_relative_score": FAMILIES_OF_CHAPTER["scores"],
+}
+MASK_AXES = {
+    4: ("N M", "B H N M", "B 1 N M", "B 1 1 M", "1 H N M", "B 1 N 1"),
+    3: ("N M", "B N M", "B 1 M", "B N 1"),
+}
+FORMS = ("bool", "infinite", "noisy", "finite", "lowest", "-1e4", "bool")
+"""Of a mask: boolean twice, as most callers give it."""
+
+LAYOUTS = ("contiguous", "transposed", "packed", "offset", "expanded", "reversed", "mixed")
+SQUARE = frozenset({"self_attention", "multi_head_self_attention", "alibi_multi_head_attention"})
+COUNTS_ALONE = frozenset({"causal_mask", "get_slopes", "sinusoidal_positions", "init_mems"})
+"""Operations that are given no array: what is drawn for them are sizes, and many of them."""
+
+
+def recipe(
+    choose: Choose,
+    operation: str,
+    poison: tuple[str | None, ...] = (None, None, "finite"),
+    hiding: bool = False,
+) -> Recipe:
+    """
+    A recipe of one operation.
+
+    ``poison`` lists what may stand in hidden slots; ``hiding`` asks for masks that hide something
+    from everyone.
+    """
+    op = CATALOGUE[operation]
+    sizes, options = geometry(choose, op)
+    return Recipe(
+        operation,
+        sizes,
+        values(choose, op),
+        mask=mask(choose, op, sizes, options, hiding),
+        padding=padding(choose, hiding) if "key_padding_mask" in op.arguments else None,
+        dropout=dropout(choose, op) if "keep" in op.arguments else None,
+        layout=layout(choose, op),
+        poison=choose(poison) if "key" in op.arguments or operation == "softmax" else None,
+        options=options,
+    )
+
+
+def values(choose: Choose, op: Operation) -> dict[str, Any]:
+    """Family and seed of the numbers, where there are numbers."""
+    if op.name in WITHOUT_FLOATS or op.name == "causal_mask":
+        return {"family": "normal", "seed": 0}
+    families = (
+        GRADIENT if op.is_gradient else FAMILIES_OF.get(op.name, FAMILIES_OF_CHAPTER[op.chapter])
+    )
+    return {"family": choose(families), "seed": choose(SEEDS)}
+
+
+def layout(choose: Choose, op: Operation) -> dict[str, Any]:
+    if op.name in COUNTS_ALONE:
+        return {"kind": "contiguous", "seed": 0}
+    return {"kind": choose(LAYOUTS), "seed": choose(SEEDS)}
+
+
+def geometry(choose: Choose, op: Operation) -> tuple[dict[str, int], dict[str, Any]]:
+    """The sizes that the operation's axes name, and the options that go with them."""
+    name, options = op.forward.name, dict[str, Any]()
+    if name == "get_slopes":
+        return {"H": choose(range(1, 4097))}, options
+    N, M = lengths(choose)
+    sizes = {"N": N, "M": N if name in SQUARE else M, "B": choose((1, 2, 3)), "H": choose(HEADS)}
+    sizes |= {letter: choose(WIDTHS) for letter in ("D", "E") if uses(op, letter)}
+    sizes |= {letter: choose((1, 2, 3, 5, 8, 17)) for letter in ("Q", "K", "A") if uses(op, letter)}
+    if name in PARAMETERS and name != "self_attention":
+        sizes["D"] = choose((1, 2, 4, 7, 16))
+        options["biases"] = choose((False, True))
+    trim(sizes)
+    sizes["P"] = max(sizes["N"], sizes["M"]) + choose(range(4))
+    sizes["L"] = choose((1, 2, 3))
+    sizes["F"] = sizes["H"] * sizes["D"] if "D" in sizes else choose((1, 2, 3, 5, 8))
+    special(choose, name, sizes, options)
+    sizes = {letter: size for letter, size in sizes.items() if letter in letters(op)}
+    if "..." in " ".join(op.axes.values()):
+        options["lead"] = choose(((), (1,), (2,), (2, 3), (1, 1, 2)))
+    return sizes, options
+
+
+def special(choose: Choose, name: str, sizes: dict[str, int], options: dict[str, Any]) -> None:
+    """What only some operations have: alignment, memories, even widths."""
+    if name in (
+        "learned_relative_score",
+        "learned_relative_attention",
+        "relative_multi_head_attention",
+    ):
+        options["align"] = choose(("end", "start"))
+    if name in COUNTS_ALONE:
+        sizes |= {letter: choose(range(1, 131)) for letter in "NMF"}
+    if name in ("sinusoidal_positions", "transformer_xl"):
+        sizes["F"] += sizes["F"] % 2 * (sizes["H"] if "D" in sizes else 1)
+        sizes["D"] = sizes["F"] // sizes["H"]
+    if (
+        name == "transformer_xl"
+        # worst cases grow by the width with every layer: deep and wide at once, a bound would say
+        # nothing
+    ):
+        sizes["L"] = max(min(sizes["L"], 64 // sizes["F"]), 1)
+    if name in ("init_mems", "update_mems", "transformer_xl", "transformer_xl_layer"):
+        sizes["S"] = choose((1, 2, 3, 0, 5, 7))
+        options["mems"] = choose((True, True, True, False))
+        sizes["M"] = sizes["N"] + sizes["S"] * options["mems"]
+    if name in ("init_mems", "update_mems", "transformer_xl"):
+        options["mem_len"] = choose((1, 2, 3, 5, 0, 8, 20))
+    if name in ("transformer_xl", "transformer_xl_layer"):
+        options["eps"] = choose((1e-5, 1e-3))
+
+
+@lru_cache
+def letters(op: Operation) -> frozenset[str]:
+    """
+    The sizes that the operation has: of its arrays, its parameters, its masks, its lists and its
+    counts.
+    """
+    text = " ".join(
+        (*op.axes.values(), *(axes for _, _, axes in PATTERN.findall(PARAMETERS.get(op.name, ""))))
+    )
+    found = set(re.findall("[A-Z]", text)) | {
+        NUMBERS[name] for name in NUMBERS if name in op.arguments
+    }
+    masks = {
+        "mask": "NM",
+        "visible": "NM",
+        "attn_mask": "BNM",
+        "key_padding_mask": "BM",
+        "mem": "BSF",
+        "mems": "BSFL",
+        "hids": "BNFL",
+    }
+    return frozenset(found.union(*(masks[name] for name in masks if name in op.arguments)))
+
+
+def uses(op: Operation, letter: str) -> bool:
+    return letter in letters(op)
+
+
+def lengths(choose: Choose) -> tuple[int, int]:
+    """N and M: alike, unlike both ways, one of them 1, one of them beside a block's edge."""
+    kind = choose(("both", "both", "both", "edge keys", "edge queries", "one query", "square"))
+    if kind == "edge keys":
+        return choose((1, 2, 3, 5)), choose(BLOCK_EDGES)
+    if kind == "edge queries":
+        return choose(BLOCK_EDGES), choose((1, 2, 3, 5))
+    if kind == "one query":
+        return 1, choose(LENGTHS)
+    N = choose(LENGTHS)
+    return N, N if kind == "square" else choose(LENGTHS)
+
+
+def trim(sizes: dict[str, int]) -> None:
+    """
+    Keep an ordinary case small: where everything was drawn large at once, first the widths give
+    way, then batch and heads.
+    """
+    for letters, least in (
+        ("DE", 16),
+        ("A", 5),
+        ("H", 3),
+        ("B", 1),
+        ("DE", 4),
+        ("H", 2),
+        ("NM", 13),
+    ):
+        if cost(sizes) <= COST:
+            return
+        for letter in set(letters) & set(sizes):
+            sizes[letter] = min(sizes[letter], least)
+
+
+def cost(sizes: dict[str, int]) -> int:
+    pairs = sizes["B"] * sizes["N"] * sizes["M"] * (sizes["A"] if "A" in sizes else sizes["H"])
+    rows = (
+        sizes["B"]
+        * sizes["H"]
+        * (sizes["N"] + sizes["M"])
+        * max(sizes.get("D", 1), sizes.get("E", 1))
+        // 4
+    )
+    return max(pairs, rows)
+
+
+def mask(
+    choose: Choose, op: Operation, sizes: dict[str, int], options: dict[str, Any], hiding: bool
+) -> dict[str, Any] | None:
+    """``mask``, ``visible`` or ``attn_mask``, whichever the operation takes."""
+    taken = {"mask", "visible", "attn_mask"} & set(op.arguments)
+    required = op.name in ("get_alibi_biases", "alibi_multi_head_attention")
+    padded = hiding and "key_padding_mask" in op.arguments
+    if not taken or not (required or (hiding and not padded) or choose((True, True, False))):
+        return None
+    axes = "B 1 1 M" if hiding and op.name != "softmax" else choose(mask_axes(op, options))
+    # a whole row at the dtype's lowest number overflows, and then no bound is finite
+    forms = (
+        ("bool",)
+        if "visible" in taken
+        else FORMS[:3]
+        if hiding
+        else tuple(f for f in FORMS if f != "lowest" or axes[-1] == "M")
+    )
+    if hiding:
+        axes = {
+            "self_attention": "B 1 M",
+            "additive_attention": "B 1 M",
+            "additive_attention_grad": "B 1 M",
+        }.get(op.name, axes)
+        axes = "N M" if required or (padded and "attn_mask" in taken) else axes
+    patterns = (
+        ("right_padding", "left_padding", "first_block", "last_block", "sparse")
+        if hiding
+        else PATTERNS
+    )
+    return {
+        "pattern": choose(patterns),
+        "axes": axes,
+        "form": choose(forms),
+        "seed": choose(SEEDS),
+    }
+
+
+def mask_axes(op: Operation, options: dict[str, Any]) -> tuple[str, ...]:
+    """The documented shapes of the operation's mask."""
+    if op.name in ("get_alibi_biases", "alibi_multi_head_attention"):
+        return ("N M",)
+    if "attn_mask" in op.arguments:
+        return ("N M", "B*H N M")
+    if op.name in ("additive_attention", "additive_attention_grad", "self_attention"):
+        return MASK_AXES[3]
+    return ("N M", "1 M", "N 1") if op.name == "softmax" else MASK_AXES[4]
+
+
+def padding(choose: Choose, hiding: bool) -> dict[str, Any] | None:
+    if not (hiding or choose((False, True))):
+        return None
+    patterns = (
+        ("right_padding", "left_padding", "sparse", "one_key")
+        if hiding
+        else ("right_padding", "left_padding", "random", "one_key", "nothing")
+    )
+    return {"pattern": choose(patterns), "seed": choose(SEEDS)}
+
+
+def dropout(choose: Choose, op: Operation) -> dict[str, Any] | None:
+    if op.name != "dropout" and choose((True, True, False)):
+        return None
+    return {"p": choose((0.25, 0.1, 0.75, 0.0, 0.9)), "seed": choose(SEEDS)}

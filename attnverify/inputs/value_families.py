@@ -1,0 +1,274 @@
+"""
+Families of numbers: what fills the arrays of a recipe.
+
+Inputs find more faults than tolerances do. Every family starts from standard normal numbers (full
+diversity, not the few dozen values of ``hypothesis.extra.numpy``) and bends them until a kind of
+fault shows: queries that point at the edge of the mask, logits near the overflow of exp, values
+that reveal single weights, ties, cancellation, subnormals.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.catalogue.dtypes import largest, tiny
+
+if TYPE_CHECKING:
+    from attnverify.inputs.expand import Inputs, Recipe
+
+Family = Callable[["Inputs", str, np.random.Generator], None]
+
+DATA = (
+    "query",
+    "key",
+    "value",
+    "x",
+    "score",
+    "weights",
+    "position",
+    "hids",
+    "mems",
+    "mem",
+    "d_output",
+)
+SCORING = ("query", "x", "score")
+"""The argument whose size is the size of the scores."""
+
+
+def fill(inputs: "Inputs", recipe: "Recipe", dtype: str, rng: np.random.Generator) -> None:
+    """Bend the standard normal arrays to the recipe's family, in place."""
+    FAMILIES[recipe.values["family"]](inputs, dtype, rng)
+    if recipe.layout["kind"] in ("expanded", "mixed"):
+        share(inputs)
+
+
+def share(inputs: "Inputs") -> None:
+    """
+    One key head for all heads, one gradient for all columns: numbers that a stride of 0 can hold.
+    """
+    for name, axis in SHARED_AXES.items():
+        x = inputs.get(name)
+        if isinstance(x, ndarray) and x.ndim >= 3:
+            x[...] = x.take([0], axis=axis if x.ndim == 4 or axis < 0 else 0)
+
+
+SHARED_AXES = {"key": 1, "value": 1, "d_output": -1}
+
+
+def scale(inputs: "Inputs", factor: float, names: tuple[str, ...]) -> None:
+    for name in names:
+        leaves = inputs.get(name)
+        for leaf in leaves if isinstance(leaves, list) else [leaves]:
+            if leaf is not None:
+                leaf *= factor
+
+
+def normal(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
+    pass
+
+
+def small(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
+    scale(inputs, 1e-3, DATA)
+
+
+def spread(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
+    """Logits over several units: weights of very different size."""
+    scale(inputs, 4.0, SCORING)
+
+
+def large(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
+    """Logits around +-88, where exp of float32 overflows (+-11 is enough in float16)."""
+    scale(inputs, 40.0, SCORING)
+
+
+def brink(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
+    """Products as large as float16 can hold."""
+    query, key = inputs.get("query"), inputs.get("key")
+    if isinstance(query, ndarray) and isinstance(key, ndarray) and query.shape[-1] == key.shape[-1]:
+        products: ndarray = (
+            np.abs(query) @ np.abs(key).swapaxes(-1, -2)
+            if query.shape[:-2] == key.shape[:-2]
+            else np.ones(1)
+        )
+        query *= 3e4 / np.maximum(products.max(), 1e-3)
+    else:
+        scale(inputs, 500.0, SCORING)
+
+
+def huge_values(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
+    scale(inputs, 1e4 if dtype != "float16" else 1e3, ("value", "x", "weights"))
+
+
+def uniform(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
+    for name in DATA:
+        if isinstance(inputs.get(name), ndarray):
+            inputs[name] = rng.random(inputs[name].shape)
+
+
+def ties(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
+    """Small integers: many equal scores."""
+    for name in ("query", "key", "x", "score", "value"):
+        if isinstance(inputs.get(name), ndarray):
+            np.round(inputs[name], out=inputs[name])
+
+
+def lattice(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
+    """Multiples of 1/8: products and short sums are exact in every dtype."""
+    for name in DATA:
+        if isinstance(inputs.get(name), ndarray):
+            inputs[name] = np.round(inputs[name] * 8) / 8
+
+
+def zero_sum(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
+    """Queries and keys that sum to zero, under a large common offset: the product cancels."""
+    for name in ("query", "x"):
+        if isinstance(inputs.get(name), ndarray):
+            inputs[name] -= inputs[name].mean(axis=-1, keepdims=True)
+    if isinstance(inputs.get("key"), ndarray):
+        inputs["key"] += 30.0
+
+
+def offset_values(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
+    for name in ("value", "x"):
+        if isinstance(inputs.get(name), ndarray):
+            inputs[name] += 100.0
+
+
+def one_signed(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
+    """Near-uniform weights over values of one sign: the worst for accumulators."""
+    scale(inputs, 0.05, SCORING)
+    if isinstance(inputs.get("value"), ndarray):
+        inputs["value"] = 1 + np.abs(inputs["value"])
+
+
+def identity(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
+    """
+    Values that are unit vectors: the output is the weights themselves, and no average hides one.
+    """
+    scale(inputs, 3.0 if dtype == "float16" else 8.0, SCORING)
+    value = inputs.get("value")
+    if isinstance(value, ndarray):
+        M, E = value.shape[-2:]
+        value[...] = np.arange(M)[:, None] % E == np.arange(E)
+
+
+def subnormal(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
+    """Values around the smallest normal number of the dtype."""
+    scale(
+        inputs,
+        tiny(dtype) if dtype in ("float16", "bfloat16", "float32") else 1e-308,
+        ("value", "weights"),
+    )
+
+
+def peaked(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
+    """One dominant key for all queries."""
+    query, key = pair(inputs)
+    if query is not None and key is not None:
+        towards = rng.standard_normal(query.shape[-1])
+        query += towards
+        key[..., rng.integers(key.shape[-2]), :] = (
+            8 * towards / np.maximum(np.linalg.norm(towards), 0.5)
+        )
+    else:
+        spread(inputs, dtype, rng)
+
+
+def needles(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
+    """
+    Each query parallel to one key: at the frontier of the causal mask, one behind or before it, the
+    first, the last, a tile's edge.
+    """
+    query, key = pair(inputs)
+    if query is None or key is None or query.shape[:-2] != key.shape[:-2]:
+        spread(inputs, dtype, rng)
+        return
+    N, M = query.shape[-2], key.shape[-2]
+    frontier = np.arange(N) + M - N
+    edge = np.full(N, rng.choice([15, 16, 31, 32, 63, 64]))
+    choices = np.stack([frontier, frontier + 1, frontier - 1, 0 * edge, 0 * edge + M - 1, edge])
+    target = np.clip(choices[rng.integers(len(choices), size=N), np.arange(N)], 0, M - 1)
+    sharpness = 6.0 / np.maximum(np.linalg.norm(key, axis=-1, keepdims=True), 0.5)
+    query[...] = (key * sharpness)[..., target, :] + 0.1 * query
+
+
+def correlated(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
+    """Keys that repeat the queries: the diagonal stands out."""
+    query, key = pair(inputs)
+    if query is not None and key is not None and query.shape[:-2] == key.shape[:-2]:
+        key[...] = query[..., np.arange(key.shape[-2]) % query.shape[-2], :] + 0.1 * key
+
+
+def pair(inputs: "Inputs") -> tuple[ndarray | None, ndarray | None]:
+    """Query and key, where they can be multiplied."""
+    query, key = inputs.get("query"), inputs.get("key")
+    fitting = (
+        isinstance(query, ndarray) and isinstance(key, ndarray) and query.shape[-1] == key.shape[-1]
+    )
+    return (query, key) if fitting else (None, None)
+
+
+def one_hot(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
+    """
+    A gradient that arrives at one output of each row, and at some rows not at all: no sum hides a
+    term.
+    """
+    d_output = inputs.get("d_output")
+    if isinstance(d_output, ndarray):
+        E = d_output.shape[-1]
+        d_output[...] = rng.integers(-1, E, size=(*d_output.shape[:-1], 1)) == np.arange(E)
+
+
+def special(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
+    """NaN, infinities, the zero with a sign, subnormals: what a copy must carry unchanged."""
+    odd = np.array(
+        [
+            np.nan,
+            np.inf,
+            -np.inf,
+            -0.0,
+            0.0,
+            tiny(dtype) / 2 if dtype != "bool" else 0.0,
+            largest(dtype) if dtype != "bool" else 1.0,
+        ]
+    )
+    for name in ("x", "hids", "mems"):
+        leaves: Any = inputs.get(name)
+        for leaf in leaves if isinstance(leaves, list) else [leaves]:
+            if leaf is not None:
+                chosen = rng.random(leaf.shape) < 0.5
+                leaf[chosen] = rng.choice(odd, size=int(chosen.sum()))
+
+
+def minus_infinity(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
+    """Scores that are minus infinity: keys hidden by their score, whole rows now and then."""
+    score = inputs.get("score")
+    if isinstance(score, ndarray):
+        score[rng.random(score.shape) < 0.3] = -np.inf
+        score[rng.random(score.shape[:-1]) < 0.2] = -np.inf
+
+
+FAMILIES: dict[str, Family] = {
+    "normal": normal,
+    "needles": needles,
+    "identity": identity,
+    "spread": spread,
+    "peaked": peaked,
+    "correlated": correlated,
+    "large": large,
+    "brink": brink,
+    "ties": ties,
+    "lattice": lattice,
+    "zero_sum": zero_sum,
+    "uniform": uniform,
+    "small": small,
+    "offset_values": offset_values,
+    "one_signed": one_signed,
+    "huge_values": huge_values,
+    "subnormal": subnormal,
+    "one_hot": one_hot,
+    "special": special,
+    "minus_infinity": minus_infinity,
+}

@@ -1,0 +1,428 @@
+"""
+Isolation: a stranger's backend is judged in a process of its own, so that what kills it costs one
+verdict and nothing else.
+
+The parent loads nothing of the backend. It starts ``attnverify.isolation.worker`` (a new
+interpreter, never a fork: a device does not survive one), hands it cell after cell as plain data,
+and watches: the clock, the resident memory, the output. A worker that died, hangs, eats the memory
+or floods the disk is ended with all that it has started, its cell says so and on which recipe, and
+the next cell gets another.
+
+Memory is what the worker and its children hold, read twenty times a second: a limit on the address
+space (RLIMIT_AS) forbids CUDA, which reserves far more than it uses, and one on data (RLIMIT_DATA)
+turns into an abort inside libraries that cannot bear a failing malloc.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import Any
+
+from attnverify import PACKAGE
+from attnverify.backends.loader import OURS, Backend, Implementation
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.failures.evidence import exhibit
+from attnverify.failures.record import Failure
+from attnverify.inputs.conditions import Known
+from attnverify.inputs.expand import Recipe
+from attnverify.isolation.status_board import SIZE, SLOW, Board, begun
+from attnverify.judge.case import Disagreement, Unsupported
+from attnverify.verdicts.columns import Cell, Options, Tally, decide
+
+POLL = 0.05
+LAST_WORDS = 12
+"""Lines of its output that are shown with a failure."""
+
+START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); from attnverify.isolation.worker "
+    "import "
+    "main; main()"
+)
+"""``python -m attnverify.isolation.worker`` with the modules that its parent sees."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """
+    What a case may take.
+
+    seconds  without a sign of life, in each case; an import and the law's own answers may take ten
+             times as long
+    memory   MB that the process may hold beyond what it held once the backend was loaded; 0: three
+             quarters of what is free
+    output   MB on stdout and stderr in one cell
+    """
+
+    seconds: float = 60.0
+    memory: int = 0
+    output: int = 100
+
+    @property
+    def most(self) -> float:
+        """The memory limit in MB."""
+        return self.memory or 0.75 * available()
+
+
+class Died(Exception):
+    """The worker is gone: how, in ``words``, and what it was about to run."""
+
+    def __init__(self, words: str, case: dict[str, Any], output: str) -> None:
+        super().__init__(f"{words} {place(case)}{quoted(output)}")
+        self.words, self.case = words, case
+
+
+def place(case: dict[str, Any]) -> str:
+    """Where it happened: ``on <recipe>``, ``during its import``"""
+    drawn = (
+        str(Recipe(**case["recipe"]))
+        if case.get("recipe")
+        else case["check"]["name"]
+        if case.get("check")
+        else ""
+    )
+    if "during" in case:
+        return f"during {case['during']}" + (f" ({drawn})" if drawn else "")
+    return f"on {drawn}" if drawn else "before its import"
+
+
+def quoted(output: str) -> str:
+    return (
+        "\n  its last words:" + "".join(f"\n    {line}" for line in output.splitlines())
+        if output
+        else ""
+    )
+
+
+@dataclass(eq=False)
+class Worker:
+    """
+    The process in which one backend is judged; it is started when it is needed, and replaced when
+    it has died.
+    """
+
+    source: str
+    limits: Limits
+    told: dict[str, Any] | None = None
+    """What the backend said of itself when it was loaded."""
+    process: "subprocess.Popen[bytes] | None" = None
+    held: float = 0.0
+    """The memory of the process once the backend was loaded, in MB; 0 until then."""
+
+    def start(self) -> None:
+        """Start the process; it loads the backend at once."""
+        self.channel, theirs = Pipe()
+        self.file, shared = (tempfile.TemporaryFile() for _ in range(2))  # noqa: SIM115 (they live as long as the process)
+        shared.truncate(SIZE)
+        self.board, self.held, self.printed = Board(shared.fileno()), 0.0, 0
+        numbers = theirs.fileno(), shared.fileno()
+        command = [
+            sys.executable,
+            "-u",
+            "-X",
+            "faulthandler",
+            "-c",
+            START,
+            json.dumps(sys.path),
+            *map(str, numbers),
+        ]
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=self.file,
+            stderr=self.file,
+            pass_fds=numbers,
+            start_new_session=True,
+        )
+        theirs.close()
+        shared.close()
+        self.say(self.source)
+
+    def ready(self) -> dict[str, Any]:
+        """Wait until the backend is loaded; what it says of itself. Raises Died."""
+        if self.process is None:
+            self.start()
+        if not self.held or self.told is None:
+            self.told = self.answer()
+            self.held = max(self.memory(), 1.0)
+        return self.told
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """
+        The worker's answer to a request. Raises Died, after which the next request gets another
+        process.
+        """
+        self.ready()
+        self.printed = os.fstat(self.file.fileno()).st_size
+        self.file.truncate(0)  # the worker writes on behind the hole
+        self.say(request)
+        try:
+            answer = self.answer()
+        except (
+            BaseException
+        ):  # whoever breaks off the wait leaves nobody behind who answers too late
+            self.close()
+            raise
+        if "died" in answer:
+            raise self.dead(answer["died"])
+        return answer
+
+    def say(self, message: Any) -> None:
+        with suppress(OSError):  # whoever does not listen has died, and is asked how
+            self.channel.send_bytes(json.dumps(message).encode())
+
+    def answer(self) -> dict[str, Any]:
+        """Wait for an answer and watch meanwhile. Raises Died."""
+        count, since, seconds = -1, time.monotonic(), SLOW * self.limits.seconds
+        while not self.channel.poll(POLL):
+            mark = self.board.read()
+            if mark is not None and mark.count != count:
+                if mark.factor == 1:  # no import, and not the law's own answer
+                    begun.get()()
+                count, since, seconds = (
+                    mark.count,
+                    time.monotonic(),
+                    mark.factor * self.limits.seconds,
+                )
+            if words := self.trouble(time.monotonic() - since, seconds):
+                raise self.dead(words)
+        try:
+            found: dict[str, Any] = json.loads(self.channel.recv_bytes())
+        except (EOFError, OSError, ValueError):
+            raise self.dead(self.end()) from None
+        return found
+
+    def trouble(self, elapsed: float, seconds: float) -> str:
+        """What has gone wrong while no answer came, or ""."""
+        assert self.process is not None
+        if self.process.poll() is not None and not self.channel.poll(0):
+            return self.end()
+        if elapsed > seconds:
+            with suppress(OSError):
+                self.process.send_signal(signal.SIGUSR1)  # it writes down where it stands
+                time.sleep(2 * POLL)
+            return f"hung: no answer in {seconds:g} s"
+        if (more := self.memory() - self.held) > self.limits.most and self.held:
+            return f"out of memory: it took {more:.0f} MB, {self.limits.most:.0f} are allowed"
+        if os.fstat(self.file.fileno()).st_size - self.printed > self.limits.output * 2**20:
+            return f"flooded: more than {self.limits.output} MB of output"
+        return ""
+
+    def end(self) -> str:
+        """How the process ended by itself, in words."""
+        assert self.process is not None
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(5)
+        status = self.process.poll()
+        if status is None:
+            return "broke off: it closed what it was not given"
+        if status == -signal.SIGKILL:
+            return "killed: signal 9 (SIGKILL), as by a machine that is out of memory"
+        return (
+            f"crashed: signal {-status} ({signal.Signals(-status).name})"
+            if status < 0
+            else f"exited with status {status}"
+        )
+
+    def dead(self, words: str) -> Died:
+        """End the process with all that it has started; what is to be told of it."""
+        output = self.output()
+        self.close()
+        mark = self.board.read()
+        return Died(words, (mark and mark.case) or {}, output)
+
+    def close(self) -> None:
+        """End the process; the next request starts another."""
+        if self.process is not None:
+            with suppress(OSError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            self.channel.close()
+            self.file.close()
+            self.process = None
+
+    def memory(self) -> float:
+        assert self.process is not None
+        return resident(self.process.pid)
+
+    def output(self) -> str:
+        """The last lines that it has printed; of a traceback those that are its own."""
+        start = max(self.printed, os.fstat(self.file.fileno()).st_size - (1 << 16))
+        text = os.pread(self.file.fileno(), 1 << 16, start).decode(errors="replace")
+        lines = [
+            line.rstrip()[:160]
+            for line in text.splitlines()
+            if line.strip() and not OURS_IN_A_TRACEBACK.match(line)
+        ]
+        return "\n".join(lines[-LAST_WORDS:])
+
+
+OURS_IN_A_TRACEBACK = re.compile(
+    rf'Extension modules: |\s+File "({re.escape(str(PACKAGE))}|<frozen|<string>)'
+)
+
+
+def resident(pid: int) -> float:
+    """The memory that a process and its children hold, in MB; 0 where the system does not say."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        children = [
+            int(child)
+            for task in Path(f"/proc/{pid}/task").glob("*/children")
+            for child in task.read_text().split()
+        ]
+    except (OSError, IndexError, ValueError):
+        return 0.0
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20 + sum(map(resident, children))
+
+
+def available() -> float:
+    """
+    The memory that is free on this machine, in MB, shared among the workers of pytest-xdist;
+    without end where nobody knows.
+    """
+    try:
+        found = re.search(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())
+    except OSError:
+        found = None
+    return (
+        int(found[1]) / 1024 / int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+        if found
+        else float("inf")
+    )
+
+
+def by_path(source: str) -> bool:
+    return source not in OURS and (Path(source).suffix == ".py" or Path(source).is_dir())
+
+
+def isolated(source: str, which: str) -> bool:
+    """
+    Whether a backend gets a process of its own: ``all``, ``none``, or ``paths``, those that are
+    given by path.
+    """
+    return os.name == "posix" and (which == "all" or (which == "paths" and by_path(source)))
+
+
+def described(worker: Worker) -> Backend:
+    """
+    The worker's backend as far as it can be told without loading it here: nothing of it can be
+    called.
+    """
+    backend = Backend(
+        Path(worker.source).stem if by_path(worker.source) else worker.source, worker.source
+    )
+    if worker.told is None:
+        try:
+            worker.ready()
+        except Died as death:
+            worker.told = {"broken": f"cannot be imported: {death.words}", "implementations": []}
+    told = worker.told or {}
+    for name in told.keys() - {"implementations"}:
+        setattr(backend, name, told[name])
+    backend.implementations = [
+        Implementation(backend, CATALOGUE[operation], how, elsewhere)
+        for operation, how in told["implementations"]
+    ]
+    return backend
+
+
+def elsewhere(**_: Any) -> Any:
+    raise RuntimeError("this implementation lives in another process")
+
+
+def judge(worker: Worker, cell: Cell, options: Options, known: tuple[Known, ...] = ()) -> Tally:
+    """
+    The tally of a cell, judged by the worker.
+
+    Where it dies in a case that a known failure covers, the cell is judged again without the cases
+    of that region.
+    """
+    fatal: tuple[Known, ...] = ()
+    plain = {
+        "profile": options.profile,
+        "seed": options.seed,
+        "failures": str(Path(options.failures).absolute()),
+    }
+    own = {"implementation": cell.implementation.name, "dtype": cell.dtype, "aspect": cell.aspect}
+    while True:
+        lines = {
+            "known": [asdict(line) for line in known],
+            "fatal": [asdict(line) for line in fatal],
+        }
+        try:
+            tally = Tally(**worker.ask({"do": "judge", "options": plain} | own | lines)["tally"])
+        except Died as death:
+            covered = covering(known, death.case, cell.dtype)
+            if not set(covered) - set(fatal):
+                return decide(last(worker, cell, options, death), known)
+            fatal += tuple(covered)
+        else:
+            if tally.verdict == "failed" and (output := worker.output()):
+                print(
+                    f"{worker.source} printed at last:\n{output}"
+                )  # which pytest shows beside the failure
+            return tally
+
+
+def covering(known: tuple[Known, ...], case: dict[str, Any], dtype: str) -> list[Known]:
+    """The known failures in whose region a case lies."""
+    return [
+        line
+        for line in known
+        if case.get("recipe")
+        and "check" not in case
+        and line.covers(Recipe(**case["recipe"]), dtype)
+    ]
+
+
+def last(worker: Worker, cell: Cell, options: Options, death: Died) -> Tally:
+    """The tally of a cell whose worker died, with the record of the case that it died on."""
+    tally, case, line = cell.tally(), death.case, ""
+    if "operation" in case:
+        drawn, named = (case.get("recipe") or {}), case.get("check")
+        failure = Failure(
+            case["operation"],
+            cell.dtype,
+            cell.aspect,
+            drawn,
+            case["implementation"],
+            worker.source,
+            named,
+        )
+        failure.keep(options.failures, None)
+        tally.exhibits[failure.hash] = exhibit(failure)
+        line = f"\n  replay: {failure.replay_line}"
+    tally.findings.append(f"{death}{line}")
+    tally.symptoms.append(death.words)
+    return tally
+
+
+def see_again(
+    worker: Worker, failure: Failure, implementation: str, script: bool = False
+) -> str | float:
+    """
+    A recorded failure judged once more by the worker (or its script). Raises Disagreement,
+    Unsupported or Died.
+    """
+    answer = worker.ask(
+        {
+            "do": "see again",
+            "failure": asdict(failure),
+            "implementation": implementation,
+            "script": script,
+        }
+    )
+    if "disagreement" in answer:
+        raise Disagreement(answer["disagreement"])
+    if "unsupported" in answer:
+        raise Unsupported(answer["unsupported"])
+    return answer["script"] if script else answer["budget"]

@@ -1,0 +1,203 @@
+"""
+The process in which a stranger's backend is judged: it may die without taking anything along.
+
+It loads the backend and the catalogue once, then takes requests, one at a time, and answers each: a
+cell (its tally), a recorded failure to be seen again, or its script. Before each case it writes on
+a board, which its parent can read, what is about to be run. The parent
+(attnverify/isolation/supervisor.py) does the rest: it watches the clock, the memory and the output.
+"""
+
+import ctypes
+import faulthandler
+import json
+import os
+import signal
+import sys
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any
+
+from attnverify.backends.loader import Backend, Implementation, load
+from attnverify.failures import record
+from attnverify.inputs.conditions import Known
+from attnverify.inputs.expand import Recipe
+from attnverify.isolation.status_board import SLOW, Board
+from attnverify.judge import state_guard
+from attnverify.judge.case import Disagreement, Poisoned, Unsupported, announce, told
+from attnverify.reference.oracle import bounded, lawful
+from attnverify.verdicts.columns import Cell, Options, cells, run
+
+Message = dict[str, Any]
+
+
+def main() -> None:
+    """``channel board output``: the descriptors that the parent has left open."""
+    channel, board = Connection(int(sys.argv[1])), Board(int(sys.argv[2]))
+    del sys.argv[1:]
+    alone()
+    board.write({"during": "its import"}, SLOW)
+    backend, notes = loaded(json.loads(channel.recv_bytes()))
+    board.write({"during": "the time before its first cell"}, SLOW)
+    send(channel, described(backend, notes))
+    with suppress(EOFError):
+        while True:
+            request = json.loads(channel.recv_bytes())
+            announcer = Announcer(board)
+            announce.set(announcer.tell)
+            board.write({"during": "the beginning of the cell"}, SLOW)
+            answer = answered(backend, request)
+            if "died" not in answer:  # else the board says on what
+                board.write(announcer.case | {"during": "the pause after its last case"}, SLOW)
+            send(channel, answer)
+    os._exit(0)  # what a stranger has registered for the exit is not waited for
+
+
+def alone() -> None:
+    """
+    Leave the terminal to the parent, and the world with it; be the first to go when the machine's
+    memory ends.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.register(signal.SIGUSR1, all_threads=False)
+    with suppress(Exception):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
+
+
+def send(channel: Connection, message: Message) -> None:
+    with suppress(Exception):  # they may be closed, or gone
+        sys.stdout.flush()
+        sys.stderr.flush()
+    channel.send_bytes(json.dumps(message, default=dict).encode())
+
+
+def loaded(source: str) -> tuple[Backend, list[str]]:
+    """
+    The backend, and what its import has changed: what the judge needs is put back, the rest is left
+    as its author has it.
+    """
+    before = state_guard.look()
+    try:
+        backend = load(source)
+    except KeyboardInterrupt:
+        backend = Backend(source, source, broken="cannot be imported: KeyboardInterrupt")
+    changes = state_guard.restore(before, keep=True)
+    return backend, [
+        f"its import {change}"
+        for change in changes
+        if not change.once or change.words.startswith("functions of others")
+    ]
+
+
+def described(backend: Backend, notes: list[str]) -> Message:
+    """The backend as plain data."""
+    names = (
+        "name",
+        "by_name",
+        "broken",
+        "missing",
+        "versions",
+        "device",
+        "deterministic",
+        "precision",
+    )
+    found = [
+        (implementation.operation.name, implementation.how)
+        for implementation in backend.implementations
+    ]
+    return {name: getattr(backend, name) for name in names} | {
+        "notes": backend.notes + notes,
+        "implementations": found,
+    }
+
+
+class Announcer:
+    """Writes what is about to be run on the board; the law's own time is not the backend's."""
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+        self.case: Message = {}
+        self.check: tuple[str, Message] | None = None
+
+    def tell(
+        self,
+        implementation: Implementation,
+        dtype: str,
+        recipe: Recipe | None,
+        check: Message | None,
+    ) -> None:
+        if check is not None:
+            self.check = implementation.name, check
+        elif self.check is not None and self.check[0] != implementation.name:
+            self.check = None  # of this implementation no check is run any more
+        case: Message = {
+            "operation": implementation.operation.name,
+            "implementation": implementation.name,
+            "dtype": dtype,
+        }
+        case |= (
+            {"check": self.check[1]}
+            if self.check
+            else {"recipe": json.loads(recipe.text)}
+            if recipe
+            else {}
+        )
+        if recipe is not None:
+            self.board.write(case | {"during": "the law's answer before it"}, SLOW)
+            lawful(recipe, dtype)
+            bounded(
+                recipe, dtype, implementation.precision(dtype if dtype != "bool" else "float64")
+            )
+        self.board.write(case, 1.0)
+        self.case = case
+
+
+def answered(backend: Backend, request: Message) -> Message:
+    """The answer to a request; ``died`` where this process is of no use any more."""
+    record.failures.cache_clear()  # others have written failures down meanwhile
+    try:
+        return REQUESTS[request["do"]](backend, request)
+    except Poisoned as error:
+        return {"died": str(error)}
+    # it was raised where no implementation should run: a property, a thread, a patched function
+    except BaseException as error:
+        return {"died": f"raised outside of the call: {told(error)}"}
+
+
+def judged(backend: Backend, request: Message) -> Message:
+    """The tally of a cell."""
+    known, fatal = ([Known(**line) for line in request[name]] for name in ("known", "fatal"))
+    return {
+        "tally": run(
+            cell_of(backend, request), Options(**request["options"]), tuple(known), tuple(fatal)
+        ).as_dict()
+    }
+
+
+def cell_of(backend: Backend, request: Message) -> Cell:
+    found = cells([backend], (), (request["dtype"],))
+    return next(
+        cell
+        for cell in found
+        if (cell.implementation.name, cell.aspect) == (request["implementation"], request["aspect"])
+    )
+
+
+def seen_again(backend: Backend, request: Message) -> Message:
+    """A recorded failure, judged once more."""
+    failure = record.Failure(**request["failure"])
+    implementation = next(i for i in backend.implementations if i.name == request["implementation"])
+    if failure.check:
+        announce.get()(implementation, failure.dtype, None, failure.check)
+    if request["script"]:
+        return {"script": record.script(failure, implementation)}
+    try:
+        return {"budget": record.judge_again(failure, implementation)}
+    except Disagreement as error:
+        return {"disagreement": str(error)}
+    except Unsupported as error:
+        return {"unsupported": str(error)}
+
+
+REQUESTS = {"judge": judged, "see again": seen_again}

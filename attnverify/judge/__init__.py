@@ -1,0 +1,1 @@
+"""Judging one case: call, compare, look for side effects."""

@@ -1,0 +1,88 @@
+"""
+Impostors: cheap wrong answers. A case that one of them passes is weak, and is not counted as
+evidence.
+
+An impostor takes part only where it is a different function: ignoring the query is right where
+there is one key.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.catalogue.operation import Operation
+from attnverify.catalogue.pytrees import leaves
+from attnverify.inputs.expand import Inputs
+from attnverify.inputs.masks import CAUSAL, seen
+from attnverify.judge.comparison import ROUNDING, compare
+
+
+def all_noticed(answers: Iterable[Any], expected: Any, bound: Any) -> bool:
+    """Whether the comparison rejects every answer."""
+    return not any(passes(answer, expected, bound) for answer in answers)
+
+
+def passes(answer: Any, expected: Any, bound: Any) -> bool:
+    """
+    Whether the comparison accepts the answer; one without the gradient of a float mask is judged by
+    the others.
+    """
+    law, fake = arrays(expected), arrays(answer)
+    limits: list[Any] = arrays(bound) if bound is not None else [None] * len(law)
+    return bool(law) and all(accepted(f, e, b) for f, e, b in zip(fake, law, limits, strict=False))
+
+
+def accepted(fake: ndarray, law: ndarray, bound: ndarray | None) -> bool:
+    """
+    What :func:`compare` says; an error that is a number beyond a bound that is one, as nearly all
+    are, needs no more.
+    """
+    if bound is not None and (np.abs(fake - law) > bound * ROUNDING).any():
+        return False
+    return compare(fake, law, bound).passed
+
+
+def arrays(tree: Any) -> list[ndarray]:
+    return [leaf for leaf in leaves(tree) if isinstance(leaf, ndarray)]
+
+
+def impostors(operation: Operation, inputs: Inputs, expected: Any) -> Iterator[Any]:
+    """The wrong answers that apply to this case."""
+    if operation.name == "init_mems":
+        return
+    yield [np.zeros_like(x) for x in arrays(expected)]
+    first = arrays(expected)[0] if arrays(expected) else np.zeros(1)
+    if (
+        first.ndim >= 2
+        and first.shape[-2] > 1
+        and operation.chapter != "memory"
+        and not operation.is_gradient
+    ):
+        yield [np.roll(x, 1, axis=-2) if x.ndim >= 2 else x for x in arrays(expected)]
+    visible = seen(operation, inputs)
+    if visible is not None and operation.exact is False:
+        yield from of_attention(operation, inputs, visible)
+
+
+def of_attention(operation: Operation, inputs: Inputs, visible: ndarray) -> Iterator[Any]:
+    """Ignore the query; see half the keys; see one key more or less than the frontier."""
+    several = bool((visible.sum(axis=-1) > 1).any())
+    if several and "query" in inputs and "key" in inputs:
+        yield operation.reference(**inputs | {"query": np.zeros_like(inputs["query"])})
+    name = next((name for name in ("mask", "visible") if name in operation.arguments), None)
+    if (
+        name is None
+        or name not in inputs
+        or operation.name in ("get_alibi_biases", "alibi_multi_head_attention")
+    ):
+        return
+    if several:
+        half = np.arange(visible.shape[-1]) < (visible.shape[-1] + 1) // 2
+        if (visible & ~half).any():
+            yield operation.reference(**inputs | {name: visible & half})
+    if several and operation.forward.name in CAUSAL:
+        N, M = visible.shape[-2:]
+        before = np.arange(M) < np.arange(N)[:, None] + M - N
+        yield operation.reference(**inputs | {name: visible & before})

@@ -1,0 +1,293 @@
+"""
+What a backend says of its own arithmetic: number formats, the Precision record, and how a
+declaration is read.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Format:
+    """
+    A binary floating-point format: p significant bits, smallest normal exponent emin, largest
+    finite number max.
+    """
+
+    name: str
+    p: int
+    emin: int
+    max: float
+    ftz: bool = False
+    truncates: bool = False
+
+    @cached_property
+    def u(self) -> float:
+        """The unit roundoff: 2^-p to nearest, twice that where the format cuts off."""
+        return 2.0 ** (-self.p + self.truncates)
+
+    @cached_property
+    def tiny(self) -> float:
+        """The smallest normal number."""
+        return float(2.0**self.emin)
+
+    @cached_property
+    def eta(self) -> float:
+        """
+        The absolute error of one rounding below `tiny`: half the smallest subnormal, or `tiny`
+        itself where it flushes.
+        """
+        half_subnormal = 2.0 ** max(
+            self.emin - self.p, -1074
+        )  # float64 has no half of its smallest subnormal
+        return self.tiny if self.ftz else half_subnormal * (1 + self.truncates)
+
+
+FLOAT64 = Format("float64", 53, -1022, float.fromhex("0x1.fffffffffffffp1023"))
+FLOAT32 = Format("float32", 24, -126, float.fromhex("0x1.fffffep127"))
+FLOAT16 = Format("float16", 11, -14, 65504.0)
+BFLOAT16 = Format("bfloat16", 8, -126, float.fromhex("0x1.fep127"))
+TF32 = Format("tf32", 11, -126, float.fromhex("0x1.ffcp127"), truncates=True)
+FLOAT8_E4M3 = Format("float8_e4m3", 4, -6, 448.0)
+FLOAT8_E5M2 = Format("float8_e5m2", 3, -14, 57344.0)
+
+_PLAIN = (FLOAT64, FLOAT32, FLOAT16, BFLOAT16, TF32, FLOAT8_E4M3, FLOAT8_E5M2)
+FORMATS = {f.name: f for f in _PLAIN} | {f"{f.name}_ftz": replace(f, ftz=True) for f in _PLAIN}
+DTYPES = ("float64", "float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Precision:
+    """
+    The arithmetic that a bound assumes, stage by stage. A format answers: what is this intermediate
+    rounded to?
+
+    storage      inputs (exact) and outputs
+    acc          dot products and sums; acc_unit: error of one accumulation step where it is coarser
+                 than acc.u; lanes: partial sums that are guaranteed to run side by side; partial:
+                 what split-K partials are kept in
+    score        q.k, and the score after its scale and after each bias
+    softmax      maximum, exp and normaliser; exp_ulps, tanh_ulps, sin_ulps: ulps of this format
+                 those functions may err
+    prob         weights before the product with the values, and the score's gradient before its
+                 products
+    bias         ALiBi slopes and biases; bias_form "absolute": slope*j is added instead of
+                 slope*(j - i)
+    joined       sums formed before a product: q + u, k + a (the contract's u_form)
+    stage        what a layer keeps between projection, attention, projection, residual
+    prescale     scaled queries and keys, where the scale comes before the product
+    scale_const  1/sqrt(D) and 1/(1-p) themselves; None: acc
+    operand      operands on their way into a matrix product (TF32)
+    block        smallest key block of an online softmax; lse_merge: partial results merge through
+                 exp(lse_b - lse)
+    grad_partial gradients kept in this between blocks of grad_block_q queries and grad_block_k keys
+    variance     "stable" (two-pass, Welford, Chan) or "one_pass" (mean of squares minus square of
+                 the mean)
+    slack        a factor on the bound, visible in the report; 1 means the derived bound
+    """
+
+    storage: Format
+    acc: Format = FLOAT32
+    score: Format = FLOAT32
+    softmax: Format = FLOAT32
+    prob: Format = FLOAT32
+    bias: Format = FLOAT32
+    joined: Format = FLOAT32
+    stage: Format = FLOAT32
+    prescale: Format | None = None
+    scale_const: Format | None = None
+    operand: Format | None = None
+    partial: Format | None = None
+    grad_partial: Format | None = None
+    acc_unit: float | None = None
+    lanes: int = 1
+    block: int = 16
+    grad_block_q: int = 32
+    grad_block_k: int = 512
+    lse_merge: bool = False
+    exp_ulps: float = 4.0
+    tanh_ulps: float = 4.0
+    sin_ulps: float = 4.0
+    variance: str = "stable"
+    bias_form: str = "relative"
+    slack: float = 1.0
+
+
+def _widest(storage: Format) -> Format:
+    return replace(FLOAT64, ftz=False) if storage.p == FLOAT64.p else FLOAT32
+
+
+def eager(storage: Format) -> Precision:
+    """
+    Unfused framework code: what is written to memory is in storage, what stays in a kernel is wide.
+    """
+    acc = _widest(storage)
+    return Precision(storage, acc, storage, acc, storage, acc, joined=storage, stage=storage)
+
+
+def fused(storage: Format) -> Precision:
+    """
+    A flash-style kernel: scores and softmax wide, weights in storage on their way into the product.
+    """
+    acc = _widest(storage)
+    return Precision(
+        storage, acc, acc, replace(acc, ftz=True), storage, acc, joined=storage, stage=storage
+    )
+
+
+def wide(storage: Format) -> Precision:
+    """Compute in the wide format throughout, round once at the end."""
+    acc = _widest(storage)
+    return Precision(storage, acc, acc, acc, acc, acc, joined=acc, stage=acc, prescale=acc)
+
+
+def sloppy(storage: Format) -> Precision:
+    """
+    Every stage in storage but the accumulators: nothing we ship, the last resort for strangers.
+    """
+    acc = _widest(storage)
+    return Precision(
+        storage,
+        acc,
+        storage,
+        storage,
+        storage,
+        storage,
+        joined=storage,
+        stage=storage,
+        prescale=storage,
+        scale_const=storage,
+    )
+
+
+PRESETS = {"eager": eager, "fused": fused, "wide": wide, "sloppy": sloppy}
+UNDECLARED = "eager"
+REFERENCE = wide(FLOAT64)
+
+_KINDS: dict[str, Any] = {f.name: f.type for f in fields(Precision)}
+_LEAST = {
+    "acc_unit": 0.0,
+    "lanes": 1,
+    "block": 1,
+    "grad_block_q": 1,
+    "grad_block_k": 1,
+    "slack": 1.0,
+}
+_CHOICES = {"variance": ("stable", "one_pass"), "bias_form": ("relative", "absolute")}
+
+
+def resolve(declared: object, operation: str, implementation: str, dtype: str) -> Precision:
+    """
+    The Precision that a backend's PRECISION declares for one operation, implementation and dtype.
+
+    A declaration is None (judged as eager), a preset's name, a mapping of Precision fields with an
+    optional "preset", or a mapping from operations, implementations, dtypes and "*" to
+    declarations. The most specific key that leads to an answer wins: implementation, operation,
+    dtype, "*"; `<op>_grad_how` takes what is declared for `<op>_how` where it has no key of its
+    own.
+    """
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype: wanted one of {', '.join(DTYPES)}, got {dtype!r}")
+    leaf = _leaf(declared, _selectors(operation, implementation, dtype))
+    return _record(UNDECLARED if leaf is None else leaf, dtype)
+
+
+def _selectors(operation: str, implementation: str, dtype: str) -> list[str]:
+    names = [implementation, operation]
+    if operation.endswith("_grad"):
+        names += [name.replace(operation, operation.removesuffix("_grad"), 1) for name in names]
+    return list(dict.fromkeys([*names, dtype, "*"]))
+
+
+def _leaf(declared: object, selectors: list[str]) -> str | Mapping[str, Any] | None:
+    """
+    Follow the selectors down to a preset's name or a mapping of fields; None where no key applies.
+    """
+    if declared is None:
+        return None
+    if isinstance(declared, str):
+        if declared not in PRESETS:
+            raise ValueError(f"PRECISION: wanted a preset ({', '.join(PRESETS)}), got {declared!r}")
+        return declared
+    if not isinstance(declared, Mapping):
+        raise ValueError(
+            f"PRECISION: wanted a preset's name or a mapping, got {type(declared).__name__}"
+        )
+    if all(_is_field(key, value) for key, value in declared.items()):
+        return declared
+    for key, value in declared.items():
+        _check_selector(key, value)
+    found = (_leaf(declared[name], selectors) for name in selectors if name in declared)
+    return next((leaf for leaf in found if leaf is not None), None)
+
+
+def _is_field(key: object, value: object) -> bool:
+    # softmax is a field and an operation: it is a field where a format stands behind it
+    return key == "preset" or (
+        key in _KINDS
+        and not (key == "softmax" and not (isinstance(value, str) and value in FORMATS))
+    )
+
+
+def _check_selector(key: object, value: object) -> None:
+    from attnverify.bounds import (
+        OPERATIONS,  # the bounds are written in terms of this module, hence not at the top
+    )
+
+    known = isinstance(key, str) and (
+        key == "*"
+        or key in DTYPES
+        or any(key == name or key.startswith(f"{name}_") for name in OPERATIONS)
+    )
+    if not known or _is_field(key, value):
+        wanted = (
+            f"only fields ({', '.join(['preset', *_KINDS])}) or only operations, "
+            "implementations, dtypes and '*'"
+        )
+        raise ValueError(f"PRECISION: wanted {wanted}, got {key!r}")
+
+
+def _record(leaf: str | Mapping[str, Any], dtype: str) -> Precision:
+    declared = {"preset": leaf} if isinstance(leaf, str) else dict(leaf)
+    preset = declared.pop("preset", UNDECLARED)
+    if preset not in PRESETS:
+        raise ValueError(f"PRECISION preset: wanted one of {', '.join(PRESETS)}, got {preset!r}")
+    storage = _storage(declared.pop("storage", dtype), dtype)
+    given: dict[str, Any] = {name: _value(name, value) for name, value in declared.items()}
+    if storage.p == FLOAT64.p and given.get("operand") is TF32:
+        del given["operand"]  # TF32 is a mode of float32 products; float64 ones never take it
+    return replace(PRESETS[preset](storage), **given)
+
+
+def _storage(name: object, dtype: str) -> Format:
+    if name not in (dtype, f"{dtype}_ftz"):
+        raise ValueError(f"PRECISION storage: wanted {dtype} or {dtype}_ftz, got {name!r}")
+    return FORMATS[str(name)]
+
+
+def _value(name: str, value: object) -> object:
+    if name in _CHOICES:
+        wanted, fits = " or ".join(_CHOICES[name]), value in _CHOICES[name]
+    elif "Format" in str(_KINDS[name]):
+        optional = value is None and "None" in str(_KINDS[name])
+        wanted, fits = (
+            f"a format ({', '.join(FORMATS)})",
+            optional or (isinstance(value, str) and value in FORMATS),
+        )
+        value = FORMATS.get(value) if fits and isinstance(value, str) else value
+    elif name == "lse_merge":
+        wanted, fits = "True or False", isinstance(value, bool)
+    else:
+        least = _LEAST.get(name, 0.0)
+        kind = int if isinstance(least, int) else (int, float)
+        wanted = f"{'an integer' if kind is int else 'a number'} >= {least}"
+        fits = (
+            isinstance(value, kind)
+            and not isinstance(value, bool)
+            and least <= value < float("inf")
+        )
+    if not fits:
+        raise ValueError(f"PRECISION {name}: wanted {wanted}, got {value!r}")
+    return value

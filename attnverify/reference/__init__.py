@@ -1,0 +1,1 @@
+"""What the specification says of a case: expected outputs, bounds, replaceable stages."""

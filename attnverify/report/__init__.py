@@ -1,0 +1,1 @@
+"""What a run says: table, root causes, JSON, HTML, next steps."""

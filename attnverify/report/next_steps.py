@@ -1,0 +1,62 @@
+"""
+What to do next, in one line each: after a failure, a backend that is not there, or a run in which
+nothing was judged.
+"""
+
+import shlex
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from attnverify.options import FAILURES
+from attnverify.report.root_causes import told_in_full
+
+if TYPE_CHECKING:
+    from attnverify.plugin import Verification
+
+
+def advice(run: "Verification", tallies: list[dict[str, Any]], page: str | None) -> Iterator[str]:
+    """
+    The lines that follow the table; the failure to see first is that of the lowest root cause.
+    ``page`` is where the report went.
+    """
+    replays = [
+        exhibit["replay"]
+        for tally in told_in_full(tallies)
+        for exhibit in tally["exhibits"].values()
+    ]
+    if replays:
+        yield f"next, to see the first root cause again: {replays[0]}{folder(run.options.failures)}"
+    if page:
+        yield f"report: {page}"
+    elif replays:
+        yield "next, for a page with pictures of the failures: the same line with --report out.html"
+    for backend in run.backends:
+        yield from for_backend(backend)
+    if not tallies and not any(backend.broken or backend.missing for backend in run.backends):
+        yield "next, for the names of the operations, by which functions are found: attnverify list"
+
+
+def folder(failures: str) -> str:
+    return "" if failures == FAILURES else f" --failures {shlex.quote(failures)}"
+
+
+def for_backend(backend: Any) -> Iterator[str]:
+    """What its author can do about a backend that could not be judged."""
+    if backend.missing and (package := absent(backend.missing)):
+        yield (
+            f"next, for {backend.source}: install the package {package}; what attnverify itself "
+            "can "
+            "use, and how to get it: attnverify doctor"
+        )
+    elif backend.broken and backend.source.endswith(".py"):
+        yield f"next, to see where its import fails: python {shlex.quote(backend.source)}"
+
+
+def absent(missing: str) -> str:
+    """The package that is not installed, where that is why a backend is missing."""
+    head, tail = "the package ", " is not installed"
+    return (
+        missing.removeprefix(head).removesuffix(tail)
+        if missing.startswith(head) and missing.endswith(tail)
+        else ""
+    )

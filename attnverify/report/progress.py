@@ -1,0 +1,139 @@
+"""
+Progress: one line on a terminal that says where a run is, in place of pytest's dots.
+
+Only somebody at a terminal sees it: pipes, logs and continuous integration get what they always
+got.
+"""
+
+import math
+import os
+import sys
+import time
+from collections.abc import Generator
+from contextlib import suppress
+from typing import Any, cast
+
+import pytest
+
+from attnverify.isolation import status_board
+from attnverify.judge import case
+
+SECONDS = 0.1
+"""Between two lines; the eye needs no more."""
+
+Status = tuple[str, Any, Any]
+
+
+def wanted(config: pytest.Config, reporter: Any) -> bool:
+    """
+    Whether somebody watches: a terminal, no continuous integration, and neither more words asked
+    for (-v) nor fewer (-q twice).
+    """
+    alone = not os.environ.get("CI") and "PYTEST_XDIST_WORKER" not in os.environ
+    return bool(
+        alone
+        and reporter is not None
+        and reporter.isatty
+        and config.getoption("verbose") in (0, -1)
+    )
+
+
+class Progress:
+    """
+    A plugin of one run; under pytest-xdist it lives in the controller, which hears of every cell's
+    beginning and end.
+    """
+
+    def __init__(self, reporter: Any) -> None:
+        self.terminal = os.dup(
+            sys.stdout.fileno()
+        )  # while a cell is judged, pytest catches what is written to the usual one
+        self.start, self.shown = time.monotonic(), -math.inf
+        self.total = self.done = self.failed = self.cases = self.begun = self.told = 0
+        self.running: dict[str, None] = {}
+        # pytest's own percentage would break the line; no public option says so this late
+        reporter._show_progress_info = False
+        self.here, self.there = (
+            case.announce.set(lambda *_: self.tick()),
+            status_board.begun.set(self.tick),
+        )
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.total = len(session.items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:
+        self.total = len(ids)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.running[nodeid] = None
+        self.show()
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self.running.pop(nodeid, None)
+        self.done, self.begun = self.done + 1, 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.failed += report.failed
+        tallies = [
+            cast(dict[str, int], value)
+            for name, value in report.user_properties
+            if name == "tally" and report.when == "call"
+        ]
+        self.cases += sum(tally["cases"] + tally["checks"] for tally in tallies)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_report_teststatus(self) -> Generator[None, Status, Status]:
+        """The category as ever, and no dot."""
+        category, _, _ = yield
+        return category, "", ""
+
+    def pytest_sessionfinish(self) -> None:
+        case.announce.reset(self.here)
+        status_board.begun.reset(self.there)
+        self.write("")
+        os.close(self.terminal)
+
+    def tick(self) -> None:
+        """A case has begun."""
+        self.begun += 1
+        self.show()
+
+    def show(self) -> None:
+        now = time.monotonic()
+        if now - self.shown >= SECONDS:
+            self.shown = now
+            width = os.get_terminal_size(self.terminal).columns or 80
+            self.write(self.line(now - self.start)[: width - 1])
+
+    def write(self, line: str) -> None:
+        """In place of what stands on the line."""
+        with suppress(OSError):  # the terminal may be gone; the run is not
+            os.write(self.terminal, f"\r\x1b[K{line}".encode())
+
+    def line(self, elapsed: float) -> str:
+        """``41/128 cells, 5210 cases, 3 failed, about 1:40 left: softmax float16 values``"""
+        self.told = max(
+            self.told, self.cases + self.begun
+        )  # not every call that has begun becomes a case: none is taken back
+        told = f"{self.done}/{self.total} cells, {self.told} cases" + (
+            f", {self.failed} failed" if self.failed else ""
+        )
+        if 3 <= self.done < self.total:
+            told += f", about {clock(elapsed / self.done * (self.total - self.done))} left"
+        return told + "".join(f": {name_of(nodeid)}" for nodeid in list(self.running)[:1])
+
+
+def clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def name_of(nodeid: str) -> str:
+    """
+    ``softmax-my_kernel-float16 values`` of
+    ``differential.py::test_values[softmax-my_kernel-float16]``
+    """
+    aspect, _, cell = nodeid.rpartition("::")[2].removeprefix("test_").partition("[")
+    return f"{cell.rstrip(']')} {aspect.replace('_', ' ')}"

@@ -1,0 +1,381 @@
+"""
+Triage: which of the failed cells are causes, and which only wait for them.
+
+A cell that fails is blocked by another one that it is built on, where that fails too: gradients,
+side effects and hidden NaN on the values of the same implementation, an operation on those that the
+law calls for it (softmax, attention, layer), everything on the adapter. What is left are the root
+causes: the same diagnosis, or the same kind of failure in the same region of the cases, is one
+cause, whatever dtypes, columns and implementations show it. They are told from the lowest rung
+upwards.
+"""
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from attnverify.catalogue.operation import CATALOGUE
+
+Tallied = dict[str, Any]
+"""A tally as plain data (:meth:`attnverify.verdicts.columns.Tally.as_dict`)."""
+
+RUNGS = (
+    "adapter",
+    "layout",
+    "dtype",
+    "softmax",
+    "masks",
+    "parts",
+    "attention",
+    "layers",
+    "refusals",
+    "side effects",
+)
+"""From below: what comes earlier is mended first."""
+
+LAYERS = frozenset(name for name, operation in CATALOGUE.items() if operation.chapter == "layers")
+
+
+@dataclass(eq=False)
+class Sign:
+    """
+    One thing that a failed cell shows: the kind of a failure, the region where it shows, and what a
+    diagnosis takes it for.
+    """
+
+    tally: Tallied
+    kind: str
+    region: str = ""
+    diagnoses: frozenset[str] = frozenset()
+
+    @property
+    def operation(self) -> str:
+        return str(self.tally["operation"])
+
+    @property
+    def implementation(self) -> str:
+        return str(self.tally["implementation"])
+
+
+@dataclass
+class Cause:
+    """
+    A root cause: what the cells that show it have in common, and the failed cells that wait for it.
+    """
+
+    words: str
+    backend: str
+    rung: str
+    cells: list[Tallied] = field(default_factory=list)
+    blocked: list[Tallied] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        named = {
+            "cells": [name_of(tally) for tally in self.cells],
+            "blocked": [name_of(tally) for tally in self.blocked],
+        }
+        return {"cause": self.words, "backend": self.backend, "rung": self.rung, **named}
+
+    @property
+    def shown_by(self) -> Tallied:
+        """The cell that is told in full: the first column, in float32 where that fails."""
+        return next((tally for tally in self.cells if tally["dtype"] == "float32"), self.cells[0])
+
+
+def name_of(tally: Tallied) -> str:
+    return f"{tally['implementation']} {tally['dtype']} {tally['aspect']}"
+
+
+def triage(tallies: list[Tallied]) -> list[Cause]:
+    """
+    The root causes of the failed cells, by backend and from the lowest rung upwards; each failed
+    cell is in one of them at least.
+    """
+    found: list[Cause] = []
+    for backend in dict.fromkeys(tally["backend"] for tally in tallies):
+        own = [tally for tally in tallies if tally["backend"] == backend]
+        found += sorted(causes_of(own), key=lambda cause: RUNGS.index(cause.rung))
+    return found
+
+
+def causes_of(tallies: list[Tallied]) -> list[Cause]:
+    """The root causes of one backend, from all its tallies."""
+    signs = [sign for tally in tallies if tally["verdict"] == "failed" for sign in signs_of(tally)]
+    signs.sort(key=lambda sign: len(parts(sign.operation)))
+    above = {
+        sign: blocker
+        for sign in signs
+        if (blocker := next((other for other in signs if blocks(other, sign)), None))
+    }
+    groups: list[list[Sign]] = []
+    for sign in signs:
+        if sign not in above:
+            joined = [group for group in groups if any(alike(other, sign) for other in group)]
+            groups = [group for group in groups if group not in joined] + [
+                [*(s for group in joined for s in group), sign]
+            ]
+    causes = [cause_of(group, tallies) for group in groups]
+    cause = {sign: cause for group, cause in zip(groups, causes, strict=True) for sign in group}
+    shown = [id(tally) for cause in causes for tally in cause.cells]
+    for sign in above:
+        waiting = cause[root(sign, above)].blocked
+        if id(sign.tally) not in shown and sign.tally not in waiting:
+            waiting.append(sign.tally)
+    return causes
+
+
+def root(sign: Sign, above: dict[Sign, Sign]) -> Sign:
+    while sign in above:
+        sign = above[sign]
+    return sign
+
+
+def signs_of(tally: Tallied) -> Iterator[Sign]:
+    """What a failed cell shows, once each."""
+    told = (
+        tally["symptoms"]
+        or [text.partition("\n")[0] for text in (*tally["findings"], tally["reason"])][:1]
+    )
+    for words in dict.fromkeys([tally["blocked"]] if tally["blocked"] else told):
+        kind, _, region = words.partition(" when ")
+        numeric = kind in ("wrong number", "not exactly 0", "NaN", "infinity")
+        yield Sign(
+            tally,
+            kind,
+            region,
+            frozenset(d for words in tally["causes"] for d in diagnoses(words))
+            if numeric
+            else frozenset(),
+        )
+
+
+def diagnoses(words: str) -> list[str]:
+    """
+    The alternatives that a diagnosis names, without its numbers, which differ from dtype to dtype;
+    none where it only says where.
+    """
+    words = re.sub(r"\s*\([^()]*\)", "", words).strip()
+    if words.startswith("wrong: "):
+        return []
+    named = words.removeprefix(LAW).split(" or with ") if words.startswith(LAW) else [words]
+    return [re.sub(r"\d[\d.e+-]*", "#", name) for name in named]
+
+
+LAW = "equals the law with "
+
+
+# What is built on what
+
+
+def blocks(lower: Sign, upper: Sign) -> bool:
+    """Whether the upper cell need not be looked at before the lower one is right."""
+    return precedes(lower.tally, upper.tally) and not unrelated(lower, upper)
+
+
+def precedes(lower: Tallied, upper: Tallied) -> bool:
+    """
+    Whether the law builds what the upper cell judges on what the lower one does, in one dtype and
+    by one implementation's means.
+    """
+    one, other = lower["aspect"], upper["aspect"]
+    if (
+        lower["blocked"]
+        or upper["blocked"]
+        or lower["dtype"] not in (upper["dtype"], "bool")
+        or lower["how"] not in (upper["how"], "")
+    ):
+        return False
+    if lower["operation"] == upper["operation"]:
+        return bool(lower["how"] == upper["how"] and other in WAITS_FOR.get(one, ()))
+    return lower["operation"] in parts(upper["operation"]) and (
+        one == other != "refusals" or other in WAITS_FOR.get(one, ())
+    )
+
+
+WAITS_FOR = {
+    "values": ("gradients", "side effects", "hidden NaN"),
+    "gradients": ("side effects", "hidden NaN"),
+}
+
+
+def unrelated(one: Sign, other: Sign) -> bool:
+    """Two regions that have nothing in common, or two diagnoses of which no word is the same."""
+    if one.diagnoses & other.diagnoses:
+        return False
+    if one.region and other.region:
+        return not subjects(one.region) & subjects(other.region)
+    return bool(one.diagnoses and other.diagnoses)
+
+
+def subjects(region: str) -> set[str]:
+    """
+    What the conditions of a region speak of: sizes and fields without their numbers, sentences as a
+    whole.
+    """
+    found: set[str] = set()
+    for condition in re.split(r"\band\b", region):
+        text = condition.strip()
+        sizes = set(re.findall(r"\b[A-Z]\b", text))
+        found |= sizes or {re.split(r"!?=|[-\d]", text)[0].strip()}
+    return found
+
+
+def alike(one: Sign, other: Sign) -> bool:
+    """Whether two signs are of one cause."""
+    if one.diagnoses & other.diagnoses:
+        return True
+    if one.kind == other.kind and (
+        one.region == other.region != "" or one.kind in (REFUSALS, one.tally["blocked"])
+    ):
+        return True
+    if one.kind == other.kind and one.kind.startswith("raised") and not unrelated(one, other):
+        return True
+    same = one.implementation == other.implementation
+    return same and (
+        one.region == other.region != "" or (one.kind == other.kind and not unrelated(one, other))
+    )
+
+
+REFUSALS = "wrong calls are not refused with ValueError"
+
+
+@lru_cache
+def parts(operation: str) -> frozenset[str]:
+    """
+    The operations that the law calls for this one, and, for a layer, the attentions that are made
+    of nothing else.
+    """
+    called = frozenset(calls(CATALOGUE[operation].law))
+    inner = called.union(*(parts(name) for name in called))
+    if operation not in LAYERS:
+        return inner
+    return inner | {
+        name
+        for name in CATALOGUE
+        if name not in LAYERS and (made_of := parts(name)) and made_of <= inner
+    }
+
+
+def calls(function: Callable[..., Any], met: frozenset[str] = frozenset()) -> Iterator[str]:
+    """
+    The operations whose names stand in a function of the law, or in those of its own that it calls.
+    """
+    function = inspect.unwrap(function)
+    for name in names_in(function.__code__):
+        own = getattr(sys.modules[function.__module__], name, None)
+        if name in CATALOGUE:
+            yield name
+        elif (
+            inspect.isfunction(own)
+            and own.__module__.startswith("attnverify.spec.")
+            and name not in met
+        ):
+            yield from calls(own, met | {name})
+
+
+def names_in(code: Any) -> set[str]:
+    """The global names of a code object and of those inside it."""
+    return set(code.co_names).union(
+        *(names_in(constant) for constant in code.co_consts if hasattr(constant, "co_names"))
+    )
+
+
+# What is told
+
+
+def cause_of(signs: list[Sign], tallies: list[Tallied]) -> Cause:
+    """
+    What the signs of a group have in common: the diagnosis that most of them share, else the first
+    one's kind; and its region.
+    """
+    first, named = signs[0], [diagnosis for sign in signs for diagnosis in sorted(sign.diagnoses)]
+    words = max(named, key=named.count) if named else first.kind
+    cells = list({id(sign.tally): sign.tally for sign in signs}.values())
+    where = f" when {first.region}" if first.region else ""
+    return Cause(f"{words}{where}", first.tally["backend"], rung(first, cells, tallies), cells)
+
+
+def rung(sign: Sign, cells: list[Tallied], tallies: list[Tallied]) -> str:
+    """How far down a cause lies: by its region, by the dtypes that show it, by the operation."""
+    region, operation = (
+        " and ".join(c for c in sign.region.split(" and ") if not re.search(r"\w!=", c)),
+        sign.operation,
+    )
+    same = [
+        tally
+        for tally in tallies
+        if tally["implementation"] == sign.tally["implementation"]
+        and tally["aspect"] == sign.tally["aspect"]
+    ]
+    if sign.tally["blocked"]:
+        return "adapter"
+    if sign.tally["aspect"] in ("refusals", "side effects"):
+        return str(sign.tally["aspect"])
+    if "layout.kind" in region or re.search(
+        r" is (transposed|packed|offset|expanded|reversed)", region
+    ):
+        return "layout"
+    if any(tally["verdict"] == "passed" for tally in same):
+        return "dtype"
+    if operation == "softmax":
+        return "softmax"
+    if (
+        operation in ("causal_mask", "merge_masks")
+        or "mask" in region
+        or "hidden" in region
+        or "sees no key" in region
+    ):
+        return "masks"
+    return "layers" if operation in LAYERS else "attention" if "attention" in operation else "parts"
+
+
+SHORT = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "bool": "bool"}
+
+
+def lines(causes: list[Cause]) -> list[str]:
+    """
+    ``triage: 2 root causes, 31 cells blocked by them``, then each cause with the cells that show it
+    and those that wait for it.
+    """
+    if not causes:
+        return []
+    waiting = sum(len(cause.blocked) for cause in causes)
+    found = [
+        f"triage: {counted(len(causes), 'root cause')}, {counted(waiting, 'cell')} blocked by "
+        f"{'it' if len(causes) == 1 else 'them'}"
+    ]
+    for number, cause in enumerate(causes, 1):
+        found.append(f"{number:>3}. {cause.backend}, {cause.rung}: {cause.words}")
+        if cause.rung == "adapter":
+            found.append(f"       blocks   every cell: {counted(len(cause.cells), 'cell')}")
+            continue
+        found += [f"       shown by {line}" for line in together(cause.cells)]
+        found += [f"       blocks   {line}" for line in together(cause.blocked)]
+    return found
+
+
+def counted(count: int, thing: str) -> str:
+    return f"{count} {thing}" + ("" if count == 1 else "s")
+
+
+def together(tallies: list[Tallied]) -> list[str]:
+    """
+    Cells in one line each, those that differ in the dtype alone in one: ``softmax values f32 f16``.
+    """
+    rows: dict[tuple[str, str], list[str]] = {}
+    for tally in tallies:
+        rows.setdefault((tally["implementation"], tally["aspect"]), []).append(
+            SHORT[tally["dtype"]]
+        )
+    return [
+        f"{implementation} {aspect} {' '.join(dtypes)}"
+        for (implementation, aspect), dtypes in rows.items()
+    ]
+
+
+def told_in_full(tallies: list[Tallied]) -> list[Tallied]:
+    """The failed cells whose findings are worth reading: one of each cause."""
+    return [cause.shown_by for cause in triage(tallies)]

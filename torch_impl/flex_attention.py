@@ -1,0 +1,77 @@
+"""
+FlexAttention: one kernel for a score that is changed pair by pair.
+
+On a GPU ``torch.compile`` makes the kernel, and a block mask skips what nobody sees. On a CPU the
+compiler takes half a minute for every new kind of shape, so there flex_attention runs uncompiled:
+the same operator with the same score function, as plain PyTorch operations, without blocks. It has
+no gradient on a CPU and says so with NotImplementedError.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.attention.flex_attention as flexible
+from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+from .attention import without_hidden
+
+ScoreMod = Callable[..., Tensor]
+
+
+def flex(
+    query: Tensor, key: Tensor, value: Tensor, score_mod: ScoreMod, visible: Tensor | None
+) -> Tensor:
+    """Attention of the score that score_mod makes of q.k / sqrt(D), over the visible pairs."""
+    query, key, value = without_hidden(query, key, value, visible)
+    seen = None if visible is None else visible.expand(*query.shape[:-1], key.shape[-2])
+    return (on_gpu if query.is_cuda else on_cpu)(query, key, value, score_mod, seen)
+
+
+def on_gpu(
+    query: Tensor, key: Tensor, value: Tensor, score_mod: ScoreMod, seen: Tensor | None
+) -> Tensor:
+    if seen is None:
+        return compiled()(query, key, value, score_mod=score_mod)
+    blocks = create_block_mask(lambda b, h, i, j: seen[b, h, i, j], *seen.shape, device=seen.device)
+    return compiled()(query, key, value, score_mod=score_mod, block_mask=blocks)
+
+
+@cache
+def compiled() -> Callable[..., Tensor]:
+    return torch.compile(flex_attention)
+
+
+def on_cpu(
+    query: Tensor, key: Tensor, value: Tensor, score_mod: ScoreMod, seen: Tensor | None
+) -> Tensor:
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)):
+        raise NotImplementedError("flex_attention has no gradient on a CPU")
+
+    def masked(score: Tensor, b: Any, h: Any, i: Any, j: Any) -> Tensor:
+        return torch.where(seen[b, h, i, j], score_mod(score, b, h, i, j), -torch.inf)
+
+    with warnings.catch_warnings(), untraced():
+        warnings.filterwarnings("ignore", "flex_attention called without torch.compile")
+        return flex_attention(query, key, value, score_mod=score_mod if seen is None else masked)
+
+
+@contextmanager
+def untraced() -> Iterator[None]:
+    """
+    PyTorch's own switch for plain operations: without it every new shape is traced first, which
+    takes a second.
+    """
+    before = getattr(flexible, SWITCH, None)
+    setattr(flexible, SWITCH, True)
+    try:
+        yield
+    finally:
+        setattr(flexible, SWITCH, before)
+
+
+SWITCH = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"

@@ -1,0 +1,317 @@
+"""
+Every way through a module as an implementation with a verdict of its own.
+
+``_module``             eval mode, the sequence first
+``_module_batch_first`` eval mode, the batch first
+``_module_train``       train mode with a dropout of 0, the sequence first
+``_module_triton``      eval mode, the sequence first, by the Triton kernels; not exported, for they
+                        are judged beside it: a test takes it
+
+Each builds the module without memory, calls it on the parameters that it is given, so that
+gradients reach them, and turns the inputs into the module's layout and the output back.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from .. import attention, layers
+from ..attention import ADDITIVE_ATTENTION, ATTENTION, Keep, Mask, check_options
+from ..layers import check_segment, positions_of
+from ..memory import Mems
+from ..projections import (
+    Parameters,
+    X,
+    check_alibi,
+    check_multi_head,
+    check_relative,
+    check_self,
+    check_xl_layer,
+)
+from ..relative import Visible, four_axes
+from ..shapes import check
+from .attention_modules import (
+    AdditiveAttention,
+    AlibiMultiHeadAttention,
+    MultiHeadAttention,
+    MultiHeadSelfAttention,
+    RelativeMultiHeadAttention,
+    ScaledDotProductAttention,
+    SelfAttention,
+    batch_in_front,
+    visible_where_not,
+)
+from .transformer_xl import TransformerXL, TransformerXLLayer
+
+
+class Way(NamedTuple):
+    """How a module is called: in which layout, in which mode, and what it computes with."""
+
+    batch_first: bool = False
+    train: bool = False
+    implementation: str = "torch"
+
+    def module(
+        self, kind: Callable[..., nn.Module], parameters: Parameters, *sizes: Any, **options: Any
+    ) -> Callable[..., Any]:
+        """
+        The module as a function, with the given parameters in their places and zeros for the biases
+        that are absent.
+        """
+        like = next(iter(parameters.values()))
+        options |= {"implementation": self.implementation}
+        module, shapes = built(kind, self.train, like.dtype, sizes, tuple(options.items()))
+        absent = {
+            name: like.new_zeros(shape) for name, shape in shapes.items() if name not in parameters
+        }
+        state = {**parameters, **absent}
+        return lambda *args, **kwargs: functional_call(module, state, args, kwargs, strict=True)
+
+    def turn(self, x: Any) -> Any:
+        """Between the layout of the operation and that of the module."""
+        return batch_in_front(x, self.batch_first)
+
+    def mask(self, visible: Any) -> Any:
+        """
+        The visible of an operation as labml's layers take it, [N M B H] with the sequence first.
+        """
+        if self.batch_first or not isinstance(visible, Tensor) or visible.ndim > 4:
+            return visible
+        return four_axes(visible).permute(2, 3, 0, 1)
+
+
+@lru_cache(maxsize=512)
+def built(
+    kind: Callable[..., nn.Module],
+    train: bool,
+    dtype: torch.dtype,
+    sizes: tuple[Any, ...],
+    options: tuple[tuple[str, Any], ...],
+) -> tuple[nn.Module, dict[str, torch.Size]]:
+    """
+    A module without memory, kept from call to call as its users keep theirs, and the shapes of its
+    parameters.
+    """
+    module = kind(*sizes, **dict(options), dtype=dtype, device="meta").train(train)
+    return module, {name: x.shape for name, x in module.state_dict().items()}
+
+
+def additive_attention(
+    way: Way,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    w_query: Tensor,
+    w_key: Tensor,
+    w_score: Tensor,
+    mask: Mask = None,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> Tensor:
+    check(ADDITIVE_ATTENTION, query, key, value, w_query, w_key, w_score)
+    check_options(query, key, mask, keep, p)
+    refuse_a_draw(keep)
+    parameters = {"w_query": w_query, "w_key": w_key, "w_score": w_score}
+    module = way.module(
+        AdditiveAttention, parameters, query.shape[-1], key.shape[-1], len(w_score), dropout=0.0
+    )
+    return module(query, key, value, visible_where_not(mask))
+
+
+def scaled_dot_product_attention(
+    way: Way,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask = None,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> Tensor:
+    check(ATTENTION, query, key, value)
+    check_options(query, key, mask, keep, p)
+    refuse_a_draw(keep)
+    return ScaledDotProductAttention(implementation=way.implementation).train(way.train)(
+        query, key, value, visible_where_not(mask)
+    )
+
+
+def refuse_a_draw(keep: Any) -> None:
+    if keep is not None:
+        raise NotImplementedError("the module draws its own dropout")
+
+
+def self_attention(way: Way, x: Tensor, parameters: Parameters, mask: Mask = None) -> Tensor:
+    check_self(x, parameters)
+    (K, F), E = parameters["w_query"].shape, len(parameters["w_value"])
+    module = way.module(SelfAttention, parameters, F, K, E, batch_first=way.batch_first)
+    return way.turn(module(way.turn(x), visible_where_not(mask)))
+
+
+def multi_head_attention(
+    way: Way,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    parameters: Parameters,
+    num_heads: int,
+    attn_mask: Tensor | None = None,
+    key_padding_mask: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    check_multi_head(query, key, value, parameters, num_heads)
+    module = way.module(
+        MultiHeadAttention, parameters, query.shape[-1], num_heads, batch_first=way.batch_first
+    )
+    output, weights = module(*map(way.turn, (query, key, value)), attn_mask, key_padding_mask)
+    return way.turn(output), weights
+
+
+def multi_head_self_attention(
+    way: Way,
+    x: Tensor,
+    parameters: Parameters,
+    num_heads: int,
+    attn_mask: Tensor | None = None,
+    key_padding_mask: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    check(X, x)
+    check_multi_head(x, x, x, parameters, num_heads)
+    module = way.module(
+        MultiHeadSelfAttention, parameters, x.shape[-1], num_heads, batch_first=way.batch_first
+    )
+    output, weights = module(way.turn(x), attn_mask, key_padding_mask)
+    return way.turn(output), weights
+
+
+def relative_multi_head_attention(
+    way: Way,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    parameters: Parameters,
+    num_heads: int,
+    align: str,
+    visible: Visible = None,
+) -> Tensor:
+    check_relative(query, key, value, parameters, num_heads)
+    options = {
+        "align": align,
+        "P": len(parameters["key_pos_bias"]) // 2,
+        "batch_first": way.batch_first,
+        "dropout_prob": 0.0,
+    }
+    module = way.module(
+        RelativeMultiHeadAttention, parameters, num_heads, query.shape[-1], **options
+    )
+    q, k, v = map(way.turn, (query, key, value))
+    return way.turn(module(query=q, key=k, value=v, mask=way.mask(visible)))
+
+
+def alibi_multi_head_attention(
+    way: Way,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    parameters: Parameters,
+    num_heads: int,
+    visible: Tensor,
+) -> Tensor:
+    check_alibi(query, key, value, parameters, num_heads)
+    options = {"batch_first": way.batch_first, "dropout_prob": 0.0}
+    module = way.module(AlibiMultiHeadAttention, parameters, num_heads, query.shape[-1], **options)
+    q, k, v = map(way.turn, (query, key, value))
+    return way.turn(module(query=q, key=k, value=v, mask=visible))
+
+
+def transformer_xl_layer(
+    way: Way,
+    x: Tensor,
+    position: Tensor,
+    parameters: Parameters,
+    num_heads: int,
+    mem: Tensor | None = None,
+    visible: Visible = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    check_xl_layer(x, position, parameters, num_heads, mem, eps)
+    module = way.module(
+        TransformerXLLayer, parameters, num_heads, x.shape[-1], eps=eps, batch_first=way.batch_first
+    )
+    return way.turn(module(way.turn(x), position, way.turn(mem), way.mask(visible)))
+
+
+def transformer_xl(
+    way: Way,
+    x: Tensor,
+    parameters: list[Parameters],
+    num_heads: int,
+    mems: Mems,
+    mem_len: int,
+    eps: float = 1e-5,
+) -> tuple[Tensor, Mems]:
+    check_segment(x, parameters, mems)
+    position = positions_of(x, mems)
+    for weights in parameters:
+        check_xl_layer(x, position, weights, num_heads, None if mems is None else mems[0], eps)
+    stacked = {
+        f"layers.{layer}.{name}": x
+        for layer, weights in enumerate(parameters)
+        for name, x in weights.items()
+    }
+    options = {"eps": eps, "batch_first": way.batch_first}
+    module = way.module(
+        TransformerXL, stacked, len(parameters), num_heads, x.shape[-1], mem_len, **options
+    )
+    output, new = module(way.turn(x), None if mems is None else [way.turn(mem) for mem in mems])
+    return way.turn(output), None if new is None else [way.turn(mem) for mem in new]
+
+
+WAYS = {
+    "module": Way(),
+    "module_batch_first": Way(batch_first=True),
+    "module_train": Way(train=True),
+}
+IN_BOTH_LAYOUTS = (
+    self_attention,
+    multi_head_attention,
+    multi_head_self_attention,
+    relative_multi_head_attention,
+    alibi_multi_head_attention,
+    transformer_xl_layer,
+    transformer_xl,
+)
+"""The other two have one layout, that of the operation."""
+
+
+def path(run: Callable[..., Any], way: Way) -> Callable[..., Any]:
+    """The operation of that name, with its parameters, by this way through its module."""
+
+    @wraps(getattr(layers, run.__name__, None) or getattr(attention, run.__name__))
+    def through_the_module(*args: Any, **kwargs: Any) -> Any:
+        return run(way, *args, **kwargs)
+
+    return through_the_module
+
+
+PATHS = {
+    f"{run.__name__}_{how}": path(run, way) for run in IN_BOTH_LAYOUTS for how, way in WAYS.items()
+}
+PATHS |= {
+    f"{run.__name__}_{how}": path(run, WAYS[how])
+    for run in (additive_attention, scaled_dot_product_attention)
+    for how in ("module", "module_train")
+}
+globals().update(PATHS)
+__all__ = list(PATHS)
+
+TRITON = {
+    f"{run.__name__}_module_triton": path(run, Way(implementation="triton"))
+    for run in (additive_attention, scaled_dot_product_attention, *IN_BOTH_LAYOUTS)
+}
+"""
+Not in ``__all__``: interpreted, they would take as long as the kernels that they call, which are
+judged on their own.
+"""

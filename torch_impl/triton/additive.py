@@ -1,0 +1,67 @@
+"""
+Additive attention by a fused Triton kernel: the law is :mod:`spec.attention`.
+
+Queries and keys are projected in float32 by PyTorch, and all else happens block by block in
+:mod:`torch_impl.triton.kernels.additive`. On a CPU the kernels run in Triton's interpreter
+(:mod:`torch_impl.triton.kernels.launch`).
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from ..attention import (
+    ADDITIVE_ATTENTION,
+    Keep,
+    Mask,
+    bias_and_visible,
+    check_options,
+    without_hidden,
+)
+from ..autocast import lowered
+from ..scores import wide
+from ..shapes import check
+from .attention import check_supported
+
+__all__ = ["additive_attention_triton"]
+
+
+@lowered
+def additive_attention_triton(
+    query: Float[Tensor, "B N Q"],
+    key: Float[Tensor, "B M K"],
+    value: Float[Tensor, "B M E"],
+    w_query: Float[Tensor, "A Q"],
+    w_key: Float[Tensor, "A K"],
+    w_score: Float[Tensor, "A"],
+    mask: Mask = None,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> Float[Tensor, "B N E"]:
+    """As :func:`spec.attention.additive_attention`."""
+    check(ADDITIVE_ATTENTION, query, key, value, w_query, w_key, w_score)
+    check_options(query, key, mask, keep, p)
+    check_supported(query, key, value, w_query, w_key, w_score)
+    _, visible = bias_and_visible(mask, 3)
+    query, key, value = without_hidden(query, key, value, visible)
+    z_query, z_key = F.linear(*wide(query, w_query)), F.linear(*wide(key, w_key))
+    mask, keep = (x if x is None else x[(None,) * (3 - x.ndim)] for x in (mask, keep))
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    return operators().additive_attention(
+        z_query, z_key, w_score.contiguous(), value, mask, keep, 1 / (1 - p), deterministic
+    )[0]
+
+
+def operators() -> Any:
+    """
+    The operators: triton is imported when an implementation that needs it is called for the first
+    time.
+    """
+    try:
+        from . import additive_operators
+    except ImportError as error:
+        raise NotImplementedError(f"Triton is not installed: {error}") from None
+    return additive_operators

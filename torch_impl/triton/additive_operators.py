@@ -1,0 +1,159 @@
+"""
+Additive attention as an operator of PyTorch; ``z_query`` [B N A] and ``z_key`` [B M A] are
+projected already, in float32.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .kernels.additive import COLUMNS, additive_backward, additive_forward
+from .kernels.block_sizes import blocks, padded
+from .kernels.launch import launch
+from .operators import strides
+
+__all__ = ["additive_attention", "additive_attention_grad"]
+
+
+def constants(kernel: str, z_query: Tensor, z_key: Tensor, value: Tensor) -> dict[str, Any]:
+    chosen = blocks(
+        kernel, "additive", value, (z_query.shape[-2], z_key.shape[-2]), value.shape[-1]
+    )
+    columns = (
+        padded(value.shape[-1]) if kernel == "forward" else min(padded(value.shape[-1]), COLUMNS)
+    )
+    sizes = {"BLOCK_N": chosen.size, "BLOCK_M": chosen.size, "BLOCK_E": columns}
+    return sizes | chosen.options
+
+
+def one_head(x: Tensor | None) -> Tensor | None:
+    return x if x is None else x.unsqueeze(1)
+
+
+@torch.library.custom_op("torch_impl::additive_attention", mutates_args=())
+def additive_attention(
+    z_query: Tensor,
+    z_key: Tensor,
+    w_score: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    keep: Tensor | None,
+    share: float,
+    deterministic: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """
+    Output [B N E] in the dtype of the value, and log-sum-exp [B N]; ``deterministic`` is for the
+    gradients.
+    """
+    output, lse = fake(z_query, z_key, w_score, value)
+    (B, N, A), (M, E) = z_query.shape, value.shape[1:]
+    mask, keep = (x if x is None else x.expand(B, N, M) for x in (mask, keep))
+    chosen = constants("forward", z_query, z_key, value)
+    launch(
+        additive_forward,
+        (B, -(-N // chosen["BLOCK_N"])),
+        *(z_query, z_key, w_score, value, output, lse, mask, keep),
+        *(strides(one_head(x)) for x in (value, output, mask, keep)),
+        *(N, M, A, E, share),
+        **chosen,
+    )
+    return output, lse
+
+
+@additive_attention.register_fake
+def fake(
+    z_query: Tensor, z_key: Tensor, w_score: Tensor, value: Tensor, *rest: Any
+) -> tuple[Tensor, Tensor]:
+    shape = z_query.shape[:-1]
+    return value.new_empty(*shape, value.shape[-1]), value.new_empty(shape, dtype=torch.float32)
+
+
+@torch.library.custom_op("torch_impl::additive_attention_grad", mutates_args=())
+def additive_attention_grad(
+    d_output: Tensor,
+    output: Tensor,
+    lse: Tensor,
+    z_query: Tensor,
+    z_key: Tensor,
+    w_score: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    keep: Tensor | None,
+    share: float,
+    mask_too: bool,
+    deterministic: bool = False,
+) -> list[Tensor]:
+    """
+    The gradients of z_query, z_key, w_score, value, and of mask if asked for, in float32.
+
+    Where they are to be deterministic, programs that add to the same place are launched one after
+    the other.
+    """
+    (B, N, A), (M, E) = z_query.shape, value.shape[1:]
+    shapes = [z_query.shape, z_key.shape, (B, A), value.shape, *([mask.shape] if mask_too else [])]
+    sums = [torch.zeros(shape, dtype=torch.float32, device=value.device) for shape in shapes]
+    over = (mask_too and mask.shape[1] < N, mask_too and mask.shape[2] < M)
+    together = B if not mask_too or mask.shape[0] == B else 1
+    mask, keep, spread = (
+        x if x is None else x.expand(B, N, M) for x in (mask, keep, sums[4] if mask_too else None)
+    )
+    chosen = constants("backward", z_query, z_key, value)
+    for grid, before in (
+        in_order(B, together, -(-N // chosen["BLOCK_N"]))
+        if deterministic
+        else [((B, -(-N // chosen["BLOCK_N"])), (0, 0))]
+    ):
+        launch(
+            additive_backward,
+            grid,
+            *(d_output, output, lse, z_query, z_key, w_score, value, mask, keep, *sums[:4], spread),
+            *(strides(one_head(x)) for x in (d_output, output, value, mask, keep, spread)),
+            *(*before, N, M, A, E, share),
+            **chosen,
+            OVER_N=over[0],
+            OVER_M=over[1],
+        )
+    return [*sums[:2], sums[2].sum(0), *sums[3:]]
+
+
+def in_order(
+    B: int, together: int, blocks: int
+) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Grids of some batch entries and one block of queries each, with what comes before."""
+    return (
+        ((together, 1), (entry, block))
+        for block in range(blocks)
+        for entry in range(0, B, together)
+    )
+
+
+@additive_attention_grad.register_fake
+def _(d_output: Tensor, output: Tensor, lse: Tensor, *rest: Any) -> list[Tensor]:
+    (*tensors, mask), mask_too = (
+        rest[:5],
+        rest[7],
+    )  # the last argument is left out where it is its default
+    return [
+        x.new_empty(x.shape, dtype=torch.float32) for x in (*tensors, *([mask] if mask_too else []))
+    ]
+
+
+def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, ctx.share, ctx.deterministic = inputs
+    ctx.save_for_backward(*output, *tensors)
+
+
+def backward(ctx: Any, d_output: Tensor, d_lse: Tensor) -> tuple[Tensor | None, ...]:
+    output, lse, *tensors = ctx.saved_tensors
+    grads = additive_attention_grad(
+        d_output, output, lse, *tensors, ctx.share, ctx.needs_input_grad[4], ctx.deterministic
+    )
+    found = [grad.to(x.dtype) for grad, x in zip(grads, tensors, strict=False)]
+    return *found, *([] if len(found) == 5 else [None]), None, None, None
+
+
+torch.library.register_autograd(
+    "torch_impl::additive_attention", backward, setup_context=setup_context
+)

@@ -1,0 +1,191 @@
+"""
+Additive attention, forward and backward, without a tensor of N by M, let alone by A.
+
+A program owns a block of queries of one batch entry and walks over the blocks of keys; the scores
+of a block are summed feature by feature. ZQ [B N A] and ZK [B M A] are the projected queries and
+keys in float32, WS [A] the weights of the features; the rest is named as in
+:mod:`torch_impl.triton.kernels.attention`, with one head.
+"""
+
+import triton.language as tl
+
+from .attention import biased, kept, of_head, product, tile, weights_grad, write
+from .launch import Kernel, largest, read, rounded, total, whole
+
+COLUMNS = 64
+"""
+Of the values, as many as the gradients take at a time: in float32 more do not fit into the
+registers beside each other.
+"""
+
+
+@Kernel
+def tanh(z1, z2):
+    """
+    Two hyperbolic tangents 1 - 2 / (1 + exp(2z)) by one division; from 20 on they are 1, and the
+    product would overflow.
+    """
+    x1, x2 = 1.0 + tl.exp(2.0 * tl.minimum(z1, 20.0)), 1.0 + tl.exp(2.0 * tl.minimum(z2, 20.0))
+    shared = 2.0 / (x1 * x2)
+    return 1.0 - x2 * shared, 1.0 - x1 * shared
+
+
+@Kernel
+def feature(Z, at_row, in_row, a, A):
+    """Two features of some projected rows."""
+    at = Z + at_row.to(tl.int64) * A + a
+    return read(at, in_row), read(at + 1, in_row & (a + 1 < A))
+
+
+@Kernel
+def weight(WS, a, A):
+    """The weights of two features, 0 beyond the last."""
+    return tl.load(WS + a).to(tl.float32), tl.load(WS + a + 1, mask=a + 1 < A, other=0.0).to(
+        tl.float32
+    )
+
+
+@Kernel
+def tangents(ZQ, ZK, at_n, at_m, in_n, in_m, a, A):
+    """The tangents of two features for a block of pairs."""
+    q1, q2 = feature(ZQ, at_n, in_n, a, A)
+    k1, k2 = feature(ZK, at_m, in_m, a, A)
+    return tanh(q1[:, None] + k1[None, :], q2[:, None] + k2[None, :])
+
+
+@Kernel
+def scores(ZQ, ZK, WS, at_n, at_m, in_n, in_m, A, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr):
+    s = tl.full([BLOCK_N, BLOCK_M], 0.0, tl.float32)
+    for a in range(0, whole(A), 2):
+        t1, t2 = tangents(ZQ, ZK, at_n, at_m, in_n, in_m, a, A)
+        w1, w2 = weight(WS, a, A)
+        s += w1 * t1 + w2 * t2
+    return s
+
+
+@Kernel
+def additive_forward(
+    ZQ, ZK, WS, V, OUT, LSE, MASK, KEEP, v_, o_, mask_, keep_, N, M, A, E, share,
+    BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_E: tl.constexpr,
+):  # fmt: skip
+    """
+    Output and log-sum-exp of a block of queries, by an online softmax over the blocks of keys.
+    """
+    i_b, i_n = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK_N
+    at_n, at_e = i_n + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_E)
+    in_n, in_e = at_n < N, at_e < E
+    ZQ, ZK = ZQ + i_b * N * A, ZK + i_b * M * A
+    if MASK is not None:
+        MASK = of_head(MASK, mask_, i_b, 0)
+    if KEEP is not None:
+        KEEP = of_head(KEEP, keep_, i_b, 0)
+    top = tl.full([BLOCK_N], float("-inf"), tl.float32)
+    norm = tl.full([BLOCK_N], 0.0, tl.float32)
+    out = tl.full([BLOCK_N, BLOCK_E], 0.0, tl.float32)
+    for i_m in range(0, whole(M), BLOCK_M):
+        at_m = i_m + tl.arange(0, BLOCK_M)
+        in_m = at_m < M
+        s = scores(ZQ, ZK, WS, at_n, at_m, in_n, in_m, A, BLOCK_N, BLOCK_M)
+        s, _ = biased(s, at_n[:, None], at_m[None, :], None, MASK, mask_, 0, N, M, False)
+        rise = tl.maximum(top, largest(s, 1))
+        level = tl.where(rise == float("-inf"), 0.0, rise)
+        p = tl.exp(s - level[:, None])
+        fade = tl.exp(top - level)
+        norm = norm * fade + total(p, 1)
+        if KEEP is not None:
+            p = tl.where(kept(KEEP, keep_, at_n[:, None], at_m[None, :], N, M), p, 0.0)
+        v = tile(of_head(V, v_, i_b, 0), at_m, at_e, v_[2], v_[3], in_m, in_e)
+        out = out * fade[:, None] + product(rounded(p, V), v)
+        top = rise
+    out = tl.where((norm == 0.0)[:, None], 0.0, out * share / norm[:, None])
+    write(of_head(OUT, o_, i_b, 0), at_n, at_e, o_[2], o_[3], in_n, in_e, out)
+    tl.store(LSE + i_b * N + at_n, top + tl.log(norm), mask=in_n)
+
+
+@Kernel
+def mask_grad(DM, dm_, ds, at_n, at_m, N, M, OVER_N: tl.constexpr, OVER_M: tl.constexpr):
+    """
+    Add the gradient of the scores to that of a float mask, summed over the axes along which it was
+    broadcast.
+    """
+    in_n, in_m = at_n < N, at_m < M
+    if OVER_N and OVER_M:
+        tl.atomic_add(DM, total(total(ds, 1), 0))
+    elif OVER_N:
+        tl.atomic_add(DM + at_m.to(tl.int64) * dm_[3], total(ds, 0), mask=in_m)
+    elif OVER_M:
+        tl.atomic_add(DM + at_n.to(tl.int64) * dm_[2], total(ds, 1), mask=in_n)
+    else:
+        at = DM + at_n.to(tl.int64)[:, None] * dm_[2] + at_m[None, :] * dm_[3]
+        tl.atomic_add(at, ds, mask=in_n[:, None] & in_m[None, :])
+
+
+@Kernel
+def additive_backward(
+    DO, OUT, LSE, ZQ, ZK, WS, V, MASK, KEEP, DZQ, DZK, DWS, DV, DM, do_, o_, v_, mask_, keep_, dm_,
+    before_b, before_n, N, M, A, E, share,
+    OVER_N: tl.constexpr, OVER_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+):  # fmt: skip
+    """
+    All gradients, added in float32: in one pass, since the tangents cost more than the additions.
+    DWS [B A] is not summed over the batch.
+
+    So many batch entries and blocks of queries were launched before. The columns of the values are
+    taken BLOCK_E at a time.
+    """
+    i_b, i_n = (tl.program_id(0) + before_b).to(tl.int64), (tl.program_id(1) + before_n) * BLOCK_N
+    at_n = i_n + tl.arange(0, BLOCK_N)
+    in_n = at_n < N
+    lse = tl.load(LSE + i_b * N + at_n, mask=in_n, other=float("-inf"))
+    sees = lse > float("-inf")
+    DO, OUT, V = of_head(DO, do_, i_b, 0), of_head(OUT, o_, i_b, 0), of_head(V, v_, i_b, 0)
+    delta = tl.full([BLOCK_N], 0.0, tl.float32)
+    for i_e in range(0, whole(E), BLOCK_E):
+        at_e = i_e + tl.arange(0, BLOCK_E)
+        do = tile(DO, at_n, at_e, do_[2], do_[3], sees, at_e < E)
+        o = tile(OUT, at_n, at_e, o_[2], o_[3], sees, at_e < E)
+        delta += total(do.to(tl.float32) * o.to(tl.float32), 1)
+    ZQ, ZK = ZQ + i_b * N * A, ZK + i_b * M * A
+    DZQ, DZK, DWS = DZQ + i_b * N * A, DZK + i_b * M * A, DWS + i_b * A
+    if MASK is not None:
+        MASK = of_head(MASK, mask_, i_b, 0)
+    if KEEP is not None:
+        KEEP = of_head(KEEP, keep_, i_b, 0)
+    if DM is not None:
+        DM = of_head(DM, dm_, i_b, 0)
+    for i_m in range(0, whole(M), BLOCK_M):
+        at_m = i_m + tl.arange(0, BLOCK_M)
+        in_m = at_m < M
+        s = scores(ZQ, ZK, WS, at_n, at_m, in_n, in_m, A, BLOCK_N, BLOCK_M)
+        s, visible = biased(s, at_n[:, None], at_m[None, :], None, MASK, mask_, 0, N, M, False)
+        dp = tl.full([BLOCK_N, BLOCK_M], 0.0, tl.float32)
+        for i_e in range(0, whole(E), BLOCK_E):
+            at_e = i_e + tl.arange(0, BLOCK_E)
+            do = tile(DO, at_n, at_e, do_[2], do_[3], sees, at_e < E)
+            v = tile(V, at_m, at_e, v_[2], v_[3], in_m, at_e < E)
+            dp += product(do, tl.trans(v))
+        p, ds = weights_grad(
+            s, visible, lse, delta, dp, KEEP, keep_, at_n[:, None], at_m[None, :], N, M, share
+        )
+        if DM is not None:
+            mask_grad(DM, dm_, ds, at_n, at_m, N, M, OVER_N, OVER_M)
+        for i_e in range(0, whole(E), BLOCK_E):
+            at_e = i_e + tl.arange(0, BLOCK_E)
+            do = tile(DO, at_n, at_e, do_[2], do_[3], sees, at_e < E)
+            at_v = DV + (i_b * M + at_m)[:, None] * E + at_e[None, :]
+            tl.atomic_add(
+                at_v, product(tl.trans(rounded(p, V)), do), mask=in_m[:, None] & (at_e < E)[None, :]
+            )
+        for a in range(0, whole(A), 2):
+            t1, t2 = tangents(ZQ, ZK, at_n, at_m, in_n, in_m, a, A)
+            w1, w2 = weight(WS, a, A)
+            two = a + 1 < A
+            tl.atomic_add(DWS + a, total(total(ds * t1, 1), 0))
+            tl.atomic_add(DWS + a + 1, total(total(ds * t2, 1), 0), mask=two)
+            z1, z2 = ds * (1.0 - t1 * t1) * w1, ds * (1.0 - t2 * t2) * w2
+            at_q, at_k = DZQ + at_n.to(tl.int64) * A + a, DZK + at_m.to(tl.int64) * A + a
+            tl.atomic_add(at_q, total(z1, 1), mask=in_n)
+            tl.atomic_add(at_q + 1, total(z2, 1), mask=in_n & two)
+            tl.atomic_add(at_k, total(z1, 0), mask=in_m)
+            tl.atomic_add(at_k + 1, total(z2, 0), mask=in_m & two)

@@ -1,0 +1,143 @@
+"""
+One kernel source, two ways to run it: compiled on a GPU, interpreted on a CPU.
+
+CUDA tensors are given to Triton's compiler, CPU tensors to its interpreter, call by call. No
+environment variable is read or set (TRITON_INTERPRET would have to be known before triton is
+imported, and would hold for everybody's kernels), so other Triton code in the process is not
+touched. What the interpreter of Triton 3.6 cannot do is said here once, function by function:
+
+- a number that is known at run time is no bound of a loop since NumPy 2.4: :func:`whole`;
+- bfloat16 is a bit pattern, and products multiply the patterns: :func:`read` and :func:`rounded`
+  give the numbers in float32;
+- ``tl.max`` and ``tl.sum`` are compiled functions unless TRITON_INTERPRET is set: :func:`largest`,
+  :func:`total`.
+"""
+
+import operator
+from collections.abc import Callable
+from inspect import signature
+from typing import Any
+
+import torch
+import triton.language as tl
+from triton.runtime import interpreter
+from triton.runtime.jit import JITFunction
+
+from ..emulation.interpreter import interpreting
+from ..emulation.recording import builder, recorded
+
+__all__ = ["Kernel", "largest", "launch", "read", "rounded", "total", "whole"]
+
+
+VARYING = ("before", "before_b", "before_n", "N", "M", "rows", "first")
+"""
+Arguments that change from call to call: the compiler is not told that one is 1 or a multiple of 16,
+or it would be run again.
+"""
+
+
+class Kernel(JITFunction):
+    """
+    A function for Triton's compiler that other interpreted functions may call: there it runs
+    ``interpreted`` instead.
+    """
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        super().__init__(
+            fn, do_not_specialize=[name for name in signature(fn).parameters if name in VARYING]
+        )
+        self.interpreted = interpreter.InterpretedFunction(fn)
+        self.recorded = recorded(
+            lambda *args, **kwargs: self.interpreted.rewrite()(*args, **kwargs)
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # not InterpretedFunction.__call__, which replaces the whole language again for every call
+        # and never puts it back
+        return self.recorded(*args, **kwargs)
+
+    def instead(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Make ``fn``, in plain Python, what the interpreter runs in place of the source."""
+        self.interpreted.rewritten_fn[self.fn] = fn
+        return fn
+
+
+OPTIONS = ("num_warps", "num_stages", "maxnreg")
+"""Of the compiler."""
+
+
+def launch(kernel: Kernel, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
+    """Run a kernel on the device of its first tensor."""
+    device = args[0].device
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            kernel[grid](*args, **constants)
+    else:
+        constants = {name: value for name, value in constants.items() if name not in OPTIONS}
+        with interpreting(range(grid[0])):
+            kernel.interpreted[(1, *grid[1:])](*args, **constants)
+
+
+@Kernel
+def whole(number):
+    """A number known at run time, as the bound of a loop."""
+    return number
+
+
+@whole.instead
+def _(number: Any) -> Any:
+    return operator.index(number)
+
+
+@Kernel
+def read(at, inside):
+    """What lies at these addresses; 0 outside."""
+    return tl.load(at, mask=inside, other=0.0)
+
+
+@read.instead
+def _(at: Any, inside: Any) -> Any:
+    x = tl.load(at, mask=inside, other=0.0)
+    return x.to(tl.float32) if x.dtype == tl.bfloat16 else x
+
+
+@Kernel
+def rounded(x, LIKE):
+    """x in the element type of the pointer LIKE."""
+    return x.to(LIKE.dtype.element_ty)
+
+
+@rounded.instead
+def _(x: Any, LIKE: Any) -> Any:
+    x = x.to(LIKE.dtype.element_ty)
+    return x.to(tl.float32) if x.dtype == tl.bfloat16 else x
+
+
+@Kernel
+def total(x, axis: tl.constexpr):
+    """The sum over an axis."""
+    return tl.reduce(x, axis, tl.standard._sum_combine)
+
+
+@Kernel
+def largest(x, axis: tl.constexpr):
+    """The maximum over an axis."""
+    return tl.reduce(x, axis, tl.standard._elementwise_max)
+
+
+@total.instead
+def _(x: Any, axis: int) -> Any:
+    return reduced(x, builder().create_sum, axis)
+
+
+@largest.instead
+def _(x: Any, axis: int) -> Any:
+    return reduced(x, builder().create_largest, axis)
+
+
+def reduced(x: Any, reduce: Callable[..., Any], axis: int) -> Any:
+    """A block reduced over an axis, in the interpreter."""
+    shape = [size for place, size in enumerate(x.type.shape) if place != axis]
+    return tl.core.tensor(
+        reduce(x.handle, axis), tl.block_type(x.dtype, shape) if shape else x.dtype
+    )

@@ -1,0 +1,279 @@
+"""
+The kernels as operators of PyTorch: with fake implementations for torch.compile and with gradients.
+
+One operator serves every attention by scaled inner products. Its arguments are those of the
+kernels: ``mask`` and ``keep`` have four axes that broadcast to [B H N M], ``table`` [H rows D] and
+``table_bias`` [H rows] are position rows, of which the pair (i, j) reads row ``first`` - i + j,
+``content`` and ``distance`` [H D] are added to the queries for the one score and the other,
+``share`` is 1 / (1 - p).
+"""
+
+from math import sqrt
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .kernels.attention import backward_key, backward_query, backward_table, forward
+from .kernels.block_sizes import blocks, padded
+from .kernels.launch import launch
+
+__all__ = ["attention", "attention_grad"]
+
+
+def strides(x: Tensor | None, heads: bool = False) -> tuple[int, ...]:
+    """
+    The strides of a tensor, with one of 0 for the batch in front where it begins with the heads; of
+    None none that is read.
+    """
+    return (0, 0, 0, 0) if x is None else (0, *x.stride()) if heads else x.stride()
+
+
+def constants(
+    kernel: str, query: Tensor, key: Tensor, value: Tensor, mask: Any, table: Any, causal: bool
+) -> dict[str, Any]:
+    D, E = query.shape[-1], value.shape[-1]
+    scores = "relative" if table is not None else "plain" if mask is None else "masked"
+    chosen = blocks(kernel, scores, query, (query.shape[-2], key.shape[-2]), max(D, E))
+    return {
+        "CAUSAL": causal,
+        # somebody may be hidden from everyone
+        "HIDING": mask is not None or (causal and query.shape[-2] > key.shape[-2]),
+        "BLOCK_N": chosen.size,
+        "BLOCK_M": chosen.size,
+        "BLOCK_D": padded(D),
+        "BLOCK_E": padded(E),
+        **chosen.options,
+    }
+
+
+def numbers(
+    query: Tensor, key: Tensor, value: Tensor, table: Tensor | None, first: int, share: float
+) -> tuple[Any, ...]:
+    (H, N, D), (M, E) = query.shape[1:], value.shape[-2:]
+    return H, N, M, D, E, 0 if table is None else table.shape[1], first, 1 / sqrt(D), share
+
+
+@torch.library.custom_op("torch_impl::attention", mutates_args=())
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    keep: Tensor | None,
+    slopes: Tensor | None,
+    content: Tensor | None,
+    distance: Tensor | None,
+    table: Tensor | None,
+    table_bias: Tensor | None,
+    causal: bool,
+    first: int,
+    share: float,
+    deterministic: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Output [B H N E] and log-sum-exp [B H N]; ``deterministic`` is for the gradients."""
+    output, lse = attention_fake(
+        query,
+        key,
+        value,
+        mask,
+        keep,
+        slopes,
+        content,
+        distance,
+        table,
+        table_bias,
+        causal,
+        first,
+        share,
+    )
+    full = (*query.shape[:-1], key.shape[-2])
+    mask, keep = (x if x is None else x.expand(full) for x in (mask, keep))
+    chosen = constants("forward", query, key, value, mask, table, causal)
+    B, H, N = query.shape[:3]
+    launch(
+        forward,
+        (B * H, -(-N // chosen["BLOCK_N"])),
+        *(query, key, value, output, lse, mask, keep, slopes, content, distance, table, table_bias),
+        *(strides(x) for x in (query, key, value, output, mask, keep)),
+        *(strides(x, heads=True) for x in (table, table_bias)),
+        *numbers(query, key, value, table, first, share),
+        **chosen,
+    )
+    return output, lse
+
+
+@attention.register_fake
+def attention_fake(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    shape = query.shape[:-1]
+    return query.new_empty(*shape, value.shape[-1]), query.new_empty(shape, dtype=torch.float32)
+
+
+@torch.library.custom_op("torch_impl::attention_grad", mutates_args=())
+def attention_grad(
+    d_output: Tensor,
+    output: Tensor,
+    lse: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    keep: Tensor | None,
+    slopes: Tensor | None,
+    content: Tensor | None,
+    distance: Tensor | None,
+    table: Tensor | None,
+    table_bias: Tensor | None,
+    causal: bool,
+    first: int,
+    share: float,
+    mask_too: bool,
+    deterministic: bool = False,
+) -> list[Tensor]:
+    """
+    The gradients of query, key, value, and in float32 of mask, content, distance, table and
+    table_bias: of what is None nothing.
+
+    ``deterministic``: no two programs that run at a time add to the same place.
+    """
+    B, H, N, M, D = *query.shape[:3], *key.shape[2:]
+    chosen = constants("backward", query, key, value, mask, table, causal)
+    blocks_n = -(-N // chosen["BLOCK_N"])
+    d_query, d_key, d_value = (x.new_empty(x.shape) for x in (query, key, value))
+    d_content, d_distance = (
+        x if x is None else lse.new_empty(B, H, blocks_n, D) for x in (content, distance)
+    )
+    d_pairs, d_rows, d_columns = mask_sums(mask, lse, M) if mask_too else (None, None, None)
+    d_table, d_bias = (x if x is None else lse.new_zeros(x.shape) for x in (table, table_bias))
+    added = (None, None) if deterministic else (d_table, d_bias)
+    delta, mask_shape = torch.empty_like(lse), None if mask is None else mask.shape
+    mask, keep, spread = (x if x is None else x.expand(B, H, N, M) for x in (mask, keep, d_pairs))
+    given = (query, key, value, mask, keep, slopes, content, distance, table, table_bias)
+    placed = (
+        *(strides(x) for x in (query, key, value, mask, keep)),
+        *(strides(x, heads=True) for x in (table, table_bias)),
+    )
+    sizes = numbers(query, key, value, table, first, share)
+    one_by_one = deterministic and d_pairs is not None and d_pairs.shape[:2] != (B, H)
+    for before in range(B * H) if one_by_one else [0]:
+        launch(
+            backward_query,
+            (1 if one_by_one else B * H, blocks_n),
+            *(
+                d_output,
+                output,
+                lse,
+                delta,
+                *given,
+                d_query,
+                spread,
+                d_rows,
+                d_content,
+                d_distance,
+                *added,
+            ),
+            *(strides(d_output), strides(output), *placed, strides(d_query), strides(spread)),
+            *(before, *sizes),
+            **chosen,
+        )
+    launch(
+        backward_key,
+        (B * H, -(-M // chosen["BLOCK_M"])),
+        *(d_output, lse, delta, *given, d_key, d_value, d_columns),
+        *(strides(d_output), *placed, strides(d_key), strides(d_value)),
+        *sizes,
+        **chosen,
+    )
+    if deterministic and table is not None:
+        launch(
+            backward_table,
+            (H, -(-table.shape[1] // chosen["BLOCK_N"])),
+            *(d_output, lse, delta, *given[:5], *given[6:], d_table, d_bias),
+            *(strides(d_output), *placed),
+            *(B, *sizes),
+            **chosen,
+        )
+    sums = [x if x is None else x.sum((0, 2)) for x in (d_content, d_distance)] + [d_table, d_bias]
+    of_mask = [x.sum_to_size(mask_shape) for x in (d_pairs, d_rows, d_columns) if x is not None]
+    return [d_query, d_key, d_value, *of_mask, *(x for x in sums if x is not None)]
+
+
+def mask_sums(
+    mask: Tensor, lse: Tensor, M: int
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """
+    Where the gradient of a mask goes, in float32: one of three.
+
+    Pairs, of the mask's own shape; or [B H N 1] and [B H 1 M], its sums over the keys and over the
+    queries.
+    """
+    B, H, N = lse.shape
+    if mask.shape[3] < M:
+        return None, lse.new_empty(B, H, N, 1), None
+    if mask.shape[2] < N:
+        return None, None, lse.new_empty(B, H, 1, M)
+    return lse.new_zeros(mask.shape), None, None
+
+
+@attention_grad.register_fake
+def _(
+    d_output: Tensor,
+    output: Tensor,
+    lse: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *rest: Any,
+) -> list[Tensor]:
+    (mask, _, _, *shared), mask_too = (
+        rest[:7],
+        rest[10],
+    )  # of the last arguments PyTorch leaves out those that are their defaults
+    sums = [x for x in (mask if mask_too else None, *shared) if x is not None]
+    return [
+        *(x.new_empty(x.shape) for x in (query, key, value)),
+        *(x.new_empty(x.shape, dtype=torch.float32) for x in sums),
+    ]
+
+
+def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, ctx.causal, ctx.first, ctx.share, ctx.deterministic = inputs
+    ctx.save_for_backward(*output, *tensors)
+
+
+def backward(ctx: Any, d_output: Tensor, d_lse: Tensor) -> tuple[Tensor | None, ...]:
+    output, lse, *tensors = ctx.saved_tensors
+    mask_too = ctx.needs_input_grad[3]
+    grads = iter(
+        attention_grad(
+            d_output,
+            output,
+            lse,
+            *tensors,
+            ctx.causal,
+            ctx.first,
+            ctx.share,
+            mask_too,
+            ctx.deterministic,
+        )
+    )
+    query, key, value, mask, _, _, *shared = tensors
+    found = [
+        next(grads),
+        next(grads),
+        next(grads),
+        next(grads).to(mask.dtype) if mask_too else None,
+        None,
+        None,
+    ]
+    return (
+        *found,
+        *(x if x is None else next(grads).to(x.dtype) for x in shared),
+        None,
+        None,
+        None,
+        None,
+    )
+
+
+torch.library.register_autograd("torch_impl::attention", backward, setup_context=setup_context)

@@ -1,3 +1,0 @@
-"""
-Draws hard inputs, runs any backend against the law, and judges every element by a derived bound.
-"""

@@ -1,4 +1,0 @@
-"""
-``verify gpu-report``: everything that wants a GPU, in one command that a machine with one only has
-to start.
-"""
