@@ -6,7 +6,6 @@ Begin with: attnverify run --backend my_kernel.py
 
 # What a command needs is imported when it runs: attnverify doctor answers also where numpy cannot
 # be imported.
-
 import argparse
 import sys
 from collections.abc import Callable
@@ -14,12 +13,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnverify.failures.replay import replay
+from attnverify.failures.script import script
 from attnverify.gpu_report import runner as gpu_report
 from attnverify.options import CAMPAIGN, FAILURES, OPTIONS
 from attnverify.precision import DTYPES
 
 if TYPE_CHECKING:
-    from attnverify.failures.record import Failure
+    from attnverify.failures.record import FailureRecord
     from attnverify.isolation.supervisor import Worker
 
 STATUS = """Exit status: 0 everything passed (or failed as known), 1 something failed,
@@ -310,10 +311,10 @@ def show_bench(chosen: argparse.Namespace) -> int:
 
 
 def show_matrix(chosen: argparse.Namespace) -> int:
-    from attnverify.report.table import matrix
+    from attnverify.report.readme_matrix import readme_matrix
 
     try:
-        print("\n".join(matrix(saved(chosen.report)["tallies"])))
+        print("\n".join(readme_matrix(saved(chosen.report)["tallies"])))
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
@@ -339,10 +340,10 @@ def show_score(chosen: argparse.Namespace) -> int:
     import json
 
     from attnverify.backends.loader import describe
-    from attnverify.faults.user_tests import measure
+    from attnverify.faults.user_tests import measure_user_tests
 
     try:
-        found = measure(chosen.file)
+        found = measure_user_tests(chosen.file)
     except Exception as error:  # a stranger's file may do anything while it is imported
         print(f"{chosen.file}: {describe(error)}", file=sys.stderr)
         return 2
@@ -388,28 +389,29 @@ def show_cards(chosen: argparse.Namespace) -> int:
 def show_again(chosen: argparse.Namespace) -> int:
     """Judge the recorded recipe once more, on the backend that failed or on another."""
     from attnverify.failures import record
-    from attnverify.isolation.supervisor import Limits, Worker, isolated
+    from attnverify.isolation.supervisor import Limits, Worker, runs_in_own_process
 
     try:
-        failure = record.find(chosen.hash, chosen.failures)
+        failure = record.find_record(chosen.hash, chosen.failures)
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     source = chosen.backend or failure.backend
     with closing(Worker(source, Limits(chosen.case_seconds, chosen.memory))) as worker:
-        return show(chosen, failure, worker if isolated(source, "paths") else None, source)
+        return show(
+            chosen, failure, worker if runs_in_own_process(source, "paths") else None, source
+        )
 
 
 def show(
-    chosen: argparse.Namespace, failure: "Failure", worker: "Worker | None", source: str
+    chosen: argparse.Namespace, failure: "FailureRecord", worker: "Worker | None", source: str
 ) -> int:
     """The same with the backend in a process of its own, or in this one."""
     from attnverify.backends.loader import load
-    from attnverify.failures import record
-    from attnverify.isolation.supervisor import Died, described, see_again
-    from attnverify.judge.case import Disagreement, Unsupported
+    from attnverify.isolation.supervisor import WorkerDied, describe_backend, replay_in_worker
+    from attnverify.judge.errors import Disagreement, Unsupported
 
-    backend = described(worker) if worker else load(source)
+    backend = describe_backend(worker) if worker else load(source)
     candidates = [i for i in backend.implementations if i.operation.name == failure.operation]
     named = [i for i in candidates if i.name == failure.implementation] or candidates
     if backend.broken or backend.missing or not named:
@@ -422,17 +424,17 @@ def show(
     try:
         if chosen.script:
             print(
-                see_again(worker, failure, named[0].name, script=True)
+                replay_in_worker(worker, failure, named[0].name, script=True)
                 if worker
-                else record.script(failure, named[0])
+                else script(failure, named[0])
             )
             return 0
         budget = (
-            see_again(worker, failure, named[0].name)
+            replay_in_worker(worker, failure, named[0].name)
             if worker
-            else record.judge_again(failure, named[0])
+            else replay(failure, named[0])
         )
-    except (Disagreement, Died) as error:
+    except (Disagreement, WorkerDied) as error:
         print(
             f"{named[0].name} of {backend.source} in {failure.dtype} ({failure.aspect})\n  "
             f"{error}\n  recipe: {failure.words}"

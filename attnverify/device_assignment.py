@@ -9,7 +9,7 @@ import subprocess
 from functools import lru_cache
 
 
-def pin(worker: int) -> str | None:
+def assign_device(worker: int) -> str | None:
     """
     Show this process one device, in turn: worker 0 the first, worker 1 the second, and from the
     start again.
@@ -34,16 +34,21 @@ def devices() -> list[str]:
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is not None:
         return [name.strip() for name in allowed.split(",") if name.strip()]
-    return [str(number) for number in range(sum(line.startswith("GPU ") for line in asked("-L")))]
+    return [
+        str(number)
+        for number in range(sum(line.startswith("GPU ") for line in query_nvidia_smi("-L")))
+    ]
 
 
 @lru_cache
-def gpus() -> tuple[str, ...]:
+def gpu_descriptions() -> tuple[str, ...]:
     """The GPUs of this machine as their driver tells of them: name, driver, memory."""
-    return tuple(asked("--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"))
+    return tuple(
+        query_nvidia_smi("--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
+    )
 
 
-def asked(*options: str) -> list[str]:
+def query_nvidia_smi(*options: str) -> list[str]:
     """
     The lines that nvidia-smi answers; none where there is no such program, or it does not answer.
     """

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from attnverify.verdicts.columns import Cell
+from attnverify.verdicts.cell import Cell
 
 __all__ = ["test_gradients", "test_hidden_nan", "test_refusals", "test_side_effects", "test_values"]
 

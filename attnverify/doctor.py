@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from attnverify.device_assignment import gpus
-from attnverify.report.terminal_colours import painted
+from attnverify.device_assignment import gpu_descriptions
+from attnverify.report.terminal_colours import colourize
 
 SECONDS = 120.0
 """A first import may read a gigabyte from a cold disk."""
@@ -170,11 +170,11 @@ def main() -> int:
         print(line, flush=True)
     with ThreadPoolExecutor(max_workers=cores()) as pool:
         answers = []
-        for answer in pool.map(answered, questions):
+        for answer in pool.map(ask_in_subprocess, questions):
             answers.append(answer)
-            print("\n".join(map(painted, answer.lines())), flush=True)
-    print("\n".join(["", *map(painted, verdict(answers))]))
-    return 1 if hindrances(answers) else 0
+            print("\n".join(map(colourize, answer.lines())), flush=True)
+    print("\n".join(["", *map(colourize, verdict(answers))]))
+    return 1 if blocking_problems(answers) else 0
 
 
 def machine() -> Iterator[str]:
@@ -185,7 +185,7 @@ def machine() -> Iterator[str]:
         "memory": memory(),
     }
     found["gpu"] = (
-        "; ".join(gpus())
+        "; ".join(gpu_descriptions())
         or "none that nvidia-smi knows of: Triton kernels are interpreted, CUDA C++ is compiled "
         "for the processor"
     )
@@ -207,7 +207,7 @@ def memory() -> str:
 # Asking
 
 
-def answered(question: Question) -> Answer:
+def ask_in_subprocess(question: Question) -> Answer:
     """Ask in a process of its own, whatever may happen there."""
     command = (
         [shutil.which(question.ask) or "", "--version"]
@@ -230,7 +230,7 @@ def answered(question: Question) -> Answer:
         return Answer(question, "broken", f"no answer in {SECONDS:g} s")
     except OSError as error:
         return Answer(question, "broken", str(error))
-    return heard(question, done.returncode, done.stdout.strip(), done.stderr.strip())
+    return interpret_answer(question, done.returncode, done.stdout.strip(), done.stderr.strip())
 
 
 START = (
@@ -239,7 +239,7 @@ START = (
 )
 
 
-def heard(question: Question, status: int, said: str, complained: str) -> Answer:
+def interpret_answer(question: Question, status: int, said: str, complained: str) -> Answer:
     """
     What an answer means: a module that is not there is missing, everything else that fails is
     broken.
@@ -278,7 +278,7 @@ ABSENT = re.compile(
 # The verdict
 
 
-def hindrances(answers: list[Answer]) -> list[str]:
+def blocking_problems(answers: list[Answer]) -> list[str]:
     """
     Why the main job cannot run here, one line each: what is needed and not there, or a backend of
     ours that is broken.
@@ -299,7 +299,7 @@ def hindrances(answers: list[Answer]) -> list[str]:
 
 def verdict(answers: list[Answer]) -> Iterator[str]:
     """The last lines: can the main job run, on which backends, and what to do next."""
-    if found := hindrances(answers):
+    if found := blocking_problems(answers):
         yield "FAILED: the main job (pytest -m differential) cannot run here:"
         yield from (f"  {line}" for line in found)
         yield "next: pip install -e '.[test]' -c constraints.txt, then attnverify doctor"

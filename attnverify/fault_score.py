@@ -16,20 +16,23 @@ from typing import Any, cast
 
 import pytest
 
-from attnverify.backends.array_libraries import adapter
-from attnverify.backends.call_adapter import adapt
+from attnverify.backends.array_libraries import array_library
+from attnverify.backends.call_adapter import adapt_signature
 from attnverify.backends.loader import Backend, Implementation
-from attnverify.catalogue.operation import ASPECTS
-from attnverify.checks.registry import called_twice, checks
-from attnverify.faults.registry import CLASSES, CONTROLS, Fault
-from attnverify.inputs.fixed_cases import probes
-from attnverify.inputs.sampling import draw, hunted
-from attnverify.judge.case import Disagreement, Unsupported, judge, judge_side_effects
-from attnverify.verdicts.columns import Options, aspects
+from attnverify.catalogue.traits import ASPECTS
+from attnverify.checks.registry import checks, recipes_called_twice
+from attnverify.faults.registry import CONTROLS, FAULT_KINDS, Fault
+from attnverify.inputs.fixed_cases import fixed_cases
+from attnverify.inputs.sampling import draw_recipes, hypothesis_examples
+from attnverify.judge.case import judge
+from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.judge.side_effects import judge_side_effects
+from attnverify.verdicts.cell import applicable_aspects
+from attnverify.verdicts.tally import Options
 
 
 @dataclass(frozen=True)
-class Detection:
+class FirstFailure:
     """
     Where an implementation failed first: the column, how many cases that took, and what was said.
     No column: it passed them all.
@@ -47,44 +50,52 @@ class Detection:
 def implementation_of(fault: Fault) -> Implementation:
     """The fault as the one implementation of a backend, with nothing remembered."""
     backend = Backend(
-        fault.name, fault.name, by_name=True, library=adapter("numpy"), precision=fault.precision
+        fault.name,
+        fault.name,
+        by_name=True,
+        library=array_library("numpy"),
+        precision=fault.precision,
     )
     how = fault.name[len(fault.operation.name) + 1 :]
     backend.implementations = [
-        Implementation(backend, fault.operation, how, adapt(fault.fresh(), fault.operation))
+        Implementation(
+            backend, fault.operation, how, adapt_signature(fault.fresh(), fault.operation)
+        )
     ]
     return backend.implementations[0]
 
 
-def first_failure(implementation: Implementation, dtype: str, options: Options) -> Detection:
+def first_failure(implementation: Implementation, dtype: str, options: Options) -> FirstFailure:
     """Judge one implementation, column after column, until something is wrong."""
     gradient = implementation if implementation.operation.is_gradient else None
-    asked, cases = aspects(implementation, gradient), 0
+    asked, cases = applicable_aspects(implementation, gradient), 0
     for column in (aspect for aspect in ASPECTS if aspect in asked):
-        for words in column_of(implementation, dtype, column, options):
+        for words in cases_of_aspect(implementation, dtype, column, options):
             cases += 1
             if words:
-                return Detection(column, cases, words)
-    return Detection("", cases, "")
+                return FirstFailure(column, cases, words)
+    return FirstFailure("", cases, "")
 
 
-def column_of(
+def cases_of_aspect(
     implementation: Implementation, dtype: str, column: str, options: Options
 ) -> Iterator[str]:
     """One entry for each case of a column: what is wrong, or ""."""
     operation = implementation.operation.name
     if column in ("values", "gradients"):
-        yield from each_recipe(implementation, dtype, "any", options.cases, options)
+        yield from judged_recipes(implementation, dtype, "any", options.cases, options)
     if column == "hidden NaN":
-        yield from each_recipe(implementation, dtype, "nan", max(10, options.cases // 4), options)
+        yield from judged_recipes(
+            implementation, dtype, "nan", max(10, options.cases // 4), options
+        )
     if column == "side effects":
-        for recipe in called_twice(operation, **options.draws):
-            yield said(judge_side_effects, implementation, recipe, dtype)
+        for recipe in recipes_called_twice(operation, **options.draws):
+            yield objection(judge_side_effects, implementation, recipe, dtype)
     for check in checks(operation, column, **options.draws).values():
-        yield said(check, implementation, dtype)
+        yield objection(check, implementation, dtype)
 
 
-def each_recipe(
+def judged_recipes(
     implementation: Implementation, dtype: str, kind: str, cases: int, options: Options
 ) -> Iterator[str]:
     """
@@ -94,21 +105,23 @@ def each_recipe(
     operation, held = implementation.operation.name, Counter[str]()
 
     def once(recipe: Any) -> str:
-        return said(judge, implementation, recipe, dtype, held=held)
+        return objection(judge, implementation, recipe, dtype, held=held)
 
     for recipe in (
-        *(probes(operation) if kind == "any" else ()),
-        *draw(operation, kind, cases, options.seed),
+        *(fixed_cases(operation) if kind == "any" else ()),
+        *draw_recipes(operation, kind, cases, options.seed),
     ):
         yield once(recipe)
-    for recipe in draw(operation, kind, 4 * cases, options.seed)[cases:]:
+    for recipe in draw_recipes(operation, kind, 4 * cases, options.seed)[cases:]:
         if held["strong"] >= cases or not held["judged"]:
             break
         yield once(recipe)
-    yield from map(once, hunted(operation, kind, max(2, options.cases // 10), options.seed))
+    yield from map(
+        once, hypothesis_examples(operation, kind, max(2, options.cases // 10), options.seed)
+    )
 
 
-def said(judge_it: Any, *case: Any, held: Counter[str] | None = None) -> str:
+def objection(judge_it: Any, *case: Any, held: Counter[str] | None = None) -> str:
     """What the judge has against a case, or ""."""
     try:
         verdict = judge_it(*case)
@@ -127,7 +140,7 @@ def dtypes_of(fault: Fault) -> tuple[str, ...]:
     return fault.operation.dtypes if fault.operation.dtypes == ("bool",) else fault.wrong_in
 
 
-def scored(fault: Fault, dtype: str, options: Options) -> dict[str, Any]:
+def score_fault(fault: Fault, dtype: str, options: Options) -> dict[str, Any]:
     """
     One entry of the score: what was judged, what was wanted, where and after how many cases it was
     noticed, and in which words.
@@ -152,10 +165,12 @@ def table(entries: list[dict[str, Any]]) -> list[str]:
     wanted = [entry for entry in entries if entry["wanted"] == "killed"]
     lines = [f"{'kind':<14}{'faults':>7}{'x dtype':>9}{'killed':>8}{'median cases':>14}"]
     for kind in [
-        *(kind for kind in CLASSES if any(entry["kind"] == kind for entry in wanted)),
+        *(kind for kind in FAULT_KINDS if any(entry["kind"] == kind for entry in wanted)),
         "all",
     ]:
-        lines.append(line_of(kind, [entry for entry in wanted if kind in (entry["kind"], "all")]))
+        lines.append(
+            format_kind(kind, [entry for entry in wanted if kind in (entry["kind"], "all")])
+        )
     hard = hardest(wanted)
     lines += (
         ["", "the hardest: " + ", ".join(f"{name} ({cases} cases)" for name, cases in hard)]
@@ -173,7 +188,7 @@ def table(entries: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def line_of(kind: str, entries: list[dict[str, Any]]) -> str:
+def format_kind(kind: str, entries: list[dict[str, Any]]) -> str:
     killed = [entry["cases"] for entry in entries if entry["killed"]]
     faults = len({entry["fault"] for entry in entries})
     middle = median(killed) if killed else "-"

@@ -10,30 +10,36 @@ import gc
 import json
 import os
 import random
-from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from attnverify.backends.loader import OURS, Backend, load
-from attnverify.catalogue.operation import CATALOGUE, CHAPTERS
-from attnverify.device_assignment import pin
-from attnverify.failures.record import failures
+from attnverify.backends.loader import PROJECT_BACKENDS
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.catalogue.traits import CHAPTERS
+from attnverify.device_assignment import assign_device
+from attnverify.failures.record import load_records
 from attnverify.fault_score import Scores
-from attnverify.inputs.conditions import Known, beside, read_known
-from attnverify.isolation.supervisor import Limits, Worker, described, isolated
-from attnverify.isolation.supervisor import judge as judge_there
+from attnverify.isolation.supervisor import Limits, Worker, runs_in_own_process
 from attnverify.options import OPTIONS
-from attnverify.report.next_steps import advice
-from attnverify.report.progress import Progress, wanted
-from attnverify.report.root_causes import lines, told_in_full, triage
-from attnverify.report.table import REPORTS, as_json, header, table, write_reports
-from attnverify.report.terminal_colours import painted
-from attnverify.timing import line as time_line
-from attnverify.verdicts.columns import Cell, Options, Tally, cells, place
-from attnverify.verdicts.columns import run as run_here
+from attnverify.report.json_report import REPORTS, as_json, write_reports
+from attnverify.report.next_steps import next_steps
+from attnverify.report.progress import Progress, show_progress
+from attnverify.report.root_causes import format_root_causes, representative_cells, triage
+from attnverify.report.table import header, table
+from attnverify.report.terminal_colours import colourize
+from attnverify.session import (
+    Verification,
+    backends_of,
+    known_failures,
+    unjudged_backends,
+    unmatched_known_failures,
+)
+from attnverify.timing import time_summary as time_line
+from attnverify.verdicts.cell import Cell, run_order
+from attnverify.verdicts.tally import Options
 
 ASPECT_OF = {
     "test_values": "values",
@@ -42,43 +48,6 @@ ASPECT_OF = {
     "test_side_effects": "side effects",
     "test_hidden_nan": "hidden NaN",
 }
-
-
-@dataclass
-class Verification:
-    """What the options of one pytest run ask for."""
-
-    backends: list[Backend]
-    operations: tuple[str, ...]
-    dtypes: tuple[str, ...]
-    options: Options
-    known_failures: list[Known]
-    workers: dict[str, Worker] = field(default_factory=dict)
-    """The processes of the backends that are judged in one of their own, by source."""
-
-    def judge(self, cell: Cell) -> Tally:
-        """Judge a cell, in this process or in the backend's own."""
-        worker = self.workers.get(cell.implementation.backend.source)
-        known = self.known(cell)
-        return (
-            judge_there(worker, cell, self.options, known)
-            if worker
-            else run_here(cell, self.options, known)
-        )
-
-    def known(self, cell: Cell) -> tuple[Known, ...]:
-        own = cell.implementation
-        return tuple(
-            line
-            for line in self.known_failures
-            if line.speaks_of(own.backend.source, own.name, cell.dtype, cell.aspect)
-        )
-
-    def cells(self, chapter: str | None) -> list[Cell]:
-        usable = [
-            backend for backend in self.backends if not backend.broken and not backend.missing
-        ]
-        return cells(usable, self.operations, self.dtypes, chapter)
 
 
 KEY = pytest.StashKey[Verification | None]()
@@ -104,7 +73,7 @@ class Collector:
         Of each root cause pytest shows one cell in full (with -v, every cell); the others are in
         the triage, one line each.
         """
-        stats, full = terminalreporter.stats, told_in_full(self.tallies)
+        stats, full = terminalreporter.stats, representative_cells(self.tallies)
         if full and config.getoption("verbose") < 1:
             config.stash[FAILED] = stats.get("failed", [])
             stats["failed"] = [
@@ -143,7 +112,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.pluginmanager.register(Scores())
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):
-        pin(int(worker.removeprefix("gw")))
+        assign_device(int(worker.removeprefix("gw")))
     config.stash[KEY], config.stash[TALLIES] = None, []
     config.pluginmanager.register(Collector(config.stash[TALLIES]))
     if config.getoption("--backend"):
@@ -158,17 +127,17 @@ def verification_of(config: pytest.Config) -> Verification:
     """The run's Verification, made when the first differential test asks for it."""
     found = config.stash[KEY]
     if found is None:
-        found = config.stash[KEY] = prepare(config)
+        found = config.stash[KEY] = build_verification(config)
     return found
 
 
-def prepare(config: pytest.Config) -> Verification:
+def build_verification(config: pytest.Config) -> Verification:
     """
     Read the options and load the backends; on the many small cases a library's threads only wait
     for each other.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    failures.cache_clear()  # of an earlier run in this process, in another directory perhaps
+    load_records.cache_clear()  # of an earlier run in this process, in another directory perhaps
     option = config.getoption
     operations = tuple(option("--op") or ())
     for name in operations:
@@ -179,7 +148,7 @@ def prepare(config: pytest.Config) -> Verification:
             raise pytest.UsageError(
                 f"{report}: wanted a file in a directory that exists, got {path}"
             )
-    sources = option("--backend") or list(OURS)
+    sources = option("--backend") or list(PROJECT_BACKENDS)
     known = known_failures(option("--known-failures"), sources)
     options = Options(option("--profile"), seed_of(config), str(option("--failures")))
     workers = workers_of(config, sources)
@@ -201,23 +170,8 @@ def workers_of(config: pytest.Config, sources: list[str]) -> dict[str, Worker]:
     return {
         source: Worker(source, limits, told.get(source))
         for source in sources
-        if isolated(source, option("--isolate"))
+        if runs_in_own_process(source, option("--isolate"))
     }
-
-
-AT_ONCE = 4
-"""Backends that load at the same time: their imports are timed."""
-
-
-def backends_of(sources: list[str], workers: dict[str, Worker]) -> Iterator[Backend]:
-    """The backends, loaded here or in their own processes."""
-    for number, source in enumerate(sources):
-        for worker in (
-            workers[near] for near in sources[number : number + AT_ONCE] if near in workers
-        ):
-            if worker.told is None and worker.process is None:
-                worker.start()
-        yield described(workers[source]) if source in workers else load(source)
 
 
 def seed_of(config: pytest.Config) -> int:
@@ -246,20 +200,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     run = config.stash.get(KEY, None)
     for worker in run.workers.values() if run else ():
         worker.close()
-
-
-def known_failures(named: str | None, sources: list[str]) -> list[Known]:
-    try:
-        if named:
-            return read_known(Path(named))
-        return [
-            known
-            for source in sources
-            if (path := beside(source))
-            for known in read_known(path, source)
-        ]
-    except (OSError, ValueError) as error:
-        raise pytest.UsageError(f"--known-failures: {error}") from None
 
 
 @pytest.fixture(scope="session")
@@ -291,10 +231,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 items=[item for item in items if item.get_closest_marker(marker)]
             )
             items[:] = kept
-    items[:] = [item for item in items if not empty(item)]
+    items[:] = [item for item in items if not has_no_cell(item)]
     differential = [index for index, item in enumerate(items) if cell_of(item)]
     ordered = sorted(
-        (items[index] for index in differential), key=lambda item: place(cell_of(item))
+        (items[index] for index in differential), key=lambda item: run_order(cell_of(item))
     )
     for index, item in zip(differential, ordered, strict=True):
         items[index] = item
@@ -309,7 +249,7 @@ def cell_of(item: pytest.Item) -> Any:
     return cell if isinstance(cell, Cell) else None
 
 
-def empty(item: pytest.Item) -> bool:
+def has_no_cell(item: pytest.Item) -> bool:
     """
     A differential test to which nothing of this run applies; pytest gives it this name and would
     show it as skipped.
@@ -339,7 +279,7 @@ def differential(config: pytest.Config) -> bool:
 def pytest_sessionstart(session: pytest.Session) -> None:
     manager = session.config.pluginmanager
     reporter = manager.get_plugin("terminalreporter")
-    if differential(session.config) and wanted(session.config, reporter):
+    if differential(session.config) and show_progress(session.config, reporter):
         manager.register(Progress(reporter))
 
 
@@ -350,46 +290,29 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if run is None and tallies:
         run = verification_of(config)  # the controller of xdist has collected nothing itself
     if run is None or not (
-        tallies or troubles(run) or (differential(config) and not config.getoption("collectonly"))
+        tallies
+        or unjudged_backends(run)
+        or (differential(config) and not config.getoption("collectonly"))
     ):
         return
     terminalreporter.section("verification")
-    for line in [*header(run), "", *table(tallies), *lines(triage(tallies)), time_line(tallies)]:
-        terminalreporter.write_line(painted(line, terminalreporter.hasmarkup))
-    for known in unmet(run):
+    for line in [
+        *header(run),
+        "",
+        *table(tallies),
+        *format_root_causes(triage(tallies)),
+        time_line(tallies),
+    ]:
+        terminalreporter.write_line(colourize(line, terminalreporter.hasmarkup))
+    for known in unmatched_known_failures(run):
         terminalreporter.write_line(
             f"{known.source}: speaks of no cell of this run: {known.name} {known.dtype} "
             f"{known.aspect}",
             yellow=True,
         )
     write_reports(as_json(run, tallies), {option: config.getoption(option) for option in REPORTS})
-    for line in advice(run, tallies, config.getoption("--report")):
+    for line in next_steps(run, tallies, config.getoption("--report")):
         terminalreporter.write_line(line)
-
-
-def unmet(run: Verification) -> list[Known]:
-    """Known failures of a whole run (no --op, no --dtype) that no cell answers to."""
-    whole = not run.operations and not run.dtypes
-    everything = run.cells(None) if whole and run.known_failures else []
-    spoken_of = {line for cell in everything for line in run.known(cell)}
-    return [line for line in run.known_failures if whole and line not in spoken_of]
-
-
-def troubles(run: Verification) -> list[str]:
-    """
-    Why a run must not be green though nothing failed: one line for each backend that could not be
-    judged.
-    """
-    asked = [
-        backend
-        for backend in run.backends
-        if backend.broken or (backend.missing and backend.source not in OURS)
-    ]
-    return [
-        f"{backend.source}: {'broken' if backend.broken else 'missing'} "
-        f"({backend.broken or backend.missing})"
-        for backend in asked
-    ]
 
 
 @pytest.hookimpl(trylast=True)
@@ -407,7 +330,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         if tally["verdict"] in ("passed", "known failure")
     }
     asked = [backend.name for backend in run.backends if session.config.getoption("--backend")]
-    if troubles(run) or not judged.issuperset(asked):
+    if unjudged_backends(run) or not judged.issuperset(asked):
         session.exitstatus = 2
-    elif unmet(run):
+    elif unmatched_known_failures(run):
         session.exitstatus = 1

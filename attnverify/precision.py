@@ -232,14 +232,12 @@ def _is_field(key: object, value: object) -> bool:
 
 
 def _check_selector(key: object, value: object) -> None:
-    from attnverify.bounds import (
-        OPERATIONS,  # the bounds are written in terms of this module, hence not at the top
-    )
+    from attnverify.catalogue import CATALOGUE
 
     known = isinstance(key, str) and (
         key == "*"
         or key in DTYPES
-        or any(key == name or key.startswith(f"{name}_") for name in OPERATIONS)
+        or any(key == name or key.startswith(f"{name}_") for name in CATALOGUE)
     )
     if not known or _is_field(key, value):
         wanted = (

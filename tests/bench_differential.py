@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from attnverify.bench.plugin import replay, replayed
-from attnverify.timing import shares
+from attnverify.timing import time_shares
 
 CHAPTERS = (
     "additive_score",
@@ -57,7 +57,7 @@ def test_share(benchmark, races, tmp_path):
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stdout[-2000:]
     tallies = json.loads(report.read_text())["tallies"]
-    found = shares(tallies)
+    found = time_shares(tallies)
     benchmark.extra_info |= races.suite(found, " ".join(chosen))
     replay(benchmark, [sum(tally["seconds"]["all"] for tally in tallies)])
     assert found["backend"] > 0 and found["oracle"] > 0

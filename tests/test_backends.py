@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from attnverify.backends import loader as backends_module
-from attnverify.backends.array_libraries import LIBRARIES, adapter
-from attnverify.backends.loader import FOUR, Backend, Implementation, load
-from attnverify.inputs.expand import Recipe
-from attnverify.judge.case import Disagreement, Unsupported, judge
+from attnverify.backends.array_libraries import LIBRARIES, array_library
+from attnverify.backends.loader import BACKEND_FUNCTIONS, Backend, Implementation, load
+from attnverify.inputs.recipe import Recipe
+from attnverify.judge.case import judge
+from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.precision import PRESETS
 
 SOFTMAX = """
@@ -102,7 +103,7 @@ def test_an_entry_point_is_a_backend(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (backend.name, backend.source) == ("theirs", "theirs") and passes(only(backend))
 
 
-@pytest.mark.parametrize("column", backends_module.OURS)
+@pytest.mark.parametrize("column", backends_module.PROJECT_BACKENDS)
 def test_a_column_is_loaded_by_name_wherever_the_run_starts(
     column: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,8 +304,8 @@ def test_a_backend_may_bring_its_four_functions(tmp_path: Path) -> None:
     backend = loaded(tmp_path, FOUR_OF_ITS_OWN)
     assert passes(only(backend), MASKED)
     assert backend.library is not None and {
-        name: getattr(backend.library, name).__name__ for name in FOUR
-    } == {name: name for name in FOUR}
+        name: getattr(backend.library, name).__name__ for name in BACKEND_FUNCTIONS
+    } == {name: name for name in BACKEND_FUNCTIONS}
 
 
 def test_the_device_is_waited_for(tmp_path: Path) -> None:
@@ -318,7 +319,7 @@ def test_the_device_is_waited_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_an_adapter_brings_numbers_there_and_back(library: str, dtype: str) -> None:
-    there = adapter(library)
+    there = array_library(library)
     x, mask = np.array([[1.5, -0.0], [np.inf, 2.0**-9]]), np.array([True, False])
     assert np.array_equal(there.to_numpy(there.from_numpy(x, dtype)), x)
     assert there.to_numpy(there.from_numpy(mask, dtype)).dtype == bool
@@ -328,7 +329,7 @@ def test_an_unknown_library_is_refused() -> None:
     with pytest.raises(
         ValueError, match=f"ARRAYS: wanted one of {', '.join(LIBRARIES)}, got 'tensorflow'"
     ):
-        adapter("tensorflow")
+        array_library("tensorflow")
 
 
 # PRECISION

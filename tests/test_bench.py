@@ -28,20 +28,34 @@ from attnverify.bench.measure.contestants import (
 )
 from attnverify.bench.measure.race import Entry, Race, enter, race, record, run
 from attnverify.bench.measure.roofline import Ceilings, Cost, cost
-from attnverify.bench.measure.validation import fresh, judged, last_gradients, last_rows_alone
+from attnverify.bench.measure.validation import (
+    judged,
+    last_gradients,
+    last_rows_alone,
+    uncached_inputs,
+)
 from attnverify.bench.plugin import AboveNoise, signature, two_threads
 from attnverify.bench.report.goals import BEST, GOALS, Goal, closing_lines, outcome
 from attnverify.bench.report.html_page import report_page
 from attnverify.bench.report.plots import plots
-from attnverify.bench.report.results import files, interval, latest, place, plain, ratio, read
+from attnverify.bench.report.results import (
+    files,
+    interval,
+    latest,
+    new_results_file,
+    ratio,
+    read,
+    slug,
+)
 from attnverify.bench.report.scaling import exponent
 from attnverify.bench.report.tables import show
-from attnverify.catalogue.operation import CHAPTERS
+from attnverify.catalogue.traits import CHAPTERS
 from attnverify.cli import main
-from attnverify.judge.case import Disagreement
-from attnverify.timing import line, shares
-from attnverify.verdicts.columns import Options, cells
-from attnverify.verdicts.columns import run as judge_cell
+from attnverify.judge.errors import Disagreement
+from attnverify.timing import time_shares, time_summary
+from attnverify.verdicts.cell import cells
+from attnverify.verdicts.columns import judge_cell as judge_cell
+from attnverify.verdicts.tally import Options
 
 CASE = Case("small", PLAIN, square(33, H=2, D=16), seconds=0.3)
 RACERS = HERE / "racers.py"
@@ -82,8 +96,8 @@ def test_a_cheat_is_right_when_it_is_judged_and_refused_when_it_is_timed(how: st
 
 def test_work_that_goes_on_after_the_clock_has_stopped_is_seen_even_if_it_ends_well() -> None:
     late, copy = np.ones(3), np.array([1.0, 0.0, 1.0])
-    assert "still being written" in sampling.changed((late,), (copy,), np.asarray)
-    assert sampling.changed((late,), (late.copy(),), np.asarray) == ""
+    assert "still being written" in sampling.changed_after_timing((late,), (copy,), np.asarray)
+    assert sampling.changed_after_timing((late,), (late.copy(),), np.asarray) == ""
 
 
 def test_a_time_below_the_floor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,8 +109,8 @@ def test_a_time_below_the_floor_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_every_round_has_numbers_of_its_own() -> None:
-    inputs, rng = fresh(CASE, 1), np.random.default_rng(0)
-    one, two = (sampling.renewed(inputs, rng) for _ in range(2))
+    inputs, rng = uncached_inputs(CASE, 1), np.random.default_rng(0)
+    one, two = (sampling.with_fresh_values(inputs, rng) for _ in range(2))
     for name in ("query", "key", "value"):
         assert not np.array_equal(one[name], two[name]) and not np.array_equal(
             one[name], inputs[name]
@@ -145,7 +159,7 @@ def test_what_is_not_there_is_missing_with_its_reason() -> None:
 
 def test_gradients_are_judged_on_all_keys() -> None:
     case = Case("gradient", PLAIN, square(12, H=1, D=8), dtype="float64", mode="both")
-    contestant, inputs = Contestant("ours", "numpy_ref"), fresh(case, 1)
+    contestant, inputs = Contestant("ours", "numpy_ref"), uncached_inputs(case, 1)
     found = implementation_of(contestant, case)
     assert not isinstance(found, str)
     assert judged(case, contestant, found).verdict == "correct"
@@ -199,7 +213,7 @@ def test_warming_up_ends_when_three_calls_agree() -> None:
 
 
 def test_nobody_is_always_behind_the_same_neighbour() -> None:
-    orders = list(sampling.orders(["A", "B", "C"], 6))
+    orders = list(sampling.balanced_orders(["A", "B", "C"], 6))
     before_b = {order[order.index("B") - 1] for order in orders if order.index("B")}
     assert before_b == {"A", "C"} and {order[0] for order in orders} == {"A", "B", "C"}
 
@@ -226,7 +240,7 @@ def test_memory_that_a_call_does_not_need_is_counted() -> None:
 
 
 def test_operations_are_counted_by_pairs_and_products() -> None:
-    inputs = fresh(CASE, 1)
+    inputs = uncached_inputs(CASE, 1)
     counted = cost(CASE, inputs, np.zeros((1, 2, 33, 16), np.float32))
     assert counted.convention == counted.true == 4 * 2 * 33 * 33 * 16
     assert counted.bytes == 4 * 4 * 2 * 33 * 16
@@ -234,14 +248,14 @@ def test_operations_are_counted_by_pairs_and_products() -> None:
 
 def test_what_a_causal_mask_hides_costs_nothing() -> None:
     case = learned("small", relative(33, H=2, D=16), mask=CAUSAL)
-    counted = cost(case, fresh(case, 1), None)
+    counted = cost(case, uncached_inputs(case, 1), None)
     assert counted.true == 6 * 2 * (33 * 34 / 2) * 16 and counted.convention == 2 * 2 * 33 * 33 * 16
 
 
 @pytest.mark.parametrize(("mode", "share"), [("backward", 2.5), ("both", 3.5)])
 def test_backward_costs_two_and_a_half_times_as_much(mode: str, share: float) -> None:
     case = Case("small", PLAIN, square(33, H=2, D=16), mode=mode)
-    assert cost(case, fresh(case, 1), None).true == share * 4 * 2 * 33 * 33 * 16
+    assert cost(case, uncached_inputs(case, 1), None).true == share * 4 * 2 * 33 * 33 * 16
 
 
 def test_the_floor_is_the_larger_of_two_times() -> None:
@@ -369,7 +383,10 @@ def test_the_last_result_of_the_same_device_is_found(tmp_path: Path) -> None:
     assert (
         latest(tmp_path, "a") == tmp_path / "a/2026-01-10/080000.json" and len(files(tmp_path)) == 3
     )
-    assert place(tmp_path, plain("NVIDIA H200 (141 GB)")).parent.parent.name == "nvidia-h200-141-gb"
+    assert (
+        new_results_file(tmp_path, slug("NVIDIA H200 (141 GB)")).parent.parent.name
+        == "nvidia-h200-141-gb"
+    )
 
 
 @pytest.mark.parametrize(("now", "fails"), [(1.0, False), (1.02, False), (1.5, True)])
@@ -447,10 +464,10 @@ def test_shares_are_of_the_whole_time() -> None:
         {"seconds": {"all": 1.0, "backend": 1.0, "oracle": 0.0}},
         {},
     ]
-    assert shares(cells) == {"backend": 0.5, "oracle": 0.125, "elsewhere": 0.375}
+    assert time_shares(cells) == {"backend": 0.5, "oracle": 0.125, "elsewhere": 0.375}
     assert (
-        line(cells) == "time: 50% in the backends, 12% in the oracle, 38% elsewhere"
-        and line([]) == ""
+        time_summary(cells) == "time: 50% in the backends, 12% in the oracle, 38% elsewhere"
+        and time_summary([]) == ""
     )
 
 

@@ -26,8 +26,9 @@ from test_memory_bound import Passes
 from torch import Tensor
 
 from attnverify.backends.loader import Implementation, load
-from attnverify.inputs.sampling import draw
-from attnverify.judge.case import Disagreement, judge
+from attnverify.inputs.sampling import draw_recipes
+from attnverify.judge.case import judge
+from attnverify.judge.errors import Disagreement
 
 BLOCKED = {x.name: x for x in load("torch_impl").implementations if x.name.endswith("_blocked")}
 EXTENTS = [(3, 40), (2, 150), (64, 2000)]
@@ -52,7 +53,7 @@ def lawful(implementation: Implementation, cases: int = 12) -> bool:
     """
     try:
         for kind in ("any", "nan"):
-            for recipe in draw(implementation.operation.name, kind, cases, 0):
+            for recipe in draw_recipes(implementation.operation.name, kind, cases, 0):
                 judge(implementation, recipe, "float64")
     except Disagreement:
         return False

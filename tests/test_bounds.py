@@ -16,9 +16,8 @@ from zoo.draws import CASES, draw
 
 from attnverify import bounds
 from attnverify.bounds import (
-    EXACT,
+    BOUNDS,
     OPERATIONS,
-    TWINS,
     bound,
     relative,
     relative_gradients,
@@ -28,6 +27,7 @@ from attnverify.bounds import (
 from attnverify.catalogue.dtypes import round_to
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.operation import EXACT as MOVED
+from attnverify.catalogue.traits import EXACT
 from attnverify.precision import DTYPES, PRESETS, REFERENCE, resolve
 
 HALVES = ("float16", "bfloat16")
@@ -74,7 +74,7 @@ def cases(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("operation", TWINS)
+@pytest.mark.parametrize("operation", BOUNDS)
 def test_no_correct_implementation_exceeds_the_bound(operation: str, dtype: str) -> None:
     for inputs, entry in cases(operation, dtype, 15):
         assert shares(operation, entry, inputs, dtype) <= 1, entry[1]
@@ -82,7 +82,7 @@ def test_no_correct_implementation_exceeds_the_bound(operation: str, dtype: str)
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("operation", TWINS)
+@pytest.mark.parametrize("operation", BOUNDS)
 def test_no_correct_implementation_exceeds_the_bound_in_many_draws(
     operation: str, dtype: str
 ) -> None:
@@ -91,7 +91,7 @@ def test_no_correct_implementation_exceeds_the_bound_in_many_draws(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("operation", TWINS)
+@pytest.mark.parametrize("operation", BOUNDS)
 def test_the_bound_is_used_to_a_twentieth_somewhere(operation: str, dtype: str) -> None:
     assert any(
         shares(operation, entry, inputs, dtype) >= 0.05
@@ -164,7 +164,7 @@ FIELDS = ("acc", "score", "softmax", "prob", "storage")
 def test_a_coarser_format_never_gives_a_smaller_bound(field: str) -> None:
     P, previous = PRESETS["wide"](COARSER[0]), 0.0
     for fmt in COARSER:
-        E = TWINS["scaled_dot_product_attention"](
+        E = BOUNDS["scaled_dot_product_attention"](
             **attention_case(), precision=replace(P, **{field: fmt})
         )
         assert (previous <= E).all()
@@ -214,7 +214,9 @@ def test_the_scores_error_does_not_see_a_constant_added_to_the_values() -> None:
     )
     value, E = rng.standard_normal((1, 1, 5, 2)), rng.random((1, 1, 3, 5))
     e1 = [
-        weighted_mean.distance(weighted_mean.mixture(at, value + c), softmax.raised(at, E))
+        weighted_mean.distance(
+            weighted_mean.weighted_mean(at, value + c), softmax.weight_increase(at, E)
+        )
         for c in (0.0, 1000.0)
     ]
     np.testing.assert_allclose(*e1, rtol=1e-9)
@@ -250,14 +252,14 @@ def test_matrix_products_alone_hold_under_dropout(
 
 
 def test_every_operation_has_a_twin_or_moves_numbers_only() -> None:
-    assert set(CATALOGUE) == OPERATIONS and EXACT == MOVED and not EXACT & set(TWINS)
-    assert set(TWINS) <= {entry[0] for entry in ZOO}
-    assert {name.removesuffix("_grad") for name in TWINS} == set(CASES)
+    assert set(CATALOGUE) == OPERATIONS and EXACT == MOVED and not EXACT & set(BOUNDS)
+    assert set(BOUNDS) <= {entry[0] for entry in ZOO}
+    assert {name.removesuffix("_grad") for name in BOUNDS} == set(CASES)
 
 
-@pytest.mark.parametrize("operation", TWINS)
+@pytest.mark.parametrize("operation", BOUNDS)
 def test_a_twin_takes_the_parameters_of_the_law(operation: str) -> None:
-    parameters = inspect.signature(TWINS[operation]).parameters
+    parameters = inspect.signature(BOUNDS[operation]).parameters
     law = inspect.signature(CATALOGUE[operation].law).parameters
     assert [*parameters] == [*law, "precision"]
     assert all(parameters[name].default == law[name].default for name in law)
@@ -416,7 +418,7 @@ def test_slack_is_a_factor_on_the_whole_bound() -> None:
 def test_the_bound_adds_the_references_own() -> None:
     P, case = resolve("eager", "", "", "float32"), attention_case()
     parts = [
-        TWINS["scaled_dot_product_attention"](**case, precision=each) for each in (P, REFERENCE)
+        BOUNDS["scaled_dot_product_attention"](**case, precision=each) for each in (P, REFERENCE)
     ]
     assert np.array_equal(bound("scaled_dot_product_attention", case, P), sum(parts))
 
@@ -432,7 +434,7 @@ def test_an_absolute_bias_is_priced_at_its_size() -> None:
 
 
 def test_bounds_exports_what_the_judge_needs() -> None:
-    assert callable(bounds.bound) and isinstance(bounds.EXACT, frozenset)
+    assert callable(bounds.bound) and isinstance(EXACT, frozenset)
 
 
 # what is computed another way, or once

@@ -14,9 +14,9 @@ import pytest
 from numpy import ndarray
 from zoo.draws import draw
 
-from attnverify.bounds import TWINS
+from attnverify.bounds import BOUNDS
 from attnverify.bounds import softmax as rows
-from attnverify.bounds.error_rules import accumulation, dot, rounded
+from attnverify.bounds.error_rules import accumulation_error, dot_error, rounding_error
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.precision import REFERENCE, Format, Precision
 
@@ -54,8 +54,10 @@ def test_a_chain_of_roundings_stays_within_rounded(fmt: Format) -> None:
     x = np.random.default_rng(1).standard_normal(400) * 3
     once = np.array([fl(each, fmt) for each in x])
     third = np.array([fl(each / 3, fmt) for each in once])
-    assert (np.abs(once - x) <= rounded(x, None, fmt)).all()
-    assert (np.abs(third - x / 3) <= rounded(x / 3, rounded(x, None, fmt) / 3, fmt)).all()
+    assert (np.abs(once - x) <= rounding_error(x, None, fmt)).all()
+    assert (
+        np.abs(third - x / 3) <= rounding_error(x / 3, rounding_error(x, None, fmt) / 3, fmt)
+    ).all()
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -64,7 +66,7 @@ def test_a_dot_product_in_any_order_stays_within_dot(fmt: Format, fused: bool) -
     rng, P = np.random.default_rng(2), toy_precision(fmt)
     for _ in range(60):
         a, b = toy_numbers(rng, fmt, 4), toy_numbers(rng, fmt, 4)
-        E = dot(a[None], None, b[:, None], None, P)[0, 0]
+        E = dot_error(a[None], None, b[:, None], None, P)[0, 0]
         assert all(
             abs(toy_dot(a, b, order, fmt, fused) - a @ b) <= E for order in permutations(range(4))
         )
@@ -89,7 +91,7 @@ def test_an_online_softmax_rounded_at_every_step_stays_within_the_bound(fmt: For
             "value": v.reshape(1, 1, n, 1),
         }
         exact = CATALOGUE["scaled_dot_product_attention"].law(**arrays)
-        E = TWINS["scaled_dot_product_attention"](**arrays, precision=P)
+        E = BOUNDS["scaled_dot_product_attention"](**arrays, precision=P)
         assert (
             abs(toy_attention(float(q[0]), k, v, fmt) - exact[0, 0, 0, 0]) <= E[0, 0, 0, 0] < np.inf
         )
@@ -114,10 +116,14 @@ def toy_attention(q: float, k: ndarray, v: ndarray, fmt: Format) -> float:
 
 def test_accumulation_is_gamma_below_a_hundredth_and_n_u_above() -> None:
     P = toy_precision(TOYS[2])
-    assert accumulation(8, P) == 8 / 16
-    assert accumulation(3, REFERENCE) == 3 * 2.0**-53 / (1 - 3 * 2.0**-53)
+    assert accumulation_error(8, P) == 8 / 16
+    assert accumulation_error(3, REFERENCE) == 3 * 2.0**-53 / (1 - 3 * 2.0**-53)
     by_lanes, coarse = replace(REFERENCE, lanes=16), replace(REFERENCE, acc_unit=2.0**-40)
-    assert accumulation(64, by_lanes) < accumulation(64, REFERENCE) < accumulation(64, coarse)
+    assert (
+        accumulation_error(64, by_lanes)
+        < accumulation_error(64, REFERENCE)
+        < accumulation_error(64, coarse)
+    )
 
 
 # the closed form of the softmax
@@ -132,7 +138,7 @@ def test_the_closed_form_is_the_worst_over_all_signs() -> None:
             softmax(s + np.array(signs) * E) - softmax(s) for signs in product((-1, 1), repeat=n)
         ]
         np.testing.assert_allclose(
-            np.abs(moved).max(0), rows.displaced(at, E[None])[0], rtol=1e-8, atol=1e-16
+            np.abs(moved).max(0), rows.weight_displacement(at, E[None])[0], rtol=1e-8, atol=1e-16
         )
 
 
@@ -284,7 +290,7 @@ def test_the_float64_law_stays_within_its_own_bound(operation: str) -> None:
         with np.errstate(all="ignore"):
             law, E = (
                 CATALOGUE[operation].law(**inputs),
-                TWINS[operation](**inputs, precision=REFERENCE),
+                BOUNDS[operation](**inputs, precision=REFERENCE),
             )
         exact = EXACTLY[operation](**exactly(inputs))
         for a, b, limit in zip(

@@ -21,25 +21,24 @@ from strangers import HERE
 from strangers.runs import ROOT, Run, verify
 
 from attnverify.campaign import engine as command
-from attnverify.campaign.engine import Campaign, close, engine, prepared, spread
+from attnverify.campaign.engine import Campaign, dask_client, finish, prepare, schedule
+from attnverify.campaign.merging import CellTotal, Finding
 from attnverify.campaign.work_units import (
-    Finding,
     Outcome,
     Place,
-    Sum,
-    Unit,
-    perform,
+    WorkUnit,
+    generate_work_units,
     place,
-    undecided,
-    units,
+    run_work_unit,
+    without_verdict,
 )
-from attnverify.device_assignment import devices, pin
-from attnverify.failures.record import Failure, find
-from attnverify.inputs.expand import Recipe
+from attnverify.device_assignment import assign_device, devices
+from attnverify.failures.record import FailureRecord, find_record
+from attnverify.inputs.recipe import Recipe
 from attnverify.isolation.supervisor import Limits
 from attnverify.options import CAMPAIGN
-from attnverify.plugin import Verification
-from attnverify.verdicts.columns import Tally
+from attnverify.session import Verification
+from attnverify.verdicts.tally import CellResult
 
 FIRST, STACKED, BENT = (str(HERE / f"{name}.py") for name in ("first_rows", "stacked", "bent"))
 ENGINE = pytest.mark.filterwarnings("ignore")  # the engine's own, in its threads
@@ -58,29 +57,32 @@ def options(*arguments: str) -> Namespace:
     return parser.parse_args(["--seed", "0", "--dtype", "float32", *arguments])
 
 
-def planned(*arguments: str) -> tuple[Verification, list[Unit]]:
+def planned(*arguments: str) -> tuple[Verification, list[WorkUnit]]:
     """
     The verification of a command line, and the first units of each of its cells: quick, default.
     """
-    run, _ = prepared(options(*arguments))
+    run, _ = prepare(options(*arguments))
     cells = run.cells(None)
     known = {place(cell): run.known(cell) for cell in cells}
     return run, list(
-        islice(units(cells, known, run.options.failures, run.options.seed), 2 * len(cells))
+        islice(
+            generate_work_units(cells, known, run.options.failures, run.options.seed),
+            2 * len(cells),
+        )
     )
 
 
-def state_of(run: Verification, todo: list[Unit], seconds: float = 60.0) -> Campaign:
+def state_of(run: Verification, todo: list[WorkUnit], seconds: float = 60.0) -> Campaign:
     return Campaign(
         run,
-        {place(cell): Sum(cell.tally()) for cell in run.cells(None)},
+        {place(cell): CellTotal(cell.tally()) for cell in run.cells(None)},
         iter(todo),
         time.monotonic() + seconds,
     )
 
 
-def here(unit: Unit, isolate: str = "none") -> Outcome:
-    return perform(unit, LIMITS, isolate, "here")
+def here(unit: WorkUnit, isolate: str = "none") -> Outcome:
+    return run_work_unit(unit, LIMITS, isolate, "here")
 
 
 def counts(state: Campaign) -> dict[Place, tuple[Any, ...]]:
@@ -125,7 +127,9 @@ def test_then_come_the_checks_of_the_thorough_profile_and_blocks_without_end() -
     cells = run.cells(None)
     more = list(
         islice(
-            units(cells, {place(cell): () for cell in cells}, "", 0), len(first), len(first) + 40
+            generate_work_units(cells, {place(cell): () for cell in cells}, "", 0),
+            len(first),
+            len(first) + 40,
         )
     )
     assert [unit.check for unit in more if unit.check] == ["relation: a constant per row"] and more[
@@ -193,27 +197,30 @@ def test_a_backend_that_is_not_there_is_a_failure_of_the_unit() -> None:
 # What comes of many
 
 
-def outcome(unit: Unit, *findings: tuple[str, str, int], **numbers: Any) -> Outcome:
+def outcome(unit: WorkUnit, *findings: tuple[str, str, int], **numbers: Any) -> Outcome:
     """
     An outcome made by hand: symptom, words and the number of keys of the recipe, for each finding.
     """
-    tally, records = Tally("softmax", "softmax", "mine", "", "float32", "values", **numbers), {}
+    tally, records = (
+        CellResult("softmax", "softmax", "mine", "", "float32", "values", **numbers),
+        {},
+    )
     for symptom, words, M in findings:
         recipe = json.loads(
             Recipe("softmax", {"N": 1, "M": M}, {"family": "normal", "seed": M}).text
         )
-        record = Failure("softmax", "float32", "values", recipe, "softmax", "mine")
+        record = FailureRecord("softmax", "float32", "values", recipe, "softmax", "mine")
         records[record.hash] = (record, "print()")
         tally.symptoms.append(symptom)
         tally.findings.append(f"{words}\n  {record.replay_line}")
     return Outcome(tally, records, "here", 0.1, unit)
 
 
-UNIT = Unit("mine", "softmax", "float32", "values", "quick", 0)
+UNIT = WorkUnit("mine", "softmax", "float32", "values", "quick", 0)
 
 
-def summed(*parts: Outcome) -> Sum:
-    total = Sum(Tally("softmax", "softmax", "mine", "", "float32", "values"))
+def summed(*parts: Outcome) -> CellTotal:
+    total = CellTotal(CellResult("softmax", "softmax", "mine", "", "float32", "values"))
     for part in parts:
         total.add(part)
     return total
@@ -229,7 +236,7 @@ def test_the_smallest_recipe_of_each_kind_stays() -> None:
     assert (total.tally.cases, total.units, total.failed) == (220, 3, 3)
     assert total.write("kept") == 2 and len(list(Path("kept").glob("*.py"))) == 2
     assert {
-        find(path.stem, "kept").recipe["sizes"]["M"] for path in Path("kept").glob("*.json")
+        find_record(path.stem, "kept").recipe["sizes"]["M"] for path in Path("kept").glob("*.json")
     } == {3, 4}
 
 
@@ -268,12 +275,12 @@ def test_a_known_region_that_passes_in_one_unit_alone_is_no_surprise() -> None:
 
 
 def test_a_verdict_can_be_taken_back() -> None:
-    tally = Tally("softmax", "softmax", "mine", "", "float32", "values", "failed", "why")
+    tally = CellResult("softmax", "softmax", "mine", "", "float32", "values", "failed", "why")
     tally.symptoms, tally.findings = (
         ["a known failure passes", "NaN"],
         ["known.txt:1: all pass", "NaN there"],
     )
-    again = undecided(tally)
+    again = without_verdict(tally)
     assert (again.verdict, again.reason, again.symptoms, again.findings) == (
         "passed",
         "",
@@ -314,7 +321,7 @@ def workers() -> Iterator[Any]:
     pytest.importorskip("distributed", reason="the engine of campaigns is an extra")
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = str(ROOT)
-    with engine(options("--workers", "2")) as client:
+    with dask_client(options("--workers", "2")) as client:
         yield client
     os.environ.pop("PYTHONPATH") if before is None else os.environ.update(PYTHONPATH=before)
 
@@ -330,7 +337,7 @@ def test_a_killed_worker_loses_nothing(workers: Any) -> None:
         state_of(run, todo[: len(todo) // 2]),
     )
     killed = Killed(workers, len(todo) // 2)
-    spread(state, killed, LIMITS, "all", time.monotonic())
+    schedule(state, killed, LIMITS, "all", time.monotonic())
     for unit in todo:
         alone.take(here(unit, "all"))
     assert killed.pid and not state.under_way and not state.again and state.lost == 1
@@ -346,25 +353,27 @@ def test_a_unit_that_ends_its_workers_is_a_failure_and_the_others_are_judged(wor
         "right.shift_right(x)\n\n\n"
         "def causal_mask(N, M):\n    return right.causal_mask(N, M)\n"
     )
-    run, _ = prepared(
+    run, _ = prepare(
         options("--backend", "numpy_ref", "--op", "shift_right", "--op", "causal_mask")
     )
     cells = run.cells(None)
     todo = [
-        replace(Unit(*place(cell), "quick", 0), source=str(Path("mine.py").absolute()))
+        replace(WorkUnit(*place(cell), "quick", 0), source=str(Path("mine.py").absolute()))
         for cell in cells
         if cell.aspect == "values"
     ]
     state = replace(
         state_of(run, todo),
         sums={
-            unit.cell: Sum(
-                Tally(unit.implementation, unit.implementation, "mine", "", unit.dtype, "values")
+            unit.cell: CellTotal(
+                CellResult(
+                    unit.implementation, unit.implementation, "mine", "", unit.dtype, "values"
+                )
             )
             for unit in todo
         },
     )
-    spread(state, workers, LIMITS, "none", time.monotonic())
+    schedule(state, workers, LIMITS, "none", time.monotonic())
     verdicts = {at[1]: sum_.decided(()).verdict for at, sum_ in state.sums.items()}
     assert verdicts == {"shift_right": "failed", "causal_mask": "passed"}
     (words,) = [finding.words for sum_ in state.sums.values() for finding in sum_.findings]
@@ -377,7 +386,7 @@ def test_what_still_runs_at_the_end_is_given_up(capsys: pytest.CaptureFixture[st
     run, todo = planned("--backend", "numpy_ref", "--op", "shift_right")
     state = state_of(run, todo, seconds=-1)
     assert state.next_unit() is None
-    assert close(state, options("--report-json", "report.json"), 1.0) == 2
+    assert finish(state, options("--report-json", "report.json"), 1.0) == 2
     assert "3 of 3 cells were not reached: the verdict is not complete" in capsys.readouterr().out
     assert json.loads(Path("report.json").read_text())["campaign"]["not_reached"] == 3
 
@@ -409,7 +418,7 @@ def test_a_campaign_ends_with_table_records_and_report(
     workers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        command, "units", lambda *given: islice(units(*given), 12)
+        command, "generate_work_units", lambda *given: islice(generate_work_units(*given), 12)
     )  # it ends when there is nothing left to ask
     line = (
         "--backend",
@@ -456,7 +465,7 @@ def test_a_campaign_ends_in_time(workers: Any) -> None:
         run, [replace(unit, seed=seed) for seed in range(1000) for unit in todo], seconds=2
     )
     start = time.monotonic()
-    spread(state, workers, LIMITS, "all", start)
+    schedule(state, workers, LIMITS, "all", start)
     assert 1 < time.monotonic() - start < 8 and len(state.seconds) < 8000
     assert re.fullmatch(
         r"0:00 left, \d+ units, \d/4 cells, \d+ cases \(\d+/s\), 0 failures", state.progress(start)
@@ -486,21 +495,21 @@ def test_workers_take_the_devices_in_turn(monkeypatch: pytest.MonkeyPatch) -> No
     for worker in range(5):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2,GPU-7")
         monkeypatch.setenv("ATTNVERIFY_PINNED", "")
-        given.append((pin(worker), os.environ["CUDA_VISIBLE_DEVICES"]))
+        given.append((assign_device(worker), os.environ["CUDA_VISIBLE_DEVICES"]))
     assert given == [(name, name) for name in ("0", "2", "GPU-7", "0", "2")]
 
 
 def test_a_process_keeps_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     monkeypatch.setenv("ATTNVERIFY_PINNED", "")
-    assert (pin(1), pin(0), devices()) == ("1", "1", ["1"])
+    assert (assign_device(1), assign_device(0), devices()) == ("1", "1", ["1"])
 
 
 @pytest.mark.parametrize("allowed", ["", "3"])
 def test_one_device_or_none_is_shared(allowed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", allowed)
     monkeypatch.setenv("ATTNVERIFY_PINNED", "")
-    assert pin(1) is None and os.environ["CUDA_VISIBLE_DEVICES"] == allowed
+    assert assign_device(1) is None and os.environ["CUDA_VISIBLE_DEVICES"] == allowed
 
 
 def test_the_devices_of_the_machine_are_counted(

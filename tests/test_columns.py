@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnverify.backends.loader import OURS, Backend, Implementation, load
-from attnverify.catalogue.operation import CATALOGUE, CHAPTERS, WITHOUT_FLOATS
+from attnverify.backends.loader import PROJECT_BACKENDS, Backend, Implementation, load
+from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import map_leaves
-from attnverify.checks.invalid_calls import refused_by_law
+from attnverify.catalogue.traits import CHAPTERS, WITHOUT_FLOATS
+from attnverify.checks.invalid_calls import calls_refused_by_spec
 
 BY_AUTOGRAD = {"torch_impl"}
 """Columns whose library differentiates by itself, so that they export no gradients."""
@@ -25,13 +26,13 @@ MESSAGE = re.compile(r"(?P<argument>[\w.]+): wanted (?P<wanted>[^\n]+), got (?P<
 FORWARD = [name for name, operation in CATALOGUE.items() if not operation.is_gradient]
 GRADIENTS = [name for name, operation in CATALOGUE.items() if operation.is_gradient]
 
-each_column = pytest.mark.parametrize("column", OURS)
+each_column = pytest.mark.parametrize("column", PROJECT_BACKENDS)
 each_chapter = pytest.mark.parametrize("chapter", CHAPTERS)
 
 
 @pytest.fixture(scope="module")
 def backends() -> dict[str, Backend]:
-    return {column: load(column) for column in OURS}
+    return {column: load(column) for column in PROJECT_BACKENDS}
 
 
 def expected(column: str) -> list[str]:
@@ -55,7 +56,7 @@ def test_a_chapter_has_its_file_in_every_column_and_names_all_its_operations(col
     assert all(callable(getattr(module, name)) for name in module.__all__)
 
 
-@pytest.mark.parametrize("column", ("spec", *OURS))
+@pytest.mark.parametrize("column", ("spec", *PROJECT_BACKENDS))
 @each_chapter
 def test_what_a_chapter_names_is_an_operation_or_an_operation_and_how(column, chapter):
     operations = [name for name, operation in CATALOGUE.items() if operation.chapter == chapter]
@@ -132,7 +133,7 @@ def test_a_dtype_where_no_input_is_float_is_no_difference():
 
 
 def test_the_law_refuses_wrong_calls_of_every_operation():
-    calls = {name: len(refused_by_law(name)) for name in CATALOGUE}
+    calls = {name: len(calls_refused_by_spec(name)) for name in CATALOGUE}
     assert sum(calls.values()) >= 60 and min(calls.values()) >= 1
 
 
@@ -169,12 +170,12 @@ def badly_refused(implementation: Implementation, words: str, inputs: dict[str, 
 
 @pytest.mark.parametrize(
     ("column", "operation"),
-    [(column, operation) for column in OURS for operation in expected(column)],
+    [(column, operation) for column in PROJECT_BACKENDS for operation in expected(column)],
 )
 def test_a_wrong_call_is_refused_with_the_argument_that_the_law_names(column, operation, backends):
     implementations = [i for i in backends[column].implementations if i.operation.name == operation]
     assert implementations
-    calls = refused_by_law(operation).items()
+    calls = calls_refused_by_spec(operation).items()
     found = [
         f"{i.name} {text}"
         for i in implementations
@@ -208,7 +209,7 @@ def raises(error: Exception) -> Callable[..., Any]:
                                                                     "got score: "),
 ])  # fmt: skip
 def test_a_refusal_in_other_words_is_noticed(function, complaint):
-    inputs = refused_by_law("softmax")["score of integers"]
+    inputs = calls_refused_by_spec("softmax")["score of integers"]
     assert f"score of integers: {complaint}" in str(
         badly_refused(stranger("softmax", function), "score of integers", inputs)
     )

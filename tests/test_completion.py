@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from strangers.runs import verify
 
-from attnverify.catalogue.operation import CATALOGUE, DTYPES
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.catalogue.traits import DTYPES
 from attnverify.options import OPTIONS
 
 

@@ -36,10 +36,11 @@ from numpy import ndarray
 
 from attnverify import cupy_impl
 from attnverify.backends.loader import Backend, Implementation, load
-from attnverify.inputs.expand import Recipe
-from attnverify.inputs.fixed_cases import probes
-from attnverify.inputs.sampling import draw
-from attnverify.judge.case import Disagreement, judge
+from attnverify.inputs.fixed_cases import fixed_cases
+from attnverify.inputs.recipe import Recipe
+from attnverify.inputs.sampling import draw_recipes
+from attnverify.judge.case import judge
+from attnverify.judge.errors import Disagreement
 
 SDPA, ALIBI, XL, LEARNED = (
     "scaled_dot_product_attention",
@@ -297,8 +298,8 @@ def planted(fault: str, kernels: Path) -> str:
 def caught(implementation: Implementation, dtype: str, most: int = 60) -> tuple[int, str]:
     """After how many cases of the suite a fault shows, and how; 0 if it does not."""
     operation = implementation.operation.name
-    anything = (*probes(operation), *draw(operation, "any", most, 0))
-    hidden = draw(operation, "nan", most // 4, 0)
+    anything = (*fixed_cases(operation), *draw_recipes(operation, "any", most, 0))
+    hidden = draw_recipes(operation, "nan", most // 4, 0)
     cases: Iterator[Recipe] = (
         recipe for pair in zip(anything, (*hidden, *anything), strict=False) for recipe in pair
     )

@@ -12,23 +12,34 @@ import pytest
 from numpy import ndarray
 from strangers import tallies
 
-from attnverify.backends.array_libraries import adapter
-from attnverify.backends.call_adapter import adapt
+from attnverify.backends.array_libraries import array_library
+from attnverify.backends.call_adapter import adapt_signature
 from attnverify.backends.loader import Backend, Implementation
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import leaves, map_leaves
-from attnverify.diagnosis.conventions import LAW, STAGE_ROWS, Convention, conventions
-from attnverify.diagnosis.diagnose import NUMERIC, Candidate, alike, by_fault, candidates, diagnose
-from attnverify.diagnosis.operation_conventions import MOVED_LAW, MOVES
+from attnverify.diagnosis.conventions import SPEC_ANSWERS, STAGE_ROWS, Convention, conventions
+from attnverify.diagnosis.diagnose import (
+    NUMERIC,
+    Candidate,
+    are_equivalent,
+    candidates,
+    diagnose,
+    from_fault,
+)
+from attnverify.diagnosis.operation_conventions import (
+    CONVENTIONS_OF_OPERATION,
+    OPERATION_SPEC_ANSWERS,
+)
 from attnverify.faults import registry
-from attnverify.inputs.expand import Recipe
-from attnverify.inputs.fixed_cases import probes
-from attnverify.inputs.sampling import draw
-from attnverify.judge.case import Disagreement, Unsupported, judge
+from attnverify.inputs.fixed_cases import fixed_cases
+from attnverify.inputs.recipe import Recipe
+from attnverify.inputs.sampling import draw_recipes
+from attnverify.judge.case import judge
+from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.observation import Observation, arrays
-from attnverify.reference.oracle import lawful
-from attnverify.reference.staged_attention import Stages, answer, stages
-from attnverify.verdicts import columns as cells_module
+from attnverify.reference.oracle import expected_of
+from attnverify.reference.staged_attention import StagedAttention, evaluate, spec_stages
+from attnverify.verdicts import findings as findings_module
 
 KNOWN, _ = registry.read_faults()
 SILENT = ("state", "side effects", "refusals")
@@ -39,9 +50,9 @@ MARKED = {name: f for name, f in KNOWN.items() if f.kind not in SILENT}
 def numpy_implementation(
     operation: str, function: Callable[..., Any], precision: Any = "wide"
 ) -> Implementation:
-    backend = Backend("made", "made", library=adapter("numpy"), precision=precision)
+    backend = Backend("made", "made", library=array_library("numpy"), precision=precision)
     return Implementation(
-        backend, CATALOGUE[operation], "made", adapt(function, CATALOGUE[operation])
+        backend, CATALOGUE[operation], "made", adapt_signature(function, CATALOGUE[operation])
     )
 
 
@@ -62,9 +73,10 @@ def computed(operation: str, compute: Callable[[dict[str, Any], str], Any]) -> I
     return numpy_implementation(operation, run)
 
 
-def staged(operation: str, change: Callable[[Stages], Stages]) -> Implementation:
+def staged(operation: str, change: Callable[[StagedAttention], StagedAttention]) -> Implementation:
     return computed(
-        operation, lambda inputs, dtype: answer(change(stages(CATALOGUE[operation], inputs, dtype)))
+        operation,
+        lambda inputs, dtype: evaluate(change(spec_stages(CATALOGUE[operation], inputs, dtype))),
     )
 
 
@@ -76,7 +88,7 @@ def cause(
 ) -> str | None:
     """The diagnosis as a cell makes it, of the most frequent kind of failure."""
     operation, kinds = implementation.operation.name, dict[str, list[Recipe]]()
-    for recipe in (*probes(operation), *draw(operation, "any", cases, 0)):
+    for recipe in (*fixed_cases(operation), *draw_recipes(operation, "any", cases, 0)):
         try:
             judge(implementation, recipe, dtype)
         except Disagreement as error:
@@ -86,7 +98,7 @@ def cause(
     numeric = [failing for kind, failing in kinds.items() if kind in (*NUMERIC, "form")]
     if not numeric:
         return "no failure"
-    others = (*probes(operation)[:6], *draw(operation, "any", 6, 0))
+    others = (*fixed_cases(operation)[:6], *draw_recipes(operation, "any", 6, 0))
     return diagnose(
         implementation, max(numeric, key=len)[:7], dtype, others, among=among, seconds=10.0
     )
@@ -125,7 +137,7 @@ def test_a_convention_is_told_once() -> None:
         assert len(words) == len(set(words))
 
 
-@pytest.mark.parametrize("kind", [kind for kind in registry.CLASSES if kind not in SILENT])
+@pytest.mark.parametrize("kind", [kind for kind in registry.FAULT_KINDS if kind not in SILENT])
 def test_four_faults_in_five_are_named(kind: str) -> None:
     """
     By their own words, or by those of another candidate that is the same function wherever both
@@ -148,14 +160,16 @@ def dtype_of(f: registry.Fault) -> str:
 
 
 def named(f: registry.Fault, said: str) -> bool:
-    own, others = by_fault(f), [c for c in candidates(f.operation.name) if c.words in said]
+    own, others = from_fault(f), [c for c in candidates(f.operation.name) if c.words in said]
     return f.words in said or any(same_function(own, other, f.operation.name) for other in others)
 
 
 def same_function(one: Candidate, other: Candidate, operation: str) -> bool:
     """Whether the two agree on a hundred recipes that no diagnosis has seen."""
-    for recipe in draw(operation, "any", 100, 99):
-        seen = Observation(recipe, "float64", lawful(recipe, "float64").inputs, (), (), (), 0.0)
+    for recipe in draw_recipes(operation, "any", 100, 99):
+        seen = Observation(
+            recipe, "float64", expected_of(recipe, "float64").inputs, (), (), (), 0.0
+        )
         for x, y in zip(arrays(one.answer(seen)), arrays(other.answer(seen)), strict=False):
             if x.shape != y.shape or not np.allclose(x, y, rtol=1e-7, atol=1e-9, equal_nan=True):
                 return False
@@ -166,7 +180,7 @@ ALIBI = "alibi_attention"
 SDPA = "scaled_dot_product_attention"
 LEARNED = "learned_relative_attention"
 
-FACTORS: dict[str, tuple[str, Callable[[Stages], Stages]]] = {
+FACTORS: dict[str, tuple[str, Callable[[StagedAttention], StagedAttention]]] = {
     "the scale is 0.36% low": (SDPA, lambda s: replace(s, scale=s.scale * 0.9964)),
     "the scale is off by a factor of M^-0.5": (
         SDPA,
@@ -247,13 +261,13 @@ def test_infinity_in_hidden_slots_is_no_trouble_for_a_probe() -> None:
     def wrong_scores(inputs: dict[str, Any], dtype: str) -> Any:
         return CATALOGUE[SDPA].reference(**inputs | {"query": inputs["query"] ** 3})
 
-    recipes = [recipe for recipe in draw(SDPA, "nan", 40, 0) if recipe.poison == "inf"][:5]
+    recipes = [recipe for recipe in draw_recipes(SDPA, "nan", 40, 0) if recipe.poison == "inf"][:5]
     assert recipes and diagnose(computed(SDPA, wrong_scores), recipes, "float32", among=[])
 
 
 def test_what_is_right_has_no_cause() -> None:
     right = computed(SDPA, lambda inputs, dtype: CATALOGUE[SDPA].reference(**inputs))
-    assert diagnose(right, draw(SDPA, "any", 5, 0), "float32") is None
+    assert diagnose(right, draw_recipes(SDPA, "any", 5, 0), "float32") is None
 
 
 def test_nothing_instead_of_a_list_can_be_diagnosed() -> None:
@@ -265,7 +279,7 @@ def test_nothing_instead_of_a_list_can_be_diagnosed() -> None:
     )
     recipes = [
         replace(recipe, options=recipe.options | {"mem_len": 0})
-        for recipe in draw("update_mems", "any", 4, 0)
+        for recipe in draw_recipes("update_mems", "any", 4, 0)
     ]
     assert diagnose(nothing, recipes, "float32") is None
 
@@ -284,7 +298,7 @@ def test_a_candidate_that_is_the_law_on_these_recipes_explains_nothing() -> None
     """Without a mask every convention of masks is the law."""
     plain = [
         recipe
-        for recipe in draw(SDPA, "any", 60, 0)
+        for recipe in draw_recipes(SDPA, "any", 60, 0)
         if recipe.mask is None and recipe.dropout is None
     ]
     slightly = computed(
@@ -299,7 +313,7 @@ def test_a_candidate_that_is_the_law_on_these_recipes_explains_nothing() -> None
 def test_one_that_fits_some_recipes_alone_explains_nothing() -> None:
     """A second fault beside a top-left mask: neither is the whole truth."""
 
-    def both(s: Stages) -> Stages:
+    def both(s: StagedAttention) -> StagedAttention:
         top_left = next(c for c in conventions(ALIBI) if c.answer == "top-left")
         assert top_left.change is not None
         return replace(top_left.change(s), scale=1.0)
@@ -310,10 +324,10 @@ def test_one_that_fits_some_recipes_alone_explains_nothing() -> None:
 
 def test_every_question_has_the_laws_own_answer() -> None:
     for _, question, *_ in STAGE_ROWS:
-        assert question in LAW
-    for operation, rows in MOVES.items():
+        assert question in SPEC_ANSWERS
+    for operation, rows in CONVENTIONS_OF_OPERATION.items():
         for question, *_ in rows:
-            assert question in LAW or question in MOVED_LAW[operation]
+            assert question in SPEC_ANSWERS or question in OPERATION_SPEC_ANSWERS[operation]
 
 
 def test_a_convention_without_stages_has_a_function() -> None:
@@ -326,7 +340,7 @@ def test_a_convention_without_stages_has_a_function() -> None:
 
 @pytest.fixture
 def unshrunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cells_module, "shrink", lambda failing, *rest: failing)
+    monkeypatch.setattr(findings_module, "shrink", lambda failing, *rest: failing)
 
 
 def test_a_finding_tells_its_cause(
@@ -356,6 +370,6 @@ def test_a_crash_needs_no_diagnosis(
 def test_one_function_under_two_names_is_told_once() -> None:
     series = next(c for c in candidates("get_slopes") if c.rank == 1 and "series" in c.words)
     convention = next(c for c in candidates("get_slopes") if c.rank == 0 and "series" in c.words)
-    assert alike(series, convention, "get_slopes") and not alike(
+    assert are_equivalent(series, convention, "get_slopes") and not are_equivalent(
         series, candidates("get_slopes")[-1], "get_slopes"
     )

@@ -11,7 +11,7 @@ import pytest
 from strangers.runs import ROOT, in_a_process
 
 from attnverify import doctor
-from attnverify.doctor import Answer, Question, answered, hindrances, verdict
+from attnverify.doctor import Answer, Question, ask_in_subprocess, blocking_problems, verdict
 
 SOUND = "words = ['1.0']\nprint(words[0])"
 BODIES = {
@@ -56,7 +56,7 @@ def test_whatever_a_library_does_is_told_in_words(
 ) -> None:
     ask, state, words = BODIES[name]
     monkeypatch.setattr(doctor, "SECONDS", 1.0 if name == "hanging" else 60.0)
-    answer = answered(Question(name, ask, "everything", "pip install it"))
+    answer = ask_in_subprocess(Question(name, ask, "everything", "pip install it"))
     assert answer.state == state and words in answer.words
 
 
@@ -64,7 +64,9 @@ def test_a_program_that_is_not_there_is_missing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    answer = answered(doctor.program("chromium", "looking at pages", "apt-get install chromium"))
+    answer = ask_in_subprocess(
+        doctor.program("chromium", "looking at pages", "apt-get install chromium")
+    )
     assert list(answer.lines())[1:] == [
         f"{'':29}would enable looking at pages",
         f"{'':29}get it: apt-get install chromium",
@@ -77,7 +79,7 @@ def test_a_program_that_cannot_be_started_is_broken(
     (tmp_path / "chromium").write_text("#!/no/such/interpreter\n")
     (tmp_path / "chromium").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert answered(doctor.program("chromium", "", "")).state == "broken"
+    assert ask_in_subprocess(doctor.program("chromium", "", "")).state == "broken"
 
 
 def answers(**states: str) -> list[Answer]:
@@ -91,7 +93,7 @@ def answers(**states: str) -> list[Answer]:
 
 
 def test_the_job_can_run_without_what_is_merely_missing() -> None:
-    assert hindrances(answers(torch_impl="missing", cupy_impl="missing")) == []
+    assert blocking_problems(answers(torch_impl="missing", cupy_impl="missing")) == []
     assert "can run here, on numpy_ref." in next(
         verdict(answers(torch_impl="missing", cupy_impl="missing"))
     )
@@ -107,9 +109,9 @@ def test_the_job_can_run_without_what_is_merely_missing() -> None:
     ],
 )
 def test_the_job_cannot_run_without_what_it_needs(states: dict[str, str]) -> None:
-    assert len(hindrances(answers(**states))) == 1 and next(verdict(answers(**states))).startswith(
-        "FAILED: "
-    )
+    assert len(blocking_problems(answers(**states))) == 1 and next(
+        verdict(answers(**states))
+    ).startswith("FAILED: ")
 
 
 def planted(folder: Path, **bodies: str) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from attnverify.fault_score import dtypes_of, scored
+from attnverify.fault_score import dtypes_of, score_fault
 from attnverify.faults.registry import ALL, Fault, read_faults
 from attnverify.plugin import seed_of
-from attnverify.verdicts.columns import Options
+from attnverify.verdicts.tally import Options
 
 FAULTS, CONTROLS = read_faults()
 
@@ -45,7 +45,7 @@ def harmless(fault: Fault) -> tuple[str, ...]:
 @pytest.fixture
 def score(pytestconfig: pytest.Config, record_property: Any) -> Any:
     def run(fault: Fault, dtype: str) -> dict[str, Any]:
-        entry = scored(
+        entry = score_fault(
             fault, dtype, Options(pytestconfig.getoption("--profile"), seed_of(pytestconfig))
         )
         record_property("score", entry)

@@ -17,11 +17,13 @@ from strangers import stranger
 from attnverify import numpy_ref as right
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.diagnosis.condition_search import separate, shortest
-from attnverify.diagnosis.failing_region import Offer
-from attnverify.inputs.conditions import Known, read_line
-from attnverify.inputs.expand import Recipe
-from attnverify.verdicts.columns import Cell, Options, Tally, run
+from attnverify.diagnosis.condition_search import find_conjunction, shortest_conjunction
+from attnverify.diagnosis.failing_region import RegionOffer
+from attnverify.failures.known_failures import KnownFailure, parse_line
+from attnverify.inputs.recipe import Recipe
+from attnverify.verdicts.cell import Cell
+from attnverify.verdicts.columns import judge_cell
+from attnverify.verdicts.tally import CellResult, Options
 
 Function = Callable[..., Any]
 
@@ -101,9 +103,9 @@ def stranger_of(operation: str, function: Function) -> Implementation:
 def judged(
     operation: str, function: Function, folder: str, dtype: str = "float32", seed: int = 0,
         profile: str = "default",
-    known: tuple[Known, ...] = (),
-) -> Tally:  # fmt: skip
-    return run(
+    known: tuple[KnownFailure, ...] = (),
+) -> CellResult:  # fmt: skip
+    return judge_cell(
         Cell(stranger_of(operation, function), None, dtype, "values"),
         Options(profile, seed, folder),
         known,
@@ -126,16 +128,16 @@ REGIONS: dict[str, tuple[str, Function, set[str]]] = {
 
 
 @lru_cache
-def of_a_fault(name: str) -> Tally:
+def of_a_fault(name: str) -> CellResult:
     operation, function, _ = REGIONS[name]
     with TemporaryDirectory() as folder:
         return judged(operation, function, folder)
 
 
-def offered(tally: Tally) -> tuple[Known, ...]:
+def offered(tally: CellResult) -> tuple[KnownFailure, ...]:
     """The lines of a tally, as they would be read from the file."""
     return tuple(
-        read_line(line.replace("<reason>", "[nonconformance] told by a test"), line)
+        parse_line(line.replace("<reason>", "[nonconformance] told by a test"), line)
         for line in tally.offers
     )
 
@@ -211,7 +213,7 @@ def test_the_plainest_of_equally_good_conditions_is_taken() -> None:
         sized(N=n, M=m, D=4)
         for n, m in ((2, 3), (4, 9), (5, 5), (2, 2), (7, 8), (1, 17), (3, 3), (1, 1))
     ]
-    assert separate(failing, passing, "float32") == ("N > M",)
+    assert find_conjunction(failing, passing, "float32") == ("N > M",)
 
 
 def test_two_conditions_are_joined_where_one_does_not_do() -> None:
@@ -221,22 +223,22 @@ def test_two_conditions_are_joined_where_one_does_not_do() -> None:
         for d in (4, 16, 64, 80, 96, 128)
     ]
     failing = [r for r in every if r.sizes["N"] > r.sizes["M"] and r.sizes["D"] > 64]
-    assert set(separate(failing, [r for r in every if r not in failing], "float32")) == {
+    assert set(find_conjunction(failing, [r for r in every if r not in failing], "float32")) == {
         "N > M",
         "D > 64",
     }
 
 
 def test_without_passes_there_is_no_condition() -> None:
-    assert separate([sized(N=1, M=1, D=1)], [], "float32") == ()
+    assert find_conjunction([sized(N=1, M=1, D=1)], [], "float32") == ()
 
 
 def test_a_condition_that_keeps_one_pass_of_many_out_does_not_pay() -> None:
-    assert shortest({(1 << 29) - 1: (6, "N < 128")}, failing=40, passing=30) == ()
-    assert shortest({0: (6, "N < 128")}, failing=40, passing=30) == ("N < 128",)
+    assert shortest_conjunction({(1 << 29) - 1: (6, "N < 128")}, failing=40, passing=30) == ()
+    assert shortest_conjunction({0: (6, "N < 128")}, failing=40, passing=30) == ("N < 128",)
 
 
 def test_an_offer_that_the_fresh_draws_refute_does_not_hold() -> None:
-    offer = Offer("N > M", (5, 5), (0, 9), (3, 4), (0, 8), "*")
+    offer = RegionOffer("N > M", (5, 5), (0, 9), (3, 4), (0, 8), "*")
     assert not offer.holds and replace(offer, fresh_failures=(4, 4)).holds
     assert not replace(offer, fresh_failures=(4, 4), fresh_passes=(1, 8)).holds

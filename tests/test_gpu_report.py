@@ -19,10 +19,10 @@ import pytest
 from attnverify.backends.loader import Implementation, load
 from attnverify.cli import main
 from attnverify.gpu_report import external_steps, kernel_steps, pytorch_steps, runner
-from attnverify.gpu_report.context import Here
+from attnverify.gpu_report.context import StepContext
 
 ROOT = Path(__file__).parent.parent
-HERE = Here("cpu", quick=True, seconds=100)
+HERE = StepContext("cpu", quick=True, seconds=100)
 
 PASSED = ("environment", "short", "repeats", "lengths", "large", "waits")
 NOT_RUN = {
@@ -108,7 +108,7 @@ class Sabotage:
             own.backend, own.operation, own.how, lambda **given: spoil(own.function, **given)
         )
 
-    def __call__(self, here: Here, **which: Any) -> list[Implementation]:
+    def __call__(self, here: StepContext, **which: Any) -> list[Implementation]:
         return [self.implementation]
 
 

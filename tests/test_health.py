@@ -8,10 +8,11 @@ from numpy import ndarray
 
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import leaves
-from attnverify.inputs.expand import Recipe, expand
-from attnverify.inputs.sampling import draw
+from attnverify.inputs.expand import expand
+from attnverify.inputs.recipe import Recipe
+from attnverify.inputs.sampling import draw_recipes
 from attnverify.precision import resolve
-from attnverify.reference.oracle import bounded, lawful
+from attnverify.reference.oracle import bounds_of, expected_of
 
 COMPUTED = sorted(name for name, operation in CATALOGUE.items() if not operation.exact)
 HIDING = [
@@ -39,8 +40,8 @@ def say_nothing(recipe: Recipe, dtype: str) -> tuple[ndarray, ndarray]:
     precision = resolve("wide", recipe.operation, recipe.operation, dtype)
     infinite, vacuous = [], []
     for law, bound in zip(
-        arrays(lawful(recipe, dtype).expected),
-        arrays(bounded(recipe, dtype, precision)),
+        arrays(expected_of(recipe, dtype).expected),
+        arrays(bounds_of(recipe, dtype, precision)),
         strict=True,
     ):
         largest = np.abs(law[np.isfinite(law)]).max(initial=0.0)
@@ -57,7 +58,7 @@ def shares(operation: str, kind: str) -> tuple[float, float, float]:
     The shares of infinite and of vacuous bounds among the elements, and of cases that are not
     judged.
     """
-    found = [say_nothing(recipe, "float32") for recipe in draw(operation, kind, 100, 0)]
+    found = [say_nothing(recipe, "float32") for recipe in draw_recipes(operation, kind, 100, 0)]
     infinite, vacuous = (np.concatenate(part) for part in zip(*found, strict=True))
     return infinite.mean(), vacuous.mean(), float(np.mean([each.mean() > 0.1 for each, _ in found]))
 
@@ -74,6 +75,6 @@ def test_a_useless_bound_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(
         globals(),
         "bounded",
-        lambda recipe, dtype, precision: np.full(lawful(recipe, dtype).expected.shape, 1e6),
+        lambda recipe, dtype, precision: np.full(expected_of(recipe, dtype).expected.shape, 1e6),
     )
     assert say_nothing(recipe, "float32")[1].all()

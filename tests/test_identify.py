@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from strangers import HERE
 
-from attnverify.backends.array_libraries import adapter
-from attnverify.backends.call_adapter import adapt
+from attnverify.backends.array_libraries import array_library
+from attnverify.backends.call_adapter import adapt_signature
 from attnverify.backends.loader import Backend, Implementation, load
 from attnverify.cli import main
-from attnverify.diagnosis.identify import Answer, Card, card_of, identify
+from attnverify.diagnosis.identify import Answer, ConventionCard, card_of, identify
 from attnverify.faults import registry
 
 BOXES = str(HERE / "black_boxes.py")
@@ -26,11 +26,11 @@ SDPA, ALIBI, LEARNED = (
 
 
 @lru_cache
-def cards(backend: str = BOXES) -> dict[str, Card]:
+def cards(backend: str = BOXES) -> dict[str, ConventionCard]:
     return {card.implementation: card for card in identify(load(backend))}
 
 
-def others(card: Card) -> dict[str, str]:
+def others(card: ConventionCard) -> dict[str, str]:
     """The answers that are not the law's."""
     return {question: found.said for question, found in card.answers.items() if not found.lawful}
 
@@ -111,9 +111,9 @@ FAULTS = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_read_off(name: str) -> None:
     fault = registry.read_faults()[0][name]
-    backend = Backend("faults", "faults", library=adapter("numpy"), precision=fault.precision)
+    backend = Backend("faults", "faults", library=array_library("numpy"), precision=fault.precision)
     implementation = Implementation(
-        backend, fault.operation, "faulty", adapt(fault.fresh(), fault.operation)
+        backend, fault.operation, "faulty", adapt_signature(fault.fresh(), fault.operation)
     )
     assert others(card_of(implementation, "float32")) == FAULTS[name]
 

@@ -4,19 +4,20 @@ import numpy as np
 import pytest
 
 from attnverify.catalogue.operation import CATALOGUE, Operation
-from attnverify.inputs.expand import Recipe, expand
-from attnverify.inputs.fixed_cases import probes
-from attnverify.inputs.sampling import draw
-from attnverify.judge.weak_cases import all_noticed, impostors
+from attnverify.inputs.expand import expand
+from attnverify.inputs.fixed_cases import fixed_cases
+from attnverify.inputs.recipe import Recipe
+from attnverify.inputs.sampling import draw_recipes
+from attnverify.judge.weak_cases import is_discriminating, rejects_all, trivial_answers
 from attnverify.precision import resolve
-from attnverify.reference.oracle import bounded, lawful, strong
+from attnverify.reference.oracle import bounds_of, expected_of
 
 SDPA, ALIBI = "scaled_dot_product_attention", "alibi_attention"
 PRECISION = resolve("wide", SDPA, SDPA, "float32")
 
 
 def is_strong(recipe: Recipe) -> bool:
-    return strong(recipe, "float32", PRECISION)
+    return is_discriminating(recipe, "float32", PRECISION)
 
 
 def of(
@@ -45,9 +46,9 @@ def test_a_case_in_which_the_query_does_not_matter_is_weak() -> None:
     recipe = of(SDPA, USUAL, family="small")
     operation, inputs = CATALOGUE[SDPA], expand(recipe, "float32")
     expected = operation.law(**inputs)
-    answers = list(impostors(operation, inputs, expected))
-    assert not all_noticed(answers, expected, np.full(expected.shape, 1e-5))
-    assert all_noticed(answers, expected, np.full(expected.shape, 1e-30))
+    answers = list(trivial_answers(operation, inputs, expected))
+    assert not rejects_all(answers, expected, np.full(expected.shape, 1e-5))
+    assert rejects_all(answers, expected, np.full(expected.shape, 1e-30))
 
 
 def test_an_impostor_that_is_the_same_function_takes_no_part() -> None:
@@ -58,14 +59,14 @@ def test_an_impostor_that_is_the_same_function_takes_no_part() -> None:
 @pytest.mark.parametrize("operation", CATALOGUE)
 def test_every_impostor_has_the_form_of_the_answer(operation: str) -> None:
     op: Operation = CATALOGUE[operation]
-    for recipe in draw(operation, "any", 20, 0):
-        case = lawful(recipe, "float64")
-        answers = list(impostors(op, case.inputs, case.expected))
+    for recipe in draw_recipes(operation, "any", 20, 0):
+        case = expected_of(recipe, "float64")
+        answers = list(trivial_answers(op, case.inputs, case.expected))
         assert len(answers) >= (operation != "init_mems")
-        all_noticed(
+        rejects_all(
             answers,
             case.expected,
-            bounded(recipe, "float64", resolve("wide", operation, operation, "float64")),
+            bounds_of(recipe, "float64", resolve("wide", operation, operation, "float64")),
         )
 
 
@@ -74,8 +75,8 @@ def test_every_impostor_has_the_form_of_the_answer(operation: str) -> None:
 )
 def test_most_probes_are_strong(operation: str) -> None:
     found = [
-        strong(recipe, "float32", resolve("wide", operation, operation, "float32"))
-        for recipe in probes(operation)
+        is_discriminating(recipe, "float32", resolve("wide", operation, operation, "float32"))
+        for recipe in fixed_cases(operation)
     ]
     print(f"{operation}: {sum(found)} of {len(found)} probes are strong")
     assert 2 * sum(found) >= len(found)
@@ -86,6 +87,6 @@ def test_most_probes_are_strong(operation: str) -> None:
     [SDPA, ALIBI, "learned_relative_attention", "transformer_xl_attention", "additive_attention"],
 )
 def test_the_impostors_of_an_attention_are_several(operation: str) -> None:
-    recipe = probes(operation)[0]
-    case = lawful(recipe, "float64")
-    assert len(list(impostors(CATALOGUE[operation], case.inputs, case.expected))) >= 3
+    recipe = fixed_cases(operation)[0]
+    case = expected_of(recipe, "float64")
+    assert len(list(trivial_answers(CATALOGUE[operation], case.inputs, case.expected))) >= 3

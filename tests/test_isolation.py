@@ -17,9 +17,16 @@ from strangers import HERE as STRANGERS
 from strangers.runs import Run, in_a_process, judged, verify
 
 from attnverify.backends.loader import Backend, Implementation, load
-from attnverify.isolation.status_board import Board
-from attnverify.isolation.supervisor import Died, Limits, Worker, described, isolated
-from attnverify.judge.case import Disagreement, Poisoned, call
+from attnverify.isolation.status_board import StatusBoard
+from attnverify.isolation.supervisor import (
+    Limits,
+    Worker,
+    WorkerDied,
+    describe_backend,
+    runs_in_own_process,
+)
+from attnverify.judge.errors import DeviceLost, Disagreement
+from attnverify.judge.invoke import call
 
 pytestmark = pytest.mark.xdist_group("isolation")
 """One worker runs all of them: the runs that several tests look at are made once."""
@@ -317,10 +324,12 @@ def test_who_is_isolated() -> None:
     paths = [
         source
         for source in ("numpy_ref", "torch_impl", "some.module", path_of("good"), str(HERE))
-        if isolated(source, "paths")
+        if runs_in_own_process(source, "paths")
     ]
     assert paths == [path_of("good"), str(HERE)]
-    assert isolated("numpy_ref", "all") and not isolated(path_of("good"), "none")
+    assert runs_in_own_process("numpy_ref", "all") and not runs_in_own_process(
+        path_of("good"), "none"
+    )
 
 
 def test_a_backend_by_name_may_be_isolated() -> None:
@@ -345,9 +354,9 @@ def request(aspect: str) -> dict[str, Any]:
 
 
 def test_a_worker_that_died_is_replaced(worker: Worker) -> None:
-    assert described(worker).implementations[0].name == "shift_right"
+    assert describe_backend(worker).implementations[0].name == "shift_right"
     first = worker.process
-    with pytest.raises(Died, match="exited with status 3 on x of integers"):
+    with pytest.raises(WorkerDied, match="exited with status 3 on x of integers"):
         worker.ask(request("refusals"))
     assert worker.ask(request("values"))["tally"]["verdict"] == "passed"
     assert worker.process is not first and first is not None and first.poll() is not None
@@ -355,13 +364,13 @@ def test_a_worker_that_died_is_replaced(worker: Worker) -> None:
 
 def test_an_implementation_of_an_isolated_backend_is_not_called_here(worker: Worker) -> None:
     with pytest.raises(RuntimeError, match="lives in another process"):
-        described(worker).implementations[0].function()
+        describe_backend(worker).implementations[0].function()
 
 
 def test_the_board_outlives_its_writer(tmp_path: Path) -> None:
     with (tmp_path / "board").open("w+b") as file:
         file.truncate(1 << 16)
-        writer, reader = Board(file.fileno()), Board(file.fileno())
+        writer, reader = StatusBoard(file.fileno()), StatusBoard(file.fileno())
         assert (reader.read() or writer).count == 0
         writer.write({"during": "a test"}, 2.0)
         mark = reader.read()
@@ -405,5 +414,5 @@ def test_a_device_that_answers_no_more_is_told_from_an_error() -> None:
         raise RuntimeError("CUDA error")
 
     backend.library = replace(backend.library, synchronize=lost)
-    with pytest.raises(Poisoned, match="left its device unusable"):
+    with pytest.raises(DeviceLost, match="left its device unusable"):
         call(failing, {})

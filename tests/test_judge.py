@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 from strangers import cells_of, implementation, stranger, tallies
 
-from attnverify.inputs.expand import Recipe
+from attnverify.inputs.recipe import Recipe
 from attnverify.judge import case as judge_module
-from attnverify.judge.case import Disagreement, Unsupported, judge, judge_side_effects
-from attnverify.reference.oracle import lawful
-from attnverify.verdicts import columns as cells_module
-from attnverify.verdicts.columns import Options, Tally, run
+from attnverify.judge.case import judge
+from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.judge.side_effects import judge_side_effects
+from attnverify.reference.oracle import expected_of
+from attnverify.verdicts import findings as findings_module
+from attnverify.verdicts.columns import judge_cell
+from attnverify.verdicts.tally import CellResult, Options
 
 SDPA, GRAD = "scaled_dot_product_attention", "alibi_attention_grad"
 
@@ -66,7 +69,7 @@ WRONG_GRADIENTS = {
 @pytest.fixture(autouse=True)
 def unshrunk(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Shrinking has its own tests (test_recipes.py); here it would only take time."""
-    monkeypatch.setattr(cells_module, "shrink", lambda failing, *rest: failing)
+    monkeypatch.setattr(findings_module, "shrink", lambda failing, *rest: failing)
 
 
 @pytest.fixture(scope="session")
@@ -74,7 +77,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(tmp_path_factory.mktemp("failures"))
 
 
-def failed(found: dict[str, Tally]) -> set[str]:
+def failed(found: dict[str, CellResult]) -> set[str]:
     return {aspect for aspect, tally in found.items() if tally.verdict == "failed"}
 
 
@@ -124,7 +127,7 @@ def test_what_is_not_declared_deterministic_may_differ_within_the_bound(
 ) -> None:
     monkeypatch.setattr(stranger("jitter"), "deterministic", False)
     assert not failed(
-        {cell.aspect: run(cell, Options("quick")) for cell in cells_of("softmax", "jitter")}
+        {cell.aspect: judge_cell(cell, Options("quick")) for cell in cells_of("softmax", "jitter")}
     )
 
 
@@ -150,11 +153,11 @@ def test_what_supports_nothing_is_unsupported_and_never_passed(folder: str) -> N
 def test_a_column_without_one_finite_bound_is_not_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         judge_module,
-        "bounded",
-        lambda recipe, dtype, precision: np.full(lawful(recipe, dtype).expected.shape, np.inf),
+        "bounds_of",
+        lambda recipe, dtype, precision: np.full(expected_of(recipe, dtype).expected.shape, np.inf),
     )
     (cell,) = (cell for cell in cells_of("softmax_zeros") if cell.aspect == "values")
-    tally = run(cell, Options("quick"))
+    tally = judge_cell(cell, Options("quick"))
     assert (tally.verdict, tally.cases, tally.strong) == (
         "unsupported",
         0,

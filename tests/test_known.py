@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from strangers import HERE
 
-from attnverify.inputs.conditions import beside, read_known
-from attnverify.inputs.expand import Recipe
+from attnverify.failures.known_failures import known_failures_file, read_known_failures
+from attnverify.inputs.recipe import Recipe
 
 LINES = """# implementation   dtype     aspect     : reason
 softmax_zeros      *         values     : zeros are cheaper          [replay 1f0c2d3e4a5b]
@@ -28,7 +28,7 @@ def written(folder: Path, text: str) -> Path:
 
 
 def test_a_line_says_implementation_dtype_aspect_and_reason(tmp_path: Path) -> None:
-    one, two, three = read_known(written(tmp_path, LINES))
+    one, two, three = read_known_failures(written(tmp_path, LINES))
     assert (one.name, one.dtype, one.aspect) == ("softmax_zeros", "*", "values")
     assert one.reason.startswith("zeros are cheaper") and "1f0c2d3e4a5b" in one.reason
     assert (two.aspect, three.aspect) == ("side effects", "hidden NaN")
@@ -52,11 +52,11 @@ def test_a_line_that_cannot_be_read_is_an_error(line: str, tmp_path: Path) -> No
     with pytest.raises(
         ValueError, match=r"known-failures.txt:1: wanted '<implementation> <dtype> <aspect> \["
     ):
-        read_known(written(tmp_path, line + "\n"))
+        read_known_failures(written(tmp_path, line + "\n"))
 
 
 def test_a_line_speaks_of_its_cells_alone(tmp_path: Path) -> None:
-    known = read_known(written(tmp_path, "softmax_z* float32 values : zeros\n"))[0]
+    known = read_known_failures(written(tmp_path, "softmax_z* float32 values : zeros\n"))[0]
     assert known.speaks_of("mine.py", "softmax_zeros", "float32", "values")
     assert not known.speaks_of("mine.py", "softmax_nan", "float32", "values")
     assert not known.speaks_of("mine.py", "softmax_zeros", "float16", "values")
@@ -64,7 +64,7 @@ def test_a_line_speaks_of_its_cells_alone(tmp_path: Path) -> None:
 
 
 def test_a_line_beside_a_backend_speaks_of_that_backend_alone(tmp_path: Path) -> None:
-    (known,) = read_known(
+    (known,) = read_known_failures(
         written(tmp_path, "softmax_zeros * values : zeros [replay 0123456789ab]\n"), "mine.py"
     )
     assert known.replay == "0123456789ab"
@@ -85,7 +85,7 @@ CONDITIONS = [
 
 @pytest.mark.parametrize("when", CONDITIONS)
 def test_a_region_covers_the_cases_that_its_conditions_name(when: str, tmp_path: Path) -> None:
-    known = read_known(written(tmp_path, f"softmax * values when {when} : a reason\n"))[0]
+    known = read_known_failures(written(tmp_path, f"softmax * values when {when} : a reason\n"))[0]
     assert known.covers(BLIND, "float32") and not known.covers(SEEING, "float32")
 
 
@@ -114,7 +114,7 @@ def attention(pattern: dict[str, object], poison: str | None, family: str) -> Re
 def test_a_sentence_is_true_of_what_shows_it_and_of_nothing_plainer(
     when: str, tmp_path: Path
 ) -> None:
-    known = read_known(
+    known = read_known_failures(
         written(tmp_path, f"scaled_dot_product_attention * values when {when} : a reason\n")
     )[0]
     assert known.covers(attention(*SHOWS[when]), "float16")
@@ -124,7 +124,7 @@ def test_a_sentence_is_true_of_what_shows_it_and_of_nothing_plainer(
 def test_the_gradient_of_a_hidden_weight_overflows_where_its_value_is_poisoned(
     tmp_path: Path,
 ) -> None:
-    known = read_known(
+    known = read_known_failures(
         written(
             tmp_path,
             "alibi_* * gradients when the gradient of a hidden weight overflows : a reason\n",
@@ -146,7 +146,7 @@ def test_the_gradient_of_a_hidden_weight_overflows_where_its_value_is_poisoned(
 
 
 def test_every_condition_of_a_region_must_hold(tmp_path: Path) -> None:
-    known = read_known(
+    known = read_known_failures(
         written(tmp_path, "softmax * values when a row sees no key and N < M : a reason\n")
     )[0]
     assert not known.covers(BLIND, "float32") and not known.covers(SEEING, "float32")
@@ -154,13 +154,13 @@ def test_every_condition_of_a_region_must_hold(tmp_path: Path) -> None:
 
 def test_a_field_or_a_size_that_a_recipe_does_not_have_covers_nothing(tmp_path: Path) -> None:
     for when in ("H > 2", "dropout.p=0.5", "poison=nan"):
-        assert not read_known(written(tmp_path, f"softmax * values when {when} : a reason\n"))[
-            0
-        ].covers(BLIND, "float32")
+        assert not read_known_failures(
+            written(tmp_path, f"softmax * values when {when} : a reason\n")
+        )[0].covers(BLIND, "float32")
 
 
 def test_a_line_without_conditions_covers_no_single_case(tmp_path: Path) -> None:
-    assert not read_known(written(tmp_path, "softmax * values : a reason\n"))[0].covers(
+    assert not read_known_failures(written(tmp_path, "softmax * values : a reason\n"))[0].covers(
         BLIND, "float32"
     )
 
@@ -168,16 +168,19 @@ def test_a_line_without_conditions_covers_no_single_case(tmp_path: Path) -> None
 @pytest.mark.parametrize("when", ["N ~ M", "always", "a row sees nothing", "N > M or M > N"])
 def test_a_condition_that_cannot_be_read_is_an_error(when: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"known-failures.txt:1: when: wanted 'a row sees no key'"):
-        read_known(written(tmp_path, f"softmax * values when {when} : a reason\n"))
+        read_known_failures(written(tmp_path, f"softmax * values when {when} : a reason\n"))
 
 
 def test_the_file_beside_a_backend_is_found(tmp_path: Path) -> None:
     backend = tmp_path / "mine.py"
     backend.write_text("")
-    assert beside(str(backend)) is None
+    assert known_failures_file(str(backend)) is None
     path = written(tmp_path, LINES)
-    assert beside(str(backend)) == path
-    assert beside("numpy_ref") is None and beside(str(HERE / "alone.py")) is None
+    assert known_failures_file(str(backend)) == path
+    assert (
+        known_failures_file("numpy_ref") is None
+        and known_failures_file(str(HERE / "alone.py")) is None
+    )
 
 
 def test_a_line_may_say_its_kind(tmp_path: Path) -> None:
@@ -185,7 +188,7 @@ def test_a_line_may_say_its_kind(tmp_path: Path) -> None:
         "softmax * values : [limitation] square alone\nsoftmax * values when N > M : "
         "[nonconformance] x\nsoftmax * values : [else] x\n"
     )
-    kinds = [(line.kind, line.reason) for line in read_known(written(tmp_path, lines))]
+    kinds = [(line.kind, line.reason) for line in read_known_failures(written(tmp_path, lines))]
     assert kinds == [("limitation", "square alone"), ("nonconformance", "x"), (None, "[else] x")]
 
 
@@ -214,7 +217,7 @@ HOLDS = {  # what the plain case lacks
 
 @pytest.mark.parametrize("when", HOLDS)
 def test_a_condition_holds_where_its_words_do(when: str, tmp_path: Path) -> None:
-    known = read_known(
+    known = read_known_failures(
         written(tmp_path, f"scaled_dot_product_attention * values when {when} : a reason\n")
     )[0]
     plain = Recipe("scaled_dot_product_attention", SIZES, {"family": "normal", "seed": 1})
@@ -223,7 +226,9 @@ def test_a_condition_holds_where_its_words_do(when: str, tmp_path: Path) -> None
 
 
 def test_a_score_of_minus_infinity_hides_as_a_mask_does(tmp_path: Path) -> None:
-    known = read_known(written(tmp_path, "softmax * values when a row sees no key : a reason\n"))[0]
+    known = read_known_failures(
+        written(tmp_path, "softmax * values when a row sees no key : a reason\n")
+    )[0]
     blind = [
         Recipe("softmax", {"N": 5, "M": 1}, {"family": "minus_infinity", "seed": seed})
         for seed in range(9)

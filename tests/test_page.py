@@ -23,7 +23,7 @@ from attnverify.failures.evidence import WINDOW, axes_of, picture
 from attnverify.judge.comparison import compare
 from attnverify.report.html import report_page
 from attnverify.report.html.elements import Markup, element
-from attnverify.report.table import json_text
+from attnverify.report.json_report import json_text
 
 PLANTED = str(HERE / "planted.py")
 VOID = {"meta", "input"}

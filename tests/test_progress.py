@@ -16,9 +16,9 @@ import pytest
 from strangers import HERE
 from strangers.runs import ROOT, Run, in_a_process, judged
 
-from attnverify.report.next_steps import advice
+from attnverify.report.next_steps import next_steps
 from attnverify.report.progress import clock, name_of
-from attnverify.report.terminal_colours import painted, wanted
+from attnverify.report.terminal_colours import colourize, use_colour
 
 FIRST = str(HERE / "first_rows.py")
 LINE = (
@@ -163,14 +163,14 @@ def test_the_variables_are_honoured(
     monkeypatch.setenv("TERM", "xterm")
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert wanted(SimpleNamespace(isatty=lambda: True)) is colour  # type: ignore[arg-type]
-    assert wanted(SimpleNamespace(isatty=lambda: False)) is (variables == {"FORCE_COLOR": "1"})  # type: ignore[arg-type]
+    assert use_colour(SimpleNamespace(isatty=lambda: True)) is colour  # type: ignore[arg-type]
+    assert use_colour(SimpleNamespace(isatty=lambda: False)) is (variables == {"FORCE_COLOR": "1"})  # type: ignore[arg-type]
 
 
 def test_words_are_coloured_and_parts_of_words_are_not() -> None:
     assert (
-        painted("passed unpassed", True) == "\x1b[32mpassed\x1b[0m unpassed"
-        and painted("FAILED", False) == "FAILED"
+        colourize("passed unpassed", True) == "\x1b[32mpassed\x1b[0m unpassed"
+        and colourize("FAILED", False) == "FAILED"
     )
 
 
@@ -252,4 +252,4 @@ def test_after_a_green_run_there_is_nothing_to_do() -> None:
 def test_where_nothing_was_judged_the_next_line_says_what_helps(
     backend: dict[str, str], words: str
 ) -> None:
-    assert next(advice(run(**backend), [], None)).startswith(words)
+    assert next(next_steps(run(**backend), [], None)).startswith(words)

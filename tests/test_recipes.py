@@ -19,21 +19,22 @@ from numpy import ndarray
 
 from attnverify.backends.array_libraries import numpy_library
 from attnverify.catalogue.dtypes import largest, round_to
-from attnverify.catalogue.operation import CATALOGUE, DTYPES, WITHOUT_FLOATS
+from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import leaves
-from attnverify.inputs.expand import Inputs, Recipe, expand, from_text
-from attnverify.inputs.fixed_cases import probes
-from attnverify.inputs.masks import PATTERNS, seen
+from attnverify.catalogue.traits import DTYPES, WITHOUT_ARRAY_INPUTS, WITHOUT_FLOATS
+from attnverify.inputs.expand import expand
+from attnverify.inputs.fixed_cases import fixed_cases
+from attnverify.inputs.masks import PATTERNS, visible_pairs
 from attnverify.inputs.memory_layouts import LAYOUTS, arrange
-from attnverify.inputs.sampling import draw, hunted, shrink, size
+from attnverify.inputs.recipe import Inputs, Recipe, parse_recipe
+from attnverify.inputs.sampling import draw_recipes, hypothesis_examples, shrink, shrink_key
 from attnverify.inputs.strategies import (
     BLOCK_EDGES,
-    COUNTS_ALONE,
     FAMILIES_OF,
     FAMILIES_OF_CHAPTER,
-    FORMS,
     GRADIENT,
     HEADS,
+    MASK_FORMS,
     WIDTHS,
 )
 from attnverify.inputs.value_families import FAMILIES
@@ -52,7 +53,7 @@ DRAWN = {
 
 @cache
 def drawn(operation: str, kind: str = "any") -> tuple[Recipe, ...]:
-    return draw(operation, kind, DRAWN.get(operation, 20), 1)
+    return draw_recipes(operation, kind, DRAWN.get(operation, 20), 1)
 
 
 @cache
@@ -73,7 +74,7 @@ def arrays(inputs: Inputs) -> list[ndarray]:
 @pytest.mark.parametrize("operation", CATALOGUE)
 def test_a_recipe_survives_json(operation: str) -> None:
     for recipe in drawn(operation)[:60]:
-        again = from_text(recipe.text)
+        again = parse_recipe(recipe.text)
         assert again == recipe and again.hash == recipe.hash
         assert len(recipe.text.encode()) <= 600
 
@@ -101,7 +102,7 @@ def test_a_recipe_always_expands_to_the_same_bytes(operation: str) -> None:
 
 @pytest.mark.parametrize("operation", CATALOGUE)
 def test_what_is_drawn_is_a_right_call(operation: str) -> None:
-    for recipe in draw(operation, "any", 60, 2):
+    for recipe in draw_recipes(operation, "any", 60, 2):
         CATALOGUE[operation].reference(**expand(recipe, "float64"))
 
 
@@ -123,7 +124,7 @@ def test_every_process_draws_and_expands_alike() -> None:
         ).stdout
         for _ in range(2)
     ]
-    recipes = draw(SDPA, "any", 20, 5)
+    recipes = draw_recipes(SDPA, "any", 20, 5)
     own = b"".join(
         x.tobytes()
         for r in recipes
@@ -136,12 +137,12 @@ def test_every_process_draws_and_expands_alike() -> None:
 
 
 def test_another_seed_draws_other_recipes() -> None:
-    assert draw(SDPA, "any", 20, 5) != draw(SDPA, "any", 20, 6)
+    assert draw_recipes(SDPA, "any", 20, 5) != draw_recipes(SDPA, "any", 20, 6)
 
 
 @pytest.mark.parametrize("operation", CATALOGUE)
 def test_as_many_different_recipes_are_drawn_as_asked_for(operation: str) -> None:
-    assert len(set(draw(operation, "any", 100, 0))) == 100
+    assert len(set(draw_recipes(operation, "any", 100, 0))) == 100
 
 
 def test_a_small_case_expands_quickly() -> None:
@@ -158,7 +159,7 @@ def test_a_small_case_expands_quickly() -> None:
 
 
 @pytest.mark.parametrize(
-    "operation", [name for name in CATALOGUE if name not in COUNTS_ALONE | WITHOUT_FLOATS]
+    "operation", [name for name in CATALOGUE if name not in WITHOUT_ARRAY_INPUTS | WITHOUT_FLOATS]
 )
 def test_values_are_diverse(operation: str) -> None:
     given = [x for recipe in drawn(operation)[:20] for x in arrays(expand(recipe, "float64"))]
@@ -182,7 +183,7 @@ def of_mask(**wanted: Any) -> Feature:
 
 def empty_rows(recipe: Recipe) -> int:
     """How many rows of the case see no key."""
-    visible = seen(CATALOGUE[recipe.operation], expand(recipe, "float32"))
+    visible = visible_pairs(CATALOGUE[recipe.operation], expand(recipe, "float32"))
     assert visible is not None
     return int((~visible.any(axis=-1)).sum())
 
@@ -191,7 +192,10 @@ def hidden_by(recipe: Recipe) -> tuple[ndarray, ndarray]:
     """What attn_mask and key_padding_mask alone let each row see."""
     inputs = expand(recipe, "float32")
     operation = CATALOGUE[recipe.operation]
-    alone = [seen(operation, inputs | {name: None}) for name in ("key_padding_mask", "attn_mask")]
+    alone = [
+        visible_pairs(operation, inputs | {name: None})
+        for name in ("key_padding_mask", "attn_mask")
+    ]
     assert alone[0] is not None and alone[1] is not None
     return alone[0], alone[1]
 
@@ -241,7 +245,7 @@ def test_this_geometry_is_drawn(condition: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "axes"), list(product(FORMS, ("N M", "B H N M", "B 1 N M", "B 1 1 M", "1 H N M")))
+    ("form", "axes"), list(product(MASK_FORMS, ("N M", "B H N M", "B 1 N M", "B 1 1 M", "1 H N M")))
 )
 def test_this_mask_is_drawn(form: str, axes: str) -> None:
     assert any(of_mask(form=form, axes=axes)(recipe) for recipe in with_heads())
@@ -264,7 +268,7 @@ def test_a_mask_differs_where_its_axes_do(axes: str) -> None:
 
 @pytest.mark.parametrize("operation", ["multi_head_attention", "merge_masks"])
 @pytest.mark.parametrize("axes", ["N M", "B*H N M"])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", MASK_FORMS)
 def test_this_attn_mask_is_drawn(operation: str, axes: str, form: str) -> None:
     assert any(of_mask(axes=axes, form=form)(recipe) for recipe in drawn(operation))
 
@@ -343,7 +347,9 @@ def test_a_gradient_meets_every_family(family: str) -> None:
 @pytest.mark.parametrize(("poison", "holds"), [("nan", np.isnan), ("inf", np.isinf)])
 @pytest.mark.parametrize("operation", ["learned_relative_attention", SDPA, "softmax"])
 def test_poison_stands_in_hidden_slots(operation: str, poison: str, holds: Any) -> None:
-    recipes = [recipe for recipe in draw(operation, "nan", 60, 1) if recipe.poison == poison]
+    recipes = [
+        recipe for recipe in draw_recipes(operation, "nan", 60, 1) if recipe.poison == poison
+    ]
     given = [
         (name, x)
         for recipe in recipes
@@ -358,9 +364,9 @@ def test_poison_stands_in_hidden_slots(operation: str, poison: str, holds: Any) 
 
 
 def test_poison_never_stands_where_someone_looks() -> None:
-    for recipe in draw(SDPA, "nan", 60, 1):
+    for recipe in draw_recipes(SDPA, "nan", 60, 1):
         inputs = expand(recipe, "float32")
-        visible = seen(CATALOGUE[SDPA], inputs)
+        visible = visible_pairs(CATALOGUE[SDPA], inputs)
         assert visible is not None and np.isfinite(inputs["value"][visible.any(axis=-2)]).all()
 
 
@@ -421,17 +427,17 @@ def test_the_lowest_number_of_the_dtype_stands_in_masks() -> None:
 
 @pytest.mark.parametrize("operation", CATALOGUE)
 def test_probes_meet_every_operation(operation: str) -> None:
-    found = probes(operation)
+    found = fixed_cases(operation)
     assert len(found) >= 2
     assert all(recipe.operation == operation for recipe in found)
 
 
 @pytest.mark.parametrize("condition", ["M >= 3", "N > 1", "H == 2", "D > 4", "B == 2"])
 def test_shrinking_ends_at_small_geometry(condition: str) -> None:
-    failing = next(r for r in drawn(SDPA) if of_sizes(condition)(r) and size(r)[0] > 10_000)
+    failing = next(r for r in drawn(SDPA) if of_sizes(condition)(r) and shrink_key(r)[0] > 10_000)
     smallest = shrink(failing, "any", of_sizes(condition), seed=0)
     assert of_sizes(condition)(smallest)
-    assert size(smallest)[0] <= 7
+    assert shrink_key(smallest)[0] <= 7
 
 
 def test_shrinking_drops_what_does_not_matter() -> None:
@@ -454,6 +460,9 @@ def test_a_recipe_is_read_by_people() -> None:
 
 
 def test_the_hunt_is_the_same_for_every_implementation_and_moves_with_the_seed() -> None:
-    tried = hunted(SDPA, "any", 10, 5)
-    hunted.cache_clear()
-    assert tried == hunted(SDPA, "any", 10, 5) != hunted(SDPA, "any", 10, 6) and len(tried) == 10
+    tried = hypothesis_examples(SDPA, "any", 10, 5)
+    hypothesis_examples.cache_clear()
+    assert (
+        tried == hypothesis_examples(SDPA, "any", 10, 5) != hypothesis_examples(SDPA, "any", 10, 6)
+        and len(tried) == 10
+    )

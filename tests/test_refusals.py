@@ -10,10 +10,12 @@ from numpy import ndarray
 from strangers import implementation
 
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.checks.invalid_calls import refused_by_law, right_call, wrong_calls
+from attnverify.checks.invalid_calls import calls_refused_by_spec, invalid_calls, valid_call
 from attnverify.checks.registry import judge_refusal
-from attnverify.judge.case import Disagreement
-from attnverify.verdicts.columns import Cell, Options, run
+from attnverify.judge.errors import Disagreement
+from attnverify.verdicts.cell import Cell
+from attnverify.verdicts.columns import judge_cell
+from attnverify.verdicts.tally import Options
 
 MESSAGE = re.compile(r"[\w.\[\]]+: wanted [^\n]+, got [^\n]+")
 NOT_WRONG = {
@@ -24,7 +26,7 @@ NOT_WRONG = {
 ANY = [
     (operation, words)
     for operation in CATALOGUE
-    for words in wrong_calls(operation)
+    for words in invalid_calls(operation)
     if (operation, words) not in NOT_WRONG
 ]
 
@@ -36,13 +38,13 @@ def test_there_are_many_wrong_calls() -> None:
 
 @pytest.mark.parametrize("operation", CATALOGUE)
 def test_the_law_accepts_the_right_call(operation: str) -> None:
-    CATALOGUE[operation].law(**right_call(operation))
+    CATALOGUE[operation].law(**valid_call(operation))
 
 
 def answer(operation: str, words: str) -> str:
     """What the law says to a wrong call."""
     try:
-        CATALOGUE[operation].law(**wrong_calls(operation)[words])
+        CATALOGUE[operation].law(**invalid_calls(operation)[words])
     except ValueError as error:
         return str(error)
     return "accepted"
@@ -63,7 +65,7 @@ def test_the_message_names_an_argument_or_a_parameter(operation: str) -> None:
 
 @pytest.mark.parametrize(("operation", "words"), NOT_WRONG)
 def test_what_the_law_accepts_is_asked_of_no_one(operation: str, words: str) -> None:
-    assert words in wrong_calls(operation) and words not in refused_by_law(operation)
+    assert words in invalid_calls(operation) and words not in calls_refused_by_spec(operation)
 
 
 @pytest.mark.parametrize("operation", CATALOGUE)
@@ -71,20 +73,20 @@ def test_every_array_is_given_with_a_wrong_rank_size_and_dtype(operation: str) -
     op = CATALOGUE[operation]
     arrays = {
         name
-        for name, x in right_call(operation).items()
+        for name, x in valid_call(operation).items()
         if isinstance(x, ndarray) and x.dtype.kind == "f"
     }
     for name in {name for name in arrays if not op.axes[name].startswith("...")}:
         told = {
             words.removeprefix(f"{name} ")
-            for words in refused_by_law(operation)
+            for words in calls_refused_by_spec(operation)
             if words.startswith(f"{name} ")
         }
         assert {"of integers", "with an axis too many", "with an axis too few"} <= told
 
 
 def test_something_that_raises_otherwise_is_told_so() -> None:
-    wrong = wrong_calls("softmax")["mask of integers"]
+    wrong = invalid_calls("softmax")["mask of integers"]
     judge_refusal(wrong, implementation("softmax_right"), "float32")
     with pytest.raises(Disagreement, match="raised TypeError: mask: wanted"):
         judge_refusal(wrong, implementation("softmax_refuses_with_type_error"), "float32")
@@ -93,27 +95,27 @@ def test_something_that_raises_otherwise_is_told_so() -> None:
 def test_something_that_accepts_is_told_so() -> None:
     with pytest.raises(Disagreement, match="accepted"):
         judge_refusal(
-            wrong_calls("softmax")["mask of integers"],
+            invalid_calls("softmax")["mask of integers"],
             implementation("softmax_accepts_integers"),
             "float32",
         )
 
 
 def test_not_supported_is_no_refusal_and_no_fault() -> None:
-    tally = run(
+    tally = judge_cell(
         Cell(implementation("softmax_never"), None, "float32", "refusals"), Options("quick")
     )
     assert (tally.verdict, tally.checks, tally.unsupported) == (
         "unsupported",
         0,
-        len(refused_by_law("softmax")),
+        len(calls_refused_by_spec("softmax")),
     )
 
 
 def test_all_that_is_not_refused_is_told_at_once() -> None:
-    tally = run(
+    tally = judge_cell(
         Cell(implementation("softmax_refuses_with_type_error"), None, "float32", "refusals"),
         Options("quick"),
     )
     assert "4 of 4 wrong calls are not refused with ValueError" in tally.reason
-    assert all(words in tally.reason for words in refused_by_law("softmax"))
+    assert all(words in tally.reason for words in calls_refused_by_spec("softmax"))

@@ -8,7 +8,7 @@ from strangers import implementation
 from attnverify.backends.loader import Implementation, load
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.checks.metamorphic import ATTENTIONS, NOT_HELD, RELATIONS, judge_relations
-from attnverify.judge.case import Disagreement
+from attnverify.judge.errors import Disagreement
 
 ALIBI, SDPA = "alibi_attention", "scaled_dot_product_attention"
 NAMES = [

@@ -16,10 +16,11 @@ from strangers import HERE, implementation
 from strangers.runs import Run, in_a_process, judged, verify
 
 from attnverify.backends.loader import load
-from attnverify.failures.record import Failure, find, read, recorded
-from attnverify.inputs.expand import Recipe
+from attnverify.failures.record import FailureRecord, find_record, read_record, recorded_recipes
+from attnverify.failures.store import save
+from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import judge
-from attnverify.verdicts import columns
+from attnverify.verdicts import search
 
 ALONE = (HERE / "alone.py").read_text()
 FIXED = ALONE.replace("    e[..., -1] = 0\n", "")
@@ -42,7 +43,7 @@ def records(folder: str = ".attnverify/failures") -> list[Path]:
 
 
 def aspect_of(path: Path) -> str:
-    return read(path).aspect
+    return read_record(path).aspect
 
 
 def test_a_failure_is_written_as_a_small_record_and_a_script() -> None:
@@ -50,25 +51,27 @@ def test_a_failure_is_written_as_a_small_record_and_a_script() -> None:
     assert {aspect_of(path) for path in records()} == {"values", "hidden NaN"}
     for path in records():
         assert path.stat().st_size <= 800
-        assert path.stem == read(path).hash and path.with_suffix(".py").exists()
+        assert path.stem == read_record(path).hash and path.with_suffix(".py").exists()
 
 
 def test_the_hash_names_what_was_drawn_and_not_who_failed() -> None:
-    one = Failure.of(implementation("softmax_zeros"), RECIPE, "float32", "values")
-    other = Failure.of(implementation("softmax_nan"), RECIPE, "float32", "values")
+    one = FailureRecord.of(implementation("softmax_zeros"), RECIPE, "float32", "values")
+    other = FailureRecord.of(implementation("softmax_nan"), RECIPE, "float32", "values")
     assert (
         one.hash
         == other.hash
-        != Failure.of(implementation("softmax_zeros"), RECIPE, "float16", "values").hash
+        != FailureRecord.of(implementation("softmax_zeros"), RECIPE, "float16", "values").hash
     )
     assert re.fullmatch("[0-9a-f]{12}", one.hash)
 
 
 def test_a_record_survives_its_file() -> None:
-    failure = Failure.of(implementation("softmax_zeros"), RECIPE, "float32", "values")
-    assert read(failure.keep("here", implementation("softmax_zeros"))) == failure
+    failure = FailureRecord.of(implementation("softmax_zeros"), RECIPE, "float32", "values")
+    assert read_record(save(failure, "here", implementation("softmax_zeros"))) == failure
     assert (
-        find(failure.hash[:5], "here") == find(f"here/{failure.hash}.json", "elsewhere") == failure
+        find_record(failure.hash[:5], "here")
+        == find_record(f"here/{failure.hash}.json", "elsewhere")
+        == failure
     )
     assert Recipe(**failure.recipe) == RECIPE
 
@@ -162,9 +165,9 @@ def test_what_fails_beyond_single_cases_is_replayed_too(name: str) -> None:
     operation, body, words, shown = BEYOND_CASES[name]
     head = "import numpy_ref as right\n\nARRAYS, PRECISION = 'numpy', 'wide'\n\n\n"
     assert failing(head + body, operation).status == 1
-    checks = [path for path in records() if read(path).check]
+    checks = [path for path in records() if read_record(path).check]
     assert checks and all(
-        path.stat().st_size <= 800 and path.stem == read(path).hash for path in checks
+        path.stat().st_size <= 800 and path.stem == read_record(path).hash for path in checks
     )
     again = verify("replay", checks[0].stem)
     assert again.status == 1 and words in again.output
@@ -212,21 +215,21 @@ def test_recorded_failures_are_met_first_by_other_backends(monkeypatch: pytest.M
     failing()
     met: list[Recipe] = []
     monkeypatch.setattr(
-        columns,
+        search,
         "judge",
         lambda function, recipe, dtype: met.append(recipe) or judge(function, recipe, dtype),
     )
     assert judged("--backend", "numpy_ref", "--op", "softmax").status == 0
-    firsts = {Recipe(**read(path).recipe) for path in records()}
+    firsts = {Recipe(**read_record(path).recipe) for path in records()}
     assert len(firsts) == 2 and met[0] in firsts and firsts <= set(met)
 
 
 def test_recorded_failures_are_read_by_operation_and_aspect() -> None:
     failing()
-    assert len(recorded("softmax", "values", ".attnverify/failures")) == 1
+    assert len(recorded_recipes("softmax", "values", ".attnverify/failures")) == 1
     assert (
-        recorded("softmax", "values", "elsewhere")
-        == recorded("shift_right", "values", ".attnverify/failures")
+        recorded_recipes("softmax", "values", "elsewhere")
+        == recorded_recipes("shift_right", "values", ".attnverify/failures")
         == []
     )
 
@@ -377,8 +380,8 @@ FORMS = {
 
 @pytest.mark.parametrize("name", FORMS)
 def test_the_script_of_a_wrong_form_says_so(name: str, tmp_path: Path) -> None:
-    failure = Failure.of(implementation(name), RECIPE, "float32", "values")
-    script = failure.keep(str(tmp_path), implementation(name)).with_suffix(".py")
+    failure = FailureRecord.of(implementation(name), RECIPE, "float32", "values")
+    script = save(failure, str(tmp_path), implementation(name)).with_suffix(".py")
     done = in_a_process(str(script), start=())
     assert FORMS[name] in done.output
 
@@ -394,9 +397,8 @@ def written(body: str, recipe: Recipe) -> str:
     """What the script of a failure of this file's shift_right says."""
     Path("mine.py").write_text(HEAD + "def shift_right(x):\n" + body)
     function = load("mine.py").implementations[0]
-    return run_alone(
-        Failure.of(function, recipe, "float32", "values").keep("kept", function).with_suffix(".py")
-    )
+    failure = FailureRecord.of(function, recipe, "float32", "values")
+    return run_alone(save(failure, "kept", function).with_suffix(".py"))
 
 
 LAID_OUT = Recipe(

@@ -20,13 +20,14 @@ from attnverify.fault_score import (
     first_failure,
     hardest,
     implementation_of,
-    scored,
+    score_fault,
     table,
 )
 from attnverify.faults.registry import CONTROLS, FAULTS, fault, read_faults, register
-from attnverify.faults.user_tests import measure
+from attnverify.faults.user_tests import measure_user_tests
 from attnverify.verdicts import columns
-from attnverify.verdicts.columns import Cell, Options, aspects
+from attnverify.verdicts.cell import Cell, applicable_aspects
+from attnverify.verdicts.tally import Options
 
 read_faults()
 QUICK = Options("quick")
@@ -52,8 +53,8 @@ def test_the_score_judges_the_very_cases_of_a_run(
     assert not first_failure(implementation_of(control), dtype, QUICK).killed
     implementation = implementation_of(control)
     gradient = implementation if control.operation.is_gradient else None
-    for aspect in aspects(implementation, gradient):
-        tally = columns.run(
+    for aspect in applicable_aspects(implementation, gradient):
+        tally = columns.judge_cell(
             Cell(implementation, gradient, dtype, aspect), Options("quick", failures=str(tmp_path))
         )
         assert tally.verdict == "passed"
@@ -69,7 +70,7 @@ def recording(judge: Any, seen: list[Any]) -> Any:
 
 
 def test_a_fault_that_is_none_survives() -> None:
-    entry = scored(CONTROLS["softmax_key_by_key"], "float32", QUICK)
+    entry = score_fault(CONTROLS["softmax_key_by_key"], "float32", QUICK)
     assert (entry["killed"], entry["column"], entry["wanted"]) == (False, "", "accepted")
 
 
@@ -86,7 +87,7 @@ def test_a_fault_that_is_none_survives() -> None:
     ],
 )
 def test_a_fault_is_noticed_in_its_column(name: str, column: str) -> None:
-    entry = scored(FAULTS[name], "float32", QUICK)
+    entry = score_fault(FAULTS[name], "float32", QUICK)
     assert (entry["killed"], entry["column"], entry["wanted"]) == (
         True,
         column,
@@ -95,7 +96,7 @@ def test_a_fault_is_noticed_in_its_column(name: str, column: str) -> None:
 
 
 def test_the_count_ends_at_the_first_failure() -> None:
-    assert scored(FAULTS["dropout_scaled_by_p"], "float32", QUICK)["cases"] == 1
+    assert score_fault(FAULTS["dropout_scaled_by_p"], "float32", QUICK)["cases"] == 1
 
 
 def entry(name: str, cases: int, killed: bool = True, wanted: str = "killed") -> dict[str, Any]:
@@ -138,8 +139,8 @@ def test_what_survives_is_the_hardest() -> None:
 
 def test_state_is_forgotten_between_two_runs() -> None:
     assert [
-        scored(FAULTS["dropout_off_for_ever"], "float32", QUICK)["cases"] for _ in range(2)
-    ] == [scored(FAULTS["dropout_off_for_ever"], "float32", QUICK)["cases"]] * 2
+        score_fault(FAULTS["dropout_off_for_ever"], "float32", QUICK)["cases"] for _ in range(2)
+    ] == [score_fault(FAULTS["dropout_off_for_ever"], "float32", QUICK)["cases"]] * 2
 
 
 def test_a_name_that_is_no_operation_is_refused() -> None:
@@ -169,7 +170,7 @@ def test_what_is_wrong_in_no_narrow_dtype_is_the_exception() -> None:
 def killed(name: str, check: str) -> set[str]:
     return next(
         {each.name for each in found.killed}
-        for found in measure(str(CHECKS / name))
+        for found in measure_user_tests(str(CHECKS / name))
         if found.name == check
     )
 
@@ -192,7 +193,7 @@ def test_a_weak_check_kills_little_and_is_told_what_reveals_the_rest(
 
 
 def test_a_strong_check_kills_most_forward_and_backward() -> None:
-    (found,) = measure(str(CHECKS / "strong_torch.py"))
+    (found,) = measure_user_tests(str(CHECKS / "strong_torch.py"))
     names = {each.name for each in found.killed}
     assert len(names) > 0.7 * (len(names) + len(found.survivors))
     assert {
@@ -202,7 +203,7 @@ def test_a_strong_check_kills_most_forward_and_backward() -> None:
 
 
 def test_checks_in_numpy() -> None:
-    found = {each.name: each for each in measure(str(CHECKS / "numpy_checks.py"))}
+    found = {each.name: each for each in measure_user_tests(str(CHECKS / "numpy_checks.py"))}
     assert "shift_right_printed_example" in {
         each.name for each in found["check_shift_right"].killed
     }
@@ -213,7 +214,9 @@ def test_checks_in_numpy() -> None:
 
 def test_a_check_that_rejects_what_is_right_scores_nothing() -> None:
     slopes = next(
-        each for each in measure(str(CHECKS / "numpy_checks.py")) if each.name == "check_get_slopes"
+        each
+        for each in measure_user_tests(str(CHECKS / "numpy_checks.py"))
+        if each.name == "check_get_slopes"
     )
     assert "a plain series" in slopes.rejected and not slopes.killed
     assert next(slopes.lines()).startswith(

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from attnverify.backends.loader import Implementation, load
-from attnverify.checks.call_sequences import judge_sequence, sequence
-from attnverify.inputs.expand import Recipe
-from attnverify.judge.case import Disagreement, Unsupported, judge
+from attnverify.checks.call_sequences import call_steps, judge_sequence
+from attnverify.inputs.recipe import Recipe
+from attnverify.judge.case import judge
+from attnverify.judge.errors import Disagreement, Unsupported
 
 SHORT = Recipe(
     "softmax",
@@ -100,7 +101,7 @@ def test_a_sequence_that_nobody_answers_shows_nothing(tmp_path: Path) -> None:
 
 
 def test_a_sequence_repeats_changes_and_returns() -> None:
-    words = [step[0] for step in sequence(SHORT, LONG, "float32")]
+    words = [step[0] for step in call_steps(SHORT, LONG, "float32")]
     assert words[:3] == ["the first call", "another geometry", "the first call again"]
     assert words[3:5] == [
         "the same geometry under a boolean mask",
@@ -110,5 +111,5 @@ def test_a_sequence_repeats_changes_and_returns() -> None:
 
 
 def test_two_masks_of_one_geometry_differ() -> None:
-    one, two = (step[1] for step in sequence(SHORT, LONG, "float32")[3:5])
+    one, two = (step[1] for step in call_steps(SHORT, LONG, "float32")[3:5])
     assert one.sizes == two.sizes and one.mask != two.mask

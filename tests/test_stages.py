@@ -5,24 +5,24 @@ import pytest
 
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import leaves
-from attnverify.inputs.sampling import draw
+from attnverify.inputs.sampling import draw_recipes
 from attnverify.judge.comparison import compare
 from attnverify.precision import REFERENCE
-from attnverify.reference.oracle import bounded, lawful
-from attnverify.reference.staged_attention import answer, staged, stages
+from attnverify.reference.oracle import bounds_of, expected_of
+from attnverify.reference.staged_attention import evaluate, is_staged, spec_stages
 
 
-@pytest.mark.parametrize("operation", [name for name in CATALOGUE if staged(name)])
+@pytest.mark.parametrize("operation", [name for name in CATALOGUE if is_staged(name)])
 def test_unchanged_stages_are_the_law(operation: str) -> None:
     for kind in (
         ("any", "nan")
         if "key" in CATALOGUE[operation].arguments and "score" not in operation
         else ("any",)
     ):
-        for recipe in draw(operation, kind, 60, 5):
-            case = lawful(recipe, "float64")
-            found = answer(stages(CATALOGUE[operation], case.inputs))
-            limits = leaves(bounded(recipe, "float64", REFERENCE))
+        for recipe in draw_recipes(operation, kind, 60, 5):
+            case = expected_of(recipe, "float64")
+            found = evaluate(spec_stages(CATALOGUE[operation], case.inputs))
+            limits = leaves(bounds_of(recipe, "float64", REFERENCE))
             for actual, expected, bound in zip(
                 leaves(found), leaves(case.expected), limits, strict=True
             ):
@@ -33,4 +33,4 @@ def test_unchanged_stages_are_the_law(operation: str) -> None:
 
 def test_other_operations_have_no_stages() -> None:
     with pytest.raises(ValueError, match="operation: wanted one of scaled_dot_product_score"):
-        stages(CATALOGUE["rel_shift"], {})
+        spec_stages(CATALOGUE["rel_shift"], {})

@@ -17,8 +17,14 @@ import pytest
 import torch
 
 from attnverify.judge import state_guard
-from attnverify.judge.process_state import parts, random_numbers, set_random_numbers
-from attnverify.judge.state_guard import Change, lasting, look, restore, stir
+from attnverify.judge.process_state import random_numbers, set_random_numbers, state_items
+from attnverify.judge.state_guard import (
+    Change,
+    advance_random_states,
+    diff_and_restore,
+    lasting_changes,
+    snapshot,
+)
 
 CHANGES: dict[str, tuple[Callable[[], object], str]] = {
     "error state": (lambda: np.seterr(over="raise"), "NumPy's error state (over: "),
@@ -83,47 +89,53 @@ CHANGES: dict[str, tuple[Callable[[], object], str]] = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_is_told_and_put_back(name: str) -> None:
     change, words = CHANGES[name]
-    before = look()
+    before = snapshot()
     change()
-    told = restore(before)
+    told = diff_and_restore(before)
     assert any(words in str(one) for one in told)
-    assert not any(words in str(one) for one in restore(before))
+    assert not any(words in str(one) for one in diff_and_restore(before))
 
 
 def test_nothing_changes_by_looking() -> None:
-    before = look()
-    assert restore(before) == restore(look()) == [] and set(before) == {
-        part.words for part in parts()
+    before = snapshot()
+    assert diff_and_restore(before) == diff_and_restore(snapshot()) == [] and set(before) == {
+        part.words for part in state_items()
     }
 
 
 def test_what_the_judge_needs_is_looked_at_alone() -> None:
-    before = look(vital=True)
+    before = snapshot(vital=True)
     np.seterr(over="raise")
     np.exp = np.exp2
-    assert [change.words for change in restore(before)] == ["functions of others (numpy.exp)"]
+    assert [change.words for change in diff_and_restore(before)] == [
+        "functions of others (numpy.exp)"
+    ]
     np.seterr(over="warn")
 
 
 def test_an_import_may_be_left_as_it_is_but_for_what_the_judge_needs() -> None:
-    before, again, exp = look(), look(), np.exp
+    before, again, exp = snapshot(), snapshot(), np.exp
     sys.setrecursionlimit(4321)
     np.exp = np.exp2
     assert (
-        len(restore(before, keep=True)) == 2 and sys.getrecursionlimit() == 4321 and np.exp is exp
+        len(diff_and_restore(before, keep=True)) == 2
+        and sys.getrecursionlimit() == 4321
+        and np.exp is exp
     )
-    restore(again)
+    diff_and_restore(again)
 
 
 def test_a_thread_that_is_left_is_told_though_it_cannot_be_ended() -> None:
-    before, end = look(), threading.Event()
+    before, end = snapshot(), threading.Event()
     thread = threading.Thread(target=end.wait, name="left behind")
     thread.start()
-    running = look()
-    assert ["(<Thread(left behind, started" in change.words for change in restore(before)] == [True]
+    running = snapshot()
+    assert [
+        "(<Thread(left behind, started" in change.words for change in diff_and_restore(before)
+    ] == [True]
     end.set()
     thread.join()
-    assert restore(running) == []  # one that has ended is nobody's business
+    assert diff_and_restore(running) == []  # one that has ended is nobody's business
 
 
 def once(words: str) -> Change:
@@ -131,19 +143,19 @@ def once(words: str) -> Change:
 
 
 def test_what_an_import_inside_the_first_call_changes_is_no_finding() -> None:
-    assert lasting([once("sys.path")], []) == [] and lasting(
+    assert lasting_changes([once("sys.path")], []) == [] and lasting_changes(
         [once("sys.path")], [once("sys.path")]
     ) == ["changes sys.path"]
-    assert lasting([Change("the locale", once=False)], []) == ["changes the locale"]
+    assert lasting_changes([Change("the locale", once=False)], []) == ["changes the locale"]
 
 
 def two_calls(call: Callable[[], object]) -> list[str]:
-    before, changes = look(), []
+    before, changes = snapshot(), []
     for _ in range(2):
         call()
-        changes.append(restore(before))
-        stir(before)
-    return lasting(*changes)
+        changes.append(diff_and_restore(before))
+        advance_random_states(before)
+    return lasting_changes(*changes)
 
 
 def test_who_draws_is_not_who_seeds() -> None:
@@ -154,12 +166,12 @@ def test_who_draws_is_not_who_seeds() -> None:
 
 
 def test_a_second_call_is_held_to_what_the_first_left() -> None:
-    before, end = look(), threading.Event()
+    before, end = snapshot(), threading.Event()
     thread = threading.Thread(target=end.wait)
     thread.start()
     os.environ["LEFT"] = "1"
-    assert len(restore(before)) == 2 and "LEFT" not in os.environ
-    assert restore(before) == []
+    assert len(diff_and_restore(before)) == 2 and "LEFT" not in os.environ
+    assert diff_and_restore(before) == []
     end.set()
     thread.join()
 
@@ -174,11 +186,11 @@ def test_what_is_read_of_numpys_random_numbers_is_their_state() -> None:
 
 
 def test_a_generator_that_was_replaced_is_told_and_put_back() -> None:
-    before, own = look(), np.random.get_bit_generator()
+    before, own = snapshot(), np.random.get_bit_generator()
     np.random.set_bit_generator(np.random.PCG64())
-    assert [change.words for change in restore(before)] == ["NumPy's random numbers"]
-    assert type(np.random.get_bit_generator()) is type(own) and restore(before) == []
+    assert [change.words for change in diff_and_restore(before)] == ["NumPy's random numbers"]
+    assert type(np.random.get_bit_generator()) is type(own) and diff_and_restore(before) == []
 
 
 def test_a_value_that_is_long_is_cut() -> None:
-    assert state_guard.brief("x" * 100) == "x" * 37 + "..." and math.isfinite(1.0)
+    assert state_guard.abbreviate("x" * 100) == "x" * 37 + "..." and math.isfinite(1.0)

@@ -14,14 +14,16 @@ import pytest
 from numpy import ndarray
 from zoo import ZOO
 
-from attnverify.backends.array_libraries import adapter
-from attnverify.backends.loader import OURS, Backend, Implementation, load
+from attnverify.backends.array_libraries import array_library
+from attnverify.backends.loader import PROJECT_BACKENDS, Backend, Implementation, load
 from attnverify.catalogue.dtypes import round_to
-from attnverify.catalogue.operation import CATALOGUE, DTYPES
-from attnverify.checks.systematic_error import FACTORS, Measurement, judge_factor, measured
-from attnverify.inputs.fixed_cases import recipe
-from attnverify.judge.case import Disagreement, Unsupported, judge
-from attnverify.reference.staged_attention import answer, stages
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.catalogue.traits import DTYPES
+from attnverify.checks.systematic_error import FACTORS, Measurement, judge_factor, measure_factors
+from attnverify.inputs.fixed_cases import fixed_recipe
+from attnverify.judge.case import judge
+from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.reference.staged_attention import evaluate, spec_stages
 
 SCALED = {
     "scaled_dot_product_score": ("query",),
@@ -36,7 +38,7 @@ SCALED = {
 
 def made(operation: str, function: Callable[..., ndarray], declared: Any) -> Implementation:
     """A zoo function as an implementation."""
-    backend = Backend("zoo", "zoo", library=adapter("numpy"), precision=declared)
+    backend = Backend("zoo", "zoo", library=array_library("numpy"), precision=declared)
     library = backend.library
     assert library is not None
 
@@ -84,11 +86,11 @@ def test_no_element_shows_what_is_found(dtype: str) -> None:
     if dtype == "bfloat16":
         budget = judge(
             implementation,
-            recipe(CATALOGUE["scaled_dot_product_attention"], {"N": 40, "M": 60}, "normal"),
+            fixed_recipe(CATALOGUE["scaled_dot_product_attention"], {"N": 40, "M": 60}, "normal"),
             dtype,
         ).budget
         assert budget < 1
-    assert measured(implementation, dtype, 0)["scale"].significant
+    assert measure_factors(implementation, dtype, 0)["scale"].significant
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -99,7 +101,7 @@ def test_no_arithmetic_of_the_zoo_is_accused(operation: str, dtype: str) -> None
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", PROJECT_BACKENDS)
 def test_none_of_our_own_is_accused(name: str, dtype: str) -> None:
     own = [
         i
@@ -117,7 +119,7 @@ def accused(implementation: Implementation, dtype: str, seeds: range) -> list[st
     found = []
     for seed, mask in product(seeds, masked):
         with suppress(Unsupported):
-            found.append(measured(implementation, dtype, seed, mask))
+            found.append(measure_factors(implementation, dtype, seed, mask))
     return [
         f"{implementation.name} {factor}: {value}"
         for one in found
@@ -130,7 +132,7 @@ def test_slopes_and_mask_and_output_are_told_from_the_scale() -> None:
     def steep(inputs: Any, dtype: str) -> ndarray:
         return alibi_with(inputs, dtype, slope=1.004)
 
-    found = measured(made("alibi_attention", steep, "wide"), "bfloat16", 1)
+    found = measure_factors(made("alibi_attention", steep, "wide"), "bfloat16", 1)
     assert (
         found["slopes"].significant
         and not found["scale"].significant
@@ -139,8 +141,8 @@ def test_slopes_and_mask_and_output_are_told_from_the_scale() -> None:
 
 
 def alibi_with(inputs: Any, dtype: str, slope: float) -> ndarray:
-    s = stages(CATALOGUE["alibi_attention"], inputs)
-    return round_to(answer(replace(s, slopes=s.slopes * slope)), dtype)
+    s = spec_stages(CATALOGUE["alibi_attention"], inputs)
+    return round_to(evaluate(replace(s, slopes=s.slopes * slope)), dtype)
 
 
 def test_an_output_that_is_cut_off_instead_of_rounded_is_found() -> None:
@@ -152,7 +154,7 @@ def test_an_output_that_is_cut_off_instead_of_rounded_is_found() -> None:
         x = CATALOGUE["alibi_attention"].reference(**inputs).astype(np.float32)
         return (x.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
 
-    found = measured(made("alibi_attention", cut, "eager"), "bfloat16", 1)["output"]
+    found = measure_factors(made("alibi_attention", cut, "eager"), "bfloat16", 1)["output"]
     assert found.significant and found.alpha < 0
 
 
@@ -160,7 +162,7 @@ def test_what_the_declared_arithmetic_rounds_is_no_error() -> None:
     assert (
         zoo("scaled_dot_product_attention", "sloppy").precision("bfloat16").scale_const is not None
     )
-    assert not measured(zoo("scaled_dot_product_attention", "sloppy", 0.997), "bfloat16", 0)[
+    assert not measure_factors(zoo("scaled_dot_product_attention", "sloppy", 0.997), "bfloat16", 0)[
         "scale"
     ].significant
 

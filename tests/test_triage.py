@@ -15,12 +15,19 @@ from numpy import ndarray
 from strangers import HERE, stranger
 from strangers.runs import Run, in_pytest, judged
 
-from attnverify.backends.array_libraries import adapter
+from attnverify.backends.array_libraries import array_library
 from attnverify.backends.loader import Backend
-from attnverify.backends.round_trip import round_trip
-from attnverify.catalogue.operation import CATALOGUE, DTYPES
-from attnverify.report.root_causes import Cause, lines, parts, told_in_full, triage
-from attnverify.verdicts.columns import Tally
+from attnverify.backends.round_trip import check_round_trip
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.catalogue.traits import DTYPES
+from attnverify.report.root_causes import (
+    RootCause,
+    format_root_causes,
+    operations_used_by,
+    representative_cells,
+    triage,
+)
+from attnverify.verdicts.tally import CellResult
 
 STACKED, BENT = str(HERE / "stacked.py"), str(HERE / "bent.py")
 
@@ -34,7 +41,9 @@ def failed(
     causes: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     implementation = f"{operation}_{how}" if how else operation
-    tally = Tally(operation, implementation, "mine", how, dtype, aspect, "failed", "what was found")
+    tally = CellResult(
+        operation, implementation, "mine", how, dtype, aspect, "failed", "what was found"
+    )
     return replace(tally, symptoms=list(symptoms), causes=list(causes)).as_dict()
 
 
@@ -47,10 +56,14 @@ SERIES = "wrong number when H is no power of two"
 
 
 def test_the_law_says_what_is_built_on_what() -> None:
-    assert {"softmax", "get_slopes"} <= parts("alibi_attention")
-    assert {"rel_shift", "transformer_xl_score"} <= parts("transformer_xl")
-    assert {"scaled_dot_product_attention", "merge_masks"} <= parts("multi_head_self_attention")
-    assert not parts("softmax") and not any(name in parts(name) for name in CATALOGUE)
+    assert {"softmax", "get_slopes"} <= operations_used_by("alibi_attention")
+    assert {"rel_shift", "transformer_xl_score"} <= operations_used_by("transformer_xl")
+    assert {"scaled_dot_product_attention", "merge_masks"} <= operations_used_by(
+        "multi_head_self_attention"
+    )
+    assert not operations_used_by("softmax") and not any(
+        name in operations_used_by(name) for name in CATALOGUE
+    )
 
 
 def test_one_cause_in_four_dtypes_is_one_root_cause() -> None:
@@ -197,7 +210,7 @@ def test_what_passes_is_no_cause() -> None:
         )
         == []
     )
-    assert lines([]) == []
+    assert format_root_causes([]) == []
 
 
 def test_the_lines_count_causes_and_what_they_block() -> None:
@@ -206,7 +219,7 @@ def test_the_lines_count_causes_and_what_they_block() -> None:
         for name in ("softmax", "scaled_dot_product_attention")
         for dtype in ("float32", "float16")
     ]
-    assert lines(triage(tallies)) == [
+    assert format_root_causes(triage(tallies)) == [
         "triage: 1 root cause, 2 cells blocked by it",
         f"  1. mine, softmax: {BLIND}",
         "       shown by softmax values f32 f16",
@@ -216,8 +229,12 @@ def test_the_lines_count_causes_and_what_they_block() -> None:
 
 def test_the_cell_told_in_full_is_the_one_in_float32() -> None:
     tallies = [failed("softmax", BLIND, dtype=dtype) for dtype in DTYPES]
-    assert told_in_full(tallies) == [tallies[1]] == [cause.shown_by for cause in triage(tallies)]
-    assert isinstance(triage(tallies)[0], Cause)
+    assert (
+        representative_cells(tallies)
+        == [tallies[1]]
+        == [cause.shown_by for cause in triage(tallies)]
+    )
+    assert isinstance(triage(tallies)[0], RootCause)
 
 
 # In a run
@@ -285,7 +302,9 @@ def test_more_words_show_every_failure(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("dtype", [*DTYPES, "bool"])
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 def test_an_exact_adapter_brings_everything_back(backend: str, dtype: str) -> None:
-    assert round_trip(Backend(backend, backend, library=adapter(backend)), dtype) is None
+    assert (
+        check_round_trip(Backend(backend, backend, library=array_library(backend)), dtype) is None
+    )
 
 
 def unsigned(x: ndarray) -> ndarray:
@@ -325,18 +344,18 @@ BENDINGS: dict[str, tuple[Callable[[ndarray], Any], str]] = {
 @pytest.mark.parametrize("name", BENDINGS)
 def test_a_bent_adapter_is_told(name: str) -> None:
     bend, words = BENDINGS[name]
-    library = adapter("numpy")
+    library = array_library("numpy")
     bent = replace(library, to_numpy=lambda x: bend(library.to_numpy(x)))
-    told = round_trip(Backend("mine", "mine", library=bent), "float32")
+    told = check_round_trip(Backend("mine", "mine", library=bent), "float32")
     assert told is not None
     assert pytest.raises(AssertionError, match=words).matches(AssertionError(told)), told
 
 
 def test_another_dtype_than_asked_for_is_told() -> None:
-    library = adapter("numpy")
+    library = array_library("numpy")
     wide = replace(library, from_numpy=lambda x, dtype: library.from_numpy(x, "float64"))
     assert (
-        round_trip(Backend("mine", "mine", library=wide), "float32")
+        check_round_trip(Backend("mine", "mine", library=wide), "float32")
         == "the adapter makes float64 of numbers of float32"
     )
 
@@ -364,4 +383,4 @@ def test_a_bent_adapter_blocks_its_dtype_alone(
 
 def test_the_backends_of_the_tests_have_exact_adapters() -> None:
     for name in ("faults", "first_rows", "stacked"):
-        assert [round_trip(stranger(name), dtype) for dtype in DTYPES] == [None] * 4
+        assert [check_round_trip(stranger(name), dtype) for dtype in DTYPES] == [None] * 4

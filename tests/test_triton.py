@@ -27,12 +27,14 @@ from torch import Tensor
 
 from attnverify.backends.loader import Backend, Implementation, load
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.inputs.expand import Recipe, expand
-from attnverify.inputs.fixed_cases import probes
-from attnverify.inputs.masks import seen
-from attnverify.inputs.sampling import draw
-from attnverify.judge.case import Disagreement, judge
-from attnverify.verdicts.columns import cells
+from attnverify.inputs.expand import expand
+from attnverify.inputs.fixed_cases import fixed_cases
+from attnverify.inputs.masks import visible_pairs
+from attnverify.inputs.recipe import Recipe
+from attnverify.inputs.sampling import draw_recipes
+from attnverify.judge.case import judge
+from attnverify.judge.errors import Disagreement
+from attnverify.verdicts.cell import cells
 
 SDPA, ALIBI, XL, LEARNED = (
     "scaled_dot_product_attention",
@@ -117,7 +119,7 @@ def faces(recipe: Recipe) -> Iterator[str]:
     )
     yield from ["several of both"] * (min(N, M) > size)
     yield f"N {'<' if N < M else '>' if N > M else '='} M"
-    seen_pairs = seen(operation, expand(recipe, "float32"))
+    seen_pairs = visible_pairs(operation, expand(recipe, "float32"))
     yield from ["a row that sees no key"] * (not seen_pairs.any(-1).all()) + [
         "a key that nobody sees"
     ] * (not seen_pairs.any(-2).all())
@@ -141,7 +143,9 @@ def wanted(operation: str) -> dict[str, int]:
 
 @pytest.mark.parametrize("operation", JUDGED)
 def test_every_branch_is_reached_by_what_is_drawn(operation: str) -> None:
-    counts = Counter(face for recipe in draw(operation, "any", 100, 0) for face in faces(recipe))
+    counts = Counter(
+        face for recipe in draw_recipes(operation, "any", 100, 0) for face in faces(recipe)
+    )
     print(operation, dict(counts))
     assert not {
         face: counts[face] for face, least in wanted(operation).items() if counts[face] < least
@@ -325,10 +329,10 @@ def cases(operation: str) -> Iterator[Recipe]:
     The draws of the default profile, after every fourth one with NaN in hidden slots, and then the
     probes.
     """
-    hidden = draw(operation, "nan", 25, 0)
-    for count, recipe in enumerate(draw(operation, "any", 100, 0)):
+    hidden = draw_recipes(operation, "nan", 25, 0)
+    for count, recipe in enumerate(draw_recipes(operation, "any", 100, 0)):
         yield from (recipe, *hidden[count // 4 : count // 4 + (count % 4 == 0)])
-    yield from probes(operation)
+    yield from fixed_cases(operation)
 
 
 def caught(implementation: Implementation, most: int | None = None) -> int:

@@ -21,8 +21,8 @@ from torch import Tensor
 from triton.runtime.interpreter import TensorHandle
 
 from attnverify.backends.loader import Backend, load
-from attnverify.inputs.fixed_cases import probes
-from attnverify.inputs.sampling import draw
+from attnverify.inputs.fixed_cases import fixed_cases
+from attnverify.inputs.sampling import draw_recipes
 from attnverify.judge.case import judge
 
 SDPA, XL, LEARNED, ADDITIVE = (
@@ -58,9 +58,9 @@ def test_deterministic_gradients_are_what_the_law_says(
     )
     count = 8 if dtype == "float32" else 4
     recipes = (
-        *islice(probes(operation), count),
-        *draw(operation, "any", count, 1),
-        *draw(operation, "nan", count // 2, 1),
+        *islice(fixed_cases(operation), count),
+        *draw_recipes(operation, "any", count, 1),
+        *draw_recipes(operation, "nan", count // 2, 1),
     )
     assert sum(judge(implementation, recipe, dtype).strong for recipe in recipes) >= count
 

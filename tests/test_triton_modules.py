@@ -20,12 +20,13 @@ from test_torch_modules import BUILD, OPTIONS, H, inputs_of, of_module, rng, tur
 from torch import Tensor, nn
 
 from attnverify import spec
-from attnverify.backends.call_adapter import adapt
-from attnverify.backends.loader import Backend, Implementation, gradient, load
+from attnverify.backends.call_adapter import adapt_signature
+from attnverify.backends.loader import Backend, Implementation, gradient_by_autograd, load
 from attnverify.catalogue.operation import parse_name
-from attnverify.inputs.fixed_cases import probes
-from attnverify.inputs.sampling import draw
-from attnverify.judge.case import Unsupported, judge
+from attnverify.inputs.fixed_cases import fixed_cases
+from attnverify.inputs.sampling import draw_recipes
+from attnverify.judge.case import judge
+from attnverify.judge.errors import Unsupported
 
 WITH_WEIGHTS = ("multi_head_attention", "multi_head_self_attention")
 JUDGED = [name for name in as_operations.TRITON if not name.startswith("multi_head")]
@@ -49,14 +50,19 @@ def judged(backend: Backend, name: str, dtype: str, draws: int) -> int:
     parsed = parse_name(name)
     assert parsed is not None
     operation, how = parsed
-    forward = Implementation(backend, operation, how, adapt(as_operations.TRITON[name], operation))
+    forward = Implementation(
+        backend, operation, how, adapt_signature(as_operations.TRITON[name], operation)
+    )
     strong = 0
-    for implementation in (forward, *gradient(backend, operation, how, forward.function, {})):
+    for implementation in (
+        forward,
+        *gradient_by_autograd(backend, operation, how, forward.function, {}),
+    ):
         called = implementation.operation.name
         for recipe in (
-            *islice(probes(called), draws),
-            *draw(called, "any", draws, 0),
-            *draw(called, "nan", draws // 4, 0),
+            *islice(fixed_cases(called), draws),
+            *draw_recipes(called, "any", draws, 0),
+            *draw_recipes(called, "nan", draws // 4, 0),
         ):
             try:
                 strong += judge(implementation, recipe, dtype).strong

@@ -31,7 +31,7 @@ class Library:
     missing: Callable[[], str | None]
 
 
-def adapter(name: str) -> Library:
+def array_library(name: str) -> Library:
     """The adapter of numpy, torch, cupy or jax."""
     if name not in LIBRARIES:
         raise ValueError(f"ARRAYS: wanted one of {', '.join(LIBRARIES)}, got {name!r}")
@@ -45,14 +45,14 @@ def adapter(name: str) -> Library:
 
 
 def numpy_library() -> Library:
-    return Library("numpy", to_dtype, widened, lambda: None, lambda: None)
+    return Library("numpy", to_dtype, to_float64, lambda: None, lambda: None)
 
 
 def to_dtype(x: ndarray, dtype: str) -> ndarray:
     return np.array(x, numpy_dtype(dtype) if x.dtype.kind == "f" else x.dtype)
 
 
-def widened(x: Array) -> ndarray:
+def to_float64(x: Array) -> ndarray:
     x = np.asarray(x)
     return x if x.dtype.kind in "biu" else x.astype(np.float64)
 
@@ -88,7 +88,7 @@ def cupy_library() -> Library:
     return Library(
         "cupy",
         lambda x, dtype: cupy.asarray(to_dtype(x, dtype)),
-        lambda x: widened(cupy.asnumpy(x)),
+        lambda x: to_float64(cupy.asnumpy(x)),
         lambda: cupy.cuda.Device().synchronize(),
         missing,
     )
@@ -100,7 +100,7 @@ def jax_library() -> Library:
     return Library(
         "jax",
         lambda x, dtype: jax.numpy.asarray(to_dtype(x, dtype)),
-        widened,
+        to_float64,
         lambda: None,
         lambda: None,
     )
@@ -111,7 +111,7 @@ def dtype_name(x: Array) -> str:
     return str(getattr(x, "dtype", type(x).__name__)).rpartition(".")[2]
 
 
-def memory(x: Array) -> tuple[int, int] | None:
+def byte_range(x: Array) -> tuple[int, int] | None:
     """The bytes that an array lives in, from and to; None where the library does not say."""
     if hasattr(x, "untyped_storage"):
         storage = x.untyped_storage()
@@ -123,8 +123,8 @@ def memory(x: Array) -> tuple[int, int] | None:
     return None if interface is None else (interface["data"][0], interface["data"][0] + x.nbytes)
 
 
-def overlap(one: Array, other: Array) -> bool:
-    a, b = memory(one), memory(other)
+def shares_memory(one: Array, other: Array) -> bool:
+    a, b = byte_range(one), byte_range(other)
     return a is not None and b is not None and a[0] < b[1] and b[0] < a[1]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from attnverify.catalogue.operation import Operation
 
 
-def adapt(function: Callable[..., Any], operation: Operation) -> Callable[..., Any]:
+def adapt_signature(function: Callable[..., Any], operation: Operation) -> Callable[..., Any]:
     """
     The function as one that takes the law's arguments by name, and ``dtype`` if it knows that
     keyword.

@@ -23,13 +23,20 @@ from typing import Any
 
 import numpy as np
 
-from attnverify.backends.array_libraries import LIBRARIES, Array, Library, adapter, by_autograd
-from attnverify.backends.call_adapter import adapt
-from attnverify.catalogue.operation import CATALOGUE, CHAPTERS, Operation, parse_name
+from attnverify.backends.array_libraries import (
+    LIBRARIES,
+    Array,
+    Library,
+    array_library,
+    by_autograd,
+)
+from attnverify.backends.call_adapter import adapt_signature
+from attnverify.catalogue.operation import CATALOGUE, Operation, parse_name
+from attnverify.catalogue.traits import CHAPTERS
 from attnverify.precision import Precision, resolve
 
-OURS = ("numpy_ref", "torch_impl", "cupy_impl")
-FOUR = ("from_numpy", "to_numpy", "synchronize", "missing")
+PROJECT_BACKENDS = ("numpy_ref", "torch_impl", "cupy_impl")
+BACKEND_FUNCTIONS = ("from_numpy", "to_numpy", "synchronize", "missing")
 
 
 @dataclass(eq=False)
@@ -92,7 +99,9 @@ def load(source: str) -> Backend:
     """
     path = Path(source)
     named = {point.name: point.value for point in entry_points(group="attnverify.backends")}
-    by_name = source in OURS or source in named or not (path.suffix == ".py" or path.is_dir())
+    by_name = (
+        source in PROJECT_BACKENDS or source in named or not (path.suffix == ".py" or path.is_dir())
+    )
     backend = Backend(source if by_name else path.stem, source, by_name)
     try:
         with warnings.catch_warnings():
@@ -110,10 +119,10 @@ def load(source: str) -> Backend:
         else:
             backend.broken = f"cannot be imported: {describe(error)}"
         return backend
-    return fill(backend, modules)
+    return populate(backend, modules)
 
 
-def afresh(implementation: Implementation) -> Implementation | None:
+def reload(implementation: Implementation) -> Implementation | None:
     """The same implementation of the same file, loaded anew; None for what is imported by name."""
     if implementation.backend.by_name:
         return None
@@ -130,7 +139,7 @@ def from_name(name: str) -> list[ModuleType]:
     """
     A module and, for a package, its submodules; the package is asked first whether it can run here.
     """
-    package = importlib.import_module(f"attnverify.{name}" if name in OURS else name)
+    package = importlib.import_module(f"attnverify.{name}" if name in PROJECT_BACKENDS else name)
     return [package, *submodules(package)]
 
 
@@ -171,7 +180,7 @@ def submodules(package: ModuleType) -> list[ModuleType]:
     return [importlib.import_module(f"{package.__name__}.{name}") for name in in_order]
 
 
-def fill(backend: Backend, modules: list[ModuleType]) -> Backend:
+def populate(backend: Backend, modules: list[ModuleType]) -> Backend:
     """What the modules say of themselves and the operations that they name."""
     root = modules[0]
     backend.precision = getattr(root, "PRECISION", None)
@@ -207,12 +216,12 @@ def library_of(root: ModuleType, modules: list[ModuleType]) -> Library:
     """
     The four functions of the backend itself, completed by the adapter of the library that it uses.
     """
-    own = {name: getattr(root, name) for name in FOUR if hasattr(root, name)}
+    own = {name: getattr(root, name) for name in BACKEND_FUNCTIONS if hasattr(root, name)}
     name = getattr(root, "ARRAYS", None) or imported_library(modules)
-    if len(own) == len(FOUR):
+    if len(own) == len(BACKEND_FUNCTIONS):
         return Library(name, **own)
-    given = adapter(name)
-    return Library(name, *(own.get(four, getattr(given, four)) for four in FOUR))
+    given = array_library(name)
+    return Library(name, *(own.get(four, getattr(given, four)) for four in BACKEND_FUNCTIONS))
 
 
 def imported_library(modules: list[ModuleType]) -> str:
@@ -237,27 +246,27 @@ def implementations(backend: Backend, modules: list[ModuleType]) -> Iterator[Imp
     """
     functions = {}
     for module in modules:
-        for name in getattr(module, "__all__", None) or public(module):
+        for name in getattr(module, "__all__", None) or public_functions(module):
             thing = getattr(module, name, None)
             if (
                 name.islower()
                 and callable(thing)
                 and not isinstance(thing, type)
-                and name not in FOUR
+                and name not in BACKEND_FUNCTIONS
             ):
                 functions[name] = thing
     for name, function in functions.items():
         parsed = parse_name(name)
         if parsed is None:
-            backend.notes += meant(name)
+            backend.notes += suggest_operation(name)
             continue
         operation, how = parsed
-        adapted = adapt(function, operation)
+        adapted = adapt_signature(function, operation)
         yield Implementation(backend, operation, how, adapted)
-        yield from gradient(backend, operation, how, adapted, functions)
+        yield from gradient_by_autograd(backend, operation, how, adapted, functions)
 
 
-def public(module: ModuleType) -> list[str]:
+def public_functions(module: ModuleType) -> list[str]:
     """The functions of a file without ``__all__`` that are its own."""
     return [
         name
@@ -266,7 +275,7 @@ def public(module: ModuleType) -> list[str]:
     ]
 
 
-def meant(name: str) -> list[str]:
+def suggest_operation(name: str) -> list[str]:
     """
     A word about a function that is nearly an operation; helpers beside the operations are nobody's
     business.
@@ -275,7 +284,7 @@ def meant(name: str) -> list[str]:
     return [f"{name} is no operation of the catalogue; did you mean {close[0]}?"] if close else []
 
 
-def gradient(
+def gradient_by_autograd(
     backend: Backend, operation: Operation, how: str, function: Any, functions: dict[str, Any]
 ) -> Iterator[Implementation]:
     grad = operation.gradient
@@ -294,3 +303,9 @@ def versions(library: str) -> str:
 def device(library: Library) -> str:
     x: Array = library.from_numpy(np.zeros(1), "float32")
     return str(getattr(x, "device", "cpu"))
+
+
+def by_path(source: str) -> bool:
+    return source not in PROJECT_BACKENDS and (
+        Path(source).suffix == ".py" or Path(source).is_dir()
+    )

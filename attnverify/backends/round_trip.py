@@ -19,14 +19,14 @@ from attnverify.catalogue.dtypes import largest, numpy_dtype, round_to
 
 
 @lru_cache(maxsize=64)
-def round_trip(backend: Backend, dtype: str) -> str | None:
+def check_round_trip(backend: Backend, dtype: str) -> str | None:
     """
     What the backend's ``from_numpy`` and ``to_numpy`` do to arrays of the dtype that they should
     not; None if they are exact.
     """
     library = backend.library
     assert library is not None
-    for words, x in arrays(dtype):
+    for words, x in test_arrays(dtype):
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
@@ -40,17 +40,17 @@ def round_trip(backend: Backend, dtype: str) -> str | None:
         wanted = "bool" if x.dtype == bool else dtype
         if dtype_name(sent) != wanted:
             return f"the adapter makes {dtype_name(sent)} of {words} of {wanted}"
-        if difference := unlike(back, x):
+        if difference := first_difference(back, x):
             return f"the adapter does not bring {words} of {dtype} back: {difference}"
     return None
 
 
-def arrays(dtype: str) -> Iterator[tuple[str, ndarray]]:
+def test_arrays(dtype: str) -> Iterator[tuple[str, ndarray]]:
     """What is sent, each with its name."""
     kinds = (
         {"booleans": np.arange(12) % 3 == 0}
         if dtype == "bool"
-        else {"numbers": numbers(dtype), "booleans": np.arange(12) % 3 == 0}
+        else {"numbers": test_numbers(dtype), "booleans": np.arange(12) % 3 == 0}
     )
     for kind, x in kinds.items():
         yield kind, x
@@ -62,7 +62,7 @@ def arrays(dtype: str) -> Iterator[tuple[str, ndarray]]:
         yield f"no {kind}", x[:0].reshape(2, 0, 3)
 
 
-def numbers(dtype: str) -> ndarray:
+def test_numbers(dtype: str) -> ndarray:
     """Twelve numbers that the dtype has."""
     zero, one, two = np.arange(3).astype(numpy_dtype(dtype))
     subnormal, beside = float(np.nextafter(zero, one)), float(np.nextafter(one, two))
@@ -83,7 +83,7 @@ def numbers(dtype: str) -> ndarray:
     return round_to(np.array(some), dtype)
 
 
-def unlike(back: ndarray, x: ndarray) -> str | None:
+def first_difference(back: ndarray, x: ndarray) -> str | None:
     """The first difference; a NaN is a NaN, and zeros have a sign."""
     if not isinstance(back, ndarray) or back.shape != x.shape or back.dtype != x.dtype:
         came = f"{back.dtype} {back.shape}" if isinstance(back, ndarray) else type(back).__name__

@@ -22,7 +22,7 @@ from attnverify.bench.measure.cases import Case
 from attnverify.bench.measure.contestants import Contestant, contestants
 from attnverify.bench.measure.race import Entry, Race, race, record
 from attnverify.bench.report.goals import closing_lines
-from attnverify.bench.report.results import Record, device_name, latest, place
+from attnverify.bench.report.results import Record, device_name, latest, new_results_file
 
 NOW = [0.0]
 
@@ -185,7 +185,7 @@ def pytest_configure(config: pytest.Config) -> None:
     given = config.option
     config.stash[KEY] = Races(measured=not getattr(given, "benchmark_disable", True))
     if getattr(given, "benchmark_record", None) and not given.benchmark_json:
-        given.benchmark_json = place(Path(given.benchmark_record), device_name(device()))
+        given.benchmark_json = new_results_file(Path(given.benchmark_record), device_name(device()))
     if getattr(given, "benchmark_compare", None) is True:
         last = latest(Path(given.benchmark_record or "benchmarks/results"), device_name(device()))
         given.benchmark_compare = str(last) if last else []

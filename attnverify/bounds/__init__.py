@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.bounds.additive import additive_attention_grad
 from attnverify.bounds.alibi import alibi_attention, get_alibi_biases, get_slopes
 from attnverify.bounds.attention import (
     additive_attention,
@@ -21,7 +20,11 @@ from attnverify.bounds.attention import (
     scaled_dot_product_attention,
     softmax,
 )
-from attnverify.bounds.gradients import alibi_attention_grad, scaled_dot_product_attention_grad
+from attnverify.bounds.gradients import (
+    additive_attention_grad,
+    alibi_attention_grad,
+    scaled_dot_product_attention_grad,
+)
 from attnverify.bounds.layers import (
     alibi_multi_head_attention,
     multi_head_attention,
@@ -43,13 +46,10 @@ from attnverify.bounds.relative_gradients import (
 from attnverify.bounds.scores import additive_score, scaled_dot_product_score
 from attnverify.bounds.softmax import added
 from attnverify.bounds.transformer_xl import transformer_xl, transformer_xl_layer
+from attnverify.catalogue.traits import EXACT
 from attnverify.precision import REFERENCE, Precision
 
-EXACT = frozenset(
-    {"causal_mask", "merge_masks", "shift_right", "rel_shift", "init_mems", "update_mems"}
-)
-
-TWINS: Mapping[str, Callable[..., Any]] = {
+BOUNDS: Mapping[str, Callable[..., Any]] = {
     twin.__name__: twin
     for twin in (
         additive_score,
@@ -81,7 +81,7 @@ TWINS: Mapping[str, Callable[..., Any]] = {
     )
 }
 
-OPERATIONS = frozenset(TWINS) | EXACT
+OPERATIONS = frozenset(BOUNDS) | EXACT
 
 Bound = ndarray | tuple["Bound", ...] | list["Bound"] | None
 
@@ -107,7 +107,7 @@ def bound(
 def error(operation: str, inputs: Mapping[str, Any], *precisions: Precision) -> Any:
     """The sum of the errors that these arithmetics may make."""
     with np.errstate(all="ignore"):
-        return TWINS[operation](**inputs, precision=precisions)
+        return BOUNDS[operation](**inputs, precision=precisions)
 
 
 def _times(E: Any, slack: float) -> Any:

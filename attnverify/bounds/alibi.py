@@ -6,10 +6,10 @@ from math import floor, log2
 import numpy as np
 from numpy import ndarray
 
-from attnverify.bounds.error_rules import gamma, rounded, stored
+from attnverify.bounds.error_rules import gamma, rounding_error, storage_error
 from attnverify.bounds.scores import Products, biased_error, products, score_error
 from attnverify.bounds.softmax import Precisions, causal, rows, total
-from attnverify.bounds.weighted_mean import Mixture, mixture, mixture_error
+from attnverify.bounds.weighted_mean import WeightedMean, weighted_mean, weighted_mean_error
 from attnverify.precision import Precision
 
 
@@ -35,13 +35,13 @@ def slope_error(m: ndarray, P: Precision) -> ndarray:
     steps = np.maximum(
         np.maximum(16, 2 * h + 2 * P.exp_ulps), 3 * np.abs(np.log(m)) + 2 * P.exp_ulps
     )
-    return rounded(m, steps * P.acc.u * m, P.bias)
+    return rounding_error(m, steps * P.acc.u * m, P.bias)
 
 
 def get_slopes(n_heads: int, *, precision: Precisions) -> ndarray:
     """`slope_error`, stored."""
     m = slopes(n_heads)
-    return total(lambda P: stored(m, slope_error(m, P), P.bias, P.storage), precision)
+    return total(lambda P: storage_error(m, slope_error(m, P), P.bias, P.storage), precision)
 
 
 def bias_error(m: ndarray, count: ndarray, P: Precision) -> ndarray:
@@ -51,7 +51,7 @@ def bias_error(m: ndarray, count: ndarray, P: Precision) -> ndarray:
     """
     m, Em, size = m[:, None, None], slope_error(m, P)[:, None, None], np.abs(count)
     inexact = gamma(1, P.bias.u) * size * (size > 2.0**P.bias.p)
-    E = rounded(m * count, Em * size + (m + Em) * inexact, P.bias)
+    E = rounding_error(m * count, Em * size + (m + Em) * inexact, P.bias)
     return np.where(count == 0, 0.0, E)
 
 
@@ -60,7 +60,9 @@ def get_alibi_biases(n_heads: int, visible: ndarray, *, precision: Precisions) -
     m, count = slopes(n_heads), np.cumsum(visible, -1)
     x = m[:, None, None] * count
     return total(
-        lambda P: np.where(count == 0, 0.0, stored(x, bias_error(m, count, P), P.bias, P.storage)),
+        lambda P: np.where(
+            count == 0, 0.0, storage_error(x, bias_error(m, count, P), P.bias, P.storage)
+        ),
         precision,
     )
 
@@ -74,7 +76,7 @@ def alibi_distance(N: int, M: int, first: int | None) -> ndarray:
     return j - (i + M - N) if first is None else np.broadcast_to(first + j, (N, M))
 
 
-Alibi = tuple[Products, ndarray, ndarray, Mixture]
+Alibi = tuple[Products, ndarray, ndarray, WeightedMean]
 
 
 def alibi_mixture(
@@ -85,7 +87,7 @@ def alibi_mixture(
     N, M = at.raw.shape[-2:]
     m, distance = slopes(query.shape[1]), alibi_distance(N, M, first)
     s = at.raw * at.scale + m[:, None, None] * distance
-    return at, m, distance, mixture(rows(s, causal(N, M, visible), at.lost), value)
+    return at, m, distance, weighted_mean(rows(s, causal(N, M, visible), at.lost), value)
 
 
 def alibi_forms(
@@ -131,7 +133,7 @@ def alibi_attention(
 
     def error(P: Precision) -> ndarray:
         errors = [
-            mixture_error(mix, alibi_error(at, m, distance, P), None, P, P.storage)
+            weighted_mean_error(mix, alibi_error(at, m, distance, P), None, P, P.storage)
             for at, m, distance, mix in forms(P)
         ]
         return np.maximum.reduce(errors)

@@ -5,19 +5,19 @@ from collections.abc import Callable
 import numpy as np
 from numpy import ndarray
 
-from attnverify.bounds.error_rules import gamma, rounded
+from attnverify.bounds.error_rules import gamma, rounding_error
 from attnverify.bounds.scores import additive, additive_error, biased_error, products, score_error
 from attnverify.bounds.softmax import (
     Precisions,
     Rows,
-    absent,
     finite,
-    hiding,
     probability_error,
     rows,
+    split_mask,
     total,
+    zero_where_hidden,
 )
-from attnverify.bounds.weighted_mean import Mixture, mixture, mixture_error
+from attnverify.bounds.weighted_mean import WeightedMean, weighted_mean, weighted_mean_error
 from attnverify.precision import Precision
 
 ScoreError = Callable[[Precision], ndarray | None]
@@ -30,7 +30,7 @@ def masked(
     The softmax rows of a score under a mask, and the error of the score after a float mask was
     added.
     """
-    bias, visible = hiding(mask)
+    bias, visible = split_mask(mask)
     if bias is None:
         return rows(s, visible, lost), error
     biased = s + bias
@@ -44,7 +44,7 @@ def _or_zero(E: ndarray | None, like: ndarray) -> ndarray:
 def weights_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
     """The error of the softmax weights, stored; zero at hidden keys."""
     E = probability_error(at, Es, P)
-    return np.where(np.isinf(E), np.inf, absent(at, rounded(at.p, E, P.storage)))
+    return np.where(np.isinf(E), np.inf, zero_where_hidden(at, rounding_error(at.p, E, P.storage)))
 
 
 def softmax(score: ndarray, mask: ndarray | None = None, *, precision: Precisions) -> ndarray:
@@ -70,16 +70,16 @@ def dropout(weights: ndarray, keep: ndarray | None, p: float, *, precision: Prec
     y, bad = finite(np.where(keep, weights, 0.0) / (1 - p))
 
     def error(P: Precision) -> ndarray:
-        E = rounded(y, gamma(3, (P.scale_const or P.acc).u) * np.abs(y), P.storage)
+        E = rounding_error(y, gamma(3, (P.scale_const or P.acc).u) * np.abs(y), P.storage)
         E = E if bad is None else np.where(bad, np.inf, E)
         return np.where(keep, E, 0.0)
 
     return total(error, precision)
 
 
-def attended(mix: Mixture, error: ScoreError, precision: Precisions) -> ndarray:
+def attended(mix: WeightedMean, error: ScoreError, precision: Precisions) -> ndarray:
     """The bound of an attention whose scores have the given error, stored."""
-    return total(lambda P: mixture_error(mix, error(P), None, P, P.storage), precision)
+    return total(lambda P: weighted_mean_error(mix, error(P), None, P, P.storage), precision)
 
 
 def scaled_dot_product_attention(
@@ -98,7 +98,7 @@ def scaled_dot_product_attention(
     """
     at = products(query, key)
     chain, error = masked(at.raw * at.scale, lambda P: score_error(at, P), mask, at.lost)
-    return attended(mixture(chain, value, keep, p), error, precision)
+    return attended(weighted_mean(chain, value, keep, p), error, precision)
 
 
 def additive_attention(
@@ -120,4 +120,4 @@ def additive_attention(
     """
     at = additive(query, key, w_query, w_key, w_score)
     chain, error = masked(at.s, lambda P: additive_error(at, P), mask, at.lost)
-    return attended(mixture(chain, value, keep, p), error, precision)
+    return attended(weighted_mean(chain, value, keep, p), error, precision)

@@ -19,7 +19,7 @@ def gamma(k: float, u: float) -> float:
     return k * u / (1 - k * u) if k * u < 1 else float("inf")
 
 
-def rounded(
+def rounding_error(
     x: ndarray, E: ndarray | None, fmt: Format, k: int = 1, *, fits: bool = False
 ) -> ndarray:
     """
@@ -29,25 +29,25 @@ def rounded(
     size = np.abs(x) if E is None else np.abs(x) + E
     grown = gamma(k, fmt.u) * size + k * fmt.eta
     E = grown if E is None else E + grown
-    return E if fits else overflowing(E, size, fmt)
+    return E if fits else with_overflow(E, size, fmt)
 
 
-def stored(x: ndarray, E: ndarray, kept: Format, fmt: Format) -> ndarray:
+def storage_error(x: ndarray, E: ndarray, kept: Format, fmt: Format) -> ndarray:
     """
     The error after x, so far kept in the format `kept`, is stored in `fmt`: the second rounding to
     one format is none.
     """
-    return E if kept.p == fmt.p and kept.emin == fmt.emin else rounded(x, E, fmt)
+    return E if kept.p == fmt.p and kept.emin == fmt.emin else rounding_error(x, E, fmt)
 
 
-def overflowing(E: ndarray, size: ndarray, fmt: Format) -> ndarray:
+def with_overflow(E: ndarray, size: ndarray, fmt: Format) -> ndarray:
     """E, and inf where a number of that size does not fit into the format."""
     if fmt.p == FLOAT64.p or not size.size or size.max() <= fmt.max / (1 + 2 * fmt.u):
         return E
     return np.where(size > fmt.max / (1 + 2 * fmt.u), np.inf, E)
 
 
-def accumulation(n: int, precision: Precision) -> float:
+def accumulation_error(n: int, precision: Precision) -> float:
     """
     The relative error of a sum of n products in any order.
 
@@ -66,7 +66,7 @@ def accumulation(n: int, precision: Precision) -> float:
     return whole + (gamma(16, precision.partial.u) if precision.partial else 0.0)
 
 
-def operand(
+def operand_error(
     x: ndarray, E: ndarray | None, precision: Precision, *, stored: bool = True
 ) -> ndarray | None:
     """
@@ -80,7 +80,7 @@ def operand(
     fmt, storage = precision.operand, precision.storage
     if fmt is not None and not (stored and E is None and storage.p <= fmt.p):
         zero = x == 0 if E is None else (x == 0) & (E == 0)
-        E = np.where(zero, 0.0, rounded(x, E, fmt))
+        E = np.where(zero, 0.0, rounding_error(x, E, fmt))
     if storage.ftz:
         size = np.abs(x)
         flushed = np.where(
@@ -90,7 +90,7 @@ def operand(
     return E
 
 
-def dot(
+def dot_error(
     a: ndarray,
     Ea: ndarray | None,
     b: ndarray,
@@ -110,7 +110,7 @@ def dot(
     size_a, size_b = np.abs(a), np.abs(b)
     top_a = size_a if Ea is None else size_a + Ea
     top_b = size_b if Eb is None else size_b + Eb
-    grown = accumulation(n, precision) * top_a
+    grown = accumulation_error(n, precision) * top_a
     E = (grown if Ea is None else grown + Ea) @ top_b + n * precision.acc.eta
     if Eb is not None:
         E += size_a @ Eb
@@ -118,18 +118,18 @@ def dot(
         1 + 2 * precision.acc.u
     ):  # no sum is larger
         return E
-    return overflowing(E, top_a @ top_b, precision.acc)
+    return with_overflow(E, top_a @ top_b, precision.acc)
 
 
 def largest(size: ndarray) -> float:
     return float(size.max()) if size.size else 0.0
 
 
-def summed(
+def sum_error(
     x: ndarray, E: ndarray | None, axes: tuple[int, ...], precision: Precision, n: int | None = None
 ) -> ndarray:
     """The error of a sum over some axes: acc(n) sum(|x| + E) + sum(E). n is the number of terms."""
     n = int(np.prod([x.shape[axis] for axis in axes], dtype=np.int64)) if n is None else n
     top = np.abs(x).sum(axes) if E is None else (np.abs(x) + E).sum(axes)
-    grown = accumulation(n, precision) * top + n * precision.acc.eta
-    return overflowing(grown if E is None else grown + E.sum(axes), top, precision.acc)
+    grown = accumulation_error(n, precision) * top + n * precision.acc.eta
+    return with_overflow(grown if E is None else grown + E.sum(axes), top, precision.acc)

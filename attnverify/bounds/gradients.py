@@ -9,17 +9,33 @@ from numpy import ndarray
 from attnverify.bounds.alibi import alibi_error, alibi_forms
 from attnverify.bounds.attention import masked
 from attnverify.bounds.error_rules import (
-    accumulation,
-    dot,
+    accumulation_error,
+    dot_error,
     gamma,
-    operand,
-    overflowing,
-    rounded,
-    summed,
+    operand_error,
+    rounding_error,
+    sum_error,
+    with_overflow,
 )
-from attnverify.bounds.scores import Products, products, scaled_error, score_error
-from attnverify.bounds.softmax import Precisions, Rows, absent, exponent_error, total, unsteadiness
-from attnverify.bounds.weighted_mean import Mixture, mean_error, mixture
+from attnverify.bounds.scores import (
+    Additive,
+    Products,
+    additive,
+    additive_error,
+    products,
+    scaled_error,
+    score_error,
+    tanh_error,
+)
+from attnverify.bounds.softmax import (
+    Precisions,
+    Rows,
+    exponent_error,
+    rescaled_sum_error,
+    total,
+    zero_where_hidden,
+)
+from attnverify.bounds.weighted_mean import WeightedMean, mean_error, weighted_mean
 from attnverify.precision import Precision
 
 Grads = tuple[ndarray, ...]
@@ -32,7 +48,7 @@ class Backward:
     (dP - D).
     """
 
-    mix: Mixture
+    mix: WeightedMean
     d_output: ndarray
     w: ndarray
     dW: ndarray
@@ -41,18 +57,24 @@ class Backward:
     x: ndarray
 
 
-def backward(mix: Mixture, d_output: ndarray) -> Backward:
+def backward(mix: WeightedMean, d_output: ndarray) -> Backward:
     """The backward pass of softmax, dropout and the product with the values."""
     p, factor = mix.rows.p, mix.factor
     dW = d_output @ mix.v.swapaxes(-1, -2)
     dP = dW if factor is None else dW * factor
     x = dP - (d_output * mix.o).sum(-1, keepdims=True)
     return Backward(
-        mix, d_output, p if factor is None else p * factor, dW, dP, absent(mix.rows, p * x), x
+        mix,
+        d_output,
+        p if factor is None else p * factor,
+        dW,
+        dP,
+        zero_where_hidden(mix.rows, p * x),
+        x,
     )
 
 
-def recomputed_error(mix: Mixture, E: ndarray, Es: ndarray | None, P: Precision) -> ndarray:
+def recomputed_error(mix: WeightedMean, E: ndarray, Es: ndarray | None, P: Precision) -> ndarray:
     """
     The error of a weight that may be recomputed as exp(s - saved lse), or be w / l:
 
@@ -68,13 +90,15 @@ def recomputed_error(mix: Mixture, E: ndarray, Es: ndarray | None, P: Precision)
     log_norm = np.log(at.norm)
     E_lse = (
         np.maximum(np.log(up), -np.log(down))
-        + unsteadiness(n, P)
+        + rescaled_sum_error(n, P)
         + gamma(4, u) * (1 + np.abs(at.m + log_norm) + log(n))
     )
     L = E + E_lse + gamma(3, u) * (log_norm - at.d + E_lse + (0.0 if Es is None else Es))
     E_P = np.where(L < 1, at.p * np.expm1(np.minimum(L, 1.0)), np.exp(at.d - log_norm + L) - at.p)
     low = max(P.softmax.tiny, P.prob.tiny)
-    return absent(at, E_P + np.where(at.p < 2 * low, np.minimum(P.softmax.eta, at.p), 0.0))
+    return zero_where_hidden(
+        at, E_P + np.where(at.p < 2 * low, np.minimum(P.softmax.eta, at.p), 0.0)
+    )
 
 
 def score_gradient_error(at: Backward, Es: ndarray | None, P: Precision) -> tuple[ndarray, ndarray]:
@@ -91,46 +115,48 @@ def score_gradient_error(at: Backward, Es: ndarray | None, P: Precision) -> tupl
     mix, chain, dO = at.mix, at.mix.rows, at.d_output
     p, n, size_o = chain.p, mix.v.shape[-2], np.abs(dO)
     E = exponent_error(chain, Es, P)
-    E_P = absent(chain, rounded(p, recomputed_error(mix, E, Es, P), P.prob), E)
+    E_P = zero_where_hidden(chain, rounding_error(p, recomputed_error(mix, E, Es, P), P.prob), E)
     dV = product_gradient(at.w, _dropped(at.w, E_P, mix, P), dO, None, P, transposed=True)
     vT = mix.v.swapaxes(-1, -2)
-    E_dP = rounded(at.dW, dot(dO, operand(dO, None, P), vT, operand(vT, None, P), P), P.score)
+    E_dP = rounding_error(
+        at.dW, dot_error(dO, operand_error(dO, None, P), vT, operand_error(vT, None, P), P), P.score
+    )
     E_dP = _dropped(at.dP, E_dP, mix, P)
     E_o = mean_error(mix, E, None, P, P.storage)
-    D_output = (size_o * (E_o + accumulation(dO.shape[-1], P) * (np.abs(mix.o) + E_o))).sum(
+    D_output = (size_o * (E_o + accumulation_error(dO.shape[-1], P) * (np.abs(mix.o) + E_o))).sum(
         -1, keepdims=True
     )
     most_P, size_dP = p + E_P, np.abs(at.dP)
     per_key = (
         E_P * size_dP
         + most_P * E_dP
-        + (accumulation(n, P) + gamma(1, P.softmax.u)) * most_P * (size_dP + E_dP)
+        + (accumulation_error(n, P) + gamma(1, P.softmax.u)) * most_P * (size_dP + E_dP)
     )
     E_x = (
         E_dP
-        + np.fmax(D_output, absent(chain, per_key).sum(-1, keepdims=True))
+        + np.fmax(D_output, zero_where_hidden(chain, per_key).sum(-1, keepdims=True))
         + (n + dO.shape[-1]) * P.acc.eta
     )
     most_x = np.abs(at.x) + E_x
     E_dS = E_P * most_x + p * E_x + gamma(3, P.softmax.u) * most_P * most_x
-    E_dS = rounded(at.dS, rounded(at.dS, E_dS, P.prob), P.score)
-    return absent(chain, E_dS, E), at_seen_keys(chain, settled(dV))
+    E_dS = rounding_error(at.dS, rounding_error(at.dS, E_dS, P.prob), P.score)
+    return zero_where_hidden(chain, E_dS, E), at_seen_keys(chain, nan_to_inf(dV))
 
 
-def _dropped(x: ndarray, E: ndarray, mix: Mixture, P: Precision) -> ndarray:
+def _dropped(x: ndarray, E: ndarray, mix: WeightedMean, P: Precision) -> ndarray:
     """
     The error after the dropout factor: exact for p = 0, else the constant's three roundings and one
     to `prob`.
     """
     E = E if mix.factor is None else E * mix.factor
     return (
-        rounded(x, E + gamma(3, (P.scale_const or P.acc).u) * (np.abs(x) + E), P.prob)
+        rounding_error(x, E + gamma(3, (P.scale_const or P.acc).u) * (np.abs(x) + E), P.prob)
         if mix.scaled
         else E
     )
 
 
-def settled(E: ndarray) -> ndarray:
+def nan_to_inf(E: ndarray) -> ndarray:
     """E with inf for what is no number."""
     return np.where(np.isnan(E), np.inf, E) if np.isnan(E.sum()) else E
 
@@ -156,14 +182,14 @@ def product_gradient(
     """
     block = P.grad_block_q if transposed else P.grad_block_k
     x, E = (x.swapaxes(-1, -2), E.swapaxes(-1, -2)) if transposed else (x, E)
-    Ex, Ey = operand(x, E, P, stored=False), operand(y, Ey, P)
+    Ex, Ey = operand_error(x, E, P, stored=False), operand_error(y, Ey, P)
     terms = terms or x.shape[-1]
-    grown = dot(x, Ex, y, Ey, P, terms)
+    grown = dot_error(x, Ex, y, Ey, P, terms)
     if P.grad_partial is not None:
         top = (np.abs(x) + E) @ (np.abs(y) if Ey is None else np.abs(y) + Ey)
         blocks = ceil(terms / block)
         grown = grown + gamma(blocks, P.grad_partial.u) * top + blocks * P.grad_partial.eta
-    return rounded(x @ y, grown, P.storage if narrow else P.joined)
+    return rounding_error(x @ y, grown, P.storage if narrow else P.joined)
 
 
 def at_seen_keys(chain: Rows, E: ndarray) -> ndarray:
@@ -189,7 +215,7 @@ def scaled_gradient(
     E = scaled_error(x, E_dS, scale, P)
     E = E + gamma(3, P.acc.u) * (np.abs(x) + E) + P.prob.eta + P.score.eta
     return x, np.where(
-        np.isinf(E_dS), np.inf, absent(at.mix.rows, overflowing(E, np.abs(x), P.score))
+        np.isinf(E_dS), np.inf, zero_where_hidden(at.mix.rows, with_overflow(E, np.abs(x), P.score))
     )
 
 
@@ -206,8 +232,8 @@ def mask_gradient(at: Backward, E_dS: ndarray, mask: ndarray | None, P: Precisio
     )
     axes = tuple(range(lead)) + ones
     total_dS = at.dS.sum(axes).reshape(mask.shape)
-    E = summed(at.dS, E_dS, axes, P).reshape(mask.shape) if axes else E_dS.reshape(mask.shape)
-    E = rounded(total_dS, E, P.storage)
+    E = sum_error(at.dS, E_dS, axes, P).reshape(mask.shape) if axes else E_dS.reshape(mask.shape)
+    E = rounding_error(total_dS, E, P.storage)
     return (np.where((mask > -np.inf) | np.isinf(E), E, 0.0),)
 
 
@@ -217,7 +243,7 @@ def _simple(
     """dQ = x K and dK = x^T Q for x = scale dS."""
     dQ = product_gradient(x, E, at.kT.swapaxes(-1, -2), None, P)
     dK = product_gradient(x, E, at.q, None, P, transposed=True)
-    return at_seeing_queries(chain, dQ), at_seen_keys(chain, settled(dK))
+    return at_seeing_queries(chain, dQ), at_seen_keys(chain, nan_to_inf(dK))
 
 
 def scaled_dot_product_attention_grad(
@@ -237,7 +263,7 @@ def scaled_dot_product_attention_grad(
     """
     at = products(query, key)
     chain, error = masked(at.raw * at.scale, lambda P: score_error(at, P), mask, at.lost)
-    back = backward(mixture(chain, value, keep, p), d_output)
+    back = backward(weighted_mean(chain, value, keep, p), d_output)
 
     def bound(P: Precision) -> Grads:
         E_dS, dV = score_gradient_error(back, error(P), P)
@@ -259,7 +285,9 @@ def alibi_attention_grad(
     """The errors of dQ, dK, dV, for each of the `alibi_forms`."""
     forms = alibi_forms(query, key, value, visible)
 
-    def gradients(P: Precision, at: Products, m: ndarray, distance: ndarray, mix: Mixture) -> Grads:
+    def gradients(
+        P: Precision, at: Products, m: ndarray, distance: ndarray, mix: WeightedMean
+    ) -> Grads:
         back = backward(mix, d_output)
         E_dS, dV = score_gradient_error(back, alibi_error(at, m, distance, P), P)
         return (*_simple(at, *scaled_gradient(back, E_dS, at.scale, P), mix.rows, P), dV)
@@ -281,9 +309,96 @@ def shared_gradient(
     narrow partials, stored.
     """
     terms = terms or int(np.prod([x.shape[axis] for axis in axes], dtype=np.int64))
-    grown = summed(x, E, axes, P, terms)
+    grown = sum_error(x, E, axes, P, terms)
     if P.grad_partial is not None:
         grown = grown + gamma(ceil(terms / P.grad_block_q), P.grad_partial.u) * (np.abs(x) + E).sum(
             axes
         )
-    return rounded(x.sum(axes), grown, P.storage)
+    return rounding_error(x.sum(axes), grown, P.storage)
+
+
+def _inner_error(
+    at: Additive, dS: ndarray, E_dS: ndarray, P: Precision
+) -> tuple[ndarray, ndarray, ndarray]:
+    """
+    dz = dS w (1 - t^2) with its error, and the error of t:
+
+        E_f = 2 |t| E_t + E_t^2 + g(2, u) (1 + (|t|+E_t)^2)      f = 1 - t^2, which cancels: its
+        error is absolute E_dz = |w| (E_dS (f + E_f) + |dS| E_f), two roundings to `score`
+    """
+    E_t, t = tanh_error(at, P), np.abs(at.t)
+    f = 1 - t * t
+    E_f = 2 * t * E_t + E_t * E_t + gamma(2, P.score.u) * (1 + (t + E_t) ** 2)
+    w, dS, E_dS = np.abs(at.w), dS[..., None], E_dS[..., None]
+    dz = dS * at.w * f
+    return (
+        dz,
+        rounding_error(dz, w * (E_dS * (np.abs(f) + E_f) + np.abs(dS) * E_f), P.score, 2),
+        E_t,
+    )
+
+
+def _projection(
+    dz: ndarray, E: ndarray, x: ndarray, w: ndarray, P: Precision
+) -> tuple[ndarray, ndarray]:
+    """The errors of dx = dz W and dW = sum over batch and positions of dz^T x, both stored."""
+    Ez = operand_error(dz, E, P, stored=False)
+    dx = rounding_error(dz @ w, dot_error(dz, Ez, w, operand_error(w, None, P), P), P.storage)
+    dW = np.einsum("bna,bnk->bak", dz, x)
+    E_W = dot_error(
+        dz.swapaxes(-1, -2),
+        None if Ez is None else Ez.swapaxes(-1, -2),
+        x,
+        operand_error(x, None, P),
+        P,
+    )
+    return dx, shared_gradient(dW, rounding_error(dW, E_W, P.joined), (0,), P)
+
+
+def additive_attention_grad(
+    d_output: ndarray,
+    query: ndarray,
+    key: ndarray,
+    value: ndarray,
+    w_query: ndarray,
+    w_key: ndarray,
+    w_score: ndarray,
+    mask: ndarray | None = None,
+    keep: ndarray | None = None,
+    p: float = 0.0,
+    *,
+    precision: Precisions,
+) -> Grads:
+    """
+    The errors of the gradients of query, key, value, the three weights, and of a float mask.
+
+    dS by `score_gradient_error`; dz = dS w (1 - t^2); summed over keys for W_q q, over queries for
+    W_k k, each rounded to `score`; then one product with the weight and one with the input;
+    dw = sum dS t.
+    """
+    at = additive(query, key, w_query, w_key, w_score)
+    chain, error = masked(at.s, lambda P: additive_error(at, P), mask, at.lost)
+    back = backward(weighted_mean(chain, value, keep, p), d_output)
+
+    def bound(P: Precision) -> Grads:
+        E_dS, dV = score_gradient_error(back, error(P), P)
+        dz, E_z, E_t = _inner_error(at, back.dS, E_dS, P)
+        hidden = ((zero_where_hidden(chain, np.ones_like(back.dS)) == 0) & np.isfinite(E_dS))[
+            ..., None
+        ]
+        E_z = np.where(hidden, 0.0, E_z)
+        E_q, E_k = (
+            rounding_error(dz.sum(axis), sum_error(dz, E_z, (axis,), P), P.score) for axis in (2, 1)
+        )
+        E_q, E_k = at_seeing_queries(chain, E_q), at_seen_keys(chain, E_k)
+        dq, dWq = _projection(dz.sum(2), E_q, at.q, w_query, P)
+        dk, dWk = _projection(dz.sum(1), E_k, at.k, w_key, P)
+        dS, t = back.dS[..., None], at.t
+        E_w = E_dS[..., None] * (np.abs(t) + E_t) + np.abs(dS) * E_t
+        dw = shared_gradient(
+            dS * t, rounding_error(dS * t, np.where(hidden, 0.0, E_w), P.joined), (0, 1, 2), P
+        )
+        grads = (at_seeing_queries(chain, dq), at_seen_keys(chain, dk), dV, dWq, dWk, dw)
+        return (*grads, *mask_gradient(back, E_dS, mask, P))
+
+    return total(bound, precision)

@@ -10,11 +10,11 @@ from numpy import ndarray
 
 from attnverify.bounds.alibi import bias_error, slopes
 from attnverify.bounds.attention import masked, weights_error
-from attnverify.bounds.error_rules import dot, operand, rounded
-from attnverify.bounds.relative import learned, learned_error
+from attnverify.bounds.error_rules import dot_error, operand_error, rounding_error
+from attnverify.bounds.relative import learned_error, learned_relative_terms
 from attnverify.bounds.scores import biased_error, products, score_error
 from attnverify.bounds.softmax import Precisions, rows, total
-from attnverify.bounds.weighted_mean import mixture, mixture_error
+from attnverify.bounds.weighted_mean import weighted_mean, weighted_mean_error
 from attnverify.precision import Format, Precision
 
 Parameters = Mapping[str, ndarray]
@@ -32,8 +32,12 @@ def linear_error(
     """rounded(rounded(x W^T, dot), + b), both to `fmt`; a fused bias drops one of the two."""
     value, E = x
     y = value @ weight.T
-    E = rounded(y, dot(value, operand(value, E, P), weight.T, operand(weight.T, None, P), P), fmt)
-    return E if bias is None else rounded(y + bias, E, fmt)
+    E = rounding_error(
+        y,
+        dot_error(value, operand_error(value, E, P), weight.T, operand_error(weight.T, None, P), P),
+        fmt,
+    )
+    return E if bias is None else rounding_error(y + bias, E, fmt)
 
 
 def split(x: ndarray, num_heads: int) -> ndarray:
@@ -47,7 +51,7 @@ def merge(x: ndarray) -> ndarray:
     return x.reshape(*x.shape[:-2], -1)
 
 
-def present(x: ndarray, visible: ndarray | None) -> ndarray:
+def zero_unseen_keys(x: ndarray, visible: ndarray | None) -> ndarray:
     """
     Keys or values [B M F] with zeros for what no query of any head sees; `visible` broadcasts to
     [B H N M].
@@ -74,7 +78,7 @@ def self_attention(
         chain, Es = masked(
             at.raw * at.scale, lambda P: score_error(at, P, Eq, Ek.swapaxes(-1, -2)), mask, at.lost
         )
-        return mixture_error(mixture(chain, v), Es(P), Ev, P, P.storage)
+        return weighted_mean_error(weighted_mean(chain, v), Es(P), Ev, P, P.storage)
 
     return total(error, precision)
 
@@ -110,7 +114,11 @@ def multi_head_attention(
     """
     mask = merged_masks(attn_mask, key_padding_mask, num_heads)
     visible = None if mask is None else mask > -np.inf
-    inputs = {"q_proj": query, "k_proj": present(key, visible), "v_proj": present(value, visible)}
+    inputs = {
+        "q_proj": query,
+        "k_proj": zero_unseen_keys(key, visible),
+        "v_proj": zero_unseen_keys(value, visible),
+    }
     net = {
         name: (parameters[f"{name}.weight"], parameters.get(f"{name}.bias"))
         for name in (*inputs, "out_proj")
@@ -126,8 +134,8 @@ def multi_head_attention(
         chain, Es = masked(
             at.raw * at.scale, lambda P: score_error(at, P, Eq, Ek.swapaxes(-1, -2)), mask, at.lost
         )
-        mix, Es_P = mixture(chain, v), Es(P)
-        Eo = mixture_error(mix, Es_P, Ev, P, P.stage)
+        mix, Es_P = weighted_mean(chain, v), Es(P)
+        Eo = weighted_mean_error(mix, Es_P, Ev, P, P.stage)
         return linear_error(
             (merge(mix.o), merge(Eo)), *net["out_proj"], P, P.storage
         ), weights_error(chain, Es_P, P)
@@ -167,21 +175,25 @@ def relative_multi_head_attention(
     precision: Precisions,
 ) -> ndarray:
     """Projections in `stage`, learned relative attention, output projection in storage."""
-    inputs = {"query": query, "key": present(key, visible), "value": present(value, visible)}
+    inputs = {
+        "query": query,
+        "key": zero_unseen_keys(key, visible),
+        "value": zero_unseen_keys(value, visible),
+    }
     net = {name: _labml(parameters, name) for name in (*inputs, "output")}
     q, k, v = (split(affine(x, *net[name]), num_heads) for name, x in inputs.items())
     embeddings, key_bias, query_bias = (
         parameters[name] for name in ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")
     )
-    at = learned(q, k, embeddings, key_bias, query_bias, align)
-    mix = mixture(rows(at.s, visible, at.lost), v)
+    at = learned_relative_terms(q, k, embeddings, key_bias, query_bias, align)
+    mix = weighted_mean(rows(at.s, visible, at.lost), v)
 
     def error(P: Precision) -> ndarray:
         Eq, Ek, Ev = (
             split(linear_error((x, None), *net[name], P, P.stage), num_heads)
             for name, x in inputs.items()
         )
-        Eo = mixture_error(mix, learned_error(at, P, Eq, Ek.swapaxes(-1, -2)), Ev, P, P.stage)
+        Eo = weighted_mean_error(mix, learned_error(at, P, Eq, Ek.swapaxes(-1, -2)), Ev, P, P.stage)
         return linear_error((merge(mix.o), merge(Eo)), *net["output"], P, P.storage)
 
     return total(error, precision)
@@ -201,12 +213,16 @@ def alibi_multi_head_attention(
     Projections in `stage`, attention with slope times the count of visible keys, output projection
     in storage.
     """
-    inputs = {"query": query, "key": present(key, visible), "value": present(value, visible)}
+    inputs = {
+        "query": query,
+        "key": zero_unseen_keys(key, visible),
+        "value": zero_unseen_keys(value, visible),
+    }
     net = {name: _labml(parameters, name) for name in (*inputs, "output")}
     q, k, v = (split(affine(x, *net[name]), num_heads) for name, x in inputs.items())
     at, m, count = products(q, k), slopes(num_heads), np.cumsum(visible, -1)
     s = at.raw * at.scale + m[:, None, None] * count
-    mix = mixture(rows(s, visible, at.lost), v)
+    mix = weighted_mean(rows(s, visible, at.lost), v)
 
     def error(P: Precision) -> ndarray:
         Eq, Ek, Ev = (
@@ -217,7 +233,7 @@ def alibi_multi_head_attention(
             s, score_error(at, P, Eq, Ek.swapaxes(-1, -2)), P, bias_error(m, count, P)
         )
         return linear_error(
-            (merge(mix.o), merge(mixture_error(mix, Es, Ev, P, P.stage))),
+            (merge(mix.o), merge(weighted_mean_error(mix, Es, Ev, P, P.stage))),
             *net["output"],
             P,
             P.storage,

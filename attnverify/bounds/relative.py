@@ -12,10 +12,16 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.bounds.attention import attended
-from attnverify.bounds.error_rules import dot, gamma, operand, overflowing, rounded
+from attnverify.bounds.error_rules import (
+    dot_error,
+    gamma,
+    operand_error,
+    rounding_error,
+    with_overflow,
+)
 from attnverify.bounds.scores import products, scaled_error, score_bound
 from attnverify.bounds.softmax import Precisions, causal, finite, rows, total
-from attnverify.bounds.weighted_mean import Mixture, mixture
+from attnverify.bounds.weighted_mean import WeightedMean, weighted_mean
 from attnverify.precision import Precision
 
 Error = ndarray | None  # an absolute error bound; None: exact
@@ -58,7 +64,7 @@ def sinusoid_error(M: int, F: int, P: Precision) -> ndarray:
 def sinusoidal_positions(M: int, F: int, *, precision: Precisions) -> ndarray:
     """`sinusoid_error`, stored."""
     values = sinusoids(M, F)[2]
-    return total(lambda P: rounded(values, sinusoid_error(M, F, P), P.storage), precision)
+    return total(lambda P: rounding_error(values, sinusoid_error(M, F, P), P.storage), precision)
 
 
 def rel_shifted(x: ndarray) -> ndarray:
@@ -110,7 +116,7 @@ def transformer_xl(
 
 def joined_error(a: ndarray, Ea: ndarray | None, b: ndarray, P: Precision) -> ndarray:
     """The error of a + b, rounded to `joined`; b is exact."""
-    return rounded(a + b, Ea, P.joined)
+    return rounding_error(a + b, Ea, P.joined)
 
 
 def transformer_xl_error(
@@ -126,15 +132,17 @@ def transformer_xl_error(
     pairs = ((at.u, at.kT, Ek, at.content), (at.v, at.rT, Er, at.place))
     content, place = (_joined_product(at.q, Eq, b, xT, Ex, raw, P) for b, xT, Ex, raw in pairs)
     x = at.content + rel_shifted(at.place)
-    return scaled_error(at.s, rounded(x, content + rel_shifted(place), P.score), at.scale, P)
+    return scaled_error(at.s, rounding_error(x, content + rel_shifted(place), P.score), at.scale, P)
 
 
 def _joined_product(
     q: ndarray, Eq: Error, b: ndarray, xT: ndarray, Ex: Error, raw: ndarray, P: Precision
 ) -> ndarray:
     whole = np.abs(q) + np.abs(b)
-    E = dot(whole, operand(whole, joined_error(q, Eq, b, P), P), xT, operand(xT, Ex, P), P)
-    return rounded(raw, E, P.score)
+    E = dot_error(
+        whole, operand_error(whole, joined_error(q, Eq, b, P), P), xT, operand_error(xT, Ex, P), P
+    )
+    return rounding_error(raw, E, P.score)
 
 
 def transformer_xl_score(
@@ -151,10 +159,12 @@ def transformer_xl_score(
     return score_bound(at.s, at.lost, lambda P: transformer_xl_error(at, P), precision)
 
 
-def transformer_xl_mixture(at: TransformerXL, value: ndarray, visible: ndarray | None) -> Mixture:
+def transformer_xl_mixture(
+    at: TransformerXL, value: ndarray, visible: ndarray | None
+) -> WeightedMean:
     """The rows under the causal mask, and the mean of the values."""
     N, M = at.s.shape[-2:]
-    return mixture(rows(at.s, causal(N, M, visible), at.lost), value)
+    return weighted_mean(rows(at.s, causal(N, M, visible), at.lost), value)
 
 
 def transformer_xl_attention(
@@ -181,7 +191,7 @@ def transformer_xl_attention(
 Product = Callable[[ndarray, Error, ndarray, Error], ndarray]
 
 
-def exact(a: ndarray, Ea: Error, b: ndarray, Eb: Error) -> ndarray:
+def matmul_without_error(a: ndarray, Ea: Error, b: ndarray, Eb: Error) -> ndarray:
     """a @ b, without its error."""
     return a @ b
 
@@ -207,7 +217,7 @@ class Learned:
     lost: ndarray | None
 
 
-def learned(
+def learned_relative_terms(
     query: ndarray,
     key: ndarray,
     key_pos_embeddings: ndarray,
@@ -233,7 +243,10 @@ def learned(
     )
     index = index - low
     b = query_pos_bias[:, None]
-    qa, c = looked_up(exact, at.q, None, a.swapaxes(-1, -2), None, index), c[:, index]
+    qa, c = (
+        product_with_rows(matmul_without_error, at.q, None, a.swapaxes(-1, -2), None, index),
+        c[:, index],
+    )
     bk, lost = b @ at.kT, at.lost
     for bad in (None if bad_a is None else np.asarray(bad_a.any(axis=-1)), bad_c):
         if bad is not None:
@@ -243,7 +256,7 @@ def learned(
     return Learned(at.q, at.kT, b, a, index, at.raw, bk, qa, c, at.scale, s, lost)
 
 
-def spread(x: ndarray, index: ndarray) -> ndarray:
+def gather_by_pair(x: ndarray, index: ndarray) -> ndarray:
     """x[..., i, index[i, j]]: a product with the table's rows, laid out by query and key."""
     return x[..., np.arange(len(index))[:, None], index]
 
@@ -257,7 +270,7 @@ def is_few_keys(index: ndarray, D: int) -> bool:
     return 4 * M * D < N + M - 1
 
 
-def looked_up(
+def product_with_rows(
     product: Product, q: ndarray, Eq: Error, a: ndarray, Ea: Error, index: ndarray
 ) -> ndarray:
     """
@@ -265,7 +278,7 @@ def looked_up(
     reads.
     """
     if not is_few_keys(index, q.shape[-1]):
-        return spread(product(q, Eq, a, Ea), index)
+        return gather_by_pair(product(q, Eq, a, Ea), index)
     row, E_row = q[..., None, :], None if Eq is None else Eq[..., None, :]
     read, E_read = (None if x is None else np.moveaxis(x[..., index], 1, 2) for x in (a, Ea))
     assert read is not None
@@ -287,26 +300,28 @@ def learned_error(at: Learned, P: Precision, Eq: Error = None, Ek: Error = None)
         P.joined.p <= P.storage.p
     )  # else an operand format rounds the sums even of what storage holds exactly
     E_whole, E_q, E_k, E_a = (
-        operand(x, E, P, stored=sharp) for x, E in ((whole, Eq), (q, Eq), (k, Ek), (a, None))
+        operand_error(x, E, P, stored=sharp) for x, E in ((whole, Eq), (q, Eq), (k, Ek), (a, None))
     )
-    joined = gamma(1, P.joined.u) * (whole @ k + looked_up(exact, q, None, a, None, at.index))
+    joined = gamma(1, P.joined.u) * (
+        whole @ k + product_with_rows(matmul_without_error, q, None, a, None, at.index)
+    )
     joined = joined + P.joined.eta * (q.sum(-1)[..., :, None] + k.sum(-2)[..., None, :])
-    table_product = partial(dot, precision=P, n=2 * D)
+    table_product = partial(dot_error, precision=P, n=2 * D)
     E = (
         joined
-        + dot(whole, E_whole, k, E_k, P, 2 * D)
-        + looked_up(table_product, q, E_q, a, E_a, at.index)
+        + dot_error(whole, E_whole, k, E_k, P, 2 * D)
+        + product_with_rows(table_product, q, E_q, a, E_a, at.index)
     )
     u = P.score.u
     first = [np.abs(x) for x in (at.qk + at.bk, at.qa, at.qa + at.c)]
     second = [np.abs(x) for x in (at.qk + at.qa, at.bk, at.bk + at.c)]
     E = E + gamma(1, u) * (np.maximum(sum(first), sum(second)) + 3 * E) + 4 * P.score.eta
-    E = overflowing(E, reduce(np.maximum, [*first, *second]) + E, P.score)
+    E = with_overflow(E, reduce(np.maximum, [*first, *second]) + E, P.score)
     most_sum = np.maximum(
         whole.max(-1)[..., None], k.max(-2)[..., None, :] + a.max(-2)[:, at.index]
     )
-    E = overflowing(E, most_sum, P.joined)
-    return scaled_error(at.s, rounded(at.s / at.scale, E, P.score), at.scale, P)
+    E = with_overflow(E, most_sum, P.joined)
+    return scaled_error(at.s, rounding_error(at.s / at.scale, E, P.score), at.scale, P)
 
 
 def learned_relative_score(
@@ -320,7 +335,7 @@ def learned_relative_score(
     precision: Precisions,
 ) -> ndarray:
     """`learned_error`, stored."""
-    at = learned(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
+    at = learned_relative_terms(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
     return score_bound(at.s, at.lost, lambda P: learned_error(at, P), precision)
 
 
@@ -337,7 +352,9 @@ def learned_relative_attention(
     precision: Precisions,
 ) -> ndarray:
     """`learned_error`, then `mixture_error`."""
-    at = learned(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
+    at = learned_relative_terms(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
     return attended(
-        mixture(rows(at.s, visible, at.lost), value), lambda P: learned_error(at, P), precision
+        weighted_mean(rows(at.s, visible, at.lost), value),
+        lambda P: learned_error(at, P),
+        precision,
     )

@@ -5,35 +5,35 @@ from collections.abc import Callable
 import numpy as np
 from numpy import ndarray
 
-from attnverify.bounds.error_rules import rounded
+from attnverify.bounds.error_rules import rounding_error
 from attnverify.bounds.gradients import (
     Grads,
     at_seeing_queries,
     at_seen_keys,
     backward,
+    nan_to_inf,
     product_gradient,
     scaled_gradient,
     score_gradient_error,
-    settled,
     shared_gradient,
 )
 from attnverify.bounds.relative import (
     Learned,
     is_few_keys,
     joined_error,
-    learned,
     learned_error,
+    learned_relative_terms,
     transformer_xl,
     transformer_xl_error,
     transformer_xl_mixture,
 )
 from attnverify.bounds.softmax import Precisions, rows, total
-from attnverify.bounds.weighted_mean import mixture
+from attnverify.bounds.weighted_mean import weighted_mean
 from attnverify.precision import Precision
 
 
 def _sum_of_two(first: ndarray, E1: ndarray, second: ndarray, E2: ndarray, P: Precision) -> ndarray:
-    return rounded(first + second, E1 + E2, P.storage)
+    return rounding_error(first + second, E1 + E2, P.storage)
 
 
 def transformer_xl_attention_grad(
@@ -65,7 +65,7 @@ def transformer_xl_attention_grad(
     def bound(P: Precision) -> Grads:
         E_dS, dV = score_gradient_error(back, transformer_xl_error(at, P), P)
         x, E = scaled_gradient(back, E_dS, at.scale, P)
-        t, E_t = (sheared(a, to, N + M - 1)[..., :M] for a in (x, E))
+        t, E_t = (scatter_by_pair(a, to, N + M - 1)[..., :M] for a in (x, E))
         E_u = product_gradient(x, E, k, None, P, narrow=False)
         E_v = product_gradient(t, E_t, r, None, P, narrow=False)
         dQ = _sum_of_two(x @ k, E_u, t @ r, E_v, P)
@@ -78,12 +78,12 @@ def transformer_xl_attention_grad(
         dr = t.swapaxes(-1, -2) @ (at.q + at.v)
         shared = ((dr, E_r, (0,)), (x @ k, E_u, (0, 2)), (t @ r, E_v, (0, 2)))
         rest = tuple(shared_gradient(value, E, axes, P) for value, E, axes in shared)
-        return (at_seeing_queries(mix.rows, dQ), at_seen_keys(mix.rows, settled(dK)), dV, *rest)
+        return (at_seeing_queries(mix.rows, dQ), at_seen_keys(mix.rows, nan_to_inf(dK)), dV, *rest)
 
     return total(bound, precision)
 
 
-def sheared(x: ndarray, to: ndarray, width: int) -> ndarray:
+def scatter_by_pair(x: ndarray, to: ndarray, width: int) -> ndarray:
     """y[..., i, to[i, j]] = x[..., i, j]: the adjoint of a table lookup by relative position."""
     y = np.zeros((*x.shape[:-1], width))
     y[..., np.arange(x.shape[-2])[:, None], to] = x
@@ -110,12 +110,14 @@ def learned_relative_attention_grad(
     da = sum_b t^T q, dc = sum_bi t, db = sum_bi x k; rows of the tables that no pair reads are
     exactly zero.
     """
-    at = learned(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
-    mix = mixture(rows(at.s, visible, at.lost), value)
+    at = learned_relative_terms(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
+    mix = weighted_mean(rows(at.s, visible, at.lost), value)
     back = backward(mix, d_output)
     k = at.kT.swapaxes(-1, -2)
     N, M = at.s.shape[-2:]
-    place = (few_keys if is_few_keys(at.index, at.q.shape[-1]) else all_places)(at)
+    place = (
+        gradient_by_read_rows if is_few_keys(at.index, at.q.shape[-1]) else gradient_by_all_rows
+    )(at)
     low = len(key_pos_embeddings) // 2 - (M - N if align == "end" else 0) - (N - 1)
 
     def bound(P: Precision) -> Grads:
@@ -132,7 +134,7 @@ def learned_relative_attention_grad(
         tables = (_placed(da, key_pos_embeddings, low), _placed(dc, key_pos_bias, low))
         return (
             at_seeing_queries(mix.rows, dQ),
-            at_seen_keys(mix.rows, settled(dK)),
+            at_seen_keys(mix.rows, nan_to_inf(dK)),
             dV,
             *tables,
             db,
@@ -150,13 +152,13 @@ error of dc [W H].
 """
 
 
-def all_places(at: Learned) -> OfPlaces:
+def gradient_by_all_rows(at: Learned) -> OfPlaces:
     """t is written out, a row of W = N + M - 1 places for each query."""
 
     def of(
         x: ndarray, E: ndarray, P: Precision
     ) -> tuple[ndarray, ndarray, ndarray, ndarray, ndarray]:
-        t, E_t = (sheared(y, at.index, at.table.shape[-2]) for y in (x, E))
+        t, E_t = (scatter_by_pair(y, at.index, at.table.shape[-2]) for y in (x, E))
         E_ta = product_gradient(t, E_t, at.table, None, P, narrow=False)
         E_qt = product_gradient(t, E_t, at.q, None, P, transposed=True, narrow=False)
         return (
@@ -170,7 +172,7 @@ def all_places(at: Learned) -> OfPlaces:
     return of
 
 
-def few_keys(at: Learned) -> OfPlaces:
+def gradient_by_read_rows(at: Learned) -> OfPlaces:
     """
     The same where M is much smaller than N: only the places that a query reads, and the queries
     that read a place.

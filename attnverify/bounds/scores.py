@@ -10,8 +10,15 @@ from math import log2, sqrt
 import numpy as np
 from numpy import ndarray
 
-from attnverify.bounds.error_rules import dot, gamma, operand, overflowing, rounded, stored
-from attnverify.bounds.softmax import Precisions, finite, lost_pairs, total
+from attnverify.bounds.error_rules import (
+    dot_error,
+    gamma,
+    operand_error,
+    rounding_error,
+    storage_error,
+    with_overflow,
+)
+from attnverify.bounds.softmax import Precisions, finite, nonfinite_pairs, total
 from attnverify.precision import Precision
 
 
@@ -35,7 +42,7 @@ def products(query: ndarray, key: ndarray) -> Products:
     k, bad_k = finite(key)
     kT = k.swapaxes(-1, -2)
     raw = q @ kT
-    return Products(q, kT, raw, 1 / sqrt(q.shape[-1]), lost_pairs(bad_q, bad_k, raw.shape))
+    return Products(q, kT, raw, 1 / sqrt(q.shape[-1]), nonfinite_pairs(bad_q, bad_k, raw.shape))
 
 
 def prescaled(x: ndarray, E: ndarray | None, scale: float, P: Precision) -> ndarray | None:
@@ -61,8 +68,8 @@ def product_error(
     """
     Eq, Ek = prescaled(at.q, Eq, at.scale, P), prescaled(at.kT, Ek, at.scale, P)
     wide = P.prescale is not None and P.prescale.p > P.storage.p
-    Eq, Ek = (operand(x, E, P, stored=not wide) for x, E in ((at.q, Eq), (at.kT, Ek)))
-    return rounded(at.raw, dot(at.q, Eq, at.kT, Ek, P), P.score)
+    Eq, Ek = (operand_error(x, E, P, stored=not wide) for x, E in ((at.q, Eq), (at.kT, Ek)))
+    return rounding_error(at.raw, dot_error(at.q, Eq, at.kT, Ek, P), P.score)
 
 
 def scaled_error(s: ndarray, E: ndarray, scale: float, P: Precision) -> ndarray:
@@ -76,7 +83,7 @@ def scaled_error(s: ndarray, E: ndarray, scale: float, P: Precision) -> ndarray:
     if log2(scale).is_integer():
         return E1 + P.score.eta * (scale != 1)
     E2 = E1 + 2 * (P.scale_const or P.acc).u * (np.abs(s) + E1)
-    return rounded(s, E2, P.score, fits=True)
+    return rounding_error(s, E2, P.score, fits=True)
 
 
 def score_error(
@@ -91,7 +98,7 @@ def biased_error(s: ndarray, E: ndarray, P: Precision, Eb: ndarray | None = None
     The error of s after a bias with the error Eb was added: rounded(s, E + Eb, score). The softmax
     checks the range.
     """
-    return rounded(s, E if Eb is None else E + Eb, P.score, fits=True)
+    return rounding_error(s, E if Eb is None else E + Eb, P.score, fits=True)
 
 
 def scaled_dot_product_score(query: ndarray, key: ndarray, *, precision: Precisions) -> ndarray:
@@ -109,8 +116,8 @@ def score_bound(
     """
 
     def bound(P: Precision) -> ndarray:
-        E = overflowing(error(P), np.abs(s), P.score)
-        E = stored(s, E, P.score, P.storage)
+        E = with_overflow(error(P), np.abs(s), P.score)
+        E = storage_error(s, E, P.score, P.storage)
         return E if lost is None else np.where(lost, np.inf, E)
 
     return np.asarray(total(bound, precision))
@@ -144,7 +151,7 @@ def additive(
     t = np.tanh(z)
     s = t @ w_score
     return Additive(
-        q, k, w_query, w_key, w_score, z_q, z_k, z, t, s, lost_pairs(bad_q, bad_k, s.shape)
+        q, k, w_query, w_key, w_score, z_q, z_k, z, t, s, nonfinite_pairs(bad_q, bad_k, s.shape)
     )
 
 
@@ -159,25 +166,33 @@ def tanh_error(at: Additive, P: Precision) -> ndarray:
     n = at.q.shape[-1] + at.k.shape[-1]
     parts = ((at.q, at.w_q, at.z_q), (at.k, at.w_k, at.z_k))
     Eq, Ek = (
-        rounded(z, dot(x, operand(x, None, P), w.T, operand(w.T, None, P), P, n), P.score)
+        rounding_error(
+            z,
+            dot_error(x, operand_error(x, None, P), w.T, operand_error(w.T, None, P), P, n),
+            P.score,
+        )
         for x, w, z in parts
     )
-    Ez = rounded(at.z, Eq[..., :, None, :] + Ek[..., None, :, :], P.score)
+    Ez = rounding_error(at.z, Eq[..., :, None, :] + Ek[..., None, :, :], P.score)
     flattest = np.maximum(np.abs(at.z) - Ez, 0.0)
     Et = np.fmin(
         2.0, Ez * (1 - np.tanh(flattest) ** 2 + 1e-300)
     ) + 2 * P.tanh_ulps * P.softmax.u * np.abs(at.t)
     Et = np.where(np.isinf(Ez), np.inf, Et)
-    return rounded(at.t, Et, P.score)
+    return rounding_error(at.t, Et, P.score)
 
 
 def additive_error(at: Additive, P: Precision) -> ndarray:
     """The error of w.tanh(...), a product over A terms, rounded to `score`."""
     w = at.w[:, None]
-    E = dot(at.t, operand(at.t, tanh_error(at, P), P, stored=False), w, operand(w, None, P), P)[
-        ..., 0
-    ]
-    return rounded(at.s, E, P.score, fits=True)
+    E = dot_error(
+        at.t,
+        operand_error(at.t, tanh_error(at, P), P, stored=False),
+        w,
+        operand_error(w, None, P),
+        P,
+    )[..., 0]
+    return rounding_error(at.s, E, P.score, fits=True)
 
 
 def additive_score(

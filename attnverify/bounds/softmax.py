@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.bounds.error_rules import accumulation, gamma
+from attnverify.bounds.error_rules import accumulation_error, gamma
 from attnverify.precision import Precision
 
 Precisions = Precision | Iterable[Precision]  # one, or several whose bounds are added
@@ -46,7 +46,7 @@ def finite(x: ndarray) -> tuple[ndarray, ndarray | None]:
     return (x, None) if well.all() else (np.where(well, x, 0.0), ~well)
 
 
-def lost_pairs(
+def nonfinite_pairs(
     bad_query: ndarray | None, bad_key: ndarray | None, shape: tuple[int, ...]
 ) -> ndarray | None:
     """The pairs whose score is no number, because a query's or a key's entry is none."""
@@ -58,7 +58,7 @@ def lost_pairs(
     return lost
 
 
-def hiding(mask: ndarray | None) -> tuple[ndarray | None, ndarray | None]:
+def split_mask(mask: ndarray | None) -> tuple[ndarray | None, ndarray | None]:
     """
     A mask as (what is added to the score, which keys are visible); None where it adds or hides
     nothing, and adding 0 is exact.
@@ -179,12 +179,12 @@ def _admitted(at: Rows, Es: ndarray, size: ndarray, P: Precision) -> ndarray:
     return Es if at.visible is None else np.where(at.visible, Es, 0.0)
 
 
-def unsteadiness(n: int, P: Precision) -> float:
+def rescaled_sum_error(n: int, P: Precision) -> float:
     """
     R = (1 + acc(n)) (1 + g(K+2, u_acc)) - 1: the relative error of a sum over n keys in K rescaled
     blocks.
     """
-    return (1 + accumulation(n, P)) * (1 + gamma(ceil(n / P.block) + 2, P.acc.u)) - 1
+    return (1 + accumulation_error(n, P)) * (1 + gamma(ceil(n / P.block) + 2, P.acc.u)) - 1
 
 
 def normaliser_error(at: Rows, P: Precision) -> float | ndarray:
@@ -194,20 +194,20 @@ def normaliser_error(at: Rows, P: Precision) -> float | ndarray:
     w_b |lse_b| <= |lse| + log n, since the w_b sum to one.
     """
     n = at.s.shape[-1]
-    rl = unsteadiness(n, P) + gamma(3, P.softmax.u) + n * P.softmax.eta
+    rl = rescaled_sum_error(n, P) + gamma(3, P.softmax.u) + n * P.softmax.eta
     if not P.lse_merge:
         return rl
     return rl + gamma(4, P.softmax.u) * (1 + np.abs(at.m + np.log(at.norm)) + log(n))
 
 
-def raised(at: Rows, E: ndarray) -> ndarray:
+def weight_increase(at: Rows, E: ndarray) -> ndarray:
     """
     w (e^E - 1), by whichever of its two forms neither cancels nor multiplies zero by infinity.
     """
     return np.where(E < 1, at.w * np.expm1(np.minimum(E, 1.0)), np.exp(at.d + E) - at.w)
 
 
-def displaced(at: Rows, E: ndarray) -> ndarray:
+def weight_displacement(at: Rows, E: ndarray) -> ndarray:
     """
     How far a softmax weight moves when every exponent moves by at most E, exactly.
 
@@ -220,15 +220,15 @@ def displaced(at: Rows, E: ndarray) -> ndarray:
     reached with e_j against all others; it never exceeds max(p, 1-p).
     """
     p = at.p
-    a, b, low = raised(at, E) / at.norm, -p * np.expm1(-E), p * np.exp(-E)
-    rest_p, rest_a, rest_b, rest_low = others(np.stack([p, a, b, low]))
+    a, b, low = weight_increase(at, E) / at.norm, -p * np.expm1(-E), p * np.exp(-E)
+    rest_p, rest_a, rest_b, rest_low = sum_of_others(np.stack([p, a, b, low]))
     # 1 + a - (B - b) and 1 - b + A - a, as sums of what they are made of
     up = (a * rest_p + p * rest_b) / (p + a + rest_low)
     down = (b * rest_p + p * rest_a) / (low + rest_p + rest_a)
     return np.fmin(np.maximum(up, down), np.maximum(p, rest_p))
 
 
-def others(x: ndarray) -> ndarray:
+def sum_of_others(x: ndarray) -> ndarray:
     """
     The sum of all other entries of the row, from both sides: the whole sum minus one entry cancels
     where that one dominates.
@@ -246,17 +246,17 @@ def probability_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
     loses at most min(eta, p).
     """
     E = exponent_error(at, Es, P)
-    p, moved = at.p, displaced(at, E)
-    relative = unsteadiness(at.s.shape[-1], P) + normaliser_error(at, P)
+    p, moved = at.p, weight_displacement(at, E)
+    relative = rescaled_sum_error(at.s.shape[-1], P) + normaliser_error(at, P)
     grown = (
         moved
         + relative * (p + moved)
         + np.where(p < 2 * P.softmax.tiny, np.minimum(P.softmax.eta, p), 0.0)
     )
-    return absent(at, grown, E)
+    return zero_where_hidden(at, grown, E)
 
 
-def absent(at: Rows, E: ndarray, exponent: ndarray | None = None) -> ndarray:
+def zero_where_hidden(at: Rows, E: ndarray, exponent: ndarray | None = None) -> ndarray:
     """
     E, exactly zero at hidden keys (and so in a row that sees none); all inf in a row whose
     exponents left the domain.

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy import ndarray
 
-from attnverify.bounds.error_rules import rounded
+from attnverify.bounds.error_rules import accumulation_error, gamma, rounding_error
 from attnverify.bounds.layers import Pair, Parameters, affine, linear_error, merge, split
-from attnverify.bounds.norms import layer_norm_error, normalised
 from attnverify.bounds.relative import (
     sinusoid_error,
     sinusoids,
@@ -16,8 +15,8 @@ from attnverify.bounds.relative import (
 )
 from attnverify.bounds.relative import transformer_xl as terms
 from attnverify.bounds.softmax import Precisions, total
-from attnverify.bounds.weighted_mean import mixture_error
-from attnverify.precision import Precision
+from attnverify.bounds.weighted_mean import weighted_mean_error
+from attnverify.precision import Format, Precision
 
 
 def _layer(
@@ -50,14 +49,16 @@ def _layer(
     at = terms(q[..., -N:, :], k, split(r, num_heads), parameters["u"], parameters["v"])
     mix = transformer_xl_mixture(at, v, visible)
     Es = transformer_xl_error(at, P, Eq[..., -N:, :], Ek.swapaxes(-1, -2), E_r)
-    heard, E_heard = merge(mix.o), merge(mixture_error(mix, Es, Ev, P, P.stage))
+    heard, E_heard = merge(mix.o), merge(weighted_mean_error(mix, Es, Ev, P, P.stage))
     out, E_out = (
         affine(heard, *net["o_net"]),
         linear_error((heard, E_heard), *net["o_net"], P, P.stage),
     )
     z, E_z = value + out, E_out if E is None else E_out + E
     norm = parameters.get("layer_norm.weight"), parameters.get("layer_norm.bias"), eps
-    return normalised(z, *norm), layer_norm_error(z, rounded(z, E_z, P.stage), *norm, P, P.storage)
+    return normalised(z, *norm), layer_norm_error(
+        z, rounding_error(z, E_z, P.stage), *norm, P, P.storage
+    )
 
 
 def transformer_xl_layer(
@@ -100,7 +101,7 @@ def transformer_xl(
 
     def error(P: Precision) -> tuple[ndarray, list[ndarray] | None]:
         values = sinusoids(M, x.shape[-1])[2]
-        position = values, rounded(values, sinusoid_error(M, x.shape[-1], P), P.storage)
+        position = values, rounding_error(values, sinusoid_error(M, x.shape[-1], P), P.storage)
         hidden: Pair = (x, None)
         kept = []
         for index, each in enumerate(parameters):
@@ -117,3 +118,99 @@ def _remembered(mem: ndarray, E: ndarray, mem_len: int) -> ndarray:
     """The last mem_len positions of an exact memory followed by the layer's input."""
     whole = np.concatenate([np.zeros_like(mem), E], 1)
     return whole[:, max(whole.shape[1] - mem_len, 0) :]
+
+
+def normalised(z: ndarray, gain: ndarray | None, bias: ndarray | None, eps: float) -> ndarray:
+    """Layer norm over the last axis."""
+    c = z - mean(z)
+    y = c / np.sqrt(mean(c * c) + eps)
+    return y * (1.0 if gain is None else gain) + (0.0 if bias is None else bias)
+
+
+def mean(x: ndarray) -> ndarray:
+    """The mean over the last axis, which stays."""
+    return x.mean(-1, keepdims=True)
+
+
+def variance_ratio(v: ndarray, size: ndarray, eps: float, P: Precision) -> ndarray:
+    """
+    How much the algorithm adds to the variance, as a fraction of v + eps and at its worst over all
+    variances of at least v:
+
+        2 acc(d+3) sqrt(v (v + mu^2)) + (1 + acc(d+3)) (acc(d+1) mean|z|)^2    two-pass, Welford,
+        Chan: n u kappa 4 acc(d+3) (v + mu^2)                                                  mean
+        of squares minus squared mean: n u kappa^2
+
+    where sqrt(v (v + mu^2)) <= v + |mu| sqrt(v), and sqrt(v) / (v + eps) falls once v >= eps.
+    """
+    d, centre = size.shape[-1], mean(size)
+    step = accumulation_error(d + 3, P)
+    if P.variance == "one_pass":
+        return 4 * step * (1 + centre**2 / (v + eps)) + P.acc.eta / (v + eps)
+    steepest = np.maximum(v, eps)
+    slope = np.sqrt(steepest) / (steepest + eps)
+    return 2 * step * (1 + centre * slope) + (
+        (1 + step) * (accumulation_error(d + 1, P) * centre) ** 2 + P.acc.eta
+    ) / (v + eps)
+
+
+def layer_norm_error(
+    z: ndarray,
+    Ez: ndarray,
+    gain: ndarray | None,
+    bias: ndarray | None,
+    eps: float,
+    P: Precision,
+    fmt: Format,
+) -> ndarray:
+    """
+    The error of layer norm over z, the smaller of two bounds, then gain and bias.
+
+    Small errors of z, propagated:
+
+        E_mu = mean(Ez) + acc(d+1) mean(|z|+Ez),  E_c = Ez + E_mu + u (|c| + Ez + E_mu)
+        rho  = (2 mean(|c| Ez) + mean(Ez^2)) / (v+eps), and `variance_ratio`;
+             r = (1 - rho)^(-1/2) - 1 + g(6, u)
+        E_y  = E_c rstd (1+r) + |y| r + 4 u (|z| + |mu| + Ez + E_mu) rstd (1+r)          the last
+             for z rstd - mu rstd
+
+    Errors as large as the spread of z: the exact norm of whatever z has become stays within
+    sqrt(d-1), so E_y <= |y| + sqrt(d-1) and what the algorithm adds on its own.
+    """
+    size, d, mu = np.abs(z) + Ez, z.shape[-1], mean(z)
+    c = z - mu
+    v, bent = mean(c * c), 2 * mean(np.abs(c) * Ez) + mean(Ez * Ez)
+    y, low = c / np.sqrt(v + eps), np.maximum(v - bent, 0.0)
+    off, moved = variance_ratio(low, size, eps, P), bent / (v + eps)
+    Ec = Ez + mean(Ez)
+    near = _spread(np.abs(y), Ec, np.abs(c) + Ec, v, moved + off * (1 + moved), size, eps, P)
+    edge = np.sqrt(d - 1)
+    far = np.abs(y) + edge + _spread(edge, 0.0, np.abs(c) + Ec, low, off, size, eps, P)
+    E = np.fmin(near, far)
+    if gain is not None:
+        y, E = y * gain, rounding_error(y * gain, E * np.abs(gain), P.acc)
+    if bias is not None:
+        y, E = y + bias, rounding_error(y + bias, E, P.acc)
+    return rounding_error(y, E, fmt)
+
+
+def _spread(
+    y: ndarray | float,
+    Ec: ndarray | float,
+    c: ndarray,
+    v: ndarray,
+    ratio: ndarray,
+    size: ndarray,
+    eps: float,
+    P: Precision,
+) -> ndarray:
+    """
+    E_y from the error Ec of c before the mean's own, and the relative error `ratio` of v + eps.
+    """
+    u, rstd = P.acc.u, 1 / np.sqrt(v + eps)
+    E_mean = accumulation_error(size.shape[-1] + 1, P) * mean(size) + P.acc.eta
+    r = np.where(ratio < 1, 1 / np.sqrt(np.maximum(1 - ratio, 0.0)) - 1, np.inf) + gamma(6, u)
+    return np.asarray(
+        (Ec + E_mean + u * (c + E_mean) + 4 * u * (size + mean(size) + E_mean)) * rstd * (1 + r)
+        + y * r
+    )

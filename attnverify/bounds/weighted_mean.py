@@ -6,14 +6,14 @@ from math import ceil
 import numpy as np
 from numpy import ndarray
 
-from attnverify.bounds.error_rules import gamma, operand, rounded
+from attnverify.bounds.error_rules import gamma, operand_error, rounding_error
 from attnverify.bounds.softmax import (
     Rows,
     exponent_error,
     finite,
     normaliser_error,
-    raised,
-    unsteadiness,
+    rescaled_sum_error,
+    weight_increase,
 )
 from attnverify.precision import Format, Precision
 
@@ -23,7 +23,7 @@ LARGE = (
 
 
 @dataclass(frozen=True)
-class Mixture:
+class WeightedMean:
     """
     In float64: the rows, v, |v|, the dropout factor, o, |x - o| one by one (small cases) or None,
     and what follows.
@@ -42,7 +42,9 @@ class Mixture:
     lost: ndarray | None
 
 
-def mixture(at: Rows, value: ndarray, keep: ndarray | None = None, p: float = 0.0) -> Mixture:
+def weighted_mean(
+    at: Rows, value: ndarray, keep: ndarray | None = None, p: float = 0.0
+) -> WeightedMean:
     """
     The weighted mean of the values, its distance |x - o| to each of them, and that distance's mean
     and maximum.
@@ -58,7 +60,7 @@ def mixture(at: Rows, value: ndarray, keep: ndarray | None = None, p: float = 0.
     scaled = factor is not None and p > 0
     if o.size * v.shape[-2] > LARGE:
         cap = size.max(-2, keepdims=True) * (1.0 if factor is None else 1 / (1 - p))
-        part = Mixture(
+        part = WeightedMean(
             at,
             v,
             size,
@@ -87,10 +89,10 @@ def mixture(at: Rows, value: ndarray, keep: ndarray | None = None, p: float = 0.
         if bad is None
         else np.broadcast_to(True if at.visible is None else at.visible, at.s.shape) @ bad
     )
-    return Mixture(at, v, size, factor, scaled, o, apart, spread, cap, top, lost)
+    return WeightedMean(at, v, size, factor, scaled, o, apart, spread, cap, top, lost)
 
 
-def distance(mix: Mixture, weight: ndarray) -> ndarray:
+def distance(mix: WeightedMean, weight: ndarray) -> ndarray:
     """
     sum_j weight_j |x_j - o|, term by term; in large cases by Cauchy and Schwarz, from matrix
     products only:
@@ -111,8 +113,8 @@ def distance(mix: Mixture, weight: ndarray) -> ndarray:
     return np.asarray(np.sqrt(whole) * np.sqrt(np.maximum(square, 0.0) + guard))
 
 
-def mixture_error(
-    mix: Mixture, Es: ndarray | None, Ev: ndarray | None, P: Precision, fmt: Format
+def weighted_mean_error(
+    mix: WeightedMean, Es: ndarray | None, Ev: ndarray | None, P: Precision, fmt: Format
 ) -> ndarray:
     """
     The error of o, stored in `fmt`, from the errors of scores and values: `exponent_error`, then
@@ -121,7 +123,9 @@ def mixture_error(
     return mean_error(mix, exponent_error(mix.rows, Es, P), Ev, P, fmt)
 
 
-def mean_error(mix: Mixture, E: ndarray, Ev: ndarray | None, P: Precision, fmt: Format) -> ndarray:
+def mean_error(
+    mix: WeightedMean, E: ndarray, Ev: ndarray | None, P: Precision, fmt: Format
+) -> ndarray:
     """
     The error of o, stored in `fmt`, from the errors E of the exponents. With W+ = p e^E and
     W- = sum p e^-E:
@@ -139,10 +143,10 @@ def mean_error(mix: Mixture, E: ndarray, Ev: ndarray | None, P: Precision, fmt: 
     product.
     """
     at, n = mix.rows, mix.v.shape[-2]
-    up = raised(at, E)
+    up = weight_increase(at, E)
     floor = np.exp(at.d - E).sum(-1, keepdims=True)
     floor = floor if at.blind is None else np.where(at.blind, 1.0, floor)
-    Ev = operand(mix.v, Ev, P)
+    Ev = operand_error(mix.v, Ev, P)
     e1 = np.fmin(distance(mix, up) / floor, mix.cap)
     above = up + at.w if mix.factor is None else (up + at.w) * mix.factor
     M = np.fmin((above @ mix.size) / floor, mix.top)
@@ -153,7 +157,7 @@ def mean_error(mix: Mixture, E: ndarray, Ev: ndarray | None, P: Precision, fmt: 
     centred = np.fmin(mix.spread * (at.norm / floor) + 2 * e1, 2 * mix.cap)
     e2 = relative * np.fmax(M, centred) + _underflow(mix, P)
     moved = e1 + e2
-    R = unsteadiness(n, P)
+    R = rescaled_sum_error(n, P)
     e3 = R * (M + e2) + (n + 2 * ceil(n / P.block) + 4) * P.acc.eta
     if Ev is not None:
         ev = np.fmin((above @ Ev) / floor, _largest(mix, Ev))
@@ -161,10 +165,10 @@ def mean_error(mix: Mixture, E: ndarray, Ev: ndarray | None, P: Precision, fmt: 
     moved = moved + e3
     rl = np.minimum(normaliser_error(at, P), 1.0)  # from 1 on nothing is known of the quotient
     moved = moved + rl * (np.abs(mix.o) + moved) / (1 - rl)
-    return _settled(mix, E, rounded(mix.o, moved, fmt))
+    return _settled(mix, E, rounding_error(mix.o, moved, fmt))
 
 
-def _underflow(mix: Mixture, P: Precision) -> float | ndarray:
+def _underflow(mix: WeightedMean, P: Precision) -> float | ndarray:
     """
     sum min(eta, p) |x| over the weights that may lie below the smallest normal number of prob, exp
     or the operands.
@@ -179,13 +183,13 @@ def _underflow(mix: Mixture, P: Precision) -> float | ndarray:
     return np.asarray(small @ mix.size) if small.any() else 0.0
 
 
-def _largest(mix: Mixture, Ev: ndarray) -> ndarray:
+def _largest(mix: WeightedMean, Ev: ndarray) -> ndarray:
     """max_j factor_j Ev_j: a mean of the values moves by no more than the value that moves most."""
     most = Ev.max(-2, keepdims=True)
     return most if mix.factor is None else most * mix.factor.max()
 
 
-def _settled(mix: Mixture, E: ndarray, bound: ndarray) -> ndarray:
+def _settled(mix: WeightedMean, E: ndarray, bound: ndarray) -> ndarray:
     """The bound, zero in a row without keys, inf in a row that left the domain."""
     if not np.isfinite(E.sum()):
         bound = np.where(np.isfinite(E).all(-1, keepdims=True), bound, np.inf)

@@ -31,18 +31,32 @@ from typing import Any
 
 import pytest
 
-from attnverify.backends.loader import OURS, load
-from attnverify.campaign.work_units import Outcome, Place, Sum, Unit, perform, place, units
+from attnverify.backends.loader import PROJECT_BACKENDS, load
+from attnverify.campaign.merging import CellTotal
+from attnverify.campaign.work_units import (
+    Outcome,
+    Place,
+    WorkUnit,
+    generate_work_units,
+    place,
+    run_work_unit,
+)
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.device_assignment import pin
+from attnverify.device_assignment import assign_device
 from attnverify.isolation import supervisor
 from attnverify.isolation.supervisor import Limits, Worker
-from attnverify.plugin import Verification, known_failures, troubles, unmet
-from attnverify.report.next_steps import advice
-from attnverify.report.root_causes import lines, told_in_full, triage
-from attnverify.report.table import as_json, header, table, write_reports
-from attnverify.report.terminal_colours import painted
-from attnverify.verdicts.columns import Options, Tally
+from attnverify.report.json_report import as_json, write_reports
+from attnverify.report.next_steps import next_steps
+from attnverify.report.root_causes import format_root_causes, representative_cells, triage
+from attnverify.report.table import header, table
+from attnverify.report.terminal_colours import colourize
+from attnverify.session import (
+    Verification,
+    known_failures,
+    unjudged_backends,
+    unmatched_known_failures,
+)
+from attnverify.verdicts.tally import CellResult, Options
 
 ENGINE = "distributed"
 TRIES = 1
@@ -60,11 +74,11 @@ class Campaign:
     """The state of a campaign: what each cell has shown, what is under way, who has worked."""
 
     run: Verification
-    sums: dict[Place, Sum]
-    todo: Iterator[Unit]
+    sums: dict[Place, CellTotal]
+    todo: Iterator[WorkUnit]
     end: float
-    under_way: dict[Any, Unit] = field(default_factory=dict)
-    again: list[Unit] = field(default_factory=list)
+    under_way: dict[Any, WorkUnit] = field(default_factory=dict)
+    again: list[WorkUnit] = field(default_factory=list)
     tried: set[tuple[Place, str, int, str]] = field(default_factory=set)
     workers: set[str] = field(default_factory=set)
     lost: int = 0
@@ -74,7 +88,7 @@ class Campaign:
     def reached(self) -> int:
         return sum(sum_.units > 0 for sum_ in self.sums.values())
 
-    def next_unit(self) -> Unit | None:
+    def next_unit(self) -> WorkUnit | None:
         """
         The next unit of a cell that is still worth asking; none when what is left of the time is
         too short for one.
@@ -104,7 +118,7 @@ class Campaign:
         self.lost = len(self.workers - present)
         return 2 * max(len(present), 1)
 
-    def give_up(self, unit: Unit, words: str) -> None:
+    def give_up(self, unit: WorkUnit, words: str) -> None:
         """
         A unit whose workers ended, one after the other: once more, for it may have been another's
         fault; then it is a failure.
@@ -113,8 +127,8 @@ class Campaign:
             self.tried.add(unit.name)
             self.again.append(unit)
             return
-        tally = Tally(**self.sums[unit.cell].tally.as_dict())
-        empty = Tally(
+        tally = CellResult(**self.sums[unit.cell].tally.as_dict())
+        empty = CellResult(
             tally.operation,
             tally.implementation,
             tally.backend,
@@ -168,7 +182,7 @@ def campaign(chosen: argparse.Namespace) -> int:
         )
         return 2
     try:
-        run, limits = prepared(chosen)
+        run, limits = prepare(chosen)
     except (pytest.UsageError, ValueError) as error:
         print(f"attnverify campaign: {error}", file=sys.stderr)
         return 4
@@ -176,17 +190,17 @@ def campaign(chosen: argparse.Namespace) -> int:
     known = {place(cell): run.known(cell) for cell in run.cells(None)}
     state = Campaign(
         run,
-        {place(cell): Sum(cell.tally()) for cell in run.cells(None)},
-        units(run.cells(None), known, run.options.failures, run.options.seed),
+        {place(cell): CellTotal(cell.tally()) for cell in run.cells(None)},
+        generate_work_units(run.cells(None), known, run.options.failures, run.options.seed),
         start + chosen.hours * 3600,
     )
     if state.sums:
-        with engine(chosen) as client:
-            spread(state, client, limits, chosen.isolate, start)
-    return close(state, chosen, time.monotonic() - start)
+        with dask_client(chosen) as client:
+            schedule(state, client, limits, chosen.isolate, start)
+    return finish(state, chosen, time.monotonic() - start)
 
 
-def prepared(chosen: argparse.Namespace) -> tuple[Verification, Limits]:
+def prepare(chosen: argparse.Namespace) -> tuple[Verification, Limits]:
     """
     The backends, loaded as ``attnverify run`` loads them, and what each case may take on this
     machine.
@@ -198,7 +212,7 @@ def prepared(chosen: argparse.Namespace) -> tuple[Verification, Limits]:
         )
     if unknown := [name for name in chosen.op or () if name not in CATALOGUE]:
         raise ValueError(f"--op: wanted an operation of the catalogue, got {unknown[0]}")
-    sources = chosen.backend or list(OURS)
+    sources = chosen.backend or list(PROJECT_BACKENDS)
     seed = random.SystemRandom().randrange(2**31) if chosen.seed == "random" else int(chosen.seed)
     memory = chosen.memory or (
         0 if chosen.address else int(0.75 * min(supervisor.available(), 2**30) / chosen.workers)
@@ -208,10 +222,10 @@ def prepared(chosen: argparse.Namespace) -> tuple[Verification, Limits]:
     workers = {
         source: Worker(source, limits)
         for source in sources
-        if supervisor.isolated(source, chosen.isolate)
+        if supervisor.runs_in_own_process(source, chosen.isolate)
     }
     backends = [
-        supervisor.described(workers[source]) if source in workers else load(source)
+        supervisor.describe_backend(workers[source]) if source in workers else load(source)
         for source in sources
     ]
     for worker in workers.values():
@@ -223,7 +237,7 @@ def prepared(chosen: argparse.Namespace) -> tuple[Verification, Limits]:
 
 
 @contextmanager
-def engine(chosen: argparse.Namespace) -> Iterator[Any]:
+def dask_client(chosen: argparse.Namespace) -> Iterator[Any]:
     """A client of the workers, which are started here unless there is a scheduler already."""
     distributed, dask = import_module(ENGINE), import_module("dask")
     dask.config.set(
@@ -250,20 +264,22 @@ def engine(chosen: argparse.Namespace) -> Iterator[Any]:
             cluster.close()
 
 
-def spread(state: Campaign, client: Any, limits: Limits, isolate: str, start: float) -> None:
+def schedule(state: Campaign, client: Any, limits: Limits, isolate: str, start: float) -> None:
     """Keep the workers busy until the time is over; units that then still run are given up."""
     done: queue.SimpleQueue[Any] = queue.SimpleQueue()
     told, wide = start, state.look(client)
     try:
         while time.monotonic() < state.end:
             while len(state.under_way) < wide and (unit := state.next_unit()):
-                future = client.submit(there, unit, limits, isolate, pure=False)
+                future = client.submit(run_on_worker, unit, limits, isolate, pure=False)
                 state.under_way[future] = unit
                 future.add_done_callback(done.put)
             if not state.under_way:
                 break
             with suppress(queue.Empty):
-                came(state, done.get(timeout=min(0.5, max(state.end - time.monotonic(), 0.01))))
+                on_result(
+                    state, done.get(timeout=min(0.5, max(state.end - time.monotonic(), 0.01)))
+                )
             if time.monotonic() - told > (0.5 if sys.stdout.isatty() else 10):
                 show(state.progress(start))
                 told, wide = time.monotonic(), state.look(client)
@@ -273,17 +289,17 @@ def spread(state: Campaign, client: Any, limits: Limits, isolate: str, start: fl
     client.cancel(list(state.under_way), force=True)
 
 
-def there(unit: Unit, limits: Limits, isolate: str) -> Outcome:
+def run_on_worker(unit: WorkUnit, limits: Limits, isolate: str) -> Outcome:
     """
     What a worker does: it takes its device before any library is imported, and judges the unit.
     """
     worker = import_module(ENGINE).get_worker()
     if isinstance(worker.name, int):
-        pin(worker.name)
-    return perform(unit, limits, isolate, worker.address)
+        assign_device(worker.name)
+    return run_work_unit(unit, limits, isolate, worker.address)
 
 
-def came(state: Campaign, future: Any) -> None:
+def on_result(state: Campaign, future: Any) -> None:
     """A unit has come back, or its workers have not."""
     unit = state.under_way.pop(future)
     try:
@@ -306,7 +322,7 @@ def show(line: str) -> None:
         print(line, flush=True)
 
 
-def close(state: Campaign, chosen: argparse.Namespace, seconds: float) -> int:
+def finish(state: Campaign, chosen: argparse.Namespace, seconds: float) -> int:
     """
     What was found: each root cause in full, the table, the triage, the numbers of the campaign; and
     the exit status.
@@ -314,12 +330,12 @@ def close(state: Campaign, chosen: argparse.Namespace, seconds: float) -> int:
     tallies, missed = state.tallies(), len(state.sums) - state.reached
     if sys.stdout.isatty():
         print("\r\x1b[K", end="")
-    for tally in told_in_full(tallies):
+    for tally in representative_cells(tallies):
         print(f"\n{tally['reason']}")
     written = sum(
         sum_.write(state.run.options.failures) for sum_ in state.sums.values() if sum_.failed
     )
-    print("\n" + "\n".join(map(painted, [*table(tallies), *lines(triage(tallies))])))
+    print("\n" + "\n".join(map(colourize, [*table(tallies), *format_root_causes(triage(tallies))])))
     print(
         f"campaign: {seconds:.0f} s, {len(state.seconds)} units on {len(state.workers)} workers, "
         f"{state.lost} of them lost, "
@@ -337,7 +353,7 @@ def close(state: Campaign, chosen: argparse.Namespace, seconds: float) -> int:
     numbers |= {"cut_off": len(state.under_way), "not_reached": missed}
     report = as_json(state.run, tallies) | {"campaign": numbers}
     write_reports(report, {"--report": chosen.report, "--report-json": chosen.report_json})
-    for line in advice(state.run, tallies, chosen.report):
+    for line in next_steps(state.run, tallies, chosen.report):
         print(line)
     return status(state, tallies, missed)
 
@@ -349,7 +365,7 @@ def status(state: Campaign, tallies: list[dict[str, Any]], missed: int) -> int:
     """
     if any(tally["verdict"] == "failed" for tally in tallies):
         return 1
-    for words in troubles(state.run):
+    for words in unjudged_backends(state.run):
         print(words)
     judged = {
         tally["backend"] for tally in tallies if tally["verdict"] in ("passed", "known failure")
@@ -357,8 +373,8 @@ def status(state: Campaign, tallies: list[dict[str, Any]], missed: int) -> int:
     asked = {
         backend.name
         for backend in state.run.backends
-        if backend.source not in OURS or not backend.missing
+        if backend.source not in PROJECT_BACKENDS or not backend.missing
     }
-    if troubles(state.run) or missed or not asked <= judged:
+    if unjudged_backends(state.run) or missed or not asked <= judged:
         return 2
-    return 1 if unmet(state.run) else 0
+    return 1 if unmatched_known_failures(state.run) else 0

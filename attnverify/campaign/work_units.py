@@ -6,10 +6,8 @@ A unit keeps nothing: its failures come back as records, so that it can run agai
 when the first one is lost.
 """
 
-import re
 import time
 from collections.abc import Iterator
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import count
@@ -20,32 +18,25 @@ from attnverify.backends.loader import Backend, Implementation, load
 from attnverify.catalogue.operation import CATALOGUE, parse_name
 from attnverify.checks.registry import checks
 from attnverify.failures import record
-from attnverify.failures.evidence import exhibit
-from attnverify.failures.record import Failure
-from attnverify.inputs.conditions import Known
-from attnverify.inputs.expand import Recipe
-from attnverify.inputs.sampling import size
+from attnverify.failures.evidence import failure_evidence
+from attnverify.failures.known_failures import KnownFailure
+from attnverify.failures.record import FailureRecord
+from attnverify.failures.replay import replay
+from attnverify.failures.store import save
 from attnverify.isolation import supervisor
-from attnverify.isolation.supervisor import Died, Limits, Worker
-from attnverify.judge.case import Disagreement, Unsupported
-from attnverify.report.root_causes import diagnoses
-from attnverify.verdicts.columns import (
-    UNEXPECTED,
-    Cell,
-    Options,
-    Tally,
-    cells,
-    collect,
-    decide,
-    unsupported,
-)
+from attnverify.isolation.supervisor import Limits, Worker, WorkerDied
+from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.verdicts.cell import Cell, cells
+from attnverify.verdicts.columns import collect_evidence
+from attnverify.verdicts.search import count_unsupported
+from attnverify.verdicts.tally import UNEXPECTED, CellResult, Options
 
 Place = tuple[str, str, str, str]
 """A cell, said in a way that holds in every process: source, implementation, dtype, aspect."""
 
 
 @dataclass(frozen=True)
-class Unit:
+class WorkUnit:
     """
     What a worker is asked for.
 
@@ -61,8 +52,8 @@ class Unit:
     profile: str
     seed: int
     check: str = ""
-    known: tuple[Known, ...] = ()
-    shown: tuple[Failure, ...] = ()
+    known: tuple[KnownFailure, ...] = ()
+    shown: tuple[FailureRecord, ...] = ()
 
     @property
     def cell(self) -> Place:
@@ -80,16 +71,16 @@ class Outcome:
     of who did it and how long it took.
     """
 
-    tally: Tally
-    records: dict[str, tuple[Failure, str]]
+    tally: CellResult
+    records: dict[str, tuple[FailureRecord, str]]
     worker: str
     seconds: float
-    unit: Unit = field(repr=False)
+    unit: WorkUnit = field(repr=False)
 
 
-def units(
-    chosen: list[Cell], known: dict[Place, tuple[Known, ...]], folder: str, seed: int
-) -> Iterator[Unit]:
+def generate_work_units(
+    chosen: list[Cell], known: dict[Place, tuple[KnownFailure, ...]], folder: str, seed: int
+) -> Iterator[WorkUnit]:
     """
     The thorough profile in small pieces, without end.
 
@@ -101,11 +92,13 @@ def units(
         place(cell): tuple(replace(line) for line in known[place(cell)] if line.when)
         for cell in chosen
     }
-    records = {place(cell): shown(regions[place(cell)], folder) for cell in chosen}
+    records = {
+        place(cell): records_of_known_failures(regions[place(cell)], folder) for cell in chosen
+    }
 
-    def block(profile: str, own: int) -> Iterator[Unit]:
+    def block(profile: str, own: int) -> Iterator[WorkUnit]:
         return (
-            Unit(*at, profile, own, known=regions[at], shown=records[at])
+            WorkUnit(*at, profile, own, known=regions[at], shown=records[at])
             for at in map(place, chosen)
         )
 
@@ -114,7 +107,7 @@ def units(
     for cell in chosen:
         if cell.aspect == "values":
             for name in checks(cell.implementation.operation.name, "values", "thorough", seed):
-                yield Unit(*place(cell), "thorough", seed, name)
+                yield WorkUnit(*place(cell), "thorough", seed, name)
     for number in count(2):
         yield from block("default", seed + number)
 
@@ -123,13 +116,15 @@ def place(cell: Cell) -> Place:
     return cell.implementation.backend.source, cell.implementation.name, cell.dtype, cell.aspect
 
 
-def shown(known: tuple[Known, ...], folder: str) -> tuple[Failure, ...]:
+def records_of_known_failures(
+    known: tuple[KnownFailure, ...], folder: str
+) -> tuple[FailureRecord, ...]:
     """The records that known failures name: they fail in every unit, whatever it draws."""
     found = []
     for line in known:
         if line.replay:
             try:
-                found.append(record.find(line.replay, folder))
+                found.append(record.find_record(line.replay, folder))
             except ValueError:
                 continue
     return tuple(found)
@@ -141,13 +136,13 @@ def shown(known: tuple[Known, ...], folder: str) -> tuple[Failure, ...]:
 @lru_cache
 def backend_of(source: str, limits: Limits, isolate: str) -> tuple[Backend, Worker | None]:
     """The backend, loaded once in each process, and the process of its own where it has one."""
-    if not supervisor.isolated(source, isolate):
+    if not supervisor.runs_in_own_process(source, isolate):
         return load(source), None
     worker = Worker(source, limits)
-    return supervisor.described(worker), worker
+    return supervisor.describe_backend(worker), worker
 
 
-def perform(unit: Unit, limits: Limits, isolate: str, worker: str) -> Outcome:
+def run_work_unit(unit: WorkUnit, limits: Limits, isolate: str, worker: str) -> Outcome:
     """
     Judge a unit here. A backend that cannot be loaded here is a failure of the unit, not of the
     campaign.
@@ -159,25 +154,25 @@ def perform(unit: Unit, limits: Limits, isolate: str, worker: str) -> Outcome:
     )
     with TemporaryDirectory(prefix="attnverify-unit-") as folder:
         for failure in unit.shown:
-            failure.keep(folder, None)
+            save(failure, folder, None)
         options = Options(unit.profile, unit.seed, folder)
         if cell is None:
-            tally = unloaded(unit, backend)
+            tally = result_without_backend(unit, backend)
         elif unit.check:
             tally = checked(unit, cell, own, options)
         else:
             tally = (
-                undecided(supervisor.judge(own, cell, options, unit.known))
+                without_verdict(supervisor.judge_in_worker(own, cell, options, unit.known))
                 if own
-                else collect(cell, options, unit.known)
+                else collect_evidence(cell, options, unit.known)
             )
         return Outcome(tally, records(folder), worker, time.monotonic() - start, unit)
 
 
-def unloaded(unit: Unit, backend: Backend) -> Tally:
+def result_without_backend(unit: WorkUnit, backend: Backend) -> CellResult:
     """What is said of a unit whose backend is not there, or is another one, on this worker."""
     operation, how = parse_name(unit.implementation) or (CATALOGUE["softmax"], "")
-    tally = Tally(
+    tally = CellResult(
         operation.forward.name, unit.implementation, backend.name, how, unit.dtype, unit.aspect
     )
     tally.findings.append(
@@ -188,21 +183,21 @@ def unloaded(unit: Unit, backend: Backend) -> Tally:
     return tally
 
 
-def checked(unit: Unit, cell: Cell, own: Worker | None, options: Options) -> Tally:
+def checked(unit: WorkUnit, cell: Cell, own: Worker | None, options: Options) -> CellResult:
     """One check alone, here or in the process of the backend."""
     tally, check = cell.tally(), {"name": unit.check} | options.draws
-    failure = Failure.of(cell.implementation, None, cell.dtype, cell.aspect, check)
+    failure = FailureRecord.of(cell.implementation, None, cell.dtype, cell.aspect, check)
     try:
         if own:
-            supervisor.see_again(own, failure, unit.implementation)
+            supervisor.replay_in_worker(own, failure, unit.implementation)
         else:
-            record.judge_again(failure, cell.implementation)
+            replay(failure, cell.implementation)
     except Unsupported as reason:
-        unsupported(tally, str(reason))
+        count_unsupported(tally, str(reason))
         return tally
-    except (Disagreement, Died) as error:
-        words = kept(cell, None if own else cell.implementation, options, failure)
-        tally.exhibits[failure.hash] = exhibit(
+    except (Disagreement, WorkerDied) as error:
+        words = store_record(cell, None if own else cell.implementation, options, failure)
+        tally.exhibits[failure.hash] = failure_evidence(
             failure, error if isinstance(error, Disagreement) else None
         )
         tally.findings.append(f"{unit.check}\n  {error}{words}")
@@ -211,12 +206,14 @@ def checked(unit: Unit, cell: Cell, own: Worker | None, options: Options) -> Tal
     return tally
 
 
-def kept(cell: Cell, callable_: Implementation | None, options: Options, failure: Failure) -> str:
-    failure.keep(options.failures, callable_)
+def store_record(
+    cell: Cell, callable_: Implementation | None, options: Options, failure: FailureRecord
+) -> str:
+    save(failure, options.failures, callable_)
     return f"\n  replay: {failure.replay_line}"
 
 
-def undecided(tally: Tally) -> Tally:
+def without_verdict(tally: CellResult) -> CellResult:
     """
     A tally as it was before its verdict: whether a region passes throughout is for all units
     together to say.
@@ -229,116 +226,14 @@ def undecided(tally: Tally) -> Tally:
     return tally
 
 
-def records(folder: str) -> dict[str, tuple[Failure, str]]:
+def records(folder: str) -> dict[str, tuple[FailureRecord, str]]:
     """The records that a unit wrote, with their scripts ("" where there is none)."""
     paths = sorted(Path(folder).glob("*.json"))
     scripts = {path.stem: path.with_suffix(".py") for path in paths}
     return {
         path.stem: (
-            record.read(path),
+            record.read_record(path),
             scripts[path.stem].read_text() if scripts[path.stem].exists() else "",
         )
         for path in paths
     }
-
-
-# What comes of many
-
-
-@dataclass
-class Finding:
-    """One way in which a cell fails, by the smallest case that shows it."""
-
-    symptom: str
-    words: str
-    record: Failure | None = None
-    script: str = ""
-
-    @property
-    def kind(self) -> str:
-        return self.symptom.partition(" when ")[0]
-
-    @property
-    def causes(self) -> set[str]:
-        """What a diagnosis takes it for."""
-        return {
-            name
-            for cause in re.findall(r"^  cause: (.*)$", self.words, re.M)
-            for name in diagnoses(cause)
-        }
-
-    @property
-    def size(self) -> tuple[int, int]:
-        if self.record is None or not self.record.recipe:
-            return 0, len(self.words)
-        return size(Recipe(**self.record.recipe))
-
-    def alike(self, other: "Finding") -> bool:
-        """
-        Whether both tell of one fault, as far as words go: the same kind, and no diagnoses that
-        differ.
-        """
-        return self.kind == other.kind and (
-            not self.causes or not other.causes or bool(self.causes & other.causes)
-        )
-
-
-@dataclass
-class Sum:
-    """All that the units of one cell have shown so far."""
-
-    tally: Tally
-    findings: list[Finding] = field(default_factory=list)
-    units: int = 0
-    failed: int = 0
-
-    def add(self, outcome: Outcome) -> None:
-        """Add up the counts; of findings that are alike the smallest stays."""
-        total, part = self.tally, outcome.tally
-        self.units, self.failed = self.units + 1, self.failed + bool(part.findings or part.blocked)
-        for name in ("cases", "strong", "checks", "known", "unsupported", "outside"):
-            setattr(total, name, getattr(total, name) + getattr(part, name))
-        total.budget, total.blocked = max(total.budget, part.budget), total.blocked or part.blocked
-        for reason, times in part.reasons.items():
-            total.reasons[reason] = total.reasons.get(reason, 0) + times
-        for source, numbers in part.regions.items():
-            total.regions[source] = [
-                sum(pair) for pair in zip(numbers, total.regions.get(source, [0, 0]), strict=True)
-            ]
-        for name in ("causes", "offers", "changes"):
-            getattr(total, name).extend(
-                item for item in getattr(part, name) if item not in getattr(total, name)
-            )
-        total.exhibits |= part.exhibits
-        for symptom, words in zip(part.symptoms, part.findings, strict=True):
-            hashes = re.findall(r"attnverify replay ([0-9a-f]{12})", words)
-            record, script = outcome.records.get(hashes[0], (None, "")) if hashes else (None, "")
-            self.keep(Finding(symptom, words, record, script))
-
-    def keep(self, finding: Finding) -> None:
-        same = next(
-            (place for place, other in enumerate(self.findings) if finding.alike(other)), None
-        )
-        if same is None:
-            self.findings.append(finding)
-        elif finding.size < self.findings[same].size:
-            self.findings[same] = finding
-
-    def decided(self, known: tuple[Known, ...]) -> Tally:
-        """The verdict of all units together; this sum is not changed by it."""
-        tally = Tally(**deepcopy(self.tally.as_dict()))
-        tally.findings, tally.symptoms = (
-            [finding.words for finding in self.findings],
-            [finding.symptom for finding in self.findings],
-        )
-        return decide(tally, known)
-
-    def write(self, folder: str) -> int:
-        """Write down the records of what was found; how many there are."""
-        written = [finding for finding in self.findings if finding.record is not None]
-        for finding in written:
-            assert finding.record is not None
-            path = finding.record.keep(folder, None)
-            if finding.script:
-                path.with_suffix(".py").write_text(finding.script)
-        return len(written)

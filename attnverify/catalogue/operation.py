@@ -4,22 +4,20 @@ The catalogue: every operation of the law, read off ``spec/`` so that nothing is
 
 import importlib
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, get_args
 
-from attnverify.bounds import EXACT
-
-CHAPTERS = ("scores", "masks", "attention", "shifts", "relative", "alibi", "memory", "layers")
-DTYPES = ("float64", "float32", "float16", "bfloat16")
-ASPECTS = ("values", "gradients", "refusals", "side effects", "hidden NaN")
-"""The columns of a verdict."""
-
-WITHOUT_FLOATS = frozenset(
-    {"get_slopes", "sinusoidal_positions", "init_mems", "get_alibi_biases", "merge_masks"}
+from attnverify.catalogue.traits import (
+    CHAPTERS,
+    DTYPES,
+    EXACT,
+    LAYER_PARAMETERS,
+    SCALAR_ARGUMENT_SIZES,
 )
-"""Operations whose result is float though no input need be: they take a keyword ``dtype``."""
+from attnverify.spec.shapes import PATTERN
 
 
 @dataclass(frozen=True)
@@ -119,3 +117,34 @@ def parse_name(name: str) -> tuple[Operation, str] | None:
         return None
     longest = max(fitting, key=len)
     return CATALOGUE[longest], name[len(longest) + 1 :]
+
+
+@lru_cache
+def size_letters(op: Operation) -> frozenset[str]:
+    """
+    The sizes that the operation has: of its arrays, its parameters, its masks, its lists and its
+    counts.
+    """
+    text = " ".join(
+        (
+            *op.axes.values(),
+            *(axes for _, _, axes in PATTERN.findall(LAYER_PARAMETERS.get(op.name, ""))),
+        )
+    )
+    found = set(re.findall("[A-Z]", text)) | {
+        SCALAR_ARGUMENT_SIZES[name] for name in SCALAR_ARGUMENT_SIZES if name in op.arguments
+    }
+    masks = {
+        "mask": "NM",
+        "visible": "NM",
+        "attn_mask": "BNM",
+        "key_padding_mask": "BM",
+        "mem": "BSF",
+        "mems": "BSFL",
+        "hids": "BNFL",
+    }
+    return frozenset(found.union(*(masks[name] for name in masks if name in op.arguments)))
+
+
+def uses(op: Operation, letter: str) -> bool:
+    return letter in size_letters(op)

@@ -12,24 +12,19 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
-from attnverify.backends.array_libraries import overlap
-from attnverify.backends.loader import Implementation, afresh
-from attnverify.catalogue.operation import DTYPES
+from attnverify.backends.array_libraries import shares_memory
+from attnverify.backends.loader import Implementation, reload
 from attnverify.catalogue.pytrees import leaves
-from attnverify.inputs.expand import Recipe
-from attnverify.judge.case import (
-    Disagreement,
-    Unsupported,
-    call,
-    dtype_keyword,
-    hand_over,
-    judge,
-    names,
-)
-from attnverify.reference.oracle import lawful
+from attnverify.catalogue.traits import DTYPES
+from attnverify.inputs.recipe import Recipe
+from attnverify.judge.case import judge
+from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.judge.invoke import call, dtype_keyword, to_backend_arrays
+from attnverify.judge.side_effects import leaf_paths
+from attnverify.reference.oracle import expected_of
 
 
-def sequence(first: Recipe, other: Recipe, dtype: str) -> list[tuple[str, Recipe, str]]:
+def call_steps(first: Recipe, other: Recipe, dtype: str) -> list[tuple[str, Recipe, str]]:
     """The steps: (in words, recipe, dtype)."""
     steps = [
         ("the first call", first, dtype),
@@ -62,13 +57,15 @@ def judge_sequence(
     """
     gone: list[str] = []
     right: set[tuple[Recipe, str]] = set()
-    for words, recipe, step_dtype in sequence(first, other, dtype):
+    for words, recipe, step_dtype in call_steps(first, other, dtype):
         try:
             judge(implementation, recipe, step_dtype)
         except Unsupported:
             continue
         except Disagreement as error:
-            if (recipe, step_dtype) in right or right_alone(implementation, recipe, step_dtype):
+            if (recipe, step_dtype) in right or passes_when_reloaded(
+                implementation, recipe, step_dtype
+            ):
                 message = (
                     f"{words} is wrong after {', '.join(gone)}: the result depends on "
                     f"earlier calls\n  {error}\n  recipe: {recipe}"
@@ -81,12 +78,12 @@ def judge_sequence(
         raise Unsupported("no two calls of the sequence are right on their own")
 
 
-def right_alone(implementation: Implementation, recipe: Recipe, dtype: str) -> bool:
+def passes_when_reloaded(implementation: Implementation, recipe: Recipe, dtype: str) -> bool:
     """
     Whether a freshly loaded backend gives the right answer; what is imported by name cannot be
     loaded afresh.
     """
-    fresh = afresh(implementation)
+    fresh = reload(implementation)
     if fresh is None:
         return False
     try:
@@ -96,7 +93,7 @@ def right_alone(implementation: Implementation, recipe: Recipe, dtype: str) -> b
     return True
 
 
-def judge_outputs_of_their_own(recipe: Recipe, implementation: Implementation, dtype: str) -> None:
+def judge_output_ownership(recipe: Recipe, implementation: Implementation, dtype: str) -> None:
     """
     Two calls give arrays of their own: no output shares memory with another of its call, or of the
     call before.
@@ -105,9 +102,9 @@ def judge_outputs_of_their_own(recipe: Recipe, implementation: Implementation, d
     library's own autograd hands out twice within a call is not its user's, and what cannot be
     written to may be shared.
     """
-    given = hand_over(implementation, recipe, dtype, lawful(recipe, dtype).inputs) | dtype_keyword(
-        implementation, dtype
-    )
+    given = to_backend_arrays(
+        implementation, recipe, dtype, expected_of(recipe, dtype).inputs
+    ) | dtype_keyword(implementation, dtype)
     try:
         calls = [
             ("", call(implementation, given)),
@@ -118,11 +115,11 @@ def judge_outputs_of_their_own(recipe: Recipe, implementation: Implementation, d
     outputs = [
         (path + which, x)
         for which, output in calls
-        for path, x in zip(names({"output": output}), leaves(output), strict=True)
+        for path, x in zip(leaf_paths({"output": output}), leaves(output), strict=True)
     ]
     for (one, x), (other, y) in combinations([(path, x) for path, x in outputs if writable(x)], 2):
         within = other.endswith("of the next call") == one.endswith("of the next call")
-        if overlap(x, y) and not (within and implementation.operation.is_gradient):
+        if shares_memory(x, y) and not (within and implementation.operation.is_gradient):
             raise Disagreement(f"{one} shares memory with {other}")
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.catalogue.operation import CATALOGUE, Operation
-from attnverify.inputs.expand import Inputs, Recipe, expand
-from attnverify.inputs.strategies import letters
+from attnverify.catalogue.operation import CATALOGUE, Operation, size_letters
+from attnverify.inputs.expand import expand
+from attnverify.inputs.recipe import Inputs, Recipe
 
 SIZES = {
     "B": 2,
@@ -37,10 +37,10 @@ SIZES = {
 
 
 @lru_cache(maxsize=64)
-def right_call(operation: str) -> Inputs:
+def valid_call(operation: str) -> Inputs:
     """A call that the law accepts, with every option in use."""
     op = CATALOGUE[operation]
-    sizes = {letter: SIZES[letter] for letter in letters(op) | {"N", "M"}}
+    sizes = {letter: SIZES[letter] for letter in size_letters(op) | {"N", "M"}}
     if operation in ("self_attention", "multi_head_self_attention", "alibi_multi_head_attention"):
         sizes["M"] = sizes["N"]
     if "mem" in op.arguments or operation == "transformer_xl":
@@ -64,27 +64,27 @@ def right_call(operation: str) -> Inputs:
 
 
 @lru_cache(maxsize=64)
-def wrong_calls(operation: str) -> dict[str, Inputs]:
+def invalid_calls(operation: str) -> dict[str, Inputs]:
     """
     Every wrong call of an operation, by a few words that say what is wrong.
 
     Dropout is in use only where it is what is wrong: who does not support it must still refuse the
     rest.
     """
-    op, right = CATALOGUE[operation], right_call(operation)
+    op, right = CATALOGUE[operation], valid_call(operation)
     plain = (
         right | {"keep": None, "p": 0.0} if "keep" in right and operation != "dropout" else right
     )
     wrong: dict[str, Inputs] = {}
     for name, value in right.items():
-        for words, other in changes(op, name, value, right):
+        for words, other in invalid_values(op, name, value, right):
             wrong[f"{name} {words}"] = {**(right if name in ("keep", "p") else plain), name: other}
     if "keep" in right:
         wrong["p without keep"] = {**right, "keep": None}
-    return wrong | together(plain)
+    return wrong | invalid_combinations(plain)
 
 
-def together(right: Inputs) -> dict[str, Inputs]:
+def invalid_combinations(right: Inputs) -> dict[str, Inputs]:
     """What two arguments cannot be at once, though each of them is right with another."""
     wrong: dict[str, Inputs] = {}
     masks = dict.fromkeys({"mask", "visible"} & set(right))
@@ -98,21 +98,23 @@ def together(right: Inputs) -> dict[str, Inputs]:
     return wrong
 
 
-def changes(op: Operation, name: str, value: Any, right: Inputs) -> Iterator[tuple[str, Any]]:
+def invalid_values(
+    op: Operation, name: str, value: Any, right: Inputs
+) -> Iterator[tuple[str, Any]]:
     """What one argument cannot be."""
     if name in op.axes and isinstance(value, ndarray):
-        yield from array_changes(op, name, value)
+        yield from invalid_arrays(op, name, value)
     elif isinstance(value, ndarray) and value.dtype == bool:
-        yield from mask_changes(name, value, right)
+        yield from invalid_masks(name, value, right)
     elif name in ("hids", "mems"):
-        yield from list_changes(name, value, op)
+        yield from invalid_lists(name, value, op)
     elif name == "parameters":
-        yield from parameter_changes(value)
+        yield from invalid_parameters(value)
     else:
         yield from NUMBER_CHANGES.get(name, ())
 
 
-def array_changes(op: Operation, name: str, x: ndarray) -> Iterator[tuple[str, Any]]:
+def invalid_arrays(op: Operation, name: str, x: ndarray) -> Iterator[tuple[str, Any]]:
     yield "of integers", np.ones(x.shape, np.int64)
     if op.axes[name].split()[0] != "...":
         yield "with an axis too many", x[None]
@@ -132,7 +134,7 @@ def array_changes(op: Operation, name: str, x: ndarray) -> Iterator[tuple[str, A
         yield "with fewer rows than 2P", x[:-2]
 
 
-def mask_changes(name: str, mask: ndarray, right: Inputs) -> Iterator[tuple[str, Any]]:
+def invalid_masks(name: str, mask: ndarray, right: Inputs) -> Iterator[tuple[str, Any]]:
     yield "of integers", mask.astype(np.int64)
     yield "with keys too many", np.concatenate([mask, mask[..., :1]], axis=-1)
     if name in ("keep", "visible", "key_padding_mask"):
@@ -153,7 +155,7 @@ def mask_changes(name: str, mask: ndarray, right: Inputs) -> Iterator[tuple[str,
         )
 
 
-def list_changes(name: str, arrays: Any, op: Operation) -> Iterator[tuple[str, Any]]:
+def invalid_lists(name: str, arrays: Any, op: Operation) -> Iterator[tuple[str, Any]]:
     if arrays is None:
         return
     yield "with a layer too few", arrays[:-1]
@@ -162,7 +164,7 @@ def list_changes(name: str, arrays: Any, op: Operation) -> Iterator[tuple[str, A
     yield "of integers", [np.ones(x.shape, np.int64) for x in arrays]
 
 
-def parameter_changes(parameters: Any) -> Iterator[tuple[str, Any]]:
+def invalid_parameters(parameters: Any) -> Iterator[tuple[str, Any]]:
     first = parameters[0] if isinstance(parameters, list) else parameters
 
     def again(changed: Inputs) -> Any:
@@ -194,13 +196,13 @@ NUMBER_CHANGES: dict[str, tuple[tuple[str, Any], ...]] = {
 }
 
 
-def refused_by_law(operation: str) -> dict[str, Inputs]:
+def calls_refused_by_spec(operation: str) -> dict[str, Inputs]:
     """
     The wrong calls that the law does refuse with ValueError: those, and no others, everyone must
     refuse.
     """
     refused = {}
-    for words, inputs in wrong_calls(operation).items():
+    for words, inputs in invalid_calls(operation).items():
         try:
             with np.errstate(all="ignore"):
                 CATALOGUE[operation].law(**inputs)

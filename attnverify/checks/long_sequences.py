@@ -16,10 +16,13 @@ from numpy import ndarray
 from attnverify import bounds
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.dtypes import largest
-from attnverify.inputs.expand import Inputs, Recipe, expand
-from attnverify.judge.case import Disagreement, array_of, call, converted
+from attnverify.inputs.expand import expand
+from attnverify.inputs.recipe import Inputs, Recipe
+from attnverify.judge.case import checked_output
 from attnverify.judge.comparison import Comparison, compare
-from attnverify.timing import spent_on
+from attnverify.judge.errors import Disagreement
+from attnverify.judge.invoke import call, to_backend_array
+from attnverify.timing import account_for
 
 Case = Callable[[Implementation, str], None]
 
@@ -30,12 +33,12 @@ LENGTHS = {
 }
 
 
-def long_cases(operation: str, profile: str) -> list[tuple[str, Case]]:
+def long_sequence_checks(operation: str, profile: str) -> list[tuple[str, Case]]:
     """
     Named checks of one operation at the profile's lengths; none for operations without rows of
     their own.
     """
-    if operation not in ROW_OF:
+    if operation not in SINGLE_ROW_INPUTS:
         return []
     return [
         (f"long: N={N} M={M}", partial(judge_long, long_recipe(operation, N, M)))
@@ -56,13 +59,13 @@ def long_recipe(operation: str, N: int, M: int) -> Recipe:
 def judge_long(recipe: Recipe, implementation: Implementation, dtype: str) -> None:
     """Hold sampled rows of a long call to the law."""
     inputs = expand(recipe, dtype)
-    given = {name: converted(implementation, value, dtype) for name, value in inputs.items()}
+    given = {name: to_backend_array(implementation, value, dtype) for name, value in inputs.items()}
     output = call(implementation, given)
     N, E = recipe.sizes["N"], recipe.sizes["E"]
-    result = array_of(
+    result = checked_output(
         output, np.zeros((*inputs["query"].shape[:-1], E)), dtype, implementation, "output"
     )
-    for i in sampled(N):
+    for i in sampled_rows(N):
         comparison = judge_row(implementation, inputs, result, i, dtype)
         if not comparison.passed:
             raise Disagreement(
@@ -82,24 +85,24 @@ def judge_row(
     What is known of the other rows is nothing, so that the cost does not grow with their number.
     """
     operation = implementation.operation
-    alone = ROW_OF[operation.forward.name](inputs, i)
+    alone = SINGLE_ROW_INPUTS[operation.forward.name](inputs, i)
     if operation.is_gradient:
         alone["d_output"] = inputs["d_output"][..., i : i + 1, :]
     with np.errstate(all="ignore"):
-        with spent_on("oracle"):
+        with account_for("oracle"):
             expected = operation.reference(**alone)
         bound = bounds.bound(operation.name, alone, implementation.precision(dtype))
     expected, bound = (expected[0], bound[0]) if operation.is_gradient else (expected, bound)
     return compare(result[..., i : i + 1, :], expected, bound, largest(dtype))
 
 
-def sampled(N: int) -> list[int]:
+def sampled_rows(N: int) -> list[int]:
     """The first and last rows, the edges of blocks, and some between."""
     rows = {0, N - 1, N // 2, *(edge for edge in (15, 16, 64, 127, 128, 511, 512) if edge < N)}
     return sorted(rows)
 
 
-def plain_row(inputs: Inputs, i: int) -> Inputs:
+def single_row(inputs: Inputs, i: int) -> Inputs:
     N, masks = (
         inputs["query"].shape[-2],
         {name: inputs[name] for name in ("mask", "visible") if inputs.get(name) is not None},
@@ -111,33 +114,33 @@ def plain_row(inputs: Inputs, i: int) -> Inputs:
     return inputs | rows | {"query": inputs["query"][..., i : i + 1, :]}
 
 
-def causal_row(inputs: Inputs, i: int) -> Inputs:
+def single_causal_row(inputs: Inputs, i: int) -> Inputs:
     """Row i of an end-aligned causal attention: one query against the keys up to its own."""
     N, M = inputs["query"].shape[-2], inputs["key"].shape[-2]
     seen = max(M - N + i + 1, 1)
     cut = {"key": inputs["key"][..., :seen, :], "value": inputs["value"][..., :seen, :]}
     if "position" in inputs:
         cut["position"] = inputs["position"][:, M - seen :]
-    row = plain_row(inputs, i) | cut
+    row = single_row(inputs, i) | cut
     if M - N + i < 0:  # a row before all keys
         return row | {"visible": np.zeros((1, 1), bool)}
     visible = row.get("visible")
     return row if visible is None else row | {"visible": visible[..., :seen]}
 
 
-def learned_row(inputs: Inputs, i: int) -> Inputs:
+def single_learned_relative_row(inputs: Inputs, i: int) -> Inputs:
     """Row i with its tables moved, so that a single query reads what row i reads."""
     N, M, P = inputs["query"].shape[-2], inputs["key"].shape[-2], len(inputs["key_pos_bias"]) // 2
     first = P - i - (M - N if inputs["align"] == "end" else 0)  # the row that key 0 reads
     rows = np.clip(np.arange(-M, M) + first, 0, 2 * P - 1)
     tables = {name: inputs[name][rows] for name in ("key_pos_embeddings", "key_pos_bias")}
-    return plain_row(inputs, i) | tables | {"align": "start"}
+    return single_row(inputs, i) | tables | {"align": "start"}
 
 
-ROW_OF: dict[str, Callable[[Inputs, int], Inputs]] = {
-    "additive_attention": plain_row,
-    "scaled_dot_product_attention": plain_row,
-    "alibi_attention": causal_row,
-    "transformer_xl_attention": causal_row,
-    "learned_relative_attention": learned_row,
+SINGLE_ROW_INPUTS: dict[str, Callable[[Inputs, int], Inputs]] = {
+    "additive_attention": single_row,
+    "scaled_dot_product_attention": single_row,
+    "alibi_attention": single_causal_row,
+    "transformer_xl_attention": single_causal_row,
+    "learned_relative_attention": single_learned_relative_row,
 }

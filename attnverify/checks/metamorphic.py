@@ -19,10 +19,13 @@ from attnverify import bounds
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.dtypes import round_to
 from attnverify.catalogue.operation import CATALOGUE, Operation
-from attnverify.inputs.expand import Inputs, expand
-from attnverify.inputs.fixed_cases import recipe as probe
-from attnverify.judge.case import Disagreement, array_of, call, converted
+from attnverify.inputs.expand import expand
+from attnverify.inputs.fixed_cases import fixed_recipe as probe
+from attnverify.inputs.recipe import Inputs
+from attnverify.judge.case import checked_output
 from attnverify.judge.comparison import compare
+from attnverify.judge.errors import Disagreement
+from attnverify.judge.invoke import call, to_backend_array
 
 Case = Callable[[Implementation, str], None]
 Change = Callable[
@@ -41,16 +44,16 @@ def judge_relations(operation: str, profile: str, seed: int) -> Iterator[tuple[s
     N, M = SIZES[profile]
     op = CATALOGUE[operation]
     if operation in ATTENTIONS:
-        for name, change in relations_of(operation).items():
-            yield f"relation: {name}", partial(related, change, op, (N, M), seed)
-        yield "relation: a hidden slot changes no bit", partial(hidden_slot, op, (N, M))
+        for name, change in relations_for(operation).items():
+            yield f"relation: {name}", partial(check_relation, change, op, (N, M), seed)
+        yield "relation: a hidden slot changes no bit", partial(check_hidden_slot, op, (N, M))
     if operation == "transformer_xl":
-        yield "relation: segments with memory are one long window", segments
+        yield "relation: segments with memory are one long window", check_segments
     if operation == "softmax":
-        yield "relation: a constant per row", partial(row_constant, (N, M))
+        yield "relation: a constant per row", partial(check_row_constant, (N, M))
 
 
-def base(op: Operation, lengths: tuple[int, int], dtype: str) -> Inputs:
+def baseline_inputs(op: Operation, lengths: tuple[int, int], dtype: str) -> Inputs:
     """
     An ordinary input that sees every key that the operation lets it see; numbers are multiples of
     1/8.
@@ -62,7 +65,7 @@ def base(op: Operation, lengths: tuple[int, int], dtype: str) -> Inputs:
     return expand(recipe, dtype)
 
 
-def related(
+def check_relation(
     change: Change,
     op: Operation,
     lengths: tuple[int, int],
@@ -71,31 +74,33 @@ def related(
     dtype: str,
 ) -> None:
     """Run twice; the outputs, brought back to one order, differ by no more than both bounds."""
-    inputs = base(op, lengths, dtype)
+    inputs = baseline_inputs(op, lengths, dtype)
     other, back = change(op, inputs, np.random.default_rng(seed))
     (one, one_bound), (two, two_bound) = (
-        run(implementation, given, dtype) for given in (inputs, other)
+        run_with_bound(implementation, given, dtype) for given in (inputs, other)
     )
     comparison = compare(two, back(one), two_bound + back(one_bound))
     if not comparison.passed:
         raise Disagreement(str(comparison), comparison=comparison)
 
 
-def run(implementation: Implementation, inputs: Inputs, dtype: str) -> tuple[ndarray, ndarray]:
+def run_with_bound(
+    implementation: Implementation, inputs: Inputs, dtype: str
+) -> tuple[ndarray, ndarray]:
     """The implementation's first output and its bound."""
     operation = implementation.operation
     output = call(
         implementation,
-        {name: converted(implementation, value, dtype) for name, value in inputs.items()},
+        {name: to_backend_array(implementation, value, dtype) for name, value in inputs.items()},
     )
     with np.errstate(all="ignore"):
         bound = bounds.bound(operation.name, inputs, implementation.precision(dtype))
     if isinstance(bound, tuple):
         output, bound = output[0], bound[0]
-    return array_of(output, bound, dtype, implementation, "output"), bound
+    return checked_output(output, bound, dtype, implementation, "output"), bound
 
 
-def along(op: Operation, inputs: Inputs, letter: str, index: ndarray) -> Inputs:
+def take_along(op: Operation, inputs: Inputs, letter: str, index: ndarray) -> Inputs:
     """Every array taken at the index along its axis of this letter."""
     axes = {name: pattern.split() for name, pattern in op.axes.items()}
     return inputs | {
@@ -109,26 +114,28 @@ def permute_batch(
     op: Operation, inputs: Inputs, rng: np.random.Generator
 ) -> tuple[Inputs, Callable[[ndarray], ndarray]]:
     order = np.arange(len(inputs["query"]))[::-1]
-    return along(op, inputs, "B", order), lambda output: output[order]
+    return take_along(op, inputs, "B", order), lambda output: output[order]
 
 
 def batch_element_alone(
     op: Operation, inputs: Inputs, rng: np.random.Generator
 ) -> tuple[Inputs, Callable[[ndarray], ndarray]]:
-    return along(op, inputs, "B", np.array([1])), lambda output: output[1:2]
+    return take_along(op, inputs, "B", np.array([1])), lambda output: output[1:2]
 
 
 def permute_heads(
     op: Operation, inputs: Inputs, rng: np.random.Generator
 ) -> tuple[Inputs, Callable[[ndarray], ndarray]]:
     order = np.array([2, 0, 1])
-    return along(op, inputs, "H", order), lambda output: output[:, order]
+    return take_along(op, inputs, "H", order), lambda output: output[:, order]
 
 
 def permute_keys(
     op: Operation, inputs: Inputs, rng: np.random.Generator
 ) -> tuple[Inputs, Callable[[ndarray], ndarray]]:
-    return along(op, inputs, "M", rng.permutation(inputs["key"].shape[-2])), lambda output: output
+    return take_along(
+        op, inputs, "M", rng.permutation(inputs["key"].shape[-2])
+    ), lambda output: output
 
 
 def extra_hidden_keys(
@@ -136,7 +143,7 @@ def extra_hidden_keys(
 ) -> tuple[Inputs, Callable[[ndarray], ndarray]]:
     """Five hidden keys in front, where a memory stands: the end-aligned rest does not move."""
     M = inputs["key"].shape[-2]
-    more = along(op, inputs, "M", np.concatenate([np.arange(5) % M, np.arange(M)]))
+    more = take_along(op, inputs, "M", np.concatenate([np.arange(5) % M, np.arange(M)]))
     if "align" in inputs:
         more["align"] = "end"
     name = "mask" if "mask" in op.arguments else "visible"
@@ -162,7 +169,7 @@ know where a key stands.
 """
 
 
-def relations_of(operation: str) -> dict[str, Change]:
+def relations_for(operation: str) -> dict[str, Change]:
     return {
         name: change
         for name, change in RELATIONS.items()
@@ -170,11 +177,11 @@ def relations_of(operation: str) -> dict[str, Change]:
     }
 
 
-def hidden_slot(
+def check_hidden_slot(
     op: Operation, lengths: tuple[int, int], implementation: Implementation, dtype: str
 ) -> None:
     """Other finite numbers in a hidden key and value: the same bits."""
-    inputs = base(op, lengths, dtype)
+    inputs = baseline_inputs(op, lengths, dtype)
     name = "mask" if "mask" in op.arguments else "visible"
     M = inputs["key"].shape[-2]
     visible = (np.arange(M) % 3 != 1)[None]
@@ -184,11 +191,11 @@ def hidden_slot(
             part: np.where(visible[0][:, None], inputs[part], number) for part in ("key", "value")
         }
         given = {
-            key: converted(implementation, value, dtype)
+            key: to_backend_array(implementation, value, dtype)
             for key, value in (inputs | changed | {name: visible}).items()
         }
         outputs.append(
-            array_of(
+            checked_output(
                 call(implementation, given),
                 np.zeros((*inputs["query"].shape[:-1], inputs["value"].shape[-1])),
                 dtype,
@@ -203,7 +210,9 @@ def hidden_slot(
         )
 
 
-def row_constant(lengths: tuple[int, int], implementation: Implementation, dtype: str) -> None:
+def check_row_constant(
+    lengths: tuple[int, int], implementation: Implementation, dtype: str
+) -> None:
     """
     Softmax of a score and of the score plus a constant per row; multiples of 1/8, so that the sum
     is exact.
@@ -212,14 +221,15 @@ def row_constant(lengths: tuple[int, int], implementation: Implementation, dtype
     score = round_to(np.round(8 * rng.standard_normal(lengths)) / 8, dtype)
     constant = rng.integers(-3, 4, size=(lengths[0], 1))
     (one, one_bound), (two, two_bound) = (
-        run(implementation, {"score": s, "mask": None}, dtype) for s in (score, score + constant)
+        run_with_bound(implementation, {"score": s, "mask": None}, dtype)
+        for s in (score, score + constant)
     )
     comparison = compare(two, one, one_bound + two_bound)
     if not comparison.passed:
         raise Disagreement(str(comparison), comparison=comparison)
 
 
-def segments(implementation: Implementation, dtype: str) -> None:
+def check_segments(implementation: Implementation, dtype: str) -> None:
     """
     Two segments, the second with the first as its memory, against one long segment (transformer_xl,
     clause 3).
@@ -233,10 +243,10 @@ def segments(implementation: Implementation, dtype: str) -> None:
         ),
         dtype,
     )
-    whole, bound = run(implementation, inputs, dtype)
+    whole, bound = run_with_bound(implementation, inputs, dtype)
     first, second = inputs["x"][:, :4], inputs["x"][:, 4:]
     parts = [
-        run(implementation, inputs | given, dtype)
+        run_with_bound(implementation, inputs | given, dtype)
         for given in ({"x": first}, {"x": second, "mems": [first]})
     ]
     halves, bounds_of_halves = (np.concatenate(part, axis=1) for part in zip(*parts, strict=True))

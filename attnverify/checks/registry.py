@@ -11,15 +11,16 @@ from functools import lru_cache, partial
 from typing import Any
 
 from attnverify.backends.loader import Implementation
-from attnverify.checks.call_sequences import judge_outputs_of_their_own, judge_sequence
-from attnverify.checks.invalid_calls import refused_by_law
-from attnverify.checks.long_sequences import long_cases
+from attnverify.checks.call_sequences import judge_output_ownership, judge_sequence
+from attnverify.checks.invalid_calls import calls_refused_by_spec
+from attnverify.checks.long_sequences import long_sequence_checks
 from attnverify.checks.metamorphic import judge_relations
 from attnverify.checks.systematic_error import systematic_cases
-from attnverify.inputs.expand import Recipe
-from attnverify.inputs.fixed_cases import pairs, probes
-from attnverify.inputs.sampling import draw_few
-from attnverify.judge.case import Disagreement, call, converted
+from attnverify.inputs.fixed_cases import fixed_cases, pair_count
+from attnverify.inputs.recipe import Recipe
+from attnverify.inputs.sampling import draw_first_fifth
+from attnverify.judge.errors import Disagreement
+from attnverify.judge.invoke import call, to_backend_array
 
 Check = Callable[[Implementation, str], None]
 """Raises Disagreement or Unsupported."""
@@ -31,7 +32,7 @@ def checks(operation: str, aspect: str, profile: str, seed: int) -> dict[str, Ch
     if aspect == "values":
         return dict(
             [
-                *long_cases(operation, profile),
+                *long_sequence_checks(operation, profile),
                 *judge_relations(operation, profile, seed),
                 *systematic_cases(operation, seed),
             ]
@@ -39,9 +40,9 @@ def checks(operation: str, aspect: str, profile: str, seed: int) -> dict[str, Ch
     if aspect == "refusals":
         return {
             words: partial(judge_refusal, inputs)
-            for words, inputs in refused_by_law(operation).items()
+            for words, inputs in calls_refused_by_spec(operation).items()
         }
-    return in_a_row(operation, profile, seed) if aspect == "side effects" else {}
+    return call_sequence_checks(operation, profile, seed) if aspect == "side effects" else {}
 
 
 def judge_refusal(inputs: dict[str, Any], implementation: Implementation, dtype: str) -> None:
@@ -50,7 +51,7 @@ def judge_refusal(inputs: dict[str, Any], implementation: Implementation, dtype:
     try:
         call(
             implementation,
-            {name: converted(implementation, value, wide) for name, value in inputs.items()},
+            {name: to_backend_array(implementation, value, wide) for name, value in inputs.items()},
         )
     except Disagreement as error:
         if not isinstance(error.__cause__, ValueError):
@@ -59,12 +60,12 @@ def judge_refusal(inputs: dict[str, Any], implementation: Implementation, dtype:
         raise Disagreement("accepted")
 
 
-def called_twice(operation: str, profile: str, seed: int) -> list[Recipe]:
+def recipes_called_twice(operation: str, profile: str, seed: int) -> list[Recipe]:
     """
     The recipes whose side effects are looked for: probes that are not long, and the first draws.
     """
-    return [recipe for recipe in probes(operation) if pairs(recipe) <= SHORT] + list(
-        draw_few(operation, profile, seed)
+    return [recipe for recipe in fixed_cases(operation) if pair_count(recipe) <= SHORT] + list(
+        draw_first_fifth(operation, profile, seed)
     )
 
 
@@ -75,9 +76,9 @@ does too.
 """
 
 
-def in_a_row(operation: str, profile: str, seed: int) -> dict[str, Check]:
+def call_sequence_checks(operation: str, profile: str, seed: int) -> dict[str, Check]:
     """Sequences of calls: each of the first draws with another of them."""
-    recipes = draw_few(operation, profile, seed)
+    recipes = draw_first_fifth(operation, profile, seed)
     half = len(recipes) // 2
     pairs = zip(recipes[:half], recipes[half:], strict=False)
     rows = {
@@ -85,6 +86,6 @@ def in_a_row(operation: str, profile: str, seed: int) -> dict[str, Check]:
         for number, (first, other) in enumerate(pairs)
     }
     return {
-        "outputs of their own": partial(judge_outputs_of_their_own, probes(operation)[0]),
+        "outputs of their own": partial(judge_output_ownership, fixed_cases(operation)[0]),
         **rows,
     }

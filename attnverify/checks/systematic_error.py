@@ -22,17 +22,20 @@ from numpy import ndarray
 
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.inputs.expand import Inputs, Recipe, expand
-from attnverify.judge.case import Disagreement, Unsupported, array_of, call, converted
+from attnverify.inputs.expand import expand
+from attnverify.inputs.recipe import Inputs, Recipe
+from attnverify.judge.case import checked_output
+from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.judge.invoke import call, to_backend_array
 from attnverify.precision import Precision
-from attnverify.reference.staged_attention import Stages, answer, stages
-from attnverify.timing import spent_on
+from attnverify.reference.staged_attention import StagedAttention, evaluate, spec_stages
+from attnverify.timing import account_for
 
 Case = Callable[[Implementation, str], None]
 ERRORS = 8.0
 STEP = 1e-4
 
-GAINS: dict[str, Callable[[Stages, float], Stages]] = {
+SCALED_STAGE: dict[str, Callable[[StagedAttention, float], StagedAttention]] = {
     "scale": lambda s, gain: replace(s, scale=s.scale * gain),
     "float mask": lambda s, gain: replace(s, bias=s.bias * gain),
     "slopes": lambda s, gain: replace(s, slopes=s.slopes * gain),
@@ -89,7 +92,7 @@ def judge_factor(
     operation: str, factor: str, seed: int, implementation: Implementation, dtype: str
 ) -> None:
     """Raise Disagreement if the factor is systematically off."""
-    found = measured(implementation, dtype, seed, masked=factor == "float mask")[factor]
+    found = measure_factors(implementation, dtype, seed, masked=factor == "float mask")[factor]
     if found.significant:
         raise Disagreement(
             f"{factor} is {found}; the declared arithmetic rounds it by {found.allowed:.1e} at "
@@ -98,7 +101,7 @@ def judge_factor(
         )
 
 
-def measured(
+def measure_factors(
     implementation: Implementation, dtype: str, seed: int, masked: bool = False
 ) -> dict[str, Measurement]:
     """
@@ -106,24 +109,25 @@ def measured(
     one.
     """
     operation = implementation.operation.name
-    inputs = large(operation, dtype, seed, masked)
+    inputs = large_inputs(operation, dtype, seed, masked)
     expected, columns = derivatives(operation, dtype, seed, masked)
     precision = implementation.precision(dtype)
     output = call(
-        implementation, {name: converted(implementation, x, dtype) for name, x in inputs.items()}
+        implementation,
+        {name: to_backend_array(implementation, x, dtype) for name, x in inputs.items()},
     )
-    residual = array_of(output, expected, dtype, implementation, "output") - expected
+    residual = checked_output(output, expected, dtype, implementation, "output") - expected
     if not np.isfinite(residual).all():
         raise Unsupported("not finite: told under values")
     weight = 1 / np.sqrt(np.mean(expected**2, axis=-1, keepdims=True))
-    alpha, error = projected(residual * weight, [column * weight for column in columns.values()])
+    alpha, error = regress(residual * weight, [column * weight for column in columns.values()])
     return {
-        name: Measurement(a, e, allowed(name, precision, inputs))
+        name: Measurement(a, e, allowed_rounding(name, precision, inputs))
         for name, a, e in zip(columns, alpha, error, strict=True)
     }
 
 
-def projected(residual: ndarray, columns: list[ndarray]) -> tuple[list[float], list[float]]:
+def regress(residual: ndarray, columns: list[ndarray]) -> tuple[list[float], list[float]]:
     """
     The coefficients of a residual [... N E] on its columns, and their standard errors with
     dependent rows.
@@ -137,7 +141,7 @@ def projected(residual: ndarray, columns: list[ndarray]) -> tuple[list[float], l
     return alpha.tolist(), np.sqrt(variance).tolist()
 
 
-def allowed(factor: str, precision: Precision, inputs: Inputs) -> float:
+def allowed_rounding(factor: str, precision: Precision, inputs: Inputs) -> float:
     """
     What one rounded constant and one biased function may do to a factor.
 
@@ -160,7 +164,7 @@ SIZES = {"B": 3, "H": 4, "N": 128, "M": 160, "D": 16, "E": 16, "Q": 12, "K": 12,
 
 
 @lru_cache(maxsize=64)
-def large(operation: str, dtype: str, seed: int, masked: bool) -> Inputs:
+def large_inputs(operation: str, dtype: str, seed: int, masked: bool) -> Inputs:
     """
     A well-conditioned call with about twenty-five thousand outputs, under a float mask of ordinary
     numbers or none.
@@ -194,16 +198,16 @@ def derivatives(
     operation: str, dtype: str, seed: int, masked: bool
 ) -> tuple[ndarray, dict[str, ndarray]]:
     """The law's output, and its derivatives by the logarithm of each factor."""
-    inputs = large(operation, dtype, seed, masked)
+    inputs = large_inputs(operation, dtype, seed, masked)
     factors = [factor for factor in FACTORS[operation] if masked or factor != "float mask"]
-    with spent_on("oracle"):
-        law = stages(CATALOGUE[operation], inputs)
+    with account_for("oracle"):
+        law = spec_stages(CATALOGUE[operation], inputs)
         return CATALOGUE[operation].reference(**inputs), {
             factor: derivative(law, factor) for factor in factors
         }
 
 
-def derivative(law: Stages, factor: str) -> ndarray:
-    above, below = (answer(GAINS[factor](law, gain)) for gain in (1 + STEP, 1 - STEP))
+def derivative(law: StagedAttention, factor: str) -> ndarray:
+    above, below = (evaluate(SCALED_STAGE[factor](law, gain)) for gain in (1 + STEP, 1 - STEP))
     column: ndarray = (above - below) / (2 * STEP)
     return column

@@ -15,12 +15,12 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.operation import Operation
-from attnverify.inputs.expand import Inputs
+from attnverify.inputs.recipe import Inputs
 
 Slip = tuple[str, Callable[[Operation, Inputs], Any]]
 
 
-def slips(operation: Operation) -> Iterator[Slip]:
+def common_mistakes(operation: Operation) -> Iterator[Slip]:
     """Words and function of each slip that the operation can show."""
     for letter, name in (("B", "batch element"), ("H", "head")):
         for argument, axes in operation.axes.items():
@@ -28,57 +28,60 @@ def slips(operation: Operation) -> Iterator[Slip]:
                 axis = axes.split().index(letter)
                 yield (
                     f"the first {name}'s {argument} for all",
-                    given(argument, partial(first_of, axis=axis)),
+                    with_changed_argument(argument, partial(first_of, axis=axis)),
                 )
     for argument in ("mask", "visible", "keep", "attn_mask"):
         if argument in operation.arguments:
-            yield f"a {argument} that is transposed where it can be", given(argument, transposed)
+            yield (
+                f"a {argument} that is transposed where it can be",
+                with_changed_argument(argument, transposed),
+            )
             yield (
                 f"the first row of {argument} for all",
-                given(argument, partial(first_of, axis=-2)),
+                with_changed_argument(argument, partial(first_of, axis=-2)),
             )
             yield (
                 f"the first leading element of {argument} for all",
-                given(argument, lambda x: first_of(x, 0) if x.ndim > 2 else x),
+                with_changed_argument(argument, lambda x: first_of(x, 0) if x.ndim > 2 else x),
             )
     if {"key", "value"} <= set(operation.arguments):
-        yield from of_keys(operation)
+        yield from lost_key_mistakes(operation)
     if "D" in " ".join(operation.axes.values()):
         for width in (16, 32, 64):
             yield (
                 f"the product over the first {width} columns alone",
-                given("query", partial(first_columns, width=width)),
+                with_changed_argument("query", partial(first_columns, width=width)),
             )
     for one, other in ((0, 1), (1, 2), (2, 3)):
         yield (
             f"axes {one} and {other} of the output exchanged",
-            output(partial(exchanged, one=one, other=other)),
+            with_changed_output(partial(exchanged, one=one, other=other)),
         )
         yield (
             f"axes {one} and {other} of the output reshaped into each other",
-            output(partial(respelt, one=one, other=other)),
+            with_changed_output(partial(reshaped_instead_of_transposed, one=one, other=other)),
         )
 
 
-def of_keys(operation: Operation) -> Iterator[Slip]:
+def lost_key_mistakes(operation: Operation) -> Iterator[Slip]:
     """Keys that nobody sees, in operations that can hide them."""
     name = next((name for name in ("mask", "visible") if name in operation.arguments), None)
     if name is None or operation.chapter == "layers":
         return
-    yield "the last key left out", unseen(name, lambda j, M: j < M - 1)
-    yield "the first key left out", unseen(name, lambda j, M: j > 0)
+    yield "the last key left out", with_hidden_keys(name, lambda j, M: j < M - 1)
+    yield "the first key left out", with_hidden_keys(name, lambda j, M: j > 0)
     for block in (4, 8, 16, 32, 64):
         yield (
             f"the keys behind the last full block of {block} left out",
-            unseen(name, partial(in_full_blocks, block=block)),
+            with_hidden_keys(name, partial(in_full_blocks, block=block)),
         )
         yield (
             f"the keys behind the first {block} left out",
-            unseen(name, partial(in_the_first, block=block)),
+            with_hidden_keys(name, partial(in_the_first, block=block)),
         )
 
 
-def given(
+def with_changed_argument(
     argument: str, change: Callable[[ndarray], ndarray]
 ) -> Callable[[Operation, Inputs], Any]:
     """The reference with one argument changed."""
@@ -90,7 +93,7 @@ def given(
     return answer
 
 
-def output(change: Callable[[ndarray], ndarray]) -> Callable[[Operation, Inputs], Any]:
+def with_changed_output(change: Callable[[ndarray], ndarray]) -> Callable[[Operation, Inputs], Any]:
     """The reference with its first output rearranged."""
 
     def answer(operation: Operation, inputs: Inputs) -> Any:
@@ -106,7 +109,7 @@ def output(change: Callable[[ndarray], ndarray]) -> Callable[[Operation, Inputs]
     return answer
 
 
-def unseen(
+def with_hidden_keys(
     name: str, seen: Callable[[ndarray, int], ndarray]
 ) -> Callable[[Operation, Inputs], Any]:
     def answer(operation: Operation, inputs: Inputs) -> Any:
@@ -148,6 +151,6 @@ def exchanged(x: ndarray, one: int, other: int) -> ndarray:
     return x.swapaxes(one, other).copy() if x.ndim > other else x
 
 
-def respelt(x: ndarray, one: int, other: int) -> ndarray:
+def reshaped_instead_of_transposed(x: ndarray, one: int, other: int) -> ndarray:
     """Axes exchanged by a reshape, as ``view`` for ``transpose`` does it."""
     return x.swapaxes(one, other).reshape(x.shape) if x.ndim > other else x

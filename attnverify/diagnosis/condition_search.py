@@ -13,9 +13,15 @@ from itertools import combinations
 from math import floor, isfinite, log2, log10
 
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.inputs.conditions import SENTENCES, condition, field_of, largest_score, lead
-from attnverify.inputs.expand import Recipe
+from attnverify.inputs.conditions import (
+    SENTENCES,
+    field_of,
+    hidden_score_lead,
+    largest_score,
+    parse_condition,
+)
 from attnverify.inputs.memory_layouts import LAYOUTS
+from attnverify.inputs.recipe import Recipe
 
 MOST_CONDITIONS = 3
 JOINT = 5
@@ -25,20 +31,20 @@ MOST_TRIED = 60
 """Of so many conditions, those that let the fewest passes in, every conjunction is tried."""
 
 
-def separate(failing: list[Recipe], passing: list[Recipe], dtype: str) -> tuple[str, ...]:
+def find_conjunction(failing: list[Recipe], passing: list[Recipe], dtype: str) -> tuple[str, ...]:
     """The conditions that together describe the failures in the fewest bits."""
     let_in: dict[int, tuple[float, str]] = {}
     for bits, text in (
         sorted(candidates(failing, passing, dtype), key=lambda pair: pair[0]) if passing else ()
     ):
-        holds = condition(text)
+        holds = parse_condition(text)
         if all(holds(recipe, dtype) for recipe in failing):
             passes = sum(1 << place for place, recipe in enumerate(passing) if holds(recipe, dtype))
             let_in.setdefault(passes, (bits, text))
-    return shortest(cheapest(let_in), len(failing), len(passing))
+    return shortest_conjunction(prune_dominated(let_in), len(failing), len(passing))
 
 
-def cheapest(let_in: dict[int, tuple[float, str]]) -> dict[int, tuple[float, str]]:
+def prune_dominated(let_in: dict[int, tuple[float, str]]) -> dict[int, tuple[float, str]]:
     """Without the conditions that let in all that an earlier one lets in, which costs no more."""
     kept: dict[int, tuple[float, str]] = {}
     for passes, priced in let_in.items():
@@ -47,16 +53,18 @@ def cheapest(let_in: dict[int, tuple[float, str]]) -> dict[int, tuple[float, str
     return {passes: kept[passes] for passes in sorted(kept, key=int.bit_count)[:MOST_TRIED]}
 
 
-def shortest(let_in: dict[int, tuple[float, str]], failing: int, passing: int) -> tuple[str, ...]:
+def shortest_conjunction(
+    let_in: dict[int, tuple[float, str]], failing: int, passing: int
+) -> tuple[str, ...]:
     """The conjunction of the fewest bits."""
-    best, chosen = exceptions(passing, failing), tuple[int, ...]()
+    best, chosen = description_length(passing, failing), tuple[int, ...]()
     for length in range(1, MOST_CONDITIONS + 1):
         for masks in combinations(let_in, length):
             left = (1 << passing) - 1
             for mask in masks:
                 left &= mask
             bits = (
-                exceptions(left.bit_count(), failing)
+                description_length(left.bit_count(), failing)
                 + sum(let_in[mask][0] for mask in masks)
                 + (length - 1) * JOINT
             )
@@ -65,7 +73,7 @@ def shortest(let_in: dict[int, tuple[float, str]], failing: int, passing: int) -
     return tuple(let_in[mask][1] for mask in chosen)
 
 
-def exceptions(passes: int, failures: int) -> float:
+def description_length(passes: int, failures: int) -> float:
     """The bits that say which cases of a region pass: its size times the entropy of passing."""
     total = passes + failures
     return sum(-count * log2(count / total) for count in (passes, failures) if count)
@@ -108,7 +116,7 @@ def candidates(
     for words, measure in MEASURES.items():
         yield from (
             (6, text)
-            for text in beyond(
+            for text in threshold_conditions(
                 words,
                 *([measure(recipe, dtype) for recipe in cases] for cases in (failing, passing)),
             )
@@ -130,7 +138,7 @@ PATHS = (
 )
 MEASURES: dict[str, Callable[[Recipe, str], float]] = {
     "a score exceeds": largest_score,
-    "a hidden score leads by": lead,
+    "a hidden score leads by": hidden_score_lead,
 }
 
 
@@ -162,7 +170,7 @@ def sizes(letter: str, failed: list[int], passed: list[int]) -> Iterator[str]:
     )
 
 
-def beyond(words: str, failed: list[float], passed: list[float]) -> Iterator[str]:
+def threshold_conditions(words: str, failed: list[float], passed: list[float]) -> Iterator[str]:
     """A round number between the passes and the least failure, where there is one above 1."""
     least = min(failed)
     below = max((number for number in passed if number < least), default=1.0)

@@ -16,15 +16,20 @@ from numpy import ndarray
 
 from attnverify.catalogue.dtypes import round_to
 from attnverify.catalogue.operation import CATALOGUE, Operation
-from attnverify.diagnosis.operation_conventions import MOVES, SLOPES, causal_mask, shift_right
-from attnverify.inputs.expand import Inputs
+from attnverify.catalogue.traits import STAGED
+from attnverify.diagnosis.operation_conventions import (
+    CONVENTIONS_OF_OPERATION,
+    SLOPES,
+    causal_mask,
+    shift_right,
+)
+from attnverify.inputs.recipe import Inputs
 from attnverify.reference.staged_attention import (
-    STAGED,
     Change,
-    Stages,
-    answer,
-    read_off,
-    stages,
+    StagedAttention,
+    evaluate,
+    shift_indices,
+    spec_stages,
     table_rows,
 )
 
@@ -48,17 +53,17 @@ class Convention:
     def __call__(self, operation: Operation, inputs: Inputs, dtype: str) -> Any:
         """What the operation returns by this convention, in float64."""
         if self.change is not None:
-            return answer(self.change(stages(operation, inputs, dtype)))
+            return evaluate(self.change(spec_stages(operation, inputs, dtype)))
         assert self.function is not None
         with np.errstate(all="ignore"):
             return self.function(**inputs)
 
 
-def scaled(s: Stages, scale: float) -> Stages:
+def scaled(s: StagedAttention, scale: float) -> StagedAttention:
     return replace(s, scale=scale)
 
 
-def sizes(s: Stages) -> tuple[int, int]:
+def heads_and_width(s: StagedAttention) -> tuple[int, int]:
     """Heads and width of a head."""
     shape = s.inputs["query"].shape
     return (shape[1] if len(shape) == 4 else 1), shape[-1]
@@ -67,7 +72,7 @@ def sizes(s: Stages) -> tuple[int, int]:
 def frontier(offset: Callable[[int, int], int | None], only_unmasked: bool = False) -> Change:
     """A causal mask whose last visible key of row i is i + offset(N, M); None hides nothing."""
 
-    def change(s: Stages) -> Stages:
+    def change(s: StagedAttention) -> StagedAttention:
         (N, M), masked = s.shape[-2:], s.visible is not None or s.bias is not None
         k = offset(N, M)
         return (
@@ -79,7 +84,7 @@ def frontier(offset: Callable[[int, int], int | None], only_unmasked: bool = Fal
     return change
 
 
-def mask_of(s: Stages) -> ndarray | None:
+def mask_of(s: StagedAttention) -> ndarray | None:
     mask: ndarray | None = s.inputs.get("mask", s.inputs.get("visible"))
     return mask
 
@@ -87,22 +92,22 @@ def mask_of(s: Stages) -> ndarray | None:
 def remasked(new: Callable[[ndarray], ndarray | None]) -> Change:
     """Another mask in place of a boolean one."""
 
-    def change(s: Stages) -> Stages:
+    def change(s: StagedAttention) -> StagedAttention:
         mask = mask_of(s)
         return s if mask is None or mask.dtype != bool else replace(s, visible=new(mask))
 
     return change
 
 
-def float_mask(new: Callable[[Stages], Stages]) -> Change:
-    def change(s: Stages) -> Stages:
+def float_mask(new: Callable[[StagedAttention], StagedAttention]) -> Change:
+    def change(s: StagedAttention) -> StagedAttention:
         mask = mask_of(s)
         return s if mask is None or mask.dtype == bool else new(s)
 
     return change
 
 
-def added_instead(s: Stages) -> Stages:
+def added_instead(s: StagedAttention) -> StagedAttention:
     """A boolean mask added to the scores as ones and zeros."""
     mask = mask_of(s)
     return (
@@ -112,7 +117,7 @@ def added_instead(s: Stages) -> Stages:
     )
 
 
-def within_frontier(s: Stages) -> Stages:
+def within_frontier(s: StagedAttention) -> StagedAttention:
     """
     The mean of what the frontier leaves, as a large negative number in place of minus infinity
     gives it.
@@ -121,7 +126,7 @@ def within_frontier(s: Stages) -> Stages:
     return replace(s, empty=seen / np.maximum(seen.sum(axis=-1, keepdims=True), 1))
 
 
-def unmasked_rows(s: Stages) -> Stages:
+def unmasked_rows(s: StagedAttention) -> StagedAttention:
     """A row from which everything is hidden sees every key."""
     sees = s.sees
     return replace(s, causal=None, visible=sees | ~sees.any(axis=-1, keepdims=True))
@@ -131,7 +136,7 @@ def slopes(rule: Callable[[int], ndarray]) -> Change:
     return lambda s: replace(s, slopes=rule(s.shape[-3]))
 
 
-def in_storage(s: Stages) -> Stages:
+def in_storage(s: StagedAttention) -> StagedAttention:
     """Slope times distance kept in the dtype of the inputs, slope and distance as well."""
     assert s.slopes is not None and s.distance is not None
     bias = round_to(
@@ -140,23 +145,23 @@ def in_storage(s: Stages) -> Stages:
     return replace(s, slopes=np.ones(1), distance=bias)
 
 
-def table(rows: Callable[[Inputs, int, int], ndarray]) -> Change:
+def with_table_rows(rows: Callable[[Inputs, int, int], ndarray]) -> Change:
     return lambda s: replace(s, place=rows(s.inputs, *s.shape[-2:]))
 
 
 def aligned(align: str) -> Change:
-    return table(lambda x, N, M: table_rows(x, N, M, M - N if align == "end" else 0))
+    return with_table_rows(lambda x, N, M: table_rows(x, N, M, M - N if align == "end" else 0))
 
 
 def offset_of(x: Inputs, N: int, M: int) -> int:
     return M - N if x["align"] == "end" else 0
 
 
-def moved(shift: Callable[[ndarray], ndarray]) -> Change:
-    return lambda s: replace(s, place=read_off(shift, *s.shape[-2:]))
+def with_shift(shift: Callable[[ndarray], ndarray]) -> Change:
+    return lambda s: replace(s, place=shift_indices(shift, *s.shape[-2:]))
 
 
-def exchanged(s: Stages) -> Stages:
+def with_u_and_v_exchanged(s: StagedAttention) -> StagedAttention:
     return replace(s, inputs=s.inputs | {"u": s.inputs["v"], "v": s.inputs["u"]})
 
 
@@ -186,11 +191,11 @@ TABLES = ("learned_relative_attention", "learned_relative_score")
 Row = tuple[tuple[str, ...], str, str, str, Change]
 STAGE_ROWS: tuple[Row, ...] = (
     (SCALED, "scale", "1", "scores that are not scaled", lambda s: scaled(s, 1.0)),
-    (SCALED, "scale", "1/D", "scores scaled by 1/D", lambda s: scaled(s, 1 / sizes(s)[1])),
+    (SCALED, "scale", "1/D", "scores scaled by 1/D", lambda s: scaled(s, 1 / heads_and_width(s)[1])),
     (SCALED, "scale", "1/sqrt(H D)", "scores scaled by 1/sqrt(H D)",
-     lambda s: scaled(s, (sizes(s)[0] * sizes(s)[1]) ** -0.5)),
+     lambda s: scaled(s, (heads_and_width(s)[0] * heads_and_width(s)[1]) ** -0.5)),
     (SCALED, "scale", "sqrt(D)", "scores multiplied by sqrt(D)",
-     lambda s: scaled(s, sizes(s)[1] ** 0.5)),
+     lambda s: scaled(s, heads_and_width(s)[1] ** 0.5)),
     (CAUSAL, "causal alignment", "top-left", "a top-left causal mask", frontier(lambda N, M: 0)),
     (CAUSAL, "causal alignment", "at the end of the longer", "a causal mask aligned by max(M-N, 0)",
      frontier(lambda N, M: max(M - N, 0))),
@@ -265,15 +270,15 @@ STAGE_ROWS: tuple[Row, ...] = (
      lambda s: replace(s, distance=np.cumsum(s.sees, axis=-1))),
     (("alibi_attention",), "ALiBi dtype", "storage",
      "slope times distance kept in the dtype of the inputs", in_storage),
-    (XL, "position shift", "none", "positions that are not shifted", moved(lambda x: x)),
-    (XL, "position shift", "shift_right", "positions moved by shift_right", moved(shift_right)),
+    (XL, "position shift", "none", "positions that are not shifted", with_shift(lambda x: x)),
+    (XL, "position shift", "shift_right", "positions moved by shift_right", with_shift(shift_right)),
     (XL, "position shift", "table from the smallest distance on",
      "a position table read from the smallest distance on",
-     moved(read_backwards)),
+     with_shift(read_backwards)),
     (XL[1:], "position shift", "nothing wraps around",
      "a shift that puts zeros where it wraps around",
      lambda s: replace(s, place=np.where(causal_mask(*s.shape[-2:]), s.place, -1))),
-    (XL, "u and v", "exchanged", "u and v exchanged", exchanged),
+    (XL, "u and v", "exchanged", "u and v exchanged", with_u_and_v_exchanged),
     (XL, "position scores", "left out", "no position scores", lambda s: replace(s, position=0.0)),
     (XL, "position scores", "not scaled", "position scores that are not scaled",
      lambda s: replace(s, position=1 / s.scale)),
@@ -282,20 +287,20 @@ STAGE_ROWS: tuple[Row, ...] = (
     (TABLES, "table alignment", "always start", "a table aligned at the start whatever is asked",
      aligned("start")),
     (TABLES, "table alignment", "the other", "the two table alignments exchanged",
-     table(lambda x, N, M: table_rows(x, N, M, M - N - offset_of(x, N, M)))),
+     with_table_rows(lambda x, N, M: table_rows(x, N, M, M - N - offset_of(x, N, M)))),
     (TABLES, "table direction", "i - j", "a table read at i - j",
-     table(lambda x, N, M: table_rows(x, N, M, offset_of(x, N, M), -1))),
+     with_table_rows(lambda x, N, M: table_rows(x, N, M, offset_of(x, N, M), -1))),
     (TABLES, "table direction", "one row on", "a table read one row on",
-     table(lambda x, N, M: table_rows(x, N, M, offset_of(x, N, M) - 1))),
+     with_table_rows(lambda x, N, M: table_rows(x, N, M, offset_of(x, N, M) - 1))),
     (TABLES, "table direction", "one row back", "a table read one row back",
-     table(lambda x, N, M: table_rows(x, N, M, offset_of(x, N, M) + 1))),
+     with_table_rows(lambda x, N, M: table_rows(x, N, M, offset_of(x, N, M) + 1))),
     (TABLES, "position scores", "left out", "no position scores",
      lambda s: replace(s, position=0.0)),
     (TABLES, "position scores", "not scaled", "position scores that are not scaled",
      lambda s: replace(s, position=1 / s.scale)),
 )  # fmt: skip
 
-LAW = {
+SPEC_ANSWERS = {
     "scale": "1/sqrt(D)",
     "causal alignment": "end",
     "keys without a mask": "all",
@@ -324,14 +329,14 @@ def conventions(operation: str) -> tuple[Convention, ...]:
     The alternatives to an operation of the catalogue, or to the operation that it is the gradient
     of.
     """
-    return tuple(found(CATALOGUE[operation].forward.name, operation))
+    return tuple(conventions_of(CATALOGUE[operation].forward.name, operation))
 
 
-def found(forward: str, operation: str) -> Iterator[Convention]:
+def conventions_of(forward: str, operation: str) -> Iterator[Convention]:
     if forward in STAGED:
         for operations, question, said, words, change in STAGE_ROWS:
             if forward in operations:
                 yield Convention(question, said, words, change)
     elif operation == forward:
-        for question, said, words, function in MOVES.get(forward, ()):
+        for question, said, words, function in CONVENTIONS_OF_OPERATION.get(forward, ()):
             yield Convention(question, said, words, function=function)

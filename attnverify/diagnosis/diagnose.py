@@ -24,15 +24,15 @@ from attnverify.backends.array_libraries import to_dtype
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.catalogue.pytrees import map_leaves
-from attnverify.diagnosis.common_mistakes import slips
+from attnverify.diagnosis.common_mistakes import common_mistakes
 from attnverify.diagnosis.conventions import Convention, conventions
-from attnverify.diagnosis.factor_fit import fitted
-from attnverify.diagnosis.localize import first_wrong_stage
+from attnverify.diagnosis.factor_fit import fit_factor
+from attnverify.diagnosis.localize import localize
 from attnverify.faults import registry
-from attnverify.inputs.expand import Inputs, Recipe, expand
+from attnverify.inputs.expand import expand
 from attnverify.inputs.memory_layouts import arrange
-from attnverify.inputs.sampling import draw
-from attnverify.judge.case import layout_kinds
+from attnverify.inputs.recipe import Inputs, Recipe, layout_kinds
+from attnverify.inputs.sampling import draw_recipes
 from attnverify.judge.observation import Observation, arrays, observe
 
 SECONDS = 2.0
@@ -93,29 +93,30 @@ def diagnose(
     )
     seen = failing + [observation for observation in beside if not observation.wrong]
     among = candidates(implementation.operation.name) if among is None else among
-    best = recognised(among, failing + beside, start + seconds) or recognised(
+    best = best_matches(among, failing + beside, start + seconds) or best_matches(
         among, seen, start + seconds
     )
     if best:
         best = (
             best[:1]
-            if len(best) == 2 and alike(best[0][0], best[1][0], implementation.operation.name)
+            if len(best) == 2
+            and are_equivalent(best[0][0], best[1][0], implementation.operation.name)
             else best
         )
         words = " or with ".join(dict.fromkeys(candidate.words for candidate, _ in best))
         return f"equals the law with {words} ({max(ratio for _, ratio in best):.2g}x of the bound)"
-    return fitted(implementation.operation, seen, start + seconds) or first_wrong_stage(
+    return fit_factor(implementation.operation, seen, start + seconds) or localize(
         implementation, seen
     )
 
 
 @lru_cache
-def alike(one: Candidate, other: Candidate, operation: str) -> bool:
+def are_equivalent(one: Candidate, other: Candidate, operation: str) -> bool:
     """
     Whether two candidates are one function under two names: they agree on recipes that neither was
     chosen by.
     """
-    for recipe in draw(operation, "any", 20, UNSEEN):
+    for recipe in draw_recipes(operation, "any", 20, UNSEEN):
         unseen = Observation(recipe, "float64", expand(recipe, "float64"), (), (), (), 0.0)
         try:
             with np.errstate(all="ignore"):
@@ -139,19 +140,19 @@ def candidates(operation: str) -> tuple[Candidate, ...]:
     """The conventions, the known faults and the slips of an operation."""
     known, _ = registry.read_faults()
     found = [
-        by_convention(CATALOGUE[operation], convention) for convention in conventions(operation)
+        from_convention(CATALOGUE[operation], convention) for convention in conventions(operation)
     ]
-    found += [by_fault(f) for f in known.values() if f.operation.name == operation]
+    found += [from_fault(f) for f in known.values() if f.operation.name == operation]
     return (
         *found,
         *(
-            by_slip(CATALOGUE[operation], words, slip)
-            for words, slip in slips(CATALOGUE[operation])
+            from_common_mistake(CATALOGUE[operation], words, slip)
+            for words, slip in common_mistakes(CATALOGUE[operation])
         ),
     )
 
 
-def by_convention(operation: Operation, convention: Convention) -> Candidate:
+def from_convention(operation: Operation, convention: Convention) -> Candidate:
     return Candidate(
         convention.question,
         convention.words,
@@ -160,7 +161,7 @@ def by_convention(operation: Operation, convention: Convention) -> Candidate:
     )
 
 
-def by_fault(fault: registry.Fault) -> Candidate:
+def from_fault(fault: registry.Fault) -> Candidate:
     """
     The fault on arrays of the recipe's dtype and layout, as a backend is given them: what it rounds
     or misreads it does alike.
@@ -169,7 +170,7 @@ def by_fault(fault: registry.Fault) -> Candidate:
     def answer(seen: Observation) -> Any:
         kinds = layout_kinds(seen.recipe, len(seen.inputs))
         given = {
-            name: laid_out(x, seen.dtype, kind)
+            name: arranged(x, seen.dtype, kind)
             for (name, x), kind in zip(seen.inputs.items(), kinds, strict=True)
         }
         return map_leaves(widened, fault.fresh()(**given))
@@ -177,13 +178,13 @@ def by_fault(fault: registry.Fault) -> Candidate:
     return Candidate(fault.name, fault.words, answer)
 
 
-def by_slip(
+def from_common_mistake(
     operation: Operation, words: str, slip: Callable[[Operation, Inputs], Any]
 ) -> Candidate:
     return Candidate("slip", words, lambda seen: slip(operation, seen.inputs), rank=2)
 
 
-def laid_out(tree: Any, dtype: str, kind: str) -> Any:
+def arranged(tree: Any, dtype: str, kind: str) -> Any:
     return map_leaves(
         lambda leaf: (
             arrange(to_dtype, leaf.copy(), dtype, kind) if isinstance(leaf, ndarray) else leaf
@@ -200,7 +201,7 @@ def widened(leaf: Any) -> Any:
     )
 
 
-def recognised(
+def best_matches(
     among: Sequence[Candidate], seen: Sequence[Observation], until: float
 ) -> list[tuple[Candidate, float]]:
     """
@@ -220,11 +221,17 @@ def recognised(
         worst = {candidate: ratio for candidate, ratio in distances.items() if ratio <= 1}
     law = max((observation.distance(observation.expected) for observation in seen), default=0.0)
     worst = {candidate: ratio for candidate, ratio in worst.items() if ratio < law / CLEARLY}
-    ranked = sorted(worst.items(), key=lambda found: (rounded(found[1]), *found[0].simplicity))
-    return [found for found in ranked[:2] if rounded(found[1]) <= 1.25 * rounded(ranked[0][1])]
+    ranked = sorted(
+        worst.items(), key=lambda found: (rounded_ratio(found[1]), *found[0].simplicity)
+    )
+    return [
+        found
+        for found in ranked[:2]
+        if rounded_ratio(found[1]) <= 1.25 * rounded_ratio(ranked[0][1])
+    ]
 
 
-def rounded(ratio: float) -> float:
+def rounded_ratio(ratio: float) -> float:
     """Differences below a hundredth of the bound say nothing."""
     return round(ratio, 2) + 0.01
 

@@ -17,15 +17,15 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.operation import CATALOGUE, Operation
-from attnverify.judge.observation import Observation, arrays, yardstick
-from attnverify.reference.staged_attention import Stages, answer, staged, stages
+from attnverify.judge.observation import Observation, arrays, tolerance
+from attnverify.reference.staged_attention import StagedAttention, evaluate, is_staged, spec_stages
 
-Gained = Callable[[Stages, Any], Stages]
+Gained = Callable[[StagedAttention, Any], StagedAttention]
 GRID = tuple(2.0**k for k in range(-6, 7))
 MOST = 4
 """As many wrong observations are fitted at a time."""
 
-KNOBS: dict[str, tuple[Callable[[Stages], bool], Gained]] = {
+STAGE_FACTORS: dict[str, tuple[Callable[[StagedAttention], bool], Gained]] = {
     "the scale is": (lambda s: True, lambda s, g: replace(s, scale=s.scale * g)),
     "the slopes are": (
         lambda s: s.slopes is not None,
@@ -45,7 +45,7 @@ KNOBS: dict[str, tuple[Callable[[Stages], bool], Gained]] = {
 
 
 @dataclass(frozen=True)
-class Fit:
+class FactorModel:
     """The function of a factor that an observation is held against."""
 
     observation: Observation
@@ -67,12 +67,12 @@ class Fit:
 
 def unit(actual: ndarray, other: ndarray, bound: ndarray | None, dtype: str) -> ndarray:
     with np.errstate(all="ignore"):
-        size = yardstick(bound, actual, dtype) if bound is not None else np.ones(actual.shape)
+        size = tolerance(bound, actual, dtype) if bound is not None else np.ones(actual.shape)
         error: ndarray = np.clip((actual - other) / np.maximum(size, 1e-300), -1e6, 1e6)
         return np.where(np.isfinite(error), error, 0.0)
 
 
-def fitted(operation: Operation, seen: Sequence[Observation], until: float) -> str | None:
+def fit_factor(operation: Operation, seen: Sequence[Observation], until: float) -> str | None:
     """The factor that explains all observations, in words; None also where the time is over."""
     wrong = [observation for observation in seen if observation.wrong][:MOST]
     if any(not o.bounds or o.bounds[0] is None for o in wrong) or any(
@@ -80,15 +80,18 @@ def fitted(operation: Operation, seen: Sequence[Observation], until: float) -> s
     ):
         return None
     return (
-        staged(operation.name) and (slopes_of_heads(wrong, seen) or gained(wrong, seen, until))
+        is_staged(operation.name)
+        and (slopes_of_heads(wrong, seen) or fit_stage_factor(wrong, seen, until))
     ) or whole_output(wrong, seen)
 
 
-def gained(wrong: Sequence[Observation], seen: Sequence[Observation], until: float) -> str | None:
+def fit_stage_factor(
+    wrong: Sequence[Observation], seen: Sequence[Observation], until: float
+) -> str | None:
     """One stage with a factor, the same for all or a power of a size."""
-    for words, (applies, change) in KNOBS.items():
-        if time.monotonic() < until and any(applies(lawful_stages(o)) for o in wrong):
-            told = one_factor(
+    for words, (applies, change) in STAGE_FACTORS.items():
+        if time.monotonic() < until and any(applies(stages_of(o)) for o in wrong):
+            told = fit_common_factor(
                 [fit_of(o, applies, change) for o in wrong],
                 [fit_of(o, applies, change) for o in seen],
             )
@@ -97,30 +100,36 @@ def gained(wrong: Sequence[Observation], seen: Sequence[Observation], until: flo
     return None
 
 
-def lawful_stages(o: Observation) -> Stages:
-    return stages(CATALOGUE[o.recipe.operation], o.inputs, o.dtype)
+def stages_of(o: Observation) -> StagedAttention:
+    return spec_stages(CATALOGUE[o.recipe.operation], o.inputs, o.dtype)
 
 
-def fit_of(o: Observation, applies: Callable[[Stages], bool], change: Gained) -> Fit:
-    law = lawful_stages(o)
-    return Fit(o, lambda g: answer(change(law, g) if applies(law) else law))
+def fit_of(
+    o: Observation, applies: Callable[[StagedAttention], bool], change: Gained
+) -> FactorModel:
+    law = stages_of(o)
+    return FactorModel(o, lambda g: evaluate(change(law, g) if applies(law) else law))
 
 
 def whole_output(wrong: Sequence[Observation], seen: Sequence[Observation]) -> str | None:
-    told = one_factor([times(o) for o in wrong], [times(o) for o in seen])
+    told = fit_common_factor(
+        [scaled_output_model(o) for o in wrong], [scaled_output_model(o) for o in seen]
+    )
     return f"every output is {told}" if told else None
 
 
-def times(o: Observation) -> Fit:
-    return Fit(o, lambda g: [g * e for e in o.expected])
+def scaled_output_model(o: Observation) -> FactorModel:
+    return FactorModel(o, lambda g: [g * e for e in o.expected])
 
 
-def one_factor(wrong: Sequence[Fit], all_of_them: Sequence[Fit]) -> str | None:
+def fit_common_factor(
+    wrong: Sequence[FactorModel], all_of_them: Sequence[FactorModel]
+) -> str | None:
     """The factor in words, if one number or a power of a size explains everything."""
-    g = nearest(wrong)
+    g = fit_least_squares(wrong)
     if all(fit.fits(g) for fit in all_of_them):
         return factor_in_words(g)
-    each = [nearest([fit]) for fit in wrong]
+    each = [fit_least_squares([fit]) for fit in wrong]
     if not all(fit.fits(g) for fit, g in zip(wrong, each, strict=True)):
         return None
     power = power_of_size([fit.observation.recipe.sizes for fit in wrong], each)
@@ -133,7 +142,7 @@ def one_factor(wrong: Sequence[Fit], all_of_them: Sequence[Fit]) -> str | None:
     return f"off by a factor of {letter}^{exponent:g}" if explains else None
 
 
-def nearest(fits: Sequence[Fit]) -> float:
+def fit_least_squares(fits: Sequence[FactorModel]) -> float:
     """
     The factor with the smallest sum of squares: the best of the grid, then Gauss-Newton steps.
     """
@@ -142,10 +151,10 @@ def nearest(fits: Sequence[Fit]) -> float:
         return sum(float(np.minimum(np.abs(fit.residual(g)), 1e3).sum()) for fit in fits)
 
     start = min((*GRID, 0.0, -1.0), key=cost)
-    return refined(fits, start) if start else start
+    return gauss_newton(fits, start) if start else start
 
 
-def refined(fits: Sequence[Fit], g: float) -> float:
+def gauss_newton(fits: Sequence[FactorModel], g: float) -> float:
     for _ in range(8):
         h = 1e-5 * abs(g)
         above, below = (np.concatenate([fit.residual(x) for fit in fits]) for x in (g + h, g - h))
@@ -182,10 +191,12 @@ def factor_in_words(g: float) -> str:
 
 def slopes_of_heads(wrong: Sequence[Observation], seen: Sequence[Observation]) -> str | None:
     """A factor for each head's slope, where the operation has slopes."""
-    if lawful_stages(wrong[0]).slopes is None or wrong[0].recipe.operation.endswith("_grad"):
+    if stages_of(wrong[0]).slopes is None or wrong[0].recipe.operation.endswith("_grad"):
         return None
-    found = [(o, per_head(o)) for o in wrong]
-    if not all(fit_of(o, lambda s: True, KNOBS["the slopes are"][1]).fits(g) for o, g in found):  # type: ignore[arg-type]
+    found = [(o, fit_per_head(o)) for o in wrong]
+    if not all(
+        fit_of(o, lambda s: True, STAGE_FACTORS["the slopes are"][1]).fits(g) for o, g in found
+    ):  # type: ignore[arg-type]
         return None
     o, factors = max(found, key=lambda pair: len(pair[1]))
     if np.ptp(factors) < 1e-3:  # one factor for all is not a matter of heads
@@ -196,21 +207,21 @@ def slopes_of_heads(wrong: Sequence[Observation], seen: Sequence[Observation]) -
     return f"slope of {told}{more} (of {len(factors)} heads)"
 
 
-def per_head(o: Observation) -> ndarray:
+def fit_per_head(o: Observation) -> ndarray:
     """The factor of each head's slope: heads do not know of each other."""
-    law = lawful_stages(o)
+    law = stages_of(o)
 
-    def head(h: int) -> Fit:
+    def head(h: int) -> FactorModel:
         one = (
             replace(o, actual=(o.actual[0][:, h],), bounds=(bound[:, h],))
             if (bound := o.bounds[0]) is not None
             else o
         )
-        return Fit(
+        return FactorModel(
             one,
-            lambda g: answer(
+            lambda g: evaluate(
                 replace(law, slopes=np.where(np.arange(len(law.slopes)) == h, g, 1) * law.slopes)
             )[:, h],
         )
 
-    return np.array([nearest([head(h)]) for h in range(len(law.slopes))])
+    return np.array([fit_least_squares([head(h)]) for h in range(len(law.slopes))])

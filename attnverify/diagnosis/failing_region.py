@@ -15,11 +15,12 @@ from dataclasses import dataclass, field, replace
 from itertools import cycle
 
 from attnverify.backends.loader import Implementation
-from attnverify.diagnosis.condition_search import separate
-from attnverify.inputs.conditions import Condition, condition
-from attnverify.inputs.expand import Recipe
-from attnverify.inputs.sampling import draw
-from attnverify.judge.case import Disagreement, Unsupported, judge
+from attnverify.diagnosis.condition_search import find_conjunction
+from attnverify.inputs.conditions import Condition, parse_condition
+from attnverify.inputs.recipe import Recipe
+from attnverify.inputs.sampling import draw_recipes
+from attnverify.judge.case import judge
+from attnverify.judge.errors import Disagreement, Unsupported
 
 ROUNDS = 3
 SECONDS = 4.0
@@ -30,7 +31,7 @@ OTHER_SEED = 1_000_003
 
 
 @dataclass
-class Cases:
+class LabelledCases:
     """
     Recipes that fail in the way of the finding, and recipes that pass; ``kinds`` are the failures
     that count as that way.
@@ -47,23 +48,23 @@ class Cases:
         for recipe in recipes:
             if time.monotonic() > end:
                 return
-            kind = kind_of(self.implementation, recipe, self.dtype)
+            kind = outcome_kind(self.implementation, recipe, self.dtype)
             if kind in self.kinds:
                 self.failing.append(recipe)
             elif kind == "passed":
                 self.passing.append(recipe)
 
-    def beside(self) -> "Cases":
-        return Cases(self.implementation, self.dtype, self.kinds)
+    def empty_copy(self) -> "LabelledCases":
+        return LabelledCases(self.implementation, self.dtype, self.kinds)
 
-    def with_(self, other: "Cases") -> "Cases":
+    def merged_with(self, other: "LabelledCases") -> "LabelledCases":
         return replace(
             self, failing=[*self.failing, *other.failing], passing=[*self.passing, *other.passing]
         )
 
 
 @dataclass(frozen=True)
-class Offer:
+class RegionOffer:
     """
     A region, as text (None: all cases), and of the failures and passes how many lie in it: at
     first, and among fresh ones.
@@ -102,15 +103,21 @@ class Offer:
     @property
     def evidence(self) -> str:
         """What speaks for the line."""
-        fresh = f"; on fresh draws {of(self.fresh_failures)} and {of(self.fresh_passes)}"
-        return f"(covers {of(self.failures)} failures, {of(self.passes)} passes{fresh})"
+        fresh = (
+            f"; on fresh draws {format_counts(self.fresh_failures)} and "
+            f"{format_counts(self.fresh_passes)}"
+        )
+        return (
+            f"(covers {format_counts(self.failures)} failures, {format_counts(self.passes)} "
+            f"passes{fresh})"
+        )
 
 
-def of(counts: tuple[int, int]) -> str:
+def format_counts(counts: tuple[int, int]) -> str:
     return f"{counts[0]} of {counts[1]}"
 
 
-def kind_of(implementation: Implementation, recipe: Recipe, dtype: str) -> str:
+def outcome_kind(implementation: Implementation, recipe: Recipe, dtype: str) -> str:
     """The kind of the failure, "passed", or "" where the case says nothing."""
     try:
         return "passed" if judge(implementation, recipe, dtype).judged else ""
@@ -122,7 +129,7 @@ def kind_of(implementation: Implementation, recipe: Recipe, dtype: str) -> str:
 
 def offers(implementation: Implementation, dtype: str, failures: dict[str, list[Recipe]],
     passing: list[Recipe], kind: str, count: int,
-           seed: int) -> dict[str, Offer]:  # fmt: skip
+           seed: int) -> dict[str, RegionOffer]:  # fmt: skip
     """
     A region for each kind of failure: one for all of them where they have one in common, else one
     each.
@@ -132,13 +139,16 @@ def offers(implementation: Implementation, dtype: str, failures: dict[str, list[
     """
     alike = [recipe for failing in failures.values() for recipe in failing]
     together = generalise(
-        Cases(implementation, dtype, frozenset(failures), alike, [*passing]), kind, count, seed
+        LabelledCases(implementation, dtype, frozenset(failures), alike, [*passing]),
+        kind,
+        count,
+        seed,
     )
     if together.when or len(failures) == 1:
         return dict.fromkeys(failures, together)
     return {
         what: generalise(
-            Cases(implementation, dtype, frozenset({what}), [*failing], [*passing]),
+            LabelledCases(implementation, dtype, frozenset({what}), [*failing], [*passing]),
             kind,
             count,
             seed,
@@ -147,7 +157,7 @@ def offers(implementation: Implementation, dtype: str, failures: dict[str, list[
     }
 
 
-def generalise(cases: Cases, kind: str, count: int, seed: int) -> Offer:
+def generalise(cases: LabelledCases, kind: str, count: int, seed: int) -> RegionOffer:
     """
     The shortest region of the failures, sought again with the counterexamples that fresh draws
     give.
@@ -156,12 +166,17 @@ def generalise(cases: Cases, kind: str, count: int, seed: int) -> Offer:
     operation, failed = cases.implementation.operation.name, cases.failing[:4]
     if cases.passing:
         cases.add(
-            list(crossed(cases.failing, draw(operation, kind, count, seed + OTHER_SEED))), end
+            list(
+                cross_recipes(
+                    cases.failing, draw_recipes(operation, kind, count, seed + OTHER_SEED)
+                )
+            ),
+            end,
         )
     for round_ in range(1, ROUNDS + 1):
-        when, fresh = separate(cases.failing, cases.passing, cases.dtype), cases.beside()
+        when, fresh = find_conjunction(cases.failing, cases.passing, cases.dtype), cases.empty_copy()
         fresh.add(
-            draw(
+            draw_recipes(
                 operation,
                 kind,
                 count if cases.passing else count // 4,
@@ -169,31 +184,36 @@ def generalise(cases: Cases, kind: str, count: int, seed: int) -> Offer:
             ),
             end,
         )
-        found = offer(when, cases, fresh)
+        found = evaluate_region(when, cases, fresh)
         if found.holds or time.monotonic() > end:
             break
-        cases = cases.with_(fresh)
+        cases = cases.merged_with(fresh)
     return replace(
-        found, dtype="*" if everywhere(cases.implementation, cases.dtype, failed) else cases.dtype
+        found,
+        dtype="*"
+        if fails_in_every_dtype(cases.implementation, cases.dtype, failed)
+        else cases.dtype,
     )
 
 
-def everywhere(implementation: Implementation, dtype: str, failed: list[Recipe]) -> bool:
+def fails_in_every_dtype(implementation: Implementation, dtype: str, failed: list[Recipe]) -> bool:
     """Whether some of these cases fail in every other dtype too."""
     others = [other for other in implementation.operation.dtypes if other != dtype]
     return all(
-        any(kind_of(implementation, recipe, other) not in ("", "passed") for recipe in failed)
+        any(outcome_kind(implementation, recipe, other) not in ("", "passed") for recipe in failed)
         for other in others
     )
 
 
-def offer(when: tuple[str, ...], known: Cases, fresh: Cases) -> Offer:
-    conditions = [condition(text) for text in when]
+def evaluate_region(
+    when: tuple[str, ...], known: LabelledCases, fresh: LabelledCases
+) -> RegionOffer:
+    conditions = [parse_condition(text) for text in when]
     failures, passes, fresh_failures, fresh_passes = (
         count(conditions, recipes, known.dtype)
         for recipes in (known.failing, known.passing, fresh.failing, fresh.passing)
     )
-    return Offer(
+    return RegionOffer(
         " and ".join(when) or None, failures, passes, fresh_failures, fresh_passes, known.dtype
     )
 
@@ -214,7 +234,7 @@ PARTS = (
 )
 
 
-def crossed(failing: list[Recipe], others: Sequence[Recipe]) -> Iterator[Recipe]:
+def cross_recipes(failing: list[Recipe], others: Sequence[Recipe]) -> Iterator[Recipe]:
     """
     The failing cases with one part each taken from another case: where the failure stays, that part
     was not its cause.

@@ -17,15 +17,16 @@ import numpy as np
 
 from attnverify.backends.loader import Backend, Implementation
 from attnverify.catalogue.operation import CATALOGUE, Operation
-from attnverify.diagnosis.conventions import LAW, Convention, conventions
-from attnverify.diagnosis.operation_conventions import MOVED_LAW
-from attnverify.inputs.expand import Recipe
-from attnverify.inputs.fixed_cases import probes
-from attnverify.inputs.fixed_cases import recipe as probe
-from attnverify.inputs.masks import seen as visible_pairs
-from attnverify.judge.case import Disagreement, Unsupported
-from attnverify.judge.observation import Observation, arrays, observed
-from attnverify.reference.staged_attention import STAGED, Change, answer, stages
+from attnverify.catalogue.traits import STAGED
+from attnverify.diagnosis.conventions import SPEC_ANSWERS, Convention, conventions
+from attnverify.diagnosis.operation_conventions import OPERATION_SPEC_ANSWERS
+from attnverify.inputs.fixed_cases import fixed_cases
+from attnverify.inputs.fixed_cases import fixed_recipe as probe
+from attnverify.inputs.masks import visible_pairs as visible_pairs
+from attnverify.inputs.recipe import Recipe
+from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.judge.observation import Observation, arrays, observe_one
+from attnverify.reference.staged_attention import Change, evaluate, spec_stages
 
 DEVIATIONS = 2
 """As many answers of one round may be others than the law's."""
@@ -57,7 +58,7 @@ class Answer:
 
 
 @dataclass
-class Card:
+class ConventionCard:
     """The answers of one implementation, and what it would not do."""
 
     implementation: str
@@ -88,7 +89,7 @@ class Card:
         }
 
 
-def identify(backend: Backend, dtype: str = "float32") -> list[Card]:
+def identify(backend: Backend, dtype: str = "float32") -> list[ConventionCard]:
     """
     One card for each implementation that has a question to answer; gradients have none of their
     own.
@@ -104,23 +105,23 @@ def identify(backend: Backend, dtype: str = "float32") -> list[Card]:
     ]
 
 
-def card_of(implementation: Implementation, dtype: str) -> Card:
-    card = Card(implementation.name, implementation.backend.name, dtype)
+def card_of(implementation: Implementation, dtype: str) -> ConventionCard:
+    card = ConventionCard(implementation.name, implementation.backend.name, dtype)
     if implementation.operation.name in STAGED:
-        by_rounds(implementation, dtype, card)
+        identify_staged(implementation, dtype, card)
     else:
-        at_once(implementation, dtype, card)
+        identify_unstaged(implementation, dtype, card)
     return card
 
 
-def ask(
-    implementation: Implementation, recipes: Sequence[Recipe], dtype: str, card: Card
+def collect_observations(
+    implementation: Implementation, recipes: Sequence[Recipe], dtype: str, card: ConventionCard
 ) -> list[Observation]:
     """The answers to the recipes; why there is none is noted."""
     seen = []
     for recipe in recipes:
         try:
-            seen.append(observed(implementation, recipe, dtype))
+            seen.append(observe_one(implementation, recipe, dtype))
         except (Disagreement, Unsupported) as reason:
             words = str(reason).splitlines()[0]
             if words not in card.refused:
@@ -129,34 +130,34 @@ def ask(
 
 
 def law_of(operation: Operation, question: str) -> str:
-    return MOVED_LAW.get(operation.name, {}).get(question) or LAW[question]
+    return OPERATION_SPEC_ANSWERS.get(operation.name, {}).get(question) or SPEC_ANSWERS[question]
 
 
 # operations that consist of stages: what is known is carried from round to round
 
-Open = dict[str, list[Convention | None]]
+OpenAnswers = dict[str, list[Convention | None]]
 """The answers to each question that are still open, the most likely first; None is the law's."""
 
 
-def by_rounds(implementation: Implementation, dtype: str, card: Card) -> None:
+def identify_staged(implementation: Implementation, dtype: str, card: ConventionCard) -> None:
     """
     Ask round after round; what a round leaves open is the ground on which the next one stands.
     """
     operation = implementation.operation
-    still: Open = {}
+    still: OpenAnswers = {}
     for convention in conventions(operation.name):
         if convention.change is not None:
             still.setdefault(convention.question, [None]).append(convention)
     until = time.monotonic() + SECONDS
     for turn in rounds(operation):
-        seen = ask(implementation, turn.recipes, dtype, card)
+        seen = collect_observations(implementation, turn.recipes, dtype, card)
         if seen:
             answered(operation, turn, seen, still, card, until)
     if operation.name == "alibi_attention":
-        dtype_of_biases(implementation, changes_of(known(still)), card)
+        dtype_of_biases(implementation, changes_of(non_spec_answers(still)), card)
 
 
-def known(still: Open) -> list[Convention]:
+def non_spec_answers(still: OpenAnswers) -> list[Convention]:
     """The most likely answers that are not the law's."""
     return [answers[0] for answers in still.values() if answers[0] is not None]
 
@@ -173,12 +174,12 @@ def answered(
     operation: Operation,
     turn: Round,
     seen: Sequence[Observation],
-    still: Open,
-    card: Card,
+    still: OpenAnswers,
+    card: ConventionCard,
     until: float,
 ) -> None:
     """Narrow the open answers down by one round, and write on the card what it showed."""
-    ground = changes_of([c for c in known(still) if c.question not in turn.questions])
+    ground = changes_of([c for c in non_spec_answers(still) if c.question not in turn.questions])
     asked = {
         q: [c for c in still[q] if c is None or differs(seen, ground, c)]
         for q in turn.questions
@@ -187,7 +188,7 @@ def answered(
     asked = {
         question: answers for question, answers in asked.items() if answers not in ([], [None])
     }
-    fitting = fits(seen, ground, asked, until)
+    fitting = consistent_combinations(seen, ground, asked, until)
     for question, answers in asked.items():
         law = law_of(operation, question)
         found = list(dict.fromkeys(one[question] for one in fitting))
@@ -205,22 +206,22 @@ def differs(seen: Sequence[Observation], ground: Sequence[Change], convention: C
     """Whether these recipes tell an alternative from the law, on the ground of what is known."""
     assert convention.change is not None
     for o in seen:
-        mine = replace(o, actual=tuple(arrays(by(o, [*ground, convention.change]))))
-        if mine.distance(by(o, ground)) > 1:
+        mine = replace(o, actual=tuple(arrays(evaluate_changes(o, [*ground, convention.change]))))
+        if mine.distance(evaluate_changes(o, ground)) > 1:
             return True
     return False
 
 
-def by(o: Observation, changes: Sequence[Change]) -> Any:
+def evaluate_changes(o: Observation, changes: Sequence[Change]) -> Any:
     """The answer of the law after some changes."""
-    s = stages(CATALOGUE[o.recipe.operation], o.inputs, o.dtype)
+    s = spec_stages(CATALOGUE[o.recipe.operation], o.inputs, o.dtype)
     for change in changes:
         s = change(s)
-    return answer(s)
+    return evaluate(s)
 
 
-def fits(
-    seen: Sequence[Observation], ground: Sequence[Change], asked: Open, until: float
+def consistent_combinations(
+    seen: Sequence[Observation], ground: Sequence[Change], asked: OpenAnswers, until: float
 ) -> list[dict[str, Convention | None]]:
     """
     The combinations of answers with the fewest deviations from the law that explain every
@@ -237,7 +238,7 @@ def fits(
     return []
 
 
-def combined(asked: Open, deviations: int) -> Iterator[dict[str, Convention | None]]:
+def combined(asked: OpenAnswers, deviations: int) -> Iterator[dict[str, Convention | None]]:
     """
     All answers with so many deviations; what is no longer open at the law deviates in any case.
     """
@@ -254,7 +255,7 @@ def explains(
     seen: Sequence[Observation], ground: Sequence[Change], one: dict[str, Convention | None]
 ) -> bool:
     changes = [*ground, *changes_of(list(one.values()))]
-    return all(o.distance(by(o, changes)) <= 1 for o in seen)
+    return all(o.distance(evaluate_changes(o, changes)) <= 1 for o in seen)
 
 
 def rounds(operation: Operation) -> Iterator[Round]:
@@ -331,7 +332,9 @@ def masks(operation: Operation, make: Callable[..., Recipe]) -> Iterator[Round]:
         )
 
 
-def dtype_of_biases(implementation: Implementation, known: Sequence[Change], card: Card) -> None:
+def dtype_of_biases(
+    implementation: Implementation, known: Sequence[Change], card: ConventionCard
+) -> None:
     """
     Whether slopes and distances are kept in a narrow dtype: where between the two answers the
     outputs lie, in bfloat16.
@@ -344,19 +347,22 @@ def dtype_of_biases(implementation: Implementation, known: Sequence[Change], car
         replace(probe(CATALOGUE["alibi_attention"], {"N": 4, "M": 700, "H": 12, "E": 8}, f))
         for f in ("normal", "uniform")
     )
-    seen = ask(implementation, recipes, "bfloat16", card)
+    seen = collect_observations(implementation, recipes, "bfloat16", card)
     if not seen or convention.change is None:
         return
     apart = np.concatenate(
-        [np.ravel(by(o, [*known, convention.change]) - by(o, known)) for o in seen]
+        [
+            np.ravel(evaluate_changes(o, [*known, convention.change]) - evaluate_changes(o, known))
+            for o in seen
+        ]
     )
-    away = np.concatenate([np.ravel(o.actual[0] - by(o, known)) for o in seen])
+    away = np.concatenate([np.ravel(o.actual[0] - evaluate_changes(o, known)) for o in seen])
     share = float(apart @ away / (apart @ apart))
     error = (
         float(np.linalg.norm(away - share * apart) / np.linalg.norm(apart) / np.sqrt(apart.size))
         * 3
     )
-    law = LAW["ALiBi dtype"]
+    law = SPEC_ANSWERS["ALiBi dtype"]
     near = [
         words
         for words, place in ((law, 0.0), (convention.answer, 1.0))
@@ -375,20 +381,22 @@ def dtype_of_biases(implementation: Implementation, known: Sequence[Change], car
 # other operations: the law or one alternative
 
 
-def at_once(implementation: Implementation, dtype: str, card: Card) -> None:
+def identify_unstaged(implementation: Implementation, dtype: str, card: ConventionCard) -> None:
     """
     The law, or the one alternative that explains all recipes; rows that see no key are a question
     of their own.
     """
     operation, asked = implementation.operation, conventions(implementation.operation.name)
-    every = ask(implementation, probes(operation.name) + tuple(more(operation)), dtype, card)
+    every = collect_observations(
+        implementation, fixed_cases(operation.name) + tuple(extra_recipes(operation)), dtype, card
+    )
     seen = [o for o in every if not empty_rows(operation, o)]
     if not seen:
         return
     found = (
         []
         if all(not o.wrong for o in seen)
-        else [c for c in asked if explained(operation, c, seen)]
+        else [c for c in asked if explained_by(operation, c, seen)]
     )
     for question in dict.fromkeys(c.question for c in asked):
         law = law_of(operation, question)
@@ -399,10 +407,12 @@ def at_once(implementation: Implementation, dtype: str, card: Card) -> None:
         )
         card.answers[question] = Answer("; ".join(names) if names else said, law)
     if others := [o for o in every if o not in seen]:
-        card.answers["rows without keys"] = Answer(of_empty_rows(others), LAW["rows without keys"])
+        card.answers["rows without keys"] = Answer(
+            of_empty_rows(others), SPEC_ANSWERS["rows without keys"]
+        )
 
 
-def explained(operation: Operation, convention: Convention, seen: Sequence[Observation]) -> bool:
+def explained_by(operation: Operation, convention: Convention, seen: Sequence[Observation]) -> bool:
     return all(o.distance(convention(operation, o.inputs, o.dtype)) <= 1 for o in seen)
 
 
@@ -414,17 +424,17 @@ def empty_rows(operation: Operation, o: Observation) -> bool:
 
 def of_empty_rows(seen: Sequence[Observation]) -> str:
     if not any(o.wrong for o in seen):
-        return LAW["rows without keys"]
+        return SPEC_ANSWERS["rows without keys"]
     return (
         "NaN"
         if all(np.isnan(o.actual[0]).any() for o in seen)
-        else f"none of: {LAW['rows without keys']}; NaN"
+        else f"none of: {SPEC_ANSWERS['rows without keys']}; NaN"
     )
 
 
-def more(operation: Operation) -> Iterator[Recipe]:
+def extra_recipes(operation: Operation) -> Iterator[Recipe]:
     """Recipes that the probes lack: the longest memory of none, padding without a mask."""
-    for recipe in probes(operation.name)[:3]:
+    for recipe in fixed_cases(operation.name)[:3]:
         if "mem_len" in operation.arguments:
             yield from (
                 replace(recipe, options=recipe.options | {"mem_len": length})

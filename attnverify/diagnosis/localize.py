@@ -15,19 +15,19 @@ from numpy import ndarray
 from attnverify import bounds
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.inputs.expand import Inputs
-from attnverify.inputs.masks import pairs_shape, seen
-from attnverify.judge.case import Disagreement, Unsupported, array_of, call, converted
+from attnverify.inputs.masks import scores_shape, visible_pairs
+from attnverify.inputs.recipe import Inputs
+from attnverify.judge.case import checked_output
 from attnverify.judge.comparison import compare
+from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.judge.invoke import call, to_backend_array
 from attnverify.judge.observation import Observation
 
 MOST_CALLS = 140
 """As many calls show the weights of a recipe: one for each E of its keys."""
 
 
-def first_wrong_stage(
-    implementation: Implementation, observed: Sequence[Observation]
-) -> str | None:
+def localize(implementation: Implementation, observed: Sequence[Observation]) -> str | None:
     """What probes of the failing recipes say, in words."""
     operation = implementation.operation
     for o in sorted(observed, key=lambda o: -o.size):  # where there is more, more can be told
@@ -38,42 +38,45 @@ def first_wrong_stage(
             and "parameters" not in o.inputs
         ):
             try:
-                told = probed(implementation, o)
+                told = localize_by_weights(implementation, o)
             except (Disagreement, Unsupported):
                 continue
             if told:
                 return told
-    return where_wrong(observed[0]) or None
+    return describe_wrong_outputs(observed[0]) or None
 
 
-def probed(implementation: Implementation, o: Observation) -> str | None:
+def localize_by_weights(implementation: Implementation, o: Observation) -> str | None:
     """The stages of one recipe, first to last; None where the probe shows nothing."""
     if o.inputs["key"].shape[-2] > MOST_CALLS * o.inputs["value"].shape[-1]:
         return None
     own, law, bound = weights(implementation, o.inputs, o.dtype)
-    wrong = differs(own, law, bound)
+    wrong = exceeds_bound(own, law, bound)
     if not wrong.any():
-        return f"weights right, their sum with the values wrong{where_wrong(o, prefix=': ')}"
-    visible = np.broadcast_to(visible_pairs(implementation, o.inputs), law.shape)
+        return (
+            "weights right, their sum with the values "
+            f"wrong{describe_wrong_outputs(o, prefix=': ')}"
+        )
+    visible = np.broadcast_to(check_visible_pairs(implementation, o.inputs), law.shape)
     leaks, lost = wrong & ~visible, visible & (own == 0) & (law > 1e3 * bound)
     if leaks.any() and np.isfinite(own).all():
         rows = visible.any(axis=-1, keepdims=True)
         return (
-            f"rows that see no key wrong{place(leaks)}"
+            f"rows that see no key wrong{describe_indices(leaks)}"
             if not (wrong & rows).any()
-            else f"mask wrong: a hidden key has weight{place(leaks)}"
+            else f"mask wrong: a hidden key has weight{describe_indices(leaks)}"
         )
     if lost.any():
-        return f"mask wrong: a visible key has no weight{place(lost)}"
-    if same_ratios(own, law, bound):
+        return f"mask wrong: a visible key has no weight{describe_indices(lost)}"
+    if ratios_agree(own, law, bound):
         return (
             f"scores right, weights wrong: rows sum to {own.sum(axis=-1).min():.4g} .. "
-            f"{own.sum(axis=-1).max():.4g}{place(wrong)}"
+            f"{own.sum(axis=-1).max():.4g}{describe_indices(wrong)}"
         )
-    return of_scores(implementation, o, wrong)
+    return localize_in_scores(implementation, o, wrong)
 
 
-def of_scores(implementation: Implementation, o: Observation, wrong: ndarray) -> str:
+def localize_in_scores(implementation: Implementation, o: Observation, wrong: ndarray) -> str:
     """Scores or softmax, judged by a call whose scores are their biases alone."""
     blank = {name: np.zeros_like(o.inputs[name]) for name in BLANK if name in o.inputs}
     biased = (
@@ -81,19 +84,22 @@ def of_scores(implementation: Implementation, o: Observation, wrong: ndarray) ->
         or "key_pos_bias" in o.inputs
         or (o.recipe.mask or {}).get("form") in ("noisy", "finite")
     )
-    without = differs(*weights(implementation, finite(o.inputs) | blank, o.dtype))
+    without = exceeds_bound(*weights(implementation, without_nonfinite(o.inputs) | blank, o.dtype))
     if not without.any():
-        return f"scores wrong, biases and mask right: the product of query and key{place(wrong)}"
+        return (
+            "scores wrong, biases and mask right: the product of query and "
+            f"key{describe_indices(wrong)}"
+        )
     if biased:
-        return f"scores wrong by their biases alone{place(without)}"
-    return f"softmax wrong: weights differ where all scores are equal{place(without)}"
+        return f"scores wrong by their biases alone{describe_indices(without)}"
+    return f"softmax wrong: weights differ where all scores are equal{describe_indices(without)}"
 
 
 BLANK = ("query", "u", "v", "query_pos_bias", "w_score")
 """Where these are zero, so are the scores, but for the biases that are added to them."""
 
 
-def finite(inputs: Inputs) -> Inputs:
+def without_nonfinite(inputs: Inputs) -> Inputs:
     """What is hidden may be NaN: zero instead, so that nothing can leak."""
     return {
         name: np.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0) if name in ("key", "value") else x
@@ -126,23 +132,24 @@ def unit_values(
         law = implementation.operation.reference(**given)
         bound = bounds.bound(implementation.operation.name, given, implementation.precision(dtype))
     output = call(
-        implementation, {name: converted(implementation, x, dtype) for name, x in given.items()}
+        implementation,
+        {name: to_backend_array(implementation, x, dtype) for name, x in given.items()},
     )
-    return array_of(output, law, dtype, implementation, "output"), law, bound
+    return checked_output(output, law, dtype, implementation, "output"), law, bound
 
 
-def differs(own: ndarray, law: ndarray, bound: ndarray) -> ndarray:
+def exceeds_bound(own: ndarray, law: ndarray, bound: ndarray) -> ndarray:
     with np.errstate(all="ignore"):
         return ~(np.abs(own - law) <= bound)
 
 
-def visible_pairs(implementation: Implementation, inputs: Inputs) -> ndarray:
-    found = seen(implementation.operation, inputs)
+def check_visible_pairs(implementation: Implementation, inputs: Inputs) -> ndarray:
+    found = visible_pairs(implementation.operation, inputs)
     assert found is not None
     return found
 
 
-def same_ratios(own: ndarray, law: ndarray, bound: ndarray) -> bool:
+def ratios_agree(own: ndarray, law: ndarray, bound: ndarray) -> bool:
     """
     Whether each row is the law's times a constant, judged by the keys whose weight is well above
     its bound.
@@ -157,7 +164,7 @@ def same_ratios(own: ndarray, law: ndarray, bound: ndarray) -> bool:
     return bool(rows.any() and (apart[rows] <= 4 * slack[rows]).all())
 
 
-def where_wrong(o: Observation, prefix: str = "wrong: ") -> str:
+def describe_wrong_outputs(o: Observation, prefix: str = "wrong: ") -> str:
     """Which outputs are wrong, and where in them."""
     if any(a.shape != e.shape for a, e in zip(o.actual, o.expected, strict=True)):
         return ""
@@ -167,8 +174,12 @@ def where_wrong(o: Observation, prefix: str = "wrong: ") -> str:
     ):
         comparison = compare(actual, expected, bound)
         if not comparison.passed and expected.ndim:
-            wrong = (actual != expected) if bound is None else differs(actual, expected, bound)
-            told.append(output_names(o)[number] + place(wrong, letters(o, expected)))
+            wrong = (
+                (actual != expected) if bound is None else exceeds_bound(actual, expected, bound)
+            )
+            told.append(
+                output_names(o)[number] + describe_indices(wrong, axis_letters(o, expected))
+            )
     return prefix + "; ".join(told) if told else ""
 
 
@@ -191,12 +202,12 @@ def output_names(o: Observation) -> list[str]:
     )
 
 
-def letters(o: Observation, output: ndarray) -> str:
+def axis_letters(o: Observation, output: ndarray) -> str:
     """
     The axes of an output: those of the scores where it has their shape, BHNE where it has four
     axes, unnamed otherwise.
     """
-    shape = pairs_shape(CATALOGUE[o.recipe.operation], o.inputs)
+    shape = scores_shape(CATALOGUE[o.recipe.operation], o.inputs)
     if shape is not None and output.shape == shape:
         return "BHNM"[-output.ndim :] if output.ndim != 3 else "BNM"
     return (
@@ -209,7 +220,7 @@ def letters(o: Observation, output: ndarray) -> str:
 NAMES = {"B": "batch element", "H": "head", "N": "row", "M": "key", "E": "column"}
 
 
-def place(wrong: ndarray, axes: str = "") -> str:
+def describe_indices(wrong: ndarray, axes: str = "") -> str:
     """
     Where a boolean array is True along its axes: ``: from key 64 on, in head 3 alone``; nothing
     where it is everywhere.
@@ -220,12 +231,12 @@ def place(wrong: ndarray, axes: str = "") -> str:
         there = np.asarray(
             wrong.any(axis=tuple(other for other in range(wrong.ndim) if other != axis))
         )
-        words = along(there, NAMES.get(letter, f"index of axis {axis}"))
+        words = describe_axis(there, NAMES.get(letter, f"index of axis {axis}"))
         told += [words] if words else []
     return ": " + ", ".join(told) if told else ""
 
 
-def along(there: ndarray, name: str) -> str:
+def describe_axis(there: ndarray, name: str) -> str:
     """The indices of one axis in words."""
     index = np.flatnonzero(there)
     size, first, last = (

@@ -18,17 +18,17 @@ from attnverify.catalogue.operation import CATALOGUE
 Row = tuple[str, str, str, Callable[..., Any]]
 
 
-def by_reference(name: str) -> Callable[..., Any]:
+def reference_of(name: str) -> Callable[..., Any]:
     """The reference of an operation, which is not imported before it is called."""
     return lambda *arguments, **named: CATALOGUE[name].reference(*arguments, **named)
 
 
 causal_mask, merge_masks, update_mems = (
-    by_reference(name) for name in ("causal_mask", "merge_masks", "update_mems")
+    reference_of(name) for name in ("causal_mask", "merge_masks", "update_mems")
 )
-get_slopes, get_alibi_biases = by_reference("get_slopes"), by_reference("get_alibi_biases")
+get_slopes, get_alibi_biases = reference_of("get_slopes"), reference_of("get_alibi_biases")
 rel_shift, shift_right, sinusoidal_positions = (
-    by_reference(name) for name in ("rel_shift", "shift_right", "sinusoidal_positions")
+    reference_of(name) for name in ("rel_shift", "shift_right", "sinusoidal_positions")
 )
 
 
@@ -85,7 +85,7 @@ def rolled(x: ndarray) -> ndarray:
     return x[..., np.arange(N)[:, None], (np.arange(M) - np.arange(N)[:, None]) % M]
 
 
-def kept_all(hids: Any, mems: Any, mem_len: int) -> Any:
+def keep_everything(hids: Any, mems: Any, mem_len: int) -> Any:
     """The whole of memory and present at mem_len 0, as x[-0:] gives it."""
     if mem_len or mems is None:
         return update_mems(hids, mems, mem_len)
@@ -108,7 +108,7 @@ def joined(
     return window
 
 
-def present_alone(hids: Any, mems: Any, mem_len: int) -> Any:
+def keep_segment_only(hids: Any, mems: Any, mem_len: int) -> Any:
     return update_mems(hids, None if mems is None else [mem[:, :0] for mem in mems], mem_len)
 
 
@@ -129,7 +129,7 @@ def opposite(mask: Any) -> Any:
     return ~mask if mask is not None and mask.dtype == bool else mask
 
 
-def changed(
+def with_arguments(
     function: Callable[..., Any], **new: Callable[[dict[str, Any]], Any]
 ) -> Callable[..., Any]:
     """The function with other arguments, each made from all that are given."""
@@ -165,31 +165,31 @@ def layer_rows(function: Callable[..., Any], query: tuple[str, ...], mask: str) 
             "scale",
             "1",
             "scores that are not scaled",
-            changed(function, parameters=rescaled(query, lambda H, D: D**0.5)),
+            with_arguments(function, parameters=rescaled(query, lambda H, D: D**0.5)),
         ),
         (
             "scale",
             "1/D",
             "scores scaled by 1/D",
-            changed(function, parameters=rescaled(query, lambda H, D: D**-0.5)),
+            with_arguments(function, parameters=rescaled(query, lambda H, D: D**-0.5)),
         ),
         (
             "scale",
             "1/sqrt(H D)",
             "scores scaled by 1/sqrt(H D)",
-            changed(function, parameters=rescaled(query, lambda H, D: H**-0.5)),
+            with_arguments(function, parameters=rescaled(query, lambda H, D: H**-0.5)),
         ),
         (
             "mask polarity",
             MEANS[mask],
             f"{mask} of the opposite meaning",
-            changed(function, **{mask: lambda x: opposite(x.get(mask))}),
+            with_arguments(function, **{mask: lambda x: opposite(x.get(mask))}),
         ),
         (
             "mask polarity",
             "ignored",
             f"{mask} ignored",
-            changed(function, **{mask: lambda x: NOTHING[mask](x)}),
+            with_arguments(function, **{mask: lambda x: NOTHING[mask](x)}),
         ),
     )
 
@@ -209,24 +209,24 @@ PADDING: tuple[tuple[str, str, Callable[[dict[str, Any]], Any]], ...] = (
 )
 Q_PROJ, LINEAR = ("q_proj.weight", "q_proj.bias"), ("query.linear.weight", "query.linear.bias")
 MULTI_HEAD = (
-    *layer_rows(by_reference("multi_head_attention"), Q_PROJ, "attn_mask"),
+    *layer_rows(reference_of("multi_head_attention"), Q_PROJ, "attn_mask"),
     *(
         (
             "padding polarity",
             said,
             words,
-            changed(by_reference("multi_head_attention"), key_padding_mask=new),
+            with_arguments(reference_of("multi_head_attention"), key_padding_mask=new),
         )
         for said, words, new in PADDING
     ),
 )
 
 
-def of_itself(function: Callable[..., Any]) -> Callable[..., Any]:
+def as_self_attention(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda x, **others: function(query=x, key=x, value=x, **others)
 
 
-MOVES: dict[str, tuple[Row, ...]] = {
+CONVENTIONS_OF_OPERATION: dict[str, tuple[Row, ...]] = {
     "rel_shift": (
         ("wrap", "zero", "zeros where it wraps around", without_wrap),
         ("direction", "to the right", "rows moved to the right", shift_right),
@@ -250,8 +250,8 @@ MOVES: dict[str, tuple[Row, ...]] = {
     ),
     "merge_masks": (
         ("mask polarity", "True = may attend", "an attn_mask of which True means may attend",
-         changed(merge_masks, attn_mask=lambda x: opposite(x["attn_mask"]))),
-        *(("padding polarity", said, words, changed(merge_masks, key_padding_mask=new)) for said,
+         with_arguments(merge_masks, attn_mask=lambda x: opposite(x["attn_mask"]))),
+        *(("padding polarity", said, words, with_arguments(merge_masks, key_padding_mask=new)) for said,
         words, new in PADDING),
         ("hidden as", "-1e9", "-1e9 for minus infinity", merged(-1e9)),
         ("hidden as", "-1e4", "-1e4 for minus infinity", merged(-1e4)),
@@ -292,30 +292,30 @@ MOVES: dict[str, tuple[Row, ...]] = {
     ),
     "update_mems": (
         ("memory window", "everything at mem_len 0", "a memory that keeps everything at mem_len 0",
-         kept_all),
+         keep_everything),
         ("memory window", "the first mem_len", "the first positions kept",
          joined(lambda mem, hid: [mem, hid], first=True)),
         ("memory window", "the present alone", "the memory before the present forgotten",
-         present_alone),
+         keep_segment_only),
         ("memory window", "as long as it was", "a memory as long as it was", same_length),
         ("order of memory", "present first", "memory behind the present",
          joined(lambda mem, hid: [hid, mem])),
     ),
     "multi_head_attention": MULTI_HEAD,
-    "multi_head_self_attention": tuple((asked, said, words, of_itself(function)) for asked, said,
+    "multi_head_self_attention": tuple((asked, said, words, as_self_attention(function)) for asked, said,
     words, function in MULTI_HEAD),
     "relative_multi_head_attention": (
-        *layer_rows(by_reference("relative_multi_head_attention"),
+        *layer_rows(reference_of("relative_multi_head_attention"),
         ("query.linear.weight", "query_pos_bias", "key_pos_bias"), "visible"),
-        ("table alignment", "the other", "the two table alignments exchanged", changed(
-            by_reference("relative_multi_head_attention"),
+        ("table alignment", "the other", "the two table alignments exchanged", with_arguments(
+            reference_of("relative_multi_head_attention"),
             align=lambda x: {"end": "start", "start": "end"}[x["align"]])),
     ),
-    "alibi_multi_head_attention": layer_rows(by_reference("alibi_multi_head_attention"), LINEAR,
+    "alibi_multi_head_attention": layer_rows(reference_of("alibi_multi_head_attention"), LINEAR,
     "visible"),
 }  # fmt: skip
 
-MOVED_LAW = {
+OPERATION_SPEC_ANSWERS = {
     "rel_shift": {"wrap": "the row below", "direction": "to the left"},
     "shift_right": {"wrap": "the row above", "direction": "to the right"},
     "causal_mask": {"mask polarity": "True = may attend"},

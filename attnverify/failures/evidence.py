@@ -16,16 +16,18 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.operation import CATALOGUE, float_axes
-from attnverify.failures.record import Failure
-from attnverify.inputs.expand import Recipe
-from attnverify.judge.case import Disagreement
+from attnverify.failures.record import FailureRecord
+from attnverify.inputs.recipe import Recipe
 from attnverify.judge.comparison import Comparison
+from attnverify.judge.errors import Disagreement
 
 WINDOW = 24
 """As many rows and columns are shown at most; what has been shrunk is nearly always smaller."""
 
 
-def exhibit(failure: Failure, error: Disagreement | None = None, cause: str = "") -> dict[str, Any]:
+def failure_evidence(
+    failure: FailureRecord, error: Disagreement | None = None, cause: str = ""
+) -> dict[str, Any]:
     """
     What is shown of a failure: how it is replayed, what was drawn, the likely cause and, where
     numbers were compared, their picture.
@@ -36,28 +38,30 @@ def exhibit(failure: Failure, error: Disagreement | None = None, cause: str = ""
         "recipe": failure.words,
         "cause": cause,
     }
-    return shown | pictured(failure.operation, error)
+    return shown | picture_of_error(failure.operation, error)
 
 
-def pictured(operation: str, error: Disagreement | None) -> dict[str, Any]:
+def picture_of_error(operation: str, error: Disagreement | None) -> dict[str, Any]:
     """The picture of what an error compared, if it compared numbers."""
     if error is None or error.comparison is None:
         return {}
     return {"picture": picture(error.path, error.comparison, axes_of(operation, error.path))}
 
 
-def telling(recipes: Sequence[Recipe]) -> Recipe:
+def most_informative(recipes: Sequence[Recipe]) -> Recipe:
     """
     The recipe whose picture shows most: what has been shrunk is often a single element, and a
     pattern wants room.
     """
     return max(
         recipes,
-        key=lambda recipe: extent(recipe) if math.prod(recipe.sizes.values()) <= LARGE else 0,
+        key=lambda recipe: (
+            visible_extent(recipe) if math.prod(recipe.sizes.values()) <= LARGE else 0
+        ),
     )
 
 
-def extent(recipe: Recipe) -> int:
+def visible_extent(recipe: Recipe) -> int:
     """
     How many elements of a slice can be shown, roughly: of queries and keys where there are any,
     else of heads.
@@ -98,9 +102,9 @@ def picture(path: str, comparison: Comparison, axes: tuple[str, ...] = ()) -> di
     """
     shape = comparison.arrays[0].shape
     *_, row, column = (0, 0, *comparison.index)
-    window = around(row, column, *(1, 1, *shape)[-2:])
+    window = window_around(row, column, *(1, 1, *shape)[-2:])
     actual, expected, ratio, within = (
-        window.of(plane_of(array, comparison.index)) for array in comparison.arrays
+        window.of(slice_at(array, comparison.index)) for array in comparison.arrays
     )
     return {
         "path": path,
@@ -124,7 +128,7 @@ def picture(path: str, comparison: Comparison, axes: tuple[str, ...] = ()) -> di
     }
 
 
-def around(row: int, column: int, rows: int, columns: int) -> Window:
+def window_around(row: int, column: int, rows: int, columns: int) -> Window:
     """A window of a slice with the element in its middle, as far as the edges let it."""
     height, width = min(rows, WINDOW), min(columns, WINDOW)
     first = [
@@ -134,7 +138,7 @@ def around(row: int, column: int, rows: int, columns: int) -> Window:
     return Window(first[0], first[1], height, width)
 
 
-def plane_of(array: ndarray, index: tuple[int, ...]) -> ndarray:
+def slice_at(array: ndarray, index: tuple[int, ...]) -> ndarray:
     """The last two axes at an index; a vector is one row."""
     return np.atleast_2d(array[index[:-2]] if array.ndim > 2 else array)
 

@@ -54,9 +54,9 @@ def show_again(
         if hasattr(module, name) or hasattr(module, forward)
     )
     from_numpy: FromNumpy = getattr(root, "from_numpy", None) or conversion(library)
-    given = {key: given_as(x, layout[key], from_numpy, dtype) for key, x in inputs.items()}
+    given = {key: to_layout(x, layout[key], from_numpy, dtype) for key, x in inputs.items()}
     before = repr(to_numpy(root, given))
-    freed = [from_numpy(np.full(x.shape, np.nan), dtype) for x in flat(expected)]
+    freed = [from_numpy(np.full(x.shape, np.nan), dtype) for x in float_arrays(expected)]
     del freed  # poison for what is never written
     with np.errstate(all="ignore"):
         try:
@@ -72,7 +72,7 @@ def show_again(
             return
         if repr(to_numpy(root, given)) != before:
             print("inputs: changed in place")
-        if any(shared(x, y) for x in arrays(output) for y in arrays(given)):
+        if any(share_memory(x, y) for x in arrays(output) for y in arrays(given)):
             print("output: shares memory with an input")
         show(root, output, expected, bound, dtype)
 
@@ -91,7 +91,7 @@ def arrays(tree: Any) -> list[Any]:
     return [tree] if hasattr(tree, "shape") else []
 
 
-def shared(x: Any, y: Any) -> bool:
+def share_memory(x: Any, y: Any) -> bool:
     """Whether two arrays of NumPy or PyTorch lie in the same memory."""
     if hasattr(x, "untyped_storage") and hasattr(y, "untyped_storage"):
         return bool(x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr() and x.numel())
@@ -141,18 +141,18 @@ def conversion(library: str) -> FromNumpy:
     return from_numpy
 
 
-def given_as(x: Any, kind: str, from_numpy: FromNumpy, dtype: str) -> Any:
+def to_layout(x: Any, kind: str, from_numpy: FromNumpy, dtype: str) -> Any:
     if isinstance(x, dict):
-        return {name: given_as(leaf, kind, from_numpy, dtype) for name, leaf in x.items()}
+        return {name: to_layout(leaf, kind, from_numpy, dtype) for name, leaf in x.items()}
     if isinstance(x, list):
-        return [given_as(leaf, kind, from_numpy, dtype) for leaf in x]
+        return [to_layout(leaf, kind, from_numpy, dtype) for leaf in x]
     return arrange(from_numpy, x.copy(), dtype, kind) if isinstance(x, ndarray) else x
 
 
-def flat(tree: Any) -> list[ndarray]:
+def float_arrays(tree: Any) -> list[ndarray]:
     """The float arrays of what the law expects."""
     if isinstance(tree, (list, tuple)):
-        return [leaf for branch in tree for leaf in flat(branch)]
+        return [leaf for branch in tree for leaf in float_arrays(branch)]
     return [tree] if isinstance(tree, ndarray) and tree.dtype.kind == "f" else []
 
 

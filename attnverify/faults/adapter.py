@@ -12,14 +12,15 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.dtypes import numpy_dtype
-from attnverify.catalogue.operation import WITHOUT_FLOATS, Operation
+from attnverify.catalogue.operation import Operation
 from attnverify.catalogue.pytrees import leaves, map_leaves
-from attnverify.inputs.expand import Inputs
+from attnverify.catalogue.traits import WITHOUT_FLOATS
+from attnverify.inputs.recipe import Inputs
 
 Function = Callable[..., Any]
 
 
-def as_law(
+def with_spec_contract(
     function: Function, operation: Operation, raw: bool, checked: bool, memory: Inputs | None
 ) -> Function:
     """

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnverify.catalogue.operation import CATALOGUE, Operation, parse_name
-from attnverify.faults.adapter import as_law
+from attnverify.faults.adapter import with_spec_contract
 
 Function = Callable[..., Any]
 
-CLASSES = ("scale", "softmax", "masks", "causal", "blocks", "layout", "dropout", "shifts",
+FAULT_KINDS = ("scale", "softmax", "masks", "causal", "blocks", "layout", "dropout", "shifts",
 "relative", "memory", "alibi", "additive",
            "layers", "backward", "numerics", "state", "side effects", "refusals")  # fmt: skip
 
@@ -112,8 +112,8 @@ def register(
     stateful: bool = False,
     **said: Any,
 ) -> Callable[[Function], Function]:
-    if said["kind"] not in CLASSES:
-        raise ValueError(f"kind: wanted one of {', '.join(CLASSES)}, got {said['kind']}")
+    if said["kind"] not in FAULT_KINDS:
+        raise ValueError(f"kind: wanted one of {', '.join(FAULT_KINDS)}, got {said['kind']}")
 
     def add(function: Function) -> Function:
         name = function.__name__
@@ -123,7 +123,7 @@ def register(
         operation = parsed[0]
 
         def make() -> Function:
-            return as_law(
+            return with_spec_contract(
                 function,
                 operation,
                 raw=raw or unchecked,

@@ -20,9 +20,10 @@ from _pytest.outcomes import Skipped
 from numpy import ndarray
 
 from attnverify.backends.loader import describe, from_path, imported_library
-from attnverify.catalogue.operation import CATALOGUE, WITHOUT_FLOATS, Operation
+from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.catalogue.pytrees import map_leaves
-from attnverify.faults.adapter import as_law
+from attnverify.catalogue.traits import WITHOUT_FLOATS
+from attnverify.faults.adapter import with_spec_contract
 from attnverify.faults.registry import Fault, read_faults
 
 Function = Callable[..., Any]
@@ -56,7 +57,7 @@ class Measured:
         return {"check": self.name, "operation": self.operation, "rejected": self.rejected} | names
 
 
-def measure(path: str) -> list[Measured]:
+def measure_user_tests(path: str) -> list[Measured]:
     """
     Measure every check of a file. ValueError where it has none, or none for an operation of the
     catalogue.
@@ -68,7 +69,7 @@ def measure(path: str) -> list[Measured]:
     library = imported_library(modules)
     if library not in ("numpy", "torch"):
         raise ValueError(f"{path}: wanted a file that imports torch or numpy, got {library}")
-    return [measured(name, check, library) for name, check in checks.items()]
+    return [measure_check(name, check, library) for name, check in checks.items()]
 
 
 def checks_of(module: ModuleType) -> Iterator[tuple[str, Function]]:
@@ -82,18 +83,18 @@ def checks_of(module: ModuleType) -> Iterator[tuple[str, Function]]:
             yield name, thing
 
 
-def measured(name: str, check: Function, library: str) -> Measured:
+def measure_check(name: str, check: Function, library: str) -> Measured:
     operation = CATALOGUE[name.removeprefix("check_")]
     found = Measured(name, operation.name)
-    found.rejected = objection(check, right(operation, library))
+    found.rejected = rejection(check, correct_function(operation, library))
     if found.rejected:
         return found
     for fault, function in candidates(operation, library):
-        (found.killed if objection(check, function) else found.survivors).append(fault)
+        (found.killed if rejection(check, function) else found.survivors).append(fault)
     return found
 
 
-def objection(check: Function, function: Function) -> str:
+def rejection(check: Function, function: Function) -> str:
     """
     What a check has against a function, or "". Anything that it raises is an objection; skipping is
     none against a fault.
@@ -109,8 +110,10 @@ def objection(check: Function, function: Function) -> str:
     return ""
 
 
-def right(operation: Operation, library: str) -> Function:
-    function = as_law(operation.reference, operation, raw=True, checked=False, memory=None)
+def correct_function(operation: Operation, library: str) -> Function:
+    function = with_spec_contract(
+        operation.reference, operation, raw=True, checked=False, memory=None
+    )
     return function if library == "numpy" else with_torch(operation, function, backward(operation))
 
 

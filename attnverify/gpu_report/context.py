@@ -10,9 +10,10 @@ from typing import Any
 from attnverify.backends.loader import Implementation, load
 from attnverify.catalogue.operation import Operation
 from attnverify.catalogue.pytrees import leaves
-from attnverify.inputs.expand import Inputs, Recipe
-from attnverify.judge.case import compared, converted
-from attnverify.reference.oracle import bounded, lawful
+from attnverify.inputs.recipe import Inputs, Recipe
+from attnverify.judge.case import compare_outputs
+from attnverify.judge.invoke import to_backend_array
+from attnverify.reference.oracle import bounds_of, expected_of
 
 Figures = dict[str, Any]
 
@@ -29,7 +30,7 @@ class NotRun(Exception):
 
 
 @dataclass(frozen=True)
-class Here:
+class StepContext:
     """Where the steps run, how much is asked of them, and in how many seconds."""
 
     device: str
@@ -55,7 +56,9 @@ class Here:
         )
 
 
-def fused(here: Here, gradients: bool = True, source: str | None = None) -> list[Implementation]:
+def fused_kernels(
+    here: StepContext, gradients: bool = True, source: str | None = None
+) -> list[Implementation]:
     """The kernels, forwards and backwards; on a CPU in a hurry, two of them."""
     sources = (
         [source]
@@ -74,22 +77,29 @@ def fused(here: Here, gradients: bool = True, source: str | None = None) -> list
     ]
 
 
-def each(here: Here, **which: Any) -> Iterator[tuple[Implementation, str]]:
+def kernels_and_dtypes(here: StepContext, **which: Any) -> Iterator[tuple[Implementation, str]]:
     return (
-        (implementation, dtype) for implementation in fused(here, **which) for dtype in here.dtypes
+        (implementation, dtype)
+        for implementation in fused_kernels(here, **which)
+        for dtype in here.dtypes
     )
 
 
-def handed(implementation: Implementation, case: Recipe, dtype: str) -> Inputs:
+def to_device(implementation: Implementation, case: Recipe, dtype: str) -> Inputs:
     return {
-        name: converted(implementation, x, dtype) for name, x in lawful(case, dtype).inputs.items()
+        name: to_backend_array(implementation, x, dtype)
+        for name, x in expected_of(case, dtype).inputs.items()
     }
 
 
-def held(implementation: Implementation, case: Recipe, dtype: str, outputs: Any) -> float:
+def check_against_spec(
+    implementation: Implementation, case: Recipe, dtype: str, outputs: Any
+) -> float:
     """Hold outputs to the law; the worst share of the bound."""
-    bound = bounded(case, dtype, implementation.precision(dtype))
-    found = list(compared(outputs, lawful(case, dtype).expected, bound, dtype, implementation))
+    bound = bounds_of(case, dtype, implementation.precision(dtype))
+    found = list(
+        compare_outputs(outputs, expected_of(case, dtype).expected, bound, dtype, implementation)
+    )
     for path, comparison in found:
         assert comparison.passed, f"{implementation.name} in {dtype}: {path}: {comparison}"
     return max(comparison.budget for _, comparison in found)

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from attnverify import ROOT
-from attnverify.catalogue.operation import CATALOGUE, CHAPTERS
-from attnverify.gpu_report.context import Figures, Here, NotRun
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.catalogue.traits import CHAPTERS
+from attnverify.gpu_report.context import Figures, NotRun, StepContext
 
 TESTS = (
     "test_citizenship.py",
@@ -28,7 +29,7 @@ TESTS = (
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
 
-def suite(source: str, here: Here) -> Figures:
+def run_differential_suite(source: str, here: StepContext) -> Figures:
     """
     ``attnverify run`` of a backend on the device, chapter by chapter: what ends one leaves the
     others standing.
@@ -50,7 +51,7 @@ def suite(source: str, here: Here) -> Figures:
     return found
 
 
-def judged(source: str, chapter: str, here: Here, seconds: float) -> str:
+def judged(source: str, chapter: str, here: StepContext, seconds: float) -> str:
     """What a chapter's operations came to, in words."""
     if seconds < 1:
         return "not run: no time was left"
@@ -91,11 +92,11 @@ def judged(source: str, chapter: str, here: Here, seconds: float) -> str:
     )
 
 
-def profile(here: Here) -> str:
+def profile(here: StepContext) -> str:
     return "quick" if here.quick or not here.gpu else "default"
 
 
-def side_by_side(here: Here) -> list[str]:
+def side_by_side(here: StepContext) -> list[str]:
     """
     Several processes on one device, where pytest-xdist is there: most of the time goes to the law,
     which is NumPy's. Two suites run.
@@ -121,7 +122,7 @@ def tail(ran: subprocess.CompletedProcess[str]) -> str:
     return " | ".join((ran.stdout + ran.stderr).strip().splitlines()[-8:])[-1500:]
 
 
-def tests(here: Here) -> Figures:
+def tests(here: StepContext) -> Figures:
     """
     opcheck, torch.compile, autocast, a Transformer-XL training step, memory: torch_impl's own
     tests, on the device.
@@ -153,7 +154,7 @@ def sanitizer() -> str | None:
     )
 
 
-def watched(tool: str, here: Here) -> Figures:
+def run_sanitizer(tool: str, here: StepContext) -> Figures:
     """
     The step ``short`` under a tool of compute-sanitizer; PyTorch asks the driver for every tensor
     then, so that each has its bounds.
@@ -188,6 +189,9 @@ def watched(tool: str, here: Here) -> Figures:
 
 SUITES: dict[str, Any] = {
     "tests": tests,
-    **{f"sanitizer-{tool}": partial(watched, tool) for tool in TOOLS},
-    **{f"suite-{source}": partial(suite, source) for source in ("torch_impl", "cupy_impl")},
+    **{f"sanitizer-{tool}": partial(run_sanitizer, tool) for tool in TOOLS},
+    **{
+        f"suite-{source}": partial(run_differential_suite, source)
+        for source in ("torch_impl", "cupy_impl")
+    },
 }

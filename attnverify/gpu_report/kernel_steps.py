@@ -15,14 +15,25 @@ from typing import Any
 
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.operation import Operation
-from attnverify.checks.long_sequences import judge_row, long_recipe, sampled
-from attnverify.gpu_report.context import Figures, Here, each, fused, handed, held, numbers, random
-from attnverify.inputs.expand import Inputs, expand
-from attnverify.inputs.fixed_cases import recipe
-from attnverify.judge.case import Unsupported, call, converted
+from attnverify.checks.long_sequences import judge_row, long_recipe, sampled_rows
+from attnverify.gpu_report.context import (
+    Figures,
+    StepContext,
+    check_against_spec,
+    fused_kernels,
+    kernels_and_dtypes,
+    numbers,
+    random,
+    to_device,
+)
+from attnverify.inputs.expand import expand
+from attnverify.inputs.fixed_cases import fixed_recipe
+from attnverify.inputs.recipe import Inputs
+from attnverify.judge.errors import Unsupported
+from attnverify.judge.invoke import call, to_backend_array
 
 
-def environment(here: Here) -> Figures:
+def environment(here: StepContext) -> Figures:
     """Device, driver, clocks, versions."""
     torch = import_module("torch")
     assert not here.gpu or torch.cuda.is_available(), "PyTorch sees no CUDA device"
@@ -93,7 +104,7 @@ def told_by_driver() -> Figures:
     )
 
 
-def short(here: Here) -> Figures:
+def run_each_kernel_once(here: StepContext) -> Figures:
     """
     Every kernel once, held to the law: also what compute-sanitizer watches, with every array where
     the driver knows its bounds.
@@ -102,16 +113,16 @@ def short(here: Here) -> Figures:
     if here.gpu and os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING"):
         with suppress(ImportError):
             import_module("cupy").cuda.set_allocator(None)
-    for implementation, dtype in each(here):
-        case = recipe(implementation.operation, here.sizes, "normal")
-        outputs = implementation.function(**handed(implementation, case, dtype))
+    for implementation, dtype in kernels_and_dtypes(here):
+        case = fixed_recipe(implementation.operation, here.sizes, "normal")
+        outputs = implementation.function(**to_device(implementation, case, dtype))
         budgets[f"{implementation.name} {dtype}"] = round(
-            held(implementation, case, dtype, outputs), 3
+            check_against_spec(implementation, case, dtype, outputs), 3
         )
     return {"share of the bound": budgets}
 
 
-def repeats(here: Here) -> Figures:
+def check_repeatability(here: StepContext) -> Figures:
     """
     The same bits a hundred times: forwards always, backwards where it is claimed or, in PyTorch,
     asked for.
@@ -122,7 +133,7 @@ def repeats(here: Here) -> Figures:
     )  # without it PyTorch refuses to promise anything of its products
     import_module("torch").use_deterministic_algorithms(True)
     try:
-        for implementation, dtype in each(here):
+        for implementation, dtype in kernels_and_dtypes(here):
             if claimed(implementation):
                 repeated(implementation, dtype, here, times)
                 same.append(f"{implementation.name} {dtype}")
@@ -137,21 +148,23 @@ def claimed(implementation: Implementation) -> bool:
     return not implementation.operation.is_gradient or backend.deterministic or in_torch
 
 
-def repeated(implementation: Implementation, dtype: str, here: Here, times: int) -> None:
-    given = handed(implementation, recipe(implementation.operation, here.sizes, "normal"), dtype)
+def repeated(implementation: Implementation, dtype: str, here: StepContext, times: int) -> None:
+    given = to_device(
+        implementation, fixed_recipe(implementation.operation, here.sizes, "normal"), dtype
+    )
     first = numbers(implementation.function(**given), implementation)
     for time in range(1, times):
         again = numbers(implementation.function(**given), implementation)
         assert again == first, f"{implementation.name} in {dtype}: other bits the {time + 1}th time"
 
 
-def lengths(here: Here) -> Figures:
+def check_long_sequences(here: StepContext) -> Figures:
     """
     Sequences of 131072, of which sampled rows of the output and of the query's gradient are held to
     the law.
     """
     shares, left = dict[str, float](), dict[str, str]()
-    for implementation in fused(here):
+    for implementation in fused_kernels(here):
         for N, M, dtype in long_cases(here):
             name = f"{implementation.name} {dtype} N={N} M={M}"
             try:
@@ -161,7 +174,7 @@ def lengths(here: Here) -> Figures:
     return {"share of the bound": shares, "unsupported": left}
 
 
-def long_cases(here: Here) -> tuple[tuple[int, int, str], ...]:
+def long_cases(here: StepContext) -> tuple[tuple[int, int, str], ...]:
     if here.gpu:
         every = (131072, 131072, "bfloat16"), (3, 131072, "float32"), (131072, 3, "float16")
         return every[:1] if here.quick else every
@@ -177,7 +190,8 @@ def long(implementation: Implementation, N: int, M: int, dtype: str) -> float:
     case = replace(long_recipe(operation.forward.name, N, M), operation=operation.name)
     inputs = expand(case, dtype)
     outputs = call(
-        implementation, {name: converted(implementation, x, dtype) for name, x in inputs.items()}
+        implementation,
+        {name: to_backend_array(implementation, x, dtype) for name, x in inputs.items()},
     )
     assert implementation.backend.library is not None
     result = implementation.backend.library.to_numpy(
@@ -188,7 +202,7 @@ def long(implementation: Implementation, N: int, M: int, dtype: str) -> float:
 
 def few(N: int, M: int) -> list[int]:
     """Sampled rows; of very many keys three, since the law takes seconds for each."""
-    return sampled(N) if M < 2**15 or N < 4 else [128, N // 2, N - 1]
+    return sampled_rows(N) if M < 2**15 or N < 4 else [128, N // 2, N - 1]
 
 
 def share(implementation: Implementation, inputs: Inputs, result: Any, i: int, dtype: str) -> float:
@@ -200,14 +214,14 @@ def share(implementation: Implementation, inputs: Inputs, result: Any, i: int, d
     return round(comparison.budget, 3)
 
 
-def large(here: Here) -> Figures:
+def check_large_tensors(here: StepContext) -> Figures:
     """
     Tensors of more than 2^31 elements, many keys or many queries, of which sampled rows are held to
     the law, the last ones too.
     """
     B, many, D = (512, 2**16 + 1, 64) if here.gpu else (2, 67, 4)
     found = {}
-    for implementation in fused(here, source="torch_impl"):
+    for implementation in fused_kernels(here, source="torch_impl"):
         for N, M in ((5, many), (many, 5)):
             sizes = {
                 "B": B,
@@ -244,14 +258,14 @@ def many_elements(
     output = outputs[0] if operation.is_gradient else outputs
     most = max(x.numel() for x in (output, *given.values()) if hasattr(x, "numel"))
     shares = []
-    for b, rows in ((0, [sizes["N"] - 1]), (sizes["B"] - 1, sampled(sizes["N"]))):
-        alone = {name: entry(x, operation, name, b) for name, x in given.items()}
+    for b, rows in ((0, [sizes["N"] - 1]), (sizes["B"] - 1, sampled_rows(sizes["N"]))):
+        alone = {name: batch_entry(x, operation, name, b) for name, x in given.items()}
         result = output[b : b + 1].double().cpu().numpy()
         shares += [share(implementation, alone, result, i, "float16") for i in rows]
     return most, max(shares)
 
 
-def entry(x: Any, operation: Operation, name: str, b: int) -> Any:
+def batch_entry(x: Any, operation: Operation, name: str, b: int) -> Any:
     """One entry of the batch, widened; what has no batch as it is."""
     if not hasattr(x, "cpu"):
         return x

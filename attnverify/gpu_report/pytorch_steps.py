@@ -10,21 +10,31 @@ from math import log
 from typing import Any
 
 from attnverify.backends.loader import Implementation
-from attnverify.gpu_report.context import Figures, Here, NotRun, each, fused, handed, held, random
-from attnverify.inputs.expand import Inputs
-from attnverify.inputs.fixed_cases import recipe
+from attnverify.gpu_report.context import (
+    Figures,
+    NotRun,
+    StepContext,
+    check_against_spec,
+    fused_kernels,
+    kernels_and_dtypes,
+    random,
+    to_device,
+)
+from attnverify.inputs.fixed_cases import fixed_recipe
+from attnverify.inputs.recipe import Inputs
 
 
-def graphs(here: Here) -> Figures:
+def check_cuda_graphs(here: StepContext) -> Figures:
     """Captured as a CUDA graph and replayed with other numbers, which are held to the law."""
     budgets = {}
-    for implementation, dtype in each(here, source="torch_impl"):
+    for implementation, dtype in kernels_and_dtypes(here, source="torch_impl"):
         one, two = (
-            recipe(implementation.operation, here.sizes, family) for family in ("normal", "spread")
+            fixed_recipe(implementation.operation, here.sizes, family)
+            for family in ("normal", "spread")
         )
-        static = handed(implementation, one, dtype)
+        static = to_device(implementation, one, dtype)
         replay, outputs = captured(implementation, static) if here.gpu else (None, None)
-        for name, x in handed(implementation, two, dtype).items():
+        for name, x in to_device(implementation, two, dtype).items():
             if hasattr(x, "copy_"):
                 static[name].copy_(x)
         if replay is None:
@@ -32,7 +42,7 @@ def graphs(here: Here) -> Figures:
         else:
             replay()
         budgets[f"{implementation.name} {dtype}"] = round(
-            held(implementation, two, dtype, outputs), 3
+            check_against_spec(implementation, two, dtype, outputs), 3
         )
     if not here.gpu:
         raise NotRun(
@@ -58,15 +68,15 @@ def captured(implementation: Implementation, static: Inputs) -> tuple[Callable[[
     return graph.replay, outputs
 
 
-def waits(here: Here) -> Figures:
+def check_no_synchronization(here: StepContext) -> Figures:
     """
     Nothing in the Python code waits for the device: PyTorch raises where it would; without a GPU
     there are no numbers to wait for.
     """
     torch, done = import_module("torch"), list[str]()
-    for implementation, dtype in each(here, source="torch_impl"):
-        given = handed(
-            implementation, recipe(implementation.operation, here.sizes, "normal"), dtype
+    for implementation, dtype in kernels_and_dtypes(here, source="torch_impl"):
+        given = to_device(
+            implementation, fixed_recipe(implementation.operation, here.sizes, "normal"), dtype
         )
         if here.gpu:
             implementation.function(**given)
@@ -84,13 +94,13 @@ def waits(here: Here) -> Figures:
     return {"never waits": done}
 
 
-def recompilations(here: Here) -> Figures:
+def recompilations(here: StepContext) -> Figures:
     """
     Compiled once for a kind of length, not once for each: by torch.compile, and (on a GPU) by
     Triton.
     """
     found: Figures = {"torch.compile": {}, "triton": {}}
-    for implementation in fused(here, gradients=False, source="torch_impl"):
+    for implementation in fused_kernels(here, gradients=False, source="torch_impl"):
         name = implementation.name
         if here.gpu:
             found["triton"][name] = variants = by_triton(here, implementation)
@@ -107,9 +117,9 @@ def recompilations(here: Here) -> Figures:
     return found
 
 
-def at_length(here: Here, implementation: Implementation, length: int) -> Inputs:
-    case = recipe(implementation.operation, here.sizes | {"N": length, "M": length}, "normal")
-    given = handed(implementation, case, here.dtypes[0])
+def at_length(here: StepContext, implementation: Implementation, length: int) -> Inputs:
+    case = fixed_recipe(implementation.operation, here.sizes | {"N": length, "M": length}, "normal")
+    given = to_device(implementation, case, here.dtypes[0])
     if "key_pos_bias" not in given:
         return given
     rows = {
@@ -119,7 +129,7 @@ def at_length(here: Here, implementation: Implementation, length: int) -> Inputs
     return given | rows  # a model's tables do not change with the length
 
 
-def by_compiler(here: Here, implementation: Implementation) -> list[int]:
+def by_compiler(here: StepContext, implementation: Implementation) -> list[int]:
     torch = import_module("torch")
     testing = import_module("torch._dynamo.testing")
     torch._dynamo.reset()
@@ -131,7 +141,7 @@ def by_compiler(here: Here, implementation: Implementation) -> list[int]:
     return frames
 
 
-def by_triton(here: Here, implementation: Implementation) -> list[int]:
+def by_triton(here: StepContext, implementation: Implementation) -> list[int]:
     """
     How many kernels each of 24 lengths has made Triton compile, forwards. The last twelve may begin
     another class of blocks.
@@ -167,7 +177,7 @@ these.
 """
 
 
-def memory(here: Here) -> Figures:
+def memory(here: StepContext) -> Figures:
     """
     Peak extra memory on the device, forwards and backwards: its logarithm grows no faster than 1.05
     times that of the length.
@@ -175,7 +185,7 @@ def memory(here: Here) -> Figures:
     torch, found = import_module("torch"), {}
     if not here.gpu:
         raise NotRun("asks the allocator of a GPU; on a CPU tests/test_peak_memory.py counts")
-    for implementation in fused(here, source="torch_impl"):
+    for implementation in fused_kernels(here, source="torch_impl"):
         bytes_of = [peak(torch, here, implementation, length) for length in LENGTHS]
         found[implementation.name] = bytes_of
         slope = log(bytes_of[-1] / bytes_of[0]) / log(LENGTHS[-1] / LENGTHS[0])
@@ -188,7 +198,7 @@ def memory(here: Here) -> Figures:
 LENGTHS = (4096, 16384, 65536)
 
 
-def peak(torch: Any, here: Here, implementation: Implementation, length: int) -> int:
+def peak(torch: Any, here: StepContext, implementation: Implementation, length: int) -> int:
     sizes = {letter: 4 for letter in "QKA"} | {
         "B": 1,
         "H": 2,

@@ -110,8 +110,10 @@ def main(chosen: argparse.Namespace) -> int:
     )
     keep(folder, device, chosen.quick, outcomes, first)
     with ThreadPoolExecutor(AT_ONCE if device == "cuda" else 1) as pool:
-        running = [pool.submit(in_time, name, device, chosen.quick, until) for name in waiting]
-        with ending_together(pool):
+        running = [
+            pool.submit(run_within_budget, name, device, chosen.quick, until) for name in waiting
+        ]
+        with terminate_together(pool):
             for done in as_completed(running):
                 keep(folder, device, chosen.quick, outcomes, done.result())
     print(
@@ -122,7 +124,7 @@ def main(chosen: argparse.Namespace) -> int:
 
 
 @contextmanager
-def ending_together(pool: ThreadPoolExecutor) -> Iterator[None]:
+def terminate_together(pool: ThreadPoolExecutor) -> Iterator[None]:
     """Who interrupts or terminates this process ends the steps as well."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))
     try:
@@ -140,7 +142,7 @@ RUNNING: set["subprocess.Popen[bytes]"] = set()
 """The processes of the steps that run now."""
 
 
-def in_time(name: str, device: str, quick: bool, until: float) -> Outcome:
+def run_within_budget(name: str, device: str, quick: bool, until: float) -> Outcome:
     """A step, if there is time left for it."""
     left = until - time.monotonic()
     if left < 5:
@@ -267,14 +269,14 @@ def steps() -> dict[str, Callable[..., dict[str, Any]]]:
 
     own = (
         kernel_steps.environment,
-        kernel_steps.short,
-        kernel_steps.repeats,
-        kernel_steps.lengths,
-        kernel_steps.large,
+        kernel_steps.run_each_kernel_once,
+        kernel_steps.check_repeatability,
+        kernel_steps.check_long_sequences,
+        kernel_steps.check_large_tensors,
     )
     of_torch = (
-        pytorch_steps.graphs,
-        pytorch_steps.waits,
+        pytorch_steps.check_cuda_graphs,
+        pytorch_steps.check_no_synchronization,
         pytorch_steps.recompilations,
         pytorch_steps.memory,
     )
@@ -300,11 +302,11 @@ def run(name: str, here: Any) -> dict[str, Any]:
 
 def in_process(name: str, options: str) -> int:
     """The process of a step: the answer goes to a file, or without one to the status."""
-    from attnverify.gpu_report.context import Here
+    from attnverify.gpu_report.context import StepContext
 
     given = json.loads(options)
     answer = given.pop("answer", None)
-    told = run(name, Here(**given))
+    told = run(name, StepContext(**given))
     if answer:
         Path(answer).write_text(json.dumps(told))
     elif told["verdict"] == "failed":

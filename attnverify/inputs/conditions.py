@@ -26,34 +26,22 @@ else than the law; the two are counted apart.
 import operator
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from fnmatch import fnmatchcase
-from functools import cached_property, partial
-from pathlib import Path
+from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.dtypes import largest
-from attnverify.catalogue.operation import ASPECTS, CATALOGUE
-from attnverify.inputs.expand import Recipe, expand
-from attnverify.inputs.masks import seen
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.inputs.expand import expand
+from attnverify.inputs.masks import visible_pairs
 from attnverify.inputs.memory_layouts import LAYOUTS
-from attnverify.judge.case import layout_kinds
+from attnverify.inputs.recipe import Recipe, layout_kinds
 
-KINDS = ("limitation", "nonconformance")
-"""
-What a known failure can be: less than the law asks, and said so, or something else than the law.
-"""
-
-KIND = rf"(?:\[(?P<kind>{'|'.join(KINDS)})\]\s*)?"
-LINE = re.compile(
-    rf"(?P<name>\S+)\s+(?P<dtype>\S+)\s+(?P<aspect>{'|'.join(ASPECTS)})(?:\s+when\s+(?P<when>[^:]+?))?\s*:\s*{KIND}(?P<reason>.+)"
-)
 COMPARISON = re.compile(r"([A-Z]|\d+)(?:\s*%\s*([1-9]\d*))?\s*(<=|>=|==|!=|<|>)\s*([A-Z]|\d+)")
 FIELD = re.compile(r"([\w.]+)(!?=)(\S.*)")
-REPLAY = re.compile(r"\[replay ([0-9a-f]{5,})\]")
 OPERATORS = {
     "<": operator.lt,
     ">": operator.gt,
@@ -66,51 +54,7 @@ OPERATORS = {
 Condition = Callable[[Recipe, str], bool]
 
 
-@dataclass(frozen=True)
-class Known:
-    """One line of the file."""
-
-    name: str
-    dtype: str
-    aspect: str
-    when: str | None
-    reason: str
-    source: str
-    kind: str | None = None
-    """One of KINDS, where the line says it."""
-
-    backend: str | None = None
-    """
-    The backend beside whose file the line stands, as it was named; None: the line speaks of every
-    backend of the run.
-    """
-
-    def speaks_of(self, backend: str, implementation: str, dtype: str, aspect: str) -> bool:
-        named = self.backend in (None, backend) and fnmatchcase(implementation, self.name)
-        return named and fnmatchcase(dtype, self.dtype) and self.aspect == aspect
-
-    @property
-    def replay(self) -> str | None:
-        """The hash of the record that shows the failure, where the reason names one."""
-        match = REPLAY.search(self.reason)
-        return match[1] if match else None
-
-    @cached_property
-    def conditions(self) -> list[Condition]:
-        return (
-            [condition(text.strip()) for text in re.split(r"\band\b", self.when or "")]
-            if self.when
-            else []
-        )
-
-    def covers(self, recipe: Recipe, dtype: str) -> bool:
-        """
-        Whether the case lies in the line's region; never, for a line that speaks of the whole cell.
-        """
-        return bool(self.when) and all(holds(recipe, dtype) for holds in self.conditions)
-
-
-def condition(text: str) -> Condition:
+def parse_condition(text: str) -> Condition:
     """One condition of a region."""
     if text in SENTENCES:
         return SENTENCES[text]
@@ -130,29 +74,29 @@ def condition(text: str) -> Condition:
     )
 
 
-def visible_pairs(recipe: Recipe, dtype: str) -> ndarray:
+def pairs_of_case(recipe: Recipe, dtype: str) -> ndarray:
     """Which pairs see each other; one pair that does, for operations without pairs."""
     inputs = expand(recipe, dtype)
-    visible = seen(CATALOGUE[recipe.operation], inputs)
+    visible = visible_pairs(CATALOGUE[recipe.operation], inputs)
     if recipe.operation == "softmax" and visible is not None:
         visible = visible & (inputs["score"] > -np.inf)  # a score of -inf hides as a mask does
     return np.ones((1, 1), bool) if visible is None else visible
 
 
-def blind_row(recipe: Recipe, dtype: str) -> bool:
-    return not bool(visible_pairs(recipe, dtype).any(axis=-1).all())
+def has_fully_masked_row(recipe: Recipe, dtype: str) -> bool:
+    return not bool(pairs_of_case(recipe, dtype).any(axis=-1).all())
 
 
-def unseen_key(recipe: Recipe, dtype: str) -> bool:
-    return not bool(visible_pairs(recipe, dtype).any(axis=-2).all())
+def has_key_hidden_from_all(recipe: Recipe, dtype: str) -> bool:
+    return not bool(pairs_of_case(recipe, dtype).any(axis=-2).all())
 
 
-def hidden_pair(recipe: Recipe, dtype: str) -> bool:
-    return not bool(visible_pairs(recipe, dtype).all())
+def has_hidden_pair(recipe: Recipe, dtype: str) -> bool:
+    return not bool(pairs_of_case(recipe, dtype).all())
 
 
-def gap(recipe: Recipe, dtype: str) -> bool:
-    visible = visible_pairs(recipe, dtype)
+def has_hidden_gap(recipe: Recipe, dtype: str) -> bool:
+    visible = pairs_of_case(recipe, dtype)
     before, after = (
         np.logical_or.accumulate(visible, -1),
         np.logical_or.accumulate(visible[..., ::-1], -1)[..., ::-1],
@@ -160,7 +104,7 @@ def gap(recipe: Recipe, dtype: str) -> bool:
     return bool((before & after & ~visible).any())
 
 
-def poisoned(recipe: Recipe, dtype: str) -> bool:
+def holds_nonfinite(recipe: Recipe, dtype: str) -> bool:
     arrays = [
         x
         for name, x in expand(recipe, dtype).items()
@@ -194,12 +138,12 @@ def scores(recipe: Recipe, dtype: str) -> ndarray:
 def score_overflow(recipe: Recipe, dtype: str) -> bool:
     products = scores(recipe, dtype) * np.sqrt(recipe.sizes.get("D", 1))
     return dtype != "bool" and bool(
-        (~visible_pairs(recipe, dtype) & (products > largest(dtype))).any()
+        (~pairs_of_case(recipe, dtype) & (products > largest(dtype))).any()
     )
 
 
 def gradient_overflow(recipe: Recipe, dtype: str) -> bool:
-    inputs, hidden = expand(recipe, dtype), ~visible_pairs(recipe, dtype)
+    inputs, hidden = expand(recipe, dtype), ~pairs_of_case(recipe, dtype)
     if not {"d_output", "value"} <= set(inputs):
         return False
     with np.errstate(all="ignore"):
@@ -211,28 +155,28 @@ def gradient_overflow(recipe: Recipe, dtype: str) -> bool:
         )
 
 
-def lead(recipe: Recipe, dtype: str) -> float:
+def hidden_score_lead(recipe: Recipe, dtype: str) -> float:
     """
     By how much a hidden score leads over what its row sees, at most: a mask of less, added to it,
     would not hide it.
     """
-    visible, score = visible_pairs(recipe, dtype), scores(recipe, dtype)
+    visible, score = pairs_of_case(recipe, dtype), scores(recipe, dtype)
     seen_most = np.where(visible, score, -np.inf).max(axis=-1)
     hidden_most = np.where(visible, -np.inf, score).max(axis=-1)
     with np.errstate(invalid="ignore"):
-        return greatest((hidden_most - seen_most)[visible.any(axis=-1)])
+        return nanmax((hidden_most - seen_most)[visible.any(axis=-1)])
 
 
 def largest_score(recipe: Recipe, dtype: str) -> float:
     """The largest score that its row sees."""
-    return greatest(np.where(visible_pairs(recipe, dtype), scores(recipe, dtype), -np.inf))
+    return nanmax(np.where(pairs_of_case(recipe, dtype), scores(recipe, dtype), -np.inf))
 
 
-def greatest(x: ndarray) -> float:
+def nanmax(x: ndarray) -> float:
     return float(np.max(x[~np.isnan(x)], initial=-np.inf))
 
 
-def is_laid(name: str, kind: str, recipe: Recipe, dtype: str) -> bool:
+def has_layout(name: str, kind: str, recipe: Recipe, dtype: str) -> bool:
     """Whether an argument (or any, "an input") lies so in memory."""
     inputs = expand(recipe, dtype)
     laid = dict(zip(inputs, layout_kinds(recipe, len(inputs)), strict=True))
@@ -245,11 +189,11 @@ def power_of_two(letter: str, no: str, recipe: Recipe, _: str) -> bool:
 
 
 SENTENCES: dict[str, Condition] = {
-    "a row sees no key": blind_row,
-    "a key is hidden from every row": unseen_key,
-    "a pair is hidden": hidden_pair,
-    "a hidden key stands between visible ones": gap,
-    "a hidden slot holds NaN or infinity": poisoned,
+    "a row sees no key": has_fully_masked_row,
+    "a key is hidden from every row": has_key_hidden_from_all,
+    "a pair is hidden": has_hidden_pair,
+    "a hidden key stands between visible ones": has_hidden_gap,
+    "a hidden slot holds NaN or infinity": holds_nonfinite,
     "a hidden score overflows": score_overflow,
     "the gradient of a hidden weight overflows": gradient_overflow,
     "a mask is given": lambda recipe, _: recipe.mask is not None,
@@ -267,9 +211,9 @@ it.
 NUMBER = r"(-?\d[\de.+]*)"
 PATTERNS: dict[str, Callable[..., bool]] = {
     r"([A-Z]) is (a|no) power of two": power_of_two,
-    rf"(an input|[a-z_]+) is ({'|'.join(LAYOUTS)})": is_laid,
+    rf"(an input|[a-z_]+) is ({'|'.join(LAYOUTS)})": has_layout,
     rf"a hidden score leads by {NUMBER}": lambda least, recipe, dtype: (
-        lead(recipe, dtype) > float(least)
+        hidden_score_lead(recipe, dtype) > float(least)
     ),
     rf"a score exceeds {NUMBER}": lambda least, recipe, dtype: (
         largest_score(recipe, dtype) > float(least)
@@ -298,38 +242,3 @@ def field_of(recipe: Recipe, path: str) -> Any:
     return (
         tuple(place) if isinstance(place, list) else place
     )  # a recipe that was written down has lists
-
-
-def read_known(path: Path, backend: str | None = None) -> list[Known]:
-    """
-    The lines of a file, about one backend or about all; a line that cannot be read is an error, not
-    a comment.
-    """
-    found = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        if line.strip() and not line.lstrip().startswith("#"):
-            found.append(replace(read_line(line.strip(), f"{path.name}:{number}"), backend=backend))
-    return found
-
-
-def read_line(line: str, source: str) -> Known:
-    match = LINE.fullmatch(line)
-    if match is None:
-        wanted = (
-            "'<implementation> <dtype> <aspect> [when <conditions>] : <reason>' with an "
-            f"aspect of {', '.join(ASPECTS)}"
-        )
-        raise ValueError(f"{source}: wanted {wanted}, got {line!r}")
-    known = Known(**match.groupdict(), source=source)
-    try:
-        _ = known.conditions
-    except ValueError as error:
-        raise ValueError(f"{source}: {error}") from None
-    return known
-
-
-def beside(source: str) -> Path | None:
-    """The known failures that lie beside a backend's file, ``my_kernels.known-failures.txt``."""
-    path = Path(source)
-    file = path.with_name(f"{path.stem}.known-failures.txt")
-    return file if (path.suffix == ".py" or path.is_dir()) and file.exists() else None

@@ -4,10 +4,11 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from attnverify.catalogue.operation import CATALOGUE, Operation
-from attnverify.inputs.expand import PARAMETERS, Recipe
+from attnverify.catalogue.operation import CATALOGUE, Operation, size_letters
+from attnverify.catalogue.traits import LAYER_PARAMETERS, WITHOUT_ARRAY_INPUTS
 from attnverify.inputs.memory_layouts import LAYOUTS
-from attnverify.inputs.strategies import COUNTS_ALONE, letters, mask_axes
+from attnverify.inputs.recipe import Recipe
+from attnverify.inputs.strategies import mask_axes
 
 SIZES = {
     "B": 2,
@@ -69,53 +70,55 @@ FAMILIES = ("identity", "needles", "large", "one_signed", "spread", "offset_valu
 
 
 @lru_cache(maxsize=128)
-def probes(operation: str) -> tuple[Recipe, ...]:
+def fixed_cases(operation: str) -> tuple[Recipe, ...]:
     """
     The probes of an operation: each geometry, each family, each way of hiding keys, each optional
     thing left out.
     """
     op = CATALOGUE[operation]
-    found = [recipe(op, sizes, "normal") for sizes in GEOMETRIES]
-    if op.name not in COUNTS_ALONE:
+    found = [fixed_recipe(op, sizes, "normal") for sizes in GEOMETRIES]
+    if op.name not in WITHOUT_ARRAY_INPUTS:
         found += [
-            replace(recipe(op, EDGE, "normal"), layout={"kind": kind, "seed": 1})
+            replace(fixed_recipe(op, EDGE, "normal"), layout={"kind": kind, "seed": 1})
             for kind in LAYOUTS
         ]
     if "value" in op.arguments:
         found += [
-            recipe(op, {"N": 3, "M": 17, "E": 17, "B": 1, "D": 16}, family) for family in FAMILIES
+            fixed_recipe(op, {"N": 3, "M": 17, "E": 17, "B": 1, "D": 16}, family)
+            for family in FAMILIES
         ]
     if "x" in op.arguments and op.chapter == "layers":
         found += [
-            recipe(op, {"H": 2, "D": 16, "F": 32}, family) for family in ("large", "offset_values")
+            fixed_recipe(op, {"H": 2, "D": 16, "F": 32}, family)
+            for family in ("large", "offset_values")
         ]
     if {"mask", "visible", "attn_mask"} & set(op.arguments):
         found += [
-            recipe(op, {}, "spread", masked(op, pattern))
+            fixed_recipe(op, {}, "spread", fixed_mask(op, pattern))
             for pattern in ("left_padding", "empty_rows", "one_key", "nothing", "first_block")
         ]
-        found.append(recipe(op, LONG, "normal", masked(op, "random")))
+        found.append(fixed_recipe(op, LONG, "normal", fixed_mask(op, "random")))
     if "keep" in op.arguments:
-        found.append(replace(recipe(op, {}, "normal"), dropout=None))
+        found.append(replace(fixed_recipe(op, {}, "normal"), dropout=None))
         found += [
-            replace(recipe(op, {}, "spread"), dropout={"p": 0.25, "seed": 2, "axes": axes})
-            for axes in keep_axes(op)
+            replace(fixed_recipe(op, {}, "spread"), dropout={"p": 0.25, "seed": 2, "axes": axes})
+            for axes in keep_mask_axes(op)
         ]
-    return tuple({r.text: r for r in found if pairs(r) <= PAIRS}.values())
+    return tuple({r.text: r for r in found if pair_count(r) <= PAIRS}.values())
 
 
-def pairs(recipe: Recipe) -> int:
+def pair_count(recipe: Recipe) -> int:
     """Queries times keys; an operation that names no keys attends to its own positions."""
     N = recipe.sizes.get("N", 1)
     return N * recipe.sizes.get("M", N)
 
 
-def keep_axes(op: Operation) -> tuple[str, ...]:
+def keep_mask_axes(op: Operation) -> tuple[str, ...]:
     """The shapes of a draw that broadcasts to the weights."""
     return ("1 M", "N 1") if op.name == "dropout" else mask_axes(op, {})
 
 
-def masked(op: Operation, pattern: str) -> dict[str, Any]:
+def fixed_mask(op: Operation, pattern: str) -> dict[str, Any]:
     return {
         "pattern": pattern,
         "axes": mask_axes(op, {})[1 % len(mask_axes(op, {}))],
@@ -124,7 +127,7 @@ def masked(op: Operation, pattern: str) -> dict[str, Any]:
     }
 
 
-def recipe(
+def fixed_recipe(
     op: Operation, sizes: dict[str, int], family: str, mask: dict[str, Any] | None = None
 ) -> Recipe:
     """A recipe with these sizes, the others as usual, fitted to what the operation needs."""
@@ -135,7 +138,7 @@ def recipe(
         "alibi_multi_head_attention",
     ):
         full["M"] = full["N"]
-    if op.name in PARAMETERS and op.name != "self_attention":
+    if op.name in LAYER_PARAMETERS and op.name != "self_attention":
         full["D"] = full["D"] + full["D"] % 2
         full["F"] = full["H"] * full["D"]
     if op.name in ("transformer_xl", "transformer_xl_layer"):
@@ -151,7 +154,7 @@ def recipe(
         if mask and "key_padding_mask" in op.arguments
         else None
     )
-    used = {letter: size for letter, size in full.items() if letter in letters(op)}
+    used = {letter: size for letter, size in full.items() if letter in size_letters(op)}
     return Recipe(
         op.name,
         used,

@@ -9,10 +9,11 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.dtypes import largest
+from attnverify.catalogue.traits import CAUSAL
 
 if TYPE_CHECKING:
     from attnverify.catalogue.operation import Operation
-    from attnverify.inputs.expand import Inputs, Recipe
+    from attnverify.inputs.recipe import Inputs, Recipe
 
 PATTERNS = (
     "random",
@@ -26,9 +27,6 @@ PATTERNS = (
     "one_key",
     "sparse",
     "nothing",
-)
-CAUSAL = frozenset(
-    {"transformer_xl_attention", "alibi_attention", "transformer_xl_layer", "transformer_xl"}
 )
 
 
@@ -94,12 +92,12 @@ def draw_mask(recipe: "Recipe", dtype: str, hidden_is_true: bool) -> ndarray:
     return np.where(visible, noise if mask["form"] == "noisy" else 0.0, hidden)
 
 
-def seen(operation: "Operation", inputs: "Inputs") -> ndarray | None:
+def visible_pairs(operation: "Operation", inputs: "Inputs") -> ndarray | None:
     """
     Which pairs see each other, [B H N M] (or [B N M], [... N M]); None for operations that have no
     pairs.
     """
-    shape = pairs_shape(operation, inputs)
+    shape = scores_shape(operation, inputs)
     if shape is None:
         return None
     visible = np.ones(shape, bool)
@@ -110,10 +108,10 @@ def seen(operation: "Operation", inputs: "Inputs") -> ndarray | None:
         mask = inputs.get(name)
         if mask is not None:
             visible &= mask if mask.dtype == bool else mask > -np.inf
-    return visible & merged(inputs, shape)
+    return visible & merged_visibility(inputs, shape)
 
 
-def merged(inputs: "Inputs", shape: tuple[int, ...]) -> Any:
+def merged_visibility(inputs: "Inputs", shape: tuple[int, ...]) -> Any:
     """What attn_mask and key_padding_mask leave visible."""
     visible: Any = True
     attn_mask, padding = inputs.get("attn_mask"), inputs.get("key_padding_mask")
@@ -123,7 +121,7 @@ def merged(inputs: "Inputs", shape: tuple[int, ...]) -> Any:
     return visible if padding is None else visible & ~padding[:, None, None, :]
 
 
-def pairs_shape(operation: "Operation", inputs: "Inputs") -> tuple[int, ...] | None:
+def scores_shape(operation: "Operation", inputs: "Inputs") -> tuple[int, ...] | None:
     """The shape of the scores."""
     if "score" in inputs:
         return tuple(inputs["score"].shape)

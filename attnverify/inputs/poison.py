@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy import ndarray
 
-from attnverify.inputs.masks import seen
+from attnverify.inputs.masks import visible_pairs
 
 if TYPE_CHECKING:
     from attnverify.catalogue.operation import Operation
-    from attnverify.inputs.expand import Inputs
+    from attnverify.inputs.recipe import Inputs
 
 FINITE = {"float16": 1e3}
 """1e30, but where the product with an ordinary number would not be finite any more."""
 
 
-def plant(inputs: "Inputs", operation: "Operation", poison: str, dtype: str) -> None:
+def poison_hidden_slots(inputs: "Inputs", operation: "Operation", poison: str, dtype: str) -> None:
     """
     Write the poison to the keys, values and table rows that no query of their head sees, in place.
     """
     number = {"nan": np.nan, "inf": np.inf, "finite": FINITE.get(dtype, 1e30)}[poison]
-    visible = seen(operation, inputs)
+    visible = visible_pairs(operation, inputs)
     if visible is None or "key" not in inputs:
         if visible is not None and "score" in inputs:
             inputs["score"][~visible] = number
@@ -34,11 +34,11 @@ def plant(inputs: "Inputs", operation: "Operation", poison: str, dtype: str) -> 
     for name in ("key", "value"):
         if name in inputs and inputs[name].shape[:-1] == unseen.shape:
             inputs[name][unseen] = number
-    for name, rows in unread_rows(operation, inputs, visible).items():
+    for name, rows in unread_table_rows(operation, inputs, visible).items():
         inputs[name][rows] = number
 
 
-def unread_rows(
+def unread_table_rows(
     operation: "Operation", inputs: "Inputs", visible: ndarray
 ) -> dict[str, tuple[ndarray, ...]]:
     """The rows of position tables that no visible pair reads, as indices of each table."""
@@ -48,14 +48,16 @@ def unread_rows(
     N, M = visible.shape[-2:]
     i, j = np.arange(N)[:, None], np.arange(M)
     if name == "transformer_xl_attention":
-        heads, rows = unread(visible, N - 1 - i + j, M)
+        heads, rows = unread_rows_of_table(visible, N - 1 - i + j, M)
         return {"position": (heads, rows)}
     P = len(inputs["key_pos_bias"]) // 2
-    heads, rows = unread(visible, P + j - i - (M - N if inputs["align"] == "end" else 0), 2 * P)
+    heads, rows = unread_rows_of_table(
+        visible, P + j - i - (M - N if inputs["align"] == "end" else 0), 2 * P
+    )
     return {"key_pos_embeddings": (rows, heads), "key_pos_bias": (rows, heads)}
 
 
-def unread(visible: ndarray, row: ndarray, count: int) -> tuple[ndarray, ...]:
+def unread_rows_of_table(visible: ndarray, row: ndarray, count: int) -> tuple[ndarray, ...]:
     """(head, row) of the table rows that no visible pair (i, j) of that head reads at row[i, j]."""
     B, H, N, M = visible.shape
     read = np.zeros((H, count), bool)

@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, find, settings
 from hypothesis.errors import NoSuchExample
 from hypothesis.strategies import DrawFn, composite, sampled_from
 
-from attnverify.inputs.expand import Recipe
-from attnverify.inputs.strategies import recipe
+from attnverify.inputs.recipe import Recipe
+from attnverify.inputs.strategies import draw_recipe
 from attnverify.options import PROFILES
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -36,24 +36,24 @@ SHRINK_SECONDS = 15.0
 
 
 @lru_cache(maxsize=256)
-def draw(operation: str, kind: str, cases: int, seed: int) -> tuple[Recipe, ...]:
+def draw_recipes(operation: str, kind: str, cases: int, seed: int) -> tuple[Recipe, ...]:
     """As many different recipes as asked for (or as there are), the same for the same seed."""
     rng, drawn = Random(f"{operation} {kind} {seed}"), dict[Recipe, None]()
     for _ in range(10 * cases):
         if len(drawn) < cases:
-            drawn[recipe(rng.choice, operation, **KINDS[kind])] = None
+            drawn[draw_recipe(rng.choice, operation, **KINDS[kind])] = None
     return tuple(drawn)
 
 
-def draw_few(operation: str, profile: str, seed: int) -> tuple[Recipe, ...]:
+def draw_first_fifth(operation: str, profile: str, seed: int) -> tuple[Recipe, ...]:
     """The first fifth of the profile's recipes, for checks that make several calls."""
-    return draw(operation, "any", CASES[profile], seed)[: max(10, CASES[profile] // 5)]
+    return draw_recipes(operation, "any", CASES[profile], seed)[: max(10, CASES[profile] // 5)]
 
 
 @composite
 def strategy(draw: DrawFn, operation: str, kind: str) -> Recipe:
     """The same recipes with Hypothesis choosing."""
-    return recipe(lambda options: draw(sampled_from(options)), operation, **KINDS[kind])
+    return draw_recipe(lambda options: draw(sampled_from(options)), operation, **KINDS[kind])
 
 
 QUIET = settings(
@@ -62,7 +62,7 @@ QUIET = settings(
 
 
 @lru_cache(maxsize=256)
-def hunted(operation: str, kind: str, cases: int, seed: int) -> tuple[Recipe, ...]:
+def hypothesis_examples(operation: str, kind: str, cases: int, seed: int) -> tuple[Recipe, ...]:
     """
     What Hypothesis tries in search of a failure for as long as there is none: the same for every
     implementation.
@@ -99,7 +99,7 @@ def shrink(
         nonlocal smallest
         if recipe not in known:
             known[recipe] = time.monotonic() < end and fails(recipe)
-        if known[recipe] and size(recipe) < size(smallest):
+        if known[recipe] and shrink_key(recipe) < shrink_key(smallest):
             smallest = recipe
         return known[recipe]
 
@@ -108,7 +108,7 @@ def shrink(
     return smallest
 
 
-def size(recipe: Recipe) -> tuple[int, int]:
+def shrink_key(recipe: Recipe) -> tuple[int, int]:
     """Small geometry first, then few words."""
     product = 1
     for letter in "BHNMDEFQKAL":

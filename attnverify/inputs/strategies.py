@@ -6,15 +6,18 @@ draw, Hypothesis to shrink. Small geometry comes first in every list, so that sh
 case one can read.
 """
 
-import re
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any
 
-from attnverify.catalogue.operation import CATALOGUE, WITHOUT_FLOATS, Operation
-from attnverify.inputs.expand import NUMBERS, PARAMETERS, Recipe
+from attnverify.catalogue.operation import CATALOGUE, Operation, size_letters, uses
+from attnverify.catalogue.traits import (
+    LAYER_PARAMETERS,
+    SQUARE,
+    WITHOUT_ARRAY_INPUTS,
+    WITHOUT_FLOATS,
+)
 from attnverify.inputs.masks import PATTERNS
-from attnverify.spec.shapes import PATTERN
+from attnverify.inputs.recipe import Recipe
 
 Choose = Callable[[Sequence[Any]], Any]
 
@@ -74,16 +77,13 @@ MASK_AXES = {
     4: ("N M", "B H N M", "B 1 N M", "B 1 1 M", "1 H N M", "B 1 N 1"),
     3: ("N M", "B N M", "B 1 M", "B N 1"),
 }
-FORMS = ("bool", "infinite", "noisy", "finite", "lowest", "-1e4", "bool")
+MASK_FORMS = ("bool", "infinite", "noisy", "finite", "lowest", "-1e4", "bool")
 """Of a mask: boolean twice, as most callers give it."""
 
 LAYOUTS = ("contiguous", "transposed", "packed", "offset", "expanded", "reversed", "mixed")
-SQUARE = frozenset({"self_attention", "multi_head_self_attention", "alibi_multi_head_attention"})
-COUNTS_ALONE = frozenset({"causal_mask", "get_slopes", "sinusoidal_positions", "init_mems"})
-"""Operations that are given no array: what is drawn for them are sizes, and many of them."""
 
 
-def recipe(
+def draw_recipe(
     choose: Choose,
     operation: str,
     poison: tuple[str | None, ...] = (None, None, "finite"),
@@ -96,21 +96,21 @@ def recipe(
     from everyone.
     """
     op = CATALOGUE[operation]
-    sizes, options = geometry(choose, op)
+    sizes, options = draw_sizes(choose, op)
     return Recipe(
         operation,
         sizes,
-        values(choose, op),
-        mask=mask(choose, op, sizes, options, hiding),
-        padding=padding(choose, hiding) if "key_padding_mask" in op.arguments else None,
-        dropout=dropout(choose, op) if "keep" in op.arguments else None,
-        layout=layout(choose, op),
+        draw_value_family(choose, op),
+        mask=draw_mask_spec(choose, op, sizes, options, hiding),
+        padding=draw_padding_spec(choose, hiding) if "key_padding_mask" in op.arguments else None,
+        dropout=draw_dropout_spec(choose, op) if "keep" in op.arguments else None,
+        layout=draw_layout(choose, op),
         poison=choose(poison) if "key" in op.arguments or operation == "softmax" else None,
         options=options,
     )
 
 
-def values(choose: Choose, op: Operation) -> dict[str, Any]:
+def draw_value_family(choose: Choose, op: Operation) -> dict[str, Any]:
     """Family and seed of the numbers, where there are numbers."""
     if op.name in WITHOUT_FLOATS or op.name == "causal_mask":
         return {"family": "normal", "seed": 0}
@@ -120,36 +120,38 @@ def values(choose: Choose, op: Operation) -> dict[str, Any]:
     return {"family": choose(families), "seed": choose(SEEDS)}
 
 
-def layout(choose: Choose, op: Operation) -> dict[str, Any]:
-    if op.name in COUNTS_ALONE:
+def draw_layout(choose: Choose, op: Operation) -> dict[str, Any]:
+    if op.name in WITHOUT_ARRAY_INPUTS:
         return {"kind": "contiguous", "seed": 0}
     return {"kind": choose(LAYOUTS), "seed": choose(SEEDS)}
 
 
-def geometry(choose: Choose, op: Operation) -> tuple[dict[str, int], dict[str, Any]]:
+def draw_sizes(choose: Choose, op: Operation) -> tuple[dict[str, int], dict[str, Any]]:
     """The sizes that the operation's axes name, and the options that go with them."""
     name, options = op.forward.name, dict[str, Any]()
     if name == "get_slopes":
         return {"H": choose(range(1, 4097))}, options
-    N, M = lengths(choose)
+    N, M = draw_lengths(choose)
     sizes = {"N": N, "M": N if name in SQUARE else M, "B": choose((1, 2, 3)), "H": choose(HEADS)}
     sizes |= {letter: choose(WIDTHS) for letter in ("D", "E") if uses(op, letter)}
     sizes |= {letter: choose((1, 2, 3, 5, 8, 17)) for letter in ("Q", "K", "A") if uses(op, letter)}
-    if name in PARAMETERS and name != "self_attention":
+    if name in LAYER_PARAMETERS and name != "self_attention":
         sizes["D"] = choose((1, 2, 4, 7, 16))
         options["biases"] = choose((False, True))
-    trim(sizes)
+    limit_cost(sizes)
     sizes["P"] = max(sizes["N"], sizes["M"]) + choose(range(4))
     sizes["L"] = choose((1, 2, 3))
     sizes["F"] = sizes["H"] * sizes["D"] if "D" in sizes else choose((1, 2, 3, 5, 8))
-    special(choose, name, sizes, options)
-    sizes = {letter: size for letter, size in sizes.items() if letter in letters(op)}
+    operation_specific_sizes(choose, name, sizes, options)
+    sizes = {letter: size for letter, size in sizes.items() if letter in size_letters(op)}
     if "..." in " ".join(op.axes.values()):
         options["lead"] = choose(((), (1,), (2,), (2, 3), (1, 1, 2)))
     return sizes, options
 
 
-def special(choose: Choose, name: str, sizes: dict[str, int], options: dict[str, Any]) -> None:
+def operation_specific_sizes(
+    choose: Choose, name: str, sizes: dict[str, int], options: dict[str, Any]
+) -> None:
     """What only some operations have: alignment, memories, even widths."""
     if name in (
         "learned_relative_score",
@@ -157,7 +159,7 @@ def special(choose: Choose, name: str, sizes: dict[str, int], options: dict[str,
         "relative_multi_head_attention",
     ):
         options["align"] = choose(("end", "start"))
-    if name in COUNTS_ALONE:
+    if name in WITHOUT_ARRAY_INPUTS:
         sizes |= {letter: choose(range(1, 131)) for letter in "NMF"}
     if name in ("sinusoidal_positions", "transformer_xl"):
         sizes["F"] += sizes["F"] % 2 * (sizes["H"] if "D" in sizes else 1)
@@ -178,35 +180,7 @@ def special(choose: Choose, name: str, sizes: dict[str, int], options: dict[str,
         options["eps"] = choose((1e-5, 1e-3))
 
 
-@lru_cache
-def letters(op: Operation) -> frozenset[str]:
-    """
-    The sizes that the operation has: of its arrays, its parameters, its masks, its lists and its
-    counts.
-    """
-    text = " ".join(
-        (*op.axes.values(), *(axes for _, _, axes in PATTERN.findall(PARAMETERS.get(op.name, ""))))
-    )
-    found = set(re.findall("[A-Z]", text)) | {
-        NUMBERS[name] for name in NUMBERS if name in op.arguments
-    }
-    masks = {
-        "mask": "NM",
-        "visible": "NM",
-        "attn_mask": "BNM",
-        "key_padding_mask": "BM",
-        "mem": "BSF",
-        "mems": "BSFL",
-        "hids": "BNFL",
-    }
-    return frozenset(found.union(*(masks[name] for name in masks if name in op.arguments)))
-
-
-def uses(op: Operation, letter: str) -> bool:
-    return letter in letters(op)
-
-
-def lengths(choose: Choose) -> tuple[int, int]:
+def draw_lengths(choose: Choose) -> tuple[int, int]:
     """N and M: alike, unlike both ways, one of them 1, one of them beside a block's edge."""
     kind = choose(("both", "both", "both", "edge keys", "edge queries", "one query", "square"))
     if kind == "edge keys":
@@ -219,7 +193,7 @@ def lengths(choose: Choose) -> tuple[int, int]:
     return N, N if kind == "square" else choose(LENGTHS)
 
 
-def trim(sizes: dict[str, int]) -> None:
+def limit_cost(sizes: dict[str, int]) -> None:
     """
     Keep an ordinary case small: where everything was drawn large at once, first the widths give
     way, then batch and heads.
@@ -251,7 +225,7 @@ def cost(sizes: dict[str, int]) -> int:
     return max(pairs, rows)
 
 
-def mask(
+def draw_mask_spec(
     choose: Choose, op: Operation, sizes: dict[str, int], options: dict[str, Any], hiding: bool
 ) -> dict[str, Any] | None:
     """``mask``, ``visible`` or ``attn_mask``, whichever the operation takes."""
@@ -265,9 +239,9 @@ def mask(
     forms = (
         ("bool",)
         if "visible" in taken
-        else FORMS[:3]
+        else MASK_FORMS[:3]
         if hiding
-        else tuple(f for f in FORMS if f != "lowest" or axes[-1] == "M")
+        else tuple(f for f in MASK_FORMS if f != "lowest" or axes[-1] == "M")
     )
     if hiding:
         axes = {
@@ -300,7 +274,7 @@ def mask_axes(op: Operation, options: dict[str, Any]) -> tuple[str, ...]:
     return ("N M", "1 M", "N 1") if op.name == "softmax" else MASK_AXES[4]
 
 
-def padding(choose: Choose, hiding: bool) -> dict[str, Any] | None:
+def draw_padding_spec(choose: Choose, hiding: bool) -> dict[str, Any] | None:
     if not (hiding or choose((False, True))):
         return None
     patterns = (
@@ -311,7 +285,7 @@ def padding(choose: Choose, hiding: bool) -> dict[str, Any] | None:
     return {"pattern": choose(patterns), "seed": choose(SEEDS)}
 
 
-def dropout(choose: Choose, op: Operation) -> dict[str, Any] | None:
+def draw_dropout_spec(choose: Choose, op: Operation) -> dict[str, Any] | None:
     if op.name != "dropout" and choose((True, True, False)):
         return None
     return {"p": choose((0.25, 0.1, 0.75, 0.0, 0.9)), "seed": choose(SEEDS)}

@@ -16,7 +16,7 @@ from numpy import ndarray
 from attnverify.catalogue.dtypes import largest, tiny
 
 if TYPE_CHECKING:
-    from attnverify.inputs.expand import Inputs, Recipe
+    from attnverify.inputs.recipe import Inputs, Recipe
 
 Family = Callable[["Inputs", str, np.random.Generator], None]
 
@@ -37,14 +37,14 @@ SCORING = ("query", "x", "score")
 """The argument whose size is the size of the scores."""
 
 
-def fill(inputs: "Inputs", recipe: "Recipe", dtype: str, rng: np.random.Generator) -> None:
+def apply_family(inputs: "Inputs", recipe: "Recipe", dtype: str, rng: np.random.Generator) -> None:
     """Bend the standard normal arrays to the recipe's family, in place."""
     FAMILIES[recipe.values["family"]](inputs, dtype, rng)
     if recipe.layout["kind"] in ("expanded", "mixed"):
-        share(inputs)
+        make_broadcastable(inputs)
 
 
-def share(inputs: "Inputs") -> None:
+def make_broadcastable(inputs: "Inputs") -> None:
     """
     One key head for all heads, one gradient for all columns: numbers that a stride of 0 can hold.
     """
@@ -73,7 +73,7 @@ def small(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
     scale(inputs, 1e-3, DATA)
 
 
-def spread(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
+def wide_logits(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
     """Logits over several units: weights of very different size."""
     scale(inputs, 4.0, SCORING)
 
@@ -83,7 +83,7 @@ def large(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
     scale(inputs, 40.0, SCORING)
 
 
-def brink(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
+def near_float16_limit(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
     """Products as large as float16 can hold."""
     query, key = inputs.get("query"), inputs.get("key")
     if isinstance(query, ndarray) and isinstance(key, ndarray) and query.shape[-1] == key.shape[-1]:
@@ -114,7 +114,7 @@ def ties(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
             np.round(inputs[name], out=inputs[name])
 
 
-def lattice(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
+def eighths(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
     """Multiples of 1/8: products and short sums are exact in every dtype."""
     for name in DATA:
         if isinstance(inputs.get(name), ndarray):
@@ -165,7 +165,7 @@ def subnormal(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
 
 def peaked(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
     """One dominant key for all queries."""
-    query, key = pair(inputs)
+    query, key = query_and_key(inputs)
     if query is not None and key is not None:
         towards = rng.standard_normal(query.shape[-1])
         query += towards
@@ -173,17 +173,17 @@ def peaked(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
             8 * towards / np.maximum(np.linalg.norm(towards), 0.5)
         )
     else:
-        spread(inputs, dtype, rng)
+        wide_logits(inputs, dtype, rng)
 
 
-def needles(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
+def needle_keys(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
     """
     Each query parallel to one key: at the frontier of the causal mask, one behind or before it, the
     first, the last, a tile's edge.
     """
-    query, key = pair(inputs)
+    query, key = query_and_key(inputs)
     if query is None or key is None or query.shape[:-2] != key.shape[:-2]:
-        spread(inputs, dtype, rng)
+        wide_logits(inputs, dtype, rng)
         return
     N, M = query.shape[-2], key.shape[-2]
     frontier = np.arange(N) + M - N
@@ -196,12 +196,12 @@ def needles(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
 
 def correlated(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
     """Keys that repeat the queries: the diagonal stands out."""
-    query, key = pair(inputs)
+    query, key = query_and_key(inputs)
     if query is not None and key is not None and query.shape[:-2] == key.shape[:-2]:
         key[...] = query[..., np.arange(key.shape[-2]) % query.shape[-2], :] + 0.1 * key
 
 
-def pair(inputs: "Inputs") -> tuple[ndarray | None, ndarray | None]:
+def query_and_key(inputs: "Inputs") -> tuple[ndarray | None, ndarray | None]:
     """Query and key, where they can be multiplied."""
     query, key = inputs.get("query"), inputs.get("key")
     fitting = (
@@ -252,15 +252,15 @@ def minus_infinity(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> No
 
 FAMILIES: dict[str, Family] = {
     "normal": normal,
-    "needles": needles,
+    "needles": needle_keys,
     "identity": identity,
-    "spread": spread,
+    "spread": wide_logits,
     "peaked": peaked,
     "correlated": correlated,
     "large": large,
-    "brink": brink,
+    "brink": near_float16_limit,
     "ties": ties,
-    "lattice": lattice,
+    "lattice": eighths,
     "zero_sum": zero_sum,
     "uniform": uniform,
     "small": small,

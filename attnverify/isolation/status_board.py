@@ -17,12 +17,12 @@ SLOW = 10.0
 """How many times as long as a case an import, or the law's own answer, may take."""
 
 
-begun: ContextVar[Callable[[], None]] = ContextVar("begun", default=lambda: None)
+on_case_begun: ContextVar[Callable[[], None]] = ContextVar("begun", default=lambda: None)
 """Who is told in the parent that a case has begun (attnverify/report/progress.py)."""
 
 
 @dataclass(frozen=True)
-class Mark:
+class StatusMark:
     """
     What was written: the how-manieth, how many times the usual limit it may take, and what is run.
     """
@@ -32,7 +32,7 @@ class Mark:
     case: "dict[str, Any] | None" = None
 
 
-class Board:
+class StatusBoard:
     """The shared memory behind a file's descriptor."""
 
     def __init__(self, descriptor: int) -> None:
@@ -50,12 +50,12 @@ class Board:
         self.memory[20 : 20 + len(text)] = text
         self.memory[:20] = struct.pack("<QdI", self.count, factor, len(text))
 
-    def read(self) -> Mark | None:
+    def read(self) -> StatusMark | None:
         """What was written last; None while it is being written."""
         count, factor, length = struct.unpack("<QdI", self.memory[:20])
         if not count:
-            return Mark()
+            return StatusMark()
         try:
-            return Mark(count, factor, json.loads(self.memory[20 : 20 + length]))
+            return StatusMark(count, factor, json.loads(self.memory[20 : 20 + length]))
         except ValueError:
             return None

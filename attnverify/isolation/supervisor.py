@@ -28,15 +28,17 @@ from pathlib import Path
 from typing import Any
 
 from attnverify import PACKAGE
-from attnverify.backends.loader import OURS, Backend, Implementation
+from attnverify.backends.loader import Backend, Implementation, by_path
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.failures.evidence import exhibit
-from attnverify.failures.record import Failure
-from attnverify.inputs.conditions import Known
-from attnverify.inputs.expand import Recipe
-from attnverify.isolation.status_board import SIZE, SLOW, Board, begun
-from attnverify.judge.case import Disagreement, Unsupported
-from attnverify.verdicts.columns import Cell, Options, Tally, decide
+from attnverify.failures.evidence import failure_evidence
+from attnverify.failures.known_failures import KnownFailure
+from attnverify.failures.record import FailureRecord
+from attnverify.failures.store import save
+from attnverify.inputs.recipe import Recipe
+from attnverify.isolation.status_board import SIZE, SLOW, StatusBoard, on_case_begun
+from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.verdicts.cell import Cell
+from attnverify.verdicts.tally import CellResult, Options, decide_verdict
 
 POLL = 0.05
 LAST_WORDS = 12
@@ -72,15 +74,15 @@ class Limits:
         return self.memory or 0.75 * available()
 
 
-class Died(Exception):
+class WorkerDied(Exception):
     """The worker is gone: how, in ``words``, and what it was about to run."""
 
     def __init__(self, words: str, case: dict[str, Any], output: str) -> None:
-        super().__init__(f"{words} {place(case)}{quoted(output)}")
+        super().__init__(f"{words} {describe_case(case)}{last_output(output)}")
         self.words, self.case = words, case
 
 
-def place(case: dict[str, Any]) -> str:
+def describe_case(case: dict[str, Any]) -> str:
     """Where it happened: ``on <recipe>``, ``during its import``"""
     drawn = (
         str(Recipe(**case["recipe"]))
@@ -94,7 +96,7 @@ def place(case: dict[str, Any]) -> str:
     return f"on {drawn}" if drawn else "before its import"
 
 
-def quoted(output: str) -> str:
+def last_output(output: str) -> str:
     return (
         "\n  its last words:" + "".join(f"\n    {line}" for line in output.splitlines())
         if output
@@ -122,7 +124,7 @@ class Worker:
         self.channel, theirs = Pipe()
         self.file, shared = (tempfile.TemporaryFile() for _ in range(2))  # noqa: SIM115 (they live as long as the process)
         shared.truncate(SIZE)
-        self.board, self.held, self.printed = Board(shared.fileno()), 0.0, 0
+        self.board, self.held, self.printed = StatusBoard(shared.fileno()), 0.0, 0
         numbers = theirs.fileno(), shared.fileno()
         command = [
             sys.executable,
@@ -186,7 +188,7 @@ class Worker:
             mark = self.board.read()
             if mark is not None and mark.count != count:
                 if mark.factor == 1:  # no import, and not the law's own answer
-                    begun.get()()
+                    on_case_begun.get()()
                 count, since, seconds = (
                     mark.count,
                     time.monotonic(),
@@ -232,12 +234,12 @@ class Worker:
             else f"exited with status {status}"
         )
 
-    def dead(self, words: str) -> Died:
+    def dead(self, words: str) -> WorkerDied:
         """End the process with all that it has started; what is to be told of it."""
         output = self.output()
         self.close()
         mark = self.board.read()
-        return Died(words, (mark and mark.case) or {}, output)
+        return WorkerDied(words, (mark and mark.case) or {}, output)
 
     def close(self) -> None:
         """End the process; the next request starts another."""
@@ -300,11 +302,7 @@ def available() -> float:
     )
 
 
-def by_path(source: str) -> bool:
-    return source not in OURS and (Path(source).suffix == ".py" or Path(source).is_dir())
-
-
-def isolated(source: str, which: str) -> bool:
+def runs_in_own_process(source: str, which: str) -> bool:
     """
     Whether a backend gets a process of its own: ``all``, ``none``, or ``paths``, those that are
     given by path.
@@ -312,7 +310,7 @@ def isolated(source: str, which: str) -> bool:
     return os.name == "posix" and (which == "all" or (which == "paths" and by_path(source)))
 
 
-def described(worker: Worker) -> Backend:
+def describe_backend(worker: Worker) -> Backend:
     """
     The worker's backend as far as it can be told without loading it here: nothing of it can be
     called.
@@ -323,30 +321,32 @@ def described(worker: Worker) -> Backend:
     if worker.told is None:
         try:
             worker.ready()
-        except Died as death:
+        except WorkerDied as death:
             worker.told = {"broken": f"cannot be imported: {death.words}", "implementations": []}
     told = worker.told or {}
     for name in told.keys() - {"implementations"}:
         setattr(backend, name, told[name])
     backend.implementations = [
-        Implementation(backend, CATALOGUE[operation], how, elsewhere)
+        Implementation(backend, CATALOGUE[operation], how, not_callable_here)
         for operation, how in told["implementations"]
     ]
     return backend
 
 
-def elsewhere(**_: Any) -> Any:
+def not_callable_here(**_: Any) -> Any:
     raise RuntimeError("this implementation lives in another process")
 
 
-def judge(worker: Worker, cell: Cell, options: Options, known: tuple[Known, ...] = ()) -> Tally:
+def judge_in_worker(
+    worker: Worker, cell: Cell, options: Options, known: tuple[KnownFailure, ...] = ()
+) -> CellResult:
     """
     The tally of a cell, judged by the worker.
 
     Where it dies in a case that a known failure covers, the cell is judged again without the cases
     of that region.
     """
-    fatal: tuple[Known, ...] = ()
+    fatal: tuple[KnownFailure, ...] = ()
     plain = {
         "profile": options.profile,
         "seed": options.seed,
@@ -359,11 +359,13 @@ def judge(worker: Worker, cell: Cell, options: Options, known: tuple[Known, ...]
             "fatal": [asdict(line) for line in fatal],
         }
         try:
-            tally = Tally(**worker.ask({"do": "judge", "options": plain} | own | lines)["tally"])
-        except Died as death:
-            covered = covering(known, death.case, cell.dtype)
+            tally = CellResult(
+                **worker.ask({"do": "judge", "options": plain} | own | lines)["tally"]
+            )
+        except WorkerDied as death:
+            covered = known_failures_covering(known, death.case, cell.dtype)
             if not set(covered) - set(fatal):
-                return decide(last(worker, cell, options, death), known)
+                return decide_verdict(result_of_death(worker, cell, options, death), known)
             fatal += tuple(covered)
         else:
             if tally.verdict == "failed" and (output := worker.output()):
@@ -373,7 +375,9 @@ def judge(worker: Worker, cell: Cell, options: Options, known: tuple[Known, ...]
             return tally
 
 
-def covering(known: tuple[Known, ...], case: dict[str, Any], dtype: str) -> list[Known]:
+def known_failures_covering(
+    known: tuple[KnownFailure, ...], case: dict[str, Any], dtype: str
+) -> list[KnownFailure]:
     """The known failures in whose region a case lies."""
     return [
         line
@@ -384,12 +388,12 @@ def covering(known: tuple[Known, ...], case: dict[str, Any], dtype: str) -> list
     ]
 
 
-def last(worker: Worker, cell: Cell, options: Options, death: Died) -> Tally:
+def result_of_death(worker: Worker, cell: Cell, options: Options, death: WorkerDied) -> CellResult:
     """The tally of a cell whose worker died, with the record of the case that it died on."""
     tally, case, line = cell.tally(), death.case, ""
     if "operation" in case:
         drawn, named = (case.get("recipe") or {}), case.get("check")
-        failure = Failure(
+        failure = FailureRecord(
             case["operation"],
             cell.dtype,
             cell.aspect,
@@ -398,16 +402,16 @@ def last(worker: Worker, cell: Cell, options: Options, death: Died) -> Tally:
             worker.source,
             named,
         )
-        failure.keep(options.failures, None)
-        tally.exhibits[failure.hash] = exhibit(failure)
+        save(failure, options.failures, None)
+        tally.exhibits[failure.hash] = failure_evidence(failure)
         line = f"\n  replay: {failure.replay_line}"
     tally.findings.append(f"{death}{line}")
     tally.symptoms.append(death.words)
     return tally
 
 
-def see_again(
-    worker: Worker, failure: Failure, implementation: str, script: bool = False
+def replay_in_worker(
+    worker: Worker, failure: FailureRecord, implementation: str, script: bool = False
 ) -> str | float:
     """
     A recorded failure judged once more by the worker (or its script). Raises Disagreement,

@@ -19,22 +19,27 @@ from typing import Any
 
 from attnverify.backends.loader import Backend, Implementation, load
 from attnverify.failures import record
-from attnverify.inputs.conditions import Known
-from attnverify.inputs.expand import Recipe
-from attnverify.isolation.status_board import SLOW, Board
+from attnverify.failures.known_failures import KnownFailure
+from attnverify.failures.replay import replay
+from attnverify.failures.script import script
+from attnverify.inputs.recipe import Recipe
+from attnverify.isolation.status_board import SLOW, StatusBoard
 from attnverify.judge import state_guard
-from attnverify.judge.case import Disagreement, Poisoned, Unsupported, announce, told
-from attnverify.reference.oracle import bounded, lawful
-from attnverify.verdicts.columns import Cell, Options, cells, run
+from attnverify.judge.errors import DeviceLost, Disagreement, Unsupported
+from attnverify.judge.invoke import announce, describe_error
+from attnverify.reference.oracle import bounds_of, expected_of
+from attnverify.verdicts.cell import Cell, cells
+from attnverify.verdicts.columns import judge_cell
+from attnverify.verdicts.tally import Options
 
 Message = dict[str, Any]
 
 
 def main() -> None:
     """``channel board output``: the descriptors that the parent has left open."""
-    channel, board = Connection(int(sys.argv[1])), Board(int(sys.argv[2]))
+    channel, board = Connection(int(sys.argv[1])), StatusBoard(int(sys.argv[2]))
     del sys.argv[1:]
-    alone()
+    detach_from_terminal()
     board.write({"during": "its import"}, SLOW)
     backend, notes = loaded(json.loads(channel.recv_bytes()))
     board.write({"during": "the time before its first cell"}, SLOW)
@@ -45,14 +50,14 @@ def main() -> None:
             announcer = Announcer(board)
             announce.set(announcer.tell)
             board.write({"during": "the beginning of the cell"}, SLOW)
-            answer = answered(backend, request)
+            answer = handle_request(backend, request)
             if "died" not in answer:  # else the board says on what
                 board.write(announcer.case | {"during": "the pause after its last case"}, SLOW)
             send(channel, answer)
     os._exit(0)  # what a stranger has registered for the exit is not waited for
 
 
-def alone() -> None:
+def detach_from_terminal() -> None:
     """
     Leave the terminal to the parent, and the world with it; be the first to go when the machine's
     memory ends.
@@ -77,12 +82,12 @@ def loaded(source: str) -> tuple[Backend, list[str]]:
     The backend, and what its import has changed: what the judge needs is put back, the rest is left
     as its author has it.
     """
-    before = state_guard.look()
+    before = state_guard.snapshot()
     try:
         backend = load(source)
     except KeyboardInterrupt:
         backend = Backend(source, source, broken="cannot be imported: KeyboardInterrupt")
-    changes = state_guard.restore(before, keep=True)
+    changes = state_guard.diff_and_restore(before, keep=True)
     return backend, [
         f"its import {change}"
         for change in changes
@@ -115,7 +120,7 @@ def described(backend: Backend, notes: list[str]) -> Message:
 class Announcer:
     """Writes what is about to be run on the board; the law's own time is not the backend's."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: StatusBoard) -> None:
         self.board = board
         self.case: Message = {}
         self.check: tuple[str, Message] | None = None
@@ -145,31 +150,31 @@ class Announcer:
         )
         if recipe is not None:
             self.board.write(case | {"during": "the law's answer before it"}, SLOW)
-            lawful(recipe, dtype)
-            bounded(
+            expected_of(recipe, dtype)
+            bounds_of(
                 recipe, dtype, implementation.precision(dtype if dtype != "bool" else "float64")
             )
         self.board.write(case, 1.0)
         self.case = case
 
 
-def answered(backend: Backend, request: Message) -> Message:
+def handle_request(backend: Backend, request: Message) -> Message:
     """The answer to a request; ``died`` where this process is of no use any more."""
-    record.failures.cache_clear()  # others have written failures down meanwhile
+    record.load_records.cache_clear()  # others have written failures down meanwhile
     try:
         return REQUESTS[request["do"]](backend, request)
-    except Poisoned as error:
+    except DeviceLost as error:
         return {"died": str(error)}
     # it was raised where no implementation should run: a property, a thread, a patched function
     except BaseException as error:
-        return {"died": f"raised outside of the call: {told(error)}"}
+        return {"died": f"raised outside of the call: {describe_error(error)}"}
 
 
-def judged(backend: Backend, request: Message) -> Message:
+def handle_judge(backend: Backend, request: Message) -> Message:
     """The tally of a cell."""
-    known, fatal = ([Known(**line) for line in request[name]] for name in ("known", "fatal"))
+    known, fatal = ([KnownFailure(**line) for line in request[name]] for name in ("known", "fatal"))
     return {
-        "tally": run(
+        "tally": judge_cell(
             cell_of(backend, request), Options(**request["options"]), tuple(known), tuple(fatal)
         ).as_dict()
     }
@@ -184,20 +189,20 @@ def cell_of(backend: Backend, request: Message) -> Cell:
     )
 
 
-def seen_again(backend: Backend, request: Message) -> Message:
+def handle_replay(backend: Backend, request: Message) -> Message:
     """A recorded failure, judged once more."""
-    failure = record.Failure(**request["failure"])
+    failure = record.FailureRecord(**request["failure"])
     implementation = next(i for i in backend.implementations if i.name == request["implementation"])
     if failure.check:
         announce.get()(implementation, failure.dtype, None, failure.check)
     if request["script"]:
-        return {"script": record.script(failure, implementation)}
+        return {"script": script(failure, implementation)}
     try:
-        return {"budget": record.judge_again(failure, implementation)}
+        return {"budget": replay(failure, implementation)}
     except Disagreement as error:
         return {"disagreement": str(error)}
     except Unsupported as error:
         return {"unsupported": str(error)}
 
 
-REQUESTS = {"judge": judged, "see again": seen_again}
+REQUESTS = {"judge": handle_judge, "see again": handle_replay}

@@ -14,11 +14,13 @@ from numpy import ndarray
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.dtypes import largest, numpy_dtype
 from attnverify.catalogue.pytrees import leaves
-from attnverify.inputs.expand import Inputs, Recipe
-from attnverify.judge.case import Disagreement, Unsupported, array_of, perform
+from attnverify.inputs.recipe import Inputs, Recipe
+from attnverify.judge.case import checked_output
 from attnverify.judge.comparison import compare
+from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.judge.invoke import convert_and_call
 from attnverify.precision import FORMATS
-from attnverify.reference.oracle import bounded, lawful
+from attnverify.reference.oracle import bounds_of, expected_of
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,10 @@ class Observation:
         others = arrays(answer)
         if [x.shape for x in others] != [x.shape for x in self.actual]:
             return np.inf
-        found = [self.away(*pair) for pair in zip(self.actual, others, self.bounds, strict=True)]
+        found = [self.error_ratio(*pair) for pair in zip(self.actual, others, self.bounds, strict=True)]
         return max(found, default=0.0)
 
-    def away(self, actual: ndarray, other: ndarray, bound: ndarray | None) -> float:
+    def error_ratio(self, actual: ndarray, other: ndarray, bound: ndarray | None) -> float:
         with np.errstate(
             all="ignore"
         ):  # the other is stored as well: what it rounds to zero or infinity is none of its errors
@@ -70,17 +72,17 @@ class Observation:
         comparison = compare(
             actual,
             other,
-            None if bound is None else yardstick(bound, other, self.dtype),
-            top(self.dtype),
+            None if bound is None else tolerance(bound, other, self.dtype),
+            largest_representable(self.dtype),
         )
         return comparison.budget if comparison.passed else max(comparison.budget, 1.0 + 1e-9)
 
 
-def top(dtype: str) -> float:
+def largest_representable(dtype: str) -> float:
     return largest(dtype) if dtype != "bool" else np.inf
 
 
-def yardstick(bound: ndarray, other: ndarray, dtype: str) -> ndarray:
+def tolerance(bound: ndarray, other: ndarray, dtype: str) -> ndarray:
     """
     What another function in the same arithmetic may err by: the law's bound, or the largest of its
     row where that is more, since another function may put the row's difficulty elsewhere; where the
@@ -116,33 +118,33 @@ def observe(
     for recipe in dict.fromkeys(recipes):
         if time.monotonic() < until or not seen:
             try:
-                seen.append(observed(implementation, recipe, dtype))
+                seen.append(observe_one(implementation, recipe, dtype))
             except (Disagreement, Unsupported):
                 continue
     return sorted(seen, key=lambda observation: not observation.wrong)
 
 
-def observed(implementation: Implementation, recipe: Recipe, dtype: str) -> Observation:
+def observe_one(implementation: Implementation, recipe: Recipe, dtype: str) -> Observation:
     """
     One answer; raises Disagreement where it has another form than the law's, and what
     :func:`attnverify.judge.case.call` raises.
     """
-    case = lawful(recipe, dtype)
-    bound = bounded(
+    case = expected_of(recipe, dtype)
+    bound = bounds_of(
         recipe, dtype, implementation.precision(dtype if dtype != "bool" else "float64")
     )
-    return compared(
+    return build_observation(
         implementation,
         recipe,
         dtype,
         case.inputs,
-        perform(implementation, recipe, dtype, case),
+        convert_and_call(implementation, recipe, dtype, case),
         case.expected,
         bound,
     )
 
 
-def compared(
+def build_observation(
     implementation: Implementation,
     recipe: Recipe,
     dtype: str,
@@ -158,19 +160,24 @@ def compared(
         raise Disagreement(f"output: wanted {len(law)} arrays, got {len(own)}")
     pairs = list(zip(own, law, strict=True))
     if any(tuple(getattr(output, "shape", ())) != e.shape for output, e in pairs):
-        return misshapen(implementation, recipe, dtype, inputs, pairs)
-    actual = tuple(array_of(output, e, dtype, implementation, "output") for output, e in pairs)
+        return observation_of_wrong_shape(implementation, recipe, dtype, inputs, pairs)
+    actual = tuple(
+        checked_output(output, e, dtype, implementation, "output") for output, e in pairs
+    )
     bounds = (
         tuple([leaf for leaf in leaves(bound) if leaf is not None])
         if bound is not None
         else (None,) * len(law)
     )
-    each = [compare(a, e, b, top(dtype)) for a, e, b in zip(actual, law, bounds, strict=True)]
+    each = [
+        compare(a, e, b, largest_representable(dtype))
+        for a, e, b in zip(actual, law, bounds, strict=True)
+    ]
     ratio = max((c.budget if c.passed else max(c.budget, 1 + 1e-9) for c in each), default=0.0)
     return Observation(recipe, dtype, inputs, actual, tuple(law), bounds, ratio)
 
 
-def misshapen(
+def observation_of_wrong_shape(
     implementation: Implementation,
     recipe: Recipe,
     dtype: str,
@@ -182,7 +189,7 @@ def misshapen(
     to a few roundings.
     """
     actual = tuple(
-        array_of(output, np.empty(tuple(np.shape(output))), dtype, implementation, "output")
+        checked_output(output, np.empty(tuple(np.shape(output))), dtype, implementation, "output")
         for output, _ in pairs
     )
     bounds = tuple(None if implementation.operation.exact else np.zeros(a.shape) for a in actual)

@@ -32,7 +32,7 @@ MISSING = object()
 
 
 @dataclass(frozen=True)
-class Part:
+class StateItem:
     """
     One part of the surroundings.
 
@@ -53,22 +53,22 @@ class Part:
     vital: bool = False
 
 
-class Objects(dict[str, Values]):
+class ModuleContents(dict[str, Values]):
     """
     Things by place and name, compared by identity: they may do anything when asked for equality.
     What is new is nobody's business.
     """
 
-    def differs(self, now: "Objects") -> list[str]:
+    def differs(self, now: "ModuleContents") -> list[str]:
         return [
             name
             for place, then in self.items()
             for name in replaced(place, then, now.get(place, {}))
         ]
 
-    def copy(self) -> "Objects":
+    def copy(self) -> "ModuleContents":
         """As they are now: what :func:`functions` reads are the modules' own dictionaries."""
-        return Objects({place: things.copy() for place, things in self.items()})
+        return ModuleContents({place: things.copy() for place, things in self.items()})
 
 
 def replaced(place: str, then: Values, now: Values) -> Iterator[str]:
@@ -86,13 +86,17 @@ def replaced(place: str, then: Values, now: Values) -> Iterator[str]:
                 yield f"{place}.{name}".lstrip(".")
 
 
-def parts() -> list[Part]:
+def state_items() -> list[StateItem]:
     """What can be read here: PyTorch's switches once it is imported."""
     torch = sys.modules.get("torch")
     imported = torch is not None and hasattr(torch, "autograd") and hasattr(torch, "cuda")
     return [
         *PARTS,
-        *(switches(torch, torch.cuda.is_initialized()) if torch is not None and imported else ()),
+        *(
+            torch_state_items(torch, torch.cuda.is_initialized())
+            if torch is not None and imported
+            else ()
+        ),
     ]
 
 
@@ -159,11 +163,13 @@ SIGNALS = {
 }
 
 
-def handlers() -> Objects:
-    return Objects({"": {name: signal.getsignal(number) for name, number in SIGNALS.items()}})
+def signal_handlers() -> ModuleContents:
+    return ModuleContents(
+        {"": {name: signal.getsignal(number) for name, number in SIGNALS.items()}}
+    )
 
 
-def set_handlers(then: Objects) -> None:
+def set_handlers(then: ModuleContents) -> None:
     for name, handler in then[""].items():
         if handler is not None and signal.getsignal(getattr(signal, name)) is not handler:
             signal.signal(getattr(signal, name), handler)
@@ -190,33 +196,35 @@ WELL_KNOWN = (
 )
 
 
-def well_known() -> Objects:
-    return Objects({"": {name: sys.modules[name] for name in WELL_KNOWN if name in sys.modules}})
+def well_known_modules() -> ModuleContents:
+    return ModuleContents(
+        {"": {name: sys.modules[name] for name in WELL_KNOWN if name in sys.modules}}
+    )
 
 
 NEEDED = ("builtins", "math", "time", "numpy", "numpy.linalg")
 
 
-def functions(*places: str) -> Objects:
+def functions(*places: str) -> ModuleContents:
     """The contents of modules that everybody uses, not copied."""
     loaded = ((place, sys.modules.get(place)) for place in places)
-    return Objects(
+    return ModuleContents(
         {place: vars(module) for place, module in loaded if isinstance(module, ModuleType)}
     )
 
 
-def set_functions(then: Objects) -> None:
+def set_functions(then: ModuleContents) -> None:
     for path in then.differs(functions(*then)):
         place, _, name = path.rpartition(".")
         setattr(sys.modules[place], name, then[place][name])
 
 
-def outlets() -> Objects:
+def python_streams() -> ModuleContents:
     found = {
         name: getattr(sys, name, None)
         for name in ("stdin", "stdout", "stderr", "excepthook", "displayhook")
     }
-    return Objects(
+    return ModuleContents(
         {
             "": {
                 name: CLOSED if getattr(thing, "closed", False) else thing
@@ -229,7 +237,7 @@ def outlets() -> Objects:
 CLOSED = "closed"
 
 
-def set_outlets(then: Objects) -> None:
+def set_outlets(then: ModuleContents) -> None:
     """A stream that was closed cannot be opened again: another takes its place."""
     for number, (name, thing) in enumerate(then[""].items()):
         if getattr(thing, "closed", False):
@@ -238,7 +246,7 @@ def set_outlets(then: Objects) -> None:
             setattr(sys, name, thing)
 
 
-def streams() -> dict[str, Any]:
+def file_descriptors() -> dict[str, Any]:
     """What the three standard descriptors lead to; None where one is closed."""
     found = {}
     for name, number in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
@@ -256,7 +264,7 @@ def set_streams(then: dict[str, Any]) -> None:
     A descriptor that was closed or led elsewhere leads nowhere, so that no other file is opened
     under its number.
     """
-    now = streams()
+    now = file_descriptors()
     for number, name in enumerate(then):
         if now[name] != then[name] and then[name] != "closed":
             nowhere = os.open(os.devnull, os.O_RDWR)
@@ -286,7 +294,7 @@ def children_of_tasks() -> frozenset[int]:
 TINY = [5e-324]
 
 
-def flushed() -> str:
+def flushes_subnormals() -> str:
     """
     Whether this thread's arithmetic flushes subnormal numbers to 0, as a library built with
     -ffast-math makes it do.
@@ -300,100 +308,110 @@ def set_flushed(_: str) -> None:
 
 
 PARTS = (
-    Part("NumPy's error state", np.geterr, lambda then: np.seterr(**then)),
-    Part("NumPy's print options", np.get_printoptions, lambda then: np.set_printoptions(**then)),
-    Part(
+    StateItem("NumPy's error state", np.geterr, lambda then: np.seterr(**then)),
+    StateItem(
+        "NumPy's print options", np.get_printoptions, lambda then: np.set_printoptions(**then)
+    ),
+    StateItem(
         "NumPy's random numbers",
         random_numbers,
         set_random_numbers,
         stir=np.random.random,
         shown="",
     ),
-    Part("Python's random numbers", random.getstate, random.setstate, stir=random.random, shown=""),
-    Part("the environment", environment, set_environment, once=True, shown="keys"),
-    Part("the working directory", directory, os.chdir),
-    Part("the warnings filters", lambda: list(warnings.filters), set_warnings, once=True, shown=""),
-    Part("the signal handlers", handlers, set_handlers),
-    Part(
+    StateItem(
+        "Python's random numbers", random.getstate, random.setstate, stir=random.random, shown=""
+    ),
+    StateItem("the environment", environment, set_environment, once=True, shown="keys"),
+    StateItem("the working directory", directory, os.chdir),
+    StateItem(
+        "the warnings filters", lambda: list(warnings.filters), set_warnings, once=True, shown=""
+    ),
+    StateItem("the signal handlers", signal_handlers, set_handlers),
+    StateItem(
         "the locale",
         lambda: locale.setlocale(locale.LC_ALL),
         lambda then: locale.setlocale(locale.LC_ALL, then),
     ),
-    Part(
+    StateItem(
         "sys.path",
         lambda: list(sys.path),
         lambda then: sys.path.__setitem__(slice(None), then),
         once=True,
         shown="",
     ),
-    Part("sys.modules", well_known, lambda then: sys.modules.update(then[""]), vital=True),
-    Part(
+    StateItem(
+        "sys.modules", well_known_modules, lambda then: sys.modules.update(then[""]), vital=True
+    ),
+    StateItem(
         "functions of others",
         partial(functions, "builtins", "math", "time", "numpy", "numpy.linalg"),
         set_functions,
         once=True,
         vital=True,
     ),
-    Part("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
-    Part(
+    StateItem("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
+    StateItem(
         "the garbage collector",
         lambda: "on" if gc.isenabled() else "off",
         lambda then: gc.enable() if then == "on" else gc.disable(),
     ),
-    Part("the standard streams", streams, set_streams),
-    Part("Python's standard streams", outlets, set_outlets),
-    Part("subnormal numbers", flushed, set_flushed, vital=True),
-    Part("the functions that run at exit", getattr(atexit, "_ncallbacks", int), once=True),
-    Part("the running threads", lambda: frozenset(threading.enumerate()), once=True),
-    Part("the child processes", children, once=True),
+    StateItem("the standard streams", file_descriptors, set_streams),
+    StateItem("Python's standard streams", python_streams, set_outlets),
+    StateItem("subnormal numbers", flushes_subnormals, set_flushed, vital=True),
+    StateItem("the functions that run at exit", getattr(atexit, "_ncallbacks", int), once=True),
+    StateItem("the running threads", lambda: frozenset(threading.enumerate()), once=True),
+    StateItem("the child processes", children, once=True),
 )
 
 
 @lru_cache(maxsize=2)
-def switches(torch: Any, on_device: bool) -> tuple[Part, ...]:
+def torch_state_items(torch: Any, on_device: bool) -> tuple[StateItem, ...]:
     return tuple(switches_of(torch, on_device))
 
 
-def switches_of(torch: Any, on_device: bool) -> Iterator[Part]:
+def switches_of(torch: Any, on_device: bool) -> Iterator[StateItem]:
     """PyTorch's switches; its devices are asked only once they are in use."""
-    yield Part("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype)
-    yield Part(
+    yield StateItem("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype)
+    yield StateItem(
         "torch's functions",
         partial(functions, "torch", "torch.nn.functional"),
         set_functions,
         once=True,
     )
-    yield Part(
+    yield StateItem(
         "torch's default device",
         torch.get_default_device,
         lambda then: torch.set_default_device(then if then.type != "cpu" else None),
     )
-    yield Part("torch's grad mode", torch.is_grad_enabled, torch.set_grad_enabled)
+    yield StateItem("torch's grad mode", torch.is_grad_enabled, torch.set_grad_enabled)
     yield generator("torch's random numbers", torch, torch, "cpu")
-    yield Part(
+    yield StateItem(
         "torch's deterministic algorithms",
         torch.are_deterministic_algorithms_enabled,
         torch.use_deterministic_algorithms,
     )
-    yield Part("torch's threads", torch.get_num_threads, torch.set_num_threads)
-    yield Part(
+    yield StateItem("torch's threads", torch.get_num_threads, torch.set_num_threads)
+    yield StateItem(
         "torch's float32 products",
         torch.get_float32_matmul_precision,
         torch.set_float32_matmul_precision,
     )
-    yield Part("torch's anomaly mode", torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly)
+    yield StateItem(
+        "torch's anomaly mode", torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly
+    )
     for name in ("deterministic", "benchmark", "allow_tf32"):
         yield flag(torch.backends.cudnn, name, f"cudnn.{name}")
     if on_device:
-        yield Part("the current device", torch.cuda.current_device, torch.cuda.set_device)
+        yield StateItem("the current device", torch.cuda.current_device, torch.cuda.set_device)
         yield generator("the device's random numbers", torch, torch.cuda, "cuda")
 
 
-def flag(place: Any, name: str, words: str) -> Part:
-    return Part(words, lambda: getattr(place, name), lambda then: setattr(place, name, then))
+def flag(place: Any, name: str, words: str) -> StateItem:
+    return StateItem(words, lambda: getattr(place, name), lambda then: setattr(place, name, then))
 
 
-def generator(words: str, torch: Any, place: Any, device: str) -> Part:
+def generator(words: str, torch: Any, place: Any, device: str) -> StateItem:
     """The random numbers of PyTorch on a device; ``place`` has the two functions."""
 
     def read() -> bytes:
@@ -403,4 +421,4 @@ def generator(words: str, torch: Any, place: Any, device: str) -> Part:
     def write(then: bytes) -> None:
         place.set_rng_state(torch.frombuffer(bytearray(then), dtype=torch.uint8))
 
-    return Part(words, read, write, stir=lambda: torch.rand(1, device=device), shown="")
+    return StateItem(words, read, write, stir=lambda: torch.rand(1, device=device), shown="")

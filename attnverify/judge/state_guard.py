@@ -11,7 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from attnverify.judge.process_state import MISSING, PARTS, Objects, Part, Values, parts
+from attnverify.judge.process_state import (
+    MISSING,
+    PARTS,
+    ModuleContents,
+    StateItem,
+    Values,
+    state_items,
+)
 
 VITAL = [part for part in PARTS if part.vital]
 VITAL_WORDS = {part.words for part in VITAL}
@@ -31,17 +38,17 @@ class Change:
         return f"{'changes' if self.state is None else 'seeds'} {self.words}"
 
 
-def look(vital: bool = False) -> Values:
+def snapshot(vital: bool = False) -> Values:
     """The surroundings as they are, or those alone that the judge depends on."""
-    return {part.words: kept(part.read()) for part in (VITAL if vital else parts())}
+    return {part.words: copied(part.read()) for part in (VITAL if vital else state_items())}
 
 
-def kept(now: Any) -> Any:
+def copied(now: Any) -> Any:
     """What was read, as it will stay whatever happens to the modules."""
-    return now.copy() if isinstance(now, Objects) else now
+    return now.copy() if isinstance(now, ModuleContents) else now
 
 
-def restore(before: Values, keep: bool = False) -> list[Change]:
+def diff_and_restore(before: Values, keep: bool = False) -> list[Change]:
     """
     What has changed since the look; it is put back where that can be done. ``keep``: only what is
     vital is put back.
@@ -50,14 +57,14 @@ def restore(before: Values, keep: bool = False) -> list[Change]:
     without another look.
     """
     found = []
-    for part in VITAL if before.keys() <= VITAL_WORDS else parts():
+    for part in VITAL if before.keys() <= VITAL_WORDS else state_items():
         now, then = part.read(), before.get(part.words, MISSING)
         if then is not MISSING:
-            if same(then, now):
+            if is_unchanged(then, now):
                 continue
             found.append(
                 Change(
-                    told(part, then, now),
+                    describe_change(part, then, now),
                     part.once or part.stir is not None,
                     now if part.stir else None,
                 )
@@ -66,19 +73,19 @@ def restore(before: Values, keep: bool = False) -> list[Change]:
                 with suppress(Exception):  # what cannot be put back has been told
                     part.write(then)
                     continue
-        before[part.words] = kept(now)
+        before[part.words] = copied(now)
     return found
 
 
-def stir(before: Values) -> None:
+def advance_random_states(before: Values) -> None:
     """Move all random numbers on, and note where they are."""
-    for part in parts():
+    for part in state_items():
         if part.stir is not None:
             part.stir()
             before[part.words] = part.read()
 
 
-def lasting(first: list[Change], second: list[Change]) -> list[str]:
+def lasting_changes(first: list[Change], second: list[Change]) -> list[str]:
     """
     What two calls changed, in words: what either did, or both where once may be chance; random
     numbers were stirred between them.
@@ -91,16 +98,16 @@ def lasting(first: list[Change], second: list[Change]) -> list[str]:
     )
 
 
-def same(then: Any, now: Any) -> bool:
+def is_unchanged(then: Any, now: Any) -> bool:
     """Whether nothing was replaced; ``Objects`` may grow, and of a set some may have ended."""
     if isinstance(then, frozenset):
         return bool(now <= then)
-    return not then.differs(now) if isinstance(then, Objects) else bool(then == now)
+    return not then.differs(now) if isinstance(then, ModuleContents) else bool(then == now)
 
 
-def told(part: Part, then: Any, now: Any) -> str:
+def describe_change(part: StateItem, then: Any, now: Any) -> str:
     """``NumPy's error state (divide: warn -> ignore)``"""
-    if isinstance(then, Objects):
+    if isinstance(then, ModuleContents):
         return f"{part.words} ({', '.join(then.differs(now)[:3])})"
     if isinstance(then, frozenset):
         return f"{part.words} ({', '.join(sorted(map(str, now - then))[:3])})"
@@ -110,11 +117,17 @@ def told(part: Part, then: Any, now: Any) -> str:
         ][:3]
         if part.shown == "keys":
             return f"{part.words} ({', '.join(map(os.fsdecode, names))})"
-        changes = (f"{name}: {brief(then.get(name))} -> {brief(now.get(name))}" for name in names)
+        changes = (
+            f"{name}: {abbreviate(then.get(name))} -> {abbreviate(now.get(name))}" for name in names
+        )
         return f"{part.words} ({', '.join(changes)})"
-    return f"{part.words} ({brief(then)} -> {brief(now)})" if part.shown == "all" else part.words
+    return (
+        f"{part.words} ({abbreviate(then)} -> {abbreviate(now)})"
+        if part.shown == "all"
+        else part.words
+    )
 
 
-def brief(value: Any) -> str:
+def abbreviate(value: Any) -> str:
     text = str(value)
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -7,34 +7,41 @@ there is one key.
 """
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
-from attnverify.catalogue.operation import Operation
+from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.catalogue.pytrees import leaves
-from attnverify.inputs.expand import Inputs
-from attnverify.inputs.masks import CAUSAL, seen
+from attnverify.catalogue.traits import CAUSAL
+from attnverify.inputs.masks import visible_pairs
+from attnverify.inputs.recipe import Inputs, Recipe
+from attnverify.judge import weak_cases
 from attnverify.judge.comparison import ROUNDING, compare
+from attnverify.precision import Precision
+from attnverify.reference.oracle import bounds_of, expected_of
 
 
-def all_noticed(answers: Iterable[Any], expected: Any, bound: Any) -> bool:
+def rejects_all(answers: Iterable[Any], expected: Any, bound: Any) -> bool:
     """Whether the comparison rejects every answer."""
-    return not any(passes(answer, expected, bound) for answer in answers)
+    return not any(accepts(answer, expected, bound) for answer in answers)
 
 
-def passes(answer: Any, expected: Any, bound: Any) -> bool:
+def accepts(answer: Any, expected: Any, bound: Any) -> bool:
     """
     Whether the comparison accepts the answer; one without the gradient of a float mask is judged by
     the others.
     """
     law, fake = arrays(expected), arrays(answer)
     limits: list[Any] = arrays(bound) if bound is not None else [None] * len(law)
-    return bool(law) and all(accepted(f, e, b) for f, e, b in zip(fake, law, limits, strict=False))
+    return bool(law) and all(
+        accepts_array(f, e, b) for f, e, b in zip(fake, law, limits, strict=False)
+    )
 
 
-def accepted(fake: ndarray, law: ndarray, bound: ndarray | None) -> bool:
+def accepts_array(fake: ndarray, law: ndarray, bound: ndarray | None) -> bool:
     """
     What :func:`compare` says; an error that is a number beyond a bound that is one, as nearly all
     are, needs no more.
@@ -48,7 +55,7 @@ def arrays(tree: Any) -> list[ndarray]:
     return [leaf for leaf in leaves(tree) if isinstance(leaf, ndarray)]
 
 
-def impostors(operation: Operation, inputs: Inputs, expected: Any) -> Iterator[Any]:
+def trivial_answers(operation: Operation, inputs: Inputs, expected: Any) -> Iterator[Any]:
     """The wrong answers that apply to this case."""
     if operation.name == "init_mems":
         return
@@ -61,12 +68,14 @@ def impostors(operation: Operation, inputs: Inputs, expected: Any) -> Iterator[A
         and not operation.is_gradient
     ):
         yield [np.roll(x, 1, axis=-2) if x.ndim >= 2 else x for x in arrays(expected)]
-    visible = seen(operation, inputs)
+    visible = visible_pairs(operation, inputs)
     if visible is not None and operation.exact is False:
-        yield from of_attention(operation, inputs, visible)
+        yield from trivial_attention_answers(operation, inputs, visible)
 
 
-def of_attention(operation: Operation, inputs: Inputs, visible: ndarray) -> Iterator[Any]:
+def trivial_attention_answers(
+    operation: Operation, inputs: Inputs, visible: ndarray
+) -> Iterator[Any]:
     """Ignore the query; see half the keys; see one key more or less than the frontier."""
     several = bool((visible.sum(axis=-1) > 1).any())
     if several and "query" in inputs and "key" in inputs:
@@ -86,3 +95,26 @@ def of_attention(operation: Operation, inputs: Inputs, visible: ndarray) -> Iter
         N, M = visible.shape[-2:]
         before = np.arange(M) < np.arange(N)[:, None] + M - N
         yield operation.reference(**inputs | {name: visible & before})
+
+
+@lru_cache(maxsize=4096)
+def is_discriminating(recipe: Recipe, dtype: str, precision: Precision) -> bool:
+    """Whether no cheap impostor passes this case."""
+    with np.errstate(all="ignore"):
+        return weak_cases.rejects_all(
+            wrong_answers(recipe, dtype),
+            expected_of(recipe, dtype).expected,
+            bounds_of(recipe, dtype, precision),
+        )
+
+
+@lru_cache(maxsize=512)
+def wrong_answers(recipe: Recipe, dtype: str) -> list[Any]:
+    """
+    What the impostors answer; several implementations are asked the same, one after the other.
+    """
+    case = expected_of(recipe, dtype)
+    with np.errstate(all="ignore"):
+        return list(
+            weak_cases.trivial_answers(CATALOGUE[recipe.operation], case.inputs, case.expected)
+        )

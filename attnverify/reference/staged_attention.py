@@ -16,27 +16,15 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.operation import CATALOGUE, Operation
-from attnverify.inputs.expand import Inputs
-from attnverify.inputs.masks import CAUSAL, pairs_shape
+from attnverify.catalogue.traits import CAUSAL, STAGED
+from attnverify.inputs.masks import scores_shape
+from attnverify.inputs.recipe import Inputs
 
 HIDDEN = -np.inf
 
-STAGED = (
-    *(
-        "scaled_dot_product_score",
-        "additive_score",
-        "transformer_xl_score",
-        "learned_relative_score",
-        "softmax",
-    ),
-    *("additive_attention", "scaled_dot_product_attention", "alibi_attention"),
-    *("transformer_xl_attention", "learned_relative_attention"),
-)
-"""The operations that consist of these stages; the gradients of the attentions do as well."""
-
 
 @dataclass(frozen=True)
-class Stages:
+class StagedAttention:
     """
     What stands between the inputs of an attention and its output.
 
@@ -72,7 +60,7 @@ class Stages:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the scores."""
-        shape = pairs_shape(self.operation, self.inputs)
+        shape = scores_shape(self.operation, self.inputs)
         assert shape is not None
         return shape
 
@@ -85,20 +73,20 @@ class Stages:
         return np.broadcast_to(both, self.shape)
 
 
-Change = Callable[[Stages], Stages]
+Change = Callable[[StagedAttention], StagedAttention]
 
 
-def stages(operation: Operation, inputs: Inputs, dtype: str = "float64") -> Stages:
+def spec_stages(operation: Operation, inputs: Inputs, dtype: str = "float64") -> StagedAttention:
     """The stages as the law has them. ValueError for an operation that does not consist of them."""
     name = operation.forward.name
     if name not in STAGED:
         raise ValueError(f"operation: wanted one of {', '.join(STAGED)}, got {operation.name}")
-    made = Stages(operation, inputs, dtype)
+    made = StagedAttention(operation, inputs, dtype)
     N, M = made.shape[-2:]
     if "query" in inputs and not name.startswith("additive"):
         made = replace(made, scale=1 / sqrt(inputs["query"].shape[-1]))
     if "position" in inputs:
-        made = replace(made, place=read_off(CATALOGUE["rel_shift"].reference, N, M))
+        made = replace(made, place=shift_indices(CATALOGUE["rel_shift"].reference, N, M))
     elif "key_pos_bias" in inputs:
         made = replace(
             made, place=table_rows(inputs, N, M, M - N if inputs["align"] == "end" else 0)
@@ -114,7 +102,7 @@ def stages(operation: Operation, inputs: Inputs, dtype: str = "float64") -> Stag
     return with_mask(made, inputs.get("mask", inputs.get("visible")))
 
 
-def with_mask(made: Stages, mask: ndarray | None) -> Stages:
+def with_mask(made: StagedAttention, mask: ndarray | None) -> StagedAttention:
     """The stages under a mask, and with the factor of their dropout."""
     made = replace(made, kept=1 / (1 - made.inputs.get("p", 0.0)))
     if mask is None or mask.dtype == bool:
@@ -122,7 +110,7 @@ def with_mask(made: Stages, mask: ndarray | None) -> Stages:
     return replace(made, visible=mask != HIDDEN, bias=np.where(mask == HIDDEN, 0.0, mask))
 
 
-def read_off(shift: Callable[[ndarray], ndarray], N: int, rows: int) -> ndarray:
+def shift_indices(shift: Callable[[ndarray], ndarray], N: int, rows: int) -> ndarray:
     """
     The places that a shift of [N rows] reads, found by shifting the places themselves; -1 where it
     puts a zero.
@@ -137,13 +125,13 @@ def table_rows(inputs: Inputs, N: int, M: int, offset: int, sign: int = 1) -> nd
     return np.where((row >= 0) & (row < rows), np.arange(N)[:, None] * rows + row, -1)
 
 
-def gathered(x: ndarray, place: ndarray) -> ndarray:
+def gather_positions(x: ndarray, place: ndarray) -> ndarray:
     """x [... N rows] read at the places [N M]."""
     line = x.reshape(*x.shape[:-2], -1)
     return np.where(place < 0, 0.0, line[..., np.maximum(place, 0)])
 
 
-def scattered(y: ndarray, place: ndarray, rows: int) -> ndarray:
+def scatter_positions(y: ndarray, place: ndarray, rows: int) -> ndarray:
     """The adjoint of :func:`gathered`: y [... N M] added up at its places."""
     line = np.zeros((*y.shape[:-2], y.shape[-2] * rows + 1))
     where: Any = (..., np.where(place < 0, line.shape[-1] - 1, place))
@@ -151,7 +139,7 @@ def scattered(y: ndarray, place: ndarray, rows: int) -> ndarray:
     return line[..., :-1].reshape(*y.shape[:-1], rows)
 
 
-def product(s: Stages) -> ndarray:
+def product(s: StagedAttention) -> ndarray:
     """The scores before their scale."""
     x = s.inputs
     if "score" in x:
@@ -162,7 +150,11 @@ def product(s: Stages) -> ndarray:
         )
         return score
     content = (x["query"] + content_bias(x)) @ x["key"].mT
-    return content if s.place is None else content + s.position * gathered(table_scores(x), s.place)
+    return (
+        content
+        if s.place is None
+        else content + s.position * gather_positions(table_scores(x), s.place)
+    )
 
 
 def content_bias(x: Inputs) -> Any:
@@ -177,7 +169,7 @@ def table_scores(x: Inputs) -> ndarray:
     return x["query"] @ x["key_pos_embeddings"].transpose(1, 2, 0) + x["key_pos_bias"].T[:, None]
 
 
-def scores(s: Stages) -> ndarray:
+def scores(s: StagedAttention) -> ndarray:
     """The scores with scale and biases, minus infinity where a key is hidden."""
     score = s.scale * product(s)
     if s.slopes is not None and s.distance is not None:
@@ -187,7 +179,7 @@ def scores(s: Stages) -> ndarray:
     return np.where(s.sees, s.exponent * score, HIDDEN)
 
 
-def weights(s: Stages) -> ndarray:
+def weights(s: StagedAttention) -> ndarray:
     score = scores(s)
     top = score.max(axis=-1, keepdims=True)
     w = np.where(score == HIDDEN, 0.0, np.exp(score - np.where(top == HIDDEN, 0.0, top)))
@@ -195,12 +187,12 @@ def weights(s: Stages) -> ndarray:
     return np.where(top == HIDDEN, s.empty, w / np.where(total == 0, 1.0, total))
 
 
-def dropped(s: Stages, w: ndarray) -> ndarray:
+def dropped(s: StagedAttention, w: ndarray) -> ndarray:
     keep = s.inputs.get("keep")
     return w * s.kept if keep is None else np.where(keep, w * s.kept, 0.0)
 
 
-def answer(s: Stages) -> Any:
+def evaluate(s: StagedAttention) -> Any:
     """What the operation returns by these stages: scores, weights, output or gradients."""
     from attnverify.numpy_ref.hidden_keys import sum_seen
 
@@ -216,7 +208,7 @@ def answer(s: Stages) -> Any:
         return sum_seen(dropped(s, w), w == 0, s.inputs["value"])
 
 
-def gradients(s: Stages) -> tuple[ndarray, ...]:
+def gradients(s: StagedAttention) -> tuple[ndarray, ...]:
     """One gradient for each differentiable input, in the law's order."""
     from attnverify.numpy_ref.attention import mask_grad
     from attnverify.numpy_ref.hidden_keys import sum_seen
@@ -230,7 +222,7 @@ def gradients(s: Stages) -> tuple[ndarray, ...]:
     return d_query, d_key, d_value, *others, *mask_grad(s.exponent * d_score, x.get("mask"))
 
 
-def product_gradients(s: Stages, d: ndarray) -> tuple[ndarray, ...]:
+def product_gradients(s: StagedAttention, d: ndarray) -> tuple[ndarray, ...]:
     """The gradients by query, key and what else the scores before their scale are made of."""
     from attnverify.numpy_ref.hidden_keys import sum_seen
 
@@ -244,8 +236,8 @@ def product_gradients(s: Stages, d: ndarray) -> tuple[ndarray, ...]:
     if s.place is None:
         return d_query, d_key
     table = x["position"] if "position" in x else x["key_pos_embeddings"].swapaxes(0, 1)
-    d_rows = s.position * scattered(d, s.place, table.shape[-2])
-    unread = scattered(1.0 * s.sees, s.place, table.shape[-2]) == 0
+    d_rows = s.position * scatter_positions(d, s.place, table.shape[-2])
+    unread = scatter_positions(1.0 * s.sees, s.place, table.shape[-2]) == 0
     d_bias, d_far = d_query.sum((0, 2)), sum_seen(d_rows, unread, table)
     if "position" in x:
         d_table = sum_seen(d_rows.mT, unread.mT, x["query"] + x["v"][:, None]).sum(0)
@@ -266,6 +258,6 @@ def additive_gradients(x: Inputs, d: ndarray, sees: ndarray) -> tuple[ndarray, .
     return d_query, d_key, d_w_query, d_w_key, d_w_score
 
 
-def staged(operation: str) -> bool:
+def is_staged(operation: str) -> bool:
     """Whether the operation, or the one that it is the gradient of, consists of these stages."""
     return CATALOGUE[operation].forward.name in STAGED

@@ -8,24 +8,29 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from attnverify.options import FAILURES
-from attnverify.report.root_causes import told_in_full
+from attnverify.report.root_causes import representative_cells
 
 if TYPE_CHECKING:
-    from attnverify.plugin import Verification
+    from attnverify.session import Verification
 
 
-def advice(run: "Verification", tallies: list[dict[str, Any]], page: str | None) -> Iterator[str]:
+def next_steps(
+    run: "Verification", tallies: list[dict[str, Any]], page: str | None
+) -> Iterator[str]:
     """
     The lines that follow the table; the failure to see first is that of the lowest root cause.
     ``page`` is where the report went.
     """
     replays = [
         exhibit["replay"]
-        for tally in told_in_full(tallies)
+        for tally in representative_cells(tallies)
         for exhibit in tally["exhibits"].values()
     ]
     if replays:
-        yield f"next, to see the first root cause again: {replays[0]}{folder(run.options.failures)}"
+        yield (
+            "next, to see the first root cause again: "
+            f"{replays[0]}{failures_option(run.options.failures)}"
+        )
     if page:
         yield f"report: {page}"
     elif replays:
@@ -36,13 +41,13 @@ def advice(run: "Verification", tallies: list[dict[str, Any]], page: str | None)
         yield "next, for the names of the operations, by which functions are found: attnverify list"
 
 
-def folder(failures: str) -> str:
+def failures_option(failures: str) -> str:
     return "" if failures == FAILURES else f" --failures {shlex.quote(failures)}"
 
 
 def for_backend(backend: Any) -> Iterator[str]:
     """What its author can do about a backend that could not be judged."""
-    if backend.missing and (package := absent(backend.missing)):
+    if backend.missing and (package := missing_package(backend.missing)):
         yield (
             f"next, for {backend.source}: install the package {package}; what attnverify itself "
             "can "
@@ -52,7 +57,7 @@ def for_backend(backend: Any) -> Iterator[str]:
         yield f"next, to see where its import fails: python {shlex.quote(backend.source)}"
 
 
-def absent(missing: str) -> str:
+def missing_package(missing: str) -> str:
     """The package that is not installed, where that is why a backend is missing."""
     head, tail = "the package ", " is not installed"
     return (

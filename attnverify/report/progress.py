@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 
 from attnverify.isolation import status_board
-from attnverify.judge import case
+from attnverify.judge.invoke import announce
 
 SECONDS = 0.1
 """Between two lines; the eye needs no more."""
@@ -24,7 +24,7 @@ SECONDS = 0.1
 Status = tuple[str, Any, Any]
 
 
-def wanted(config: pytest.Config, reporter: Any) -> bool:
+def show_progress(config: pytest.Config, reporter: Any) -> bool:
     """
     Whether somebody watches: a terminal, no continuous integration, and neither more words asked
     for (-v) nor fewer (-q twice).
@@ -49,13 +49,13 @@ class Progress:
             sys.stdout.fileno()
         )  # while a cell is judged, pytest catches what is written to the usual one
         self.start, self.shown = time.monotonic(), -math.inf
-        self.total = self.done = self.failed = self.cases = self.begun = self.told = 0
+        self.total = self.done = self.failed = self.cases = self.begun = self.cases_shown = 0
         self.running: dict[str, None] = {}
         # pytest's own percentage would break the line; no public option says so this late
         reporter._show_progress_info = False
         self.here, self.there = (
-            case.announce.set(lambda *_: self.tick()),
-            status_board.begun.set(self.tick),
+            announce.set(lambda *_: self.tick()),
+            status_board.on_case_begun.set(self.tick),
         )
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -89,8 +89,8 @@ class Progress:
         return category, "", ""
 
     def pytest_sessionfinish(self) -> None:
-        case.announce.reset(self.here)
-        status_board.begun.reset(self.there)
+        announce.reset(self.here)
+        status_board.on_case_begun.reset(self.there)
         self.write("")
         os.close(self.terminal)
 
@@ -113,10 +113,10 @@ class Progress:
 
     def line(self, elapsed: float) -> str:
         """``41/128 cells, 5210 cases, 3 failed, about 1:40 left: softmax float16 values``"""
-        self.told = max(
-            self.told, self.cases + self.begun
+        self.cases_shown = max(
+            self.cases_shown, self.cases + self.begun
         )  # not every call that has begun becomes a case: none is taken back
-        told = f"{self.done}/{self.total} cells, {self.told} cases" + (
+        told = f"{self.done}/{self.total} cells, {self.cases_shown} cases" + (
             f", {self.failed} failed" if self.failed else ""
         )
         if 3 <= self.done < self.total:

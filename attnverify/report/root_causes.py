@@ -22,7 +22,7 @@ from attnverify.catalogue.operation import CATALOGUE
 Tallied = dict[str, Any]
 """A tally as plain data (:meth:`attnverify.verdicts.columns.Tally.as_dict`)."""
 
-RUNGS = (
+LEVELS = (
     "adapter",
     "layout",
     "dtype",
@@ -40,7 +40,7 @@ LAYERS = frozenset(name for name, operation in CATALOGUE.items() if operation.ch
 
 
 @dataclass(eq=False)
-class Sign:
+class Symptom:
     """
     One thing that a failed cell shows: the kind of a failure, the region where it shows, and what a
     diagnosis takes it for.
@@ -61,7 +61,7 @@ class Sign:
 
 
 @dataclass
-class Cause:
+class RootCause:
     """
     A root cause: what the cells that show it have in common, and the failed cells that wait for it.
     """
@@ -89,31 +89,35 @@ def name_of(tally: Tallied) -> str:
     return f"{tally['implementation']} {tally['dtype']} {tally['aspect']}"
 
 
-def triage(tallies: list[Tallied]) -> list[Cause]:
+def triage(tallies: list[Tallied]) -> list[RootCause]:
     """
     The root causes of the failed cells, by backend and from the lowest rung upwards; each failed
     cell is in one of them at least.
     """
-    found: list[Cause] = []
+    found: list[RootCause] = []
     for backend in dict.fromkeys(tally["backend"] for tally in tallies):
         own = [tally for tally in tallies if tally["backend"] == backend]
-        found += sorted(causes_of(own), key=lambda cause: RUNGS.index(cause.rung))
+        found += sorted(causes_of(own), key=lambda cause: LEVELS.index(cause.rung))
     return found
 
 
-def causes_of(tallies: list[Tallied]) -> list[Cause]:
+def causes_of(tallies: list[Tallied]) -> list[RootCause]:
     """The root causes of one backend, from all its tallies."""
-    signs = [sign for tally in tallies if tally["verdict"] == "failed" for sign in signs_of(tally)]
-    signs.sort(key=lambda sign: len(parts(sign.operation)))
+    signs = [
+        sign for tally in tallies if tally["verdict"] == "failed" for sign in symptoms_of(tally)
+    ]
+    signs.sort(key=lambda sign: len(operations_used_by(sign.operation)))
     above = {
         sign: blocker
         for sign in signs
         if (blocker := next((other for other in signs if blocks(other, sign)), None))
     }
-    groups: list[list[Sign]] = []
+    groups: list[list[Symptom]] = []
     for sign in signs:
         if sign not in above:
-            joined = [group for group in groups if any(alike(other, sign) for other in group)]
+            joined = [
+                group for group in groups if any(have_same_cause(other, sign) for other in group)
+            ]
             groups = [group for group in groups if group not in joined] + [
                 [*(s for group in joined for s in group), sign]
             ]
@@ -121,19 +125,19 @@ def causes_of(tallies: list[Tallied]) -> list[Cause]:
     cause = {sign: cause for group, cause in zip(groups, causes, strict=True) for sign in group}
     shown = [id(tally) for cause in causes for tally in cause.cells]
     for sign in above:
-        waiting = cause[root(sign, above)].blocked
+        waiting = cause[find_root(sign, above)].blocked
         if id(sign.tally) not in shown and sign.tally not in waiting:
             waiting.append(sign.tally)
     return causes
 
 
-def root(sign: Sign, above: dict[Sign, Sign]) -> Sign:
+def find_root(sign: Symptom, above: dict[Symptom, Symptom]) -> Symptom:
     while sign in above:
         sign = above[sign]
     return sign
 
 
-def signs_of(tally: Tallied) -> Iterator[Sign]:
+def symptoms_of(tally: Tallied) -> Iterator[Symptom]:
     """What a failed cell shows, once each."""
     told = (
         tally["symptoms"]
@@ -142,7 +146,7 @@ def signs_of(tally: Tallied) -> Iterator[Sign]:
     for words in dict.fromkeys([tally["blocked"]] if tally["blocked"] else told):
         kind, _, region = words.partition(" when ")
         numeric = kind in ("wrong number", "not exactly 0", "NaN", "infinity")
-        yield Sign(
+        yield Symptom(
             tally,
             kind,
             region,
@@ -170,12 +174,12 @@ LAW = "equals the law with "
 # What is built on what
 
 
-def blocks(lower: Sign, upper: Sign) -> bool:
+def blocks(lower: Symptom, upper: Symptom) -> bool:
     """Whether the upper cell need not be looked at before the lower one is right."""
-    return precedes(lower.tally, upper.tally) and not unrelated(lower, upper)
+    return is_prerequisite(lower.tally, upper.tally) and not are_unrelated(lower, upper)
 
 
-def precedes(lower: Tallied, upper: Tallied) -> bool:
+def is_prerequisite(lower: Tallied, upper: Tallied) -> bool:
     """
     Whether the law builds what the upper cell judges on what the lower one does, in one dtype and
     by one implementation's means.
@@ -189,28 +193,28 @@ def precedes(lower: Tallied, upper: Tallied) -> bool:
     ):
         return False
     if lower["operation"] == upper["operation"]:
-        return bool(lower["how"] == upper["how"] and other in WAITS_FOR.get(one, ()))
-    return lower["operation"] in parts(upper["operation"]) and (
-        one == other != "refusals" or other in WAITS_FOR.get(one, ())
+        return bool(lower["how"] == upper["how"] and other in DEPENDENT_ASPECTS.get(one, ()))
+    return lower["operation"] in operations_used_by(upper["operation"]) and (
+        one == other != "refusals" or other in DEPENDENT_ASPECTS.get(one, ())
     )
 
 
-WAITS_FOR = {
+DEPENDENT_ASPECTS = {
     "values": ("gradients", "side effects", "hidden NaN"),
     "gradients": ("side effects", "hidden NaN"),
 }
 
 
-def unrelated(one: Sign, other: Sign) -> bool:
+def are_unrelated(one: Symptom, other: Symptom) -> bool:
     """Two regions that have nothing in common, or two diagnoses of which no word is the same."""
     if one.diagnoses & other.diagnoses:
         return False
     if one.region and other.region:
-        return not subjects(one.region) & subjects(other.region)
+        return not condition_subjects(one.region) & condition_subjects(other.region)
     return bool(one.diagnoses and other.diagnoses)
 
 
-def subjects(region: str) -> set[str]:
+def condition_subjects(region: str) -> set[str]:
     """
     What the conditions of a region speak of: sizes and fields without their numbers, sentences as a
     whole.
@@ -223,7 +227,7 @@ def subjects(region: str) -> set[str]:
     return found
 
 
-def alike(one: Sign, other: Sign) -> bool:
+def have_same_cause(one: Symptom, other: Symptom) -> bool:
     """Whether two signs are of one cause."""
     if one.diagnoses & other.diagnoses:
         return True
@@ -231,11 +235,12 @@ def alike(one: Sign, other: Sign) -> bool:
         one.region == other.region != "" or one.kind in (REFUSALS, one.tally["blocked"])
     ):
         return True
-    if one.kind == other.kind and one.kind.startswith("raised") and not unrelated(one, other):
+    if one.kind == other.kind and one.kind.startswith("raised") and not are_unrelated(one, other):
         return True
     same = one.implementation == other.implementation
     return same and (
-        one.region == other.region != "" or (one.kind == other.kind and not unrelated(one, other))
+        one.region == other.region != ""
+        or (one.kind == other.kind and not are_unrelated(one, other))
     )
 
 
@@ -243,23 +248,25 @@ REFUSALS = "wrong calls are not refused with ValueError"
 
 
 @lru_cache
-def parts(operation: str) -> frozenset[str]:
+def operations_used_by(operation: str) -> frozenset[str]:
     """
     The operations that the law calls for this one, and, for a layer, the attentions that are made
     of nothing else.
     """
-    called = frozenset(calls(CATALOGUE[operation].law))
-    inner = called.union(*(parts(name) for name in called))
+    called = frozenset(called_operations(CATALOGUE[operation].law))
+    inner = called.union(*(operations_used_by(name) for name in called))
     if operation not in LAYERS:
         return inner
     return inner | {
         name
         for name in CATALOGUE
-        if name not in LAYERS and (made_of := parts(name)) and made_of <= inner
+        if name not in LAYERS and (made_of := operations_used_by(name)) and made_of <= inner
     }
 
 
-def calls(function: Callable[..., Any], met: frozenset[str] = frozenset()) -> Iterator[str]:
+def called_operations(
+    function: Callable[..., Any], met: frozenset[str] = frozenset()
+) -> Iterator[str]:
     """
     The operations whose names stand in a function of the law, or in those of its own that it calls.
     """
@@ -273,7 +280,7 @@ def calls(function: Callable[..., Any], met: frozenset[str] = frozenset()) -> It
             and own.__module__.startswith("attnverify.spec.")
             and name not in met
         ):
-            yield from calls(own, met | {name})
+            yield from called_operations(own, met | {name})
 
 
 def names_in(code: Any) -> set[str]:
@@ -286,7 +293,7 @@ def names_in(code: Any) -> set[str]:
 # What is told
 
 
-def cause_of(signs: list[Sign], tallies: list[Tallied]) -> Cause:
+def cause_of(signs: list[Symptom], tallies: list[Tallied]) -> RootCause:
     """
     What the signs of a group have in common: the diagnosis that most of them share, else the first
     one's kind; and its region.
@@ -295,10 +302,12 @@ def cause_of(signs: list[Sign], tallies: list[Tallied]) -> Cause:
     words = max(named, key=named.count) if named else first.kind
     cells = list({id(sign.tally): sign.tally for sign in signs}.values())
     where = f" when {first.region}" if first.region else ""
-    return Cause(f"{words}{where}", first.tally["backend"], rung(first, cells, tallies), cells)
+    return RootCause(
+        f"{words}{where}", first.tally["backend"], level_of(first, cells, tallies), cells
+    )
 
 
-def rung(sign: Sign, cells: list[Tallied], tallies: list[Tallied]) -> str:
+def level_of(sign: Symptom, cells: list[Tallied], tallies: list[Tallied]) -> str:
     """How far down a cause lies: by its region, by the dtypes that show it, by the operation."""
     region, operation = (
         " and ".join(c for c in sign.region.split(" and ") if not re.search(r"\w!=", c)),
@@ -332,10 +341,16 @@ def rung(sign: Sign, cells: list[Tallied], tallies: list[Tallied]) -> str:
     return "layers" if operation in LAYERS else "attention" if "attention" in operation else "parts"
 
 
-SHORT = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "bool": "bool"}
+SHORT_DTYPES = {
+    "float64": "f64",
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "bool": "bool",
+}
 
 
-def lines(causes: list[Cause]) -> list[str]:
+def format_root_causes(causes: list[RootCause]) -> list[str]:
     """
     ``triage: 2 root causes, 31 cells blocked by them``, then each cause with the cells that show it
     and those that wait for it.
@@ -344,31 +359,31 @@ def lines(causes: list[Cause]) -> list[str]:
         return []
     waiting = sum(len(cause.blocked) for cause in causes)
     found = [
-        f"triage: {counted(len(causes), 'root cause')}, {counted(waiting, 'cell')} blocked by "
+        f"triage: {pluralize(len(causes), 'root cause')}, {pluralize(waiting, 'cell')} blocked by "
         f"{'it' if len(causes) == 1 else 'them'}"
     ]
     for number, cause in enumerate(causes, 1):
         found.append(f"{number:>3}. {cause.backend}, {cause.rung}: {cause.words}")
         if cause.rung == "adapter":
-            found.append(f"       blocks   every cell: {counted(len(cause.cells), 'cell')}")
+            found.append(f"       blocks   every cell: {pluralize(len(cause.cells), 'cell')}")
             continue
-        found += [f"       shown by {line}" for line in together(cause.cells)]
-        found += [f"       blocks   {line}" for line in together(cause.blocked)]
+        found += [f"       shown by {line}" for line in group_by_dtype(cause.cells)]
+        found += [f"       blocks   {line}" for line in group_by_dtype(cause.blocked)]
     return found
 
 
-def counted(count: int, thing: str) -> str:
+def pluralize(count: int, thing: str) -> str:
     return f"{count} {thing}" + ("" if count == 1 else "s")
 
 
-def together(tallies: list[Tallied]) -> list[str]:
+def group_by_dtype(tallies: list[Tallied]) -> list[str]:
     """
     Cells in one line each, those that differ in the dtype alone in one: ``softmax values f32 f16``.
     """
     rows: dict[tuple[str, str], list[str]] = {}
     for tally in tallies:
         rows.setdefault((tally["implementation"], tally["aspect"]), []).append(
-            SHORT[tally["dtype"]]
+            SHORT_DTYPES[tally["dtype"]]
         )
     return [
         f"{implementation} {aspect} {' '.join(dtypes)}"
@@ -376,6 +391,6 @@ def together(tallies: list[Tallied]) -> list[str]:
     ]
 
 
-def told_in_full(tallies: list[Tallied]) -> list[Tallied]:
+def representative_cells(tallies: list[Tallied]) -> list[Tallied]:
     """The failed cells whose findings are worth reading: one of each cause."""
     return [cause.shown_by for cause in triage(tallies)]

@@ -1,30 +1,22 @@
 """What a run says at its head and at its end: who was judged on what, and the table of verdicts."""
 
-import json
-import os
-import platform
-import re
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnverify.catalogue.operation import ASPECTS
-from attnverify.device_assignment import gpus
-from attnverify.report.html import report_page
-from attnverify.report.root_causes import SHORT, triage
+from attnverify.catalogue.traits import ASPECTS
+from attnverify.report.json_report import known_kinds, package_versions
+from attnverify.report.root_causes import SHORT_DTYPES
 
 if TYPE_CHECKING:
-    from attnverify.plugin import Verification
+    from attnverify.session import Verification
 
 
 def header(run: "Verification") -> list[str]:
     """Backends with their device and library versions, profile and seed."""
     lines = [
         f"attnverify: profile {run.options.profile} ({run.options.cases} cases), seed "
-        f"{run.options.seed}, {installed()}"
+        f"{run.options.seed}, {package_versions()}"
     ]
     for backend in run.backends:
         state = (
@@ -41,16 +33,6 @@ def header(run: "Verification") -> list[str]:
         lines.append(f"  {backend.source}: {state or found}")
         lines += [f"    note: {note}" for note in backend.notes]
     return lines
-
-
-def installed() -> str:
-    found = []
-    for package in ("numpy", "hypothesis", "ml_dtypes"):
-        try:
-            found.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            continue
-    return ", ".join(found)
 
 
 @dataclass
@@ -80,7 +62,7 @@ class Row:
     def add(self, dtype: str, tallies: list[dict[str, Any]]) -> None:
         """One more dtype with its tallies, one a column."""
         slack = tallies[0]["slack"]
-        self.dtypes.append(SHORT[dtype])
+        self.dtypes.append(SHORT_DTYPES[dtype])
         self.budgets.append(
             f"{max(tally['budget'] for tally in tallies):.2g}x"
             + (f"(slack {slack:g})" if slack > 1 else "")
@@ -105,13 +87,13 @@ def table(tallies: list[dict[str, Any]]) -> list[str]:
         + f"{'cases strong checks (left out)':<33}worst budget used"
     )
     lines, previous = [f"{'operation':<31}{'implementation':<31}{'dtypes':<18}{titles}"], ""
-    for row in grouped(tallies):
+    for row in group_rows(tallies):
         lines.append(f"{row.operation if row.operation != previous else '':<31}{row}")
         previous = row.operation
-    return [*lines, "", closing(tallies)]
+    return [*lines, "", summary_line(tallies)]
 
 
-def grouped(tallies: list[dict[str, Any]]) -> list[Row]:
+def group_rows(tallies: list[dict[str, Any]]) -> list[Row]:
     cells: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
     for tally in tallies:
         label = f"{tally['backend']}:{tally['how']}" if tally["how"] else tally["backend"]
@@ -119,7 +101,11 @@ def grouped(tallies: list[dict[str, Any]]) -> list[Row]:
     rows: dict[tuple[Any, ...], Row] = {}
     for (operation, label, dtype), aspects in sorted(
         cells.items(),
-        key=lambda cell: (order(cell[0][0]), cell[0][1], list(SHORT).index(cell[0][2])),
+        key=lambda cell: (
+            catalogue_index(cell[0][0]),
+            cell[0][1],
+            list(SHORT_DTYPES).index(cell[0][2]),
+        ),
     ):
         verdicts = {
             tally["aspect"]: KNOWN.get(tally["kind"], WORDS[tally["verdict"]]) for tally in aspects
@@ -140,13 +126,13 @@ KNOWN = {"limitation": "limitation", "nonconformance": "nonconform"}
 """Known failures whose kind is told; the others are *known*."""
 
 
-def order(operation: str) -> int:
+def catalogue_index(operation: str) -> int:
     from attnverify.catalogue.operation import CATALOGUE
 
     return list(CATALOGUE).index(operation)
 
 
-def closing(tallies: list[dict[str, Any]]) -> str:
+def summary_line(tallies: list[dict[str, Any]]) -> str:
     """
     ``412 cells: 400 passed, 2 failed, 8 known failure (3 limitation), 2 unsupported; 51234 cases,
     49876 strong; 9120 checks``
@@ -166,106 +152,4 @@ def closing(tallies: list[dict[str, Any]]) -> str:
     return (
         f"{len(tallies)} cells: {words or 'nothing was judged'}; {cases} cases, {strong} "
         f"strong; {checks} checks"
-    )
-
-
-def known_kinds(tallies: list[dict[str, Any]]) -> dict[str, int]:
-    """The known failures by their kind; "" for those whose line says none."""
-    kinds = [tally["kind"] for tally in tallies if tally["verdict"] == "known failure"]
-    return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
-
-
-def as_json(run: "Verification", tallies: list[dict[str, Any]]) -> dict[str, Any]:
-    """The whole run for a machine: options, backends, every tally."""
-    backends = [
-        {
-            key: getattr(backend, key)
-            for key in ("name", "source", "broken", "missing", "notes", "versions", "device")
-        }
-        for backend in run.backends
-    ]
-    options = {"profile": run.options.profile, "seed": run.options.seed, "cases": run.options.cases}
-    found = {
-        "known_failures": known_kinds(tallies),
-        "root_causes": [cause.as_dict() for cause in triage(tallies)],
-    }
-    about = {
-        "options": options,
-        "failures": run.options.failures,
-        "installed": installed(),
-        "environment": environment(),
-    }
-    return about | {"backends": backends, "tallies": tallies, **found}
-
-
-def json_text(report: dict[str, Any]) -> str:
-    """The report as JSON for people too: a row of numbers or words is one line."""
-    return (
-        ROW.sub(
-            lambda row: f"[{re.sub(chr(10) + ' +', ' ', row[1])}]", json.dumps(report, indent=1)
-        )
-        + "\n"
-    )
-
-
-ROW = re.compile(r"\[\n +([^\[\]{}]*?)\n +\]")
-"""A list without lists in it; a line's end stands in no word of JSON."""
-
-
-REPORTS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "--report": report_page,
-    "--report-json": json_text,
-}
-"""What is written for each option that asks for a report."""
-
-
-def write_reports(report: dict[str, Any], paths: dict[str, str | None]) -> None:
-    """Write the reports that were asked for, each to the path of its option."""
-    for option, path in paths.items():
-        if path:
-            Path(path).write_text(REPORTS[option](report), encoding="utf-8", errors="replace")
-
-
-def environment() -> dict[str, str]:
-    """The machine on which the report is made."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    found = {
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "machine": platform.machine(),
-        "cores": str(cores),
-    }
-    return found | ({"devices": ", ".join(gpus())} if gpus() else {})
-
-
-def matrix(tallies: list[dict[str, Any]]) -> list[str]:
-    """
-    The README's matrix, in Markdown: operations by implementations, ``20/20 0.98x`` for columns
-    passed / judged and the worst budget.
-    """
-    cells: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    for tally in tallies:
-        cells[tally["operation"], tally["backend"]].append(tally)
-    backends = sorted({backend for _, backend in cells})
-    lines = [f"| operation | {' | '.join(backends)} |", "|---" * (len(backends) + 1) + "|"]
-    for operation in sorted({operation for operation, _ in cells}, key=order):
-        lines.append(
-            f"| `{operation}` | "
-            f"{' | '.join(entry(cells.get((operation, backend), [])) for backend in backends)} |"
-        )
-    return lines
-
-
-def entry(tallies: list[dict[str, Any]]) -> str:
-    """
-    One entry of the matrix; the implementations that a backend has beside the plain one are named.
-    """
-    if not tallies:
-        return "-"
-    judged = [tally for tally in tallies if tally["verdict"] != "unsupported"]
-    passed = sum(tally["verdict"] == "passed" for tally in judged)
-    budget = max((tally["budget"] for tally in judged), default=0.0)
-    others = sorted({tally["how"] for tally in tallies} - {""})
-    return f"{passed}/{len(judged)} {budget:.2g}x" + (
-        f" (also {', '.join(others)})" if others else ""
     )

@@ -18,7 +18,7 @@ COLOURS = {
 WORD = re.compile(rf"\b({'|'.join(COLOURS)})\b")
 
 
-def wanted(stream: TextIO) -> bool:
+def use_colour(stream: TextIO) -> bool:
     """
     Whether a stream is to be coloured: NO_COLOR forbids it, FORCE_COLOR asks for it, else terminals
     are.
@@ -30,10 +30,10 @@ def wanted(stream: TextIO) -> bool:
     )
 
 
-def painted(line: str, colour: bool | None = None) -> str:
+def colourize(line: str, colour: bool | None = None) -> str:
     """
     The line with its first verdicts coloured, where colours are wanted (by default: on stdout).
     """
-    if not (wanted(sys.stdout) if colour is None else colour):
+    if not (use_colour(sys.stdout) if colour is None else colour):
         return line
     return WORD.sub(lambda found: f"\x1b[{COLOURS[found[1]]}m{found[1]}\x1b[0m", line)

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from attnverify.backends.loader import Backend, Implementation, load
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.verdicts.columns import Cell, Options, Tally, cells, run
+from attnverify.verdicts.cell import Cell, cells
+from attnverify.verdicts.columns import judge_cell
+from attnverify.verdicts.tally import CellResult, Options
 
 HERE = Path(__file__).parent
 
@@ -35,10 +37,10 @@ def cells_of(name: str, backend: str = "faults", dtype: str = "float32") -> list
 
 
 @lru_cache
-def tallies(name: str, backend: str = "faults", folder: str = "") -> dict[str, Tally]:
+def tallies(name: str, backend: str = "faults", folder: str = "") -> dict[str, CellResult]:
     """What the quick profile says of an implementation, by aspect."""
     return {
-        cell.aspect: run(cell, Options("quick", failures=folder))
+        cell.aspect: judge_cell(cell, Options("quick", failures=folder))
         for cell in cells_of(name, backend)
     }
 

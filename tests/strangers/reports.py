@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from attnverify.catalogue.operation import ASPECTS, CATALOGUE
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.catalogue.traits import ASPECTS
 from attnverify.failures.evidence import picture
 from attnverify.judge.comparison import compare
 

@@ -11,7 +11,7 @@ from itertools import product
 from typing import Any
 
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.inputs.expand import Recipe
+from attnverify.inputs.recipe import Recipe
 
 MODES = ("forward", "backward", "both")
 HALVES = ("float16", "bfloat16")

@@ -15,8 +15,9 @@ import numpy as np
 from attnverify import ROOT
 from attnverify.backends.loader import Backend, Implementation, load
 from attnverify.bench.measure.cases import ALIBI, LEARNED, PLAIN, XL, Case
-from attnverify.inputs.expand import Inputs
-from attnverify.judge.case import Unsupported, call, converted, dtype_keyword
+from attnverify.inputs.recipe import Inputs
+from attnverify.judge.errors import Unsupported
+from attnverify.judge.invoke import call, dtype_keyword, to_backend_array
 
 PEERS = ROOT / "benchmarks" / "peers"
 
@@ -121,7 +122,7 @@ def given(
     """The inputs as arrays of the contestant's library, in the memory order that it likes best."""
     order = contestant.memory
     arrays = {
-        name: in_order(converted(implementation, value, dtype), order)
+        name: in_order(to_backend_array(implementation, value, dtype), order)
         for name, value in inputs.items()
     }
     return arrays | dtype_keyword(implementation, dtype)

@@ -24,19 +24,25 @@ from attnverify.bench.measure.roofline import Ceilings, Cost, ceilings, cost
 from attnverify.bench.measure.sampling import (
     WARM_UPS,
     Sampled,
-    changed,
+    balanced_orders,
+    changed_after_timing,
     clocks,
     flush,
-    orders,
     poison,
-    renewed,
     rounds_for,
     timed,
     warm_up,
+    with_fresh_values,
 )
-from attnverify.bench.measure.validation import Judgement, all_gradients, check_timed, fresh, judged
-from attnverify.inputs.expand import Inputs
-from attnverify.judge.case import Disagreement, Unsupported
+from attnverify.bench.measure.validation import (
+    Judgement,
+    all_gradients,
+    check_timed,
+    judged,
+    uncached_inputs,
+)
+from attnverify.inputs.recipe import Inputs
+from attnverify.judge.errors import Disagreement, Unsupported
 
 
 @dataclass(eq=False)
@@ -96,7 +102,7 @@ def enter(case: Case, contestant: Contestant) -> Entry:
 def run(case: Case, device: str, entries: tuple[Entry, ...], measured: bool = True) -> Race:
     """Warm up, sample in turn, check what was timed."""
     rng, before = np.random.default_rng(), clocks(device)
-    base = fresh(case, int(rng.integers(2**31)))
+    base = uncached_inputs(case, int(rng.integers(2**31)))
     for entry in entries:
         start(case, device, entry, base, measured)
     running = [entry for entry in entries if entry.runs]
@@ -105,8 +111,10 @@ def run(case: Case, device: str, entries: tuple[Entry, ...], measured: bool = Tr
     shown = {rounds - 1} if case.mode != "forward" else {int(rng.integers(rounds)), rounds - 1}
     for entry in running:
         entry.sampled.seconds.clear()
-    for number, order in enumerate(orders([entry.contestant.label for entry in running], rounds)):
-        inputs = renewed(base, rng)
+    for number, order in enumerate(
+        balanced_orders([entry.contestant.label for entry in running], rounds)
+    ):
+        inputs = with_fresh_values(base, rng)
         one_round(
             case,
             device,
@@ -176,7 +184,7 @@ def one_round(
         sample(case, device, entry, inputs, keep)
     for entry in order:
         assert entry.implementation is not None and entry.implementation.backend.library is not None
-        late = changed(
+        late = changed_after_timing(
             entry.outputs, entry.sampled.kept[-1], entry.implementation.backend.library.to_numpy
         )
         entry.refused = entry.refused or late

@@ -22,8 +22,9 @@ from attnverify.bench.measure.cases import Case
 from attnverify.bench.measure.sampling import events, flush
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import leaves
-from attnverify.inputs.expand import Inputs
-from attnverify.inputs.masks import CAUSAL, seen
+from attnverify.catalogue.traits import CAUSAL
+from attnverify.inputs.masks import visible_pairs
+from attnverify.inputs.recipe import Inputs
 
 BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 SHARE = {"forward": 1.0, "backward": 2.5, "both": 3.5}
@@ -61,7 +62,7 @@ class Ceilings:
 def cost(case: Case, inputs: Inputs, outputs: Any) -> Cost:
     moved = sum(x.size * width(x, case.dtype) for x in leaves(inputs) if isinstance(x, ndarray))
     moved += sum(int(x.nbytes) for x in leaves(outputs) if hasattr(x, "nbytes"))
-    pairs = visible_pairs(case, inputs)
+    pairs = count_visible_pairs(case, inputs)
     if pairs is None:
         return Cost(0.0, 0.0, moved)
     sizes, share = case.sizes, SHARE[case.mode]
@@ -80,7 +81,7 @@ def width(x: ndarray, dtype: str) -> int:
     return BYTES[dtype] if x.dtype.kind == "f" else x.itemsize
 
 
-def visible_pairs(case: Case, inputs: Inputs) -> float | None:
+def count_visible_pairs(case: Case, inputs: Inputs) -> float | None:
     """
     How many pairs of all batches and heads see each other, from one batch and head of each; None
     where there are none.
@@ -95,7 +96,7 @@ def visible_pairs(case: Case, inputs: Inputs) -> float | None:
         for name in ("mask", "visible")
         if inputs.get(name) is not None and inputs[name].ndim == 2
     }
-    visible = seen(operation, one)
+    visible = visible_pairs(operation, one)
     return None if visible is None else float(visible.sum()) * float(np.prod(lead))
 
 

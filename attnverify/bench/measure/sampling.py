@@ -23,7 +23,7 @@ from numpy import ndarray
 
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.pytrees import leaves, map_leaves
-from attnverify.inputs.expand import Inputs
+from attnverify.inputs.recipe import Inputs
 
 Call = Callable[[], Any]
 
@@ -47,7 +47,7 @@ class Sampled:
     warm_ups: int = 0
 
 
-def renewed(inputs: Inputs, rng: np.random.Generator) -> Inputs:
+def with_fresh_values(inputs: Inputs, rng: np.random.Generator) -> Inputs:
     """The same distribution, other numbers: every float array turned by a random offset."""
     return {name: map_leaves(lambda x: turned(x, rng), value) for name, value in inputs.items()}
 
@@ -153,7 +153,7 @@ def rounds_for(seconds: float, each: float) -> int:
     return int(min(max(seconds / max(each, 1e-6), LEAST), MOST)) if seconds else 2
 
 
-def orders(labels: list[str], rounds: int) -> Iterator[list[str]]:
+def balanced_orders(labels: list[str], rounds: int) -> Iterator[list[str]]:
     """
     A-B-C, then C-B-A, each time from another place: nobody is always behind the same neighbour.
     """
@@ -163,7 +163,7 @@ def orders(labels: list[str], rounds: int) -> Iterator[list[str]]:
         yield order if number % 2 == 0 else order[::-1]
 
 
-def changed(outputs: Any, copy: Any, to_numpy: Callable[[Any], ndarray]) -> str:
+def changed_after_timing(outputs: Any, copy: Any, to_numpy: Callable[[Any], ndarray]) -> str:
     """
     How outputs differ from the copy that was made when the clock stopped, bit for bit; nothing
     where they do not.

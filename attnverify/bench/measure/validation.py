@@ -18,10 +18,13 @@ from attnverify.backends.loader import Implementation
 from attnverify.bench.measure.cases import Case
 from attnverify.bench.measure.contestants import Contestant, given
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.checks.long_sequences import ROW_OF, judge_row, sampled
-from attnverify.inputs.expand import Inputs, expand
-from attnverify.judge.case import Disagreement, Unsupported, array_of, call, compared
+from attnverify.checks.long_sequences import SINGLE_ROW_INPUTS, judge_row, sampled_rows
+from attnverify.inputs.expand import expand
+from attnverify.inputs.recipe import Inputs
+from attnverify.judge.case import checked_output, compare_outputs
 from attnverify.judge.comparison import Comparison
+from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.judge.invoke import call
 
 
 @dataclass(frozen=True)
@@ -51,19 +54,19 @@ held to the derived bounds.
 """
 
 
-def fresh(case: Case, seed: int) -> Inputs:
+def uncached_inputs(case: Case, seed: int) -> Inputs:
     """The inputs of a case, which nobody keeps."""
     return expand.__wrapped__(case.recipe(seed), case.dtype)
 
 
 def judged(case: Case, contestant: Contestant, implementation: Implementation) -> Judgement:
     """The answer to the case's own shape, before it is timed."""
-    inputs = fresh(case, 1)
+    inputs = uncached_inputs(case, 1)
     if implementation.operation.is_gradient:
         inputs |= {"d_output": last_rows_alone(inputs["d_output"])}
     try:
         outputs = call(implementation, given(contestant, implementation, inputs, case.dtype))
-        return Judgement("correct", budget=held(case, implementation, inputs, outputs))
+        return Judgement("correct", budget=check_outputs(case, implementation, inputs, outputs))
     except Unsupported as reason:
         return Judgement("unsupported", str(reason))
     except Disagreement as error:
@@ -76,12 +79,14 @@ def last_rows_alone(d_output: ndarray) -> ndarray:
     return kept
 
 
-def held(case: Case, implementation: Implementation, inputs: Inputs, outputs: Any) -> float:
+def check_outputs(
+    case: Case, implementation: Implementation, inputs: Inputs, outputs: Any
+) -> float:
     """Hold the outputs to the law; the budget that they use."""
     if implementation.operation.is_gradient:
         return last_gradients(case, implementation, inputs, outputs)
-    if case.operation in ROW_OF:
-        return rows(case, implementation, inputs, outputs, sampled(inputs["query"].shape[-2]))
+    if case.operation in SINGLE_ROW_INPUTS:
+        return rows(case, implementation, inputs, outputs, sampled_rows(inputs["query"].shape[-2]))
     return whole(case, implementation, inputs, outputs)
 
 
@@ -94,7 +99,9 @@ def rows(
         outputs, shape = outputs[0], like.shape
     else:
         shape = (*like.shape[:-1], inputs["value"].shape[-1])
-    result = array_of(outputs, np.broadcast_to(0.0, shape), case.dtype, implementation, "output")
+    result = checked_output(
+        outputs, np.broadcast_to(0.0, shape), case.dtype, implementation, "output"
+    )
     return worst(
         (judge_row(implementation, inputs, result, i, case.dtype), f"row {i}") for i in which
     )
@@ -111,7 +118,9 @@ def whole(case: Case, implementation: Implementation, inputs: Inputs, outputs: A
     )
     return worst(
         (comparison, path)
-        for path, comparison in compared(outputs, expected, bound, case.dtype, implementation)
+        for path, comparison in compare_outputs(
+            outputs, expected, bound, case.dtype, implementation
+        )
     )
 
 
@@ -134,7 +143,9 @@ def last_gradients(
     outputs = (outputs[0][..., first:, :], *outputs[1:])
     return worst(
         (comparison, path)
-        for path, comparison in compared(outputs, expected, bound, case.dtype, implementation)
+        for path, comparison in compare_outputs(
+            outputs, expected, bound, case.dtype, implementation
+        )
     )
 
 
@@ -166,15 +177,15 @@ def check_timed(
     The outputs of a timed call on rows drawn now; gradients of keys and tables by their norm.
     Raises Disagreement.
     """
-    if case.operation not in ROW_OF:
+    if case.operation not in SINGLE_ROW_INPUTS:
         return whole(case, implementation, inputs, outputs)
     N = inputs["query"].shape[-2]
     which = sorted({0, N - 1, *rng.integers(0, N, size=6).tolist()})
     budget = rows(case, implementation, inputs, outputs, which)
     if gradients is not None:
         for index, (output, expected) in enumerate(zip(outputs, gradients, strict=True)):
-            close(
-                array_of(output, expected, case.dtype, implementation, f"output[{index}]"),
+            check_relative_norm(
+                checked_output(output, expected, case.dtype, implementation, f"output[{index}]"),
                 expected,
                 case.dtype,
                 index,
@@ -182,7 +193,7 @@ def check_timed(
     return budget
 
 
-def close(actual: ndarray, expected: ndarray, dtype: str, index: int) -> None:
+def check_relative_norm(actual: ndarray, expected: ndarray, dtype: str, index: int) -> None:
     error = np.linalg.norm(actual - expected) / max(
         float(np.linalg.norm(expected)), np.finfo(float).tiny
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from attnverify.bench.measure.cases import FLASH_GRID
-from attnverify.bench.report.results import Record, correct, of, ratio
+from attnverify.bench.report.results import Record, correct, ratio, select
 from attnverify.bench.report.scaling import exponents
 
 BEST = "the best correct peer"
@@ -173,22 +173,22 @@ def outcome(goal: Goal, records: list[Record]) -> Outcome:
 
 def pairs(goal: Goal, case: str, records: list[Record]) -> Iterator[tuple[str, list[Record]]]:
     """The records of a case, apart by operation and dtype."""
-    of_case = of(records, case=case, mode=goal.mode)
+    of_case = select(records, case=case, mode=goal.mode)
     kinds = dict.fromkeys((record["operation"], record["dtype"]) for record in of_case)
     for operation, dtype in kinds:
-        yield f"{case} {dtype}", of(of_case, operation=operation, dtype=dtype)
+        yield f"{case} {dtype}", select(of_case, operation=operation, dtype=dtype)
 
 
 def measured(goal: Goal, group: tuple[str, list[Record]], records: list[Record]) -> Outcome:
     case, entrants = group
     ours = next((record for record in entrants if record["label"] == goal.ours), None)
     if ours is None or not correct(ours):
-        return Outcome(goal, why=why_not(ours, goal.ours), case=case)
+        return Outcome(goal, why=reason_not_counted(ours, goal.ours), case=case)
     if goal.measure in ("roofline", "share"):
         return Outcome(goal, ours[goal.measure], case=case)
     if goal.measure == "tanh":
         return Outcome(goal, tanh_rate(ours) / ours["ceilings"]["tanh"], case=case)
-    other, why = opponent(goal, ours, entrants, records)
+    other, why = baseline_of(goal, ours, entrants, records)
     if other is None:
         return Outcome(goal, why=why, case=case)
     return compared(goal, ours, other, case, records)
@@ -210,7 +210,9 @@ def compared(goal: Goal, ours: Record, other: Record, case: str, records: list[R
 
 def all_views(records: list[Record]) -> bool:
     """Whether both shifts of a padded buffer were seen to copy nothing."""
-    return {record["shift"] for record in of(records, case="shift as a view", copied=False)} == {
+    return {
+        record["shift"] for record in select(records, case="shift as a view", copied=False)
+    } == {
         "shift_right",
         "rel_shift",
     }
@@ -221,7 +223,7 @@ def tanh_rate(record: Record) -> float:
     return float(sizes["B"] * sizes["N"] * sizes["M"] * sizes["A"] / median(record["seconds"]))
 
 
-def opponent(
+def baseline_of(
     goal: Goal, ours: Record, entrants: list[Record], records: list[Record]
 ) -> tuple[Record | None, str]:
     """Whom a record is held against, or why there is nobody."""
@@ -235,7 +237,7 @@ def opponent(
         ), "no correct peer"
     other = next((record for record in entrants if record["label"] == goal.against), None)
     if other is None or not correct(other):
-        return None, why_not(other, goal.against)
+        return None, reason_not_counted(other, goal.against)
     return other, ""
 
 
@@ -243,7 +245,7 @@ def own_plain(goal: Goal, ours: Record, records: list[Record]) -> Record | None:
     """Our plain attention at the same size and dtype, causal where the goal says so."""
     kind = "plain causal" if "causal" in goal.against else "flash grid"
     letters = ("B", "H", "N", "M", "D")
-    plain = of(
+    plain = select(
         records,
         operation="scaled_dot_product_attention",
         label=ours["label"],
@@ -258,7 +260,7 @@ def own_plain(goal: Goal, ours: Record, records: list[Record]) -> Record | None:
     return next((one for one in same if one["case"].startswith(kind) and correct(one)), None)
 
 
-def why_not(record: Record | None, label: str) -> str:
+def reason_not_counted(record: Record | None, label: str) -> str:
     """Why a record does not count."""
     if record is None:
         return f"{label} took no part"
@@ -280,18 +282,18 @@ def closing_lines(records: list[Record], device: str) -> list[str]:
     Both tables, each row met, missed with its figure, or not measured; how cost grows; who did not
     take part.
     """
-    lines = [*grown(records), *absent(records), ""]
+    lines = [*scaling_outcome(records), *not_measured(records), ""]
     other = "cuda" if device == "cpu" else "cpu"
     reason = "no GPU" if other == "cuda" else "this run is on a GPU"
     lines += [f"{title(goal)}  not measured: {reason}" for goal in GOALS[other]]
-    return [*lines, "", *(told(outcome(goal, records)) for goal in GOALS[device])]
+    return [*lines, "", *(format_goal(outcome(goal, records)) for goal in GOALS[device])]
 
 
-def grown(records: list[Record]) -> list[str]:
+def scaling_outcome(records: list[Record]) -> list[str]:
     return [f"growth of {name}" for name in exponents(records)]
 
 
-def absent(records: list[Record]) -> list[str]:
+def not_measured(records: list[Record]) -> list[str]:
     """Who is missing or wrong, once each with the first reason."""
     reasons = {
         (record["label"], record["verdict"]): first_line(record["reason"])
@@ -313,7 +315,7 @@ def title(goal: Goal) -> str:
     return f"{goal.what:<58} {goal.against:<27} {wanted:<30}"
 
 
-def told(one: Outcome) -> str:
+def format_goal(one: Outcome) -> str:
     """A row with its verdict: ``goal met: 4.31x (4.20 to 4.40)``."""
     return f"{title(one.goal)}  {measured_words(one)}"
 

@@ -8,7 +8,7 @@ from attnverify.bench.report.plots import plots
 from attnverify.bench.report.results import Record
 from attnverify.bench.report.tables import TITLES, groups, rows
 from attnverify.report.html import Section, page
-from attnverify.report.html.document import heads, paragraphs, table
+from attnverify.report.html.document import header_cells, paragraphs, table
 from attnverify.report.html.elements import Markup, element
 
 
@@ -17,7 +17,7 @@ def report_page(results: dict[str, list[Record]]) -> str:
     sections = [
         section
         for number, (title, records) in enumerate(results.items())
-        for section in of_device(number, title, records)
+        for section in device_sections(number, title, records)
     ]
     lead = paragraphs(LEAD, "" if results else "No results are committed yet.")
     return page("Benchmarks of attention", lead, sections)
@@ -31,7 +31,7 @@ LEAD = (
 )
 
 
-def of_device(number: int, title: str, records: list[Record]) -> list[Section]:
+def device_sections(number: int, title: str, records: list[Record]) -> list[Section]:
     device = next((record["device"] for record in records if "device" in record), "cpu")
     return [
         Section(f"goals-{number}", f"{title}: goals", goals(number, device, records)),
@@ -60,7 +60,10 @@ def goals(number: int, device: str, records: list[Record]) -> Markup:
         for one in found
     ]
     known = table(
-        "Goals", heads("what", "against", "floor, goal", "measured"), lines, f"goals-{number}-table"
+        "Goals",
+        header_cells("what", "against", "floor, goal", "measured"),
+        lines,
+        f"goals-{number}-table",
     )
     grown = [line for line in closing_lines(records, device) if line.startswith("growth")]
     return Markup(known + paragraphs(*grown))
@@ -73,12 +76,12 @@ def limits(floor: float, goal: float) -> str:
 def figures(records: list[Record]) -> list[Markup]:
     """Each plot with its caption."""
     return [
-        element("figure", Markup(apart(svg, str(number))), element("figcaption", caption))
+        element("figure", Markup(with_unique_ids(svg, str(number))), element("figcaption", caption))
         for number, (caption, svg) in enumerate(plots(records).items())
     ]
 
 
-def apart(svg: str, number: str) -> str:
+def with_unique_ids(svg: str, number: str) -> str:
     """Names inside a plot are its own: another plot on the page may use the same."""
     svg = re.sub(r'\bid="', f'id="plot{number}-', svg)
     svg = re.sub(r'href="#', f'href="#plot{number}-', svg)
@@ -89,7 +92,7 @@ def cases(number: int, records: list[Record]) -> list[Markup]:
     return [
         table(
             name,
-            heads(*TITLES),
+            header_cells(*TITLES),
             [element("tr", *(element("td", cell) for cell in cells)) for cells in rows(group)],
             f"case-{number}-{place}",
         )

@@ -21,10 +21,10 @@ one number a round.
 def device_name(device: str) -> str:
     """A folder's name for the device: ``nvidia-h200``, ``intel-r-xeon-r-processor-2-cores``."""
     if device == "cuda":
-        return plain(import_module("torch").cuda.get_device_name())
+        return slug(import_module("torch").cuda.get_device_name())
     import os
 
-    return plain(f"{cpu_model()} {os.cpu_count()} cores")
+    return slug(f"{cpu_model()} {os.cpu_count()} cores")
 
 
 def cpu_model() -> str:
@@ -38,11 +38,11 @@ def cpu_model() -> str:
     )
 
 
-def plain(name: str) -> str:
+def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-def place(root: Path, device: str) -> Path:
+def new_results_file(root: Path, device: str) -> Path:
     """A new file for the results of today."""
     now = datetime.now(UTC)
     folder = root / device / now.strftime("%Y-%m-%d")
@@ -98,7 +98,7 @@ def interval(n: int) -> tuple[int, int]:
     return k, n - 1 - k
 
 
-def of(records: Iterable[Record], **wanted: Any) -> list[Record]:
+def select(records: Iterable[Record], **wanted: Any) -> list[Record]:
     """The records that say all of this."""
     return [
         record

@@ -113,11 +113,11 @@ def show(title: str, records: list[Record], lines: list[str]) -> None:
     console = console if console.is_terminal else import_module("rich.console").Console(width=180)
     console.print(f"[bold]{title}[/bold]")
     for name, group in groups(records):
-        console.print(drawn(name, rows(group)))
+        console.print(rich_table(name, rows(group)))
     print("\n".join(lines))
 
 
-def drawn(name: str, lines: list[tuple[str, ...]]) -> Any:
+def rich_table(name: str, lines: list[tuple[str, ...]]) -> Any:
     """A table of rich."""
     box, text = import_module("rich.box").SIMPLE, import_module("rich.text").Text
     table = import_module("rich.table").Table(title=name, box=box, title_justify="left")

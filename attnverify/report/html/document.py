@@ -8,7 +8,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnverify.report.html.elements import Markup, element, inside
+from attnverify.report.html.elements import Markup, element, join
 
 HERE = Path(__file__).parent
 
@@ -49,7 +49,9 @@ def page(title: str, lead: Markup, sections: list[Section]) -> str:
             ),
             aria_label="Sections",
         ),
-        element("main", [placed(section) for section in sections], id="contents", tabindex="-1"),
+        element(
+            "main", [render_section(section) for section in sections], id="contents", tabindex="-1"
+        ),
         element("script", Markup(script)),
     )
     return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
@@ -63,7 +65,7 @@ def policy(script: str) -> str:
     )
 
 
-def placed(section: Section) -> Markup:
+def render_section(section: Section) -> Markup:
     heading = element("h2", section.heading, id=f"{section.anchor}-heading")
     return element(
         "section",
@@ -93,7 +95,7 @@ def table(caption: str, head: list[Markup], rows: list[Markup], identity: str) -
     )
 
 
-def heads(*titles: str) -> list[Markup]:
+def header_cells(*titles: str) -> list[Markup]:
     return [element("th", title, scope="col") for title in titles]
 
 
@@ -109,4 +111,4 @@ def to_copy(line: str) -> Markup:
 
 
 def paragraphs(*texts: Markup | str) -> Markup:
-    return inside([element("p", text) for text in texts if text])
+    return join([element("p", text) for text in texts if text])

@@ -34,7 +34,7 @@ def element(name: str, /, *children: Any, **attributes: Any) -> Markup:
     """
     written = "".join(attribute(key, value) for key, value in attributes.items())
     return Markup(
-        f"<{name}{written}>" if name in EMPTY else f"<{name}{written}>{inside(children)}</{name}>"
+        f"<{name}{written}>" if name in EMPTY else f"<{name}{written}>{join(children)}</{name}>"
     )
 
 
@@ -42,18 +42,18 @@ def attribute(key: str, value: Any) -> str:
     if value is None or value is False:
         return ""
     key = key.rstrip("_").replace("_", "-")
-    return f" {key}" if value is True else f' {key}="{escape(seen(value))}"'
+    return f" {key}" if value is True else f' {key}="{escape(printable(value))}"'
 
 
-def inside(children: Any) -> Markup:
+def join(children: Any) -> Markup:
     """Children in a row, lists among them too; None is nothing."""
     if isinstance(children, Markup):
         return children
     if isinstance(children, (list, tuple)):
-        return Markup("".join(map(inside, children)))
-    return Markup("" if children is None else escape(seen(children), quote=False))
+        return Markup("".join(map(join, children)))
+    return Markup("" if children is None else escape(printable(children), quote=False))
 
 
-def seen(text: Any) -> str:
+def printable(text: Any) -> str:
     """The text with a mark in place of each character that cannot be seen."""
     return UNSEEN.sub("\N{REPLACEMENT CHARACTER}", str(text))

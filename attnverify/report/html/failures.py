@@ -8,7 +8,7 @@ import shlex
 from typing import Any
 
 from attnverify.report.html.document import paragraphs, to_copy
-from attnverify.report.html.elements import Markup, element, inside
+from attnverify.report.html.elements import Markup, element, join
 from attnverify.report.html.heatmaps import heatmaps, in_numbers
 
 PICTURED = 60
@@ -37,10 +37,10 @@ def root_causes(report: Report, failed: list[Tally], anchors: dict[int, str]) ->
         f"{counted(len(causes), 'root cause')}, {counted(waiting, 'cell')} blocked by what "
         "stands here. Mend the first one first."
     )
-    return inside(
+    return join(
         [
             paragraphs(said),
-            element("ol", [told(cause, places) for cause in causes], class_="causes"),
+            element("ol", [render_cause(cause, places) for cause in causes], class_="causes"),
         ]
     )
 
@@ -49,19 +49,21 @@ def counted(number: int, thing: str) -> str:
     return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
-def told(cause: dict[str, Any], places: Places) -> Markup:
+def render_cause(cause: dict[str, Any], places: Places) -> Markup:
     title = element(
         "p", element("strong", cause["cause"]), f" ({cause['backend']}, {cause['rung']})"
     )
     return element(
         "li",
         title,
-        named("Shown by", cause["cells"], cause, places),
-        named("Blocks", cause["blocked"], cause, places),
+        render_cell_list("Shown by", cause["cells"], cause, places),
+        render_cell_list("Blocks", cause["blocked"], cause, places),
     )
 
 
-def named(words: str, names: list[str], cause: dict[str, Any], places: Places) -> Markup | None:
+def render_cell_list(
+    words: str, names: list[str], cause: dict[str, Any], places: Places
+) -> Markup | None:
     """The cells of a cause, each with the way to it; many of them folded away."""
     if not names:
         return None
@@ -109,7 +111,7 @@ def failures(report: Report, failed: list[Tally], anchors: dict[int, str]) -> Ma
                 open=(tally["backend"], name_of(tally)) in first,
             )
         )
-    return inside(found)
+    return join(found)
 
 
 def finding(words: str, tally: Tally, report: Report, identity: str, with_pictures: bool) -> Markup:
@@ -130,12 +132,12 @@ def finding(words: str, tally: Tally, report: Report, identity: str, with_pictur
     return element(
         "article",
         element("pre", text),
-        [of_exhibit(e, report, f"{identity}-{i}", with_pictures) for i, e in enumerate(shown)],
+        [render_evidence(e, report, f"{identity}-{i}", with_pictures) for i, e in enumerate(shown)],
         aria_label=f"Finding {identity}",
     )
 
 
-def of_exhibit(
+def render_evidence(
     exhibit: dict[str, Any], report: Report, identity: str, with_pictures: bool
 ) -> Markup:
     cause = (
@@ -143,11 +145,11 @@ def of_exhibit(
         if exhibit["cause"]
         else None
     )
-    again = inside([element("h4", "See it again"), to_copy(replay_line(exhibit, report))])
-    recipe = inside(
+    again = join([element("h4", "See it again"), to_copy(replay_line(exhibit, report))])
+    recipe = join(
         [element("h4", "Recipe, shrunk"), element("p", element("code", exhibit["recipe"]))]
     )
-    return inside([cause, again, recipe, pictures(exhibit, identity) if with_pictures else None])
+    return join([cause, again, recipe, pictures(exhibit, identity) if with_pictures else None])
 
 
 def pictures(exhibit: dict[str, Any], identity: str) -> Markup:
@@ -164,7 +166,7 @@ def pictures(exhibit: dict[str, Any], identity: str) -> Markup:
             heatmaps(drawn["picture"], f"{identity}-drawn"),
             element("p", element("code", drawn["recipe"])),
         ]
-    return inside(found)
+    return join(found)
 
 
 def replay_line(exhibit: dict[str, Any], report: Report) -> str:

@@ -7,8 +7,8 @@ import json
 from math import inf, isfinite, isnan
 from typing import Any
 
-from attnverify.report.html.document import heads, table
-from attnverify.report.html.elements import Markup, element, inside
+from attnverify.report.html.document import header_cells, table
+from attnverify.report.html.elements import Markup, element, join
 
 STEPS = 5
 """Colours on either side of zero."""
@@ -48,19 +48,19 @@ def maps(picture: dict[str, Any]) -> Markup:
         or 1.0
     )
     three = [
-        drawn(
+        render_map(
             f"Expected, {span(scale)}",
             "value",
             [[signed(x, scale) for x in line] for line in expected],
             picture,
         ),
-        drawn(
+        render_map(
             "Actual, same colours",
             "value",
             [[signed(x, scale) for x in line] for line in actual],
             picture,
         ),
-        drawn(
+        render_map(
             "Error / bound: green to 1, red and dotted beyond",
             "ratio",
             [[level(x) for x in line] for line in ratio],
@@ -71,9 +71,9 @@ def maps(picture: dict[str, Any]) -> Markup:
     shown = element(
         "div", three, class_="maps", data_numbers=json.dumps(data, separators=(",", ":"))
     )
-    return inside(
+    return join(
         [
-            element("p", sides(picture), class_="sides"),
+            element("p", axis_caption(picture), class_="sides"),
             shown,
             element("output", "", class_="readout"),
         ]
@@ -110,7 +110,7 @@ def level(ratio: float) -> str:
     )
 
 
-def drawn(title: str, kind: str, colours: list[list[str]], picture: dict[str, Any]) -> Markup:
+def render_map(title: str, kind: str, colours: list[list[str]], picture: dict[str, Any]) -> Markup:
     """One map: a unit square for each element, row by row from above."""
     rows, columns = len(colours), len(colours[0])
     places: dict[str, list[tuple[int, int]]] = {}
@@ -185,7 +185,7 @@ def index(picture: dict[str, Any]) -> str:
     return f"({', '.join(map(str, picture['index']))}{',' if len(picture['index']) == 1 else ''})"
 
 
-def sides(picture: dict[str, Any]) -> str:
+def axis_caption(picture: dict[str, Any]) -> str:
     """What lies along the sides of the maps."""
     (first, left), extents = picture["origin"], (len(picture["actual"]), len(picture["actual"][0]))
     names = [axis or name for axis, name in zip(picture["axes"], ("row", "column"), strict=True)]
@@ -220,8 +220,8 @@ def words(picture: dict[str, Any]) -> str:
     )
     wrong = f"{picture['wrong']} of {picture['total']} elements out of bound"
     return (
-        f"{part}{cut}: {wrong}, the worst at {index(picture)}: got {told(got)}, law "
-        f"{told(law)}, {budget(share)}."
+        f"{part}{cut}: {wrong}, the worst at {index(picture)}: got {format_number(got)}, law "
+        f"{format_number(law)}, {budget(share)}."
     )
 
 
@@ -231,7 +231,7 @@ def part_of(picture: dict[str, Any]) -> bool:
     return bool((rows, columns) != (len(picture["actual"]), len(picture["actual"][0])))
 
 
-def told(x: Any) -> str:
+def format_number(x: Any) -> str:
     return f"{float(x):.7g}"
 
 
@@ -254,8 +254,10 @@ def worst_table(picture: dict[str, Any], identity: str) -> Markup:
     for i, j in [at for at in order if not picture["within"][at[0]][at[1]]][:LISTED]:
         at = [*picture["index"][:-2], i + first, j + left][-max(len(picture["shape"]), 1) :]
         name = index({"index": at if picture["shape"] else []})
-        mark = inside(["\N{BULLSEYE} ", name, " worst"]) if (i + first, j + left) == worst else name
-        cells = [element("td", told(picture[name][i][j])) for name in ("actual", "expected")]
+        mark = join(["\N{BULLSEYE} ", name, " worst"]) if (i + first, j + left) == worst else name
+        cells = [
+            element("td", format_number(picture[name][i][j])) for name in ("actual", "expected")
+        ]
         rows.append(
             element(
                 "tr",
@@ -266,7 +268,7 @@ def worst_table(picture: dict[str, Any], identity: str) -> Markup:
         )
     return table(
         "The worst elements",
-        heads("Element", "Actual", "Expected", "Error"),
+        header_cells("Element", "Actual", "Expected", "Error"),
         rows,
         f"{identity}-worst",
     )

@@ -5,8 +5,8 @@ from collections import defaultdict
 from itertools import count
 from typing import Any
 
-from attnverify.report.html.document import Section, heads, page, paragraphs, table
-from attnverify.report.html.elements import Markup, element, inside
+from attnverify.report.html.document import Section, header_cells, page, paragraphs, table
+from attnverify.report.html.elements import Markup, element, join
 from attnverify.report.html.failures import failures, name_of, root_causes
 
 ASPECTS = ("values", "gradients", "refusals", "side effects", "hidden NaN")
@@ -104,7 +104,7 @@ def lead(report: Report) -> Markup:
         f"Profile {options.get('profile')}, seed {options.get('seed')}: {cases} cases, {strong} "
         f"of them strong, and {checks} checks."
     )
-    return inside(
+    return join(
         [
             element("ul", shown, class_="counts"),
             paragraphs(run),
@@ -136,8 +136,8 @@ def verdicts(tallies: list[Tally], anchors: dict[int, str]) -> Markup:
         label = f"{tally['backend']}:{tally['how']}" if tally["how"] else tally["backend"]
         namesakes = (rows[tally["operation"], label, tally["dtype"], number] for number in count())
         next(row for row in namesakes if tally["aspect"] not in row)[tally["aspect"]] = tally
-    head = heads("Operation", "Implementation", "Dtype", *ASPECTS, "Worst budget", "Cases")
-    return inside(
+    head = header_cells("Operation", "Implementation", "Dtype", *ASPECTS, "Worst budget", "Cases")
+    return join(
         [
             controls(),
             table(
@@ -251,7 +251,7 @@ def reasons(tallies: list[Tally], verdict: str) -> Markup:
     ]
     return table(
         f"Why: {verdict}",
-        heads("Backend", "Kind", "Reason", "Cells"),
+        header_cells("Backend", "Kind", "Reason", "Cells"),
         rows,
         f"{verdict.partition(' ')[0]}-reasons",
     )
@@ -260,7 +260,7 @@ def reasons(tallies: list[Tally], verdict: str) -> Markup:
 def cells_of(names: list[str]) -> Markup:
     """A few names, or their number with the names behind it."""
     if len(names) <= 4:
-        return inside([element("div", name) for name in names])
+        return join([element("div", name) for name in names])
     return element(
         "details",
         element("summary", f"{len(names)} cells"),
@@ -276,7 +276,7 @@ def environment(report: Report) -> Markup:
             element("th", b["source"], scope="row"),
             *(
                 element("td", words)
-                for words in (state(b), b.get("device", ""), b.get("versions", ""))
+                for words in (backend_state(b), b.get("device", ""), b.get("versions", ""))
             ),
         )
         for b in report.get("backends", [])
@@ -287,14 +287,16 @@ def environment(report: Report) -> Markup:
         **report.get("options", {}),
     }
     pairs = [
-        inside([element("dt", name.replace("_", " ")), element("dd", plain(value))])
+        join([element("dt", name.replace("_", " ")), element("dd", plain(value))])
         for name, value in facts.items()
     ]
     notes = [
         f"{b['source']}: {note}" for b in report.get("backends", []) for note in b.get("notes", [])
     ]
-    backends = table("Backends", heads("Backend", "State", "Device", "Versions"), rows, "backends")
-    return inside(
+    backends = table(
+        "Backends", header_cells("Backend", "State", "Device", "Versions"), rows, "backends"
+    )
+    return join(
         [
             backends,
             element("ul", [element("li", note) for note in notes]) if notes else None,
@@ -303,7 +305,7 @@ def environment(report: Report) -> Markup:
     )
 
 
-def state(backend: dict[str, Any]) -> str:
+def backend_state(backend: dict[str, Any]) -> str:
     return next(
         (f"{word} ({backend[word]})" for word in ("broken", "missing") if backend.get(word)),
         "judged",

@@ -13,7 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from attnverify.catalogue.operation import CHAPTERS, Operation
+from attnverify.catalogue.operation import Operation
+from attnverify.catalogue.traits import CHAPTERS
 
 DOCS = Path(__file__).parents[2]
 SHIFT = "x = np.arange(1.0, N * M + 1).reshape(N, M)\nshow = {{'before': x, 'after': {}(x)}}"

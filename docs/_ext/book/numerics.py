@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from attnverify.bounds import TWINS
+from attnverify.bounds import BOUNDS
 from attnverify.catalogue.operation import Operation
 from book import standing
 
@@ -30,7 +30,7 @@ def section(operation: Operation) -> Iterator[str]:
 
 def derivation(operation: Operation) -> Iterator[str]:
     """The docstring of the bound, and of every function of the derivation that it calls."""
-    twin = TWINS[operation.name]
+    twin = BOUNDS[operation.name]
     yield (
         "The bound of each element is derived, in the docstrings of the functions that evaluate "
         "it (:doc:`/chapters/bounds` tells how):\n"

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from attnverify.catalogue.operation import CATALOGUE, CHAPTERS, Operation
+from attnverify.catalogue.operation import CATALOGUE, Operation
+from attnverify.catalogue.traits import CHAPTERS
 from book import conventions, live, numerics, standing, traps
 from book.anchors import ANCHORS
 from book.docstrings import formulas, sentence

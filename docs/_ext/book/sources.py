@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attnverify.catalogue.operation import CHAPTERS
+from attnverify.catalogue.traits import CHAPTERS
 
 ROOT = Path(__file__).parents[3]
 

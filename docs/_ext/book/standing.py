@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from attnverify.bench.report import results, tables
-from attnverify.catalogue.operation import DTYPES, Operation
+from attnverify.catalogue.operation import Operation
+from attnverify.catalogue.traits import DTYPES
 
 DATA = Path(__file__).parents[2] / "data"
 RESULTS = DATA.parents[1] / "benchmarks" / "results"
@@ -107,7 +108,7 @@ def speed(operation: Operation) -> Iterator[str]:
     """Who took how long, in the newest results of each device."""
     measured = False
     for path in newest():
-        found = results.of(results.read(path), operation=operation.name)
+        found = results.select(results.read(path), operation=operation.name)
         for name, group in tables.groups([record for record in found if record["seconds"]]):
             measured = True
             yield f"Speed, {name}, on {path.parts[-3]}, {path.parts[-2]}:\n"

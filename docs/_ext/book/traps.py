@@ -12,10 +12,10 @@ from numpy import ndarray
 from attnverify.catalogue.operation import Operation
 from attnverify.fault_score import implementation_of
 from attnverify.faults.registry import Fault, read_faults
-from attnverify.inputs.fixed_cases import probes
-from attnverify.inputs.sampling import draw
-from attnverify.judge.case import Disagreement, Unsupported
-from attnverify.judge.observation import Observation, observed
+from attnverify.inputs.fixed_cases import fixed_cases
+from attnverify.inputs.sampling import draw_recipes
+from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.judge.observation import Observation, observe_one
 from book.docstrings import errata
 
 PICTURED = {
@@ -108,14 +108,17 @@ def shape_of(case: Observation) -> str:
 def small_case(name: str) -> Observation | None:
     """The smallest of the suite's own recipes whose answer fits into a picture and is wrong."""
     fault = read_faults()[0][name]
-    recipes = (*probes(fault.operation.name), *draw(fault.operation.name, "any", 100, 0))
+    recipes = (
+        *fixed_cases(fault.operation.name),
+        *draw_recipes(fault.operation.name, "any", 100, 0),
+    )
     small = sorted(
         {r for r in recipes if fits(r.sizes) and r.values["family"] in ("normal", "spread")},
         key=lambda r: (area(r.sizes), r.text),
     )
     for recipe in small[:40]:
         try:
-            case = observed(
+            case = observe_one(
                 implementation_of(fault),
                 recipe,
                 "float64" if "float64" in fault.operation.dtypes else "bool",

@@ -1,0 +1,154 @@
+"""
+A stand-alone script of a recorded failure: it needs NumPy and the backend's own library only.
+"""
+
+import base64
+import zlib
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify import bounds
+from attnverify.backends.array_libraries import dtype_name
+from attnverify.backends.loader import Implementation
+from attnverify.catalogue.pytrees import leaves, map_leaves
+from attnverify.catalogue.traits import DTYPES
+from attnverify.failures import script_runtime
+from attnverify.failures.record import FailureRecord
+from attnverify.failures.replay import replay
+from attnverify.inputs import memory_layouts
+from attnverify.inputs.recipe import Inputs, Recipe, layout_kinds
+from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.reference.oracle import bounds_of, evaluate_spec, expected_of
+
+
+def script(failure: FailureRecord, implementation: Implementation) -> str:
+    """
+    A program that shows the failure with NumPy and the backend's own library alone: every call that
+    was made, in order.
+    """
+    operation, library = implementation.operation, implementation.backend.library
+    assert library is not None
+    steps = (
+        calls_of(failure, implementation) if failure.check else [step_of(failure, implementation)]
+    )
+    fixed = {
+        "source": failure.backend
+        if implementation.backend.by_name
+        else str(Path(failure.backend).resolve()),
+        "chapter": operation.chapter,
+        "name": failure.implementation,
+        "forward": failure.implementation.replace("_grad", ""),
+        "library": library.name,
+    }
+    title = (
+        f"{failure.implementation} of {failure.backend}, {failure.dtype}, {failure.aspect}: "
+        f"{failure.words}"
+    )
+    body = (
+        Path(script_runtime.__file__)
+        .read_text()
+        .replace("from attnverify.inputs.memory_layouts import arrange\n", "")
+    )
+    again = (
+        "".join(f"show_again(\n{pack_arguments(fixed | step)})\n" for step in steps) or TOO_LARGE
+    )
+    return f'"""{title}"""\n\n{Path(memory_layouts.__file__).read_text()}\n\n{body}\n\n{again}'
+
+
+TOO_LARGE = 'print("These inputs are too large for a script: use attnverify replay.")\n'
+MOST = 1_000_000
+"""The most numbers that a script carries."""
+
+
+def step_of(failure: FailureRecord, implementation: Implementation) -> dict[str, Any]:
+    """The one call of a recipe, with what the law says."""
+    recipe, dtype = Recipe(**failure.recipe), failure.dtype
+    case = expected_of(recipe, dtype)
+    layout = dict(zip(case.inputs, layout_kinds(recipe, len(case.inputs)), strict=True))
+    bound = bounds_of(
+        recipe, dtype, implementation.precision(dtype if dtype != "bool" else "float64")
+    )
+    return {
+        "dtype": dtype,
+        "layout": layout,
+        "inputs": case.inputs,
+        "expected": case.expected,
+        "bound": bound,
+    }
+
+
+def calls_of(failure: FailureRecord, implementation: Implementation) -> list[dict[str, Any]]:
+    """The calls that a check makes, watched, each with what the law says."""
+    library, made = implementation.backend.library, []
+    assert library is not None
+
+    @wraps(implementation.function)
+    def watched(**arguments: Any) -> Any:
+        given = {name: value for name, value in arguments.items() if name != "dtype"}
+        dtypes = [
+            dtype_name(leaf)
+            for leaf in leaves(given)
+            if hasattr(leaf, "shape") and dtype_name(leaf) in DTYPES
+        ]
+        copies = map_leaves(
+            lambda leaf: np.array(library.to_numpy(leaf)) if hasattr(leaf, "shape") else leaf, given
+        )
+        made.append((dtypes[0] if dtypes else failure.dtype, copies))
+        return implementation.function(**arguments)
+
+    with suppress(Disagreement, Unsupported):
+        replay(failure, replace(implementation, function=watched))
+    small = (
+        sum(leaf.size for _, inputs in made for leaf in leaves(inputs) if isinstance(leaf, ndarray))
+        <= MOST
+    )
+    return [step_of_call(implementation, dtype, inputs) for dtype, inputs in made] if small else []
+
+
+def step_of_call(implementation: Implementation, dtype: str, inputs: Inputs) -> dict[str, Any]:
+    operation, bound = implementation.operation, None
+    try:
+        expected = evaluate_spec(operation, inputs)[0]
+        if not operation.exact:
+            bound = bounds.bound(operation.name, inputs, implementation.precision(dtype))
+    except ValueError:
+        expected = "ValueError"
+    layout = dict.fromkeys(inputs, "contiguous")
+    return {
+        "dtype": dtype,
+        "layout": layout,
+        "inputs": inputs,
+        "expected": expected,
+        "bound": bound,
+    }
+
+
+def pack_arguments(arguments: dict[str, Any]) -> str:
+    return "".join(f"    {name}={pack(value)},\n" for name, value in arguments.items())
+
+
+def pack(tree: Any) -> str:
+    """
+    A tree of arrays as a literal: every array becomes
+    ``array("dtype", shape, "its bytes, compressed")``.
+    """
+    return repr(
+        map_leaves(lambda leaf: ArrayLiteral(leaf) if isinstance(leaf, ndarray) else leaf, tree)
+    )
+
+
+@dataclass(frozen=True)
+class ArrayLiteral:
+    array: ndarray
+
+    def __repr__(self) -> str:
+        packed = base64.b85encode(
+            zlib.compress(np.ascontiguousarray(self.array).tobytes(), 9)
+        ).decode()
+        return f"array({self.array.dtype.name!r}, {self.array.shape}, {packed!r})"

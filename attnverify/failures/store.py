@@ -1,0 +1,23 @@
+"""
+Keeping a failure: its record and, where the implementation can be called, its script.
+"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from attnverify.backends.loader import Implementation
+from attnverify.failures.record import FailureRecord, load_records
+from attnverify.failures.script import script
+
+
+def save(failure: FailureRecord, folder: str, implementation: Implementation | None) -> Path:
+    """Write the record and, where the implementation can be called, its stand-alone script."""
+    path = Path(folder) / f"{failure.hash}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    record = {name: value for name, value in asdict(failure).items() if value is not None}
+    path.write_text(json.dumps(record, sort_keys=True) + "\n")
+    if implementation is not None:
+        path.with_suffix(".py").write_text(script(failure, implementation))
+    load_records.cache_clear()
+    return path

@@ -1,0 +1,37 @@
+"""
+How judging a case can end otherwise than with a verdict.
+"""
+
+from attnverify.judge.comparison import Comparison
+
+
+class Disagreement(AssertionError):
+    """
+    An implementation did something else than the law says.
+
+    ``kind`` says what in a word or two, so that failures of different kinds are told apart;
+    ``budget`` is the worst share of the bound. Where numbers were compared, ``comparison`` has
+    them, and ``path`` says of which output they are.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        kind: str = "form",
+        budget: float = 0.0,
+        comparison: Comparison | None = None,
+        path: str = "output",
+    ) -> None:
+        super().__init__(message)
+        self.kind, self.budget, self.comparison, self.path = kind, budget, comparison, path
+
+
+class Unsupported(Exception):
+    """The implementation says that it does not support this case."""
+
+
+class DeviceLost(Exception):
+    """
+    After this call the device answers no more, whatever it is asked: nothing else can be judged in
+    this process.
+    """

@@ -1,0 +1,167 @@
+"""
+Calling an implementation: hand the inputs over, call, wait, and restore what the call changed.
+"""
+
+import re
+import signal
+import warnings
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.backends.array_libraries import Library
+from attnverify.backends.loader import Implementation
+from attnverify.catalogue.pytrees import leaves, map_leaves
+from attnverify.catalogue.traits import WITHOUT_FLOATS
+from attnverify.inputs.memory_layouts import arrange
+from attnverify.inputs.recipe import Inputs, Recipe, layout_kinds
+from attnverify.judge import state_guard
+from attnverify.judge.errors import DeviceLost, Disagreement, Unsupported
+from attnverify.judge.process_state import Values
+from attnverify.judge.state_guard import Change
+from attnverify.reference.oracle import Expected
+from attnverify.timing import account_for
+
+Announce = Callable[[Implementation, str, Recipe | None, dict[str, Any] | None], None]
+announce: ContextVar[Announce] = ContextVar(
+    "announce", default=lambda implementation, dtype, recipe, check: None
+)
+"""
+Who is told of a recipe or a check before it is run: the worker of an isolated backend
+(attnverify/isolation/worker.py), should it never return.
+"""
+
+
+def convert_and_call(
+    implementation: Implementation, recipe: Recipe, dtype: str, case: Expected
+) -> Any:
+    """Convert the inputs, poison the free memory, call, wait for the device."""
+    given = to_backend_arrays(implementation, recipe, dtype, case.inputs)
+    keywords = dtype_keyword(implementation, dtype)
+    poison_memory(implementation, case.expected, dtype)
+    return call(implementation, given | keywords)
+
+
+IGNORE_ALL_WARNINGS = ("ignore", re.compile(".*", re.IGNORECASE), Warning, None, 0)
+"""A filter that no implementation would set itself."""
+
+
+def call(
+    implementation: Implementation,
+    arguments: Inputs,
+    changes: list[Change] | None = None,
+    before: Values | None = None,
+) -> Any:
+    """
+    The bare call. What it raises is told apart: "not supported" is no fault, everything else is.
+
+    Warnings are silent and NumPy's error state is the default one, whatever the caller's. What the
+    judge depends on is put back if the call changes it; everything is, and is appended to
+    ``changes``, where that is asked for. ``before``: the surroundings, looked at if it is empty;
+    afterwards they are what it says, for a next call.
+    """
+    library = implementation.backend.library
+    assert library is not None
+    try:
+        with (
+            warnings.catch_warnings(),
+            np.errstate(divide="warn", over="warn", under="ignore", invalid="warn"),
+        ):
+            warnings.filters.insert(0, IGNORE_ALL_WARNINGS)  # type: ignore[attr-defined]
+            before = {} if before is None else before
+            if not before:
+                before |= state_guard.snapshot(vital=changes is None)
+            try:
+                with account_for("backend"):
+                    outputs = implementation.function(**arguments)
+                    library.synchronize()
+            finally:
+                found = state_guard.diff_and_restore(before)
+    except NotImplementedError as error:
+        raise Unsupported(" ".join(str(error).split())[:200] or "no reason given") from None
+    except BaseException as error:
+        if (
+            not isinstance(error, (Exception, SystemExit, GeneratorExit))
+            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        ):
+            # somebody at the terminal, or a test runner; where SIGINT is ignored
+            # (attnverify/isolation/worker.py) it is the implementation
+            raise
+        if not device_responds(library):
+            raise DeviceLost(f"left its device unusable: {describe_error(error)}") from error
+        raise Disagreement(
+            f"raised {describe_error(error)}", f"raised {type(error).__name__}"
+        ) from error
+    if changes is not None:
+        changes += found
+    return outputs
+
+
+def device_responds(library: Library) -> bool:
+    """
+    Whether the device still does the least that can be asked of it: an illegal memory access is
+    told by every later call.
+    """
+    try:
+        library.to_numpy(library.from_numpy(np.zeros(1), "float32"))
+        library.synchronize()
+    except Exception:
+        return False
+    return True
+
+
+def describe_error(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+def dtype_keyword(implementation: Implementation, dtype: str) -> Inputs:
+    """
+    ``{"dtype": ...}`` in the library's own type, for results without a float input, where the
+    function takes one.
+    """
+    if implementation.operation.name not in WITHOUT_FLOATS or not getattr(
+        implementation.function, "takes_dtype", False
+    ):
+        return {}
+    assert implementation.backend.library is not None
+    return {"dtype": implementation.backend.library.from_numpy(np.zeros(1), dtype).dtype}
+
+
+def to_backend_arrays(
+    implementation: Implementation, recipe: Recipe, dtype: str, inputs: Inputs
+) -> Inputs:
+    """The inputs as arrays of the backend, laid out in memory as the recipe says."""
+    kinds = layout_kinds(recipe, len(inputs))
+    return {
+        name: to_backend_array(implementation, value, dtype, kind)
+        for (name, value), kind in zip(inputs.items(), kinds, strict=True)
+    }
+
+
+def to_backend_array(
+    implementation: Implementation, value: Any, dtype: str, kind: str = "contiguous"
+) -> Any:
+    library = implementation.backend.library
+    assert library is not None
+    return map_leaves(
+        lambda leaf: (
+            arrange(library.from_numpy, leaf.copy(), dtype, kind)
+            if isinstance(leaf, ndarray)
+            else leaf
+        ),
+        value,
+    )
+
+
+def poison_memory(implementation: Implementation, expected: Any, dtype: str) -> None:
+    """Leave NaN in the memory that the outputs will probably be given."""
+    library = implementation.backend.library
+    assert library is not None
+    arrays = [
+        leaf for leaf in leaves(expected) if isinstance(leaf, ndarray) and leaf.dtype.kind == "f"
+    ]
+    freed = [library.from_numpy(np.full(x.shape, np.nan), dtype) for x in arrays]
+    del freed

@@ -1,0 +1,112 @@
+"""
+A verification session: what one run judges, with which options, and what could not be judged.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from attnverify.backends.loader import PROJECT_BACKENDS, Backend, load
+from attnverify.failures.known_failures import (
+    KnownFailure,
+    known_failures_file,
+    read_known_failures,
+)
+from attnverify.isolation.supervisor import Worker, describe_backend
+from attnverify.isolation.supervisor import judge_in_worker as judge_there
+from attnverify.verdicts.cell import Cell, cells
+from attnverify.verdicts.columns import judge_cell as run_here
+from attnverify.verdicts.tally import CellResult, Options
+
+
+@dataclass
+class Verification:
+    """What the options of one pytest run ask for."""
+
+    backends: list[Backend]
+    operations: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    options: Options
+    known_failures: list[KnownFailure]
+    workers: dict[str, Worker] = field(default_factory=dict)
+    """The processes of the backends that are judged in one of their own, by source."""
+
+    def judge(self, cell: Cell) -> CellResult:
+        """Judge a cell, in this process or in the backend's own."""
+        worker = self.workers.get(cell.implementation.backend.source)
+        known = self.known(cell)
+        return (
+            judge_there(worker, cell, self.options, known)
+            if worker
+            else run_here(cell, self.options, known)
+        )
+
+    def known(self, cell: Cell) -> tuple[KnownFailure, ...]:
+        own = cell.implementation
+        return tuple(
+            line
+            for line in self.known_failures
+            if line.speaks_of(own.backend.source, own.name, cell.dtype, cell.aspect)
+        )
+
+    def cells(self, chapter: str | None) -> list[Cell]:
+        usable = [
+            backend for backend in self.backends if not backend.broken and not backend.missing
+        ]
+        return cells(usable, self.operations, self.dtypes, chapter)
+
+
+AT_ONCE = 4
+"""Backends that load at the same time: their imports are timed."""
+
+
+def backends_of(sources: list[str], workers: dict[str, Worker]) -> Iterator[Backend]:
+    """The backends, loaded here or in their own processes."""
+    for number, source in enumerate(sources):
+        for worker in (
+            workers[near] for near in sources[number : number + AT_ONCE] if near in workers
+        ):
+            if worker.told is None and worker.process is None:
+                worker.start()
+        yield describe_backend(workers[source]) if source in workers else load(source)
+
+
+def known_failures(named: str | None, sources: list[str]) -> list[KnownFailure]:
+    try:
+        if named:
+            return read_known_failures(Path(named))
+        return [
+            known
+            for source in sources
+            if (path := known_failures_file(source))
+            for known in read_known_failures(path, source)
+        ]
+    except (OSError, ValueError) as error:
+        raise pytest.UsageError(f"--known-failures: {error}") from None
+
+
+def unmatched_known_failures(run: Verification) -> list[KnownFailure]:
+    """Known failures of a whole run (no --op, no --dtype) that no cell answers to."""
+    whole = not run.operations and not run.dtypes
+    everything = run.cells(None) if whole and run.known_failures else []
+    spoken_of = {line for cell in everything for line in run.known(cell)}
+    return [line for line in run.known_failures if whole and line not in spoken_of]
+
+
+def unjudged_backends(run: Verification) -> list[str]:
+    """
+    Why a run must not be green though nothing failed: one line for each backend that could not be
+    judged.
+    """
+    asked = [
+        backend
+        for backend in run.backends
+        if backend.broken or (backend.missing and backend.source not in PROJECT_BACKENDS)
+    ]
+    return [
+        f"{backend.source}: {'broken' if backend.broken else 'missing'} "
+        f"({backend.broken or backend.missing})"
+        for backend in asked
+    ]

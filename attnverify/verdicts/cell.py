@@ -1,0 +1,112 @@
+"""
+Cells: an implementation, a dtype and an aspect. What pytest runs as one test.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from attnverify.backends.loader import Backend, Implementation
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.checks.invalid_calls import calls_refused_by_spec
+from attnverify.verdicts.tally import CellResult
+
+
+@dataclass(eq=False)
+class Cell:
+    """
+    An implementation, a dtype and an aspect; ``gradient`` is the implementation of the operation's
+    gradient, if there is one.
+    """
+
+    implementation: Implementation
+    gradient: Implementation | None
+    dtype: str
+    aspect: str
+
+    @property
+    def id(self) -> str:
+        return f"{self.implementation.operation.name}-{self.implementation.label}-{self.dtype}"
+
+    def tally(self) -> CellResult:
+        own = self.implementation
+        tally = CellResult(
+            own.operation.forward.name, own.name, own.backend.name, own.how, self.dtype, self.aspect
+        )
+        if self.dtype != "bool":
+            tally.slack = own.precision(self.dtype).slack
+        return tally
+
+
+def cells(
+    backends: list[Backend],
+    operations: tuple[str, ...] = (),
+    dtypes: tuple[str, ...] = (),
+    chapter: str | None = None,
+) -> list[Cell]:
+    """
+    Every cell of the backends, ordered so that what the law says of an operation in a dtype is used
+    by all before the next.
+    """
+    found = []
+    for implementation, gradient in (
+        pair for backend in backends for pair in pair_with_gradients(backend)
+    ):
+        operation = implementation.operation
+        if chapter not in (None, operation.chapter) or (
+            operations and operation.forward.name not in operations
+        ):
+            continue
+        for dtype in operation.dtypes:
+            if not dtypes or dtype in (*dtypes, "bool"):
+                found += [
+                    Cell(implementation, gradient, dtype, aspect)
+                    for aspect in applicable_aspects(implementation, gradient)
+                ]
+    return sorted(found, key=run_order)
+
+
+def run_order(cell: Cell) -> tuple[int, int]:
+    """Where a cell comes in a run: operations in the catalogue's order, the widest dtype first."""
+    dtypes = cell.implementation.operation.dtypes
+    return RUN_ORDER[cell.implementation.operation.name], dtypes.index(cell.dtype)
+
+
+RUN_ORDER = {name: place for place, name in enumerate(CATALOGUE)}
+
+
+def pair_with_gradients(backend: Backend) -> Iterator[tuple[Implementation, Implementation | None]]:
+    """
+    Each forward implementation with its gradient; a gradient that comes alone is a row of its own.
+    """
+    gradients = {
+        (i.operation.forward.name, i.how): i
+        for i in backend.implementations
+        if i.operation.is_gradient
+    }
+    for implementation in backend.implementations:
+        if not implementation.operation.is_gradient:
+            yield (
+                implementation,
+                gradients.pop((implementation.operation.name, implementation.how), None),
+            )
+    for gradient in gradients.values():
+        yield gradient, gradient
+
+
+def applicable_aspects(
+    implementation: Implementation, gradient: Implementation | None
+) -> list[str]:
+    """The columns of the verdict that an implementation can have."""
+    found = ["values"] if implementation is not gradient else []
+    found += ["gradients"] if gradient is not None else []
+    found += ["refusals"] if calls_refused_by_spec(implementation.operation.name) else []
+    found += ["side effects"]
+    hiding = (
+        "key" in implementation.operation.arguments or implementation.operation.name == "softmax"
+    )
+    masked = {"mask", "visible", "key_padding_mask"} & set(implementation.operation.arguments)
+    return (
+        [*found, "hidden NaN"]
+        if hiding and masked and implementation.operation.name != "alibi_multi_head_attention"
+        else found
+    )
