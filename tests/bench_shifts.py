@@ -5,10 +5,10 @@ Shifts against every peer, and the views that cost nothing:
 
 import pytest
 import torch
-from attnverify.torch_impl.shifts import rel_shift, shift_right, skewed, slanted
 
 from attnverify.bench.measure.peak_memory import of_torch_cpu
 from attnverify.bench.plugin import replayed
+from attnverify.torch_impl.shifts import rel_shift, shift_right, skewed, slanted
 
 CHAPTER = "shifts"
 

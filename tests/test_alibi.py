@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 import pytest
+
+from attnverify.differential import *
 from attnverify.spec import (
     alibi_attention,
     causal_mask,
@@ -12,7 +14,7 @@ from attnverify.spec import (
     scaled_dot_product_attention,
     softmax,
 )
-from normals import close, normals
+from tests.support.random_arrays import close, normals
 
 CHAPTER = "alibi"
 

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+
+from attnverify.differential import *
 from attnverify.spec import (
     additive_attention,
     causal_mask,
@@ -9,7 +11,7 @@ from attnverify.spec import (
     scaled_dot_product_attention,
     softmax,
 )
-from normals import close, normals
+from tests.support.random_arrays import close, normals
 
 CHAPTER = "attention"
 

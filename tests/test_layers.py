@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+
+from attnverify.differential import *
 from attnverify.spec import (
     alibi_attention,
     alibi_multi_head_attention,
@@ -20,7 +22,7 @@ from attnverify.spec import (
     transformer_xl_layer,
 )
 from attnverify.spec.layers import layer_norm
-from normals import close, normals
+from tests.support.random_arrays import close, normals
 
 CHAPTER = "layers"
 

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+
+from attnverify.differential import *
 from attnverify.spec import causal_mask, merge_masks
-from normals import normals
+from tests.support.random_arrays import normals
 
 CHAPTER = "masks"
 

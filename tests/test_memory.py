@@ -4,6 +4,8 @@ import itertools
 
 import numpy as np
 import pytest
+
+from attnverify.differential import *
 from attnverify.spec import init_mems, update_mems
 
 CHAPTER = "memory"

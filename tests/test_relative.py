@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 import pytest
+
+from attnverify.differential import *
 from attnverify.spec import (
     causal_mask,
     learned_relative_attention,
@@ -13,7 +15,7 @@ from attnverify.spec import (
     transformer_xl_attention,
     transformer_xl_score,
 )
-from normals import close, normals
+from tests.support.random_arrays import close, normals
 
 CHAPTER = "relative"
 

@@ -4,8 +4,10 @@ import math
 
 import numpy as np
 import pytest
+
+from attnverify.differential import *
 from attnverify.spec import additive_score, scaled_dot_product_score
-from normals import close, normals
+from tests.support.random_arrays import close, normals
 
 CHAPTER = "scores"
 

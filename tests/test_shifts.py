@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+
+from attnverify.differential import *
 from attnverify.spec import rel_shift, shift_right
 
 CHAPTER = "shifts"

@@ -191,7 +191,8 @@ TABLES = ("learned_relative_attention", "learned_relative_score")
 Row = tuple[tuple[str, ...], str, str, str, Change]
 STAGE_ROWS: tuple[Row, ...] = (
     (SCALED, "scale", "1", "scores that are not scaled", lambda s: scaled(s, 1.0)),
-    (SCALED, "scale", "1/D", "scores scaled by 1/D", lambda s: scaled(s, 1 / heads_and_width(s)[1])),
+    (SCALED, "scale", "1/D", "scores scaled by 1/D",
+     lambda s: scaled(s, 1 / heads_and_width(s)[1])),
     (SCALED, "scale", "1/sqrt(H D)", "scores scaled by 1/sqrt(H D)",
      lambda s: scaled(s, (heads_and_width(s)[0] * heads_and_width(s)[1]) ** -0.5)),
     (SCALED, "scale", "sqrt(D)", "scores multiplied by sqrt(D)",
@@ -271,7 +272,8 @@ STAGE_ROWS: tuple[Row, ...] = (
     (("alibi_attention",), "ALiBi dtype", "storage",
      "slope times distance kept in the dtype of the inputs", in_storage),
     (XL, "position shift", "none", "positions that are not shifted", with_shift(lambda x: x)),
-    (XL, "position shift", "shift_right", "positions moved by shift_right", with_shift(shift_right)),
+    (XL, "position shift", "shift_right", "positions moved by shift_right",
+     with_shift(shift_right)),
     (XL, "position shift", "table from the smallest distance on",
      "a position table read from the smallest distance on",
      with_shift(read_backwards)),

@@ -174,7 +174,10 @@ def generalise(cases: LabelledCases, kind: str, count: int, seed: int) -> Region
             end,
         )
     for round_ in range(1, ROUNDS + 1):
-        when, fresh = find_conjunction(cases.failing, cases.passing, cases.dtype), cases.empty_copy()
+        when, fresh = (
+            find_conjunction(cases.failing, cases.passing, cases.dtype),
+            cases.empty_copy(),
+        )
         fresh.add(
             draw_recipes(
                 operation,

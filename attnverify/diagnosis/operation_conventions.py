@@ -251,8 +251,8 @@ CONVENTIONS_OF_OPERATION: dict[str, tuple[Row, ...]] = {
     "merge_masks": (
         ("mask polarity", "True = may attend", "an attn_mask of which True means may attend",
          with_arguments(merge_masks, attn_mask=lambda x: opposite(x["attn_mask"]))),
-        *(("padding polarity", said, words, with_arguments(merge_masks, key_padding_mask=new)) for said,
-        words, new in PADDING),
+        *(("padding polarity", said, words, with_arguments(merge_masks, key_padding_mask=new))
+          for said, words, new in PADDING),
         ("hidden as", "-1e9", "-1e9 for minus infinity", merged(-1e9)),
         ("hidden as", "-1e4", "-1e4 for minus infinity", merged(-1e4)),
     ),
@@ -302,8 +302,9 @@ CONVENTIONS_OF_OPERATION: dict[str, tuple[Row, ...]] = {
          joined(lambda mem, hid: [hid, mem])),
     ),
     "multi_head_attention": MULTI_HEAD,
-    "multi_head_self_attention": tuple((asked, said, words, as_self_attention(function)) for asked, said,
-    words, function in MULTI_HEAD),
+    "multi_head_self_attention": tuple(
+        (asked, said, words, as_self_attention(function))
+        for asked, said, words, function in MULTI_HEAD),
     "relative_multi_head_attention": (
         *layer_rows(reference_of("relative_multi_head_attention"),
         ("query.linear.weight", "query_pos_bias", "key_pos_bias"), "visible"),

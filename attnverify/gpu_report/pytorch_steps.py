@@ -184,7 +184,10 @@ def memory(here: StepContext) -> Figures:
     """
     torch, found = import_module("torch"), {}
     if not here.gpu:
-        raise NotRun("asks the allocator of a GPU; on a CPU tests/test_peak_memory.py counts")
+        raise NotRun(
+            "asks the allocator of a GPU; on a CPU tests/torch_impl/triton/test_peak_memory.py "
+            "counts"
+        )
     for implementation in fused_kernels(here, source="torch_impl"):
         bytes_of = [peak(torch, here, implementation, length) for length in LENGTHS]
         found[implementation.name] = bytes_of

@@ -57,7 +57,9 @@ class Observation:
         others = arrays(answer)
         if [x.shape for x in others] != [x.shape for x in self.actual]:
             return np.inf
-        found = [self.error_ratio(*pair) for pair in zip(self.actual, others, self.bounds, strict=True)]
+        found = [
+            self.error_ratio(*pair) for pair in zip(self.actual, others, self.bounds, strict=True)
+        ]
         return max(found, default=0.0)
 
     def error_ratio(self, actual: ndarray, other: ndarray, bound: ndarray | None) -> float:

@@ -19,10 +19,8 @@ def readme_matrix(tallies: list[dict[str, Any]]) -> list[str]:
     backends = sorted({backend for _, backend in cells})
     lines = [f"| operation | {' | '.join(backends)} |", "|---" * (len(backends) + 1) + "|"]
     for operation in sorted({operation for operation, _ in cells}, key=catalogue_index):
-        lines.append(
-            f"| `{operation}` | "
-            f"{' | '.join(matrix_entry(cells.get((operation, backend), [])) for backend in backends)} |"
-        )
+        entries = (matrix_entry(cells.get((operation, backend), [])) for backend in backends)
+        lines.append(f"| `{operation}` | {' | '.join(entries)} |")
     return lines
 
 

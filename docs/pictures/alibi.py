@@ -1,9 +1,9 @@
 """ALiBi: slopes, and what they make of a distance."""
 
 import numpy as np
-from attnverify.spec import get_slopes
 from numpy import ndarray
 
+from attnverify.spec import get_slopes
 from pictures import ink
 
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 import numpy as np
-from attnverify.spec import softmax
 from numpy import ndarray
 
+from attnverify.spec import softmax
 from pictures import ink
 
 

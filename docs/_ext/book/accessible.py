@@ -1,6 +1,6 @@
 """
 What the theme and Sphinx leave out for who reads by keyboard or screen reader; axe-core found it,
-``tests/test_docs.py`` holds it.
+``tests/docs/test_site_in_browser.py`` holds it.
 """
 
 import re

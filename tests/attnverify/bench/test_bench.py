@@ -1,0 +1,561 @@
+"""
+The benchmarks themselves: cheats are refused, wrong peers are shown as wrong, figures are what
+their words say.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from attnverify import ROOT
+from attnverify.backends.loader import load
+from attnverify.bench.measure import cases as named
+from attnverify.bench.measure import roofline, sampling
+from attnverify.bench.measure.cases import CAUSAL, PLAIN, Case, learned, relative, square
+from attnverify.bench.measure.contestants import (
+    CONTESTANTS,
+    Contestant,
+    implementation_of,
+    in_order,
+)
+from attnverify.bench.measure.race import Entry, Race, enter, race, record, run
+from attnverify.bench.measure.roofline import Ceilings, Cost, cost
+from attnverify.bench.measure.validation import (
+    judged,
+    last_gradients,
+    last_rows_alone,
+    uncached_inputs,
+)
+from attnverify.bench.plugin import AboveNoise, signature, two_threads
+from attnverify.bench.report.goals import BEST, GOALS, Goal, closing_lines, outcome
+from attnverify.bench.report.html_page import report_page
+from attnverify.bench.report.plots import plots
+from attnverify.bench.report.results import (
+    files,
+    interval,
+    latest,
+    new_results_file,
+    ratio,
+    read,
+    slug,
+)
+from attnverify.bench.report.scaling import exponent
+from attnverify.bench.report.tables import show
+from attnverify.catalogue.traits import CHAPTERS
+from attnverify.cli import main
+from attnverify.judge.errors import Disagreement
+from attnverify.timing import time_shares, time_summary
+from attnverify.verdicts.cell import cells
+from attnverify.verdicts.columns import judge_cell as judge_cell
+from attnverify.verdicts.tally import Options
+from tests.support.sample_backends import HERE, implementation
+
+CASE = Case("small", PLAIN, square(33, H=2, D=16), seconds=0.3)
+RACERS = HERE / "benchmark_cheats.py"
+MODEST = Ceilings(flops=1e15, bandwidth=1e15, tanh=1e15)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ceilings that nobody reaches, so that none has to be measured."""
+    monkeypatch.setattr("attnverify.bench.measure.race.ceilings", lambda device, dtype: MODEST)
+
+
+def racer(how: str) -> Entry:
+    found = implementation(f"{PLAIN}_{how}" if how else PLAIN, "benchmark_cheats")
+    contestant = Contestant(how or "honest", str(RACERS), how)
+    return Entry(contestant, found, judged(CASE, contestant, found))
+
+
+def raced(*hows: str) -> Race:
+    return run(CASE, "cpu", tuple(racer(how) for how in hows))
+
+
+# Sabotage: right when judged, a cheat when timed
+
+
+def test_an_honest_contestant_is_believed() -> None:
+    (entry,) = raced("").entries
+    assert (entry.judgement.verdict, entry.refused) == ("correct", "")
+    assert len(entry.sampled.seconds) >= sampling.LEAST and 0 < entry.judgement.budget <= 1
+
+
+@pytest.mark.parametrize("how", ["caches", "early", "elsewhere"])
+def test_a_cheat_is_right_when_it_is_judged_and_refused_when_it_is_timed(how: str) -> None:
+    honest, cheat = raced("", how).entries
+    assert honest.refused == "" and cheat.judgement.verdict == "correct"
+    assert "wrong while it was" in cheat.refused or "still being written" in cheat.refused
+
+
+def test_work_that_goes_on_after_the_clock_has_stopped_is_seen_even_if_it_ends_well() -> None:
+    late, copy = np.ones(3), np.array([1.0, 0.0, 1.0])
+    assert "still being written" in sampling.changed_after_timing((late,), (copy,), np.asarray)
+    assert sampling.changed_after_timing((late,), (late.copy(),), np.asarray) == ""
+
+
+def test_a_time_below_the_floor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "attnverify.bench.measure.race.ceilings", lambda device, dtype: Ceilings(1.0, 1e15, 1.0)
+    )
+    (entry,) = raced("").entries
+    assert "is less than the" in entry.refused
+
+
+def test_every_round_has_numbers_of_its_own() -> None:
+    inputs, rng = uncached_inputs(CASE, 1), np.random.default_rng(0)
+    one, two = (sampling.with_fresh_values(inputs, rng) for _ in range(2))
+    for name in ("query", "key", "value"):
+        assert not np.array_equal(one[name], two[name]) and not np.array_equal(
+            one[name], inputs[name]
+        )
+        assert np.array_equal(np.sort(one[name], axis=None), np.sort(inputs[name], axis=None))
+
+
+def test_the_memory_of_an_output_is_poisoned_before_it_is_asked_for() -> None:
+    seen = []
+    honest = implementation(PLAIN, "benchmark_cheats")
+    library = SimpleNamespace(from_numpy=lambda x, dtype: seen.append(x))
+    sampling.poison(
+        SimpleNamespace(backend=SimpleNamespace(library=library)), np.zeros((2, 3)), "float32"
+    )  # type: ignore[arg-type]
+    assert (
+        np.isnan(seen[0]).all() and seen[0].shape == (2, 3) and honest.backend.library is not None
+    )
+
+
+# Who takes part
+
+
+def test_a_wrong_peer_is_timed_and_shown_as_wrong() -> None:
+    found = raced("", "wrong")
+    told = record(found, found.entries[1])
+    assert told["verdict"] == "wrong" and "row" in told["reason"] and told["median"] > 0
+
+
+def test_who_cannot_is_unsupported_and_has_no_time() -> None:
+    found = raced("", "unable")
+    assert (
+        record(found, found.entries[1])["reason"] == "on Sundays"
+        and not found.entries[1].sampled.seconds
+    )
+
+
+def test_what_is_not_there_is_missing_with_its_reason() -> None:
+    absent = Contestant("absent", "examples/no_such_file.py")
+    assert "no file" in str(implementation_of(absent, CASE))
+    assert enter(CASE, absent).judgement.verdict == "missing"
+    assert (
+        implementation_of(Contestant("ours", "numpy_ref", "flash"), CASE)
+        == f"numpy_ref has no {PLAIN}_flash"
+    )
+
+
+def test_gradients_are_judged_on_all_keys() -> None:
+    case = Case("gradient", PLAIN, square(12, H=1, D=8), dtype="float64", mode="both")
+    contestant, inputs = Contestant("ours", "numpy_ref"), uncached_inputs(case, 1)
+    found = implementation_of(contestant, case)
+    assert not isinstance(found, str)
+    assert judged(case, contestant, found).verdict == "correct"
+    inputs |= {"d_output": last_rows_alone(inputs["d_output"])}
+    grads = [x.copy() for x in found.operation.reference(**inputs)]
+    grads[1][0, 0, 0, 0] += 1e-6
+    with pytest.raises(Disagreement, match=r"output\[1\]"):
+        last_gradients(case, found, inputs, tuple(grads))
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_chapter_has_its_benchmarks(chapter: str, device: str) -> None:
+    assert (ROOT / "tests" / f"bench_{chapter}.py").exists()
+    found = named.cases(chapter, device)
+    assert len({signature(case) for case in found}) == len(found)
+    assert found or device == "cuda"
+
+
+def test_the_goals_speak_of_cases_that_are_run() -> None:
+    for device, goals in GOALS.items():
+        known = {case.name for chapter in CHAPTERS for case in named.cases(chapter, device)} | {
+            "differential suite"
+        }
+        assert {case for goal in goals for case in goal.cases} <= known
+        labels = {contestant.label for contestant in CONTESTANTS} | {"verify"}
+        assert {goal.ours for goal in goals} <= labels
+
+
+def test_a_contestant_gets_its_arrays_in_its_own_order_of_memory() -> None:
+    x = np.arange(2 * 3 * 4 * 5.0).reshape(2, 3, 4, 5)
+    turned = in_order(x, "NBHD")
+    assert np.array_equal(turned, x) and turned.transpose(2, 0, 1, 3).flags.c_contiguous
+
+
+def test_a_race_of_real_contestants() -> None:
+    case = learned("small", relative(33, H=2, D=16), mask=CAUSAL)
+    with two_threads(measured=False):
+        found = race(case, "cpu", measured=False)
+    verdicts = {entry.contestant.label: entry.judgement.verdict for entry in found.entries}
+    assert verdicts["torch_impl"] == verdicts["SDPA"] == "correct"
+    assert not any(entry.refused for entry in found.entries)
+
+
+# Time
+
+
+def test_warming_up_ends_when_three_calls_agree() -> None:
+    times: Iterator[float] = iter([0.9, 0.5, 0.2, 0.1, 0.101, 0.1])
+    assert sampling.warm_up(lambda: next(times), 12) == 6
+
+
+def test_nobody_is_always_behind_the_same_neighbour() -> None:
+    orders = list(sampling.balanced_orders(["A", "B", "C"], 6))
+    before_b = {order[order.index("B") - 1] for order in orders if order.index("B")}
+    assert before_b == {"A", "C"} and {order[0] for order in orders} == {"A", "B", "C"}
+
+
+def test_rounds_fit_into_the_time() -> None:
+    assert [sampling.rounds_for(seconds, 0.5) for seconds in (10, 1, 1000, 0)] == [
+        20,
+        sampling.LEAST,
+        sampling.MOST,
+        2,
+    ]
+
+
+# Memory
+
+
+def test_memory_that_a_call_does_not_need_is_counted() -> None:
+    lean, large = raced("", "large").entries
+    assert lean.peak is not None and large.peak is not None
+    assert 2**21 <= large.peak <= 2**21 + lean.peak + 2**14
+
+
+# Operations and bytes
+
+
+def test_operations_are_counted_by_pairs_and_products() -> None:
+    inputs = uncached_inputs(CASE, 1)
+    counted = cost(CASE, inputs, np.zeros((1, 2, 33, 16), np.float32))
+    assert counted.convention == counted.true == 4 * 2 * 33 * 33 * 16
+    assert counted.bytes == 4 * 4 * 2 * 33 * 16
+
+
+def test_what_a_causal_mask_hides_costs_nothing() -> None:
+    case = learned("small", relative(33, H=2, D=16), mask=CAUSAL)
+    counted = cost(case, uncached_inputs(case, 1), None)
+    assert counted.true == 6 * 2 * (33 * 34 / 2) * 16 and counted.convention == 2 * 2 * 33 * 33 * 16
+
+
+@pytest.mark.parametrize(("mode", "share"), [("backward", 2.5), ("both", 3.5)])
+def test_backward_costs_two_and_a_half_times_as_much(mode: str, share: float) -> None:
+    case = Case("small", PLAIN, square(33, H=2, D=16), mode=mode)
+    assert cost(case, uncached_inputs(case, 1), None).true == share * 4 * 2 * 33 * 33 * 16
+
+
+def test_the_floor_is_the_larger_of_two_times() -> None:
+    assert MODEST.floor(Cost(2e15, 2e15, 1e15)) == 2 and MODEST.floor(Cost(0, 1e15, 3e15)) == 3
+
+
+def test_ceilings_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roofline, "best", lambda device, call, seconds=1.0: call() is None or 1e-3)
+    assert roofline.ceilings.__wrapped__("cpu", "float32") == Ceilings(
+        2e3 * 2048**3, 2e3 * 2**26, 1e3 * 2**17
+    )
+
+
+# Results and goals
+
+
+def told(label: str, seconds: list[float], ours: bool = False, **more: object) -> dict[str, object]:
+    facts = {
+        "case": "case",
+        "operation": PLAIN,
+        "dtype": "float32",
+        "mode": "forward",
+        "sizes": {},
+        "verdict": "correct",
+        "refused": "",
+    }
+    return (
+        facts
+        | {"label": label, "ours": ours, "seconds": seconds, "reason": "", "peak_extra_bytes": 100}
+        | more
+    )
+
+
+TWICE = Goal("row", ("case",), "ours", "peer", 2, 4)
+OURS = told("ours", [1.0, 1.0, 1.0], ours=True, peak_extra_bytes=5)
+
+
+@pytest.mark.parametrize(
+    ("times", "word"), [(5.0, "goal met"), (3.0, "floor met"), (1.5, "MISSED")]
+)
+def test_a_row_is_met_or_missed_with_its_figure(times: float, word: str) -> None:
+    found = outcome(TWICE, [OURS, told("peer", [times] * 3)])
+    assert (found.word, found.figure) == (word, times)
+
+
+def test_ratios_are_taken_round_by_round() -> None:
+    assert ratio(told("peer", [2.0, 20.0, 4.0]), told("ours", [1.0, 10.0, 2.0]))[0] == 2.0
+    assert interval(5) == (0, 4) and interval(20) == (5, 14)
+
+
+@pytest.mark.parametrize(
+    ("records", "why"),
+    [
+        ([], "no such case"),
+        ([told("peer", [1.0])], "ours took no part"),
+        ([OURS], "peer took no part"),
+        (
+            [OURS, told("peer", [], verdict="missing", reason="not installed")],
+            "peer missing: not installed",
+        ),
+        ([OURS | {"refused": "too fast"}, told("peer", [1.0])], "ours refused: too fast"),
+    ],
+)
+def test_a_row_that_cannot_be_measured_says_why(records: list[dict[str, object]], why: str) -> None:
+    found = outcome(TWICE, records)
+    assert found.word == "not measured" and why in found.why
+
+
+def test_a_wrong_peer_is_not_the_best_correct_one() -> None:
+    best = Goal("row", ("case",), "ours", BEST, 2, 4)
+    records = [
+        OURS,
+        told("wrong", [0.1], verdict="wrong"),
+        told("refused", [0.1], refused="x"),
+        told("right", [3.0] * 3),
+    ]
+    assert outcome(best, records).figure == 3.0
+
+
+def test_the_worst_case_of_a_row_counts() -> None:
+    both = Goal("row", ("case", "other"), "ours", "peer", 2, 4)
+    records = [
+        OURS,
+        told("peer", [5.0] * 3),
+        OURS | {"case": "other"},
+        told("peer", [3.0] * 3, case="other"),
+    ]
+    assert outcome(both, records).figure == 3.0
+    assert (
+        outcome(both, [*records, OURS | {"case": "other", "dtype": "float16"}]).word
+        == "not measured"
+    )
+
+
+def test_memory_is_compared_by_its_peaks() -> None:
+    goal = Goal("row", ("case",), "ours", "peer", 10, 40, measure="memory")
+    assert outcome(goal, [OURS, told("peer", [1.0])]).figure == 20
+
+
+def test_the_closing_lines_name_every_row_of_both_tables() -> None:
+    lines = closing_lines([], "cpu")
+    assert sum("not measured: no GPU" in line for line in lines) == len(GOALS["cuda"])
+    assert len([line for line in lines if "floor" in line]) == len(GOALS["cuda"]) + len(
+        GOALS["cpu"]
+    )
+
+
+def test_exponents_are_slopes() -> None:
+    assert exponent([(n, 3.0 * n**2) for n in (512, 1024, 4096)]) == pytest.approx(2)
+    assert (
+        exponent([(512, 1.0), (1024, 2.0)]) is None
+        and exponent([(1, 0.0), (2, 1.0), (3, 1.0)]) is None
+    )
+
+
+def test_the_last_result_of_the_same_device_is_found(tmp_path: Path) -> None:
+    assert latest(tmp_path, "a") is None
+    for folder, name in (
+        ("a/2026-01-02", "120000"),
+        ("a/2026-01-10", "080000"),
+        ("b/2026-02-01", "080000"),
+    ):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / f"{name}.json").write_text("{}")
+    assert (
+        latest(tmp_path, "a") == tmp_path / "a/2026-01-10/080000.json" and len(files(tmp_path)) == 3
+    )
+    assert (
+        new_results_file(tmp_path, slug("NVIDIA H200 (141 GB)")).parent.parent.name
+        == "nvidia-h200-141-gb"
+    )
+
+
+@pytest.mark.parametrize(("now", "fails"), [(1.0, False), (1.02, False), (1.5, True)])
+def test_a_slowdown_above_its_noise_fails(now: float, fails: bool) -> None:
+    ours = {"ours": True, "ceilings": {"flops": 1.0, "bandwidth": 1.0}}
+    current, then = (
+        {"median": now, "iqr": 0.01, "extra_info": ours},
+        {"median": 1.0, "iqr": 0.01, "extra_info": ours},
+    )
+    assert bool(AboveNoise().fails(current, then)) == fails
+    assert AboveNoise().fails(current | {"extra_info": {"ours": False}}, then) is None
+    slower_machine = current | {"extra_info": ours | {"ceilings": {"flops": 0.4, "bandwidth": 1.0}}}
+    assert AboveNoise().fails(slower_machine, then) is None
+
+
+# The run
+
+
+RECORDED = """
+import pytest
+from attnverify.bench.plugin import replay, replayed
+
+@pytest.mark.benchmark(timer=replayed)
+def test_time(benchmark):
+    benchmark.extra_info["label"] = "honest"
+    replay(benchmark, [0.5, 0.25])
+"""
+
+
+def test_the_record_is_what_was_measured(tmp_path: Path) -> None:
+    (tmp_path / "test_one.py").write_text(RECORDED)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--benchmark-json=result.json",
+    ]
+    alone = {
+        name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")
+    }  # a worker keeps no record
+    subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=alone | {"PYTHONPATH": str(HERE.parents[1])},
+        check=True,
+        capture_output=True,
+    )
+    (kept,) = read(tmp_path / "result.json")
+    assert kept["seconds"] == pytest.approx([0.5, 0.25]) and kept["label"] == "honest"
+    (bench,) = json.loads((tmp_path / "result.json").read_text())["benchmarks"]
+    assert (
+        bench["stats"]["median"] == pytest.approx(0.375) and bench["options"]["timer"] == "replayed"
+    )
+
+
+# The judge's own time
+
+
+def test_a_cell_says_where_its_time_went() -> None:
+    cell = next(
+        cell
+        for cell in cells([load("numpy_ref")], ("rel_shift",), ("float64",))
+        if cell.aspect == "values"
+    )
+    seconds = judge_cell(cell, Options("quick", seed=77)).seconds
+    assert 0 < seconds["backend"] + seconds["oracle"] < seconds["all"] and min(seconds.values()) > 0
+
+
+def test_shares_are_of_the_whole_time() -> None:
+    cells = [
+        {"seconds": {"all": 3.0, "backend": 1.0, "oracle": 0.5}},
+        {"seconds": {"all": 1.0, "backend": 1.0, "oracle": 0.0}},
+        {},
+    ]
+    assert time_shares(cells) == {"backend": 0.5, "oracle": 0.125, "elsewhere": 0.375}
+    assert (
+        time_summary(cells) == "time: 50% in the backends, 12% in the oracle, 38% elsewhere"
+        and time_summary([]) == ""
+    )
+
+
+# The report
+
+
+@pytest.fixture(scope="module")
+def records() -> list[dict[str, object]]:
+    """A few lengths of one operation by two contestants, one of them wrong once."""
+    machine = {"versions": "torch 1", "clocks": {"before": {"load": 1}}}
+    case = {
+        "case": "growth",
+        "device": "cpu",
+        "ceilings": vars(Ceilings(1e12, 1e10, 1e9)),
+    } | machine
+    rates = {
+        "tflops_true": 0.1,
+        "tflops_convention": 0.1,
+        "gb_per_s": 1.0,
+        "intensity": 30.0,
+        "roofline": 0.1,
+        "budget": 0.5,
+    }
+    made = [
+        told(
+            label,
+            [n / fast, n / fast * 1.1],
+            **case | rates | {"ours": fast == 1e5, "case": f"growth N={n}", "sizes": {"N": n}},
+        )
+        for n in (512, 1024, 2048)
+        for label, fast in (("torch_impl", 1e5), ("labml-nn", 1e4))
+    ]
+    made[0] |= {"verdict": "wrong", "reason": "row 3 <of> 5", "budget": 9.0}
+    return [one | {"peak_extra_bytes": one["sizes"]["N"] * 10} for one in made] + [  # type: ignore[index]
+        told(
+            "flash-attn",
+            [],
+            **case | {"verdict": "missing", "reason": "the package flash_attn is not installed"},
+        )
+    ]
+
+
+def test_the_page_needs_nothing_beside_it(records: list[dict[str, object]]) -> None:
+    page = report_page({"a device, 2026-01-01": records})
+    assert page.count("<figure>") == 4 and page.count("<svg ") == 4
+    assert (
+        "row 3 &lt;of&gt; 5" in page
+        and "flash_attn is not installed" in page
+        and "not measured" in page
+    )
+    outside = [
+        link for link in re.findall(r'(?:src|href)="([^"]*)"', page) if not link.startswith("#")
+    ]
+    assert outside == [] and page.startswith("<!doctype html>")
+    names = re.findall(r'\bid="([^"]*)"', page)
+    assert len(names) == len(set(names))
+
+
+def test_the_terminal_has_every_contestant(
+    records: list[dict[str, object]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    show("a device", records, ["the last line"])
+    shown = capsys.readouterr().out
+    assert all(
+        label in shown for label in ("torch_impl", "labml-nn", "flash-attn")
+    ) and shown.endswith("the last line\n")
+
+
+def test_the_report_is_made_of_committed_results(
+    tmp_path: Path, records: list[dict[str, object]]
+) -> None:
+    folder = tmp_path / "results" / "a-device" / "2026-01-01"
+    folder.mkdir(parents=True)
+    benchmarks = [
+        {"extra_info": one, "stats": {"data": one["seconds"]}} for one in records if one["seconds"]
+    ]
+    written = {
+        "benchmarks": benchmarks,
+        "left_out": [one for one in records if not one["seconds"]],
+        "commit_info": {"id": "0123456789"},
+    }
+    (folder / "120000.json").write_text(json.dumps(written))
+    page = tmp_path / "page.html"
+    assert main(["bench-report", "--results", str(tmp_path / "results"), "-o", str(page)]) == 0
+    assert "a-device, 2026-01-01, 0123456" in page.read_text()
+    assert main(["bench-report", "--results", str(tmp_path)]) == 2
+
+
+def test_a_figure_is_drawn_the_same_way_twice(records: list[dict[str, object]]) -> None:
+    assert plots(records) == plots(records) and len(plots(records)) == 4 and plots([]) == {}

@@ -1,0 +1,558 @@
+"""
+Campaigns: units spread over processes, of which one is killed; what comes back is all there, once.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnverify.campaign import engine as command
+from attnverify.campaign.engine import Campaign, dask_client, finish, prepare, schedule
+from attnverify.campaign.merging import CellTotal, Finding
+from attnverify.campaign.work_units import (
+    Outcome,
+    Place,
+    WorkUnit,
+    generate_work_units,
+    place,
+    run_work_unit,
+    without_verdict,
+)
+from attnverify.device_assignment import assign_device, devices
+from attnverify.failures.record import FailureRecord, find_record
+from attnverify.inputs.recipe import Recipe
+from attnverify.isolation.supervisor import Limits
+from attnverify.options import CAMPAIGN
+from attnverify.session import Verification
+from attnverify.verdicts.tally import CellResult
+from tests.support.run_attnverify import ROOT, Run, verify
+from tests.support.sample_backends import HERE
+
+FIRST, STACKED, BENT = (
+    str(HERE / f"{name}.py") for name in ("mixed_verdicts", "dependent_faults", "lossy_adapter")
+)
+ENGINE = pytest.mark.filterwarnings("ignore")  # the engine's own, in its threads
+LIMITS = Limits()
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def options(*arguments: str) -> Namespace:
+    parser = ArgumentParser()
+    for name, words in CAMPAIGN.items():
+        parser.add_argument(name, **words)
+    return parser.parse_args(["--seed", "0", "--dtype", "float32", *arguments])
+
+
+def planned(*arguments: str) -> tuple[Verification, list[WorkUnit]]:
+    """
+    The verification of a command line, and the first units of each of its cells: quick, default.
+    """
+    run, _ = prepare(options(*arguments))
+    cells = run.cells(None)
+    known = {place(cell): run.known(cell) for cell in cells}
+    return run, list(
+        islice(
+            generate_work_units(cells, known, run.options.failures, run.options.seed),
+            2 * len(cells),
+        )
+    )
+
+
+def state_of(run: Verification, todo: list[WorkUnit], seconds: float = 60.0) -> Campaign:
+    return Campaign(
+        run,
+        {place(cell): CellTotal(cell.tally()) for cell in run.cells(None)},
+        iter(todo),
+        time.monotonic() + seconds,
+    )
+
+
+def here(unit: WorkUnit, isolate: str = "none") -> Outcome:
+    return run_work_unit(unit, LIMITS, isolate, "here")
+
+
+def counts(state: Campaign) -> dict[Place, tuple[Any, ...]]:
+    """
+    What a cell came to: verdict, units, numbers, kinds of findings; the order in which units came
+    back is no part of it.
+    """
+    found = {}
+    for at, sum_ in state.sums.items():
+        tally = sum_.decided(())
+        numbers = [
+            getattr(tally, name)
+            for name in ("cases", "strong", "checks", "unsupported", "outside", "budget")
+        ]
+        found[at] = (
+            tally.verdict,
+            sum_.units,
+            *numbers,
+            sorted({finding.kind for finding in sum_.findings}),
+        )
+    return found
+
+
+# Units
+
+
+def test_every_cell_comes_first_with_a_few_cases() -> None:
+    run, first = planned("--backend", "numpy_ref", "--op", "softmax", "--op", "shift_right")
+    quick, default = first[: len(first) // 2], first[len(first) // 2 :]
+    assert (
+        [unit.cell for unit in quick]
+        == [unit.cell for unit in default]
+        == [place(cell) for cell in run.cells(None)]
+    )
+    assert {unit.profile for unit in quick} == {"quick"} and {unit.profile for unit in default} == {
+        "default"
+    }
+
+
+def test_then_come_the_checks_of_the_thorough_profile_and_blocks_without_end() -> None:
+    run, first = planned("--backend", "numpy_ref", "--op", "softmax")
+    cells = run.cells(None)
+    more = list(
+        islice(
+            generate_work_units(cells, {place(cell): () for cell in cells}, "", 0),
+            len(first),
+            len(first) + 40,
+        )
+    )
+    assert [unit.check for unit in more if unit.check] == ["relation: a constant per row"] and more[
+        0
+    ].profile == "thorough"
+    blocks = [unit for unit in more if not unit.check]
+    assert {unit.profile for unit in blocks} == {"default"} and len(
+        {unit.name for unit in blocks}
+    ) == len(blocks)
+
+
+@pytest.mark.parametrize("isolate", ["none", "paths"])
+def test_a_unit_brings_tally_and_records_along_and_leaves_nothing_behind(isolate: str) -> None:
+    _, todo = planned("--backend", FIRST, "--op", "causal_mask", "--isolate", isolate)
+    outcome = here(todo[0], isolate)
+    assert (
+        outcome.tally.symptoms
+        and len(outcome.tally.symptoms) == len(outcome.tally.findings)
+        and outcome.tally.verdict == "passed"
+    )
+    assert outcome.records and all(
+        record.operation == "causal_mask" and text for record, text in outcome.records.values()
+    )
+    assert not Path(".attnverify").exists()
+
+
+def test_a_check_is_a_unit_of_its_own() -> None:
+    _, todo = planned("--backend", str(HERE / "one_fault_each.py"), "--op", "alibi_attention")
+    unit = next(
+        unit
+        for unit in todo
+        if unit.implementation == "alibi_attention_short" and unit.aspect == "values"
+    )
+    right, short = (
+        here(
+            replace(
+                unit,
+                implementation=f"alibi_attention_{how}",
+                profile="quick",
+                check="long: N=2 M=2051",
+            )
+        )
+        for how in ("right", "short")
+    )
+    assert (right.tally.checks, right.tally.findings) == (1, []) and short.tally.symptoms == [
+        "long: N=2 M=2051"
+    ]
+    (record,) = [record for record, _ in short.records.values()]
+    assert (
+        record.check
+        and record.check["name"] == "long: N=2 M=2051"
+        and f"attnverify replay {record.hash}" in short.tally.findings[0]
+    )
+
+
+def test_a_backend_that_is_not_there_is_a_failure_of_the_unit() -> None:
+    _, todo = planned("--backend", FIRST, "--op", "causal_mask")
+    outcome = here(replace(todo[0], source="nowhere.py"))
+    assert (
+        outcome.tally.symptoms == ["cannot be judged on a worker"]
+        and outcome.tally.operation == "causal_mask"
+    )
+
+
+# What comes of many
+
+
+def outcome(unit: WorkUnit, *findings: tuple[str, str, int], **numbers: Any) -> Outcome:
+    """
+    An outcome made by hand: symptom, words and the number of keys of the recipe, for each finding.
+    """
+    tally, records = (
+        CellResult("softmax", "softmax", "mine", "", "float32", "values", **numbers),
+        {},
+    )
+    for symptom, words, M in findings:
+        recipe = json.loads(
+            Recipe("softmax", {"N": 1, "M": M}, {"family": "normal", "seed": M}).text
+        )
+        record = FailureRecord("softmax", "float32", "values", recipe, "softmax", "mine")
+        records[record.hash] = (record, "print()")
+        tally.symptoms.append(symptom)
+        tally.findings.append(f"{words}\n  {record.replay_line}")
+    return Outcome(tally, records, "here", 0.1, unit)
+
+
+UNIT = WorkUnit("mine", "softmax", "float32", "values", "quick", 0)
+
+
+def summed(*parts: Outcome) -> CellTotal:
+    total = CellTotal(CellResult("softmax", "softmax", "mine", "", "float32", "values"))
+    for part in parts:
+        total.add(part)
+    return total
+
+
+def test_the_smallest_recipe_of_each_kind_stays() -> None:
+    total = summed(
+        outcome(UNIT, ("NaN when M > 8", "large", 16), ("wrong number", "wrong", 4), cases=20),
+        outcome(UNIT, ("NaN when M > 2", "small", 3), cases=100),
+        outcome(UNIT, ("NaN", "middle", 8), cases=100),
+    )
+    assert [finding.words.partition("\n")[0] for finding in total.findings] == ["small", "wrong"]
+    assert (total.tally.cases, total.units, total.failed) == (220, 3, 3)
+    assert total.write("kept") == 2 and len(list(Path("kept").glob("*.py"))) == 2
+    assert {
+        find_record(path.stem, "kept").recipe["sizes"]["M"] for path in Path("kept").glob("*.json")
+    } == {3, 4}
+
+
+def test_two_diagnoses_of_one_kind_are_two_findings() -> None:
+    one, two = (
+        "x\n  cause: equals the law with a twist (0.2x of the bound)",
+        "x\n  cause: scale is 0.3 % low",
+    )
+    assert not Finding("wrong number", one).alike(Finding("wrong number", two))
+    assert Finding("wrong number", one).alike(
+        Finding("wrong number when N > M", one.replace("0.2x", "0.9x"))
+    )
+    assert Finding("wrong number", one).alike(Finding("wrong number", "x")) and not Finding(
+        "NaN", "x"
+    ).alike(Finding("infinity", "x"))
+
+
+def test_a_known_region_that_passes_in_one_unit_alone_is_no_surprise() -> None:
+    Path("known.txt").write_text("causal_mask * values when N == M : [limitation] transposed\n")
+    run, todo = planned(
+        "--backend",
+        FIRST,
+        "--op",
+        "causal_mask",
+        "--known-failures",
+        "known.txt",
+        "--isolate",
+        "none",
+    )
+    unit = next(unit for unit in todo if unit.aspect == "values")
+    line, part = run.known_failures[0], here(unit)
+    assert part.tally.regions[line.source][0] > 0 and not part.tally.findings
+    lucky = replace(part, tally=replace(part.tally, regions={line.source: [0, 5]}))
+    assert summed(lucky, part).decided((line,)).verdict == "known failure"
+    assert summed(lucky, lucky).decided((line,)).verdict == "failed"
+
+
+def test_a_verdict_can_be_taken_back() -> None:
+    tally = CellResult("softmax", "softmax", "mine", "", "float32", "values", "failed", "why")
+    tally.symptoms, tally.findings = (
+        ["a known failure passes", "NaN"],
+        ["known.txt:1: all pass", "NaN there"],
+    )
+    again = without_verdict(tally)
+    assert (again.verdict, again.reason, again.symptoms, again.findings) == (
+        "passed",
+        "",
+        ["NaN"],
+        ["NaN there"],
+    )
+
+
+# Spread over processes
+
+
+@dataclass
+class Killed:
+    """A client that kills one of its worker processes when so many units have come back."""
+
+    client: Any
+    after: int
+    seen: int = 0
+    pid: int = 0
+
+    def submit(self, *arguments: Any, **more: Any) -> Any:
+        self.seen += 1
+        if self.seen == self.after:
+            self.pid = next(iter(self.client.run(os.getpid).values()))
+            os.kill(self.pid, signal.SIGKILL)
+        return self.client.submit(*arguments, **more)
+
+    def ncores(self) -> Any:
+        return self.client.ncores()
+
+    def cancel(self, *arguments: Any, **more: Any) -> None:
+        self.client.cancel(*arguments, **more)
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Any]:
+    """Two local workers."""
+    pytest.importorskip("distributed", reason="the engine of campaigns is an extra")
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = str(ROOT)
+    with dask_client(options("--workers", "2")) as client:
+        yield client
+    os.environ.pop("PYTHONPATH") if before is None else os.environ.update(PYTHONPATH=before)
+
+
+@ENGINE
+def test_a_killed_worker_loses_nothing(workers: Any) -> None:
+    run, todo = planned(
+        "--backend", FIRST, "--op", "shift_right", "--op", "rel_shift", "--op", "causal_mask"
+    )
+    todo, alone, state = (
+        todo[: len(todo) // 2],
+        state_of(run, []),
+        state_of(run, todo[: len(todo) // 2]),
+    )
+    killed = Killed(workers, len(todo) // 2)
+    schedule(state, killed, LIMITS, "all", time.monotonic())
+    for unit in todo:
+        alone.take(here(unit, "all"))
+    assert killed.pid and not state.under_way and not state.again and state.lost == 1
+    assert counts(state) == counts(alone) and {sum_.units for sum_ in state.sums.values()} == {1}
+    assert killed.pid not in workers.run(os.getpid).values()
+
+
+@ENGINE
+def test_a_unit_that_ends_its_workers_is_a_failure_and_the_others_are_judged(workers: Any) -> None:
+    Path("mine.py").write_text(
+        "import os, numpy_ref as right\nARRAYS = 'numpy'\nPRECISION = 'wide'\n\n\n"
+        "def shift_right(x):\n    return os.abort() if x.shape[-1] == 2 else "
+        "right.shift_right(x)\n\n\n"
+        "def causal_mask(N, M):\n    return right.causal_mask(N, M)\n"
+    )
+    run, _ = prepare(
+        options("--backend", "numpy_ref", "--op", "shift_right", "--op", "causal_mask")
+    )
+    cells = run.cells(None)
+    todo = [
+        replace(WorkUnit(*place(cell), "quick", 0), source=str(Path("mine.py").absolute()))
+        for cell in cells
+        if cell.aspect == "values"
+    ]
+    state = replace(
+        state_of(run, todo),
+        sums={
+            unit.cell: CellTotal(
+                CellResult(
+                    unit.implementation, unit.implementation, "mine", "", unit.dtype, "values"
+                )
+            )
+            for unit in todo
+        },
+    )
+    schedule(state, workers, LIMITS, "none", time.monotonic())
+    verdicts = {at[1]: sum_.decided(()).verdict for at, sum_ in state.sums.items()}
+    assert verdicts == {"shift_right": "failed", "causal_mask": "passed"}
+    (words,) = [finding.words for sum_ in state.sums.values() for finding in sum_.findings]
+    assert (
+        "no worker brought it to an end: KilledWorker" in words and "profile quick, seed 0" in words
+    )
+
+
+def test_what_still_runs_at_the_end_is_given_up(capsys: pytest.CaptureFixture[str]) -> None:
+    run, todo = planned("--backend", "numpy_ref", "--op", "shift_right")
+    state = state_of(run, todo, seconds=-1)
+    assert state.next_unit() is None
+    assert finish(state, options("--report-json", "report.json"), 1.0) == 2
+    assert "3 of 3 cells were not reached: the verdict is not complete" in capsys.readouterr().out
+    assert json.loads(Path("report.json").read_text())["campaign"]["not_reached"] == 3
+
+
+def test_a_cell_that_failed_often_enough_is_asked_no_more() -> None:
+    run, todo = planned("--backend", FIRST, "--op", "causal_mask", "--isolate", "none")
+    state = state_of(
+        run,
+        [
+            replace(unit, seed=seed)
+            for seed in range(6)
+            for unit in todo
+            if unit.aspect == "values" and unit.profile == "quick"
+        ],
+    )
+    state.sums = {at: sum_ for at, sum_ in state.sums.items() if at[3] == "values"}
+    asked = 0
+    while unit := state.next_unit():
+        state.take(outcome(unit, ("wrong number", "x", 2)))
+        asked += 1
+    assert asked == 3
+
+
+# The command
+
+
+@ENGINE
+def test_a_campaign_ends_with_table_records_and_report(
+    workers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        command, "generate_work_units", lambda *given: islice(generate_work_units(*given), 12)
+    )  # it ends when there is nothing left to ask
+    line = (
+        "--backend",
+        FIRST,
+        "--op",
+        "causal_mask",
+        "--op",
+        "shift_right",
+        "--dtype",
+        "float32",
+        "--seed",
+        "0",
+    )
+    done = verify(
+        "campaign", "--address", workers.scheduler.address, *line, "--report-json", "r.json"
+    )
+    report = json.loads(Path("r.json").read_text())
+    verdicts = {
+        (tally["implementation"], tally["aspect"]): tally["verdict"] for tally in report["tallies"]
+    }
+    assert done.status == 1 and (
+        report["campaign"]["not_reached"],
+        report["campaign"]["units"],
+        len(verdicts),
+    ) == (0, 12, 6)
+    assert (
+        verdicts["causal_mask", "values"] == "failed"
+        and verdicts["shift_right", "values"] == "passed"
+    )
+    hashes = {path.stem for path in Path(".attnverify/failures").glob("*.json")}
+    assert hashes and all(f"attnverify replay {name}" in done.output for name in hashes)
+    assert (
+        "1 root cause" in done.output
+        and "campaign: " in done.output
+        and report["root_causes"][0]["rung"] == "masks"
+    )
+    assert verify("replay", sorted(hashes)[0]).status == 1
+
+
+@ENGINE
+def test_a_campaign_ends_in_time(workers: Any) -> None:
+    run, todo = planned("--backend", "numpy_ref", "--op", "softmax")
+    state = state_of(
+        run, [replace(unit, seed=seed) for seed in range(1000) for unit in todo], seconds=2
+    )
+    start = time.monotonic()
+    schedule(state, workers, LIMITS, "all", start)
+    assert 1 < time.monotonic() - start < 8 and len(state.seconds) < 8000
+    assert re.fullmatch(
+        r"0:00 left, \d+ units, \d/4 cells, \d+ cases \(\d+/s\), 0 failures", state.progress(start)
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [("--hours", "0"), ("--workers", "0"), ("--backend", FIRST, "--known-failures", "nowhere.txt")],
+)
+def test_wrong_options_are_told(wrong: tuple[str, ...]) -> None:
+    done: Run = verify("campaign", *wrong)
+    assert done.status == 4 and wrong[-2] in done.output
+
+
+def test_without_its_engine_a_campaign_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "ENGINE", "no_such_engine")
+    done = verify("campaign")
+    assert done.status == 2 and "no_such_engine is not installed" in done.output
+
+
+# Devices
+
+
+def test_workers_take_the_devices_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+    for worker in range(5):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2,GPU-7")
+        monkeypatch.setenv("ATTNVERIFY_PINNED", "")
+        given.append((assign_device(worker), os.environ["CUDA_VISIBLE_DEVICES"]))
+    assert given == [(name, name) for name in ("0", "2", "GPU-7", "0", "2")]
+
+
+def test_a_process_keeps_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setenv("ATTNVERIFY_PINNED", "")
+    assert (assign_device(1), assign_device(0), devices()) == ("1", "1", ["1"])
+
+
+@pytest.mark.parametrize("allowed", ["", "3"])
+def test_one_device_or_none_is_shared(allowed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", allowed)
+    monkeypatch.setenv("ATTNVERIFY_PINNED", "")
+    assert assign_device(1) is None and os.environ["CUDA_VISIBLE_DEVICES"] == allowed
+
+
+def test_the_devices_of_the_machine_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(
+        "#!/bin/sh\necho 'GPU 0: one (UUID: GPU-1)'\necho '  MIG 1g Device 0: (UUID: MIG-1)'\necho "
+        "'GPU 1: two (UUID: GPU-2)'\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert devices() == ["0", "1"]
+
+
+@pytest.mark.parametrize("worker", ["", "gw1"])
+def test_a_worker_of_xdist_has_its_device_before_a_backend_is_loaded(worker: str) -> None:
+    Path("mine.py").write_text(
+        "import os, numpy_ref as right\nARRAYS = 'numpy'\nPRECISION = 'wide'\n"
+        "open(f\"seen-{os.environ['CUDA_VISIBLE_DEVICES']}\", 'w').close()\n\n\ndef "
+        "shift_right(x):\n    return right.shift_right(x)\n"
+    )
+    own = {
+        "PYTHONPATH": str(ROOT),
+        "CUDA_VISIBLE_DEVICES": "4,5",
+        "ATTNVERIFY_PINNED": "",
+        "PYTEST_XDIST_WORKER": worker,
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "attnverify",
+        "run",
+        "--backend",
+        "mine.py",
+        "--isolate",
+        "none",
+        "--collect-only",
+    ]
+    subprocess.run(
+        command, capture_output=True, env=os.environ | own, check=False
+    )  # status 2: nothing was judged
+    assert [path.name for path in Path().glob("seen-*")] == ["seen-5" if worker else "seen-4,5"]

@@ -1,0 +1,121 @@
+"""
+Wrong calls: made from right ones by one change, refused by the law in one form of words, and
+expected of everyone.
+"""
+
+import re
+
+import pytest
+from numpy import ndarray
+
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.checks.invalid_calls import calls_refused_by_spec, invalid_calls, valid_call
+from attnverify.checks.registry import judge_refusal
+from attnverify.judge.errors import Disagreement
+from attnverify.verdicts.cell import Cell
+from attnverify.verdicts.columns import judge_cell
+from attnverify.verdicts.tally import Options
+from tests.support.sample_backends import implementation
+
+MESSAGE = re.compile(r"[\w.\[\]]+: wanted [^\n]+, got [^\n]+")
+NOT_WRONG = {
+    ("merge_masks", "num_heads 5, no divisor of 12"): "heads divide no width there",
+    ("merge_masks", "attn_mask with queries too many"): "nothing else fixes N",
+    ("get_alibi_biases", "visible with keys too many"): "nothing else fixes M",
+}
+ANY = [
+    (operation, words)
+    for operation in CATALOGUE
+    for words in invalid_calls(operation)
+    if (operation, words) not in NOT_WRONG
+]
+
+
+def test_there_are_many_wrong_calls() -> None:
+    assert len(ANY) >= 60
+    assert len({words for _, words in ANY}) >= 60
+
+
+@pytest.mark.parametrize("operation", CATALOGUE)
+def test_the_law_accepts_the_right_call(operation: str) -> None:
+    CATALOGUE[operation].law(**valid_call(operation))
+
+
+def answer(operation: str, words: str) -> str:
+    """What the law says to a wrong call."""
+    try:
+        CATALOGUE[operation].law(**invalid_calls(operation)[words])
+    except ValueError as error:
+        return str(error)
+    return "accepted"
+
+
+@pytest.mark.parametrize("operation", CATALOGUE)
+def test_the_law_refuses_in_one_form_of_words(operation: str) -> None:
+    answers = [answer(operation, words) for one, words in ANY if one == operation]
+    assert [message for message in answers if not MESSAGE.fullmatch(message)] == []
+
+
+@pytest.mark.parametrize("operation", CATALOGUE)
+def test_the_message_names_an_argument_or_a_parameter(operation: str) -> None:
+    for words in (words for one, words in ANY if one == operation):
+        named = answer(operation, words).partition(":")[0]
+        assert named.partition(".")[0] in CATALOGUE[operation].arguments or named in words.split()
+
+
+@pytest.mark.parametrize(("operation", "words"), NOT_WRONG)
+def test_what_the_law_accepts_is_asked_of_no_one(operation: str, words: str) -> None:
+    assert words in invalid_calls(operation) and words not in calls_refused_by_spec(operation)
+
+
+@pytest.mark.parametrize("operation", CATALOGUE)
+def test_every_array_is_given_with_a_wrong_rank_size_and_dtype(operation: str) -> None:
+    op = CATALOGUE[operation]
+    arrays = {
+        name
+        for name, x in valid_call(operation).items()
+        if isinstance(x, ndarray) and x.dtype.kind == "f"
+    }
+    for name in {name for name in arrays if not op.axes[name].startswith("...")}:
+        told = {
+            words.removeprefix(f"{name} ")
+            for words in calls_refused_by_spec(operation)
+            if words.startswith(f"{name} ")
+        }
+        assert {"of integers", "with an axis too many", "with an axis too few"} <= told
+
+
+def test_something_that_raises_otherwise_is_told_so() -> None:
+    wrong = invalid_calls("softmax")["mask of integers"]
+    judge_refusal(wrong, implementation("softmax_right"), "float32")
+    with pytest.raises(Disagreement, match="raised TypeError: mask: wanted"):
+        judge_refusal(wrong, implementation("softmax_refuses_with_type_error"), "float32")
+
+
+def test_something_that_accepts_is_told_so() -> None:
+    with pytest.raises(Disagreement, match="accepted"):
+        judge_refusal(
+            invalid_calls("softmax")["mask of integers"],
+            implementation("softmax_accepts_integers"),
+            "float32",
+        )
+
+
+def test_not_supported_is_no_refusal_and_no_fault() -> None:
+    tally = judge_cell(
+        Cell(implementation("softmax_never"), None, "float32", "refusals"), Options("quick")
+    )
+    assert (tally.verdict, tally.checks, tally.unsupported) == (
+        "unsupported",
+        0,
+        len(calls_refused_by_spec("softmax")),
+    )
+
+
+def test_all_that_is_not_refused_is_told_at_once() -> None:
+    tally = judge_cell(
+        Cell(implementation("softmax_refuses_with_type_error"), None, "float32", "refusals"),
+        Options("quick"),
+    )
+    assert "4 of 4 wrong calls are not refused with ValueError" in tally.reason
+    assert all(words in tally.reason for words in calls_refused_by_spec("softmax"))

@@ -1,0 +1,78 @@
+"""
+Long sequences: the law of a sampled row is the law of the whole call, and a fault that depends on
+size is found.
+"""
+
+import numpy as np
+import pytest
+
+from attnverify.backends.loader import Implementation, load
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.checks.long_sequences import (
+    LENGTHS,
+    SINGLE_ROW_INPUTS,
+    judge_long,
+    long_recipe,
+    long_sequence_checks,
+    sampled_rows,
+)
+from attnverify.inputs.expand import expand
+from attnverify.judge.case import judge
+from attnverify.judge.errors import Disagreement
+from tests.support.sample_backends import implementation
+
+
+def ours(operation: str) -> Implementation:
+    return next(i for i in load("numpy_ref").implementations if i.name == operation)
+
+
+@pytest.mark.parametrize("operation", SINGLE_ROW_INPUTS)
+@pytest.mark.parametrize(("N", "M"), [(1, 9), (4, 9), (7, 7), (9, 4), (5, 1)])
+def test_a_row_alone_is_the_row_of_the_whole(operation: str, N: int, M: int) -> None:
+    inputs = expand(long_recipe(operation, N, M), "float64")
+    whole = CATALOGUE[operation].law(**inputs)
+    for i in range(max(N - M, 0), N):
+        alone = CATALOGUE[operation].law(**SINGLE_ROW_INPUTS[operation](inputs, i))
+        np.testing.assert_allclose(alone[..., 0, :], whole[..., i, :], rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("operation", SINGLE_ROW_INPUTS)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_long_call_of_a_right_function_passes(operation: str, dtype: str) -> None:
+    for _, case in long_sequence_checks(operation, "quick"):
+        case(ours(operation), dtype)
+
+
+@pytest.mark.parametrize("operation", SINGLE_ROW_INPUTS)
+def test_the_longest_call_is_longer_than_the_law_could_answer(operation: str) -> None:
+    assert max(M for lengths in LENGTHS.values() for _, M in lengths) >= 131072
+    assert (
+        len(long_sequence_checks(operation, "thorough"))
+        > len(long_sequence_checks(operation, "quick"))
+        > 0
+    )
+
+
+def test_what_is_wrong_beyond_two_thousand_keys_is_found_there_alone() -> None:
+    short = implementation("alibi_attention_short")
+    judge(short, long_recipe("alibi_attention", 3, 900), "float32")
+    with pytest.raises(Disagreement, match="row 0 of 2"):
+        judge_long(long_recipe("alibi_attention", 2, 2051), short, "float32")
+
+
+def test_a_wrong_shape_of_a_long_call_is_told() -> None:
+    with pytest.raises(Disagreement, match="wanted shape"):
+        judge_long(
+            long_recipe("alibi_attention", 3, 1025),
+            implementation("alibi_attention_transposed"),
+            "float32",
+        )
+
+
+def test_the_edges_of_blocks_are_sampled() -> None:
+    assert {15, 16, 64, 127, 128, 511, 512} <= set(sampled_rows(4099))
+
+
+@pytest.mark.parametrize("N", [1, 3, 513, 4097])
+def test_the_first_and_the_last_row_are_sampled(N: int) -> None:
+    assert {0, N - 1} <= set(sampled_rows(N)) <= set(range(N))

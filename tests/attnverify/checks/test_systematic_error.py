@@ -1,0 +1,172 @@
+"""
+Systematic errors: 0.3 % of a factor is found in every dtype, and rounding alone is never taken for
+one.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy import ndarray
+
+from attnverify.backends.array_libraries import array_library
+from attnverify.backends.loader import PROJECT_BACKENDS, Backend, Implementation, load
+from attnverify.catalogue.dtypes import round_to
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.catalogue.traits import DTYPES
+from attnverify.checks.systematic_error import FACTORS, Measurement, judge_factor, measure_factors
+from attnverify.inputs.fixed_cases import fixed_recipe
+from attnverify.judge.case import judge
+from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.reference.staged_attention import evaluate, spec_stages
+from tests.rounding_variants import ZOO
+
+SCALED = {
+    "scaled_dot_product_score": ("query",),
+    "scaled_dot_product_attention": ("query",),
+    "additive_attention": ("w_score",),
+    "alibi_attention": ("query",),
+    "transformer_xl_attention": ("key", "position"),
+    "learned_relative_attention": ("key", "key_pos_embeddings", "key_pos_bias"),
+}
+"""What is multiplied to multiply the scores."""
+
+
+def made(operation: str, function: Callable[..., ndarray], declared: Any) -> Implementation:
+    """A zoo function as an implementation."""
+    backend = Backend("zoo", "zoo", library=array_library("numpy"), precision=declared)
+    library = backend.library
+    assert library is not None
+
+    def run(**inputs: Any) -> ndarray:
+        dtype = str(inputs["query"].dtype)
+        wide = {
+            name: library.to_numpy(x) if isinstance(x, ndarray) else x for name, x in inputs.items()
+        }
+        return library.from_numpy(function(wide, dtype), dtype)
+
+    return Implementation(backend, CATALOGUE[operation], "", run)
+
+
+def zoo(operation: str, style: str, gain: float = 1.0) -> Implementation:
+    """A correct implementation in a style of arithmetic, but for a gain on its scores."""
+    function, declared = next(
+        (f, declared) for op, name, f, declared in ZOO if (op, name) == (operation, style)
+    )
+    names = SCALED[operation]
+    return made(
+        operation,
+        lambda inputs, dtype: function(
+            inputs | {name: gain * inputs[name] for name in names}, dtype
+        ),
+        declared,
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("style", ["eager", "wide"])
+@pytest.mark.parametrize("operation", FACTORS)
+def test_a_scale_that_is_off_by_three_in_a_thousand_is_found(
+    operation: str, style: str, dtype: str
+) -> None:
+    for seed in range(2):
+        with pytest.raises(
+            Disagreement, match=r"scale is 0\.[1-6]\d? ?\d?% low \(\d+ standard errors\)"
+        ):
+            judge_factor(operation, "scale", seed, zoo(operation, style, 0.997), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_no_element_shows_what_is_found(dtype: str) -> None:
+    implementation = zoo("scaled_dot_product_attention", "eager", 0.997)
+    if dtype == "bfloat16":
+        budget = judge(
+            implementation,
+            fixed_recipe(CATALOGUE["scaled_dot_product_attention"], {"N": 40, "M": 60}, "normal"),
+            dtype,
+        ).budget
+        assert budget < 1
+    assert measure_factors(implementation, dtype, 0)["scale"].significant
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("operation", FACTORS)
+def test_no_arithmetic_of_the_zoo_is_accused(operation: str, dtype: str) -> None:
+    for style in (name for op, name, *_ in ZOO if op == operation):
+        assert accused(zoo(operation, style), dtype, range(1)) == []
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", PROJECT_BACKENDS)
+def test_none_of_our_own_is_accused(name: str, dtype: str) -> None:
+    own = [
+        i
+        for i in load(name).implementations
+        if i.operation.name in FACTORS and not i.how.startswith(("flex", "module"))
+    ]
+    assert len(own) >= len(FACTORS)
+    for implementation in own:
+        assert accused(implementation, dtype, range(2)) == []
+
+
+def accused(implementation: Implementation, dtype: str, seeds: range) -> list[str]:
+    """The factors that are told to be off."""
+    masked = [False, True] if "float mask" in FACTORS[implementation.operation.name] else [False]
+    found = []
+    for seed, mask in product(seeds, masked):
+        with suppress(Unsupported):
+            found.append(measure_factors(implementation, dtype, seed, mask))
+    return [
+        f"{implementation.name} {factor}: {value}"
+        for one in found
+        for factor, value in one.items()
+        if value.significant
+    ]
+
+
+def test_slopes_and_mask_and_output_are_told_from_the_scale() -> None:
+    def steep(inputs: Any, dtype: str) -> ndarray:
+        return alibi_with(inputs, dtype, slope=1.004)
+
+    found = measure_factors(made("alibi_attention", steep, "wide"), "bfloat16", 1)
+    assert (
+        found["slopes"].significant
+        and not found["scale"].significant
+        and not found["output"].significant
+    )
+
+
+def alibi_with(inputs: Any, dtype: str, slope: float) -> ndarray:
+    s = spec_stages(CATALOGUE["alibi_attention"], inputs)
+    return round_to(evaluate(replace(s, slopes=s.slopes * slope)), dtype)
+
+
+def test_an_output_that_is_cut_off_instead_of_rounded_is_found() -> None:
+    """
+    Truncation loses half a unit in the last place on average: every element is within its bound.
+    """
+
+    def cut(inputs: Any, dtype: str) -> ndarray:
+        x = CATALOGUE["alibi_attention"].reference(**inputs).astype(np.float32)
+        return (x.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+
+    found = measure_factors(made("alibi_attention", cut, "eager"), "bfloat16", 1)["output"]
+    assert found.significant and found.alpha < 0
+
+
+def test_what_the_declared_arithmetic_rounds_is_no_error() -> None:
+    assert (
+        zoo("scaled_dot_product_attention", "sloppy").precision("bfloat16").scale_const is not None
+    )
+    assert not measure_factors(zoo("scaled_dot_product_attention", "sloppy", 0.997), "bfloat16", 0)[
+        "scale"
+    ].significant
+
+
+def test_a_measurement_speaks() -> None:
+    assert str(Measurement(-0.0036, 0.00012, 0)) == "0.36% low (30 standard errors)"
+    assert str(Measurement(2e-6, 1e-7, 0)) == "2.0e-06 of itself high (20 standard errors)"

@@ -1,0 +1,440 @@
+"""
+Replay: a failure is a few hundred bytes and a script; both show it again, and everyone meets it
+first.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from attnverify.backends.loader import load
+from attnverify.failures.record import FailureRecord, find_record, read_record, recorded_recipes
+from attnverify.failures.store import save
+from attnverify.inputs.recipe import Recipe
+from attnverify.judge.case import judge
+from attnverify.verdicts import search
+from tests.support.run_attnverify import Run, in_a_process, judged, verify
+from tests.support.sample_backends import HERE, implementation
+
+ALONE = (HERE / "last_key_forgotten.py").read_text()
+FIXED = ALONE.replace("    e[..., -1] = 0\n", "")
+MASK = {"pattern": "random", "axes": "N M", "form": "bool", "seed": 1}
+RECIPE = Recipe("softmax", {"N": 2, "M": 3}, {"family": "normal", "seed": 1}, mask=MASK)
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def failing(text: str = ALONE, op: str = "softmax") -> Run:
+    Path("mine.py").write_text(text)
+    return judged("--backend", "mine.py", "--op", op)
+
+
+def records(folder: str = ".attnverify/failures") -> list[Path]:
+    return sorted(Path(folder).glob("*.json"))
+
+
+def aspect_of(path: Path) -> str:
+    return read_record(path).aspect
+
+
+def test_a_failure_is_written_as_a_small_record_and_a_script() -> None:
+    assert failing().status == 1
+    assert {aspect_of(path) for path in records()} == {"values", "hidden NaN"}
+    for path in records():
+        assert path.stat().st_size <= 800
+        assert path.stem == read_record(path).hash and path.with_suffix(".py").exists()
+
+
+def test_the_hash_names_what_was_drawn_and_not_who_failed() -> None:
+    one = FailureRecord.of(implementation("softmax_zeros"), RECIPE, "float32", "values")
+    other = FailureRecord.of(implementation("softmax_nan"), RECIPE, "float32", "values")
+    assert (
+        one.hash
+        == other.hash
+        != FailureRecord.of(implementation("softmax_zeros"), RECIPE, "float16", "values").hash
+    )
+    assert re.fullmatch("[0-9a-f]{12}", one.hash)
+
+
+def test_a_record_survives_its_file() -> None:
+    failure = FailureRecord.of(implementation("softmax_zeros"), RECIPE, "float32", "values")
+    assert read_record(save(failure, "here", implementation("softmax_zeros"))) == failure
+    assert (
+        find_record(failure.hash[:5], "here")
+        == find_record(f"here/{failure.hash}.json", "elsewhere")
+        == failure
+    )
+    assert Recipe(**failure.recipe) == RECIPE
+
+
+def test_the_line_that_a_failure_prints_shows_it_again() -> None:
+    done = failing()
+    line = re.findall(r"replay: attnverify (replay [0-9a-f]{12} --backend mine.py)", done.output)[0]
+    again = verify(*line.split())
+    assert again.status == 1
+    for words in (
+        "softmax of mine.py in float32 (values)",
+        "elements differ from the law; worst at (",
+        "recipe: softmax:",
+    ):
+        assert words in again.output
+
+
+def test_the_replay_shows_the_same_elements() -> None:
+    output = failing().output
+    told = re.findall(r"(worst at \([\d, ]*\): got \S+, law \S+)", output)[0]
+    assert (
+        told
+        in verify(
+            "replay", next(path for path in records() if aspect_of(path) == "values").stem
+        ).output
+    )
+
+
+def test_a_corrected_backend_ends_the_replay_with_status_0() -> None:
+    failing()
+    Path("mine.py").write_text(FIXED)
+    for path in records():
+        done = verify("replay", path.stem)
+        assert done.status == 0 and "passed" in done.output
+
+
+def test_a_replay_may_be_asked_of_another_backend() -> None:
+    failing()
+    assert verify("replay", records()[0].stem, "--backend", "numpy_ref").status == 0
+
+
+def test_a_side_effect_is_replayed_as_one() -> None:
+    head = (
+        "import numpy as np\nimport numpy_ref as right\n\nARRAYS, PRECISION = 'numpy', 'wide'\n\n\n"
+    )
+    done = failing(
+        head + "def shift_right(x):\n    y = right.shift_right(x)\n    x *= 2\n    return y\n",
+        "shift_right",
+    )
+    assert "x: the input was changed in place" in done.output
+    (path,) = records()
+    again = verify("replay", path.stem)
+    assert again.status == 1 and "changed in place" in again.output
+    Path("mine.py").write_text(head + "def shift_right(x):\n    return right.shift_right(x)\n")
+    assert verify("replay", path.stem).status == 0
+
+
+BEYOND_CASES = {
+    "accepts": (
+        "softmax",
+        "def softmax(score, mask=None):\n    return right.softmax(1.0 * score, mask)\n",
+        "accepted",
+        "wanted ValueError",
+    ),
+    "short": (
+        "additive_attention",
+        "def additive_attention(query, key, value, w_query, w_key, w_score, mask=None, keep=None, "
+        "p=0.0):\n"
+        "    y = right.additive_attention(query, key, value, w_query, w_key, w_score, mask, keep, "
+        "p)\n"
+        "    return y if key.shape[1] < 2000 else 0 * y\n",
+        "row 0 of 2: 8 of 8 elements differ",
+        "16 of 16 elements out of bound",
+    ),
+    "remembers": (
+        "softmax",
+        "memory = {}\n\n\ndef softmax(score, mask=None):\n    key = score.tobytes(), None if mask "
+        "is None else mask.shape\n"
+        "    return memory.setdefault(key, right.softmax(score, mask)).copy()\n",
+        "the result depends on earlier calls",
+        "elements out of bound\n  (",
+    ),
+}
+"""
+What is right in every single case; the law's column, the words of the replay and of the script.
+"""
+
+
+@pytest.mark.parametrize("name", BEYOND_CASES)
+def test_what_fails_beyond_single_cases_is_replayed_too(name: str) -> None:
+    operation, body, words, shown = BEYOND_CASES[name]
+    head = "import numpy_ref as right\n\nARRAYS, PRECISION = 'numpy', 'wide'\n\n\n"
+    assert failing(head + body, operation).status == 1
+    checks = [path for path in records() if read_record(path).check]
+    assert checks and all(
+        path.stat().st_size <= 800 and path.stem == read_record(path).hash for path in checks
+    )
+    again = verify("replay", checks[0].stem)
+    assert again.status == 1 and words in again.output
+    assert shown in in_a_process(str(checks[0].with_suffix(".py")), start=()).output
+    assert verify("replay", checks[0].stem, "--backend", "numpy_ref").status == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ("0123456789ab",),
+            "hash: wanted a failure recorded in .attnverify/failures, got 0123456789ab",
+        ),
+        (("none.json",), "none.json"),
+        (("HASH", "--backend", "none.py"), "none.py: cannot be imported: FileNotFoundError"),
+        (("HASH", "--backend", str(HERE / "mixed_verdicts.py")), "has no softmax"),
+        (("HASH", "--backend", str(HERE / "empty_of_everything")), "cannot be imported"),
+    ],
+)
+def test_what_cannot_be_replayed_is_told_in_one_line(
+    arguments: tuple[str, ...], words: str
+) -> None:
+    failing()
+    done = verify(
+        "replay", *(records()[0].stem if argument == "HASH" else argument for argument in arguments)
+    )
+    assert done.status == 2 and words in done.output and len(done.output.strip().splitlines()) == 1
+
+
+def test_what_is_not_supported_cannot_be_replayed() -> None:
+    failing()
+    Path("mine.py").write_text(
+        "PRECISION = 'wide'\ndef softmax(score, mask=None):\n    raise "
+        "NotImplementedError('gone')\n"
+    )
+    done = verify("replay", records()[0].stem)
+    assert done.status == 2 and "unsupported: gone" in done.output
+
+
+# Recorded failures come first, for everyone
+
+
+def test_recorded_failures_are_met_first_by_other_backends(monkeypatch: pytest.MonkeyPatch) -> None:
+    failing()
+    met: list[Recipe] = []
+    monkeypatch.setattr(
+        search,
+        "judge",
+        lambda function, recipe, dtype: met.append(recipe) or judge(function, recipe, dtype),
+    )
+    assert judged("--backend", "numpy_ref", "--op", "softmax").status == 0
+    firsts = {Recipe(**read_record(path).recipe) for path in records()}
+    assert len(firsts) == 2 and met[0] in firsts and firsts <= set(met)
+
+
+def test_recorded_failures_are_read_by_operation_and_aspect() -> None:
+    failing()
+    assert len(recorded_recipes("softmax", "values", ".attnverify/failures")) == 1
+    assert (
+        recorded_recipes("softmax", "values", "elsewhere")
+        == recorded_recipes("shift_right", "values", ".attnverify/failures")
+        == []
+    )
+
+
+# The stand-alone script
+
+
+BLOCKED = """
+import runpy, sys
+
+class Wall:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {blocked!r}:
+            raise ImportError(f"{{name}} is not to be had here")
+
+sys.meta_path.insert(0, Wall())
+runpy.run_path({script!r}, run_name="__main__")
+"""
+OURS = (
+    "attnverify",
+    "spec",
+    "numpy_ref",
+    "torch_impl",
+    "cupy_impl",
+    "hypothesis",
+    "pytest",
+    "ml_dtypes",
+    "jaxtyping",
+)
+
+
+def run_alone(script: Path, *also: str) -> str:
+    """
+    The output of a script that can import NumPy and the backend's library, and nothing of ours.
+    """
+    code = BLOCKED.format(blocked=(*OURS, *also), script=str(script))
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def script_of(aspect: str = "values") -> Path:
+    return next(path for path in records() if aspect_of(path) == aspect).with_suffix(".py")
+
+
+def test_the_wall_holds(tmp_path: Path) -> None:
+    (tmp_path / "climbs.py").write_text("import attnverify\n")
+    with pytest.raises(AssertionError, match="is not to be had here"):
+        run_alone(tmp_path / "climbs.py")
+
+
+@pytest.mark.parametrize("aspect", ["values", "hidden NaN"])
+def test_the_script_shows_the_same_elements_with_numpy_alone(aspect: str) -> None:
+    report = failing().report or {}
+    section = next(tally["reason"] for tally in report["tallies"] if tally["aspect"] == aspect)
+    wrong, total, index = re.findall(
+        r"(\d+) of (\d+) elements differ from the law; worst at \(([\d, ]*)\)", section
+    )[0]
+    told = run_alone(script_of(aspect), "torch")
+    assert (
+        f"output: {wrong} of {total} elements out of bound" in told
+        and f"({index.rstrip(',')}" in told
+    )
+
+
+def test_the_script_of_a_corrected_backend_shows_nothing() -> None:
+    failing()
+    Path("mine.py").write_text(FIXED)
+    assert "output: 0 of " in run_alone(script_of())
+
+
+TORCH = """
+import torch
+
+PRECISION = "eager"
+
+
+def softmax(score, mask=None):
+    if mask is not None and mask.dtype == torch.bool:
+        score = score.masked_fill(~mask, float("-inf"))
+    elif mask is not None:
+        score = score + mask
+    return score.softmax(-1)  # NaN where no key is seen
+"""
+
+
+def test_the_script_of_a_torch_file_needs_torch_alone() -> None:
+    failing(TORCH)
+    assert "got nan, law 0.0" in run_alone(script_of())
+
+
+GRADIENT = """
+import torch
+
+PRECISION = "eager"
+
+
+def additive_score(query, key, w_query, w_key, w_score):
+    raise NotImplementedError("elsewhere")
+
+
+def scaled_dot_product_attention(query, key, value, mask=None, keep=None, p=0.0):
+    if mask is not None or keep is not None:
+        raise NotImplementedError("masks")
+    return (query @ key.detach().mT / query.shape[-1] ** 0.5).softmax(-1) @ value
+"""
+
+
+def test_the_script_of_a_gradient_takes_it_by_autograd() -> None:
+    failing(GRADIENT, "scaled_dot_product_attention")
+    told = run_alone(script_of("gradients"))
+    assert "output[0]: 0 of " in told and "output[1]: 0 of " not in told and "output[1]: " in told
+
+
+def test_the_script_of_a_package_by_path_finds_its_chapter() -> None:
+    Path("kernels").mkdir()
+    Path("kernels/__init__.py").write_text("PRECISION = 'wide'\n")
+    Path("kernels/attention.py").write_text(ALONE)
+    judged("--backend", "./kernels", "--op", "softmax")
+    assert re.search("output: [1-9][0-9]* of", run_alone(script_of()))
+
+
+def test_a_script_can_be_printed_for_another_backend() -> None:
+    failing()
+    done = verify("replay", records()[0].stem, "--script")
+    assert (
+        done.status == 0
+        and done.output.startswith('"""softmax of mine.py, float32')
+        and "import numpy as np" in done.output
+    )
+
+
+FORMS = {
+    "softmax_none": "output: wanted float32 (2, 3), got NoneType ()",
+    "softmax_list": "output: wanted float32 (2, 3), got list ()",
+    "softmax_shape": "output: wanted float32 (2, 3), got float32 (1, 2, 3)",
+    "softmax_dtype": "output: wanted float32 (2, 3), got float64 (2, 3)",
+    "softmax_float": "output: wanted float32 (2, 3), got float ()",
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_script_of_a_wrong_form_says_so(name: str, tmp_path: Path) -> None:
+    failure = FailureRecord.of(implementation(name), RECIPE, "float32", "values")
+    script = save(failure, str(tmp_path), implementation(name)).with_suffix(".py")
+    done = in_a_process(str(script), start=())
+    assert FORMS[name] in done.output
+
+
+HEAD = "import numpy as np\n\nPRECISION = 'wide'\n\n\n"
+RIGHT = (
+    "    return np.hstack([x, np.zeros((len(x), 1), x.dtype)]).reshape(-1)[: "
+    "x.size].reshape(x.shape)\n"
+)
+
+
+def written(body: str, recipe: Recipe) -> str:
+    """What the script of a failure of this file's shift_right says."""
+    Path("mine.py").write_text(HEAD + "def shift_right(x):\n" + body)
+    function = load("mine.py").implementations[0]
+    failure = FailureRecord.of(function, recipe, "float32", "values")
+    return run_alone(save(failure, "kept", function).with_suffix(".py"))
+
+
+LAID_OUT = Recipe(
+    "shift_right",
+    {"N": 3, "M": 4},
+    {"family": "normal", "seed": 1},
+    layout={"kind": "packed", "seed": 0},
+)
+
+
+def test_the_script_lays_its_inputs_out_in_memory() -> None:
+    body = (
+        "    x = x if x.flags.c_contiguous else 2 * x  # as a kernel that takes no strides\n"
+        + RIGHT
+    )
+    assert "output: 0 of 12 " not in written(body, LAID_OUT)
+    assert "output: 0 of 12 " in written(
+        body, replace(LAID_OUT, layout={"kind": "contiguous", "seed": 0})
+    )
+
+
+def test_the_script_tells_of_a_changed_input() -> None:
+    assert "inputs: changed in place" in written(
+        "    y = x.copy()\n    x *= 2\n" + RIGHT.replace("x,", "y,"), LAID_OUT
+    )
+    assert "changed" not in written(RIGHT, LAID_OUT)
+
+
+def test_a_process_of_its_own_replays_too() -> None:
+    failing()
+    done = in_a_process("replay", records()[0].stem)
+    assert done.status == 1 and "elements differ from the law" in done.output
+
+
+def test_a_record_is_plain_json() -> None:
+    failing()
+    record = json.loads(records()[0].read_text())
+    assert set(record) == {"operation", "dtype", "aspect", "recipe", "implementation", "backend"}
+    assert record["backend"] == "mine.py" and record["operation"] == "softmax"

@@ -1,0 +1,348 @@
+"""
+``attnverify gpu-report``: every step as far as it goes without a GPU, and that a step that fails,
+crashes or hangs is told.
+"""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnverify import ROOT
+from attnverify.backends.loader import Implementation, load
+from attnverify.cli import main
+from attnverify.gpu_report import external_steps, kernel_steps, pytorch_steps, runner
+from attnverify.gpu_report.context import StepContext
+
+HERE = StepContext("cpu", quick=True, seconds=100)
+
+PASSED = ("environment", "short", "repeats", "lengths", "large", "waits")
+NOT_RUN = {
+    "graphs": "no graph",
+    "recompilations": "torch.compile did, and passed",
+    "memory": "asks the allocator of a GPU",
+}
+PROGRAMS = ("tests", "suite-torch_impl", "suite-cupy_impl")
+WATCHED = tuple(f"sanitizer-{tool}" for tool in external_steps.TOOLS)
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def test_every_step_has_a_limit_and_is_there() -> None:
+    assert set(runner.LIMITS) == set(runner.steps()) == {*PASSED, *NOT_RUN, *PROGRAMS, *WATCHED}
+
+
+@pytest.mark.parametrize("name", PASSED)
+def test_a_step_that_needs_no_gpu_passes_without_one_and_says_so(name: str) -> None:
+    told = runner.run(name, HERE)
+    assert (told["verdict"], told["reason"]) == ("passed", "on the CPU, at small sizes"), told
+    assert told["figures"] and json.dumps(told)
+
+
+@pytest.mark.parametrize("name", NOT_RUN)
+def test_a_step_that_needs_a_gpu_goes_as_far_as_it_can_and_says_why_it_was_not_run(
+    name: str,
+) -> None:
+    told = runner.run(name, HERE)
+    assert told["verdict"] == "not run" and NOT_RUN[name] in told["reason"], told
+    assert (name == "memory") != bool(told["figures"])
+
+
+def test_what_compute_sanitizer_would_watch_passes() -> None:
+    told = runner.run("sanitizer-memcheck", HERE)
+    assert (
+        told["verdict"] == "not run"
+        and "no GPU; the run that it would watch passed" in told["reason"]
+    ), told
+
+
+def test_the_suite_runs_as_a_program() -> None:
+    told = runner.run("suite-torch_impl", HERE)
+    assert told["verdict"] == "passed", told
+    assert told["figures"]["shifts"].startswith("passed: 24 of 24 cells")
+
+
+@pytest.mark.thorough
+def test_the_whole_report_without_a_gpu(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "attnverify",
+        "gpu-report",
+        "--device",
+        "cpu",
+        "--quick",
+        "--out",
+        str(tmp_path),
+    ]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=580)
+    told = {
+        step["step"]: step["verdict"]
+        for step in json.loads((tmp_path / "gpu-report.json").read_text())["steps"]
+    }
+    assert told == {name: "passed" for name in (*PASSED, *PROGRAMS)} | {
+        name: "not run" for name in (*NOT_RUN, *WATCHED)
+    }, ran.stdout
+    assert ran.returncode == 2
+
+
+# What is wrong is told
+
+
+class Sabotage:
+    """A kernel of torch_impl that is spoiled."""
+
+    def __init__(self, spoil: Callable[..., Any]) -> None:
+        own = next(
+            i for i in load("torch_impl").implementations if i.name == "alibi_attention_triton"
+        )
+        self.implementation = Implementation(
+            own.backend, own.operation, own.how, lambda **given: spoil(own.function, **given)
+        )
+
+    def __call__(self, here: StepContext, **which: Any) -> list[Implementation]:
+        return [self.implementation]
+
+
+def a_percent_more(function: Any, **given: Any) -> Any:
+    return 1.01 * function(**given)
+
+
+CALLS = count()
+
+
+def other_bits(function: Any, **given: Any) -> Any:
+    return function(**given) * (1 + 1e-6 * next(CALLS))
+
+
+def looks_at_a_number(function: Any, **given: Any) -> Any:
+    return function(**given) if given["query"].sum().item() else None
+
+
+def breaks_the_graph(function: Any, **given: Any) -> Any:
+    print()
+    return function(**given)
+
+
+@pytest.mark.parametrize(
+    ("step", "spoil"),
+    [
+        ("short", a_percent_more),
+        ("lengths", a_percent_more),
+        ("large", a_percent_more),
+        ("graphs", a_percent_more),
+        ("repeats", other_bits),
+        ("waits", looks_at_a_number),
+        ("recompilations", breaks_the_graph),
+    ],
+)
+def test_a_step_notices(
+    step: str, spoil: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = kernel_steps if hasattr(kernel_steps, step) else pytorch_steps
+    monkeypatch.setattr(place, "fused", Sabotage(spoil))
+    monkeypatch.setattr(
+        place, "each", lambda here, **which: [(Sabotage(spoil).implementation, "float32")]
+    )
+    told = runner.run(step, HERE)
+    assert told["verdict"] == "failed" and told["reason"], told
+
+
+def test_a_suite_that_fails_fails_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(external_steps, "judged", lambda *_: "exit status 1, 3 of 4 cells")
+    assert runner.run("suite-torch_impl", HERE)["verdict"] == "failed"
+    monkeypatch.setattr(external_steps, "judged", lambda *_: "not run: the time was up")
+    assert runner.run("suite-torch_impl", HERE)["verdict"] == "not run"
+
+
+def test_a_run_that_compute_sanitizer_would_refuse_fails_its_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refused = subprocess.CompletedProcess([], 86, "========= Invalid __global__ read", "")
+    monkeypatch.setattr(external_steps, "program", lambda *_, **__: refused)
+    told = runner.run("sanitizer-memcheck", HERE)
+    assert told["verdict"] == "failed" and "Invalid __global__ read" in told["reason"]
+
+
+# A process of its own for each step
+
+
+def program(folder: Path, lines: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands in for Python in the process of a step."""
+    path = folder / "program"
+    path.write_text(f"#!/bin/sh\n{lines}\n")
+    path.chmod(0o755)
+    monkeypatch.setattr(runner.sys, "executable", str(path))
+
+
+def test_a_crash_costs_its_step_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path, "echo an illegal memory access; kill -SEGV $$", monkeypatch)
+    told = runner.outcome_of("short", "cpu", True, 30)
+    assert (
+        told.verdict == "failed"
+        and "status -11" in told.reason
+        and "an illegal memory access" in told.reason
+    )
+
+
+def test_a_hang_ends_with_all_that_it_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path, f"sleep 300 & echo $! > {tmp_path}/child; sleep 300", monkeypatch)
+    told = runner.outcome_of("short", "cpu", True, 1)
+    assert told.verdict == "failed" and "no answer within 1 s" in told.reason and told.seconds < 20
+    child, until = int((tmp_path / "child").read_text()), time.monotonic() + 10
+    while alive(child) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not alive(child)
+
+
+def test_who_ends_the_report_ends_its_steps(tmp_path: Path) -> None:
+    """The step is a program that says who it is and waits."""
+    lines = "\n".join(
+        [
+            "import sys; from attnverify.cli import main; from attnverify.gpu_report import report",
+            "report.sys.executable, own = sys.argv[1], report.outcome_of",
+            "report.outcome_of = lambda name, *rest: own(name, *rest) if name == 'short' else "
+            "report.Outcome(name, 'passed')",
+            "sys.exit(main(['gpu-report', '--device', 'cpu', '--step', 'short']))",
+        ]
+    )
+    path = tmp_path / "program"
+    path.write_text(
+        f"#!/bin/sh\necho $$ > {tmp_path}/child.new; mv {tmp_path}/child.new {tmp_path}/child; "
+        "sleep 300\n"
+    )
+    path.chmod(0o755)
+    whole = subprocess.Popen(
+        [sys.executable, "-c", lines, str(path)], cwd=ROOT, stdout=subprocess.DEVNULL
+    )
+    until = time.monotonic() + 30
+    while not (tmp_path / "child").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    whole.terminate()
+    assert whole.wait(30) == 2
+    assert not alive(int((tmp_path / "child").read_text()))
+
+
+def alive(process: int) -> bool:
+    """Whether it runs; one that has ended and was not waited for does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [(("passed", "passed"), 0), (("passed", "failed", "not run"), 1), (("passed", "not run"), 2)],
+)
+def test_the_exit_status_is_the_worst(verdicts: tuple[str, ...], expected: int) -> None:
+    assert (
+        runner.status(
+            [runner.Outcome(str(number), verdict) for number, verdict in enumerate(verdicts)]
+        )
+        == expected
+    )
+
+
+def test_the_report_is_written_after_every_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written, write = [], runner.write
+
+    def outcome(name: str, *_: Any) -> runner.Outcome:
+        return runner.Outcome(
+            name,
+            "failed" if name == "graphs" else "passed",
+            "because",
+            1.0,
+            {"device": "NVIDIA Some-GPU", "cuda": True},
+        )
+
+    def watched(*given: Any) -> None:
+        write(*given)
+        written.append(
+            [
+                step["verdict"]
+                for step in json.loads((tmp_path / "gpu-report.json").read_text())["steps"]
+            ]
+        )
+
+    monkeypatch.setattr(runner, "write", watched)
+    monkeypatch.setattr(runner, "outcome_of", outcome)
+    monkeypatch.setattr(runner, "AT_ONCE", 1)
+    status = main(["gpu-report", "--step", "short", "--step", "graphs", "--out", str(tmp_path)])
+    assert status == 1
+    assert written == [
+        ["passed", "not run", "not run"],
+        ["passed", "passed", "not run"],
+        ["passed", "passed", "failed"],
+    ]
+    told = json.loads((tmp_path / "gpu-report.json").read_text())
+    assert (
+        told["on"] == "cuda"
+        and told["device"] == "NVIDIA Some-GPU"
+        and told["commit"]
+        and told["date"]
+    )
+    assert "3 steps: 2 passed, 1 failed" in capsys.readouterr().out
+
+
+def test_a_step_whose_time_was_taken_by_others_was_not_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(runner, "outcome_of", lambda name, *_: runner.Outcome(name, "passed"))
+    assert main(["gpu-report", "--step", "short", "--device", "cpu", "--seconds", "1"]) == 2
+    assert "run it with --step short" in capsys.readouterr().out
+
+
+def test_results_of_a_gpu_lie_in_the_checkout_and_those_of_a_cpu_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "ROOT", tmp_path)
+    first = runner.Outcome("environment", figures={"device": "NVIDIA H100 80GB HBM3"})
+    assert runner.place(None, "cpu", first) is None
+    folder = runner.place(None, "cuda", first)
+    assert (
+        folder is not None
+        and folder.parent == tmp_path / "benchmarks" / "results" / "nvidia-h100-80gb-hbm3"
+    )
+
+
+def test_a_step_is_a_process(tmp_path: Path) -> None:
+    answer = tmp_path / "answer.json"
+    options = json.dumps({"device": "cpu", "quick": True, "seconds": 60, "answer": str(answer)})
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "attnverify.gpu_report.runner",
+        "environment",
+        options,
+    ]
+    subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}, timeout=60, check=True
+    )
+    assert json.loads(answer.read_text())["verdict"] == "passed"
+
+
+def test_what_triton_has_compiled_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing on a CPU; on a GPU two variants of one kernel, though two modules know it."""
+    attention = importlib.import_module("attnverify.torch_impl.triton.kernels.attention")
+    importlib.import_module("attnverify.torch_impl.triton.operators")
+    monkeypatch.setattr(attention.forward, "device_caches", {})
+    none = sum(map(len, pytorch_steps.compiled()))
+    monkeypatch.setattr(
+        attention.forward, "device_caches", {0: ({"one": None, "two": None}, {}, None, None, None)}
+    )
+    assert sum(map(len, pytorch_steps.compiled())) == none + 2

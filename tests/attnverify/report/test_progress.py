@@ -1,0 +1,256 @@
+"""
+The terminal: progress and colours for whoever sits there, nothing of either elsewhere, and what to
+do next in one line.
+"""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from attnverify.report.next_steps import next_steps
+from attnverify.report.progress import clock, name_of
+from attnverify.report.terminal_colours import colourize, use_colour
+from tests.support.run_attnverify import ROOT, Run, in_a_process, judged
+from tests.support.sample_backends import HERE
+
+FIRST = str(HERE / "mixed_verdicts.py")
+LINE = (
+    "run",
+    "--backend",
+    FIRST,
+    "--op",
+    "shift_right",
+    "--profile",
+    "quick",
+    "--dtype",
+    "float32",
+)
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("CI", "NO_COLOR", "FORCE_COLOR", "PY_COLORS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def at_a_terminal(*arguments: str, between: int = 0, **environment: str) -> Run:
+    """
+    ``verify ...`` with a terminal for its output, and so many seconds between two lines of its
+    progress: none is left out for 0.
+    """
+    code = (
+        "import sys; from attnverify import cli; from attnverify.report import progress; "
+        f"progress.SECONDS = {between}; "
+        "sys.exit(cli.main())"
+    )
+    ours, theirs = pty.openpty()
+    ours_alone = {
+        name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")
+    }  # this is no worker's run
+    known = ours_alone | {"PYTHONPATH": str(ROOT), "TERM": "xterm"} | environment
+    started = subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], stdout=theirs, stderr=theirs, env=known
+    )
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            shown += (more := os.read(ours, 65536))
+        except OSError:  # so Linux says that the other end is closed
+            break
+        if not more:
+            break
+    os.close(ours)
+    return Run(started.wait(), shown.decode())
+
+
+def steps(output: str) -> list[str]:
+    """The lines of the progress in order."""
+    return re.findall(r"\r\x1b\[K(\d+/\d+ cells[^\r\n]*)", output)
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("CI", raising=False)
+        patch.chdir(tmp_path_factory.mktemp("watched"))
+        return at_a_terminal(*LINE, "--op", "rel_shift")
+
+
+def test_a_terminal_is_told_where_the_run_is(watched: Run) -> None:
+    seen = steps(watched.output)
+    assert (
+        seen
+        and all("/6 cells, " in step for step in seen)
+        and seen[0].endswith("rel_shift-mixed_verdicts-float32 values")
+    )
+    cases = [int(re.search(r"(\d+) cases", step)[1]) for step in seen]  # type: ignore[index]
+    assert (
+        cases == sorted(cases)
+        and cases[0] == 0
+        and cases[-1] > 40
+        and [*dict.fromkeys(step[0] for step in seen)] == [*"012345"]
+    )
+
+
+def test_lines_that_come_too_soon_are_left_out() -> None:
+    assert len(steps(at_a_terminal(*LINE, between=10**6).output)) == 1
+
+
+def test_the_progress_is_wiped_away_and_replaces_the_dots(watched: Run) -> None:
+    before, _, after = watched.output.rpartition("\r\x1b[K")
+    assert not steps(after) and "cells, " not in after.partition("verification")[0]
+    assert (
+        not re.search(r"^[.FEsx]+ *(\[ *\d+%\])?\s*$", watched.output.replace("\r", "\n"), re.M)
+        and "%]" not in watched.output
+    )
+
+
+def test_the_table_is_in_colour_at_a_terminal(watched: Run) -> None:
+    assert (
+        "\x1b[32mpassed\x1b[0m" in watched.output
+        and "\x1b[31;1mFAILED\x1b[0m" in watched.output
+        and watched.status == 1
+    )
+
+
+@pytest.mark.thorough
+def test_two_workers_are_told_as_one_run() -> None:
+    seen = steps(at_a_terminal(*LINE, "-n", "2").output)
+    assert seen and all("/3 cells, " in step for step in seen)
+
+
+def test_continuous_integration_sees_no_progress_and_no_color_no_colour() -> None:
+    done = at_a_terminal(*LINE, CI="true", NO_COLOR="1")
+    assert (
+        done.status == 0
+        and not steps(done.output)
+        and "\x1b[3" not in done.output
+        and "[100%]" in done.output
+    )
+
+
+def test_a_pipe_sees_neither() -> None:
+    done = in_a_process(*LINE)
+    assert (
+        done.status == 0
+        and "\x1b" not in done.output
+        and "\r" not in done.output
+        and "[100%]" in done.output
+    )
+
+
+@pytest.mark.parametrize(
+    ("variables", "colour"),
+    [
+        ({"NO_COLOR": "1"}, False),
+        ({"FORCE_COLOR": "1"}, True),
+        ({"TERM": "dumb"}, False),
+        ({}, True),
+    ],
+)
+def test_the_variables_are_honoured(
+    variables: dict[str, str], colour: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert use_colour(SimpleNamespace(isatty=lambda: True)) is colour  # type: ignore[arg-type]
+    assert use_colour(SimpleNamespace(isatty=lambda: False)) is (variables == {"FORCE_COLOR": "1"})  # type: ignore[arg-type]
+
+
+def test_words_are_coloured_and_parts_of_words_are_not() -> None:
+    assert (
+        colourize("passed unpassed", True) == "\x1b[32mpassed\x1b[0m unpassed"
+        and colourize("FAILED", False) == "FAILED"
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0, "0:00"), (59.6, "1:00"), (3599, "59:59"), (3661, "1:01:01")]
+)
+def test_time_is_told_as_a_clock_does(seconds: float, words: str) -> None:
+    assert clock(seconds) == words
+
+
+def test_a_cell_is_named_by_its_test() -> None:
+    assert (
+        name_of("a/differential.py::test_hidden_nan[softmax-mine:fast-float16]")
+        == "softmax-mine:fast-float16 hidden nan"
+    )
+
+
+# What to do next
+
+
+def run(**backend: Any) -> Any:
+    known = {"source": "mine.py", "broken": None, "missing": None} | backend
+    return SimpleNamespace(
+        options=SimpleNamespace(failures=".attnverify/failures"),
+        backends=[SimpleNamespace(**known)],
+    )
+
+
+def test_after_a_failure_the_next_line_replays_it() -> None:
+    done = judged("--backend", FIRST, "--op", "causal_mask", "--failures", "kept here")
+    line = next(
+        line
+        for line in done.output.splitlines()
+        if line.startswith("next, to see the first root cause again: ")
+    )
+    assert re.search(
+        r": attnverify replay [0-9a-f]{12} --backend \S+mixed_verdicts.py --failures 'kept here'$",
+        line,
+    )
+    assert (
+        "next, for a page with pictures of the failures: the same line with --report out.html"
+        in done.output
+    )
+
+
+def test_a_run_without_a_cell_has_its_report_and_its_next_line_too() -> None:
+    done = judged("--backend", FIRST, "--op", "softmax", "--report", "out.html")
+    assert (
+        done.status == 2
+        and "next, for the names of the operations, by which functions are found: attnverify list"
+        in done.output
+    )
+    assert (
+        "Verification: nothing was judged" in Path("out.html").read_text()
+        and "0 cells: nothing was judged; " in done.output
+    )
+
+
+def test_after_a_green_run_there_is_nothing_to_do() -> None:
+    assert "next" not in judged("--backend", FIRST, "--op", "shift_right").output
+
+
+@pytest.mark.parametrize(
+    ("backend", "words"),
+    [
+        (
+            {"missing": "the package flash is not installed"},
+            "next, for mine.py: install the package flash; ",
+        ),
+        (
+            {"broken": "cannot be imported: SyntaxError"},
+            "next, to see where its import fails: python mine.py",
+        ),
+        (
+            {},
+            "next, for the names of the operations, by which functions are found: attnverify list",
+        ),
+    ],
+)
+def test_where_nothing_was_judged_the_next_line_says_what_helps(
+    backend: dict[str, str], words: str
+) -> None:
+    assert next(next_steps(run(**backend), [], None)).startswith(words)

@@ -1,0 +1,389 @@
+"""
+Triage: failed cells are led back to their root causes; what only waits for them is told in one
+line.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy import ndarray
+
+from attnverify.backends.array_libraries import array_library
+from attnverify.backends.loader import Backend
+from attnverify.backends.round_trip import check_round_trip
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.catalogue.traits import DTYPES
+from attnverify.report.root_causes import (
+    RootCause,
+    format_root_causes,
+    operations_used_by,
+    representative_cells,
+    triage,
+)
+from attnverify.verdicts.tally import CellResult
+from tests.support.run_attnverify import Run, in_pytest, judged
+from tests.support.sample_backends import HERE, stranger
+
+STACKED, BENT = str(HERE / "dependent_faults.py"), str(HERE / "lossy_adapter.py")
+
+
+def failed(
+    operation: str,
+    *symptoms: str,
+    aspect: str = "values",
+    dtype: str = "float32",
+    how: str = "",
+    causes: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    implementation = f"{operation}_{how}" if how else operation
+    tally = CellResult(
+        operation, implementation, "mine", how, dtype, aspect, "failed", "what was found"
+    )
+    return replace(tally, symptoms=list(symptoms), causes=list(causes)).as_dict()
+
+
+def found(*tallies: dict[str, Any]) -> list[tuple[str, int, int]]:
+    return [(cause.words, len(cause.cells), len(cause.blocked)) for cause in triage(list(tallies))]
+
+
+BLIND = "NaN when a row sees no key"
+SERIES = "wrong number when H is no power of two"
+
+
+def test_the_law_says_what_is_built_on_what() -> None:
+    assert {"softmax", "get_slopes"} <= operations_used_by("alibi_attention")
+    assert {"rel_shift", "transformer_xl_score"} <= operations_used_by("transformer_xl")
+    assert {"scaled_dot_product_attention", "merge_masks"} <= operations_used_by(
+        "multi_head_self_attention"
+    )
+    assert not operations_used_by("softmax") and not any(
+        name in operations_used_by(name) for name in CATALOGUE
+    )
+
+
+def test_one_cause_in_four_dtypes_is_one_root_cause() -> None:
+    assert found(*(failed("softmax", BLIND, dtype=dtype) for dtype in DTYPES)) == [(BLIND, 4, 0)]
+
+
+def test_gradients_and_hidden_nan_wait_for_the_values() -> None:
+    columns = (
+        failed("alibi_attention", "wrong number", aspect=aspect)
+        for aspect in ("values", "gradients", "hidden NaN", "side effects")
+    )
+    assert found(*columns) == [("wrong number", 1, 3)]
+
+
+def test_an_attention_and_a_layer_wait_for_the_softmax() -> None:
+    tallies = [
+        failed(name, BLIND)
+        for name in ("multi_head_attention", "scaled_dot_product_attention", "softmax")
+    ]
+    assert found(*tallies) == [(BLIND, 1, 2)]
+    assert triage(tallies)[0].cells[0]["operation"] == "softmax"
+
+
+def test_another_dtype_does_not_block() -> None:
+    assert (
+        len(
+            found(
+                failed("softmax", "wrong number", dtype="float16"),
+                failed("alibi_attention", "wrong number"),
+            )
+        )
+        == 2
+    )
+
+
+def test_a_region_of_its_own_is_a_cause_of_its_own() -> None:
+    assert found(failed("softmax", BLIND), failed("alibi_attention", SERIES)) == [
+        (BLIND, 1, 0),
+        (SERIES, 1, 0),
+    ]
+    assert found(failed("softmax", "wrong number"), failed("alibi_attention", SERIES)) == [
+        ("wrong number", 1, 1)
+    ]
+
+
+def test_a_diagnosis_of_its_own_is_a_cause_of_its_own() -> None:
+    nan, series = (
+        "equals the law with NaN rows (0.2x of the bound)",
+        "equals the law with a plain series or with a twisted one (1x)",
+    )
+    assert (
+        len(
+            found(
+                failed("softmax", "NaN", causes=(nan,)),
+                failed("alibi_attention", "wrong number", causes=(series,)),
+            )
+        )
+        == 2
+    )
+    twisted = "equals the law with a twisted one (0.3x of the bound)"
+    tallies = [
+        failed("get_slopes", "wrong number", causes=(twisted,)),
+        failed("alibi_attention", "wrong number", causes=(series,)),
+    ]
+    assert found(*tallies) == [("a twisted one", 1, 1)]
+
+
+def test_two_faults_of_one_cell_are_two_causes() -> None:
+    assert (
+        len(
+            found(
+                failed(
+                    "softmax", "wrong number when N > M", "raised RuntimeError when a mask is given"
+                )
+            )
+        )
+        == 2
+    )
+
+
+def test_an_implementation_is_not_blocked_by_another_one() -> None:
+    assert (
+        len(
+            found(
+                failed("softmax", BLIND, how="split"),
+                failed("alibi_attention", SERIES, how="fused"),
+            )
+        )
+        == 2
+    )
+    assert found(
+        failed("softmax", "wrong number"), failed("alibi_attention", "wrong number", how="fused")
+    ) == [("wrong number", 1, 1)]
+
+
+def test_calls_that_are_not_refused_are_one_cause() -> None:
+    words = "wrong calls are not refused with ValueError"
+    assert found(
+        *(
+            failed(name, words, aspect="refusals")
+            for name in ("softmax", "rel_shift", "alibi_attention")
+        )
+    ) == [(words, 3, 0)]
+
+
+def test_causes_come_from_the_lowest_rung_upwards() -> None:
+    tallies = [
+        failed("alibi_attention", f"{SERIES} and mask.pattern!=one_key"),
+        failed("rel_shift", "wrong number when x is transposed"),
+        failed("softmax", "wrong number when M > 64"),
+        failed("merge_masks", "wrong number"),
+        failed("softmax", "wrong calls are not refused with ValueError", aspect="refusals"),
+        failed("get_slopes", "wrong number when H == 7", dtype="float16"),
+        failed("get_slopes", "x") | {"verdict": "passed"},
+    ]
+    assert [cause.rung for cause in triage(tallies)] == [
+        "layout",
+        "dtype",
+        "softmax",
+        "masks",
+        "attention",
+        "refusals",
+    ]
+
+
+def test_every_failed_cell_is_somewhere() -> None:
+    names = [name for name in CATALOGUE if not CATALOGUE[name].is_gradient]
+    tallies = [
+        failed(name, f"wrong number when {'NMH'[i % 3]} > {i}", aspect=a)
+        for i, name in enumerate(names)
+        for a in ("values", "gradients")
+    ]
+    told = [id(tally) for cause in triage(tallies) for tally in (*cause.cells, *cause.blocked)]
+    assert set(told) == {id(tally) for tally in tallies} and len(told) == len(set(told))
+
+
+def test_what_passes_is_no_cause() -> None:
+    assert (
+        triage(
+            [
+                failed("softmax", BLIND) | {"verdict": verdict}
+                for verdict in ("passed", "known failure", "unsupported")
+            ]
+        )
+        == []
+    )
+    assert format_root_causes([]) == []
+
+
+def test_the_lines_count_causes_and_what_they_block() -> None:
+    tallies = [
+        failed(name, BLIND, dtype=dtype)
+        for name in ("softmax", "scaled_dot_product_attention")
+        for dtype in ("float32", "float16")
+    ]
+    assert format_root_causes(triage(tallies)) == [
+        "triage: 1 root cause, 2 cells blocked by it",
+        f"  1. mine, softmax: {BLIND}",
+        "       shown by softmax values f32 f16",
+        "       blocks   scaled_dot_product_attention values f32 f16",
+    ]
+
+
+def test_the_cell_told_in_full_is_the_one_in_float32() -> None:
+    tallies = [failed("softmax", BLIND, dtype=dtype) for dtype in DTYPES]
+    assert (
+        representative_cells(tallies)
+        == [tallies[1]]
+        == [cause.shown_by for cause in triage(tallies)]
+    )
+    assert isinstance(triage(tallies)[0], RootCause)
+
+
+# In a run
+
+
+@pytest.fixture(scope="module")
+def stacked(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("run"))
+        return judged("--backend", STACKED)
+
+
+def test_two_faults_are_two_root_causes(stacked: Run) -> None:
+    report = stacked.report or {}
+    cells = [tally for tally in report["tallies"] if tally["verdict"] == "failed"]
+    causes = {cause["rung"]: cause for cause in report["root_causes"]}
+    assert stacked.status == 1 and len(cells) >= 6
+    assert set(causes) == {"softmax", "parts"}
+    assert causes["softmax"]["cells"] == ["softmax float32 values"] and causes["parts"][
+        "cells"
+    ] == ["get_slopes float32 values"]
+    assert "scaled_dot_product_attention float32 values" in causes["softmax"]["blocked"]
+    assert causes["parts"]["blocked"] == ["get_alibi_biases float32 values"]
+
+
+def test_each_root_cause_is_shown_once_in_full_and_the_rest_in_one_line(stacked: Run) -> None:
+    output = stacked.output
+    assert "triage: 2 root causes, " in output and "blocks   get_alibi_biases values f32" in output
+    assert output.count("is not what the law says") == 2
+    assert (
+        "softmax of dependent_faults in float32 is not what" in output
+        and "get_slopes of dependent_faults in float32 is not what" in output
+    )
+    assert (
+        f"{sum(t['verdict'] == 'failed' for t in (stacked.report or {})['tallies'])} failed"
+        in output.splitlines()[-1]
+    )
+
+
+def test_more_words_show_every_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = (
+        "--backend=" + STACKED,
+        "--op",
+        "get_slopes",
+        "--op",
+        "get_alibi_biases",
+        "--dtype",
+        "float32",
+        "--profile",
+        "quick",
+    )
+    test = Path("test_mine.py")
+    test.write_text("from attnverify.differential import test_values\n")
+    told = {
+        words: in_pytest(str(test), "-rN", *line, *words).output.count("is not what the law says")
+        for words in ((), ("-v",))
+    }
+    assert told == {(): 1, ("-v",): 2}
+
+
+# The adapter
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, "bool"])
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_an_exact_adapter_brings_everything_back(backend: str, dtype: str) -> None:
+    assert (
+        check_round_trip(Backend(backend, backend, library=array_library(backend)), dtype) is None
+    )
+
+
+def unsigned(x: ndarray) -> ndarray:
+    return x + 0.0 if x.dtype.kind == "f" else x
+
+
+def flushed(x: ndarray) -> ndarray:
+    return np.where(np.abs(x) < 1e-37, 0.0 * x, x) if x.dtype.kind == "f" else x
+
+
+BENDINGS: dict[str, tuple[Callable[[ndarray], Any], str]] = {
+    "the sign of zero": (
+        unsigned,
+        "numbers of float32 back: np.float64\\(-0.0\\) becomes np.float64\\(0.0\\)",
+    ),
+    "subnormal numbers": (flushed, "numbers of float32 back: np.float64\\(1.4.*e-45\\) becomes"),
+    "NaN": (
+        lambda x: np.nan_to_num(x, posinf=np.inf, neginf=-np.inf) if x.dtype.kind == "f" else x,
+        "nan.* becomes",
+    ),
+    "infinity": (lambda x: np.clip(x, -3e38, 3e38) if x.dtype.kind == "f" else x, "inf.* becomes"),
+    "single numbers": (
+        np.ascontiguousarray,
+        "one of the numbers of float32 back: wanted float64 \\(\\), got float64 \\(1,\\)",
+    ),
+    "booleans": (lambda x: x.astype(float), "booleans of float32 back: wanted bool.*, got float64"),
+    "strides": (lambda x: np.ndarray(x.shape, x.dtype, x.tobytes("A")), "matrix of"),
+    "the last bit": (
+        lambda x: x.astype(np.float16).astype(float) if x.dtype.kind == "f" else x,
+        "becomes",
+    ),
+    "nothing": (lambda x: None, "got NoneType"),
+    "everything": (lambda x: 1 / 0, "the adapter raises ZeroDivisionError for numbers of float32"),
+}
+
+
+@pytest.mark.parametrize("name", BENDINGS)
+def test_a_bent_adapter_is_told(name: str) -> None:
+    bend, words = BENDINGS[name]
+    library = array_library("numpy")
+    bent = replace(library, to_numpy=lambda x: bend(library.to_numpy(x)))
+    told = check_round_trip(Backend("mine", "mine", library=bent), "float32")
+    assert told is not None
+    assert pytest.raises(AssertionError, match=words).matches(AssertionError(told)), told
+
+
+def test_another_dtype_than_asked_for_is_told() -> None:
+    library = array_library("numpy")
+    wide = replace(library, from_numpy=lambda x, dtype: library.from_numpy(x, "float64"))
+    assert (
+        check_round_trip(Backend("mine", "mine", library=wide), "float32")
+        == "the adapter makes float64 of numbers of float32"
+    )
+
+
+def test_a_bent_adapter_blocks_its_dtype_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = judged("--backend", BENT, "--dtype", "float16", dtype="float32")
+    verdicts = {(tally["dtype"], tally["verdict"]) for tally in (done.report or {})["tallies"]}
+    assert done.status == 1 and verdicts == {("float32", "passed"), ("float16", "failed")}
+    assert (
+        "1 root cause" in done.output
+        and "blocks   every cell: 7 cells" in done.output
+        and done.output.count(
+            "blocked: lossy_adapter in float16: the adapter does not bring numbers"
+        )
+        == 1
+    )
+    (cause,) = json.loads(Path("report.json").read_text())["root_causes"]
+    assert (
+        cause["rung"] == "adapter"
+        and len(cause["cells"])
+        == sum(t["dtype"] == "float16" for t in (done.report or {})["tallies"])
+        == 7
+    )
+
+
+def test_the_backends_of_the_tests_have_exact_adapters() -> None:
+    for name in ("one_fault_each", "mixed_verdicts", "dependent_faults"):
+        assert [check_round_trip(stranger(name), dtype) for dtype in DTYPES] == [None] * 4

@@ -1,0 +1,378 @@
+"""
+The book, built without network and read in Chromium. `pytest -m docs` alone runs this.
+
+It needs the extra `docs`, Chromium, and axe-core under build/npm; where one is missing it fails and
+says what to install.
+"""
+
+import functools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+import pytest
+
+from attnverify import ROOT, spec
+from tests.support.browser import Browser, Page, accessibility, chromium
+
+NO_NETWORK = """
+import socket
+
+def refused(*arguments, **named):
+    raise OSError("the build wanted the network")
+
+socket.socket.connect = socket.socket.connect_ex = refused
+socket.getaddrinfo = socket.create_connection = refused
+"""
+LOOKED_AT = (
+    "index.html",
+    "operations/rel_shift.html",
+    "operations/scaled_dot_product_attention.html",
+)
+
+pytestmark = [pytest.mark.docs, pytest.mark.xdist_group("docs")]
+
+
+def offline(command: list[str], folder: Path) -> "subprocess.CompletedProcess[str]":
+    """Run a Python command in which every connection is refused."""
+    (folder / "sitecustomize.py").write_text(NO_NETWORK)
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+
+
+def build(builder: str, source: Path, folder: Path) -> str:
+    """
+    Build a copy of the book, warnings as errors, and return what was said; the assertion shows it
+    where the build fails.
+    """
+    command = [
+        "-m",
+        "sphinx",
+        "-W",
+        "--keep-going",
+        "-q",
+        "-b",
+        builder,
+        "-d",
+        str(folder / "read"),
+        str(source),
+        str(folder / builder),
+    ]
+    done = offline(command, folder)
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("book")
+
+
+@pytest.fixture(scope="module")
+def site(folder: Path) -> Path:
+    """The built site."""
+    build("html", ROOT / "docs", folder)
+    return folder / "html"
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    """The site on a port of this machine."""
+    handler = functools.partial(Quiet, directory=str(site))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *what: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+def at_home(page: Page, address: str) -> bool:
+    """Nothing was complained of, and nothing asked of another machine."""
+    strangers = [
+        url for url in page.requests if not url.startswith((address, "data:", "about:", "blob:"))
+    ]
+    assert page.errors == [] and strangers == []
+    return True
+
+
+def test_the_build_cannot_reach_the_network(tmp_path: Path) -> None:
+    done = offline(["-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:9/')"], tmp_path)
+    assert done.returncode == 1 and "the build wanted the network" in done.stderr
+
+
+def test_a_page_that_refers_to_nothing_fails_the_build(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "conf.py").write_text("nitpicky = True\n")
+    (tmp_path / "source" / "index.rst").write_text(
+        "Title\n=====\n\n:func:`spec.shifts.no_such_function`\n"
+    )
+    with pytest.raises(AssertionError, match="no_such_function"):
+        build("html", tmp_path / "source", tmp_path)
+
+
+def test_the_doctests_of_the_book_pass(folder: Path, site: Path) -> None:
+    build("doctest", ROOT / "docs", folder)
+    said = (folder / "doctest" / "output.txt").read_text()
+    assert int(re.search(r"(\d+) tests\s+0 failures in tests", said)[1]) > 80  # type: ignore[index]
+
+
+class Links(HTMLParser):
+    """The links and the names of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.names: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name in ("href", "src") and value:
+                self.links.append(value)
+            if name in ("id", "name") and value:
+                self.names.add(value)
+
+
+def broken_links(site: Path) -> list[str]:
+    """Links of the built pages that lead nowhere inside the site, and those that lead out of it."""
+    pages = {path: Links(path.read_text()) for path in site.rglob("*.html")}
+    return [
+        f"{path.relative_to(site)}: {link}"
+        for path, page in pages.items()
+        for link in page.links
+        if not leads(path, link, pages)
+    ]
+
+
+def leads(path: Path, link: str, pages: dict[Path, Links]) -> bool:
+    parts = urlsplit(link)
+    if parts.scheme == "data":
+        return True
+    if parts.scheme or parts.netloc:
+        return link.startswith(
+            "https://github.com/pradyunsg/furo"
+        )  # the theme's own mention in the foot of a page
+    target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+    known = target in pages and (
+        not parts.fragment or unquote(parts.fragment) in pages[target].names
+    )
+    return known or (target not in pages and target.exists())
+
+
+def test_every_link_leads_somewhere(site: Path) -> None:
+    assert broken_links(site) == []
+
+
+def test_a_link_that_leads_nowhere_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text(
+        '<p id="x"><a href="#x"></a><a href="#y"></a><a href="b.html"></a><a '
+        'href="https://example.org"></a>'
+    )
+    assert broken_links(tmp_path) == ["a.html: #y", "a.html: b.html", "a.html: https://example.org"]
+
+
+def test_the_search_finds_rel_shift(browser: Browser, address: str) -> None:
+    page = browser.open(f"{address}/search.html?q=rel_shift")
+    page.wait("!!document.querySelector('#search-results li a')")
+    found = page.evaluate(
+        "[...document.querySelectorAll('#search-results li a')].map((a) => a.getAttribute('href'))"
+    )
+    assert any(link.startswith("operations/rel_shift.html") for link in found) and at_home(
+        page, address
+    )
+
+
+def settled(page: Page) -> None:
+    """Wait for the formulas, where the page has any."""
+    page.wait("!document.querySelector('.math') || !!window.MathJax?.startup?.promise")
+    page.evaluate("(window.MathJax?.startup?.promise ?? Promise.resolve()).then(() => true)")
+
+
+@pytest.mark.parametrize("name", LOOKED_AT[1:])
+def test_formulas_are_rendered_and_pictures_are_there(
+    browser: Browser, address: str, name: str
+) -> None:
+    page = browser.open(f"{address}/{name}")
+    settled(page)
+    page.evaluate("[...document.images].forEach((image) => { image.loading = 'eager'; })")
+    page.wait("[...document.images].every((image) => image.complete)")
+    formulas, wrong = page.evaluate(
+        "[document.querySelectorAll('mjx-container svg').length, "
+        "document.querySelectorAll('mjx-merror').length]"
+    )
+    assert formulas == page.evaluate("document.querySelectorAll('.math').length") > 3 and wrong == 0
+    pictures = page.evaluate(
+        "[...document.images].filter((i) => i.offsetParent).map((i) => [i.naturalWidth, "
+        "i.alt.length])"
+    )
+    assert (
+        len(pictures) >= 2
+        and all(width > 100 and text > 40 for width, text in pictures)
+        and at_home(page, address)
+    )
+
+
+def shown(page: Page) -> list[list[list[str]]]:
+    """The tables of the live cell, as text."""
+    tables = (
+        "[...document.querySelectorAll('.live table')].map((t) => [...t.rows].map((r) => "
+        "[...r.cells].map((c) => c.textContent)))"
+    )
+    return list(page.evaluate(tables))
+
+
+def written(x: np.ndarray) -> list[list[str]]:
+    return [[f"{number:g}" for number in row] for row in x]
+
+
+@pytest.mark.parametrize("name", ["shift_right", "rel_shift"])
+def test_the_live_cell_answers_with_the_numbers_of_the_law(
+    browser: Browser, address: str, name: str
+) -> None:
+    page = browser.open(f"{address}/operations/{name}.html")
+    page.evaluate("document.querySelector('.live').scrollIntoView()")
+    page.wait("document.querySelector('.live').dataset.answered")
+    for N, M in ((3, 4), (1, 1), (5, 2), (2, 7), (7, 8)):
+        x = np.arange(1.0, N * M + 1).reshape(N, M)
+        set_sizes(page, N=N, M=M)
+        assert shown(page) == [written(x), written(getattr(spec, name)(x))]
+    assert at_home(page, address)
+
+
+def set_sizes(page: Page, **sizes: int) -> None:
+    """Move the sliders, as a reader does."""
+    for letter, size in sizes.items():
+        slider = f"document.querySelector('.live input[name={letter}]')"
+        page.evaluate(
+            f"{slider}.value = {size}; {slider}.dispatchEvent(new Event('input', {{bubbles: "
+            f"true}}))"
+        )
+
+
+@pytest.mark.parametrize("name", ["causal_mask", "get_alibi_biases", "update_mems"])
+def test_the_other_live_cells_answer_from_a_folder_too(
+    browser: Browser, site: Path, name: str
+) -> None:
+    page = browser.open((site / "operations" / f"{name}.html").as_uri())
+    page.evaluate("document.querySelector('.live').scrollIntoView()")
+    page.wait("document.querySelector('.live').dataset.answered")
+    page.evaluate(
+        "document.querySelectorAll('.live input').forEach((slider) => { slider.value = slider.max; "
+        "})"
+    )
+    page.evaluate("document.querySelector('.live').requestSubmit()")
+    assert (
+        len(shown(page)) >= 1
+        and page.evaluate("document.querySelector('.said').textContent") == ""
+        and at_home(page, "file:")
+    )
+
+
+def test_a_live_cell_says_what_the_law_refuses(browser: Browser, address: str) -> None:
+    page = browser.open(f"{address}/operations/causal_mask.html")
+    page.evaluate(
+        "document.querySelector('.live textarea').value = 'show = {\"none\": causal_mask(0, M)}'"
+    )
+    page.evaluate("document.querySelector('.live').requestSubmit()")
+    said = page.wait("document.querySelector('.said').textContent")
+    with pytest.raises(ValueError) as refused:
+        spec.causal_mask(0, 5)
+    assert said == f"ValueError: {refused.value}"
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("name", LOOKED_AT)
+def test_axe_finds_no_serious_fault(browser: Browser, address: str, name: str, dark: bool) -> None:
+    page = browser.open(f"{address}/{name}", dark=dark)
+    settled(page)
+    assert accessibility(page) == []
+
+
+def test_axe_finds_a_fault_that_is_there(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "faulty.html"
+    path.write_text(
+        '<!doctype html><title>x</title><main><h1>x</h1><img src="data:,"><p style="color: #ddd; '
+        'background: #fff">faint</p></main>'
+    )
+    assert {line.partition(":")[0] for line in accessibility(browser.open(path.as_uri()))} >= {
+        "html-has-lang",
+        "image-alt",
+        "color-contrast",
+    }
+
+
+@pytest.mark.parametrize("name", LOOKED_AT)
+def test_a_page_fits_a_phone(browser: Browser, address: str, name: str) -> None:
+    page = browser.open(f"{address}/{name}", width=390, height=844)
+    settled(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_the_tutorial_works_as_it_stands(tmp_path: Path) -> None:
+    copy = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", str(ROOT), str(copy)], check=True)
+    text = (copy / "docs" / "chapters" / "first_kernel.rst").read_text()
+    last = ""
+    for language, block in blocks(text):
+        if language == "sh":
+            environment = {
+                name: value
+                for name, value in os.environ.items()
+                if not name.startswith("PYTEST") and name != "PYTHONPATH"
+            }
+            command = ["bash", "-euo", "pipefail", "-c", block]
+            done = subprocess.run(
+                command, cwd=copy, env=environment, capture_output=True, text=True, timeout=600
+            )
+            last = done.stdout + "".join(
+                path.read_text() for path in [copy / "said.txt"] if path.exists()
+            )
+            assert done.returncode == 0, block + done.stdout + done.stderr
+        else:
+            assert [line for line in block.splitlines() if line not in last] == [], last
+
+
+def blocks(text: str) -> list[tuple[str, str]]:
+    """The code blocks of a page, in order: language and text."""
+    found = re.findall(r"^\.\. code-block:: (\w+)\n\n((?:(?:   .*)?\n)+)", text, flags=re.MULTILINE)
+    return [(language, re.sub(r"^   ", "", body, flags=re.MULTILINE)) for language, body in found]
+
+
+def test_the_data_of_the_book_says_where_it_is_from() -> None:
+    for path in (ROOT / "docs" / "data").glob("*.json"):
+        found = json.loads(path.read_text())
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d", found["date"]) and re.fullmatch(
+            r"[0-9a-f]{7,40}", found["commit"]
+        ), path.name
+        assert found["operations"] and found["profile"] and found["installed"], path.name
+
+
+def test_what_this_needs_is_here() -> None:
+    assert shutil.which("chromium") or shutil.which("google-chrome"), "apt-get install chromium"

@@ -1,0 +1,187 @@
+"""
+The import arrows: who may know of whom. Independence is what makes the agreement of two columns
+evidence.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from attnverify import ROOT
+
+COLUMNS = {"numpy_ref", "torch_impl", "cupy_impl"}
+EVERYWHERE = {"jaxtyping", ".", *sys.stdlib_module_names}
+
+ARROWS = {
+    "spec": {"spec", "numpy"},
+    "numpy_ref": {"numpy_ref", "numpy"},
+    "torch_impl": {"torch_impl", "torch", "triton"},
+    "cupy_impl": {"cupy_impl", "cupy"},
+    "attnverify": {"attnverify", "spec", "numpy", "hypothesis", "pytest", "_pytest", "ml_dtypes"},
+}
+INSIDE_A_FUNCTION = {
+    "numpy_ref": {"ml_dtypes"},
+    "cupy_impl": {"ml_dtypes"},
+    "attnverify": {"numpy_ref"},
+}
+"""What is needed for one format or one question alone, and imported there."""
+
+BY_NAME = {"attnverify": {"torch", "cupy", "jax", "dask", "distributed", "rich", "matplotlib"}}
+"""
+The engine of a campaign, what draws the results of benchmarks, and the libraries whose arrays a
+backend handles: ``import_module`` inside a function, when asked for.
+"""
+
+AT_THE_DOOR = {"torch_impl/__init__.py": {"numpy"}}
+"""Where a backend takes NumPy arrays in and hands them out."""
+
+FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+def imported(source: str) -> Iterator[tuple[str, str]]:
+    """
+    The package of every import ("." for a relative one) and how it is imported: at once, lazily or
+    by name.
+    """
+    tree = ast.parse(source)
+    inside = {
+        id(node)
+        for outer in ast.walk(tree)
+        if isinstance(outer, FUNCTION)
+        for node in ast.walk(outer)
+    }
+    for node in ast.walk(tree):
+        lazy = id(node) in inside
+        if isinstance(node, ast.Import):
+            yield from (
+                (alias.name.split(".")[0], "lazily" if lazy else "at once") for alias in node.names
+            )
+        elif isinstance(node, ast.ImportFrom):
+            yield (
+                "." if node.level else str(node.module).split(".")[0],
+                "lazily" if lazy else "at once",
+            )
+        elif isinstance(node, ast.Call) and (name := named_by_a_string(node)):
+            yield name, "by name" if lazy else "at once"
+
+
+def named_by_a_string(call: ast.Call) -> str | None:
+    """The package in import_module("torch.nn") and in __import__("torch")."""
+    function = (
+        call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", None)
+    )
+    if function in ("import_module", "__import__") and call.args:
+        argument = (
+            call.args[0].values[0] if isinstance(call.args[0], ast.JoinedStr) else call.args[0]
+        )
+        if isinstance(argument, ast.Constant):
+            return str(argument.value).split(".")[0]
+    return None
+
+
+def broken_arrows(
+    package: str, source: str, also: set[str] | frozenset[str] = frozenset()
+) -> list[str]:
+    """The imports of a source text that its package may not have."""
+    at_once = ARROWS[package] | EVERYWHERE | also
+    lazily = at_once | INSIDE_A_FUNCTION.get(package, set())
+    allowed = {
+        "at once": at_once,
+        "lazily": lazily,
+        "by name": lazily | BY_NAME.get(package, set()),
+    }
+    return [name for name, how in imported(source) if name not in allowed[how]]
+
+
+def columns_of(source: str) -> set[str]:
+    return COLUMNS & {name for name, _ in imported(source)}
+
+
+def sources(folder: str) -> list[Path]:
+    return sorted(path for path in (ROOT / folder).rglob("*.py") if "__pycache__" not in path.parts)
+
+
+def place(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+MODULES = [(package, path) for package in ARROWS for path in sources(package)]
+
+
+@pytest.mark.parametrize(("package", "path"), MODULES, ids=[place(path) for _, path in MODULES])
+def test_a_module_imports_what_its_package_may(package, path):
+    assert broken_arrows(package, path.read_text(), AT_THE_DOOR.get(place(path), set())) == []
+
+
+@pytest.mark.parametrize("path", sources("tests"), ids=place)
+def test_a_test_knows_one_column_at_most(path):
+    assert len(columns_of(path.read_text())) <= 1
+
+
+@pytest.mark.parametrize("package", ARROWS)
+def test_every_package_has_modules_to_look_at(package):
+    assert len([path for found, path in MODULES if found == package]) > 7
+
+
+# sabotage: what these tests must notice
+
+BREACHES = [
+    ("spec", "import torch"),
+    ("spec", "from numpy_ref.alibi import get_slopes"),
+    ("spec", "import attnverify.bounds as bounds"),
+    ("spec", "from scipy import special"),
+    ("numpy_ref", "from spec import softmax"),
+    ("numpy_ref", "import ml_dtypes"),
+    ("torch_impl", "import numpy as np"),
+    ("torch_impl", "def f():\n    from numpy_ref import softmax"),
+    ("torch_impl", "if True:\n    import cupy_impl.alibi"),
+    ("torch_impl", "import importlib\nlaw = importlib.import_module('spec.alibi')"),
+    ("cupy_impl", "from torch_impl import softmax"),
+    ("cupy_impl", "try:\n    import torch\nexcept ImportError:\n    pass"),
+    ("cupy_impl", "def f():\n    return __import__('spec')"),
+    ("attnverify", "import torch"),
+    ("attnverify", "def f():\n    import torch"),
+    ("attnverify", "from importlib import import_module\ntorch = import_module('torch')"),
+    ("attnverify", "import numpy_ref"),
+    ("attnverify", "def f():\n    return import_module('torch_impl.alibi')"),
+    ("attnverify", "def f(chapter):\n    return import_module(f'torch_impl.{chapter}')"),
+]
+
+
+@pytest.mark.parametrize(("package", "source"), BREACHES)
+def test_an_arrow_that_is_broken_is_noticed(package, source):
+    assert len(broken_arrows(package, source)) == 1
+
+
+@pytest.mark.parametrize(
+    "second", ["import torch_impl.alibi", "def f():\n    from cupy_impl import softmax"]
+)
+def test_a_test_that_knows_two_columns_is_noticed(second):
+    assert len(columns_of(f"import numpy_ref\n{second}")) == 2
+
+
+def test_what_is_allowed_breaks_no_arrow():
+    lazily = (
+        "def f():\n    import numpy_ref\n    return import_module('torch')\nfrom . import "
+        "draws\nimport json, spec.alibi"
+    )
+    assert broken_arrows("attnverify", lazily) == []
+    assert (
+        broken_arrows(
+            "torch_impl",
+            "from torch.nn import functional\nimport triton.language as tl\nfrom jaxtyping import "
+            "Float",
+        )
+        == []
+    )
+    assert broken_arrows("numpy_ref", "def f():\n    import ml_dtypes") == []
+
+
+def test_a_module_that_breaks_an_arrow_is_found_among_the_files(tmp_path, monkeypatch):
+    (tmp_path / "spec" / "deeper").mkdir(parents=True)
+    (tmp_path / "spec" / "deeper" / "alibi.py").write_text("from torch import softmax\n")
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    assert [broken_arrows("spec", path.read_text()) for path in sources("spec")] == [["torch"]]
