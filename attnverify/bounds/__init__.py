@@ -44,7 +44,7 @@ from attnverify.bounds.relative_gradients import (
     transformer_xl_attention_grad,
 )
 from attnverify.bounds.scores import additive_score, scaled_dot_product_score
-from attnverify.bounds.softmax import added
+from attnverify.bounds.softmax_rows import added
 from attnverify.bounds.transformer_xl import transformer_xl, transformer_xl_layer
 from attnverify.catalogue.traits import EXACT
 from attnverify.precision import REFERENCE, Precision

@@ -8,7 +8,7 @@ from numpy import ndarray
 
 from attnverify.bounds.error_rules import gamma, rounding_error, storage_error
 from attnverify.bounds.scores import Products, biased_error, products, score_error
-from attnverify.bounds.softmax import Precisions, causal, rows, total
+from attnverify.bounds.softmax_rows import Precisions, causal, rows, total
 from attnverify.bounds.weighted_mean import WeightedMean, weighted_mean, weighted_mean_error
 from attnverify.precision import Precision
 

@@ -7,7 +7,7 @@ from numpy import ndarray
 
 from attnverify.bounds.error_rules import gamma, rounding_error
 from attnverify.bounds.scores import additive, additive_error, biased_error, products, score_error
-from attnverify.bounds.softmax import (
+from attnverify.bounds.softmax_rows import (
     Precisions,
     Rows,
     finite,

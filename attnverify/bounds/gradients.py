@@ -27,7 +27,7 @@ from attnverify.bounds.scores import (
     score_error,
     tanh_error,
 )
-from attnverify.bounds.softmax import (
+from attnverify.bounds.softmax_rows import (
     Precisions,
     Rows,
     exponent_error,

@@ -13,7 +13,7 @@ from attnverify.bounds.attention import masked, weights_error
 from attnverify.bounds.error_rules import dot_error, operand_error, rounding_error
 from attnverify.bounds.relative import learned_error, learned_relative_terms
 from attnverify.bounds.scores import biased_error, products, score_error
-from attnverify.bounds.softmax import Precisions, rows, total
+from attnverify.bounds.softmax_rows import Precisions, rows, total
 from attnverify.bounds.weighted_mean import weighted_mean, weighted_mean_error
 from attnverify.precision import Format, Precision
 

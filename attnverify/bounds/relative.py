@@ -20,7 +20,7 @@ from attnverify.bounds.error_rules import (
     with_overflow,
 )
 from attnverify.bounds.scores import products, scaled_error, score_bound
-from attnverify.bounds.softmax import Precisions, causal, finite, rows, total
+from attnverify.bounds.softmax_rows import Precisions, causal, finite, rows, total
 from attnverify.bounds.weighted_mean import WeightedMean, weighted_mean
 from attnverify.precision import Precision
 

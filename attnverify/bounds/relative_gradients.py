@@ -27,7 +27,7 @@ from attnverify.bounds.relative import (
     transformer_xl_error,
     transformer_xl_mixture,
 )
-from attnverify.bounds.softmax import Precisions, rows, total
+from attnverify.bounds.softmax_rows import Precisions, rows, total
 from attnverify.bounds.weighted_mean import weighted_mean
 from attnverify.precision import Precision
 

@@ -18,7 +18,7 @@ from attnverify.bounds.error_rules import (
     storage_error,
     with_overflow,
 )
-from attnverify.bounds.softmax import Precisions, finite, nonfinite_pairs, total
+from attnverify.bounds.softmax_rows import Precisions, finite, nonfinite_pairs, total
 from attnverify.precision import Precision
 
 

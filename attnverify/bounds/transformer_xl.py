@@ -14,7 +14,7 @@ from attnverify.bounds.relative import (
     transformer_xl_mixture,
 )
 from attnverify.bounds.relative import transformer_xl as terms
-from attnverify.bounds.softmax import Precisions, total
+from attnverify.bounds.softmax_rows import Precisions, total
 from attnverify.bounds.weighted_mean import weighted_mean_error
 from attnverify.precision import Format, Precision
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.bounds.error_rules import gamma, operand_error, rounding_error
-from attnverify.bounds.softmax import (
+from attnverify.bounds.softmax_rows import (
     Rows,
     exponent_error,
     finite,

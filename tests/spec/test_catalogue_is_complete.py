@@ -68,7 +68,7 @@ def test_what_a_chapter_names_is_an_operation_or_an_operation_and_how(column, ch
 
 @pytest.mark.parametrize("package", ("spec", "numpy_ref"))
 def test_a_package_that_gathers_its_chapters_names_everything_in_them(package):
-    gathered = importlib.import_module(package)
+    gathered = importlib.import_module(f"attnverify.{package}")
     assert sorted(gathered.__all__) == sorted(CATALOGUE)
     assert all(
         getattr(gathered, name) is getattr(chapter_of(package, CATALOGUE[name].chapter), name)

@@ -134,10 +134,10 @@ def spoilt(name: str) -> Callable[..., Any]:
 
 
 SPOILT = {
-    "masked": ("alibi_attention_blocked", "blocked"),
-    "add_product": ("scaled_dot_product_attention_grad_blocked", "blocked_rows"),
-    "part": ("scaled_dot_product_attention_blocked", "blocked_rows"),
-    "present": ("learned_relative_attention_blocked", "blocked"),
+    "masked": ("alibi_attention_blocked", "blocked.attention"),
+    "add_product": ("scaled_dot_product_attention_grad_blocked", "blocked.tiles"),
+    "part": ("scaled_dot_product_attention_blocked", "blocked.tiles"),
+    "present": ("learned_relative_attention_blocked", "blocked.attention"),
 }
 
 

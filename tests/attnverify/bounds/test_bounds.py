@@ -19,7 +19,7 @@ from attnverify.bounds import (
     bound,
     relative,
     relative_gradients,
-    softmax,
+    softmax_rows,
     weighted_mean,
 )
 from attnverify.catalogue.dtypes import round_to
@@ -210,12 +210,12 @@ def test_the_bound_does_not_depend_on_the_order_of_the_keys() -> None:
 def test_the_scores_error_does_not_see_a_constant_added_to_the_values() -> None:
     rng, at = (
         np.random.default_rng(5),
-        softmax.rows(np.random.default_rng(5).standard_normal((1, 1, 3, 5)), None),
+        softmax_rows.rows(np.random.default_rng(5).standard_normal((1, 1, 3, 5)), None),
     )
     value, E = rng.standard_normal((1, 1, 5, 2)), rng.random((1, 1, 3, 5))
     e1 = [
         weighted_mean.distance(
-            weighted_mean.weighted_mean(at, value + c), softmax.weight_increase(at, E)
+            weighted_mean.weighted_mean(at, value + c), softmax_rows.weight_increase(at, E)
         )
         for c in (0.0, 1000.0)
     ]

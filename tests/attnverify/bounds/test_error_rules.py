@@ -14,7 +14,7 @@ import pytest
 from numpy import ndarray
 
 from attnverify.bounds import BOUNDS
-from attnverify.bounds import softmax as rows
+from attnverify.bounds import softmax_rows as rows
 from attnverify.bounds.error_rules import accumulation_error, dot_error, rounding_error
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.precision import REFERENCE, Format, Precision

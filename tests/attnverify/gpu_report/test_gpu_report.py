@@ -209,10 +209,10 @@ def test_who_ends_the_report_ends_its_steps(tmp_path: Path) -> None:
     """The step is a program that says who it is and waits."""
     lines = "\n".join(
         [
-            "import sys; from attnverify.cli import main; from attnverify.gpu_report import report",
-            "report.sys.executable, own = sys.argv[1], report.outcome_of",
-            "report.outcome_of = lambda name, *rest: own(name, *rest) if name == 'short' else "
-            "report.Outcome(name, 'passed')",
+            "import sys; from attnverify.cli import main; from attnverify.gpu_report import runner",
+            "runner.sys.executable, own = sys.argv[1], runner.outcome_of",
+            "runner.outcome_of = lambda name, *rest: own(name, *rest) if name == 'short' else "
+            "runner.Outcome(name, 'passed')",
             "sys.exit(main(['gpu-report', '--device', 'cpu', '--step', 'short']))",
         ]
     )

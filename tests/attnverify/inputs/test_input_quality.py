@@ -74,7 +74,7 @@ def test_a_useless_bound_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> No
     recipe = Recipe("softmax", {"N": 2, "M": 3}, {"family": "normal", "seed": 1})
     monkeypatch.setitem(
         globals(),
-        "bounded",
+        "bounds_of",
         lambda recipe, dtype, precision: np.full(expected_of(recipe, dtype).expected.shape, 1e6),
     )
     assert say_nothing(recipe, "float32")[1].all()

@@ -108,9 +108,9 @@ def test_what_is_drawn_is_a_right_call(operation: str) -> None:
 
 FINGERPRINT = """
 import hashlib, sys
-from attnverify.inputs.sampling import draw
+from attnverify.inputs.sampling import draw_recipes
 from attnverify.inputs.expand import expand
-recipes = draw("scaled_dot_product_attention", "any", 20, 5)
+recipes = draw_recipes("scaled_dot_product_attention", "any", 20, 5)
 values = (x for r in recipes for x in expand(r, "float32").values())
 bytes_of = b"".join(x.tobytes() for x in values if hasattr(x, "tobytes"))
 print([r.hash for r in recipes], hashlib.sha256(bytes_of).hexdigest())
