@@ -13,8 +13,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnverify.failures.replay import replay
-from attnverify.failures.script import script
 from attnverify.gpu_report import runner as gpu_report
 from attnverify.options import CAMPAIGN, FAILURES, OPTIONS
 from attnverify.precision import DTYPES
@@ -408,6 +406,8 @@ def show(
 ) -> int:
     """The same with the backend in a process of its own, or in this one."""
     from attnverify.backends.loader import load
+    from attnverify.failures.replay import replay
+    from attnverify.failures.script import script
     from attnverify.isolation.supervisor import WorkerDied, describe_backend, replay_in_worker
     from attnverify.judge.errors import Disagreement, Unsupported
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from attnverify.campaign.work_units import Outcome
 from attnverify.failures.known_failures import KnownFailure
 from attnverify.failures.record import FailureRecord
+from attnverify.failures.store import save
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import shrink_key
 from attnverify.report.root_causes import diagnoses
@@ -110,7 +111,7 @@ class CellTotal:
         written = [finding for finding in self.findings if finding.record is not None]
         for finding in written:
             assert finding.record is not None
-            path = finding.record.keep(folder, None)
+            path = save(finding.record, folder, None)
             if finding.script:
                 path.with_suffix(".py").write_text(finding.script)
         return len(written)

@@ -267,20 +267,18 @@ def commit() -> str:
 def steps() -> dict[str, Callable[..., dict[str, Any]]]:
     from attnverify.gpu_report import external_steps, kernel_steps, pytorch_steps
 
-    own = (
-        kernel_steps.environment,
-        kernel_steps.run_each_kernel_once,
-        kernel_steps.check_repeatability,
-        kernel_steps.check_long_sequences,
-        kernel_steps.check_large_tensors,
-    )
-    of_torch = (
-        pytorch_steps.check_cuda_graphs,
-        pytorch_steps.check_no_synchronization,
-        pytorch_steps.recompilations,
-        pytorch_steps.memory,
-    )
-    return {step.__name__: step for step in (*own, *of_torch)} | external_steps.SUITES
+    return {
+        "environment": kernel_steps.environment,
+        "short": kernel_steps.run_each_kernel_once,
+        "repeats": kernel_steps.check_repeatability,
+        "lengths": kernel_steps.check_long_sequences,
+        "large": kernel_steps.check_large_tensors,
+        "graphs": pytorch_steps.check_cuda_graphs,
+        "waits": pytorch_steps.check_no_synchronization,
+        "recompilations": pytorch_steps.recompilations,
+        "memory": pytorch_steps.memory,
+        **external_steps.SUITES,
+    }
 
 
 def run(name: str, here: Any) -> dict[str, Any]:

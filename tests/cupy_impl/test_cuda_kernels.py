@@ -572,8 +572,8 @@ def test_a_gpu_is_given_the_whole_source_and_the_parameters_by_value(
 
 def test_nothing_is_compiled_before_it_is_needed() -> None:
     code = (
-        "import sys, cupy_impl.cuda.attention as c; "
-        "sys.exit(bool(c.launch.__globals__['host'].library.cache_info().currsize))"
+        "import sys, attnverify.cupy_impl.cuda.attention as c; "
+        "sys.exit(bool(c.launch.__globals__['compile_and_run'].library.cache_info().currsize))"
     )
     assert (
         subprocess.run(

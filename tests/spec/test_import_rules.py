@@ -13,6 +13,9 @@ import pytest
 from attnverify import ROOT
 
 COLUMNS = {"numpy_ref", "torch_impl", "cupy_impl"}
+BELOW = {"spec", *COLUMNS}
+"""What is written ``attnverify.<name>`` everywhere; its bare name would import it a second time."""
+
 EVERYWHERE = {"jaxtyping", ".", *sys.stdlib_module_names}
 
 ARROWS = {
@@ -55,17 +58,25 @@ def imported(source: str) -> Iterator[tuple[str, str]]:
     }
     for node in ast.walk(tree):
         lazy = id(node) in inside
+        how = "lazily" if lazy else "at once"
         if isinstance(node, ast.Import):
-            yield from (
-                (alias.name.split(".")[0], "lazily" if lazy else "at once") for alias in node.names
-            )
+            yield from ((package_of(alias.name), how) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            yield ".", how
         elif isinstance(node, ast.ImportFrom):
-            yield (
-                "." if node.level else str(node.module).split(".")[0],
-                "lazily" if lazy else "at once",
-            )
+            names = (f"{node.module}.{alias.name}" for alias in node.names)
+            yield from ((package, how) for package in dict.fromkeys(map(package_of, names)))
         elif isinstance(node, ast.Call) and (name := named_by_a_string(node)):
             yield name, "by name" if lazy else "at once"
+
+
+def package_of(name: str) -> str:
+    """ "torch" of "torch.nn", "spec" of "attnverify.spec.alibi", "bare spec" of "spec.alibi"."""
+    top, _, rest = name.partition(".")
+    below = rest.partition(".")[0]
+    if top == "attnverify" and below in BELOW:
+        return below
+    return f"bare {top}" if top in BELOW else top
 
 
 def named_by_a_string(call: ast.Call) -> str | None:
@@ -78,7 +89,7 @@ def named_by_a_string(call: ast.Call) -> str | None:
             call.args[0].values[0] if isinstance(call.args[0], ast.JoinedStr) else call.args[0]
         )
         if isinstance(argument, ast.Constant):
-            return str(argument.value).split(".")[0]
+            return package_of(str(argument.value))
     return None
 
 
@@ -130,24 +141,26 @@ def test_every_package_has_modules_to_look_at(package):
 
 BREACHES = [
     ("spec", "import torch"),
-    ("spec", "from numpy_ref.alibi import get_slopes"),
+    ("spec", "from attnverify.numpy_ref.alibi import get_slopes"),
     ("spec", "import attnverify.bounds as bounds"),
     ("spec", "from scipy import special"),
-    ("numpy_ref", "from spec import softmax"),
+    ("numpy_ref", "from attnverify.spec import softmax"),
     ("numpy_ref", "import ml_dtypes"),
     ("torch_impl", "import numpy as np"),
-    ("torch_impl", "def f():\n    from numpy_ref import softmax"),
-    ("torch_impl", "if True:\n    import cupy_impl.alibi"),
-    ("torch_impl", "import importlib\nlaw = importlib.import_module('spec.alibi')"),
-    ("cupy_impl", "from torch_impl import softmax"),
+    ("torch_impl", "def f():\n    from attnverify.numpy_ref import softmax"),
+    ("torch_impl", "if True:\n    import attnverify.cupy_impl.alibi"),
+    ("torch_impl", "import importlib\nlaw = importlib.import_module('attnverify.spec.alibi')"),
+    ("cupy_impl", "from attnverify.torch_impl import softmax"),
     ("cupy_impl", "try:\n    import torch\nexcept ImportError:\n    pass"),
-    ("cupy_impl", "def f():\n    return __import__('spec')"),
+    ("cupy_impl", "def f():\n    return __import__('attnverify.spec')"),
+    ("attnverify", "import spec"),
+    ("torch_impl", "from torch_impl.alibi import alibi_attention"),
     ("attnverify", "import torch"),
     ("attnverify", "def f():\n    import torch"),
     ("attnverify", "from importlib import import_module\ntorch = import_module('torch')"),
-    ("attnverify", "import numpy_ref"),
-    ("attnverify", "def f():\n    return import_module('torch_impl.alibi')"),
-    ("attnverify", "def f(chapter):\n    return import_module(f'torch_impl.{chapter}')"),
+    ("attnverify", "import attnverify.numpy_ref"),
+    ("attnverify", "def f():\n    return import_module('attnverify.torch_impl.alibi')"),
+    ("attnverify", "def f(chapter):\n    return import_module(f'attnverify.torch_impl.{chapter}')"),
 ]
 
 
@@ -157,16 +170,20 @@ def test_an_arrow_that_is_broken_is_noticed(package, source):
 
 
 @pytest.mark.parametrize(
-    "second", ["import torch_impl.alibi", "def f():\n    from cupy_impl import softmax"]
+    "second",
+    [
+        "import attnverify.torch_impl.alibi",
+        "def f():\n    from attnverify.cupy_impl import softmax",
+    ],
 )
 def test_a_test_that_knows_two_columns_is_noticed(second):
-    assert len(columns_of(f"import numpy_ref\n{second}")) == 2
+    assert len(columns_of(f"import attnverify.numpy_ref\n{second}")) == 2
 
 
 def test_what_is_allowed_breaks_no_arrow():
     lazily = (
-        "def f():\n    import numpy_ref\n    return import_module('torch')\nfrom . import "
-        "draws\nimport json, spec.alibi"
+        "def f():\n    import attnverify.numpy_ref\n    return import_module('torch')\n"
+        "from . import draws\nimport json, attnverify.spec.alibi"
     )
     assert broken_arrows("attnverify", lazily) == []
     assert (

@@ -26,7 +26,7 @@ def planted(module: ModuleType, old: str, new: str, folder: Path) -> ModuleType:
     assert old in source
     path = folder / "planted.py"
     path.write_text(source.replace(old, new))
-    spec = importlib.util.spec_from_file_location("planted", path)
+    spec = importlib.util.spec_from_file_location(f"{module.__package__}.planted", path)
     assert spec is not None and spec.loader is not None
     changed = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(changed)

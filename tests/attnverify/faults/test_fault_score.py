@@ -24,7 +24,7 @@ from attnverify.fault_score import (
 )
 from attnverify.faults.registry import CONTROLS, FAULTS, fault, read_faults, register
 from attnverify.faults.user_tests import measure_user_tests
-from attnverify.verdicts import columns
+from attnverify.verdicts import columns, search
 from attnverify.verdicts.cell import Cell, applicable_aspects
 from attnverify.verdicts.tally import Options
 
@@ -40,13 +40,13 @@ def test_the_score_judges_the_very_cases_of_a_run(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     seen: dict[str, list[Any]] = {"cells": [], "score": []}
-    for module in (columns, fault_score):
-        for judge in ("judge", "judge_side_effects"):
-            monkeypatch.setattr(
-                module,
-                judge,
-                recording(getattr(module, judge), seen[module.__name__.rpartition(".")[2]]),
-            )
+    for module, judge, key in (
+        (search, "judge", "cells"),
+        (columns, "judge_side_effects", "cells"),
+        (fault_score, "judge", "score"),
+        (fault_score, "judge_side_effects", "score"),
+    ):
+        monkeypatch.setattr(module, judge, recording(getattr(module, judge), seen[key]))
     control = CONTROLS[name]
     dtype = control.operation.dtypes[-1]
     assert not first_failure(implementation_of(control), dtype, QUICK).killed

@@ -147,10 +147,14 @@ def breaks_the_graph(function: Any, **given: Any) -> Any:
 def test_a_step_notices(
     step: str, spoil: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = kernel_steps if hasattr(kernel_steps, step) else pytorch_steps
-    monkeypatch.setattr(place, "fused", Sabotage(spoil))
+    place = {kernel_steps.__name__: kernel_steps, pytorch_steps.__name__: pytorch_steps}[
+        runner.steps()[step].__module__
+    ]
+    monkeypatch.setattr(place, "fused_kernels", Sabotage(spoil))
     monkeypatch.setattr(
-        place, "each", lambda here, **which: [(Sabotage(spoil).implementation, "float32")]
+        place,
+        "kernels_and_dtypes",
+        lambda here, **which: [(Sabotage(spoil).implementation, "float32")],
     )
     told = runner.run(step, HERE)
     assert told["verdict"] == "failed" and told["reason"], told

@@ -222,7 +222,7 @@ FAULTS = {
         "& (at_m < M)\n    if CAUSAL",
         "& (at_m >= 0)\n    if CAUSAL",
     ),
-    "double scale": (attention, ALIBI, "biased(s * scale,", "biased(s * scale * scale,"),
+    "double scale": (attention, ALIBI, "s * scale, at_n", "s * scale * scale, at_n"),
     "first block hidden": (
         attention,
         SDPA,
@@ -275,8 +275,8 @@ FAULTS = {
     "mask's gradient of one head": (
         attention,
         f"{SDPA}_grad",
-        "tl.atomic_add(DM + at_n",
-        "tl.store(DM + at_n",
+        "tl.atomic_add(\n                DM + at_n",
+        "tl.store(\n                DM + at_n",
     ),
     "one weight for two features": (additive, ADDITIVE, "w1 * t1 + w2 * t2", "w1 * t1 + w1 * t2"),
     "tangent's slope": (additive, f"{ADDITIVE}_grad", "(1.0 - t1 * t1)", "(1.0 - t1)"),
@@ -352,7 +352,7 @@ def test_programs_side_by_side_and_one_by_one_give_the_same_bits(
 
 
 def test_triton_is_left_as_it_was() -> None:
-    core, builder = triton.launch.core, interpreter.BUILDER
+    core, builder = triton.language.core, interpreter.BUILDER
     triton_attention.alibi_attention_triton(*qkv())
     assert (
         core.block_type.__init__ is interpreter.BLOCK_TYPE
@@ -370,12 +370,12 @@ def test_triton_is_left_as_it_was() -> None:
 def test_triton_is_left_as_it_was_by_a_kernel_that_fails() -> None:
     with pytest.raises(RuntimeError), interpreter.interpreting(range(1)):
         raise RuntimeError
-    assert triton.launch.core.block_type.__init__ is interpreter.BLOCK_TYPE
+    assert triton.language.core.block_type.__init__ is interpreter.BLOCK_TYPE
 
 
 def test_an_environment_that_interprets_everything_changes_nothing() -> None:
     code = (
-        "import torch, torch_impl.triton_attention as t; x = torch.ones(1, 1, 17, 4); "
+        "import torch, attnverify.torch_impl.triton.attention as t; x = torch.ones(1, 1, 17, 4); "
         "print(t.alibi_attention_triton(x, x, x).sum().item())"
     )
     environment = os.environ | {"TRITON_INTERPRET": "1"}
@@ -390,10 +390,7 @@ def test_an_environment_that_interprets_everything_changes_nothing() -> None:
 
 
 def test_triton_is_not_imported_before_it_is_needed() -> None:
-    code = (
-        "import sys, torch_impl.triton_attention, torch_impl.triton_additive; "
-        "sys.exit('triton' in sys.modules)"
-    )
+    code = "import sys, attnverify.torch_impl.triton; sys.exit('triton' in sys.modules)"
     assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT).returncode == 0
 
 
