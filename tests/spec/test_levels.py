@@ -24,7 +24,7 @@ LEVELS = (
     ("verdicts",),
     ("isolation", "fault_score", "differential"),
     ("report", "session"),
-    ("plugin", "campaign", "bench", "doctor", "completion"),
+    ("plugin", "campaign", "bench", "doctor"),
     ("cli",),
     ("__main__",),
 )

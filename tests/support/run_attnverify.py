@@ -15,9 +15,7 @@ from typing import Any
 
 import pytest
 
-from attnverify import cli
-
-ROOT = Path(cli.__file__).parent.parent
+from attnverify import ROOT, cli
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ def offered(tmp_path: Path, *words: str) -> set[str]:
     (tmp_path / "kernel.py").touch()
     typed = " ".join(f"'{word}'" for word in words)
     asked = (
-        f"source {script.name}; COMP_WORDS=({typed}); COMP_CWORD={len(words) - 1}; _verify; "
+        f"source {script.name}; COMP_WORDS=({typed}); COMP_CWORD={len(words) - 1}; _attnverify; "
         f"printf '%s\\n' \"${{COMPREPLY[@]}}\""
     )
     done = subprocess.run(

@@ -57,7 +57,7 @@ def bash(commands: dict[str, dict[str, tuple[str, ...] | None]]) -> Iterator[str
     After an option its words or files, after a dash the options of the command, first of all the
     commands.
     """
-    yield "_verify() {"
+    yield "_attnverify() {"
     yield (
         '    local word="${COMP_WORDS[COMP_CWORD]}" last="${COMP_WORDS[COMP_CWORD-1]}" '
         'command="${COMP_WORDS[1]}" words=""'

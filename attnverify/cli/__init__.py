@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnverify import PACKAGE
 from attnverify.gpu_report import runner as gpu_report
 from attnverify.options import CAMPAIGN, FAILURES, OPTIONS
 from attnverify.precision import DTYPES
@@ -244,7 +245,7 @@ def run(options: list[str]) -> int:
     """``pytest -m differential`` on the importable body, from anywhere."""
     import pytest
 
-    body = Path(__file__).with_name("differential.py")
+    body = PACKAGE / "differential.py"
     isolated = [
         "-c",
         str(body.with_name("pytest.ini")),
@@ -283,7 +284,7 @@ def saved(path: str) -> dict[str, Any]:
 
 def show_completion(chosen: argparse.Namespace) -> int:
     from attnverify.catalogue.operation import CATALOGUE
-    from attnverify.completion import completion
+    from attnverify.cli.completion import completion
 
     operations = tuple(name for name, operation in CATALOGUE.items() if not operation.is_gradient)
     print(completion(parser(), chosen.shell, operations), end="")
@@ -445,7 +446,3 @@ def show(
         return 2
     print(f"passed, {budget:.2g}x of the bound")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
