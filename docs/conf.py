@@ -21,7 +21,7 @@ extensions = [
     "matplotlib.sphinxext.plot_directive",
     "book",
 ]
-exclude_patterns = ["worked", "_ext"]
+exclude_patterns = ["worked_examples", "_ext"]
 nitpicky = True
 nitpick_ignore_regex = [
     (
@@ -37,7 +37,7 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 80
 maximum_signature_line_length = 80
 
-doctest_global_setup = "import numpy as np\nfrom spec import *"
+doctest_global_setup = "import numpy as np\nfrom attnverify.spec import *"
 
 mathjax_path = "vendor/mathjax/tex-svg.js"
 mathjax3_config = {"options": {"enableMenu": False}}

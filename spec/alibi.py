@@ -134,8 +134,8 @@ def alibi_attention_grad(
     r"""
     The gradients of :func:`alibi_attention` by query, key and value.
 
-    They are those of :func:`spec.attention.scaled_dot_product_attention_grad` under the weights of
-    this attention:
+    They are those of :func:`attnverify.spec.attention.scaled_dot_product_attention_grad` under the
+    weights of this attention:
 
     .. math:: \bar q_{id} = \frac{1}{\sqrt D} \sum_{j \text{ visible}} \bar s_{ij} k_{jd}, \qquad
               \bar k_{jd} = \frac{1}{\sqrt D} \sum_{i \text{ sees } j} \bar s_{ij} q_{id}

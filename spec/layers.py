@@ -116,7 +116,7 @@ def multi_head_attention(
     1. ``parameters``: q_proj, k_proj, v_proj and out_proj, each ``.weight`` [F F] and ``.bias`` [F]
        (absent = 0).
     2. Head h has the columns h D ... h D + D - 1 of the projections; the scale is that of D.
-    3. The masks are merged by :func:`spec.masks.merge_masks`: True = hidden.
+    3. The masks are merged by :func:`attnverify.spec.masks.merge_masks`: True = hidden.
     4. The weights come per head, [B H N M], not averaged. A row that sees no key has weights 0, and
        the output bias alone as its output.
 
@@ -214,8 +214,8 @@ def relative_multi_head_attention(
     1. ``parameters``: query.linear.weight and key.linear.weight [F F], without biases (the score
        has its own); value.linear and output with ``.weight`` [F F] and ``.bias`` [F] (absent = 0);
        key_pos_embeddings [2P H D], key_pos_bias [2P H], query_pos_bias [H D].
-    2. ``align`` chooses between the two seeds, as in :func:`spec.relative.learned_relative_score`;
-       ``visible`` broadcasts to [B H N M].
+    2. ``align`` chooses between the two seeds, as in
+       :func:`attnverify.spec.relative.learned_relative_score`; ``visible`` broadcasts to [B H N M].
 
     >>> x, one = np.array([[[1.0], [3.0]]]), np.eye(1)
     >>> weights = {
@@ -274,7 +274,7 @@ def alibi_multi_head_attention(
     1. ``parameters``: query.linear, key.linear, value.linear and output, each ``.weight`` [F F] and
        ``.bias`` [F] (absent = 0).
     2. ``visible`` [N M] is required, and N = M. The biases count its visible keys
-       (:func:`spec.alibi.get_alibi_biases`, clause 2).
+       (:func:`attnverify.spec.alibi.get_alibi_biases`, clause 2).
     3. Every call computes the biases of its own mask.
 
     >>> x, one = np.array([[[1.0], [3.0]]]), np.eye(1)
@@ -357,7 +357,7 @@ def transformer_xl_layer(
     Errata of seed 003: the mask is added as ``mask * 1e-9`` and hides nothing; ``tf.sqrt`` does not
     support integers (TensorFlow's documentation); ``qvk_net`` is named query-value-key and split as
     query, key, value; the padding is described with the shape that
-    :func:`spec.shifts.rel_shift` corrects.
+    :func:`attnverify.spec.shifts.rel_shift` corrects.
     """
     check("x [B N F], mem? [B S F]", x, mem)
     B, N, F = x.shape
@@ -408,8 +408,9 @@ def transformer_xl(
        M = S + N.
     2. The memory of layer l holds the *inputs* of layer l. The last layer's output is in no memory.
     3. Segment by segment, with a memory that starts empty (S = 0) and is long enough for all that
-       came before, equals one long segment. Zeros of :func:`spec.memory.init_mems` are keys like
-       any other and take their share of the weights.
+       came before, equals one long segment. Zeros of
+       :func:`attnverify.spec.memory.init_mems` are keys like any other and take their share of the
+       weights.
     4. ``mems`` None is no memory, and gives no new one.
 
     >>> one = np.eye(2)

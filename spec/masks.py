@@ -55,8 +55,8 @@ def merge_masks(
     1. Here True means *hidden*, as in PyTorch's ``nn.MultiheadAttention``: the opposite of
        ``visible``.
     2. A three-axis ``attn_mask`` is batch-major: entry b * H + h belongs to batch b, head h.
-    3. Hidden is minus infinity, not a large negative number: see :func:`spec.attention.softmax` for
-       the rows that lose every key.
+    3. Hidden is minus infinity, not a large negative number: see
+       :func:`attnverify.spec.attention.softmax` for the rows that lose every key.
     4. An axis that nothing fixes has size 1: the batch without a padding mask, the heads and
        queries of a padding mask alone.
     5. Infinity is not lost in a sum: where either mask hides, the other's number does not matter.

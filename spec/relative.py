@@ -71,8 +71,8 @@ def transformer_xl_score(
        them.
     2. For j <= M - N + i the shift brings the distance M - N + i - j to key j: the query stands at
        the end of the keys, memory in front.
-    3. Beyond, :func:`spec.shifts.rel_shift` wraps around to the next query's numbers; the attention
-       hides these pairs.
+    3. Beyond, :func:`attnverify.spec.shifts.rel_shift` wraps around to the next query's
+       numbers; the attention hides these pairs.
     4. u belongs to the content, v to the position. The scale is on the sum of both.
 
     >>> query = key = np.zeros((1, 1, 2, 1))

@@ -4,18 +4,18 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.spec import get_slopes
-from pictures import ink
+from pictures import style
 
 
 def slopes(counts: list[int]) -> None:
     """The slopes of several head counts, on a logarithmic axis."""
-    (axes,) = ink.panels(1, width=5.2, height=3.0)
+    (axes,) = style.panels(1, width=5.2, height=3.0)
     for count, marker, colour in zip(counts, "osD", ("right", "wrong", "soft"), strict=False):
         axes.plot(
             range(count),
             get_slopes(count),
             marker=marker,
-            color=ink.colour(colour),
+            color=style.colour(colour),
             label=f"{count} heads",
             linewidth=1.2,
         )
@@ -27,7 +27,7 @@ def slopes(counts: list[int]) -> None:
 def heads(biases: ndarray, visible: ndarray) -> None:
     """The biases of each head; what a row does not see is grey."""
     H, N, M = biases.shape
-    for h, axes in enumerate(ink.panels(H, width=1.0 + 0.55 * M, height=1.0 + 0.45 * N)):
-        ink.matrix(
+    for h, axes in enumerate(style.panels(H, width=1.0 + 0.55 * M, height=1.0 + 0.45 * N)):
+        style.matrix(
             axes, np.ma.array(biases[h], mask=~visible), f"head {h}, slope {get_slopes(H)[h]:g}"
         )

@@ -6,14 +6,14 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.spec import softmax
-from pictures import ink
+from pictures import style
 
 
 def under_each_mask(score: ndarray, masks: dict[str, Any]) -> None:
     """The weights of one score under several masks; hidden pairs are grey."""
     N, M = score.shape
     for axes, (name, mask) in zip(
-        ink.panels(len(masks), width=0.9 + 0.42 * M, height=1.1 + 0.42 * N),
+        style.panels(len(masks), width=0.9 + 0.42 * M, height=1.1 + 0.42 * N),
         masks.items(),
         strict=True,
     ):
@@ -23,4 +23,4 @@ def under_each_mask(score: ndarray, masks: dict[str, Any]) -> None:
             if mask is None or mask.dtype != bool
             else ~np.broadcast_to(mask, (N, M))
         )
-        ink.matrix(axes, np.ma.array(weights, mask=hidden), name)
+        style.matrix(axes, np.ma.array(weights, mask=hidden), name)

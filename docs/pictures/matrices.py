@@ -4,13 +4,13 @@ from typing import Any
 
 import numpy as np
 
-from pictures import ink
+from pictures import style
 
 
 def side_by_side(row: str = "query i", column: str = "key j", **named: Any) -> None:
     """Each matrix under its name; ``_`` in a name is a space."""
     widest = max(np.atleast_2d(x).shape[1] for x in named.values())
     for axes, (name, x) in zip(
-        ink.panels(len(named), width=1.0 + 0.42 * widest), named.items(), strict=True
+        style.panels(len(named), width=1.0 + 0.42 * widest), named.items(), strict=True
     ):
-        ink.matrix(axes, x, name.replace("_", " "), row=row, column=column)
+        style.matrix(axes, x, name.replace("_", " "), row=row, column=column)

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import ConnectionPatch
 from numpy import ndarray
 
-from pictures import ink
+from pictures import style
 
 
 def moved(shift: Callable[[ndarray], ndarray], x: ndarray) -> None:
@@ -19,9 +19,9 @@ def moved(shift: Callable[[ndarray], ndarray], x: ndarray) -> None:
     tags = np.arange(1.0, N * M + 1).reshape(N, M)
     after = shift(tags)
     rows = np.where(after > 0, (after - 1) // M, -1)
-    left, right = ink.panels(2, width=1.4 + 0.5 * M, height=0.9 + 0.5 * N)
-    ink.matrix(left, x, "before", rows=(tags - 1) // M, column="column j", row="row i")
-    ink.matrix(right, shift(x), "after", rows=rows, column="column j", row="")
+    left, right = style.panels(2, width=1.4 + 0.5 * M, height=0.9 + 0.5 * N)
+    style.matrix(left, x, "before", rows=(tags - 1) // M, column="column j", row="row i")
+    style.matrix(right, shift(x), "after", rows=rows, column="column j", row="")
     for i in range(N):
         own = np.flatnonzero(rows[i] == i)
         if len(own):
@@ -36,8 +36,8 @@ def arrow(
         "arrowstyle": "-|>",
         "mutation_scale": 12,
         "linewidth": 2,
-        "edgecolor": ink.colour("soft"),
-        "facecolor": ink.row_colour(row),
+        "edgecolor": style.colour("soft"),
+        "facecolor": style.row_colour(row),
     }
     left.figure.add_artist(
         ConnectionPatch(start, end, "data", "data", axesA=left, axesB=right, zorder=5, **look)

@@ -9,7 +9,7 @@ import pytest
 
 from attnverify import ROOT, spec
 
-LIVE = ROOT / "docs" / "live"
+LIVE = ROOT / "docs" / "live_cells"
 
 SIZES = [(N, M) for N in range(1, 6) for M in range(1, 7)]
 WANTED = {
@@ -41,26 +41,26 @@ WANTED = {
 PROGRAM = """
 import json, sys
 import numpy as np
-import spec.alibi, spec.masks, spec.memory, spec.shifts
+from attnverify.spec import alibi, masks, memory, shifts
 SIZES = json.loads(sys.argv[1])
 made = lambda N, M: np.arange(1.0, N * M + 1).reshape(N, M)
 line = lambda first, n: np.arange(first, first + n).reshape(1, n, 1)
 def kept(N, M, mem_len):
-    return spec.memory.update_mems([line(1.0, N)], [line(9.0, M)], mem_len)[0].reshape(-1).tolist()
+    return memory.update_mems([line(1.0, N)], [line(9.0, M)], mem_len)[0].reshape(-1).tolist()
 
 found = {
-    "shift_right": [spec.shifts.shift_right(made(N, M)).tolist() for N, M in SIZES],
-    "rel_shift": [spec.shifts.rel_shift(made(N, M)).tolist() for N, M in SIZES],
-    "causal_mask": [spec.masks.causal_mask(N, M).tolist() for N, M in SIZES],
+    "shift_right": [shifts.shift_right(made(N, M)).tolist() for N, M in SIZES],
+    "rel_shift": [shifts.rel_shift(made(N, M)).tolist() for N, M in SIZES],
+    "causal_mask": [masks.causal_mask(N, M).tolist() for N, M in SIZES],
     "get_alibi_biases": [
-        spec.alibi.get_alibi_biases(N, spec.masks.causal_mask(N, M)).tolist() for N, M in SIZES
+        alibi.get_alibi_biases(N, masks.causal_mask(N, M)).tolist() for N, M in SIZES
     ],
     "update_mems": [[kept(N, M, mem_len) for mem_len in range(8)] for N, M in SIZES],
 }
 wrong = (
-    (spec.shifts.rel_shift, np.arange(3)),
-    (spec.masks.causal_mask, 0, 1),
-    (spec.alibi.get_alibi_biases, 2, made(2, 2)),
+    (shifts.rel_shift, np.arange(3)),
+    (masks.causal_mask, 0, 1),
+    (alibi.get_alibi_biases, 2, made(2, 2)),
 )
 for call, *arguments in wrong:
     try:
@@ -73,13 +73,15 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What the law's files say where `import numpy` finds the one of docs/live."""
+    """What the law's files say where `import numpy` finds the one of docs/live_cells."""
     folder = tmp_path_factory.mktemp("live")
-    (folder / "spec").mkdir()
-    (folder / "spec" / "__init__.py").write_text("")
+    law = folder / "attnverify" / "spec"
+    law.mkdir(parents=True)
+    for package in (law.parent, law):
+        (package / "__init__.py").write_text("")
     for path in (ROOT / "spec").glob("*.py"):
         if path.name != "__init__.py":
-            (folder / "spec" / path.name).write_text(path.read_text())
+            (law / path.name).write_text(path.read_text())
     for path in LIVE.glob("*.py"):
         (folder / path.name).write_text(path.read_text())
     run = [
@@ -104,7 +106,7 @@ def test_it_refuses_what_the_law_refuses(found):
 
 def test_a_live_cell_names_an_operation_and_its_own_sliders():
     sys.path.insert(0, str(ROOT / "docs" / "_ext"))
-    from book.live import CELLS
+    from book.live_cells import CELLS
 
     for operation, (code, sliders) in CELLS.items():
         names = {

@@ -14,8 +14,8 @@ from attnverify.catalogue.operation import CATALOGUE
 
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 
-from book import conventions, docstrings, pages, sources, traps
-from book.anchors import ANCHORS
+from book import conventions, docstrings, pages, pitfalls, source_lines
+from book.formula_lines import ANCHORS
 
 OPERATIONS = [operation.name for operation in pages.pages_of_the_book()]
 SECTIONS = (
@@ -41,12 +41,12 @@ def test_every_part_of_a_formula_has_statements_that_implement_it(name):
     formulas = docstrings.formulas(CATALOGUE[name].law)
     assert len(ANCHORS[name]) == len(formulas) and all(ANCHORS[name])
     for anchor in (anchor for anchors in ANCHORS[name] for anchor in anchors):
-        passage = sources.find(anchor)
+        passage = source_lines.find(anchor)
         assert anchor.partition(": ")[2] in passage.text
 
 
 def test_a_passage_is_the_literal_source():
-    passage = sources.find("shift_right: if column")
+    passage = source_lines.find("shift_right: if column")
     path, _, lines = passage.place.partition(":")
     first, _, last = lines.partition("-")
     source = (ROOT / path).read_text().splitlines()[int(first) - 1 : int(last)]
@@ -58,7 +58,7 @@ def test_a_passage_is_the_literal_source():
 )
 def test_an_anchor_that_names_no_one_statement_is_refused(anchor):
     with pytest.raises(ValueError, match="anchor: wanted"):
-        sources.find(anchor)
+        source_lines.find(anchor)
 
 
 @each_operation
@@ -72,34 +72,36 @@ def test_a_page_has_all_its_sections(name):
 
 @each_operation
 def test_a_worked_example_is_executed_and_has_a_picture_with_a_text_in_its_place(name):
-    worked = (ROOT / "docs" / "worked" / f"{name}.rst").read_text()
+    worked = (ROOT / "docs" / "worked_examples" / f"{name}.rst").read_text()
     assert ".. run::" in worked and ".. picture::" in worked and ">>>" not in worked
     assert worked.count(".. picture::") == worked.count(":alt:")
 
 
 def test_there_is_no_worked_example_of_nothing():
-    assert {path.stem for path in (ROOT / "docs" / "worked").glob("*.rst")} == set(OPERATIONS)
+    assert {path.stem for path in (ROOT / "docs" / "worked_examples").glob("*.rst")} == set(
+        OPERATIONS
+    )
 
 
 def test_errata_go_from_the_law_to_the_traps():
     law = CATALOGUE["rel_shift"].law
     lines = docstrings.without_errata(inspect.getdoc(law).splitlines())
     assert "Errat" not in "\n".join(lines) and "Source:" in "\n".join(lines)
-    assert "seed 003 pads [N M]" in "\n".join(traps.section(CATALOGUE["rel_shift"]))
+    assert "seed 003 pads [N M]" in "\n".join(pitfalls.section(CATALOGUE["rel_shift"]))
 
 
 @each_operation
 def test_every_seeded_fault_stands_on_its_page(name):
-    text = "\n".join(traps.section(CATALOGUE[name]))
-    faults = traps.faults_of(CATALOGUE[name])
-    assert faults and all(traps.literal_free(fault.words) in text for fault in faults)
+    text = "\n".join(pitfalls.section(CATALOGUE[name]))
+    faults = pitfalls.faults_of(CATALOGUE[name])
+    assert faults and all(pitfalls.literal_free(fault.words) in text for fault in faults)
 
 
 def test_a_trap_is_drawn_for_nearly_every_operation():
     drawn = [
         name
         for name in OPERATIONS
-        if ".. picture:: traps.beside" in "\n".join(traps.section(CATALOGUE[name]))
+        if ".. picture:: pitfalls.beside" in "\n".join(pitfalls.section(CATALOGUE[name]))
     ]
     assert {
         "shift_right",
@@ -114,13 +116,13 @@ def test_a_trap_is_drawn_for_nearly_every_operation():
 
 
 def test_the_faults_that_are_chosen_for_a_picture_are_drawn():
-    for name, fault in traps.PICTURED.items():
-        assert f'"{fault}"' in "\n".join(traps.section(CATALOGUE[name]))
+    for name, fault in pitfalls.PICTURED.items():
+        assert f'"{fault}"' in "\n".join(pitfalls.section(CATALOGUE[name]))
 
 
 def test_the_framed_elements_are_those_that_differ():
-    case = traps.small_case("softmax_average_of_empty_rows")
-    law, fault, marked = traps.wrong(case)
+    case = pitfalls.small_case("softmax_average_of_empty_rows")
+    law, fault, marked = pitfalls.wrong(case)
     assert (
         marked.any()
         and (law[marked] != fault[marked]).all()
@@ -148,14 +150,14 @@ def test_a_convention_that_is_not_true_is_noticed():
 
 
 def test_the_speed_that_nobody_measured_is_said_to_be_missing(monkeypatch, tmp_path):
-    monkeypatch.setattr(pages.standing, "read", lambda name: None)
-    monkeypatch.setattr(pages.standing, "RESULTS", tmp_path)
-    text = "\n".join(pages.standing.section(CATALOGUE["softmax"]))
+    monkeypatch.setattr(pages.status, "read", lambda name: None)
+    monkeypatch.setattr(pages.status, "RESULTS", tmp_path)
+    text = "\n".join(pages.status.section(CATALOGUE["softmax"]))
     assert text.count("not measured yet") == 3
 
 
 def test_the_newest_results_of_a_device_are_shown(monkeypatch, tmp_path):
-    monkeypatch.setattr(pages.standing, "RESULTS", tmp_path)
+    monkeypatch.setattr(pages.status, "RESULTS", tmp_path)
     for name, seconds in ("120000.json", 3.0), ("130000.json", 2.0):
         timed = {
             "case": "a case",
@@ -171,7 +173,7 @@ def test_the_newest_results_of_a_device_are_shown(monkeypatch, tmp_path):
         path = tmp_path / "a-device" / "2026-01-01" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(told))
-    text = "\n".join(pages.standing.speed(CATALOGUE["softmax"]))
+    text = "\n".join(pages.status.speed(CATALOGUE["softmax"]))
     assert (
         "a case: softmax, float32, forward, on a-device, 2026-01-01" in text
         and "2 s" in text

@@ -131,7 +131,7 @@ def test_a_page_that_refers_to_nothing_fails_the_build(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "conf.py").write_text("nitpicky = True\n")
     (tmp_path / "source" / "index.rst").write_text(
-        "Title\n=====\n\n:func:`spec.shifts.no_such_function`\n"
+        "Title\n=====\n\n:func:`attnverify.spec.shifts.no_such_function`\n"
     )
     with pytest.raises(AssertionError, match="no_such_function"):
         build("html", tmp_path / "source", tmp_path)

@@ -14,8 +14,8 @@ def setup(app: Any) -> dict[str, Any]:
     What Sphinx calls; its own modules are imported here, so that the pages' text can be tested
     without Sphinx.
     """
-    from book import accessible, live, pages
-    from book.run import Measured, Picture, Run
+    from book import accessibility, live_cells, pages
+    from book.directives import Measured, Picture, Run
 
     app.add_directive("run", Run)
     app.add_directive("picture", Picture)
@@ -23,9 +23,9 @@ def setup(app: Any) -> dict[str, Any]:
     app.connect("builder-inited", lambda app: pages.write(Path(app.srcdir) / "operations"))
     app.connect(
         "build-finished",
-        lambda app, error: error or live.write(Path(app.outdir) / "_static" / "live"),
+        lambda app, error: error or live_cells.write(Path(app.outdir) / "_static" / "live"),
     )
-    app.connect("html-page-context", accessible.mend, priority=900)  # after the theme
+    app.connect("html-page-context", accessibility.mend, priority=900)  # after the theme
     app.connect("autodoc-process-docstring", without_errata)
     return {"version": "1", "parallel_read_safe": False}
 

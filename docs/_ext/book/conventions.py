@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from attnverify.catalogue.operation import Operation
-from book import peers
-from book.peers import Facts
+from book import other_libraries
+from book.other_libraries import Facts
 
 
 @dataclass(frozen=True)
@@ -39,27 +39,28 @@ LAW = "the law's numbers"
 PEERS = (
     Peer(ATTENTIONS, "torch", "nn.functional.scaled_dot_product_attention", "B H N D",
          {MASK: MAY, EMPTY: "0", CAUSAL: "starts aligned"},
-         peers.torch_sdpa),
+         other_libraries.torch_sdpa),
     Peer(HEADS, "torch", "nn.MultiheadAttention", "N B F (B N F with batch_first)",
          {MASK: HIDDEN, EMPTY: "NaN",
          "weights returned for 2 heads": "[1, 3, 3]: averaged over the heads"},
-         peers.torch_multi_head),
-    Peer(("softmax",), "torch", "softmax", "any axis", {EMPTY: "NaN"}, peers.torch_softmax),
+         other_libraries.torch_multi_head),
+    Peer(("softmax",), "torch", "softmax", "any axis", {EMPTY: "NaN"},
+         other_libraries.torch_softmax),
     Peer(("dropout",), "torch", "nn.functional.dropout", "any",
          {"the draw": "its own; no argument takes one", "what is kept of 1 with p = 0.75": "4"},
-         peers.torch_dropout),
+         other_libraries.torch_dropout),
     Peer(("causal_mask",), "torch", "nn.Transformer.generate_square_subsequent_mask", "N N",
          {"the mask": "float, [[0.0, -inf], [0.0, 0.0]], to be added",
          "N other than M": "not offered: it takes one size"},
-         peers.torch_causal_mask),
+         other_libraries.torch_causal_mask),
     Peer(("causal_mask",), "torch", "nn.attention.bias", "N M",
          {"causal_lower_right": "ends aligned", "causal_upper_left": "starts aligned"},
-         peers.torch_causal_bias),
+         other_libraries.torch_causal_bias),
     Peer(("transformer_xl_layer", "transformer_xl"), "torch", "nn.LayerNorm", "... F",
-         {"the variance divides by": "F", "default eps": "1e-05"}, peers.torch_norm),
+         {"the variance divides by": "F", "default eps": "1e-05"}, other_libraries.torch_norm),
     Peer((*ATTENTIONS, "multi_head_attention"), "onnx", "Attention (operator set 23)",
          "B H N D, or B N F with the head counts as attributes",
-         {MASK: MAY, EMPTY: "0", CAUSAL: "starts aligned"}, peers.onnx_attention),
+         {MASK: MAY, EMPTY: "0", CAUSAL: "starts aligned"}, other_libraries.onnx_attention),
     Peer(ATTENTIONS, "flash-attn", "flash_attn_func", "B N H D",
          {MASK: "takes none", EMPTY: "0", CAUSAL: "ends aligned, since 2.1"},
          source="the project's README; it needs a GPU"),
@@ -69,31 +70,32 @@ PEERS = (
          source="the project's README; it needs a GPU"),
     Peer((*HEADS, "scaled_dot_product_attention"), "labml-nn",
          "transformers.mha.MultiHeadAttention", "N B F, masks N M B",
-         {MASK: MAY, EMPTY: "NaN"}, peers.labml_multi_head),
+         {MASK: MAY, EMPTY: "NaN"}, other_libraries.labml_multi_head),
     Peer(("shift_right",), "labml-nn", "transformers.xl.relative_mha.shift_right",
          "N M ..., the axes to shift in front",
-         {"three rows of four": LAW}, peers.labml_shift_right),
+         {"three rows of four": LAW}, other_libraries.labml_shift_right),
     Peer(("learned_relative_score", "learned_relative_attention", "relative_multi_head_attention"),
          "labml-nn",
          "transformers.xl.relative_mha.RelativeMultiHeadAttention", "N B H D",
          {"two queries, three keys": "the first query's own key is key 1: align = end"},
-         peers.labml_relative),
+         other_libraries.labml_relative),
     Peer(("get_slopes",), "labml-nn", "transformers.alibi.get_slopes", "H",
-         {"6 heads": LAW, "8 heads": LAW}, peers.labml_slopes),
+         {"6 heads": LAW, "8 heads": LAW}, other_libraries.labml_slopes),
     Peer(("get_alibi_biases", "alibi_multi_head_attention"), "labml-nn",
          "transformers.alibi.get_alibi_biases", "N M H",
-         {"a mask with a gap": LAW}, peers.labml_biases),
+         {"a mask with a gap": LAW}, other_libraries.labml_biases),
     Peer(("get_slopes", "get_alibi_biases", "alibi_attention"), "transformers", "BLOOM, MPT",
          "B H 1 M",
          {"BLOOM's slopes of 6 heads": LAW, "MPT's slopes of 6 heads": LAW,
          "BLOOM's bias": "slope * j: [0.0, 0.25, 0.5] for head 0"},
-         peers.transformers_slopes),
+         other_libraries.transformers_slopes),
     Peer(("rel_shift", "transformer_xl_score", "transformer_xl_attention"), "transformers", "XLNet",
          "B H N M, one column of padding",
-         {"rel_shift_bnij of the padded matrix": LAW}, peers.xlnet_shift),
+         {"rel_shift_bnij of the padded matrix": LAW}, other_libraries.xlnet_shift),
     Peer(("update_mems", "init_mems", "transformer_xl"), "transformers", "XLNetModel.cache_mem",
          "N B F",
-         {"mem_len = 0, S = 2, N = 3": "keeps 5 positions (the law: 0)"}, peers.xlnet_memory),
+         {"mem_len = 0, S = 2, N = 3": "keeps 5 positions (the law: 0)"},
+         other_libraries.xlnet_memory),
 )  # fmt: skip
 
 
@@ -130,4 +132,4 @@ def executed(peer: Peer) -> str:
         return f"not executed in this build: {peer.package} is not installed"
     if seen != peer.says:
         raise ValueError(f"{peer.package}, {peer.call}: wanted {peer.says}, got {seen}")
-    return f"executed with {peers.installed(peer.package)}"
+    return f"executed with {other_libraries.installed(peer.package)}"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.catalogue.traits import CHAPTERS
-from book import conventions, live, numerics, standing, traps
-from book.anchors import ANCHORS
+from book import conventions, error_bounds, live_cells, pitfalls, status
 from book.docstrings import formulas, sentence
-from book.sources import find
+from book.formula_lines import ANCHORS
+from book.source_lines import find
 
 DOCS = Path(__file__).parents[2]
 
@@ -49,7 +49,7 @@ def contents(chapter: str) -> str:
     helpers = [name for name in SHARED if SHARED[name] == chapter]
     lines = [
         *heading(TITLES.get(chapter, chapter.capitalize()), "="),
-        f".. automodule:: spec.{chapter}",
+        f".. automodule:: attnverify.spec.{chapter}",
         "   :no-members:",
         "",
         ".. toctree::",
@@ -62,7 +62,7 @@ def contents(chapter: str) -> str:
         lines += [
             "What several operations share:",
             "",
-            *(f".. autofunction:: spec.{chapter}.{name}\n" for name in helpers),
+            *(f".. autofunction:: attnverify.spec.{chapter}.{name}\n" for name in helpers),
         ]
     return "\n".join(lines)
 
@@ -87,24 +87,24 @@ def page(operation: Operation) -> str:
 def parts(operation: Operation) -> Iterator[str]:
     gradient = operation.gradient
     yield from heading(operation.name, "=")
-    yield f".. py:currentmodule:: spec.{operation.chapter}\n"
+    yield f".. py:currentmodule:: attnverify.spec.{operation.chapter}\n"
     yield f"*Chapter* :doc:`{operation.chapter} <chapter_{operation.chapter}>`\n"
     yield from law(operation)
     yield from heading("The formula and its code", "-")
     yield from sides(operation)
     yield from heading("A worked example", "-")
-    yield f".. include:: /worked/{operation.name}.rst\n"
-    yield from live.cell(operation)
+    yield f".. include:: /worked_examples/{operation.name}.rst\n"
+    yield from live_cells.cell(operation)
     if gradient:
         yield from heading("The gradient", "-")
         yield from law(gradient)
         yield from sides(gradient)
     yield from heading("Traps", "-")
-    yield from traps.section(operation)
+    yield from pitfalls.section(operation)
     yield from heading("Numerics", "-")
-    yield from numerics.section(operation)
+    yield from error_bounds.section(operation)
     yield from heading("Where it stands", "-")
-    yield from standing.section(operation)
+    yield from status.section(operation)
     yield from heading("Conventions elsewhere", "-")
     yield from conventions.section(operation)
     yield from heading("The line to run", "-")
@@ -112,7 +112,7 @@ def parts(operation: Operation) -> Iterator[str]:
 
 
 def law(operation: Operation) -> Iterator[str]:
-    yield f".. autofunction:: spec.{operation.chapter}.{operation.name}\n"
+    yield f".. autofunction:: attnverify.spec.{operation.chapter}.{operation.name}\n"
 
 
 def sides(operation: Operation) -> Iterator[str]:

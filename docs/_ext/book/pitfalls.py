@@ -85,7 +85,7 @@ def picture(fault: Fault) -> Iterator[str]:
         f"The law, and the same call with *{literal_free(fault.words)}* (``{fault.name}``) on "
         f"{shape_of(case)}:\n"
     )
-    yield ".. picture:: traps.beside"
+    yield ".. picture:: pitfalls.beside"
     yield (
         f"   :alt: Two matrices, the law's answer and that of {fault.name}; "
         f"{wrong(case)[2].sum()} wrong elements are framed.\n"

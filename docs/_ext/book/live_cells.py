@@ -1,5 +1,6 @@
 """
-Cells that run the law in the browser: its own source, by Brython, on the little NumPy of docs/live.
+Cells that run the law in the browser: its own source, by Brython, on the little NumPy of
+docs/live_cells.
 
 Everything is served by the site itself, and works from a folder too: what Brython imports lies in
 one script.
@@ -77,12 +78,21 @@ def sources() -> dict[str, list[Any]]:
     What Brython imports, as its virtual file system wants it: kind, source, imported modules,
     whether it is a package.
     """
-    files = {path.stem: path for path in sorted((DOCS / "live").glob("*.py"))}
-    law = {f"spec.{stem}": DOCS.parent / "spec" / f"{stem}.py" for stem in (*CHAPTERS, "shapes")}
+    files = {path.stem: path for path in sorted((DOCS / "live_cells").glob("*.py"))}
+    law = {
+        f"attnverify.spec.{stem}": DOCS.parent / "spec" / f"{stem}.py"
+        for stem in (*CHAPTERS, "shapes")
+    }
     found: dict[str, list[Any]] = {
         name: [".py", path.read_text(), []] for name, path in {**files, **law}.items()
     }
-    found["spec"] = [".py", "", [], True]  # the chapters alone: each cell imports what it needs
+    for package in ("attnverify", "attnverify.spec"):
+        found[package] = [
+            ".py",
+            "",
+            [],
+            True,
+        ]  # empty: each cell imports the chapters that it needs
     return library() | found
 
 
@@ -115,6 +125,6 @@ def write(static: Path) -> None:
     """Brython, the modules and the cell's script, beside the site's other static files."""
     static.mkdir(parents=True, exist_ok=True)
     shutil.copy(brython() / "brython.js", static / "brython.js")
-    shutil.copy(DOCS / "live" / "live.js", static / "live.js")
+    shutil.copy(DOCS / "live_cells" / "live.js", static / "live.js")
     text = f"__BRYTHON__.use_VFS = true;\n__BRYTHON__.update_VFS({json.dumps(sources())});\n"
     (static / "law.js").write_text(text)

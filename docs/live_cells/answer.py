@@ -7,11 +7,11 @@ import json
 
 import numpy as np
 
-from attnverify import spec
+from attnverify.spec import alibi, masks, memory, shifts
 
 LAW = {
     name: getattr(module, name)
-    for module in (spec.shifts, spec.masks, spec.alibi, spec.memory)
+    for module in (shifts, masks, alibi, memory)
     for name in module.__all__
 }
 

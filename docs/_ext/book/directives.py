@@ -16,9 +16,9 @@ from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
 
 from attnverify import spec
-from book import standing
+from book import status
 
-START = "import numpy as np\nimport spec\nfrom spec import *\n"
+START = "import numpy as np\nfrom attnverify import spec\nfrom attnverify.spec import *\n"
 SESSION = "book_session"
 
 
@@ -113,8 +113,8 @@ class Picture(SphinxDirective):
             raise self.error("picture: wanted :alt:, a sentence for who cannot see it")
         session = self.env.temp_data.get(SESSION, {"code": []})
         call = [
-            f"from pictures import ink, {module}",
-            "with ink.drawn({!r}):",
+            f"from pictures import style, {module}",
+            "with style.drawn({!r}):",
             f"    {module}.{function}({' '.join(self.content)})",
         ]
         lines: list[str] = []
@@ -143,6 +143,6 @@ class Measured(SphinxDirective):
     """A sentence on what was raced, on which devices and when, or that nothing was yet."""
 
     def run(self) -> list[nodes.Node]:
-        raced = ", ".join(f"{path.parts[-3]} ({path.parts[-2]})" for path in standing.newest())
-        text = f"Raced on {raced}." if raced else f"Speed: {standing.NOT_MEASURED}."
+        raced = ", ".join(f"{path.parts[-3]} ({path.parts[-2]})" for path in status.newest())
+        text = f"Raced on {raced}." if raced else f"Speed: {status.NOT_MEASURED}."
         return [nodes.paragraph(text, f"{text} The pages of the operations say what came of it.")]

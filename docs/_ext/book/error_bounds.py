@@ -12,7 +12,7 @@ from typing import Any
 
 from attnverify.bounds import BOUNDS
 from attnverify.catalogue.operation import Operation
-from book import standing
+from book import status
 
 ROOT = Path(__file__).parents[3]
 
@@ -25,7 +25,7 @@ def section(operation: Operation) -> Iterator[str]:
         )
     else:
         yield from derivation(operation)
-    yield from standing.budgets(operation)
+    yield from status.budgets(operation)
 
 
 def derivation(operation: Operation) -> Iterator[str]:

@@ -1,0 +1,17 @@
+"""The right answer beside a wrong one."""
+
+from book.pitfalls import small_case, wrong
+
+from pictures import style
+
+
+def beside(name: str) -> None:
+    """The law's answer and a seeded fault's on the same small inputs, the wrong elements framed."""
+    case = small_case(name)
+    assert case is not None
+    law, fault, marked = wrong(case)
+    N, M = law.shape
+    left, right = style.panels(2, width=1.0 + 0.5 * M, height=0.9 + 0.42 * N)
+    style.matrix(left, law, "the law", row="row", column="column")
+    style.matrix(right, fault, "with the fault", row="row", column="column", marked=marked)
+    right.title.set_color(style.colour("wrong"))
