@@ -45,5 +45,12 @@ class CheckoutFinder:
 IS_CHECKOUT = not (PACKAGE / "spec").is_dir()
 """Whether the columns lie beside this package (a checkout) and not inside it (an installation)."""
 
+
+def describe_installation() -> str:
+    """Which attnverify runs: its version and where it lies."""
+    kind, folder = ("checkout", ROOT) if IS_CHECKOUT else ("installed", PACKAGE)
+    return f"attnverify {__version__} ({kind}: {folder})"
+
+
 if IS_CHECKOUT:
     sys.meta_path.insert(0, CheckoutFinder)

@@ -1,6 +1,6 @@
 """
-The differential tests. Their body is importable: a stranger runs it from anywhere, our chapters run
-it for their operations.
+The differential tests. Their body is importable: a user runs it from anywhere, our chapters run it
+for their operations.
 
 A module that imports these five functions gets the cells of its ``CHAPTER``, or of all chapters if
 it names none; the plugin fills the parameter ``cell`` in (see :mod:`attnverify.plugin`).
@@ -17,10 +17,10 @@ __all__ = ["test_gradients", "test_hidden_nan", "test_refusals", "test_side_effe
 pytestmark = pytest.mark.differential
 
 
-def judged(cell: Cell, verification: Any, record_property: Any) -> None:
+def judged(cell: Cell, attnverify_run: Any, request: pytest.FixtureRequest) -> None:
     """Run a cell, write down its tally, and let a known failure be one."""
-    tally = verification.judge(cell)
-    record_property("tally", tally.as_dict())
+    tally = attnverify_run.judge(cell)
+    request.node.user_properties.append(("tally", tally.as_dict()))
     if tally.verdict == "failed":
         pytest.fail(tally.reason, pytrace=False)
     if tally.verdict == "known failure":
@@ -30,25 +30,25 @@ def judged(cell: Cell, verification: Any, record_property: Any) -> None:
 
 
 @pytest.mark.differential
-def test_values(cell: Cell, verification: Any, record_property: Any) -> None:
-    judged(cell, verification, record_property)
+def test_values(cell: Cell, attnverify_run: Any, request: pytest.FixtureRequest) -> None:
+    judged(cell, attnverify_run, request)
 
 
 @pytest.mark.differential
-def test_gradients(cell: Cell, verification: Any, record_property: Any) -> None:
-    judged(cell, verification, record_property)
+def test_gradients(cell: Cell, attnverify_run: Any, request: pytest.FixtureRequest) -> None:
+    judged(cell, attnverify_run, request)
 
 
 @pytest.mark.differential
-def test_refusals(cell: Cell, verification: Any, record_property: Any) -> None:
-    judged(cell, verification, record_property)
+def test_refusals(cell: Cell, attnverify_run: Any, request: pytest.FixtureRequest) -> None:
+    judged(cell, attnverify_run, request)
 
 
 @pytest.mark.differential
-def test_side_effects(cell: Cell, verification: Any, record_property: Any) -> None:
-    judged(cell, verification, record_property)
+def test_side_effects(cell: Cell, attnverify_run: Any, request: pytest.FixtureRequest) -> None:
+    judged(cell, attnverify_run, request)
 
 
 @pytest.mark.differential
-def test_hidden_nan(cell: Cell, verification: Any, record_property: Any) -> None:
-    judged(cell, verification, record_property)
+def test_hidden_nan(cell: Cell, attnverify_run: Any, request: pytest.FixtureRequest) -> None:
+    judged(cell, attnverify_run, request)

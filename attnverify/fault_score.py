@@ -232,5 +232,5 @@ class Scores:
         terminalreporter.section("kill score")
         for line in table(self.entries):
             terminalreporter.write_line(line)
-        if path := config.getoption("--score-json"):
+        if path := config.getoption("--attn-score-json"):
             Path(path).write_text(json.dumps(self.entries, indent=1) + "\n")

@@ -1,9 +1,19 @@
 """
-The options of ``attnverify run``, which are those that the plugin adds to pytest; and the words
-that help and completion need of them.
+The options of a run: one table, from which pytest's ``--attn-NAME`` and the plain ``--NAME`` of
+``attnverify run`` are made, and what may follow each of them.
+
+Nothing here imports more than the standard library: every pytest of an environment in which
+attnverify is installed reads this table.
 """
 
+import ast
+import difflib
 import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from attnverify.precision import DTYPES
@@ -11,103 +21,236 @@ from attnverify.precision import DTYPES
 PROFILES = {"quick": 20, "default": 100, "thorough": 2000}
 """Cases for each cell."""
 
-FAILURES = ".attnverify/failures"
+STATE_FOLDER = ".attnverify"
+"""What a run leaves behind; it ignores itself."""
+
+FAILURES = f"{STATE_FOLDER}/failures"
 """Where failures are recorded unless another place is named."""
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "--backend": {
-        "action": "append",
-        "metavar": "NAME_OR_PATH",
-        "help": "backend to judge: a module, a package or a file; repeatable (default: numpy_ref, "
-        "torch_impl, cupy_impl)",
-    },
-    "--op": {
-        "action": "append",
-        "metavar": "OPERATION",
-        "help": "judge this operation alone; repeatable (attnverify list names them)",
-    },
-    "--dtype": {
-        "action": "append",
-        "choices": DTYPES,
-        "help": "judge in this dtype alone; repeatable",
-    },
-    "--profile": {
-        "choices": tuple(PROFILES),
-        "default": "default",
-        "help": "cases for each cell: "
-        + ", ".join(f"{name} {cases}" for name, cases in PROFILES.items()),
-    },
-    "--known-failures": {
-        "metavar": "FILE",
-        "help": "known failures (default: the file beside each backend's file)",
-    },
-    "--report": {
-        "metavar": "FILE",
-        "help": "write the report as one page of HTML that needs nothing beside it",
-    },
-    "--report-json": {
-        "metavar": "FILE",
-        "help": "write every tally as JSON (attnverify page makes the page of it later)",
-    },
-    "--seed": {"default": "0", "metavar": "N", "help": 'seed of the draws, or "random"'},
-    "--isolate": {
-        "choices": ("paths", "all", "none"),
-        "default": "paths",
-        "help": "who gets a process of its own (default: paths)",
-    },
-    "--case-seconds": {
-        "type": float,
-        "default": 60.0,
-        "metavar": "S",
-        "help": "time limit of a case in such a process (default: 60)",
-    },
-    "--memory": {
-        "type": int,
-        "default": 0,
-        "metavar": "MB",
-        "help": "its memory limit (default: three quarters of what is free)",
-    },
-    "--score-json": {"metavar": "FILE", "help": "write the kill score of pytest -m faults as JSON"},
-    "--failures": {
-        "default": FAILURES,
-        "metavar": "DIR",
-        "help": "where failures are recorded and replayed from",
-    },
+ALIASES = {
+    "fp64": "float64",
+    "f64": "float64",
+    "double": "float64",
+    "fp32": "float32",
+    "f32": "float32",
+    "fp16": "float16",
+    "f16": "float16",
+    "half": "float16",
+    "bf16": "bfloat16",
 }
+"""Other names of the dtypes, as the field writes them."""
 
-CAMPAIGN: dict[str, dict[str, Any]] = {
-    "--hours": {
-        "type": float,
-        "default": 1.0,
-        "metavar": "H",
-        "help": "how long (default: 1); 0.0167 is a minute",
-    },
-    "--workers": {
-        "type": int,
-        "default": os.cpu_count() or 1,
-        "metavar": "N",
-        "help": "processes here (default: as many as cores)",
-    },
-    "--address": {
-        "metavar": "tcp://HOST:PORT",
-        "help": "the scheduler of workers that run already",
-    },
-    **{
-        name: OPTIONS[name]
-        for name in (
-            "--backend",
-            "--op",
-            "--dtype",
-            "--known-failures",
-            "--report",
-            "--report-json",
-            "--failures",
-        )
-    },
-    "--seed": OPTIONS["--seed"]
-    | {"default": "random", "help": "of the first draws (default: a random one, which is told)"},
-    "--isolate": OPTIONS["--isolate"]
-    | {"default": "all", "help": "who gets a process of its own (default: all)"},
-    **{name: OPTIONS[name] for name in ("--case-seconds", "--memory")},
-}
+
+def one_of(text: str, words: Iterable[str], what: str = "") -> str:
+    """The word itself. Raises ValueError with what was wanted, and the nearest word."""
+    known = tuple(words)
+    if text in known:
+        return text
+    close = difflib.get_close_matches(text, known, n=1, cutoff=0.5)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    raise ValueError(f"wanted {what or ', '.join(known)}, got {text}{hint}")
+
+
+@lru_cache
+def operation_names() -> tuple[str, ...]:
+    """
+    The operations, as the specification's package exports them, without their gradients. It is
+    read and not imported, for names are wanted before any array library is loaded.
+    """
+    spec = find_spec("attnverify.spec")
+    assert spec is not None and spec.origin is not None
+    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    return tuple(
+        alias.name
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if not alias.name.endswith("_grad")
+    )
+
+
+def parse_operation(text: str) -> str:
+    return one_of(text, operation_names(), "an operation of the catalogue")
+
+
+def parse_dtype(text: str) -> str:
+    return one_of(ALIASES.get(text, text), DTYPES)
+
+
+def parse_profile(text: str) -> str:
+    return one_of(text, PROFILES)
+
+
+def parse_isolation(text: str) -> str:
+    return one_of(text, ISOLATION)
+
+
+ISOLATION = ("paths", "all", "none")
+
+
+def parse_seed(text: str) -> str:
+    if text != "random" and not text.isdecimal():
+        raise ValueError(f'wanted a whole number or "random", got {text}')
+    return text
+
+
+def parse_seconds(text: str) -> float:
+    """A number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise ValueError(f"wanted a number above 0, got {text}")
+    return number
+
+
+def parse_count(text: str) -> int:
+    """A whole number, 0 or more."""
+    if not text.isdecimal():
+        raise ValueError(f"wanted a whole number, got {text}")
+    return int(text)
+
+
+def no_words() -> tuple[str, ...]:
+    return ()
+
+
+@dataclass(frozen=True)
+class Option:
+    """
+    An option with a value.
+
+    parse   reads what was typed; raises ValueError that says what was wanted
+    words   what completion offers: these words, or files where ``is_file``
+    """
+
+    name: str
+    metavar: str
+    help: str
+    parse: Callable[[str], Any] = str
+    default: str | None = None
+    repeatable: bool = False
+    words: Callable[[], Iterable[str]] = no_words
+    is_file: bool = False
+
+    @property
+    def dest(self) -> str:
+        """The name of its value in pytest's configuration."""
+        return f"attn_{self.name.replace('-', '_')}"
+
+    @property
+    def flag(self) -> str:
+        """As pytest takes it."""
+        return f"--attn-{self.name}"
+
+
+RUN = (
+    Option(
+        "backend",
+        "NAME_OR_PATH",
+        "backend to judge: a module, a package or a file; repeatable",
+        repeatable=True,
+        is_file=True,
+    ),
+    Option(
+        "op",
+        "OPERATION",
+        "judge this operation alone; repeatable (attnverify list names them)",
+        parse_operation,
+        repeatable=True,
+        words=operation_names,
+    ),
+    Option(
+        "dtype",
+        "DTYPE",
+        f"judge in this dtype alone; repeatable: {', '.join(DTYPES)} (fp16, bf16 ... too)",
+        parse_dtype,
+        repeatable=True,
+        words=lambda: DTYPES,
+    ),
+    Option(
+        "profile",
+        "PROFILE",
+        "cases for each cell: " + ", ".join(f"{name} {cases}" for name, cases in PROFILES.items()),
+        parse_profile,
+        "default",
+        words=lambda: PROFILES,
+    ),
+    Option(
+        "known-failures",
+        "FILE",
+        "known failures (default: the file beside each backend's file)",
+        is_file=True,
+    ),
+    Option(
+        "report",
+        "FILE",
+        "write the report as one page of HTML that needs nothing beside it",
+        is_file=True,
+    ),
+    Option(
+        "report-json",
+        "FILE",
+        "write every tally as JSON (attnverify page makes the page of it later)",
+        is_file=True,
+    ),
+    Option("seed", "N", 'seed of the draws, or "random" (default: 0)', parse_seed, "0"),
+    Option(
+        "isolate",
+        "WHO",
+        "who gets a process of its own: paths, all or none (default: paths)",
+        parse_isolation,
+        "paths",
+        words=lambda: ISOLATION,
+    ),
+    Option(
+        "case-seconds",
+        "S",
+        "time limit of a case in such a process (default: 60)",
+        parse_seconds,
+        "60",
+    ),
+    Option(
+        "memory",
+        "MB",
+        "its memory limit (default: three quarters of what is free)",
+        parse_count,
+        "0",
+    ),
+    Option(
+        "failures",
+        "DIR",
+        "where failures are recorded and replayed from",
+        str,
+        FAILURES,
+        is_file=True,
+    ),
+)
+"""The options of ``attnverify run``, and of pytest with their prefix."""
+
+OPTIONS = {option.name: option for option in RUN}
+
+CAMPAIGN = (
+    Option("hours", "H", "how long (default: 1); 0.0167 is a minute", parse_seconds, "1"),
+    Option(
+        "workers",
+        "N",
+        "processes here (default: as many as cores)",
+        parse_count,
+        str(os.cpu_count() or 1),
+    ),
+    Option("address", "tcp://HOST:PORT", "the scheduler of workers that run already"),
+    *(
+        OPTIONS[name]
+        for name in ("backend", "op", "dtype", "known-failures", "report", "report-json")
+    ),
+    replace(
+        OPTIONS["seed"],
+        default="random",
+        help="of the first draws (default: a random one, which is told)",
+    ),
+    replace(OPTIONS["isolate"], default="all", help="who gets a process of its own (default: all)"),
+    *(OPTIONS[name] for name in ("case-seconds", "memory", "failures")),
+)
 """The options of ``attnverify campaign``; its profile is always the thorough one."""

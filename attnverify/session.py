@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
-
 from attnverify.backends.loader import PROJECT_BACKENDS, Backend, load
 from attnverify.failures.known_failures import (
     KnownFailure,
@@ -74,6 +72,10 @@ def backends_of(sources: list[str], workers: dict[str, Worker]) -> Iterator[Back
 
 
 def known_failures(named: str | None, sources: list[str]) -> list[KnownFailure]:
+    """
+    The lines of the file that is named, or of those beside the backends. Raises ValueError where
+    one cannot be read.
+    """
     try:
         if named:
             return read_known_failures(Path(named))
@@ -84,7 +86,7 @@ def known_failures(named: str | None, sources: list[str]) -> list[KnownFailure]:
             for known in read_known_failures(path, source)
         ]
     except (OSError, ValueError) as error:
-        raise pytest.UsageError(f"--known-failures: {error}") from None
+        raise ValueError(f"--known-failures: {error}") from None
 
 
 def unmatched_known_failures(run: Verification) -> list[KnownFailure]:

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from attnverify.backends.loader import PROJECT_BACKENDS
 from attnverify.bench.plugin import replay, replayed
 from attnverify.timing import time_shares
 
@@ -30,6 +31,7 @@ SUITE = (
     "float32",
     "-k",
     "not triton",
+    *(f"--backend={name}" for name in PROJECT_BACKENDS),
     *(f"--op={operation}" for operation in CHAPTERS),
 )
 """
@@ -40,9 +42,7 @@ look quick.
 
 @pytest.mark.benchmark(timer=replayed, group="differential suite")
 def test_share(benchmark, races, tmp_path):
-    chosen = (
-        SUITE if races.measured else (*SUITE[:5], "--op", "rel_shift", "--backend", "numpy_ref")
-    )
+    chosen = SUITE if races.measured else (*SUITE[:5], "--op", "rel_shift", "numpy_ref")
     report = tmp_path / "report.json"
     command = [
         sys.executable,

@@ -29,8 +29,6 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-import pytest
-
 from attnverify.backends.loader import PROJECT_BACKENDS, load
 from attnverify.campaign.merging import CellTotal
 from attnverify.campaign.work_units import (
@@ -176,14 +174,13 @@ def campaign(chosen: argparse.Namespace) -> int:
         import_module(ENGINE)
     except ImportError:
         print(
-            f"attnverify campaign: {ENGINE} is not installed: pip install "
-            "'attention-verification[campaign]'",
+            f"attnverify campaign: {ENGINE} is not installed: pip install 'attnverify[campaign]'",
             file=sys.stderr,
         )
         return 2
     try:
         run, limits = prepare(chosen)
-    except (pytest.UsageError, ValueError) as error:
+    except ValueError as error:
         print(f"attnverify campaign: {error}", file=sys.stderr)
         return 4
     print("\n".join(header(run)), flush=True)

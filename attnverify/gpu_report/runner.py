@@ -70,32 +70,6 @@ class Outcome:
         return f"{self.step:<22}{self.verdict:<9}{self.seconds:6.1f} s  {self.reason}".rstrip()
 
 
-def add_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--device",
-        choices=("cuda", "cpu"),
-        help="where the kernels run (default: the GPU, if PyTorch sees one)",
-    )
-    command.add_argument(
-        "--quick", action="store_true", help="fewer cases; on a CPU fewer kernels too"
-    )
-    command.add_argument(
-        "--step", action="append", choices=LIMITS, help="this step alone; repeatable"
-    )
-    command.add_argument(
-        "--seconds",
-        type=float,
-        default=BUDGET,
-        metavar="S",
-        help=f"for all steps together (default: {BUDGET:.0f})",
-    )
-    command.add_argument(
-        "--out",
-        metavar="DIR",
-        help="where gpu-report.json goes (default: benchmarks/results/DEVICE/DATE, for a GPU)",
-    )
-
-
 def main(chosen: argparse.Namespace) -> int:
     """Run the steps; 0 all passed, 1 one failed, 2 one was not run."""
     names, until = chosen.step or list(LIMITS), time.monotonic() + chosen.seconds

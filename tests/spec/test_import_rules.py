@@ -38,8 +38,13 @@ The engine of a campaign, what draws the results of benchmarks, and the librarie
 backend handles: ``import_module`` inside a function, when asked for.
 """
 
-AT_THE_DOOR = {"torch_impl/__init__.py": {"numpy"}}
-"""Where a backend takes NumPy arrays in and hands them out."""
+AT_THE_DOOR = {
+    "torch_impl/__init__.py": {"numpy"},
+    **{
+        path.relative_to(ROOT).as_posix(): {"click"} for path in (ROOT / "attnverify/cli").iterdir()
+    },
+}
+"""Where a backend takes NumPy arrays in and hands them out; what the command line is made of."""
 
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 

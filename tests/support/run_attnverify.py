@@ -1,5 +1,5 @@
 """
-Runs of ``verify`` and of pytest inside a test: what they print, the status they end with, the
+Runs of ``attnverify`` and of pytest inside a test: what they print, the status they end with, the
 tallies that they report.
 """
 
@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from attnverify import ROOT, cli
+from attnverify.options import OPTIONS
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,16 @@ def report_in(path: str | Path) -> dict[str, Any]:
     return report
 
 
+def prefixed(arguments: tuple[str, ...]) -> list[str]:
+    """Our options as pytest takes them."""
+    return [
+        f"--attn-{word[2:]}" if word[2:].partition("=")[0] in OPTIONS else word
+        for word in arguments
+    ]
+
+
 def in_pytest(*arguments: str) -> Run:
+    """``pytest`` with our options, written without their prefix."""
     return inside(
         pytest.main,
         [
@@ -79,7 +89,7 @@ def in_pytest(*arguments: str) -> Run:
             os.devnull,
             "--rootdir",
             ".",
-            *arguments,
+            *prefixed(arguments),
         ],
     )
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -30,11 +30,11 @@ from attnverify.campaign.work_units import (
     run_work_unit,
     without_verdict,
 )
+from attnverify.cli import judging
 from attnverify.device_assignment import assign_device, devices
 from attnverify.failures.record import FailureRecord, find_record
 from attnverify.inputs.recipe import Recipe
 from attnverify.isolation.supervisor import Limits
-from attnverify.options import CAMPAIGN
 from attnverify.session import Verification
 from attnverify.verdicts.tally import CellResult
 from tests.support.run_attnverify import ROOT, Run, verify
@@ -53,10 +53,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def options(*arguments: str) -> Namespace:
-    parser = ArgumentParser()
-    for name, words in CAMPAIGN.items():
-        parser.add_argument(name, **words)
-    return parser.parse_args(["--seed", "0", "--dtype", "float32", *arguments])
+    """What the command line makes of its options."""
+    line = ["--seed", "0", "--dtype", "float32", *arguments]
+    return Namespace(**judging.campaign.make_context("campaign", line).params)
 
 
 def planned(*arguments: str) -> tuple[Verification, list[WorkUnit]]:
@@ -476,7 +475,11 @@ def test_a_campaign_ends_in_time(workers: Any) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [("--hours", "0"), ("--workers", "0"), ("--backend", FIRST, "--known-failures", "nowhere.txt")],
+    [
+        ("numpy_ref", "--hours", "0"),
+        ("numpy_ref", "--workers", "0"),
+        ("--backend", FIRST, "--known-failures", "nowhere.txt"),
+    ],
 )
 def test_wrong_options_are_told(wrong: tuple[str, ...]) -> None:
     done: Run = verify("campaign", *wrong)
@@ -485,7 +488,7 @@ def test_wrong_options_are_told(wrong: tuple[str, ...]) -> None:
 
 def test_without_its_engine_a_campaign_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "ENGINE", "no_such_engine")
-    done = verify("campaign")
+    done = verify("campaign", "numpy_ref")
     assert done.status == 2 and "no_such_engine is not installed" in done.output
 
 

@@ -1,13 +1,18 @@
 """The command line: ``attnverify run`` is the pytest line, ``attnverify list`` the catalogue."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from attnverify import __version__, describe_installation
 from attnverify.catalogue.operation import CATALOGUE
-from tests.support.run_attnverify import in_a_process, in_pytest, judged, report_in, verify
+from attnverify.options import operation_names
+from tests.support.run_attnverify import ROOT, in_a_process, in_pytest, judged, report_in, verify
 from tests.support.sample_backends import HERE
 
 FIRST = str(HERE / "mixed_verdicts.py")
@@ -48,11 +53,94 @@ def test_verify_list_names_every_operation_and_its_parameters() -> None:
     assert "alibi_attention(query, key, value, visible)" in done.output.splitlines()
 
 
-@pytest.mark.parametrize("arguments", [(), ("nonsense",), ("replay",)])
-def test_a_wrong_command_is_a_usage_error(arguments: tuple[str, ...]) -> None:
-    with pytest.raises(SystemExit) as error:
-        verify(*arguments)
-    assert error.value.code == 2
+WRONG = {
+    "no command": ((), "Commands:"),
+    "a misspelt command": (("rnu",), "Did you mean 'run'?"),
+    "an argument too few": (("replay",), "Missing argument 'HASH'"),
+    "a misspelt option": (("run", FIRST, "--bakend", "x"), "Did you mean '--backend'?"),
+    "a misspelt operation": (("run", FIRST, "--op", "sotfmax"), "did you mean softmax?"),
+    "an unknown dtype": (("identify", FIRST, "--dtype", "int8"), "wanted float64, float32"),
+    "an unknown profile": (("run", FIRST, "--profile", "quik"), "did you mean quick?"),
+    "a seed that is no number": (("run", FIRST, "--seed", "abc"), 'or "random", got abc'),
+    "a negative time": (("replay", "0", "--case-seconds", "-1"), "wanted a number above 0, got -1"),
+    "no backend": (("run",), "attnverify run my_kernel.py"),
+    "no backend for hours": (("campaign",), "attnverify run my_kernel.py"),
+    "an unknown option of pytest": (("run", FIRST, "--", "--no-such"), "--no-such"),
+    "nothing to forget": (("forget",), "wanted the hashes of records, or --all"),
+    "an unknown step": (("gpu-report", "--step", "x"), "'x' is not one of"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_line_ends_with_status_4_and_a_hint(what: str) -> None:
+    arguments, words = WRONG[what]
+    done = verify(*arguments)
+    assert done.status == 4 and words in done.output and "INTERNALERROR" not in done.output
+
+
+@pytest.mark.parametrize("alias", ["fp16", "f16", "half", "float16"])
+def test_a_dtype_may_be_named_as_the_field_does(alias: str) -> None:
+    done = judged(FIRST, "--op", "shift_right", dtype=alias)
+    assert done.status == 0
+    assert {tally["dtype"] for tally in (done.report or {})["tallies"]} == {"float16"}
+
+
+def test_a_file_may_be_named_without_an_option() -> None:
+    assert judged(FIRST, "--op", "shift_right").verdicts()["shift_right", "values"] == "passed"
+
+
+def test_pytest_options_are_passed_on() -> None:
+    done = judged(FIRST, "-k", "values and rel_shift", "--junitxml", "out.xml", "-v")
+    assert list(done.verdicts()) == [("rel_shift", "values")]
+    assert Path("out.xml").read_text().count("<testcase ") == 1
+
+
+def test_what_follows_two_dashes_is_pytests() -> None:
+    done = judged(FIRST, "--op", "shift_right", "--", "--setup-plan")
+    assert "SETUP    S attnverify_run" in done.output
+
+
+def test_the_reader_of_a_pipe_may_leave_early() -> None:
+    line = f"{sys.executable} -m attnverify list | true"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", line],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
+        check=False,
+    )
+    assert (done.stderr, done.returncode) == ("", 2)
+
+
+def test_the_version_says_where_it_lies() -> None:
+    assert verify("--version").output == f"attnverify {__version__} (checkout: {ROOT})\n"
+
+
+def test_the_first_line_needs_no_array_library() -> None:
+    program = (
+        "import sys, pytest; from attnverify.cli import main; "
+        "pytest.main = lambda _: print(*{'numpy', 'torch', 'hypothesis'} & {*sys.modules}) or 0; "
+        f"sys.exit(main(['run', {FIRST!r}, '--op', 'softmax']))"
+    )
+    done = in_a_process(start=("-c", program))
+    assert done.output == f"{describe_installation()}: {FIRST}\n\n"
+
+
+def test_the_names_of_operations_are_those_of_the_catalogue() -> None:
+    forward = [name for name, operation in CATALOGUE.items() if not operation.is_gradient]
+    assert sorted(operation_names()) == sorted(forward)
+
+
+def recorded() -> list[Path]:
+    return sorted(Path(".attnverify/failures").glob("*"))
+
+
+def test_a_failure_that_is_forgotten_is_gone() -> None:
+    judged(FIRST, "--op", "causal_mask")
+    first = recorded()[0].stem
+    assert verify("forget", first).status == 0 and first not in {path.stem for path in recorded()}
+    assert verify("forget", first).status == 2
+    assert verify("forget", "--all").status == 0 and recorded() == []
 
 
 def test_help_names_the_commands() -> None:

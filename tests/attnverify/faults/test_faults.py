@@ -3,7 +3,7 @@ The suite's teeth: every fault is noticed, in every dtype in which it is wrong; 
 right is accused.
 
 ``pytest -m faults`` alone runs this; the kill score is printed at the end, and written with
-``--score-json FILE``.
+``--attn-score-json FILE``.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 
 from attnverify.fault_score import dtypes_of, score_fault
 from attnverify.faults.registry import ALL, Fault, read_faults
-from attnverify.plugin import seed_of
+from attnverify.plugin.run import seed_of
 from attnverify.verdicts.tally import Options
 
 FAULTS, CONTROLS = read_faults()
@@ -46,7 +46,7 @@ def harmless(fault: Fault) -> tuple[str, ...]:
 def score(pytestconfig: pytest.Config, record_property: Any) -> Any:
     def run(fault: Fault, dtype: str) -> dict[str, Any]:
         entry = score_fault(
-            fault, dtype, Options(pytestconfig.getoption("--profile"), seed_of(pytestconfig))
+            fault, dtype, Options(pytestconfig.getoption("attn_profile"), seed_of(pytestconfig))
         )
         record_property("score", entry)
         return entry

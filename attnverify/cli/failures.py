@@ -1,0 +1,150 @@
+"""The commands about recorded failures: ``replay`` and ``forget``."""
+
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from attnverify.cli.parameters import FILE, Command, to_click
+from attnverify.options import OPTIONS
+
+if TYPE_CHECKING:
+    from attnverify.backends.loader import Implementation
+    from attnverify.failures.record import FailureRecord
+    from attnverify.isolation.supervisor import Worker
+
+REPLAY = (
+    "Exit status: 0 it passes now, 1 it fails again, 2 there is no such record, or the "
+    "backend does not support the case"
+)
+
+
+def replay_record(hash: str, script: bool, **given: Any) -> int:
+    """Judge the recorded recipe once more, on the backend that failed or on another."""
+    from attnverify.failures import record
+    from attnverify.isolation.supervisor import Limits, Worker, runs_in_own_process
+
+    try:
+        failure = record.find_record(hash, given["failures"])
+    except (ValueError, OSError) as error:
+        raise click.ClickException(str(error)) from None
+    source = given["backend"] or failure.backend
+    with closing(Worker(source, Limits(given["case_seconds"], given["memory"]))) as worker:
+        there = worker if runs_in_own_process(source, "paths") else None
+        named = find_implementation(failure, there, source)
+        return print_script(failure, there, named) if script else judge(failure, there, named)
+
+
+def find_implementation(
+    failure: "FailureRecord", worker: "Worker | None", source: str
+) -> "Implementation":
+    """The backend's implementation that failed, or another of the same operation."""
+    from attnverify.backends.loader import load
+    from attnverify.isolation.supervisor import describe_backend
+
+    backend = describe_backend(worker) if worker else load(source)
+    candidates = [i for i in backend.implementations if i.operation.name == failure.operation]
+    if backend.broken or backend.missing or not candidates:
+        reason = backend.broken or backend.missing or f"has no {failure.operation}"
+        raise click.ClickException(f"{backend.source}: {reason}")
+    return next((i for i in candidates if i.name == failure.implementation), candidates[0])
+
+
+def print_script(
+    failure: "FailureRecord", worker: "Worker | None", implementation: "Implementation"
+) -> int:
+    """The program that shows the failure with NumPy and the user's library alone."""
+    from attnverify.failures.script import script
+    from attnverify.isolation.supervisor import replay_in_worker
+
+    print(
+        replay_in_worker(worker, failure, implementation.name, script=True)
+        if worker
+        else script(failure, implementation)
+    )
+    return 0
+
+
+def judge(
+    failure: "FailureRecord", worker: "Worker | None", implementation: "Implementation"
+) -> int:
+    """The same with the backend in a process of its own, or in this one."""
+    from attnverify.failures.replay import replay
+    from attnverify.isolation.supervisor import WorkerDied, replay_in_worker
+    from attnverify.judge.errors import Disagreement, Unsupported
+
+    try:
+        budget = (
+            replay_in_worker(worker, failure, implementation.name)
+            if worker
+            else replay(failure, implementation)
+        )
+    except (Disagreement, WorkerDied) as error:
+        source = implementation.backend.source
+        print(
+            f"{implementation.name} of {source} in {failure.dtype} ({failure.aspect})\n  "
+            f"{error}\n  recipe: {failure.words}"
+        )
+        return 1
+    except Unsupported as reason:
+        print(f"unsupported: {reason}")
+        return 2
+    print(f"passed, {budget:.2g}x of the bound")
+    return 0
+
+
+replay = Command(
+    "replay",
+    callback=replay_record,
+    params=[
+        click.Argument(["hash"], metavar="HASH"),
+        click.Option(
+            ["--backend"], type=FILE, help="another backend than the one that failed first"
+        ),
+        *to_click(OPTIONS[name] for name in ("failures", "case-seconds", "memory")),
+        click.Option(
+            ["--script"],
+            is_flag=True,
+            help="print a program that shows it with NumPy and your library alone",
+        ),
+    ],
+    help="Show a recorded failure again.\n\nHASH is what the failure printed, or the path of its "
+    "record.",
+    short_help="Show a recorded failure again.",
+    example="attnverify replay 67d901747637 --backend my_kernel.py",
+    status=REPLAY,
+)
+
+
+def forget_records(hashes: tuple[str, ...], everything: bool, failures: str) -> int:
+    """Remove records and their scripts."""
+    if not hashes and not everything:
+        raise click.UsageError("wanted the hashes of records, or --all")
+    names = ("",) if everything else hashes
+    found = {name: sorted(Path(failures).glob(f"{name}*.json")) for name in names}
+    for name, paths in found.items():
+        if not paths:
+            print(
+                f"no failure {name} is recorded in {failures}".replace("  ", " "), file=sys.stderr
+            )
+        for path in paths:
+            path.unlink()
+            path.with_suffix(".py").unlink(missing_ok=True)
+    print(f"{sum(map(len, found.values()))} forgotten")
+    return 0 if all(found.values()) or everything else 2
+
+
+forget = Command(
+    "forget",
+    callback=forget_records,
+    params=[
+        click.Argument(["hashes"], nargs=-1, metavar="[HASH]..."),
+        click.Option(["--all", "everything"], is_flag=True, help="every failure that is recorded"),
+        *to_click([OPTIONS["failures"]]),
+    ],
+    help="Remove recorded failures, which would be tried first in every run.",
+    example="attnverify forget 67d901747637",
+    status="Exit status: 0 done, 2 there is no such record, 4 an option is wrong",
+)

@@ -1,0 +1,122 @@
+"""The commands that judge: ``run`` and ``campaign``."""
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from attnverify import PACKAGE, describe_installation
+from attnverify.cli.parameters import FILE, STATUS, Command, to_click
+from attnverify.cli.pytest_options import PYTEST, to_pytest
+from attnverify.options import CAMPAIGN, RUN, STATE_FOLDER
+
+
+class RunCommand(Command):
+    """``attnverify run``: our options, pytest's that are listed, and after -- any of pytest's."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        head, rest = split_at_dashes(args)
+        ctx.meta["rest"] = rest
+        return super().parse_args(ctx, head)
+
+    def sections(self, ctx: click.Context) -> dict[str, list[click.Option]]:
+        options = super().sections(ctx)["Options"]
+        return {
+            "Options": [option for option in options if option not in PYTEST],
+            "Options of pytest, passed on": list(PYTEST),
+        }
+
+
+def split_at_dashes(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """The arguments before ``--`` and those after it."""
+    if "--" not in arguments:
+        return arguments, []
+    at = arguments.index("--")
+    return arguments[:at], arguments[at + 1 :]
+
+
+def judge(backends: tuple[str, ...], **given: Any) -> int:
+    """``pytest -m differential`` on the importable body, from anywhere."""
+    given["backend"] = introduce(backends, given)
+    return run_pytest([*ours(given), *to_pytest(given), *rest()])
+
+
+def introduce(backends: tuple[str, ...], given: dict[str, Any]) -> list[str]:
+    """
+    The backends to judge. They are printed before any library is loaded: somebody waits. Raises
+    UsageError where there are none.
+    """
+    sources = [*backends, *given["backend"]]
+    if not sources:
+        raise click.UsageError(HOW_TO_NAME_ONE)
+    print(f"{describe_installation()}: {', '.join(sources)}", flush=True)
+    return sources
+
+
+HOW_TO_NAME_ONE = """a backend to judge is wanted:
+  attnverify run my_kernel.py             a file (or several)
+  attnverify run my_package.kernels       a module or a package that can be imported
+  attnverify run numpy_ref                one of our own: numpy_ref, torch_impl, cupy_impl"""
+
+
+def rest() -> list[str]:
+    """What was given after ``--``."""
+    found: list[str] = click.get_current_context().meta["rest"]
+    return found
+
+
+def ours(given: dict[str, Any]) -> Iterator[str]:
+    """Our options as pytest takes them."""
+    for option in RUN:
+        value = given[option.name.replace("-", "_")]
+        for one in value if option.repeatable else (value,):
+            if one is not None:
+                yield f"{option.flag}={one}"
+
+
+def run_pytest(options: list[str]) -> int:
+    """Run the differential tests, and nothing of the directory where this is started."""
+    import pytest
+
+    isolated = ["-c", str(PACKAGE / "pytest.ini"), "--rootdir", "."]
+    isolated += ["-o", f"cache_dir={STATE_FOLDER}/cache", "-q", "-rN", "--no-header"]
+    body = str(PACKAGE / "differential.py")
+    return int(pytest.main(["-p", "attnverify.plugin", *isolated, body, *options]))
+
+
+run = RunCommand(
+    "run",
+    callback=judge,
+    params=[
+        click.Argument(["backends"], nargs=-1, type=FILE, metavar="[BACKEND]..."),
+        *to_click(RUN),
+        *PYTEST,
+    ],
+    help="Judge backends by the specification.\n\nA backend is a file, a module or a package. What "
+    "is given after -- goes to pytest as it stands.",
+    short_help="Judge backends by the specification.",
+    example="attnverify run my_kernel.py --op softmax --report out.html",
+    status=STATUS,
+)
+
+
+def judge_for_hours(backends: tuple[str, ...], **given: Any) -> int:
+    """The thorough profile, spread over many processes."""
+    given["backend"] = introduce(backends, given)
+    from attnverify.campaign.engine import campaign as run_campaign
+
+    return run_campaign(argparse.Namespace(**given))
+
+
+campaign = Command(
+    "campaign",
+    callback=judge_for_hours,
+    params=[
+        click.Argument(["backends"], nargs=-1, type=FILE, metavar="[BACKEND]..."),
+        *to_click(CAMPAIGN),
+    ],
+    help="Judge for hours, on many cores or machines.",
+    example="attnverify campaign my_kernel.py --hours 2",
+    status=STATUS,
+)

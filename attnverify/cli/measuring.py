@@ -1,0 +1,128 @@
+"""The commands that measure: conventions of a backend, a user's test, a GPU."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from attnverify.cli.parameters import FILE, Command, Value
+from attnverify.gpu_report import runner
+from attnverify.options import OPTIONS
+
+GPU = "Exit status: 0 every step passed, 1 a step failed, 2 a step was not run: each says why"
+
+
+def print_cards(backend: str, dtype: str, as_json: bool) -> int:
+    """
+    One card for each implementation: its answer to each question, and the specification's where
+    that is another.
+    """
+    from attnverify.backends.loader import load
+    from attnverify.diagnosis.identify import identify as identify_all
+
+    loaded = load(backend)
+    if loaded.broken or loaded.missing:
+        raise click.ClickException(f"{loaded.source}: {loaded.broken or loaded.missing}")
+    cards = identify_all(loaded, dtype)
+    print(
+        json.dumps([card.as_dict() for card in cards], indent=1)
+        if as_json
+        else "\n\n".join("\n".join(card.lines()) for card in cards)
+    )
+    return 0 if cards else 2
+
+
+identify = Command(
+    "identify",
+    callback=print_cards,
+    params=[
+        click.Argument(["backend"], type=FILE, metavar="BACKEND"),
+        click.Option(
+            ["--dtype"],
+            type=Value(OPTIONS["dtype"]),
+            default="float32",
+            help="in which it is asked",
+        ),
+        click.Option(["--json", "as_json"], is_flag=True, help="the cards for a machine"),
+    ],
+    help="Say which conventions each implementation of a backend follows.",
+    example="attnverify identify my_kernel.py",
+)
+
+
+def print_score(file: str, json_file: str | None) -> int:
+    """How many faults a user's own checks notice, and what reveals those that they do not."""
+    from attnverify.backends.loader import describe
+    from attnverify.faults.user_tests import measure_user_tests
+
+    try:
+        found = measure_user_tests(file)
+    except Exception as error:  # a user's file may do anything while it is imported
+        raise click.ClickException(f"{file}: {describe(error)}") from None
+    print("\n".join(line for check in found for line in check.lines()))
+    if json_file:
+        entries = [check.as_dict() for check in found]
+        Path(json_file).write_text(json.dumps(entries, indent=1) + "\n")
+    return 0
+
+
+score = Command(
+    "score",
+    callback=print_score,
+    params=[
+        click.Argument(["file"], type=FILE, metavar="FILE"),
+        click.Option(
+            ["--json", "json_file"],
+            type=FILE,
+            metavar="FILE",
+            help="write what was killed and what survived as JSON",
+        ),
+    ],
+    help="Measure your own test: how many of the seeded faults it notices.\n\nFILE defines "
+    "check_<operation>(function), which raises if the function is wrong.",
+    short_help="Measure your own test: how many of the seeded faults it notices.",
+    example="attnverify score my_test.py",
+)
+
+
+def run_gpu_report(**given: Any) -> int:
+    return runner.main(argparse.Namespace(**given | {"step": list(given["step"])}))
+
+
+gpu_report = Command(
+    "gpu-report",
+    callback=run_gpu_report,
+    params=[
+        click.Option(
+            ["--device"],
+            type=click.Choice(["cuda", "cpu"]),
+            help="where the kernels run (default: the GPU, if PyTorch sees one)",
+        ),
+        click.Option(["--quick"], is_flag=True, help="fewer cases; on a CPU fewer kernels too"),
+        click.Option(
+            ["--step"],
+            type=click.Choice(list(runner.LIMITS)),
+            metavar="STEP",
+            multiple=True,
+            help="this step alone; repeatable: " + ", ".join(runner.LIMITS),
+        ),
+        click.Option(
+            ["--seconds"],
+            type=float,
+            default=runner.BUDGET,
+            metavar="S",
+            help=f"for all steps together (default: {runner.BUDGET:.0f})",
+        ),
+        click.Option(
+            ["--out"],
+            type=FILE,
+            metavar="DIR",
+            help="where gpu-report.json goes (default: benchmarks/results/DEVICE/DATE, for a GPU)",
+        ),
+    ],
+    help="Run everything that wants a GPU, and keep what comes out.",
+    example="attnverify gpu-report",
+    status=GPU,
+)

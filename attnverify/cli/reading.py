@@ -1,0 +1,145 @@
+"""The commands that read, and judge nothing."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from attnverify.cli.parameters import FILE, Command
+
+BENCH = "Exit status: 0, or 2 where there are no results, or what shows them is not installed"
+DOCTOR = "Exit status: 0 pytest -m differential can run here, 1 it cannot"
+
+
+def examine() -> int:
+    from attnverify import doctor
+
+    return doctor.main()
+
+
+doctor = Command(
+    "doctor",
+    callback=examine,
+    help="Say what this machine can run and what is missing, in words.",
+    example="attnverify doctor",
+    status=DOCTOR,
+)
+
+
+def print_operations() -> int:
+    from attnverify.catalogue.operation import CATALOGUE
+
+    for name, operation in CATALOGUE.items():
+        print(f"{name}({', '.join(operation.arguments)})")
+    return 0
+
+
+list_operations = Command(
+    "list",
+    callback=print_operations,
+    help="List the operations of the catalogue and their parameters.",
+    example="attnverify list",
+)
+
+
+def load_report(path: str) -> dict[str, Any]:
+    """A report that was saved as JSON. Raises an error with status 2 where it is no such thing."""
+    try:
+        report = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise click.ClickException(
+            f"report: wanted what --report-json wrote, got {path} ({error})"
+        ) from None
+    if not isinstance(report, dict) or not isinstance(report.get("tallies"), list):
+        raise click.ClickException(
+            f"report: wanted what --report-json wrote, got {path}, which has no tallies"
+        )
+    return report
+
+
+REPORT = click.Argument(["report"], type=FILE, metavar="REPORT")
+
+
+def write_page(report: str, output: str | None) -> int:
+    """The page of a report, beside it unless another place is named."""
+    from attnverify.report.html import report_page
+
+    path = Path(output or Path(report).with_suffix(".html"))
+    page = report_page(load_report(report))
+    try:
+        path.write_text(page, encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise click.ClickException(str(error)) from None
+    print(f"report: {path}")
+    return 0
+
+
+page = Command(
+    "page",
+    callback=write_page,
+    params=[
+        REPORT,
+        click.Option(
+            ["-o", "--output"],
+            type=FILE,
+            metavar="FILE",
+            help="where the page goes (default: beside the report)",
+        ),
+    ],
+    help="Make the page of a report that was saved as JSON.\n\nREPORT is what attnverify run "
+    "--report-json wrote.",
+    short_help="Make the page of a report that was saved as JSON.",
+    example="attnverify page report.json -o report.html",
+)
+
+
+def print_matrix(report: str) -> int:
+    from attnverify.report.readme_matrix import readme_matrix
+
+    print("\n".join(readme_matrix(load_report(report)["tallies"])))
+    return 0
+
+
+matrix = Command(
+    "matrix",
+    callback=print_matrix,
+    params=[REPORT],
+    help="Print the matrix of a saved report, operation x implementation.\n\nREPORT is what "
+    "attnverify run --report-json wrote.",
+    short_help="Print the matrix of a saved report, operation x implementation.",
+    example="attnverify matrix report.json",
+)
+
+
+def show_benchmarks(results: str, device: str | None, output: str | None) -> int:
+    from attnverify.bench.report.overview import report
+
+    return report(Path(results), device, Path(output) if output else None)
+
+
+bench_report = Command(
+    "bench-report",
+    callback=show_benchmarks,
+    params=[
+        click.Option(
+            ["--results"],
+            type=FILE,
+            default="benchmarks/results",
+            metavar="DIR",
+            help="where they are (default: benchmarks/results)",
+        ),
+        click.Option(
+            ["--device"], metavar="NAME", help="one device alone, by the name of its folder"
+        ),
+        click.Option(
+            ["-o", "--output"],
+            type=FILE,
+            metavar="FILE",
+            help="write a page of HTML with plots, too",
+        ),
+    ],
+    help="Show what was measured: tables, goals, and one page.",
+    example="attnverify bench-report -o bench.html",
+    status=BENCH,
+)

@@ -1,0 +1,84 @@
+"""
+The pytest plugin: it adds our options, and minds its own business until a run uses it.
+
+Every pytest of an environment in which attnverify is installed loads this module, so it imports
+neither NumPy nor Hypothesis nor the specification. The judge (:mod:`attnverify.plugin.run`) is
+loaded where an option of ours is given or a test module takes the differential tests.
+"""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from attnverify.options import RUN
+
+BACKENDS = "attn_backends"
+"""The setting that names the backends of a project where the options name none."""
+
+DIFFERENTIAL = "attnverify.differential"
+"""The module whose tests are ours."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("attnverify", "differential verification of attention kernels")
+    for option in RUN:
+        group.addoption(
+            option.flag,
+            dest=option.dest,
+            action="append" if option.repeatable else "store",
+            type=_type_of(option.parse),
+            default=option.default,
+            metavar=option.metavar,
+            help=option.help,
+        )
+    parser.addini(BACKENDS, "backends that the differential tests judge", type="args")
+
+
+def _type_of(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """The parser of an option's value, with an error that argparse tells in its own words."""
+
+    def read(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
+
+
+def is_named(config: pytest.Config) -> bool:
+    """Whether the options name what is to be judged."""
+    return bool(config.getoption("attn_backend"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "differential: holds a backend to the specification")
+    if is_named(config) or config.getini(BACKENDS):
+        load_judge(config)
+
+
+def load_judge(config: pytest.Config) -> Any:
+    """The part of the plugin that needs the judge, registered when it is first wanted."""
+    from attnverify.plugin import run
+
+    if not config.pluginmanager.is_registered(run):
+        config.pluginmanager.register(run)
+    return run
+
+
+def is_ours(function: Any) -> bool:
+    """Whether a test function is one of the differential tests, wherever it was imported."""
+    return getattr(function, "__module__", None) == DIFFERENTIAL
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if is_ours(metafunc.function):
+        load_judge(metafunc.config).parametrize(metafunc)
+
+
+@pytest.fixture(scope="session")
+def attnverify_run(pytestconfig: pytest.Config) -> Any:
+    """The run's Verification, for the differential tests."""
+    return load_judge(pytestconfig).verification_of(pytestconfig)

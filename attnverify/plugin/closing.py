@@ -1,0 +1,82 @@
+"""How a run closes: of each root cause one cell in full, the table, and what to do next."""
+
+from collections.abc import Generator
+from typing import Any, cast
+
+import pytest
+
+from attnverify.report.json_report import as_json, write_reports
+from attnverify.report.next_steps import next_steps
+from attnverify.report.root_causes import format_root_causes, representative_cells, triage
+from attnverify.report.table import header, table
+from attnverify.report.terminal_colours import colourize
+from attnverify.session import Verification, unmatched_known_failures
+from attnverify.timing import time_summary
+
+
+def tallies_of(report: pytest.TestReport) -> list[dict[str, Any]]:
+    return [
+        cast(dict[str, Any], value) for name, value in report.user_properties if name == "tally"
+    ]
+
+
+class Collector:
+    """Takes the tallies from the reports of one run; under xdist, those of all workers."""
+
+    def __init__(self) -> None:
+        self.tallies: list[dict[str, Any]] = []
+        self.failed: list[pytest.TestReport] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call":
+            self.tallies.extend(tallies_of(report))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(
+        self, terminalreporter: Any, config: pytest.Config
+    ) -> Generator[None, Any, Any]:
+        """
+        Of each root cause pytest shows one cell in full (with -v, every cell); the others are in
+        the triage, one line each.
+        """
+        stats, full = terminalreporter.stats, representative_cells(self.tallies)
+        if full and config.getoption("verbose") < 1:
+            self.failed = stats.get("failed", [])
+            stats["failed"] = [
+                report
+                for report in self.failed
+                if all(tally in full for tally in tallies_of(report))
+            ]
+        return (yield)
+
+    def restore(self, terminalreporter: Any) -> None:
+        """What was not shown is counted all the same."""
+        if self.failed:
+            terminalreporter.stats["failed"] = self.failed
+
+
+def print_summary(
+    reporter: Any,
+    run: Verification,
+    tallies: list[dict[str, Any]],
+    reports: dict[str, str | None],
+) -> None:
+    """The last section of a run; the reports that were asked for are written as well."""
+    reporter.section("verification")
+    for line in [
+        *header(run),
+        "",
+        *table(tallies),
+        *format_root_causes(triage(tallies)),
+        time_summary(tallies),
+    ]:
+        reporter.write_line(colourize(line, reporter.hasmarkup))
+    for known in unmatched_known_failures(run):
+        reporter.write_line(
+            f"{known.source}: speaks of no cell of this run: {known.name} {known.dtype} "
+            f"{known.aspect}",
+            yellow=True,
+        )
+    write_reports(as_json(run, tallies), reports)
+    for line in next_steps(run, tallies, reports["--report"]):
+        reporter.write_line(line)
