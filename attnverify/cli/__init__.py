@@ -19,7 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
         print("attnverify: interrupted", file=sys.stderr)
         return 2
     except ImportError as error:
-        print(f"attnverify: {error}; {ADVICE.get(error.name, DOCTOR)}", file=sys.stderr)
+        print(f"attnverify: {error}; {ADVICE.get(error.name or '', DOCTOR)}", file=sys.stderr)
         return 2
 
 

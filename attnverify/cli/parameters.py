@@ -16,7 +16,7 @@ STATUS = """Exit status: 0 everything passed (or failed as known), 1 something f
 PLAIN = "Exit status: 0 done, 2 a file cannot be read, 4 an option is wrong"
 
 
-class Value(click.ParamType):
+class Value(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5 alone
     """The value of an option of ours, read by the option itself."""
 
     def __init__(self, option: Option) -> None:

@@ -1,8 +1,8 @@
 """
 Summarise reports for the book: what was measured, when and on what, an entry for each operation.
 
-    verify run --backend numpy_ref --backend torch_impl --report-json run.json
-    pytest -m faults --score-json score.json
+    attnverify run numpy_ref torch_impl --report-json run.json
+    pytest -m faults --attn-score-json score.json
     python docs/data/summarise.py verdicts "two CPU cores; not run on a GPU" run.json
     [more.json ...] python docs/data/summarise.py kills default score.json
 """

@@ -142,8 +142,8 @@ def lines_to_run(operation: Operation) -> Iterator[str]:
     gradient = operation.gradient
     yield "Every backend of the project against this law, your own file, and the seeded faults:\n"
     yield ".. code-block:: sh\n"
-    yield f"   .venv/bin/pytest -m differential --op {operation.name}"
-    yield f"   .venv/bin/attnverify run --op {operation.name} --backend my_kernel.py"
+    yield f"   .venv/bin/pytest -m differential --attn-op={operation.name}"
+    yield f"   .venv/bin/attnverify run my_kernel.py --op {operation.name}"
     yield f'   .venv/bin/pytest -m faults -k "{operation.name}"\n'
     if gradient:
         yield (
