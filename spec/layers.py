@@ -89,11 +89,14 @@ def self_attention(
     Source: seed 001, section 3.
     """
     check("x [B N F]", x)
-    check_parameters("w_query [K F], w_key [K F], w_value [E F]", parameters, F=x.shape[-1])
+    check_parameters(SELF_ATTENTION, parameters, F=x.shape[-1])
     query, key, value = (
         np.einsum("bnf,gf->bng", x, parameters[name]) for name in ("w_query", "w_key", "w_value")
     )
     return attend(scaled_dot_product_score(query, key), value, mask)
+
+
+SELF_ATTENTION = "w_query [K F], w_key [K F], w_value [E F]"
 
 
 def multi_head_attention(

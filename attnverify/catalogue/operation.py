@@ -1,5 +1,6 @@
 """
-The catalogue: every operation of the law, read off ``spec/`` so that nothing is written twice.
+The catalogue: every operation of the specification, read off ``spec/`` so that nothing is written
+twice.
 """
 
 import importlib
@@ -7,22 +8,51 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, get_args
 
 from attnverify.catalogue.traits import (
     CHAPTERS,
     DTYPES,
-    EXACT,
-    LAYER_PARAMETERS,
-    SCALAR_ARGUMENT_SIZES,
+    GRADIENT_FAMILIES,
+    GRADIENT_SKIPS,
+    TRAITS,
+    Traits,
 )
 from attnverify.spec.shapes import PATTERN
+
+ARGUMENT_SIZES = {
+    "n_heads": "H",
+    "num_heads": "H",
+    "N": "N",
+    "M": "M",
+    "F": "F",
+    "n_layers": "L",
+    "batch": "B",
+    "width": "F",
+}
+"""The sizes that are arguments, and their letters."""
+
+_MASK_SIZES = {
+    "mask": "NM",
+    "visible": "NM",
+    "attn_mask": "BNM",
+    "key_padding_mask": "BM",
+    "mem": "BSF",
+    "mems": "BSFL",
+    "hids": "BNFL",
+}
+"""The sizes of what an annotation does not spell out."""
+
+MASKS = ("mask", "visible", "attn_mask")
+"""The names that a mask for queries and keys has."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation of the law: its function in ``spec/`` (the law) and its chapter."""
+    """
+    One operation of the specification: its function in ``spec/``, its chapter, its row of traits.
+    """
 
     name: str
     chapter: str
@@ -31,33 +61,58 @@ class Operation:
     @cached_property
     def reference(self) -> Callable[..., Any]:
         """
-        The same operation in ``numpy_ref/``: the oracle where the law's loops would take too long.
+        The same operation in ``numpy_ref/``: the oracle where the specification's loops would take
+        too long.
         """
         function: Callable[..., Any] = getattr(
             importlib.import_module(f"attnverify.numpy_ref.{self.chapter}"), self.name
         )
         return function
 
+    @property
+    def traits(self) -> Traits:
+        """The row of the operation, or of the operation that it is the gradient of."""
+        return TRAITS[self.name.removesuffix("_grad")]
+
+    @cached_property
+    def _parameters(self) -> dict[str, inspect.Parameter]:
+        return dict(inspect.signature(self.law).parameters)
+
     @cached_property
     def arguments(self) -> tuple[str, ...]:
-        return tuple(inspect.signature(self.law).parameters)
+        return tuple(self._parameters)
 
     @cached_property
     def axes(self) -> dict[str, str]:
         """
-        The axes of each float array argument as the law annotates them, ``{"query": "B H N D"}``.
+        The axes of each float array argument as the specification annotates them,
+        ``{"query": "B H N D"}``.
         """
-        parameters = inspect.signature(self.law).parameters.items()
         return {
             name: axes
-            for name, parameter in parameters
+            for name, parameter in self._parameters.items()
             if (axes := float_axes(parameter.annotation))
         }
+
+    @cached_property
+    def sizes(self) -> frozenset[str]:
+        """The letters of its arrays, parameters, masks, lists and counts."""
+        patterns = PATTERN.findall(self.traits.parameters)
+        text = " ".join((*self.axes.values(), *(axes for _, _, axes in patterns)))
+        named = ARGUMENT_SIZES | _MASK_SIZES
+        return frozenset(
+            re.findall("[A-Z]", text + "".join(named.get(name, "") for name in self.arguments))
+        )
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The families of numbers that its inputs are drawn from."""
+        return GRADIENT_FAMILIES if self.is_gradient else self.traits.families
 
     @property
     def exact(self) -> bool:
         """Whether it moves numbers and computes none: then it must agree bit for bit."""
-        return self.name in EXACT
+        return self.traits.exact
 
     @property
     def is_gradient(self) -> bool:
@@ -73,9 +128,84 @@ class Operation:
         return CATALOGUE.get(f"{self.name}_grad")
 
     @property
+    def is_attention(self) -> bool:
+        """Whether it takes the mean of given values, without projections of its own."""
+        return {"query", "key", "value"} <= set(self.arguments) and not self.traits.parameters
+
+    @property
+    def is_score(self) -> bool:
+        """Whether it returns the scores of queries and keys."""
+        return "query" in self.arguments and "value" not in self.arguments
+
+    @property
+    def has_heads(self) -> bool:
+        """Whether it splits the model width into heads."""
+        return bool(self.traits.parameters) and "num_heads" in self.arguments
+
+    @property
+    def has_memory(self) -> bool:
+        return not {"mem", "mems", "mem_len"}.isdisjoint(self.arguments)
+
+    @property
+    def is_stack(self) -> bool:
+        """Whether it is several layers, one upon the other."""
+        return bool(self.traits.parameters) and "mems" in self.arguments
+
+    @cached_property
+    def is_given_arrays(self) -> bool:
+        """Whether some argument is an array; what is drawn for the others are sizes, and many."""
+        annotations = [parameter.annotation for parameter in self._parameters.values()]
+        return any(array_types(annotation) for annotation in annotations)
+
+    @cached_property
+    def takes_dtype(self) -> bool:
+        """Whether its result is float though no input need be: then it takes ``dtype``."""
+        return not self.axes and self.dtypes == DTYPES
+
+    @cached_property
+    def mask(self) -> str | None:
+        """The name of its mask for queries and keys, if it has one."""
+        return next((name for name in MASKS if name in self.arguments), None)
+
+    @property
+    def key_mask_axes(self) -> str | None:
+        """The documented shape of a mask that hides a key from every query, if there is one."""
+        shapes = self.traits.mask_axes
+        return next((axes for axes in shapes if axes[0] == "B" and "N" not in axes), None)
+
+    @property
+    def can_hide(self) -> bool:
+        """Whether a mask can hide slots that nobody may look at: keys, or the scores given."""
+        if "score" in self.arguments:
+            return self.mask is not None
+        hides_keys = self.key_mask_axes is not None or "key_padding_mask" in self.arguments
+        return "key" in self.arguments and hides_keys
+
+    def requires(self, argument: str) -> bool:
+        """Whether an argument is given in every call, if only as None."""
+        parameter = self._parameters.get(argument)
+        return parameter is not None and parameter.default is parameter.empty
+
+    def allows_none(self, argument: str) -> bool:
+        """Whether an argument may be None."""
+        return type(None) in get_args(self._parameters[argument].annotation)
+
+    def skips(self, check: str) -> str | None:
+        """Why a check does not apply, or None where it does."""
+        reasons = (GRADIENT_SKIPS if self.is_gradient else {}) | dict(self.traits.skipped)
+        return reasons.get(check)
+
+    @cached_property
     def dtypes(self) -> tuple[str, ...]:
-        """causal_mask knows no float: it is judged once."""
-        return ("bool",) if self.name == "causal_mask" else DTYPES
+        """The dtypes it is judged in; a boolean result knows no float and is judged once."""
+        result = inspect.signature(self.law).return_annotation
+        returns_bool = any("bool" in part.dtypes for part in array_types(result))
+        return ("bool",) if returns_bool else DTYPES
+
+
+def array_types(annotation: Any) -> list[Any]:
+    """The array types of an annotation, also inside a list and ``... | None``."""
+    return [part for part in (annotation, *get_args(annotation)) if hasattr(part, "dim_str")]
 
 
 def float_axes(annotation: Any) -> str | None:
@@ -83,21 +213,29 @@ def float_axes(annotation: Any) -> str | None:
     The axes of ``Float[ndarray, "B H N D"]``, also inside ``... | None``; None for masks and for
     anything else.
     """
-    parts = [part for part in (annotation, *get_args(annotation)) if hasattr(part, "dim_str")]
+    parts = array_types(annotation)
     if len(parts) != 1 or "float64" not in parts[0].dtypes:
         return None
     return "... N M" if parts[0].dim_str == "..." else str(parts[0].dim_str)
 
 
 def read_catalogue() -> dict[str, Operation]:
+    """Every operation that a chapter names; ValueError where the table of traits lacks its row."""
     chapters = {
         chapter: importlib.import_module(f"attnverify.spec.{chapter}") for chapter in CHAPTERS
     }
-    return {
+    found = {
         name: Operation(name, chapter, getattr(module, name))
         for chapter, module in chapters.items()
         for name in module.__all__
     }
+    rows = {name.removesuffix("_grad") for name in found}
+    if odd := rows ^ set(TRAITS):
+        raise ValueError(
+            f"TRAITS: wanted a row for each operation of spec/, got {', '.join(sorted(odd))} in "
+            "one of the two alone"
+        )
+    return found
 
 
 CATALOGUE = read_catalogue()
@@ -117,34 +255,3 @@ def parse_name(name: str) -> tuple[Operation, str] | None:
         return None
     longest = max(fitting, key=len)
     return CATALOGUE[longest], name[len(longest) + 1 :]
-
-
-@lru_cache
-def size_letters(op: Operation) -> frozenset[str]:
-    """
-    The sizes that the operation has: of its arrays, its parameters, its masks, its lists and its
-    counts.
-    """
-    text = " ".join(
-        (
-            *op.axes.values(),
-            *(axes for _, _, axes in PATTERN.findall(LAYER_PARAMETERS.get(op.name, ""))),
-        )
-    )
-    found = set(re.findall("[A-Z]", text)) | {
-        SCALAR_ARGUMENT_SIZES[name] for name in SCALAR_ARGUMENT_SIZES if name in op.arguments
-    }
-    masks = {
-        "mask": "NM",
-        "visible": "NM",
-        "attn_mask": "BNM",
-        "key_padding_mask": "BM",
-        "mem": "BSF",
-        "mems": "BSFL",
-        "hids": "BNFL",
-    }
-    return frozenset(found.union(*(masks[name] for name in masks if name in op.arguments)))
-
-
-def uses(op: Operation, letter: str) -> bool:
-    return letter in size_letters(op)

@@ -1,60 +1,205 @@
 """
-Facts about operations.
+What is known of each operation beyond its signature: one table, a row an operation.
+
+Whatever an annotation of the specification says already (axes, masks, options, whether an argument
+may be left out) is read off it by :class:`attnverify.catalogue.Operation` and does not stand here.
 """
 
-from attnverify.spec import layers
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-EXACT = frozenset(
-    {"causal_mask", "merge_masks", "shift_right", "rel_shift", "init_mems", "update_mems"}
-)
+from attnverify.spec import layers
 
 CHAPTERS = ("scores", "masks", "attention", "shifts", "relative", "alibi", "memory", "layers")
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 ASPECTS = ("values", "gradients", "refusals", "side effects", "hidden NaN")
 """The columns of a verdict."""
 
-WITHOUT_FLOATS = frozenset(
-    {"get_slopes", "sinusoidal_positions", "init_mems", "get_alibi_biases", "merge_masks"}
+CHECKS = ("long sequences", "relations", "systematic errors", "conventions", "benchmarks")
+"""What is done with an operation unless its row says why not; the rest is done with every one."""
+
+
+@dataclass(frozen=True)
+class Traits:
+    """
+    One row of the table.
+
+    families    of numbers that its inputs are drawn from
+    exact       it moves numbers and computes none: it must agree bit for bit
+    causal      no query sees a key behind its own place
+    square      it has as many keys as queries
+    positional  exchanging two keys with their values changes the output
+    slopes      it adds ALiBi's bias, another one for each head
+    staged      it consists of the stages of :mod:`attnverify.reference.staged_attention`
+    even_width  its sines and cosines share the model width
+    parameters  the arrays in its mapping ``parameters``, as a pattern of the specification
+    mask_axes   the documented shapes of its mask (or of its draw, where it has no mask)
+    skipped     the checks that do not apply to it, each with the reason
+    """
+
+    families: tuple[str, ...] = ("normal",)
+    exact: bool = False
+    causal: bool = False
+    square: bool = False
+    positional: bool = False
+    slopes: bool = False
+    staged: bool = False
+    even_width: bool = False
+    parameters: str = ""
+    mask_axes: tuple[str, ...] = ()
+    skipped: Mapping[str, str] = field(default_factory=dict)
+
+
+_SCORE_FAMILIES = (
+    *("normal", "spread", "lattice", "ties", "uniform", "small", "large", "zero_sum", "brink"),
 )
-"""Operations whose result is float though no input need be: they take a keyword ``dtype``."""
-
-LAYER_PARAMETERS = {
-    "self_attention": "w_query [K F], w_key [K F], w_value [E F]",
-    "multi_head_attention": layers.MULTI_HEAD,
-    "multi_head_self_attention": layers.MULTI_HEAD,
-    "relative_multi_head_attention": layers.RELATIVE,
-    "alibi_multi_head_attention": layers.ALIBI,
-    "transformer_xl_layer": layers.TRANSFORMER_XL,
-    "transformer_xl": layers.TRANSFORMER_XL,
-}
-
-
-SCALAR_ARGUMENT_SIZES = {
-    "n_heads": "H",
-    "num_heads": "H",
-    "N": "N",
-    "M": "M",
-    "F": "F",
-    "n_layers": "L",
-    "batch": "B",
-    "width": "F",
-}
-CAUSAL = frozenset(
-    {"transformer_xl_attention", "alibi_attention", "transformer_xl_layer", "transformer_xl"}
+_ATTENTION_FAMILIES = (
+    *("normal", "needles", "identity", "spread", "peaked", "correlated", "large", "brink", "ties"),
+    *("lattice", "zero_sum", "uniform", "small", "offset_values", "one_signed", "huge_values"),
+    "subnormal",
 )
-SQUARE = frozenset({"self_attention", "multi_head_self_attention", "alibi_multi_head_attention"})
-WITHOUT_ARRAY_INPUTS = frozenset({"causal_mask", "get_slopes", "sinusoidal_positions", "init_mems"})
-"""Operations that are given no array: what is drawn for them are sizes, and many of them."""
+_LAYER_FAMILIES = (
+    *("normal", "spread", "lattice", "ties", "uniform", "small", "large", "offset_values"),
+)
+GRADIENT_FAMILIES = (*_ATTENTION_FAMILIES, "one_hot")
+"""Of the numbers that a gradient's inputs are drawn from."""
 
-STAGED = (
-    *(
-        "scaled_dot_product_score",
-        "additive_score",
-        "transformer_xl_score",
-        "learned_relative_score",
-        "softmax",
+_WITHOUT_HEADS = ("N M", "B N M", "B 1 M", "B N 1")
+_WITH_HEADS = ("N M", "B H N M", "B 1 N M", "B 1 1 M", "1 H N M", "B 1 N 1")
+_PER_HEAD = ("N M", "B*H N M")
+
+_PART = {
+    "long sequences": "each element knows one query and one key: no length is special",
+    "relations": "no keys are summed",
+}
+_MOVED = {
+    "long sequences": "it is judged bit for bit at any size",
+    "relations": "it is judged bit for bit",
+    "systematic errors": "it computes nothing",
+}
+_TABLE = {
+    "long sequences": "it has no keys",
+    "relations": "it has no keys",
+    "systematic errors": "a factor that is off shows in every element",
+}
+_LAYER = {
+    "long sequences": "it is made of an attention that is judged so",
+    "relations": "it is made of an attention that is judged so",
+    "systematic errors": "it is made of an attention that is judged so",
+}
+_TIMED = {"benchmarks": "it is timed within the attentions and layers that use it"}
+_ONE_WAY = {"conventions": "nothing in it is met otherwise in public code"}
+GRADIENT_SKIPS = {
+    "long sequences": "only the query's gradient has rows of its own; benchmarks hold them",
+    "relations": "those of its operation are judged on the outputs",
+    "systematic errors": "those of its operation are measured on the outputs",
+}
+"""Of every gradient, beside what its operation skips."""
+
+TRAITS: dict[str, Traits] = {
+    "additive_score": Traits(_SCORE_FAMILIES, staged=True, skipped=_PART | _ONE_WAY),
+    "scaled_dot_product_score": Traits(_SCORE_FAMILIES, staged=True, skipped=_PART),
+    "causal_mask": Traits(exact=True, skipped=_MOVED | _TIMED),
+    "merge_masks": Traits(exact=True, mask_axes=_PER_HEAD, skipped=_MOVED),
+    "softmax": Traits(
+        ("normal", "spread", "large", "minus_infinity", "ties", "small", "uniform", "brink"),
+        staged=True,
+        mask_axes=("N M", "1 M", "N 1"),
+        skipped=_TIMED
+        | {
+            "long sequences": "its longest row is a fixed case",
+            "systematic errors": "it has no factor of its own",
+        },
     ),
-    *("additive_attention", "scaled_dot_product_attention", "alibi_attention"),
-    *("transformer_xl_attention", "learned_relative_attention"),
-)
-"""The operations that consist of these stages; the gradients of the attentions do as well."""
+    "dropout": Traits(
+        ("normal", "uniform", "lattice", "small", "huge_values", "subnormal"),
+        mask_axes=("1 M", "N 1"),
+        skipped=_PART | _TIMED | {"systematic errors": _TABLE["systematic errors"]},
+    ),
+    "additive_attention": Traits(_ATTENTION_FAMILIES, staged=True, mask_axes=_WITHOUT_HEADS),
+    "scaled_dot_product_attention": Traits(_ATTENTION_FAMILIES, staged=True, mask_axes=_WITH_HEADS),
+    "shift_right": Traits(("normal", "special", "lattice"), exact=True, skipped=_MOVED),
+    "rel_shift": Traits(("normal", "special", "lattice"), exact=True, skipped=_MOVED),
+    "sinusoidal_positions": Traits(even_width=True, skipped=_TABLE | _TIMED),
+    "transformer_xl_score": Traits(
+        _SCORE_FAMILIES, positional=True, staged=True, skipped=_PART | _TIMED
+    ),
+    "transformer_xl_attention": Traits(
+        _ATTENTION_FAMILIES, causal=True, positional=True, staged=True, mask_axes=_WITH_HEADS
+    ),
+    "learned_relative_score": Traits(
+        _SCORE_FAMILIES, positional=True, staged=True, skipped=_PART | _TIMED
+    ),
+    "learned_relative_attention": Traits(
+        _ATTENTION_FAMILIES, positional=True, staged=True, mask_axes=_WITH_HEADS
+    ),
+    "get_slopes": Traits(skipped=_TABLE | _TIMED),
+    "get_alibi_biases": Traits(mask_axes=("N M",), skipped=_TABLE),
+    "alibi_attention": Traits(
+        _ATTENTION_FAMILIES,
+        causal=True,
+        positional=True,
+        slopes=True,
+        staged=True,
+        mask_axes=_WITH_HEADS,
+    ),
+    "init_mems": Traits(exact=True, skipped=_MOVED | _ONE_WAY | _TIMED),
+    "update_mems": Traits(("normal", "special"), exact=True, skipped=_MOVED),
+    "self_attention": Traits(
+        _LAYER_FAMILIES,
+        square=True,
+        parameters=layers.SELF_ATTENTION,
+        mask_axes=_WITHOUT_HEADS,
+        skipped=_LAYER | _ONE_WAY | _TIMED,
+    ),
+    "multi_head_attention": Traits(
+        _LAYER_FAMILIES,
+        parameters=layers.MULTI_HEAD,
+        mask_axes=_PER_HEAD,
+        skipped=_LAYER | _TIMED,
+    ),
+    "multi_head_self_attention": Traits(
+        _LAYER_FAMILIES,
+        square=True,
+        parameters=layers.MULTI_HEAD,
+        mask_axes=_PER_HEAD,
+        skipped=_LAYER | _TIMED,
+    ),
+    "relative_multi_head_attention": Traits(
+        _LAYER_FAMILIES,
+        positional=True,
+        parameters=layers.RELATIVE,
+        mask_axes=_WITH_HEADS,
+        skipped=_LAYER,
+    ),
+    "alibi_multi_head_attention": Traits(
+        _LAYER_FAMILIES,
+        square=True,
+        positional=True,
+        slopes=True,
+        parameters=layers.ALIBI,
+        mask_axes=("N M",),
+        skipped=_LAYER | _TIMED,
+    ),
+    "transformer_xl_layer": Traits(
+        _LAYER_FAMILIES,
+        causal=True,
+        positional=True,
+        parameters=layers.TRANSFORMER_XL,
+        mask_axes=_WITH_HEADS,
+        skipped=_LAYER | _ONE_WAY,
+    ),
+    "transformer_xl": Traits(
+        _LAYER_FAMILIES,
+        causal=True,
+        positional=True,
+        even_width=True,
+        parameters=layers.TRANSFORMER_XL,
+        skipped=_ONE_WAY
+        | _TIMED
+        | {name: _LAYER[name] for name in ("long sequences", "systematic errors")},
+    ),
+}
+
+EXACT = frozenset(name for name, row in TRAITS.items() if row.exact)
+"""Operations without a bound."""

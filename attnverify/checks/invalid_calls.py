@@ -8,59 +8,31 @@ option and mapping what it cannot be.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
-from attnverify.catalogue.operation import CATALOGUE, Operation, size_letters
+from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.inputs.expand import expand
-from attnverify.inputs.recipe import Inputs, Recipe
+from attnverify.inputs.fixed_cases import fixed_recipe
+from attnverify.inputs.recipe import Inputs
 
-SIZES = {
-    "B": 2,
-    "H": 3,
-    "N": 5,
-    "M": 7,
-    "D": 4,
-    "E": 6,
-    "Q": 8,
-    "K": 9,
-    "A": 11,
-    "P": 8,
-    "S": 2,
-    "L": 2,
-    "F": 12,
-}
-"""Every size is another, so that no mismatch fits by luck."""
+DISTINCT = {"Q": 8, "K": 9, "A": 11, "F": 12}
+"""With the usual sizes of fixed cases, no two alike: no mismatch fits by luck."""
 
 
 @lru_cache(maxsize=64)
 def valid_call(operation: str) -> Inputs:
-    """A call that the law accepts, with every option in use."""
+    """A call that the specification accepts, with every option in use."""
     op = CATALOGUE[operation]
-    sizes = {letter: SIZES[letter] for letter in size_letters(op) | {"N", "M"}}
-    if operation in ("self_attention", "multi_head_self_attention", "alibi_multi_head_attention"):
-        sizes["M"] = sizes["N"]
-    if "mem" in op.arguments or operation == "transformer_xl":
-        sizes["M"] = sizes["N"] + sizes["S"]
     mask = {"pattern": "random", "axes": "N M", "form": "bool", "seed": 1}
-    options = {"align": "end", "mem_len": 3, "eps": 1e-5}
-    return expand(
-        Recipe(
-            operation,
-            sizes,
-            {"family": "normal", "seed": 1},
-            mask=mask if {"mask", "visible", "attn_mask"} & set(op.arguments) else None,
-            padding={"pattern": "right_padding", "seed": 1}
-            if "key_padding_mask" in op.arguments
-            else None,
-            dropout={"p": 0.25, "seed": 1} if "keep" in op.arguments else None,
-            options={name: options[name] for name in options if name in op.arguments},
-        ),
-        "float64",
-    )
+    recipe = fixed_recipe(op, DISTINCT, mask=mask if op.mask else None)
+    if "keep" in op.arguments:
+        recipe = replace(recipe, dropout={"p": 0.25, "seed": 1})
+    return expand(recipe, "float64")
 
 
 @lru_cache(maxsize=64)
@@ -72,9 +44,8 @@ def invalid_calls(operation: str) -> dict[str, Inputs]:
     rest.
     """
     op, right = CATALOGUE[operation], valid_call(operation)
-    plain = (
-        right | {"keep": None, "p": 0.0} if "keep" in right and operation != "dropout" else right
-    )
+    optional = "keep" in right and not op.requires("keep")
+    plain = right | {"keep": None, "p": 0.0} if optional else right
     wrong: dict[str, Inputs] = {}
     for name, value in right.items():
         for words, other in invalid_values(op, name, value, right):

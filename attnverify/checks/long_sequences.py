@@ -8,7 +8,6 @@ witness.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy import ndarray
@@ -16,7 +15,9 @@ from numpy import ndarray
 from attnverify import bounds
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.dtypes import largest
+from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.inputs.expand import expand
+from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.inputs.recipe import Inputs, Recipe
 from attnverify.judge.case import checked_output
 from attnverify.judge.comparison import Comparison, compare
@@ -34,11 +35,8 @@ LENGTHS = {
 
 
 def long_sequence_checks(operation: str, profile: str) -> list[tuple[str, Case]]:
-    """
-    Named checks of one operation at the profile's lengths; none for operations without rows of
-    their own.
-    """
-    if operation not in SINGLE_ROW_INPUTS:
+    """Named checks of one operation at the profile's lengths."""
+    if not has_independent_rows(CATALOGUE[operation]):
         return []
     return [
         (f"long: N={N} M={M}", partial(judge_long, long_recipe(operation, N, M)))
@@ -46,14 +44,14 @@ def long_sequence_checks(operation: str, profile: str) -> list[tuple[str, Case]]
     ]
 
 
+def has_independent_rows(operation: Operation) -> bool:
+    """Whether a row of its output is the output of its query alone."""
+    return operation.is_attention and not operation.skips("long sequences")
+
+
 def long_recipe(operation: str, N: int, M: int) -> Recipe:
-    sizes = {"B": 1, "N": N, "M": M, "E": 8}
-    additive = operation == "additive_attention"
-    sizes |= {"Q": 4, "K": 5, "A": 6} if additive else {"H": 2, "D": 16}
-    learned = operation == "learned_relative_attention"
-    options: dict[str, Any] = {"align": "end"} if learned else {}
-    sizes |= {"P": max(N, M)} if learned else {}
-    return Recipe(operation, sizes, {"family": "needles", "seed": 11}, options=options)
+    sizes = {"B": 1, "H": 2, "N": N, "M": M, "D": 16, "E": 8, "Q": 4, "K": 5, "A": 6}
+    return fixed_recipe(CATALOGUE[operation], sizes | {"P": max(N, M)}, "needles", seed=11)
 
 
 def judge_long(recipe: Recipe, implementation: Implementation, dtype: str) -> None:
@@ -85,7 +83,7 @@ def judge_row(
     What is known of the other rows is nothing, so that the cost does not grow with their number.
     """
     operation = implementation.operation
-    alone = SINGLE_ROW_INPUTS[operation.forward.name](inputs, i)
+    alone = single_row(operation, inputs, i)
     if operation.is_gradient:
         alone["d_output"] = inputs["d_output"][..., i : i + 1, :]
     with np.errstate(all="ignore"):
@@ -102,7 +100,16 @@ def sampled_rows(N: int) -> list[int]:
     return sorted(rows)
 
 
-def single_row(inputs: Inputs, i: int) -> Inputs:
+def single_row(operation: Operation, inputs: Inputs, i: int) -> Inputs:
+    """The inputs of which row i of the output is the only row."""
+    if operation.traits.causal:
+        return _single_causal_row(inputs, i)
+    if "key_pos_bias" in inputs:
+        return _single_row_of_tables(inputs, i)
+    return _single_query(inputs, i)
+
+
+def _single_query(inputs: Inputs, i: int) -> Inputs:
     N, masks = (
         inputs["query"].shape[-2],
         {name: inputs[name] for name in ("mask", "visible") if inputs.get(name) is not None},
@@ -114,33 +121,24 @@ def single_row(inputs: Inputs, i: int) -> Inputs:
     return inputs | rows | {"query": inputs["query"][..., i : i + 1, :]}
 
 
-def single_causal_row(inputs: Inputs, i: int) -> Inputs:
+def _single_causal_row(inputs: Inputs, i: int) -> Inputs:
     """Row i of an end-aligned causal attention: one query against the keys up to its own."""
     N, M = inputs["query"].shape[-2], inputs["key"].shape[-2]
     seen = max(M - N + i + 1, 1)
     cut = {"key": inputs["key"][..., :seen, :], "value": inputs["value"][..., :seen, :]}
     if "position" in inputs:
         cut["position"] = inputs["position"][:, M - seen :]
-    row = single_row(inputs, i) | cut
+    row = _single_query(inputs, i) | cut
     if M - N + i < 0:  # a row before all keys
         return row | {"visible": np.zeros((1, 1), bool)}
     visible = row.get("visible")
     return row if visible is None else row | {"visible": visible[..., :seen]}
 
 
-def single_learned_relative_row(inputs: Inputs, i: int) -> Inputs:
+def _single_row_of_tables(inputs: Inputs, i: int) -> Inputs:
     """Row i with its tables moved, so that a single query reads what row i reads."""
     N, M, P = inputs["query"].shape[-2], inputs["key"].shape[-2], len(inputs["key_pos_bias"]) // 2
     first = P - i - (M - N if inputs["align"] == "end" else 0)  # the row that key 0 reads
     rows = np.clip(np.arange(-M, M) + first, 0, 2 * P - 1)
     tables = {name: inputs[name][rows] for name in ("key_pos_embeddings", "key_pos_bias")}
-    return single_row(inputs, i) | tables | {"align": "start"}
-
-
-SINGLE_ROW_INPUTS: dict[str, Callable[[Inputs, int], Inputs]] = {
-    "additive_attention": single_row,
-    "scaled_dot_product_attention": single_row,
-    "alibi_attention": single_causal_row,
-    "transformer_xl_attention": single_causal_row,
-    "learned_relative_attention": single_learned_relative_row,
-}
+    return _single_query(inputs, i) | tables | {"align": "start"}

@@ -20,7 +20,7 @@ from attnverify.backends.loader import Implementation
 from attnverify.catalogue.dtypes import round_to
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.inputs.expand import expand
-from attnverify.inputs.fixed_cases import fixed_recipe as probe
+from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.inputs.recipe import Inputs
 from attnverify.judge.case import checked_output
 from attnverify.judge.comparison import compare
@@ -32,25 +32,22 @@ Change = Callable[
     [Operation, Inputs, np.random.Generator], "tuple[Inputs, Callable[[ndarray], ndarray]]"
 ]
 
-ATTENTIONS = (
-    *("additive_attention", "scaled_dot_product_attention", "transformer_xl_attention"),
-    *("learned_relative_attention", "alibi_attention"),
-)
-SIZES = {"quick": (9, 17), "default": (33, 65), "thorough": (129, 257)}
+LENGTHS = {"quick": (9, 17), "default": (33, 65), "thorough": (129, 257)}
 
 
-def judge_relations(operation: str, profile: str, seed: int) -> Iterator[tuple[str, Case]]:
+def relation_checks(operation: str, profile: str, seed: int) -> Iterator[tuple[str, Case]]:
     """Named checks of one operation."""
-    N, M = SIZES[profile]
-    op = CATALOGUE[operation]
-    if operation in ATTENTIONS:
-        for name, change in relations_for(operation).items():
-            yield f"relation: {name}", partial(check_relation, change, op, (N, M), seed)
-        yield "relation: a hidden slot changes no bit", partial(check_hidden_slot, op, (N, M))
-    if operation == "transformer_xl":
-        yield "relation: segments with memory are one long window", check_segments
-    if operation == "softmax":
-        yield "relation: a constant per row", partial(check_row_constant, (N, M))
+    op, lengths = CATALOGUE[operation], LENGTHS[profile]
+    if op.skips("relations"):
+        return
+    if op.is_attention:
+        for name, change in relations_for(op).items():
+            yield f"relation: {name}", partial(check_relation, change, op, lengths, seed)
+        yield "relation: a hidden slot changes no bit", partial(check_hidden_slot, op, lengths)
+    if op.is_stack:
+        yield "relation: segments with memory are one long window", partial(check_segments, op)
+    if "score" in op.arguments:
+        yield "relation: a constant per row", partial(check_row_constant, lengths)
 
 
 def baseline_inputs(op: Operation, lengths: tuple[int, int], dtype: str) -> Inputs:
@@ -59,10 +56,8 @@ def baseline_inputs(op: Operation, lengths: tuple[int, int], dtype: str) -> Inpu
     1/8.
     """
     N, M = lengths
-    recipe = probe(op, {"B": 2, "H": 3, "N": N, "M": M, "D": 8}, "lattice")
-    if "P" in recipe.sizes:
-        recipe = replace(recipe, sizes=recipe.sizes | {"P": M + 8})
-    return expand(recipe, dtype)
+    sizes = {"B": 2, "H": 3, "N": N, "M": M, "D": 8, "P": M + 8}
+    return expand(fixed_recipe(op, sizes, "lattice"), dtype)
 
 
 def check_relation(
@@ -146,8 +141,8 @@ def extra_hidden_keys(
     more = take_along(op, inputs, "M", np.concatenate([np.arange(5) % M, np.arange(M)]))
     if "align" in inputs:
         more["align"] = "end"
-    name = "mask" if "mask" in op.arguments else "visible"
-    return more | {name: np.arange(M + 5)[None] >= 5}, lambda output: output
+    assert op.mask is not None
+    return more | {op.mask: np.arange(M + 5)[None] >= 5}, lambda output: output
 
 
 RELATIONS: dict[str, Change] = {
@@ -157,24 +152,18 @@ RELATIONS: dict[str, Change] = {
     "permute the keys": permute_keys,
     "extra hidden keys": extra_hidden_keys,
 }
-NOT_HELD = {
-    "alibi_attention": ("permute the heads", "permute the keys"),
-    "additive_attention": ("permute the heads",),
-    "transformer_xl_attention": ("permute the keys",),
-    "learned_relative_attention": ("permute the keys",),
-}
-"""
-Every head of ALiBi has its own slope, additive attention has one head, and the relative attentions
-know where a key stands.
-"""
 
 
-def relations_for(operation: str) -> dict[str, Change]:
-    return {
-        name: change
-        for name, change in RELATIONS.items()
-        if name not in NOT_HELD.get(operation, ())
+def relations_for(op: Operation) -> dict[str, Change]:
+    """
+    The relations that an attention keeps: heads can change places where there are several and none
+    has a slope of its own, keys where it does not matter where they stand.
+    """
+    broken = {
+        "permute the heads": "H" not in op.sizes or op.traits.slopes,
+        "permute the keys": op.traits.positional,
     }
+    return {name: change for name, change in RELATIONS.items() if not broken.get(name)}
 
 
 def check_hidden_slot(
@@ -182,7 +171,7 @@ def check_hidden_slot(
 ) -> None:
     """Other finite numbers in a hidden key and value: the same bits."""
     inputs = baseline_inputs(op, lengths, dtype)
-    name = "mask" if "mask" in op.arguments else "visible"
+    assert op.mask is not None
     M = inputs["key"].shape[-2]
     visible = (np.arange(M) % 3 != 1)[None]
     outputs = []
@@ -192,7 +181,7 @@ def check_hidden_slot(
         }
         given = {
             key: to_backend_array(implementation, value, dtype)
-            for key, value in (inputs | changed | {name: visible}).items()
+            for key, value in (inputs | changed | {op.mask: visible}).items()
         }
         outputs.append(
             checked_output(
@@ -229,20 +218,15 @@ def check_row_constant(
         raise Disagreement(str(comparison), comparison=comparison)
 
 
-def check_segments(implementation: Implementation, dtype: str) -> None:
+def check_segments(op: Operation, implementation: Implementation, dtype: str) -> None:
     """
     Two segments, the second with the first as its memory, against one long segment (transformer_xl,
     clause 3).
 
     One layer, whose memory is its input: nothing is rounded between the segments.
     """
-    recipe = probe(CATALOGUE["transformer_xl"], {"N": 8, "B": 2, "L": 1}, "normal")
-    inputs = expand(
-        replace(
-            recipe, sizes=recipe.sizes | {"S": 0, "M": 8}, options=recipe.options | {"mem_len": 8}
-        ),
-        dtype,
-    )
+    recipe = fixed_recipe(op, {"N": 8, "B": 2, "L": 1, "S": 0})
+    inputs = expand(replace(recipe, options=recipe.options | {"mem_len": 8}), dtype)
     whole, bound = run_with_bound(implementation, inputs, dtype)
     first, second = inputs["x"][:, :4], inputs["x"][:, 4:]
     parts = [

@@ -14,8 +14,8 @@ from attnverify.backends.loader import Implementation
 from attnverify.checks.call_sequences import judge_output_ownership, judge_sequence
 from attnverify.checks.invalid_calls import calls_refused_by_spec
 from attnverify.checks.long_sequences import long_sequence_checks
-from attnverify.checks.metamorphic import judge_relations
-from attnverify.checks.systematic_error import systematic_cases
+from attnverify.checks.metamorphic import relation_checks
+from attnverify.checks.systematic_error import systematic_error_checks
 from attnverify.inputs.fixed_cases import fixed_cases, pair_count
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import draw_first_fifth
@@ -33,8 +33,8 @@ def checks(operation: str, aspect: str, profile: str, seed: int) -> dict[str, Ch
         return dict(
             [
                 *long_sequence_checks(operation, profile),
-                *judge_relations(operation, profile, seed),
-                *systematic_cases(operation, seed),
+                *relation_checks(operation, profile, seed),
+                *systematic_error_checks(operation, seed),
             ]
         )
     if aspect == "refusals":

@@ -21,9 +21,10 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.backends.loader import Implementation
-from attnverify.catalogue.operation import CATALOGUE
+from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.inputs.expand import expand
-from attnverify.inputs.recipe import Inputs, Recipe
+from attnverify.inputs.fixed_cases import fixed_recipe
+from attnverify.inputs.recipe import Inputs
 from attnverify.judge.case import checked_output
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.invoke import call, to_backend_array
@@ -42,15 +43,21 @@ SCALED_STAGE: dict[str, Callable[[StagedAttention, float], StagedAttention]] = {
     "position scores": lambda s, gain: replace(s, position=gain),
     "output": lambda s, gain: replace(s, kept=s.kept * gain),
 }
-FACTORS = {
-    "scaled_dot_product_score": ("scale",),
-    "scaled_dot_product_attention": ("scale", "output", "float mask"),
-    "additive_attention": ("scale", "output", "float mask"),
-    "alibi_attention": ("scale", "slopes", "output"),
-    "transformer_xl_attention": ("scale", "position scores", "output"),
-    "learned_relative_attention": ("scale", "position scores", "output"),
-}
-"""The factors of each operation."""
+
+
+def factors_of(operation: Operation) -> tuple[str, ...]:
+    """The factors that an operation consists of, those of its scores first."""
+    if not operation.traits.staged or operation.skips("systematic errors"):
+        return ()
+    has = {
+        "scale": True,
+        "slopes": operation.traits.slopes,
+        "position scores": "position" in operation.arguments
+        or "key_pos_bias" in operation.arguments,
+        "output": operation.is_attention,
+        "float mask": operation.mask == "mask",
+    }
+    return tuple(factor for factor, applies in has.items() if applies)
 
 
 @dataclass(frozen=True)
@@ -80,11 +87,11 @@ class Measurement:
         )
 
 
-def systematic_cases(operation: str, seed: int) -> list[tuple[str, Case]]:
+def systematic_error_checks(operation: str, seed: int) -> list[tuple[str, Case]]:
     """Named checks of one operation: one for each of its factors."""
     return [
         (f"systematic: {factor}", partial(judge_factor, operation, factor, seed))
-        for factor in FACTORS.get(operation, ())
+        for factor in factors_of(CATALOGUE[operation])
     ]
 
 
@@ -160,7 +167,7 @@ def allowed_rounding(factor: str, precision: Precision, inputs: Inputs) -> float
     )
 
 
-SIZES = {"B": 3, "H": 4, "N": 128, "M": 160, "D": 16, "E": 16, "Q": 12, "K": 12, "A": 8, "P": 160}
+LARGE = {"B": 3, "H": 4, "N": 128, "M": 160, "D": 16, "E": 16, "Q": 12, "K": 12, "A": 8, "P": 160}
 
 
 @lru_cache(maxsize=64)
@@ -173,23 +180,13 @@ def large_inputs(operation: str, dtype: str, seed: int, masked: bool) -> Inputs:
     stands behind it.
     """
     op = CATALOGUE[operation]
-    sizes = {letter: SIZES[letter] for letter in SIZES if letter in " ".join(op.axes.values())}
-    options = (
-        {"align": "end"}
-        if "align" in op.arguments
-        else {"lead": (3, 4)}
-        if operation == "scaled_dot_product_score"
-        else {}
-    )
+    heads = LARGE["H"] if "H" not in op.sizes else 1  # as many rows, without an axis for them
     mask = {"pattern": "random", "axes": "N M", "form": "finite", "seed": seed} if masked else None
-    if operation == "additive_attention":  # it has no heads
-        sizes["B"] *= SIZES["H"]
-    inputs = expand(
-        Recipe(
-            operation, sizes, {"family": "normal", "seed": seed + 1}, mask=mask, options=options
-        ),
-        dtype,
-    )
+    recipe = fixed_recipe(op, LARGE | {"B": heads * LARGE["B"]}, "normal", mask, seed + 1)
+    if "B" not in op.sizes:
+        lead = (LARGE["B"], LARGE["H"])
+        recipe = replace(recipe, options=recipe.options | {"lead": lead})
+    inputs = expand(recipe, dtype)
     return inputs | {name: inputs[name] / 8 for name in ("query", "key") if "w_score" in inputs}
 
 
@@ -199,12 +196,11 @@ def derivatives(
 ) -> tuple[ndarray, dict[str, ndarray]]:
     """The law's output, and its derivatives by the logarithm of each factor."""
     inputs = large_inputs(operation, dtype, seed, masked)
-    factors = [factor for factor in FACTORS[operation] if masked or factor != "float mask"]
+    op = CATALOGUE[operation]
+    factors = [factor for factor in factors_of(op) if masked or factor != "float mask"]
     with account_for("oracle"):
-        law = spec_stages(CATALOGUE[operation], inputs)
-        return CATALOGUE[operation].reference(**inputs), {
-            factor: derivative(law, factor) for factor in factors
-        }
+        law = spec_stages(op, inputs)
+        return op.reference(**inputs), {factor: derivative(law, factor) for factor in factors}
 
 
 def derivative(law: StagedAttention, factor: str) -> ndarray:

@@ -16,7 +16,6 @@ from numpy import ndarray
 
 from attnverify.catalogue.dtypes import round_to
 from attnverify.catalogue.operation import CATALOGUE, Operation
-from attnverify.catalogue.traits import STAGED
 from attnverify.diagnosis.operation_conventions import (
     CONVENTIONS_OF_OPERATION,
     SLOPES,
@@ -172,23 +171,20 @@ def read_backwards(x: ndarray) -> ndarray:
     return np.where((row >= 0) & (row < M), x[np.arange(N)[:, None], np.clip(row, 0, M - 1)], 0.0)
 
 
-HEADS = (
-    "scaled_dot_product_attention",
-    "alibi_attention",
-    "transformer_xl_attention",
-    "learned_relative_attention",
-)
-ATTENTIONS = (*HEADS, "additive_attention")
-SCALED = (*HEADS, "scaled_dot_product_score", "transformer_xl_score", "learned_relative_score")
-CAUSAL = ("alibi_attention", "transformer_xl_attention")
-OPEN = ("scaled_dot_product_attention", "learned_relative_attention", "additive_attention")
-MASKED = (*ATTENTIONS, "softmax")
-FLOATS = ("scaled_dot_product_attention", "additive_attention", "softmax")
-DROPPED = ("scaled_dot_product_attention", "additive_attention")
-XL = ("transformer_xl_attention", "transformer_xl_score")
-TABLES = ("learned_relative_attention", "learned_relative_score")
+Applies = Callable[[Operation], bool]
 
-Row = tuple[tuple[str, ...], str, str, str, Change]
+SCALED: Applies = lambda op: "D" in op.sizes
+CAUSAL: Applies = lambda op: op.traits.causal
+OPEN: Applies = lambda op: op.is_attention and not op.traits.causal
+MASKED: Applies = lambda op: op.mask is not None
+FLOATS: Applies = lambda op: op.mask == "mask"
+DROPPED: Applies = lambda op: "keep" in op.arguments
+SLOPED: Applies = lambda op: op.traits.slopes
+SHIFTED: Applies = lambda op: "position" in op.arguments
+TABLES: Applies = lambda op: "key_pos_bias" in op.arguments
+"""Which operations a question is asked of, of those that consist of stages."""
+
+Row = tuple[Applies, str, str, str, Change]
 STAGE_ROWS: tuple[Row, ...] = (
     (SCALED, "scale", "1", "scores that are not scaled", lambda s: scaled(s, 1.0)),
     (SCALED, "scale", "1/D", "scores scaled by 1/D",
@@ -223,7 +219,8 @@ STAGE_ROWS: tuple[Row, ...] = (
     (MASKED, "mask polarity", "ignored", "boolean masks ignored", remasked(lambda mask: None)),
     (MASKED, "mask polarity", "added as 0 and 1", "boolean masks added as ones and zeros",
      added_instead),
-    (FLOATS[:1], "float mask", "scaled with the scores", "a float mask scaled with the scores",
+    (lambda op: FLOATS(op) and SCALED(op), "float mask", "scaled with the scores",
+     "a float mask scaled with the scores",
      float_mask(lambda s: replace(s, bias=s.bias * s.scale))),
     (FLOATS, "float mask", "ignored", "float masks ignored",
      float_mask(lambda s: replace(s, bias=None, visible=None))),
@@ -252,37 +249,38 @@ STAGE_ROWS: tuple[Row, ...] = (
     (DROPPED, "dropout", "True = dropped", "a keep mask of which True means dropped",
      lambda s: s if s.inputs.get("keep") is None else replace(s,
      inputs=s.inputs | {"keep": ~s.inputs["keep"]})),
-    *((("alibi_attention",), "ALiBi slopes", name, words, slopes(rule)) for name,
+    *((SLOPED, "ALiBi slopes", name, words, slopes(rule)) for name,
     (words, rule) in SLOPES.items()),
-    (("alibi_attention",), "ALiBi sign", "grows with the distance",
+    (SLOPED, "ALiBi sign", "grows with the distance",
      "an ALiBi bias that grows with the distance",
      lambda s: replace(s, distance=-s.distance)),
-    (("alibi_attention",), "ALiBi sign", "no bias", "no ALiBi bias",
+    (SLOPED, "ALiBi sign", "no bias", "no ALiBi bias",
      lambda s: replace(s, distance=0 * s.distance)),
-    (("alibi_attention",), "ALiBi place", "before the scale",
+    (SLOPED, "ALiBi place", "before the scale",
      "an ALiBi bias scaled with the scores",
      lambda s: replace(s, distance=s.distance * s.scale)),
-    (("alibi_attention",), "ALiBi distance", "-|i - j| from the top-left",
+    (SLOPED, "ALiBi distance", "-|i - j| from the top-left",
      "ALiBi distances |i - j| from the top-left",
      lambda s: replace(s, distance=-np.abs(np.arange(s.shape[-1]) - np.arange(s.shape[-2])[:,
      None]))),
-    (("alibi_attention",), "ALiBi distance", "visible keys counted",
+    (SLOPED, "ALiBi distance", "visible keys counted",
      "an ALiBi bias that counts visible keys",
      lambda s: replace(s, distance=np.cumsum(s.sees, axis=-1))),
-    (("alibi_attention",), "ALiBi dtype", "storage",
+    (SLOPED, "ALiBi dtype", "storage",
      "slope times distance kept in the dtype of the inputs", in_storage),
-    (XL, "position shift", "none", "positions that are not shifted", with_shift(lambda x: x)),
-    (XL, "position shift", "shift_right", "positions moved by shift_right",
+    (SHIFTED, "position shift", "none", "positions that are not shifted", with_shift(lambda x: x)),
+    (SHIFTED, "position shift", "shift_right", "positions moved by shift_right",
      with_shift(shift_right)),
-    (XL, "position shift", "table from the smallest distance on",
+    (SHIFTED, "position shift", "table from the smallest distance on",
      "a position table read from the smallest distance on",
      with_shift(read_backwards)),
-    (XL[1:], "position shift", "nothing wraps around",
+    (lambda op: SHIFTED(op) and op.is_score, "position shift", "nothing wraps around",
      "a shift that puts zeros where it wraps around",
      lambda s: replace(s, place=np.where(causal_mask(*s.shape[-2:]), s.place, -1))),
-    (XL, "u and v", "exchanged", "u and v exchanged", with_u_and_v_exchanged),
-    (XL, "position scores", "left out", "no position scores", lambda s: replace(s, position=0.0)),
-    (XL, "position scores", "not scaled", "position scores that are not scaled",
+    (SHIFTED, "u and v", "exchanged", "u and v exchanged", with_u_and_v_exchanged),
+    (SHIFTED, "position scores", "left out", "no position scores",
+     lambda s: replace(s, position=0.0)),
+    (SHIFTED, "position scores", "not scaled", "position scores that are not scaled",
      lambda s: replace(s, position=1 / s.scale)),
     (TABLES, "table alignment", "always end", "a table aligned at the end whatever is asked",
      aligned("end")),
@@ -331,14 +329,14 @@ def conventions(operation: str) -> tuple[Convention, ...]:
     The alternatives to an operation of the catalogue, or to the operation that it is the gradient
     of.
     """
-    return tuple(conventions_of(CATALOGUE[operation].forward.name, operation))
+    return tuple(conventions_of(CATALOGUE[operation]))
 
 
-def conventions_of(forward: str, operation: str) -> Iterator[Convention]:
-    if forward in STAGED:
-        for operations, question, said, words, change in STAGE_ROWS:
-            if forward in operations:
+def conventions_of(operation: Operation) -> Iterator[Convention]:
+    if operation.traits.staged:
+        for applies, question, said, words, change in STAGE_ROWS:
+            if applies(operation.forward):
                 yield Convention(question, said, words, change)
-    elif operation == forward:
-        for question, said, words, function in CONVENTIONS_OF_OPERATION.get(forward, ()):
+    elif not operation.is_gradient:
+        for question, said, words, function in CONVENTIONS_OF_OPERATION.get(operation.name, ()):
             yield Convention(question, said, words, function=function)

@@ -18,7 +18,7 @@ from numpy import ndarray
 
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.judge.observation import Observation, arrays, tolerance
-from attnverify.reference.staged_attention import StagedAttention, evaluate, is_staged, spec_stages
+from attnverify.reference.staged_attention import StagedAttention, evaluate, spec_stages
 
 Gained = Callable[[StagedAttention, Any], StagedAttention]
 GRID = tuple(2.0**k for k in range(-6, 7))
@@ -80,7 +80,7 @@ def fit_factor(operation: Operation, seen: Sequence[Observation], until: float) 
     ):
         return None
     return (
-        is_staged(operation.name)
+        operation.traits.staged
         and (slopes_of_heads(wrong, seen) or fit_stage_factor(wrong, seen, until))
     ) or whole_output(wrong, seen)
 

@@ -17,12 +17,11 @@ import numpy as np
 
 from attnverify.backends.loader import Backend, Implementation
 from attnverify.catalogue.operation import CATALOGUE, Operation
-from attnverify.catalogue.traits import STAGED
 from attnverify.diagnosis.conventions import SPEC_ANSWERS, Convention, conventions
 from attnverify.diagnosis.operation_conventions import OPERATION_SPEC_ANSWERS
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.fixed_cases import fixed_recipe as probe
-from attnverify.inputs.masks import visible_pairs as visible_pairs
+from attnverify.inputs.masks import visible_pairs
 from attnverify.inputs.recipe import Recipe
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.observation import Observation, arrays, observe_one
@@ -100,14 +99,14 @@ def identify(backend: Backend, dtype: str = "float32") -> list[ConventionCard]:
         if not i.operation.is_gradient and conventions(i.operation.name)
     ]
     return [
-        card_of(implementation, "bool" if implementation.operation.name == "causal_mask" else dtype)
+        card_of(implementation, dtype if dtype in implementation.operation.dtypes else "bool")
         for implementation in asked
     ]
 
 
 def card_of(implementation: Implementation, dtype: str) -> ConventionCard:
     card = ConventionCard(implementation.name, implementation.backend.name, dtype)
-    if implementation.operation.name in STAGED:
+    if implementation.operation.traits.staged:
         identify_staged(implementation, dtype, card)
     else:
         identify_unstaged(implementation, dtype, card)
@@ -153,7 +152,7 @@ def identify_staged(implementation: Implementation, dtype: str, card: Convention
         seen = collect_observations(implementation, turn.recipes, dtype, card)
         if seen:
             answered(operation, turn, seen, still, card, until)
-    if operation.name == "alibi_attention":
+    if operation.traits.slopes:
         dtype_of_biases(implementation, changes_of(non_spec_answers(still)), card)
 
 
@@ -263,7 +262,7 @@ def rounds(operation: Operation) -> Iterator[Round]:
     make: Callable[..., Recipe] = lambda family="normal", mask=None, **sizes: probe(
         operation, sizes, family, mask
     )
-    if operation.name == "softmax":
+    if "score" in operation.arguments:
         yield from masks(operation, make)
         return
     square = {"N": 6, "M": 6, "H": 4, "B": 2}
@@ -281,7 +280,7 @@ def rounds(operation: Operation) -> Iterator[Round]:
         (*core, "causal alignment", "keys without a mask"),
         (make(**square), make("identity", **square | {"E": 6})),
     )
-    if operation.name == "alibi_attention":
+    if operation.traits.slopes:
         yield Round(
             ("ALiBi slopes",),
             (make(N=6, M=6, H=6, B=1), make("identity", N=12, M=12, H=12, E=12)),
@@ -342,10 +341,10 @@ def dtype_of_biases(
     Neither is far from the other, so that not the worst element decides but the projection on their
     difference.
     """
-    (convention,) = (c for c in conventions("alibi_attention") if c.question == "ALiBi dtype")
+    operation = implementation.operation
+    (convention,) = (c for c in conventions(operation.name) if c.question == "ALiBi dtype")
     recipes = tuple(
-        replace(probe(CATALOGUE["alibi_attention"], {"N": 4, "M": 700, "H": 12, "E": 8}, f))
-        for f in ("normal", "uniform")
+        probe(operation, {"N": 4, "M": 700, "H": 12, "E": 8}, f) for f in ("normal", "uniform")
     )
     seen = collect_observations(implementation, recipes, "bfloat16", card)
     if not seen or convention.change is None:

@@ -80,7 +80,7 @@ def localize_in_scores(implementation: Implementation, o: Observation, wrong: nd
     """Scores or softmax, judged by a call whose scores are their biases alone."""
     blank = {name: np.zeros_like(o.inputs[name]) for name in BLANK if name in o.inputs}
     biased = (
-        "alibi" in o.recipe.operation
+        CATALOGUE[o.recipe.operation].traits.slopes
         or "key_pos_bias" in o.inputs
         or (o.recipe.mask or {}).get("form") in ("noisy", "finite")
     )

@@ -14,7 +14,6 @@ from numpy import ndarray
 from attnverify.catalogue.dtypes import numpy_dtype
 from attnverify.catalogue.operation import Operation
 from attnverify.catalogue.pytrees import leaves, map_leaves
-from attnverify.catalogue.traits import WITHOUT_FLOATS
 from attnverify.inputs.recipe import Inputs
 
 Function = Callable[..., Any]
@@ -31,7 +30,7 @@ def with_spec_contract(
     thing alone.
     """
     law = inspect.signature(operation.law)
-    takes_dtype = operation.name in WITHOUT_FLOATS
+    takes_dtype = operation.takes_dtype
     extra = {} if memory is None else {"memory": memory}
 
     @wraps(function)

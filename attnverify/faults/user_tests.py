@@ -22,7 +22,6 @@ from numpy import ndarray
 from attnverify.backends.loader import describe, from_path, imported_library
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.catalogue.pytrees import map_leaves
-from attnverify.catalogue.traits import WITHOUT_FLOATS
 from attnverify.faults.adapter import with_spec_contract
 from attnverify.faults.registry import Fault, read_faults
 
@@ -166,7 +165,7 @@ def with_torch(operation: Operation, forward: Function, backward: Function | Non
     def call(*arguments: Any, **named: Any) -> Any:
         extra = (
             {"dtype": str(named.pop("dtype", "float32")).rpartition(".")[2]}
-            if operation.name in WITHOUT_FLOATS
+            if operation.takes_dtype
             else {}
         )
         bound = law.bind(*arguments, **named)

@@ -78,7 +78,7 @@ def pairs_of_case(recipe: Recipe, dtype: str) -> ndarray:
     """Which pairs see each other; one pair that does, for operations without pairs."""
     inputs = expand(recipe, dtype)
     visible = visible_pairs(CATALOGUE[recipe.operation], inputs)
-    if recipe.operation == "softmax" and visible is not None:
+    if "score" in inputs and visible is not None:
         visible = visible & (inputs["score"] > -np.inf)  # a score of -inf hides as a mask does
     return np.ones((1, 1), bool) if visible is None else visible
 
@@ -113,21 +113,16 @@ def holds_nonfinite(recipe: Recipe, dtype: str) -> bool:
     return not all(np.isfinite(x).all() for x in arrays)
 
 
-SCORES = {
-    "transformer_xl_attention": "transformer_xl_score",
-    "learned_relative_attention": "learned_relative_score",
-}
-
-
 def scores(recipe: Recipe, dtype: str) -> ndarray:
     """
     The scaled scores before any mask, ALiBi's bias left out; no scores for operations that do not
     tell them.
     """
     operation, inputs = CATALOGUE[recipe.operation], expand(recipe, dtype)
-    if operation.name == "softmax":
+    if "score" in inputs:
         return np.asarray(inputs["score"])
-    score = CATALOGUE[SCORES.get(operation.forward.name, "scaled_dot_product_score")]
+    own = operation.forward.name.replace("_attention", "_score")
+    score = CATALOGUE.get(own, CATALOGUE["scaled_dot_product_score"])
     if not set(score.arguments) <= set(inputs) or "w_query" in inputs or "parameters" in inputs:
         return np.zeros((1, 1))
     with np.errstate(all="ignore"):

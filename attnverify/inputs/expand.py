@@ -14,8 +14,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.dtypes import round_to
-from attnverify.catalogue.operation import CATALOGUE, Operation
-from attnverify.catalogue.traits import LAYER_PARAMETERS, SCALAR_ARGUMENT_SIZES
+from attnverify.catalogue.operation import ARGUMENT_SIZES, CATALOGUE, Operation
 from attnverify.inputs.masks import draw_mask, draw_visible
 from attnverify.inputs.poison import poison_hidden_slots
 from attnverify.inputs.recipe import Inputs, Recipe
@@ -69,12 +68,12 @@ def normal_arrays(operation: Operation, recipe: Recipe, rng: np.random.Generator
     for name, axes in operation.axes.items():
         if name not in ("attn_mask", "mem", "hids", "mems"):
             made[name] = normal(axes, recipe, rng)
-    if operation.name in LAYER_PARAMETERS:
+    if operation.traits.parameters:
         layers_of = [
-            layer_parameters(LAYER_PARAMETERS[operation.name], recipe, rng)
+            layer_parameters(operation.traits.parameters, recipe, rng)
             for _ in range(sizes.get("L", 1))
         ]
-        made["parameters"] = layers_of if operation.name == "transformer_xl" else layers_of[0]
+        made["parameters"] = layers_of if operation.is_stack else layers_of[0]
     if "hids" in operation.arguments:
         made["hids"] = [normal("B N F", recipe, rng) for _ in range(sizes["L"])]
     if "mems" in operation.arguments:
@@ -122,30 +121,23 @@ def shape_of(axes: str, sizes: dict[str, int], lead: Any = ()) -> tuple[int, ...
 def mask_arguments(operation: Operation, recipe: Recipe, dtype: str, inputs: Inputs) -> Inputs:
     """The masks of the recipe, under the names that the operation gives them."""
     made: Inputs = {}
-    names = operation.arguments
-    for name in ("mask", "visible", "attn_mask"):
-        if name in names:
-            made[name] = (
-                draw_mask(recipe, dtype, hidden_is_true=name == "attn_mask")
-                if recipe.mask
-                else None
-            )
-    if "key_padding_mask" in names:
+    if operation.mask:
+        polarity = operation.mask == "attn_mask"
+        made[operation.mask] = draw_mask(recipe, dtype, polarity) if recipe.mask else None
+    if "key_padding_mask" in operation.arguments:
         made["key_padding_mask"] = (
             ~draw_visible(recipe.padding, "B M", recipe.sizes) if recipe.padding else None
         )
-    if "keep" in names:
+    if "keep" in operation.arguments:
         p = recipe.dropout["p"] if recipe.dropout else 0.0
-        made |= {"keep": keep_mask(recipe), "p": p}
+        made |= {"keep": keep_mask(operation, recipe), "p": p}
     return made
 
 
-def keep_mask(recipe: Recipe) -> ndarray | None:
+def keep_mask(operation: Operation, recipe: Recipe) -> ndarray | None:
     if recipe.dropout is None:
         return None
-    whole = {"dropout": "... N M"}.get(
-        recipe.operation, "B H N M" if "H" in recipe.sizes else "B N M"
-    )
+    whole = operation.axes.get("weights", "B H N M" if "H" in recipe.sizes else "B N M")
     shape = shape_of(
         recipe.dropout.get("axes", whole), recipe.sizes | {"1": 1}, recipe.options.get("lead", ())
     )
@@ -160,7 +152,7 @@ def scalar_arguments(operation: Operation, recipe: Recipe) -> Inputs:
     """Counts, sizes and words among the arguments."""
     made: Inputs = {
         name: recipe.sizes[letter]
-        for name, letter in SCALAR_ARGUMENT_SIZES.items()
+        for name, letter in ARGUMENT_SIZES.items()
         if name in operation.arguments
     }
     return made | {

@@ -4,11 +4,9 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from attnverify.catalogue.operation import CATALOGUE, Operation, size_letters
-from attnverify.catalogue.traits import LAYER_PARAMETERS, WITHOUT_ARRAY_INPUTS
+from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.inputs.memory_layouts import LAYOUTS
 from attnverify.inputs.recipe import Recipe
-from attnverify.inputs.strategies import mask_axes
 
 SIZES = {
     "B": 2,
@@ -77,7 +75,7 @@ def fixed_cases(operation: str) -> tuple[Recipe, ...]:
     """
     op = CATALOGUE[operation]
     found = [fixed_recipe(op, sizes, "normal") for sizes in GEOMETRIES]
-    if op.name not in WITHOUT_ARRAY_INPUTS:
+    if op.is_given_arrays:
         found += [
             replace(fixed_recipe(op, EDGE, "normal"), layout={"kind": kind, "seed": 1})
             for kind in LAYOUTS
@@ -92,7 +90,7 @@ def fixed_cases(operation: str) -> tuple[Recipe, ...]:
             fixed_recipe(op, {"H": 2, "D": 16, "F": 32}, family)
             for family in ("large", "offset_values")
         ]
-    if {"mask", "visible", "attn_mask"} & set(op.arguments):
+    if op.mask:
         found += [
             fixed_recipe(op, {}, "spread", fixed_mask(op, pattern))
             for pattern in ("left_padding", "empty_rows", "one_key", "nothing", "first_block")
@@ -102,7 +100,7 @@ def fixed_cases(operation: str) -> tuple[Recipe, ...]:
         found.append(replace(fixed_recipe(op, {}, "normal"), dropout=None))
         found += [
             replace(fixed_recipe(op, {}, "spread"), dropout={"p": 0.25, "seed": 2, "axes": axes})
-            for axes in keep_mask_axes(op)
+            for axes in op.traits.mask_axes
         ]
     return tuple({r.text: r for r in found if pair_count(r) <= PAIRS}.values())
 
@@ -113,54 +111,47 @@ def pair_count(recipe: Recipe) -> int:
     return N * recipe.sizes.get("M", N)
 
 
-def keep_mask_axes(op: Operation) -> tuple[str, ...]:
-    """The shapes of a draw that broadcasts to the weights."""
-    return ("1 M", "N 1") if op.name == "dropout" else mask_axes(op, {})
-
-
 def fixed_mask(op: Operation, pattern: str) -> dict[str, Any]:
-    return {
-        "pattern": pattern,
-        "axes": mask_axes(op, {})[1 % len(mask_axes(op, {}))],
-        "form": "bool",
-        "seed": 5,
-    }
+    axes = op.traits.mask_axes
+    return {"pattern": pattern, "axes": axes[1 % len(axes)], "form": "bool", "seed": 5}
 
 
 def fixed_recipe(
-    op: Operation, sizes: dict[str, int], family: str, mask: dict[str, Any] | None = None
+    op: Operation,
+    sizes: dict[str, int],
+    family: str = "normal",
+    mask: dict[str, Any] | None = None,
+    seed: int = 7,
 ) -> Recipe:
-    """A recipe with these sizes, the others as usual, fitted to what the operation needs."""
-    full = SIZES | sizes
-    if op.forward.name in (
-        "self_attention",
-        "multi_head_self_attention",
-        "alibi_multi_head_attention",
-    ):
-        full["M"] = full["N"]
-    if op.name in LAYER_PARAMETERS and op.name != "self_attention":
-        full["D"] = full["D"] + full["D"] % 2
-        full["F"] = full["H"] * full["D"]
-    if op.name in ("transformer_xl", "transformer_xl_layer"):
-        full["M"] = full["N"] + full["S"]
-    full["P"] = max(full["N"], full["M"]) + 1
-    required = op.name in ("get_alibi_biases", "alibi_multi_head_attention", "merge_masks")
-    default = {"pattern": "causal", "axes": "N M", "form": "bool", "seed": 1} if required else None
-    options: dict[str, Any] = {"align": "end", "mem_len": full["S"] + 1, "eps": 1e-5}
-    options = {name: value for name, value in options.items() if name in op.arguments}
-    dropped = {"p": 0.25, "seed": 2} if op.name == "dropout" else None
-    padding = (
-        {"pattern": "right_padding", "seed": 6}
-        if mask and "key_padding_mask" in op.arguments
-        else None
-    )
-    used = {letter: size for letter, size in full.items() if letter in size_letters(op)}
+    """
+    A recipe with these sizes, the others as usual, fitted to what the operation needs.
+
+    This is the one way to make a recipe that is not drawn.
+    """
+    options: dict[str, Any] = {"align": "end", "mem_len": (SIZES | sizes)["S"] + 1, "eps": 1e-5}
+    needed = {"pattern": "causal", "axes": "N M", "form": "bool", "seed": 1}
     return Recipe(
         op.name,
-        used,
-        {"family": family, "seed": 7},
-        mask or default,
-        padding,
-        dropped,
-        options=options,
+        fitting_sizes(op, sizes),
+        {"family": family, "seed": seed},
+        mask=mask or (needed if op.mask and op.requires(op.mask) else None),
+        padding={"pattern": "right_padding", "seed": 6}
+        if mask and "key_padding_mask" in op.arguments
+        else None,
+        dropout={"p": 0.25, "seed": 2} if op.requires("keep") else None,
+        options={name: value for name, value in options.items() if name in op.arguments},
     )
+
+
+def fitting_sizes(op: Operation, sizes: dict[str, int]) -> dict[str, int]:
+    """The sizes that the operation has: these, the others as usual, some bound to each other."""
+    full = SIZES | sizes
+    if op.traits.square:
+        full["M"] = full["N"]
+    if op.has_heads:
+        full["D"] += full["D"] % 2
+        full["F"] = full["H"] * full["D"]
+    if op.has_memory:
+        full["M"] = full["N"] + full["S"]
+    full = {"P": max(full["N"], full["M"]) + 1} | full
+    return {letter: size for letter, size in full.items() if letter in op.sizes}

@@ -9,7 +9,6 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.dtypes import largest
-from attnverify.catalogue.traits import CAUSAL
 
 if TYPE_CHECKING:
     from attnverify.catalogue.operation import Operation
@@ -92,6 +91,11 @@ def draw_mask(recipe: "Recipe", dtype: str, hidden_is_true: bool) -> ndarray:
     return np.where(visible, noise if mask["form"] == "noisy" else 0.0, hidden)
 
 
+def causal_pairs(N: int, M: int, ahead: int = 0) -> ndarray:
+    """[N M]: each query sees the keys up to its own place, the ends aligned; or some ``ahead``."""
+    return np.tri(N, M, M - N + ahead, dtype=bool)
+
+
 def visible_pairs(operation: "Operation", inputs: "Inputs") -> ndarray | None:
     """
     Which pairs see each other, [B H N M] (or [B N M], [... N M]); None for operations that have no
@@ -101,9 +105,8 @@ def visible_pairs(operation: "Operation", inputs: "Inputs") -> ndarray | None:
     if shape is None:
         return None
     visible = np.ones(shape, bool)
-    if operation.forward.name in CAUSAL:
-        N, M = shape[-2:]
-        visible &= np.arange(M) <= np.arange(N)[:, None] + M - N
+    if operation.traits.causal:
+        visible &= causal_pairs(*shape[-2:])
     for name in ("mask", "visible"):
         mask = inputs.get(name)
         if mask is not None:
@@ -130,7 +133,7 @@ def scores_shape(operation: "Operation", inputs: "Inputs") -> tuple[int, ...] | 
         return None
     key: Any = inputs.get("key", query)
     N, M = query.shape[-2], key.shape[-2]
-    if operation.name.startswith("transformer_xl_layer") or operation.name == "transformer_xl":
+    if operation.has_memory:
         mems = [inputs["mem"]] if "mem" in inputs else inputs["mems"]
         M = N + (mems[0].shape[1] if mems and mems[0] is not None else 0)
     H = inputs.get("num_heads", 1)

@@ -42,14 +42,13 @@ def unread_table_rows(
     operation: "Operation", inputs: "Inputs", visible: ndarray
 ) -> dict[str, tuple[ndarray, ...]]:
     """The rows of position tables that no visible pair reads, as indices of each table."""
-    name = operation.forward.name
-    if name not in ("transformer_xl_attention", "learned_relative_attention"):
-        return {}
     N, M = visible.shape[-2:]
     i, j = np.arange(N)[:, None], np.arange(M)
-    if name == "transformer_xl_attention":
+    if operation.is_attention and "position" in inputs:
         heads, rows = unread_rows_of_table(visible, N - 1 - i + j, M)
         return {"position": (heads, rows)}
+    if not (operation.is_attention and "key_pos_bias" in inputs):
+        return {}
     P = len(inputs["key_pos_bias"]) // 2
     heads, rows = unread_rows_of_table(
         visible, P + j - i - (M - N if inputs["align"] == "end" else 0), 2 * P

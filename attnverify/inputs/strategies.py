@@ -9,13 +9,7 @@ case one can read.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from attnverify.catalogue.operation import CATALOGUE, Operation, size_letters, uses
-from attnverify.catalogue.traits import (
-    LAYER_PARAMETERS,
-    SQUARE,
-    WITHOUT_ARRAY_INPUTS,
-    WITHOUT_FLOATS,
-)
+from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.inputs.masks import PATTERNS
 from attnverify.inputs.recipe import Recipe
 
@@ -29,54 +23,6 @@ SEEDS = range(2**16)
 COST = 3000
 """Most elements that the largest intermediate of an ordinary case has (B H N M, or B N M A)."""
 
-GENERAL = ("normal", "spread", "lattice", "ties", "uniform", "small", "large")
-ATTENTION = (
-    *(
-        "normal",
-        "needles",
-        "identity",
-        "spread",
-        "peaked",
-        "correlated",
-        "large",
-        "brink",
-        "ties",
-        "lattice",
-        "zero_sum",
-    ),
-    *("uniform", "small", "offset_values", "one_signed", "huge_values", "subnormal"),
-)
-GRADIENT = (*ATTENTION, "one_hot")
-FAMILIES_OF_CHAPTER = {
-    "scores": (
-        "normal",
-        "spread",
-        "lattice",
-        "ties",
-        "uniform",
-        "small",
-        "large",
-        "zero_sum",
-        "brink",
-    ),
-    "masks": ("normal",),
-    "attention": ATTENTION,
-    "shifts": ("normal", "special", "lattice"),
-    "relative": ATTENTION,
-    "alibi": ATTENTION,
-    "memory": ("normal", "special"),
-    "layers": ("normal", "spread", "lattice", "ties", "uniform", "small", "large", "offset_values"),
-}
-FAMILIES_OF = {
-    "softmax": ("normal", "spread", "large", "minus_infinity", "ties", "small", "uniform", "brink"),
-    "dropout": ("normal", "uniform", "lattice", "small", "huge_values", "subnormal"),
-    "transformer_xl_score": FAMILIES_OF_CHAPTER["scores"],
-    "learned_relative_score": FAMILIES_OF_CHAPTER["scores"],
-}
-MASK_AXES = {
-    4: ("N M", "B H N M", "B 1 N M", "B 1 1 M", "1 H N M", "B 1 N 1"),
-    3: ("N M", "B N M", "B 1 M", "B N 1"),
-}
 MASK_FORMS = ("bool", "infinite", "noisy", "finite", "lowest", "-1e4", "bool")
 """Of a mask: boolean twice, as most callers give it."""
 
@@ -101,82 +47,73 @@ def draw_recipe(
         operation,
         sizes,
         draw_value_family(choose, op),
-        mask=draw_mask_spec(choose, op, sizes, options, hiding),
+        mask=draw_mask_spec(choose, op, hiding),
         padding=draw_padding_spec(choose, hiding) if "key_padding_mask" in op.arguments else None,
         dropout=draw_dropout_spec(choose, op) if "keep" in op.arguments else None,
         layout=draw_layout(choose, op),
-        poison=choose(poison) if "key" in op.arguments or operation == "softmax" else None,
+        poison=choose(poison) if {"key", "score"} & set(op.arguments) else None,
         options=options,
     )
 
 
 def draw_value_family(choose: Choose, op: Operation) -> dict[str, Any]:
     """Family and seed of the numbers, where there are numbers."""
-    if op.name in WITHOUT_FLOATS or op.name == "causal_mask":
+    if not op.axes:
         return {"family": "normal", "seed": 0}
-    families = (
-        GRADIENT if op.is_gradient else FAMILIES_OF.get(op.name, FAMILIES_OF_CHAPTER[op.chapter])
-    )
-    return {"family": choose(families), "seed": choose(SEEDS)}
+    return {"family": choose(op.families), "seed": choose(SEEDS)}
 
 
 def draw_layout(choose: Choose, op: Operation) -> dict[str, Any]:
-    if op.name in WITHOUT_ARRAY_INPUTS:
+    if not op.is_given_arrays:
         return {"kind": "contiguous", "seed": 0}
     return {"kind": choose(LAYOUTS), "seed": choose(SEEDS)}
 
 
 def draw_sizes(choose: Choose, op: Operation) -> tuple[dict[str, int], dict[str, Any]]:
     """The sizes that the operation's axes name, and the options that go with them."""
-    name, options = op.forward.name, dict[str, Any]()
-    if name == "get_slopes":
+    options: dict[str, Any] = {}
+    if op.sizes == {"H"}:
         return {"H": choose(range(1, 4097))}, options
     N, M = draw_lengths(choose)
-    sizes = {"N": N, "M": N if name in SQUARE else M, "B": choose((1, 2, 3)), "H": choose(HEADS)}
-    sizes |= {letter: choose(WIDTHS) for letter in ("D", "E") if uses(op, letter)}
-    sizes |= {letter: choose((1, 2, 3, 5, 8, 17)) for letter in ("Q", "K", "A") if uses(op, letter)}
-    if name in LAYER_PARAMETERS and name != "self_attention":
+    sizes = {"N": N, "M": N if op.traits.square else M, "B": choose((1, 2, 3)), "H": choose(HEADS)}
+    sizes |= {letter: choose(WIDTHS) for letter in ("D", "E") if letter in op.sizes}
+    sizes |= {letter: choose((1, 2, 3, 5, 8, 17)) for letter in "QKA" if letter in op.sizes}
+    if op.has_heads:
         sizes["D"] = choose((1, 2, 4, 7, 16))
         options["biases"] = choose((False, True))
     limit_cost(sizes)
     sizes["P"] = max(sizes["N"], sizes["M"]) + choose(range(4))
     sizes["L"] = choose((1, 2, 3))
     sizes["F"] = sizes["H"] * sizes["D"] if "D" in sizes else choose((1, 2, 3, 5, 8))
-    operation_specific_sizes(choose, name, sizes, options)
-    sizes = {letter: size for letter, size in sizes.items() if letter in size_letters(op)}
+    draw_special_sizes(choose, op, sizes, options)
+    sizes = {letter: size for letter, size in sizes.items() if letter in op.sizes}
     if "..." in " ".join(op.axes.values()):
         options["lead"] = choose(((), (1,), (2,), (2, 3), (1, 1, 2)))
     return sizes, options
 
 
-def operation_specific_sizes(
-    choose: Choose, name: str, sizes: dict[str, int], options: dict[str, Any]
+def draw_special_sizes(
+    choose: Choose, op: Operation, sizes: dict[str, int], options: dict[str, Any]
 ) -> None:
     """What only some operations have: alignment, memories, even widths."""
-    if name in (
-        "learned_relative_score",
-        "learned_relative_attention",
-        "relative_multi_head_attention",
-    ):
+    if "align" in op.arguments:
         options["align"] = choose(("end", "start"))
-    if name in WITHOUT_ARRAY_INPUTS:
+    if not op.is_given_arrays:
         sizes |= {letter: choose(range(1, 131)) for letter in "NMF"}
-    if name in ("sinusoidal_positions", "transformer_xl"):
+    if op.traits.even_width:
         sizes["F"] += sizes["F"] % 2 * (sizes["H"] if "D" in sizes else 1)
         sizes["D"] = sizes["F"] // sizes["H"]
-    if (
-        name == "transformer_xl"
+    if op.is_stack:
         # worst cases grow by the width with every layer: deep and wide at once, a bound would say
         # nothing
-    ):
         sizes["L"] = max(min(sizes["L"], 64 // sizes["F"]), 1)
-    if name in ("init_mems", "update_mems", "transformer_xl", "transformer_xl_layer"):
+    if op.has_memory:
         sizes["S"] = choose((1, 2, 3, 0, 5, 7))
         options["mems"] = choose((True, True, True, False))
         sizes["M"] = sizes["N"] + sizes["S"] * options["mems"]
-    if name in ("init_mems", "update_mems", "transformer_xl"):
+    if "mem_len" in op.arguments:
         options["mem_len"] = choose((1, 2, 3, 5, 0, 8, 20))
-    if name in ("transformer_xl", "transformer_xl_layer"):
+    if "eps" in op.arguments:
         options["eps"] = choose((1e-5, 1e-3))
 
 
@@ -225,31 +162,23 @@ def cost(sizes: dict[str, int]) -> int:
     return max(pairs, rows)
 
 
-def draw_mask_spec(
-    choose: Choose, op: Operation, sizes: dict[str, int], options: dict[str, Any], hiding: bool
-) -> dict[str, Any] | None:
+def draw_mask_spec(choose: Choose, op: Operation, hiding: bool) -> dict[str, Any] | None:
     """``mask``, ``visible`` or ``attn_mask``, whichever the operation takes."""
-    taken = {"mask", "visible", "attn_mask"} & set(op.arguments)
-    required = op.name in ("get_alibi_biases", "alibi_multi_head_attention")
-    padded = hiding and "key_padding_mask" in op.arguments
-    if not taken or not (required or (hiding and not padded) or choose((True, True, False))):
+    if op.mask is None:
         return None
-    axes = "B 1 1 M" if hiding and op.name != "softmax" else choose(mask_axes(op, options))
+    needed = not op.allows_none(op.mask) or (hiding and "key_padding_mask" not in op.arguments)
+    if not (needed or choose((True, True, False))):
+        return None
+    to_all = hiding and "key" in op.arguments
+    axes = (op.key_mask_axes or "N M") if to_all else choose(op.traits.mask_axes)
     # a whole row at the dtype's lowest number overflows, and then no bound is finite
     forms = (
         ("bool",)
-        if "visible" in taken
+        if op.mask == "visible"
         else MASK_FORMS[:3]
         if hiding
         else tuple(f for f in MASK_FORMS if f != "lowest" or axes[-1] == "M")
     )
-    if hiding:
-        axes = {
-            "self_attention": "B 1 M",
-            "additive_attention": "B 1 M",
-            "additive_attention_grad": "B 1 M",
-        }.get(op.name, axes)
-        axes = "N M" if required or (padded and "attn_mask" in taken) else axes
     patterns = (
         ("right_padding", "left_padding", "first_block", "last_block", "sparse")
         if hiding
@@ -261,17 +190,6 @@ def draw_mask_spec(
         "form": choose(forms),
         "seed": choose(SEEDS),
     }
-
-
-def mask_axes(op: Operation, options: dict[str, Any]) -> tuple[str, ...]:
-    """The documented shapes of the operation's mask."""
-    if op.name in ("get_alibi_biases", "alibi_multi_head_attention"):
-        return ("N M",)
-    if "attn_mask" in op.arguments:
-        return ("N M", "B*H N M")
-    if op.name in ("additive_attention", "additive_attention_grad", "self_attention"):
-        return MASK_AXES[3]
-    return ("N M", "1 M", "N 1") if op.name == "softmax" else MASK_AXES[4]
 
 
 def draw_padding_spec(choose: Choose, hiding: bool) -> dict[str, Any] | None:
@@ -286,6 +204,6 @@ def draw_padding_spec(choose: Choose, hiding: bool) -> dict[str, Any] | None:
 
 
 def draw_dropout_spec(choose: Choose, op: Operation) -> dict[str, Any] | None:
-    if op.name != "dropout" and choose((True, True, False)):
+    if not op.requires("keep") and choose((True, True, False)):
         return None
     return {"p": choose((0.25, 0.1, 0.75, 0.0, 0.9)), "seed": choose(SEEDS)}

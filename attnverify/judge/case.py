@@ -13,7 +13,7 @@ from numpy import ndarray
 from attnverify.backends.array_libraries import Library, dtype_name
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.dtypes import largest
-from attnverify.catalogue.traits import DTYPES, WITHOUT_FLOATS
+from attnverify.catalogue.traits import DTYPES
 from attnverify.inputs.recipe import Inputs, Recipe
 from attnverify.judge.comparison import Comparison, compare
 from attnverify.judge.errors import Disagreement, Unsupported
@@ -112,7 +112,7 @@ def checked_output(
     wanted = "bool" if expected.dtype == bool else dtype
     if dtype_name(output) != wanted:
         if (
-            operation.name in WITHOUT_FLOATS
+            operation.takes_dtype
             and dtype_name(output) in DTYPES
             and not getattr(implementation.function, "takes_dtype", False)
         ):

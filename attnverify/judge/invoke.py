@@ -15,7 +15,6 @@ from numpy import ndarray
 from attnverify.backends.array_libraries import Library
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.pytrees import leaves, map_leaves
-from attnverify.catalogue.traits import WITHOUT_FLOATS
 from attnverify.inputs.memory_layouts import arrange
 from attnverify.inputs.recipe import Inputs, Recipe, layout_kinds
 from attnverify.judge import state_guard
@@ -122,7 +121,7 @@ def dtype_keyword(implementation: Implementation, dtype: str) -> Inputs:
     ``{"dtype": ...}`` in the library's own type, for results without a float input, where the
     function takes one.
     """
-    if implementation.operation.name not in WITHOUT_FLOATS or not getattr(
+    if not implementation.operation.takes_dtype or not getattr(
         implementation.function, "takes_dtype", False
     ):
         return {}

@@ -15,8 +15,7 @@ from numpy import ndarray
 
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.catalogue.pytrees import leaves
-from attnverify.catalogue.traits import CAUSAL
-from attnverify.inputs.masks import visible_pairs
+from attnverify.inputs.masks import causal_pairs, visible_pairs
 from attnverify.inputs.recipe import Inputs, Recipe
 from attnverify.judge import weak_cases
 from attnverify.judge.comparison import ROUNDING, compare
@@ -80,20 +79,16 @@ def trivial_attention_answers(
     several = bool((visible.sum(axis=-1) > 1).any())
     if several and "query" in inputs and "key" in inputs:
         yield operation.reference(**inputs | {"query": np.zeros_like(inputs["query"])})
-    name = next((name for name in ("mask", "visible") if name in operation.arguments), None)
-    if (
-        name is None
-        or name not in inputs
-        or operation.name in ("get_alibi_biases", "alibi_multi_head_attention")
-    ):
+    name = operation.mask
+    if name not in ("mask", "visible") or not operation.allows_none(name):
         return
     if several:
         half = np.arange(visible.shape[-1]) < (visible.shape[-1] + 1) // 2
         if (visible & ~half).any():
             yield operation.reference(**inputs | {name: visible & half})
-    if several and operation.forward.name in CAUSAL:
+    if several and operation.traits.causal:
         N, M = visible.shape[-2:]
-        before = np.arange(M) < np.arange(N)[:, None] + M - N
+        before = causal_pairs(N, M, ahead=-1)
         yield operation.reference(**inputs | {name: visible & before})
 
 

@@ -16,8 +16,8 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.operation import CATALOGUE, Operation
-from attnverify.catalogue.traits import CAUSAL, STAGED
-from attnverify.inputs.masks import scores_shape
+from attnverify.catalogue.traits import TRAITS
+from attnverify.inputs.masks import causal_pairs, scores_shape
 from attnverify.inputs.recipe import Inputs
 
 HIDDEN = -np.inf
@@ -78,12 +78,12 @@ Change = Callable[[StagedAttention], StagedAttention]
 
 def spec_stages(operation: Operation, inputs: Inputs, dtype: str = "float64") -> StagedAttention:
     """The stages as the law has them. ValueError for an operation that does not consist of them."""
-    name = operation.forward.name
-    if name not in STAGED:
-        raise ValueError(f"operation: wanted one of {', '.join(STAGED)}, got {operation.name}")
+    if not operation.traits.staged:
+        staged = ", ".join(name for name, row in TRAITS.items() if row.staged)
+        raise ValueError(f"operation: wanted one of {staged}, got {operation.name}")
     made = StagedAttention(operation, inputs, dtype)
     N, M = made.shape[-2:]
-    if "query" in inputs and not name.startswith("additive"):
+    if "query" in inputs and "w_score" not in inputs:
         made = replace(made, scale=1 / sqrt(inputs["query"].shape[-1]))
     if "position" in inputs:
         made = replace(made, place=shift_indices(CATALOGUE["rel_shift"].reference, N, M))
@@ -91,14 +91,14 @@ def spec_stages(operation: Operation, inputs: Inputs, dtype: str = "float64") ->
         made = replace(
             made, place=table_rows(inputs, N, M, M - N if inputs["align"] == "end" else 0)
         )
-    if name == "alibi_attention":
+    if operation.traits.slopes:
         made = replace(
             made,
             slopes=CATALOGUE["get_slopes"].reference(made.shape[-3]),
             distance=np.arange(M) - (np.arange(N)[:, None] + M - N),
         )
-    if name in CAUSAL:
-        made = replace(made, causal=np.tri(N, M, M - N, dtype=bool))
+    if operation.traits.causal:
+        made = replace(made, causal=causal_pairs(N, M))
     return with_mask(made, inputs.get("mask", inputs.get("visible")))
 
 
@@ -197,10 +197,9 @@ def evaluate(s: StagedAttention) -> Any:
     from attnverify.numpy_ref.hidden_keys import sum_seen
 
     with np.errstate(all="ignore"):
-        name = s.operation.name
-        if name.endswith("_score"):
+        if s.operation.is_score:
             return s.scale * product(s)
-        if name == "softmax":
+        if "score" in s.inputs:
             return weights(s)
         if s.operation.is_gradient:
             return gradients(s)
@@ -256,8 +255,3 @@ def additive_gradients(x: Inputs, d: ndarray, sees: ndarray) -> tuple[ndarray, .
     d_query, d_w_query = projection_grad(d_q, x["query"], x["w_query"], asks)
     d_key, d_w_key = projection_grad(d_k, x["key"], x["w_key"], asked)
     return d_query, d_key, d_w_query, d_w_key, d_w_score
-
-
-def is_staged(operation: str) -> bool:
-    """Whether the operation, or the one that it is the gradient of, consists of these stages."""
-    return CATALOGUE[operation].forward.name in STAGED

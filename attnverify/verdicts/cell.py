@@ -101,12 +101,4 @@ def applicable_aspects(
     found += ["gradients"] if gradient is not None else []
     found += ["refusals"] if calls_refused_by_spec(implementation.operation.name) else []
     found += ["side effects"]
-    hiding = (
-        "key" in implementation.operation.arguments or implementation.operation.name == "softmax"
-    )
-    masked = {"mask", "visible", "key_padding_mask"} & set(implementation.operation.arguments)
-    return (
-        [*found, "hidden NaN"]
-        if hiding and masked and implementation.operation.name != "alibi_multi_head_attention"
-        else found
-    )
+    return [*found, "hidden NaN"] if implementation.operation.can_hide else found

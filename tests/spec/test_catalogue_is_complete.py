@@ -16,7 +16,7 @@ import pytest
 from attnverify.backends.loader import PROJECT_BACKENDS, Backend, Implementation, load
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import map_leaves
-from attnverify.catalogue.traits import CHAPTERS, WITHOUT_FLOATS
+from attnverify.catalogue.traits import CHAPTERS
 from attnverify.checks.invalid_calls import calls_refused_by_spec
 
 BY_AUTOGRAD = {"torch_impl"}
@@ -76,8 +76,10 @@ def test_a_package_that_gathers_its_chapters_names_everything_in_them(package):
     )
 
 
-MORE = {name: [["dtype"], ["dtype", "device"]] for name in WITHOUT_FLOATS} | {
-    "causal_mask": [["device"]]
+MORE = {
+    name: [["dtype"], ["dtype", "device"]] if operation.takes_dtype else [["device"]]
+    for name, operation in CATALOGUE.items()
+    if not operation.axes
 }
 """What may follow the law's parameters where no input has a dtype or a place."""
 

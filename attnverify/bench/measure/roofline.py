@@ -22,7 +22,6 @@ from attnverify.bench.measure.cases import Case
 from attnverify.bench.measure.sampling import events, flush
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import leaves
-from attnverify.catalogue.traits import CAUSAL
 from attnverify.inputs.masks import visible_pairs
 from attnverify.inputs.recipe import Inputs
 
@@ -70,7 +69,7 @@ def cost(case: Case, inputs: Inputs, outputs: Any) -> Cost:
     if case.operation == "additive_attention":
         true = 2.0 * pairs * (sizes["A"] + sizes["E"])
         return Cost(true * share, true * share, moved)
-    causal = case.operation in CAUSAL or (case.mask or {}).get("pattern") == "causal"
+    causal = CATALOGUE[case.operation].traits.causal or (case.mask or {}).get("pattern") == "causal"
     products = 3 if "position" in inputs or "key_pos_embeddings" in inputs else 2
     convention = 2.0 * heads * all_pairs * (sizes["D"] + sizes["E"]) * (0.5 if causal else 1.0)
     true = 2.0 * pairs * ((products - 1) * sizes["D"] + sizes["E"])

@@ -18,7 +18,11 @@ from attnverify.backends.loader import Implementation
 from attnverify.bench.measure.cases import Case
 from attnverify.bench.measure.contestants import Contestant, given
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.checks.long_sequences import SINGLE_ROW_INPUTS, judge_row, sampled_rows
+from attnverify.checks.long_sequences import (
+    has_independent_rows,
+    judge_row,
+    sampled_rows,
+)
 from attnverify.inputs.expand import expand
 from attnverify.inputs.recipe import Inputs
 from attnverify.judge.case import checked_output, compare_outputs
@@ -85,7 +89,7 @@ def check_outputs(
     """Hold the outputs to the law; the budget that they use."""
     if implementation.operation.is_gradient:
         return last_gradients(case, implementation, inputs, outputs)
-    if case.operation in SINGLE_ROW_INPUTS:
+    if has_independent_rows(CATALOGUE[case.operation]):
         return rows(case, implementation, inputs, outputs, sampled_rows(inputs["query"].shape[-2]))
     return whole(case, implementation, inputs, outputs)
 
@@ -177,7 +181,7 @@ def check_timed(
     The outputs of a timed call on rows drawn now; gradients of keys and tables by their norm.
     Raises Disagreement.
     """
-    if case.operation not in SINGLE_ROW_INPUTS:
+    if not has_independent_rows(CATALOGUE[case.operation]):
         return whole(case, implementation, inputs, outputs)
     N = inputs["query"].shape[-2]
     which = sorted({0, N - 1, *rng.integers(0, N, size=6).tolist()})

@@ -21,7 +21,7 @@ from attnverify.backends.array_libraries import numpy_library
 from attnverify.catalogue.dtypes import largest, round_to
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import leaves
-from attnverify.catalogue.traits import DTYPES, WITHOUT_ARRAY_INPUTS, WITHOUT_FLOATS
+from attnverify.catalogue.traits import DTYPES, GRADIENT_FAMILIES
 from attnverify.inputs.expand import expand
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.masks import PATTERNS, visible_pairs
@@ -30,9 +30,6 @@ from attnverify.inputs.recipe import Inputs, Recipe, parse_recipe
 from attnverify.inputs.sampling import draw_recipes, hypothesis_examples, shrink, shrink_key
 from attnverify.inputs.strategies import (
     BLOCK_EDGES,
-    FAMILIES_OF,
-    FAMILIES_OF_CHAPTER,
-    GRADIENT,
     HEADS,
     MASK_FORMS,
     WIDTHS,
@@ -159,7 +156,7 @@ def test_a_small_case_expands_quickly() -> None:
 
 
 @pytest.mark.parametrize(
-    "operation", [name for name in CATALOGUE if name not in WITHOUT_ARRAY_INPUTS | WITHOUT_FLOATS]
+    "operation", [name for name, operation in CATALOGUE.items() if operation.axes]
 )
 def test_values_are_diverse(operation: str) -> None:
     given = [x for recipe in drawn(operation)[:20] for x in arrays(expand(recipe, "float64"))]
@@ -333,13 +330,11 @@ def test_this_dropout_is_drawn(p: float) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_is_drawn_by_some_operation(family: str) -> None:
     assert family in {
-        name
-        for names in (*FAMILIES_OF_CHAPTER.values(), *FAMILIES_OF.values(), GRADIENT)
-        for name in names
+        name for names in (operation.families for operation in CATALOGUE.values()) for name in names
     }
 
 
-@pytest.mark.parametrize("family", GRADIENT)
+@pytest.mark.parametrize("family", GRADIENT_FAMILIES)
 def test_a_gradient_meets_every_family(family: str) -> None:
     assert any(recipe.values["family"] == family for recipe in drawn(f"{SDPA}_grad"))
 
