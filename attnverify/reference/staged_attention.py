@@ -1,10 +1,10 @@
 """
-An attention in stages: product, positions, scale, bias, mask, weights, dropout, values, each of
-which can be replaced alone.
+What stands between the inputs of an attention and its output, as a record: product, positions,
+scale, bias, mask, weights, dropout, values.
 
-The record that :func:`stages` makes of an operation and its inputs is the law's; a convention or a
-fit replaces one of its fields. Everything is NumPy in float64, gradients included, so that an
-alternative costs about as much as the reference.
+The record that :func:`spec_stages` makes of an operation and its inputs is the specification's; a
+convention, a fit or a systematic error replaces one of its fields. :func:`evaluate` computes it by
+the stages of :mod:`attnverify.reference.attention`, gradients included, in float64.
 """
 
 from collections.abc import Callable
@@ -19,6 +19,7 @@ from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.catalogue.traits import TRAITS
 from attnverify.inputs.masks import causal_pairs, scores_shape
 from attnverify.inputs.recipe import Inputs
+from attnverify.reference import attention, gradients
 
 HIDDEN = -np.inf
 
@@ -132,7 +133,7 @@ def gather_positions(x: ndarray, place: ndarray) -> ndarray:
 
 
 def scatter_positions(y: ndarray, place: ndarray, rows: int) -> ndarray:
-    """The adjoint of :func:`gathered`: y [... N M] added up at its places."""
+    """The adjoint of :func:`gather_positions`: y [... N M] added up at its places."""
     line = np.zeros((*y.shape[:-2], y.shape[-2] * rows + 1))
     where: Any = (..., np.where(place < 0, line.shape[-1] - 1, place))
     np.add.at(line, where, y)
@@ -145,46 +146,42 @@ def product(s: StagedAttention) -> ndarray:
     if "score" in x:
         return x["score"]
     if "w_score" in x:
-        score: ndarray = CATALOGUE["additive_score"].reference(
-            x["query"], x["key"], x["w_query"], x["w_key"], x["w_score"]
-        )
-        return score
-    content = (x["query"] + content_bias(x)) @ x["key"].mT
-    return (
-        content
-        if s.place is None
-        else content + s.position * gather_positions(table_scores(x), s.place)
-    )
-
-
-def content_bias(x: Inputs) -> Any:
-    name = "u" if "u" in x else "query_pos_bias"
-    return x[name][:, None] if name in x else 0.0
-
-
-def table_scores(x: Inputs) -> ndarray:
-    """Every query against every row of its table, [B H N rows]."""
+        return attention.additive_score(*(x[name] for name in ADDITIVE))
     if "position" in x:
-        return (x["query"] + x["v"][:, None]) @ x["position"].mT
-    return x["query"] @ x["key_pos_embeddings"].transpose(1, 2, 0) + x["key_pos_bias"].T[:, None]
+        parts = (x[name] for name in ("query", "key", "position", "u", "v"))
+        return attention.transformer_xl_score(
+            *parts, shift=lambda far: s.position * gather_positions(far, s.place), scale=unscaled
+        )
+    if "key_pos_bias" in x:
+        parts = (x[name] for name in ("query", "key", *TABLES, "align"))
+        return attention.learned_relative_score(
+            *parts, read=lambda far, _: s.position * gather_positions(far, s.place), scale=unscaled
+        )
+    return attention.products(x["query"], x["key"])
 
 
-def scores(s: StagedAttention) -> ndarray:
-    """The scores with scale and biases, minus infinity where a key is hidden."""
+ADDITIVE = ("query", "key", "w_query", "w_key", "w_score")
+TABLES = ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")
+
+
+def unscaled(D: int) -> float:
+    return 1.0
+
+
+def scores(s: StagedAttention) -> tuple[ndarray, ndarray]:
+    """The scores with scale and biases, and which pairs see each other."""
     score = s.scale * product(s)
     if s.slopes is not None and s.distance is not None:
         score = score + s.slopes[:, None, None] * s.distance
     if s.bias is not None:
         score = score + s.bias
-    return np.where(s.sees, s.exponent * score, HIDDEN)
+    return s.exponent * score, s.sees & (score != HIDDEN)
 
 
-def weights(s: StagedAttention) -> ndarray:
-    score = scores(s)
-    top = score.max(axis=-1, keepdims=True)
-    w = np.where(score == HIDDEN, 0.0, np.exp(score - np.where(top == HIDDEN, 0.0, top)))
-    total = w.sum(axis=-1, keepdims=True)
-    return np.where(top == HIDDEN, s.empty, w / np.where(total == 0, 1.0, total))
+def weights(s: StagedAttention, score: ndarray, visible: ndarray) -> ndarray:
+    """The softmax over what a row sees, and the weights of a row that sees nothing."""
+    sees_some = visible.any(axis=-1, keepdims=True)
+    return np.where(sees_some, attention.weigh(score, visible), s.empty)
 
 
 def dropped(s: StagedAttention, w: ndarray) -> ndarray:
@@ -194,64 +191,51 @@ def dropped(s: StagedAttention, w: ndarray) -> ndarray:
 
 def evaluate(s: StagedAttention) -> Any:
     """What the operation returns by these stages: scores, weights, output or gradients."""
-    from attnverify.numpy_ref.hidden_keys import sum_seen
-
     with np.errstate(all="ignore"):
         if s.operation.is_score:
             return s.scale * product(s)
-        if "score" in s.inputs:
-            return weights(s)
+        score, visible = scores(s)
         if s.operation.is_gradient:
-            return gradients(s)
-        w = weights(s)
-        return sum_seen(dropped(s, w), w == 0, s.inputs["value"])
+            return evaluate_gradients(s, score, visible)
+        w = weights(s, score, visible)
+        return w if "score" in s.inputs else attention.mix(dropped(s, w), w != 0, s.inputs["value"])
 
 
-def gradients(s: StagedAttention) -> tuple[ndarray, ...]:
-    """One gradient for each differentiable input, in the law's order."""
-    from attnverify.numpy_ref.attention import mask_grad
-    from attnverify.numpy_ref.hidden_keys import sum_seen
+def evaluate_gradients(s: StagedAttention, score: ndarray, visible: ndarray) -> tuple[ndarray, ...]:
+    """One gradient for each differentiable input, in the specification's order."""
+    d_score, d_value = gradients.attend_grad(
+        s.inputs["d_output"],
+        score,
+        visible,
+        s.inputs["value"],
+        weigh=lambda score, visible: weights(s, score, visible),
+        drop=lambda w, keep, p: dropped(s, w),
+        drop_back=lambda d, keep, p: dropped(s, d),
+        value_grad=lambda w, visible, d: attention.mix(w.mT, w.mT != 0, d),
+    )
+    d_query, d_key, *others = product_gradients(s, s.scale * s.exponent * d_score, visible)
+    d_mask = gradients.mask_grad(s.exponent * d_score, s.inputs.get("mask"))
+    return d_query, d_key, d_value, *others, *d_mask
 
-    x, w = s.inputs, weights(s)
-    d_value = sum_seen(dropped(s, w).mT, (w == 0).mT, x["d_output"])
-    d_weights = dropped(s, x["d_output"] @ x["value"].mT)
-    mean = np.where(s.sees, w * d_weights, 0.0).sum(axis=-1, keepdims=True)
-    d_score = np.where(s.sees, w * (d_weights - mean), 0.0)
-    d_query, d_key, *others = product_gradients(s, s.scale * s.exponent * d_score)
-    return d_query, d_key, d_value, *others, *mask_grad(s.exponent * d_score, x.get("mask"))
 
-
-def product_gradients(s: StagedAttention, d: ndarray) -> tuple[ndarray, ...]:
-    """The gradients by query, key and what else the scores before their scale are made of."""
-    from attnverify.numpy_ref.hidden_keys import sum_seen
-
-    x, hidden = s.inputs, ~s.sees
+def product_gradients(s: StagedAttention, d: ndarray, visible: ndarray) -> tuple[ndarray, ...]:
+    """By query, key and what else the scores before their scale are made of."""
+    x = s.inputs
     if "w_score" in x:
-        return additive_gradients(x, d, s.sees)
-    d_query, d_key = (
-        sum_seen(d, hidden, x["key"]),
-        sum_seen(d.mT, hidden.mT, x["query"] + content_bias(x)),
-    )
+        return gradients.additive_score_grad(d, visible, *(x[name] for name in ADDITIVE))
     if s.place is None:
-        return d_query, d_key
-    table = x["position"] if "position" in x else x["key_pos_embeddings"].swapaxes(0, 1)
+        return gradients.query_grad(d, visible, x["key"]), gradients.key_grad(
+            d, visible, x["query"]
+        )
+    shifted = "position" in x
+    bias, far_bias = (x["u"], x["v"][:, None]) if shifted else (x["query_pos_bias"], 0.0)
+    table = x["position"] if shifted else x["key_pos_embeddings"].swapaxes(0, 1)
+    d_content = gradients.query_grad(d, visible, x["key"])
+    d_key = gradients.key_grad(d, visible, x["query"] + bias[:, None])
     d_rows = s.position * scatter_positions(d, s.place, table.shape[-2])
-    unread = scatter_positions(1.0 * s.sees, s.place, table.shape[-2]) == 0
-    d_bias, d_far = d_query.sum((0, 2)), sum_seen(d_rows, unread, table)
-    if "position" in x:
-        d_table = sum_seen(d_rows.mT, unread.mT, x["query"] + x["v"][:, None]).sum(0)
-        return d_query + d_far, d_key, d_table, d_bias, d_far.sum((0, 2))
-    d_table = sum_seen(d_rows.mT, unread.mT, x["query"]).sum(0)
-    return d_query + d_far, d_key, d_table.swapaxes(0, 1), d_rows.sum((0, 2)).T, d_bias
-
-
-def additive_gradients(x: Inputs, d: ndarray, sees: ndarray) -> tuple[ndarray, ...]:
-    from attnverify.numpy_ref.attention import layer_grad, projection_grad
-
-    asks, asked = np.asarray(sees.any(axis=-1)), np.asarray(sees.any(axis=-2))
-    d_q, d_k, d_w_score = layer_grad(
-        d, sees, x["query"] @ x["w_query"].T, x["key"] @ x["w_key"].T, x["w_score"]
-    )
-    d_query, d_w_query = projection_grad(d_q, x["query"], x["w_query"], asks)
-    d_key, d_w_key = projection_grad(d_k, x["key"], x["w_key"], asked)
-    return d_query, d_key, d_w_query, d_w_key, d_w_score
+    read = scatter_positions(1.0 * visible, s.place, table.shape[-2]) > 0
+    d_far, d_table = gradients.table_grad(d_rows, read, x["query"] + far_bias, table)
+    d_bias = d_content.sum((0, 2))
+    if shifted:
+        return d_content + d_far, d_key, d_table, d_bias, d_far.sum((0, 2))
+    return d_content + d_far, d_key, d_table.swapaxes(0, 1), d_rows.sum((0, 2)).T, d_bias

@@ -10,7 +10,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.faults.registry import fault
-from attnverify.faults.staged import attention, gradients
+from attnverify.reference import attention, gradients
 
 SCORE, GRAD = "additive_score: w . tanh(W q + W k)", "additive_attention_grad"
 

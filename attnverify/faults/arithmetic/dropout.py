@@ -6,7 +6,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.faults.registry import fault
-from attnverify.faults.staged import attention, gradients
+from attnverify.reference import attention, gradients
 
 FACTOR, GIVEN = "dropout: w / (1 - p)", "dropout, clause 1"
 

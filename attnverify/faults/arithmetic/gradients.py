@@ -10,7 +10,7 @@ from numpy import ndarray
 
 from attnverify.faults.arithmetic.softmax import empty_rows
 from attnverify.faults.registry import fault
-from attnverify.faults.staged import attention, gradients
+from attnverify.reference import attention, gradients
 
 SOFTMAX = "the gradient of the softmax, w (dw - sum w dw)"
 SDPA, ALIBI, LEARNED, XL = (

@@ -12,7 +12,7 @@ from attnverify.catalogue.dtypes import round_to, tiny
 from attnverify.catalogue.pytrees import map_leaves
 from attnverify.faults.adapter import widened
 from attnverify.faults.registry import fault
-from attnverify.faults.staged import attention, gradients, layers
+from attnverify.reference import attention, gradients, layers
 
 CLAIM = 'PRECISION = "wide"'
 FINE = ("float64", "float32")

@@ -5,8 +5,8 @@ from math import sqrt
 from typing import Any
 
 from attnverify.faults.registry import fault
-from attnverify.faults.staged import attention, layers
-from attnverify.faults.staged.attention import inverse_root
+from attnverify.reference import attention, layers
+from attnverify.reference.attention import inverse_root
 
 SCALE = "scaled_dot_product_score: q.k / sqrt(D)"
 

@@ -7,8 +7,8 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.faults.registry import fault
-from attnverify.faults.staged import attention
-from attnverify.faults.staged.attention import HIDDEN
+from attnverify.reference import attention
+from attnverify.reference.attention import HIDDEN
 
 ROWS, EMPTY, ABSENT = "softmax: over the keys of a row", "softmax, clause 3", "softmax, clause 2"
 

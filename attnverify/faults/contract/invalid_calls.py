@@ -8,7 +8,7 @@ from numpy import ndarray
 from attnverify.catalogue.pytrees import map_leaves
 from attnverify.faults.adapter import is_float, widened
 from attnverify.faults.registry import fault
-from attnverify.faults.staged import attention, layers
+from attnverify.reference import attention, layers
 
 REFUSED = "a wrong call is a ValueError"
 

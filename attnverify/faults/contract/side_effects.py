@@ -8,7 +8,7 @@ from numpy import ndarray
 from attnverify.catalogue.pytrees import map_leaves
 from attnverify.faults.adapter import widened
 from attnverify.faults.registry import fault
-from attnverify.faults.staged import attention, gradients, layers
+from attnverify.reference import attention, gradients, layers
 
 SAME, ALIAS = "inputs are unchanged", "outputs share no memory with inputs"
 

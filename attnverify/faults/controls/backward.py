@@ -7,7 +7,7 @@ from numpy import ndarray
 
 from attnverify.faults.arithmetic.softmax import online
 from attnverify.faults.registry import control
-from attnverify.faults.staged import attention, gradients
+from attnverify.reference import attention, gradients
 
 
 @control("backward", "the row mean from d_output and the output")

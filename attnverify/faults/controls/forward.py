@@ -10,8 +10,8 @@ from numpy import ndarray
 from attnverify.faults.arithmetic.rounding import rounded_weigh
 from attnverify.faults.arithmetic.softmax import online, split
 from attnverify.faults.registry import control
-from attnverify.faults.staged import attention, layers
-from attnverify.faults.staged.attention import HIDDEN, inverse_root
+from attnverify.reference import attention, layers
+from attnverify.reference.attention import HIDDEN, inverse_root
 
 ALL_FLOAT32 = {"preset": "wide"} | dict.fromkeys(
     ("acc", "score", "softmax", "prob", "bias", "joined", "stage", "prescale"), "float32"

@@ -6,7 +6,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.faults.registry import fault
-from attnverify.faults.staged import attention, gradients, layers
+from attnverify.reference import attention, gradients, layers
 
 RULE, BIAS = "get_slopes, clause 1", "alibi_attention: slope * (j - (M - N + i))"
 

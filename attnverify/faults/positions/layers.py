@@ -6,8 +6,8 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.faults.registry import fault
-from attnverify.faults.staged import layers
-from attnverify.faults.staged.layers import layer_norm
+from attnverify.reference import layers
+from attnverify.reference.layers import layer_norm
 
 NORM = "transformer_xl_layer, clause 3"
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.faults.registry import fault
-from attnverify.faults.staged import attention, layers
+from attnverify.reference import attention, layers
 
 WINDOW = "update_mems, clause 1"
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.faults.registry import fault
-from attnverify.faults.staged import attention, gradients, layers
+from attnverify.reference import attention, gradients, layers
 
 ROW, TERMS = "learned_relative_score: the row t", "learned_relative_score: the terms"
 

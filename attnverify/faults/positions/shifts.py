@@ -9,7 +9,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.faults.registry import fault
-from attnverify.faults.staged import attention
+from attnverify.reference import attention
 
 RIGHT, LEFT = (
     "shift_right, the wrapped-around elements included",

@@ -9,7 +9,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.faults.registry import fault
-from attnverify.faults.staged import attention, gradients, layers
+from attnverify.reference import attention, gradients, layers
 
 END = "causal_mask, clause 1"
 

@@ -10,8 +10,8 @@ from numpy import ndarray
 
 from attnverify.faults.arithmetic.softmax import empty_rows
 from attnverify.faults.registry import fault
-from attnverify.faults.staged import attention, layers
-from attnverify.faults.staged.attention import HIDDEN
+from attnverify.reference import attention, layers
+from attnverify.reference.attention import HIDDEN
 
 MERGED = "merge_masks, clause 1"
 

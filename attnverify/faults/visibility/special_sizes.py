@@ -10,8 +10,8 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.faults.registry import fault
-from attnverify.faults.staged import attention, gradients, layers
-from attnverify.faults.staged.attention import inverse_root
+from attnverify.reference import attention, gradients, layers
+from attnverify.reference.attention import inverse_root
 
 OURS = "this project"
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.faults.registry import fault
-from attnverify.faults.staged import attention, gradients
+from attnverify.reference import attention, gradients
 
 TAIL = "the sum runs over the keys that the row sees"
 

@@ -1,9 +1,11 @@
 """
-A small correct implementation of every operation, in stages: each stage is a keyword, so that a
-fault replaces one of them.
+A small correct implementation of every operation, in stages: each stage is a keyword, so that one
+of them can be replaced.
 
 Scores, what a pair sees, weights, dropout, values. All in float64; a hidden key is absent, a row
-that sees no key gives 0.
+that sees no key gives 0. Faults replace a stage here; conventions, fits and systematic errors
+replace a field of :class:`attnverify.reference.staged_attention.StagedAttention`, which is
+evaluated by these functions.
 """
 
 from math import sqrt
@@ -212,6 +214,11 @@ def table_rows(N: int, M: int, P: int, align: str) -> ndarray:
     return P + np.arange(M) - np.arange(N)[:, None] - (M - N if align == "end" else 0)
 
 
+def read_rows(far: ndarray, t: ndarray) -> ndarray:
+    """The scores of the table's rows [B H N 2P] read at the rows t [N M]."""
+    return np.take_along_axis(far, np.broadcast_to(t, (*far.shape[:2], *t.shape)), axis=-1)
+
+
 def learned_relative_score(
     query: ndarray,
     key: ndarray,
@@ -220,6 +227,7 @@ def learned_relative_score(
     query_pos_bias: Any,
     align: str,
     table_rows: Any = table_rows,
+    read: Any = read_rows,
     scale: Any = inverse_root,
     products: Any = products,
 ) -> ndarray:
@@ -228,9 +236,7 @@ def learned_relative_score(
     content = products(query + query_pos_bias[:, None], key)
     far = np.einsum("bhnd,thd->bhnt", query, key_pos_embeddings) + key_pos_bias.T[:, None]
     # NaN in a row of the table that hidden pairs alone read stays with those pairs
-    return (
-        content + np.take_along_axis(far, np.broadcast_to(t, (*far.shape[:2], N, M)), axis=-1)
-    ) * scale(D)
+    return (content + read(far, t)) * scale(D)
 
 
 # attentions

@@ -1,5 +1,5 @@
 """
-The gradients of the attentions in stages, like :mod:`attnverify.faults.staged.attention`: weights
+The gradients of the attentions in stages, like :mod:`attnverify.reference.attention`: weights
 recomputed, value, weights, score, products.
 """
 
@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.faults.staged.attention import (
+from attnverify.reference.attention import (
+    additive_score,
     alibi_score,
     behind,
     causal_mask,
@@ -53,7 +54,7 @@ def attend_grad(
     value_grad: Any = value_grad,
     score_grad: Any = score_grad,
 ) -> tuple[ndarray, ndarray]:
-    """The gradients of :func:`attnverify.faults.staged.attention.attend` by score and value."""
+    """The gradients of :func:`attnverify.reference.attention.attend` by score and value."""
     weights = weigh(score, visible)
     d_value = value_grad(drop(weights, keep, p), visible, d_output)
     d_weights = drop_back(d_output @ value.mT, keep, p)
@@ -141,10 +142,16 @@ def transformer_xl_attention_grad(
     d_score, d_value = attend_grad(d_output, score, sees, value, **stages)
     d = d_score * inverse_root(query.shape[-1])
     d_content, d_key = query_grad(d, sees, key), key_grad(d, sees, query + u[:, None])
-    d_rows, read = (by_row or unshifted)(d, sees)
-    d_far = query_grad(d_rows, read, np.broadcast_to(position, (len(query), *position.shape)))
-    d_position = key_grad(d_rows, read, query + v[:, None]).sum(0)
+    d_far, d_position = table_grad(*(by_row or unshifted)(d, sees), query + v[:, None], position)
     return d_content + d_far, d_key, d_value, d_position, d_content.sum((0, 2)), d_far.sum((0, 2))
+
+
+def table_grad(
+    d_rows: ndarray, read: ndarray, query: ndarray, table: ndarray
+) -> tuple[ndarray, ndarray]:
+    """By the query and by a table [H R D], of what arrives at the rows that a query reads."""
+    d_query = query_grad(d_rows, read, np.broadcast_to(table, (len(query), *table.shape)))
+    return d_query, key_grad(d_rows, read, query).sum(0)
 
 
 def unshifted(d: ndarray, sees: ndarray) -> tuple[ndarray, ndarray]:
@@ -183,16 +190,12 @@ def learned_relative_attention_grad(
     d_content, d_key = query_grad(d, sees, key), key_grad(d, sees, query + query_pos_bias[:, None])
     t = table_rows(query.shape[2], key.shape[2], len(key_pos_bias) // 2, align)
     d_rows, read = (gather or onto_rows)(d, sees, t, len(key_pos_bias))
-    table = np.broadcast_to(
-        key_pos_embeddings.swapaxes(0, 1), (len(query), *key_pos_embeddings.swapaxes(0, 1).shape)
-    )
-    d_far = query_grad(d_rows, read, table)
-    d_table = key_grad(d_rows, read, query).sum(0).swapaxes(0, 1)
+    d_far, d_table = table_grad(d_rows, read, query, key_pos_embeddings.swapaxes(0, 1))
     return (
         d_content + d_far,
         d_key,
         d_value,
-        d_table,
+        d_table.swapaxes(0, 1),
         bias_scale * d_rows.sum((0, 2)).T,
         d_content.sum((0, 2)),
     )
@@ -222,12 +225,33 @@ def additive_attention_grad(
     mask_grad: Any = mask_grad,
     **stages: Any,
 ) -> Grads:
-    z = (query @ w_query.T)[..., :, None, :] + (key @ w_key.T)[..., None, :, :]
-    score, visible = see(np.tanh(z) @ w_score, mask)
+    score, visible = see(additive_score(query, key, w_query, w_key, w_score), mask)
     d_score, d_value = attend_grad(d_output, score, visible, value, keep, p, **stages)
+    d_query, d_key, *d_weights = additive_score_grad(
+        d_score, visible, query, key, w_query, w_key, w_score, slope or tanh_slope
+    )
+    return d_query, d_key, d_value, *d_weights, *mask_grad(d_score, mask)
+
+
+def tanh_slope(z: ndarray, t: ndarray) -> ndarray:
+    return 1 - t * t
+
+
+def additive_score_grad(
+    d_score: ndarray,
+    visible: ndarray,
+    query: ndarray,
+    key: ndarray,
+    w_query: ndarray,
+    w_key: ndarray,
+    w_score: ndarray,
+    slope: Any = tanh_slope,
+) -> Grads:
+    """By query, key and the three weights, over the pairs that see each other."""
+    z = (query @ w_query.T)[..., :, None, :] + (key @ w_key.T)[..., None, :, :]
     seen = visible[..., None]
     t = np.where(seen, np.tanh(z), 0)
-    d_z = np.where(seen, d_score[..., None] * w_score * (slope or tanh_slope)(z, t), 0)
+    d_z = np.where(seen, d_score[..., None] * w_score * slope(z, t), 0)
     d_q, d_k = d_z.sum(2), d_z.sum(1)
     query, key = (
         np.where(visible.any(axis)[..., None], x, 0) for axis, x in ((-1, query), (-2, key))
@@ -235,9 +259,4 @@ def additive_attention_grad(
     d_query = np.where(visible.any(-1)[..., None], d_q @ w_query, 0)
     d_key = np.where(visible.any(-2)[..., None], d_k @ w_key, 0)
     d_w_query, d_w_key = (np.einsum("bna,bnf->af", d, x) for d, x in ((d_q, query), (d_k, key)))
-    d_w_score = np.einsum("bnm,bnma->a", d_score, t)
-    return d_query, d_key, d_value, d_w_query, d_w_key, d_w_score, *mask_grad(d_score, mask)
-
-
-def tanh_slope(z: ndarray, t: ndarray) -> ndarray:
-    return 1 - t * t
+    return d_query, d_key, d_w_query, d_w_key, np.einsum("bnm,bnma->a", d_score, t)

@@ -1,5 +1,5 @@
 """
-The layers in stages, like :mod:`attnverify.faults.staged.attention`: projections, heads, attention,
+The layers in stages, like :mod:`attnverify.reference.attention`: projections, heads, attention,
 heads side by side, projection, norm.
 """
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.faults.staged.attention import (
+from attnverify.reference.attention import (
     attend,
     get_alibi_biases,
     inverse_root,

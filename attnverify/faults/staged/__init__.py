@@ -1,1 +1,0 @@
-"""The specification's attentions in replaceable stages, for faults."""
