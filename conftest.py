@@ -3,10 +3,14 @@ What this repository asks of its own runs: the plugins are loaded here, so that 
 a plain checkout too, and what takes long is left out unless a run names it.
 """
 
+import sys
+from collections.abc import Iterator
+
 import pytest
 
 from attnverify import describe_installation
 from attnverify.fault_score import Scores
+from tests.support.import_names import operators_defined_twice, second_imports
 
 pytest_plugins = ["attnverify.plugin", "attnverify.bench.plugin"]
 
@@ -41,3 +45,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     wanted = [item for item in items if not any(map(item.get_closest_marker, unnamed))]
     config.hook.pytest_deselected(items=[*set(items).difference(wanted)])
     items[:] = wanted
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_import_name() -> Iterator[None]:
+    """The suite's last word: nothing was imported twice, and no operator was registered twice."""
+    yield
+    assert not second_imports(sys.modules)
+    assert not operators_defined_twice(sys.modules)

@@ -8,9 +8,17 @@ and from a checkout alike. In a checkout their folders lie beside this one, wher
 """
 
 import sys
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attnverify import spec
+    from attnverify.interface import CheckFailed, Report, bound, check
+
+__all__ = ["CheckFailed", "Report", "__version__", "bound", "check", "spec"]
 
 __version__ = "0.2.0"
 
@@ -54,3 +62,12 @@ def describe_installation() -> str:
 
 if IS_CHECKOUT:
     sys.meta_path.insert(0, CheckoutFinder)
+
+
+def __getattr__(name: str) -> Any:
+    """The public interface, which is loaded when it is first asked for."""
+    if name == "spec":
+        return import_module("attnverify.spec")
+    if name in __all__:
+        return getattr(import_module("attnverify.interface"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

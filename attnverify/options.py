@@ -87,6 +87,15 @@ def parse_isolation(text: str) -> str:
 
 ISOLATION = ("paths", "all", "none")
 
+ANSWER = ("values", "gradients")
+CONTRACT = (*ANSWER, "refusals", "side effects", "hidden NaN")
+REQUIRED = {"answer": ANSWER, "contract": CONTRACT, "isolation": (*CONTRACT, "isolation")}
+"""The rungs of a verdict, each with the aspects in which a failure is red."""
+
+
+def parse_require(text: str) -> str:
+    return one_of(text, REQUIRED)
+
 
 def parse_seed(text: str) -> str:
     if text != "random" and not text.isdecimal():

@@ -31,6 +31,7 @@ from attnverify.backends.array_libraries import (
     by_autograd,
 )
 from attnverify.backends.call_adapter import adapt_signature
+from attnverify.backends.source import Source, parse_source
 from attnverify.catalogue.operation import CATALOGUE, Operation, parse_name
 from attnverify.catalogue.traits import CHAPTERS
 from attnverify.precision import Precision, resolve
@@ -94,32 +95,42 @@ class Implementation:
 
 def load(source: str) -> Backend:
     """
-    Load a backend by dotted name, by entry point of the group ``attnverify.backends``, or by path;
-    never raises.
+    Load a backend by dotted name, by entry point of the group ``attnverify.backends``, or by path,
+    or one function of any of these (:mod:`attnverify.backends.source`); never raises.
     """
-    path = Path(source)
+    asked = parse_source(source)
+    place = asked.place
     named = {point.name: point.value for point in entry_points(group="attnverify.backends")}
-    by_name = (
-        source in PROJECT_BACKENDS or source in named or not (path.suffix == ".py" or path.is_dir())
-    )
-    backend = Backend(source if by_name else path.stem, source, by_name)
+    by_name = place in PROJECT_BACKENDS or place in named or not asked.is_path
+    backend = Backend(asked.name, source, by_name)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what a stranger's import warns of is not our business
-            modules = from_name(named.get(source, source)) if by_name else from_path(path)
+            modules = from_name(named.get(place, place)) if by_name else from_path(Path(place))
+            functions = functions_of(asked, modules)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a stranger's file may do anything while it is imported
         if (
             isinstance(error, ModuleNotFoundError)
             and error.name
-            and not named.get(source, source).startswith(error.name)
+            and not named.get(place, place).startswith(error.name)
         ):
             backend.missing = f"the package {error.name.partition('.')[0]} is not installed"
         else:
             backend.broken = f"cannot be imported: {describe(error)}"
         return backend
-    return populate(backend, modules)
+    return populate(backend, modules, functions)
+
+
+def functions_of(asked: Source, modules: list[ModuleType]) -> dict[str, Callable[..., Any]]:
+    """The functions of the modules by name; where one alone was asked for, that one."""
+    if not asked.function:
+        return exported_functions(modules)
+    function: Any = modules[0]
+    for name in asked.function.split("."):
+        function = getattr(function, name)
+    return {asked.operation or asked.name: function}
 
 
 def reload(implementation: Implementation) -> Implementation | None:
@@ -180,8 +191,10 @@ def submodules(package: ModuleType) -> list[ModuleType]:
     return [importlib.import_module(f"{package.__name__}.{name}") for name in in_order]
 
 
-def populate(backend: Backend, modules: list[ModuleType]) -> Backend:
-    """What the modules say of themselves and the operations that they name."""
+def populate(
+    backend: Backend, modules: list[ModuleType], functions: dict[str, Callable[..., Any]]
+) -> Backend:
+    """What the modules say of themselves and the operations that the functions name."""
     root = modules[0]
     backend.precision = getattr(root, "PRECISION", None)
     backend.deterministic = bool(getattr(root, "DETERMINISTIC", False))
@@ -191,7 +204,7 @@ def populate(backend: Backend, modules: list[ModuleType]) -> Backend:
         if backend.missing:
             return backend
         resolve_all(backend)
-        backend.implementations = list(implementations(backend, modules))
+        backend.implementations = list(implementations(backend, functions))
         backend.versions, backend.device = versions(backend.library.name), device(backend.library)
     except ImportError as error:
         backend.missing = describe(error)
@@ -239,11 +252,8 @@ def imports(module: ModuleType) -> Iterator[str]:
             yield node.module.partition(".")[0]
 
 
-def implementations(backend: Backend, modules: list[ModuleType]) -> Iterator[Implementation]:
-    """
-    Every exported function whose name begins with an operation; gradients by autograd where none is
-    exported.
-    """
+def exported_functions(modules: list[ModuleType]) -> dict[str, Callable[..., Any]]:
+    """Every function that the modules export and that may be an operation."""
     functions = {}
     for module in modules:
         for name in getattr(module, "__all__", None) or public_functions(module):
@@ -255,6 +265,16 @@ def implementations(backend: Backend, modules: list[ModuleType]) -> Iterator[Imp
                 and name not in BACKEND_FUNCTIONS
             ):
                 functions[name] = thing
+    return functions
+
+
+def implementations(
+    backend: Backend, functions: dict[str, Callable[..., Any]]
+) -> Iterator[Implementation]:
+    """
+    Every function whose name begins with an operation; gradients by autograd where none is
+    exported.
+    """
     for name, function in functions.items():
         parsed = parse_name(name)
         if parsed is None:
@@ -305,7 +325,14 @@ def device(library: Library) -> str:
     return str(getattr(x, "device", "cpu"))
 
 
+def implementation_of_function(
+    backend: Backend, function: Callable[..., Any], operation: str, library: str
+) -> None:
+    """Make a function, and its gradient by autograd, the implementations of a backend."""
+    backend.library = array_library(library)
+    resolve_all(backend)
+    backend.implementations = list(implementations(backend, {operation: function}))
+
+
 def by_path(source: str) -> bool:
-    return source not in PROJECT_BACKENDS and (
-        Path(source).suffix == ".py" or Path(source).is_dir()
-    )
+    return source not in PROJECT_BACKENDS and parse_source(source).is_path

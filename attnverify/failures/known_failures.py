@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 
+from attnverify.backends.source import parse_source
 from attnverify.catalogue.traits import ASPECTS
 from attnverify.inputs.conditions import Condition, parse_condition
 from attnverify.inputs.recipe import Recipe
@@ -100,6 +101,6 @@ def parse_line(line: str, source: str) -> KnownFailure:
 
 def known_failures_file(source: str) -> Path | None:
     """The known failures that lie beside a backend's file, ``my_kernels.known-failures.txt``."""
-    path = Path(source)
+    path = Path(parse_source(source).place)
     file = path.with_name(f"{path.stem}.known-failures.txt")
     return file if (path.suffix == ".py" or path.is_dir()) and file.exists() else None

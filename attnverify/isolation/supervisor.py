@@ -29,6 +29,7 @@ from typing import Any
 
 from attnverify import PACKAGE
 from attnverify.backends.loader import Backend, Implementation, by_path
+from attnverify.backends.source import parse_source
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.failures.evidence import failure_evidence
 from attnverify.failures.known_failures import KnownFailure
@@ -315,9 +316,7 @@ def describe_backend(worker: Worker) -> Backend:
     The worker's backend as far as it can be told without loading it here: nothing of it can be
     called.
     """
-    backend = Backend(
-        Path(worker.source).stem if by_path(worker.source) else worker.source, worker.source
-    )
+    backend = Backend(parse_source(worker.source).name, worker.source)
     if worker.told is None:
         try:
             worker.ready()

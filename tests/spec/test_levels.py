@@ -25,7 +25,7 @@ LEVELS = (
     ("verdicts",),
     ("isolation", "fault_score", "differential"),
     ("report", "session"),
-    ("plugin", "campaign", "bench", "doctor"),
+    ("plugin", "campaign", "bench", "doctor", "interface"),
     ("cli",),
     ("__main__",),
 )

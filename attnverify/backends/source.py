@@ -1,0 +1,43 @@
+"""
+What was given to name a backend: a file, a package's folder or a module, and perhaps one function
+of it: ``my_kernels.py:fast_softmax=softmax``.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Source:
+    """
+    The place of a backend; where one function is meant, its dotted name there and the operation
+    that it is, if its own name does not say.
+    """
+
+    place: str
+    function: str = ""
+    operation: str = ""
+
+    @property
+    def is_path(self) -> bool:
+        path = Path(self.place)
+        return path.suffix == ".py" or path.is_dir()
+
+    @property
+    def name(self) -> str:
+        """As it is reported."""
+        if self.function:
+            return self.function.rpartition(".")[2]
+        return Path(self.place).stem if self.is_path else self.place
+
+
+FUNCTION = re.compile(r"(?P<place>.+):(?P<function>[^\W\d][\w.]*)(=(?P<operation>\w+))?")
+
+
+def parse_source(text: str) -> Source:
+    """``place``, ``place:function`` or ``place:function=operation``."""
+    found = FUNCTION.fullmatch(text)
+    if found is None or Path(text).exists():
+        return Source(text)
+    return Source(found["place"], found["function"], found["operation"] or "")

@@ -1,0 +1,175 @@
+"""
+The public interface in Python: check a function, ask for a bound, read a report.
+
+>>> import numpy as np
+>>> import attnverify as av
+>>> av.check(av.spec.shift_right, "shift_right", dtype="float32").passed
+True
+>>> bound = av.bound("softmax", {"score": np.array([[0.0, 1.0]])}, dtype="float16")
+>>> bool((bound < 1e-3).all())
+True
+"""
+
+import inspect
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attnverify import bounds
+from attnverify.backends.loader import Backend, implementation_of_function, imported_library
+from attnverify.catalogue.dtypes import round_to
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.catalogue.pytrees import map_leaves
+from attnverify.options import (
+    FAILURES,
+    REQUIRED,
+    parse_dtype,
+    parse_operation,
+    parse_profile,
+    parse_require,
+)
+from attnverify.precision import resolve
+from attnverify.report.table import table
+from attnverify.verdicts.cell import cells
+from attnverify.verdicts.columns import judge_cell
+from attnverify.verdicts.tally import CellResult, Options
+
+__all__ = ["CheckFailed", "Report", "bound", "check"]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run showed: one result for each implementation, dtype and aspect of the verdict."""
+
+    results: tuple[CellResult, ...]
+
+    @classmethod
+    def from_json(cls, text: str) -> "Report":
+        """The report that ``attnverify run --report-json`` wrote."""
+        return cls(tuple(CellResult(**tally) for tally in json.loads(text)["tallies"]))
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Report":
+        """The same, by the path of its file."""
+        return cls.from_json(Path(path).read_text(encoding="utf-8"))
+
+    def verdict(self, operation: str, dtype: str, aspect: str = "values") -> str:
+        """The verdict on an operation: passed, failed, known failure, unsupported ..."""
+        found = {
+            result.verdict
+            for result in self.results
+            if (result.operation, result.dtype, result.aspect) == (operation, dtype, aspect)
+        }
+        return "failed" if "failed" in found else max(found, default="not judged")
+
+    @property
+    def failed(self) -> tuple[CellResult, ...]:
+        """The results that are failures."""
+        return tuple(result for result in self.results if result.verdict == "failed")
+
+    @property
+    def passed(self) -> bool:
+        """Whether something passed and nothing failed."""
+        verdicts = {result.verdict for result in self.results}
+        return "passed" in verdicts and "failed" not in verdicts
+
+    def __str__(self) -> str:
+        return "\n".join(table([result.as_dict() for result in self.results]))
+
+
+class CheckFailed(AssertionError):
+    """A function that is not what the specification says; ``report`` has all that was judged."""
+
+    def __init__(self, words: str, report: Report) -> None:
+        super().__init__(words)
+        self.report = report
+
+
+def check(
+    function: Callable[..., Any],
+    operation: str,
+    *,
+    dtype: str | Iterable[str] = "float32",
+    profile: str = "quick",
+    seed: int = 0,
+    precision: Any = None,
+    arrays: str = "",
+    require: str = "answer",
+    failures: str = FAILURES,
+) -> Report:
+    """
+    Judge a function as an operation of the catalogue, in this process.
+
+    dtype      one or several; precision: what its arithmetic claims, as a backend's PRECISION
+    arrays     whose arrays it takes: torch, cupy, jax or numpy (default: what its module imports)
+    require    what must hold: answer (values and gradients), contract (refusals, side effects and
+               NaN in hidden slots too) or isolation (everything)
+    failures   where failures are recorded, for attnverify replay
+
+    Raises CheckFailed with the finding where something that must hold does not, or where nothing
+    could be judged; ValueError for an argument that is wrong.
+    """
+    names = [dtype] if isinstance(dtype, str) else [*dtype]
+    dtypes = tuple(_read("dtype", parse_dtype, name) for name in names)
+    options = Options(_read("profile", parse_profile, profile), seed, failures)
+    aspects = REQUIRED[_read("require", parse_require, require)]
+    backend = _backend_of(function, _read("operation", parse_operation, operation))
+    backend.precision, library = precision, arrays or _library_of(function)
+    implementation_of_function(backend, function, operation, library)
+    report = Report(tuple(judge_cell(cell, options) for cell in cells([backend], (), dtypes)))
+    wrong = [result for result in report.failed if result.aspect in aspects]
+    judged = [result for result in report.results if result.aspect in aspects]
+    if wrong or not any(result.verdict == "passed" for result in judged):
+        reasons = dict.fromkeys(result.reason for result in wrong or judged)
+        raise CheckFailed("\n\n".join(reasons) or "nothing was judged", report)
+    return report
+
+
+def _read(argument: str, parse: Callable[[str], str], text: str) -> str:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ValueError(f"{argument}: {error}") from None
+
+
+def _backend_of(function: Callable[..., Any], operation: str) -> Backend:
+    """A backend that consists of a function; its source says how to load it again."""
+    name = getattr(function, "__qualname__", type(function).__name__)
+    module = inspect.getmodule(function)
+    file = getattr(module, "__file__", None) or ""
+    is_script = file.endswith(".py") and not getattr(module, "__package__", None)
+    place = file if is_script else getattr(module, "__name__", "")
+    source = f"{place}:{name}" if name == operation else f"{place}:{name}={operation}"
+    return Backend(name.rpartition(".")[2], source, by_name=True)
+
+
+def _library_of(function: Callable[..., Any]) -> str:
+    """The library that a function's module imports."""
+    module = inspect.getmodule(function)
+    return imported_library([module] if module else [])
+
+
+def bound(
+    operation: str, inputs: Mapping[str, Any], *, dtype: str = "float32", precision: Any = "eager"
+) -> Any:
+    """
+    How far off each element of an operation's output may be, in the shape of the output: None for
+    an operation that moves numbers and computes none. The inputs are rounded to the dtype first.
+    """
+    name, dtype = _read("operation", parse_operation, operation), _read("dtype", parse_dtype, dtype)
+    if CATALOGUE[name].exact:
+        return None
+    rounded = {
+        key: map_leaves(lambda leaf: _rounded(leaf, dtype), value) for key, value in inputs.items()
+    }
+    return bounds.bound(name, rounded, resolve(precision, name, name, dtype))
+
+
+def _rounded(leaf: Any, dtype: str) -> Any:
+    if isinstance(leaf, np.ndarray) and leaf.dtype.kind == "f":
+        return round_to(leaf.astype(np.float64), dtype)
+    return leaf
