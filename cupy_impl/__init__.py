@@ -36,21 +36,26 @@ def from_numpy(x: Any, dtype: Any) -> Any:
     A copy of a NumPy array where this backend computes; floats are rounded to ``dtype``, anything
     else keeps its own.
     """
+    from . import arrays
 
     return arrays.from_numpy(x, dtype)
 
 
 def to_numpy(x: Any) -> Any:
     """Back to NumPy, exactly; floats are widened to float64."""
+    from . import arrays
 
     return arrays.to_numpy(x)
 
 
 def synchronize() -> None:
     """Wait for the device, where there is one."""
+    import cupy
+
+    from . import arrays
 
     if arrays.on_device():
-        arrays.cupy.cuda.Device().synchronize()
+        cupy.cuda.Device().synchronize()
 
 
 def missing() -> str | None:

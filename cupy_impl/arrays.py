@@ -4,18 +4,29 @@ wide and rounded once.
 """
 
 import functools
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
 import cupy
 
 numpy = cupy.get_array_module()  # what CuPy takes for arrays that are on no device
-Array = cupy.ndarray | numpy.ndarray
+if TYPE_CHECKING:
+    Array: TypeAlias = Any  # CuPy has no types
+else:
+    Array = cupy.ndarray | numpy.ndarray
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 
-# A decorator: overflow and NaN are numbers here as on the device, which has no floating-point
-# warnings either.
-ieee = numpy.errstate(all="ignore")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def ieee(function: Callable[P, R]) -> Callable[P, R]:
+    """
+    The function without floating-point warnings: overflow and NaN are numbers here, as on the
+    device.
+    """
+    return numpy.errstate(all="ignore")(function)
 
 
 @functools.cache
@@ -33,7 +44,7 @@ def default_module() -> ModuleType:
 
 
 def is_array(x: Any) -> bool:
-    return isinstance(x, Array)
+    return isinstance(x, (cupy.ndarray, numpy.ndarray))
 
 
 def is_float(x: Array) -> bool:

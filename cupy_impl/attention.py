@@ -84,7 +84,8 @@ def dropout(weights: Float[Array, "..."], keep: Keep, p: float) -> Float[Array, 
     check_dropout(keep, p)
     check({"weights": "..."}, weights)
     check_mask("keep", keep, weights.shape)
-    return narrow(kept(*wide(weights), keep, p), weights.dtype)
+    (scaled,) = wide(weights)
+    return narrow(kept(scaled, keep, p), weights.dtype)
 
 
 def kept(weights: Array, keep: Keep, p: float) -> Array:

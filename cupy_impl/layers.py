@@ -203,15 +203,10 @@ def relative_multi_head_attention(
     check_heads(size["F"], num_heads)
     parameters = checked(RELATIVE, parameters, F=size["F"], H=num_heads, D=size["F"] // num_heads)
     q, k, v = projected(query, key, value, parameters, num_heads)
-    tables = (parameters[name] for name in ("key_pos_embeddings", "key_pos_bias", "query_pos_bias"))
-    return narrow(
-        linear(
-            merged(learned_relative_attention(q, k, v, *tables, align, visible)),
-            parameters,
-            "output",
-        ),
-        dtype,
-    )
+    names = ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")
+    embeddings, bias, query_bias = (parameters[name] for name in names)
+    out = learned_relative_attention(q, k, v, embeddings, bias, query_bias, align, visible)
+    return narrow(linear(merged(out), parameters, "output"), dtype)
 
 
 def projected(

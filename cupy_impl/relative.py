@@ -132,7 +132,8 @@ def transformer_xl_causal_score(
 ) -> Array:
     """The score, minus infinity where the causal row or ``visible`` hides."""
     score = skewed_score(query + u[:, None], key, query + v[:, None], position)
-    return hide(score, causal(cupy.get_array_module(score), *score.shape[-2:], visible))
+    N, M = score.shape[-2:]
+    return hide(score, causal(cupy.get_array_module(score), N, M, visible))
 
 
 @ieee

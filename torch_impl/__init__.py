@@ -17,7 +17,7 @@ from .precision_claims import claims
 try:
     import torch
 except ImportError:
-    torch = None
+    torch = None  # type: ignore[assignment]  # every use is behind missing()
 
 DEVICE = "cuda" if torch is not None and torch.cuda.is_available() else "cpu"
 DETERMINISTIC = DEVICE == "cpu"

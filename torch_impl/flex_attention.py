@@ -37,7 +37,8 @@ def on_gpu(
 ) -> Tensor:
     if seen is None:
         return compiled()(query, key, value, score_mod=score_mod)
-    blocks = create_block_mask(lambda b, h, i, j: seen[b, h, i, j], *seen.shape, device=seen.device)
+    B, H, N, M = seen.shape
+    blocks = create_block_mask(lambda b, h, i, j: seen[b, h, i, j], B, H, N, M, device=seen.device)
     return compiled()(query, key, value, score_mod=score_mod, block_mask=blocks)
 
 
@@ -53,6 +54,7 @@ def on_cpu(
         raise NotImplementedError("flex_attention has no gradient on a CPU")
 
     def masked(score: Tensor, b: Any, h: Any, i: Any, j: Any) -> Tensor:
+        assert seen is not None  # or score_mod alone is taken
         return torch.where(seen[b, h, i, j], score_mod(score, b, h, i, j), -torch.inf)
 
     with warnings.catch_warnings(), untraced():

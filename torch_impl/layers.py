@@ -107,7 +107,8 @@ def _multi_head_attention(
     p: float = 0.0,
     attentions: Attentions = TORCH,
     need_weights: bool = True,
-) -> tuple[Tensor, Tensor | None]:
+) -> tuple[Tensor, Any]:
+    """The output, and the weights if they are wanted."""
     check_multi_head(query, key, value, parameters, num_heads)
     check_masks(attn_mask, key_padding_mask, query, key, num_heads)
     bias, visible = added_and_visible(attn_mask, key_padding_mask, num_heads)
@@ -190,10 +191,9 @@ def _relative_multi_head_attention(
     attentions: Attentions = TORCH,
 ) -> Tensor:
     check_relative(query, key, value, parameters, num_heads)
-    tables = (
-        *(parameters[name] for name in ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")),
-        align,
-    )
+    names = ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")
+    embeddings, bias, query_bias = (parameters[name] for name in names)
+    tables = embeddings, bias, query_bias, align
     check_learned_relative(
         split_heads(query, num_heads), split_heads(key, num_heads), *tables, visible=visible
     )
@@ -298,7 +298,8 @@ def transformer_xl(
     """As :func:`spec.layers.transformer_xl`."""
     check_segment(x, parameters, mems)
     hids, position = [x], positions_of(x, mems)
-    for weights, mem in zip(parameters, mems or [None] * len(parameters), strict=True):
+    memories: Sequence[Tensor | None] = mems or [None for _ in parameters]
+    for weights, mem in zip(parameters, memories, strict=True):
         hids.append(transformer_xl_layer(hids[-1], position, weights, num_heads, mem, eps=eps))
     return hids[-1], update_mems(hids[:-1], mems, mem_len)
 

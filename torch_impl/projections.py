@@ -47,7 +47,8 @@ TRANSFORMER_XL = pattern(
 
 
 def linear(x: Tensor, parameters: Parameters, name: str) -> Tensor:
-    return F.linear(*apart(x, parameters[f"{name}.weight"]), parameters.get(f"{name}.bias"))
+    x, weight = apart(x, parameters[f"{name}.weight"])
+    return F.linear(x, weight, parameters.get(f"{name}.bias"))
 
 
 def split_heads(x: Tensor, H: int) -> Float[Tensor, "B H N D"]:
@@ -125,5 +126,6 @@ def query_key_value(
         query, key, value = linear(x, parameters, "qkv_net").chunk(3, dim=-1)
         return query, key, value
     of_query, of_both = (None, None) if bias is None else (bias[:width], bias[width:])
-    key, value = F.linear(*apart(keys, weight[width:]), of_both).chunk(2, dim=-1)
-    return F.linear(*apart(x, weight[:width]), of_query), key, value
+    (keys, for_both), (x, for_query) = apart(keys, weight[width:]), apart(x, weight[:width])
+    key, value = F.linear(keys, for_both, of_both).chunk(2, dim=-1)
+    return F.linear(x, for_query, of_query), key, value

@@ -6,8 +6,9 @@ and one more row of zeros in front. So the product already stands in memory as t
 :mod:`torch_impl.shifts`, and the shift is a view of it.
 """
 
+from functools import partial
 from math import sqrt
-from typing import Any
+from typing import Any, overload
 
 import torch
 import torch.nn.functional as F
@@ -50,9 +51,8 @@ def sinusoidal_positions(
     check_integer("F", F)
     if F % 2:
         raise ValueError(f"F: wanted an even width, got {F}")
-    double = {"dtype": torch.float64, "device": device or default_device()}
-    distance = torch.arange(M - 1, -1, -1, **double).unsqueeze(-1)
-    angle = distance * 10000.0 ** (torch.arange(F // 2, **double) * (-2 / F))
+    double = partial(torch.arange, dtype=torch.float64, device=device or default_device())
+    angle = double(M - 1, -1, -1).unsqueeze(-1) * 10000.0 ** (double(F // 2) * (-2 / F))
     return torch.cat([angle.sin(), angle.cos()], dim=-1).to(dtype)
 
 
@@ -106,8 +106,8 @@ def transformer_xl_attention_eager(
     once.
     """
     check_transformer_xl(query, key, value, position, u, v, visible)
-    q, k, x, *tables = wide(query, key, value, position, u, v)
-    q, bias, seen = transformer_xl_terms(q, k, *tables, causal_and(visible, query, key))
+    q, k, x, table, u, v = wide(query, key, value, position, u, v)
+    q, bias, seen = transformer_xl_terms(q, k, table, u, v, causal_and(visible, query, key))
     return explicit(q, k, x, bias, seen)[0].to(query.dtype)
 
 
@@ -208,8 +208,9 @@ def learned_relative_attention_eager(
     check_learned_relative(
         query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align, value, visible
     )
-    q, k, x, *tables = wide(query, key, value, key_pos_embeddings, key_pos_bias, query_pos_bias)
-    q, bias, seen = learned_relative_terms(q, k, *tables, align, four_axes(visible))
+    q, k, x = wide(query, key, value)
+    table, bias, query_bias = wide(key_pos_embeddings, key_pos_bias, query_pos_bias)
+    q, bias, seen = learned_relative_terms(q, k, table, bias, query_bias, align, four_axes(visible))
     return explicit(q, k, x, bias, seen)[0].to(query.dtype)
 
 
@@ -298,6 +299,10 @@ def position_score(
     return skewed(product.unflatten(1, (B, N)).transpose(0, 1), M)
 
 
+@overload
+def four_axes(visible: None) -> None: ...
+@overload
+def four_axes(visible: Tensor) -> Tensor: ...
 def four_axes(visible: Visible) -> Tensor | None:
     return None if visible is None else visible[(None,) * (4 - visible.ndim)]
 

@@ -1,6 +1,7 @@
 """Scores: the law is :mod:`spec.scores`."""
 
 from math import sqrt
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +16,7 @@ ADDITIVE = pattern("query [... N Q], key [... M K], w_query [A Q], w_key [A K], 
 SCALED = pattern("query [... N D], key [... M D]")
 
 
-def wide(*tensors: Tensor | None) -> tuple[Tensor, ...]:
+def wide(*tensors: Tensor | None) -> tuple[Any, ...]:
     """Half types widened to float32, exactly; float32, float64 and None as they are."""
     half = (torch.float16, torch.bfloat16)
     return tuple(x.float() if x is not None and x.dtype in half else x for x in tensors)

@@ -61,7 +61,7 @@ class FactorModel:
         ]
         return np.concatenate([part.ravel() for part in parts])
 
-    def fits(self, g: float) -> bool:
+    def fits(self, g: float | ndarray) -> bool:
         return self.observation.distance(self.of(g)) <= 1
 
 
@@ -194,9 +194,8 @@ def slopes_of_heads(wrong: Sequence[Observation], seen: Sequence[Observation]) -
     if stages_of(wrong[0]).slopes is None or wrong[0].recipe.operation.endswith("_grad"):
         return None
     found = [(o, fit_per_head(o)) for o in wrong]
-    if not all(
-        fit_of(o, lambda s: True, STAGE_FACTORS["the slopes are"][1]).fits(g) for o, g in found
-    ):  # type: ignore[arg-type]
+    slopes = STAGE_FACTORS["the slopes are"][1]
+    if not all(fit_of(o, lambda s: True, slopes).fits(g) for o, g in found):
         return None
     o, factors = max(found, key=lambda pair: len(pair[1]))
     if np.ptp(factors) < 1e-3:  # one factor for all is not a matter of heads

@@ -132,7 +132,8 @@ class Additive:
         out, lse = self.forward()
         z_query, z_key = self.projected
         shapes = {"query": z_query.shape, "key": z_key.shape, "weights": self.w_score.shape}
-        shapes |= {"mask": self.mask.shape} if is_added(self.mask) else {}
+        if self.mask is not None and is_added(self.mask):
+            shapes["mask"] = self.mask.shape
         sums = {name: self.arrays.zeros(shape, "float32") for name, shape in shapes.items()}
         d_value = blank(self.value.shape, self.value)
         given = {

@@ -282,17 +282,14 @@ class Attention:
             name: blank(x.shape, x)
             for name, x in (("query", self.query), ("key", self.key), ("value", self.value))
         }
-        shared = {
+        factors = {
             "mask": self.mask if is_added(self.mask) else None,
             "content": self.content,
             "distance": self.distance,
         }
-        shared |= {"table": self.table, "bias": self.bias}
-        sums = {
-            name: self.arrays.zeros(x.shape, "float32")
-            for name, x in shared.items()
-            if x is not None
-        }
+        factors |= {"table": self.table, "bias": self.bias}
+        shared = {name: x for name, x in factors.items() if x is not None}
+        sums = {name: self.arrays.zeros(x.shape, "float32") for name, x in shared.items()}
         # both kernels are given the same: what the one leaves in delta the other reads
         given = {"out": out, "lse": lse, "d_out": d_output, "delta": blank(lse.shape, lse), **own}
         self.run("backward_query", self.query.shape[2], **given, sums=sums)

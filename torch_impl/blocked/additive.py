@@ -86,7 +86,7 @@ class BlockedAdditive(torch.autograd.Function):
     """Keeps the output and two numbers a row; the backward pass computes the hidden layer again."""
 
     @staticmethod
-    def forward(ctx: Any, share: float, *tensors: Tensor | None) -> Tensor:
+    def forward(ctx: Any, share: float, *tensors: Any) -> Tensor:
         at = Terms(*tensors)
         out = at.value.new_empty(*at.query.shape[:-1], at.value.shape[-1])
         tops, norms = (out.new_empty(*out.shape[:-1], 1) for _ in range(2))
@@ -105,7 +105,7 @@ class BlockedAdditive(torch.autograd.Function):
         out, tops, norms, *tensors = ctx.saved_tensors
         at, share = Terms(*tensors), ctx.share
         wanted = at._replace(mask=at.mask if ctx.needs_input_grad[4] else None, keep=None)
-        d = Terms(*(x if x is None else out.new_zeros(x.shape) for x in wanted))
+        d = Terms._make(x if x is None else out.new_zeros(x.shape) for x in wanted)
         rooms, room = three_rooms(at)
         for block in blocks_of(at):
             rows = block.at_rows
@@ -120,11 +120,13 @@ class BlockedAdditive(torch.autograd.Function):
             projections_grad(at, d, block, dS, room)
         d.query.mul_(at.w_score)
         d.key.mul_(at.w_score)
-        return None, *d._replace(mask=d.mask if d.mask is None else d.mask.to(at.mask.dtype))
+        d_mask = None if d.mask is None or at.mask is None else d.mask.to(at.mask.dtype)
+        return None, *d._replace(mask=d_mask)
 
 
 def blocks_of(at: Terms) -> Iterator[Block]:
-    return blocks(*at.query.shape[:3], at.key.shape[2], causal=False)
+    B, H, N = at.query.shape[:3]
+    return blocks(B, H, N, at.key.shape[2], causal=False)
 
 
 def three_rooms(at: Terms) -> tuple[Tensor, Tensor]:

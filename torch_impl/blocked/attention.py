@@ -9,6 +9,7 @@ memory so that the shift is a view of it. Half types are computed in float32 and
 Gradients are those of the first order.
 """
 
+from collections.abc import Iterator
 from math import sqrt
 from typing import Any, NamedTuple
 
@@ -189,7 +190,7 @@ class Blocked(torch.autograd.Function):
     """Keeps the output and two numbers a row; the backward pass computes the scores again."""
 
     @staticmethod
-    def forward(ctx: Any, options: Options, *tensors: Tensor | None) -> Tensor:
+    def forward(ctx: Any, options: Options, *tensors: Any) -> Tensor:
         at = Terms(*tensors)
         out = at.value.new_zeros(*at.query.shape[:-1], at.value.shape[-1])
         tops, norms = (out.new_empty(*out.shape[:-1], 1) for _ in range(2))
@@ -220,11 +221,13 @@ class Blocked(torch.autograd.Function):
             )
             add_to_mask(d.mask, dS, block)
             products_grad(at, d, options, block, dS, rooms[1])
-        return None, *d._replace(mask=d.mask if d.mask is None else d.mask.to(at.mask.dtype))
+        d_mask = None if d.mask is None or at.mask is None else d.mask.to(at.mask.dtype)
+        return None, *d._replace(mask=d_mask)
 
 
-def blocks_of(at: Terms, options: Options) -> Any:
-    return blocks(*at.query.shape[:3], at.key.shape[2], options.causal)
+def blocks_of(at: Terms, options: Options) -> Iterator[Block]:
+    B, H, N = at.query.shape[:3]
+    return blocks(B, H, N, at.key.shape[2], options.causal)
 
 
 def two_rooms(at: Terms) -> Tensor:
@@ -232,15 +235,15 @@ def two_rooms(at: Terms) -> Tensor:
     Room for the scores of a block, and for what its position scores and the gradients of its
     weights need besides.
     """
-    M = at.key.shape[2]
-    b, h, n = extent(*at.query.shape[:3], M)
+    (B, H, N), M = at.query.shape[:3], at.key.shape[2]
+    b, h, n = extent(B, H, N, M)
     return at.query.new_empty(2, b * h * n * (n + M - 1))
 
 
 def gradients(at: Terms, of_mask: bool, out: Tensor) -> Terms:
     """Zeros in the dtype of the sums, one tensor for each that has a gradient."""
     without = at._replace(mask=at.mask if of_mask else None, keep=None, steep=None)
-    return Terms(*(x if x is None else out.new_zeros(x.shape) for x in without))
+    return Terms._make(x if x is None else out.new_zeros(x.shape) for x in without)
 
 
 def scores(at: Terms, options: Options, block: Block, rooms: Tensor) -> Tensor:
@@ -250,7 +253,8 @@ def scores(at: Terms, options: Options, block: Block, rooms: Tensor) -> Tensor:
     if at.table is None:
         torch.matmul(q, key.mT, out=S)
     else:
-        add_product(S.copy_(position_scores(at, options, block, rooms[1])), q, key.mT)
+        bias = position_scores(at, at.table, options, block, rooms[1])
+        add_product(S.copy_(bias), q, key.mT)
     if at.steep is not None:
         j = torch.arange(block.keys, dtype=S.dtype, device=S.device)
         S.addcmul_(at.steep[block.heads, None, None], j - j[-q.shape[2] :, None])
@@ -269,7 +273,9 @@ def band(options: Options, block: Block) -> slice:
     return slice(first, first + block.rows.stop - block.rows.start + block.keys - 1)
 
 
-def position_scores(at: Terms, options: Options, block: Block, room: Tensor) -> Tensor:
+def position_scores(
+    at: Terms, table: Tensor, options: Options, block: Block, room: Tensor
+) -> Tensor:
     """
     The product of the queries with a band of the table, each row of it brought to its pairs.
 
@@ -277,23 +283,23 @@ def position_scores(at: Terms, options: Options, block: Block, room: Tensor) -> 
     anything.
     """
     q, rows = scaled(at, block, at.distance), band(options, block)
-    x, flat, table = products(at, q, block, rows, room)
-    torch.bmm(of_heads(q), table.mT, out=flat)
+    x, flat, part = products(table, q, block, rows, room)
+    torch.bmm(of_heads(q), part.mT, out=flat)
     if at.bias is not None:
         flat.add_(at.bias[block.heads, None, rows], alpha=1 / sqrt(q.shape[-1]))
     return diagonals(x, block.keys)
 
 
 def products(
-    at: Terms, q: Tensor, block: Block, rows: slice, room: Tensor
+    table: Tensor, q: Tensor, block: Block, rows: slice, room: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """
     Room for products with a band, as [b h n W] and, as far as the table goes, as [h b*n W]; and
     these rows of the table.
     """
     b, h, n, _ = q.shape
-    x, table = place(room, h, b, n, rows.stop - rows.start), at.table[block.heads, rows]
-    return x.transpose(0, 1), x.flatten(1, 2)[..., : len(table[0])], table
+    x, part = place(room, h, b, n, rows.stop - rows.start), table[block.heads, rows]
+    return x.transpose(0, 1), x.flatten(1, 2)[..., : len(part[0])], part
 
 
 def diagonals(x: Tensor, keys: int) -> Tensor:
@@ -313,22 +319,29 @@ def products_grad(
     add_product(d.key[block.at_keys], dS.mT, scaled(at, block, at.content))
     if d.content is not None:
         d.content[block.heads] += d_query.sum((0, 2))
-    if at.table is not None:
-        d_query += positions_grad(at, d, options, block, dS, room)
+    if at.table is not None and d.table is not None:
+        d_query += positions_grad(at, at.table, d, d.table, options, block, dS, room)
     d.query[block.at_rows] = d_query
 
 
 def positions_grad(
-    at: Terms, d: Terms, options: Options, block: Block, dS: Tensor, room: Tensor
+    at: Terms,
+    table: Tensor,
+    d: Terms,
+    d_table: Tensor,
+    options: Options,
+    block: Block,
+    dS: Tensor,
+    room: Tensor,
 ) -> Tensor:
     """
     The gradient by the queries of the position scores; adds those of the table and its biases.
     """
     q, rows, root = scaled(at, block, at.distance), band(options, block), sqrt(at.query.shape[-1])
-    x, flat, table = products(at, q, block, rows, room)
+    x, flat, part = products(table, q, block, rows, room)
     diagonals(x.zero_(), block.keys).copy_(dS)
-    d_query = torch.bmm(flat, table).div_(root)
-    d.table[block.heads, rows].baddbmm_(flat.mT, of_heads(q))
+    d_query = torch.bmm(flat, part).div_(root)
+    d_table[block.heads, rows].baddbmm_(flat.mT, of_heads(q))
     if d.distance is not None:
         d.distance[block.heads] += d_query.sum(1)
     if d.bias is not None:

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import threshold_
 
 from ..shifts import columns_read
 
@@ -120,7 +119,7 @@ def below(S: Tensor, top: Tensor) -> Tensor:
     unlike its exp2, a hundred.
     """
     S.sub_(top).mul_(LOG2_E).exp2_()
-    return threshold_(S, torch.finfo(S.dtype).tiny, 0.0)
+    return torch.threshold_(S, torch.finfo(S.dtype).tiny, 0.0)
 
 
 def mixed(

@@ -9,7 +9,7 @@ by the fused Triton kernels, whatever the device; what they do not support is No
 """
 
 from math import sqrt
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -60,9 +60,10 @@ def heads_in_front(mask: Any, batch_first: bool) -> Any:
 
 def draw(module: nn.Module, *shape: int, like: Tensor) -> dict[str, Any]:
     """The weights that a dropout keeps this time; nothing in eval mode."""
-    if not module.training or module.dropout == 0:
+    p = cast(float, module.dropout)
+    if not module.training or p == 0:
         return {}
-    return {"keep": torch.rand(shape, device=like.device) >= module.dropout, "p": module.dropout}
+    return {"keep": torch.rand(shape, device=like.device) >= p, "p": p}
 
 
 def share(dropout: Any) -> float:
@@ -209,7 +210,7 @@ class MultiHeadAttention(nn.Module):
 class MultiHeadSelfAttention(MultiHeadAttention):
     """Seed 001, section 4.4: query, key and value are the same x."""
 
-    def forward(
+    def forward(  # type: ignore[override]  # one x, as the source document has it
         self,
         x: Tensor,
         attn_mask: Tensor | None = None,

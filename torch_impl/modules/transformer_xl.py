@@ -3,6 +3,7 @@ Transformer-XL as ``torch.nn.Module``: the attention layer, and the stack that c
 segment to segment.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -111,7 +112,8 @@ class TransformerXL(nn.Module):
         segment, memory = batch_in_front(x, self.batch_first), self.turned(mems)
         check_segment(segment, list(self.layers), memory)
         hids, position = [x], positions_of(segment, memory)
-        for layer, mem in zip(self.layers, mems or [None] * len(self.layers), strict=True):
+        memories: Sequence[Tensor | None] = mems or [None for _ in self.layers]
+        for layer, mem in zip(self.layers, memories, strict=True):
             hids.append(layer(hids[-1], position, mem))
         return hids[-1], self.turned(update_mems(self.turned(hids[:-1]), memory, self.mem_len))
 

@@ -92,10 +92,12 @@ def additive_attention_grad(
     the other.
     """
     (B, N, A), (M, E) = z_query.shape, value.shape[1:]
-    shapes = [z_query.shape, z_key.shape, (B, A), value.shape, *([mask.shape] if mask_too else [])]
+    mask_shape = mask.shape if mask_too and mask is not None else None
+    shapes = [z_query.shape, z_key.shape, (B, A), value.shape]
+    shapes += [] if mask_shape is None else [mask_shape]
     sums = [torch.zeros(shape, dtype=torch.float32, device=value.device) for shape in shapes]
-    over = (mask_too and mask.shape[1] < N, mask_too and mask.shape[2] < M)
-    together = B if not mask_too or mask.shape[0] == B else 1
+    over = (False, False) if mask_shape is None else (mask_shape[1] < N, mask_shape[2] < M)
+    together = B if mask_shape is None or mask_shape[0] == B else 1
     mask, keep, spread = (
         x if x is None else x.expand(B, N, M) for x in (mask, keep, sums[4] if mask_too else None)
     )

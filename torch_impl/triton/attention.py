@@ -92,7 +92,12 @@ def _transformer_xl_attention(
     deterministic: bool | None = None,
 ) -> Tensor:
     """The same with the draw of a dropout, for the layers."""
-    biases = {"content": u, "distance": v, "table": position, "first": query.shape[2] - 1}
+    biases: dict[str, Any] = {
+        "content": u,
+        "distance": v,
+        "table": position,
+        "first": query.shape[2] - 1,
+    }
     return attention(
         query,
         key,
@@ -147,7 +152,7 @@ def _learned_relative_attention(
     """The same with the draw of a dropout, for the layers."""
     N, M = query.shape[2], key.shape[2]
     first = len(bias) // 2 - (M - N if align == "end" else 0)
-    tables = {
+    tables: dict[str, Any] = {
         "content": query_bias,
         "table": embeddings.transpose(0, 1),
         "table_bias": bias.T,

@@ -143,10 +143,13 @@ def attention_grad(
     d_content, d_distance = (
         x if x is None else lse.new_empty(B, H, blocks_n, D) for x in (content, distance)
     )
-    d_pairs, d_rows, d_columns = mask_sums(mask, lse, M) if mask_too else (None, None, None)
+    if mask_too and mask is not None:
+        d_pairs, d_rows, d_columns = mask_sums(mask, lse, M)
+    else:
+        d_pairs = d_rows = d_columns = None
     d_table, d_bias = (x if x is None else lse.new_zeros(x.shape) for x in (table, table_bias))
     added = (None, None) if deterministic else (d_table, d_bias)
-    delta, mask_shape = torch.empty_like(lse), None if mask is None else mask.shape
+    delta, mask_shape = torch.empty_like(lse), () if mask is None else mask.shape
     mask, keep, spread = (x if x is None else x.expand(B, H, N, M) for x in (mask, keep, d_pairs))
     given = (query, key, value, mask, keep, slopes, content, distance, table, table_bias)
     placed = (
