@@ -23,7 +23,16 @@ import numpy as np
 import pytest
 
 from attnverify import ROOT, spec
-from tests.support.browser import Browser, Page, accessibility, chromium
+from tests.support.browser import (
+    Browser,
+    Page,
+    accessibility,
+    chromium,
+    complaints,
+    open_page,
+    requested,
+    wait_for,
+)
 
 NO_NETWORK = """
 import socket
@@ -116,9 +125,9 @@ def browser() -> Iterator[Browser]:
 def at_home(page: Page, address: str) -> bool:
     """Nothing was complained of, and nothing asked of another machine."""
     strangers = [
-        url for url in page.requests if not url.startswith((address, "data:", "about:", "blob:"))
+        url for url in requested(page) if not url.startswith((address, "data:", "about:", "blob:"))
     ]
-    assert page.errors == [] and strangers == []
+    assert complaints(page) == [] and strangers == []
     return True
 
 
@@ -199,8 +208,8 @@ def test_a_link_that_leads_nowhere_is_noticed(tmp_path: Path) -> None:
 
 
 def test_the_search_finds_rel_shift(browser: Browser, address: str) -> None:
-    page = browser.open(f"{address}/search.html?q=rel_shift")
-    page.wait("!!document.querySelector('#search-results li a')")
+    page = open_page(browser, f"{address}/search.html?q=rel_shift")
+    wait_for(page, "!!document.querySelector('#search-results li a')")
     found = page.evaluate(
         "[...document.querySelectorAll('#search-results li a')].map((a) => a.getAttribute('href'))"
     )
@@ -211,7 +220,7 @@ def test_the_search_finds_rel_shift(browser: Browser, address: str) -> None:
 
 def settled(page: Page) -> None:
     """Wait for the formulas, where the page has any."""
-    page.wait("!document.querySelector('.math') || !!window.MathJax?.startup?.promise")
+    wait_for(page, "!document.querySelector('.math') || !!window.MathJax?.startup?.promise")
     page.evaluate("(window.MathJax?.startup?.promise ?? Promise.resolve()).then(() => true)")
 
 
@@ -219,10 +228,10 @@ def settled(page: Page) -> None:
 def test_formulas_are_rendered_and_pictures_are_there(
     browser: Browser, address: str, name: str
 ) -> None:
-    page = browser.open(f"{address}/{name}")
+    page = open_page(browser, f"{address}/{name}")
     settled(page)
     page.evaluate("[...document.images].forEach((image) => { image.loading = 'eager'; })")
-    page.wait("[...document.images].every((image) => image.complete)")
+    wait_for(page, "[...document.images].every((image) => image.complete)")
     formulas, wrong = page.evaluate(
         "[document.querySelectorAll('mjx-container svg').length, "
         "document.querySelectorAll('mjx-merror').length]"
@@ -256,9 +265,9 @@ def written(x: np.ndarray) -> list[list[str]]:
 def test_the_live_cell_answers_with_the_numbers_of_the_law(
     browser: Browser, address: str, name: str
 ) -> None:
-    page = browser.open(f"{address}/operations/{name}.html")
+    page = open_page(browser, f"{address}/operations/{name}.html")
     page.evaluate("document.querySelector('.live').scrollIntoView()")
-    page.wait("document.querySelector('.live').dataset.answered")
+    wait_for(page, "document.querySelector('.live').dataset.answered")
     for N, M in ((3, 4), (1, 1), (5, 2), (2, 7), (7, 8)):
         x = np.arange(1.0, N * M + 1).reshape(N, M)
         set_sizes(page, N=N, M=M)
@@ -280,9 +289,9 @@ def set_sizes(page: Page, **sizes: int) -> None:
 def test_the_other_live_cells_answer_from_a_folder_too(
     browser: Browser, site: Path, name: str
 ) -> None:
-    page = browser.open((site / "operations" / f"{name}.html").as_uri())
+    page = open_page(browser, (site / "operations" / f"{name}.html").as_uri())
     page.evaluate("document.querySelector('.live').scrollIntoView()")
-    page.wait("document.querySelector('.live').dataset.answered")
+    wait_for(page, "document.querySelector('.live').dataset.answered")
     page.evaluate(
         "document.querySelectorAll('.live input').forEach((slider) => { slider.value = slider.max; "
         "})"
@@ -296,12 +305,12 @@ def test_the_other_live_cells_answer_from_a_folder_too(
 
 
 def test_a_live_cell_says_what_the_law_refuses(browser: Browser, address: str) -> None:
-    page = browser.open(f"{address}/operations/causal_mask.html")
+    page = open_page(browser, f"{address}/operations/causal_mask.html")
     page.evaluate(
         "document.querySelector('.live textarea').value = 'show = {\"none\": causal_mask(0, M)}'"
     )
     page.evaluate("document.querySelector('.live').requestSubmit()")
-    said = page.wait("document.querySelector('.said').textContent")
+    said = wait_for(page, "document.querySelector('.said').textContent")
     with pytest.raises(ValueError) as refused:
         spec.causal_mask(0, 5)
     assert said == f"ValueError: {refused.value}"
@@ -310,7 +319,7 @@ def test_a_live_cell_says_what_the_law_refuses(browser: Browser, address: str) -
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("name", LOOKED_AT)
 def test_axe_finds_no_serious_fault(browser: Browser, address: str, name: str, dark: bool) -> None:
-    page = browser.open(f"{address}/{name}", dark=dark)
+    page = open_page(browser, f"{address}/{name}", dark=dark)
     settled(page)
     assert accessibility(page) == []
 
@@ -321,7 +330,9 @@ def test_axe_finds_a_fault_that_is_there(browser: Browser, tmp_path: Path) -> No
         '<!doctype html><title>x</title><main><h1>x</h1><img src="data:,"><p style="color: #ddd; '
         'background: #fff">faint</p></main>'
     )
-    assert {line.partition(":")[0] for line in accessibility(browser.open(path.as_uri()))} >= {
+    assert {
+        line.partition(":")[0] for line in accessibility(open_page(browser, path.as_uri()))
+    } >= {
         "html-has-lang",
         "image-alt",
         "color-contrast",
@@ -330,7 +341,7 @@ def test_axe_finds_a_fault_that_is_there(browser: Browser, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", LOOKED_AT)
 def test_a_page_fits_a_phone(browser: Browser, address: str, name: str) -> None:
-    page = browser.open(f"{address}/{name}", width=390, height=844)
+    page = open_page(browser, f"{address}/{name}", width=390, height=844)
     settled(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
