@@ -23,7 +23,10 @@ ARROWS = {
     "numpy_ref": {"numpy_ref", "numpy"},
     "torch_impl": {"torch_impl", "torch", "triton"},
     "cupy_impl": {"cupy_impl", "cupy"},
-    "attnverify": {"attnverify", "spec", "numpy", "hypothesis", "pytest", "_pytest", "ml_dtypes"},
+    "attnverify": {
+        *("attnverify", "spec", "numpy", "hypothesis", "pytest", "_pytest", "ml_dtypes"),
+        *("jinja2", "markupsafe"),
+    },
 }
 INSIDE_A_FUNCTION = {
     "numpy_ref": {"ml_dtypes"},

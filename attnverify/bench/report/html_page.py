@@ -1,15 +1,19 @@
 """The results as one page of HTML that needs nothing beside it."""
 
 import re
+from functools import partial
 from importlib import import_module
+from pathlib import Path
+
+from markupsafe import Markup
 
 from attnverify.bench.report.goals import GOALS, closing_lines, measured_words, outcome
 from attnverify.bench.report.plots import plots
 from attnverify.bench.report.results import Record
 from attnverify.bench.report.tables import TITLES, groups, rows
-from attnverify.report.html import Section, page
-from attnverify.report.html.document import header_cells, paragraphs, table
-from attnverify.report.html.elements import Markup, element
+from attnverify.report.html import document
+
+render = partial(document.render, folder=Path(__file__).parent / "templates")
 
 
 def report_page(results: dict[str, list[Record]]) -> str:
@@ -19,64 +23,49 @@ def report_page(results: dict[str, list[Record]]) -> str:
         for number, (title, records) in enumerate(results.items())
         for section in device_sections(number, title, records)
     ]
-    lead = paragraphs(LEAD, "" if results else "No results are committed yet.")
-    return page("Benchmarks of attention", lead, sections)
+    lead = render("lead.html", results=results)
+    return document.render_page("Benchmarks of attention", lead, sections)
 
 
-LEAD = (
-    "Implementations of one case were sampled in turn in one process. Each was judged before it "
-    "was timed, and its timed outputs were held "
-    "to the law afterwards. Times are medians with their quantiles of 20 and 80 %; ceilings were "
-    "measured in the same run."
-)
-
-
-def device_sections(number: int, title: str, records: list[Record]) -> list[Section]:
+def device_sections(number: int, title: str, records: list[Record]) -> list[document.Section]:
     device = next((record["device"] for record in records if "device" in record), "cpu")
+    times = [(name, rows(group)) for name, group in groups(records)]
+    bodies = {
+        "goals": render_goals(number, device, records),
+        "plots": render("plots.html", plots=drawn_plots(records)),
+        "times": render("times.html", identity=f"case-{number}", titles=TITLES, cases=times),
+        "machine": render("machine.html", lines=describe_machine(records)),
+    }
     return [
-        Section(f"goals-{number}", f"{title}: goals", goals(number, device, records)),
-        Section(f"plots-{number}", f"{title}: plots", Markup("".join(figures(records)))),
-        Section(f"times-{number}", f"{title}: times", Markup("".join(cases(number, records)))),
-        Section(f"machine-{number}", f"{title}: machine", machine(records)),
+        document.Section(f"{name}-{number}", f"{title}: {name}", body)
+        for name, body in bodies.items()
     ]
 
 
-def goals(number: int, device: str, records: list[Record]) -> Markup:
-    """The table of goals of this device."""
+def render_goals(number: int, device: str, records: list[Record]) -> Markup:
+    """The table of goals of this device, and how time and memory grow."""
     found = [outcome(goal, records) for goal in GOALS[device]]
     lines = [
-        element(
-            "tr",
-            *(
-                element("td", cell)
-                for cell in (
-                    one.goal.what,
-                    one.goal.against,
-                    limits(one.goal.floor, one.goal.goal),
-                    measured_words(one),
-                )
-            ),
+        (
+            one.goal.what,
+            one.goal.against,
+            format_limits(one.goal.floor, one.goal.goal),
+            measured_words(one),
         )
         for one in found
     ]
-    known = table(
-        "Goals",
-        header_cells("what", "against", "floor, goal", "measured"),
-        lines,
-        f"goals-{number}-table",
-    )
     grown = [line for line in closing_lines(records, device) if line.startswith("growth")]
-    return Markup(known + paragraphs(*grown))
+    return render("goals.html", identity=f"goals-{number}-table", rows=lines, growth=grown)
 
 
-def limits(floor: float, goal: float) -> str:
+def format_limits(floor: float, goal: float) -> str:
     return f"{floor:g}, {goal:g}" if goal != float("inf") else f"{floor:g}, views"
 
 
-def figures(records: list[Record]) -> list[Markup]:
-    """Each plot with its caption."""
+def drawn_plots(records: list[Record]) -> list[tuple[str, Markup]]:
+    """Each plot after its caption."""
     return [
-        element("figure", Markup(with_unique_ids(svg, str(number))), element("figcaption", caption))
+        (caption, Markup(with_unique_ids(svg, str(number))))
         for number, (caption, svg) in enumerate(plots(records).items())
     ]
 
@@ -88,19 +77,7 @@ def with_unique_ids(svg: str, number: str) -> str:
     return re.sub(r"url\(#", f"url(#plot{number}-", svg).replace("<svg ", '<svg role="img" ', 1)
 
 
-def cases(number: int, records: list[Record]) -> list[Markup]:
-    return [
-        table(
-            name,
-            header_cells(*TITLES),
-            [element("tr", *(element("td", cell) for cell in cells)) for cells in rows(group)],
-            f"case-{number}-{place}",
-        )
-        for place, (name, group) in enumerate(groups(records))
-    ]
-
-
-def machine(records: list[Record]) -> Markup:
+def describe_machine(records: list[Record]) -> list[str]:
     """Versions, ceilings and clocks, as the records have them."""
     told = sorted(
         {f"{record['label']}: {record['versions']}" for record in records if record.get("versions")}
@@ -113,7 +90,7 @@ def machine(records: list[Record]) -> Markup:
     clocks = sorted(
         {str(record["clocks"]["before"]) for record in records if record.get("clocks")}
     )[:1]
-    return element("ul", *(element("li", line) for line in (*told, *sorted(ceilings), *clocks)))
+    return [*told, *sorted(ceilings), *clocks]
 
 
 def available() -> str:

@@ -2,7 +2,6 @@
 Pages: one file of HTML that needs nothing beside it, for people who would rather look than read.
 """
 
-from attnverify.report.html.document import Section, page
 from attnverify.report.html.run_page import report_page
 
-__all__ = ["Section", "page", "report_page"]
+__all__ = ["report_page"]

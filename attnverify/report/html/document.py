@@ -1,16 +1,27 @@
 """
-The shell of a page: head, landmarks, styles and the small script. What stands in it is the business
-of who fills it.
+Documents: pages of HTML that need nothing beside them, rendered from templates by Jinja2.
+
+Whatever no template has written is escaped: text is text wherever it comes from.
 """
 
 import base64
 import hashlib
+import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from attnverify.report.html.elements import Markup, element, join
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 HERE = Path(__file__).parent
+TEMPLATES = HERE / "templates"
+
+UNSEEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""What no page may hold, and what turns the direction of the text around it."""
 
 
 @dataclass(frozen=True)
@@ -22,42 +33,25 @@ class Section:
     body: Markup
 
 
-def page(title: str, lead: Markup, sections: list[Section]) -> str:
+def render_page(title: str, lead: Markup, sections: list[Section]) -> str:
     """
     A whole page. It loads nothing, and no script runs in it but its own: the policy in its head
     names that by its hash.
     """
     style, script = ((HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=policy(script)),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("title", title),
-        element("style", Markup(style)),
+    return render(
+        "document.html",
+        title=title,
+        lead=lead,
+        sections=sections,
+        policy=content_policy(script),
+        style=Markup(style),
+        script=Markup(script),
     )
-    body = element(
-        "body",
-        element("a", "Skip to the contents", href="#contents", class_="skip"),
-        element("header", element("h1", title), lead),
-        element(
-            "nav",
-            element(
-                "ul",
-                [element("li", element("a", s.heading, href=f"#{s.anchor}")) for s in sections],
-            ),
-            aria_label="Sections",
-        ),
-        element(
-            "main", [render_section(section) for section in sections], id="contents", tabindex="-1"
-        ),
-        element("script", Markup(script)),
-    )
-    return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
 
 
-def policy(script: str) -> str:
+def content_policy(script: str) -> str:
+    """Forbid everything but inline styles and this script."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
         f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
@@ -65,50 +59,25 @@ def policy(script: str) -> str:
     )
 
 
-def render_section(section: Section) -> Markup:
-    heading = element("h2", section.heading, id=f"{section.anchor}-heading")
-    return element(
-        "section",
-        heading,
-        section.body,
-        id=section.anchor,
-        aria_labelledby=f"{section.anchor}-heading",
+def render(template: str, folder: Path = TEMPLATES, **data: Any) -> Markup:
+    """Fill a template of the folder, which may use the macros of this package's own."""
+    return Markup(_environment(folder).get_template(template).render(data))
+
+
+@cache
+def _environment(folder: Path) -> Environment:
+    return Environment(
+        loader=FileSystemLoader([folder, TEMPLATES]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=to_printable,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
 
 
-def table(caption: str, head: list[Markup], rows: list[Markup], identity: str) -> Markup:
-    """A table with a caption, which scrolls sideways where it is too wide, by keyboard too."""
-    whole = element(
-        "table",
-        element("caption", caption, id=f"{identity}-caption"),
-        element("thead", element("tr", head)),
-        element("tbody", rows),
-        id=identity,
-    )
-    return element(
-        "div",
-        whole,
-        class_="wide",
-        role="region",
-        aria_labelledby=f"{identity}-caption",
-        tabindex="0",
-    )
-
-
-def header_cells(*titles: str) -> list[Markup]:
-    return [element("th", title, scope="col") for title in titles]
-
-
-def to_copy(line: str) -> Markup:
-    """A line of the shell, with a button that copies it where there is a script."""
-    return element(
-        "p",
-        element("code", line),
-        " ",
-        element("button", "Copy", type="button", class_="copy", hidden=True),
-        class_="line",
-    )
-
-
-def paragraphs(*texts: Markup | str) -> Markup:
-    return join([element("p", text) for text in texts if text])
+def to_printable(value: Any) -> Any:
+    """The text with a mark in place of each character that cannot be seen; None is nothing."""
+    if isinstance(value, Markup):
+        return value
+    return UNSEEN.sub("\N{REPLACEMENT CHARACTER}", "" if value is None else str(value))

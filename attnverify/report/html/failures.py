@@ -7,9 +7,10 @@ import re
 import shlex
 from typing import Any
 
-from attnverify.report.html.document import paragraphs, to_copy
-from attnverify.report.html.elements import Markup, element, join
-from attnverify.report.html.heatmaps import heatmaps, in_numbers
+from markupsafe import Markup
+
+from attnverify.report.html.document import render
+from attnverify.report.html.heatmaps import describe_maps, describe_picture
 
 PICTURED = 60
 """As many failed cells have pictures; the root causes come first, and a replay shows the others."""
@@ -20,101 +21,69 @@ Report = dict[str, Any]
 Tally = dict[str, Any]
 
 
-Places = dict[tuple[str, str], str]
-"""The anchors of failed cells by backend and name."""
-
-
 def name_of(tally: Tally) -> str:
     return f"{tally['implementation']} {tally['dtype']} {tally['aspect']}"
 
 
-def root_causes(report: Report, failed: list[Tally], anchors: dict[int, str]) -> Markup:
-    """The causes from the lowest rung upwards: mended first what stands first."""
+def render_root_causes(report: Report, failed: list[Tally], anchors: dict[int, str]) -> Markup:
+    """The causes from the lowest level upwards: mended first what stands first."""
+    if not failed:
+        return Markup()
     causes = report.get("root_causes", [])
     places = {(tally["backend"], name_of(tally)): anchors[id(tally)] for tally in failed}
-    waiting = sum(len(cause["blocked"]) for cause in causes)
-    said = (
-        f"{counted(len(causes), 'root cause')}, {counted(waiting, 'cell')} blocked by what "
-        "stands here. Mend the first one first."
-    )
-    return join(
-        [
-            paragraphs(said),
-            element("ol", [render_cause(cause, places) for cause in causes], class_="causes"),
-        ]
-    )
 
+    def links(cause: dict[str, Any], names: list[str]) -> list[tuple[str, str | None]]:
+        return [(name, places.get((cause["backend"], name))) for name in names]
 
-def counted(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"
-
-
-def render_cause(cause: dict[str, Any], places: Places) -> Markup:
-    title = element(
-        "p", element("strong", cause["cause"]), f" ({cause['backend']}, {cause['rung']})"
-    )
-    return element(
-        "li",
-        title,
-        render_cell_list("Shown by", cause["cells"], cause, places),
-        render_cell_list("Blocks", cause["blocked"], cause, places),
+    return render(
+        "causes.html",
+        waiting=sum(len(cause["blocked"]) for cause in causes),
+        causes=[
+            cause
+            | {
+                "shown_by": links(cause, cause["cells"]),
+                "blocks": links(cause, cause["blocked"]),
+            }
+            for cause in causes
+        ],
     )
 
 
-def render_cell_list(
-    words: str, names: list[str], cause: dict[str, Any], places: Places
-) -> Markup | None:
-    """The cells of a cause, each with the way to it; many of them folded away."""
-    if not names:
-        return None
-    found = [(name, places.get((cause["backend"], name))) for name in names]
-    shown = [
-        element("li", element("a", name, href=f"#{anchor}") if anchor else name)
-        for name, anchor in found
-    ]
-    if len(shown) <= 6:
-        return element("div", f"{words}:", element("ul", shown), class_="few")
-    return element(
-        "details", element("summary", f"{words} {len(shown)} cells"), element("ul", shown)
-    )
-
-
-def told_in_full(cause: dict[str, Any]) -> tuple[str, str]:
-    """The cell that the terminal shows of a cause: in float32, where that fails."""
-    return cause["backend"], next(
-        (name for name in cause["cells"] if " float32 " in name), cause["cells"][0]
-    )
-
-
-def failures(report: Report, failed: list[Tally], anchors: dict[int, str]) -> Markup:
+def render_failures(report: Report, failed: list[Tally], anchors: dict[int, str]) -> Markup:
     """Every failed cell; the one that tells of each root cause is open."""
-    first = {told_in_full(cause) for cause in report.get("root_causes", []) if cause["cells"]}
-    found = []
-    for number, tally in enumerate(failed):
-        anchor = anchors[id(tally)]
-        title = (
-            f"{tally['implementation']} of {tally['backend']} in {tally['dtype']}: "
-            f"{tally['aspect']}"
-        )
-        findings = [
-            finding(words, tally, report, f"{anchor}-{i}", number < PICTURED)
-            for i, words in enumerate(tally["findings"] or [tally["reason"]])
-        ]
-        summary = element("summary", element("h3", title))
-        found.append(
-            element(
-                "details",
-                summary,
-                findings,
-                id=anchor,
-                class_="failure",
-                open=(tally["backend"], name_of(tally)) in first,
-            )
-        )
-    return join(found)
+    if not failed:
+        return Markup()
+    causes = report.get("root_causes", [])
+    first = {representative_cell(cause) for cause in causes if cause["cells"]}
+    return render(
+        "failures.html",
+        failures=[
+            {
+                "anchor": anchors[id(tally)],
+                "title": f"{tally['implementation']} of {tally['backend']} in {tally['dtype']}: "
+                f"{tally['aspect']}",
+                "is_open": (tally["backend"], name_of(tally)) in first,
+                "findings": [
+                    describe_finding(
+                        words, tally, report, f"{anchors[id(tally)]}-{i}", number < PICTURED
+                    )
+                    for i, words in enumerate(tally["findings"] or [tally["reason"]])
+                ],
+            }
+            for number, tally in enumerate(failed)
+        ],
+    )
 
 
-def finding(words: str, tally: Tally, report: Report, identity: str, with_pictures: bool) -> Markup:
+def representative_cell(cause: dict[str, Any]) -> tuple[str, str]:
+    """The cell that the terminal shows of a cause: in float32, where that fails."""
+    in_float32 = (name for name in cause["cells"] if " float32 " in name)
+    return cause["backend"], next(in_float32, cause["cells"][0])
+
+
+def describe_finding(
+    words: str, tally: Tally, report: Report, identity: str, with_pictures: bool
+) -> dict[str, Any]:
     """
     One finding as it was printed, and what is known of it beside: its cause, its pictures, its
     recipe, the line that replays it.
@@ -128,50 +97,37 @@ def finding(words: str, tally: Tally, report: Report, identity: str, with_pictur
     told_below = {
         f"{label}: {exhibit[label]}" for exhibit in shown for label in ("cause", "recipe", "replay")
     }
-    text = "\n".join(line for line in words.split("\n") if line.strip() not in told_below)
-    return element(
-        "article",
-        element("pre", text),
-        [render_evidence(e, report, f"{identity}-{i}", with_pictures) for i, e in enumerate(shown)],
-        aria_label=f"Finding {identity}",
-    )
+    return {
+        "identity": identity,
+        "text": "\n".join(line for line in words.split("\n") if line.strip() not in told_below),
+        "evidence": [
+            {
+                "identity": f"{identity}-{i}",
+                "cause": exhibit["cause"],
+                "recipe": exhibit["recipe"],
+                "replay": format_replay(exhibit, report),
+                **(describe_pictures(exhibit) if with_pictures else NO_PICTURES),
+            }
+            for i, exhibit in enumerate(shown)
+        ],
+    }
 
 
-def render_evidence(
-    exhibit: dict[str, Any], report: Report, identity: str, with_pictures: bool
-) -> Markup:
-    cause = (
-        element("p", element("strong", "Likely cause: "), exhibit["cause"], class_="cause")
-        if exhibit["cause"]
-        else None
-    )
-    again = join([element("h4", "See it again"), to_copy(replay_line(exhibit, report))])
-    recipe = join(
-        [element("h4", "Recipe, shrunk"), element("p", element("code", exhibit["recipe"]))]
-    )
-    return join([cause, again, recipe, pictures(exhibit, identity) if with_pictures else None])
+NO_PICTURES: dict[str, Any] = {"small": None, "drawn": None}
 
 
-def pictures(exhibit: dict[str, Any], identity: str) -> Markup:
+def describe_pictures(exhibit: dict[str, Any]) -> dict[str, Any]:
     """The picture of the smallest case, and that of a case as it was drawn where it shows more."""
-    small, drawn, found = exhibit.get("picture"), exhibit.get("drawn"), list[Markup]()
-    if small:
-        one = drawn and small["total"] == 1
-        found.append(
-            in_numbers(small, f"{identity}-small") if one else heatmaps(small, f"{identity}-small")
-        )
-    if drawn:
-        found.append(element("h4", "The same failure before it was shrunk"))
-        found += [
-            heatmaps(drawn["picture"], f"{identity}-drawn"),
-            element("p", element("code", drawn["recipe"])),
-        ]
-    return join(found)
+    small, drawn = exhibit.get("picture"), exhibit.get("drawn")
+    in_numbers = drawn and small and small["total"] == 1  # the map of one element shows nothing
+    return {
+        "small": small and (describe_picture(small) if in_numbers else describe_maps(small)),
+        "drawn": drawn and {"recipe": drawn["recipe"], "picture": describe_maps(drawn["picture"])},
+    }
 
 
-def replay_line(exhibit: dict[str, Any], report: Report) -> str:
+def format_replay(exhibit: dict[str, Any], report: Report) -> str:
     """The line that replays it, also where the failures are kept elsewhere."""
     folder = report.get("failures", DEFAULT_FOLDER)
-    return exhibit["replay"] + (
-        f" --failures {shlex.quote(folder)}" if folder != DEFAULT_FOLDER else ""
-    )
+    elsewhere = f" --failures {shlex.quote(folder)}" if folder != DEFAULT_FOLDER else ""
+    return f"{exhibit['replay']}{elsewhere}"

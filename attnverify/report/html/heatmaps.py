@@ -1,14 +1,11 @@
 """
-Heat maps: the picture of a failure (attnverify/failures/evidence.py) as inline SVG, one path for
-each colour, with its numbers beside it.
+Heat maps: what the picture of a failure (attnverify/failures/evidence.py) looks like as SVG, one
+path for each colour, with its numbers beside it. The template is ``figure.html``.
 """
 
 import json
 from math import inf, isfinite, isnan
 from typing import Any
-
-from attnverify.report.html.document import header_cells, table
-from attnverify.report.html.elements import Markup, element, join
 
 STEPS = 5
 """Colours on either side of zero."""
@@ -22,77 +19,56 @@ LISTED = 6
 Plane = list[list[float]]
 
 
-def heatmaps(picture: dict[str, Any], identity: str) -> Markup:
+def describe_picture(picture: dict[str, Any]) -> dict[str, Any]:
+    """The worst elements in numbers and the whole in words."""
+    return {"maps": None, "worst": describe_worst(picture), "caption": describe_in_words(picture)}
+
+
+def describe_maps(picture: dict[str, Any]) -> dict[str, Any]:
     """
-    Expected, actual, error / bound side by side, the worst element framed, and the worst elements
-    in a table.
+    The same with maps of expected, actual and error / bound side by side, the worst element framed.
     """
-    return element(
-        "figure",
-        maps(picture),
-        worst_table(picture, identity),
-        element("figcaption", words(picture)),
-    )
-
-
-def in_numbers(picture: dict[str, Any], identity: str) -> Markup:
-    """The same without the maps, which of a single element show nothing."""
-    return element("figure", worst_table(picture, identity), element("figcaption", words(picture)))
-
-
-def maps(picture: dict[str, Any]) -> Markup:
-    expected, actual, ratio = (numbers(picture[name]) for name in ("expected", "actual", "ratio"))
-    scale = (
-        max((abs(x) for line in expected for x in line if isfinite(x)), default=0.0)
-        or largest(actual)
-        or 1.0
-    )
-    three = [
-        render_map(
-            f"Expected, {span(scale)}",
-            "value",
-            [[signed(x, scale) for x in line] for line in expected],
-            picture,
-        ),
-        render_map(
-            "Actual, same colours",
-            "value",
-            [[signed(x, scale) for x in line] for line in actual],
-            picture,
-        ),
-        render_map(
+    expected, actual, ratio = (to_floats(picture[name]) for name in ("expected", "actual", "ratio"))
+    scale = largest_magnitude(expected) or largest_magnitude(actual) or 1.0
+    maps = (
+        (f"Expected, colours from {-scale:.3g} to {scale:.3g}", colours_of(expected, scale)),
+        ("Actual, same colours", colours_of(actual, scale)),
+        (
             "Error / bound: green to 1, red and dotted beyond",
-            "ratio",
-            [[level(x) for x in line] for line in ratio],
-            picture,
+            [[colour_of_ratio(x) for x in line] for line in ratio],
         ),
+    )
+    found: list[dict[str, Any]] = [
+        {"title": title, "paths": draw_squares(colours)} for title, colours in maps
     ]
+    found[-1]["paths"] += draw_dots(picture["within"])
     data = {name: picture[name] for name in ("axes", "origin", "expected", "actual", "ratio")}
-    shown = element(
-        "div", three, class_="maps", data_numbers=json.dumps(data, separators=(",", ":"))
-    )
-    return join(
-        [
-            element("p", axis_caption(picture), class_="sides"),
-            shown,
-            element("output", "", class_="readout"),
-        ]
-    )
+    rows, columns = len(actual), len(actual[0])
+    longest = max(rows, columns)
+    return describe_picture(picture) | {
+        "maps": found,
+        "sides": describe_sides(picture),
+        "numbers": json.dumps(data, separators=(",", ":")),
+        "rows": rows,
+        "columns": columns,
+        "unit": 2.2 if longest <= 8 else 1.1 if longest <= 16 else 0.75,
+        "frame": describe_frame(picture),
+    }
 
 
-def numbers(plane: list[list[Any]]) -> Plane:
+def to_floats(plane: list[list[Any]]) -> Plane:
     return [[float(x) for x in line] for line in plane]
 
 
-def largest(plane: Plane) -> float:
+def largest_magnitude(plane: Plane) -> float:
     return max((abs(x) for line in plane for x in line if isfinite(x)), default=0.0)
 
 
-def span(scale: float) -> str:
-    return f"colours from {-scale:.3g} to {scale:.3g}"
+def colours_of(plane: Plane, scale: float) -> list[list[str]]:
+    return [[colour_of_value(x, scale) for x in line] for line in plane]
 
 
-def signed(x: float, scale: float) -> str:
+def colour_of_value(x: float, scale: float) -> str:
     """
     The colour of a value: n5 ... z0 ... p5; NaN and what is no finite number have one of their own.
     """
@@ -102,90 +78,52 @@ def signed(x: float, scale: float) -> str:
     return f"{'n' if step < 0 else 'p' if step > 0 else 'z'}{abs(step)}"
 
 
-def level(ratio: float) -> str:
-    return (
-        "r" + str(sum(ratio > edge * (1 + 1e-9) for edge in EDGES))
-        if not isnan(ratio)
-        else f"r{len(EDGES)}"
-    )
+def colour_of_ratio(ratio: float) -> str:
+    """r0 ... r6, by the edges that lie below."""
+    below = len(EDGES) if isnan(ratio) else sum(ratio > edge * (1 + 1e-9) for edge in EDGES)
+    return f"r{below}"
 
 
-def render_map(title: str, kind: str, colours: list[list[str]], picture: dict[str, Any]) -> Markup:
-    """One map: a unit square for each element, row by row from above."""
-    rows, columns = len(colours), len(colours[0])
+def draw_squares(colours: list[list[str]]) -> list[tuple[str, str]]:
+    """A path of unit squares for each colour, and crosses where there is no number."""
     places: dict[str, list[tuple[int, int]]] = {}
     for i, line in enumerate(colours):
         for j, colour in enumerate(line):
             places.setdefault(colour, []).append((i, j))
-    squares = [
-        element("path", class_=colour, d="".join(f"M{j} {i}h1v1h-1z" for i, j in at))
+    paths = [
+        (colour, "".join(f"M{j} {i}h1v1h-1z" for i, j in at))
         for colour, at in sorted(places.items())
     ]
-    out = [
-        (i, j)
-        for i, line in enumerate(picture["within"])
-        for j, within in enumerate(line)
-        if not within
-    ]
-    dots = (
-        element(
-            "path", class_="out", d="".join(f"M{j + 0.4:g} {i + 0.4:g}h.2v.2h-.2z" for i, j in out)
-        )
-        if kind == "ratio"
-        else None
-    )
-    crossed = (
-        element(
-            "path", class_="cross", d="".join(f"M{j} {i}l1 1m0 -1l-1 1" for i, j in places["nan"])
-        )
-        if "nan" in places
-        else None
-    )
-    label, longest = f"{title}. {words(picture)}", max(rows, columns)
-    unit = 2.2 if longest <= 8 else 1.1 if longest <= 16 else 0.75
-    size = f"--columns:{columns};--rows:{rows};--unit:{unit}rem"
-    art = element(
-        "svg",
-        squares,
-        dots,
-        crossed,
-        frame(picture),
-        role="img",
-        aria_label=label,
-        viewBox=f"0 0 {columns} {rows}",
-        style=size,
-    )
-    return element("div", element("p", title, class_="title"), art, class_="map")
+    if "nan" in places:
+        crosses = "".join(f"M{j} {i}l1 1m0 -1l-1 1" for i, j in places["nan"])
+        paths.append(("cross", crosses))
+    return paths
 
 
-def frame(picture: dict[str, Any]) -> Markup:
-    """The frame around the worst element, which also says by its attributes where that is."""
-    row, column = place(picture)
-    (first, left) = picture["origin"]
-    return element(
-        "rect",
-        class_="worst",
-        x=column - left,
-        y=row - first,
-        width=1,
-        height=1,
-        data_row=row,
-        data_column=column,
-        data_index=index(picture),
-    )
+def draw_dots(within: list[list[bool]]) -> list[tuple[str, str]]:
+    """A dot on each element that is out of bound."""
+    out = [(i, j) for i, line in enumerate(within) for j, inside in enumerate(line) if not inside]
+    return [("out", "".join(f"M{j + 0.4:g} {i + 0.4:g}h.2v.2h-.2z" for i, j in out))]
 
 
-def place(picture: dict[str, Any]) -> tuple[int, int]:
+def describe_frame(picture: dict[str, Any]) -> dict[str, Any]:
+    """Where the frame around the worst element is drawn, and which element that is."""
+    (row, column), (first, left) = position_of_worst(picture), picture["origin"]
+    x, y = column - left, row - first
+    return {"x": x, "y": y, "row": row, "column": column, "index": format_index(picture["index"])}
+
+
+def position_of_worst(picture: dict[str, Any]) -> tuple[int, int]:
     """The row and the column of the worst element in its slice."""
     row, column = [0, 0, *picture["index"]][-2:]
     return row, column
 
 
-def index(picture: dict[str, Any]) -> str:
-    return f"({', '.join(map(str, picture['index']))}{',' if len(picture['index']) == 1 else ''})"
+def format_index(index: list[int]) -> str:
+    return f"({', '.join(map(str, index))}{',' if len(index) == 1 else ''})"
 
 
-def axis_caption(picture: dict[str, Any]) -> str:
+def describe_sides(picture: dict[str, Any]) -> str:
     """What lies along the sides of the maps."""
     (first, left), extents = picture["origin"], (len(picture["actual"]), len(picture["actual"][0]))
     names = [axis or name for axis, name in zip(picture["axes"], ("row", "column"), strict=True)]
@@ -196,13 +134,13 @@ def axis_caption(picture: dict[str, Any]) -> str:
     return f"{down} from above, {right} from the left"
 
 
-def words(picture: dict[str, Any]) -> str:
+def describe_in_words(picture: dict[str, Any]) -> str:
     """
     The maps in words: which slice of which output, how much of it is wrong, and its worst element.
     """
     lead = "".join(f"{i}, " for i in picture["index"][:-2])
     axes = [axis or name for axis, name in zip(picture["axes"], ("rows", "columns"), strict=True)]
-    (row, column), (first, left) = place(picture), picture["origin"]
+    (row, column), (first, left) = position_of_worst(picture), picture["origin"]
     got, law, share = (
         picture[name][row - first][column - left] for name in ("actual", "expected", "ratio")
     )
@@ -215,17 +153,17 @@ def words(picture: dict[str, Any]) -> str:
     rows, columns = len(picture["actual"]), len(picture["actual"][0])
     cut = (
         f", {axes[0]} {first} to {first + rows - 1}, {axes[1]} {left} to {left + columns - 1}"
-        if part_of(picture)
+        if is_window(picture)
         else ""
     )
     wrong = f"{picture['wrong']} of {picture['total']} elements out of bound"
     return (
-        f"{part}{cut}: {wrong}, the worst at {index(picture)}: got {format_number(got)}, law "
-        f"{format_number(law)}, {budget(share)}."
+        f"{part}{cut}: {wrong}, the worst at {format_index(picture['index'])}: "
+        f"got {format_number(got)}, law {format_number(law)}, {format_share(share)}."
     )
 
 
-def part_of(picture: dict[str, Any]) -> bool:
+def is_window(picture: dict[str, Any]) -> bool:
     """Whether a window of the slice is shown and not the whole of it."""
     rows, columns = [1, 1, *picture["shape"]][-2:]
     return bool((rows, columns) != (len(picture["actual"]), len(picture["actual"][0])))
@@ -235,40 +173,34 @@ def format_number(x: Any) -> str:
     return f"{float(x):.7g}"
 
 
-def budget(share: Any) -> str:
+def format_share(share: Any) -> str:
     """``12x`` of the bound; where the law is exact, or NaN is at stake, no number says how much."""
     return f"{float(share):.3g}x of the bound" if float(share) < inf else "not the law's bits"
 
 
-def worst_table(picture: dict[str, Any], identity: str) -> Markup:
+def describe_worst(picture: dict[str, Any]) -> list[dict[str, Any]]:
     """The worst elements of the window in numbers, from the worst downwards."""
-    (first, left), worst, ratio = picture["origin"], place(picture), numbers(picture["ratio"])
-    order = [(i, j) for i, line in enumerate(ratio) for j in range(len(line))]
-    order.sort(
-        key=lambda at: (
-            (at[0] + first, at[1] + left) != worst,
-            -ratio[at[0]][at[1]] if not isnan(ratio[at[0]][at[1]]) else -inf,
-        )
-    )
-    rows = []
-    for i, j in [at for at in order if not picture["within"][at[0]][at[1]]][:LISTED]:
-        at = [*picture["index"][:-2], i + first, j + left][-max(len(picture["shape"]), 1) :]
-        name = index({"index": at if picture["shape"] else []})
-        mark = join(["\N{BULLSEYE} ", name, " worst"]) if (i + first, j + left) == worst else name
-        cells = [
-            element("td", format_number(picture[name][i][j])) for name in ("actual", "expected")
-        ]
-        rows.append(
-            element(
-                "tr",
-                element("th", mark, scope="row"),
-                *cells,
-                element("td", budget(picture["ratio"][i][j])),
-            )
-        )
-    return table(
-        "The worst elements",
-        header_cells("Element", "Actual", "Expected", "Error"),
-        rows,
-        f"{identity}-worst",
-    )
+    (first, left), worst = picture["origin"], position_of_worst(picture)
+    ratio = to_floats(picture["ratio"])
+
+    def badness(at: tuple[int, int]) -> tuple[bool, float]:
+        share = ratio[at[0]][at[1]]
+        return (at[0] + first, at[1] + left) == worst, inf if isnan(share) else share
+
+    wrong = [
+        (i, j)
+        for i, line in enumerate(picture["within"])
+        for j, inside in enumerate(line)
+        if not inside
+    ]
+    leading, rank = picture["index"][:-2], len(picture["shape"])
+    return [
+        {
+            "index": format_index([*leading, i + first, j + left][-rank:] if rank else []),
+            "is_worst": (i + first, j + left) == worst,
+            "actual": format_number(picture["actual"][i][j]),
+            "expected": format_number(picture["expected"][i][j]),
+            "error": format_share(picture["ratio"][i][j]),
+        }
+        for i, j in sorted(wrong, key=badness, reverse=True)[:LISTED]
+    ]

@@ -15,11 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from jinja2 import UndefinedError
+from markupsafe import Markup
 
 from attnverify.failures.evidence import WINDOW, axes_of, picture
 from attnverify.judge.comparison import compare
 from attnverify.report.html import report_page
-from attnverify.report.html.elements import Markup, element
+from attnverify.report.html.document import render
 from attnverify.report.json_report import json_text
 from tests.support.run_attnverify import Run, in_a_process, judged, verify
 from tests.support.sample_backends import HERE
@@ -235,13 +237,26 @@ def test_the_only_script_is_the_one_that_the_policy_names() -> None:
     ]
 
 
-def test_an_element_escapes_what_no_element_made() -> None:
-    assert element("b", "<i>", title='"<') == '<b title="&quot;&lt;">&lt;i&gt;</b>'
-    assert element("b", [element("i", "a"), None, Markup("<hr>")]) == "<b><i>a</i><hr></b>"
+def rendered(folder: Path, template: str, **data: Any) -> str:
+    (folder / "page.html").write_text(template)
+    return render("page.html", folder, **data)
 
 
-def test_what_cannot_be_seen_is_marked() -> None:
-    assert element("b", "a\x00\x1b\u202e\udc80b\n") == "<b>a\ufffd\ufffd\ufffd\ufffdb\n</b>"
+def test_a_template_escapes_what_no_template_made(tmp_path: Path) -> None:
+    template = '<b title="{{ words }}">{{ words }}{{ made }}{{ nothing }}</b>'
+    data = {"words": '"<', "made": Markup("<hr>"), "nothing": None}
+    wanted = '<b title="&#34;&lt;">&#34;&lt;<hr></b>'
+    assert rendered(tmp_path, template, **data) == wanted
+
+
+def test_what_cannot_be_seen_is_marked(tmp_path: Path) -> None:
+    text = "a\x00\x1b\u202e\udc80b\n"
+    assert rendered(tmp_path, "{{ text }}|", text=text) == "a\ufffd\ufffd\ufffd\ufffdb\n|"
+
+
+def test_a_template_that_asks_for_what_is_not_there_fails(tmp_path: Path) -> None:
+    with pytest.raises(UndefinedError, match="nobody"):
+        rendered(tmp_path, "{{ nobody }}")
 
 
 # The form
