@@ -128,7 +128,7 @@ def no_words() -> tuple[str, ...]:
 @dataclass(frozen=True)
 class Option:
     """
-    An option with a value.
+    An option, with a value unless ``is_flag``.
 
     parse   reads what was typed; raises ValueError that says what was wanted
     words   what completion offers: these words, or files where ``is_file``
@@ -142,6 +142,7 @@ class Option:
     repeatable: bool = False
     words: Callable[[], Iterable[str]] = no_words
     is_file: bool = False
+    is_flag: bool = False
 
     @property
     def dest(self) -> str:
@@ -204,6 +205,20 @@ RUN = (
         "write every tally as JSON (attnverify page makes the page of it later)",
         is_file=True,
     ),
+    Option(
+        "require",
+        "RUNG",
+        "what must hold for status 0: answer (values, gradients), contract (refusals, side "
+        "effects, hidden NaN too) or isolation (all); default: answer; of our own columns all",
+        parse_require,
+        words=lambda: REQUIRED,
+    ),
+    Option(
+        "allow-weak",
+        "",
+        "a cell without a discriminating case is no failure",
+        is_flag=True,
+    ),
     Option("seed", "N", 'seed of the draws, or "random" (default: 0)', parse_seed, "0"),
     Option(
         "isolate",
@@ -254,6 +269,7 @@ CAMPAIGN = (
         OPTIONS[name]
         for name in ("backend", "op", "dtype", "known-failures", "report", "report-json")
     ),
+    *(OPTIONS[name] for name in ("require", "allow-weak")),
     replace(
         OPTIONS["seed"],
         default="random",

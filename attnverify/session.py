@@ -5,6 +5,7 @@ A verification session: what one run judges, with which options, and what could 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from attnverify.backends.loader import PROJECT_BACKENDS, Backend, load
 from attnverify.failures.known_failures import (
@@ -14,9 +15,10 @@ from attnverify.failures.known_failures import (
 )
 from attnverify.isolation.supervisor import Worker, describe_backend
 from attnverify.isolation.supervisor import judge_in_worker as judge_there
+from attnverify.options import REQUIRED
 from attnverify.verdicts.cell import Cell, cells
 from attnverify.verdicts.columns import judge_cell as run_here
-from attnverify.verdicts.tally import CellResult, Options
+from attnverify.verdicts.tally import CellResult, Options, is_unexpected_pass
 
 
 @dataclass
@@ -30,6 +32,9 @@ class Verification:
     known_failures: list[KnownFailure]
     workers: dict[str, Worker] = field(default_factory=dict)
     """The processes of the backends that are judged in one of their own, by source."""
+    require: str | None = None
+    """What must hold of every backend; None: the answer, and all of our own columns."""
+    allow_weak: bool = False
 
     def judge(self, cell: Cell) -> CellResult:
         """Judge a cell, in this process or in the backend's own."""
@@ -48,6 +53,20 @@ class Verification:
             for line in self.known_failures
             if line.speaks_of(own.backend.source, own.name, cell.dtype, cell.aspect)
         )
+
+    def is_red(self, tally: dict[str, Any]) -> bool:
+        """Whether a verdict makes the run a failure."""
+        if tally["verdict"] == "weak":
+            return not self.allow_weak
+        return bool(
+            tally["verdict"] == "failed"
+            and (tally["aspect"] in self.required(tally["backend"]) or is_unexpected_pass(tally))
+        )
+
+    def required(self, backend: str) -> tuple[str, ...]:
+        """The aspects of the verdict in which a backend must not fail."""
+        default = "isolation" if backend in PROJECT_BACKENDS else "answer"
+        return REQUIRED[self.require or default]
 
     def cells(self, chapter: str | None) -> list[Cell]:
         usable = [

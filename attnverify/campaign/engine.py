@@ -228,9 +228,10 @@ def prepare(chosen: argparse.Namespace) -> tuple[Verification, Limits]:
     for worker in workers.values():
         worker.close()
     options = Options("thorough", seed, chosen.failures)
-    return Verification(
-        backends, tuple(chosen.op or ()), tuple(chosen.dtype or ()), options, known
-    ), limits
+    operations, dtypes = tuple(chosen.op or ()), tuple(chosen.dtype or ())
+    run = Verification(backends, operations, dtypes, options, known)
+    run.require, run.allow_weak = chosen.require, chosen.allow_weak
+    return run, limits
 
 
 @contextmanager
@@ -360,7 +361,7 @@ def status(state: Campaign, tallies: list[dict[str, Any]], missed: int) -> int:
     0 everything passed or failed as known, 1 something failed, 2 a backend is broken or missing, or
     something was never judged.
     """
-    if any(tally["verdict"] == "failed" for tally in tallies):
+    if any(map(state.run.is_red, tallies)):
         return 1
     for words in unjudged_backends(state.run):
         print(words)

@@ -70,6 +70,9 @@ def ours(given: dict[str, Any]) -> Iterator[str]:
     """Our options as pytest takes them."""
     for option in RUN:
         value = given[option.name.replace("-", "_")]
+        if option.is_flag:
+            yield from [option.flag] * value
+            continue
         for one in value if option.repeatable else (value,):
             if one is not None:
                 yield f"{option.flag}={one}"

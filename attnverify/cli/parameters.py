@@ -39,7 +39,9 @@ class Value(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5 
 def to_click(options: Iterable[Option]) -> list[click.Parameter]:
     """The options of a command."""
     return [
-        click.Option(
+        click.Option([f"--{option.name}"], is_flag=True, help=option.help)
+        if option.is_flag
+        else click.Option(
             [f"--{option.name}"],
             type=Value(option),
             default=option.default,

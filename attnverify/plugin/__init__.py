@@ -24,6 +24,9 @@ DIFFERENTIAL = "attnverify.differential"
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("attnverify", "differential verification of attention kernels")
     for option in RUN:
+        if option.is_flag:
+            group.addoption(option.flag, dest=option.dest, action="store_true", help=option.help)
+            continue
         group.addoption(
             option.flag,
             dest=option.dest,
@@ -76,6 +79,13 @@ def is_ours(function: Any) -> bool:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if is_ours(metafunc.function):
         load_judge(metafunc.config).parametrize(metafunc)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Called by pytest-xdist when a worker has ended: whether it met differential tests."""
+    if counts := (getattr(node, "workeroutput", None) or {}).get("attn_counts"):
+        load_judge(node.config).state_of(node.config).learn(*counts)
 
 
 @pytest.fixture(scope="session")

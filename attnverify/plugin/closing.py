@@ -1,5 +1,6 @@
 """How a run closes: of each root cause one cell in full, the table, and what to do next."""
 
+from collections import Counter, defaultdict
 from collections.abc import Generator
 from typing import Any, cast
 
@@ -71,6 +72,8 @@ def print_summary(
         time_summary(tallies),
     ]:
         reporter.write_line(colourize(line, reporter.hasmarkup))
+    for line in describe_not_required(run, tallies):
+        reporter.write_line(line, yellow=True)
     for known in unmatched_known_failures(run):
         reporter.write_line(
             f"{known.source}: speaks of no cell of this run: {known.name} {known.dtype} "
@@ -80,3 +83,17 @@ def print_summary(
     write_reports(as_json(run, tallies), reports)
     for line in next_steps(run, tallies, reports["--report"]):
         reporter.write_line(line)
+
+
+def describe_not_required(run: Verification, tallies: list[dict[str, Any]]) -> list[str]:
+    """One line for each backend of which something failed that need not hold."""
+    failed: dict[str, Counter[str]] = defaultdict(Counter)
+    for tally in tallies:
+        if tally["verdict"] == "failed" and not run.is_red(tally):
+            failed[tally["backend"]][tally["aspect"]] += 1
+    return [
+        f"{backend}: not required, and no failure of this run: "
+        + ", ".join(f"{count} failed cells of {aspect}" for aspect, count in aspects.items())
+        + "; to require them: --require contract"
+        for backend, aspects in failed.items()
+    ]

@@ -82,6 +82,10 @@ class State:
 STATE = pytest.StashKey[State]()
 
 
+def state_of(config: pytest.Config) -> State:
+    return config.stash[STATE]
+
+
 def is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 
@@ -142,7 +146,8 @@ def build_verification(config: pytest.Config) -> Verification:
     backends = list(backends_of(sources, workers))
     gc.freeze()  # what is loaded by now stays: the collector need not look at it again and again
     operations, dtypes = (tuple(option(name) or ()) for name in ("attn_op", "attn_dtype"))
-    return Verification(backends, operations, dtypes, options, known, workers)
+    required, weak = option("attn_require"), option("attn_allow_weak")
+    return Verification(backends, operations, dtypes, options, known, workers, required, weak)
 
 
 def report_paths(config: pytest.Config) -> dict[str, str | None]:
@@ -198,14 +203,6 @@ def pytest_configure_node(node: Any) -> None:
             {source: worker.told for source, worker in run.workers.items()}, default=dict
         )
         pytest_unconfigure(node.config)  # they have said what they are, and are judged elsewhere
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    """Called by pytest-xdist when a worker has ended."""
-    counts = (getattr(node, "workeroutput", None) or {}).get("attn_counts")
-    if counts:
-        node.config.stash[STATE].learn(*counts)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -336,7 +333,7 @@ def final_status(config: pytest.Config, state: State, status: int) -> int:
     judged = {
         tally["backend"]
         for tally in state.tallies
-        if tally["verdict"] in ("passed", "known failure")
+        if tally["verdict"] in ("passed", "known failure", "weak")
     }
     asked = {
         backend.name for backend in run.backends if named or backend.source not in PROJECT_BACKENDS

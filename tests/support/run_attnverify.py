@@ -47,12 +47,11 @@ def verify(*arguments: str) -> Run:
 
 
 def judged(*options: str, profile: str = "quick", dtype: str = "float32") -> Run:
-    """``attnverify run`` with a report, in the current directory."""
+    """``attnverify run`` with a report, in the current directory; all that fails is red."""
     report = Path("report.json")
     report.unlink(missing_ok=True)
-    done = verify(
-        "run", "--profile", profile, "--dtype", dtype, "--report-json", str(report), *options
-    )
+    line = ("--profile", profile, "--dtype", dtype, "--report-json", str(report))
+    done = verify("run", *line, "--require", "isolation", *options)
     return Run(done.status, done.output, report_in(report) if report.exists() else None)
 
 
@@ -89,6 +88,7 @@ def in_pytest(*arguments: str) -> Run:
             os.devnull,
             "--rootdir",
             ".",
+            "--import-mode=importlib",
             *prefixed(arguments),
         ],
     )

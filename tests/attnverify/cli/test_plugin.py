@@ -11,7 +11,17 @@ from typing import Any
 import pytest
 
 from attnverify.inputs.sampling import CASES
-from tests.support.run_attnverify import ROOT, Run, in_a_process, in_pytest, judged, report_in
+from attnverify.session import Verification
+from attnverify.verdicts.tally import Options
+from tests.support.run_attnverify import (
+    ROOT,
+    Run,
+    in_a_process,
+    in_pytest,
+    judged,
+    report_in,
+    verify,
+)
 from tests.support.sample_backends import HERE
 
 FIRST, FAULTS, ALONE = (
@@ -113,6 +123,34 @@ def test_a_failure_prints_what_design_asks_for(everything: Run) -> None:
 
 def test_a_failure_ends_with_status_1(everything: Run) -> None:
     assert everything.status == 1
+
+
+def test_of_a_file_the_answer_is_required_and_the_rest_is_told() -> None:
+    done = judged(FIRST, "--op", "rel_shift", "--require", "answer")
+    assert done.status == 0 and done.verdicts()["rel_shift", "refusals"] == "failed"
+    assert "not required, and no failure of this run: 1 failed cells of refusals" in done.output
+
+
+def test_without_a_word_of_a_file_the_answer_is_required() -> None:
+    line = (FIRST, "--op", "rel_shift", "--profile", "quick", "--dtype", "float32")
+    assert verify("run", *line).status == 0
+    assert verify("run", *line, "--require", "contract").status == 1
+
+
+def test_of_our_own_columns_everything_is_required() -> None:
+    run = Verification([], (), (), Options(), [])
+    assert run.is_red(tally("numpy_ref", "hidden NaN")) and run.is_red(tally("mine", "values"))
+    assert not run.is_red(tally("mine", "hidden NaN"))
+
+
+def test_a_weak_cell_is_red_unless_that_is_allowed() -> None:
+    weak = tally("mine", "values", "weak")
+    assert Verification([], (), (), Options(), []).is_red(weak)
+    assert not Verification([], (), (), Options(), [], allow_weak=True).is_red(weak)
+
+
+def tally(backend: str, aspect: str, verdict: str = "failed") -> dict[str, Any]:
+    return {"backend": backend, "aspect": aspect, "verdict": verdict, "symptoms": []}
 
 
 def test_a_green_run_ends_with_status_0() -> None:
@@ -411,6 +449,40 @@ def test_the_body_may_be_imported_by_a_chapter() -> None:
     tallies = json.loads(Path("out.json").read_text())["tallies"]
     assert done.status == 1
     assert {tally["operation"] for tally in tallies} == {"shift_right", "rel_shift"}
+
+
+def test_tests_without_a_backend_are_a_usage_error() -> None:
+    Path("test_a_chapter.py").write_text(BODY)
+    done = in_pytest("test_a_chapter.py")
+    assert done.status == 4 and "name one by --attn-backend=FILE" in done.output
+
+
+def test_workers_say_too_that_no_backend_is_named() -> None:
+    Path("test_a_chapter.py").write_text(BODY)
+    done = in_pytest("test_a_chapter.py", "-n", "2")
+    assert done.status == 4 and "name one by --attn-backend=FILE" in done.output
+
+
+def test_a_project_names_its_backends_in_its_configuration() -> None:
+    Path("pytest.ini").write_text(f"[pytest]\nattn_backends = {FIRST}\n")
+    Path("test_a_chapter.py").write_text(BODY)
+    Path("test_theirs.py").write_text("def test_theirs():\n    pass\n")
+    line = ("-c", "pytest.ini", "--profile", "quick", "--dtype", "float32")
+    assert "5 cells: 5 passed" not in in_pytest("test_theirs.py", *line).output
+    assert "6 cells: 5 passed, 1 failed" in in_pytest("test_a_chapter.py", *line).output
+
+
+def test_a_backend_that_no_test_takes_is_not_green() -> None:
+    Path("test_theirs.py").write_text("def test_theirs():\n    pass\n")
+    done = in_pytest("test_theirs.py", "--backend", FIRST)
+    assert done.status == 2 and "nothing was judged" in done.output
+
+
+def test_other_tests_may_be_chosen_where_a_configuration_names_a_backend() -> None:
+    Path("pytest.ini").write_text(f"[pytest]\nattn_backends = {FIRST}\n")
+    Path("test_a_chapter.py").write_text(BODY + "def test_theirs():\n    pass\n")
+    done = in_pytest("-c", "pytest.ini", "test_a_chapter.py", "-k", "theirs")
+    assert done.status == 0 and "verification" not in done.output
 
 
 def test_an_unknown_chapter_is_a_usage_error() -> None:
