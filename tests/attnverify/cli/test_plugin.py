@@ -452,36 +452,36 @@ def test_the_body_may_be_imported_by_a_chapter() -> None:
 
 
 def test_tests_without_a_backend_are_a_usage_error() -> None:
-    Path("test_a_chapter.py").write_text(BODY)
-    done = in_pytest("test_a_chapter.py")
+    Path("test_none_named.py").write_text(BODY)
+    done = in_pytest("test_none_named.py")
     assert done.status == 4 and "name one by --attn-backend=FILE" in done.output
 
 
 def test_workers_say_too_that_no_backend_is_named() -> None:
-    Path("test_a_chapter.py").write_text(BODY)
-    done = in_pytest("test_a_chapter.py", "-n", "2")
+    Path("test_none_for_workers.py").write_text(BODY)
+    done = in_pytest("test_none_for_workers.py", "-n", "2")
     assert done.status == 4 and "name one by --attn-backend=FILE" in done.output
 
 
 def test_a_project_names_its_backends_in_its_configuration() -> None:
     Path("pytest.ini").write_text(f"[pytest]\nattn_backends = {FIRST}\n")
-    Path("test_a_chapter.py").write_text(BODY)
-    Path("test_theirs.py").write_text("def test_theirs():\n    pass\n")
+    Path("test_configured.py").write_text(BODY)
+    Path("test_beside.py").write_text("def test_theirs():\n    pass\n")
     line = ("-c", "pytest.ini", "--profile", "quick", "--dtype", "float32")
-    assert "5 cells: 5 passed" not in in_pytest("test_theirs.py", *line).output
-    assert "6 cells: 5 passed, 1 failed" in in_pytest("test_a_chapter.py", *line).output
+    assert "5 cells: 5 passed" not in in_pytest("test_beside.py", *line).output
+    assert "6 cells: 5 passed, 1 failed" in in_pytest("test_configured.py", *line).output
 
 
 def test_a_backend_that_no_test_takes_is_not_green() -> None:
-    Path("test_theirs.py").write_text("def test_theirs():\n    pass\n")
-    done = in_pytest("test_theirs.py", "--backend", FIRST)
+    Path("test_untaken.py").write_text("def test_theirs():\n    pass\n")
+    done = in_pytest("test_untaken.py", "--backend", FIRST)
     assert done.status == 2 and "nothing was judged" in done.output
 
 
 def test_other_tests_may_be_chosen_where_a_configuration_names_a_backend() -> None:
     Path("pytest.ini").write_text(f"[pytest]\nattn_backends = {FIRST}\n")
-    Path("test_a_chapter.py").write_text(BODY + "def test_theirs():\n    pass\n")
-    done = in_pytest("-c", "pytest.ini", "test_a_chapter.py", "-k", "theirs")
+    Path("test_chosen.py").write_text(BODY + "def test_theirs():\n    pass\n")
+    done = in_pytest("-c", "pytest.ini", "test_chosen.py", "-k", "theirs")
     assert done.status == 0 and "verification" not in done.output
 
 
