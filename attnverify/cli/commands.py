@@ -3,7 +3,7 @@
 import click
 
 from attnverify import __version__, describe_installation
-from attnverify.cli import failures, judging, measuring, reading
+from attnverify.cli import failures, judging, measuring, operations, reading
 from attnverify.cli.parameters import STATUS
 
 COMPLETION = """\
@@ -36,7 +36,8 @@ for command in (
     measuring.score,
     measuring.gpu_report,
     reading.doctor,
-    reading.list_operations,
+    operations.list_operations,
+    operations.new,
     reading.page,
     reading.matrix,
     reading.bench_report,

@@ -38,7 +38,8 @@ def split_at_dashes(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 def judge(backends: tuple[str, ...], **given: Any) -> int:
     """``pytest -m differential`` on the importable body, from anywhere."""
-    given["backend"] = introduce(backends, given)
+    named = [f"{function}{operation_of(given)}" for function in given.pop("fn")]
+    given["backend"] = introduce((*backends, *named), given)
     return run_pytest([*ours(given), *to_pytest(given), *rest()])
 
 
@@ -57,7 +58,38 @@ def introduce(backends: tuple[str, ...], given: dict[str, Any]) -> list[str]:
 HOW_TO_NAME_ONE = """a backend to judge is wanted:
   attnverify run my_kernel.py             a file (or several)
   attnverify run my_package.kernels       a module or a package that can be imported
+  attnverify run my_kernel.py:my_softmax --op softmax
+  attnverify run --fn torch.nn.functional:scaled_dot_product_attention \\
+      --op scaled_dot_product_attention   one function, as an operation
   attnverify run numpy_ref                one of our own: numpy_ref, torch_impl, cupy_impl"""
+
+
+def operation_of(given: dict[str, Any]) -> str:
+    """What --op makes of the function of --fn, whose name may say another thing or nothing."""
+    operations = given["op"]
+    if len(operations) > 1:
+        raise click.UsageError(f"--fn: wanted one --op for it, got {len(operations)}")
+    return f"={operations[0]}" if operations else ""
+
+
+def refuse_hypothesis_seed(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        raise click.UsageError(
+            "--hypothesis-seed: what is drawn comes from --seed, Hypothesis' search included: "
+            f"write --seed {value}",
+            ctx,
+        )
+
+
+FUNCTION = click.Option(
+    ["--fn"],
+    metavar="MODULE:FUNCTION",
+    multiple=True,
+    help="judge one function, as the operation of --op",
+)
+HYPOTHESIS_SEED = click.Option(
+    ["--hypothesis-seed"], hidden=True, expose_value=False, callback=refuse_hypothesis_seed
+)
 
 
 def rest() -> list[str]:
@@ -93,7 +125,9 @@ run = RunCommand(
     callback=judge,
     params=[
         click.Argument(["backends"], nargs=-1, type=FILE, metavar="[BACKEND]..."),
+        FUNCTION,
         *to_click(RUN),
+        HYPOTHESIS_SEED,
         *PYTEST,
     ],
     help="Judge backends by the specification.\n\nA backend is a file, a module or a package. What "

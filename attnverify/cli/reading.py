@@ -27,22 +27,6 @@ doctor = Command(
 )
 
 
-def print_operations() -> int:
-    from attnverify.catalogue.operation import CATALOGUE
-
-    for name, operation in CATALOGUE.items():
-        print(f"{name}({', '.join(operation.arguments)})")
-    return 0
-
-
-list_operations = Command(
-    "list",
-    callback=print_operations,
-    help="List the operations of the catalogue and their parameters.",
-    example="attnverify list",
-)
-
-
 def load_report(path: str) -> dict[str, Any]:
     """A report that was saved as JSON. Raises an error with status 2 where it is no such thing."""
     try:

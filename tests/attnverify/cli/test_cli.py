@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from attnverify import __version__, describe_installation
 from attnverify.catalogue.operation import CATALOGUE
+from attnverify.cli import operations
 from attnverify.options import operation_names
 from tests.support.run_attnverify import ROOT, in_a_process, in_pytest, judged, report_in, verify
 from tests.support.sample_backends import HERE
@@ -66,6 +68,11 @@ WRONG = {
     "no backend": (("run",), "attnverify run my_kernel.py"),
     "no backend for hours": (("campaign",), "attnverify run my_kernel.py"),
     "an unknown option of pytest": (("run", FIRST, "--", "--no-such"), "--no-such"),
+    "a seed of Hypothesis": (("run", FIRST, "--hypothesis-seed", "3"), "write --seed 3"),
+    "two operations for a function": (
+        ("run", "--fn", "numpy:fmax", "--op", "softmax", "--op", "dropout"),
+        "wanted one --op",
+    ),
     "nothing to forget": (("forget",), "wanted the hashes of records, or --all"),
     "an unknown step": (("gpu-report", "--step", "x"), "'x' is not one of"),
 }
@@ -129,6 +136,49 @@ def test_the_first_line_needs_no_array_library() -> None:
 def test_the_names_of_operations_are_those_of_the_catalogue() -> None:
     forward = [name for name, operation in CATALOGUE.items() if not operation.is_gradient]
     assert sorted(operation_names()) == sorted(forward)
+
+
+def test_list_says_what_an_operation_is() -> None:
+    lines = verify("list", "alibi_attention").output.splitlines()
+    assert "  query      float [B H N D]" in lines
+    assert "  visible    bool [...] or None, by default None" in lines
+    assert "  -> output  float [B H N E]" in lines
+    assert any(line.startswith("  4. With N > M") for line in lines)
+
+
+@pytest.mark.parametrize("operation", operation_names())
+def test_every_operation_has_shapes_and_a_template_that_is_python(operation: str) -> None:
+    law = CATALOGUE[operation].law
+    lines = "\n".join(operations.shapes(law))
+    assert not {"jaxtyping", "<class", "collections"} & set(re.split(r"[. ]", lines))
+    assert operations.sentence(law).endswith((".", ":"))
+    compile(operations.template(law, "torch", "x.py"), "x.py", "exec")
+
+
+def test_a_new_file_names_its_operation_and_is_judged_as_unsupported() -> None:
+    assert verify("new", "softmax", "--arrays", "numpy").status == 0
+    done = judged("softmax.py")
+    assert done.status == 2 and "softmax is not written yet" in str(done.report)
+
+
+def test_a_file_that_is_there_is_not_written_over() -> None:
+    Path("softmax.py").write_text("mine")
+    assert verify("new", "softmax").status == 2 and Path("softmax.py").read_text() == "mine"
+
+
+def test_one_function_may_be_judged_as_an_operation() -> None:
+    Path("mine.py").write_text(
+        "import numpy as np\n\n\ndef moved(x):\n    raise NotImplementedError('not yet')\n"
+    )
+    done = judged("--fn", "mine.py:moved", "--op", "shift_right")
+    assert set(done.verdicts()) == {
+        ("shift_right", a) for a in ("values", "refusals", "side effects")
+    }
+
+
+def test_the_folder_of_what_a_run_leaves_behind_ignores_itself() -> None:
+    judged(FIRST, "--op", "causal_mask")
+    assert Path(".attnverify/.gitignore").read_text() == "*\n"
 
 
 def recorded() -> list[Path]:

@@ -1,0 +1,154 @@
+"""The commands about operations: ``list`` says what they are, ``new`` begins a file for one."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from attnverify.cli.parameters import FILE, Command, Value
+from attnverify.options import OPTIONS
+
+OPERATION = Value(OPTIONS["op"])
+
+
+def print_operations(operation: str | None) -> int:
+    """Every operation in a line, or all that there is to know of one."""
+    from attnverify.catalogue.operation import CATALOGUE
+
+    if operation:
+        print("\n".join(describe(CATALOGUE[operation].law)))
+        return 0
+    for name, one in CATALOGUE.items():
+        print(f"{name}({', '.join(one.arguments)})")
+    return 0
+
+
+def describe(law: Any) -> Iterator[str]:
+    """An operation: its arguments with their axes and defaults, a sentence, its conventions."""
+    yield f"{law.__name__} (chapter {law.__module__.rpartition('.')[2]})"
+    yield f"  {sentence(law)}"
+    yield ""
+    yield from (f"  {line}" for line in shapes(law))
+    if found := clauses(law):
+        yield ""
+        yield from (f"  {line}" for line in found)
+    yield ""
+    yield f"next, for a file to begin with: attnverify new {law.__name__}"
+
+
+def shapes(law: Any) -> list[str]:
+    """One line for each argument, with its axes and its default, and one for the output."""
+    signature = inspect.signature(law)
+    rows = {
+        name: axes(parameter.annotation)
+        + ("" if parameter.default is parameter.empty else f", by default {parameter.default}")
+        for name, parameter in signature.parameters.items()
+    } | {"-> output": axes(signature.return_annotation)}
+    width = max(map(len, rows)) + 2
+    return [f"{name:<{width}}{words}" for name, words in rows.items()]
+
+
+def sentence(law: Any) -> str:
+    """The first sentence of a docstring, in one line."""
+    return " ".join((inspect.getdoc(law) or "").partition("\n\n")[0].split())
+
+
+def clauses(law: Any) -> list[str]:
+    """The numbered clauses of a docstring: what to look at twice."""
+    found = re.findall(r"^(?:\d+\. .*(?:\n {2,}\S.*)*)", inspect.getdoc(law) or "", re.MULTILINE)
+    return [line.replace("``", "") for clause in found for line in clause.splitlines()]
+
+
+ARRAY = re.compile(r"(?:jaxtyping\.)?(Float|Bool|Int)\[(?:numpy\.)?ndarray, '([^']*)'\]")
+
+
+def axes(annotation: Any) -> str:
+    """``float [B H N D]`` of ``Float[ndarray, "B H N D"]``; everything else nearly as it stands."""
+    text = inspect.formatannotation(annotation)
+    text = ARRAY.sub(lambda found: f"{found[1].lower()} [{found[2]}]", text)
+    return re.sub(r"\b(?:collections\.abc|typing|numpy)\.", "", text).replace(" | ", " or ")
+
+
+list_operations = Command(
+    "list",
+    callback=print_operations,
+    params=[click.Argument(["operation"], type=OPERATION, required=False, metavar="[OPERATION]")],
+    help="List the operations of the catalogue; of one, its shapes, defaults and conventions.",
+    short_help="List the operations of the catalogue, or say what one is.",
+    example="attnverify list alibi_attention",
+)
+
+TEMPLATE = '''"""
+{sentence}
+
+    attnverify run {file}
+"""
+
+import {library}
+
+PRECISION = "eager"  # what its arithmetic claims: eager, fused or wide
+
+
+def {name}({parameters}):
+    """
+{arguments}
+    """
+    raise NotImplementedError("{name} is not written yet")
+'''
+
+
+def write_template(operation: str, arrays: str, output: str | None) -> int:
+    """A file with one function to fill in; a file that is there is not touched."""
+    from attnverify.catalogue.operation import CATALOGUE
+
+    path = Path(output or f"{operation}.py")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(template(CATALOGUE[operation].law, arrays, str(path)))
+    except OSError as error:
+        raise click.ClickException(f"{path}: {error.strerror}") from None
+    print(f"{path}: write the function, then\n  attnverify run {path}")
+    return 0
+
+
+def template(law: Any, library: str, file: str) -> str:
+    signature = inspect.signature(law)
+    parameters = ", ".join(
+        name if p.default is p.empty else f"{name}={p.default!r}"
+        for name, p in signature.parameters.items()
+    )
+    return TEMPLATE.format(
+        sentence=sentence(law),
+        file=file,
+        library=library,
+        name=law.__name__,
+        parameters=parameters,
+        arguments="\n".join(f"    {line}" for line in shapes(law)),
+    )
+
+
+new = Command(
+    "new",
+    callback=write_template,
+    params=[
+        click.Argument(["operation"], type=OPERATION, metavar="OPERATION"),
+        click.Option(
+            ["--arrays"],
+            type=click.Choice(["torch", "cupy", "jax", "numpy"]),
+            default="torch",
+            help="the library whose arrays it takes (default: torch)",
+        ),
+        click.Option(
+            ["-o", "--output"],
+            type=FILE,
+            metavar="FILE",
+            help="where it goes (default: OPERATION.py)",
+        ),
+    ],
+    help="Write a file to begin with: one operation, to be filled in.",
+    example="attnverify new alibi_attention",
+    status="Exit status: 0 done, 2 the file cannot be written, 4 an option is wrong",
+)
