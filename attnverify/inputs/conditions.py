@@ -155,7 +155,7 @@ def hidden_score_lead(recipe: Recipe, dtype: str) -> float:
     By how much a hidden score leads over what its row sees, at most: a mask of less, added to it,
     would not hide it.
     """
-    visible, score = pairs_of_case(recipe, dtype), scores(recipe, dtype)
+    visible, score = np.broadcast_arrays(pairs_of_case(recipe, dtype), scores(recipe, dtype))
     seen_most = np.where(visible, score, -np.inf).max(axis=-1)
     hidden_most = np.where(visible, -np.inf, score).max(axis=-1)
     with np.errstate(invalid="ignore"):
