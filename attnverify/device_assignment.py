@@ -25,6 +25,19 @@ def assign_device(worker: int) -> str | None:
     return os.environ["CUDA_VISIBLE_DEVICES"]
 
 
+def show_device(name: str) -> None:
+    """
+    Show this process, and those that it starts, one device alone: ``cpu``, ``cuda`` or ``cuda:1``,
+    counted among those that it may see. Raises ValueError where there is no such device.
+    """
+    kind, _, number = name.partition(":")
+    found = [] if kind == "cpu" else devices()
+    if kind == "cuda" and int(number or 0) >= len(found):
+        raise ValueError(f"--device: wanted one of {len(found)} CUDA devices, got {name}")
+    if kind == "cpu" or number:
+        os.environ["CUDA_VISIBLE_DEVICES"] = found[int(number)] if found else ""
+
+
 PINNED = "ATTNVERIFY_PINNED"
 """Set in a process that has its device, and so in the processes that it starts."""
 

@@ -103,6 +103,13 @@ def parse_seed(text: str) -> str:
     return text
 
 
+def parse_device(text: str) -> str:
+    name, _, number = text.partition(":")
+    if name not in ("cpu", "cuda") or (number and not (name == "cuda" and number.isdecimal())):
+        raise ValueError(f"wanted cpu, cuda or cuda:N, got {text}")
+    return text
+
+
 def parse_seconds(text: str) -> float:
     """A number above 0."""
     try:
@@ -218,6 +225,13 @@ RUN = (
         "",
         "a cell without a discriminating case is no failure",
         is_flag=True,
+    ),
+    Option(
+        "device",
+        "DEVICE",
+        "show the backends this device alone: cpu, cuda or cuda:1",
+        parse_device,
+        words=lambda: ("cpu", "cuda", "cuda:0", "cuda:1"),
     ),
     Option("seed", "N", 'seed of the draws, or "random" (default: 0)', parse_seed, "0"),
     Option(

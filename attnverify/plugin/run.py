@@ -18,7 +18,7 @@ import pytest
 
 from attnverify.backends.loader import PROJECT_BACKENDS
 from attnverify.catalogue.traits import CHAPTERS
-from attnverify.device_assignment import assign_device
+from attnverify.device_assignment import assign_device, show_device
 from attnverify.failures.record import load_records
 from attnverify.isolation.supervisor import Limits, Worker, runs_in_own_process
 from attnverify.plugin import BACKENDS, is_ours
@@ -134,6 +134,8 @@ def build_verification(config: pytest.Config) -> Verification:
             f"--attn-backend=FILE, or by {BACKENDS} in pytest's configuration"
         )
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if (device := option("attn_device")) and not is_worker(config):
+        show_device(device)
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):
         assign_device(int(worker.removeprefix("gw")))
     load_records.cache_clear()  # of an earlier run in this process, in another directory perhaps

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from attnverify.device_assignment import show_device
 from attnverify.inputs.sampling import CASES
 from attnverify.session import Verification
 from attnverify.verdicts.tally import Options
@@ -262,6 +263,31 @@ def test_a_random_seed_is_told_and_can_be_asked_for_again() -> None:
     one = judged("--backend", FIRST, "--op", "rel_shift", "--seed", "random").report or {}
     seed = one["options"]["seed"]
     assert judged("--backend", FIRST, "--op", "rel_shift", "--seed", str(seed)).report == one
+
+
+# The device
+
+
+def test_a_device_may_be_chosen_among_those_that_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    show_device("cuda")
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "3,5"
+    show_device("cuda:1")
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "5"
+    show_device("cpu")
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+
+
+@pytest.mark.parametrize(
+    ("device", "words"),
+    [("tpu", "wanted cpu, cuda or cuda:N, got tpu"), ("cuda:9", "wanted one of 0 CUDA devices")],
+)
+def test_a_device_that_is_not_there_is_a_usage_error(
+    device: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    done = judged(FIRST, "--device", device)
+    assert done.status == 4 and words in done.output
 
 
 # Known failures
