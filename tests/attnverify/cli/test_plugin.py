@@ -468,6 +468,8 @@ def test_the_body_may_be_imported_by_a_chapter() -> None:
         "quick",
         "--dtype",
         "float32",
+        "--require",
+        "contract",
         "--report-json",
         "out.json",
     )

@@ -27,6 +27,8 @@ LINE = (
     FIRST,
     "--op",
     "shift_right",
+    "--require",
+    "isolation",
     "--profile",
     "quick",
     "--dtype",
