@@ -33,7 +33,7 @@ from attnverify.options import (
     parse_require,
 )
 from attnverify.precision import resolve
-from attnverify.report.table import table
+from attnverify.report.table import format_table
 from attnverify.verdicts.cell import cells
 from attnverify.verdicts.columns import judge_cell
 from attnverify.verdicts.tally import CellResult, Options
@@ -78,7 +78,7 @@ class Report:
         return "passed" in verdicts and "failed" not in verdicts
 
     def __str__(self) -> str:
-        return "\n".join(table([result.as_dict() for result in self.results]))
+        return "\n".join(format_table([result.as_dict() for result in self.results]))
 
 
 class CheckFailed(AssertionError):

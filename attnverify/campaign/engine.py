@@ -46,8 +46,8 @@ from attnverify.isolation.supervisor import Limits, Worker
 from attnverify.report.json_report import as_json, write_reports
 from attnverify.report.next_steps import next_steps
 from attnverify.report.root_causes import format_root_causes, representative_cells, triage
-from attnverify.report.table import header, table
-from attnverify.report.terminal_colours import colourize
+from attnverify.report.table import format_table, header
+from attnverify.report.terminal_colours import colourize, terminal_width, use_colour
 from attnverify.session import (
     Verification,
     known_failures,
@@ -333,7 +333,9 @@ def finish(state: Campaign, chosen: argparse.Namespace, seconds: float) -> int:
     written = sum(
         sum_.write(state.run.options.failures) for sum_ in state.sums.values() if sum_.failed
     )
-    print("\n" + "\n".join(map(colourize, [*table(tallies), *format_root_causes(triage(tallies))])))
+    table = format_table(tallies, terminal_width(sys.stdout), use_colour(sys.stdout))
+    causes = map(colourize, format_root_causes(triage(tallies)))
+    print("\n" + "\n".join([*table, *causes]))
     print(
         f"campaign: {seconds:.0f} s, {len(state.seconds)} units on {len(state.workers)} workers, "
         f"{state.lost} of them lost, "

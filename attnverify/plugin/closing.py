@@ -1,5 +1,6 @@
 """How a run closes: of each root cause one cell in full, the table, and what to do next."""
 
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Generator
 from typing import Any, cast
@@ -9,8 +10,8 @@ import pytest
 from attnverify.report.json_report import as_json, write_reports
 from attnverify.report.next_steps import next_steps
 from attnverify.report.root_causes import format_root_causes, representative_cells, triage
-from attnverify.report.table import header, table
-from attnverify.report.terminal_colours import colourize
+from attnverify.report.table import format_table, header
+from attnverify.report.terminal_colours import colourize, terminal_width
 from attnverify.session import Verification, unmatched_known_failures
 from attnverify.timing import time_summary
 
@@ -64,14 +65,14 @@ def print_summary(
 ) -> None:
     """The last section of a run; the reports that were asked for are written as well."""
     reporter.section("verification")
+    width, colour = terminal_width(sys.stdout) if reporter.isatty else None, reporter.hasmarkup
+    causes = [*format_root_causes(triage(tallies)), time_summary(tallies)]
     for line in [
-        *header(run),
-        "",
-        *table(tallies),
-        *format_root_causes(triage(tallies)),
-        time_summary(tallies),
+        *(colourize(line, colour) for line in [*header(run), ""]),
+        *format_table(tallies, width, colour),
+        *(colourize(line, colour) for line in causes),
     ]:
-        reporter.write_line(colourize(line, reporter.hasmarkup))
+        reporter.write_line(line)
     for line in describe_not_required(run, tallies):
         reporter.write_line(line, yellow=True)
     for known in unmatched_known_failures(run):

@@ -14,6 +14,9 @@ from contextlib import suppress
 from typing import Any, cast
 
 import pytest
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
 
 from attnverify.isolation import status_board
 from attnverify.judge.invoke import announce
@@ -45,9 +48,17 @@ class Progress:
     """
 
     def __init__(self, reporter: Any) -> None:
-        self.terminal = os.dup(
-            sys.stdout.fileno()
-        )  # while a cell is judged, pytest catches what is written to the usual one
+        # while a cell is judged, pytest catches what is written to the usual one
+        self.terminal = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+        self.display = Live(
+            console=Console(file=self.terminal),
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self.display.start()
+        self.display.console.show_cursor()  # a run that dies would leave the terminal without
         self.start, self.shown = time.monotonic(), -math.inf
         self.total = self.done = self.failed = self.cases = self.begun = self.cases_shown = 0
         self.running: dict[str, None] = {}
@@ -91,8 +102,9 @@ class Progress:
     def pytest_sessionfinish(self) -> None:
         announce.reset(self.here)
         status_board.on_case_begun.reset(self.there)
-        self.write("")
-        os.close(self.terminal)
+        with suppress(OSError):  # the terminal may be gone; the run is not
+            self.display.stop()
+            self.terminal.close()
 
     def tick(self) -> None:
         """A case has begun."""
@@ -103,13 +115,9 @@ class Progress:
         now = time.monotonic()
         if now - self.shown >= SECONDS:
             self.shown = now
-            width = os.get_terminal_size(self.terminal).columns or 80
-            self.write(self.line(now - self.start)[: width - 1])
-
-    def write(self, line: str) -> None:
-        """In place of what stands on the line."""
-        with suppress(OSError):  # the terminal may be gone; the run is not
-            os.write(self.terminal, f"\r\x1b[K{line}".encode())
+            line = Text(self.line(now - self.start), no_wrap=True, overflow="ellipsis")
+            with suppress(OSError):
+                self.display.update(line, refresh=True)
 
     def line(self, elapsed: float) -> str:
         """``41/128 cells, 5210 cases, 3 failed, about 1:40 left: softmax float16 values``"""

@@ -1,12 +1,20 @@
 """What a run says at its head and at its end: who was judged on what, and the table of verdicts."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from io import StringIO
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from attnverify.catalogue.traits import ASPECTS
 from attnverify.report.json_report import known_kinds, package_versions
 from attnverify.report.root_causes import SHORT_DTYPES
+from attnverify.report.terminal_colours import colourize
 
 if TYPE_CHECKING:
     from attnverify.session import Verification
@@ -35,6 +43,13 @@ def header(run: "Verification") -> list[str]:
     return lines
 
 
+NO_LIMIT = 10_000
+"""As wide as a line may be where nobody looks at a terminal."""
+
+COUNTS = ("cases", "strong", "checks", "left out")
+BUDGET = "worst budget used"
+
+
 @dataclass
 class Row:
     """One line of the table: an implementation in all dtypes that share its verdicts."""
@@ -44,20 +59,7 @@ class Row:
     verdicts: dict[str, str]
     dtypes: list[str] = field(default_factory=list)
     budgets: list[str] = field(default_factory=list)
-    cases: int = 0
-    strong: int = 0
-    checks: int = 0
-    unsupported: int = 0
-    outside: int = 0
-
-    def __str__(self) -> str:
-        words = "".join(f"{self.verdicts.get(aspect, '-'):<13}" for aspect in ASPECTS)
-        left_out = (
-            f" ({self.unsupported + self.outside})" if self.unsupported + self.outside else ""
-        )
-        counts = f"{self.cases} {self.strong} {self.checks}{left_out}"
-        dtypes, budgets = " ".join(self.dtypes), " ".join(self.budgets)
-        return f"{self.label:<31}{dtypes:<18}{words}{counts:<33}{budgets}"
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
 
     def add(self, dtype: str, tallies: list[dict[str, Any]]) -> None:
         """One more dtype with its tallies, one a column."""
@@ -67,30 +69,103 @@ class Row:
             f"{max(tally['budget'] for tally in tallies):.2g}x"
             + (f"(slack {slack:g})" if slack > 1 else "")
         )
-        for count in ("cases", "strong", "checks", "unsupported", "outside"):
-            setattr(self, count, getattr(self, count) + sum(tally[count] for tally in tallies))
+        for tally in tallies:
+            left_out = tally["unsupported"] + tally["outside"]
+            for name, number in (tally | {"left out": left_out}).items():
+                if name in COUNTS:
+                    self.counts[name] += number
+
+    @property
+    def title(self) -> str:
+        """What stands above the verdicts where one line has no room for all."""
+        pairs = zip(self.dtypes, self.budgets, strict=True)
+        return f"{self.operation} of {self.label}: {', '.join(f'{d} {b}' for d, b in pairs)}"
+
+    def in_columns(self, names: Sequence[str]) -> list[str]:
+        """What stands in the columns of these names, ``-`` for nothing."""
+        found = self.verdicts | {
+            name: str(number) for name, number in self.counts.items() if number
+        }
+        found |= {"operation": self.operation, "implementation": self.label}
+        found |= {"dtypes": " ".join(self.dtypes), BUDGET: " ".join(self.budgets)}
+        return [found.get(name, "-") for name in names]
 
 
-def table(tallies: list[dict[str, Any]]) -> list[str]:
+def format_table(
+    tallies: list[dict[str, Any]], width: int | None = None, colour: bool = False
+) -> list[str]:
     """
     One line for each operation and implementation; dtypes of the same verdicts share it, the worst
-    budget is given for each.
+    budget is given for each. A column in which nothing stands is left out.
 
-    A budget is the worst error as a share of the derived bound. Cases are outputs held to the law,
-    and the strong ones are those that no cheap impostor passes; checks are wrong calls, side
-    effects, calls in a row, relations and long sequences. Left out are calls that the
+    A budget is the worst error as a share of the derived bound. Cases are outputs held to the
+    specification, and the strong ones are those that no cheap impostor passes; checks are invalid
+    calls, side effects, calls in a row, relations and long sequences. Left out are calls that the
     implementation said it does not support, and cases without finite bounds (`unsupported` and
     `outside` in the JSON report).
+
+    ``width`` is that of a terminal: where a line would be longer, each row has two. Without it
+    every row has one.
     """
-    titles = (
-        "".join(f"{aspect:<13}" for aspect in ASPECTS)
-        + f"{'cases strong checks (left out)':<33}worst budget used"
+    rows, summary = group_rows(tallies), summary_line(tallies)
+    if not rows:
+        return [summary]
+    names = [
+        name for name in (*ASPECTS, *COUNTS) if any(row.in_columns([name]) != ["-"] for row in rows)
+    ]
+    columns = ["operation", "implementation", "dtypes", *names, BUDGET]
+    lines = _render(columns, _without_repeats([row.in_columns(columns) for row in rows]), colour)
+    if width is None or all(Text.from_ansi(line).cell_len <= width for line in lines):
+        return [*lines, "", summary]
+    return [*_in_two_lines(rows, names, width, colour), "", *wrap(summary, width)]
+
+
+def _without_repeats(cells: list[list[str]]) -> list[list[str]]:
+    """An operation is named in its first line alone."""
+    return [
+        ["" if before and before[0] == first else first, *rest]
+        for (first, *rest), before in zip(cells, [None, *cells], strict=False)
+    ]
+
+
+def _in_two_lines(rows: list[Row], names: list[str], width: int, colour: bool) -> list[str]:
+    """The operation, the implementation and its budgets above the verdicts and counts."""
+    indent = "  "
+    heads = [name.replace(" ", "\n") for name in names]
+    cells = [row.in_columns(names) for row in rows]
+    lines = _render(heads, cells, colour, width - len(indent))
+    found = ["operation of implementation: dtypes with the worst budget used"]
+    found += [indent + line for line in lines[: -len(rows)]]
+    for row, line in zip(rows, lines[-len(rows) :], strict=True):
+        found += [*wrap(row.title, width, subsequent_indent=2 * indent), indent + line]
+    return found
+
+
+def _render(
+    heads: list[str], cells: list[list[str]], colour: bool, width: int = NO_LIMIT
+) -> list[str]:
+    """The lines of a table: its heads, and each row in one line; coloured as verdicts are."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+    for head in heads:
+        is_count = " ".join(head.split()) in COUNTS
+        # where there is no room for both, a verdict is cut and a number is not
+        table.add_column(
+            head,
+            justify="right" if is_count else "left",
+            no_wrap=is_count,
+            overflow="ellipsis",
+        )
+    for row in cells:
+        table.add_row(*(Text.from_ansi(colourize(cell, colour)) for cell in row))
+    text = StringIO()
+    console = Console(
+        file=text,
+        width=width,
+        color_system="standard" if colour else None,
+        force_terminal=colour,
     )
-    lines, previous = [f"{'operation':<31}{'implementation':<31}{'dtypes':<18}{titles}"], ""
-    for row in group_rows(tallies):
-        lines.append(f"{row.operation if row.operation != previous else '':<31}{row}")
-        previous = row.operation
-    return [*lines, "", summary_line(tallies)]
+    console.print(table)
+    return [line.rstrip() for line in text.getvalue().splitlines()]
 
 
 def group_rows(tallies: list[dict[str, Any]]) -> list[Row]:

@@ -1,13 +1,14 @@
-"""Colours for a terminal: verdicts in the table, and nothing that is not also said in words."""
+"""A terminal's width and colours: of verdicts, and of nothing that is not also said in words."""
 
 import os
 import re
+import shutil
 import sys
 from typing import TextIO
 
 COLOURS = {
-    "FAILED": "31;1",
-    "broken": "31;1",
+    "FAILED": "1;31",
+    "broken": "1;31",
     "passed": "32",
     "ok": "32",
     "known": "33",
@@ -28,6 +29,11 @@ def use_colour(stream: TextIO) -> bool:
     return bool(os.environ.get("FORCE_COLOR")) or (
         stream.isatty() and os.environ.get("TERM") != "dumb"
     )
+
+
+def terminal_width(stream: TextIO) -> int | None:
+    """The columns of the terminal that a stream is; None where it is none."""
+    return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
 def colourize(line: str, colour: bool | None = None) -> str:

@@ -25,7 +25,7 @@ ARROWS = {
     "cupy_impl": {"cupy_impl", "cupy"},
     "attnverify": {
         *("attnverify", "spec", "numpy", "hypothesis", "pytest", "_pytest", "ml_dtypes"),
-        *("jinja2", "markupsafe"),
+        *("jinja2", "markupsafe", "rich"),
     },
 }
 INSIDE_A_FUNCTION = {
@@ -36,7 +36,7 @@ INSIDE_A_FUNCTION = {
 
 BY_NAME = {
     "attnverify": {
-        *("numpy_ref", "torch", "cupy", "jax", "dask", "distributed", "rich", "matplotlib"),
+        *("numpy_ref", "torch", "cupy", "jax", "dask", "distributed", "matplotlib"),
     }
 }
 """

@@ -1,9 +1,12 @@
 """The results as tables: in the terminal by rich, and the same rows for the page."""
 
 from collections.abc import Iterator
-from importlib import import_module
 from statistics import median, quantiles
-from typing import Any
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from attnverify.bench.report.goals import first_line
 from attnverify.bench.report.results import Record, correct
@@ -109,25 +112,24 @@ def size(count: int | None) -> str:
 
 def show(title: str, records: list[Record], lines: list[str]) -> None:
     """The tables and the goals on the terminal; into a file as wide as they are."""
-    console = import_module("rich.console").Console()
-    console = console if console.is_terminal else import_module("rich.console").Console(width=180)
+    console = Console()
+    console = console if console.is_terminal else Console(width=180)
     console.print(f"[bold]{title}[/bold]")
     for name, group in groups(records):
-        console.print(rich_table(name, rows(group)))
+        console.print(build_table(name, rows(group)))
     print("\n".join(lines))
 
 
-def rich_table(name: str, lines: list[tuple[str, ...]]) -> Any:
-    """A table of rich."""
-    box, text = import_module("rich.box").SIMPLE, import_module("rich.text").Text
-    table = import_module("rich.table").Table(title=name, box=box, title_justify="left")
+def build_table(name: str, lines: list[tuple[str, ...]]) -> Table:
+    """A group as a table of rich."""
+    table = Table(title=name, box=SIMPLE, title_justify="left")
     for number, column in enumerate(TITLES):
         ends = number in (0, len(TITLES) - 1)
         table.add_column(
             column, justify="left" if ends else "right", overflow="fold", no_wrap=number == 0
         )
     for cells in lines:
-        table.add_row(*(text(cell, style=style(cells)) for cell in cells))
+        table.add_row(*(Text(cell, style=style(cells)) for cell in cells))
     return table
 
 

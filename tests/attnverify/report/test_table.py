@@ -1,0 +1,67 @@
+"""The table of verdicts: one line a row where there is room, two where there is not."""
+
+import re
+from typing import Any
+
+import pytest
+
+from attnverify.report.table import format_table
+from tests.support.synthetic_reports import large
+
+
+def tallies(number: int) -> list[dict[str, Any]]:
+    counts = {"slack": 1, "unsupported": 0, "outside": 0}
+    return [tally | counts for tally in large(number)["tallies"]]
+
+
+def alike(number: int, verdict: str = "passed") -> list[dict[str, Any]]:
+    return [tally | {"verdict": verdict} for tally in tallies(number)]
+
+
+def test_dtypes_of_the_same_verdicts_share_a_line() -> None:
+    head, line, *_ = format_table(alike(20))
+    assert head.split()[:3] == ["operation", "implementation", "dtypes"]
+    assert line.split()[:6] == ["additive_score", "kernels_0", "f64", "f32", "f16", "bf16"]
+    assert line.endswith("0.041x 0.093x 0.14x 0.2x")
+
+
+def test_an_operation_is_named_once() -> None:
+    lines = format_table(tallies(60))
+    named = [line.split()[0] for line in lines[1:-2] if not line.startswith(" ")]
+    assert named == ["additive_score", "scaled_dot_product_score", "causal_mask"]
+
+
+def test_a_column_in_which_nothing_stands_is_left_out() -> None:
+    some = [tally for tally in alike(20) if tally["aspect"] != "gradients"]
+    assert "gradients" in format_table(alike(20))[0]
+    assert "gradients" not in format_table(some)[0] and "left out" not in format_table(some)[0]
+    some[0]["outside"] = 3
+    assert "left out" in format_table(some)[0] and " 3 " in format_table(some)[1]
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_no_line_is_longer_than_the_terminal(width: int) -> None:
+    lines = format_table(tallies(400), width)
+    assert max(map(len, lines)) <= width
+    assert sum(line.startswith("causal_mask of kernels_0: ") for line in lines) == 4
+
+
+def test_a_wide_terminal_has_the_lines_of_a_pipe() -> None:
+    assert format_table(tallies(60), 200) == format_table(tallies(60))
+
+
+def test_numbers_are_never_cut() -> None:
+    lines = format_table(tallies(60), 80)
+    counted = [line for line in lines if re.search(r" 100 +90 +15$", line)]
+    assert len(counted) == 12 and any("…" in line for line in counted)
+
+
+@pytest.mark.parametrize("width", [None, 80])
+def test_colours_change_no_word(width: int | None) -> None:
+    plain, coloured = (format_table(tallies(60), width, colour) for colour in (False, True))
+    assert "\x1b[1;31mFAILED\x1b[0m" in "\n".join(coloured) and "\x1b" not in "\n".join(plain)
+    assert [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip() for line in coloured] == plain
+
+
+def test_where_nothing_was_judged_there_is_no_table() -> None:
+    assert format_table([]) == ["0 cells: nothing was judged; 0 cases, 0 strong; 0 checks"]
