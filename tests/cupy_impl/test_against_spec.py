@@ -526,13 +526,16 @@ def run(code: str, **environment: str) -> str:
 
 
 def test_without_the_package_cupy_the_backend_says_so() -> None:
-    hidden = "import sys; sys.modules['cupy'] = None; import cupy_impl; print(cupy_impl.missing())"
+    hidden = (
+        "import sys; sys.modules['cupy'] = None; "
+        "from attnverify import cupy_impl; print(cupy_impl.missing())"
+    )
     assert run(hidden) == "the package cupy is not installed"
     assert cupy_impl.missing() is None
 
 
 def test_precision_follows_the_environment() -> None:
-    code = "import cupy_impl; print(cupy_impl.PRECISION)"
+    code = "from attnverify import cupy_impl; print(cupy_impl.PRECISION)"
     assert "wide" in run(code) and "tf32" not in run(code) and "tf32" in run(code, CUPY_TF32="1")
 
 

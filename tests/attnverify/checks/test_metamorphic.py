@@ -25,8 +25,8 @@ def held(operation: str, name: str, function: Implementation) -> None:
 def written(folder: Path, text: str) -> Implementation:
     path = folder / "related.py"
     path.write_text(
-        "import numpy as np\nimport numpy_ref as right\n\nARRAYS, PRECISION = 'numpy', 'wide'\n\n\n"
-        + text
+        "import numpy as np\nfrom attnverify import numpy_ref as right\n\n"
+        "ARRAYS, PRECISION = 'numpy', 'wide'\n\n\n" + text
     )
     return load(str(path)).implementations[0]
 

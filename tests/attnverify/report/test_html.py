@@ -189,7 +189,7 @@ def test_what_is_no_report_is_told_in_one_line(text: str) -> None:
     Path("r.json").write_text(text)
     done = verify("page", "r.json")
     assert done.status == 2 and done.output.count("\n") == 1
-    assert done.output.startswith("report: wanted what --report-json wrote, got r.json")
+    assert done.output.startswith("Error: report: wanted what --report-json wrote, got r.json")
 
 
 def test_a_report_that_cannot_be_written_is_told_before_anything_runs() -> None:
