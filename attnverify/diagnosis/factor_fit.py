@@ -25,6 +25,9 @@ GRID = tuple(2.0**k for k in range(-6, 7))
 MOST = 4
 """As many wrong observations are fitted at a time."""
 
+NEAR = 0.02
+"""How far a fitted factor may be from a power of a size, relatively, for the power to be tried."""
+
 STAGE_FACTORS: dict[str, tuple[Callable[[StagedAttention], bool], Gained]] = {
     "the scale is": (lambda s: True, lambda s, g: replace(s, scale=s.scale * g)),
     "the slopes are": (
@@ -172,7 +175,8 @@ def power_of_size(
     for letter in ("D", "H", "M", "N", "E", "B", "A", "F"):
         for exponent in (0.5, -0.5, 1.0, -1.0, 0.25, -0.25):
             powers = [float(size.get(letter, 1)) ** exponent for size in sizes]
-            if np.allclose(powers, factors, rtol=0.02) and len(set(powers)) > 1:
+            near = all(abs(g / power - 1) < NEAR for g, power in zip(factors, powers, strict=True))
+            if near and len(set(powers)) > 1:
                 return letter, exponent
     return None
 

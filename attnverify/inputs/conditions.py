@@ -121,7 +121,7 @@ def scores(recipe: Recipe, dtype: str) -> ndarray:
     operation, inputs = CATALOGUE[recipe.operation], expand(recipe, dtype)
     if "score" in inputs:
         return np.asarray(inputs["score"])
-    own = operation.forward.name.replace("_attention", "_score")
+    own = f"{operation.forward.name.removesuffix('_attention')}_score"
     score = CATALOGUE.get(own, CATALOGUE["scaled_dot_product_score"])
     if not set(score.arguments) <= set(inputs) or "w_query" in inputs or "parameters" in inputs:
         return np.zeros((1, 1))

@@ -36,8 +36,8 @@ from attnverify.bench.measure.sampling import (
 )
 from attnverify.bench.measure.validation import (
     Judgement,
-    all_gradients,
     check_timed,
+    draw_share,
     judged,
     uncached_inputs,
 )
@@ -49,7 +49,7 @@ from attnverify.judge.errors import Disagreement, Unsupported
 class Entry:
     """
     A contestant in one race: who it is, what was judged, what was sampled, and why its time does
-    not count if it does not.
+    not count if it does not; why not all gradients of its timed calls were judged.
     """
 
     contestant: Contestant
@@ -59,6 +59,7 @@ class Entry:
     outputs: Any = None
     peak: int | None = None
     refused: str = ""
+    not_judged: str = ""
     wall: float = 0.0
     """Seconds of a sample with all that is around it."""
 
@@ -194,17 +195,18 @@ def check(
     case: Case, running: list[Entry], inputs: Inputs, number: int, rng: np.random.Generator
 ) -> None:
     """
-    The outputs as they were right after the clock stopped, held to the law on rows that are drawn
-    now.
+    The outputs as they were right after the clock stopped, held to the law on rows and on a head
+    that are drawn now.
     """
-    gradients = all_gradients(case, inputs)
+    share = draw_share(case, inputs, rng)
     for entry in running:
         assert entry.implementation is not None
         if entry.judgement.verdict == "correct":
             try:
                 check_timed(
-                    case, entry.implementation, inputs, entry.sampled.kept[number], rng, gradients
+                    case, entry.implementation, inputs, entry.sampled.kept[number], rng, share
                 )
+                entry.not_judged = share.not_judged if share else ""
             except Disagreement as error:
                 entry.refused = (
                     entry.refused or f"right before it was timed, wrong while it was: {error}"
@@ -232,7 +234,8 @@ def record(found: Race, entry: Entry) -> dict[str, Any]:
         "device": found.device, "sizes": case.sizes,
         "label": entry.contestant.label, "ours": entry.contestant.ours,
         "verdict": judgement.verdict, "reason": judgement.reason,
-        "budget": judgement.budget, "refused": entry.refused, "peak_extra_bytes": entry.peak,
+        "budget": judgement.budget, "refused": entry.refused,
+        "not_judged": entry.not_judged, "peak_extra_bytes": entry.peak,
         "warm_ups": entry.sampled.warm_ups,
         "clocks": found.clocks,
     }  # fmt: skip

@@ -12,7 +12,10 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify import spec
+from attnverify import bounds, spec
+from attnverify.catalogue import CATALOGUE
+from attnverify.judge.comparison import compare
+from attnverify.precision import resolve
 
 Facts = dict[str, str]
 Attend = Callable[..., ndarray]
@@ -40,15 +43,15 @@ def causal_facts(weights: ndarray) -> Facts:
     return {"causal, N = 2 and M = 4": {1: "starts aligned", 3: "ends aligned"}[seen]}
 
 
-def agrees(name: str, actual: Any, law: ndarray, tolerance: float = 1e-6) -> Facts:
-    """Whether it gives the law's numbers, and the largest difference where it does not."""
-    actual = np.asarray(actual)
-    if actual.shape == law.shape and np.allclose(
-        actual, law, rtol=0, atol=tolerance, equal_nan=True
-    ):
-        return {name: "the law's numbers"}
+def agrees(about: str, operation: str, actual: Any, **inputs: Any) -> Facts:
+    """Whether it gives the law's numbers, within the bound of unfused arithmetic in float32."""
+    op, actual = CATALOGUE[operation], np.asarray(actual, np.float64)
+    law, unfused = op.law(**inputs), resolve("eager", operation, operation, "float32")
+    bound = None if op.exact else bounds.bound(operation, inputs, unfused)
+    if actual.shape == law.shape and compare(actual, law, bound).passed:
+        return {about: "the law's numbers"}
     return {
-        name: f"other numbers than the law's, {np.round(actual.ravel(), 4).tolist()} for "
+        about: f"other numbers than the law's, {np.round(actual.ravel(), 4).tolist()} for "
         f"{np.round(law.ravel(), 4).tolist()}"
     }
 
@@ -182,8 +185,9 @@ def labml_shift_right() -> Facts:
     x = np.arange(1.0, 13.0).reshape(3, 4)
     return agrees(
         "three rows of four",
+        "shift_right",
         shift_right(torch.from_numpy(x)[:, :, None, None])[:, :, 0, 0].numpy(),
-        spec.shift_right(x),
+        x=x,
     )
 
 
@@ -208,9 +212,10 @@ def labml_relative() -> Facts:
 def labml_slopes() -> Facts:
     from labml_nn.transformers.alibi import get_slopes
 
-    return agrees("6 heads", get_slopes(6).numpy(), spec.get_slopes(6)) | agrees(
-        "8 heads", get_slopes(8).numpy(), spec.get_slopes(8)
+    six, eight = (
+        agrees(f"{H} heads", "get_slopes", get_slopes(H).numpy(), n_heads=H) for H in (6, 8)
     )
+    return six | eight
 
 
 def labml_biases() -> Facts:
@@ -219,7 +224,7 @@ def labml_biases() -> Facts:
 
     visible = np.array([[True, False, False], [True, True, False], [True, False, True]])
     biases = get_alibi_biases(2, torch.from_numpy(visible)).permute(2, 0, 1).numpy()
-    return agrees("a mask with a gap", biases, spec.get_alibi_biases(2, visible))
+    return agrees("a mask with a gap", "get_alibi_biases", biases, n_heads=2, visible=visible)
 
 
 def transformers_slopes() -> Facts:
@@ -228,11 +233,10 @@ def transformers_slopes() -> Facts:
     from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 
     bloom = build_alibi_tensor(torch.ones(1, 3), 6, torch.float32)
-    facts = agrees("BLOOM's slopes of 6 heads", bloom[:, 0, 1].numpy(), spec.get_slopes(6))
     mpt = -build_mpt_alibi_tensor(6, 2)[:, 0, 0].numpy()
     return (
-        facts
-        | agrees("MPT's slopes of 6 heads", mpt, spec.get_slopes(6))
+        agrees("BLOOM's slopes of 6 heads", "get_slopes", bloom[:, 0, 1].numpy(), n_heads=6)
+        | agrees("MPT's slopes of 6 heads", "get_slopes", mpt, n_heads=6)
         | {"BLOOM's bias": f"slope * j: {bloom[0, 0].tolist()} for head 0"}
     )
 
@@ -244,7 +248,7 @@ def xlnet_shift() -> Facts:
     x = np.arange(1.0, 9.0).reshape(2, 4)
     padded = torch.from_numpy(np.pad(x, ((0, 0), (1, 0))))[None, None]
     shifted = XLNetRelativeAttention.rel_shift_bnij(padded, klen=4)[0, 0].numpy()
-    return agrees("rel_shift_bnij of the padded matrix", shifted, spec.rel_shift(x))
+    return agrees("rel_shift_bnij of the padded matrix", "rel_shift", shifted, x=x)
 
 
 def xlnet_memory() -> Facts:

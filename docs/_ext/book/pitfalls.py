@@ -14,6 +14,7 @@ from attnverify.fault_score import implementation_of
 from attnverify.faults.registry import Fault, read_faults
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.sampling import draw_recipes
+from attnverify.judge.comparison import compare
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.observation import Observation, observe_one
 from book.docstrings import errata
@@ -153,11 +154,8 @@ def wrong(case: Observation) -> tuple[ndarray, ndarray, ndarray]:
     for law, actual, bound in zip(case.expected, case.actual, case.bounds, strict=True):
         if law.shape != actual.shape:
             continue
-        law, actual = (np.atleast_2d(x) for x in (law, actual))
-        away = np.atleast_2d(np.abs(law - actual) if law.dtype != bool else law ^ actual)
-        limit = 0 if bound is None else np.atleast_2d(bound)
-        with np.errstate(invalid="ignore"):
-            marked = ~((away <= limit) | (law == actual) | (np.isnan(law) & np.isnan(actual)))
+        right = compare(actual, law, bound).arrays[3]
+        law, actual, marked = (np.atleast_2d(x) for x in (law, actual, ~right))
         if marked.any():
             worst = max(np.ndindex(marked.shape[:-2]), key=lambda at: marked[at].sum())
             return law[worst], actual[worst], marked[worst]

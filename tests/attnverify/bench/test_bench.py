@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from attnverify import ROOT
-from attnverify.backends.loader import load
+from attnverify.backends.loader import Implementation, load
 from attnverify.bench.measure import cases as named
 from attnverify.bench.measure import roofline, sampling
-from attnverify.bench.measure.cases import CAUSAL, PLAIN, Case, learned, relative, square
+from attnverify.bench.measure.cases import ALIBI, CAUSAL, PLAIN, Case, learned, relative, square
 from attnverify.bench.measure.contestants import (
     CONTESTANTS,
     Contestant,
@@ -29,6 +29,9 @@ from attnverify.bench.measure.contestants import (
 from attnverify.bench.measure.race import Entry, Race, enter, race, record, run
 from attnverify.bench.measure.roofline import Ceilings, Cost, cost
 from attnverify.bench.measure.validation import (
+    Share,
+    check_timed,
+    draw_share,
     judged,
     last_gradients,
     last_rows_alone,
@@ -48,9 +51,10 @@ from attnverify.bench.report.results import (
     slug,
 )
 from attnverify.bench.report.scaling import exponent
-from attnverify.bench.report.tables import show
+from attnverify.bench.report.tables import show, verdict
 from attnverify.catalogue.traits import CHAPTERS
 from attnverify.cli import main
+from attnverify.inputs.recipe import Inputs
 from attnverify.judge.errors import Disagreement
 from attnverify.timing import time_shares, time_summary
 from attnverify.verdicts.cell import cells
@@ -169,6 +173,60 @@ def test_gradients_are_judged_on_all_keys() -> None:
     grads[1][0, 0, 0, 0] += 1e-6
     with pytest.raises(Disagreement, match=r"output\[1\]"):
         last_gradients(case, found, inputs, tuple(grads))
+
+
+TABLES = learned("gradient", relative(12, H=3, D=8, B=2), dtype="float64", mode="both")
+
+
+def timed(case: Case) -> tuple[Implementation, Inputs, Share, list[np.ndarray]]:
+    """A contestant, the inputs of a timed call, the share that is judged, right gradients."""
+    found, inputs = (
+        implementation_of(Contestant("ours", "numpy_ref"), case),
+        uncached_inputs(case, 1),
+    )
+    assert not isinstance(found, str)
+    share = draw_share(case, inputs, np.random.default_rng(0))
+    assert share is not None
+    return found, inputs, share, [x.copy() for x in found.operation.reference(**inputs)]
+
+
+@pytest.mark.parametrize("output", range(6))
+def test_all_gradients_of_a_drawn_head_are_held_to_their_bounds(output: int) -> None:
+    found, inputs, share, gradients = timed(TABLES)
+    rng = np.random.default_rng(0)
+    assert 0 < check_timed(TABLES, found, inputs, tuple(gradients), rng, share) <= 1
+    share.of(gradients)[output][(0,) * gradients[output].ndim] += 1e-10
+    with pytest.raises(Disagreement, match=rf"output\[{output}\]|row"):
+        check_timed(TABLES, found, inputs, tuple(gradients), rng, share)
+
+
+def test_a_share_is_a_head_where_heads_are_alike_and_one_batch_element_without_tables() -> None:
+    sizes = square(8, H=2, D=4, B=2)
+    shares = {
+        name: timed(case)[2].index
+        for name, case in {
+            "tables": TABLES,
+            "plain": Case("plain", PLAIN, sizes, mode="both"),
+            "alibi": Case("alibi", ALIBI, sizes, mode="both"),
+        }.items()
+    }
+    assert {name: "".join(index) for name, index in shares.items()} == {
+        "tables": "H",
+        "plain": "BH",
+        "alibi": "B",
+    }
+
+
+def test_a_share_that_is_too_large_is_said_not_to_be_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("attnverify.bench.measure.validation.PAIRS", 100)
+    found, inputs, share, gradients = timed(TABLES)
+    gradients[1] += 1
+    check_timed(TABLES, found, inputs, tuple(gradients), np.random.default_rng(0), share)
+    assert share.not_judged == "288 pairs, more than 100"
+    told = verdict({"verdict": "correct", "reason": "", "not_judged": share.not_judged})
+    assert told.startswith("correct; timed gradients by keys not judged: 288 pairs")
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)

@@ -1,0 +1,105 @@
+"""
+One comparison: nothing in the judge and in the book holds two arrays against each other but
+``attnverify.judge.comparison``, and there is no ``atol`` anywhere.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from attnverify import ROOT
+
+HOME = ROOT / "attnverify" / "judge" / "comparison.py"
+SOURCES = [
+    path
+    for folder in ("attnverify", "docs/_ext")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+    if path != HOME
+]
+FORMULAS = ("catalogue", "inputs", "bounds", "reference", "faults")
+"""Rooms that compute and judge nothing: no output of a backend comes there."""
+
+TOLERANT = {"allclose", "isclose", "assert_allclose", "assert_almost_equal", "approx"}
+NUMBERS = {
+    "attnverify/diagnosis/conventions.py": "distances of keys",
+    "attnverify/diagnosis/factor_fit.py": "fitted factors, in words",
+    "attnverify/diagnosis/identify.py": "a measured share and its scatter",
+    "attnverify/bench/plugin.py": "two measured times",
+}
+"""Modules in which something else is subtracted: never an output and what was expected."""
+
+
+def tolerances(source: str) -> Iterator[str]:
+    """The names in a source of what compares to a tolerance."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.keyword | ast.arg) and node.arg in ("atol", "rtol"):
+            yield str(node.arg)
+        name = getattr(node, "attr", getattr(node, "id", ""))
+        if name in TOLERANT:
+            yield name
+
+
+def differences(source: str) -> Iterator[str]:
+    """What in a source reduces a difference to its size: ``abs(x - y)`` and norms."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and node.args:
+            name = ast.unparse(node.func).rpartition(".")[2]
+            inside = ast.walk(node.args[0])
+            if name in ("abs", "absolute", "fabs", "norm") and any(
+                isinstance(part, ast.BinOp) and isinstance(part.op, ast.Sub) for part in inside
+            ):
+                yield ast.unparse(node)
+
+
+def place(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=place)
+def test_nothing_has_a_tolerance(path: Path) -> None:
+    assert list(tolerances(path.read_text())) == []
+
+
+JUDGING = [path for path in SOURCES if path.relative_to(ROOT).parts[1] not in FORMULAS]
+
+
+@pytest.mark.parametrize("path", JUDGING, ids=place)
+def test_nothing_else_compares_arrays(path: Path) -> None:
+    assert place(path) in NUMBERS or list(differences(path.read_text())) == []
+
+
+def test_the_one_comparison_does_compare() -> None:
+    assert list(differences(HOME.read_text()))
+
+
+@pytest.mark.parametrize("path", NUMBERS)
+def test_an_exception_is_needed(path: str) -> None:
+    assert list(differences((ROOT / path).read_text()))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "np.allclose(a, b)",
+        "from numpy import isclose\nisclose(a, b)",
+        "np.testing.assert_allclose(a, b, 1e-3)",
+        "close(a, b, atol=1e-6)",
+        "def close(a, b, rtol=0.02): ...",
+    ],
+)
+def test_a_tolerance_is_noticed(source: str) -> None:
+    assert list(tolerances(source)) and not list(tolerances("compare(a, b, bound)"))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "error = np.linalg.norm(a - b) / np.linalg.norm(b)",
+        "wrong = np.abs(a - b) > 1e-3",
+        "error = abs(x.ravel() - y)\nright = error <= limit",
+    ],
+)
+def test_a_second_comparison_is_noticed(source: str) -> None:
+    assert list(differences(source)) and not list(differences("x - y < 3 or abs(x) > 1"))
