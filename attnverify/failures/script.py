@@ -3,6 +3,7 @@ A stand-alone script of a recorded failure: it needs NumPy and the backend's own
 """
 
 import base64
+import re
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from attnverify.failures.record import FailureRecord
 from attnverify.failures.replay import replay
 from attnverify.inputs import memory_layouts
 from attnverify.inputs.recipe import Inputs, Recipe, layout_kinds
+from attnverify.judge import comparison
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.reference.oracle import bounds_of, evaluate_spec, expected_of
 
@@ -50,15 +52,13 @@ def script(failure: FailureRecord, implementation: Implementation) -> str:
         f"{failure.implementation} of {failure.backend}, {failure.dtype}, {failure.aspect}: "
         f"{failure.words}"
     )
-    body = (
-        Path(script_runtime.__file__)
-        .read_text()
-        .replace("from attnverify.inputs.memory_layouts import arrange\n", "")
-    )
+    modules = (memory_layouts, comparison, script_runtime)
+    sources = [Path(str(module.__file__)).read_text() for module in modules]
+    body = re.sub(r"^from attnverify\..*\n", "", "\n\n".join(sources), flags=re.MULTILINE)
     again = (
         "".join(f"show_again(\n{pack_arguments(fixed | step)})\n" for step in steps) or TOO_LARGE
     )
-    return f'"""{title}"""\n\n{Path(memory_layouts.__file__).read_text()}\n\n{body}\n\n{again}'
+    return f'"""{title}"""\n\n{body}\n\n{again}'
 
 
 TOO_LARGE = 'print("These inputs are too large for a script: use attnverify replay.")\n'

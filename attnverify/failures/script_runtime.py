@@ -2,9 +2,9 @@
 The body of a stand-alone script: call the backend once more on the inputs of a failure and show
 what is out of bound.
 
-A generated script consists of attnverify/inputs/memory_layouts.py, this file and one call of
-:func:`show_again` with the recorded arrays. It needs NumPy and the backend's own library: nothing
-else of ours may be imported here.
+A generated script consists of attnverify/inputs/memory_layouts.py, attnverify/judge/comparison.py,
+this file and one call of :func:`show_again` with the recorded arrays. It needs NumPy and the
+backend's own library: nothing else of ours may be imported here.
 """
 
 import base64
@@ -23,6 +23,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.inputs.memory_layouts import arrange
+from attnverify.judge.comparison import compare
 
 FromNumpy = Callable[[ndarray, str], Any]
 
@@ -222,18 +223,17 @@ def show(
     if came != wanted or (law is not None and shape != law.shape):
         print(f"{path}: wanted {wanted} {() if law is None else law.shape}, got {came} {shape}")
     elif law is not None:
-        show_elements(
-            to_numpy(root, actual), law, np.zeros(law.shape) if limit is None else limit, path
-        )
+        show_elements(to_numpy(root, actual), law, limit, path)
 
 
-def show_elements(actual: ndarray, law: ndarray, bound: ndarray, path: str) -> None:
+def show_elements(actual: ndarray, law: ndarray, bound: ndarray | None, path: str) -> None:
     """How many elements are out of bound, and the first of them."""
-    error = np.abs(np.subtract(actual, law, dtype=np.float64))
-    wrong = ~((error <= bound) | (np.isnan(actual) & np.isnan(law)) | (actual == law))
+    wide = actual if law.dtype == bool else actual.astype(np.float64)
+    wrong = ~compare(wide, law, bound).arrays[3]
+    limits = np.zeros(law.shape) if bound is None else bound
     print(f"{path}: {np.count_nonzero(wrong)} of {wrong.size} elements out of bound")
     for index in map(tuple, np.argwhere(wrong)[:5].tolist()):
         print(
             f"  {index}: got {actual[index].item()!r}, law {law[index].item()!r}, bound "
-            f"{bound[index].item()!r}"
+            f"{limits[index].item()!r}"
         )

@@ -18,7 +18,7 @@ from attnverify.catalogue.pytrees import leaves
 from attnverify.inputs.masks import causal_pairs, visible_pairs
 from attnverify.inputs.recipe import Inputs, Recipe
 from attnverify.judge import weak_cases
-from attnverify.judge.comparison import ROUNDING, compare
+from attnverify.judge.comparison import is_within
 from attnverify.precision import Precision
 from attnverify.reference.oracle import bounds_of, expected_of
 
@@ -35,19 +35,7 @@ def accepts(answer: Any, expected: Any, bound: Any) -> bool:
     """
     law, fake = arrays(expected), arrays(answer)
     limits: list[Any] = arrays(bound) if bound is not None else [None] * len(law)
-    return bool(law) and all(
-        accepts_array(f, e, b) for f, e, b in zip(fake, law, limits, strict=False)
-    )
-
-
-def accepts_array(fake: ndarray, law: ndarray, bound: ndarray | None) -> bool:
-    """
-    What :func:`compare` says; an error that is a number beyond a bound that is one, as nearly all
-    are, needs no more.
-    """
-    if bound is not None and (np.abs(fake - law) > bound * ROUNDING).any():
-        return False
-    return compare(fake, law, bound).passed
+    return bool(law) and all(is_within(f, e, b) for f, e, b in zip(fake, law, limits, strict=False))
 
 
 def arrays(tree: Any) -> list[ndarray]:

@@ -47,10 +47,14 @@ def differences(source: str) -> Iterator[str]:
         if isinstance(node, ast.Call) and node.args:
             name = ast.unparse(node.func).rpartition(".")[2]
             inside = ast.walk(node.args[0])
-            if name in ("abs", "absolute", "fabs", "norm") and any(
-                isinstance(part, ast.BinOp) and isinstance(part.op, ast.Sub) for part in inside
-            ):
+            if name in ("abs", "absolute", "fabs", "norm") and any(map(subtracts, inside)):
                 yield ast.unparse(node)
+
+
+def subtracts(node: ast.AST) -> bool:
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, ast.Sub)
+    return isinstance(node, ast.Attribute) and node.attr == "subtract"
 
 
 def place(path: Path) -> str:
@@ -99,6 +103,7 @@ def test_a_tolerance_is_noticed(source: str) -> None:
         "error = np.linalg.norm(a - b) / np.linalg.norm(b)",
         "wrong = np.abs(a - b) > 1e-3",
         "error = abs(x.ravel() - y)\nright = error <= limit",
+        "error = np.abs(np.subtract(actual, law, dtype=float))",
     ],
 )
 def test_a_second_comparison_is_noticed(source: str) -> None:
