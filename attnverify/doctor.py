@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from attnverify import describe_installation
 from attnverify.device_assignment import gpu_descriptions
 from attnverify.report.terminal_colours import colourize
 
@@ -169,7 +170,7 @@ def main() -> int:
         point.name for point in entry_points(group="attnverify.backends") if point.name not in OURS
     ]
     questions = (*QUESTIONS, *map(backend, (*OURS, *named)))
-    for line in machine():
+    for line in (describe_installation(), *machine()):
         print(line, flush=True)
     with ThreadPoolExecutor(max_workers=cores()) as pool:
         answers = []
@@ -313,4 +314,4 @@ def verdict(answers: list[Answer]) -> Iterator[str]:
         if a.question.name.startswith("backend ") and a.state == "ok"
     ]
     yield f"The main job (pytest -m differential) can run here, on {', '.join(names)}."
-    yield "next: attnverify run --backend my_kernel.py"
+    yield "next: attnverify run my_kernel.py"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from attnverify import doctor
+from attnverify import describe_installation, doctor
 from attnverify.doctor import Answer, Question, ask_in_subprocess, blocking_problems, verdict
 from tests.support.run_attnverify import ROOT, in_a_process
 
@@ -127,6 +127,7 @@ def test_a_machine_without_the_heavy_libraries_can_do_the_job(tmp_path: Path) ->
     planted(tmp_path)
     done = examined(tmp_path)
     assert done.status == 0 and "can run here, on numpy_ref." in done.output
+    assert done.output.startswith(f"{describe_installation()}\n")
     assert (
         "missing  torch               the package torch is not installed" in done.output
         and "get it: pip install torch" in done.output
