@@ -1,0 +1,119 @@
+"""Functions: approximate ones with the errors that the ISA states, and roots and reciprocals that are rounded once."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnverify.ptx.decode import Form, Step, instruction
+from attnverify.ptx.instructions.floats import ROUNDINGS, Modes, directed_quotient, float_arithmetic, halved, halves_of
+from attnverify.ptx.kinds import KINDS, Array
+from attnverify.ptx.numbers.errors import APPROXIMATE, approximate, step
+from attnverify.ptx.numbers.exact import once
+from attnverify.ptx.numbers.formats import BF16, F32, flush, narrow
+
+if TYPE_CHECKING:
+    from attnverify.ptx.machine import Machine
+
+__all__ = ["approximate_quotient"]
+
+
+@instruction("fma")
+def fused(form: Form) -> Step:
+    return float_arithmetic(form)
+
+
+@instruction("ex2", "lg2", "rsqrt", "sin", "cos", "tanh")
+def function(form: Form) -> Step:
+    form.expect(2)
+    form.choice("approx")
+    return approximate_function(form)
+
+
+@instruction("rcp", "sqrt")
+def reciprocal_or_root(form: Form) -> Step:
+    form.expect(2)
+    how = form.choice("approx", *ROUNDINGS)
+    return approximate_function(form) if how == "approx" else exact_function(form, how)
+
+
+def approximate_function(form: Form) -> Step:
+    ftz = form.flag("ftz")
+    kind = form.kind("f32", "f16", "bf16", "f16x2", "bf16x2")
+    name, element = form.name, kind.element
+    if (name, element) not in APPROXIMATE:
+        raise form.refuse(f"{name}.approx of {element}")
+    if element != "f32":
+        return approximate_half(form, ftz)
+    if name == "tanh" and ftz:
+        raise form.refuse("tanh passes subnormal numbers through")
+    put, read = form.write(0, kind), form.read(1, kind)
+
+    def run(m: "Machine") -> None:
+        x = read(m)
+        found = approximate(name, "f32", flush(x) if ftz else x, m.draw)
+        put(m, flush(found) if ftz else found)
+
+    return run
+
+
+def approximate_half(form: Form, ftz: bool) -> Step:
+    kind = KINDS[next(name for name in form.of.modifiers if name in KINDS)]
+    name, element = form.name, kind.element
+    if ftz != (name == "ex2" and element == "bf16"):
+        raise form.refuse("ex2 of bf16 has .ftz, the other halves have not")
+    source, put = halves_of(form.read(1, kind), kind), form.write(0, kind)
+
+    def run(m: "Machine") -> None:
+        def each(x: Array) -> Array:
+            found = approximate(name, element, flush(x, BF16.tiny) if ftz else x, m.draw)
+            return narrow(flush(found, BF16.tiny) if ftz else found, element)
+
+        halved(put, kind, each, [source])(m)
+
+    return run
+
+
+def exact_function(form: Form, how: str) -> Step:
+    kind = form.kind("f32", "f64")
+    if kind.name == "f64":
+        if how != "rn":
+            raise form.refuse("float64 in a directed mode")
+        return form.result(kind, np.reciprocal if form.name == "rcp" else np.sqrt, [form.read(1, kind)])
+    modes = Modes(form, rounding=False)
+    plain = {"rcp": lambda x: rounded_quotient(np.ones_like(x), x, how), "sqrt": lambda x: rounded_root(x, how)}[form.name]
+    return form.result(kind, lambda x: modes.outward(plain(modes.inward(x))), [form.read(1, kind)])
+
+
+def rounded_quotient(x: Array, y: Array, how: str) -> Array:
+    return x / y if how == "rn" else directed_quotient(x, y, how)
+
+
+def rounded_root(x: Array, how: str) -> Array:
+    if how == "rn":
+        return np.asarray(np.sqrt(x))
+    wide = x.astype(np.float64)
+    return once(lambda a, _, near: a - near * near, wide, wide, np.sqrt(wide), F32, how).astype(np.float32)
+
+
+def approximate_quotient(form: Form, how: str) -> Step:
+    """Within 2 ulp; ``div.approx`` by more than 2^126 gives zero, or of infinity NaN."""
+    ftz, kind = form.flag("ftz"), KINDS["f32"]
+    put, read_x, read_y = form.write(0, kind), form.read(1, kind), form.read(2, kind)
+
+    def run(m: "Machine") -> None:
+        x, y = read_x(m), read_y(m)
+        if ftz:
+            x, y = flush(x), flush(y)
+        exact = x / y
+        found = step(exact, 2, (exact == 0) | np.isinf(y), m.draw)
+        if how == "approx":
+            found = beyond(x, y, found)
+        put(m, flush(found) if ftz else found)
+
+    return run
+
+
+def beyond(x: Array, y: Array, found: Array) -> Array:
+    large = (np.abs(y) > 2.0**126) & np.isfinite(y)
+    zero = np.copysign(np.float32(0), x) * np.copysign(np.float32(1), y)
+    return np.where(large, np.where(np.isinf(x), np.float32(np.nan), zero), found)

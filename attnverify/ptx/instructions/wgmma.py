@@ -1,0 +1,209 @@
+"""
+Products of a warp group (four warps): the right factor, and perhaps the left one, through descriptors of shared memory.
+
+A descriptor says where a matrix begins, how far its parts lie from each other, and how its 16-byte pieces are swizzled (PTX ISA, "Matrix
+descriptor format" and "Strides"; CUTLASS names the same layouts in its ``GmmaDescriptor``).
+"""
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnverify.ptx.decode import Form, Read, Step, instruction
+from attnverify.ptx.instructions.matrices import accumulators, assembled, fragments, left_places, result_places, results, truncated
+from attnverify.ptx.kinds import KINDS, Array
+from attnverify.ptx.numbers.formats import widen
+from attnverify.ptx.numbers.tensor_core import multiply
+from attnverify.ptx.storage.asynchronous import finish_products, read_matrix
+from attnverify.ptx.storage.groups import Product
+from attnverify.ptx.text.operands import Address, Negated, Operand, Pair, Register, Vector
+
+if TYPE_CHECKING:
+    from attnverify.ptx.machine import Machine
+
+__all__ = ["watched"]
+
+GROUP, WARP = 128, 32
+SWIZZLES = {0: (16, 0), 1: (128, 3), 2: (64, 2), 3: (32, 1)}
+"""By the last two bits of a descriptor: bytes of a row, and how many bits of its number are added to those of a 16-byte piece."""
+
+
+@instruction("wgmma")
+def warp_group(form: Form) -> Step:
+    what = form.choice("fence", "commit_group", "wait_group", "mma_async")
+    form.choice("sync")
+    form.choice("aligned")
+    if what == "mma_async":
+        return product(form)
+    form.expect(1 if what == "wait_group" else 0)
+    if what == "fence":
+        return fence
+    if what == "commit_group":
+        return commit
+    pending = form.whole(0)
+    return lambda m: finish_products(m, m.whole_warps("wgmma.wait_group"), pending)
+
+
+def fence(m: "Machine") -> None:
+    m.groups.fence(m.whole_warps("wgmma.fence"))
+
+
+def commit(m: "Machine") -> None:
+    m.groups.committed[m.whole_warps("wgmma.commit_group")] += 1
+
+
+class Shape:
+    """What a product is of."""
+
+    def __init__(self, form: Form) -> None:
+        shape = next((name for name in form.modifiers if re.fullmatch(r"m64n\d+k\d+", name)), "")
+        if not shape:
+            raise form.refuse("wanted a shape m64nNkK")
+        form.modifiers.remove(shape)
+        self.columns, self.inner = (int(size) for size in shape[4:].split("k"))
+        self.to, self.kind, other = (form.kind("f32", "f16", "bf16", "tf32").name for _ in range(3))
+        halves = self.kind in ("f16", "bf16")
+        good = other == self.kind and self.inner == (16 if halves else 8) and self.columns % 8 == 0 and 8 <= self.columns <= 256
+        if not good or self.kind == "f32" or not (self.to == "f32" or self.to == self.kind == "f16"):
+            raise form.refuse("this product")
+        self.each, self.size = (2, 2) if halves else (1, 4)
+        self.name = f"{shape}.{self.to}.{self.kind}"
+        self.registers = self.columns // 2 // (1 if self.to == "f32" else 2)
+
+
+def product(form: Form) -> Step:
+    shape = Shape(form)
+    in_registers = isinstance(form.operand(1), Vector)
+    signs = [form.whole(4), form.whole(5)]
+    turned = [form.whole(place) != 0 for place in range(6, len(form.operands))]
+    if not set(signs) <= {1, -1} or len(turned) != (0 if shape.kind == "tf32" else 1 if in_registers else 2):
+        raise form.refuse("the numbers behind the predicate")
+    turns = ([False] if in_registers else turned[:1] or [False]) + (turned[-1:] or [False])
+    form.kernel.touches("shared", 16)
+    if len(form.items(0)) != shape.registers or (in_registers and len(form.items(1)) != 4):
+        raise form.refuse("the numbers of registers")
+    return product_step(form, shape, in_registers, signs, turns)
+
+
+def product_step(form: Form, shape: Shape, in_registers: bool, signs: list[int], turns: list[bool]) -> Step:
+    bits = KINDS["b32"]
+    left = fragments([form.reading(item, bits) for item in form.items(1)], shape.kind) if in_registers else None
+    left_at = None if in_registers else form.read(1, "b64")
+    right_at, keep = form.read(2, "b64"), form.read(3, "pred")
+    c = accumulators([form.reading(item, bits) for item in form.items(0)], shape.to)
+    put = results([form.writing(item, bits) for item in form.items(0)], shape.to)
+    used = registers_of(form.operand(0)), registers_of(form.operand(1)) if in_registers else ()
+    of_left, of_sum = left_places(4, shape.each), result_places(shape.columns // 2, 1)
+    rows, columns = (np.stack(axis) for axis in zip(*of_sum, strict=True))
+
+    def run(m: "Machine") -> None:
+        groups = whole_groups(m)
+        b, read_right = matrix(m, right_at, shape.columns, shape, turns[1], groups)
+        read_left: Array = np.zeros((len(b), 0), np.int64)
+        if left is not None:
+            a = assembled(left(m), of_left, 16, shape.inner).reshape(-1, 64, shape.inner)[groups]
+        else:
+            assert left_at is not None
+            a, read_left = matrix(m, left_at, 64, shape, turns[0], groups)
+        start(m, used, shape.name, groups, np.concatenate([read_left, read_right], 1))
+        of_warps = assembled(np.where(m.full(keep(m)).reshape(-1, WARP, 1), c(m), 0)[..., None], of_sum, 16, shape.columns)
+        before = of_warps.reshape(-1, 64, shape.columns)
+        found = np.zeros_like(before)
+        order = m.draw.order(shape.inner)
+        found[groups] = multiply(a * signs[0], b * signs[1], before[groups], shape.kind, m.kernel.tensor_core, order, shape.to)
+        put(m, np.moveaxis(found.reshape(-1, 16, shape.columns)[:, rows, columns], 1, -1))
+
+    return run
+
+
+def registers_of(operand: Operand) -> tuple[int, ...]:
+    if isinstance(operand, Vector | Pair):
+        parts = operand.items if isinstance(operand, Vector) else (operand.first, operand.second)
+        return tuple(index for part in parts for index in registers_of(part))
+    if isinstance(operand, Address):
+        return registers_of(operand.base)
+    if isinstance(operand, Negated):
+        operand = operand.of
+    return (operand.index,) if isinstance(operand, Register) else ()
+
+
+def whole_groups(m: "Machine") -> Array:
+    """Which warp groups are here, with all their warps."""
+    warps = m.whole_warps("wgmma.mma_async")
+    if m.width % GROUP:
+        m.fail("partial warp", f"wgmma is for groups of 4 warps, and a block has {m.width // WARP}", int(m.active()[0]))
+    each = warps.reshape(-1, GROUP // WARP)
+    part = each.any(1) & ~each.all(1)
+    if part.any():
+        m.fail("partial warp", "wgmma is for all 4 warps of a group at once, and some are not here", int(m.active()[0]))
+    return np.asarray(each.all(1))
+
+
+def start(m: "Machine", used: tuple[tuple[int, ...], tuple[int, ...]], name: str, groups: Array, places: Array) -> None:
+    """A product is under way from here on, until it is waited for."""
+    if not m.setup.races:
+        return
+    warps = np.repeat(groups, GROUP // WARP)
+    spread = np.zeros((len(warps), places.shape[1]), np.int64)
+    spread[warps] = np.repeat(places, GROUP // WARP, 0)
+    wrong = m.groups.start(Product(warps, used[0], used[1], name, spread, m.groups.committed.copy(), m.index))
+    if wrong is not None:
+        m.fail(*wrong, int(m.active()[0]))
+    m.shared.being_read[places] = True
+    m.shared.readers += 1
+
+
+def matrix(m: "Machine", at: Read, rows: int, shape: Shape, turned: bool, groups: Array) -> tuple[Array, Array]:
+    """[groups rows K] of a factor in shared memory, and the places that were read."""
+    descriptors = m.full(at(m)).reshape(-1, GROUP)[groups]
+    if (descriptors != descriptors[:, :1]).any():
+        m.fail("partial warp", "the threads of a warp group give different descriptors", int(m.active()[0]))
+    first = descriptors[:, 0]
+    offsets = np.stack([layout(int(each), rows, shape.inner, shape.size, turned) for each in first])
+    if (first >> np.uint64(49) & np.uint64(7)).any():
+        m.fail("not modelled", "a descriptor with a base offset", int(m.active()[0]))
+    bits, places = read_matrix(m, offsets, groups, shape.size)
+    return (truncated(bits) if shape.kind == "tf32" else widen(bits, shape.kind)), places
+
+
+@lru_cache(maxsize=4096)
+def layout(descriptor: int, rows: int, inner: int, size: int, turned: bool) -> Array:
+    """[rows K] the offsets of the elements of a matrix; ``turned``: rows are contiguous, not K."""
+    start, leading, stride = ((descriptor >> bit & 0x3FFF) << 4 for bit in (0, 16, 32))
+    width, bits = SWIZZLES[descriptor >> 62]
+    per, piece = width // size, 16 // size
+    n, k = np.arange(rows)[:, None], np.arange(inner)[None, :]
+    if turned and bits == 0:
+        byte = n // piece * stride + k // 8 * leading + k % 8 * 16 + n % piece * size
+    elif turned:
+        byte = n // per * leading + k // 8 * stride + k % 8 * width + n % per * size
+    else:
+        byte = n // 8 * stride + n % 8 * width + k // per * leading + k % per * size
+    at = start + byte
+    return np.asarray(at ^ (at >> 7 & (1 << bits) - 1) << 4)
+
+
+STORING = ("st", "stmatrix", "red", "cp", "bra", "bar", "barrier", "fence", "membar", "prefetch")
+
+
+def watched(form: Form, step: Step, registers: frozenset[int]) -> Step:
+    """A step, before which the registers of products under way are looked at if it touches one."""
+    operands = form.operands
+    writes = () if form.name in STORING or not operands else registers_of(operands[0])
+    sources = operands if form.name in STORING else operands[1:]
+    reads = tuple(index for operand in sources for index in registers_of(operand))
+    wrote, read = tuple(set(writes) & registers), tuple(set(reads) & registers)
+    if not wrote and not read:
+        return step
+
+    def run(m: "Machine") -> object:
+        if m.setup.races:
+            warps = np.arange(m.lanes // WARP) if m.mask is None else np.flatnonzero(m.mask.reshape(-1, WARP).any(1))
+            wrong = m.groups.touched(m.groups.rows_of(read), m.groups.rows_of(wrote), warps)
+            if wrong is not None:
+                m.fail("not waited for", f"this instruction {wrong}", int(m.active()[0]))
+        return step(m)
+
+    return run

@@ -1,0 +1,277 @@
+"""Modules of PTX and their kernels: loaded from text, launched on NumPy arrays."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from attnverify.ptx import instructions  # noqa: F401  (registers the builders)
+from attnverify.ptx.decode import Form, Step, decoded
+from attnverify.ptx.findings import NotUnderstood
+from attnverify.ptx.kinds import BITS, Array
+from attnverify.ptx.machine import Machine, Setup
+from attnverify.ptx.numbers.errors import Draw
+from attnverify.ptx.numbers.tensor_core import unit_of
+from attnverify.ptx.storage.device import Allocation, Memory
+from attnverify.ptx.text.operands import Register, Vector
+from attnverify.ptx.text.syntax import Parameter, Program, Text, Variable, read_body, read_parameters, read_variable
+
+__all__ = ["Argument", "Kernel", "Launched", "Module", "load"]
+
+ENTRY = re.compile(r"\.(entry|func)\s+(?:\([^)]*\)\s*)?([\w$]+)\s*(?:\(([^)]*)\))?([^{;]*)([{;])")
+TARGET = re.compile(r"\.target\s+sm_(\d+)")
+GLOBALS = re.compile(r"\.(global|const|shared)\s+((?:\.attribute\([^)]*\)\s*)?[^;]*);")
+LIMIT = re.compile(r"\.(?:reqntid|maxntid)\s+([\d,\s]+)")
+
+Argument = Any
+"""What a kernel is given for a parameter: an array, an allocation, a number, or the bytes of a struct."""
+
+LANES = 4096
+LONGEST = 20_000_000
+
+
+@dataclass(frozen=True)
+class Launched:
+    """What a launch took: instructions that were executed (each for many threads), and blocks."""
+
+    steps: int
+    blocks: int
+
+
+class Kernel:
+    """One entry of a module."""
+
+    def __init__(self, name: str, parameters: list[Parameter], program: Program, module: "Module", threads: int | None) -> None:
+        self.name, self.parameters, self.program, self.module = name, parameters, program, module
+        self.threads = threads
+        self.smallest: dict[str, int] = {}
+        self.places, self.shared_size = laid_out(v for v in [*module.variables, *program.variables] if v.space == "shared")
+        locals_, size = laid_out(v for v in program.variables if v.space == "local")
+        self.places |= locals_ | {p.name: p.offset for p in parameters}
+        self.local_size = -(-size // 16) * 16
+        self.blank = [np.full(1, 255, np.uint8).repeat(max(1, r.size)).view(BITS[r.size] if r.size else bool) for r in program.registers]
+        self.blank = [np.array([False]) if r.size == 0 else x for r, x in zip(program.registers, self.blank, strict=True)]
+        products = [i for i in program.instructions if i.name == "wgmma" and "mma_async" in i.modifiers]
+        used = [r for i in products for r in i.operands[:2] if isinstance(r, Vector)]
+        self.asynchronous_registers = frozenset(r.index for v in used for r in v.items if isinstance(r, Register))
+        self.asynchronous = bool(products)
+        self.last = len(program.instructions) - 1
+        self.tensor_core = unit_of(module.target)
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.name} for sm_{self.module.target}: {self.last + 1} instructions>"
+
+    @cached_property
+    def steps(self) -> list[Step]:
+        """A closure for each instruction."""
+        return [decoded(each, self) for each in self.program.instructions]
+
+    # what builders ask
+
+    def has_variable(self, name: str) -> bool:
+        known = (*self.places, *self.module.dynamic, *(v.name for v in self.module.variables))
+        return name in known
+
+    def touches(self, space: str, size: int) -> None:
+        """Some instruction accesses so many bytes of a space at once."""
+        for each in ("shared", "global") if space == "generic" else (space,):
+            self.smallest[each] = min(self.smallest.get(each, 16), size)
+
+    def unit(self, space: str) -> int:
+        """The bytes of the smallest access to a space."""
+        return self.smallest.get(space, 16)
+
+    def watched(self, form: Form, step: Step) -> Step:
+        """The step, watched if it touches registers that products of warp groups use."""
+        if not self.asynchronous_registers or form.name == "wgmma":
+            return step
+        return instructions.wgmma.watched(form, step, self.asynchronous_registers)
+
+    # launching
+
+    def launch(
+        self,
+        grid: int | Sequence[int],
+        threads: int | Sequence[int],
+        arguments: Sequence[Argument],
+        *,
+        shared: int = 0,
+        memory: Memory | None = None,
+        seed: int = 0,
+        latitude: float = 1.0,
+        races: bool = True,
+        lanes: int = LANES,
+        longest: int = LONGEST,
+    ) -> Launched:
+        """
+        Execute a grid of blocks.
+
+        Arrays are copied to the device and back. ``shared`` are the bytes of dynamic shared memory; ``seed`` draws the errors of
+        approximate instructions, the order of blocks and of sums; ``latitude`` 0 switches those errors off, ``races`` False the watch
+        over races; so many ``lanes`` are executed together at most, and a block stops after ``longest`` instructions.
+        """
+        memory = Memory() if memory is None else memory
+        sizes, shape = three(grid, "grid"), three(threads, "threads")
+        placed = [placed_argument(x, memory, p) for x, p in paired(arguments, self)]
+        parameters = packed(placed, self)
+        setup = Setup(sizes, shape, parameters, shared, races, longest)
+        self.check_threads(shape)
+        steps = self.execute(setup, memory, np.random.default_rng(seed), Draw(seed, latitude), lanes)
+        memory.forget_accesses()
+        for x, given in zip(arguments, placed, strict=True):
+            if isinstance(x, np.ndarray) and isinstance(given, Allocation) and given.touched:
+                x.reshape(-1).view(np.uint8)[:] = given.contents
+        return Launched(steps, int(np.prod(sizes)))
+
+    def check_threads(self, shape: tuple[int, int, int]) -> None:
+        if self.threads is not None and np.prod(shape) > self.threads:
+            raise ValueError(f"threads: wanted at most {self.threads} as {self.name} was compiled for, got {shape}")
+
+    def execute(self, setup: Setup, memory: Memory, random: np.random.Generator, draw: Draw, lanes: int) -> int:
+        """All blocks in a drawn order, so many together as there are lanes."""
+        steps = self.steps and 0  # decoded before anything is placed
+        addresses = self.places | self.module.placed(memory) | {name: self.dynamic_start for name in self.module.dynamic}
+        blocks = random.permutation(int(np.prod(setup.grid)))
+        width = -(-int(np.prod(setup.threads)) // 32) * 32
+        together = max(1, lanes // width)
+        with np.errstate(all="ignore"):
+            for first in range(0, len(blocks), together):
+                machine = Machine(self, memory, setup, np.sort(blocks[first : first + together]), draw, addresses)
+                machine.run()
+                steps += machine.steps
+        return steps
+
+    @property
+    def dynamic_start(self) -> int:
+        return -(-self.shared_size // 16) * 16
+
+
+class Module:
+    """A PTX text: its kernels by name, its variables, and what it was compiled for."""
+
+    def __init__(self, text: str) -> None:
+        self.text = Text(text)
+        target = TARGET.search(self.text.text)
+        if target is None:
+            raise NotUnderstood("a PTX text without .target")
+        self.target = int(target[1])
+        entries = [(match, self.text.closing(match.end() - 1)) for match in ENTRY.finditer(self.text.text) if match[5] == "{"]
+        self.variables, self.dynamic = self.outside(entries)
+        self.bodies = {match[2]: (match, end) for match, end in entries if match[1] == "entry"}
+        self.kernels: dict[str, Kernel] = {}
+
+    def __getitem__(self, name: str) -> Kernel:
+        if name not in self.bodies:
+            raise KeyError(f"{name}: the module has {', '.join(self.bodies) or 'no kernels'}")
+        if name not in self.kernels:
+            match, end = self.bodies[name]
+            limit = LIMIT.search(match[4] or "")
+            threads = None if limit is None else int(np.prod([int(n) for n in limit[1].split(",")]))
+            parameters = read_parameters(match[3] or "")
+            self.kernels[name] = Kernel(name, parameters, read_body(self.text, match.end(), end), self, threads)
+        return self.kernels[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.bodies)
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+    def outside(self, entries: list[tuple[re.Match[str], int]]) -> tuple[list[Variable], list[str]]:
+        """The variables outside of all functions; and the names of the shared memory whose size a launch gives."""
+        text, variables, dynamic = self.text.text, [], []
+        inside = [(match.start(), end) for match, end in entries]
+        for match in GLOBALS.finditer(text):
+            if any(start <= match.start() < end for start, end in inside):
+                continue
+            made = read_variable(match[1], match[2])
+            if match[1] == "shared" and made.size == 0:
+                dynamic.append(made.name)
+            else:
+                variables.append(made)
+        return variables, dynamic
+
+    def placed(self, memory: Memory) -> dict[str, int]:
+        """The addresses of the module's variables, which stay in a memory from launch to launch."""
+        known = memory.variables.setdefault(self, {})
+        for variable in self.variables:
+            if variable.space != "shared" and variable.name not in known:
+                made = memory.reserve(variable.size, variable.name, initialised=True)
+                made.contents[:] = np.frombuffer(variable.initial.ljust(variable.size, b"\0"), np.uint8)
+                known[variable.name] = made.address
+        return known
+
+
+def load(text: str) -> Module:
+    """
+    The kernels of a PTX text.
+
+    >>> from attnverify import ptx
+    >>> ptx.load(text)["kernel"].launch(grid, threads, arguments)  # doctest: +SKIP
+    """
+    return Module(text)
+
+
+def laid_out(variables: Iterator[Variable]) -> tuple[dict[str, int], int]:
+    """Variables of one space one behind the other: where each begins, and how many bytes they take."""
+    places: dict[str, int] = {}
+    size = 0
+    for variable in variables:
+        size = -(-size // variable.align) * variable.align
+        places[variable.name] = size
+        size += variable.size
+    return places, size
+
+
+def three(given: int | Sequence[int], name: str) -> tuple[int, int, int]:
+    """One to three sizes, as three."""
+    sizes = (given,) if isinstance(given, int | np.integer) else tuple(given)
+    if not 1 <= len(sizes) <= 3 or not all(isinstance(size, int | np.integer) and size > 0 for size in sizes):
+        raise ValueError(f"{name}: wanted one to three positive whole numbers, got {given!r}")
+    x, y, z = (*(int(size) for size in sizes), 1, 1)[:3]
+    return x, y, z
+
+
+def paired(arguments: Sequence[Argument], kernel: Kernel) -> list[tuple[Argument, Parameter]]:
+    if len(arguments) != len(kernel.parameters):
+        raise ValueError(f"arguments: wanted {len(kernel.parameters)} for {kernel.name}, got {len(arguments)}")
+    return list(zip(arguments, kernel.parameters, strict=True))
+
+
+def placed_argument(x: Argument, memory: Memory, parameter: Parameter) -> Argument:
+    if not isinstance(x, np.ndarray):
+        return x
+    if parameter.size != 8:
+        raise ValueError(f"arguments: wanted a number of {parameter.size} bytes for {parameter.name}, got an array")
+    return memory.place(x, label=parameter.name)
+
+
+def packed(arguments: Sequence[Argument], kernel: Kernel) -> Array:
+    """The bytes of the parameters."""
+    end = max((p.offset + p.size for p in kernel.parameters), default=0)
+    block = bytearray(end + 16)
+    for x, parameter in zip(arguments, kernel.parameters, strict=True):
+        block[parameter.offset : parameter.offset + parameter.size] = in_bytes(x, parameter)
+    return np.frombuffer(bytes(block), np.uint8)
+
+
+def in_bytes(x: Argument, parameter: Parameter) -> bytes:
+    """An argument as its parameter takes it."""
+    if isinstance(x, bytes | bytearray | memoryview):
+        given = bytes(x)
+    elif isinstance(x, Allocation):
+        given = x.address.to_bytes(8, "little")
+    elif isinstance(x, np.generic):
+        given = x.tobytes()
+    elif isinstance(x, float):
+        given = np.array(x, f"f{parameter.size}").tobytes()
+    elif isinstance(x, int):
+        given = (int(x) % (1 << 8 * parameter.size)).to_bytes(parameter.size, "little")
+    else:
+        raise ValueError(f"arguments: wanted an array, a number or bytes for {parameter.name}, got {type(x).__name__}")
+    if len(given) != parameter.size:
+        raise ValueError(f"arguments: wanted {parameter.size} bytes for {parameter.name}, got {len(given)}")
+    return given

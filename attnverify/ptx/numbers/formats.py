@@ -1,0 +1,95 @@
+"""Floating-point formats, and rounding to them in every mode."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnverify.ptx.kinds import Array
+
+__all__ = ["BF16", "F16", "F32", "FORMATS", "NAN", "TF32", "Format", "flush", "narrow", "rounded", "widen"]
+
+
+@dataclass(frozen=True)
+class Format:
+    """A binary format: significant digits, and the exponents of its smallest and largest normal number."""
+
+    digits: int
+    least: int
+    most: int
+
+    @property
+    def largest(self) -> float:
+        return float(2.0**self.most * (2 - 2.0 ** (1 - self.digits)))
+
+    @property
+    def tiny(self) -> float:
+        """The smallest normal number."""
+        return float(2.0**self.least)
+
+
+F32, F16 = Format(24, -126, 127), Format(11, -14, 15)
+BF16, TF32 = Format(8, -126, 127), Format(11, -126, 127)
+FORMATS = {"f32": F32, "f16": F16, "bf16": BF16, "tf32": TF32}
+
+NAN = {"f16": 0x7FFF, "bf16": 0x7FFF, "tf32": 0x7FFFFFFF, "f32": 0x7FFFFFFF}
+"""The NaN that an instruction gives."""
+
+
+def away(x: Array) -> Array:
+    """To the nearest integer, ties away from zero."""
+    return np.copysign(np.floor(np.abs(x) + 0.5), x)
+
+
+MODES = {"rn": np.rint, "rz": np.trunc, "rm": np.floor, "rp": np.ceil, "rna": away}
+BEYOND = {"rn": lambda x: True, "rna": lambda x: True, "rz": lambda x: False, "rm": lambda x: x < 0, "rp": lambda x: x > 0}
+"""Whether what is too large becomes infinite; otherwise it becomes the largest number."""
+
+
+def rounded(x: Array, to: Format, mode: str = "rn") -> Array:
+    """float64 numbers, rounded to a format with subnormals; still float64."""
+    _, exponent = np.frexp(x)
+    quantum = np.ldexp(1.0, np.maximum(exponent - 1, to.least) - (to.digits - 1))
+    found = MODES[mode](x / quantum) * quantum
+    over = (np.abs(found) > to.largest) & np.isfinite(x)
+    if over.any():
+        limit = np.where(BEYOND[mode](x), np.inf, to.largest)
+        found = np.where(over, np.copysign(limit, x), found)
+    return np.where(np.isfinite(x), found, x)
+
+
+def widen(bits: Array, kind: str) -> Array:
+    """float32 numbers of their bits in a format; exact."""
+    if kind == "f16":
+        return bits.view(np.float16).astype(np.float32)
+    if kind == "bf16":
+        return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return bits.view(np.float32)
+
+
+def narrow(x: Array, kind: str, mode: str = "rn") -> Array:
+    """The bits of numbers, rounded once to a format; NaN becomes the one that instructions give."""
+    if kind == "bf16" and mode == "rn" and x.dtype == np.float32:
+        return narrow_to_bf16(x)
+    if mode != "rn" or kind in ("bf16", "tf32"):
+        x = rounded(x.astype(np.float64), FORMATS[kind], mode)
+    if kind == "f16":
+        bits = x.astype(np.float16).view(np.uint16)
+    elif kind == "bf16":
+        bits = (x.astype(np.float32).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+    else:
+        bits = x.astype(np.float32).view(np.uint32)
+    return np.where(np.isnan(x), bits.dtype.type(NAN[kind]), bits)
+
+
+def narrow_to_bf16(x: Array) -> Array:
+    """To nearest even, by adding just less than half of what is cut off."""
+    bits = x.view(np.uint32)
+    odd = (bits >> np.uint32(16)) & np.uint32(1)
+    found = ((bits + np.uint32(0x7FFF) + odd) >> np.uint32(16)).astype(np.uint16)
+    return np.where(np.isnan(x), np.uint16(NAN["bf16"]), found)
+
+
+def flush(x: Array, tiny: float = F32.tiny) -> Array:
+    """Subnormal numbers become zeros of their sign."""
+    small = np.abs(x) < x.dtype.type(tiny)
+    return np.where(small, np.copysign(x.dtype.type(0), x), x) if small.any() else x

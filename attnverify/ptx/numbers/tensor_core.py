@@ -1,0 +1,119 @@
+"""
+What a tensor core does to a sum of products: it aligns, cuts off, and adds.
+
+Nothing of this is documented by the maker. Published measurements agree that a group of products and the accumulator are aligned to the
+largest exponent among them, cut off towards zero some bits behind its point, added exactly, and that the sum is cut off towards zero
+when it becomes float32 and rounded to nearest when it becomes float16:
+
+- M. Fasi, N. J. Higham, M. Mikaitis, S. Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science 7:e330, 2021;
+- F. A. Khattak, M. Mikaitis, "Accurate models of NVIDIA tensor cores", arXiv 2512.07004, 2025;
+- MMA-Sim, the bit-accurate model of github.com/microsoft/MMA-Sim: 24 bits and half the products of m16n8k16 at a time on Ampere and Ada
+  Lovelace, 25 bits and all of them on Hopper.
+
+Which products share a group is drawn, as no order is documented.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnverify.ptx.kinds import Array
+from attnverify.ptx.numbers.formats import FORMATS
+
+__all__ = ["UNITS", "Unit", "multiply", "unit_of"]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A generation: products of halves that are added at once (half as many of TF32), and bits kept behind the point."""
+
+    group: int
+    bits: int
+
+
+UNITS = {80: Unit(8, 24), 90: Unit(16, 25)}
+
+
+def unit_of(target: int) -> Unit:
+    """The tensor cores of a target, or of the one before it."""
+    known = [arch for arch in UNITS if arch <= target]
+    return UNITS[max(known, default=80)]
+
+
+def multiply(left: Array, right: Array, c: Array, kind: str, unit: Unit, order: Array, result: str = "f32") -> Array:
+    """
+    left [... M K] right [... N K] transposed + c [... M N], as a unit adds it.
+
+    The factors are float32 numbers of the format ``kind``; ``order`` is a permutation of K. The result is float32, rounded to ``result``.
+    """
+    size = unit.group // (2 if kind == "tf32" else 1)
+    for first in range(0, len(order), size):
+        of = order[first : first + size]
+        c = add_group(left[..., of], right[..., of], c, kind, unit.bits, result)
+    return c
+
+
+def add_group(left: Array, right: Array, c: Array, kind: str, bits: int, result: str) -> Array:
+    """One group of products, added to c."""
+    a, b = k_first(left)[..., :, None], k_first(right)[..., None, :]
+    top = largest_exponent(left, right, FORMATS[kind].least, exponents_of(c, FORMATS[result].least))
+    scale = np.ldexp(1.0, bits - top.astype(np.int32))
+    # in float32 products of halves and their multiples are exact, unless they come near its smallest or largest numbers
+    narrow = kind != "tf32" and bool(np.all(top > -90) and np.all(top < 100))
+    if narrow:
+        factor = scale.astype(np.float32)
+    else:
+        a, factor = a.astype(np.float64), scale
+    total = np.trunc(c * scale)
+    product, part = np.empty(factor.shape, factor.dtype), np.empty(factor.shape, np.int32)
+    for first in range(0, len(a), 8):
+        part.fill(0)
+        for k in range(first, min(first + 8, len(a))):
+            np.multiply(a[k], b[k], out=product)
+            product *= factor
+            part += product.astype(np.int32)
+        total += part
+    return with_specials(rounded_result(total / scale, result), left, right, c, result)
+
+
+def k_first(x: Array) -> Array:
+    """[... M K] as [K ... M], each row in one piece."""
+    return np.ascontiguousarray(np.moveaxis(x, -1, 0))
+
+
+def largest_exponent(left: Array, right: Array, least: int, top: Array) -> Array:
+    """Of the products and of what ``top`` brings along."""
+    of_left, of_right = (k_first(exponents_of(x, least)) for x in (left, right))
+    for k in range(len(of_left)):
+        np.maximum(top, of_left[k][..., :, None] + of_right[k][..., None, :], out=top)
+    return np.maximum(top, LEAST)
+
+
+def with_specials(found: Array, left: Array, right: Array, c: Array, result: str) -> Array:
+    """Where NaN or infinity takes part, the sum of IEEE 754."""
+    rows, columns = ~np.isfinite(left).all(-1), ~np.isfinite(right).all(-1)
+    special = rows[..., :, None] | columns[..., None, :] | ~np.isfinite(c)
+    if not special.any():
+        return found
+    plain = (left.astype(np.float64)[..., :, None, :] * right[..., None, :, :]).sum(-1) + c
+    return np.where(special, rounded_result(plain, result), found)
+
+
+NONE, LEAST = np.int16(-2000), np.int16(-300)
+"""The exponent of zero, which aligns nothing; and the least that anything is aligned to, below all products."""
+
+
+def exponents_of(x: Array, least: int) -> Array:
+    """The exponent of each number in its format, whose subnormals have that of the least normal one."""
+    field = ((x.view(np.uint32) >> np.uint32(23)) & np.uint32(0xFF)).astype(np.int16) - np.int16(127)
+    return np.where(x == 0, NONE, np.maximum(field, np.int16(least)))
+
+
+def rounded_result(x: Array, result: str) -> Array:
+    """The float64 sum in the format of the result, as float32."""
+    if result == "f16":
+        return x.astype(np.float16).astype(np.float32)
+    near = x.astype(np.float32)
+    # towards zero: one step back where rounding to nearest went too far
+    far = (np.abs(near.astype(np.float64)) > np.abs(x)) & (np.abs(x) < 2.0**128)
+    return np.where(far, np.nextafter(near, np.float32(0)), near) if far.any() else near

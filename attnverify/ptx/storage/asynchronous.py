@@ -1,0 +1,136 @@
+"""Shared memory as copies, matrices of warps and products of warp groups touch it."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnverify.ptx.kinds import BITS, Array
+from attnverify.ptx.storage.access import READ, WIDE, WRITE, check_shared, in_shared, load, tell_race
+from attnverify.ptx.storage.copies import Batch
+from attnverify.ptx.storage.groups import Product
+
+if TYPE_CHECKING:
+    from attnverify.ptx.machine import Machine
+
+__all__ = ["arrive", "copy", "finish_products", "load_rows", "read_matrix", "store_rows"]
+
+WARP, GROUP = 32, 128
+
+
+# copies
+
+
+def copy(m: "Machine", to: Array, of: Array, lanes: Array, size: int, counts: Array | None) -> None:
+    """Lanes start to copy; of ``size`` bytes the first ``counts``, and zeros for the rest."""
+    offsets = in_shared(m, to, lanes, size)
+    check_shared(m, offsets, lanes, size, WRITE)
+    values = copied(m, of, lanes, size, counts)
+    m.copies.start(lanes, offsets, values, m.index, size)
+    if m.shared.watched:
+        m.shared.arriving[m.shared.places(offsets, size)] = True
+        m.shared.arrivals += 1
+        if m.shared.asynchronous:
+            m.shared.unfenced[m.shared.places(offsets, size)] = False
+
+
+def copied(m: "Machine", of: Array, lanes: Array, size: int, counts: Array | None) -> Array:
+    if counts is None:
+        return load(m, "global", of, lanes, size)
+    values = np.zeros(len(lanes), WIDE[size])
+    whole = counts == size
+    if whole.any():
+        values[whole] = load(m, "global", of[whole], lanes[whole], size)
+    for each in range(size):
+        part = ~whole & (counts > each)
+        if part.any():
+            values.view(np.uint8).reshape(-1, size)[part, each] = load(m, "global", of[part] + each, lanes[part], 1)
+    return values
+
+
+def arrive(m: "Machine", pending: int | None) -> None:
+    """The lanes of the mask wait for their copies but the last ``pending`` groups."""
+    for batch in m.copies.arrived(m.active(), pending):
+        m.shared.bytes.view(WIDE[batch.size])[batch.offsets // batch.size] = batch.values
+        if m.shared.watched:
+            note_arrival(m, batch)
+    m.shared.arrivals = len(m.copies.batches)
+
+
+def note_arrival(m: "Machine", batch: Batch) -> None:
+    places = m.shared.places(batch.offsets, batch.size)
+    m.shared.arriving[places] = False
+    conflict = m.shared.shadow.write(places, m.of_block.of(batch.lanes), batch.index)
+    if conflict is not None:
+        tell_race(m, conflict, batch.lanes, "waits for a copy to", "another warp", "no barrier of the block lies between")
+
+
+# rows of matrices
+
+
+def load_rows(m: "Machine", addresses: Array, some: Array, rows: int) -> Array:
+    """[rows 8] numbers of 16 bits that the first lanes of some warps name, warp by warp."""
+    lanes = first_lanes(some, rows)
+    offsets = in_shared(m, addresses[lanes], lanes, 16)
+    check_shared(m, offsets, lanes, 16, READ)
+    return m.shared.bytes.view(WIDE[16])[offsets // 16].view(np.uint16).reshape(-1, 8)
+
+
+def store_rows(m: "Machine", addresses: Array, some: Array, rows: int, values: Array) -> None:
+    lanes = first_lanes(some, rows)
+    offsets = in_shared(m, addresses[lanes], lanes, 16)
+    check_shared(m, offsets, lanes, 16, WRITE)
+    m.shared.bytes.view(WIDE[16])[offsets // 16] = np.ascontiguousarray(values).view(WIDE[16]).reshape(-1)
+
+
+def first_lanes(some: Array, count: int) -> Array:
+    """The first lanes of some warps."""
+    return np.asarray((np.flatnonzero(some)[:, None] * WARP + np.arange(count)).reshape(-1))
+
+
+# products of warp groups
+
+
+def read_matrix(m: "Machine", offsets: Array, groups: Array, size: int) -> tuple[Array, Array]:
+    """The elements at offsets [groups rows K] of the shared memory of each group's block, and their places [groups each]."""
+    shared = m.shared
+    lane = np.flatnonzero(groups) * GROUP
+    if offsets.size and int(offsets.max()) + size > shared.size:
+        m.fail("out of bounds", f"a descriptor reaches {int(offsets.max()) + size} bytes of {shared.size}", int(lane[0]))
+    at = offsets + (m.block[lane] * shared.stride)[:, None, None]
+    places = np.sort(at.reshape(len(at), -1) // shared.unit, axis=1)[:, :: max(1, shared.unit // size)]
+    if shared.watched:
+        check_operand(m, places, lane)
+    return shared.bytes.view(BITS[size])[at // size], places
+
+
+def check_operand(m: "Machine", places: Array, lanes: Array) -> None:
+    """A factor must be there: written before a barrier, shown to the asynchronous proxy, and no copy on its way."""
+    shared, actors = m.shared, m.of_block.of(lanes)
+    if shared.arriving[places].any():
+        m.fail("not waited for", "a cp.async that was not waited for brings data of this product", int(lanes[0]))
+    stamps = shared.shadow.writer[places]
+    # of this time is what any thread wrote since the last barrier: the four warps of the group are not ordered either
+    conflict = shared.shadow.foreign(stamps, actors._replace(who=-actors.who), True)
+    if conflict is not None:
+        tell_race(m, conflict, lanes, "reads", "a thread", "no barrier of the block lies between")
+    if shared.unfenced[places].any():
+        m.fail("missing fence", "no fence.proxy.async since a thread stored a factor of this product", int(lanes[0]))
+
+
+def finish_products(m: "Machine", warps: Array, pending: int) -> None:
+    """Some warps wait for their products; what those read may be written again behind the next barrier."""
+    if not m.setup.races:
+        return
+    for product in m.groups.finished(warps, pending):
+        note_read(m, product, warps)
+    m.shared.readers = len(m.groups.products)
+    for product in m.groups.products:
+        m.shared.being_read[product.places[product.warps]] = True
+
+
+def note_read(m: "Machine", product: Product, warps: Array) -> None:
+    places = product.places[warps]
+    lanes = np.flatnonzero(warps) * WARP
+    actors = m.of_block.of(lanes)
+    m.shared.being_read[places] = False
+    m.shared.shadow.mark(m.shared.shadow.reader, places, actors._replace(who=actors.several), product.index)

@@ -1,0 +1,54 @@
+"""
+The shared memory of the blocks that run at a time, and what is under way in it.
+
+It holds NaN at the start. Between two barriers of a block its warps are not ordered. What ``cp.async`` brings arrives when it is waited
+for; what ``wgmma`` reads must stay until it is waited for, and is read by the asynchronous proxy: what a thread stored before is seen
+only behind ``fence.proxy.async``. Data of ``cp.async`` needs no such fence, as in all compilers known.
+"""
+
+import numpy as np
+
+from attnverify.ptx.kinds import Array
+from attnverify.ptx.storage.shadows import Actors, Shadow
+
+__all__ = ["Shared"]
+
+WARPS = 64
+"""More than a block has; the last stands for several."""
+
+
+class Shared:
+    """The shared memory of some blocks, one behind the other."""
+
+    def __init__(self, blocks: int, size: int, unit: int, watched: bool, asynchronous: bool) -> None:
+        self.size = size
+        self.stride = (size + 15) // 16 * 16 + 16
+        self.blocks, self.unit, self.watched, self.asynchronous = blocks, unit, watched, asynchronous
+        self.bytes = np.full(blocks * self.stride, 0xFF, np.uint8)
+        places = len(self.bytes) // unit
+        self.shadow = Shadow(places if watched else 0)
+        self.epoch = np.ones(blocks, np.int64)
+        self.unfenced = np.zeros(places if asynchronous else 0, bool)
+        self.being_read = np.zeros(places if asynchronous else 0, bool)
+        self.readers = 0
+        self.arriving = np.zeros(places, bool)
+        self.arrivals = 0
+
+    def actors(self, block: Array, warp: Array) -> Actors:
+        """Lanes of these blocks and warps, now."""
+        since = self.epoch[block] * WARPS
+        return Actors(since + warp, since, since + (WARPS - 1))
+
+    def places(self, offsets: Array, size: int) -> Array:
+        """[lanes, each] the places of an access of so many bytes."""
+        first = offsets // self.unit
+        return first[:, None] + np.arange(max(1, size // self.unit)) if size > self.unit else first[:, None]
+
+    def fence(self, blocks: Array, actors: Actors) -> None:
+        """Threads of these actors let the asynchronous proxy see what they wrote, and what a barrier has ordered before them."""
+        writer = self.shadow.writer.reshape(self.blocks, -1) >> 21
+        unfenced = self.unfenced.reshape(self.blocks, -1)
+        for block in np.unique(blocks):
+            late = writer[block] >= self.epoch[block] * WARPS
+            foreign = late & ~np.isin(writer[block], actors.who[blocks == block])
+            unfenced[block] &= foreign

@@ -1,0 +1,85 @@
+"""
+The memory of the device: every array stands alone in 64 GiB of addresses, so that nothing lies beside it.
+
+An access that leaves its array is out of bounds, however far it goes; an address that was computed in 32 bits is far from every array.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from attnverify.ptx.kinds import Array
+from attnverify.ptx.storage.shadows import Shadow
+
+__all__ = ["ALONE", "LOCAL_WINDOW", "SHARED_WINDOW", "Allocation", "Memory"]
+
+ALONE = 36
+"""Each array has 2^36 addresses of its own."""
+
+SHARED_WINDOW, LOCAL_WINDOW = 1 << 56, 1 << 57
+"""Where generic addresses of shared and of local memory begin."""
+
+EDGE = 256
+"""Bytes to which a GPU aligns what it allocates; the addresses of the host are kept modulo this."""
+
+
+class Allocation:
+    """One array of the device: its bytes between ``low`` and ``high``, which of them were written, and who touched them."""
+
+    def __init__(self, label: str, start: int, low: int, size: int, written: bool) -> None:
+        self.label, self.start, self.low, self.high = label, start, low, low + size
+        self.bytes = np.full((low + size + EDGE - 1) // EDGE * EDGE, 0xFF, np.uint8)
+        self.written = None if written else np.zeros(len(self.bytes), bool)
+        self.shadow: Shadow | None = None
+        self.touched = False
+
+    @property
+    def address(self) -> int:
+        return self.start + self.low
+
+    @property
+    def contents(self) -> Array:
+        """The bytes of the array; a view."""
+        return self.bytes[self.low : self.high]
+
+    def typed(self, dtype: np.dtype[Any]) -> Array:
+        return self.bytes.view(dtype)
+
+    def shadowed(self, unit: int) -> Shadow:
+        if self.shadow is None:
+            self.shadow = Shadow(len(self.bytes) // unit)
+        return self.shadow
+
+
+class Memory:
+    """All arrays of the device."""
+
+    def __init__(self) -> None:
+        self.arrays: list[Allocation] = []
+        self.variables: dict[object, dict[str, int]] = {}
+
+    def place(self, x: Array, label: str = "", initialised: bool = True) -> Allocation:
+        """A copy of an array's bytes, as far from a multiple of 256 as they are on the host."""
+        if not x.flags.c_contiguous:
+            raise ValueError(f"x: wanted an array in one piece, got strides {x.strides} for the shape {x.shape}")
+        made = self.reserve(x.nbytes, label, x.__array_interface__["data"][0] % EDGE, initialised)
+        made.contents[:] = x.reshape(-1).view(np.uint8)
+        return made
+
+    def reserve(self, size: int, label: str = "", low: int = 0, initialised: bool = False) -> Allocation:
+        """Room for so many bytes, ``low`` bytes behind a multiple of 256; at first every byte is 255, NaN in every format."""
+        if size >= 1 << (ALONE - 1):
+            raise ValueError(f"size: wanted less than {1 << (ALONE - 1)} bytes, got {size}")
+        made = Allocation(label or f"array {len(self.arrays)}", (len(self.arrays) + 1) << ALONE, low, size, initialised)
+        self.arrays.append(made)
+        return made
+
+    def at(self, address: int) -> Allocation | None:
+        """The array in whose addresses this one lies, if any."""
+        number = address >> ALONE
+        return self.arrays[number - 1] if 0 < number <= len(self.arrays) else None
+
+    def forget_accesses(self) -> None:
+        """A launch is over: what follows comes after it."""
+        for array in self.arrays:
+            array.shadow = None

@@ -1,0 +1,100 @@
+"""
+Products of warp groups under way: which registers and which places of shared memory they use until they are waited for.
+
+``wgmma.fence`` stands between every access of a thread to a register and a product that uses it, but for accumulators from one product to
+the next of the same shape; before ``wgmma.wait_group`` nobody may touch what a product writes, nor write what it reads.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnverify.ptx.kinds import Array
+
+__all__ = ["Groups", "Product"]
+
+
+@dataclass
+class Product:
+    """One product of some warps: its accumulator, its left factor if that is in registers, and the places it reads."""
+
+    warps: Array
+    accumulator: tuple[int, ...]
+    left: tuple[int, ...]
+    shape: str
+    places: Array
+    groups: Array
+    index: int
+
+
+class Groups:
+    """The products of all warps; registers by their index, those alone that a product uses."""
+
+    def __init__(self, registers: frozenset[int], warps: int) -> None:
+        self.rows = {index: row for row, index in enumerate(sorted(registers))}
+        self.unfenced = np.ones((len(registers), warps), bool)
+        self.written = np.zeros((len(registers), warps), bool)
+        self.read = np.zeros((len(registers), warps), bool)
+        self.committed = np.zeros(warps, np.int64)
+        self.products: list[Product] = []
+
+    def rows_of(self, registers: tuple[int, ...]) -> list[int]:
+        return [self.rows[index] for index in registers]
+
+    def touched(self, reads: list[int], writes: list[int], warps: Array) -> str | None:
+        """An ordinary instruction of these warps reads and writes rows of registers: what is wrong with that, if anything."""
+        if self.products:
+            if self.written[np.ix_(reads, warps)].any():
+                return "reads an accumulator of a wgmma that was not waited for"
+            if self.written[np.ix_(writes, warps)].any():
+                return "writes an accumulator of a wgmma that was not waited for"
+            if self.read[np.ix_(writes, warps)].any():
+                return "writes a register that a wgmma still reads"
+        self.unfenced[np.ix_(reads + writes, warps)] = True
+        return None
+
+    def start(self, product: Product) -> tuple[str, str] | None:
+        """A product begins: the kind and the words of what is wrong with that, if anything."""
+        accumulator, left = self.rows_of(product.accumulator), self.rows_of(product.left)
+        warps = np.flatnonzero(product.warps)
+        if self.unfenced[np.ix_(accumulator + left, warps)].any():
+            return "missing fence", "no wgmma.fence since the registers of this product were last touched"
+        if self.written[np.ix_(left, warps)].any():
+            return "not waited for", "the left factor is the accumulator of a wgmma that was not waited for"
+        if self.read[np.ix_(accumulator, warps)].any():
+            return "not waited for", "the accumulator is a left factor that a wgmma still reads"
+        if self.written[np.ix_(accumulator, warps)].any() and not self.continues(product):
+            return "not waited for", "the accumulator is part of another product that was not waited for"
+        self.products.append(product)
+        self.mark(product, product.warps)
+        return None
+
+    def continues(self, product: Product) -> bool:
+        """Whether whatever is under way with these registers is a product of the same shape into the same ones."""
+        same = [p for p in self.products if set(p.accumulator) & set(product.accumulator) and (p.warps & product.warps).any()]
+        return all(p.accumulator == product.accumulator and p.shape == product.shape for p in same)
+
+    def mark(self, product: Product, warps: Array) -> None:
+        self.written[np.ix_(self.rows_of(product.accumulator), np.flatnonzero(warps))] = True
+        self.read[np.ix_(self.rows_of(product.left), np.flatnonzero(warps))] = True
+
+    def fence(self, warps: Array) -> None:
+        self.unfenced[:, warps] = False
+
+    def finished(self, warps: Array, pending: int) -> list[Product]:
+        """Products that these warps have waited for; all groups but the last ``pending``."""
+        finished, kept = [], []
+        for product in self.products:
+            done = product.warps & warps & (product.groups < self.committed - pending)
+            rest = product.warps & ~done
+            if done.any():
+                finished.append(product)
+            if rest.any():
+                product.warps = rest
+                kept.append(product)
+        self.products = kept
+        self.written[:, warps] = False
+        self.read[:, warps] = False
+        for product in kept:
+            self.mark(product, product.warps)
+        return finished

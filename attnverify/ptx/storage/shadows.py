@@ -1,0 +1,87 @@
+"""
+Who touched which place last: what a race is found by.
+
+A place is as many bytes as the smallest access of the kernel. Whoever touches it leaves a stamp: an actor (a warp of a block between two
+of its barriers, or a block of a grid), whether the access was atomic, and the instruction. Two accesses by different actors, one of them
+a write and not both atomic, are a race: nothing orders them.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from attnverify.ptx.kinds import Array
+
+__all__ = ["Actors", "Conflict", "Shadow"]
+
+ATOMIC = np.int64(1 << 20)
+SHIFT = np.int64(21)
+PLACE = (1 << 20) - 1
+
+
+class Actors(NamedTuple):
+    """Of some lanes: who each is, the first actor of the time that is not ordered yet, and one that stands for several."""
+
+    who: Array
+    since: Array
+    several: Array
+
+    def of(self, lanes: Array) -> "Actors":
+        return Actors(self.who[lanes], self.since[lanes], self.several[lanes])
+
+
+class Conflict(NamedTuple):
+    """The first lane of an access that raced, and the index of the other instruction."""
+
+    lane: int
+    other: int
+    wrote: bool
+
+
+class Shadow:
+    """The stamps of the last writer and of the last readers of each place."""
+
+    def __init__(self, places: int) -> None:
+        self.writer = np.zeros(places, np.int64)
+        self.reader = np.zeros(places, np.int64)
+
+    def read(self, places: Array, actors: Actors, index: int) -> Conflict | None:
+        """Lanes read places [lanes each]."""
+        found = self.foreign(self.writer[places], actors, True)
+        self.mark(self.reader, places, actors, index)
+        return found
+
+    def write(self, places: Array, actors: Actors, index: int) -> Conflict | None:
+        found = self.foreign(self.writer[places], actors, True) or self.foreign(self.reader[places], actors, False)
+        self.writer[places] = ((actors.who << SHIFT) | index)[:, None]
+        return found
+
+    def update(self, places: Array, actors: Actors, index: int) -> Conflict | None:
+        """Lanes read and write atomically."""
+        stamps = self.writer[places]
+        plain = np.where(stamps & ATOMIC, 0, stamps)
+        found = self.foreign(plain, actors, True) or self.foreign(self.reader[places], actors, False)
+        self.mark(self.writer, places, actors, index | int(ATOMIC))
+        return found
+
+    @staticmethod
+    def foreign(stamps: Array, actors: Actors, wrote: bool) -> Conflict | None:
+        """The first stamp that another actor left in the same time."""
+        whose = stamps >> SHIFT
+        bad = (whose >= actors.since[:, None]) & (whose != actors.who[:, None])
+        if not bad.any():
+            return None
+        lane, place = (int(at[0]) for at in np.nonzero(bad))
+        return Conflict(lane, int(stamps[lane, place]) & PLACE, wrote)
+
+    @staticmethod
+    def mark(stamps: Array, places: Array, actors: Actors, index: int) -> None:
+        """Leave stamps that say who touched a place, or that several did."""
+        before = stamps[places] >> SHIFT
+        others = (before >= actors.since[:, None]) & (before != actors.who[:, None])
+        mine = (np.where(others, actors.several[:, None], actors.who[:, None]) << SHIFT) | index
+        stamps[places] = mine
+        left = stamps[places] != mine
+        if left.any():  # lanes of different actors at one place: the last of them has overwritten the others
+            lanes, each = np.nonzero(left)
+            stamps[places[lanes, each]] = (actors.several[lanes] << SHIFT) | index

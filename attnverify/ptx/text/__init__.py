@@ -1,0 +1,1 @@
+"""PTX as it is written: operands, instructions, and the bodies of kernels."""

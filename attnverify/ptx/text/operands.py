@@ -1,0 +1,87 @@
+"""The operands of an instruction, as they are written."""
+
+import re
+from dataclasses import dataclass
+
+__all__ = ["Address", "Immediate", "Negated", "Operand", "Pair", "Register", "Sink", "Symbol", "Vector", "split_top"]
+
+
+@dataclass(frozen=True)
+class Register:
+    """A register: its place in the register file and its bytes (0 for a predicate)."""
+
+    name: str
+    index: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Immediate:
+    """A number as it is written; the instruction's type says what bits it is."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A variable, parameter, label or special register, and bytes behind its start."""
+
+    name: str
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Address:
+    """``[base + offset]``."""
+
+    base: "Register | Symbol | Immediate"
+    offset: int
+
+
+@dataclass(frozen=True)
+class Vector:
+    """``{a, b}``, or the parenthesised lists of a call."""
+
+    items: "tuple[Operand, ...]"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """``p|q``: two results."""
+
+    first: "Register | Sink"
+    second: "Register | Sink"
+
+
+@dataclass(frozen=True)
+class Negated:
+    """``!p``."""
+
+    of: Register
+
+
+@dataclass(frozen=True)
+class Sink:
+    """``_``: a result that nobody wants."""
+
+
+Operand = Register | Immediate | Symbol | Address | Vector | Pair | Negated | Sink
+
+NUMBER = re.compile(r"^-?(0[xX][0-9a-fA-F]+|0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|\d+(\.\d+)?([eE][+-]?\d+)?)U?$")
+OFFSET = re.compile(r"^(\S+?)\s*(?:\+\s*(-?\w+)|(-\d+))?$")
+
+
+def split_top(text: str) -> list[str]:
+    """The parts between the commas that lie outside of all brackets."""
+    parts, depth, start = [], 0, 0
+    for at, letter in enumerate(text):
+        depth += (letter in "{[(") - (letter in "}])")
+        if letter == "," and depth == 0:
+            parts.append(text[start:at].strip())
+            start = at + 1
+    last = text[start:].strip()
+    return [*parts, last] if last else parts
+
+
+def is_number(text: str) -> bool:
+    return bool(NUMBER.match(text))
