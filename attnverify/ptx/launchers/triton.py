@@ -1,0 +1,279 @@
+"""
+A driver for Triton's JIT with the machine behind it: kernels called with CPU tensors are compiled for a GPU that is not there, by Triton's
+own binder and compiler, and their PTX is executed with the very launch parameters.
+
+    with on_machine(target=90) as machine:
+        kernel[grid](x, y, n, BLOCK=64)
+    machine.launches                            # what was executed, and how long it took
+
+``triton.autotune`` times nothing: a policy picks a configuration, "first", "last" or a number; those that do not fit the GPU are passed
+over, as on a GPU.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.backends.driver import DriverBase
+from triton.compiler.errors import CompileTimeAssertionFailure
+from triton.runtime.autotuner import Autotuner
+from triton.runtime.cache import get_cache_manager
+from triton.runtime.errors import OutOfResources, PTXASError
+
+from attnverify.ptx.findings import NotUnderstood
+from attnverify.ptx.kernel import Kernel, load
+from attnverify.ptx.launchers.arrays import HostArrays
+
+__all__ = ["Driver", "Launch", "on_machine"]
+
+SHARED = {80: 166912, 86: 101376, 89: 101376, 90: 232448}
+"""Bytes of shared memory that a block may have."""
+
+PROCESSORS = {80: 108, 86: 84, 89: 142, 90: 132}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch: the kernel, its grid, the instructions it executed, and the seconds that took."""
+
+    kernel: str
+    grid: tuple[int, int, int]
+    steps: int
+    seconds: float
+
+
+class Utilities:
+    """What Triton asks of a device."""
+
+    def __init__(self, target: int) -> None:
+        self.target = target
+
+    def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[object, object, int, int, int]:
+        """Module, function, registers, spills, and the most threads of a block."""
+        return object(), object(), 0, 0, 1024
+
+    def unload_module(self, module: object) -> None:
+        """Nothing was loaded."""
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        return {
+            "max_shared_mem": SHARED[self.target],
+            "max_num_regs": 65536,
+            "multiprocessor_count": PROCESSORS[self.target],
+            "warpSize": 32,
+            "sm_clock_rate": 1_500_000,
+            "mem_clock_rate": 1_500_000,
+            "mem_bus_width": 5120,
+        }
+
+
+@dataclass
+class Driver(DriverBase):  # type: ignore[misc]
+    """The stand-in for Triton's CUDA driver."""
+
+    target: int = 90
+    settings: dict[str, Any] = field(default_factory=dict)
+    launches: list[Launch] = field(default_factory=list)
+    kernels: dict[str, Kernel] = field(default_factory=dict)
+    compiling: bool = False
+
+    def __post_init__(self) -> None:
+        if self.target not in SHARED:
+            raise ValueError(f"target: wanted one of {', '.join(map(str, SHARED))}, got {self.target}")
+        self.utils = Utilities(self.target)
+        self.launcher_cls = lambda source, metadata: Launcher(self, source, metadata)
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self.target, 32)
+
+    def get_current_device(self) -> int:
+        """A number that no real device has: a JIT function keeps what it compiled by it."""
+        return 10_000 + self.target
+
+    def set_current_device(self, device: int) -> None:
+        """There is one."""
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_device_capability(self, device: int = 0) -> tuple[int, int]:
+        return self.target // 10, self.target % 10
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def get_device_interface(self) -> Any:
+        return torch.cpu
+
+    @staticmethod
+    def is_active() -> bool:
+        return True
+
+    def map_python_to_cpp_type(self, kind: str) -> str:
+        return kind
+
+    def get_benchmarker(self) -> Callable[..., list[float]]:
+        """Nothing is timed: what is asked about is executed once."""
+
+        def once(call: Callable[[], Any], quantiles: Sequence[float] = (0.5,), **ignored: Any) -> list[float]:
+            call()
+            return [0.0 for _ in quantiles]
+
+        return once
+
+    def get_empty_cache_for_benchmark(self) -> torch.Tensor:
+        return torch.empty(0)
+
+    def clear_cache(self, cache: torch.Tensor) -> None:
+        """There is none."""
+
+
+class Launcher:
+    """Launches one compiled kernel on the machine."""
+
+    def __init__(self, driver: Driver, source: Any, metadata: Any) -> None:
+        self.driver, self.metadata = driver, metadata
+        self.kinds, self.names = list(source.signature.values()), list(source.signature)
+
+    def __call__(
+        self, x: int, y: int, z: int, stream: int, function: object, packed: Any, launch_metadata: Any, enter: Any, leave: Any, *arguments: Any
+    ) -> None:
+        if self.driver.compiling:
+            return
+        started = time.perf_counter()
+        kernel, arrays = self.kernel(), HostArrays()
+        pairs = list(flattened(arguments, self.kinds, self.names))
+        for value, kind, name in pairs:
+            if kind.startswith("*"):
+                place(value, arrays, name)
+        given = [as_parameter(value, kind, arrays) for value, kind, _ in pairs]
+        given += self.scratch(x * y * z, len(kernel.parameters) - len(given), arrays)
+        threads = 32 * self.metadata.num_warps
+        settings = {"shared": self.metadata.shared, "memory": arrays.memory} | self.driver.settings
+        done = kernel.launch((x, y, z), threads, given, **settings)
+        arrays.bring_back()
+        self.driver.launches.append(Launch(kernel.name, (x, y, z), done.steps, time.perf_counter() - started))
+
+    def scratch(self, blocks: int, left: int, arrays: HostArrays) -> list[np.uint64]:
+        """The parameters behind a kernel's own: memory for its blocks, if it asked for some, and for a profiler, which it has not."""
+        size = getattr(self.metadata, "global_scratch_size", 0) * blocks
+        made = arrays.memory.reserve(size, "global scratch").address if size else 0
+        return [np.uint64(made), np.uint64(0)][:left]
+
+    def kernel(self) -> Kernel:
+        """The kernel that Triton's compiler has left in its cache."""
+        key, name = self.metadata.hash, self.metadata.name
+        if key not in self.driver.kernels:
+            files = get_cache_manager(key).get_group(f"{name[:150]}.json") or {}
+            path = next((path for file, path in files.items() if file.endswith(".ptx")), None)
+            if path is None:
+                raise NotUnderstood(f"{name}: Triton's cache holds no PTX of it")
+            with open(path) as file:
+                self.driver.kernels[key] = load(file.read())[name]
+        return self.driver.kernels[key]
+
+
+def flattened(values: Sequence[Any], kinds: Sequence[Any], names: Sequence[str]) -> Iterator[tuple[Any, str, str]]:
+    """Arguments, types and names in a row, without what the compiler knows already."""
+    for value, kind, name in zip(values, kinds, names, strict=True):
+        if isinstance(kind, tuple):
+            yield from flattened(tuple(value), kind, [f"{name}[{place}]" for place in range(len(kind))])
+        elif kind.startswith("tensordesc"):
+            raise NotUnderstood(f"the argument {name}: a tensor descriptor (TMA) is not modelled; compile for sm_80")
+        elif kind != "constexpr":
+            yield value, kind, name
+
+
+def place(value: Any, arrays: HostArrays, name: str) -> None:
+    """The whole storage of a tensor: on a GPU, that is what was allocated."""
+    tensor = getattr(value, "base", value) if type(value).__name__ == "TensorWrapper" else value
+    if isinstance(tensor, torch.Tensor):
+        storage = tensor.untyped_storage()
+        arrays.place(storage.data_ptr(), storage.nbytes(), name)
+
+
+HALVES = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16}
+
+
+def as_parameter(value: Any, kind: str, arrays: HostArrays) -> Any:
+    """A number, or the address of a tensor on the device."""
+    if kind.startswith("*"):
+        pointer = 0 if value is None else value if isinstance(value, int) else value.data_ptr()
+        return np.uint64(arrays.address(pointer))
+    if kind in HALVES:
+        return np.array(value, HALVES[kind])[()]
+    return float(value) if kind.startswith("fp") else int(value)
+
+
+# autotuning
+
+Policy = str | int
+UNFIT = (OutOfResources, CompileTimeAssertionFailure, PTXASError)
+
+
+def chosen(configs: list[Any], policy: Policy) -> list[Any]:
+    """The configurations in the order in which they are tried."""
+    start = {"first": 0, "last": len(configs) - 1}.get(policy, policy) if isinstance(policy, str) else policy % len(configs)
+    turned = configs[::-1] if policy == "last" else configs[int(start) :] + configs[: int(start)]
+    return turned
+
+
+def tuned(driver: Driver, policy: Policy) -> Callable[..., Any]:
+    """What stands for ``Autotuner.run``: the first configuration that compiles and fits is run."""
+
+    def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+        tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
+        failed: Exception | None = None
+        for config in chosen(list(tuner.prune_configs(kwargs)), policy):
+            given = {**kwargs, **config.all_kwargs()}
+            try:
+                with compiling(driver):
+                    tuner.fn.run(*args, **given)
+            except UNFIT as error:
+                failed = error
+                continue
+            tuner.best_config = config
+            if config.pre_hook is not None:
+                config.pre_hook({**tuner.nargs, **given})
+            return tuner.fn.run(*args, **given)
+        raise failed or RuntimeError("no configuration")
+
+    return run
+
+
+@contextmanager
+def compiling(driver: Driver) -> Iterator[None]:
+    """Launches compile, and execute nothing."""
+    before, driver.compiling = driver.compiling, True
+    try:
+        yield
+    finally:
+        driver.compiling = before
+
+
+@contextmanager
+def on_machine(target: int = 90, autotune: Policy = "first", **settings: Any) -> Iterator[Driver]:
+    """
+    Triton's kernels run on the machine, compiled for ``target`` (sm_90a is 90).
+
+    ``settings`` are those of :meth:`attnverify.ptx.Kernel.launch`: seed, latitude, races. Nothing stays behind.
+    """
+    if not isinstance(autotune, int) and autotune not in ("first", "last"):
+        raise ValueError(f'autotune: wanted "first", "last" or a number, got {autotune!r}')
+    driver = Driver(target, settings)
+    config = triton.runtime.driver
+    active, run = config._active, Autotuner.run
+    config.set_active(driver)
+    Autotuner.run = tuned(driver, autotune)
+    try:
+        yield driver
+    finally:
+        config._active = active
+        Autotuner.run = run
