@@ -52,6 +52,7 @@ class Machine:
         self.block = np.repeat(np.arange(len(blocks)), self.width)
         self.thread, self.warp = thread, thread // WARP
         self.alive = thread < self.count
+        self.everyone = np.arange(self.lanes)
         self.registers = list(kernel.blank)
         self.shared = Shared(len(blocks), kernel.shared_size + setup.shared, kernel.unit("shared"), setup.races, kernel.asynchronous)
         self.local = np.full((self.lanes, kernel.local_size), 0xFF, np.uint8)
@@ -82,7 +83,11 @@ class Machine:
 
     def active(self) -> Array:
         """The lanes of the mask, by their numbers."""
-        return np.arange(self.lanes) if self.mask is None else np.flatnonzero(self.mask)
+        return self.everyone if self.mask is None else np.flatnonzero(self.mask)
+
+    def of(self, actors: Actors, lanes: Array) -> Actors:
+        """Those of some lanes."""
+        return actors if lanes is self.everyone else actors.of(lanes)
 
     def full(self, x: Array) -> Array:
         """A lane for each thread."""
@@ -218,7 +223,7 @@ class Machine:
     def wait(self, barrier: int, threads: Array | None) -> int | None:
         """The threads of the mask wait at a barrier of their blocks; None if all that there are go on at once."""
         if self.mask is None and threads is None and self.count == self.width:
-            self.shared.epoch += 1
+            self.shared.pass_barrier()
             self.new_epoch()
             return None
         self.whole_warps_alive()
@@ -248,7 +253,7 @@ class Machine:
                 here = alive[block] & (waiting[block] == barrier + 1)
                 if barrier >= 0 and here.sum() == self.expected[block, barrier]:
                     waiting[block][here] = 0
-                    self.shared.epoch[block] += 1
+                    self.shared.pass_barrier(int(block))
                     opened = True
         if not opened:
             self.tell_deadlock()

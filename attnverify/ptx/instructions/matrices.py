@@ -4,13 +4,12 @@ Matrices of a warp: ``ldmatrix`` and ``stmatrix`` between shared memory and regi
 Lane l of a warp is in row g = l / 4 and column t = l % 4 of every pattern below.
 """
 
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnverify.ptx.decode import Form, Read, Step, Write, instruction
+from attnverify.ptx.decode import Form, Read, Step, instruction
 from attnverify.ptx.kinds import Array
 from attnverify.ptx.numbers.formats import narrow, widen
 from attnverify.ptx.numbers.tensor_core import multiply
@@ -19,7 +18,7 @@ from attnverify.ptx.storage.asynchronous import load_rows, store_rows
 if TYPE_CHECKING:
     from attnverify.ptx.machine import Machine
 
-__all__ = ["G", "T", "accumulators", "fragments", "left_places", "results", "truncated"]
+__all__ = ["accumulator", "in_registers", "left_factor", "stacked", "truncated"]
 
 WARP = 32
 G, T = np.arange(WARP) // 4, np.arange(WARP) % 4
@@ -90,19 +89,21 @@ def store_matrices(form: Form) -> Step:
     return run
 
 
-# products
+# products: how the numbers of a matrix lie in the registers of a warp is in every pattern a matter of reordered axes
 
 
-def fragments(reads: list[Read], kind: str) -> Callable[["Machine"], Array]:
-    """[warps 32 registers numbers] float32 numbers of registers that hold two halves or one TF32 each."""
+def stacked(reads: list[Read]) -> Callable[["Machine"], Array]:
+    """[registers lanes] the bits of some registers."""
+    return lambda m: np.stack([m.full(read(m)) for read in reads])
 
-    def run(m: "Machine") -> Array:
-        bits = np.stack([m.full(read(m)) for read in reads], -1).reshape(-1, WARP, len(reads))
-        if kind == "tf32":
-            return truncated(bits)[..., None]
-        return widen(bits.view(np.uint16).reshape(*bits.shape, 2), kind)
 
-    return run
+def numbers(bits: Array, kind: str) -> Array:
+    """[registers warps 8 4 numbers] float32: two halves or one TF32 in each register."""
+    if kind == "tf32":
+        return truncated(bits).reshape(len(bits), -1, 8, 4, 1)
+    if kind == "f32":
+        return bits.view(np.float32).reshape(len(bits), -1, 8, 4, 1)
+    return widen(bits.view(np.uint16), kind).reshape(len(bits), -1, 8, 4, 2)
 
 
 def truncated(bits: Array) -> Array:
@@ -110,52 +111,41 @@ def truncated(bits: Array) -> Array:
     return (bits & np.uint32(0xFFFFE000)).view(np.float32)
 
 
-def left_places(registers: int, each: int) -> list[tuple[Array, Array]]:
-    """Row and column of each number of a left factor: rows g and g + 8 in turns, then the next 4 lanes' worth of columns."""
-    return [(G + 8 * (r % 2), each * T + e + 4 * each * (r // 2)) for r in range(registers) for e in range(each)]
+def left_factor(bits: Array, kind: str) -> Array:
+    """[warps 16 K]: rows g and g + 8 in turns, then the next columns; a lane has neighbouring ones at t."""
+    x = numbers(bits, kind)
+    _, warps, _, _, each = x.shape
+    x = x.reshape(-1, 2, warps, 8, 4, each).transpose(2, 1, 3, 0, 4, 5)
+    return x.reshape(warps, 16, -1)
 
 
-def right_places(registers: int, each: int) -> list[tuple[Array, Array]]:
-    """Column and row of each number of a right factor."""
-    return [(G, each * T + e + 4 * each * r) for r in range(registers) for e in range(each)]
+def right_factor(bits: Array, kind: str) -> Array:
+    """[warps 8 K], transposed: column g, and the rows as the columns of a left factor."""
+    x = numbers(bits, kind).transpose(1, 2, 0, 3, 4)
+    return x.reshape(len(x), 8, -1)
 
 
-def result_places(registers: int, each: int) -> list[tuple[Array, Array]]:
-    """Row and column of each number of a sum: pairs of columns, rows g and g + 8 in turns, then the next 8 columns."""
-    pairs = registers * each // 2
-    return [(G + 8 * (pair % 2), 8 * (pair // 2) + 2 * T + e) for pair in range(pairs) for e in (0, 1)]
+def accumulator(bits: Array, kind: str) -> Array:
+    """[warps 16 N] float32: pairs of neighbouring columns, rows g and g + 8 in turns, then the next 8 columns."""
+    x = numbers(bits, kind)
+    warps = x.shape[1]
+    if kind == "f32":
+        x = x.reshape(-1, 2, 2, warps, 8, 4).transpose(3, 1, 4, 0, 5, 2)
+    else:
+        x = x.reshape(-1, 2, warps, 8, 4, 2).transpose(2, 1, 3, 0, 4, 5)
+    return x.reshape(warps, 16, -1)
 
 
-def assembled(numbers: Array, places: list[tuple[Array, Array]], rows: int, columns: int) -> Array:
-    """[warps rows columns] of fragments [warps 32 registers numbers]."""
-    found = np.zeros((len(numbers), rows, columns), np.float32)
-    for (row, column), x in zip(places, np.moveaxis(numbers.reshape(len(numbers), WARP, -1), -1, 0), strict=True):
-        found[:, row, column] = x
-    return found
+def in_registers(x: Array, kind: str) -> Array:
+    """[registers lanes] the bits of an accumulator [warps 16 N]: back from :func:`accumulator`."""
+    x = x.reshape(len(x), 2, 8, -1, 4, 2)
+    if kind == "f32":
+        x = np.ascontiguousarray(x.transpose(3, 1, 5, 0, 2, 4)).view(np.uint32)
+        return x.reshape(4 * len(x), -1)
+    x = narrow(np.ascontiguousarray(x.transpose(3, 1, 0, 2, 4, 5)), "f16").view(np.uint32)
+    return x.reshape(2 * len(x), -1)
 
 
-def accumulators(reads: list[Read], kind: str) -> Callable[["Machine"], Array]:
-    """[warps 32 numbers] float32 numbers of the registers of a sum: one float32 or two halves each."""
-
-    def run(m: "Machine") -> Array:
-        bits = np.stack([m.full(read(m)) for read in reads], -1).reshape(-1, WARP, len(reads))
-        return bits.view(np.float32) if kind == "f32" else widen(bits.view(np.uint16), "f16")
-
-    return run
-
-
-def results(puts: list[Write], kind: str) -> Callable[["Machine", Array], None]:
-    """Writes numbers [warps 32 numbers] into the registers of a sum."""
-
-    def run(m: "Machine", x: Array) -> None:
-        bits = np.ascontiguousarray(x).view(np.uint32) if kind == "f32" else narrow(x, "f16").view(np.uint32)
-        for place, put in enumerate(puts):
-            put(m, np.ascontiguousarray(bits[:, :, place]).reshape(-1))
-
-    return run
-
-
-SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")
 SHAPES = {"f16": ("m16n8k16", "m16n8k8"), "bf16": ("m16n8k16", "m16n8k8"), "tf32": ("m16n8k8", "m16n8k4")}
 
 
@@ -174,21 +164,18 @@ def product(form: Form) -> Step:
 
 
 def product_step(form: Form, to: str, kind: str, inner: int) -> Step:
-    each = 1 if kind == "tf32" else 2
-    of_left, of_right, of_sum = left_places(inner // (4 * each) * 2, each), right_places(inner // (4 * each), each), result_places(4, 1)
-    left, right = (fragments([form.reading(item, "b32") for item in form.items(place)], kind) for place in (1, 2))
-    c = accumulators([form.reading(item, "b32") for item in form.items(3)], to)
-    put = results([form.writing(item, "b32") for item in form.items(0)], to)
-    if [len(form.items(place)) for place in range(4)] != [4 if to == "f32" else 2, len(of_left) // each, len(of_right) // each, 4 if to == "f32" else 2]:
+    places = inner // (4 if kind == "tf32" else 8)
+    sums = 4 if to == "f32" else 2
+    if [len(form.items(place)) for place in range(4)] != [sums, 2 * places, places, sums]:
         raise form.refuse("the numbers of registers")
-    rows, columns = (np.stack(axis) for axis in zip(*of_sum, strict=True))
+    left, right, c = (stacked([form.reading(item, "b32") for item in form.items(place)]) for place in (1, 2, 3))
+    puts = [form.writing(item, "b32") for item in form.items(0)]
 
     def run(m: "Machine") -> None:
         m.whole_warps("mma.sync")
-        a = assembled(left(m), of_left, 16, inner)
-        b = assembled(right(m), of_right, 8, inner)
-        before = assembled(c(m)[..., None], of_sum, 16, 8)
+        a, b, before = left_factor(left(m), kind), right_factor(right(m), kind), accumulator(c(m), to)
         found = multiply(a, b, before, kind, m.kernel.tensor_core, m.draw.order(inner), to)
-        put(m, np.moveaxis(found[:, rows, columns], 1, -1))
+        for put, bits in zip(puts, in_registers(found, to), strict=True):
+            put(m, bits)
 
     return run

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnverify.ptx.decode import Form, Read, Step, instruction
-from attnverify.ptx.instructions.matrices import accumulators, assembled, fragments, left_places, result_places, results, truncated
-from attnverify.ptx.kinds import KINDS, Array
+from attnverify.ptx.instructions.matrices import accumulator, in_registers, left_factor, stacked, truncated
+from attnverify.ptx.kinds import Array
 from attnverify.ptx.numbers.formats import widen
 from attnverify.ptx.numbers.tensor_core import multiply
 from attnverify.ptx.storage.asynchronous import finish_products, read_matrix
@@ -75,45 +75,42 @@ class Shape:
 
 def product(form: Form) -> Step:
     shape = Shape(form)
-    in_registers = isinstance(form.operand(1), Vector)
+    in_place = isinstance(form.operand(1), Vector)
     signs = [form.whole(4), form.whole(5)]
     turned = [form.whole(place) != 0 for place in range(6, len(form.operands))]
-    if not set(signs) <= {1, -1} or len(turned) != (0 if shape.kind == "tf32" else 1 if in_registers else 2):
+    if not set(signs) <= {1, -1} or len(turned) != (0 if shape.kind == "tf32" else 1 if in_place else 2):
         raise form.refuse("the numbers behind the predicate")
-    turns = ([False] if in_registers else turned[:1] or [False]) + (turned[-1:] or [False])
+    turns = ([False] if in_place else turned[:1] or [False]) + (turned[-1:] or [False])
     form.kernel.touches("shared", 16)
-    if len(form.items(0)) != shape.registers or (in_registers and len(form.items(1)) != 4):
+    if len(form.items(0)) != shape.registers or (in_place and len(form.items(1)) != 4):
         raise form.refuse("the numbers of registers")
-    return product_step(form, shape, in_registers, signs, turns)
+    return product_step(form, shape, in_place, signs, turns)
 
 
-def product_step(form: Form, shape: Shape, in_registers: bool, signs: list[int], turns: list[bool]) -> Step:
-    bits = KINDS["b32"]
-    left = fragments([form.reading(item, bits) for item in form.items(1)], shape.kind) if in_registers else None
-    left_at = None if in_registers else form.read(1, "b64")
+def product_step(form: Form, shape: Shape, in_place: bool, signs: list[int], turns: list[bool]) -> Step:
+    left = stacked([form.reading(item, "b32") for item in form.items(1)]) if in_place else None
+    left_at = None if in_place else form.read(1, "b64")
     right_at, keep = form.read(2, "b64"), form.read(3, "pred")
-    c = accumulators([form.reading(item, bits) for item in form.items(0)], shape.to)
-    put = results([form.writing(item, bits) for item in form.items(0)], shape.to)
-    used = registers_of(form.operand(0)), registers_of(form.operand(1)) if in_registers else ()
-    of_left, of_sum = left_places(4, shape.each), result_places(shape.columns // 2, 1)
-    rows, columns = (np.stack(axis) for axis in zip(*of_sum, strict=True))
+    c = stacked([form.reading(item, "b32") for item in form.items(0)])
+    puts = [form.writing(item, "b32") for item in form.items(0)]
+    used = registers_of(form.operand(0)), registers_of(form.operand(1)) if in_place else ()
 
     def run(m: "Machine") -> None:
         groups = whole_groups(m)
-        b, read_right = matrix(m, right_at, shape.columns, shape, turns[1], groups)
-        read_left: Array = np.zeros((len(b), 0), np.int64)
+        b, places = matrix(m, right_at, shape.columns, shape, turns[1], groups)
         if left is not None:
-            a = assembled(left(m), of_left, 16, shape.inner).reshape(-1, 64, shape.inner)[groups]
+            a = left_factor(left(m), shape.kind).reshape(-1, 64, shape.inner)[groups]
         else:
             assert left_at is not None
-            a, read_left = matrix(m, left_at, 64, shape, turns[0], groups)
-        start(m, used, shape.name, groups, np.concatenate([read_left, read_right], 1))
-        of_warps = assembled(np.where(m.full(keep(m)).reshape(-1, WARP, 1), c(m), 0)[..., None], of_sum, 16, shape.columns)
-        before = of_warps.reshape(-1, 64, shape.columns)
+            a, more = matrix(m, left_at, 64, shape, turns[0], groups)
+            places = np.concatenate([more, places], 1)
+        start(m, used, shape.name, groups, places)
+        before = accumulator(np.where(m.full(keep(m)), c(m), np.uint32(0)), shape.to).reshape(-1, 64, shape.columns)
         found = np.zeros_like(before)
         order = m.draw.order(shape.inner)
         found[groups] = multiply(a * signs[0], b * signs[1], before[groups], shape.kind, m.kernel.tensor_core, order, shape.to)
-        put(m, np.moveaxis(found.reshape(-1, 16, shape.columns)[:, rows, columns], 1, -1))
+        for put, bits in zip(puts, in_registers(found.reshape(-1, 16, shape.columns), shape.to), strict=True):
+            put(m, bits)
 
     return run
 

@@ -65,13 +65,14 @@ def add_group(left: Array, right: Array, c: Array, kind: str, bits: int, result:
     else:
         a, factor = a.astype(np.float64), scale
     total = np.trunc(c * scale)
-    product, part = np.empty(factor.shape, factor.dtype), np.empty(factor.shape, np.int32)
+    product, whole, part = np.empty(factor.shape, factor.dtype), np.empty(factor.shape, np.int32), np.empty(factor.shape, np.int32)
     for first in range(0, len(a), 8):
         part.fill(0)
         for k in range(first, min(first + 8, len(a))):
             np.multiply(a[k], b[k], out=product)
             product *= factor
-            part += product.astype(np.int32)
+            np.copyto(whole, product, casting="unsafe")  # which cuts off
+            part += whole
         total += part
     return with_specials(rounded_result(total / scale, result), left, right, c, result)
 

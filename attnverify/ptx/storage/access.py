@@ -67,7 +67,7 @@ def load_from(m: "Machine", space: str, at: Array, lanes: Array, size: int, what
         return m.local.reshape(-1).view(WIDE[size])[in_local(m, at, lanes, size) // size]
     values = np.empty(len(at), WIDE[size])
     for array, offsets, where in reach(m, at, lanes, size):
-        touch_device(m, array, offsets, lanes[where], size, what)
+        touch_device(m, array, offsets, some(lanes, where), size, what)
         values[where] = array.typed(WIDE[size])[offsets // size]
     return values
 
@@ -85,8 +85,8 @@ def store(m: "Machine", space: str, addresses: Array, lanes: Array, size: int, v
             m.local.reshape(-1).view(WIDE[size])[in_local(m, at, of, size) // size] = given
         else:
             for array, offsets, where in reach(m, at, of, size):
-                touch_device(m, array, offsets, of[where], size, what)
-                write(m, array.typed(WIDE[size]), offsets, of[where], size, given[where], plain)
+                touch_device(m, array, offsets, some(of, where), size, what)
+                write(m, array.typed(WIDE[size]), offsets, some(of, where), size, given[where], plain)
 
 
 def write(m: "Machine", memory: Array, offsets: Array, lanes: Array, size: int, values: Array, plain: bool) -> None:
@@ -137,7 +137,7 @@ def check_shared(m: "Machine", offsets: Array, lanes: Array, size: int, what: st
     shared = m.shared
     if not shared.watched:
         return
-    places, actors = shared.places(offsets, size), m.of_block.of(lanes)
+    places, actors = shared.places(offsets, size), m.of(m.of_block, lanes)
     if shared.arrivals:
         check_free(m, shared.arriving[places], lanes, "a cp.async that was not waited for brings data here")
     if what in WRITING and shared.readers:
@@ -213,7 +213,7 @@ def touch_device(m: "Machine", array: Allocation, offsets: Array, lanes: Array, 
         unit = m.kernel.unit("global")
         first = offsets // unit
         places = first[:, None] + np.arange(size // unit) if size > unit else first[:, None]
-        conflict = touch(array.shadowed(unit), places, m.of_grid.of(lanes), m.index, what)
+        conflict = touch(array.shadowed(unit), places, m.of(m.of_grid, lanes), m.index, what)
         if conflict is not None:
             tell_race(m, conflict, lanes, what, "another block", f"nothing orders blocks ({array.label})")
 
@@ -232,6 +232,11 @@ def note_written(m: "Machine", array: Allocation, offsets: Array, lanes: Array, 
 
 def address_of(at: int) -> str:
     return f"{int(at) % (1 << 64):#x}"
+
+
+def some(lanes: Array, where: Array | slice) -> Array:
+    """Some of the lanes; all of them as they are."""
+    return lanes if isinstance(where, slice) else lanes[where]
 
 
 # one thread after the other
@@ -253,7 +258,7 @@ def updated(
             before[chosen] = in_turns(m, m.shared.bytes.view(part), offsets // part.itemsize, given, function)
             continue
         for array, offsets, where in reach(m, at, of, size):
-            touch_device(m, array, offsets, of[where], size, UPDATE)
+            touch_device(m, array, offsets, some(of, where), size, UPDATE)
             mine = [operand[where] for operand in given]
             before[chosen[where]] = in_turns(m, array.typed(part), offsets // part.itemsize, mine, function)
     return before

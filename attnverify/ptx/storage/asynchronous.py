@@ -59,7 +59,7 @@ def arrive(m: "Machine", pending: int | None) -> None:
 def note_arrival(m: "Machine", batch: Batch) -> None:
     places = m.shared.places(batch.offsets, batch.size)
     m.shared.arriving[places] = False
-    conflict = m.shared.shadow.write(places, m.of_block.of(batch.lanes), batch.index)
+    conflict = m.shared.shadow.write(places, m.of(m.of_block, batch.lanes), batch.index)
     if conflict is not None:
         tell_race(m, conflict, batch.lanes, "waits for a copy to", "another warp", "no barrier of the block lies between")
 
@@ -105,12 +105,12 @@ def read_matrix(m: "Machine", offsets: Array, groups: Array, size: int) -> tuple
 
 def check_operand(m: "Machine", places: Array, lanes: Array) -> None:
     """A factor must be there: written before a barrier, shown to the asynchronous proxy, and no copy on its way."""
-    shared, actors = m.shared, m.of_block.of(lanes)
+    shared, actors = m.shared, m.of(m.of_block, lanes)
     if shared.arriving[places].any():
         m.fail("not waited for", "a cp.async that was not waited for brings data of this product", int(lanes[0]))
-    stamps = shared.shadow.writer[places]
     # of this time is what any thread wrote since the last barrier: the four warps of the group are not ordered either
-    conflict = shared.shadow.foreign(stamps, actors._replace(who=-actors.who), True)
+    nobody = actors._replace(who=-actors.who)
+    conflict = shared.shadow.foreign(shared.shadow.writer[places], nobody, True) if shared.shadow.written else None
     if conflict is not None:
         tell_race(m, conflict, lanes, "reads", "a thread", "no barrier of the block lies between")
     if shared.unfenced[places].any():
@@ -131,6 +131,6 @@ def finish_products(m: "Machine", warps: Array, pending: int) -> None:
 def note_read(m: "Machine", product: Product, warps: Array) -> None:
     places = product.places[warps]
     lanes = np.flatnonzero(warps) * WARP
-    actors = m.of_block.of(lanes)
+    actors = m.of(m.of_block, lanes)
     m.shared.being_read[places] = False
-    m.shared.shadow.mark(m.shared.shadow.reader, places, actors._replace(who=actors.several), product.index)
+    m.shared.shadow.note_read(places, actors._replace(who=actors.several), product.index)

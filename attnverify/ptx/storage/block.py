@@ -44,6 +44,15 @@ class Shared:
         first = offsets // self.unit
         return first[:, None] + np.arange(max(1, size // self.unit)) if size > self.unit else first[:, None]
 
+    def pass_barrier(self, block: int | None = None) -> None:
+        """A block has passed a barrier; None: all of them have."""
+        if block is None:
+            self.epoch += 1
+            self.shadow.calm()
+        else:
+            self.shadow.stamp_reads()
+            self.epoch[block] += 1
+
     def fence(self, blocks: Array, actors: Actors) -> None:
         """Threads of these actors let the asynchronous proxy see what they wrote, and what a barrier has ordered before them."""
         writer = self.shadow.writer.reshape(self.blocks, -1) >> 21

@@ -38,31 +38,68 @@ class Conflict(NamedTuple):
     wrote: bool
 
 
+MOST = 1 << 20
+"""So many reads are kept aside before they are stamped."""
+
+
 class Shadow:
-    """The stamps of the last writer and of the last readers of each place."""
+    """
+    The stamps of the last writer and of the last readers of each place.
+
+    Reads matter only if somebody writes there in the same time: until then they are kept aside, and forgotten when the time is over.
+    """
 
     def __init__(self, places: int) -> None:
         self.writer = np.zeros(places, np.int64)
         self.reader = np.zeros(places, np.int64)
+        self.aside: list[tuple[Array, Actors, int]] = []
+        self.kept = 0
+        self.written = self.stamped = False
 
     def read(self, places: Array, actors: Actors, index: int) -> Conflict | None:
         """Lanes read places [lanes each]."""
-        found = self.foreign(self.writer[places], actors, True)
-        self.mark(self.reader, places, actors, index)
-        return found
+        self.note_read(places, actors, index)
+        return self.foreign(self.writer[places], actors, True) if self.written else None
 
     def write(self, places: Array, actors: Actors, index: int) -> Conflict | None:
-        found = self.foreign(self.writer[places], actors, True) or self.foreign(self.reader[places], actors, False)
+        found = self.against(places, actors)
         self.writer[places] = ((actors.who << SHIFT) | index)[:, None]
+        self.written = True
         return found
 
     def update(self, places: Array, actors: Actors, index: int) -> Conflict | None:
         """Lanes read and write atomically."""
-        stamps = self.writer[places]
-        plain = np.where(stamps & ATOMIC, 0, stamps)
-        found = self.foreign(plain, actors, True) or self.foreign(self.reader[places], actors, False)
+        found = self.against(places, actors, atomic=True)
         self.mark(self.writer, places, actors, index | int(ATOMIC))
+        self.written = True
         return found
+
+    def against(self, places: Array, actors: Actors, atomic: bool = False) -> Conflict | None:
+        """What a write collides with."""
+        self.stamp_reads()
+        found = None
+        if self.written:
+            stamps = self.writer[places]
+            found = self.foreign(np.where(stamps & ATOMIC, 0, stamps) if atomic else stamps, actors, True)
+        return found or (self.foreign(self.reader[places], actors, False) if self.stamped else None)
+
+    def note_read(self, places: Array, actors: Actors, index: int) -> None:
+        self.aside.append((places, actors, index))
+        self.kept += places.size
+        if self.kept > MOST:
+            self.stamp_reads()
+
+    def stamp_reads(self) -> None:
+        """Stamp the reads that were kept aside."""
+        for places, actors, index in self.aside:
+            self.mark(self.reader, places, actors, index)
+            self.stamped = True
+        self.aside, self.kept = [], 0
+
+    def calm(self) -> None:
+        """All actors are others from now on: nothing before is of their time."""
+        self.aside, self.kept = [], 0
+        self.written = self.stamped = False
 
     @staticmethod
     def foreign(stamps: Array, actors: Actors, wrote: bool) -> Conflict | None:
