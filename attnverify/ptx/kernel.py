@@ -1,7 +1,8 @@
 """Modules of PTX and their kernels: loaded from text, launched on NumPy arrays."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,7 +20,7 @@ from attnverify.ptx.storage.device import Allocation, Memory
 from attnverify.ptx.text.operands import Register, Vector
 from attnverify.ptx.text.syntax import Parameter, Program, Text, Variable, read_body, read_parameters, read_variable
 
-__all__ = ["Argument", "Kernel", "Launched", "Module", "load"]
+__all__ = ["Argument", "Kernel", "Launched", "Module", "Recorded", "load"]
 
 ENTRY = re.compile(r"\.(entry|func)\s+(?:\([^)]*\)\s*)?([\w$]+)\s*(?:\(([^)]*)\))?([^{;]*)([{;])")
 TARGET = re.compile(r"\.target\s+sm_(\d+)")
@@ -39,6 +40,25 @@ class Launched:
 
     steps: int
     blocks: int
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A launch with all that it was given."""
+
+    kernel: "Kernel"
+    setup: Setup
+    memory: Memory
+    seed: int
+    latitude: float
+    lanes: int
+
+    def repeat(self, kernel: "Kernel | None" = None) -> Memory:
+        """Launch it again, or another kernel in its place; what the memory holds then."""
+        memory = self.memory.copy()
+        random, draw = np.random.default_rng(self.seed), Draw(self.seed, self.latitude)
+        (kernel or self.kernel).execute(self.setup, memory, random, draw, self.lanes)
+        return memory
 
 
 class Kernel:
@@ -105,13 +125,15 @@ class Kernel:
         races: bool = True,
         lanes: int = LANES,
         longest: int = LONGEST,
+        record: "list[Recorded] | None" = None,
     ) -> Launched:
         """
         Execute a grid of blocks.
 
         Arrays are copied to the device and back. ``shared`` are the bytes of dynamic shared memory; ``seed`` draws the errors of
         approximate instructions, the order of blocks and of sums; ``latitude`` 0 switches those errors off, ``races`` False the watch
-        over races; so many ``lanes`` are executed together at most, and a block stops after ``longest`` instructions.
+        over races; so many ``lanes`` are executed together at most, and a block stops after ``longest`` instructions. What is launched
+        is kept in ``record``, to be launched again.
         """
         memory = Memory() if memory is None else memory
         sizes, shape = three(grid, "grid"), three(threads, "threads")
@@ -119,12 +141,20 @@ class Kernel:
         parameters = packed(placed, self)
         setup = Setup(sizes, shape, parameters, shared, races, longest)
         self.check_threads(shape)
+        if record is not None:
+            record.append(Recorded(self, setup, memory.copy(), seed, latitude, lanes))
         steps = self.execute(setup, memory, np.random.default_rng(seed), Draw(seed, latitude), lanes)
         memory.forget_accesses()
         for x, given in zip(arguments, placed, strict=True):
             if isinstance(x, np.ndarray) and isinstance(given, Allocation) and given.touched:
                 x.reshape(-1).view(np.uint8)[:] = given.contents
         return Launched(steps, int(np.prod(sizes)))
+
+    def without(self, index: int) -> "Kernel":
+        """The same kernel, one instruction of which does nothing."""
+        made = copy(self)
+        made.__dict__["steps"] = [step if place != index else (lambda m: None) for place, step in enumerate(self.steps)]
+        return made
 
     def check_threads(self, shape: tuple[int, int, int]) -> None:
         if self.threads is not None and np.prod(shape) > self.threads:
@@ -215,7 +245,7 @@ def load(text: str) -> Module:
     return Module(text)
 
 
-def laid_out(variables: Iterator[Variable]) -> tuple[dict[str, int], int]:
+def laid_out(variables: Iterable[Variable]) -> tuple[dict[str, int], int]:
     """Variables of one space one behind the other: where each begins, and how many bytes they take."""
     places: dict[str, int] = {}
     size = 0

@@ -25,10 +25,11 @@ class HostArrays:
             self.placed.append((start, bytes_, self.memory.place(bytes_, label)))
 
     def address(self, pointer: int) -> int:
-        """Where a pointer into one of the stretches (or right behind it) points on the device; others stay what they are."""
-        for start, bytes_, allocation in self.placed:
-            if start <= pointer <= start + len(bytes_):
-                return allocation.address + pointer - start
+        """Where a pointer into one of the stretches, or else right behind one, points on the device; others stay what they are."""
+        for behind in (0, 1):
+            for start, bytes_, allocation in self.placed:
+                if start <= pointer < start + len(bytes_) + behind:
+                    return allocation.address + pointer - start
         return pointer
 
     def bring_back(self) -> None:

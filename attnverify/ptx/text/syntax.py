@@ -26,6 +26,7 @@ __all__ = ["Instruction", "Parameter", "Program", "Text", "Variable", "read_body
 
 STATEMENT = re.compile(r"(?:@(!?)([%\w$]+)\s+)?([a-z]\w*(?:\.[\w:]+)*)\s*(.*)$", re.DOTALL)
 LABEL = re.compile(r"([%$\w]+)\s*:(?!:)\s*")
+LINE = re.compile(r"\.(?:loc|file)\s")
 LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+\d+(?:.*?inlined_at\s+(\d+)\s+(\d+))?")
 VARIABLE = re.compile(r"(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$.%]+)((?:\[\d*\])*)\s*(?:=\s*(.*))?$", re.DOTALL)
 SKIPPED = (".pragma", ".maxn", ".minn", ".reqn", ".branchtargets", ".callprototype", ".section", ".noreturn")
@@ -101,7 +102,7 @@ class Text:
                 stop = at + 1
             elif label:
                 stop = label.end()
-            elif text.startswith((".loc", ".file"), at):
+            elif LINE.match(text, at):
                 stop = text.find("\n", at) % (end + 1)
             else:
                 stop = text.index(";", at, end)
@@ -160,7 +161,7 @@ class Reader:
         return self.program
 
     def directive(self, at: int, statement: str) -> None:
-        if statement.startswith(".loc"):
+        if statement.split()[0] == ".loc":
             self.source = self.text.source(statement)
         elif statement.startswith(".reg"):
             self.registers(statement)

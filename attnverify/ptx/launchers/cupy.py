@@ -1,0 +1,297 @@
+"""
+A stand-in for CuPy with the machine behind it, for files that compile CUDA C++ of their own.
+
+    with as_cupy(target=90) as machine:
+        import my_kernels                       # does `import cupy`
+        my_kernels.attention(...)
+
+Arrays are NumPy's, with what CuPy's have beside (``get``, ``data.ptr``); functions are NumPy's; ``RawKernel`` and ``RawModule`` are compiled
+by NVRTC with the options that CuPy would give, ``-ftz=true`` among them, and executed on the machine. What else CuPy compiles at run time
+(``ElementwiseKernel``, ``fuse`` ...) is refused with NotImplementedError.
+"""
+
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from attnverify.ptx.kernel import Kernel
+from attnverify.ptx.launchers import cuda
+from attnverify.ptx.launchers.nvrtc import Compiled, compile_source
+
+__all__ = ["DeviceArray", "Machine", "as_cupy"]
+
+OPTIONS = ("-ftz=true", "--device-as-default-execution-space")
+"""What CuPy adds to every compilation."""
+
+LARGEST = 2**28
+
+
+@dataclass
+class Machine:
+    """What runs: the target, the settings of launches, and what was launched."""
+
+    target: int = 90
+    settings: dict[str, Any] = field(default_factory=dict)
+    launches: list[tuple[str, float]] = field(default_factory=list)
+
+
+LIVING: "weakref.WeakValueDictionary[int, DeviceArray]" = weakref.WeakValueDictionary()
+"""The arrays that own memory, by where it begins: what pointers in the arguments of a kernel may point into."""
+
+
+class DeviceArray(np.ndarray[Any, np.dtype[Any]]):
+    """A NumPy array that also answers as one of CuPy does."""
+
+    def __array_finalize__(self, of: object) -> None:
+        owner = self
+        while isinstance(owner.base, DeviceArray):
+            owner = owner.base
+        LIVING[owner.__array_interface__["data"][0]] = owner
+
+    def get(self, *args: Any, **kwargs: Any) -> np.ndarray[Any, Any]:
+        return np.array(self)
+
+    def set(self, x: np.ndarray[Any, Any]) -> None:
+        self[...] = x
+
+    @property
+    def data(self) -> Any:  # type: ignore[override]
+        return SimpleNamespace(ptr=self.__array_interface__["data"][0], device=SimpleNamespace(id=0))
+
+    @property
+    def device(self) -> Any:  # type: ignore[override]
+        return Device()
+
+
+def on_device(x: Any) -> Any:
+    """The result of a NumPy function as CuPy would give it: an array, of no axes too."""
+    if isinstance(x, np.ndarray) and not isinstance(x, DeviceArray):
+        return x.view(DeviceArray)
+    if isinstance(x, tuple | list) and any(isinstance(each, np.ndarray) for each in x):
+        return type(x)(on_device(each) for each in x)
+    return x
+
+
+def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: on_device(function(*args, **kwargs))
+
+
+class RawKernel:
+    """A kernel of a source."""
+
+    def __init__(self, machine: Machine, module: "RawModule", name: str) -> None:
+        self.machine, self.module, self.name = machine, module, name
+        self.max_dynamic_shared_size_bytes = 49152
+        self.kernel: Kernel = module.compiled()[name]
+        self.attributes = {"max_threads_per_block": self.kernel.threads or 1024}
+
+    def compile(self, log_stream: Any = None) -> None:
+        """Done already."""
+
+    def __call__(self, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], *, shared_mem: int = 0, **ignored: Any) -> None:
+        if shared_mem > self.max_dynamic_shared_size_bytes:
+            most = self.max_dynamic_shared_size_bytes
+            raise ValueError(f"shared_mem: wanted at most max_dynamic_shared_size_bytes, {most}, got {shared_mem}")
+        started = time.perf_counter()
+        given = [raw(x, p.kind) for x, p in zip(args, self.kernel.parameters, strict=False)]
+        settings = {"shared": shared_mem} | self.machine.settings
+        cuda.launch(self.kernel, grid, block, given, arrays=pointed_at(given), **settings)
+        self.machine.launches.append((self.name, time.perf_counter() - started))
+
+
+def raw(x: Any, kind: str) -> Any:
+    """An argument as CuPy passes it: Python numbers become 64 bits wide there, and must fit the parameter here."""
+    if isinstance(x, bool | int | float) and not isinstance(x, np.generic):
+        wanted = {"f": float, "u": int, "s": int, "b": int}[kind[0]]
+        return wanted(x)
+    return x
+
+
+def pointed_at(arguments: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+    """The living arrays into which some word of the arguments points."""
+    words = {int(word) for x in arguments for word in words_of(x)}
+    found = []
+    for owner in list(LIVING.values()):
+        start, end = cuda.extent(owner) if owner.size else (0, 0)
+        if any(start <= word < end for word in words):
+            found.append(owner)
+    return found
+
+
+def words_of(x: Any) -> Any:
+    if isinstance(x, np.ndarray) and x.ndim:
+        return [x.__array_interface__["data"][0]]
+    if isinstance(x, int | np.integer):
+        return [int(x)]
+    if isinstance(x, np.ndarray | np.void):
+        x = x.tobytes()
+    return np.frombuffer(x[: len(x) // 8 * 8], np.uint64) if isinstance(x, bytes | bytearray) else []
+
+
+class RawModule:
+    """A source and its kernels."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        *,
+        code: str | None = None,
+        path: str | None = None,
+        options: Sequence[str] = (),
+        name_expressions: Sequence[str] = (),
+        **ignored: Any,
+    ) -> None:
+        if code is None:
+            raise NotImplementedError("RawModule(path=...): a compiled binary cannot be executed here, give code=")
+        self.machine, self.code, self.names = machine, code, tuple(name_expressions or ())
+        self.options = (*options, *(option for option in OPTIONS if option not in options))
+        self.module: Compiled | None = None
+
+    def compiled(self) -> Compiled:
+        if self.module is None:
+            self.module = compile_source(self.code, self.options, self.machine.target, self.names)
+        return self.module
+
+    def compile(self, log_stream: Any = None) -> None:
+        self.compiled()
+
+    def get_function(self, name: str) -> RawKernel:
+        return RawKernel(self.machine, self, name)
+
+
+class Device:
+    """The one device; also a context manager, as CuPy's."""
+
+    def __init__(self, number: int = 0) -> None:
+        self.id = number
+
+    def __enter__(self) -> "Device":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing to leave."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Device) and self.id == other.id
+
+    def __hash__(self) -> int:
+        return self.id
+
+    def use(self) -> None:
+        """It is in use."""
+
+    def synchronize(self) -> None:
+        """Launches have ended when they return."""
+
+
+class Stream:
+    """A stream; everything runs at once."""
+
+    null: "Stream"
+    ptr = 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.done = True
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing to leave."""
+
+    def synchronize(self) -> None:
+        """Launches have ended when they return."""
+
+    def use(self) -> "Stream":
+        return self
+
+
+Stream.null = Stream()
+
+
+def refused(name: str) -> Callable[..., Any]:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError(f"cupy.{name} compiles for a GPU at run time, which the machine does not stand in for")
+
+    return refuse
+
+
+REFUSED = ("ElementwiseKernel", "ReductionKernel", "fuse", "vectorize")
+
+
+class StandIn(ModuleType):
+    """The module ``cupy``: what it has not of its own is NumPy's."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__("cupy")
+        self.__path__: list[str] = []
+        self.__version__ = "14.0 (attnverify's machine)"
+        self.ndarray, self.cuda = DeviceArray, cuda_of(machine)
+        self.RawModule = lambda **given: RawModule(machine, **given)
+        self.RawKernel = lambda code, name, options=(), **given: RawModule(machine, code=code, options=options).get_function(name)
+        self.asnumpy = lambda x, *args, **kwargs: np.array(x)
+        self.get_array_module = lambda *arrays: self if any(isinstance(x, DeviceArray) for x in arrays) else np
+        for name in REFUSED:
+            setattr(self, name, refused(name))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        found = getattr(np, name)
+        if isinstance(found, ModuleType):
+            return wrapped_module(found)
+        return wrapped(found) if callable(found) and not isinstance(found, type) else found
+
+
+def wrapped_module(module: ModuleType) -> Any:
+    """``cupy.random``, ``cupy.linalg``: NumPy's, whose arrays are on the device."""
+    names = {name: getattr(module, name) for name in dir(module) if not name.startswith("_")}
+    return SimpleNamespace(**{name: wrapped(x) if callable(x) and not isinstance(x, type) else x for name, x in names.items()})
+
+
+def cuda_of(machine: Machine) -> ModuleType:
+    """``cupy.cuda``, as far as kernels need it."""
+    made = ModuleType("cupy.cuda")
+    properties = {"major": machine.target // 10, "minor": machine.target % 10, "multiProcessorCount": 132, "name": b"attnverify's machine"}
+    properties |= {"sharedMemPerBlock": 49152, "sharedMemPerBlockOptin": 232448 if machine.target >= 90 else 166912, "warpSize": 32}
+    made.runtime = SimpleNamespace(  # type: ignore[attr-defined]
+        deviceSynchronize=lambda: None,
+        getDevice=lambda: 0,
+        getDeviceCount=lambda: 1,
+        getDeviceProperties=lambda device: properties,
+        is_hip=False,
+    )
+    Device.compute_capability = str(machine.target)  # type: ignore[attr-defined]
+    made.Device, made.Stream = Device, Stream  # type: ignore[attr-defined]
+    made.get_current_stream = lambda: Stream.null  # type: ignore[attr-defined]
+    made.is_available = lambda: True  # type: ignore[attr-defined]
+    made.using_allocator = lambda allocator: nullcontext()  # type: ignore[attr-defined]
+    return made
+
+
+@contextmanager
+def as_cupy(target: int = 90, **settings: Any) -> Iterator[Machine]:
+    """
+    ``import cupy`` gives the stand-in, whether CuPy is installed or not; afterwards it is again what it was.
+
+    ``settings`` are those of :meth:`attnverify.ptx.Kernel.launch`. What was imported meanwhile keeps the stand-in.
+    """
+    machine = Machine(target, settings)
+    before = {name: module for name, module in sys.modules.items() if name == "cupy" or name.startswith("cupy.")}
+    for name in before:
+        del sys.modules[name]
+    made = StandIn(machine)
+    sys.modules |= {"cupy": made, "cupy.cuda": made.cuda}
+    try:
+        yield machine
+    finally:
+        for name in [name for name in sys.modules if name == "cupy" or name.startswith("cupy.")]:
+            del sys.modules[name]
+        sys.modules.update(before)

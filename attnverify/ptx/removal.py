@@ -1,0 +1,88 @@
+"""
+The score of the watch itself: every barrier, wait and fence of a kernel is taken out, one at a time, and the launch is repeated.
+
+A removal is *noticed* if the machine has a finding, *wrong* if it has none but the kernel leaves other bits than before, and *silent*
+otherwise: then the instruction was not needed for this launch, or the machine does not see what it is for.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnverify.ptx.findings import Finding
+from attnverify.ptx.kernel import Kernel, Recorded
+from attnverify.ptx.text.syntax import Instruction
+
+__all__ = ["Removal", "orders", "remove_each", "summary"]
+
+
+@dataclass(frozen=True)
+class Removal:
+    """One instruction that was taken out, and what came of it."""
+
+    kernel: str
+    target: int
+    instruction: str
+    line: int
+    outcome: str
+    finding: Finding | None = None
+
+    @property
+    def kind(self) -> str:
+        return kind_of(self.instruction)
+
+
+def kind_of(text: str) -> str:
+    """``bar.sync``, ``cp.async.wait_group``, ``wgmma.fence`` ..."""
+    name = text.split()[-1] if text.startswith("@") and len(text.split()) == 1 else next(w for w in text.split() if not w.startswith("@"))
+    return name.rstrip(";").replace(".sync.aligned", "").replace(".shared::cta", "")
+
+
+def orders(instruction: Instruction) -> bool:
+    """Whether an instruction is there for the order of others alone."""
+    name, first = instruction.name, instruction.modifiers[:1]
+    if name in ("bar", "barrier"):
+        return "sync" in instruction.modifiers
+    if name == "fence":
+        return first == ("proxy",)
+    if name == "cp":
+        return any(word.startswith("wait") for word in instruction.modifiers)
+    return name == "wgmma" and first in (("fence",), ("wait_group",))
+
+
+def remove_each(recorded: Recorded) -> Iterator[Removal]:
+    """Every such instruction of the kernel that the launch executes."""
+    kernel = recorded.kernel
+    expected = contents(recorded, kernel)
+    for instruction in kernel.program.instructions:
+        if orders(instruction):
+            yield removed(recorded, kernel, instruction, expected)
+
+
+def removed(recorded: Recorded, kernel: Kernel, instruction: Instruction, expected: list[bytes]) -> Removal:
+    told = kernel.name, kernel.module.target, instruction.text, instruction.line
+    try:
+        found = contents(recorded, kernel.without(instruction.index))
+    except Finding as finding:
+        return Removal(*told, "noticed", finding)
+    return Removal(*told, "silent" if found == expected else "wrong")
+
+
+def contents(recorded: Recorded, kernel: Kernel) -> list[bytes]:
+    return [np.asarray(array.contents).tobytes() for array in recorded.repeat(kernel).arrays]
+
+
+def summary(removals: list[Removal]) -> str:
+    """A line for each kind of instruction, and one for each removal that was not noticed."""
+    lines = []
+    for kind in sorted({removal.kind for removal in removals}):
+        of_kind = [removal for removal in removals if removal.kind == kind]
+        counted = Counter(removal.outcome for removal in of_kind)
+        told = ", ".join(f"{counted[outcome]} {outcome}" for outcome in ("noticed", "wrong", "silent"))
+        lines.append(f"{kind:24} {len(of_kind):4}: {told}")
+    for removal in removals:
+        if removal.outcome != "noticed":
+            lines.append(f"  {removal.outcome}: {removal.kernel} sm_{removal.target}, PTX line {removal.line}: {removal.instruction}")
+    return "\n".join(lines)
