@@ -8,8 +8,7 @@ from attnverify.ptx.decode import Form, Step, instruction
 from attnverify.ptx.instructions.floats import ROUNDINGS, Modes, directed_quotient, float_arithmetic, halved, halves_of
 from attnverify.ptx.kinds import KINDS, Array
 from attnverify.ptx.numbers.errors import APPROXIMATE, approximate, step
-from attnverify.ptx.numbers.exact import once
-from attnverify.ptx.numbers.formats import BF16, F32, flush, narrow
+from attnverify.ptx.numbers.formats import BF16, F32, flush, narrow, rounded
 
 if TYPE_CHECKING:
     from attnverify.ptx.machine import Machine
@@ -91,8 +90,8 @@ def rounded_quotient(x: Array, y: Array, how: str) -> Array:
 def rounded_root(x: Array, how: str) -> Array:
     if how == "rn":
         return np.asarray(np.sqrt(x))
-    wide = x.astype(np.float64)
-    return once(lambda a, _, near: a - near * near, wide, wide, np.sqrt(wide), F32, how).astype(np.float32)
+    # as with quotients: a root that is no float32 is far enough from every one
+    return rounded(np.sqrt(x.astype(np.float64)), F32, how).astype(np.float32)
 
 
 def approximate_quotient(form: Form, how: str) -> Step:

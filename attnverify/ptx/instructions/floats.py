@@ -5,13 +5,12 @@ Halves are computed in float32 or float64 and rounded once. The payload of a NaN
 """
 
 from collections.abc import Callable
-from fractions import Fraction
 
 import numpy as np
 
 from attnverify.ptx.decode import Form, Read, Step, Write
 from attnverify.ptx.kinds import KINDS, Array, Kind
-from attnverify.ptx.numbers.exact import fused, fused_f32, fused_f64, odd_sum, once
+from attnverify.ptx.numbers.exact import directed_sum, fused, fused_f32, fused_f64, odd_sum
 from attnverify.ptx.numbers.formats import F32, FORMATS, flush, narrow, rounded, widen
 
 __all__ = ["FLOATING", "ROUNDINGS", "Modes", "float_arithmetic", "halved", "halves_of", "saturate"]
@@ -78,13 +77,7 @@ def single_function(name: str, mode: str) -> Callable[..., Array]:
     if name == "mul":  # a product of two numbers of 24 digits has 48
         return lambda x, y: rounded(x.astype(np.float64) * y, F32, mode).astype(np.float32)
     turn = 1.0 if name == "add" else -1.0
-    return lambda x, y: directed_sum(x.astype(np.float64), turn * y.astype(np.float64), mode)
-
-
-def directed_sum(x: Array, y: Array, mode: str) -> Array:
-    """Rounded down, x - x is -0."""
-    found = rounded(odd_sum(x, y), F32, mode).astype(np.float32)
-    return np.where((x == -y) & (x != 0), np.float32(-0.0), found) if mode == "rm" else found
+    return lambda x, y: directed_sum(x.astype(np.float64), turn * y.astype(np.float64), F32, mode).astype(np.float32)
 
 
 def divide(form: Form, kind: Kind) -> Step:
@@ -109,12 +102,8 @@ def divide(form: Form, kind: Kind) -> Step:
 
 
 def directed_quotient(x: Array, y: Array, mode: str) -> Array:
-    x, y = np.broadcast_arrays(x.astype(np.float64), y.astype(np.float64))
-    return once(side_of_quotient, x, y, x / y, F32, mode).astype(np.float32)
-
-
-def side_of_quotient(x: Fraction, y: Fraction, near: Fraction) -> Fraction:
-    return x / y - near
+    """A quotient of numbers of 24 digits is one, or differs from each by a part in 2^48: float64 shows on which side it is."""
+    return rounded(x.astype(np.float64) / y, F32, mode).astype(np.float32)
 
 
 # float64

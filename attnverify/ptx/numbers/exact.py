@@ -1,7 +1,6 @@
-"""Operations that round once: products with sums, and operations in the directed modes."""
+"""Sums and products with sums that round once, in every mode."""
 
 import math
-from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -9,7 +8,7 @@ import numpy as np
 from attnverify.ptx.kinds import Array
 from attnverify.ptx.numbers.formats import F32, Format, rounded
 
-__all__ = ["fused", "fused_f32", "fused_f64", "once"]
+__all__ = ["directed_sum", "fused", "fused_f32", "fused_f64", "odd_sum"]
 
 TIE = np.uint64(1 << 28)
 BELOW = np.uint64((1 << 29) - 1)
@@ -29,8 +28,15 @@ def fused_f32(x: Array, y: Array, z: Array) -> Array:
 
 def fused(x: Array, y: Array, z: Array, to: Format, mode: str = "rn") -> Array:
     """x y + z of numbers of at most 24 digits, rounded once; float64."""
-    product = x.astype(np.float64) * y.astype(np.float64)
-    return rounded(odd_sum(product, z.astype(np.float64)), to, mode)
+    return directed_sum(x.astype(np.float64) * y.astype(np.float64), z.astype(np.float64), to, mode)
+
+
+def directed_sum(x: Array, y: Array, to: Format, mode: str) -> Array:
+    """x + y rounded once; rounded down, a number and its opposite give -0."""
+    found = rounded(odd_sum(x, y), to, mode)
+    if mode == "rm":
+        found = np.where((found == 0) & (x == -y) & (np.signbit(x) != np.signbit(y)), -0.0, found)
+    return found
 
 
 def odd_sum(x: Array, y: Array) -> Array:
@@ -43,27 +49,6 @@ def odd_sum(x: Array, y: Array) -> Array:
     step = np.where((error > 0) == (total > 0), 1, -1)
     inexact = np.isfinite(total) & (error != 0) & even
     return np.where(inexact, bits + step, bits).view(np.float64)
-
-
-def once(operation: Callable[[Fraction, Fraction], Fraction], x: Array, y: Array, quick: Array, to: Format, mode: str) -> Array:
-    """
-    A quotient or root of float32 numbers in a directed mode; ``quick`` is its value to float64.
-
-    53 digits are within one part in 2^53 of the exact result, so only results that lie that close to a float32 need a second look.
-    """
-    found = rounded(quick, to, mode)
-    near = np.isfinite(quick) & (quick != 0) & (np.abs(quick - rounded(quick, to)) <= np.abs(quick) * 2.0**-51)
-    for place in np.flatnonzero(near):
-        side = operation(Fraction(float(x.flat[place])), Fraction(float(y.flat[place])))
-        found.flat[place] = nudged(float(quick.flat[place]), side, to, mode)
-    return found
-
-
-def nudged(quick: float, side: Fraction, to: Format, mode: str) -> float:
-    """The rounding of a number next to a float32, when the sign of (exact - that float32) is known."""
-    nearest = float(rounded(np.array([quick]), to)[0])
-    shifted = nearest + math.copysign(abs(nearest) * 2.0**-40, side) if side else nearest
-    return float(rounded(np.array([shifted]), to, mode)[0])
 
 
 def fused_f64(x: Array, y: Array, z: Array) -> Array:
