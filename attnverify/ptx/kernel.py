@@ -30,7 +30,7 @@ LIMIT = re.compile(r"\.(?:reqntid|maxntid)\s+([\d,\s]+)")
 Argument = Any
 """What a kernel is given for a parameter: an array, an allocation, a number, or the bytes of a struct."""
 
-LANES = 4096
+LANES, MOST = 4096, 1024
 LONGEST = 20_000_000
 
 
@@ -157,8 +157,9 @@ class Kernel:
         return made
 
     def check_threads(self, shape: tuple[int, int, int]) -> None:
-        if self.threads is not None and np.prod(shape) > self.threads:
-            raise ValueError(f"threads: wanted at most {self.threads} as {self.name} was compiled for, got {shape}")
+        most = min(self.threads or MOST, MOST)
+        if np.prod(shape) > most:
+            raise ValueError(f"threads: wanted at most {most} in a block of {self.name}, got {shape}")
 
     def execute(self, setup: Setup, memory: Memory, random: np.random.Generator, draw: Draw, lanes: int) -> int:
         """All blocks in a drawn order, so many together as there are lanes."""

@@ -153,7 +153,7 @@ def test_fma_of_halves_with_relu_has_no_negative_results() -> None:
 
     def model(a: int, b: int, c: int) -> int:
         found = scalar.fused(a, b, c, "bf16")
-        return 0 if found >> 15 and value(found, "bf16") != "nan" else found
+        return 0 if found >> 15 and value(found, "bf16") != "nan" else found  # -0 too
 
     check("fma.rn.relu.bf16 %d, %a, %b, %c;", "bf16", given, model)
 

@@ -119,7 +119,7 @@ class Conversion:
         """Without what is negative, or what is infinite, where a modifier says so."""
         if self.satfinite:
             x = np.clip(x, -largest, largest)
-        return np.where(x < 0, x.dtype.type(0), x) if self.relu else x
+        return np.where(x <= 0, x.dtype.type(0), x) if self.relu else x
 
 
 def conversion(form: Form, modes: Conversion, to: Kind, of: Kind) -> Callable[[Array], Array]:

@@ -163,7 +163,7 @@ def half(form: Form, kind: Kind) -> Step:
         found = half_arithmetic(form.name, x, kind.element)
         found = flush(found, tiny) if ftz else found
         found = saturate(found) if sat else found
-        return narrow(np.where(found < 0, np.float32(0), found) if relu else found, kind.element)
+        return narrow(np.where(found <= 0, np.float32(0), found) if relu else found, kind.element)
 
     return halved(form.write(0, kind), kind, function, sources)
 
