@@ -154,8 +154,9 @@ def product(form: Form) -> Step:
     form.choice("sync")
     form.choice("aligned")
     shape = form.choice("m16n8k16", "m16n8k8", "m16n8k4")
-    form.choice("row")
-    form.choice("col")
+    if form.modifiers[:2] != ["row", "col"]:
+        raise form.refuse("factors in another order than .row.col")
+    form.modifiers = form.modifiers[2:]
     to, kind, right, of = (form.kind("f32", "f16", "bf16", "tf32").name for _ in range(4))
     if right != kind or to != of or shape not in SHAPES.get(kind, ()) or to not in ("f32", "f16") or (to == "f16" and kind != "f16"):
         raise form.refuse("this product")
