@@ -1,0 +1,76 @@
+"""
+The command line of the machine.
+
+    python -m attnverify.ptx table               which instructions are there
+    python -m attnverify.ptx read FILE.ptx ...   which instructions of these files are refused
+    python -m attnverify.ptx sass FILE ...       registers overwritten under a product of a warp group, in cubins or in PTX
+"""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from attnverify.ptx import sass, table
+from attnverify.ptx.decode import decoded
+from attnverify.ptx.findings import NotUnderstood
+from attnverify.ptx.kernel import load
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m attnverify.ptx", description="A GPU made of NumPy.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("table", help="which instructions are there")
+    for name, told in (("read", "which instructions are refused"), ("sass", "registers overwritten under a product of a warp group")):
+        commands.add_parser(name, help=told).add_argument("files", nargs="+", type=Path)
+    given = parser.parse_args(arguments)
+    if given.command == "table":
+        print("\n".join(table.lines()))
+        return 0
+    return read(given.files) if given.command == "read" else check(given.files)
+
+
+def read(files: list[Path]) -> int:
+    """Decode every instruction, and tell each reason for a refusal once."""
+    refused: Counter[str] = Counter()
+    understood = 0
+    for file in files:
+        module = load(file.read_text())
+        for name in module:
+            kernel = module[name]
+            for instruction in kernel.program.instructions:
+                try:
+                    decoded(instruction, kernel)
+                    understood += 1
+                except NotUnderstood as error:
+                    refused[f"{instruction.name}: {error}"] += 1
+    print(f"{understood} instructions understood, {sum(refused.values())} refused")
+    for reason, count in refused.most_common():
+        print(f"{count:6}  {reason}")
+    return 1 if refused else 0
+
+
+def check(files: list[Path]) -> int:
+    """The static check of machine code; PTX is assembled by every ptxas that is here."""
+    bad = 0
+    for file in files:
+        for label, cubin in binaries(file):
+            for name, lines in sass.disassemble(cubin).items():
+                found = sass.hazards(lines)
+                bad += len(found)
+                print(f"{file.name} {label} {name}: {len(sass.products(lines))} products from registers, {len(found)} overwritten")
+                print("".join(f"  {hazard}\n" for hazard in found), end="")
+    return 1 if bad else 0
+
+
+def binaries(file: Path) -> Iterator[tuple[str, bytes]]:
+    if file.suffix != ".ptx":
+        yield "", file.read_bytes()
+        return
+    for version, path in sass.assemblers().items():
+        yield f"ptxas {version}", sass.assemble(file.read_text(), path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
