@@ -81,14 +81,13 @@ class Driver(DriverBase):  # type: ignore[misc]
     target: int = 90
     settings: dict[str, Any] = field(default_factory=dict)
     launches: list[Launch] = field(default_factory=list)
-    kernels: dict[str, Kernel] = field(default_factory=dict)
     compiling: bool = False
 
     def __post_init__(self) -> None:
         if self.target not in SHARED:
             raise ValueError(f"target: wanted one of {', '.join(map(str, SHARED))}, got {self.target}")
         self.utils = Utilities(self.target)
-        self.launcher_cls = lambda source, metadata: Launcher(self, source, metadata)
+        self.launcher_cls = Launcher
 
     def get_current_target(self) -> GPUTarget:
         return GPUTarget("cuda", self.target, 32)
@@ -135,17 +134,22 @@ class Driver(DriverBase):  # type: ignore[misc]
         """There is none."""
 
 
-class Launcher:
-    """Launches one compiled kernel on the machine."""
+KERNELS: dict[str, Kernel] = {}
+"""Kernels by the key of Triton's cache."""
 
-    def __init__(self, driver: Driver, source: Any, metadata: Any) -> None:
-        self.driver, self.metadata = driver, metadata
+
+class Launcher:
+    """Launches one compiled kernel on the machine; JIT functions keep it, so that it asks for the driver of the time."""
+
+    def __init__(self, source: Any, metadata: Any) -> None:
+        self.metadata = metadata
         self.kinds, self.names = list(source.signature.values()), list(source.signature)
 
     def __call__(
         self, x: int, y: int, z: int, stream: int, function: object, packed: Any, launch_metadata: Any, enter: Any, leave: Any, *arguments: Any
     ) -> None:
-        if self.driver.compiling:
+        driver = triton.runtime.driver.active
+        if driver.compiling:
             return
         started = time.perf_counter()
         kernel, arrays = self.kernel(), HostArrays()
@@ -156,10 +160,10 @@ class Launcher:
         given = [as_parameter(value, kind, arrays) for value, kind, _ in pairs]
         given += self.scratch(x * y * z, len(kernel.parameters) - len(given), arrays)
         threads = 32 * self.metadata.num_warps
-        settings = {"shared": self.metadata.shared, "memory": arrays.memory} | self.driver.settings
+        settings = {"shared": self.metadata.shared, "memory": arrays.memory} | driver.settings
         done = kernel.launch((x, y, z), threads, given, **settings)
         arrays.bring_back()
-        self.driver.launches.append(Launch(kernel.name, (x, y, z), done.steps, time.perf_counter() - started))
+        driver.launches.append(Launch(kernel.name, (x, y, z), done.steps, time.perf_counter() - started))
 
     def scratch(self, blocks: int, left: int, arrays: HostArrays) -> list[np.uint64]:
         """The parameters behind a kernel's own: memory for its blocks, if it asked for some, and for a profiler, which it has not."""
@@ -170,14 +174,14 @@ class Launcher:
     def kernel(self) -> Kernel:
         """The kernel that Triton's compiler has left in its cache."""
         key, name = self.metadata.hash, self.metadata.name
-        if key not in self.driver.kernels:
+        if key not in KERNELS:
             files = get_cache_manager(key).get_group(f"{name[:150]}.json") or {}
             path = next((path for file, path in files.items() if file.endswith(".ptx")), None)
             if path is None:
                 raise NotUnderstood(f"{name}: Triton's cache holds no PTX of it")
             with open(path) as file:
-                self.driver.kernels[key] = load(file.read())[name]
-        return self.driver.kernels[key]
+                KERNELS[key] = load(file.read())[name]
+        return KERNELS[key]
 
 
 def flattened(values: Sequence[Any], kinds: Sequence[Any], names: Sequence[str]) -> Iterator[tuple[Any, str, str]]:

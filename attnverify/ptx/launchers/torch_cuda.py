@@ -1,0 +1,135 @@
+"""
+PyTorch for files that expect a GPU: what they put on "cuda" stays on the CPU, where the machine finds it.
+
+    with pretended_cuda(target=90), on_machine(target=90):
+        import their_kernels
+
+Functions with ``device="cuda"``, ``x.cuda()`` and ``x.to("cuda")`` work on the host; ``x.is_cuda`` is true, ``x.device`` is cuda:0, and the
+questions about devices, streams and events that kernels' launchers ask are answered. No tensor core of PyTorch's own is modelled: its
+operators compute as they do on a CPU.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+__all__ = ["pretended_cuda"]
+
+HOST, DEVICE = torch.device("cpu"), torch.device("cuda", 0)
+
+
+def is_device(x: Any) -> bool:
+    """Whether something names a GPU."""
+    if isinstance(x, torch.device):
+        return x.type == "cuda"
+    return isinstance(x, str) and (x == "cuda" or x.startswith("cuda:"))
+
+
+class OnHost(TorchFunctionMode):
+    """Sends what is meant for a GPU to the host."""
+
+    def __torch_function__(self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function == torch.Tensor.is_cuda.__get__:  # type: ignore[attr-defined]
+            return True
+        if function == torch.Tensor.device.__get__:  # type: ignore[attr-defined]
+            return DEVICE
+        if function is torch.Tensor.cuda:
+            return args[0]
+        given = {name: HOST if is_device(x) else x for name, x in (kwargs or {}).items() if name != "pin_memory"}
+        if isinstance(given.get("device"), int):
+            given["device"] = HOST
+        return function(*(HOST if is_device(x) else x for x in args), **given)
+
+
+class Event:
+    """An event; nothing is timed."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.recorded = False
+
+    def record(self, stream: Any = None) -> None:
+        self.recorded = True
+
+    def wait(self, stream: Any = None) -> None:
+        """Launches have ended when they return."""
+
+    def synchronize(self) -> None:
+        """Launches have ended when they return."""
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, other: "Event") -> float:
+        return 0.0
+
+
+class Stream(Event):
+    """A stream; everything runs at once."""
+
+    cuda_stream = 0
+    device = DEVICE
+
+    def wait_stream(self, stream: Any) -> None:
+        """Launches have ended when they return."""
+
+    def wait_event(self, event: Any) -> None:
+        """Launches have ended when they return."""
+
+
+def answers(target: int) -> dict[str, Any]:
+    """What ``torch.cuda`` says and does."""
+    capability = divmod(target, 10)
+    shared = {80: 166912, 86: 101376, 89: 101376, 90: 232448}.get(target, 101376)
+    properties = SimpleNamespace(
+        name="attnverify's machine",
+        major=capability[0],
+        minor=capability[1],
+        multi_processor_count=132 if target >= 90 else 108,
+        total_memory=80 << 30,
+        shared_memory_per_block=49152,
+        shared_memory_per_block_optin=shared,
+        shared_memory_per_multiprocessor=shared + 1024,
+        max_threads_per_multi_processor=2048,
+        regs_per_multiprocessor=65536,
+        warp_size=32,
+        L2_cache_size=50 << 20,
+    )
+    nothing: Callable[..., None] = lambda *args, **kwargs: None
+    return {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "get_device_capability": lambda device=None: capability,
+        "get_device_properties": lambda device=None: properties,
+        "get_device_name": lambda device=None: properties.name,
+        "current_stream": lambda device=None: Stream(),
+        "default_stream": lambda device=None: Stream(),
+        "stream": lambda stream: nullcontext(),
+        "device": lambda device: nullcontext(),
+        "device_of": lambda x: nullcontext(),
+        "Event": Event,
+        "Stream": Stream,
+        "is_bf16_supported": lambda *args, **kwargs: True,
+        "is_current_stream_capturing": lambda: False,
+        **dict.fromkeys(("synchronize", "set_device", "empty_cache", "manual_seed", "manual_seed_all", "init", "reset_peak_memory_stats"), nothing),
+    }
+
+
+@contextmanager
+def pretended_cuda(target: int = 90) -> Iterator[None]:
+    """PyTorch behaves as if the machine were its GPU; afterwards it is what it was."""
+    changed = answers(target)
+    before = {name: getattr(torch.cuda, name) for name in changed}
+    for name, x in changed.items():
+        setattr(torch.cuda, name, x)
+    try:
+        with OnHost():
+            yield
+    finally:
+        for name, x in before.items():
+            setattr(torch.cuda, name, x)
