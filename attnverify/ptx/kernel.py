@@ -53,12 +53,12 @@ class Recorded:
     latitude: float
     lanes: int
 
-    def repeat(self, kernel: "Kernel | None" = None) -> Memory:
-        """Launch it again, or another kernel in its place; what the memory holds then."""
-        memory = self.memory.copy()
+    def repeat(self, kernel: "Kernel | None" = None) -> tuple[Memory, set[int]]:
+        """Launch it again, or another kernel in its place: what the memory holds then, and the instructions that ordered something."""
+        memory, useful = self.memory.copy(), set[int]()
         random, draw = np.random.default_rng(self.seed), Draw(self.seed, self.latitude)
-        (kernel or self.kernel).execute(self.setup, memory, random, draw, self.lanes)
-        return memory
+        (kernel or self.kernel).execute(self.setup, memory, random, draw, self.lanes, useful)
+        return memory, useful
 
 
 class Kernel:
@@ -161,8 +161,10 @@ class Kernel:
         if np.prod(shape) > most:
             raise ValueError(f"threads: wanted at most {most} in a block of {self.name}, got {shape}")
 
-    def execute(self, setup: Setup, memory: Memory, random: np.random.Generator, draw: Draw, lanes: int) -> int:
-        """All blocks in a drawn order, so many together as there are lanes."""
+    def execute(
+        self, setup: Setup, memory: Memory, random: np.random.Generator, draw: Draw, lanes: int, useful: set[int] | None = None
+    ) -> int:
+        """All blocks in a drawn order, so many together as there are lanes; the instructions that were executed."""
         steps = self.steps and 0  # decoded before anything is placed
         addresses = self.places | self.module.placed(memory) | {name: self.dynamic_start for name in self.module.dynamic}
         blocks = random.permutation(int(np.prod(setup.grid)))
@@ -173,6 +175,8 @@ class Kernel:
                 machine = Machine(self, memory, setup, np.sort(blocks[first : first + together]), draw, addresses)
                 machine.run()
                 steps += machine.steps
+                if useful is not None:
+                    useful |= machine.useful
         return steps
 
     @property

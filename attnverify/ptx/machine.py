@@ -67,7 +67,13 @@ class Machine:
         self.of_grid = Actors(number, np.ones_like(number), np.full_like(number, 1 << 40))
         self.copies = Copies(self.lanes)
         self.groups = Groups(kernel.asynchronous_registers, self.lanes // WARP)
+        self.useful: set[int] = set()
         self.new_epoch()
+
+    def note_use(self, useful: bool) -> None:
+        """The current instruction, which is there for the order of others, has something to order."""
+        if useful:
+            self.useful.add(self.index)
 
     def new_epoch(self) -> None:
         self.of_block = self.shared.actors(self.block, self.warp)
@@ -222,6 +228,7 @@ class Machine:
 
     def wait(self, barrier: int, threads: Array | None) -> int | None:
         """The threads of the mask wait at a barrier of their blocks; None if all that there are go on at once."""
+        self.note_use(self.shared.touched)
         if self.mask is None and threads is None and self.count == self.width:
             self.shared.pass_barrier()
             self.new_epoch()

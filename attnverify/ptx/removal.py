@@ -1,8 +1,9 @@
 """
 The score of the watch itself: every barrier, wait and fence of a kernel is taken out, one at a time, and the launch is repeated.
 
-A removal is *noticed* if the machine has a finding, *wrong* if it has none but the kernel leaves other bits than before, and *silent*
-otherwise: then the instruction was not needed for this launch, or the machine does not see what it is for.
+A removal is *noticed* if the machine has a finding, *wrong* if it has none but the kernel leaves other bits than before, *idle* if the
+instruction never had anything to order (a wait when nothing was under way, a barrier before which nobody touched shared memory), and
+*silent* otherwise: then this launch did not need it, or the machine does not see what it is for.
 """
 
 from collections import Counter
@@ -13,9 +14,13 @@ import numpy as np
 
 from attnverify.ptx.findings import Finding
 from attnverify.ptx.kernel import Kernel, Recorded
+from attnverify.ptx.storage.device import Memory
 from attnverify.ptx.text.syntax import Instruction
 
-__all__ = ["Removal", "orders", "remove_each", "summary"]
+__all__ = ["OUTCOMES", "Removal", "orders", "remove_each", "summary"]
+
+
+OUTCOMES = ("noticed", "wrong", "silent", "idle")
 
 
 @dataclass(frozen=True)
@@ -55,34 +60,36 @@ def orders(instruction: Instruction) -> bool:
 def remove_each(recorded: Recorded) -> Iterator[Removal]:
     """Every such instruction of the kernel that the launch executes."""
     kernel = recorded.kernel
-    expected = contents(recorded, kernel)
+    memory, useful = recorded.repeat()
     for instruction in kernel.program.instructions:
         if orders(instruction):
-            yield removed(recorded, kernel, instruction, expected)
+            outcome, finding = outcome_without(recorded, kernel, instruction.index, contents(memory))
+            if outcome == "silent" and instruction.index not in useful:
+                outcome = "idle"
+            yield Removal(kernel.name, kernel.module.target, instruction.text, instruction.line, outcome, finding)
 
 
-def removed(recorded: Recorded, kernel: Kernel, instruction: Instruction, expected: list[bytes]) -> Removal:
-    told = kernel.name, kernel.module.target, instruction.text, instruction.line
+def outcome_without(recorded: Recorded, kernel: Kernel, index: int, expected: list[bytes]) -> tuple[str, Finding | None]:
     try:
-        found = contents(recorded, kernel.without(instruction.index))
+        memory, _ = recorded.repeat(kernel.without(index))
     except Finding as finding:
-        return Removal(*told, "noticed", finding)
-    return Removal(*told, "silent" if found == expected else "wrong")
+        return "noticed", finding
+    return ("silent" if contents(memory) == expected else "wrong"), None
 
 
-def contents(recorded: Recorded, kernel: Kernel) -> list[bytes]:
-    return [np.asarray(array.contents).tobytes() for array in recorded.repeat(kernel).arrays]
+def contents(memory: Memory) -> list[bytes]:
+    return [np.asarray(array.contents).tobytes() for array in memory.arrays]
 
 
 def summary(removals: list[Removal]) -> str:
-    """A line for each kind of instruction, and one for each removal that was not noticed."""
+    """A line for each kind of instruction, and one for each removal of something useful that was not noticed."""
     lines = []
     for kind in sorted({removal.kind for removal in removals}):
         of_kind = [removal for removal in removals if removal.kind == kind]
         counted = Counter(removal.outcome for removal in of_kind)
-        told = ", ".join(f"{counted[outcome]} {outcome}" for outcome in ("noticed", "wrong", "silent"))
+        told = ", ".join(f"{counted[outcome]} {outcome}" for outcome in OUTCOMES)
         lines.append(f"{kind:24} {len(of_kind):4}: {told}")
     for removal in removals:
-        if removal.outcome != "noticed":
+        if removal.outcome in ("wrong", "silent"):
             lines.append(f"  {removal.outcome}: {removal.kernel} sm_{removal.target}, PTX line {removal.line}: {removal.instruction}")
     return "\n".join(lines)

@@ -126,7 +126,7 @@ def fence(form: Form) -> Step:
 def fence_shared(m: "Machine") -> None:
     if m.shared.asynchronous and m.setup.races:
         lanes = m.active()
-        m.shared.fence(m.block[lanes], m.of(m.of_block, lanes))
+        m.note_use(m.shared.fence(m.block[lanes], m.of(m.of_block, lanes)))
 
 
 def nothing(m: "Machine") -> None:

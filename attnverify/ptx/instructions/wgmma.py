@@ -47,7 +47,7 @@ def warp_group(form: Form) -> Step:
 
 
 def fence(m: "Machine") -> None:
-    m.groups.fence(m.whole_warps("wgmma.fence"))
+    m.note_use(m.groups.fence(m.whole_warps("wgmma.fence")))
 
 
 def commit(m: "Machine") -> None:

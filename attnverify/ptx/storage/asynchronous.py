@@ -49,7 +49,9 @@ def copied(m: "Machine", of: Array, lanes: Array, size: int, counts: Array | Non
 
 def arrive(m: "Machine", pending: int | None) -> None:
     """The lanes of the mask wait for their copies but the last ``pending`` groups."""
-    for batch in m.copies.arrived(m.active(), pending):
+    arrived = m.copies.arrived(m.active(), pending)
+    m.note_use(bool(arrived))
+    for batch in arrived:
         m.shared.bytes.view(WIDE[batch.size])[batch.offsets // batch.size] = batch.values
         if m.shared.watched:
             note_arrival(m, batch)
@@ -121,7 +123,9 @@ def finish_products(m: "Machine", warps: Array, pending: int) -> None:
     """Some warps wait for their products; what those read may be written again behind the next barrier."""
     if not m.setup.races:
         return
-    for product in m.groups.finished(warps, pending):
+    finished = m.groups.finished(warps, pending)
+    m.note_use(bool(finished))
+    for product in finished:
         note_read(m, product, warps)
     m.shared.readers = len(m.groups.products)
     for product in m.groups.products:

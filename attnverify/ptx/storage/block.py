@@ -44,6 +44,11 @@ class Shared:
         first = offsets // self.unit
         return first[:, None] + np.arange(max(1, size // self.unit)) if size > self.unit else first[:, None]
 
+    @property
+    def touched(self) -> bool:
+        """Whether anybody read or wrote since the last barrier."""
+        return bool(self.shadow.written or self.shadow.stamped or self.shadow.aside)
+
     def pass_barrier(self, block: int | None = None) -> None:
         """A block has passed a barrier; None: all of them have."""
         if block is None:
@@ -53,11 +58,17 @@ class Shared:
             self.shadow.stamp_reads()
             self.epoch[block] += 1
 
-    def fence(self, blocks: Array, actors: Actors) -> None:
-        """Threads of these actors let the asynchronous proxy see what they wrote, and what a barrier has ordered before them."""
+    def fence(self, blocks: Array, actors: Actors) -> bool:
+        """
+        Threads of these actors let the asynchronous proxy see what they wrote, and what a barrier has ordered before them.
+
+        Whether there was any such thing.
+        """
+        before = np.count_nonzero(self.unfenced)
         writer = self.shadow.writer.reshape(self.blocks, -1) >> 21
         unfenced = self.unfenced.reshape(self.blocks, -1)
         for block in np.unique(blocks):
             late = writer[block] >= self.epoch[block] * WARPS
             foreign = late & ~np.isin(writer[block], actors.who[blocks == block])
             unfenced[block] &= foreign
+        return np.count_nonzero(self.unfenced) < before

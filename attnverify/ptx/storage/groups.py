@@ -78,8 +78,11 @@ class Groups:
         self.written[np.ix_(self.rows_of(product.accumulator), np.flatnonzero(warps))] = True
         self.read[np.ix_(self.rows_of(product.left), np.flatnonzero(warps))] = True
 
-    def fence(self, warps: Array) -> None:
+    def fence(self, warps: Array) -> bool:
+        """Whether there was a register to fence."""
+        useful = bool(self.unfenced[:, warps].any())
         self.unfenced[:, warps] = False
+        return useful
 
     def finished(self, warps: Array, pending: int) -> list[Product]:
         """Products that these warps have waited for; all groups but the last ``pending``."""
