@@ -14,7 +14,16 @@ import numpy as np
 
 from attnverify.ptx.findings import NotUnderstood
 from attnverify.ptx.kinds import BITS, KINDS, Array, Kind
-from attnverify.ptx.text.operands import Address, Immediate, Negated, Operand, Register, Sink, Symbol, Vector
+from attnverify.ptx.text.operands import (
+    Address,
+    Immediate,
+    Negated,
+    Operand,
+    Register,
+    Sink,
+    Symbol,
+    Vector,
+)
 from attnverify.ptx.text.syntax import Instruction
 
 if TYPE_CHECKING:

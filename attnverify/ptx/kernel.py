@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from attnverify.ptx import instructions  # noqa: F401  (registers the builders)
+from attnverify.ptx import instructions
 from attnverify.ptx.decode import Form, Step, decoded
 from attnverify.ptx.findings import NotUnderstood
 from attnverify.ptx.kinds import BITS, Array
@@ -18,7 +18,15 @@ from attnverify.ptx.numbers.errors import Draw
 from attnverify.ptx.numbers.tensor_core import unit_of
 from attnverify.ptx.storage.device import Allocation, Memory
 from attnverify.ptx.text.operands import Register, Vector
-from attnverify.ptx.text.syntax import Parameter, Program, Text, Variable, read_body, read_parameters, read_variable
+from attnverify.ptx.text.syntax import (
+    Parameter,
+    Program,
+    Text,
+    Variable,
+    read_body,
+    read_parameters,
+    read_variable,
+)
 
 __all__ = ["Argument", "Kernel", "Launched", "Module", "Recorded", "load"]
 
@@ -165,7 +173,8 @@ class Kernel:
         self, setup: Setup, memory: Memory, random: np.random.Generator, draw: Draw, lanes: int, useful: set[int] | None = None
     ) -> int:
         """All blocks in a drawn order, so many together as there are lanes; the instructions that were executed."""
-        steps = self.steps and 0  # decoded before anything is placed
+        assert len(self.steps) == self.last + 1  # what is not understood is refused before anything is placed
+        steps = 0
         addresses = self.places | self.module.placed(memory) | {name: self.dynamic_start for name in self.module.dynamic}
         blocks = random.permutation(int(np.prod(setup.grid)))
         width = -(-int(np.prod(setup.threads)) // 32) * 32

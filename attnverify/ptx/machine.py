@@ -104,7 +104,7 @@ class Machine:
         if self.mask is None:
             return np.ones(self.lanes // WARP, bool)
         each = self.mask.reshape(-1, WARP)
-        some = each.any(1)
+        some = np.asarray(each.any(1))
         part = some & ~each.all(1)
         if part.any():
             lane = int(np.flatnonzero(self.mask & np.repeat(part, WARP))[0])

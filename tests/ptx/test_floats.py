@@ -162,7 +162,10 @@ def test_fma_of_halves_with_relu_has_no_negative_results() -> None:
 def test_f16_with_ftz_and_sat(modifier: str, change: Callable[[int, str], int]) -> None:
     inward = flushed if modifier == "ftz" else lambda bits, kind: bits
     given = list(product(corners("f16"), repeat=2))
-    model = lambda a, b: change(scalar.add(inward(a, "f16"), inward(b, "f16"), "f16"), "f16")
+
+    def model(a: int, b: int) -> int:
+        return change(scalar.add(inward(a, "f16"), inward(b, "f16"), "f16"), "f16")
+
     check(f"add.{modifier}.f16 %d, %a, %b;", "f16", given, model)
 
 

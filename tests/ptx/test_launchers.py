@@ -237,7 +237,7 @@ def test_a_race_in_cuda_names_its_line() -> None:
 
 
 def test_errors_of_the_compiler_are_told() -> None:
-    with pytest.raises(ValueError, match="source: NVRTC does not compile it:(.|\n)*undefined"):
+    with pytest.raises(ValueError, match=r"source: NVRTC does not compile it:(.|\n)*undefined"):
         nvrtc.compile_source("__global__ void k() { undefined(); }")
 
 

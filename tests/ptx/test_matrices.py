@@ -364,7 +364,7 @@ def test_a_sum_goes_on_from_product_to_product_without_a_fence() -> None:
 
 def test_a_missing_proxy_fence_is_told() -> None:
     of = group_body(16, "{%a0,%a1,%a2,%a3}", FROM_REGISTERS).replace("fence.proxy.async;", "")
-    with pytest.raises(ptx.Finding, match="no fence.proxy.async") as raised:
+    with pytest.raises(ptx.Finding, match=r"no fence\.proxy\.async") as raised:
         kernel(of, PARAMETERS).launch(1, 128, [np.zeros(32768, np.uint8), np.zeros((8, 128)), 0, descriptor(0, 512, 256, 32), np.zeros((128, 4), np.uint32)])
     assert raised.value.kind == "missing fence"
 

@@ -13,12 +13,19 @@ import pytest
 
 from attnverify.ptx.kernel import Recorded
 from attnverify.ptx.removal import Removal, remove_each, summary
-from ptx.own_kernels import CASES, cuda_on_machine, run_cuda, run_reference, run_triton, triton_on_machine
+from ptx.own_kernels import (
+    CASES,
+    cuda_on_machine,
+    run_cuda,
+    run_reference,
+    run_triton,
+    triton_on_machine,
+)
 
 ERRORS = {"bfloat16": 2e-2, "float16": 3e-3, "float32": 5e-6}
 EVERY = list(product(CASES, (80, 90), ERRORS))
-FEW_TRITON = [("Transformer-XL", 90, "bfloat16"), ("added mask, dropout", 80, "float16"), ("additive", 90, "float32")]
-FEW_CUDA = [("Transformer-XL", 80, "bfloat16"), ("additive", 90, "float16"), ("visible", 80, "float32")]
+FEW_TRITON = [("Transformer-XL", 90, "bfloat16")]
+FEW_CUDA = [("Transformer-XL", 80, "bfloat16")]
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnverify.ptx.decode import Form, Step, instruction
-from attnverify.ptx.instructions.floats import ROUNDINGS, Modes, directed_quotient, float_arithmetic, halved, halves_of
+from attnverify.ptx.instructions.floats import (
+    ROUNDINGS,
+    Modes,
+    directed_quotient,
+    float_arithmetic,
+    halved,
+    halves_of,
+)
 from attnverify.ptx.kinds import KINDS, Array
 from attnverify.ptx.numbers.errors import APPROXIMATE, approximate, step
 from attnverify.ptx.numbers.formats import BF16, F32, flush, narrow, rounded
@@ -79,12 +86,12 @@ def exact_function(form: Form, how: str) -> Step:
             raise form.refuse("float64 in a directed mode")
         return form.result(kind, np.reciprocal if form.name == "rcp" else np.sqrt, [form.read(1, kind)])
     modes = Modes(form, rounding=False)
-    plain = {"rcp": lambda x: rounded_quotient(np.ones_like(x), x, how), "sqrt": lambda x: rounded_root(x, how)}[form.name]
-    return form.result(kind, lambda x: modes.outward(plain(modes.inward(x))), [form.read(1, kind)])
+    plain = rounded_reciprocal if form.name == "rcp" else rounded_root
+    return form.result(kind, lambda x: modes.outward(plain(modes.inward(x), how)), [form.read(1, kind)])
 
 
-def rounded_quotient(x: Array, y: Array, how: str) -> Array:
-    return x / y if how == "rn" else directed_quotient(x, y, how)
+def rounded_reciprocal(x: Array, how: str) -> Array:
+    return np.float32(1) / x if how == "rn" else directed_quotient(np.ones_like(x), x, how)
 
 
 def rounded_root(x: Array, how: str) -> Array:

@@ -24,7 +24,7 @@ BITWISE: dict[str, Operation] = {
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
     "exch": lambda old, x: x,
-    "cas": lambda old, x, y: np.where(old == x, y, old),
+    "cas": lambda old, x, y: np.asarray(np.where(old == x, y, old)),
 }
 COUNTED: dict[str, Operation] = {
     "add": np.add,

@@ -1,6 +1,7 @@
 """Comparisons, and choices by them."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -9,6 +10,9 @@ from attnverify.ptx.instructions.floats import halves_of
 from attnverify.ptx.kinds import Array, Kind
 from attnverify.ptx.numbers.formats import flush
 from attnverify.ptx.text.operands import Pair
+
+if TYPE_CHECKING:
+    from attnverify.ptx.machine import Machine
 
 __all__: list[str] = []
 
@@ -36,16 +40,20 @@ def comparison(name: str, kind: Kind, form: Form) -> Callable[[Array, Array], Ar
             return ORDER[name]
         raise form.refuse(f"{name} of {kind.name}")
     if name in ("num", "nan"):
-        either = lambda x, y: np.isnan(x) | np.isnan(y)
-        return either if name == "nan" else lambda x, y: ~either(x, y)
+        return unordered if name == "nan" else lambda x, y: ~unordered(x, y)
     if name == "ne":  # NumPy holds NaN different from everything; ordered, it is not
         return lambda x, y: (x < y) | (x > y)
     if name in ORDER:
         return ORDER[name]
     if name in UNORDERED:
         ordered = ORDER[UNORDERED[name]]
-        return lambda x, y: ordered(x, y) | np.isnan(x) | np.isnan(y)
+        return lambda x, y: ordered(x, y) | unordered(x, y)
     raise form.refuse(f"the comparison {name}")
+
+
+def unordered(x: Array, y: Array) -> Array:
+    """Whether one of two is NaN."""
+    return np.asarray(np.isnan(x) | np.isnan(y))
 
 
 def compared(form: Form) -> tuple[Kind, list[Callable[..., list[Array]]], Callable[[Array, Array], Array]]:
@@ -78,21 +86,21 @@ def set_predicate(form: Form) -> Step:
             raise form.refuse("a comparison of pairs writes two predicates")
         return pairs(x, y, function, first, second)
 
-    def run(m: object) -> None:
+    def run(m: "Machine") -> None:
         found = function(x(m)[0], y(m)[0])
-        first(m, combined(m, found))  # type: ignore[arg-type]
+        first(m, combined(m, found))
         if second is not None:
-            second(m, combined(m, ~found))  # type: ignore[arg-type]
+            second(m, combined(m, ~found))
 
     return run
 
 
 def pairs(x: Callable[..., list[Array]], y: Callable[..., list[Array]], function: Callable[..., Array], first: Write, second: Write) -> Step:
-    def run(m: object) -> None:
+    def run(m: "Machine") -> None:
         (x_low, x_high), (y_low, y_high) = x(m), y(m)
         low, high = function(x_low, y_low), function(x_high, y_high)
-        first(m, low)  # type: ignore[arg-type]
-        second(m, high)  # type: ignore[arg-type]
+        first(m, low)
+        second(m, high)
 
     return run
 
@@ -126,9 +134,9 @@ def set_number(form: Form) -> Step:
     combined, put = with_third(form, logic), form.write(0, to)
     yes = np.array([1.0], np.float32) if to.floating else np.array([0xFFFFFFFF], np.uint32).view(to.dtype)
 
-    def run(m: object) -> None:
+    def run(m: "Machine") -> None:
         found = combined(m, function(x(m)[0], y(m)[0]))
-        put(m, np.where(found, yes, to.dtype.type(0)))  # type: ignore[arg-type]
+        put(m, np.where(found, yes, to.dtype.type(0)))
 
     return run
 
@@ -137,7 +145,7 @@ def set_number(form: Form) -> Step:
 def select(form: Form) -> Step:
     form.expect(4)
     kind = form.kind(*WHOLE, "f32", "f64", "f16", "bf16", "f16x2")
-    return form.result(kind, lambda x, y, p: np.where(p, x, y), [form.read(1, kind), form.read(2, kind), form.read(3, "pred")])
+    return form.result(kind, chosen, [form.read(1, kind), form.read(2, kind), form.read(3, "pred")])
 
 
 @instruction("slct")
@@ -147,7 +155,11 @@ def select_by_sign(form: Form) -> Step:
     ftz = form.flag("ftz")
     kind, by = form.kind(*WHOLE, "f32", "f64"), form.kind("s32", "f32")
     sources = [form.read(1, kind), form.read(2, kind), form.read(3, by)]
-    return form.result(kind, lambda x, y, z: np.where((flush(z) if ftz else z) >= 0, x, y), sources)
+    return form.result(kind, lambda x, y, z: chosen(x, y, (flush(z) if ftz else z) >= 0), sources)
+
+
+def chosen(x: Array, y: Array, first: Array) -> Array:
+    return np.where(first, x, y)
 
 
 @instruction("testp")

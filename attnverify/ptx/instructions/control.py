@@ -47,7 +47,7 @@ def branch(form: Form) -> Step:
 
     def run(m: "Machine") -> int | None:
         taken = lanes(m)
-        if taken is None or np.array_equal(taken, m.mask):
+        if taken is None or (m.mask is not None and np.array_equal(taken, m.mask)):
             return target
         if not taken.any():
             return None

@@ -101,7 +101,9 @@ def convert(form: Form) -> Step:
         return to_tf32(form, modes, of)
     read, put = form.read(1, of, wider=True), form.write(0, to, wider=True)
     function = conversion(form, modes, to, of)
-    numbers = halves_of(read, of) if of.name in ("f16", "bf16") else lambda m: [read(m)]
+    if of.name not in ("f16", "bf16"):
+        return lambda m: put(m, function(read(m)))
+    numbers = halves_of(read, of)
     return lambda m: put(m, function(numbers(m)[0]))
 
 

@@ -5,6 +5,7 @@ Halves are computed in float32 or float64 and rounded once. The payload of a NaN
 """
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from attnverify.ptx.decode import Form, Read, Step, Write
 from attnverify.ptx.kinds import KINDS, Array, Kind
 from attnverify.ptx.numbers.exact import directed_sum, fused, fused_f32, fused_f64, odd_sum
 from attnverify.ptx.numbers.formats import F32, FORMATS, flush, narrow, rounded, widen
+
+if TYPE_CHECKING:
+    from attnverify.ptx.machine import Machine
 
 __all__ = ["FLOATING", "ROUNDINGS", "Modes", "float_arithmetic", "halved", "halves_of", "saturate"]
 
@@ -122,12 +126,11 @@ def double(form: Form) -> Step:
 def halves_of(read: Read, kind: Kind) -> Callable[..., list[Array]]:
     """The one or two numbers of an operand, as float32."""
     if kind.packed == 1:
-        bits = (lambda x: x.view(np.uint16)) if kind.name == "f16" else (lambda x: x)
-        return lambda m: [widen(bits(read(m)), kind.name)]
+        return lambda m: [widen(read(m).view(np.uint16), kind.name)]
     low, high = np.uint32(0xFFFF), np.uint32(16)
 
-    def parts(m: object) -> list[Array]:
-        x = read(m)  # type: ignore[arg-type]
+    def parts(m: "Machine") -> list[Array]:
+        x = read(m)
         return [widen(part.astype(np.uint16), kind.element) for part in (x & low, x >> high)]
 
     return parts
@@ -136,13 +139,13 @@ def halves_of(read: Read, kind: Kind) -> Callable[..., list[Array]]:
 def halved(put: Write, kind: Kind, function: Callable[..., Array], sources: list[Callable[..., list[Array]]]) -> Step:
     """A function of float32 numbers whose result is the bits of halves, done for each part of a pair."""
 
-    def run(m: object) -> None:
+    def run(m: "Machine") -> None:
         given = [source(m) for source in sources]
         found = [function(*(each[place] for each in given)) for place in range(kind.packed)]
         if kind.packed == 1:
-            put(m, found[0].view(kind.dtype))  # type: ignore[arg-type]
+            put(m, found[0].view(kind.dtype))
         else:
-            put(m, found[0].astype(np.uint32) | found[1].astype(np.uint32) << np.uint32(16))  # type: ignore[arg-type]
+            put(m, found[0].astype(np.uint32) | found[1].astype(np.uint32) << np.uint32(16))
 
     return run
 

@@ -10,6 +10,8 @@ from attnverify.ptx.kinds import BITS, KINDS, Array, Kind
 
 __all__: list[str] = []
 
+Function = Callable[..., Array]
+
 WHOLE = [f"{letter}{bits}" for letter in "us" for bits in (16, 32, 64)]
 PLAIN = ["b16", "b32", "b64"]
 
@@ -48,11 +50,16 @@ def multiply(form: Form) -> Step:
     to = KINDS[f"{kind.name[0]}{16 * kind.size}"] if part == "wide" else kind
     if kind.size == 8 and part == "wide":
         raise form.refuse("a product of 128 bits")
-    product = {"lo": np.multiply, "hi": high_half, "wide": wide_product(to)}[part]
+    product: Function = {"lo": np.multiply, "hi": high_half, "wide": wide_product(to)}[part]  # type: ignore[assignment]
     sources = [form.read(1, kind), form.read(2, kind)]
     if form.name == "mul":
         return form.result(to, product, sources)
-    return form.result(to, lambda x, y, z: product(x, y) + z, [*sources, form.read(3, to)])
+    return form.result(to, plus(product), [*sources, form.read(3, to)])
+
+
+def plus(product: Function) -> Function:
+    """The product of two numbers plus a third."""
+    return lambda x, y, z: product(x, y) + z
 
 
 def wide_product(to: Kind) -> Callable[[Array, Array], Array]:
@@ -84,11 +91,14 @@ def multiply_24(form: Form) -> Step:
     """Products of the low 24 bits: the low 32 bits of them."""
     form.choice("lo")
     kind = form.kind("u32", "s32")
-    eight = kind.dtype.type(8)
     sources = [form.read(place, kind) for place in range(1, len(form.operands))]
     form.expect(3 if form.name == "mul24" else 4)
-    product = lambda x, y: ((x << eight) >> eight) * ((y << eight) >> eight)
-    return form.result(kind, product if form.name == "mul24" else lambda x, y, z: product(x, y) + z, sources)
+    return form.result(kind, product_of_24 if form.name == "mul24" else plus(product_of_24), sources)
+
+
+def product_of_24(x: Array, y: Array) -> Array:
+    eight = x.dtype.type(8)
+    return ((x << eight) >> eight) * ((y << eight) >> eight)
 
 
 @instruction("div", "rem")
@@ -140,8 +150,11 @@ def sign(form: Form) -> Step:
 def sum_of_absolute_difference(form: Form) -> Step:
     form.expect(4)
     kind = form.kind(*WHOLE)
-    distance = lambda x, y, z: z + np.where(x < y, y - x, x - y)
-    return form.result(kind, distance, [form.read(place, kind) for place in (1, 2, 3)])
+    return form.result(kind, plus(distance), [form.read(place, kind) for place in (1, 2, 3)])
+
+
+def distance(x: Array, y: Array) -> Array:
+    return np.where(x < y, y - x, x - y)
 
 
 # logic

@@ -1,7 +1,7 @@
 """What the threads of a warp do together: shuffles, votes, reductions."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -91,10 +91,10 @@ def ballot(x: Array, here: Array) -> Array:
     return ((x & here).astype(np.uint64) << LANE.astype(np.uint64)).sum(1).astype(np.uint32)
 
 
-VOTES: dict[str, Callable[[Array, Array], Array]] = {
-    "all": lambda x, here: (x | ~here).all(1),
-    "any": lambda x, here: (x & here).any(1),
-    "uni": lambda x, here: (x | ~here).all(1) | (~x | ~here).all(1),
+VOTES: dict[str, Callable[[Array, Array], Any]] = {
+    "all": lambda x, here: np.all(x | ~here, axis=1),
+    "any": lambda x, here: np.any(x & here, axis=1),
+    "uni": lambda x, here: np.all(x | ~here, axis=1) | np.all(~x | ~here, axis=1),
     "ballot": ballot,
 }
 
@@ -124,7 +124,7 @@ def elect(form: Form) -> Step:
         m.whole_members("elect.sync", members(m))
         lowest = np.argmax(rows(m, members(m))[:, :1] >> LANE.astype(np.uint32) & np.uint32(1), axis=1)
         put(m, np.repeat(lowest, WARP).astype(np.uint32))
-        tell(m, (LANE == lowest[:, None]).reshape(-1))
+        tell(m, (lowest[:, None] == LANE).reshape(-1))
 
     return run
 
@@ -148,8 +148,8 @@ def reduce(form: Form) -> Step:
     kind = form.kind(*(["b32"] if name in ("and", "or", "xor") else ["u32", "s32"]))
     form.expect(3)
     put, value, members = form.write(0, kind), form.read(1, kind), form.read(2, "b32")
-    limits = np.iinfo(kind.dtype)
-    neutral = np.array(NEUTRAL.get(name, limits.max if name == "min" else limits.min)).astype(kind.dtype)
+    limits, least = np.iinfo(kind.dtype), name == "min"
+    neutral = np.array(NEUTRAL.get(name, limits.max if least else limits.min)).astype(kind.dtype)
 
     def run(m: "Machine") -> None:
         here = m.whole_members("redux.sync", members(m))

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnverify.ptx.decode import Form, Read, Step, instruction
-from attnverify.ptx.instructions.matrices import accumulator, in_registers, left_factor, stacked, truncated
+from attnverify.ptx.instructions.matrices import (
+    accumulator,
+    in_registers,
+    left_factor,
+    stacked,
+    truncated,
+)
 from attnverify.ptx.kinds import Array
 from attnverify.ptx.numbers.formats import widen
 from attnverify.ptx.numbers.tensor_core import multiply
@@ -187,18 +193,18 @@ STORING = ("st", "stmatrix", "red", "cp", "bra", "bar", "barrier", "fence", "mem
 
 def watched(form: Form, step: Step, registers: frozenset[int]) -> Step:
     """A step, before which the registers of products under way are looked at if it touches one."""
-    operands = form.operands
+    operands, place = form.operands, {index: row for row, index in enumerate(sorted(registers))}
     writes = () if form.name in STORING or not operands else registers_of(operands[0])
     sources = operands if form.name in STORING else operands[1:]
     reads = tuple(index for operand in sources for index in registers_of(operand))
-    wrote, read = tuple(set(writes) & registers), tuple(set(reads) & registers)
-    if not wrote and not read:
+    wrote, read = (np.array([place[index] for index in set(part) & registers], np.int64) for part in (writes, reads))
+    if not wrote.size and not read.size:
         return step
 
     def run(m: "Machine") -> object:
         if m.setup.races:
-            warps = np.arange(m.lanes // WARP) if m.mask is None else np.flatnonzero(m.mask.reshape(-1, WARP).any(1))
-            wrong = m.groups.touched(m.groups.rows_of(read), m.groups.rows_of(wrote), warps)
+            warps = slice(None) if m.mask is None else np.flatnonzero(m.mask.reshape(-1, WARP).any(1))
+            wrong = m.groups.touched(read, wrote, warps)
             if wrong is not None:
                 m.fail("not waited for", f"this instruction {wrong}", int(m.active()[0]))
         return step(m)

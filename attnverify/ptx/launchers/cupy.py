@@ -62,11 +62,11 @@ class DeviceArray(np.ndarray[Any, np.dtype[Any]]):
         self[...] = x
 
     @property
-    def data(self) -> Any:  # type: ignore[override]
+    def data(self) -> Any:
         return SimpleNamespace(ptr=self.__array_interface__["data"][0], device=SimpleNamespace(id=0))
 
     @property
-    def device(self) -> Any:  # type: ignore[override]
+    def device(self) -> Any:
         return Device()
 
 
@@ -114,7 +114,7 @@ def raw(x: Any, kind: str) -> Any:
     return x
 
 
-def pointed_at(arguments: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+def pointed_at(arguments: Sequence[Any]) -> "list[DeviceArray]":
     """The living arrays into which some word of the arguments points."""
     words = {int(word) for x in arguments for word in words_of(x)}
     found = []

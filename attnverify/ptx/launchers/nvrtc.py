@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from attnverify.ptx.kernel import Module, load
+from attnverify.ptx.kernel import Module
 
 __all__ = ["Compiled", "compile_source", "compile_text", "include_folders"]
 

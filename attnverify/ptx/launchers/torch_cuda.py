@@ -35,7 +35,7 @@ class OnHost(TorchFunctionMode):
     def __torch_function__(self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function == torch.Tensor.is_cuda.__get__:  # type: ignore[attr-defined]
             return True
-        if function == torch.Tensor.device.__get__:  # type: ignore[attr-defined]
+        if function == torch.Tensor.device.__get__:
             return DEVICE
         if function is torch.Tensor.cuda:
             return args[0]
@@ -98,7 +98,6 @@ def answers(target: int) -> dict[str, Any]:
         warp_size=32,
         L2_cache_size=50 << 20,
     )
-    nothing: Callable[..., None] = lambda *args, **kwargs: None
     return {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
@@ -118,6 +117,10 @@ def answers(target: int) -> dict[str, Any]:
         "is_current_stream_capturing": lambda: False,
         **dict.fromkeys(("synchronize", "set_device", "empty_cache", "manual_seed", "manual_seed_all", "init", "reset_peak_memory_stats"), nothing),
     }
+
+
+def nothing(*args: Any, **kwargs: Any) -> None:
+    """There is nothing to do."""
 
 
 @contextmanager

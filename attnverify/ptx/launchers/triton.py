@@ -19,13 +19,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import torch
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.backends.driver import DriverBase
-from triton.compiler.errors import CompileTimeAssertionFailure
-from triton.runtime.autotuner import Autotuner
-from triton.runtime.cache import get_cache_manager
-from triton.runtime.errors import OutOfResources, PTXASError
+import triton  # type: ignore[import-untyped]
+from triton.backends.compiler import GPUTarget  # type: ignore[import-untyped]
+from triton.backends.driver import DriverBase  # type: ignore[import-untyped]
+from triton.compiler.errors import CompileTimeAssertionFailure  # type: ignore[import-untyped]
+from triton.runtime.autotuner import Autotuner  # type: ignore[import-untyped]
+from triton.runtime.cache import get_cache_manager  # type: ignore[import-untyped]
+from triton.runtime.errors import OutOfResources, PTXASError  # type: ignore[import-untyped]
 
 from attnverify.ptx.findings import NotUnderstood
 from attnverify.ptx.kernel import Kernel, load

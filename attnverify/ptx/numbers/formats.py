@@ -1,6 +1,8 @@
 """Floating-point formats, and rounding to them in every mode."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -40,8 +42,14 @@ def away(x: Array) -> Array:
     return np.copysign(np.floor(np.abs(x) + 0.5), x)
 
 
-MODES = {"rn": np.rint, "rz": np.trunc, "rm": np.floor, "rp": np.ceil, "rna": away}
-BEYOND = {"rn": lambda x: True, "rna": lambda x: True, "rz": lambda x: False, "rm": lambda x: x < 0, "rp": lambda x: x > 0}
+MODES: dict[str, Callable[[Array], Array]] = {"rn": np.rint, "rz": np.trunc, "rm": np.floor, "rp": np.ceil, "rna": away}
+BEYOND: dict[str, Callable[[Array], Any]] = {
+    "rn": lambda x: True,
+    "rna": lambda x: True,
+    "rz": lambda x: False,
+    "rm": lambda x: x < 0,
+    "rp": lambda x: x > 0,
+}
 """Whether what is too large becomes infinite; otherwise it becomes the largest number."""
 
 

@@ -92,7 +92,7 @@ def largest_exponent(left: Array, right: Array, least: int, top: Array) -> Array
 
 def with_specials(found: Array, left: Array, right: Array, c: Array, result: str) -> Array:
     """Where NaN or infinity takes part, the sum of IEEE 754."""
-    rows, columns = ~np.isfinite(left).all(-1), ~np.isfinite(right).all(-1)
+    rows, columns = (np.asarray(~np.isfinite(x).all(-1)) for x in (left, right))
     special = rows[..., :, None] | columns[..., None, :] | ~np.isfinite(c)
     if not special.any():
         return found

@@ -268,7 +268,7 @@ def in_turns(m: "Machine", memory: Array, first: Array, operands: list[Array], f
     """Lanes that hit one place take turns, in a drawn order."""
     before = np.empty(operands[0].shape, memory.dtype)
     left = m.draw.random.permutation(len(first))
-    columns = np.arange(before.shape[1])
+    columns = np.arange(operands[0].shape[-1])
     while left.size:
         _, turn = np.unique(first[left], return_index=True)
         now = left[turn]

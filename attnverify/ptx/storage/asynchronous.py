@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnverify.ptx.kinds import BITS, Array
-from attnverify.ptx.storage.access import READ, WIDE, WRITE, check_shared, in_shared, load, tell_race
+from attnverify.ptx.storage.access import (
+    READ,
+    WIDE,
+    WRITE,
+    check_shared,
+    in_shared,
+    load,
+    tell_race,
+)
 from attnverify.ptx.storage.copies import Batch
 from attnverify.ptx.storage.groups import Product
 

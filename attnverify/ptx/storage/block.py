@@ -71,4 +71,4 @@ class Shared:
             late = writer[block] >= self.epoch[block] * WARPS
             foreign = late & ~np.isin(writer[block], actors.who[blocks == block])
             unfenced[block] &= foreign
-        return np.count_nonzero(self.unfenced) < before
+        return bool(np.count_nonzero(self.unfenced) < before)

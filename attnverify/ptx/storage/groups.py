@@ -5,7 +5,9 @@ Products of warp groups under way: which registers and which places of shared me
 the next of the same shape; before ``wgmma.wait_group`` nobody may touch what a product writes, nor write what it reads.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +29,11 @@ class Product:
     index: int
 
 
+def cells(rows: Array, warps: Array | slice) -> Any:
+    """The places of some registers of some warps, or of all, in a table of both."""
+    return rows if isinstance(warps, slice) else np.ix_(rows, warps)
+
+
 class Groups:
     """The products of all warps; registers by their index, those alone that a product uses."""
 
@@ -38,32 +45,33 @@ class Groups:
         self.committed = np.zeros(warps, np.int64)
         self.products: list[Product] = []
 
-    def rows_of(self, registers: tuple[int, ...]) -> list[int]:
-        return [self.rows[index] for index in registers]
+    def rows_of(self, registers: Iterable[int]) -> Array:
+        return np.array([self.rows[index] for index in registers], np.int64)
 
-    def touched(self, reads: list[int], writes: list[int], warps: Array) -> str | None:
+    def touched(self, reads: Array, writes: Array, warps: Array | slice) -> str | None:
         """An ordinary instruction of these warps reads and writes rows of registers: what is wrong with that, if anything."""
         if self.products:
-            if self.written[np.ix_(reads, warps)].any():
+            if self.written[cells(reads, warps)].any():
                 return "reads an accumulator of a wgmma that was not waited for"
-            if self.written[np.ix_(writes, warps)].any():
+            if self.written[cells(writes, warps)].any():
                 return "writes an accumulator of a wgmma that was not waited for"
-            if self.read[np.ix_(writes, warps)].any():
+            if self.read[cells(writes, warps)].any():
                 return "writes a register that a wgmma still reads"
-        self.unfenced[np.ix_(reads + writes, warps)] = True
+        self.unfenced[cells(reads, warps)] = True
+        self.unfenced[cells(writes, warps)] = True
         return None
 
     def start(self, product: Product) -> tuple[str, str] | None:
         """A product begins: the kind and the words of what is wrong with that, if anything."""
         accumulator, left = self.rows_of(product.accumulator), self.rows_of(product.left)
         warps = np.flatnonzero(product.warps)
-        if self.unfenced[np.ix_(accumulator + left, warps)].any():
+        if self.unfenced[cells(np.concatenate([accumulator, left]), warps)].any():
             return "missing fence", "no wgmma.fence since the registers of this product were last touched"
-        if self.written[np.ix_(left, warps)].any():
+        if self.written[cells(left, warps)].any():
             return "not waited for", "the left factor is the accumulator of a wgmma that was not waited for"
-        if self.read[np.ix_(accumulator, warps)].any():
+        if self.read[cells(accumulator, warps)].any():
             return "not waited for", "the accumulator is a left factor that a wgmma still reads"
-        if self.written[np.ix_(accumulator, warps)].any() and not self.continues(product):
+        if self.written[cells(accumulator, warps)].any() and not self.continues(product):
             return "not waited for", "the accumulator is part of another product that was not waited for"
         self.products.append(product)
         self.mark(product, product.warps)
@@ -75,8 +83,8 @@ class Groups:
         return all(p.accumulator == product.accumulator and p.shape == product.shape for p in same)
 
     def mark(self, product: Product, warps: Array) -> None:
-        self.written[np.ix_(self.rows_of(product.accumulator), np.flatnonzero(warps))] = True
-        self.read[np.ix_(self.rows_of(product.left), np.flatnonzero(warps))] = True
+        self.written[cells(self.rows_of(product.accumulator), np.flatnonzero(warps))] = True
+        self.read[cells(self.rows_of(product.left), np.flatnonzero(warps))] = True
 
     def fence(self, warps: Array) -> bool:
         """Whether there was a register to fence."""
