@@ -19,10 +19,15 @@ from attnverify.ptx.kernel import load
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m attnverify.ptx", description="A GPU made of NumPy.")
+    parser = argparse.ArgumentParser(
+        prog="python -m attnverify.ptx", description="A GPU made of NumPy."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("table", help="which instructions are there")
-    for name, told in (("read", "which instructions are refused"), ("sass", "registers overwritten under a product of a warp group")):
+    for name, told in (
+        ("read", "which instructions are refused"),
+        ("sass", "registers overwritten under a product of a warp group"),
+    ):
         commands.add_parser(name, help=told).add_argument("files", nargs="+", type=Path)
     given = parser.parse_args(arguments)
     if given.command == "table":
@@ -59,7 +64,10 @@ def check(files: list[Path]) -> int:
             for name, lines in sass.disassemble(cubin).items():
                 found = sass.hazards(lines)
                 bad += len(found)
-                print(f"{file.name} {label} {name}: {len(sass.products(lines))} products from registers, {len(found)} overwritten")
+                print(
+                    f"{file.name} {label} {name}: {len(sass.products(lines))} products from registers, "
+                    f"{len(found)} overwritten"
+                )
                 print("".join(f"  {hazard}\n" for hazard in found), end="")
     return 1 if bad else 0
 

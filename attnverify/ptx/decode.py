@@ -1,10 +1,11 @@
 """
 From an instruction to a closure that executes it.
 
-Each family of instructions registers builders by name. A builder takes the modifiers and operands it understands from a :class:`Form`;
-what it leaves is refused with the instruction's text. A closure is called with the machine and works on all lanes at once: a register is
-an array with a lane for each thread, or with a single one where all threads hold the same. Arrays are never changed in place, so that a
-move is a reference; a write under a mask makes a new array.
+Each family of instructions registers builders by name. A builder takes the modifiers and operands
+it understands from a :class:`Form`; what it leaves is refused with the instruction's text. A
+closure is called with the machine and works on all lanes at once: a register is an array with a
+lane for each thread, or with a single one where all threads hold the same. Arrays are never changed
+in place, so that a move is a reference; a write under a mask makes a new array.
 """
 
 from collections.abc import Callable
@@ -57,14 +58,19 @@ def instruction(*names: str, own_guard: bool = False) -> Callable[[Builder], Bui
 
 
 class Form:
-    """An instruction that is being understood: its modifiers are taken one by one, and none may be left."""
+    """
+    An instruction that is being understood: its modifiers are taken one by one, and none may be
+    left.
+    """
 
     def __init__(self, of: Instruction, kernel: "Kernel") -> None:
         self.of, self.kernel, self.name = of, kernel, of.name
         self.modifiers, self.operands = list(of.modifiers), of.operands
 
     def refuse(self, why: str) -> NotUnderstood:
-        return NotUnderstood(f"kernel {self.kernel.name}, PTX line {self.of.line}: {why}: {self.of.text}")
+        return NotUnderstood(
+            f"kernel {self.kernel.name}, PTX line {self.of.line}: {why}: {self.of.text}"
+        )
 
     def flag(self, *names: str) -> bool:
         """Whether one of these modifiers is there; takes it."""
@@ -84,14 +90,18 @@ class Form:
         """Takes the first modifier that is a type."""
         found = next((name for name in self.modifiers if name in KINDS), None)
         if found is None or (allowed and found not in allowed):
-            raise self.refuse(f"wanted a type{' among .' + ', .'.join(allowed) if allowed else ''}, got {found}")
+            raise self.refuse(
+                f"wanted a type{' among .' + ', .'.join(allowed) if allowed else ''}, got {found}"
+            )
         self.modifiers.remove(found)
         return KINDS[found]
 
     def expect(self, *counts: int) -> None:
         """The number of operands."""
         if len(self.operands) not in counts:
-            raise self.refuse(f"wanted {' or '.join(map(str, counts))} operands, got {len(self.operands)}")
+            raise self.refuse(
+                f"wanted {' or '.join(map(str, counts))} operands, got {len(self.operands)}"
+            )
 
     def finish(self) -> None:
         if self.modifiers:
@@ -180,7 +190,10 @@ class Form:
         return self.writing(self.operand(place), kind, wider)
 
     def writing(self, operand: Operand, kind: Kind | str, wider: bool = False) -> Write:
-        """A writer of lanes; where a register is ``wider`` it is filled with zeros, or with the sign of a signed type."""
+        """
+        A writer of lanes; where a register is ``wider`` it is filled with zeros, or with the sign
+        of a signed type.
+        """
         kind = KINDS[kind] if isinstance(kind, str) else kind
         if isinstance(operand, Sink):
             return lambda m, x: None
@@ -192,7 +205,9 @@ class Form:
         if wider and operand.size > kind.size:
             full = KINDS[f"{'s' if kind.signed else 'u'}{8 * operand.size}"].dtype
             return lambda m, x: m.put(index, x.astype(full))
-        raise self.refuse(f"the register {operand.name} has {8 * operand.size} bits, the type {kind.name}")
+        raise self.refuse(
+            f"the register {operand.name} has {8 * operand.size} bits, the type {kind.name}"
+        )
 
     def result(self, kind: Kind | str, function: Callable[..., Array], sources: list[Read]) -> Step:
         """Write a function of what the sources give into the first operand."""
@@ -215,7 +230,14 @@ def applied(put: Write, function: Callable[..., Array], sources: list[Read]) -> 
 
 
 AXES = [f"%{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"]
-SPECIAL = {*AXES, "%laneid", "%warpid", "%nwarpid", "%dynamic_smem_size", *(f"%lanemask_{side}" for side in ("eq", "lt", "le", "gt", "ge"))}
+SPECIAL = {
+    *AXES,
+    "%laneid",
+    "%warpid",
+    "%nwarpid",
+    "%dynamic_smem_size",
+    *(f"%lanemask_{side}" for side in ("eq", "lt", "le", "gt", "ge")),
+}
 
 
 def constant(text: str, kind: Kind) -> Array:

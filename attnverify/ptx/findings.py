@@ -6,12 +6,17 @@ __all__ = ["Finding", "NotUnderstood", "Place", "Source"]
 
 
 class NotUnderstood(Exception):
-    """An instruction, modifier, type or directive that the machine does not know: refused with its text, never guessed."""
+    """
+    An instruction, modifier, type or directive that the machine does not know: refused with its
+    text, never guessed.
+    """
 
 
 @dataclass(frozen=True)
 class Source:
-    """A line of the file that was compiled; ``inlined`` is where the function of that line was called."""
+    """
+    A line of the file that was compiled; ``inlined`` is where the function of that line was called.
+    """
 
     file: str
     line: int

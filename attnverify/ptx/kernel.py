@@ -36,7 +36,9 @@ GLOBALS = re.compile(r"\.(global|const|shared)\s+((?:\.attribute\([^)]*\)\s*)?[^
 LIMIT = re.compile(r"\.(?:reqntid|maxntid)\s+([\d,\s]+)")
 
 Argument = Any
-"""What a kernel is given for a parameter: an array, an allocation, a number, or the bytes of a struct."""
+"""
+What a kernel is given for a parameter: an array, an allocation, a number, or the bytes of a struct.
+"""
 
 LANES, MOST = 4096, 1024
 LONGEST = 20_000_000
@@ -62,7 +64,10 @@ class Recorded:
     lanes: int
 
     def repeat(self, kernel: "Kernel | None" = None) -> tuple[Memory, set[int]]:
-        """Launch it again, or another kernel in its place: what the memory holds then, and the instructions that ordered something."""
+        """
+        Launch it again, or another kernel in its place: what the memory holds then, and the
+        instructions that ordered something.
+        """
         memory, useful = self.memory.copy(), set[int]()
         random, draw = np.random.default_rng(self.seed), Draw(self.seed, self.latitude)
         (kernel or self.kernel).execute(self.setup, memory, random, draw, self.lanes, useful)
@@ -72,19 +77,38 @@ class Recorded:
 class Kernel:
     """One entry of a module."""
 
-    def __init__(self, name: str, parameters: list[Parameter], program: Program, module: "Module", threads: int | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        parameters: list[Parameter],
+        program: Program,
+        module: "Module",
+        threads: int | None,
+    ) -> None:
         self.name, self.parameters, self.program, self.module = name, parameters, program, module
         self.threads = threads
         self.smallest: dict[str, int] = {}
-        self.places, self.shared_size = laid_out(v for v in [*module.variables, *program.variables] if v.space == "shared")
+        self.places, self.shared_size = laid_out(
+            v for v in [*module.variables, *program.variables] if v.space == "shared"
+        )
         locals_, size = laid_out(v for v in program.variables if v.space == "local")
         self.places |= locals_ | {p.name: p.offset for p in parameters}
         self.local_size = -(-size // 16) * 16
-        self.blank = [np.full(1, 255, np.uint8).repeat(max(1, r.size)).view(BITS[r.size] if r.size else bool) for r in program.registers]
-        self.blank = [np.array([False]) if r.size == 0 else x for r, x in zip(program.registers, self.blank, strict=True)]
-        products = [i for i in program.instructions if i.name == "wgmma" and "mma_async" in i.modifiers]
+        self.blank = [
+            np.full(1, 255, np.uint8).repeat(max(1, r.size)).view(BITS[r.size] if r.size else bool)
+            for r in program.registers
+        ]
+        self.blank = [
+            np.array([False]) if r.size == 0 else x
+            for r, x in zip(program.registers, self.blank, strict=True)
+        ]
+        products = [
+            i for i in program.instructions if i.name == "wgmma" and "mma_async" in i.modifiers
+        ]
         used = [r for i in products for r in i.operands[:2] if isinstance(r, Vector)]
-        self.asynchronous_registers = frozenset(r.index for v in used for r in v.items if isinstance(r, Register))
+        self.asynchronous_registers = frozenset(
+            r.index for v in used for r in v.items if isinstance(r, Register)
+        )
         self.asynchronous = bool(products)
         self.last = len(program.instructions) - 1
         self.tensor_core = unit_of(module.target)
@@ -138,10 +162,11 @@ class Kernel:
         """
         Execute a grid of blocks.
 
-        Arrays are copied to the device and back. ``shared`` are the bytes of dynamic shared memory; ``seed`` draws the errors of
-        approximate instructions, the order of blocks and of sums; ``latitude`` 0 switches those errors off, ``races`` False the watch
-        over races; so many ``lanes`` are executed together at most, and a block stops after ``longest`` instructions. What is launched
-        is kept in ``record``, to be launched again.
+        Arrays are copied to the device and back. ``shared`` are the bytes of dynamic shared memory;
+        ``seed`` draws the errors of approximate instructions, the order of blocks and of sums;
+        ``latitude`` 0 switches those errors off, ``races`` False the watch over races; so many
+        ``lanes`` are executed together at most, and a block stops after ``longest`` instructions.
+        What is launched is kept in ``record``, to be launched again.
         """
         memory = Memory() if memory is None else memory
         sizes, shape = three(grid, "grid"), three(threads, "threads")
@@ -151,7 +176,9 @@ class Kernel:
         self.check_threads(shape)
         if record is not None:
             record.append(Recorded(self, setup, memory.copy(), seed, latitude, lanes))
-        steps = self.execute(setup, memory, np.random.default_rng(seed), Draw(seed, latitude), lanes)
+        steps = self.execute(
+            setup, memory, np.random.default_rng(seed), Draw(seed, latitude), lanes
+        )
         memory.forget_accesses()
         for x, given in zip(arguments, placed, strict=True):
             if isinstance(x, np.ndarray) and isinstance(given, Allocation) and given.touched:
@@ -161,27 +188,48 @@ class Kernel:
     def without(self, index: int) -> "Kernel":
         """The same kernel, one instruction of which does nothing."""
         made = copy(self)
-        made.__dict__["steps"] = [step if place != index else (lambda m: None) for place, step in enumerate(self.steps)]
+        made.__dict__["steps"] = [
+            step if place != index else (lambda m: None) for place, step in enumerate(self.steps)
+        ]
         return made
 
     def check_threads(self, shape: tuple[int, int, int]) -> None:
         most = min(self.threads or MOST, MOST)
         if np.prod(shape) > most:
-            raise ValueError(f"threads: wanted at most {most} in a block of {self.name}, got {shape}")
+            raise ValueError(
+                f"threads: wanted at most {most} in a block of {self.name}, got {shape}"
+            )
 
     def execute(
-        self, setup: Setup, memory: Memory, random: np.random.Generator, draw: Draw, lanes: int, useful: set[int] | None = None
+        self,
+        setup: Setup,
+        memory: Memory,
+        random: np.random.Generator,
+        draw: Draw,
+        lanes: int,
+        useful: set[int] | None = None,
     ) -> int:
-        """All blocks in a drawn order, so many together as there are lanes; the instructions that were executed."""
-        assert len(self.steps) == self.last + 1  # what is not understood is refused before anything is placed
+        """
+        All blocks in a drawn order, so many together as there are lanes; the instructions that were
+        executed.
+        """
+        assert (
+            len(self.steps) == self.last + 1
+        )  # what is not understood is refused before anything is placed
         steps = 0
-        addresses = self.places | self.module.placed(memory) | {name: self.dynamic_start for name in self.module.dynamic}
+        addresses = (
+            self.places
+            | self.module.placed(memory)
+            | {name: self.dynamic_start for name in self.module.dynamic}
+        )
         blocks = random.permutation(int(np.prod(setup.grid)))
         width = -(-int(np.prod(setup.threads)) // 32) * 32
         together = max(1, lanes // width)
         with np.errstate(all="ignore"):
             for first in range(0, len(blocks), together):
-                machine = Machine(self, memory, setup, np.sort(blocks[first : first + together]), draw, addresses)
+                machine = Machine(
+                    self, memory, setup, np.sort(blocks[first : first + together]), draw, addresses
+                )
                 machine.run()
                 steps += machine.steps
                 if useful is not None:
@@ -202,7 +250,11 @@ class Module:
         if target is None:
             raise NotUnderstood("a PTX text without .target")
         self.target = int(target[1])
-        entries = [(match, self.text.closing(match.end() - 1)) for match in ENTRY.finditer(self.text.text) if match[5] == "{"]
+        entries = [
+            (match, self.text.closing(match.end() - 1))
+            for match in ENTRY.finditer(self.text.text)
+            if match[5] == "{"
+        ]
         self.variables, self.dynamic = self.outside(entries)
         self.bodies = {match[2]: (match, end) for match, end in entries if match[1] == "entry"}
         self.kernels: dict[str, Kernel] = {}
@@ -215,7 +267,9 @@ class Module:
             limit = LIMIT.search(match[4] or "")
             threads = None if limit is None else int(np.prod([int(n) for n in limit[1].split(",")]))
             parameters = read_parameters(match[3] or "")
-            self.kernels[name] = Kernel(name, parameters, read_body(self.text, match.end(), end), self, threads)
+            self.kernels[name] = Kernel(
+                name, parameters, read_body(self.text, match.end(), end), self, threads
+            )
         return self.kernels[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -225,7 +279,10 @@ class Module:
         return len(self.bodies)
 
     def outside(self, entries: list[tuple[re.Match[str], int]]) -> tuple[list[Variable], list[str]]:
-        """The variables outside of all functions; and the names of the shared memory whose size a launch gives."""
+        """
+        The variables outside of all functions; and the names of the shared memory whose size a
+        launch gives.
+        """
         text, variables, dynamic = self.text.text, [], []
         inside = [(match.start(), end) for match, end in entries]
         for match in GLOBALS.finditer(text):
@@ -244,7 +301,9 @@ class Module:
         for variable in self.variables:
             if variable.space != "shared" and variable.name not in known:
                 made = memory.reserve(variable.size, variable.name, initialised=True)
-                made.contents[:] = np.frombuffer(variable.initial.ljust(variable.size, b"\0"), np.uint8)
+                made.contents[:] = np.frombuffer(
+                    variable.initial.ljust(variable.size, b"\0"), np.uint8
+                )
                 known[variable.name] = made.address
         return known
 
@@ -260,7 +319,9 @@ def load(text: str) -> Module:
 
 
 def laid_out(variables: Iterable[Variable]) -> tuple[dict[str, int], int]:
-    """Variables of one space one behind the other: where each begins, and how many bytes they take."""
+    """
+    Variables of one space one behind the other: where each begins, and how many bytes they take.
+    """
     places: dict[str, int] = {}
     size = 0
     for variable in variables:
@@ -273,7 +334,9 @@ def laid_out(variables: Iterable[Variable]) -> tuple[dict[str, int], int]:
 def three(given: int | Sequence[int], name: str) -> tuple[int, int, int]:
     """One to three sizes, as three."""
     sizes = (given,) if isinstance(given, int | np.integer) else tuple(given)
-    if not 1 <= len(sizes) <= 3 or not all(isinstance(size, int | np.integer) and size > 0 for size in sizes):
+    if not 1 <= len(sizes) <= 3 or not all(
+        isinstance(size, int | np.integer) and size > 0 for size in sizes
+    ):
         raise ValueError(f"{name}: wanted one to three positive whole numbers, got {given!r}")
     x, y, z = (*(int(size) for size in sizes), 1, 1)[:3]
     return x, y, z
@@ -281,7 +344,9 @@ def three(given: int | Sequence[int], name: str) -> tuple[int, int, int]:
 
 def paired(arguments: Sequence[Argument], kernel: Kernel) -> list[tuple[Argument, Parameter]]:
     if len(arguments) != len(kernel.parameters):
-        raise ValueError(f"arguments: wanted {len(kernel.parameters)} for {kernel.name}, got {len(arguments)}")
+        raise ValueError(
+            f"arguments: wanted {len(kernel.parameters)} for {kernel.name}, got {len(arguments)}"
+        )
     return list(zip(arguments, kernel.parameters, strict=True))
 
 
@@ -289,7 +354,10 @@ def placed_argument(x: Argument, memory: Memory, parameter: Parameter) -> Argume
     if not isinstance(x, np.ndarray):
         return x
     if parameter.size != 8:
-        raise ValueError(f"arguments: wanted a number of {parameter.size} bytes for {parameter.name}, got an array")
+        raise ValueError(
+            f"arguments: wanted a number of {parameter.size} bytes for {parameter.name}, "
+            f"got an array"
+        )
     return memory.place(x, label=parameter.name)
 
 
@@ -315,7 +383,12 @@ def in_bytes(x: Argument, parameter: Parameter) -> bytes:
     elif isinstance(x, int):
         given = (int(x) % (1 << 8 * parameter.size)).to_bytes(parameter.size, "little")
     else:
-        raise ValueError(f"arguments: wanted an array, a number or bytes for {parameter.name}, got {type(x).__name__}")
+        raise ValueError(
+            f"arguments: wanted an array, a number or bytes for {parameter.name}, "
+            f"got {type(x).__name__}"
+        )
     if len(given) != parameter.size:
-        raise ValueError(f"arguments: wanted {parameter.size} bytes for {parameter.name}, got {len(given)}")
+        raise ValueError(
+            f"arguments: wanted {parameter.size} bytes for {parameter.name}, got {len(given)}"
+        )
     return given

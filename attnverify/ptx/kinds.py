@@ -39,7 +39,11 @@ class Kind:
 
 
 def made() -> dict[str, Kind]:
-    found = [Kind("pred", 0, np.dtype(bool)), Kind("f32", 4, np.dtype("f4")), Kind("f64", 8, np.dtype("f8"))]
+    found = [
+        Kind("pred", 0, np.dtype(bool)),
+        Kind("f32", 4, np.dtype("f4")),
+        Kind("f64", 8, np.dtype("f8")),
+    ]
     found += [Kind("f16", 2, np.dtype("f2")), Kind("bf16", 2, BITS[2]), Kind("tf32", 4, BITS[4])]
     found += [Kind("f16x2", 4, BITS[4], 2), Kind("bf16x2", 4, BITS[4], 2)]
     for size in (1, 2, 4, 8):

@@ -1,8 +1,9 @@
 """
 The machine: some blocks of a grid, all their threads side by side, one instruction at a time.
 
-Threads that stand at the same instruction go on together, those at the lowest one first, until they meet the next ones: so threads that
-took different ways join again. Blocks that are executed together share every NumPy call.
+Threads that stand at the same instruction go on together, those at the lowest one first, until they
+meet the next ones: so threads that took different ways join again. Blocks that are executed
+together share every NumPy call.
 """
 
 from dataclasses import dataclass
@@ -43,8 +44,22 @@ class Setup:
 class Machine:
     """The state of the blocks that are executed together."""
 
-    def __init__(self, kernel: "Kernel", memory: Memory, setup: Setup, blocks: Array, draw: Draw, variables: dict[str, int]) -> None:
-        self.kernel, self.memory, self.setup, self.draw, self.variables = kernel, memory, setup, draw, variables
+    def __init__(
+        self,
+        kernel: "Kernel",
+        memory: Memory,
+        setup: Setup,
+        blocks: Array,
+        draw: Draw,
+        variables: dict[str, int],
+    ) -> None:
+        self.kernel, self.memory, self.setup, self.draw, self.variables = (
+            kernel,
+            memory,
+            setup,
+            draw,
+            variables,
+        )
         self.count = int(np.prod(setup.threads))
         self.width = -(-self.count // WARP) * WARP
         self.lanes, self.blocks = len(blocks) * self.width, blocks
@@ -54,7 +69,13 @@ class Machine:
         self.alive = thread < self.count
         self.everyone = np.arange(self.lanes)
         self.registers = list(kernel.blank)
-        self.shared = Shared(len(blocks), kernel.shared_size + setup.shared, kernel.unit("shared"), setup.races, kernel.asynchronous)
+        self.shared = Shared(
+            len(blocks),
+            kernel.shared_size + setup.shared,
+            kernel.unit("shared"),
+            setup.races,
+            kernel.asynchronous,
+        )
         self.local = np.full((self.lanes, kernel.local_size), 0xFF, np.uint8)
         self.specials: dict[str, Array] = {}
         self.mask: Array | None = None
@@ -71,7 +92,9 @@ class Machine:
         self.new_epoch()
 
     def note_use(self, useful: bool) -> None:
-        """The current instruction, which is there for the order of others, has something to order."""
+        """
+        The current instruction, which is there for the order of others, has something to order.
+        """
         if useful:
             self.useful.add(self.index)
 
@@ -109,19 +132,36 @@ class Machine:
         if part.any():
             lane = int(np.flatnonzero(self.mask & np.repeat(part, WARP))[0])
             here = int(each[lane // WARP].sum())
-            self.fail("partial warp", f"{what} is for all threads of a warp at once, and {here} of 32 are here", lane)
+            self.fail(
+                "partial warp",
+                f"{what} is for all threads of a warp at once, and {here} of 32 are here",
+                lane,
+            )
         return some
 
     def whole_members(self, what: str, members: Array) -> Array | None:
-        """[warps 32] which lanes are here: of each warp those that ``members`` names, all of them; None if all lanes are."""
+        """
+        [warps 32] which lanes are here: of each warp those that ``members`` names, all of them;
+        None if all lanes are.
+        """
         if self.mask is None and members.size == 1 and int(members[0]) == 0xFFFFFFFF:
             return None
-        here = np.ones((self.lanes // WARP, WARP), bool) if self.mask is None else self.mask.reshape(-1, WARP)
-        named = (self.full(members).reshape(-1, WARP, 1) >> np.arange(WARP, dtype=np.uint32) & np.uint32(1)).astype(bool)
+        here = (
+            np.ones((self.lanes // WARP, WARP), bool)
+            if self.mask is None
+            else self.mask.reshape(-1, WARP)
+        )
+        named = (
+            self.full(members).reshape(-1, WARP, 1) >> np.arange(WARP, dtype=np.uint32)
+            & np.uint32(1)
+        ).astype(bool)
         wrong = here & (named != here[:, None, :]).any(2)
         if wrong.any():
             lane = int(np.flatnonzero(wrong.reshape(-1))[0])
-            told = f"{what} names other threads of the warp than are here: {int(self.full(members)[lane]):#x}"
+            told = (
+                f"{what} names other threads of the warp than are here: "
+                f"{int(self.full(members)[lane]):#x}"
+            )
             self.fail("partial warp", told, lane)
         return here
 
@@ -151,7 +191,11 @@ class Machine:
         place = "xyz".index(axis)
         if of in ("ntid", "nctaid"):
             return np.array([(self.setup.threads if of == "ntid" else self.setup.grid)[place]])
-        number, sizes = (self.thread, self.setup.threads) if of == "tid" else (self.blocks[self.block], self.setup.grid)
+        number, sizes = (
+            (self.thread, self.setup.threads)
+            if of == "tid"
+            else (self.blocks[self.block], self.setup.grid)
+        )
         return np.asarray(number // int(np.prod(sizes[:place])) % sizes[place])
 
     # findings
@@ -166,7 +210,9 @@ class Machine:
 
     def fail(self, kind: str, message: str, lane: int, other: int | None = None) -> NoReturn:
         """Tell what a lane does wrong at the current instruction."""
-        raise Finding(kind, message, self.place(lane), None if other is None else self.place(None, other))
+        raise Finding(
+            kind, message, self.place(lane), None if other is None else self.place(None, other)
+        )
 
     # running
 
@@ -227,7 +273,10 @@ class Machine:
     # barriers
 
     def wait(self, barrier: int, threads: Array | None) -> int | None:
-        """The threads of the mask wait at a barrier of their blocks; None if all that there are go on at once."""
+        """
+        The threads of the mask wait at a barrier of their blocks; None if all that there are go on
+        at once.
+        """
         self.note_use(self.shared.touched)
         if self.mask is None and threads is None and self.count == self.width:
             self.shared.pass_barrier()
@@ -236,7 +285,9 @@ class Machine:
         self.whole_warps_alive()
         lanes = self.active()
         self.waiting[lanes] = barrier + 1
-        self.expected[self.block[lanes], barrier] = self.count if threads is None else self.full(threads)[lanes]
+        self.expected[self.block[lanes], barrier] = (
+            self.count if threads is None else self.full(threads)[lanes]
+        )
         self.at[self.here if self.here is not None else slice(None)] = self.index + 1
         return -1
 
@@ -249,12 +300,19 @@ class Machine:
         part = each.any(1) & (each != launched).any(1)
         if part.any():
             lane = int(np.flatnonzero(self.mask & np.repeat(part, WARP))[0])
-            self.fail("partial warp", "a barrier is for all threads of a warp at once, and some are not here", lane)
+            self.fail(
+                "partial warp",
+                "a barrier is for all threads of a warp at once, and some are not here",
+                lane,
+            )
 
     def release(self) -> None:
         """Open the barriers that are complete; if there is none, nobody will ever go on."""
         opened = False
-        waiting, alive = self.waiting.reshape(len(self.blocks), -1), self.alive.reshape(len(self.blocks), -1)
+        waiting, alive = (
+            self.waiting.reshape(len(self.blocks), -1),
+            self.alive.reshape(len(self.blocks), -1),
+        )
         for block in np.flatnonzero(alive.any(1)):
             for barrier in np.unique(waiting[block][alive[block]]) - 1:
                 here = alive[block] & (waiting[block] == barrier + 1)
@@ -274,7 +332,10 @@ class Machine:
         here = int((mine & self.alive & (self.waiting == barrier + 1)).sum())
         ended = int((mine & ~self.alive & (self.thread < self.count)).sum())
         wanted = int(self.expected[self.block[lane], barrier])
-        told = f"{here} threads of a block wait at barrier {barrier}, which {wanted} must reach; {ended} of the block have ended"
+        told = (
+            f"{here} threads of a block wait at barrier {barrier}, which {wanted} must reach; "
+            f"{ended} of the block have ended"
+        )
         self.fail("deadlock", told, lane)
 
 

@@ -1,9 +1,11 @@
 """
-The score of the watch itself: every barrier, wait and fence of a kernel is taken out, one at a time, and the launch is repeated.
+The score of the watch itself: every barrier, wait and fence of a kernel is taken out, one at a
+time, and the launch is repeated.
 
-A removal is *noticed* if the machine has a finding, *wrong* if it has none but the kernel leaves other bits than before, *idle* if the
-instruction never had anything to order (a wait when nothing was under way, a barrier before which nobody touched shared memory), and
-*silent* otherwise: then this launch did not need it, or the machine does not see what it is for.
+A removal is *noticed* if the machine has a finding, *wrong* if it has none but the kernel leaves
+other bits than before, *idle* if the instruction never had anything to order (a wait when nothing
+was under way, a barrier before which nobody touched shared memory), and *silent* otherwise: then
+this launch did not need it, or the machine does not see what it is for.
 """
 
 from collections import Counter
@@ -41,7 +43,11 @@ class Removal:
 
 def kind_of(text: str) -> str:
     """``bar.sync``, ``cp.async.wait_group``, ``wgmma.fence`` ..."""
-    name = text.split()[-1] if text.startswith("@") and len(text.split()) == 1 else next(w for w in text.split() if not w.startswith("@"))
+    name = (
+        text.split()[-1]
+        if text.startswith("@") and len(text.split()) == 1
+        else next(w for w in text.split() if not w.startswith("@"))
+    )
     return name.rstrip(";").replace(".sync.aligned", "").replace(".shared::cta", "")
 
 
@@ -63,13 +69,24 @@ def remove_each(recorded: Recorded) -> Iterator[Removal]:
     memory, useful = recorded.repeat()
     for instruction in kernel.program.instructions:
         if orders(instruction):
-            outcome, finding = outcome_without(recorded, kernel, instruction.index, contents(memory))
+            outcome, finding = outcome_without(
+                recorded, kernel, instruction.index, contents(memory)
+            )
             if outcome == "silent" and instruction.index not in useful:
                 outcome = "idle"
-            yield Removal(kernel.name, kernel.module.target, instruction.text, instruction.line, outcome, finding)
+            yield Removal(
+                kernel.name,
+                kernel.module.target,
+                instruction.text,
+                instruction.line,
+                outcome,
+                finding,
+            )
 
 
-def outcome_without(recorded: Recorded, kernel: Kernel, index: int, expected: list[bytes]) -> tuple[str, Finding | None]:
+def outcome_without(
+    recorded: Recorded, kernel: Kernel, index: int, expected: list[bytes]
+) -> tuple[str, Finding | None]:
     try:
         memory, _ = recorded.repeat(kernel.without(index))
     except Finding as finding:
@@ -82,7 +99,10 @@ def contents(memory: Memory) -> list[bytes]:
 
 
 def summary(removals: list[Removal]) -> str:
-    """A line for each kind of instruction, and one for each removal of something useful that was not noticed."""
+    """
+    A line for each kind of instruction, and one for each removal of something useful that was not
+    noticed.
+    """
     lines = []
     for kind in sorted({removal.kind for removal in removals}):
         of_kind = [removal for removal in removals if removal.kind == kind]
@@ -91,5 +111,8 @@ def summary(removals: list[Removal]) -> str:
         lines.append(f"{kind:24} {len(of_kind):4}: {told}")
     for removal in removals:
         if removal.outcome in ("wrong", "silent"):
-            lines.append(f"  {removal.outcome}: {removal.kernel} sm_{removal.target}, PTX line {removal.line}: {removal.instruction}")
+            lines.append(
+                f"  {removal.outcome}: {removal.kernel} sm_{removal.target}, "
+                f"PTX line {removal.line}: {removal.instruction}"
+            )
     return "\n".join(lines)

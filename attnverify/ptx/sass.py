@@ -1,9 +1,12 @@
 """
-A look at what the assembler makes of a kernel: registers that a product of a warp group still reads must not be written.
+A look at what the assembler makes of a kernel: registers that a product of a warp group still reads
+must not be written.
 
-``wgmma`` with its left factor in registers goes on reading them until it is waited for. PTX is right or wrong about that (the machine
-sees it); an assembler may still move a write in between, as ptxas 12.8 is known to do (triton-lang/triton #9433, fixed in ptxas 13.3). From
-each such HGMMA all paths are walked to the WARPGROUP.DEPBAR that waits for it; no instruction on them may write one of its registers.
+``wgmma`` with its left factor in registers goes on reading them until it is waited for. PTX is
+right or wrong about that (the machine sees it); an assembler may still move a write in between, as
+ptxas 12.8 is known to do (triton-lang/triton #9433, fixed in ptxas 13.3). From each such HGMMA all
+paths are walked to the WARPGROUP.DEPBAR that waits for it; no instruction on them may write one of
+its registers.
 """
 
 import re
@@ -51,7 +54,9 @@ class Hazard:
     def __str__(self) -> str:
         names = ", ".join(f"R{number}" for number in self.registers)
         at = f"{self.write.address:#x}: {self.write.text}"
-        return f"{at} writes {names}, which {self.product.address:#x}: {self.product.text} still reads"
+        return (
+            f"{at} writes {names}, which {self.product.address:#x}: {self.product.text} still reads"
+        )
 
 
 def products(lines: list[Line]) -> list[int]:
@@ -71,7 +76,10 @@ def hazards(lines: list[Line]) -> list[Hazard]:
 
 
 def walk(lines: list[Line], start: int) -> Iterator[Hazard]:
-    """All paths from a product on, with the groups that were closed since; a wait ends a path if it waits for the product's own."""
+    """
+    All paths from a product on, with the groups that were closed since; a wait ends a path if it
+    waits for the product's own.
+    """
     match = PRODUCT.search(lines[start].text)
     assert match is not None
     used = set(range(int(match[1]), int(match[1]) + 4))
@@ -90,7 +98,10 @@ def walk(lines: list[Line], start: int) -> Iterator[Hazard]:
         wait = WAIT.search(line.text)
         if wait and groups > int(wait[1], 16):
             continue
-        todo += [(following, min(groups + bool(LAST_OF_GROUP.search(line.text)), 16)) for following in next_lines(lines, place, at)]
+        todo += [
+            (following, min(groups + bool(LAST_OF_GROUP.search(line.text)), 16))
+            for following in next_lines(lines, place, at)
+        ]
 
 
 def next_lines(lines: list[Line], place: int, at: dict[int, int]) -> list[int]:
@@ -103,10 +114,44 @@ def next_lines(lines: list[Line], place: int, at: dict[int, int]) -> list[int]:
 
 
 SILENT = (
-    *("ST", "RED", "ATOMS.POPC", "BRA", "BAR", "ISETP", "FSETP", "HSETP", "DSETP", "PLOP3", "HGMMA", "WARPGROUP", "LDGSTS", "EXIT", "NOP"),
-    *("WARPSYNC", "DEPBAR", "LDGDEPBAR", "BSSY", "BSYNC", "SYNCS", "FENCE", "MEMBAR", "R2UR", "ERRBAR", "CCTL", "RET", "YIELD", "NANOSLEEP"),
+    *(
+        "ST",
+        "RED",
+        "ATOMS.POPC",
+        "BRA",
+        "BAR",
+        "ISETP",
+        "FSETP",
+        "HSETP",
+        "DSETP",
+        "PLOP3",
+        "HGMMA",
+        "WARPGROUP",
+        "LDGSTS",
+        "EXIT",
+        "NOP",
+    ),
+    *(
+        "WARPSYNC",
+        "DEPBAR",
+        "LDGDEPBAR",
+        "BSSY",
+        "BSYNC",
+        "SYNCS",
+        "FENCE",
+        "MEMBAR",
+        "R2UR",
+        "ERRBAR",
+        "CCTL",
+        "RET",
+        "YIELD",
+        "NANOSLEEP",
+    ),
 )
-"""What begins so writes no register of a thread; nor does what begins with U, but USHF and the like write uniform ones."""
+"""
+What begins so writes no register of a thread; nor does what begins with U, but USHF and the like
+write uniform ones.
+"""
 
 DESTINATION = re.compile(r"\S+\s+(?:!?U?P[T\d]+,\s*)*R(\d+)\b")
 
@@ -130,7 +175,11 @@ def width(name: str) -> int:
         return 1 if name.endswith(".32") else 2
     if ".128" in name:
         return 4
-    return 2 if ".64" in name or ".WIDE" in name or name.startswith(("DADD", "DMUL", "DFMA", "MOV64")) else 1
+    return (
+        2
+        if ".64" in name or ".WIDE" in name or name.startswith(("DADD", "DMUL", "DFMA", "MOV64"))
+        else 1
+    )
 
 
 # the tools
@@ -139,7 +188,9 @@ def width(name: str) -> int:
 def tool(name: str) -> Path | None:
     """A tool of CUDA, from a wheel of NVIDIA's or from Triton's."""
     site = Path(sysconfig.get_path("purelib"))
-    return next((path for folder in FOLDERS for path in sorted(site.glob(f"{folder}/{name}"))), None)
+    return next(
+        (path for folder in FOLDERS for path in sorted(site.glob(f"{folder}/{name}"))), None
+    )
 
 
 def assemblers() -> dict[str, Path]:
@@ -160,7 +211,11 @@ def assemble(ptx: str, ptxas: Path, target: str = "sm_90a") -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         source, made = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_text(ptx)
-        subprocess.run([ptxas, f"--gpu-name={target}", "-O3", source, "-o", made], check=True, capture_output=True)
+        subprocess.run(
+            [ptxas, f"--gpu-name={target}", "-O3", source, "-o", made],
+            check=True,
+            capture_output=True,
+        )
         return made.read_bytes()
 
 
@@ -168,12 +223,19 @@ def disassemble(cubin: bytes) -> dict[str, list[Line]]:
     """The functions of a binary and their instructions."""
     path = tool("cuobjdump")
     if path is None:
-        raise FileNotFoundError("cuobjdump is not here: it comes with Triton, or pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm")
+        raise FileNotFoundError(
+            "cuobjdump is not here: it comes with Triton, "
+            "or pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"
+        )
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        environment = {"PATH": ":".join(str(each.parent) for each in (path, tool("nvdisasm")) if each)}  # the one calls the other
-        text = subprocess.run([path, "-sass", file.name], capture_output=True, text=True, check=True, env=environment).stdout
+        environment = {
+            "PATH": ":".join(str(each.parent) for each in (path, tool("nvdisasm")) if each)
+        }  # the one calls the other
+        text = subprocess.run(
+            [path, "-sass", file.name], capture_output=True, text=True, check=True, env=environment
+        ).stdout
     return read(text)
 
 
@@ -182,5 +244,8 @@ def read(text: str) -> dict[str, list[Line]]:
     found = {}
     for part in re.split(r"\n\s*Function : ", text)[1:]:
         name, body = part.split("\n", 1)
-        found[name.strip()] = [Line(int(at, 16), word.strip()) for at, word in re.findall(r"/\*([0-9a-f]{4,})\*/\s+([^/;]+?)\s*;", body)]
+        found[name.strip()] = [
+            Line(int(at, 16), word.strip())
+            for at, word in re.findall(r"/\*([0-9a-f]{4,})\*/\s+([^/;]+?)\s*;", body)
+        ]
     return found

@@ -1,5 +1,6 @@
 """
-Which instructions of sm_80 and sm_90a are there, and which are refused: data, held against the builders by a test.
+Which instructions of sm_80 and sm_90a are there, and which are refused: data, held against the
+builders by a test.
 
 ``python -m attnverify.ptx table`` prints it.
 """
@@ -11,7 +12,10 @@ __all__ = ["ABSENT", "PARTLY", "THERE", "Row", "lines"]
 
 @dataclass(frozen=True)
 class Row:
-    """An instruction that is there: its family, what it comes with, the first target that has it, and examples that are understood."""
+    """
+    An instruction that is there: its family, what it comes with, the first target that has it, and
+    examples that are understood.
+    """
 
     family: str
     forms: str
@@ -20,8 +24,20 @@ class Row:
 
 
 W = "u16 u32 u64 s16 s32 s64"
-INTEGER, FLOAT, BITS, APPROXIMATE, COMPARE = "whole numbers", "floating point", "bits", "approximate, with drawn errors", "comparisons"
-CONVERT, MEMORY, CONTROL, WARP, MATRIX = "conversions and moves", "memory", "control and order", "warps", "matrices"
+INTEGER, FLOAT, BITS, APPROXIMATE, COMPARE = (
+    "whole numbers",
+    "floating point",
+    "bits",
+    "approximate, with drawn errors",
+    "comparisons",
+)
+CONVERT, MEMORY, CONTROL, WARP, MATRIX = (
+    "conversions and moves",
+    "memory",
+    "control and order",
+    "warps",
+    "matrices",
+)
 SINGLE = "f32 with .rn .rz .rm .rp .ftz .sat, f64 .rn, f16 bf16 f16x2 bf16x2"
 
 THERE: dict[str, Row] = {
@@ -71,7 +87,8 @@ THERE: dict[str, Row] = {
     "selp": Row(COMPARE, "all types", ("selp.b16 %h, %h, %h, %p;",)),
     "slct": Row(COMPARE, "by s32 f32", ("slct.b32.f32 %r, %r, %r, %f;",)),
     "mov": Row(CONVERT, "all types, vectors of two and four", ("mov.b64 {%r, %s}, %d;", "mov.u32 %r, %tid.x;")),
-    "cvt": Row(CONVERT, "whole numbers, f16 bf16 f32 f64, f16x2 bf16x2 tf32; all roundings, .sat .ftz .relu .satfinite", ("cvt.rn.bf16x2.f32 %r, %f, %f;",)),
+    "cvt": Row(CONVERT, "whole numbers, f16 bf16 f32 f64, f16x2 bf16x2 tf32; "
+        "all roundings, .sat .ftz .relu .satfinite", ("cvt.rn.bf16x2.f32 %r, %f, %f;",)),
     "cvta": Row(CONVERT, ".global .shared .local .const", ("cvta.to.global.u64 %d, %d;",)),
     "isspacep": Row(CONVERT, ".global .shared .local .const", ("isspacep.shared %p, %d;",)),
     "ld": Row(MEMORY, "all spaces but clusters, .v2 .v4, up to 16 bytes; hints are skipped", ("ld.global.nc.L1::evict_last.v4.b32 {%r,%r,%r,%r}, [%d+16];",)),
@@ -104,16 +121,34 @@ THERE: dict[str, Row] = {
     "ldmatrix": Row(MATRIX, "m8n8 .x1 .x2 .x4 .trans .b16", ("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%r,%r}, [%r];",)),
     "stmatrix": Row(MATRIX, "m8n8 .x1 .x2 .x4 .trans .b16", ("stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r], {%r};",), 90),
     "mma": Row(MATRIX, "m16n8k8 m16n8k16 of f16 bf16, m16n8k4 m16n8k8 of tf32; sums in f32, of f16 also in f16", (
-        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%f,%f,%f,%f}, {%r,%r,%r,%r}, {%r,%r}, {%f,%f,%f,%f};",
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%f,%f,%f,%f}, {%r,%r,%r,%r}, "
+        "{%r,%r}, {%f,%f,%f,%f};",
     )),
-    "wgmma": Row(MATRIX, "m64nNk16 of f16 bf16, m64nNk8 of tf32; sums in f32, of f16 also in f16; fence, commit_group, wait_group", (
-        "wgmma.fence.sync.aligned;", "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f,%f,%f,%f}, %d, %d, %p, 1, 1, 0, 0;",
+    "wgmma": Row(MATRIX, "m64nNk16 of f16 bf16, m64nNk8 of tf32; sums in f32, of f16 also in f16; "
+        "fence, commit_group, wait_group", (
+        "wgmma.fence.sync.aligned;", "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f,%f,%f,%f}, %d, %d, %p, 1, 1, 0, "
+        "0;",
     ), 90),
 }  # fmt: skip
 
 ABSENT: dict[str, tuple[str, ...]] = {
-    "calls of functions, stacks and tables of branches": ("call", "alloca", "stacksave", "stackrestore", "brx", "istypep"),
-    "sums with carries, products of bytes": ("addc", "subc", "madc", "dp2a", "dp4a", "szext", "fns"),
+    "calls of functions, stacks and tables of branches": (
+        "call",
+        "alloca",
+        "stacksave",
+        "stackrestore",
+        "brx",
+        "istypep",
+    ),
+    "sums with carries, products of bytes": (
+        "addc",
+        "subc",
+        "madc",
+        "dp2a",
+        "dp4a",
+        "szext",
+        "fns",
+    ),
     "barriers in memory and the tensor memory accelerator": ("mbarrier", "tensormap", "multimem"),
     "clusters of blocks": ("mapa", "getctarank", "clusterlaunchcontrol"),
     "textures and surfaces": ("tex", "tld4", "txq", "suld", "sust", "sured", "suq"),
@@ -126,7 +161,8 @@ ABSENT: dict[str, tuple[str, ...]] = {
 PARTLY: tuple[str, ...] = (
     "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r], [%d], 16, [%r];",
     "cp.async.mbarrier.arrive.shared.b64 [%d];",
-    "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%r,%r,%r,%r}, {%r,%r,%r,%r}, {%r,%r}, {%r,%r,%r,%r};",
+    "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%r,%r,%r,%r}, {%r,%r,%r,%r}, "
+    "{%r,%r}, {%r,%r,%r,%r};",
     "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%f,%f,%f,%f}, %d, %d, %p, 1, 1;",
     "cvt.rn.satfinite.e4m3x2.f32 %h, %f, %f;",
     "bar.red.popc.u32 %r, 0, %p;",
@@ -147,7 +183,9 @@ def lines() -> list[str]:
         found.append(f"{family}:")
         for name, row in THERE.items():
             if row.family == family:
-                found.append(f"  {name:12} {'yes' if row.target == 80 else '-':6} {'yes':6}  {row.forms}")
+                found.append(
+                    f"  {name:12} {'yes' if row.target == 80 else '-':6} {'yes':6}  {row.forms}"
+                )
     found += ["", "refused:"]
     found += [f"  {about}: {', '.join(names)}" for about, names in ABSENT.items()]
     found += [f"  {text}" for text in PARTLY]

@@ -1,7 +1,9 @@
 """
-An independent statement of the PTX ISA, one number at a time: integers of Python and fractions, no NumPy.
+An independent statement of the PTX ISA, one number at a time: integers of Python and fractions, no
+NumPy.
 
-A floating-point number is its bits; in between it is a :class:`fractions.Fraction`, or the words "nan", "inf", "-inf".
+A floating-point number is its bits; in between it is a :class:`fractions.Fraction`, or the words
+"nan", "inf", "-inf".
 """
 
 from collections.abc import Callable
@@ -15,7 +17,9 @@ Number = Fraction | str
 
 
 def fields(kind: str) -> tuple[int, int, int]:
-    """Bits of the fraction, the bias, and bits of the whole; a TF32 lies in the upper bits of 32."""
+    """
+    Bits of the fraction, the bias, and bits of the whole; a TF32 lies in the upper bits of 32.
+    """
     digits, exponent = FORMATS[kind]
     return digits - 1, (1 << (exponent - 1)) - 1, digits + exponent
 
@@ -77,7 +81,9 @@ def encode(x: Number, kind: str, mode: str = "rn", minus: bool = False) -> int:
         whole = mode in ("rn", "rna") or (mode == "rp" and x > 0) or (mode == "rm" and x < 0)
         return infinity(kind, x < 0) - (0 if whole else 1)
     size, normal = abs(scaled), abs(scaled) >> fraction
-    return ((x < 0) << (width - 1)) | (((exponent + bias) << fraction) * normal + (size - (normal << fraction)))
+    return ((x < 0) << (width - 1)) | (
+        ((exponent + bias) << fraction) * normal + (size - (normal << fraction))
+    )
 
 
 def logarithm(x: Fraction) -> int:
@@ -191,7 +197,14 @@ def order(a: int, b: int, kind: str) -> Callable[[str], bool]:
 
 def compare(name: str, p: object, q: object) -> bool:
     equal, less = p == q, p < q  # type: ignore[operator]
-    table = {"eq": equal, "ne": not equal, "lt": less, "le": less or equal, "gt": not (less or equal), "ge": not less}
+    table = {
+        "eq": equal,
+        "ne": not equal,
+        "lt": less,
+        "le": less or equal,
+        "gt": not (less or equal),
+        "ge": not less,
+    }
     return table[name]
 
 

@@ -17,25 +17,46 @@ HEAD = ".version 8.7\n.target sm_90a\n.address_size 64\n"
 def size_of(kind: str) -> int:
     if kind == "pred":
         return 1
-    return 4 if kind.endswith("x2") else int("".join(letter for letter in kind if letter.isdigit())) // 8
+    return (
+        4
+        if kind.endswith("x2")
+        else int("".join(letter for letter in kind if letter.isdigit())) // 8
+    )
 
 
-def kernel(body: str, parameters: Sequence[str] = (), target: str = "sm_90a", outside: str = "", name: str = "k") -> ptx.Kernel:
+def kernel(
+    body: str,
+    parameters: Sequence[str] = (),
+    target: str = "sm_90a",
+    outside: str = "",
+    name: str = "k",
+) -> ptx.Kernel:
     """A kernel of this body; parameters as ``.u64 x``."""
     given = ", ".join(f".param {each}" for each in parameters)
-    text = f".version 8.7\n.target {target}\n.address_size 64\n{outside}\n.visible .entry {name}({given})\n{{\n{body}\nret;\n}}\n"
+    text = (
+        f".version 8.7\n.target {target}\n.address_size 64\n{outside}\n.visible .entry "
+        f"{name}({given})\n{{\n{body}\nret;\n}}\n"
+    )
     return ptx.load(text)[name]
 
 
-def apply(instruction: str, result: str | Sequence[str], *given: tuple[str, Any], **settings: Any) -> Any:
+def apply(
+    instruction: str, result: str | Sequence[str], *given: tuple[str, Any], **settings: Any
+) -> Any:
     """
-    An instruction with ``%d`` (or ``%d0``, ``%d1``) and ``%a``, ``%b``, ``%c``, ``%e``, done for every element of its operands.
+    An instruction with ``%d`` (or ``%d0``, ``%d1``) and ``%a``, ``%b``, ``%c``, ``%e``, done for
+    every element of its operands.
 
     Operands are (type, bits); results are bits.
     """
     results = [result] if isinstance(result, str) else list(result)
     count = len(given[0][1])
-    lines = [".reg .b64 %at, %base;", ".reg .b32 %tid, %part;", ".reg .pred %p;", "mov.u32 %tid, %tid.x;"]
+    lines = [
+        ".reg .b64 %at, %base;",
+        ".reg .b32 %tid, %part;",
+        ".reg .pred %p;",
+        "mov.u32 %tid, %tid.x;",
+    ]
     for letter, (kind, _) in zip("abce", given, strict=False):
         lines += declared(f"%{letter}", kind) + loaded(f"%{letter}", kind, f"in_{letter}")
     names = ["%d"] if len(results) == 1 else [f"%d{place}" for place in range(len(results))]
@@ -44,7 +65,9 @@ def apply(instruction: str, result: str | Sequence[str], *given: tuple[str, Any]
     lines.append(instruction)
     for place, (name, kind) in enumerate(zip(names, results, strict=True)):
         lines += stored(name, kind, f"out_{place}")
-    parameters = [f".u64 in_{letter}" for letter, _ in zip("abce", given, strict=False)] + [f".u64 out_{place}" for place in range(len(results))]
+    parameters = [f".u64 in_{letter}" for letter, _ in zip("abce", given, strict=False)] + [
+        f".u64 out_{place}" for place in range(len(results))
+    ]
     inputs = [np.array(bits, dtype=UNSIGNED[size_of(kind)]) for kind, bits in given]
     outputs = [np.zeros(count, UNSIGNED[size_of(kind)]) for kind in results]
     launch(kernel("\n".join(lines), parameters), count, [*inputs, *outputs], **settings)
@@ -80,16 +103,57 @@ def stored(name: str, kind: str, parameter: str) -> list[str]:
 
 
 def corners(kind: str) -> list[int]:
-    """Bits of numbers where instructions go wrong: zeros, subnormal and largest numbers, ties, infinities, NaN, limits."""
+    """
+    Bits of numbers where instructions go wrong: zeros, subnormal and largest numbers, ties,
+    infinities, NaN, limits.
+    """
     if kind[0] in "usb" and kind != "bf16":
         bits = int(kind[1:])
         top = 1 << bits
-        return sorted({x % top for x in (0, 1, 2, 3, 7, 31, 32, 33, top // 2 - 1, top // 2, top // 2 + 1, top - 1, top - 2, 0x12345678 % top)})
+        return sorted(
+            {
+                x % top
+                for x in (
+                    0,
+                    1,
+                    2,
+                    3,
+                    7,
+                    31,
+                    32,
+                    33,
+                    top // 2 - 1,
+                    top // 2,
+                    top // 2 + 1,
+                    top - 1,
+                    top - 2,
+                    0x12345678 % top,
+                )
+            }
+        )
     fraction, exponent = {"f32": (23, 8), "f64": (52, 11), "f16": (10, 5), "bf16": (7, 8)}[kind]
     one = ((1 << (exponent - 1)) - 1) << fraction
     infinity = ((1 << exponent) - 1) << fraction
-    positive = [0, 1, (1 << fraction) - 1, 1 << fraction, (1 << fraction) + 1, one - 1, one, one + 1, one + (1 << fraction)]
-    positive += [one + (1 << (fraction - 1)), one + (3 << (fraction - 2)), infinity - 1, infinity, infinity | (1 << (fraction - 1)), one // 2, one * 3 // 2]
+    positive = [
+        0,
+        1,
+        (1 << fraction) - 1,
+        1 << fraction,
+        (1 << fraction) + 1,
+        one - 1,
+        one,
+        one + 1,
+        one + (1 << fraction),
+    ]
+    positive += [
+        one + (1 << (fraction - 1)),
+        one + (3 << (fraction - 2)),
+        infinity - 1,
+        infinity,
+        infinity | (1 << (fraction - 1)),
+        one // 2,
+        one * 3 // 2,
+    ]
     return positive + [x | (1 << (fraction + exponent)) for x in positive]
 
 
@@ -104,4 +168,11 @@ def numbers_of(kind: str, count: int, seed: int = 0) -> list[int]:
     single = x.astype(np.float32)
     if kind == "f32":
         return [int(b) for b in single.view(np.uint32)]
-    return [int(b) for b in (x.astype(np.float16).view(np.uint16) if kind == "f16" else (single.view(np.uint32) >> 16))]
+    return [
+        int(b)
+        for b in (
+            x.astype(np.float16).view(np.uint16)
+            if kind == "f16"
+            else (single.view(np.uint32) >> 16)
+        )
+    ]

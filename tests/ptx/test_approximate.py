@@ -1,4 +1,7 @@
-"""Approximate instructions stay within what the ISA states, reach close to it, and are exact where it says so."""
+"""
+Approximate instructions stay within what the ISA states, reach close to it, and are exact where it
+says so.
+"""
 
 from collections.abc import Callable
 from itertools import product
@@ -31,7 +34,8 @@ def ulp(y: mpmath.mpf, digits: int = 24, least: int = -126) -> mpmath.mpf:
     return mpmath.mpf(2) ** (exponent - digits + 1)
 
 
-# The errors as the ISA states them; those in ulp are from the correctly rounded result, which is half of one from the exact.
+# The errors as the ISA states them; those in ulp are from the correctly rounded result, which is
+# half of one from the exact.
 STATED: dict[tuple[str, str], Callable[[mpmath.mpf, mpmath.mpf], mpmath.mpf]] = {
     ("ex2", "f32"): lambda x, y: 2.5 * ulp(y),
     ("rcp", "f32"): lambda x, y: 1.5 * ulp(y),
@@ -39,8 +43,12 @@ STATED: dict[tuple[str, str], Callable[[mpmath.mpf, mpmath.mpf], mpmath.mpf]] = 
     ("sqrt", "f32"): lambda x, y: abs(y) * mpmath.mpf(2) ** -23,
     ("rsqrt", "f32"): lambda x, y: abs(y) * mpmath.mpf(2) ** mpmath.mpf("-22.9"),
     ("tanh", "f32"): lambda x, y: abs(y) * mpmath.mpf(2) ** -11,
-    ("sin", "f32"): lambda x, y: mpmath.mpf(2) ** mpmath.mpf("-20.5" if abs(x) <= 2 * mpmath.pi else "-14.7"),
-    ("cos", "f32"): lambda x, y: mpmath.mpf(2) ** mpmath.mpf("-20.5" if abs(x) <= 2 * mpmath.pi else "-14.7"),
+    ("sin", "f32"): lambda x, y: (
+        mpmath.mpf(2) ** mpmath.mpf("-20.5" if abs(x) <= 2 * mpmath.pi else "-14.7")
+    ),
+    ("cos", "f32"): lambda x, y: (
+        mpmath.mpf(2) ** mpmath.mpf("-20.5" if abs(x) <= 2 * mpmath.pi else "-14.7")
+    ),
     ("ex2", "f16"): lambda x, y: abs(y) * mpmath.mpf(2) ** mpmath.mpf("-9.9"),
     ("ex2", "bf16"): lambda x, y: abs(y) * mpmath.mpf(2) ** -7,
     ("tanh", "f16"): lambda x, y: mpmath.mpf(2) ** mpmath.mpf("-10.987"),
@@ -69,10 +77,15 @@ def shares(name: str, kind: str, seed: int) -> list[float]:
     told = []
     with mpmath.workdps(40):
         for bits, d in zip(given, found, strict=True):
-            x, y = mpmath.mpf(value(bits, kind).numerator) / value(bits, kind).denominator, value(int(d), kind)  # type: ignore[union-attr]
+            x, y = (
+                mpmath.mpf(value(bits, kind).numerator) / value(bits, kind).denominator,
+                value(int(d), kind),
+            )  # type: ignore[union-attr]
             exact = FUNCTIONS[name](x)
             # where no number of the format is near enough, the nearest is given
-            allowed = max(STATED[name, kind](x, exact), SPACING[kind] / 2, half_of_spacing(exact, kind))
+            allowed = max(
+                STATED[name, kind](x, exact), SPACING[kind] / 2, half_of_spacing(exact, kind)
+            )
             told.append(float((mpmath.mpf(y.numerator) / y.denominator - exact) / allowed))  # type: ignore[union-attr]
     return told
 
@@ -99,7 +112,9 @@ def test_errors_lean_to_one_side_in_some_launches() -> None:
 
 def test_the_same_seed_gives_the_same_bits() -> None:
     given = numbers_of("f32", 100)
-    once, again, other = (apply("ex2.approx.f32 %d, %a;", "f32", ("f32", given), seed=seed) for seed in (3, 3, 4))
+    once, again, other = (
+        apply("ex2.approx.f32 %d, %a;", "f32", ("f32", given), seed=seed) for seed in (3, 3, 4)
+    )
     assert list(once) == list(again) != list(other)
 
 
@@ -122,16 +137,29 @@ CERTAIN = {
 }
 """The tables of the ISA."""
 
-BITS = {"-inf": 0xFF800000, "inf": 0x7F800000, "-0": 1 << 31, "+0": 0, "-1": 0xBF800000, "nan": 0x7FC00000}
+BITS = {
+    "-inf": 0xFF800000,
+    "inf": 0x7F800000,
+    "-0": 1 << 31,
+    "+0": 0,
+    "-1": 0xBF800000,
+    "nan": 0x7FC00000,
+}
 
 
 @pytest.mark.parametrize("name", CERTAIN)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_corner_cases_are_those_of_the_tables(name: str, seed: int) -> None:
     table = CERTAIN[name] | {"nan": "nan"}
-    found = apply(f"{name}.approx.f32 %d, %a;", "f32", ("f32", [BITS[x] for x in table]), seed=seed).view(np.float32)
+    found = apply(
+        f"{name}.approx.f32 %d, %a;", "f32", ("f32", [BITS[x] for x in table]), seed=seed
+    ).view(np.float32)
     for wanted, got in zip(table.values(), found, strict=True):
-        assert isnan(got) if wanted == "nan" else (got == wanted and np.signbit(got) == np.signbit(wanted)), (name, table)
+        assert (
+            isnan(got)
+            if wanted == "nan"
+            else (got == wanted and np.signbit(got) == np.signbit(wanted))
+        ), (name, table)
 
 
 def test_tanh_passes_subnormal_numbers_through() -> None:
@@ -143,7 +171,12 @@ def test_tanh_passes_subnormal_numbers_through() -> None:
 def test_ftz_flushes_operands_and_results(name: str) -> None:
     given = [1, 0x7FFFFF, 0x80000001, 0xC2FC8000, 0x7EFFFFFF, 0x7F000000]
     found = apply(f"{name}.approx.ftz.f32 %d, %a;", "f32", ("f32", given), latitude=0.0)
-    plain = apply(f"{name}.approx.f32 %d, %a;", "f32", ("f32", [flushed(x, "f32") for x in given]), latitude=0.0)
+    plain = apply(
+        f"{name}.approx.f32 %d, %a;",
+        "f32",
+        ("f32", [flushed(x, "f32") for x in given]),
+        latitude=0.0,
+    )
     assert [int(d) for d in found] == [flushed(int(d), "f32") for d in plain]
 
 
@@ -160,7 +193,12 @@ def test_beyond_100_pi_the_sine_may_be_anything() -> None:
 def quotients(how: str) -> tuple[list[tuple[int, int]], np.ndarray]:
     given = list(product(corners("f32"), repeat=2))
     given = given[::2] + list(zip(numbers_of("f32", 200), numbers_of("f32", 200, 1), strict=True))
-    return given, apply(f"div.{how}.f32 %d, %a, %b;", "f32", ("f32", [a for a, _ in given]), ("f32", [b for _, b in given]))
+    return given, apply(
+        f"div.{how}.f32 %d, %a, %b;",
+        "f32",
+        ("f32", [a for a, _ in given]),
+        ("f32", [b for _, b in given]),
+    )
 
 
 @pytest.mark.parametrize("how", ["full", "approx"])
@@ -173,12 +211,24 @@ def test_approximate_quotients_are_within_2_ulp(how: str) -> None:
         if how == "approx" and 2.0**126 < abs(y) < inf:
             assert isnan(d) if np.isinf(x) or np.isnan(x) else d == 0
         elif isnan(exact) or np.isinf(exact):
-            assert isnan(d) == isnan(exact) and (isnan(d) or d == exact or abs(d) == np.finfo(np.float32).max)
+            assert isnan(d) == isnan(exact) and (
+                isnan(d) or d == exact or abs(d) == np.finfo(np.float32).max
+            )
         else:
-            assert abs(int(exact.view(np.int32)) - int(d.view(np.int32))) <= 2 or (exact == 0 and abs(d) <= 2.0**-148)
+            assert abs(int(exact.view(np.int32)) - int(d.view(np.int32))) <= 2 or (
+                exact == 0 and abs(d) <= 2.0**-148
+            )
 
 
-@pytest.mark.parametrize("text", ["lg2.approx.f16 %d, %a;", "tanh.approx.ftz.f32 %d, %a;", "ex2.f32 %d, %a;", "ex2.approx.bf16 %d, %a;"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "lg2.approx.f16 %d, %a;",
+        "tanh.approx.ftz.f32 %d, %a;",
+        "ex2.f32 %d, %a;",
+        "ex2.approx.bf16 %d, %a;",
+    ],
+)
 def test_functions_that_do_not_exist_are_refused(text: str) -> None:
     with pytest.raises(ptx.NotUnderstood):
         apply(text, "f32", ("f32", [0]))

@@ -17,7 +17,13 @@ def pairs(kind: str) -> tuple[list[int], list[int]]:
     return [x for x, _ in both], [y for _, y in both]
 
 
-def check(instruction: str, kind: str, model: Callable[..., int], to: str | None = None, mask: str | None = None) -> None:
+def check(
+    instruction: str,
+    kind: str,
+    model: Callable[..., int],
+    to: str | None = None,
+    mask: str | None = None,
+) -> None:
     """An instruction of two operands gives what the model gives."""
     x, y = pairs(kind)
     found = apply(f"{instruction} %d, %a, %b;", to or kind, (kind, x), (kind, y))
@@ -53,7 +59,9 @@ def test_the_high_half_of_a_product_is_that_of_all_its_bits(kind: str) -> None:
     check(f"mul.hi.{kind}", kind, lambda a, b: a * b >> int(kind[1:]))
 
 
-@pytest.mark.parametrize(("kind", "to"), [("u16", "u32"), ("s16", "s32"), ("u32", "u64"), ("s32", "s64")])
+@pytest.mark.parametrize(
+    ("kind", "to"), [("u16", "u32"), ("s16", "s32"), ("u32", "u64"), ("s32", "s64")]
+)
 def test_a_wide_product_has_all_its_bits(kind: str, to: str) -> None:
     check(f"mul.wide.{kind}", kind, lambda a, b: a * b, to)
 
@@ -67,14 +75,19 @@ def test_saturated_sums_stay_within_32_bits(name: str) -> None:
 def test_mad_adds_a_third_number(kind: str) -> None:
     x, y, z = (numbers_of(kind, 60, seed) for seed in range(3))
     found = apply(f"mad.lo.{kind} %d, %a, %b, %c;", kind, (kind, x), (kind, y), (kind, z))
-    assert [int(d) for d in found] == [(a * b + c) % (1 << int(kind[1:])) for a, b, c in zip(x, y, z, strict=True)]
+    assert [int(d) for d in found] == [
+        (a * b + c) % (1 << int(kind[1:])) for a, b, c in zip(x, y, z, strict=True)
+    ]
 
 
 @pytest.mark.parametrize(("kind", "to"), [("u32", "u64"), ("s32", "s64"), ("u16", "u32")])
 def test_wide_mad_adds_a_wide_number(kind: str, to: str) -> None:
     x, y, z = numbers_of(kind, 60), numbers_of(kind, 60, 1), numbers_of(to, 60, 2)
     found = apply(f"mad.wide.{kind} %d, %a, %b, %c;", to, (kind, x), (kind, y), (to, z))
-    wanted = [(wrapped(a, kind) * wrapped(b, kind) + c) % (1 << int(to[1:])) for a, b, c in zip(x, y, z, strict=True)]
+    wanted = [
+        (wrapped(a, kind) * wrapped(b, kind) + c) % (1 << int(to[1:]))
+        for a, b, c in zip(x, y, z, strict=True)
+    ]
     assert [int(d) for d in found] == wanted
 
 
@@ -101,7 +114,9 @@ def test_the_most_negative_number_stays(name: str, kind: str) -> None:
 def test_sad_adds_a_distance(kind: str) -> None:
     x, y = pairs(kind)
     found = apply(f"sad.{kind} %d, %a, %b, %b;", kind, (kind, x), (kind, y))
-    wanted = [(abs(wrapped(a, kind) - wrapped(b, kind)) + b) % 2**32 for a, b in zip(x, y, strict=True)]
+    wanted = [
+        (abs(wrapped(a, kind) - wrapped(b, kind)) + b) % 2**32 for a, b in zip(x, y, strict=True)
+    ]
     assert [int(d) for d in found] == wanted
 
 
@@ -109,27 +124,38 @@ def test_sad_adds_a_distance(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["b16", "b32", "b64"])
-@pytest.mark.parametrize(("name", "model"), [("and", int.__and__), ("or", int.__or__), ("xor", int.__xor__)])
+@pytest.mark.parametrize(
+    ("name", "model"), [("and", int.__and__), ("or", int.__or__), ("xor", int.__xor__)]
+)
 def test_logic_is_bit_by_bit(name: str, model: Callable[..., int], kind: str) -> None:
     check(f"{name}.{kind}", kind, lambda a, b: model(a, b))
 
 
 def test_logic_of_predicates() -> None:
     x, y = [0, 0, 1, 1], [0, 1, 0, 1]
-    found = {name: list(apply(f"{name}.pred %d, %a, %b;", "pred", ("pred", x), ("pred", y))) for name in ("and", "or", "xor")}
+    found = {
+        name: list(apply(f"{name}.pred %d, %a, %b;", "pred", ("pred", x), ("pred", y)))
+        for name in ("and", "or", "xor")
+    }
     assert found == {"and": [0, 0, 0, 1], "or": [0, 1, 1, 1], "xor": [0, 1, 1, 0]}
 
 
-@pytest.mark.parametrize(("name", "model"), [("not", lambda a: ~a), ("cnot", lambda a: int(a == 0))])
+@pytest.mark.parametrize(
+    ("name", "model"), [("not", lambda a: ~a), ("cnot", lambda a: int(a == 0))]
+)
 def test_negations(name: str, model: Callable[[int], int]) -> None:
     x = corners("b32")
-    assert [int(d) for d in apply(f"{name}.b32 %d, %a;", "b32", ("b32", x))] == [model(a) % 2**32 for a in x]
+    assert [int(d) for d in apply(f"{name}.b32 %d, %a;", "b32", ("b32", x))] == [
+        model(a) % 2**32 for a in x
+    ]
 
 
 @pytest.mark.parametrize("table", [0x00, 0x80, 0x96, 0xCA, 0xE8, 0x1D, 0xFF])
 def test_lop3_reads_its_table_by_the_three_bits(table: int) -> None:
     x, y, z = (numbers_of("b32", 30, seed) for seed in range(3))
-    found = apply(f"lop3.b32 %d, %a, %b, %c, {table:#x};", "b32", ("b32", x), ("b32", y), ("b32", z))
+    found = apply(
+        f"lop3.b32 %d, %a, %b, %c, {table:#x};", "b32", ("b32", x), ("b32", y), ("b32", z)
+    )
     for a, b, c, d in zip(x, y, z, found, strict=True):
         bits = [(a >> i & 1) << 2 | (b >> i & 1) << 1 | (c >> i & 1) for i in range(32)]
         assert int(d) == sum((table >> which & 1) << i for i, which in enumerate(bits))
@@ -153,13 +179,17 @@ def test_right_shifts_beyond_the_width_give_zero_or_the_sign(kind: str) -> None:
     x, by = [a for a, _ in both], [s for _, s in both]
     found = apply(f"shr.{kind} %d, %a, %b;", kind, (kind, x), ("u32", by))
     bits = int(kind[1:])
-    assert [int(d) for d in found] == [(wrapped(a, kind) >> min(s, bits)) % (1 << bits) for a, s in both]
+    assert [int(d) for d in found] == [
+        (wrapped(a, kind) >> min(s, bits)) % (1 << bits) for a, s in both
+    ]
 
 
 @pytest.mark.parametrize(("side", "mode"), list(product("lr", ["wrap", "clamp"])))
 def test_funnel_shifts_take_32_of_64_bits(side: str, mode: str) -> None:
     x, y = numbers_of("b32", len(SHIFTS)), numbers_of("b32", len(SHIFTS), 1)
-    found = apply(f"shf.{side}.{mode}.b32 %d, %a, %b, %c;", "b32", ("b32", x), ("b32", y), ("u32", SHIFTS))
+    found = apply(
+        f"shf.{side}.{mode}.b32 %d, %a, %b, %c;", "b32", ("b32", x), ("b32", y), ("u32", SHIFTS)
+    )
     for low, high, by, d in zip(x, y, SHIFTS, found, strict=True):
         count = by & 31 if mode == "wrap" else min(by, 32)
         whole = high << 32 | low
@@ -171,10 +201,29 @@ def extracted(a: int, position: int, length: int, kind: str) -> int:
     msb = int(kind[1:]) - 1
     position, length = position & 0xFF, length & 0xFF
     sign = 0 if kind[0] == "u" or length == 0 else a >> min(position + length - 1, msb) & 1
-    return sum((a >> (position + i) & 1 if i < length and position + i <= msb else sign) << i for i in range(msb + 1))
+    return sum(
+        (a >> (position + i) & 1 if i < length and position + i <= msb else sign) << i
+        for i in range(msb + 1)
+    )
 
 
-FIELDS = [(0, 0), (0, 1), (0, 32), (3, 7), (31, 1), (31, 2), (20, 12), (20, 40), (32, 1), (33, 5), (63, 1), (64, 3), (255, 255), (5, 0), (256, 8)]
+FIELDS = [
+    (0, 0),
+    (0, 1),
+    (0, 32),
+    (3, 7),
+    (31, 1),
+    (31, 2),
+    (20, 12),
+    (20, 40),
+    (32, 1),
+    (33, 5),
+    (63, 1),
+    (64, 3),
+    (255, 255),
+    (5, 0),
+    (256, 8),
+]
 
 
 @pytest.mark.parametrize("kind", ["u32", "s32", "u64", "s64"])
@@ -182,7 +231,9 @@ def test_fields_are_extracted_with_their_sign(kind: str) -> None:
     both = list(product(corners(kind) + numbers_of(kind, 6), FIELDS))
     x, p, n = [a for a, _ in both], [f[0] for _, f in both], [f[1] for _, f in both]
     found = apply(f"bfe.{kind} %d, %a, %b, %c;", kind, (kind, x), ("u32", p), ("u32", n))
-    assert [int(d) for d in found] == [extracted(*given, kind) for given in zip(x, p, n, strict=True)]
+    assert [int(d) for d in found] == [
+        extracted(*given, kind) for given in zip(x, p, n, strict=True)
+    ]
 
 
 def inserted(a: int, b: int, position: int, length: int, bits: int) -> int:
@@ -197,9 +248,13 @@ def inserted(a: int, b: int, position: int, length: int, bits: int) -> int:
 def test_fields_are_inserted(kind: str) -> None:
     x, y = numbers_of(kind, len(FIELDS)), numbers_of(kind, len(FIELDS), 1)
     p, n = [f[0] for f in FIELDS], [f[1] for f in FIELDS]
-    found = apply(f"bfi.{kind} %d, %a, %b, %c, %e;", kind, (kind, x), (kind, y), ("u32", p), ("u32", n))
+    found = apply(
+        f"bfi.{kind} %d, %a, %b, %c, %e;", kind, (kind, x), (kind, y), ("u32", p), ("u32", n)
+    )
     bits = int(kind[1:])
-    assert [int(d) for d in found] == [inserted(*given, bits) for given in zip(x, y, p, n, strict=True)]
+    assert [int(d) for d in found] == [
+        inserted(*given, bits) for given in zip(x, y, p, n, strict=True)
+    ]
 
 
 @pytest.mark.parametrize(("name", "kind"), list(product(["popc", "clz", "brev"], ["b32", "b64"])))
@@ -207,24 +262,37 @@ def test_bits_are_counted_and_reversed(name: str, kind: str) -> None:
     bits, x = int(kind[1:]), corners(kind) + numbers_of(kind, 10)
     found = apply(f"{name}.{kind} %d, %a;", kind if name == "brev" else "u32", (kind, x))
     text = [f"{a:0{bits}b}" for a in x]
-    model = {"popc": lambda t: t.count("1"), "clz": lambda t: len(t) - len(t.lstrip("0")), "brev": lambda t: int(t[::-1], 2)}[name]
+    model = {
+        "popc": lambda t: t.count("1"),
+        "clz": lambda t: len(t) - len(t.lstrip("0")),
+        "brev": lambda t: int(t[::-1], 2),
+    }[name]
     assert [int(d) for d in found] == [model(t) for t in text]
 
 
-@pytest.mark.parametrize(("kind", "amount"), list(product(["u32", "s32", "u64", "s64"], ["", ".shiftamt"])))
+@pytest.mark.parametrize(
+    ("kind", "amount"), list(product(["u32", "s32", "u64", "s64"], ["", ".shiftamt"]))
+)
 def test_the_highest_bit_is_found(kind: str, amount: str) -> None:
     x = corners(kind) + numbers_of(kind, 10)
     found = apply(f"bfind{amount}.{kind} %d, %a;", "u32", (kind, x))
     for a, d in zip(x, found, strict=True):
         pattern = ~wrapped(a, kind) if wrapped(a, kind) < 0 else a
         place = pattern.bit_length() - 1
-        assert int(d) == (0xFFFFFFFF if place < 0 else int(kind[1:]) - 1 - place if amount else place)
+        assert int(d) == (
+            0xFFFFFFFF if place < 0 else int(kind[1:]) - 1 - place if amount else place
+        )
 
 
 @pytest.mark.parametrize("mode", ["clamp", "wrap"])
 def test_masks_are_made_of_a_place_and_a_width(mode: str) -> None:
     both = list(product([0, 1, 5, 31, 32, 40], repeat=2))
-    found = apply(f"bmsk.{mode}.b32 %d, %a, %b;", "b32", ("u32", [p for p, _ in both]), ("u32", [n for _, n in both]))
+    found = apply(
+        f"bmsk.{mode}.b32 %d, %a, %b;",
+        "b32",
+        ("u32", [p for p, _ in both]),
+        ("u32", [n for _, n in both]),
+    )
     for (p, n), d in zip(both, found, strict=True):
         p, n = (p % 32, n % 32) if mode == "wrap" else (min(p, 32), min(n, 32))
         assert int(d) == (((1 << n) - 1) << p) % 2**32
@@ -237,5 +305,7 @@ def test_bytes_are_permuted_or_their_signs_spread() -> None:
     for a, b, s, d in zip(x, y, selectors, found, strict=True):
         whole = (b << 32 | a).to_bytes(8, "little")
         chosen = [whole[s >> 4 * i & 7] for i in range(4)]
-        wanted = [(255 if byte >> 7 else 0) if s >> 4 * i & 8 else byte for i, byte in enumerate(chosen)]
+        wanted = [
+            (255 if byte >> 7 else 0) if s >> 4 * i & 8 else byte for i, byte in enumerate(chosen)
+        ]
         assert int(d) == int.from_bytes(bytes(wanted), "little")

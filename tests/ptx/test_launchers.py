@@ -1,4 +1,7 @@
-"""Triton, NVRTC, CuPy and PyTorch with the machine behind them: parameters as they are launched, findings with source lines, nothing left."""
+"""
+Triton, NVRTC, CuPy and PyTorch with the machine behind them: parameters as they are launched,
+findings with source lines, nothing left.
+"""
 
 import subprocess
 import sys
@@ -71,10 +74,17 @@ def test_a_kernel_is_compiled_and_executed(target: int) -> None:
         add[(8,)](x, y, z, 1000, BLOCK=128)
     assert torch.equal(z, x + y)
     (launch,) = machine.launches
-    assert (launch.kernel, launch.grid) == ("add", (8, 1, 1)) and launch.steps > 10 and launch.seconds > 0
+    assert (
+        (launch.kernel, launch.grid) == ("add", (8, 1, 1))
+        and launch.steps > 10
+        and launch.seconds > 0
+    )
 
 
-@pytest.mark.parametrize(("target", "dtype"), [(80, torch.float16), (90, torch.bfloat16), (90, torch.float32), (90, torch.float16)])
+@pytest.mark.parametrize(
+    ("target", "dtype"),
+    [(80, torch.float16), (90, torch.bfloat16), (90, torch.float32), (90, torch.float16)],
+)
 def test_products_of_matrices_take_tensor_cores(target: int, dtype: torch.dtype) -> None:
     a, b, c = torch.randn(64, 64).to(dtype), torch.randn(64, 64).to(dtype), torch.empty(64, 64)
     with on_machine(target):
@@ -94,8 +104,15 @@ def test_a_finding_names_the_line_of_the_source() -> None:
     with on_machine(90), pytest.raises(ptx.Finding) as raised:
         add_everywhere[(8,)](x, y, z, 1000, BLOCK=128)
     assert raised.value.kind == "out of bounds" and raised.value.place.source is not None
-    line = next(n for n, text in enumerate(HERE.read_text().splitlines(), 1) if "tl.load(X + at) + tl.load(Y + at), mask" in text)
-    assert (Path(raised.value.place.source.file).name, raised.value.place.source.line) == (HERE.name, line)
+    line = next(
+        n
+        for n, text in enumerate(HERE.read_text().splitlines(), 1)
+        if "tl.load(X + at) + tl.load(Y + at), mask" in text
+    )
+    assert (Path(raised.value.place.source.file).name, raised.value.place.source.line) == (
+        HERE.name,
+        line,
+    )
 
 
 def test_programs_that_write_one_place_race() -> None:
@@ -141,7 +158,9 @@ def test_a_policy_picks_a_configuration_and_nothing_is_timed(policy: str | int, 
     tuned = with_configs(64, 128, 256)
     with on_machine(90, autotune=policy) as machine:
         tuned[lambda meta: (triton.cdiv(300, meta["BLOCK"]),)](x, y, z, 300)
-    assert torch.equal(z, x + y) and [launch.grid[0] for launch in machine.launches] == [-(-300 // block)]
+    assert torch.equal(z, x + y) and [launch.grid[0] for launch in machine.launches] == [
+        -(-300 // block)
+    ]
     assert tuned.best_config.kwargs == {"BLOCK": block}
 
 
@@ -170,7 +189,10 @@ def test_heuristics_are_asked() -> None:
 
 
 def test_bad_settings_are_named() -> None:
-    with pytest.raises(ValueError, match="target: wanted one of 80, 86, 89, 90, got 75"), on_machine(75):
+    with (
+        pytest.raises(ValueError, match="target: wanted one of 80, 86, 89, 90, got 75"),
+        on_machine(75),
+    ):
         pass
     with pytest.raises(ValueError, match="autotune: wanted"), on_machine(90, autotune="best"):
         pass
@@ -213,7 +235,9 @@ extern "C" __global__ void tiny(float* x) { x[0] = x[1] * 0.5f; }
 
 
 @pytest.mark.parametrize(("target", "options", "factor"), [(80, (), 2), (90, ("-DSCALE=3",), 3)])
-def test_a_source_is_compiled_with_its_options(target: int, options: tuple[str, ...], factor: int) -> None:
+def test_a_source_is_compiled_with_its_options(
+    target: int, options: tuple[str, ...], factor: int
+) -> None:
     x, y = np.arange(100, dtype=np.float32), np.zeros(100, np.float32)
     nvrtc.compile_source(SOURCE, options, target)["scale"].launch(1, 128, [x, y, 100])
     assert np.array_equal(y, factor * x)
@@ -314,8 +338,13 @@ def test_cupy_answers_what_files_ask_and_refuses_the_rest() -> None:
         import cupy as cp
 
         assert cp.get_array_module(cp.ones(3)) is cp and cp.get_array_module(np.ones(3)) is np
-        assert cp.cuda.runtime.getDeviceProperties(0)["major"] == 8 and cp.cuda.Device().compute_capability == "80"
-        assert isinstance(cp.random.standard_normal(3) + 1, cp.ndarray) and isinstance(cp.ones((3, 2)).sum(0), cp.ndarray)
+        assert (
+            cp.cuda.runtime.getDeviceProperties(0)["major"] == 8
+            and cp.cuda.Device().compute_capability == "80"
+        )
+        assert isinstance(cp.random.standard_normal(3) + 1, cp.ndarray) and isinstance(
+            cp.ones((3, 2)).sum(0), cp.ndarray
+        )
         with pytest.raises(NotImplementedError, match="ElementwiseKernel"):
             cp.ElementwiseKernel("T x", "T y", "y = x", "copy")
         with pytest.raises(NotImplementedError, match="give code="):
@@ -326,7 +355,9 @@ def test_cupy_is_afterwards_what_it_was() -> None:
     before = sys.modules.get("cupy")
     with as_cupy():
         assert sys.modules["cupy"] is not before
-    assert sys.modules.get("cupy") is before and sys.modules.get("cupy.cuda") is getattr(before, "cuda", None)
+    assert sys.modules.get("cupy") is before and sys.modules.get("cupy.cuda") is getattr(
+        before, "cuda", None
+    )
 
 
 # PyTorch
@@ -349,10 +380,22 @@ def test_pytorch_is_afterwards_what_it_was() -> None:
     before = {name: getattr(torch.cuda, name) for name in dir(torch.cuda)}
     with pytest.raises(RuntimeError, match="inside"), pretended_cuda(90):
         raise RuntimeError("inside")
-    assert all(getattr(torch.cuda, name) is x for name, x in before.items() if not name.startswith("__"))
+    assert all(
+        getattr(torch.cuda, name) is x for name, x in before.items() if not name.startswith("__")
+    )
 
 
 def test_the_machine_needs_numpy_alone() -> None:
-    code = "import sys; import attnverify.ptx; print([m for m in ('torch', 'triton', 'cupy', 'scipy', 'hypothesis') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=HERE.parents[2])
+    code = (
+        "import sys; import attnverify.ptx; "
+        "print([m for m in ('torch', 'triton', 'cupy', 'scipy', "
+        "'hypothesis') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=HERE.parents[2],
+    )
     assert done.stdout.strip() == "[]"

@@ -1,4 +1,7 @@
-"""Matrices: fragments as the ISA places them, sums as tensor cores cut them off, descriptors and swizzles of warp groups."""
+"""
+Matrices: fragments as the ISA places them, sums as tensor cores cut them off, descriptors and
+swizzles of warp groups.
+"""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -17,7 +20,11 @@ LANES = range(32)
 
 def halves(kind: str, x: np.ndarray) -> np.ndarray:
     """Bits of small whole numbers."""
-    return x.astype(np.float16).view(np.uint16) if kind == "f16" else (x.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    return (
+        x.astype(np.float16).view(np.uint16)
+        if kind == "f16"
+        else (x.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    )
 
 
 # fragments of mma.sync, as in the figures of the ISA: i counts the numbers of a thread
@@ -40,12 +47,23 @@ def place_of_sum(lane: int, i: int) -> tuple[int, int]:
     return (lane >> 2) + (8 if i >= 2 else 0), (lane % 4) * 2 + (i & 1)
 
 
-def registers(x: np.ndarray, place: Callable[..., tuple[int, int]], count: int, kind: str, inner: int) -> list[list[int]]:
+def registers(
+    x: np.ndarray, place: Callable[..., tuple[int, int]], count: int, kind: str, inner: int
+) -> list[list[int]]:
     """The registers of each lane: numbers as bits, two halves in one."""
     each = 1 if kind in ("tf32", "f32") else 2
     numbers = [[x[place(lane, i, kind, inner)] for i in range(count)] for lane in LANES]
-    bits = [[int(np.float32(n).view(np.uint32)) if each == 1 else int(halves(kind, np.array(n))) for n in lane] for lane in numbers]
-    return [[sum(lane[r * each + e] << 16 * e for e in range(each)) for r in range(count // each)] for lane in bits]
+    bits = [
+        [
+            int(np.float32(n).view(np.uint32)) if each == 1 else int(halves(kind, np.array(n)))
+            for n in lane
+        ]
+        for lane in numbers
+    ]
+    return [
+        [sum(lane[r * each + e] << 16 * e for e in range(each)) for r in range(count // each)]
+        for lane in bits
+    ]
 
 
 SHAPES = [("f16", 16), ("bf16", 16), ("f16", 8), ("bf16", 8), ("tf32", 8), ("tf32", 4)]
@@ -54,24 +72,41 @@ SHAPES = [("f16", 16), ("bf16", 16), ("f16", 8), ("bf16", 8), ("tf32", 8), ("tf3
 @pytest.mark.parametrize(("kind", "inner"), SHAPES)
 def test_products_of_a_warp_multiply_the_fragments_of_the_isa(kind: str, inner: int) -> None:
     random = np.random.default_rng(inner)
-    a, b, c = random.integers(-8, 9, (16, inner)), random.integers(-8, 9, (inner, 8)), random.integers(-99, 99, (16, 8))
+    a, b, c = (
+        random.integers(-8, 9, (16, inner)),
+        random.integers(-8, 9, (inner, 8)),
+        random.integers(-99, 99, (16, 8)),
+    )
     found = product_of_warp(kind, inner, a, b, c)
     assert np.array_equal(found, a @ b + c)
 
 
-def product_of_warp(kind: str, inner: int, a: np.ndarray, b: np.ndarray, c: np.ndarray, **settings: object) -> np.ndarray:
+def product_of_warp(
+    kind: str, inner: int, a: np.ndarray, b: np.ndarray, c: np.ndarray, **settings: object
+) -> np.ndarray:
     of_a = registers(a, place_of_left, 16 * inner // 32, kind, inner)
     of_b = registers(b, place_of_right, 8 * inner // 32, kind, inner)
-    of_c = [[int(np.float32(c[place_of_sum(lane, i)]).view(np.uint32)) for i in range(4)] for lane in LANES]
+    of_c = [
+        [int(np.float32(c[place_of_sum(lane, i)]).view(np.uint32)) for i in range(4)]
+        for lane in LANES
+    ]
     rows = np.array([[*of_a[lane], *of_b[lane], *of_c[lane]] for lane in LANES], np.uint32)
     na, nb = len(of_a[0]), len(of_b[0])
     names = [f"%x{i}" for i in range(na + nb + 4)]
-    body = f".reg .b32 %t, %x<{len(names)}>, %d<4>; .reg .b64 %in, %out; mov.u32 %t, %tid.x; ld.param.u64 %in, [in]; ld.param.u64 %out, [out];"
+    body = (
+        f".reg .b32 %t, %x<{len(names)}>, %d<4>; .reg .b64 %in, %out; mov.u32 %t, %tid.x; "
+        f"ld.param.u64 %in, [in]; ld.param.u64 %out, [out];"
+    )
     body += f"mad.wide.u32 %in, %t, {4 * len(names)}, %in; mad.wide.u32 %out, %t, 16, %out;"
     body += "".join(f"ld.global.b32 {name}, [%in+{4 * i}];" for i, name in enumerate(names))
     lists = [names[:na], names[na : na + nb], names[na + nb :]]
-    operands = ", ".join("{" + ",".join(part) + "}" for part in [[f"%d{i}" for i in range(4)], *lists])
-    body += f"mma.sync.aligned.m16n8k{inner}.row.col.f32.{kind}.{kind}.f32 {operands}; st.global.v4.b32 [%out], {{%d0,%d1,%d2,%d3}};"
+    operands = ", ".join(
+        "{" + ",".join(part) + "}" for part in [[f"%d{i}" for i in range(4)], *lists]
+    )
+    body += (
+        f"mma.sync.aligned.m16n8k{inner}.row.col.f32.{kind}.{kind}.f32 {operands}; "
+        f"st.global.v4.b32 [%out], {{%d0,%d1,%d2,%d3}};"
+    )
     out = np.zeros((32, 4), np.float32)
     kernel(body, [".u64 in", ".u64 out"]).launch(1, 32, [rows, out], **settings)  # type: ignore[arg-type]
     found = np.zeros((16, 8), np.float32)
@@ -82,23 +117,45 @@ def product_of_warp(kind: str, inner: int, a: np.ndarray, b: np.ndarray, c: np.n
 
 def test_sums_of_halves_come_out_as_halves() -> None:
     ones, two = 0x3C003C00, 0x40004000
-    body = f".reg .b32 %a, %b, %c, %d<2>; .reg .b64 %o; ld.param.u64 %o, [out]; mov.u32 %a, {ones}; mov.u32 %b, {two}; mov.u32 %c, {ones};"
-    body += "mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%d0,%d1}, {%a,%a,%a,%a}, {%b,%b}, {%c,%c}; st.global.v2.b32 [%o], {%d0,%d1};"
+    body = (
+        f".reg .b32 %a, %b, %c, %d<2>; .reg .b64 %o; ld.param.u64 %o, [out]; "
+        f"mov.u32 %a, {ones}; mov.u32 %b, {two}; mov.u32 %c, {ones};"
+    )
+    body += (
+        "mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%d0,%d1}, {%a,%a,%a,%a}, {%b,%b}, "
+        "{%c,%c}; st.global.v2.b32 [%o], {%d0,%d1};"
+    )
     out = np.zeros(2, np.uint32)
     kernel(body, [".u64 out"]).launch(1, 32, [out])
     assert list(out.view(np.float16)) == [33.0] * 4
 
 
 def test_a_product_of_half_a_warp_is_told() -> None:
-    body = ".reg .pred %p; .reg .b32 %a, %d<4>; mov.u32 %a, %laneid; setp.lt.u32 %p, %a, 16; @%p mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%d0,%d1,%d2,%d3}, {%a,%a}, {%a}, {%d0,%d1,%d2,%d3};"
+    body = (
+        ".reg .pred %p; .reg .b32 %a, %d<4>; mov.u32 %a, %laneid; setp.lt.u32 %p, %a, 16; "
+        "@%p mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%d0,%d1,%d2,%d3}, {%a,%a}, "
+        "{%a}, {%d0,%d1,%d2,%d3};"
+    )
     with pytest.raises(ptx.Finding, match="16 of 32 are here"):
         kernel(body).launch(1, 32, [])
 
 
-@pytest.mark.parametrize("text", ["m16n8k16.row.col.f32.f16.bf16.f32", "m16n8k32.row.col.s32.s8.s8.s32", "m8n8k4.row.col.f32.f16.f16.f32", "m16n8k16.col.row.f32.f16.f16.f32", "m16n8k8.row.col.f16.bf16.bf16.f16"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "m16n8k16.row.col.f32.f16.bf16.f32",
+        "m16n8k32.row.col.s32.s8.s8.s32",
+        "m8n8k4.row.col.f32.f16.f16.f32",
+        "m16n8k16.col.row.f32.f16.f16.f32",
+        "m16n8k8.row.col.f16.bf16.bf16.f16",
+    ],
+)
 def test_products_that_are_not_modelled_are_refused(text: str) -> None:
     with pytest.raises(ptx.NotUnderstood):
-        kernel(f".reg .b32 %a; mma.sync.aligned.{text} {{%a,%a,%a,%a}}, {{%a,%a,%a,%a}}, {{%a,%a}}, {{%a,%a,%a,%a}};").launch(1, 32, [])
+        kernel(
+            f".reg .b32 %a; mma.sync.aligned.{text} {{%a,%a,%a,%a}}, {{%a,%a,%a,%a}}, {{%a,%a}}, "
+            f"{{%a,%a,%a,%a}};"
+        ).launch(1, 32, [])
 
 
 # sums as a tensor core cuts them off
@@ -115,8 +172,13 @@ def cut_off(x: Fraction, unit: Fraction) -> Fraction:
 
 def summed(a: list[int], b: list[int], c: int, kind: str, bits: int) -> int:
     """One group: aligned to the largest exponent, cut off, added, cut off once more."""
-    products = [(scalar.value(x, kind), scalar.value(y, kind), exponent(x, kind) + exponent(y, kind)) for x, y in zip(a, b, strict=True)]
-    terms = [(x * y, e) for x, y, e in products if x * y] + ([(scalar.value(c, "f32"), exponent(c, "f32"))] if scalar.value(c, "f32") else [])
+    products = [
+        (scalar.value(x, kind), scalar.value(y, kind), exponent(x, kind) + exponent(y, kind))
+        for x, y in zip(a, b, strict=True)
+    ]
+    terms = [(x * y, e) for x, y, e in products if x * y] + (
+        [(scalar.value(c, "f32"), exponent(c, "f32"))] if scalar.value(c, "f32") else []
+    )
     if not terms:
         return 0
     unit = Fraction(2) ** (max(e for _, e in terms) - bits)
@@ -127,23 +189,38 @@ def summed(a: list[int], b: list[int], c: int, kind: str, bits: int) -> int:
 def test_sums_are_those_of_the_published_models_bit_by_bit(arch: int, kind: str) -> None:
     random, unit = np.random.default_rng(arch), UNITS[arch]
     scale = 2.0 ** random.integers(-9, 9, (12, 16))
-    a, b = (halves(kind, (random.standard_normal((12, 16)) * scale).astype(np.float32)) for _ in range(2))
-    c = (random.standard_normal((12, 12)) * 2.0 ** random.integers(-12, 12, (12, 12))).astype(np.float32)
-    widened = [x.view(np.float16).astype(np.float32) if kind == "f16" else (x.astype(np.uint32) << 16).view(np.float32) for x in (a, b)]
+    a, b = (
+        halves(kind, (random.standard_normal((12, 16)) * scale).astype(np.float32))
+        for _ in range(2)
+    )
+    c = (random.standard_normal((12, 12)) * 2.0 ** random.integers(-12, 12, (12, 12))).astype(
+        np.float32
+    )
+    widened = [
+        x.view(np.float16).astype(np.float32)
+        if kind == "f16"
+        else (x.astype(np.uint32) << 16).view(np.float32)
+        for x in (a, b)
+    ]
     order = random.permutation(16)
     found = multiply(*widened, c, kind, unit, order)
     for i, j in product(range(12), repeat=2):
         total = int(c[i, j].view(np.uint32))
         for first in range(0, 16, unit.group):
             of = order[first : first + unit.group]
-            total = summed([int(x) for x in a[i, of]], [int(x) for x in b[j, of]], total, kind, unit.bits)
+            total = summed(
+                [int(x) for x in a[i, of]], [int(x) for x in b[j, of]], total, kind, unit.bits
+            )
         assert int(found[i, j].view(np.uint32)) == total
 
 
 def test_small_products_beside_large_ones_are_lost() -> None:
     a, b = np.zeros((1, 16), np.float32), np.ones((1, 16), np.float32)
     a[0, 0], a[0, 1] = 2.0**14, 2.0**-13
-    found = {arch: float(multiply(a, b, np.zeros((1, 1), np.float32), "f16", unit, np.arange(16))[0, 0]) for arch, unit in UNITS.items()}
+    found = {
+        arch: float(multiply(a, b, np.zeros((1, 1), np.float32), "f16", unit, np.arange(16))[0, 0])
+        for arch, unit in UNITS.items()
+    }
     assert found == {80: 2.0**14, 90: 2.0**14}
     c = np.full((1, 1), -(2.0**14), np.float32)
     assert float(multiply(a, b, c, "f16", UNITS[90], np.arange(16))[0, 0]) == 0.0 != 2.0**-13
@@ -151,9 +228,14 @@ def test_small_products_beside_large_ones_are_lost() -> None:
 
 def test_order_matters_where_groups_are_smaller_than_a_product() -> None:
     random = np.random.default_rng(0)
-    a, b = (random.standard_normal((16, 16)).astype(np.float16).astype(np.float32) for _ in range(2))
+    a, b = (
+        random.standard_normal((16, 16)).astype(np.float16).astype(np.float32) for _ in range(2)
+    )
     c = random.standard_normal((16, 16)).astype(np.float32)
-    first, other = (multiply(a, b, c, "f16", UNITS[80], order) for order in (np.arange(16), np.arange(16)[::-1].copy()))
+    first, other = (
+        multiply(a, b, c, "f16", UNITS[80], order)
+        for order in (np.arange(16), np.arange(16)[::-1].copy())
+    )
     assert not np.array_equal(first, other) and np.allclose(first, other, atol=1e-5)
 
 
@@ -164,7 +246,9 @@ def test_nan_and_infinity_take_part_as_everywhere(kind: str) -> None:
     b[1, 0], c[4, 0] = 0, -np.inf
     with np.errstate(all="ignore"):
         found = multiply(a, b, c, kind, UNITS[90], np.arange(8))
-    wanted = np.array([[np.nan, np.nan], [np.inf, np.nan], [np.nan, np.nan], [8, 7], [-np.inf, 7]], np.float32)
+    wanted = np.array(
+        [[np.nan, np.nan], [np.inf, np.nan], [np.nan, np.nan], [8, 7], [-np.inf, 7]], np.float32
+    )
     assert np.array_equal(found, wanted, equal_nan=True)
 
 
@@ -194,7 +278,10 @@ def test_a_stored_matrix_is_loaded_back(trans: str) -> None:
     ld.param.u64 %in, [in]; ld.param.u64 %out, [out]; mad.wide.u32 %in, %t, 16, %in; mul.lo.u32 %s, %t, 16; mad.wide.u32 %out, %t, 16, %out;
     ld.global.v4.b32 {{%m0,%m1,%m2,%m3}}, [%in]; stmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 [%s], {{%m0,%m1,%m2,%m3}}; bar.warp.sync 0xFFFFFFFF;
     ldmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 {{%n0,%n1,%n2,%n3}}, [%s]; st.global.v4.b32 [%out], {{%n0,%n1,%n2,%n3}};"""
-    given, out = np.random.default_rng(0).integers(0, 2**32, (32, 4), np.uint32), np.zeros((32, 4), np.uint32)
+    given, out = (
+        np.random.default_rng(0).integers(0, 2**32, (32, 4), np.uint32),
+        np.zeros((32, 4), np.uint32),
+    )
     kernel(body, [".u64 in", ".u64 out"]).launch(1, 32, [given, out])
     assert np.array_equal(out, given)
 
@@ -204,9 +291,11 @@ def test_a_stored_matrix_is_loaded_back(trans: str) -> None:
 
 def laid_out(x: np.ndarray, width: int, turned: bool, size: int) -> tuple[np.ndarray, int, int]:
     """
-    The bytes of a matrix [rows K] in 16-byte pieces as the ISA's figures of core matrices have them, and the two offsets of its descriptor.
+    The bytes of a matrix [rows K] in 16-byte pieces as the ISA's figures of core matrices have
+    them, and the two offsets of its descriptor.
 
-    ``width`` bytes of a row are swizzled (16: not at all); ``turned``: neighbours along the rows are contiguous.
+    ``width`` bytes of a row are swizzled (16: not at all); ``turned``: neighbours along the rows
+    are contiguous.
     """
     lines = np.ascontiguousarray(x.T if turned else x)
     per = width // size
@@ -225,7 +314,11 @@ def laid_out(x: np.ndarray, width: int, turned: bool, size: int) -> tuple[np.nda
             image[at : at + 16] = np.frombuffer(piece[16 * chunk : 16 * chunk + 16], np.uint8)
     eight, next_block = 8 * width, block_bytes
     if turned and width == 16:
-        return image, eight, next_block  # lines in eights lie at the leading offset, blocks at the stride
+        return (
+            image,
+            eight,
+            next_block,
+        )  # lines in eights lie at the leading offset, blocks at the stride
     return image, next_block, eight
 
 
@@ -237,9 +330,16 @@ def descriptor(at: int, leading: int, stride: int, width: int) -> int:
 
 
 def group_body(columns: int, left: str, instruction: str, middle: str = "") -> str:
-    """A kernel: the image of both factors into shared memory, a product, its sums into an array [registers 128]."""
+    """
+    A kernel: the image of both factors into shared memory, a product, its sums into an array
+    [registers 128].
+    """
     regs = columns // 2
-    fill = "".join(f"ld.global.v4.b32 {{%q0,%q1,%q2,%q3}}, [%in+{2048 * i}]; st.shared.v4.b32 [%s+{2048 * i}], {{%q0,%q1,%q2,%q3}};" for i in range(16))
+    fill = "".join(
+        f"ld.global.v4.b32 {{%q0,%q1,%q2,%q3}}, [%in+{2048 * i}]; "
+        f"st.shared.v4.b32 [%s+{2048 * i}], {{%q0,%q1,%q2,%q3}};"
+        for i in range(16)
+    )
     store = "".join(f"st.global.b32 [%out+{512 * i}], %d{i};" for i in range(regs))
     return f""".shared .align 1024 .b8 room[32768]; .reg .pred %no; .reg .b32 %t, %s, %q<4>, %a<4>, %d<{regs}>; .reg .b64 %in, %out, %left, %right, %l;
     mov.u32 %t, %tid.x; ld.param.u64 %in, [in]; ld.param.u64 %out, [out]; ld.param.u64 %left, [left]; ld.param.u64 %right, [right]; ld.param.u64 %l, [regs];
@@ -251,7 +351,14 @@ def group_body(columns: int, left: str, instruction: str, middle: str = "") -> s
 PARAMETERS = [".u64 in", ".u64 out", ".u64 left", ".u64 right", ".u64 regs"]
 
 
-def whole(kind: str, columns: int, left: str = "%left", turns: str = ", 0, 0", scale: str = "%no, 1, 1", inner: int = 16) -> str:
+def whole(
+    kind: str,
+    columns: int,
+    left: str = "%left",
+    turns: str = ", 0, 0",
+    scale: str = "%no, 1, 1",
+    inner: int = 16,
+) -> str:
     sums = ",".join(f"%d{i}" for i in range(columns // 2))
     return f"""wgmma.fence.sync.aligned; wgmma.mma_async.sync.aligned.m64n{columns}k{inner}.f32.{kind}.{kind} {{{sums}}}, {left}, %right, {scale}{turns};
     wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;"""
@@ -266,45 +373,65 @@ def sums_of_group(out: np.ndarray, columns: int) -> np.ndarray:
     return found
 
 
-def group_product(kind: str, columns: int, widths: tuple[int, int], turned: tuple[bool, bool], **changes: str) -> tuple[np.ndarray, np.ndarray]:
+def group_product(
+    kind: str, columns: int, widths: tuple[int, int], turned: tuple[bool, bool], **changes: str
+) -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(columns)
     size, inner = (4, 8) if kind == "tf32" else (2, 16)
     a, b = random.integers(-5, 6, (64, inner)), random.integers(-5, 6, (columns, inner))
     as_bits = (lambda x: x.astype(np.float32)) if kind == "tf32" else lambda x: halves(kind, x)
-    (left, la, sa), (right, lb, sb) = (laid_out(as_bits(x), w, t, size) for x, w, t in zip((a, b), widths, turned, strict=True))
+    (left, la, sa), (right, lb, sb) = (
+        laid_out(as_bits(x), w, t, size) for x, w, t in zip((a, b), widths, turned, strict=True)
+    )
     image = np.zeros(32768, np.uint8)
     image[: left.size], image[16384 : 16384 + right.size] = left, right
     turns = "" if kind == "tf32" else f", {int(turned[0])}, {int(turned[1])}"
     body = group_body(columns, "%left", whole(kind, columns, "%left", turns, inner=inner))
     out = np.zeros((columns // 2, 128), np.float32)
-    given = [image, out, descriptor(0, la, sa, widths[0]), descriptor(16384, lb, sb, widths[1]), np.zeros((128, 4), np.uint32)]
+    given = [
+        image,
+        out,
+        descriptor(0, la, sa, widths[0]),
+        descriptor(16384, lb, sb, widths[1]),
+        np.zeros((128, 4), np.uint32),
+    ]
     kernel(body, PARAMETERS).launch(1, 128, given)
     return sums_of_group(out, columns), a @ b.T
 
 
-@pytest.mark.parametrize(("width", "turned"), [(w, t) for w in (16, 32, 64, 128) for t in (False, True)])
+@pytest.mark.parametrize(
+    ("width", "turned"), [(w, t) for w in (16, 32, 64, 128) for t in (False, True)]
+)
 def test_descriptors_find_swizzled_matrices(width: int, turned: bool) -> None:
     found, wanted = group_product("f16", 64, (width, width), (turned, turned))
     assert np.array_equal(found, wanted)
 
 
-@pytest.mark.parametrize(("kind", "columns"), [("bf16", 8), ("f16", 24), ("bf16", 128), ("tf32", 32)])
+@pytest.mark.parametrize(
+    ("kind", "columns"), [("bf16", 8), ("f16", 24), ("bf16", 128), ("tf32", 32)]
+)
 def test_products_of_other_types_and_widths(kind: str, columns: int) -> None:
     found, wanted = group_product(kind, columns, (32, 32), (False, False))
     assert np.array_equal(found, wanted)
 
 
-def in_registers(instruction: str, middle: str = "", **settings: object) -> tuple[np.ndarray, np.ndarray]:
+def in_registers(
+    instruction: str, middle: str = "", **settings: object
+) -> tuple[np.ndarray, np.ndarray]:
     """A product whose left factor is in registers."""
     random = np.random.default_rng(1)
     a, b = random.integers(-5, 6, (64, 16)), random.integers(-5, 6, (16, 16))
-    regs = np.concatenate([registers(a[16 * w : 16 * w + 16], place_of_left, 8, "f16", 16) for w in range(4)]).astype(np.uint32)
+    regs = np.concatenate(
+        [registers(a[16 * w : 16 * w + 16], place_of_left, 8, "f16", 16) for w in range(4)]
+    ).astype(np.uint32)
     right, leading, stride = laid_out(halves("f16", b), 32, False, 2)
     image = np.zeros(32768, np.uint8)
     image[: right.size] = right
     out = np.zeros((8, 128), np.float32)
     given = [image, out, 0, descriptor(0, leading, stride, 32), regs]
-    kernel(group_body(16, "{%a0,%a1,%a2,%a3}", instruction, middle), PARAMETERS).launch(1, 128, given, **settings)  # type: ignore[arg-type]
+    kernel(group_body(16, "{%a0,%a1,%a2,%a3}", instruction, middle), PARAMETERS).launch(
+        1, 128, given, **settings
+    )  # type: ignore[arg-type]
     return sums_of_group(out, 16), a @ b.T
 
 
@@ -323,7 +450,11 @@ def test_factors_may_be_negated_and_sums_kept() -> None:
     assert np.array_equal(in_registers(twice)[0], 2 * wanted)
 
 
-PARTS = {part.split(".sync")[0].strip(): part.strip() + ";" for part in FROM_REGISTERS.split(";") if part.strip()}
+PARTS = {
+    part.split(".sync")[0].strip(): part.strip() + ";"
+    for part in FROM_REGISTERS.split(";")
+    if part.strip()
+}
 MMA = next(part for name, part in PARTS.items() if name.startswith("wgmma.mma"))
 
 
@@ -342,17 +473,53 @@ FENCE = "wgmma.fence.sync.aligned; "
     [
         (MMA + WAIT.format(0), "missing fence", "no wgmma.fence"),
         (FENCE + MMA + "mov.u32 %a0, 0;" + WAIT.format(0), "not waited for", "still reads"),
-        (FENCE + MMA + "mov.u32 %q0, %d3;" + WAIT.format(0), "not waited for", "reads an accumulator"),
-        (FENCE + MMA + "mov.u32 %d3, 0;" + WAIT.format(0), "not waited for", "writes an accumulator"),
-        (FENCE + MMA + WAIT.format(1) + "mov.u32 %q0, %d3;", "not waited for", "reads an accumulator"),
-        (FENCE + MMA + "wgmma.wait_group.sync.aligned 0; mov.u32 %q0, %d3;", "not waited for", "reads an accumulator"),
-        (FENCE + MMA + WAIT.format(0) + "mov.u32 %q0, %d3;" + MMA, "missing fence", "no wgmma.fence"),
-        (FENCE + MMA + "st.shared.u32 [%s], %t;" + WAIT.format(0), "not waited for", "a wgmma that was not waited for reads here"),
-        (FENCE + MMA + WAIT.format(0) + "st.shared.u32 [%s], %t;", "race", "writes what another warp read"),
-        (FENCE + MMA.replace("{%a0,%a1,%a2,%a3}", "LEFT").replace("LEFT", "{%d0,%d1,%d2,%d3}") + MMA, "not waited for", ""),
+        (
+            FENCE + MMA + "mov.u32 %q0, %d3;" + WAIT.format(0),
+            "not waited for",
+            "reads an accumulator",
+        ),
+        (
+            FENCE + MMA + "mov.u32 %d3, 0;" + WAIT.format(0),
+            "not waited for",
+            "writes an accumulator",
+        ),
+        (
+            FENCE + MMA + WAIT.format(1) + "mov.u32 %q0, %d3;",
+            "not waited for",
+            "reads an accumulator",
+        ),
+        (
+            FENCE + MMA + "wgmma.wait_group.sync.aligned 0; mov.u32 %q0, %d3;",
+            "not waited for",
+            "reads an accumulator",
+        ),
+        (
+            FENCE + MMA + WAIT.format(0) + "mov.u32 %q0, %d3;" + MMA,
+            "missing fence",
+            "no wgmma.fence",
+        ),
+        (
+            FENCE + MMA + "st.shared.u32 [%s], %t;" + WAIT.format(0),
+            "not waited for",
+            "a wgmma that was not waited for reads here",
+        ),
+        (
+            FENCE + MMA + WAIT.format(0) + "st.shared.u32 [%s], %t;",
+            "race",
+            "writes what another warp read",
+        ),
+        (
+            FENCE
+            + MMA.replace("{%a0,%a1,%a2,%a3}", "LEFT").replace("LEFT", "{%d0,%d1,%d2,%d3}")
+            + MMA,
+            "not waited for",
+            "",
+        ),
     ],
 )
-def test_products_that_are_not_fenced_or_waited_for_are_told(instruction: str, kind: str, words: str) -> None:
+def test_products_that_are_not_fenced_or_waited_for_are_told(
+    instruction: str, kind: str, words: str
+) -> None:
     found = found_in(instruction)
     assert found.kind == kind and words in found.message
 
@@ -365,11 +532,23 @@ def test_a_sum_goes_on_from_product_to_product_without_a_fence() -> None:
 def test_a_missing_proxy_fence_is_told() -> None:
     of = group_body(16, "{%a0,%a1,%a2,%a3}", FROM_REGISTERS).replace("fence.proxy.async;", "")
     with pytest.raises(ptx.Finding, match=r"no fence\.proxy\.async") as raised:
-        kernel(of, PARAMETERS).launch(1, 128, [np.zeros(32768, np.uint8), np.zeros((8, 128)), 0, descriptor(0, 512, 256, 32), np.zeros((128, 4), np.uint32)])
+        kernel(of, PARAMETERS).launch(
+            1,
+            128,
+            [
+                np.zeros(32768, np.uint8),
+                np.zeros((8, 128)),
+                0,
+                descriptor(0, 512, 256, 32),
+                np.zeros((128, 4), np.uint32),
+            ],
+        )
     assert raised.value.kind == "missing fence"
 
 
-@pytest.mark.parametrize("middle", ["fence.proxy.async; bar.sync 0;", "bar.sync 0; fence.proxy.async;"])
+@pytest.mark.parametrize(
+    "middle", ["fence.proxy.async; bar.sync 0;", "bar.sync 0; fence.proxy.async;"]
+)
 def test_a_proxy_fence_may_stand_before_or_behind_the_barrier(middle: str) -> None:
     in_registers(FROM_REGISTERS, "st.shared.u32 [%s], %q0; " + middle.replace("st", "st"))
 
@@ -381,7 +560,13 @@ def test_a_factor_that_was_stored_since_the_last_barrier_races(middle: str) -> N
 
 def test_a_descriptor_that_reaches_too_far_is_told() -> None:
     body = group_body(16, "{%a0,%a1,%a2,%a3}", FROM_REGISTERS)
-    given = [np.zeros(32768, np.uint8), np.zeros((8, 128)), 0, descriptor(32768 - 256, 0, 256, 32), np.zeros((128, 4), np.uint32)]
+    given = [
+        np.zeros(32768, np.uint8),
+        np.zeros((8, 128)),
+        0,
+        descriptor(32768 - 256, 0, 256, 32),
+        np.zeros((128, 4), np.uint32),
+    ]
     with pytest.raises(ptx.Finding, match="reaches 33024 bytes of 32768"):
         kernel(body, PARAMETERS).launch(1, 128, given)
 
@@ -389,10 +574,24 @@ def test_a_descriptor_that_reaches_too_far_is_told() -> None:
 def test_a_warp_group_must_be_whole_and_of_one_mind() -> None:
     found = found_in("setp.ge.u32 %no, %t, 32; @%no bra DONE; " + FROM_REGISTERS + "DONE:")
     assert found.kind == "partial warp"
-    assert "different descriptors" in found_in("cvt.u64.u32 %left, %t; add.u64 %right, %right, %left; " + FROM_REGISTERS).message
+    assert (
+        "different descriptors"
+        in found_in(
+            "cvt.u64.u32 %left, %t; add.u64 %right, %right, %left; " + FROM_REGISTERS
+        ).message
+    )
 
 
-@pytest.mark.parametrize("text", ["m64n16k16.f32.f16.bf16", "m64n12k16.f32.f16.f16", "m64n16k32.f32.e4m3.e4m3", "m64n16k16.f16.bf16.bf16", "m64n16k8.f32.f16.f16"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "m64n16k16.f32.f16.bf16",
+        "m64n12k16.f32.f16.f16",
+        "m64n16k32.f32.e4m3.e4m3",
+        "m64n16k16.f16.bf16.bf16",
+        "m64n16k8.f32.f16.f16",
+    ],
+)
 def test_products_of_groups_that_are_not_modelled_are_refused(text: str) -> None:
     with pytest.raises(ptx.NotUnderstood):
         in_registers(FROM_REGISTERS.replace("m64n16k16.f32.f16.f16", text))

@@ -1,8 +1,9 @@
 """
-This project's kernels, compiled for GPUs that are not here and executed: right in every dtype, forwards and backwards, without a finding.
+This project's kernels, compiled for GPUs that are not here and executed: right in every dtype,
+forwards and backwards, without a finding.
 
-How right they are is the judge's business; here a norm of errors shows that nothing is out of place. The whole table, and the removal of
-every barrier, are ``-m thorough``.
+How right they are is the judge's business; here a norm of errors shows that nothing is out of
+place. The whole table, and the removal of every barrier, are ``-m thorough``.
 """
 
 from collections.abc import Iterator
@@ -29,7 +30,9 @@ FEW_CUDA = [("Transformer-XL", 80, "bfloat16")]
 
 
 @pytest.fixture(autouse=True)
-def caches(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def caches(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
     folder = tmp_path_factory.getbasetemp() / "compiled"
     monkeypatch.setenv("TRITON_CACHE_DIR", str(folder / "triton"))
     monkeypatch.setenv("ATTNVERIFY_CACHE_DIR", str(folder / "nvrtc"))
@@ -98,7 +101,10 @@ def test_a_removed_barrier_is_noticed() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("column", "target", "dtype"), list(product(["triton", "cuda"], [80, 90], ["bfloat16", "float32"])))
+@pytest.mark.parametrize(
+    ("column", "target", "dtype"),
+    list(product(["triton", "cuda"], [80, 90], ["bfloat16", "float32"])),
+)
 def test_removed_barriers_are_noticed(column: str, target: int, dtype: str) -> None:
     """Prints what was not noticed; ``pytest -s`` shows it."""
     calls: list[Recorded] = []
@@ -109,6 +115,9 @@ def test_removed_barriers_are_noticed(column: str, target: int, dtype: str) -> N
             for case in CASES.values():
                 run_cuda(case, dtype)
     removals = [removal for call in calls for removal in remove_each(call)]
-    print(f"\n{column} sm_{target} {dtype}: {len(removals)} removed, {noticed(removals):.1%} of those that do anything noticed")
+    print(
+        f"\n{column} sm_{target} {dtype}: {len(removals)} removed, "
+        f"{noticed(removals):.1%} of those that do anything noticed"
+    )
     print(summary(removals))
     assert noticed(removals) >= 0.9

@@ -1,4 +1,7 @@
-"""The static check of machine code: a write under a product is found on every path, and nothing else is."""
+"""
+The static check of machine code: a write under a product is found on every path, and nothing else
+is.
+"""
 
 import re
 from pathlib import Path
@@ -19,7 +22,16 @@ def lines(*texts: str) -> list[sass.Line]:
 
 @pytest.mark.parametrize(
     "write",
-    ["MOV R138, R2", "@P0 FADD R139, R1, R2", "LDG.E.128 R136, desc[UR4][R2.64]", "IMAD.WIDE R138, R1, R2, R4", "LDSM.16.M88.4 R134, [R1]", "SHFL.IDX PT, R137, R1, R2, 0x1f", "CS2R R138, SRZ", "LDS.64 R135, [R1]"],
+    [
+        "MOV R138, R2",
+        "@P0 FADD R139, R1, R2",
+        "LDG.E.128 R136, desc[UR4][R2.64]",
+        "IMAD.WIDE R138, R1, R2, R4",
+        "LDSM.16.M88.4 R134, [R1]",
+        "SHFL.IDX PT, R137, R1, R2, 0x1f",
+        "CS2R R138, SRZ",
+        "LDS.64 R135, [R1]",
+    ],
 )
 def test_a_write_into_a_left_factor_is_found(write: str) -> None:
     found = sass.hazards(lines(PRODUCT, write, WAIT, "EXIT"))
@@ -28,7 +40,16 @@ def test_a_write_into_a_left_factor_is_found(write: str) -> None:
 
 @pytest.mark.parametrize(
     "other",
-    ["MOV R140, R2", "FADD R1, R136, R2", "STG.E.128 desc[UR4][R2.64], R136", "ISETP.LT.AND P0, PT, R136, R2, PT", "LDS R135, [R1]", "UMOV UR136, 0x1", "LDSM.16.M88.2 R134, [R1]", "R2UR UR4, R136"],
+    [
+        "MOV R140, R2",
+        "FADD R1, R136, R2",
+        "STG.E.128 desc[UR4][R2.64], R136",
+        "ISETP.LT.AND P0, PT, R136, R2, PT",
+        "LDS R135, [R1]",
+        "UMOV UR136, 0x1",
+        "LDSM.16.M88.2 R134, [R1]",
+        "R2UR UR4, R136",
+    ],
 )
 def test_other_instructions_are_no_hazard(other: str) -> None:
     assert not sass.hazards(lines(PRODUCT, other, WAIT, "MOV R136, R2", "EXIT"))
@@ -51,7 +72,10 @@ def test_a_wait_that_leaves_the_product_running_is_none() -> None:
 def text_of_a_kernel() -> str:
     body = group_body(16, "{%a0,%a1,%a2,%a3}", FROM_REGISTERS)
     given = ", ".join(f".param {each}" for each in PARAMETERS)
-    return f".version 8.7\n.target sm_90a\n.address_size 64\n.visible .entry k({given})\n{{\n{body}\nret;\n}}\n"
+    return (
+        f".version 8.7\n.target sm_90a\n.address_size 64\n.visible .entry "
+        f"k({given})\n{{\n{body}\nret;\n}}\n"
+    )
 
 
 @pytest.mark.parametrize("ptxas", list(sass.assemblers().values()), ids=list(sass.assemblers()))
@@ -69,4 +93,6 @@ def test_the_command_line_checks_files(tmp_path: Path, capsys: pytest.CaptureFix
     file = tmp_path / "k.ptx"
     file.write_text(text_of_a_kernel())
     assert main(["sass", str(file)]) == 0
-    assert capsys.readouterr().out.count("1 products from registers, 0 overwritten") == len(sass.assemblers())
+    assert capsys.readouterr().out.count("1 products from registers, 0 overwritten") == len(
+        sass.assemblers()
+    )

@@ -22,7 +22,9 @@ def test_what_the_table_says_is_there_is_understood(text: str) -> None:
     assert len(kernel(REGISTERS + text).steps) == 2
 
 
-@pytest.mark.parametrize("text", [*(f"{name}.b32 %r, %r;" for names in ABSENT.values() for name in names), *PARTLY])
+@pytest.mark.parametrize(
+    "text", [*(f"{name}.b32 %r, %r;" for names in ABSENT.values() for name in names), *PARTLY]
+)
 def test_what_the_table_says_is_refused_is_refused(text: str) -> None:
     with pytest.raises(ptx.NotUnderstood):
         kernel(REGISTERS + text).steps  # noqa: B018
@@ -35,11 +37,20 @@ def test_every_row_is_about_its_own_instruction() -> None:
 def test_the_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["table"]) == 0
     printed = capsys.readouterr().out
-    assert "wgmma" in printed and "refused:" in printed and all(f"  {name} " in printed for name in THERE)
+    assert (
+        "wgmma" in printed
+        and "refused:" in printed
+        and all(f"  {name} " in printed for name in THERE)
+    )
 
 
-def test_a_file_is_read_and_refusals_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_is_read_and_refusals_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "k.ptx"
-    file.write_text(".version 8.0\n.target sm_80\n.visible .entry k() { .reg .b32 %r; add.s32 %r, %r, 1; tex.a %r, %r; tex.a %r, %r; ret; }")
+    file.write_text(
+        ".version 8.0\n.target sm_80\n.visible .entry k() { .reg .b32 %r; add.s32 %r, %r, 1; "
+        "tex.a %r, %r; tex.a %r, %r; ret; }"
+    )
     assert main(["read", str(file)]) == 1
     assert capsys.readouterr().out.startswith("2 instructions understood, 2 refused")

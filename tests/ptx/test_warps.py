@@ -16,7 +16,9 @@ def shuffled(mode: str, lane: int, by: int, bound: int) -> tuple[int, bool]:
     """The lane that is read, as the ISA writes it."""
     by, clamp, mask = by & 31, bound & 31, bound >> 8 & 31
     most, least = (lane & mask) | (clamp & ~mask), lane & mask
-    source = {"up": lane - by, "down": lane + by, "bfly": lane ^ by, "idx": least | (by & ~mask)}[mode]
+    source = {"up": lane - by, "down": lane + by, "bfly": lane ^ by, "idx": least | (by & ~mask)}[
+        mode
+    ]
     inside = source >= most if mode == "up" else source <= most
     return (source if inside else lane), inside
 
@@ -27,19 +29,37 @@ def test_shuffles_read_the_lane_that_the_isa_says(mode: str, bound: int) -> None
     values = numbers_of("b32", 64)
     by = [lane * 7 % 32 if mode == "idx" else 5 for lane in range(64)]
     found, inside = apply(
-        f"shfl.sync.{mode}.b32 %d0|%d1, %a, %b, %c, {FULL};", ["b32", "pred"], ("b32", values), ("b32", by), ("b32", [bound] * 64)
+        f"shfl.sync.{mode}.b32 %d0|%d1, %a, %b, %c, {FULL};",
+        ["b32", "pred"],
+        ("b32", values),
+        ("b32", by),
+        ("b32", [bound] * 64),
     )
     for thread in range(64):
         source, within = shuffled(mode, thread % 32, by[thread], bound)
-        assert (int(found[thread]), bool(inside[thread])) == (values[thread // 32 * 32 + source], within)
+        assert (int(found[thread]), bool(inside[thread])) == (
+            values[thread // 32 * 32 + source],
+            within,
+        )
 
 
 def test_votes_ask_every_lane() -> None:
     asked = [1] * 32 + [0] * 32 + [int(lane % 3 == 0) for lane in LANES]
-    told = {mode: apply(f"vote.sync.{mode}.pred %d, %a, {FULL};", "pred", ("pred", asked)) for mode in ("all", "any", "uni")}
-    assert {mode: [int(found[at]) for at in (0, 32, 64)] for mode, found in told.items()} == {"all": [1, 0, 0], "any": [1, 0, 1], "uni": [1, 1, 0]}
+    told = {
+        mode: apply(f"vote.sync.{mode}.pred %d, %a, {FULL};", "pred", ("pred", asked))
+        for mode in ("all", "any", "uni")
+    }
+    assert {mode: [int(found[at]) for at in (0, 32, 64)] for mode, found in told.items()} == {
+        "all": [1, 0, 0],
+        "any": [1, 0, 1],
+        "uni": [1, 1, 0],
+    }
     ballot = apply(f"vote.sync.ballot.b32 %d, %a, {FULL};", "b32", ("pred", asked))
-    assert [int(ballot[at]) for at in (0, 32, 64)] == [2**32 - 1, 0, sum(1 << lane for lane in LANES if lane % 3 == 0)]
+    assert [int(ballot[at]) for at in (0, 32, 64)] == [
+        2**32 - 1,
+        0,
+        sum(1 << lane for lane in LANES if lane % 3 == 0),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -56,21 +76,34 @@ def test_votes_ask_every_lane() -> None:
 def test_reductions_over_a_warp(name: str, kind: str, model: Callable[[list[int]], int]) -> None:
     values = numbers_of("b32", 64)
     found = apply(f"redux.sync.{name}.{kind} %d, %a, {FULL};", kind, (kind, values))
-    assert [int(d) for d in found] == [int(model(values[at : at + 32])) for at in (0, 32) for _ in LANES]
+    assert [int(d) for d in found] == [
+        int(model(values[at : at + 32])) for at in (0, 32) for _ in LANES
+    ]
 
 
 def test_signed_reductions_know_negative_numbers() -> None:
     values = [2**32 - lane for lane in LANES[1:]] + [5]
-    assert int(apply(f"redux.sync.min.s32 %d, %a, {FULL};", "s32", ("s32", values))[0]) == 2**32 - 31
+    assert (
+        int(apply(f"redux.sync.min.s32 %d, %a, {FULL};", "s32", ("s32", values))[0]) == 2**32 - 31
+    )
     assert int(apply(f"redux.sync.max.s32 %d, %a, {FULL};", "s32", ("s32", values))[0]) == 5
 
 
 def test_equal_values_are_matched() -> None:
     values = [lane % 4 for lane in LANES] + [9] * 32
     found = apply(f"match.any.sync.b32 %d, %a, {FULL};", "b32", ("b32", values))
-    assert [int(d) for d in found[:32]] == [sum(1 << other for other in LANES if other % 4 == lane % 4) for lane in LANES]
-    together, all_ = apply(f"match.all.sync.b32 %d0|%d1, %a, {FULL};", ["b32", "pred"], ("b32", values))
-    assert (int(together[0]), int(all_[0]), int(together[32]), int(all_[32])) == (0, 0, 2**32 - 1, 1)
+    assert [int(d) for d in found[:32]] == [
+        sum(1 << other for other in LANES if other % 4 == lane % 4) for lane in LANES
+    ]
+    together, all_ = apply(
+        f"match.all.sync.b32 %d0|%d1, %a, {FULL};", ["b32", "pred"], ("b32", values)
+    )
+    assert (int(together[0]), int(all_[0]), int(together[32]), int(all_[32])) == (
+        0,
+        0,
+        2**32 - 1,
+        1,
+    )
 
 
 def test_one_lane_is_elected_and_all_are_active() -> None:
@@ -93,15 +126,24 @@ def run(body: str, threads: int = 32, **settings: object) -> np.ndarray:
 
 
 def test_half_a_warp_shuffles_among_itself() -> None:
-    out = run("mov.u32 %v, 0; @!%p bra END; shfl.sync.bfly.b32 %v, %t, 1, 0x1F, 0xFFFF; activemask.b32 %w; add.u32 %v, %v, %w; END: st.global.u32 [%at], %v;")
+    out = run(
+        "mov.u32 %v, 0; @!%p bra END; shfl.sync.bfly.b32 %v, %t, 1, 0x1F, 0xFFFF; "
+        "activemask.b32 %w; add.u32 %v, %v, %w; END: st.global.u32 [%at], %v;"
+    )
     assert list(out[:16]) == [(lane ^ 1) + 0xFFFF for lane in range(16)] and not out[16:].any()
 
 
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ("@%p shfl.sync.bfly.b32 %v, %t, 1, 0x1F, 0xFFFFFFFF; st.global.u32 [%at], %v;", "names other threads"),
-        ("@%p shfl.sync.idx.b32 %v, %t, 20, 0x1F, 0xFFFF; st.global.u32 [%at], %v;", "a lane that is not here"),
+        (
+            "@%p shfl.sync.bfly.b32 %v, %t, 1, 0x1F, 0xFFFFFFFF; st.global.u32 [%at], %v;",
+            "names other threads",
+        ),
+        (
+            "@%p shfl.sync.idx.b32 %v, %t, 20, 0x1F, 0xFFFF; st.global.u32 [%at], %v;",
+            "a lane that is not here",
+        ),
         ("@%p bar.warp.sync 0xFFFFFFFF;", "names other threads"),
         ("@%p bar.sync 0;", "a barrier is for all threads of a warp"),
     ],
@@ -121,7 +163,10 @@ def test_threads_part_and_join_again() -> None:
 
 
 def test_loops_run_as_often_as_each_thread_wants() -> None:
-    body = "mov.u32 %v, 0; AGAIN: add.u32 %v, %v, 3; sub.u32 %t, %t, 1; setp.ge.s32 %p, %t, 0; @%p bra AGAIN; st.global.u32 [%at], %v;"
+    body = (
+        "mov.u32 %v, 0; AGAIN: add.u32 %v, %v, 3; sub.u32 %t, %t, 1; setp.ge.s32 %p, %t, 0; "
+        "@%p bra AGAIN; st.global.u32 [%at], %v;"
+    )
     assert list(run(body)) == [3 * (lane + 1) for lane in LANES]
 
 
@@ -131,7 +176,9 @@ def test_threads_that_have_ended_write_nothing() -> None:
 
 def test_labels_and_registers_live_in_their_scopes() -> None:
     part = "{ .reg .b32 %x; mov.u32 %x, 5; @%p bra SKIP; mov.u32 %x, 6; SKIP: add.u32 %v, %v, %x; }"
-    assert list(run(f"mov.u32 %v, 0; {part} {part} st.global.u32 [%at], %v;")) == [10] * 16 + [12] * 16
+    assert (
+        list(run(f"mov.u32 %v, 0; {part} {part} st.global.u32 [%at], %v;")) == [10] * 16 + [12] * 16
+    )
 
 
 def test_a_kernel_without_an_end_is_stopped() -> None:
@@ -153,25 +200,44 @@ xor.b32 %n, %t, 64; mad.lo.u32 %n, %n, 4, %s; ld.shared.u32 %v, [%n]; st.global.
 """
 
 
-@pytest.mark.parametrize("barrier", ["bar.sync 0;", "barrier.sync.aligned 3;", "bar.sync 1, 128;", "barrier.cta.sync 0, 128;", "bar.cta.sync 2;"])
+@pytest.mark.parametrize(
+    "barrier",
+    [
+        "bar.sync 0;",
+        "barrier.sync.aligned 3;",
+        "bar.sync 1, 128;",
+        "barrier.cta.sync 0, 128;",
+        "bar.cta.sync 2;",
+    ],
+)
 def test_a_barrier_lets_warps_see_each_other(barrier: str) -> None:
-    assert list(run(EXCHANGE.replace("{barrier}", barrier), 128)) == [thread ^ 64 for thread in range(128)]
+    assert list(run(EXCHANGE.replace("{barrier}", barrier), 128)) == [
+        thread ^ 64 for thread in range(128)
+    ]
 
 
 def test_barriers_of_warps_that_took_different_ways_meet() -> None:
     split = "setp.lt.u32 %p, %t, 64; @%p bra LOW; bar.sync 0; bra DONE; LOW: bar.sync 0; DONE:"
-    assert list(run(EXCHANGE.replace("{barrier}", split), 128)) == [thread ^ 64 for thread in range(128)]
+    assert list(run(EXCHANGE.replace("{barrier}", split), 128)) == [
+        thread ^ 64 for thread in range(128)
+    ]
 
 
 def test_a_barrier_that_some_warps_never_reach_is_a_deadlock() -> None:
-    with pytest.raises(ptx.Finding, match="64 threads of a block wait at barrier 0, which 128 must reach; 64 of the block have ended") as raised:
+    with pytest.raises(
+        ptx.Finding,
+        match="64 threads of a block wait at barrier 0, which 128 must reach; "
+        "64 of the block have ended",
+    ) as raised:
         run("setp.lt.u32 %p, %t, 64; @%p exit; bar.sync 0;", 128)
     assert raised.value.kind == "deadlock" and raised.value.place.instruction == "bar.sync 0"
 
 
 def test_two_barriers_that_wait_for_each_other_are_a_deadlock() -> None:
     with pytest.raises(ptx.Finding) as raised:
-        run("setp.lt.u32 %p, %t, 64; @%p bra LOW; bar.sync 1; bra DONE; LOW: bar.sync 2; DONE:", 128)
+        run(
+            "setp.lt.u32 %p, %t, 64; @%p bra LOW; bar.sync 1; bra DONE; LOW: bar.sync 2; DONE:", 128
+        )
     assert raised.value.kind == "deadlock"
 
 
@@ -189,11 +255,26 @@ def test_threads_and_blocks_are_numbered_along_three_axes() -> None:
 
 
 def test_masks_of_lanes() -> None:
-    for name, model in (("eq", lambda n: 1 << n), ("lt", lambda n: (1 << n) - 1), ("ge", lambda n: 2**32 - (1 << n)), ("gt", lambda n: 2**32 - (2 << n))):
-        assert [int(x) for x in run(f"mov.u32 %v, %lanemask_{name}; st.global.u32 [%at], %v;")] == [model(lane) for lane in LANES]
+    for name, model in (
+        ("eq", lambda n: 1 << n),
+        ("lt", lambda n: (1 << n) - 1),
+        ("ge", lambda n: 2**32 - (1 << n)),
+        ("gt", lambda n: 2**32 - (2 << n)),
+    ):
+        assert [int(x) for x in run(f"mov.u32 %v, %lanemask_{name}; st.global.u32 [%at], %v;")] == [
+            model(lane) for lane in LANES
+        ]
 
 
 def test_what_the_machine_does_not_have_is_refused() -> None:
-    for body in ("bar.arrive 0, 64;", "mov.u32 %v, %smid;", "call foo;", "mbarrier.init.shared.b64 [%t], 1;", "fence.proxy.tensormap;"):
-        with pytest.raises(ptx.NotUnderstood, match=body.split()[0].replace(".", r"\.").rstrip(";")):
+    for body in (
+        "bar.arrive 0, 64;",
+        "mov.u32 %v, %smid;",
+        "call foo;",
+        "mbarrier.init.shared.b64 [%t], 1;",
+        "fence.proxy.tensormap;",
+    ):
+        with pytest.raises(
+            ptx.NotUnderstood, match=body.split()[0].replace(".", r"\.").rstrip(";")
+        ):
             run(body)

@@ -1,4 +1,7 @@
-"""Functions: approximate ones with the errors that the ISA states, and roots and reciprocals that are rounded once."""
+"""
+Functions: approximate ones with the errors that the ISA states, and roots and reciprocals that are
+rounded once.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -84,10 +87,14 @@ def exact_function(form: Form, how: str) -> Step:
     if kind.name == "f64":
         if how != "rn":
             raise form.refuse("float64 in a directed mode")
-        return form.result(kind, np.reciprocal if form.name == "rcp" else np.sqrt, [form.read(1, kind)])
+        return form.result(
+            kind, np.reciprocal if form.name == "rcp" else np.sqrt, [form.read(1, kind)]
+        )
     modes = Modes(form, rounding=False)
     plain = rounded_reciprocal if form.name == "rcp" else rounded_root
-    return form.result(kind, lambda x: modes.outward(plain(modes.inward(x), how)), [form.read(1, kind)])
+    return form.result(
+        kind, lambda x: modes.outward(plain(modes.inward(x), how)), [form.read(1, kind)]
+    )
 
 
 def rounded_reciprocal(x: Array, how: str) -> Array:

@@ -44,7 +44,15 @@ def update(form: Form) -> Step:
     name = form.choice(*BITWISE, *COUNTED)
     form.flag("noftz")
     count = int(form.choice("v2", "v4", "v8", default="v1")[1:])
-    kind = form.kind(*(f"{letter}{bits}" for letter in "bus" for bits in (16, 32, 64)), "f32", "f64", "f16", "bf16", "f16x2", "bf16x2")
+    kind = form.kind(
+        *(f"{letter}{bits}" for letter in "bus" for bits in (16, 32, 64)),
+        "f32",
+        "f64",
+        "f16",
+        "bf16",
+        "f16x2",
+        "bf16x2",
+    )
     returns = form.name == "atom"
     form.expect(returns + (3 if name == "cas" else 2) + hinted)
     if kind.size * count > 16:
@@ -70,15 +78,22 @@ def operation(form: Form, name: str, kind: Kind, space: str) -> Operation:
 
 
 def floating(form: Form, name: str, kind: Kind, space: str) -> Operation:
-    """Sums; of halves also the least and the largest. In global memory float32 sums flush subnormal numbers."""
+    """
+    Sums; of halves also the least and the largest. In global memory float32 sums flush subnormal
+    numbers.
+    """
     halves = kind.element in ("f16", "bf16")
     if name not in (("add", "min", "max") if halves else ("add",)):
         raise form.refuse(f"{name} of {kind.name}")
-    function: Operation = np.add if name == "add" else lambda x, y: extreme_of(x, y, name == "min", False)
+    function: Operation = (
+        np.add if name == "add" else lambda x, y: extreme_of(x, y, name == "min", False)
+    )
     if halves:
         return lambda old, x: of_halves(function, old, x, kind)
     if kind.name == "f32" and space != "shared":
-        return lambda old, x: flush(flush(old.view(kind.dtype)) + flush(x.view(kind.dtype))).view(old.dtype)
+        return lambda old, x: flush(flush(old.view(kind.dtype)) + flush(x.view(kind.dtype))).view(
+            old.dtype
+        )
     return lambda old, x: (old.view(kind.dtype) + x.view(kind.dtype)).view(old.dtype)
 
 
@@ -92,8 +107,14 @@ def of_halves(function: Operation, old: Array, x: Array, kind: Kind) -> Array:
 def step_of(form: Form, space: str, function: Operation, kind: Kind, count: int) -> Step:
     first = 1 if form.name == "atom" else 0
     address, part = form.address(first), BITS[kind.size]
-    given = [values(form, place, kind, count) for place in range(first + 1, len(form.operands))][: 2 if form.of.modifiers.count("cas") else 1]
-    puts = [scatter(form, place, KINDS[f"b{8 * kind.size}"]) for place in range(count)] if first else []
+    given = [values(form, place, kind, count) for place in range(first + 1, len(form.operands))][
+        : 2 if form.of.modifiers.count("cas") else 1
+    ]
+    puts = (
+        [scatter(form, place, KINDS[f"b{8 * kind.size}"]) for place in range(count)]
+        if first
+        else []
+    )
 
     def run(m: "Machine") -> None:
         lanes = m.active()

@@ -26,7 +26,11 @@ ORDER: dict[str, Callable[[Array, Array], Array]] = {
 }
 UNSIGNED = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
 UNORDERED = {f"{name}u": name for name in ORDER}
-LOGIC: dict[str, Callable[[Array, Array], Array]] = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
+LOGIC: dict[str, Callable[[Array, Array], Array]] = {
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "xor": np.logical_xor,
+}
 WHOLE = [f"{letter}{bits}" for letter in "bus" for bits in (16, 32, 64)]
 FLOATING = ["f32", "f64", "f16", "bf16", "f16x2", "bf16x2"]
 
@@ -56,7 +60,9 @@ def unordered(x: Array, y: Array) -> Array:
     return np.asarray(np.isnan(x) | np.isnan(y))
 
 
-def compared(form: Form) -> tuple[Kind, list[Callable[..., list[Array]]], Callable[[Array, Array], Array]]:
+def compared(
+    form: Form,
+) -> tuple[Kind, list[Callable[..., list[Array]]], Callable[[Array, Array], Array]]:
     """The type of a comparison, its operands as lists of numbers, and the function."""
     names = (*ORDER, *UNSIGNED, *UNORDERED, "num", "nan")
     name, ftz = form.choice(*names), form.flag("ftz")
@@ -75,7 +81,9 @@ def numbers(read: Read, kind: Kind, ftz: bool) -> Callable[..., list[Array]]:
 
 @instruction("setp")
 def set_predicate(form: Form) -> Step:
-    """One predicate, or two: the second of the opposite comparison, or of the second half of a pair."""
+    """
+    One predicate, or two: the second of the opposite comparison, or of the second half of a pair.
+    """
     form.expect(3, 4)
     logic = form.choice(*LOGIC, default="")
     kind, (x, y), function = compared(form)
@@ -95,7 +103,13 @@ def set_predicate(form: Form) -> Step:
     return run
 
 
-def pairs(x: Callable[..., list[Array]], y: Callable[..., list[Array]], function: Callable[..., Array], first: Write, second: Write) -> Step:
+def pairs(
+    x: Callable[..., list[Array]],
+    y: Callable[..., list[Array]],
+    function: Callable[..., Array],
+    first: Write,
+    second: Write,
+) -> Step:
     def run(m: "Machine") -> None:
         (x_low, x_high), (y_low, y_high) = x(m), y(m)
         low, high = function(x_low, y_low), function(x_high, y_high)
@@ -132,7 +146,11 @@ def set_number(form: Form) -> Step:
     if kind.packed == 2:
         raise form.refuse("a comparison of pairs into numbers")
     combined, put = with_third(form, logic), form.write(0, to)
-    yes = np.array([1.0], np.float32) if to.floating else np.array([0xFFFFFFFF], np.uint32).view(to.dtype)
+    yes = (
+        np.array([1.0], np.float32)
+        if to.floating
+        else np.array([0xFFFFFFFF], np.uint32).view(to.dtype)
+    )
 
     def run(m: "Machine") -> None:
         found = combined(m, function(x(m)[0], y(m)[0]))
@@ -185,4 +203,6 @@ def copy_sign(form: Form) -> Step:
     """The sign of the first on the size of the second."""
     form.expect(3)
     kind = form.kind("f32", "f64")
-    return form.result(kind, lambda x, y: np.copysign(y, x), [form.read(1, kind), form.read(2, kind)])
+    return form.result(
+        kind, lambda x, y: np.copysign(y, x), [form.read(1, kind), form.read(2, kind)]
+    )

@@ -17,7 +17,9 @@ STOP = -1
 
 
 def guard_of(form: Form) -> "Step":
-    """The lanes for which an instruction's own guard holds; None stands for all lanes that are here."""
+    """
+    The lanes for which an instruction's own guard holds; None stands for all lanes that are here.
+    """
     guard, inverted = form.of.guard, form.of.inverted
     if guard is None:
         return lambda m: m.mask
@@ -41,7 +43,11 @@ def branch(form: Form) -> Step:
     label = form.operand(0)
     if not isinstance(label, Symbol):
         raise form.refuse("wanted a label")
-    target, lanes, index = form.kernel.program.target(label.name, form.of.scopes), guard_of(form), form.of.index
+    target, lanes, index = (
+        form.kernel.program.target(label.name, form.of.scopes),
+        guard_of(form),
+        form.of.index,
+    )
     if form.of.guard is None:
         return lambda m: target
 
@@ -111,7 +117,8 @@ def fence(form: Form) -> Step:
     """
     ``fence.proxy.async`` shows the asynchronous proxy what was written to shared memory.
 
-    Other fences order memory between threads, which the machine does not model: it executes in one order, and they change nothing.
+    Other fences order memory between threads, which the machine does not model: it executes in one
+    order, and they change nothing.
     """
     form.expect(0)
     if form.flag("proxy"):

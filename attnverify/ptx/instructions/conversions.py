@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 __all__: list[str] = []
 
-INTEGRAL: dict[str, Callable[[Array], Array]] = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
+INTEGRAL: dict[str, Callable[[Array], Array]] = {
+    "rni": np.rint,
+    "rzi": np.trunc,
+    "rmi": np.floor,
+    "rpi": np.ceil,
+}
 WHOLE = [f"{letter}{bits}" for letter in "us" for bits in (8, 16, 32, 64)]
 FLOATS = ["f16", "bf16", "f32", "f64"]
 
@@ -27,7 +32,14 @@ FLOATS = ["f16", "bf16", "f32", "f64"]
 def move(form: Form) -> Step:
     """A value, an address, or a register taken apart into a vector or put together from one."""
     form.expect(2)
-    kind = form.kind("pred", *(f"{letter}{bits}" for letter in "bus" for bits in (16, 32, 64)), "f32", "f64", "f16", "bf16")
+    kind = form.kind(
+        "pred",
+        *(f"{letter}{bits}" for letter in "bus" for bits in (16, 32, 64)),
+        "f32",
+        "f64",
+        "f16",
+        "bf16",
+    )
     target, source = form.operands
     if isinstance(target, Vector):
         return take_apart(form, kind, target)
@@ -40,7 +52,10 @@ def move(form: Form) -> Step:
 def take_apart(form: Form, kind: Kind, target: Vector) -> Step:
     part = KINDS[f"b{8 * kind.size // len(target.items)}"]
     whole = BITS[kind.size]
-    read, puts = form.read(1, KINDS[f"b{8 * kind.size}"]), [form.writing(item, part) for item in target.items]
+    read, puts = (
+        form.read(1, KINDS[f"b{8 * kind.size}"]),
+        [form.writing(item, part) for item in target.items],
+    )
 
     def run(m: "Machine") -> None:
         x = read(m)
@@ -52,7 +67,10 @@ def take_apart(form: Form, kind: Kind, target: Vector) -> Step:
 
 def put_together(form: Form, kind: Kind, source: Vector) -> Step:
     part, whole = KINDS[f"b{8 * kind.size // len(source.items)}"], BITS[kind.size]
-    put, reads = form.write(0, KINDS[f"b{8 * kind.size}"]), [form.reading(item, part) for item in source.items]
+    put, reads = (
+        form.write(0, KINDS[f"b{8 * kind.size}"]),
+        [form.reading(item, part) for item in source.items],
+    )
 
     def run(m: "Machine") -> None:
         found = np.zeros(1, whole)
@@ -72,7 +90,9 @@ def convert_address(form: Form) -> Step:
     kind = form.kind("u32", "u64")
     if kind.size == 4:
         raise form.refuse("generic addresses of 32 bits")
-    window = np.uint64({"shared": SHARED_WINDOW, "shared::cta": SHARED_WINDOW, "local": LOCAL_WINDOW}.get(space, 0))
+    window = np.uint64(
+        {"shared": SHARED_WINDOW, "shared::cta": SHARED_WINDOW, "local": LOCAL_WINDOW}.get(space, 0)
+    )
     read = form.read(1, kind)
     if window == 0:
         put = form.write(0, kind)
@@ -84,10 +104,14 @@ def convert_address(form: Form) -> Step:
 def is_of_space(form: Form) -> Step:
     form.expect(2)
     space = form.choice("global", "shared", "shared::cta", "local", "const")
-    low, high = {"local": (LOCAL_WINDOW, 2 * LOCAL_WINDOW), "global": (0, SHARED_WINDOW), "const": (0, 0)}.get(
-        space, (SHARED_WINDOW, LOCAL_WINDOW)
+    low, high = {
+        "local": (LOCAL_WINDOW, 2 * LOCAL_WINDOW),
+        "global": (0, SHARED_WINDOW),
+        "const": (0, 0),
+    }.get(space, (SHARED_WINDOW, LOCAL_WINDOW))
+    return form.result(
+        "pred", lambda x: (x >= np.uint64(low)) & (x < np.uint64(high)), [form.read(1, "u64")]
     )
-    return form.result("pred", lambda x: (x >= np.uint64(low)) & (x < np.uint64(high)), [form.read(1, "u64")])
 
 
 @instruction("cvt")
@@ -149,13 +173,22 @@ def saturating(to: Kind) -> Callable[[Array], Array]:
 
     if to.dtype.kind == "u":
         return lambda x: function(np.maximum(x, x.dtype.type(0)))
-    return lambda x: function(x) if np.iinfo(x.dtype).min <= limits.min else function(x.astype(np.int64) if x.itemsize < 8 else x)
+    return lambda x: (
+        function(x)
+        if np.iinfo(x.dtype).min <= limits.min
+        else function(x.astype(np.int64) if x.itemsize < 8 else x)
+    )
 
 
 def float_to_whole(form: Form, modes: Conversion, to: Kind, of: Kind) -> Callable[[Array], Array]:
-    """Rounded, held within the range of the type; NaN becomes 0, or where 64 bits take part the highest bit alone."""
+    """
+    Rounded, held within the range of the type; NaN becomes 0, or where 64 bits take part the
+    highest bit alone.
+    """
     if not modes.integral or modes.rounding:
-        raise form.refuse("from a floating-point to a whole number: wanted one of .rni, .rzi, .rmi, .rpi")
+        raise form.refuse(
+            "from a floating-point to a whole number: wanted one of .rni, .rzi, .rmi, .rpi"
+        )
     limits = np.iinfo(to.dtype)
     wide = of.name == "f64" or to.size == 8
     nan = np.array([1 << (8 * to.size - 1) if wide else 0], BITS[to.size]).view(to.dtype)
@@ -165,7 +198,9 @@ def float_to_whole(form: Form, modes: Conversion, to: Kind, of: Kind) -> Callabl
         whole = INTEGRAL[modes.integral](x.astype(np.float64))
         below, beyond = whole <= float(limits.min), whole >= float(limits.max)
         inside = np.where(below | beyond | np.isnan(whole), 0.0, whole).astype(to.dtype)
-        found = np.where(below, to.dtype.type(limits.min), np.where(beyond, to.dtype.type(limits.max), inside))
+        found = np.where(
+            below, to.dtype.type(limits.min), np.where(beyond, to.dtype.type(limits.max), inside)
+        )
         return np.where(np.isnan(x), nan, found)
 
     return function
@@ -173,7 +208,9 @@ def float_to_whole(form: Form, modes: Conversion, to: Kind, of: Kind) -> Callabl
 
 def whole_to_float(form: Form, modes: Conversion, to: Kind) -> Callable[[Array], Array]:
     if not modes.rounding or modes.rounding == "rna" or modes.integral:
-        raise form.refuse("from a whole to a floating-point number: wanted one of .rn, .rz, .rm, .rp")
+        raise form.refuse(
+            "from a whole to a floating-point number: wanted one of .rn, .rz, .rm, .rp"
+        )
     mode = modes.rounding
     if to.name == "f64":
         if mode != "rn":
@@ -191,7 +228,10 @@ def whole_to_float(form: Form, modes: Conversion, to: Kind) -> Callable[[Array],
 
 
 def exactly(x: Array) -> Array:
-    """Whole numbers as float64; those of more than 53 bits rounded to odd, so that a second rounding is the only one."""
+    """
+    Whole numbers as float64; those of more than 53 bits rounded to odd, so that a second rounding
+    is the only one.
+    """
     if x.dtype.itemsize < 8:
         return x.astype(np.float64)
     low = x & x.dtype.type(0xFFFFFFFF)
@@ -201,7 +241,9 @@ def exactly(x: Array) -> Array:
 def float_to_float(form: Form, modes: Conversion, to: Kind, of: Kind) -> Callable[[Array], Array]:
     """Wider, narrower with a rounding, or to a whole number of the same type."""
     narrower = to.size < of.size or {to.name, of.name} == {"f16", "bf16"}
-    if narrower == (modes.rounding in ("", "rna")) and not (to.name == of.name and not modes.rounding):
+    if narrower == (modes.rounding in ("", "rna")) and not (
+        to.name == of.name and not modes.rounding
+    ):
         raise form.refuse("wanted a rounding where digits are lost, and there alone")
     if modes.integral and to.name != of.name:
         raise form.refuse("a rounding to whole numbers between two types")
@@ -222,7 +264,13 @@ def float_to_float(form: Form, modes: Conversion, to: Kind, of: Kind) -> Callabl
 def pack(form: Form, modes: Conversion, to: Kind, of: Kind) -> Step:
     """Two float32 numbers into the two halves of a register, the first into the upper one."""
     form.expect(3)
-    if of.name != "f32" or modes.rounding not in ("rn", "rz") or modes.integral or modes.ftz or modes.sat:
+    if (
+        of.name != "f32"
+        or modes.rounding not in ("rn", "rz")
+        or modes.integral
+        or modes.ftz
+        or modes.sat
+    ):
         raise form.refuse("pairs are made of two float32 numbers with .rn or .rz")
     high, low = form.read(1, of), form.read(2, of)
     largest, put = FORMATS[to.element].largest, form.write(0, to)
@@ -234,7 +282,15 @@ def pack(form: Form, modes: Conversion, to: Kind, of: Kind) -> Step:
 
 
 def to_tf32(form: Form, modes: Conversion, of: Kind) -> Step:
-    if of.name != "f32" or modes.rounding not in ("rna", "rn", "rz") or modes.integral or modes.ftz or modes.sat:
+    if (
+        of.name != "f32"
+        or modes.rounding not in ("rna", "rn", "rz")
+        or modes.integral
+        or modes.ftz
+        or modes.sat
+    ):
         raise form.refuse("TF32 is made of float32 with .rna, .rn or .rz")
     largest = FORMATS["tf32"].largest
-    return form.result("b32", lambda x: narrow(modes.limit(x, largest), "tf32", modes.rounding), [form.read(1, of)])
+    return form.result(
+        "b32", lambda x: narrow(modes.limit(x, largest), "tf32", modes.rounding), [form.read(1, of)]
+    )

@@ -60,7 +60,11 @@ def float_arithmetic(form: Form) -> Step:
 
 # float32
 
-PLAIN: dict[str, Callable[[Array, Array], Array]] = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
+PLAIN: dict[str, Callable[[Array, Array], Array]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+}
 
 
 def single(form: Form) -> Step:
@@ -69,19 +73,27 @@ def single(form: Form) -> Step:
     sources = [form.read(place, kind) for place in range(1, len(form.operands))]
     if not modes.ftz and not modes.sat:
         return form.result(kind, function, sources)
-    return form.result(kind, lambda *x: modes.outward(function(*(modes.inward(each) for each in x))), sources)
+    return form.result(
+        kind, lambda *x: modes.outward(function(*(modes.inward(each) for each in x))), sources
+    )
 
 
 def single_function(name: str, mode: str) -> Callable[..., Array]:
     if name in ("fma", "mad"):
-        return fused_f32 if mode == "rn" else lambda x, y, z: fused(x, y, z, F32, mode).astype(np.float32)
+        return (
+            fused_f32
+            if mode == "rn"
+            else lambda x, y, z: fused(x, y, z, F32, mode).astype(np.float32)
+        )
     plain = PLAIN[name]
     if mode == "rn":
         return plain
     if name == "mul":  # a product of two numbers of 24 digits has 48
         return lambda x, y: rounded(x.astype(np.float64) * y, F32, mode).astype(np.float32)
     turn = 1.0 if name == "add" else -1.0
-    return lambda x, y: directed_sum(x.astype(np.float64), turn * y.astype(np.float64), F32, mode).astype(np.float32)
+    return lambda x, y: directed_sum(
+        x.astype(np.float64), turn * y.astype(np.float64), F32, mode
+    ).astype(np.float32)
 
 
 def divide(form: Form, kind: Kind) -> Step:
@@ -106,7 +118,10 @@ def divide(form: Form, kind: Kind) -> Step:
 
 
 def directed_quotient(x: Array, y: Array, mode: str) -> Array:
-    """A quotient of numbers of 24 digits is one, or differs from each by a part in 2^48: float64 shows on which side it is."""
+    """
+    A quotient of numbers of 24 digits is one, or differs from each by a part in 2^48: float64 shows
+    on which side it is.
+    """
     return rounded(x.astype(np.float64) / y, F32, mode).astype(np.float32)
 
 
@@ -117,7 +132,9 @@ def double(form: Form) -> Step:
     form.choice("rn", default="rn")
     kind = KINDS["f64"]
     function: Callable[..., Array] = fused_f64 if form.name in ("fma", "mad") else PLAIN[form.name]
-    return form.result(kind, function, [form.read(place, kind) for place in range(1, len(form.operands))])
+    return form.result(
+        kind, function, [form.read(place, kind) for place in range(1, len(form.operands))]
+    )
 
 
 # halves
@@ -136,8 +153,15 @@ def halves_of(read: Read, kind: Kind) -> Callable[..., list[Array]]:
     return parts
 
 
-def halved(put: Write, kind: Kind, function: Callable[..., Array], sources: list[Callable[..., list[Array]]]) -> Step:
-    """A function of float32 numbers whose result is the bits of halves, done for each part of a pair."""
+def halved(
+    put: Write,
+    kind: Kind,
+    function: Callable[..., Array],
+    sources: list[Callable[..., list[Array]]],
+) -> Step:
+    """
+    A function of float32 numbers whose result is the bits of halves, done for each part of a pair.
+    """
 
     def run(m: "Machine") -> None:
         given = [source(m) for source in sources]
@@ -203,7 +227,9 @@ def extreme(form: Form, kind: Kind) -> Step:
     if ftz:
         raise form.refuse("halves with .ftz")
     sources = [halves_of(form.read(place, kind), kind) for place in (1, 2)]
-    return halved(form.write(0, kind), kind, lambda x, y: narrow(function(x, y), kind.element), sources)
+    return halved(
+        form.write(0, kind), kind, lambda x, y: narrow(function(x, y), kind.element), sources
+    )
 
 
 def extreme_of(x: Array, y: Array, least: bool, nan: bool) -> Array:
@@ -222,7 +248,9 @@ def sign(form: Form, kind: Kind) -> Step:
     ftz = form.flag("ftz")
     function: Callable[[Array], Array] = np.negative if form.name == "neg" else np.abs
     if kind.name in ("f32", "f64"):
-        return form.result(kind, (lambda x: function(flush(x))) if ftz else function, [form.read(1, kind)])
+        return form.result(
+            kind, (lambda x: function(flush(x))) if ftz else function, [form.read(1, kind)]
+        )
     if ftz:
         raise form.refuse("halves with .ftz")
     ones = 0x8000 if kind.packed == 1 else 0x80008000

@@ -20,7 +20,11 @@ def by_type(whole: Callable[[Form], Step]) -> Callable[[Form], Step]:
     """Instructions of one name for whole numbers and for floating-point ones."""
 
     def build(form: Form) -> Step:
-        return float_arithmetic(form) if any(name in FLOATING for name in form.modifiers) else whole(form)
+        return (
+            float_arithmetic(form)
+            if any(name in FLOATING for name in form.modifiers)
+            else whole(form)
+        )
 
     return build
 
@@ -33,11 +37,17 @@ def add(form: Form) -> Step:
     saturated = form.flag("sat")
     kind = form.kind(*(["s32"] if saturated else WHOLE))
     function: Callable[[Array, Array], Array] = np.add if form.name == "add" else np.subtract
-    return form.result(kind, saturating(function) if saturated else function, [form.read(1, kind), form.read(2, kind)])
+    return form.result(
+        kind,
+        saturating(function) if saturated else function,
+        [form.read(1, kind), form.read(2, kind)],
+    )
 
 
 def saturating(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
-    return lambda x, y: np.clip(function(x.astype(np.int64), y.astype(np.int64)), -(2**31), 2**31 - 1).astype(np.int32)
+    return lambda x, y: np.clip(
+        function(x.astype(np.int64), y.astype(np.int64)), -(2**31), 2**31 - 1
+    ).astype(np.int32)
 
 
 @instruction("mul", "mad")
@@ -93,7 +103,9 @@ def multiply_24(form: Form) -> Step:
     kind = form.kind("u32", "s32")
     sources = [form.read(place, kind) for place in range(1, len(form.operands))]
     form.expect(3 if form.name == "mul24" else 4)
-    return form.result(kind, product_of_24 if form.name == "mul24" else plus(product_of_24), sources)
+    return form.result(
+        kind, product_of_24 if form.name == "mul24" else plus(product_of_24), sources
+    )
 
 
 def product_of_24(x: Array, y: Array) -> Array:
@@ -107,11 +119,16 @@ def divide(form: Form) -> Step:
     """
     Quotients cut off towards zero, and what remains.
 
-    A division by zero gives "an unspecified, machine-specific value": here all bits set, and the dividend as remainder, as on GPUs.
+    A division by zero gives "an unspecified, machine-specific value": here all bits set, and the
+    dividend as remainder, as on GPUs.
     """
     form.expect(3)
     kind = form.kind(*WHOLE)
-    return form.result(kind, quotient if form.name == "div" else remainder, [form.read(1, kind), form.read(2, kind)])
+    return form.result(
+        kind,
+        quotient if form.name == "div" else remainder,
+        [form.read(1, kind), form.read(2, kind)],
+    )
 
 
 def quotient(x: Array, y: Array) -> Array:
@@ -134,7 +151,11 @@ def remainder(x: Array, y: Array) -> Array:
 def extreme(form: Form) -> Step:
     form.expect(3)
     kind = form.kind(*WHOLE)
-    return form.result(kind, np.minimum if form.name == "min" else np.maximum, [form.read(1, kind), form.read(2, kind)])
+    return form.result(
+        kind,
+        np.minimum if form.name == "min" else np.maximum,
+        [form.read(1, kind), form.read(2, kind)],
+    )
 
 
 @instruction("neg", "abs")
@@ -159,14 +180,21 @@ def distance(x: Array, y: Array) -> Array:
 
 # logic
 
-LOGIC: dict[str, Callable[..., Array]] = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert}
+LOGIC: dict[str, Callable[..., Array]] = {
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "not": np.invert,
+}
 
 
 @instruction("and", "or", "xor", "not")
 def logic(form: Form) -> Step:
     form.expect(2 if form.name == "not" else 3)
     kind = form.kind("pred", *PLAIN)
-    return form.result(kind, LOGIC[form.name], [form.read(place, kind) for place in range(1, len(form.operands))])
+    return form.result(
+        kind, LOGIC[form.name], [form.read(place, kind) for place in range(1, len(form.operands))]
+    )
 
 
 @instruction("cnot")
@@ -225,7 +253,9 @@ def funnel_shift(form: Form) -> Step:
     form.kind("b32")
 
     def function(low: Array, high: Array, by: Array) -> Array:
-        count = (np.minimum(by, np.uint32(32)) if mode == "clamp" else by & np.uint32(31)).astype(np.uint64)
+        count = (np.minimum(by, np.uint32(32)) if mode == "clamp" else by & np.uint32(31)).astype(
+            np.uint64
+        )
         whole = high.astype(np.uint64) << np.uint64(32) | low
         whole = whole >> np.uint64(32) - count if side == "l" else whole >> count
         return whole.astype(np.uint32)
@@ -252,7 +282,9 @@ def extract_field(form: Form) -> Step:
             cut = np.where(start + count > bits, shifted_right(x, np.minimum(start, last)), cut)
         return np.where(count == 0, x.dtype.type(0), cut)
 
-    return form.result(kind, function, [form.read(1, kind), form.read(2, "u32"), form.read(3, "u32")])
+    return form.result(
+        kind, function, [form.read(1, kind), form.read(2, "u32"), form.read(3, "u32")]
+    )
 
 
 @instruction("bfi")
@@ -262,12 +294,18 @@ def insert_field(form: Form) -> Step:
     bits = 8 * kind.size
 
     def function(field: Array, into: Array, position: Array, length: Array) -> Array:
-        start, count = (np.minimum(part & np.uint32(0xFF), np.uint32(bits)) for part in (position, length))
+        start, count = (
+            np.minimum(part & np.uint32(0xFF), np.uint32(bits)) for part in (position, length)
+        )
         ones = ~shifted_left(np.full_like(into, ~into.dtype.type(0)), count)
         mask = shifted_left(ones, start)
         return (into & ~mask) | (shifted_left(field, start) & mask)
 
-    return form.result(kind, function, [form.read(1, kind), form.read(2, kind), form.read(3, "u32"), form.read(4, "u32")])
+    return form.result(
+        kind,
+        function,
+        [form.read(1, kind), form.read(2, kind), form.read(3, "u32"), form.read(4, "u32")],
+    )
 
 
 @instruction("bmsk")
@@ -307,7 +345,10 @@ def leading_zeros(x: Array) -> Array:
 
 
 def highest_bit(x: Array, amount: bool) -> Array:
-    """The place of the highest bit that differs from the sign, or how far it is from the top; all bits set if there is none."""
+    """
+    The place of the highest bit that differs from the sign, or how far it is from the top; all bits
+    set if there is none.
+    """
     pattern = (np.where(x < 0, ~x, x) if x.dtype.kind == "i" else x).view(BITS[x.dtype.itemsize])
     zeros = leading_zeros(pattern)
     found = zeros if amount else 8 * x.dtype.itemsize - 1 - zeros
@@ -330,7 +371,9 @@ def permute_bytes(form: Form) -> Step:
         found = np.zeros(1, np.uint32)
         for place in range(4):
             which = selector >> np.uint32(4 * place)
-            byte = (whole >> (which & np.uint32(7)).astype(np.uint64) * np.uint64(8) & np.uint64(255)).astype(np.uint32)
+            byte = (
+                whole >> (which & np.uint32(7)).astype(np.uint64) * np.uint64(8) & np.uint64(255)
+            ).astype(np.uint32)
             sign = np.where(byte & np.uint32(128), np.uint32(255), np.uint32(0))
             found = found | np.where(which & np.uint32(8), sign, byte) << np.uint32(8 * place)
         return found

@@ -20,7 +20,14 @@ SPACES = ("global", "shared", "shared::cta", "local", "param", "const")
 UNWATCHED = ("volatile", "relaxed", "acquire", "release", "mmio")
 SCOPES = ("cta", "cluster", "gpu", "sys")
 CACHES = ("ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "weak")
-KINDS_OF_DATA = [f"{letter}{bits}" for letter in "bus" for bits in (8, 16, 32, 64)] + ["f16", "bf16", "f32", "f64", "f16x2", "bf16x2"]
+KINDS_OF_DATA = [f"{letter}{bits}" for letter in "bus" for bits in (8, 16, 32, 64)] + [
+    "f16",
+    "bf16",
+    "f32",
+    "f64",
+    "f16x2",
+    "bf16x2",
+]
 
 
 def memory_space(form: Form) -> str:
@@ -30,12 +37,19 @@ def memory_space(form: Form) -> str:
 
 def skip_hints(form: Form) -> bool:
     """Takes what is about caches alone; whether a policy for a cache is the last operand."""
-    form.modifiers = [name for name in form.modifiers if not name.startswith(("L1::", "L2::")) or name == "L2::cache_hint"]
+    form.modifiers = [
+        name
+        for name in form.modifiers
+        if not name.startswith(("L1::", "L2::")) or name == "L2::cache_hint"
+    ]
     return form.flag("L2::cache_hint")
 
 
 class Access:
-    """What a load and a store have in common: the space, the type, how many numbers, and whether races are watched."""
+    """
+    What a load and a store have in common: the space, the type, how many numbers, and whether races
+    are watched.
+    """
 
     def __init__(self, form: Form) -> None:
         self.hinted = skip_hints(form)
@@ -65,7 +79,11 @@ def load_registers(form: Form) -> Step:
 
     def run(m: "Machine") -> None:
         lanes = m.active()
-        found = load(m, space, m.full(address(m))[lanes], lanes, size, access.plain).view(part).reshape(len(lanes), -1)
+        found = (
+            load(m, space, m.full(address(m))[lanes], lanes, size, access.plain)
+            .view(part)
+            .reshape(len(lanes), -1)
+        )
         for place, put in enumerate(puts):
             put(m, lanes, np.ascontiguousarray(found[:, place]))
 
@@ -128,7 +146,11 @@ def store_registers(form: Form) -> Step:
     if len(items) != access.count or space == "param":
         raise form.refuse(f"wanted {access.count} values, and no parameter")
     bits = KINDS[f"b{8 * kind.size}"]
-    reads, address, plain = [stored(form, item, kind, bits) for item in items], form.address(0), access.plain
+    reads, address, plain = (
+        [stored(form, item, kind, bits) for item in items],
+        form.address(0),
+        access.plain,
+    )
 
     def run(m: "Machine") -> None:
         lanes = m.active()
@@ -136,7 +158,15 @@ def store_registers(form: Form) -> Step:
         for place, read in enumerate(reads):
             x = read(m)
             values[:, place] = x if x.size == 1 or m.mask is None else x[lanes]
-        store(m, space, m.full(address(m))[lanes], lanes, size, values.view(WIDE[size]).reshape(-1), plain)
+        store(
+            m,
+            space,
+            m.full(address(m))[lanes],
+            lanes,
+            size,
+            values.view(WIDE[size]).reshape(-1),
+            plain,
+        )
 
     return run
 
@@ -173,7 +203,10 @@ def commit(m: "Machine") -> None:
 
 
 def start_copy(form: Form) -> Step:
-    """4, 8 or 16 bytes, of which those beyond a third number are zeros; they arrive when they are waited for."""
+    """
+    4, 8 or 16 bytes, of which those beyond a third number are zeros; they arrive when they are
+    waited for.
+    """
     cache = form.choice("ca", "cg")
     form.choice("shared", "shared::cta")
     form.choice("global")
@@ -186,7 +219,11 @@ def start_copy(form: Form) -> Step:
         raise form.refuse("wanted 3 or 4 operands")
     form.kernel.touches("shared", size)
     form.kernel.touches("global", size)
-    to, of, real = form.address(0), form.address(1), bytes_copied(form, size) if operands == 4 else None
+    to, of, real = (
+        form.address(0),
+        form.address(1),
+        bytes_copied(form, size) if operands == 4 else None,
+    )
 
     def run(m: "Machine") -> None:
         lanes = m.active()

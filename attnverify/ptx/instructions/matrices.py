@@ -1,5 +1,6 @@
 """
-Matrices of a warp: ``ldmatrix`` and ``stmatrix`` between shared memory and registers, ``mma.sync`` between registers.
+Matrices of a warp: ``ldmatrix`` and ``stmatrix`` between shared memory and registers, ``mma.sync``
+between registers.
 
 Lane l of a warp is in row g = l / 4 and column t = l % 4 of every pattern below.
 """
@@ -55,7 +56,11 @@ def load_matrices(form: Form) -> Step:
         some = m.whole_warps("ldmatrix")
         found = load_rows(m, m.full(address(m)), some, 8 * count).reshape(-1, count, 8, 8)
         for place, put in enumerate(puts):
-            pairs = np.ascontiguousarray(of_rows(found[:, place], trans)).view(np.uint32).reshape(-1, WARP)
+            pairs = (
+                np.ascontiguousarray(of_rows(found[:, place], trans))
+                .view(np.uint32)
+                .reshape(-1, WARP)
+            )
             put(m, spread(pairs, some))
 
     return run
@@ -81,15 +86,22 @@ def store_matrices(form: Form) -> Step:
         some = m.whole_warps("stmatrix")
         rows = np.empty((int(some.sum()), count, 8, 8), np.uint16)
         for place, read in enumerate(reads):
-            pairs = np.ascontiguousarray(m.full(read(m)).reshape(-1, WARP)[some]).view(np.uint16).reshape(-1, WARP, 2)
+            pairs = (
+                np.ascontiguousarray(m.full(read(m)).reshape(-1, WARP)[some])
+                .view(np.uint16)
+                .reshape(-1, WARP, 2)
+            )
             for e in (0, 1):
-                rows[(slice(None), place, *((2 * T + e, G) if trans else (G, 2 * T + e)))] = pairs[:, :, e]
+                rows[(slice(None), place, *((2 * T + e, G) if trans else (G, 2 * T + e)))] = pairs[
+                    :, :, e
+                ]
         store_rows(m, m.full(address(m)), some, 8 * count, rows.reshape(-1, 8))
 
     return run
 
 
-# products: how the numbers of a matrix lie in the registers of a warp is in every pattern a matter of reordered axes
+# products: how the numbers of a matrix lie in the registers of a warp is in every pattern a matter
+# of reordered axes
 
 
 def stacked(reads: list[Read]) -> Callable[["Machine"], Array]:
@@ -112,7 +124,10 @@ def truncated(bits: Array) -> Array:
 
 
 def left_factor(bits: Array, kind: str) -> Array:
-    """[warps 16 K]: rows g and g + 8 in turns, then the next columns; a lane has neighbouring ones at t."""
+    """
+    [warps 16 K]: rows g and g + 8 in turns, then the next columns; a lane has neighbouring ones at
+    t.
+    """
     x = numbers(bits, kind)
     _, warps, _, _, each = x.shape
     x = x.reshape(-1, 2, warps, 8, 4, each).transpose(2, 1, 3, 0, 4, 5)
@@ -126,7 +141,10 @@ def right_factor(bits: Array, kind: str) -> Array:
 
 
 def accumulator(bits: Array, kind: str) -> Array:
-    """[warps 16 N] float32: pairs of neighbouring columns, rows g and g + 8 in turns, then the next 8 columns."""
+    """
+    [warps 16 N] float32: pairs of neighbouring columns, rows g and g + 8 in turns, then the next 8
+    columns.
+    """
     x = numbers(bits, kind)
     warps = x.shape[1]
     if kind == "f32":
@@ -146,7 +164,11 @@ def in_registers(x: Array, kind: str) -> Array:
     return x.reshape(2 * len(x), -1)
 
 
-SHAPES = {"f16": ("m16n8k16", "m16n8k8"), "bf16": ("m16n8k16", "m16n8k8"), "tf32": ("m16n8k8", "m16n8k4")}
+SHAPES = {
+    "f16": ("m16n8k16", "m16n8k8"),
+    "bf16": ("m16n8k16", "m16n8k8"),
+    "tf32": ("m16n8k8", "m16n8k4"),
+}
 
 
 @instruction("mma")
@@ -158,7 +180,13 @@ def product(form: Form) -> Step:
         raise form.refuse("factors in another order than .row.col")
     form.modifiers = form.modifiers[2:]
     to, kind, right, of = (form.kind("f32", "f16", "bf16", "tf32").name for _ in range(4))
-    if right != kind or to != of or shape not in SHAPES.get(kind, ()) or to not in ("f32", "f16") or (to == "f16" and kind != "f16"):
+    if (
+        right != kind
+        or to != of
+        or shape not in SHAPES.get(kind, ())
+        or to not in ("f32", "f16")
+        or (to == "f16" and kind != "f16")
+    ):
         raise form.refuse("this product")
     form.expect(4)
     return product_step(form, to, kind, int(shape.split("k")[1]))
@@ -169,12 +197,18 @@ def product_step(form: Form, to: str, kind: str, inner: int) -> Step:
     sums = 4 if to == "f32" else 2
     if [len(form.items(place)) for place in range(4)] != [sums, 2 * places, places, sums]:
         raise form.refuse("the numbers of registers")
-    left, right, c = (stacked([form.reading(item, "b32") for item in form.items(place)]) for place in (1, 2, 3))
+    left, right, c = (
+        stacked([form.reading(item, "b32") for item in form.items(place)]) for place in (1, 2, 3)
+    )
     puts = [form.writing(item, "b32") for item in form.items(0)]
 
     def run(m: "Machine") -> None:
         m.whole_warps("mma.sync")
-        a, b, before = left_factor(left(m), kind), right_factor(right(m), kind), accumulator(c(m), to)
+        a, b, before = (
+            left_factor(left(m), kind),
+            right_factor(right(m), kind),
+            accumulator(c(m), to),
+        )
         found = multiply(a, b, before, kind, m.kernel.tensor_core, m.draw.order(inner), to)
         for put, bits in zip(puts, in_registers(found, to), strict=True):
             put(m, bits)

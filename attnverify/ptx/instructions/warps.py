@@ -53,11 +53,20 @@ def shuffle(form: Form) -> Step:
 
 
 def source_lanes(mode: str, by: Array, bound: Array) -> tuple[Array, Array]:
-    """The lane that each lane reads, itself where that is out of its range; and whether it is within."""
-    by, clamp, segment = ((part & np.uint32(31)).astype(np.int64) for part in (by, bound, bound >> np.uint32(8)))
+    """
+    The lane that each lane reads, itself where that is out of its range; and whether it is within.
+    """
+    by, clamp, segment = (
+        (part & np.uint32(31)).astype(np.int64) for part in (by, bound, bound >> np.uint32(8))
+    )
     least = LANE & segment
     most = least | (clamp & ~segment)
-    source = {"up": LANE - by, "down": LANE + by, "bfly": LANE ^ by, "idx": least | (by & ~segment)}[mode]
+    source = {
+        "up": LANE - by,
+        "down": LANE + by,
+        "bfly": LANE ^ by,
+        "idx": least | (by & ~segment),
+    }[mode]
     inside = source >= most if mode == "up" else source <= most
     return np.where(inside, source, LANE), inside
 
@@ -66,7 +75,11 @@ def check_sources(m: "Machine", here: Array, source: Array) -> None:
     """No lane may read one that is not here."""
     absent = here & ~np.take_along_axis(here, source, 1)
     if absent.any():
-        m.fail("partial warp", "shfl.sync reads a lane that is not here", int(np.flatnonzero(absent.reshape(-1))[0]))
+        m.fail(
+            "partial warp",
+            "shfl.sync reads a lane that is not here",
+            int(np.flatnonzero(absent.reshape(-1))[0]),
+        )
 
 
 @instruction("vote")
@@ -118,11 +131,17 @@ def elect(form: Form) -> Step:
     form.choice("sync")
     form.expect(2)
     first, second = two(form)
-    put, tell, members = form.writing(first, "b32"), form.writing(second, "pred"), form.read(1, "b32")
+    put, tell, members = (
+        form.writing(first, "b32"),
+        form.writing(second, "pred"),
+        form.read(1, "b32"),
+    )
 
     def run(m: "Machine") -> None:
         m.whole_members("elect.sync", members(m))
-        lowest = np.argmax(rows(m, members(m))[:, :1] >> LANE.astype(np.uint32) & np.uint32(1), axis=1)
+        lowest = np.argmax(
+            rows(m, members(m))[:, :1] >> LANE.astype(np.uint32) & np.uint32(1), axis=1
+        )
         put(m, np.repeat(lowest, WARP).astype(np.uint32))
         tell(m, (lowest[:, None] == LANE).reshape(-1))
 
@@ -179,6 +198,9 @@ def match(form: Form) -> Step:
         if mode == "all":
             same = same & (same | ~here[:, None, :]).all(2, keepdims=True)
             tell(m, same.any(2).reshape(-1))
-        put(m, (same.astype(np.uint64) << LANE.astype(np.uint64)).sum(2).astype(np.uint32).reshape(-1))
+        put(
+            m,
+            (same.astype(np.uint64) << LANE.astype(np.uint64)).sum(2).astype(np.uint32).reshape(-1),
+        )
 
     return run

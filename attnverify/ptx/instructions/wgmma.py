@@ -1,8 +1,10 @@
 """
-Products of a warp group (four warps): the right factor, and perhaps the left one, through descriptors of shared memory.
+Products of a warp group (four warps): the right factor, and perhaps the left one, through
+descriptors of shared memory.
 
-A descriptor says where a matrix begins, how far its parts lie from each other, and how its 16-byte pieces are swizzled (PTX ISA, "Matrix
-descriptor format" and "Strides"; CUTLASS names the same layouts in its ``GmmaDescriptor``).
+A descriptor says where a matrix begins, how far its parts lie from each other, and how its 16-byte
+pieces are swizzled (PTX ISA, "Matrix descriptor format" and "Strides"; CUTLASS names the same
+layouts in its ``GmmaDescriptor``).
 """
 
 import re
@@ -33,7 +35,10 @@ __all__ = ["watched"]
 
 GROUP, WARP = 128, 32
 SWIZZLES = {0: (16, 0), 1: (128, 3), 2: (64, 2), 3: (32, 1)}
-"""By the last two bits of a descriptor: bytes of a row, and how many bits of its number are added to those of a 16-byte piece."""
+"""
+By the last two bits of a descriptor: bytes of a row, and how many bits of its number are added to
+those of a 16-byte piece.
+"""
 
 
 @instruction("wgmma")
@@ -71,8 +76,17 @@ class Shape:
         self.columns, self.inner = (int(size) for size in shape[4:].split("k"))
         self.to, self.kind, other = (form.kind("f32", "f16", "bf16", "tf32").name for _ in range(3))
         halves = self.kind in ("f16", "bf16")
-        good = other == self.kind and self.inner == (16 if halves else 8) and self.columns % 8 == 0 and 8 <= self.columns <= 256
-        if not good or self.kind == "f32" or not (self.to == "f32" or self.to == self.kind == "f16"):
+        good = (
+            other == self.kind
+            and self.inner == (16 if halves else 8)
+            and self.columns % 8 == 0
+            and 8 <= self.columns <= 256
+        )
+        if (
+            not good
+            or self.kind == "f32"
+            or not (self.to == "f32" or self.to == self.kind == "f16")
+        ):
             raise form.refuse("this product")
         self.each, self.size = (2, 2) if halves else (1, 4)
         self.name = f"{shape}.{self.to}.{self.kind}"
@@ -84,7 +98,9 @@ def product(form: Form) -> Step:
     in_place = isinstance(form.operand(1), Vector)
     signs = [form.whole(4), form.whole(5)]
     turned = [form.whole(place) != 0 for place in range(6, len(form.operands))]
-    if not set(signs) <= {1, -1} or len(turned) != (0 if shape.kind == "tf32" else 1 if in_place else 2):
+    if not set(signs) <= {1, -1} or len(turned) != (
+        0 if shape.kind == "tf32" else 1 if in_place else 2
+    ):
         raise form.refuse("the numbers behind the predicate")
     turns = ([False] if in_place else turned[:1] or [False]) + (turned[-1:] or [False])
     form.kernel.touches("shared", 16)
@@ -93,7 +109,9 @@ def product(form: Form) -> Step:
     return product_step(form, shape, in_place, signs, turns)
 
 
-def product_step(form: Form, shape: Shape, in_place: bool, signs: list[int], turns: list[bool]) -> Step:
+def product_step(
+    form: Form, shape: Shape, in_place: bool, signs: list[int], turns: list[bool]
+) -> Step:
     left = stacked([form.reading(item, "b32") for item in form.items(1)]) if in_place else None
     left_at = None if in_place else form.read(1, "b64")
     right_at, keep = form.read(2, "b64"), form.read(3, "pred")
@@ -111,11 +129,23 @@ def product_step(form: Form, shape: Shape, in_place: bool, signs: list[int], tur
             a, more = matrix(m, left_at, 64, shape, turns[0], groups)
             places = np.concatenate([more, places], 1)
         start(m, used, shape.name, groups, places)
-        before = accumulator(np.where(m.full(keep(m)), c(m), np.uint32(0)), shape.to).reshape(-1, 64, shape.columns)
+        before = accumulator(np.where(m.full(keep(m)), c(m), np.uint32(0)), shape.to).reshape(
+            -1, 64, shape.columns
+        )
         found = np.zeros_like(before)
         order = m.draw.order(shape.inner)
-        found[groups] = multiply(a * signs[0], b * signs[1], before[groups], shape.kind, m.kernel.tensor_core, order, shape.to)
-        for put, bits in zip(puts, in_registers(found.reshape(-1, 16, shape.columns), shape.to), strict=True):
+        found[groups] = multiply(
+            a * signs[0],
+            b * signs[1],
+            before[groups],
+            shape.kind,
+            m.kernel.tensor_core,
+            order,
+            shape.to,
+        )
+        for put, bits in zip(
+            puts, in_registers(found.reshape(-1, 16, shape.columns), shape.to), strict=True
+        ):
             put(m, bits)
 
     return run
@@ -136,33 +166,55 @@ def whole_groups(m: "Machine") -> Array:
     """Which warp groups are here, with all their warps."""
     warps = m.whole_warps("wgmma.mma_async")
     if m.width % GROUP:
-        m.fail("partial warp", f"wgmma is for groups of 4 warps, and a block has {m.width // WARP}", int(m.active()[0]))
+        m.fail(
+            "partial warp",
+            f"wgmma is for groups of 4 warps, and a block has {m.width // WARP}",
+            int(m.active()[0]),
+        )
     each = warps.reshape(-1, GROUP // WARP)
     part = each.any(1) & ~each.all(1)
     if part.any():
-        m.fail("partial warp", "wgmma is for all 4 warps of a group at once, and some are not here", int(m.active()[0]))
+        m.fail(
+            "partial warp",
+            "wgmma is for all 4 warps of a group at once, and some are not here",
+            int(m.active()[0]),
+        )
     return np.asarray(each.all(1))
 
 
-def start(m: "Machine", used: tuple[tuple[int, ...], tuple[int, ...]], name: str, groups: Array, places: Array) -> None:
+def start(
+    m: "Machine",
+    used: tuple[tuple[int, ...], tuple[int, ...]],
+    name: str,
+    groups: Array,
+    places: Array,
+) -> None:
     """A product is under way from here on, until it is waited for."""
     if not m.setup.races:
         return
     warps = np.repeat(groups, GROUP // WARP)
     spread = np.zeros((len(warps), places.shape[1]), np.int64)
     spread[warps] = np.repeat(places, GROUP // WARP, 0)
-    wrong = m.groups.start(Product(warps, used[0], used[1], name, spread, m.groups.committed.copy(), m.index))
+    wrong = m.groups.start(
+        Product(warps, used[0], used[1], name, spread, m.groups.committed.copy(), m.index)
+    )
     if wrong is not None:
         m.fail(*wrong, int(m.active()[0]))
     m.shared.being_read[places] = True
     m.shared.readers += 1
 
 
-def matrix(m: "Machine", at: Read, rows: int, shape: Shape, turned: bool, groups: Array) -> tuple[Array, Array]:
+def matrix(
+    m: "Machine", at: Read, rows: int, shape: Shape, turned: bool, groups: Array
+) -> tuple[Array, Array]:
     """[groups rows K] of a factor in shared memory, and the places that were read."""
     descriptors = m.full(at(m)).reshape(-1, GROUP)[groups]
     if (descriptors != descriptors[:, :1]).any():
-        m.fail("partial warp", "the threads of a warp group give different descriptors", int(m.active()[0]))
+        m.fail(
+            "partial warp",
+            "the threads of a warp group give different descriptors",
+            int(m.active()[0]),
+        )
     first = descriptors[:, 0]
     offsets = np.stack([layout(int(each), rows, shape.inner, shape.size, turned) for each in first])
     if (first >> np.uint64(49) & np.uint64(7)).any():
@@ -197,13 +249,18 @@ def watched(form: Form, step: Step, registers: frozenset[int]) -> Step:
     writes = () if form.name in STORING or not operands else registers_of(operands[0])
     sources = operands if form.name in STORING else operands[1:]
     reads = tuple(index for operand in sources for index in registers_of(operand))
-    wrote, read = (np.array([place[index] for index in set(part) & registers], np.int64) for part in (writes, reads))
+    wrote, read = (
+        np.array([place[index] for index in set(part) & registers], np.int64)
+        for part in (writes, reads)
+    )
     if not wrote.size and not read.size:
         return step
 
     def run(m: "Machine") -> object:
         if m.setup.races:
-            warps = slice(None) if m.mask is None else np.flatnonzero(m.mask.reshape(-1, WARP).any(1))
+            warps = (
+                slice(None) if m.mask is None else np.flatnonzero(m.mask.reshape(-1, WARP).any(1))
+            )
             wrong = m.groups.touched(read, wrote, warps)
             if wrong is not None:
                 m.fail("not waited for", f"this instruction {wrong}", int(m.active()[0]))

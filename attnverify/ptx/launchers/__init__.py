@@ -1,1 +1,4 @@
-"""Where a GPU would be: Triton, NVRTC and CuPy, each with the machine behind it. Nothing here is imported by the machine."""
+"""
+Where a GPU would be: Triton, NVRTC and CuPy, each with the machine behind it. Nothing here is
+imported by the machine.
+"""

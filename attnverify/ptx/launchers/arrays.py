@@ -1,4 +1,7 @@
-"""The arrays of a launch: whatever a framework holds in the memory of the host, placed on the machine's device and brought back."""
+"""
+The arrays of a launch: whatever a framework holds in the memory of the host, placed on the
+machine's device and brought back.
+"""
 
 import ctypes
 from typing import Any
@@ -20,12 +23,17 @@ class HostArrays:
 
     def place(self, start: int, size: int, label: str) -> None:
         """So many bytes from an address on; a stretch that is there already is not placed again."""
-        if size and not any(at <= start and start + size <= at + len(bytes_) for at, bytes_, _ in self.placed):
+        if size and not any(
+            at <= start and start + size <= at + len(bytes_) for at, bytes_, _ in self.placed
+        ):
             bytes_ = bytes_at(start, size)
             self.placed.append((start, bytes_, self.memory.place(bytes_, label)))
 
     def address(self, pointer: int) -> int:
-        """Where a pointer into one of the stretches, or else right behind one, points on the device; others stay what they are."""
+        """
+        Where a pointer into one of the stretches, or else right behind one, points on the device;
+        others stay what they are.
+        """
         for behind in (0, 1):
             for start, bytes_, allocation in self.placed:
                 if start <= pointer < start + len(bytes_) + behind:

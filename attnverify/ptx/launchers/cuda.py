@@ -1,5 +1,6 @@
 """
-Launches as a CUDA driver takes them: pointers into host memory, also inside of structs, in place of the device's.
+Launches as a CUDA driver takes them: pointers into host memory, also inside of structs, in place of
+the device's.
 
     launch(module["kernel"], grid, threads, (params,), arrays=[q, k, v], shared=49152)
 """
@@ -17,13 +18,19 @@ __all__ = ["extent", "launch"]
 
 
 def launch(
-    kernel: Kernel, grid: int | Sequence[int], threads: int | Sequence[int], arguments: Sequence[Any], *, arrays: Sequence[Array], **settings: Any
+    kernel: Kernel,
+    grid: int | Sequence[int],
+    threads: int | Sequence[int],
+    arguments: Sequence[Any],
+    *,
+    arrays: Sequence[Array],
+    **settings: Any,
 ) -> Launched:
     """
     Execute a kernel whose arguments hold addresses of these arrays.
 
-    An argument is an array, a number, an address, or a struct as bytes, in which every aligned word that lies in one of the arrays (or right
-    behind it) is taken for an address.
+    An argument is an array, a number, an address, or a struct as bytes, in which every aligned word
+    that lies in one of the arrays (or right behind it) is taken for an address.
     """
     host = HostArrays()
     given = [*arrays, *(x for x in arguments if isinstance(x, np.ndarray) and x.ndim)]
@@ -67,4 +74,6 @@ def argument(x: Any, host: HostArrays) -> Any:
 def translated(struct: bytes, host: HostArrays) -> bytes:
     whole = len(struct) // 8 * 8
     words = np.frombuffer(struct[:whole], np.uint64)
-    return np.array([host.address(int(word)) for word in words], np.uint64).tobytes() + struct[whole:]
+    return (
+        np.array([host.address(int(word)) for word in words], np.uint64).tobytes() + struct[whole:]
+    )

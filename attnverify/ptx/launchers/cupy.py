@@ -5,8 +5,9 @@ A stand-in for CuPy with the machine behind it, for files that compile CUDA C++ 
         import my_kernels                       # does `import cupy`
         my_kernels.attention(...)
 
-Arrays are NumPy's, with what CuPy's have beside (``get``, ``data.ptr``); functions are NumPy's; ``RawKernel`` and ``RawModule`` are compiled
-by NVRTC with the options that CuPy would give, ``-ftz=true`` among them, and executed on the machine. What else CuPy compiles at run time
+Arrays are NumPy's, with what CuPy's have beside (``get``, ``data.ptr``); functions are NumPy's;
+``RawKernel`` and ``RawModule`` are compiled by NVRTC with the options that CuPy would give,
+``-ftz=true`` among them, and executed on the machine. What else CuPy compiles at run time
 (``ElementwiseKernel``, ``fuse`` ...) is refused with NotImplementedError.
 """
 
@@ -43,7 +44,10 @@ class Machine:
 
 
 LIVING: "weakref.WeakValueDictionary[int, DeviceArray]" = weakref.WeakValueDictionary()
-"""The arrays that own memory, by where it begins: what pointers in the arguments of a kernel may point into."""
+"""
+The arrays that own memory, by where it begins: what pointers in the arguments of a kernel may point
+into.
+"""
 
 
 class DeviceArray(np.ndarray[Any, np.dtype[Any]]):
@@ -63,7 +67,9 @@ class DeviceArray(np.ndarray[Any, np.dtype[Any]]):
 
     @property
     def data(self) -> Any:
-        return SimpleNamespace(ptr=self.__array_interface__["data"][0], device=SimpleNamespace(id=0))
+        return SimpleNamespace(
+            ptr=self.__array_interface__["data"][0], device=SimpleNamespace(id=0)
+        )
 
     @property
     def device(self) -> Any:
@@ -95,10 +101,20 @@ class RawKernel:
     def compile(self, log_stream: Any = None) -> None:
         """Done already."""
 
-    def __call__(self, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], *, shared_mem: int = 0, **ignored: Any) -> None:
+    def __call__(
+        self,
+        grid: Sequence[int],
+        block: Sequence[int],
+        args: Sequence[Any],
+        *,
+        shared_mem: int = 0,
+        **ignored: Any,
+    ) -> None:
         if shared_mem > self.max_dynamic_shared_size_bytes:
             most = self.max_dynamic_shared_size_bytes
-            raise ValueError(f"shared_mem: wanted at most max_dynamic_shared_size_bytes, {most}, got {shared_mem}")
+            raise ValueError(
+                f"shared_mem: wanted at most max_dynamic_shared_size_bytes, {most}, got {shared_mem}"
+            )
         started = time.perf_counter()
         given = [raw(x, p.kind) for x, p in zip(args, self.kernel.parameters, strict=False)]
         settings = {"shared": shared_mem} | self.machine.settings
@@ -107,7 +123,10 @@ class RawKernel:
 
 
 def raw(x: Any, kind: str) -> Any:
-    """An argument as CuPy passes it: Python numbers become 64 bits wide there, and must fit the parameter here."""
+    """
+    An argument as CuPy passes it: Python numbers become 64 bits wide there, and must fit the
+    parameter here.
+    """
     if isinstance(x, bool | int | float) and not isinstance(x, np.generic):
         wanted = {"f": float, "u": int, "s": int, "b": int}[kind[0]]
         return wanted(x)
@@ -132,7 +151,9 @@ def words_of(x: Any) -> Any:
         return [int(x)]
     if isinstance(x, np.ndarray | np.void):
         x = x.tobytes()
-    return np.frombuffer(x[: len(x) // 8 * 8], np.uint64) if isinstance(x, bytes | bytearray) else []
+    return (
+        np.frombuffer(x[: len(x) // 8 * 8], np.uint64) if isinstance(x, bytes | bytearray) else []
+    )
 
 
 class RawModule:
@@ -149,7 +170,9 @@ class RawModule:
         **ignored: Any,
     ) -> None:
         if code is None:
-            raise NotImplementedError("RawModule(path=...): a compiled binary cannot be executed here, give code=")
+            raise NotImplementedError(
+                "RawModule(path=...): a compiled binary cannot be executed here, give code="
+            )
         self.machine, self.code, self.names = machine, code, tuple(name_expressions or ())
         self.options = (*options, *(option for option in OPTIONS if option not in options))
         self.module: Compiled | None = None
@@ -218,7 +241,9 @@ Stream.null = Stream()
 
 def refused(name: str) -> Callable[..., Any]:
     def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError(f"cupy.{name} compiles for a GPU at run time, which the machine does not stand in for")
+        raise NotImplementedError(
+            f"cupy.{name} compiles for a GPU at run time, which the machine does not stand in for"
+        )
 
     return refuse
 
@@ -235,9 +260,13 @@ class StandIn(ModuleType):
         self.__version__ = "14.0 (attnverify's machine)"
         self.ndarray, self.cuda = DeviceArray, cuda_of(machine)
         self.RawModule = lambda **given: RawModule(machine, **given)
-        self.RawKernel = lambda code, name, options=(), **given: RawModule(machine, code=code, options=options).get_function(name)
+        self.RawKernel = lambda code, name, options=(), **given: RawModule(
+            machine, code=code, options=options
+        ).get_function(name)
         self.asnumpy = lambda x, *args, **kwargs: np.array(x)
-        self.get_array_module = lambda *arrays: self if any(isinstance(x, DeviceArray) for x in arrays) else np
+        self.get_array_module = lambda *arrays: (
+            self if any(isinstance(x, DeviceArray) for x in arrays) else np
+        )
         for name in REFUSED:
             setattr(self, name, refused(name))
 
@@ -253,14 +282,28 @@ class StandIn(ModuleType):
 def wrapped_module(module: ModuleType) -> Any:
     """``cupy.random``, ``cupy.linalg``: NumPy's, whose arrays are on the device."""
     names = {name: getattr(module, name) for name in dir(module) if not name.startswith("_")}
-    return SimpleNamespace(**{name: wrapped(x) if callable(x) and not isinstance(x, type) else x for name, x in names.items()})
+    return SimpleNamespace(
+        **{
+            name: wrapped(x) if callable(x) and not isinstance(x, type) else x
+            for name, x in names.items()
+        }
+    )
 
 
 def cuda_of(machine: Machine) -> ModuleType:
     """``cupy.cuda``, as far as kernels need it."""
     made = ModuleType("cupy.cuda")
-    properties = {"major": machine.target // 10, "minor": machine.target % 10, "multiProcessorCount": 132, "name": b"attnverify's machine"}
-    properties |= {"sharedMemPerBlock": 49152, "sharedMemPerBlockOptin": 232448 if machine.target >= 90 else 166912, "warpSize": 32}
+    properties = {
+        "major": machine.target // 10,
+        "minor": machine.target % 10,
+        "multiProcessorCount": 132,
+        "name": b"attnverify's machine",
+    }
+    properties |= {
+        "sharedMemPerBlock": 49152,
+        "sharedMemPerBlockOptin": 232448 if machine.target >= 90 else 166912,
+        "warpSize": 32,
+    }
     made.runtime = SimpleNamespace(  # type: ignore[attr-defined]
         deviceSynchronize=lambda: None,
         getDevice=lambda: 0,
@@ -279,12 +322,18 @@ def cuda_of(machine: Machine) -> ModuleType:
 @contextmanager
 def as_cupy(target: int = 90, **settings: Any) -> Iterator[Machine]:
     """
-    ``import cupy`` gives the stand-in, whether CuPy is installed or not; afterwards it is again what it was.
+    ``import cupy`` gives the stand-in, whether CuPy is installed or not; afterwards it is again
+    what it was.
 
-    ``settings`` are those of :meth:`attnverify.ptx.Kernel.launch`. What was imported meanwhile keeps the stand-in.
+    ``settings`` are those of :meth:`attnverify.ptx.Kernel.launch`. What was imported meanwhile
+    keeps the stand-in.
     """
     machine = Machine(target, settings)
-    before = {name: module for name, module in sys.modules.items() if name == "cupy" or name.startswith("cupy.")}
+    before = {
+        name: module
+        for name, module in sys.modules.items()
+        if name == "cupy" or name.startswith("cupy.")
+    }
     for name in before:
         del sys.modules[name]
     made = StandIn(machine)

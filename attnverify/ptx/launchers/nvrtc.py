@@ -23,7 +23,10 @@ FOLDERS = ("nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib")
 
 
 class Compiled(Module):
-    """A module, whose kernels are also found by the expressions that were asked for: ``kernel<float, 64>``."""
+    """
+    A module, whose kernels are also found by the expressions that were asked for: ``kernel<float,
+    64>``.
+    """
 
     def __init__(self, text: str, names: dict[str, str]) -> None:
         super().__init__(text)
@@ -33,21 +36,30 @@ class Compiled(Module):
         return super().__getitem__(self.names.get(name, name))
 
 
-def compile_source(source: str, options: Sequence[str] = (), target: int = 90, names: Sequence[str] = ()) -> Compiled:
+def compile_source(
+    source: str, options: Sequence[str] = (), target: int = 90, names: Sequence[str] = ()
+) -> Compiled:
     """
     The kernels of a CUDA C++ source, compiled with line numbers for a target.
 
-    A ValueError carries the compiler's words. ``names`` are expressions of templates to instantiate.
+    A ValueError carries the compiler's words. ``names`` are expressions of templates to
+    instantiate.
     """
-    text, lowered = compile_text(source, (f"-arch=compute_{target}{'a' if target == 90 else ''}", *options), tuple(names))
+    text, lowered = compile_text(
+        source, (f"-arch=compute_{target}{'a' if target == 90 else ''}", *options), tuple(names)
+    )
     return Compiled(text, lowered)
 
 
 @cache
-def compile_text(source: str, options: tuple[str, ...], names: tuple[str, ...] = ()) -> tuple[str, dict[str, str]]:
+def compile_text(
+    source: str, options: tuple[str, ...], names: tuple[str, ...] = ()
+) -> tuple[str, dict[str, str]]:
     """PTX, and the names that expressions have in it; from the disk if it is there."""
     options = (*options, "-lineinfo", *(f"-I{folder}" for folder in include_folders()))
-    key = hashlib.sha256("\0".join([str(version()), source, *options, "", *names]).encode()).hexdigest()
+    key = hashlib.sha256(
+        "\0".join([str(version()), source, *options, "", *names]).encode()
+    ).hexdigest()
     kept = cache_folder() / f"{key}.ptx"
     if kept.exists():
         first, text = kept.read_text().split("\n", 1)
@@ -102,7 +114,11 @@ def include_folders() -> tuple[str, ...]:
     site = Path(sysconfig.get_path("purelib"))
     known = [*sorted(site.glob("nvidia/*/include")), site / "triton/backends/nvidia/include"]
     toolkit = os.environ.get("CUDA_PATH")
-    return tuple(str(folder) for folder in [*known, *([Path(toolkit) / "include"] if toolkit else [])] if folder.is_dir())
+    return tuple(
+        str(folder)
+        for folder in [*known, *([Path(toolkit) / "include"] if toolkit else [])]
+        if folder.is_dir()
+    )
 
 
 @cache
@@ -120,7 +136,9 @@ def compile_now(source: str, options: Sequence[str], names: Sequence[str]) -> tu
             nvrtc.nvrtcAddNameExpression(program, name.encode())
         given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
         if nvrtc.nvrtcCompileProgram(program, len(options), given):
-            raise ValueError(f"source: NVRTC does not compile it:\n{text_of(program, 'ProgramLog')}")
+            raise ValueError(
+                f"source: NVRTC does not compile it:\n{text_of(program, 'ProgramLog')}"
+            )
         return text_of(program, "PTX"), [lowered(program, name) for name in names]
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))

@@ -1,12 +1,14 @@
 """
-PyTorch for files that expect a GPU: what they put on "cuda" stays on the CPU, where the machine finds it.
+PyTorch for files that expect a GPU: what they put on "cuda" stays on the CPU, where the machine
+finds it.
 
     with pretended_cuda(target=90), on_machine(target=90):
         import their_kernels
 
-Functions with ``device="cuda"``, ``x.cuda()`` and ``x.to("cuda")`` work on the host; ``x.is_cuda`` is true, ``x.device`` is cuda:0, and the
-questions about devices, streams and events that kernels' launchers ask are answered. No tensor core of PyTorch's own is modelled: its
-operators compute as they do on a CPU.
+Functions with ``device="cuda"``, ``x.cuda()`` and ``x.to("cuda")`` work on the host; ``x.is_cuda``
+is true, ``x.device`` is cuda:0, and the questions about devices, streams and events that kernels'
+launchers ask are answered. No tensor core of PyTorch's own is modelled: its operators compute as
+they do on a CPU.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,14 +34,20 @@ def is_device(x: Any) -> bool:
 class OnHost(TorchFunctionMode):
     """Sends what is meant for a GPU to the host."""
 
-    def __torch_function__(self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         if function == torch.Tensor.is_cuda.__get__:  # type: ignore[attr-defined]
             return True
         if function == torch.Tensor.device.__get__:
             return DEVICE
         if function is torch.Tensor.cuda:
             return args[0]
-        given = {name: HOST if is_device(x) else x for name, x in (kwargs or {}).items() if name != "pin_memory"}
+        given = {
+            name: HOST if is_device(x) else x
+            for name, x in (kwargs or {}).items()
+            if name != "pin_memory"
+        }
         if isinstance(given.get("device"), int):
             given["device"] = HOST
         return function(*(HOST if is_device(x) else x for x in args), **given)
@@ -115,7 +123,18 @@ def answers(target: int) -> dict[str, Any]:
         "Stream": Stream,
         "is_bf16_supported": lambda *args, **kwargs: True,
         "is_current_stream_capturing": lambda: False,
-        **dict.fromkeys(("synchronize", "set_device", "empty_cache", "manual_seed", "manual_seed_all", "init", "reset_peak_memory_stats"), nothing),
+        **dict.fromkeys(
+            (
+                "synchronize",
+                "set_device",
+                "empty_cache",
+                "manual_seed",
+                "manual_seed_all",
+                "init",
+                "reset_peak_memory_stats",
+            ),
+            nothing,
+        ),
     }
 
 

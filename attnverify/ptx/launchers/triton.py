@@ -1,13 +1,14 @@
 """
-A driver for Triton's JIT with the machine behind it: kernels called with CPU tensors are compiled for a GPU that is not there, by Triton's
-own binder and compiler, and their PTX is executed with the very launch parameters.
+A driver for Triton's JIT with the machine behind it: kernels called with CPU tensors are compiled
+for a GPU that is not there, by Triton's own binder and compiler, and their PTX is executed with the
+very launch parameters.
 
     with on_machine(target=90) as machine:
         kernel[grid](x, y, n, BLOCK=64)
     machine.launches                            # what was executed, and how long it took
 
-``triton.autotune`` times nothing: a policy picks a configuration, "first", "last" or a number; those that do not fit the GPU are passed
-over, as on a GPU.
+``triton.autotune`` times nothing: a policy picks a configuration, "first", "last" or a number;
+those that do not fit the GPU are passed over, as on a GPU.
 """
 
 import time
@@ -55,7 +56,9 @@ class Utilities:
     def __init__(self, target: int) -> None:
         self.target = target
 
-    def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[object, object, int, int, int]:
+    def load_binary(
+        self, name: str, binary: bytes, shared: int, device: int
+    ) -> tuple[object, object, int, int, int]:
         """Module, function, registers, spills, and the most threads of a block."""
         return object(), object(), 0, 0, 1024
 
@@ -85,7 +88,9 @@ class Driver(DriverBase):  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         if self.target not in SHARED:
-            raise ValueError(f"target: wanted one of {', '.join(map(str, SHARED))}, got {self.target}")
+            raise ValueError(
+                f"target: wanted one of {', '.join(map(str, SHARED))}, got {self.target}"
+            )
         self.utils = Utilities(self.target)
         self.launcher_cls = Launcher
 
@@ -121,7 +126,9 @@ class Driver(DriverBase):  # type: ignore[misc]
     def get_benchmarker(self) -> Callable[..., list[float]]:
         """Nothing is timed: what is asked about is executed once."""
 
-        def once(call: Callable[[], Any], quantiles: Sequence[float] = (0.5,), **ignored: Any) -> list[float]:
+        def once(
+            call: Callable[[], Any], quantiles: Sequence[float] = (0.5,), **ignored: Any
+        ) -> list[float]:
             call()
             return [0.0 for _ in quantiles]
 
@@ -139,14 +146,27 @@ KERNELS: dict[str, Kernel] = {}
 
 
 class Launcher:
-    """Launches one compiled kernel on the machine; JIT functions keep it, so that it asks for the driver of the time."""
+    """
+    Launches one compiled kernel on the machine; JIT functions keep it, so that it asks for the
+    driver of the time.
+    """
 
     def __init__(self, source: Any, metadata: Any) -> None:
         self.metadata = metadata
         self.kinds, self.names = list(source.signature.values()), list(source.signature)
 
     def __call__(
-        self, x: int, y: int, z: int, stream: int, function: object, packed: Any, launch_metadata: Any, enter: Any, leave: Any, *arguments: Any
+        self,
+        x: int,
+        y: int,
+        z: int,
+        stream: int,
+        function: object,
+        packed: Any,
+        launch_metadata: Any,
+        enter: Any,
+        leave: Any,
+        *arguments: Any,
     ) -> None:
         driver = triton.runtime.driver.active
         if driver.compiling:
@@ -163,10 +183,15 @@ class Launcher:
         settings = {"shared": self.metadata.shared, "memory": arrays.memory} | driver.settings
         done = kernel.launch((x, y, z), threads, given, **settings)
         arrays.bring_back()
-        driver.launches.append(Launch(kernel.name, (x, y, z), done.steps, time.perf_counter() - started))
+        driver.launches.append(
+            Launch(kernel.name, (x, y, z), done.steps, time.perf_counter() - started)
+        )
 
     def scratch(self, blocks: int, left: int, arrays: HostArrays) -> list[np.uint64]:
-        """The parameters behind a kernel's own: memory for its blocks, if it asked for some, and for a profiler, which it has not."""
+        """
+        The parameters behind a kernel's own: memory for its blocks, if it asked for some, and for a
+        profiler, which it has not.
+        """
         size = getattr(self.metadata, "global_scratch_size", 0) * blocks
         made = arrays.memory.reserve(size, "global scratch").address if size else 0
         return [np.uint64(made), np.uint64(0)][:left]
@@ -184,13 +209,19 @@ class Launcher:
         return KERNELS[key]
 
 
-def flattened(values: Sequence[Any], kinds: Sequence[Any], names: Sequence[str]) -> Iterator[tuple[Any, str, str]]:
+def flattened(
+    values: Sequence[Any], kinds: Sequence[Any], names: Sequence[str]
+) -> Iterator[tuple[Any, str, str]]:
     """Arguments, types and names in a row, without what the compiler knows already."""
     for value, kind, name in zip(values, kinds, names, strict=True):
         if isinstance(kind, tuple):
-            yield from flattened(tuple(value), kind, [f"{name}[{place}]" for place in range(len(kind))])
+            yield from flattened(
+                tuple(value), kind, [f"{name}[{place}]" for place in range(len(kind))]
+            )
         elif kind.startswith("tensordesc"):
-            raise NotUnderstood(f"the argument {name}: a tensor descriptor (TMA) is not modelled; compile for sm_80")
+            raise NotUnderstood(
+                f"the argument {name}: a tensor descriptor (TMA) is not modelled; compile for sm_80"
+            )
         elif kind != "constexpr":
             yield value, kind, name
 
@@ -224,7 +255,11 @@ UNFIT = (OutOfResources, CompileTimeAssertionFailure, PTXASError)
 
 def chosen(configs: list[Any], policy: Policy) -> list[Any]:
     """The configurations in the order in which they are tried."""
-    start = {"first": 0, "last": len(configs) - 1}.get(policy, policy) if isinstance(policy, str) else policy % len(configs)
+    start = (
+        {"first": 0, "last": len(configs) - 1}.get(policy, policy)
+        if isinstance(policy, str)
+        else policy % len(configs)
+    )
     turned = configs[::-1] if policy == "last" else configs[int(start) :] + configs[: int(start)]
     return turned
 
@@ -267,7 +302,8 @@ def on_machine(target: int = 90, autotune: Policy = "first", **settings: Any) ->
     """
     Triton's kernels run on the machine, compiled for ``target`` (sm_90a is 90).
 
-    ``settings`` are those of :meth:`attnverify.ptx.Kernel.launch`: seed, latitude, races. Nothing stays behind.
+    ``settings`` are those of :meth:`attnverify.ptx.Kernel.launch`: seed, latitude, races. Nothing
+    stays behind.
     """
     if not isinstance(autotune, int) and autotune not in ("first", "last"):
         raise ValueError(f'autotune: wanted "first", "last" or a number, got {autotune!r}')

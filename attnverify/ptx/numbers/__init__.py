@@ -1,1 +1,4 @@
-"""The arithmetic of a GPU, apart from its instructions: formats, single roundings, stated errors, tensor cores."""
+"""
+The arithmetic of a GPU, apart from its instructions: formats, single roundings, stated errors,
+tensor cores.
+"""

@@ -1,8 +1,10 @@
 """
-Approximate instructions: their exact value, moved by a draw within the error that the PTX ISA states.
+Approximate instructions: their exact value, moved by a draw within the error that the PTX ISA
+states.
 
-A draw is made of a share that all results of a launch have in common, as hardware errs in its own systematic way, and of one of each
-result: bounds that only hold because errors cancel are met by both.
+A draw is made of a share that all results of a launch have in common, as hardware errs in its own
+systematic way, and of one of each result: bounds that only hold because errors cancel are met by
+both.
 """
 
 from collections.abc import Callable
@@ -17,13 +19,18 @@ __all__ = ["APPROXIMATE", "Draw", "Stated", "approximate", "step"]
 
 
 class Draw:
-    """The errors of one launch: numbers in [-1, 1], leaning to one side by a share drawn once. ``latitude`` 0 gives exact results."""
+    """
+    The errors of one launch: numbers in [-1, 1], leaning to one side by a share drawn once.
+    ``latitude`` 0 gives exact results.
+    """
 
     def __init__(self, seed: int, latitude: float = 1.0) -> None:
         self.random = np.random.default_rng(seed)
         self.latitude = np.float32(latitude)
         self.orders: dict[int, Array] = {}
-        self.lean = np.float32(self.random.choice([0.0, 0.0, -1.0, 1.0, self.random.uniform(-1, 1)]))
+        self.lean = np.float32(
+            self.random.choice([0.0, 0.0, -1.0, 1.0, self.random.uniform(-1, 1)])
+        )
 
     def order(self, size: int) -> Array:
         """In which order so many products are added: one for a launch."""
@@ -39,9 +46,11 @@ class Draw:
 @dataclass(frozen=True)
 class Stated:
     """
-    What the ISA says of an approximate instruction: its function, its format, and the largest error.
+    What the ISA says of an approximate instruction: its function, its format, and the largest
+    error.
 
-    ``ulps`` counts steps from the correctly rounded result; ``error`` is a distance from the exact one, a function of both.
+    ``ulps`` counts steps from the correctly rounded result; ``error`` is a distance from the exact
+    one, a function of both.
     """
 
     function: Callable[[Array], Array]
@@ -124,7 +133,10 @@ def step(x: Array, ulps: int, certain: Array, draw: Draw) -> Array:
 
 
 def within(exact: Array, error: Array, moved: Array, to: Format) -> Array:
-    """The number of the format nearest to ``moved`` that is no further off than allowed, or nearest to the exact one if none is."""
+    """
+    The number of the format nearest to ``moved`` that is no further off than allowed, or nearest to
+    the exact one if none is.
+    """
     near = rounded(moved, to)
     inner = np.where(moved < exact, rounded(moved, to, "rp"), rounded(moved, to, "rm"))
     chosen = np.where(np.abs(near - exact) <= error, near, inner)

@@ -21,7 +21,9 @@ def fused_f32(x: Array, y: Array, z: Array) -> Array:
     found = total.astype(np.float32)
     # Rounding twice differs from rounding once only where the first result is a tie of the second.
     ties = np.count_nonzero((total.view(np.uint64) & BELOW) == TIE)
-    if ties or np.count_nonzero(np.abs(found) <= np.float32(F32.tiny)) > np.count_nonzero(total == 0):
+    if ties or np.count_nonzero(np.abs(found) <= np.float32(F32.tiny)) > np.count_nonzero(
+        total == 0
+    ):
         return fused(x, y, z, F32).astype(np.float32)
     return found
 
@@ -52,7 +54,10 @@ def odd_sum(x: Array, y: Array) -> Array:
 
 
 def fused_f64(x: Array, y: Array, z: Array) -> Array:
-    """x y + z of float64 numbers, rounded once to nearest, by exact fractions where numbers are finite."""
+    """
+    x y + z of float64 numbers, rounded once to nearest, by exact fractions where numbers are
+    finite.
+    """
     quick = np.atleast_1d(x * y + z)
     x, y, z = (np.broadcast_to(part, quick.shape) for part in (x, y, z))
     plain = np.isfinite(x) & np.isfinite(y) & np.isfinite(z) & ((x != 0) & (y != 0))

@@ -8,12 +8,27 @@ import numpy as np
 
 from attnverify.ptx.kinds import Array
 
-__all__ = ["BF16", "F16", "F32", "FORMATS", "NAN", "TF32", "Format", "flush", "narrow", "rounded", "widen"]
+__all__ = [
+    "BF16",
+    "F16",
+    "F32",
+    "FORMATS",
+    "NAN",
+    "TF32",
+    "Format",
+    "flush",
+    "narrow",
+    "rounded",
+    "widen",
+]
 
 
 @dataclass(frozen=True)
 class Format:
-    """A binary format: significant digits, and the exponents of its smallest and largest normal number."""
+    """
+    A binary format: significant digits, and the exponents of its smallest and largest normal
+    number.
+    """
 
     digits: int
     least: int
@@ -42,7 +57,13 @@ def away(x: Array) -> Array:
     return np.copysign(np.floor(np.abs(x) + 0.5), x)
 
 
-MODES: dict[str, Callable[[Array], Array]] = {"rn": np.rint, "rz": np.trunc, "rm": np.floor, "rp": np.ceil, "rna": away}
+MODES: dict[str, Callable[[Array], Array]] = {
+    "rn": np.rint,
+    "rz": np.trunc,
+    "rm": np.floor,
+    "rp": np.ceil,
+    "rna": away,
+}
 BEYOND: dict[str, Callable[[Array], Any]] = {
     "rn": lambda x: True,
     "rna": lambda x: True,

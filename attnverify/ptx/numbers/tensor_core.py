@@ -1,14 +1,16 @@
 """
 What a tensor core does to a sum of products: it aligns, cuts off, and adds.
 
-Nothing of this is documented by the maker. Published measurements agree that a group of products and the accumulator are aligned to the
-largest exponent among them, cut off towards zero some bits behind its point, added exactly, and that the sum is cut off towards zero
-when it becomes float32 and rounded to nearest when it becomes float16:
+Nothing of this is documented by the maker. Published measurements agree that a group of products
+and the accumulator are aligned to the largest exponent among them, cut off towards zero some bits
+behind its point, added exactly, and that the sum is cut off towards zero when it becomes float32
+and rounded to nearest when it becomes float16:
 
-- M. Fasi, N. J. Higham, M. Mikaitis, S. Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science 7:e330, 2021;
+- M. Fasi, N. J. Higham, M. Mikaitis, S. Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ
+  Computer Science 7:e330, 2021;
 - F. A. Khattak, M. Mikaitis, "Accurate models of NVIDIA tensor cores", arXiv 2512.07004, 2025;
-- MMA-Sim, the bit-accurate model of github.com/microsoft/MMA-Sim: 24 bits and half the products of m16n8k16 at a time on Ampere and Ada
-  Lovelace, 25 bits and all of them on Hopper.
+- MMA-Sim, the bit-accurate model of github.com/microsoft/MMA-Sim: 24 bits and half the products of
+  m16n8k16 at a time on Ampere and Ada Lovelace, 25 bits and all of them on Hopper.
 
 Which products share a group is drawn, as no order is documented.
 """
@@ -25,7 +27,10 @@ __all__ = ["UNITS", "Unit", "multiply", "unit_of"]
 
 @dataclass(frozen=True)
 class Unit:
-    """A generation: products of halves that are added at once (half as many of TF32), and bits kept behind the point."""
+    """
+    A generation: products of halves that are added at once (half as many of TF32), and bits kept
+    behind the point.
+    """
 
     group: int
     bits: int
@@ -40,11 +45,14 @@ def unit_of(target: int) -> Unit:
     return UNITS[max(known, default=80)]
 
 
-def multiply(left: Array, right: Array, c: Array, kind: str, unit: Unit, order: Array, result: str = "f32") -> Array:
+def multiply(
+    left: Array, right: Array, c: Array, kind: str, unit: Unit, order: Array, result: str = "f32"
+) -> Array:
     """
     left [... M K] right [... N K] transposed + c [... M N], as a unit adds it.
 
-    The factors are float32 numbers of the format ``kind``; ``order`` is a permutation of K. The result is float32, rounded to ``result``.
+    The factors are float32 numbers of the format ``kind``; ``order`` is a permutation of K. The
+    result is float32, rounded to ``result``.
     """
     size = unit.group // (2 if kind == "tf32" else 1)
     for first in range(0, len(order), size):
@@ -58,14 +66,19 @@ def add_group(left: Array, right: Array, c: Array, kind: str, bits: int, result:
     a, b = k_first(left)[..., :, None], k_first(right)[..., None, :]
     top = largest_exponent(left, right, FORMATS[kind].least, exponents_of(c, FORMATS[result].least))
     scale = np.ldexp(1.0, bits - top.astype(np.int32))
-    # in float32 products of halves and their multiples are exact, unless they come near its smallest or largest numbers
+    # in float32 products of halves and their multiples are exact, unless they come near its
+    # smallest or largest numbers
     narrow = kind != "tf32" and bool(np.all(top > -90) and np.all(top < 100))
     if narrow:
         factor = scale.astype(np.float32)
     else:
         a, factor = a.astype(np.float64), scale
     total = np.trunc(c * scale)
-    product, whole, part = np.empty(factor.shape, factor.dtype), np.empty(factor.shape, np.int32), np.empty(factor.shape, np.int32)
+    product, whole, part = (
+        np.empty(factor.shape, factor.dtype),
+        np.empty(factor.shape, np.int32),
+        np.empty(factor.shape, np.int32),
+    )
     for first in range(0, len(a), 8):
         part.fill(0)
         for k in range(first, min(first + 8, len(a))):
@@ -101,12 +114,19 @@ def with_specials(found: Array, left: Array, right: Array, c: Array, result: str
 
 
 NONE, LEAST = np.int16(-2000), np.int16(-300)
-"""The exponent of zero, which aligns nothing; and the least that anything is aligned to, below all products."""
+"""
+The exponent of zero, which aligns nothing; and the least that anything is aligned to, below all
+products.
+"""
 
 
 def exponents_of(x: Array, least: int) -> Array:
-    """The exponent of each number in its format, whose subnormals have that of the least normal one."""
-    field = ((x.view(np.uint32) >> np.uint32(23)) & np.uint32(0xFF)).astype(np.int16) - np.int16(127)
+    """
+    The exponent of each number in its format, whose subnormals have that of the least normal one.
+    """
+    field = ((x.view(np.uint32) >> np.uint32(23)) & np.uint32(0xFF)).astype(np.int16) - np.int16(
+        127
+    )
     return np.where(x == 0, NONE, np.maximum(field, np.int16(least)))
 
 

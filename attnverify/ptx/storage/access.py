@@ -16,9 +16,23 @@ from attnverify.ptx.storage.shadows import Actors, Conflict, Shadow
 if TYPE_CHECKING:
     from attnverify.ptx.machine import Machine
 
-__all__ = ["READ", "WIDE", "WRITE", "check_shared", "in_shared", "load", "reach", "store", "tell_race", "touch_device", "updated"]
+__all__ = [
+    "READ",
+    "WIDE",
+    "WRITE",
+    "check_shared",
+    "in_shared",
+    "load",
+    "reach",
+    "store",
+    "tell_race",
+    "touch_device",
+    "updated",
+]
 
-WIDE = {size: np.dtype(name) for size, name in ((1, "u1"), (2, "u2"), (4, "u4"), (8, "u8"), (16, "c16"))}
+WIDE = {
+    size: np.dtype(name) for size, name in ((1, "u1"), (2, "u2"), (4, "u4"), (8, "u8"), (16, "c16"))
+}
 
 READ, WRITE, UPDATE = "reads", "writes", "updates"
 FREE, FREE_WRITE = "reads freely", "writes freely"
@@ -27,12 +41,18 @@ FREE, FREE_WRITE = "reads freely", "writes freely"
 WRITING = (WRITE, UPDATE, FREE_WRITE)
 
 
-def spaces(m: "Machine", space: str, addresses: Array, lanes: Array) -> list[tuple[str, Array, Array]]:
+def spaces(
+    m: "Machine", space: str, addresses: Array, lanes: Array
+) -> list[tuple[str, Array, Array]]:
     """Lanes and addresses by the space they lie in: generic addresses say it themselves."""
     if space != "generic":
         return [(space, addresses, lanes)]
     found = []
-    windows = (("shared", SHARED_WINDOW, LOCAL_WINDOW), ("local", LOCAL_WINDOW, LOCAL_WINDOW * 2), ("global", 0, SHARED_WINDOW))
+    windows = (
+        ("shared", SHARED_WINDOW, LOCAL_WINDOW),
+        ("local", LOCAL_WINDOW, LOCAL_WINDOW * 2),
+        ("global", 0, SHARED_WINDOW),
+    )
     for name, start, end in windows:
         here = (addresses >= start) & (addresses < end)
         if here.all():
@@ -42,12 +62,21 @@ def spaces(m: "Machine", space: str, addresses: Array, lanes: Array) -> list[tup
     strange = (addresses < 0) | (addresses >= LOCAL_WINDOW * 2)
     if strange.any():
         at = int(np.flatnonzero(strange)[0])
-        m.fail("out of bounds", f"the generic address {address_of(addresses[at])} lies in no space", int(lanes[at]))
+        m.fail(
+            "out of bounds",
+            f"the generic address {address_of(addresses[at])} lies in no space",
+            int(lanes[at]),
+        )
     return found
 
 
-def load(m: "Machine", space: str, addresses: Array, lanes: Array, size: int, plain: bool = True) -> Array:
-    """What lanes read at their addresses; accesses that are not ``plain`` are made to race, and not watched for it."""
+def load(
+    m: "Machine", space: str, addresses: Array, lanes: Array, size: int, plain: bool = True
+) -> Array:
+    """
+    What lanes read at their addresses; accesses that are not ``plain`` are made to race, and not
+    watched for it.
+    """
     values = np.empty(len(lanes), WIDE[size])
     parts = spaces(m, space, addresses, lanes)
     for name, at, of in parts:
@@ -72,7 +101,15 @@ def load_from(m: "Machine", space: str, at: Array, lanes: Array, size: int, what
     return values
 
 
-def store(m: "Machine", space: str, addresses: Array, lanes: Array, size: int, values: Array, plain: bool = True) -> None:
+def store(
+    m: "Machine",
+    space: str,
+    addresses: Array,
+    lanes: Array,
+    size: int,
+    values: Array,
+    plain: bool = True,
+) -> None:
     """Lanes write values at their addresses."""
     what = WRITE if plain else FREE_WRITE
     for name, at, of in spaces(m, space, addresses, lanes):
@@ -86,10 +123,14 @@ def store(m: "Machine", space: str, addresses: Array, lanes: Array, size: int, v
         else:
             for array, offsets, where in reach(m, at, of, size):
                 touch_device(m, array, offsets, some(of, where), size, what)
-                write(m, array.typed(WIDE[size]), offsets, some(of, where), size, given[where], plain)
+                write(
+                    m, array.typed(WIDE[size]), offsets, some(of, where), size, given[where], plain
+                )
 
 
-def write(m: "Machine", memory: Array, offsets: Array, lanes: Array, size: int, values: Array, plain: bool) -> None:
+def write(
+    m: "Machine", memory: Array, offsets: Array, lanes: Array, size: int, values: Array, plain: bool
+) -> None:
     """Into the bytes of one space; threads that write one place together must agree on what."""
     places = offsets // size
     memory[places] = values
@@ -120,7 +161,11 @@ def in_local(m: "Machine", at: Array, lanes: Array, size: int) -> Array:
     bad = (at < 0) | (at + size > room)
     if bad.any():
         place = int(np.flatnonzero(bad)[0])
-        m.fail("out of bounds", f"{size} bytes at {int(at[place])} of a local memory of {room} bytes", int(lanes[place]))
+        m.fail(
+            "out of bounds",
+            f"{size} bytes at {int(at[place])} of a local memory of {room} bytes",
+            int(lanes[place]),
+        )
     check_aligned(m, at, lanes, size)
     return at + lanes * room
 
@@ -128,7 +173,9 @@ def in_local(m: "Machine", at: Array, lanes: Array, size: int) -> Array:
 def check_aligned(m: "Machine", at: Array, lanes: Array, size: int) -> None:
     if size > 1 and int(np.bitwise_or.reduce(at)) & (size - 1):
         place = int(np.flatnonzero(at & (size - 1))[0])
-        told = f"an access of {size} bytes at {address_of(at[place])}, which is no multiple of {size}"
+        told = (
+            f"an access of {size} bytes at {address_of(at[place])}, which is no multiple of {size}"
+        )
         m.fail("misaligned", told, int(lanes[place]))
 
 
@@ -139,9 +186,13 @@ def check_shared(m: "Machine", offsets: Array, lanes: Array, size: int, what: st
         return
     places, actors = shared.places(offsets, size), m.of(m.of_block, lanes)
     if shared.arrivals:
-        check_free(m, shared.arriving[places], lanes, "a cp.async that was not waited for brings data here")
+        check_free(
+            m, shared.arriving[places], lanes, "a cp.async that was not waited for brings data here"
+        )
     if what in WRITING and shared.readers:
-        check_free(m, shared.being_read[places], lanes, "a wgmma that was not waited for reads here")
+        check_free(
+            m, shared.being_read[places], lanes, "a wgmma that was not waited for reads here"
+        )
     conflict = touch(shared.shadow, places, actors, m.index, what)
     if conflict is not None:
         tell_race(m, conflict, lanes, what, "another warp", "no barrier of the block lies between")
@@ -162,16 +213,27 @@ def touch(shadow: Shadow, places: Array, actors: Actors, index: int, what: str) 
     return shadow.update(places, actors, index) if what == UPDATE else None
 
 
-def tell_race(m: "Machine", conflict: Conflict, lanes: Array, what: str, who: str, why: str) -> None:
+def tell_race(
+    m: "Machine", conflict: Conflict, lanes: Array, what: str, who: str, why: str
+) -> None:
     did = "wrote" if conflict.wrote else "read"
-    m.fail("race", f"a thread {what} what {who} {did}, and {why}", int(lanes[conflict.lane]), conflict.other)
+    m.fail(
+        "race",
+        f"a thread {what} what {who} {did}, and {why}",
+        int(lanes[conflict.lane]),
+        conflict.other,
+    )
 
 
 # the memory of the device
 
 
-def reach(m: "Machine", at: Array, lanes: Array, size: int) -> list[tuple[Allocation, Array, Array | slice]]:
-    """The arrays that addresses lie in, offsets in their bytes, and which of the lanes these are."""
+def reach(
+    m: "Machine", at: Array, lanes: Array, size: int
+) -> list[tuple[Allocation, Array, Array | slice]]:
+    """
+    The arrays that addresses lie in, offsets in their bytes, and which of the lanes these are.
+    """
     check_aligned(m, at, lanes, size)
     array = m.memory.at(int(at[0]))
     if array is not None:
@@ -181,12 +243,18 @@ def reach(m: "Machine", at: Array, lanes: Array, size: int) -> list[tuple[Alloca
     return [reach_one(m, int(number), at, lanes, size) for number in np.unique(at >> ALONE)]
 
 
-def reach_one(m: "Machine", number: int, at: Array, lanes: Array, size: int) -> tuple[Allocation, Array, Array]:
+def reach_one(
+    m: "Machine", number: int, at: Array, lanes: Array, size: int
+) -> tuple[Allocation, Array, Array]:
     """Those addresses that lie in one stretch of 64 GiB."""
     where = np.flatnonzero(at >> ALONE == number)
     array = m.memory.at(number << ALONE)
     if array is None:
-        m.fail("out of bounds", f"the address {address_of(at[where[0]])} is that of no array", int(lanes[where[0]]))
+        m.fail(
+            "out of bounds",
+            f"the address {address_of(at[where[0]])} is that of no array",
+            int(lanes[where[0]]),
+        )
     offsets = at[where] - array.start
     bad = (offsets < array.low) | (offsets + size > array.high)
     if bad.any():
@@ -204,7 +272,9 @@ def beyond(array: Allocation, offset: int, size: int) -> str:
     return f"{size} bytes at {at} of {array.label}, which has {room} bytes"
 
 
-def touch_device(m: "Machine", array: Allocation, offsets: Array, lanes: Array, size: int, what: str) -> None:
+def touch_device(
+    m: "Machine", array: Allocation, offsets: Array, lanes: Array, size: int, what: str
+) -> None:
     """Races between blocks, and reads of what nobody wrote."""
     if array.written is not None:
         note_written(m, array, offsets, lanes, size, what)
@@ -215,10 +285,14 @@ def touch_device(m: "Machine", array: Allocation, offsets: Array, lanes: Array, 
         places = first[:, None] + np.arange(size // unit) if size > unit else first[:, None]
         conflict = touch(array.shadowed(unit), places, m.of(m.of_grid, lanes), m.index, what)
         if conflict is not None:
-            tell_race(m, conflict, lanes, what, "another block", f"nothing orders blocks ({array.label})")
+            tell_race(
+                m, conflict, lanes, what, "another block", f"nothing orders blocks ({array.label})"
+            )
 
 
-def note_written(m: "Machine", array: Allocation, offsets: Array, lanes: Array, size: int, what: str) -> None:
+def note_written(
+    m: "Machine", array: Allocation, offsets: Array, lanes: Array, size: int, what: str
+) -> None:
     assert array.written is not None
     each = offsets[:, None] + np.arange(size)
     if what not in (WRITE, FREE_WRITE):
@@ -243,9 +317,18 @@ def some(lanes: Array, where: Array | slice) -> Array:
 
 
 def updated(
-    m: "Machine", space: str, addresses: Array, lanes: Array, part: np.dtype[Any], operands: list[Array], function: Callable[..., Array]
+    m: "Machine",
+    space: str,
+    addresses: Array,
+    lanes: Array,
+    part: np.dtype[Any],
+    operands: list[Array],
+    function: Callable[..., Array],
 ) -> Array:
-    """Each lane replaces numbers [lanes count] in memory by a function of them and of its operands; what was there before."""
+    """
+    Each lane replaces numbers [lanes count] in memory by a function of them and of its operands;
+    what was there before.
+    """
     count = operands[0].shape[1]
     before = np.empty((len(lanes), count), part)
     for name, at, of in spaces(m, space, addresses, lanes):
@@ -255,16 +338,22 @@ def updated(
         if name == "shared":
             offsets = in_shared(m, at, of, size)
             check_shared(m, offsets, of, size, UPDATE)
-            before[chosen] = in_turns(m, m.shared.bytes.view(part), offsets // part.itemsize, given, function)
+            before[chosen] = in_turns(
+                m, m.shared.bytes.view(part), offsets // part.itemsize, given, function
+            )
             continue
         for array, offsets, where in reach(m, at, of, size):
             touch_device(m, array, offsets, some(of, where), size, UPDATE)
             mine = [operand[where] for operand in given]
-            before[chosen[where]] = in_turns(m, array.typed(part), offsets // part.itemsize, mine, function)
+            before[chosen[where]] = in_turns(
+                m, array.typed(part), offsets // part.itemsize, mine, function
+            )
     return before
 
 
-def in_turns(m: "Machine", memory: Array, first: Array, operands: list[Array], function: Callable[..., Array]) -> Array:
+def in_turns(
+    m: "Machine", memory: Array, first: Array, operands: list[Array], function: Callable[..., Array]
+) -> Array:
     """Lanes that hit one place take turns, in a drawn order."""
     before = np.empty(operands[0].shape, memory.dtype)
     left = m.draw.random.permutation(len(first))

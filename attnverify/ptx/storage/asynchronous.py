@@ -51,7 +51,9 @@ def copied(m: "Machine", of: Array, lanes: Array, size: int, counts: Array | Non
     for each in range(size):
         part = ~whole & (counts > each)
         if part.any():
-            values.view(np.uint8).reshape(-1, size)[part, each] = load(m, "global", of[part] + each, lanes[part], 1)
+            values.view(np.uint8).reshape(-1, size)[part, each] = load(
+                m, "global", of[part] + each, lanes[part], 1
+            )
     return values
 
 
@@ -71,7 +73,14 @@ def note_arrival(m: "Machine", batch: Batch) -> None:
     m.shared.arriving[places] = False
     conflict = m.shared.shadow.write(places, m.of(m.of_block, batch.lanes), batch.index)
     if conflict is not None:
-        tell_race(m, conflict, batch.lanes, "waits for a copy to", "another warp", "no barrier of the block lies between")
+        tell_race(
+            m,
+            conflict,
+            batch.lanes,
+            "waits for a copy to",
+            "another warp",
+            "no barrier of the block lies between",
+        )
 
 
 # rows of matrices
@@ -89,7 +98,9 @@ def store_rows(m: "Machine", addresses: Array, some: Array, rows: int, values: A
     lanes = first_lanes(some, rows)
     offsets = in_shared(m, addresses[lanes], lanes, 16)
     check_shared(m, offsets, lanes, 16, WRITE)
-    m.shared.bytes.view(WIDE[16])[offsets // 16] = np.ascontiguousarray(values).view(WIDE[16]).reshape(-1)
+    m.shared.bytes.view(WIDE[16])[offsets // 16] = (
+        np.ascontiguousarray(values).view(WIDE[16]).reshape(-1)
+    )
 
 
 def first_lanes(some: Array, count: int) -> Array:
@@ -101,34 +112,62 @@ def first_lanes(some: Array, count: int) -> Array:
 
 
 def read_matrix(m: "Machine", offsets: Array, groups: Array, size: int) -> tuple[Array, Array]:
-    """The elements at offsets [groups rows K] of the shared memory of each group's block, and their places [groups each]."""
+    """
+    The elements at offsets [groups rows K] of the shared memory of each group's block, and their
+    places [groups each].
+    """
     shared = m.shared
     lane = np.flatnonzero(groups) * GROUP
     if offsets.size and int(offsets.max()) + size > shared.size:
-        m.fail("out of bounds", f"a descriptor reaches {int(offsets.max()) + size} bytes of {shared.size}", int(lane[0]))
+        m.fail(
+            "out of bounds",
+            f"a descriptor reaches {int(offsets.max()) + size} bytes of {shared.size}",
+            int(lane[0]),
+        )
     at = offsets + (m.block[lane] * shared.stride)[:, None, None]
-    places = np.sort(at.reshape(len(at), -1) // shared.unit, axis=1)[:, :: max(1, shared.unit // size)]
+    places = np.sort(at.reshape(len(at), -1) // shared.unit, axis=1)[
+        :, :: max(1, shared.unit // size)
+    ]
     if shared.watched:
         check_operand(m, places, lane)
     return shared.bytes.view(BITS[size])[at // size], places
 
 
 def check_operand(m: "Machine", places: Array, lanes: Array) -> None:
-    """A factor must be there: written before a barrier, shown to the asynchronous proxy, and no copy on its way."""
+    """
+    A factor must be there: written before a barrier, shown to the asynchronous proxy, and no copy
+    on its way.
+    """
     shared, actors = m.shared, m.of(m.of_block, lanes)
     if shared.arriving[places].any():
-        m.fail("not waited for", "a cp.async that was not waited for brings data of this product", int(lanes[0]))
-    # of this time is what any thread wrote since the last barrier: the four warps of the group are not ordered either
+        m.fail(
+            "not waited for",
+            "a cp.async that was not waited for brings data of this product",
+            int(lanes[0]),
+        )
+    # of this time is what any thread wrote since the last barrier: the four warps of the group are
+    # not ordered either
     nobody = actors._replace(who=-actors.who)
-    conflict = shared.shadow.foreign(shared.shadow.writer[places], nobody, True) if shared.shadow.written else None
+    conflict = (
+        shared.shadow.foreign(shared.shadow.writer[places], nobody, True)
+        if shared.shadow.written
+        else None
+    )
     if conflict is not None:
         tell_race(m, conflict, lanes, "reads", "a thread", "no barrier of the block lies between")
     if shared.unfenced[places].any():
-        m.fail("missing fence", "no fence.proxy.async since a thread stored a factor of this product", int(lanes[0]))
+        m.fail(
+            "missing fence",
+            "no fence.proxy.async since a thread stored a factor of this product",
+            int(lanes[0]),
+        )
 
 
 def finish_products(m: "Machine", warps: Array, pending: int) -> None:
-    """Some warps wait for their products; what those read may be written again behind the next barrier."""
+    """
+    Some warps wait for their products; what those read may be written again behind the next
+    barrier.
+    """
     if not m.setup.races:
         return
     finished = m.groups.finished(warps, pending)

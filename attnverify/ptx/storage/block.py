@@ -1,9 +1,10 @@
 """
 The shared memory of the blocks that run at a time, and what is under way in it.
 
-It holds NaN at the start. Between two barriers of a block its warps are not ordered. What ``cp.async`` brings arrives when it is waited
-for; what ``wgmma`` reads must stay until it is waited for, and is read by the asynchronous proxy: what a thread stored before is seen
-only behind ``fence.proxy.async``. Data of ``cp.async`` needs no such fence, as in all compilers known.
+It holds NaN at the start. Between two barriers of a block its warps are not ordered. What
+``cp.async`` brings arrives when it is waited for; what ``wgmma`` reads must stay until it is waited
+for, and is read by the asynchronous proxy: what a thread stored before is seen only behind
+``fence.proxy.async``. Data of ``cp.async`` needs no such fence, as in all compilers known.
 """
 
 import numpy as np
@@ -20,10 +21,17 @@ WARPS = 64
 class Shared:
     """The shared memory of some blocks, one behind the other."""
 
-    def __init__(self, blocks: int, size: int, unit: int, watched: bool, asynchronous: bool) -> None:
+    def __init__(
+        self, blocks: int, size: int, unit: int, watched: bool, asynchronous: bool
+    ) -> None:
         self.size = size
         self.stride = (size + 15) // 16 * 16 + 16
-        self.blocks, self.unit, self.watched, self.asynchronous = blocks, unit, watched, asynchronous
+        self.blocks, self.unit, self.watched, self.asynchronous = (
+            blocks,
+            unit,
+            watched,
+            asynchronous,
+        )
         self.bytes = np.full(blocks * self.stride, 0xFF, np.uint8)
         places = len(self.bytes) // unit
         self.shadow = Shadow(places if watched else 0)
@@ -42,7 +50,11 @@ class Shared:
     def places(self, offsets: Array, size: int) -> Array:
         """[lanes, each] the places of an access of so many bytes."""
         first = offsets // self.unit
-        return first[:, None] + np.arange(max(1, size // self.unit)) if size > self.unit else first[:, None]
+        return (
+            first[:, None] + np.arange(max(1, size // self.unit))
+            if size > self.unit
+            else first[:, None]
+        )
 
     @property
     def touched(self) -> bool:
@@ -60,7 +72,8 @@ class Shared:
 
     def fence(self, blocks: Array, actors: Actors) -> bool:
         """
-        Threads of these actors let the asynchronous proxy see what they wrote, and what a barrier has ordered before them.
+        Threads of these actors let the asynchronous proxy see what they wrote, and what a barrier
+        has ordered before them.
 
         Whether there was any such thing.
         """

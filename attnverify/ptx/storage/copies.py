@@ -11,7 +11,9 @@ __all__ = ["Batch", "Copies"]
 
 @dataclass
 class Batch:
-    """What some lanes copy with one instruction: to where, what, and in which group of each lane."""
+    """
+    What some lanes copy with one instruction: to where, what, and in which group of each lane.
+    """
 
     lanes: Array
     offsets: Array
@@ -21,7 +23,14 @@ class Batch:
     size: int
 
     def some(self, which: Array) -> "Batch":
-        return Batch(self.lanes[which], self.offsets[which], self.values[which], self.groups[which], self.index, self.size)
+        return Batch(
+            self.lanes[which],
+            self.offsets[which],
+            self.values[which],
+            self.groups[which],
+            self.index,
+            self.size,
+        )
 
 
 class Copies:
@@ -35,7 +44,10 @@ class Copies:
         self.batches.append(Batch(lanes, offsets, values, self.committed[lanes], index, size))
 
     def arrived(self, lanes: Array, pending: int | None) -> list[Batch]:
-        """What these lanes have waited for: all groups but the last ``pending``, or with None all copies."""
+        """
+        What these lanes have waited for: all groups but the last ``pending``, or with None all
+        copies.
+        """
         limit = np.zeros(len(self.committed), np.int64)
         limit[lanes] = self.committed[lanes] - pending if pending is not None else 1 << 40
         arrived, kept = [], []

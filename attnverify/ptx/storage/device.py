@@ -1,7 +1,9 @@
 """
-The memory of the device: every array stands alone in 64 GiB of addresses, so that nothing lies beside it.
+The memory of the device: every array stands alone in 64 GiB of addresses, so that nothing lies
+beside it.
 
-An access that leaves its array is out of bounds, however far it goes; an address that was computed in 32 bits is far from every array.
+An access that leaves its array is out of bounds, however far it goes; an address that was computed
+in 32 bits is far from every array.
 """
 
 from typing import Any
@@ -24,7 +26,10 @@ EDGE = 256
 
 
 class Allocation:
-    """One array of the device: its bytes between ``low`` and ``high``, which of them were written, and who touched them."""
+    """
+    One array of the device: its bytes between ``low`` and ``high``, which of them were written, and
+    who touched them.
+    """
 
     def __init__(self, label: str, start: int, low: int, size: int, written: bool) -> None:
         self.label, self.start, self.low, self.high = label, start, low, low + size
@@ -61,16 +66,29 @@ class Memory:
     def place(self, x: Array, label: str = "", initialised: bool = True) -> Allocation:
         """A copy of an array's bytes, as far from a multiple of 256 as they are on the host."""
         if not x.flags.c_contiguous:
-            raise ValueError(f"x: wanted an array in one piece, got strides {x.strides} for the shape {x.shape}")
+            raise ValueError(
+                f"x: wanted an array in one piece, got strides {x.strides} for the shape {x.shape}"
+            )
         made = self.reserve(x.nbytes, label, x.__array_interface__["data"][0] % EDGE, initialised)
         made.contents[:] = x.reshape(-1).view(np.uint8)
         return made
 
-    def reserve(self, size: int, label: str = "", low: int = 0, initialised: bool = False) -> Allocation:
-        """Room for so many bytes, ``low`` bytes behind a multiple of 256; at first every byte is 255, NaN in every format."""
+    def reserve(
+        self, size: int, label: str = "", low: int = 0, initialised: bool = False
+    ) -> Allocation:
+        """
+        Room for so many bytes, ``low`` bytes behind a multiple of 256; at first every byte is 255,
+        NaN in every format.
+        """
         if size >= 1 << (ALONE - 1):
             raise ValueError(f"size: wanted less than {1 << (ALONE - 1)} bytes, got {size}")
-        made = Allocation(label or f"array {len(self.arrays)}", (len(self.arrays) + 1) << ALONE, low, size, initialised)
+        made = Allocation(
+            label or f"array {len(self.arrays)}",
+            (len(self.arrays) + 1) << ALONE,
+            low,
+            size,
+            initialised,
+        )
         self.arrays.append(made)
         return made
 

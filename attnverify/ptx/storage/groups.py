@@ -1,8 +1,10 @@
 """
-Products of warp groups under way: which registers and which places of shared memory they use until they are waited for.
+Products of warp groups under way: which registers and which places of shared memory they use until
+they are waited for.
 
-``wgmma.fence`` stands between every access of a thread to a register and a product that uses it, but for accumulators from one product to
-the next of the same shape; before ``wgmma.wait_group`` nobody may touch what a product writes, nor write what it reads.
+``wgmma.fence`` stands between every access of a thread to a register and a product that uses it,
+but for accumulators from one product to the next of the same shape; before ``wgmma.wait_group``
+nobody may touch what a product writes, nor write what it reads.
 """
 
 from collections.abc import Iterable
@@ -18,7 +20,10 @@ __all__ = ["Groups", "Product"]
 
 @dataclass
 class Product:
-    """One product of some warps: its accumulator, its left factor if that is in registers, and the places it reads."""
+    """
+    One product of some warps: its accumulator, its left factor if that is in registers, and the
+    places it reads.
+    """
 
     warps: Array
     accumulator: tuple[int, ...]
@@ -49,7 +54,10 @@ class Groups:
         return np.array([self.rows[index] for index in registers], np.int64)
 
     def touched(self, reads: Array, writes: Array, warps: Array | slice) -> str | None:
-        """An ordinary instruction of these warps reads and writes rows of registers: what is wrong with that, if anything."""
+        """
+        An ordinary instruction of these warps reads and writes rows of registers: what is wrong
+        with that, if anything.
+        """
         if self.products:
             if self.written[cells(reads, warps)].any():
                 return "reads an accumulator of a wgmma that was not waited for"
@@ -66,20 +74,36 @@ class Groups:
         accumulator, left = self.rows_of(product.accumulator), self.rows_of(product.left)
         warps = np.flatnonzero(product.warps)
         if self.unfenced[cells(np.concatenate([accumulator, left]), warps)].any():
-            return "missing fence", "no wgmma.fence since the registers of this product were last touched"
+            return (
+                "missing fence",
+                "no wgmma.fence since the registers of this product were last touched",
+            )
         if self.written[cells(left, warps)].any():
-            return "not waited for", "the left factor is the accumulator of a wgmma that was not waited for"
+            return (
+                "not waited for",
+                "the left factor is the accumulator of a wgmma that was not waited for",
+            )
         if self.read[cells(accumulator, warps)].any():
             return "not waited for", "the accumulator is a left factor that a wgmma still reads"
         if self.written[cells(accumulator, warps)].any() and not self.continues(product):
-            return "not waited for", "the accumulator is part of another product that was not waited for"
+            return (
+                "not waited for",
+                "the accumulator is part of another product that was not waited for",
+            )
         self.products.append(product)
         self.mark(product, product.warps)
         return None
 
     def continues(self, product: Product) -> bool:
-        """Whether whatever is under way with these registers is a product of the same shape into the same ones."""
-        same = [p for p in self.products if set(p.accumulator) & set(product.accumulator) and (p.warps & product.warps).any()]
+        """
+        Whether whatever is under way with these registers is a product of the same shape into the
+        same ones.
+        """
+        same = [
+            p
+            for p in self.products
+            if set(p.accumulator) & set(product.accumulator) and (p.warps & product.warps).any()
+        ]
         return all(p.accumulator == product.accumulator and p.shape == product.shape for p in same)
 
     def mark(self, product: Product, warps: Array) -> None:

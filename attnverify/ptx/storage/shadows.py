@@ -1,9 +1,10 @@
 """
 Who touched which place last: what a race is found by.
 
-A place is as many bytes as the smallest access of the kernel. Whoever touches it leaves a stamp: an actor (a warp of a block between two
-of its barriers, or a block of a grid), whether the access was atomic, and the instruction. Two accesses by different actors, one of them
-a write and not both atomic, are a race: nothing orders them.
+A place is as many bytes as the smallest access of the kernel. Whoever touches it leaves a stamp: an
+actor (a warp of a block between two of its barriers, or a block of a grid), whether the access was
+atomic, and the instruction. Two accesses by different actors, one of them a write and not both
+atomic, are a race: nothing orders them.
 """
 
 from typing import NamedTuple
@@ -20,7 +21,10 @@ PLACE = (1 << 20) - 1
 
 
 class Actors(NamedTuple):
-    """Of some lanes: who each is, the first actor of the time that is not ordered yet, and one that stands for several."""
+    """
+    Of some lanes: who each is, the first actor of the time that is not ordered yet, and one that
+    stands for several.
+    """
 
     who: Array
     since: Array
@@ -46,7 +50,8 @@ class Shadow:
     """
     The stamps of the last writer and of the last readers of each place.
 
-    Reads matter only if somebody writes there in the same time: until then they are kept aside, and forgotten when the time is over.
+    Reads matter only if somebody writes there in the same time: until then they are kept aside, and
+    forgotten when the time is over.
     """
 
     def __init__(self, places: int) -> None:
@@ -80,7 +85,9 @@ class Shadow:
         found = None
         if self.written:
             stamps = self.writer[places]
-            found = self.foreign(np.where(stamps & ATOMIC, 0, stamps) if atomic else stamps, actors, True)
+            found = self.foreign(
+                np.where(stamps & ATOMIC, 0, stamps) if atomic else stamps, actors, True
+            )
         return found or (self.foreign(self.reader[places], actors, False) if self.stamped else None)
 
     def note_read(self, places: Array, actors: Actors, index: int) -> None:
@@ -119,6 +126,8 @@ class Shadow:
         mine = (np.where(others, actors.several[:, None], actors.who[:, None]) << SHIFT) | index
         stamps[places] = mine
         left = stamps[places] != mine
-        if left.any():  # lanes of different actors at one place: the last of them has overwritten the others
+        if (
+            left.any()
+        ):  # lanes of different actors at one place: the last of them has overwritten the others
             lanes, each = np.nonzero(left)
             stamps[places[lanes, each]] = (actors.several[lanes] << SHIFT) | index

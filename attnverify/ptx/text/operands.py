@@ -3,7 +3,18 @@
 import re
 from dataclasses import dataclass
 
-__all__ = ["Address", "Immediate", "Negated", "Operand", "Pair", "Register", "Sink", "Symbol", "Vector", "split_top"]
+__all__ = [
+    "Address",
+    "Immediate",
+    "Negated",
+    "Operand",
+    "Pair",
+    "Register",
+    "Sink",
+    "Symbol",
+    "Vector",
+    "split_top",
+]
 
 
 @dataclass(frozen=True)
@@ -67,7 +78,9 @@ class Sink:
 
 Operand = Register | Immediate | Symbol | Address | Vector | Pair | Negated | Sink
 
-NUMBER = re.compile(r"^-?(0[xX][0-9a-fA-F]+|0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|\d+(\.\d+)?([eE][+-]?\d+)?)U?$")
+NUMBER = re.compile(
+    r"^-?(0[xX][0-9a-fA-F]+|0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|\d+(\.\d+)?([eE][+-]?\d+)?)U?$"
+)
 OFFSET = re.compile(r"^(\S+?)\s*(?:\+\s*(-?\w+)|(-\d+))?$")
 
 

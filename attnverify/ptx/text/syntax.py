@@ -22,19 +22,41 @@ from attnverify.ptx.text.operands import (
     split_top,
 )
 
-__all__ = ["Instruction", "Parameter", "Program", "Text", "Variable", "read_body", "read_parameters", "read_variable"]
+__all__ = [
+    "Instruction",
+    "Parameter",
+    "Program",
+    "Text",
+    "Variable",
+    "read_body",
+    "read_parameters",
+    "read_variable",
+]
 
 STATEMENT = re.compile(r"(?:@(!?)([%\w$]+)\s+)?([a-z]\w*(?:\.[\w:]+)*)\s*(.*)$", re.DOTALL)
 LABEL = re.compile(r"([%$\w]+)\s*:(?!:)\s*")
 LINE = re.compile(r"\.(?:loc|file)\s")
 LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+\d+(?:.*?inlined_at\s+(\d+)\s+(\d+))?")
-VARIABLE = re.compile(r"(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$.%]+)((?:\[\d*\])*)\s*(?:=\s*(.*))?$", re.DOTALL)
-SKIPPED = (".pragma", ".maxn", ".minn", ".reqn", ".branchtargets", ".callprototype", ".section", ".noreturn")
+VARIABLE = re.compile(
+    r"(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$.%]+)((?:\[\d*\])*)\s*(?:=\s*(.*))?$", re.DOTALL
+)
+SKIPPED = (
+    ".pragma",
+    ".maxn",
+    ".minn",
+    ".reqn",
+    ".branchtargets",
+    ".callprototype",
+    ".section",
+    ".noreturn",
+)
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction: ``add`` with its modifiers and operands, guarded or not, and where it stands."""
+    """
+    One instruction: ``add`` with its modifiers and operands, guarded or not, and where it stands.
+    """
 
     name: str
     modifiers: tuple[str, ...]
@@ -71,13 +93,19 @@ class Variable:
 
 
 class Text:
-    """A PTX text without its comments, that knows the line of every place and the file of every number."""
+    """
+    A PTX text without its comments, that knows the line of every place and the file of every
+    number.
+    """
 
     def __init__(self, text: str) -> None:
         blank = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
         self.text = blank.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
         self.breaks = [match.start() for match in re.finditer("\n", self.text)]
-        self.files = {int(number): path for number, path in re.findall(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', text, re.MULTILINE)}
+        self.files = {
+            int(number): path
+            for number, path in re.findall(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', text, re.MULTILINE)
+        }
 
     def line(self, at: int) -> int:
         return bisect(self.breaks, at) + 1
@@ -86,7 +114,9 @@ class Text:
         found = LOC.match(directive)
         if found is None or int(found[2]) == 0:
             return None
-        inlined = None if found[3] is None else Source(self.files.get(int(found[3]), "?"), int(found[4]))
+        inlined = (
+            None if found[3] is None else Source(self.files.get(int(found[3]), "?"), int(found[4]))
+        )
         return Source(self.files.get(int(found[1]), "?"), int(found[2]), inlined)
 
     def statements(self, start: int, end: int) -> Iterator[tuple[int, str]]:
@@ -129,7 +159,9 @@ class Program:
     variables: list[Variable] = field(default_factory=list)
 
     def target(self, name: str, scopes: tuple[int, ...]) -> int:
-        """The index of the instruction behind a label, looked up from the innermost scope outwards."""
+        """
+        The index of the instruction behind a label, looked up from the innermost scope outwards.
+        """
         for scope in reversed(scopes):
             if (scope, name) in self.labels:
                 return self.labels[scope, name]
@@ -153,7 +185,9 @@ class Reader:
             elif statement == "}":
                 self.scopes.pop()
             elif LABEL.fullmatch(statement):
-                self.program.labels[self.scopes[-1][0], statement.rstrip(": \t\n")] = len(self.program.instructions)
+                self.program.labels[self.scopes[-1][0], statement.rstrip(": \t\n")] = len(
+                    self.program.instructions
+                )
             elif statement.startswith("."):
                 self.directive(at, statement)
             else:
@@ -177,7 +211,9 @@ class Reader:
             raise NotUnderstood(statement)
         for name in match[2].split(","):
             many = re.fullmatch(r"(.*)<(\d+)>", name.strip())
-            for each in [f"{many[1]}{place}" for place in range(int(many[2]))] if many else [name.strip()]:
+            for each in (
+                [f"{many[1]}{place}" for place in range(int(many[2]))] if many else [name.strip()]
+            ):
                 made = Register(each, len(self.program.registers), KINDS[match[1]].size)
                 self.program.registers.append(made)
                 self.scopes[-1][1][each] = made
@@ -193,7 +229,18 @@ class Reader:
         scopes = tuple(number for number, _ in self.scopes)
         index = len(self.program.instructions)
         self.program.instructions.append(
-            Instruction(name, tuple(modifiers), operands, guard, bool(match[1]), text, line, self.source, index, scopes)
+            Instruction(
+                name,
+                tuple(modifiers),
+                operands,
+                guard,
+                bool(match[1]),
+                text,
+                line,
+                self.source,
+                index,
+                scopes,
+            )
         )
 
     def register(self, name: str) -> Register | None:
@@ -248,7 +295,11 @@ def read_parameters(text: str) -> list[Parameter]:
     found: list[Parameter] = []
     offset = 0
     for part in split_top(text):
-        plain = re.sub(r"\.ptr(\s+\.(global|shared|const|local))?(\s+\.align\s+\d+)?", "", part.removeprefix(".param").strip())
+        plain = re.sub(
+            r"\.ptr(\s+\.(global|shared|const|local))?(\s+\.align\s+\d+)?",
+            "",
+            part.removeprefix(".param").strip(),
+        )
         made = read_variable("param", plain.strip())
         offset = -(-offset // made.align) * made.align
         kind = re.search(r"\.([usbf]\d+)\b", plain)
