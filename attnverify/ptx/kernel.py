@@ -5,40 +5,28 @@ from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from attnverify.ptx import instructions
+from attnverify.ptx.arguments import Argument, packed, paired, placed_argument, three
 from attnverify.ptx.decode import Form, Step, decoded
 from attnverify.ptx.findings import NotUnderstood
-from attnverify.ptx.kinds import BITS, Array
+from attnverify.ptx.kinds import BITS
 from attnverify.ptx.machine import Machine, Setup
 from attnverify.ptx.numbers.errors import Draw
 from attnverify.ptx.numbers.tensor_core import unit_of
 from attnverify.ptx.storage.device import Allocation, Memory
 from attnverify.ptx.text.operands import Register, Vector
-from attnverify.ptx.text.syntax import (
-    Parameter,
-    Program,
-    Text,
-    Variable,
-    read_body,
-    read_parameters,
-    read_variable,
-)
+from attnverify.ptx.text.reader import read_body, read_parameters, read_variable
+from attnverify.ptx.text.syntax import Parameter, Program, Text, Variable
 
-__all__ = ["Argument", "Kernel", "Launched", "Module", "Recorded", "load"]
+__all__ = ["Kernel", "Launched", "Module", "Recorded", "load"]
 
 ENTRY = re.compile(r"\.(entry|func)\s+(?:\([^)]*\)\s*)?([\w$]+)\s*(?:\(([^)]*)\))?([^{;]*)([{;])")
 TARGET = re.compile(r"\.target\s+sm_(\d+)")
 GLOBALS = re.compile(r"\.(global|const|shared)\s+((?:\.attribute\([^)]*\)\s*)?[^;]*);")
 LIMIT = re.compile(r"\.(?:reqntid|maxntid)\s+([\d,\s]+)")
-
-Argument = Any
-"""
-What a kernel is given for a parameter: an array, an allocation, a number, or the bytes of a struct.
-"""
 
 LANES, MOST = 4096, 1024
 LONGEST = 20_000_000
@@ -170,8 +158,10 @@ class Kernel:
         """
         memory = Memory() if memory is None else memory
         sizes, shape = three(grid, "grid"), three(threads, "threads")
-        placed = [placed_argument(x, memory, p) for x, p in paired(arguments, self)]
-        parameters = packed(placed, self)
+        placed = [
+            placed_argument(x, memory, p) for x, p in paired(arguments, self.name, self.parameters)
+        ]
+        parameters = packed(placed, self.parameters)
         setup = Setup(sizes, shape, parameters, shared, races, longest)
         self.check_threads(shape)
         if record is not None:
@@ -329,66 +319,3 @@ def laid_out(variables: Iterable[Variable]) -> tuple[dict[str, int], int]:
         places[variable.name] = size
         size += variable.size
     return places, size
-
-
-def three(given: int | Sequence[int], name: str) -> tuple[int, int, int]:
-    """One to three sizes, as three."""
-    sizes = (given,) if isinstance(given, int | np.integer) else tuple(given)
-    if not 1 <= len(sizes) <= 3 or not all(
-        isinstance(size, int | np.integer) and size > 0 for size in sizes
-    ):
-        raise ValueError(f"{name}: wanted one to three positive whole numbers, got {given!r}")
-    x, y, z = (*(int(size) for size in sizes), 1, 1)[:3]
-    return x, y, z
-
-
-def paired(arguments: Sequence[Argument], kernel: Kernel) -> list[tuple[Argument, Parameter]]:
-    if len(arguments) != len(kernel.parameters):
-        raise ValueError(
-            f"arguments: wanted {len(kernel.parameters)} for {kernel.name}, got {len(arguments)}"
-        )
-    return list(zip(arguments, kernel.parameters, strict=True))
-
-
-def placed_argument(x: Argument, memory: Memory, parameter: Parameter) -> Argument:
-    if not isinstance(x, np.ndarray):
-        return x
-    if parameter.size != 8:
-        raise ValueError(
-            f"arguments: wanted a number of {parameter.size} bytes for {parameter.name}, "
-            f"got an array"
-        )
-    return memory.place(x, label=parameter.name)
-
-
-def packed(arguments: Sequence[Argument], kernel: Kernel) -> Array:
-    """The bytes of the parameters."""
-    end = max((p.offset + p.size for p in kernel.parameters), default=0)
-    block = bytearray(end + 16)
-    for x, parameter in zip(arguments, kernel.parameters, strict=True):
-        block[parameter.offset : parameter.offset + parameter.size] = in_bytes(x, parameter)
-    return np.frombuffer(bytes(block), np.uint8)
-
-
-def in_bytes(x: Argument, parameter: Parameter) -> bytes:
-    """An argument as its parameter takes it."""
-    if isinstance(x, bytes | bytearray | memoryview):
-        given = bytes(x)
-    elif isinstance(x, Allocation):
-        given = x.address.to_bytes(8, "little")
-    elif isinstance(x, np.generic):
-        given = x.tobytes()
-    elif isinstance(x, float):
-        given = np.array(x, f"f{parameter.size}").tobytes()
-    elif isinstance(x, int):
-        given = (int(x) % (1 << 8 * parameter.size)).to_bytes(parameter.size, "little")
-    else:
-        raise ValueError(
-            f"arguments: wanted an array, a number or bytes for {parameter.name}, "
-            f"got {type(x).__name__}"
-        )
-    if len(given) != parameter.size:
-        raise ValueError(
-            f"arguments: wanted {parameter.size} bytes for {parameter.name}, got {len(given)}"
-        )
-    return given

@@ -7,13 +7,14 @@ together share every NumPy call.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
 from attnverify.ptx.findings import Finding, Place
 from attnverify.ptx.kinds import Array
 from attnverify.ptx.numbers.errors import Draw
+from attnverify.ptx.special import special_register
 from attnverify.ptx.storage.block import Shared
 from attnverify.ptx.storage.copies import Copies
 from attnverify.ptx.storage.device import Memory
@@ -53,13 +54,8 @@ class Machine:
         draw: Draw,
         variables: dict[str, int],
     ) -> None:
-        self.kernel, self.memory, self.setup, self.draw, self.variables = (
-            kernel,
-            memory,
-            setup,
-            draw,
-            variables,
-        )
+        self.kernel, self.memory, self.setup = kernel, memory, setup
+        self.draw, self.variables = draw, variables
         self.count = int(np.prod(setup.threads))
         self.width = -(-self.count // WARP) * WARP
         self.lanes, self.blocks = len(blocks) * self.width, blocks
@@ -168,35 +164,8 @@ class Machine:
     def special(self, name: str) -> Array:
         """A special register."""
         if name not in self.specials:
-            self.specials[name] = self.made_special(name[1:]).astype(np.uint32)
+            self.specials[name] = special_register(self, name[1:]).astype(np.uint32)
         return self.specials[name]
-
-    def made_special(self, name: str) -> Array:
-        lane = self.thread % WARP
-        one = np.int64(1)
-        plain: dict[str, Any] = {
-            "laneid": lane,
-            "warpid": self.warp,
-            "nwarpid": np.array([self.width // WARP]),
-            "dynamic_smem_size": np.array([self.setup.shared]),
-            "lanemask_eq": one << lane,
-            "lanemask_lt": (one << lane) - 1,
-            "lanemask_le": (one << (lane + 1)) - 1,
-            "lanemask_gt": (one << 32) - (one << (lane + 1)),
-            "lanemask_ge": (one << 32) - (one << lane),
-        }
-        if name in plain:
-            return np.asarray(plain[name])
-        of, axis = name.split(".")
-        place = "xyz".index(axis)
-        if of in ("ntid", "nctaid"):
-            return np.array([(self.setup.threads if of == "ntid" else self.setup.grid)[place]])
-        number, sizes = (
-            (self.thread, self.setup.threads)
-            if of == "tid"
-            else (self.blocks[self.block], self.setup.grid)
-        )
-        return np.asarray(number // int(np.prod(sizes[:place])) % sizes[place])
 
     # findings
 

@@ -3,6 +3,7 @@
 from attnverify.ptx.instructions import (
     approximate,
     atomics,
+    bits,
     comparisons,
     control,
     conversions,
@@ -17,6 +18,7 @@ from attnverify.ptx.instructions import (
 __all__ = [
     "approximate",
     "atomics",
+    "bits",
     "comparisons",
     "control",
     "conversions",

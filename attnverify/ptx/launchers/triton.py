@@ -23,14 +23,13 @@ import torch
 import triton  # type: ignore[import-untyped]
 from triton.backends.compiler import GPUTarget  # type: ignore[import-untyped]
 from triton.backends.driver import DriverBase  # type: ignore[import-untyped]
-from triton.compiler.errors import CompileTimeAssertionFailure  # type: ignore[import-untyped]
 from triton.runtime.autotuner import Autotuner  # type: ignore[import-untyped]
 from triton.runtime.cache import get_cache_manager  # type: ignore[import-untyped]
-from triton.runtime.errors import OutOfResources, PTXASError  # type: ignore[import-untyped]
 
 from attnverify.ptx.findings import NotUnderstood
 from attnverify.ptx.kernel import Kernel, load
 from attnverify.ptx.launchers.arrays import HostArrays
+from attnverify.ptx.launchers.autotune import Policy, check_policy, tuned
 
 __all__ = ["Driver", "Launch", "on_machine"]
 
@@ -247,56 +246,6 @@ def as_parameter(value: Any, kind: str, arrays: HostArrays) -> Any:
     return float(value) if kind.startswith("fp") else int(value)
 
 
-# autotuning
-
-Policy = str | int
-UNFIT = (OutOfResources, CompileTimeAssertionFailure, PTXASError)
-
-
-def chosen(configs: list[Any], policy: Policy) -> list[Any]:
-    """The configurations in the order in which they are tried."""
-    start = (
-        {"first": 0, "last": len(configs) - 1}.get(policy, policy)
-        if isinstance(policy, str)
-        else policy % len(configs)
-    )
-    turned = configs[::-1] if policy == "last" else configs[int(start) :] + configs[: int(start)]
-    return turned
-
-
-def tuned(driver: Driver, policy: Policy) -> Callable[..., Any]:
-    """What stands for ``Autotuner.run``: the first configuration that compiles and fits is run."""
-
-    def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
-        tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
-        failed: Exception | None = None
-        for config in chosen(list(tuner.prune_configs(kwargs)), policy):
-            given = {**kwargs, **config.all_kwargs()}
-            try:
-                with compiling(driver):
-                    tuner.fn.run(*args, **given)
-            except UNFIT as error:
-                failed = error
-                continue
-            tuner.best_config = config
-            if config.pre_hook is not None:
-                config.pre_hook({**tuner.nargs, **given})
-            return tuner.fn.run(*args, **given)
-        raise failed or RuntimeError("no configuration")
-
-    return run
-
-
-@contextmanager
-def compiling(driver: Driver) -> Iterator[None]:
-    """Launches compile, and execute nothing."""
-    before, driver.compiling = driver.compiling, True
-    try:
-        yield
-    finally:
-        driver.compiling = before
-
-
 @contextmanager
 def on_machine(target: int = 90, autotune: Policy = "first", **settings: Any) -> Iterator[Driver]:
     """
@@ -305,8 +254,7 @@ def on_machine(target: int = 90, autotune: Policy = "first", **settings: Any) ->
     ``settings`` are those of :meth:`attnverify.ptx.Kernel.launch`: seed, latitude, races. Nothing
     stays behind.
     """
-    if not isinstance(autotune, int) and autotune not in ("first", "last"):
-        raise ValueError(f'autotune: wanted "first", "last" or a number, got {autotune!r}')
+    check_policy(autotune)
     driver = Driver(target, settings)
     config = triton.runtime.driver
     active, run = config._active, Autotuner.run

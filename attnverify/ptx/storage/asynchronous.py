@@ -5,17 +5,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnverify.ptx.kinds import BITS, Array
-from attnverify.ptx.storage.access import (
-    READ,
-    WIDE,
-    WRITE,
-    check_shared,
-    in_shared,
-    load,
-    tell_race,
-)
+from attnverify.ptx.storage.access import WIDE, load
 from attnverify.ptx.storage.copies import Batch
 from attnverify.ptx.storage.groups import Product
+from attnverify.ptx.storage.reach import READ, WRITE, check_shared, in_shared, tell_race
 
 if TYPE_CHECKING:
     from attnverify.ptx.machine import Machine
