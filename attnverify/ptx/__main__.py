@@ -3,7 +3,8 @@ The command line of the machine.
 
     python -m attnverify.ptx table               which instructions are there
     python -m attnverify.ptx read FILE.ptx ...   which instructions of these files are refused
-    python -m attnverify.ptx sass FILE ...       registers overwritten under a product of a warp group, in cubins or in PTX
+    python -m attnverify.ptx sass FILE ...       registers overwritten under a product of a group,
+                                                 in cubins or in PTX
 """
 
 import argparse
@@ -64,10 +65,8 @@ def check(files: list[Path]) -> int:
             for name, lines in sass.disassemble(cubin).items():
                 found = sass.hazards(lines)
                 bad += len(found)
-                print(
-                    f"{file.name} {label} {name}: {len(sass.products(lines))} products from registers, "
-                    f"{len(found)} overwritten"
-                )
+                count = f"{len(sass.products(lines))} products from registers"
+                print(f"{file.name} {label} {name}: {count}, {len(found)} overwritten")
                 print("".join(f"  {hazard}\n" for hazard in found), end="")
     return 1 if bad else 0
 

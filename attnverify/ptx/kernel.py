@@ -17,7 +17,6 @@ from attnverify.ptx.machine import Machine, Setup
 from attnverify.ptx.numbers.errors import Draw
 from attnverify.ptx.numbers.tensor_core import unit_of
 from attnverify.ptx.storage.device import Allocation, Memory
-from attnverify.ptx.text.operands import Register, Vector
 from attnverify.ptx.text.reader import read_body, read_parameters, read_variable
 from attnverify.ptx.text.syntax import Parameter, Program, Text, Variable
 
@@ -90,14 +89,8 @@ class Kernel:
             np.array([False]) if r.size == 0 else x
             for r, x in zip(program.registers, self.blank, strict=True)
         ]
-        products = [
-            i for i in program.instructions if i.name == "wgmma" and "mma_async" in i.modifiers
-        ]
-        used = [r for i in products for r in i.operands[:2] if isinstance(r, Vector)]
-        self.asynchronous_registers = frozenset(
-            r.index for v in used for r in v.items if isinstance(r, Register)
-        )
-        self.asynchronous = bool(products)
+        self.asynchronous_registers = instructions.wgmma.used_registers(program.instructions)
+        self.asynchronous = bool(self.asynchronous_registers)
         self.last = len(program.instructions) - 1
         self.tensor_core = unit_of(module.target)
 
@@ -143,6 +136,7 @@ class Kernel:
         seed: int = 0,
         latitude: float = 1.0,
         races: bool = True,
+        register_fences: bool = True,
         lanes: int = LANES,
         longest: int = LONGEST,
         record: "list[Recorded] | None" = None,
@@ -152,9 +146,11 @@ class Kernel:
 
         Arrays are copied to the device and back. ``shared`` are the bytes of dynamic shared memory;
         ``seed`` draws the errors of approximate instructions, the order of blocks and of sums;
-        ``latitude`` 0 switches those errors off, ``races`` False the watch over races; so many
-        ``lanes`` are executed together at most, and a block stops after ``longest`` instructions.
-        What is launched is kept in ``record``, to be launched again.
+        ``latitude`` 0 switches those errors off, ``races`` False the watch over races,
+        ``register_fences`` False that over ``wgmma.fence`` (assemblers put in what is missing, with
+        a remark C7519; Triton 3.6 relies on it); so many ``lanes`` are executed together at most,
+        and a block stops after ``longest`` instructions. What is launched is kept in ``record``, to
+        be launched again.
         """
         memory = Memory() if memory is None else memory
         sizes, shape = three(grid, "grid"), three(threads, "threads")
@@ -162,7 +158,7 @@ class Kernel:
             placed_argument(x, memory, p) for x, p in paired(arguments, self.name, self.parameters)
         ]
         parameters = packed(placed, self.parameters)
-        setup = Setup(sizes, shape, parameters, shared, races, longest)
+        setup = Setup(sizes, shape, parameters, shared, races, register_fences, longest)
         self.check_threads(shape)
         if record is not None:
             record.append(Recorded(self, setup, memory.copy(), seed, latitude, lanes))

@@ -39,6 +39,7 @@ class Setup:
     parameters: Array
     shared: int
     races: bool
+    register_fences: bool
     longest: int
 
 

@@ -27,11 +27,12 @@ from attnverify.ptx.numbers.tensor_core import multiply
 from attnverify.ptx.storage.asynchronous import finish_products, read_matrix
 from attnverify.ptx.storage.groups import Product
 from attnverify.ptx.text.operands import Address, Negated, Operand, Pair, Register, Vector
+from attnverify.ptx.text.syntax import Instruction
 
 if TYPE_CHECKING:
     from attnverify.ptx.machine import Machine
 
-__all__ = ["watched"]
+__all__ = ["used_registers", "watched"]
 
 GROUP, WARP = 128, 32
 SWIZZLES = {0: (16, 0), 1: (128, 3), 2: (64, 2), 3: (32, 1)}
@@ -195,9 +196,9 @@ def start(
     warps = np.repeat(groups, GROUP // WARP)
     spread = np.zeros((len(warps), places.shape[1]), np.int64)
     spread[warps] = np.repeat(places, GROUP // WARP, 0)
-    wrong = m.groups.start(
-        Product(warps, used[0], used[1], name, spread, m.groups.committed.copy(), m.index)
-    )
+    committed = m.groups.committed.copy()
+    product = Product(warps, used[0], used[1], name, spread, committed, m.index)
+    wrong = m.groups.start(product, m.setup.register_fences)
     if wrong is not None:
         m.fail(*wrong, int(m.active()[0]))
     m.shared.being_read[places] = True
@@ -243,27 +244,52 @@ def layout(descriptor: int, rows: int, inner: int, size: int, turned: bool) -> A
 STORING = ("st", "stmatrix", "red", "cp", "bra", "bar", "barrier", "fence", "membar", "prefetch")
 
 
+def used_registers(instructions: list[Instruction]) -> frozenset[int]:
+    """The registers of all products, and those that are moved into them."""
+    products = [i for i in instructions if i.name == "wgmma" and "mma_async" in i.modifiers]
+    found = {r for i in products for operand in i.operands[:2] for r in registers_of(operand)}
+    moves = [registers_of(Vector(i.operands)) for i in instructions if is_move(i)]
+    while True:
+        more = {source for target, source in moves if target in found} - found
+        if not more:
+            return frozenset(found)
+        found |= more
+
+
+def is_move(of: Instruction) -> bool:
+    return of.name == "mov" and all(isinstance(operand, Register) for operand in of.operands)
+
+
 def watched(form: Form, step: Step, registers: frozenset[int]) -> Step:
-    """A step, before which the registers of products under way are looked at if it touches one."""
-    operands, place = form.operands, {index: row for row, index in enumerate(sorted(registers))}
-    writes = () if form.name in STORING or not operands else registers_of(operands[0])
-    sources = operands if form.name in STORING else operands[1:]
-    reads = tuple(index for operand in sources for index in registers_of(operand))
+    """
+    A step, before which the registers of products under way are looked at if it touches one.
+    """
+    reads, writes = touched_by(form)
+    place = {index: row for row, index in enumerate(sorted(registers))}
     wrote, read = (
-        np.array([place[index] for index in set(part) & registers], np.int64)
+        np.array([place[index] for index in sorted(part & registers)], np.int64)
         for part in (writes, reads)
     )
     if not wrote.size and not read.size:
         return step
+    moves = is_move(form.of) and wrote.size == read.size == 1
 
     def run(m: "Machine") -> object:
         if m.setup.races:
-            warps = (
-                slice(None) if m.mask is None else np.flatnonzero(m.mask.reshape(-1, WARP).any(1))
-            )
-            wrong = m.groups.touched(read, wrote, warps)
+            some = m.mask is not None and m.mask.reshape(-1, WARP).any(1)
+            warps = slice(None) if m.mask is None else np.flatnonzero(some)
+            wrong = (m.groups.copied if moves else m.groups.touched)(read, wrote, warps)
             if wrong is not None:
                 m.fail("not waited for", f"this instruction {wrong}", int(m.active()[0]))
         return step(m)
 
     return run
+
+
+def touched_by(form: Form) -> tuple[set[int], set[int]]:
+    """The registers that an instruction reads and those that it writes."""
+    operands = form.operands
+    stores = form.name in STORING or not operands
+    sources = operands if stores else operands[1:]
+    writes = set() if stores else set(registers_of(operands[0]))
+    return {index for operand in sources for index in registers_of(operand)}, writes

@@ -63,10 +63,8 @@ class RawKernel:
         **ignored: Any,
     ) -> None:
         if shared_mem > self.max_dynamic_shared_size_bytes:
-            most = self.max_dynamic_shared_size_bytes
-            raise ValueError(
-                f"shared_mem: wanted at most max_dynamic_shared_size_bytes, {most}, got {shared_mem}"
-            )
+            most = f"max_dynamic_shared_size_bytes, {self.max_dynamic_shared_size_bytes}"
+            raise ValueError(f"shared_mem: wanted at most {most}, got {shared_mem}")
         started = time.perf_counter()
         given = [raw(x, p.kind) for x, p in zip(args, self.kernel.parameters, strict=False)]
         settings = {"shared": shared_mem} | self.machine.settings

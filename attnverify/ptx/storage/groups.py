@@ -4,7 +4,9 @@ they are waited for.
 
 ``wgmma.fence`` stands between every access of a thread to a register and a product that uses it,
 but for accumulators from one product to the next of the same shape; before ``wgmma.wait_group``
-nobody may touch what a product writes, nor write what it reads.
+nobody may touch what a product writes, nor write what it reads. A move from register to register
+is a renaming: compilers leave such moves between a fence and its product, and assemblers take them
+out.
 """
 
 from collections.abc import Iterable
@@ -58,22 +60,35 @@ class Groups:
         An ordinary instruction of these warps reads and writes rows of registers: what is wrong
         with that, if anything.
         """
-        if self.products:
-            if self.written[cells(reads, warps)].any():
-                return "reads an accumulator of a wgmma that was not waited for"
-            if self.written[cells(writes, warps)].any():
-                return "writes an accumulator of a wgmma that was not waited for"
-            if self.read[cells(writes, warps)].any():
-                return "writes a register that a wgmma still reads"
+        wrong = self.collides(reads, writes, warps)
         self.unfenced[cells(reads, warps)] = True
         self.unfenced[cells(writes, warps)] = True
+        return wrong
+
+    def copied(self, source: Array, target: Array, warps: Array | slice) -> str | None:
+        """As :meth:`touched`, for a move: it renames a register, which is as fenced as it was."""
+        wrong = self.collides(source, target, warps)
+        self.unfenced[cells(target, warps)] = self.unfenced[cells(source, warps)]
+        return wrong
+
+    def collides(self, reads: Array, writes: Array, warps: Array | slice) -> str | None:
+        """Whether an access hits a product that is under way."""
+        if not self.products:
+            return None
+        if self.written[cells(reads, warps)].any():
+            return "reads an accumulator of a wgmma that was not waited for"
+        if self.written[cells(writes, warps)].any():
+            return "writes an accumulator of a wgmma that was not waited for"
+        if self.read[cells(writes, warps)].any():
+            return "writes a register that a wgmma still reads"
         return None
 
-    def start(self, product: Product) -> tuple[str, str] | None:
+    def start(self, product: Product, strict: bool) -> tuple[str, str] | None:
         """A product begins: the kind and the words of what is wrong with that, if anything."""
         accumulator, left = self.rows_of(product.accumulator), self.rows_of(product.left)
         warps = np.flatnonzero(product.warps)
-        if self.unfenced[cells(np.concatenate([accumulator, left]), warps)].any():
+        used = np.concatenate([accumulator, left])
+        if strict and self.unfenced[cells(used, warps)].any():
             return (
                 "missing fence",
                 "no wgmma.fence since the registers of this product were last touched",
