@@ -64,6 +64,7 @@ class Machine:
         self.block = np.repeat(np.arange(len(blocks)), self.width)
         self.thread, self.warp = thread, thread // WARP
         self.alive = thread < self.count
+        self.launched = np.arange(self.width) < self.count
         self.everyone = np.arange(self.lanes)
         self.registers = list(kernel.blank)
         self.shared = Shared(
@@ -82,7 +83,7 @@ class Machine:
         self.expected = np.zeros((len(blocks), 17), np.int64)
         self.here: Array | None = None
         number = blocks[self.block] + 1
-        self.of_grid = Actors(number, np.ones_like(number), np.full_like(number, 1 << 40))
+        self.of_grid = Actors(number, np.ones_like(number), np.full_like(number, 1 << 40), number)
         self.copies = Copies(self.lanes)
         self.groups = Groups(kernel.asynchronous_registers, self.lanes // WARP)
         self.useful: set[int] = set()
@@ -244,30 +245,39 @@ class Machine:
 
     def wait(self, barrier: int, threads: Array | None) -> int | None:
         """
-        The threads of the mask wait at a barrier of their blocks; None if all that there are go on
-        at once.
+        The threads of the mask wait at a barrier of their blocks; None if all of their blocks are
+        here, and go on at once.
         """
         self.note_use(self.shared.touched)
-        if self.mask is None and threads is None and self.count == self.width:
-            self.shared.pass_barrier()
+        if threads is None and self.passes_at_once():
             self.new_epoch()
             return None
         self.whole_warps_alive()
         lanes = self.active()
         self.waiting[lanes] = barrier + 1
-        self.expected[self.block[lanes], barrier] = (
-            self.count if threads is None else self.full(threads)[lanes]
-        )
-        self.at[self.here if self.here is not None else slice(None)] = self.index + 1
+        wanted = self.count if threads is None else self.full(threads)[lanes]
+        self.expected[self.block[lanes], barrier] = wanted
+        self.stand(self.index + 1)
         return -1
+
+    def passes_at_once(self) -> bool:
+        """Whether whole blocks are here, which then have passed a barrier."""
+        if self.mask is None:
+            self.shared.pass_barrier()
+            return True
+        here = self.mask.reshape(len(self.blocks), -1)
+        some = here.any(1)
+        if (here[some] != self.launched).any():
+            return False
+        self.shared.pass_barrier(np.flatnonzero(some))
+        return True
 
     def whole_warps_alive(self) -> None:
         """Barriers are for whole warps: all threads that a warp was launched with."""
         if self.mask is None:
             return
-        launched = (self.thread < self.count).reshape(-1, WARP)
-        each = self.mask.reshape(-1, WARP)
-        part = each.any(1) & (each != launched).any(1)
+        each = self.mask.reshape(len(self.blocks), -1, WARP)
+        part = (each.any(2) & (each != self.launched.reshape(-1, WARP)).any(2)).reshape(-1)
         if part.any():
             lane = int(np.flatnonzero(self.mask & np.repeat(part, WARP))[0])
             self.fail(
@@ -288,7 +298,7 @@ class Machine:
                 here = alive[block] & (waiting[block] == barrier + 1)
                 if barrier >= 0 and here.sum() == self.expected[block, barrier]:
                     waiting[block][here] = 0
-                    self.shared.pass_barrier(int(block))
+                    self.shared.pass_barrier(np.array([block]))
                     opened = True
         if not opened:
             self.tell_deadlock()

@@ -217,15 +217,18 @@ def matrix(
             int(m.active()[0]),
         )
     first = descriptors[:, 0]
-    offsets = np.stack([layout(int(each), rows, shape.inner, shape.size, turned) for each in first])
     if (first >> np.uint64(49) & np.uint64(7)).any():
         m.fail("not modelled", "a descriptor with a base offset", int(m.active()[0]))
-    bits, places = read_matrix(m, offsets, groups, shape.size)
+    of = [layout(int(d), rows, shape.inner, shape.size, turned, m.shared.unit) for d in first]
+    offsets, places = (np.stack(part) for part in zip(*of, strict=True))
+    bits, places = read_matrix(m, offsets, places, groups, shape.size)
     return (truncated(bits) if shape.kind == "tf32" else widen(bits, shape.kind)), places
 
 
 @lru_cache(maxsize=4096)
-def layout(descriptor: int, rows: int, inner: int, size: int, turned: bool) -> Array:
+def layout(
+    descriptor: int, rows: int, inner: int, size: int, turned: bool, unit: int
+) -> tuple[Array, Array]:
     """[rows K] the offsets of the elements of a matrix; ``turned``: rows are contiguous, not K."""
     start, leading, stride = ((descriptor >> bit & 0x3FFF) << 4 for bit in (0, 16, 32))
     width, bits = SWIZZLES[descriptor >> 62]
@@ -238,7 +241,8 @@ def layout(descriptor: int, rows: int, inner: int, size: int, turned: bool) -> A
     else:
         byte = n // 8 * stride + n % 8 * width + k // per * leading + k % per * size
     at = start + byte
-    return np.asarray(at ^ (at >> 7 & (1 << bits) - 1) << 4)
+    at = at ^ (at >> 7 & (1 << bits) - 1) << 4
+    return at, np.sort(at.reshape(-1) // unit)[:: max(1, unit // size)]
 
 
 STORING = ("st", "stmatrix", "red", "cp", "bra", "bar", "barrier", "fence", "membar", "prefetch")

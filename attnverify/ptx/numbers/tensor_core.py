@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnverify.ptx.kinds import Array
-from attnverify.ptx.numbers.formats import FORMATS
+from attnverify.ptx.numbers.formats import F32, FORMATS, rounded
 
 __all__ = ["UNITS", "Unit", "multiply", "unit_of"]
 
@@ -65,7 +65,7 @@ def add_group(left: Array, right: Array, c: Array, kind: str, bits: int, result:
     """One group of products, added to c."""
     a, b = k_first(left)[..., :, None], k_first(right)[..., None, :]
     top = largest_exponent(left, right, FORMATS[kind].least, exponents_of(c, FORMATS[result].least))
-    scale = np.ldexp(1.0, bits - top.astype(np.int32))
+    scale = power(bits - top)
     # in float32 products of halves and their multiples are exact, unless they come near its
     # smallest or largest numbers
     narrow = kind != "tf32" and bool(np.all(top > -90) and np.all(top < 100))
@@ -87,7 +87,7 @@ def add_group(left: Array, right: Array, c: Array, kind: str, bits: int, result:
             np.copyto(whole, product, casting="unsafe")  # which cuts off
             part += whole
         total += part
-    return with_specials(rounded_result(total / scale, result), left, right, c, result)
+    return with_specials(rounded_result(total * power(top - bits), result), left, right, c, result)
 
 
 def k_first(x: Array) -> Array:
@@ -134,7 +134,16 @@ def rounded_result(x: Array, result: str) -> Array:
     """The float64 sum in the format of the result, as float32."""
     if result == "f16":
         return x.astype(np.float16).astype(np.float32)
-    near = x.astype(np.float32)
-    # towards zero: one step back where rounding to nearest went too far
-    far = (np.abs(near.astype(np.float64)) > np.abs(x)) & (np.abs(x) < 2.0**128)
-    return np.where(far, np.nextafter(near, np.float32(0)), near) if far.any() else near
+    # towards zero: without the digits that float32 has no room for
+    found = (x.view(np.uint64) & ROOM).view(np.float64).astype(np.float32)
+    if np.count_nonzero(np.abs(found) < F32.tiny) > np.count_nonzero(x == 0):
+        return rounded(x, F32, "rz").astype(np.float32)
+    return found
+
+
+ROOM = np.uint64(2**64 - 2**29)
+
+
+def power(exponent: Array) -> Array:
+    """2 to whole numbers, as float64."""
+    return ((exponent.astype(np.int64) + 1023) << 52).view(np.float64)

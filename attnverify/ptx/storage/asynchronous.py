@@ -104,26 +104,23 @@ def first_lanes(some: Array, count: int) -> Array:
 # products of warp groups
 
 
-def read_matrix(m: "Machine", offsets: Array, groups: Array, size: int) -> tuple[Array, Array]:
+def read_matrix(
+    m: "Machine", offsets: Array, places: Array, groups: Array, size: int
+) -> tuple[Array, Array]:
     """
     The elements at offsets [groups rows K] of the shared memory of each group's block, and their
-    places [groups each].
+    places [groups each] in that of all blocks.
     """
     shared = m.shared
     lane = np.flatnonzero(groups) * GROUP
     if offsets.size and int(offsets.max()) + size > shared.size:
-        m.fail(
-            "out of bounds",
-            f"a descriptor reaches {int(offsets.max()) + size} bytes of {shared.size}",
-            int(lane[0]),
-        )
-    at = offsets + (m.block[lane] * shared.stride)[:, None, None]
-    places = np.sort(at.reshape(len(at), -1) // shared.unit, axis=1)[
-        :, :: max(1, shared.unit // size)
-    ]
+        told = f"a descriptor reaches {int(offsets.max()) + size} bytes of {shared.size}"
+        m.fail("out of bounds", told, int(lane[0]))
+    start = m.block[lane] * shared.stride
+    places = places + (start // shared.unit)[:, None]
     if shared.watched:
         check_operand(m, places, lane)
-    return shared.bytes.view(BITS[size])[at // size], places
+    return shared.bytes.view(BITS[size])[(offsets + start[:, None, None]) // size], places
 
 
 def check_operand(m: "Machine", places: Array, lanes: Array) -> None:

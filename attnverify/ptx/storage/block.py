@@ -34,8 +34,8 @@ class Shared:
         )
         self.bytes = np.full(blocks * self.stride, 0xFF, np.uint8)
         places = len(self.bytes) // unit
-        self.shadow = Shadow(places if watched else 0)
-        self.epoch = np.ones(blocks, np.int64)
+        self.epoch = np.full(blocks, WARPS, np.int64)
+        self.shadow = Shadow(places if watched else 0, self.epoch)
         self.unfenced = np.zeros(places if asynchronous else 0, bool)
         self.being_read = np.zeros(places if asynchronous else 0, bool)
         self.readers = 0
@@ -44,8 +44,8 @@ class Shared:
 
     def actors(self, block: Array, warp: Array) -> Actors:
         """Lanes of these blocks and warps, now."""
-        since = self.epoch[block] * WARPS
-        return Actors(since + warp, since, since + (WARPS - 1))
+        since = self.epoch[block]
+        return Actors(since + warp, since, since + (WARPS - 1), block)
 
     def places(self, offsets: Array, size: int) -> Array:
         """[lanes, each] the places of an access of so many bytes."""
@@ -61,14 +61,13 @@ class Shared:
         """Whether anybody read or wrote since the last barrier."""
         return bool(self.shadow.written or self.shadow.stamped or self.shadow.aside)
 
-    def pass_barrier(self, block: int | None = None) -> None:
-        """A block has passed a barrier; None: all of them have."""
-        if block is None:
-            self.epoch += 1
+    def pass_barrier(self, blocks: Array | None = None) -> None:
+        """Some blocks have passed a barrier; None: all of them have."""
+        if blocks is None:
+            self.epoch += WARPS
             self.shadow.calm()
         else:
-            self.shadow.stamp_reads()
-            self.epoch[block] += 1
+            self.epoch[blocks] += WARPS
 
     def fence(self, blocks: Array, actors: Actors) -> bool:
         """
@@ -81,7 +80,7 @@ class Shared:
         writer = self.shadow.writer.reshape(self.blocks, -1) >> 21
         unfenced = self.unfenced.reshape(self.blocks, -1)
         for block in np.unique(blocks):
-            late = writer[block] >= self.epoch[block] * WARPS
+            late = writer[block] >= self.epoch[block]
             foreign = late & ~np.isin(writer[block], actors.who[blocks == block])
             unfenced[block] &= foreign
         return bool(np.count_nonzero(self.unfenced) < before)

@@ -22,16 +22,17 @@ PLACE = (1 << 20) - 1
 
 class Actors(NamedTuple):
     """
-    Of some lanes: who each is, the first actor of the time that is not ordered yet, and one that
+    Of some lanes: who each is, the first actor of the time that is not ordered yet, one that
     stands for several.
     """
 
     who: Array
     since: Array
     several: Array
+    group: Array
 
     def of(self, lanes: Array) -> "Actors":
-        return Actors(self.who[lanes], self.since[lanes], self.several[lanes])
+        return Actors(self.who[lanes], self.since[lanes], self.several[lanes], self.group[lanes])
 
 
 class Conflict(NamedTuple):
@@ -51,10 +52,11 @@ class Shadow:
     The stamps of the last writer and of the last readers of each place.
 
     Reads matter only if somebody writes there in the same time: until then they are kept aside, and
-    forgotten when the time is over.
+    forgotten when the time is over. ``time`` has the first actor of now for each group of lanes.
     """
 
-    def __init__(self, places: int) -> None:
+    def __init__(self, places: int, time: Array | None = None) -> None:
+        self.time = time
         self.writer = np.zeros(places, np.int64)
         self.reader = np.zeros(places, np.int64)
         self.aside: list[tuple[Array, Actors, int]] = []
@@ -97,8 +99,14 @@ class Shadow:
             self.stamp_reads()
 
     def stamp_reads(self) -> None:
-        """Stamp the reads that were kept aside."""
+        """Stamp the reads that were kept aside, unless their time is over."""
         for places, actors, index in self.aside:
+            if self.time is not None:
+                fresh = actors.since == self.time[actors.group]
+                if not fresh.any():
+                    continue
+                if not fresh.all():
+                    places, actors = places[fresh], actors.of(fresh)
             self.mark(self.reader, places, actors, index)
             self.stamped = True
         self.aside, self.kept = [], 0
