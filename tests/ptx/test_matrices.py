@@ -604,3 +604,18 @@ def test_a_warp_group_must_be_whole_and_of_one_mind() -> None:
 def test_products_of_groups_that_are_not_modelled_are_refused(text: str) -> None:
     with pytest.raises(ptx.NotUnderstood):
         in_registers(FROM_REGISTERS.replace("m64n16k16.f32.f16.f16", text))
+
+
+def test_a_block_without_a_product_has_read_nothing() -> None:
+    """Both blocks wait, one of them has a product: the other may write where it likes."""
+    skip = "mov.u32 %q2, %ctaid.x; setp.eq.u32 %no, %q2, 0; @%no bra SKIP; setp.ne.u32 %no, 0, 0;"
+    store = "setp.eq.u32 %no, %t, 0; @%no bra LAST; bra OUT; LAST: st.shared.u32 [%s], %t; OUT:"
+    begun, waited = FROM_REGISTERS.split("wgmma.wait_group")
+    text = f"{skip} {begun} SKIP: wgmma.wait_group{waited} @!%no bra OUT; {store}"
+    body = group_body(16, "{%a0,%a1,%a2,%a3}", text.replace("@!%no bra OUT; setp", "setp"))
+    body = body.replace(
+        "setp.eq.u32 %no, %t, 0;", "setp.eq.u32 %no, %q2, 0; @!%no bra OUT; setp.eq.u32 %no, %t, 0;"
+    )
+    body = body[: body.index("OUT:") + 4]
+    given = [np.zeros(32768, np.uint8), np.zeros((8, 128)), 0, descriptor(0, 512, 256, 32)]
+    kernel(body, PARAMETERS).launch(2, 128, [*given, np.zeros((128, 4), np.uint32)])

@@ -162,8 +162,8 @@ def finish_products(m: "Machine", warps: Array, pending: int) -> None:
         return
     finished = m.groups.finished(warps, pending)
     m.note_use(bool(finished))
-    for product in finished:
-        note_read(m, product, warps)
+    for product, of_warps in finished:
+        note_read(m, product, of_warps)
     m.shared.readers = len(m.groups.products)
     for product in m.groups.products:
         m.shared.being_read[product.places[product.warps]] = True

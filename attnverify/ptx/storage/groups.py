@@ -131,14 +131,17 @@ class Groups:
         self.unfenced[:, warps] = False
         return useful
 
-    def finished(self, warps: Array, pending: int) -> list[Product]:
-        """Products that these warps have waited for; all groups but the last ``pending``."""
+    def finished(self, warps: Array, pending: int) -> list[tuple[Product, Array]]:
+        """
+        Products that these warps have waited for, and which of them each is of; all groups but the
+        last ``pending``.
+        """
         finished, kept = [], []
         for product in self.products:
             done = product.warps & warps & (product.groups < self.committed - pending)
             rest = product.warps & ~done
             if done.any():
-                finished.append(product)
+                finished.append((product, done))
             if rest.any():
                 product.warps = rest
                 kept.append(product)
