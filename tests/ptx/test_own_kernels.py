@@ -95,7 +95,7 @@ def noticed(removals: list[Removal]) -> float:
 
 
 def test_a_removed_barrier_is_noticed() -> None:
-    (call, *_) = recorded_triton(80, "float16", ["plain"])
+    (call, *_) = recorded_triton(90, "bfloat16", ["Transformer-XL"])
     removals = list(remove_each(call))
     assert noticed(removals) >= 0.9, summary(removals)
 
