@@ -171,12 +171,11 @@ class Kernel:
                 x.reshape(-1).view(np.uint8)[:] = given.contents
         return Launched(steps, int(np.prod(sizes)))
 
-    def without(self, index: int) -> "Kernel":
-        """The same kernel, one instruction of which does nothing."""
+    def without(self, *indices: int) -> "Kernel":
+        """The same kernel, some instructions of which do nothing."""
         made = copy(self)
-        made.__dict__["steps"] = [
-            step if place != index else (lambda m: None) for place, step in enumerate(self.steps)
-        ]
+        steps = [(lambda m: None) if at in indices else step for at, step in enumerate(self.steps)]
+        made.__dict__["steps"] = steps
         return made
 
     def check_threads(self, shape: tuple[int, int, int]) -> None:

@@ -4,8 +4,10 @@ time, and the launch is repeated.
 
 A removal is *noticed* if the machine has a finding, *wrong* if it has none but the kernel leaves
 other bits than before, *idle* if the instruction never had anything to order (a wait when nothing
-was under way, a barrier before which nobody touched shared memory), and *silent* otherwise: then
-this launch did not need it, or the machine does not see what it is for.
+was under way, a barrier before which nobody touched shared memory). Those that pass are taken out
+for good, one after the other: of two that cover for each other the second is then noticed. What
+can be gone together with all others of its kind, without a finding and without another bit, is
+*redundant*: for this launch, and as far as the machine sees.
 """
 
 from collections import Counter
@@ -22,7 +24,7 @@ from attnverify.ptx.text.syntax import Instruction
 __all__ = ["OUTCOMES", "Removal", "orders", "remove_each", "summary"]
 
 
-OUTCOMES = ("noticed", "wrong", "silent", "idle")
+OUTCOMES = ("noticed", "wrong", "redundant", "idle")
 
 
 @dataclass(frozen=True)
@@ -71,21 +73,20 @@ def remove_each(recorded: Recorded) -> Iterator[Removal]:
     recorded = strictly(recorded)
     kernel = recorded.kernel
     memory, useful = recorded.repeat()
+    expected = contents(memory)
+    gone: list[int] = []
     for instruction in kernel.program.instructions:
-        if orders(instruction):
-            outcome, finding = outcome_without(
-                recorded, kernel, instruction.index, contents(memory)
-            )
-            if outcome == "silent" and instruction.index not in useful:
-                outcome = "idle"
-            yield Removal(
-                kernel.name,
-                kernel.module.target,
-                instruction.text,
-                instruction.line,
-                outcome,
-                finding,
-            )
+        if not orders(instruction):
+            continue
+        index, finding = instruction.index, None
+        outcome = "idle"
+        if index in useful:
+            outcome, finding = outcome_without(recorded, kernel, [index], expected)
+            if outcome == "redundant" and gone:
+                outcome, finding = outcome_without(recorded, kernel, [*gone, index], expected)
+            gone += [index] if outcome == "redundant" else []
+        told = kernel.name, kernel.module.target, instruction.text, instruction.line
+        yield Removal(*told, outcome, finding)
 
 
 def strictly(recorded: Recorded) -> Recorded:
@@ -99,13 +100,13 @@ def strictly(recorded: Recorded) -> Recorded:
 
 
 def outcome_without(
-    recorded: Recorded, kernel: Kernel, index: int, expected: list[bytes]
+    recorded: Recorded, kernel: Kernel, indices: list[int], expected: list[bytes]
 ) -> tuple[str, Finding | None]:
     try:
-        memory, _ = recorded.repeat(kernel.without(index))
+        memory, _ = recorded.repeat(kernel.without(*indices))
     except Finding as finding:
         return "noticed", finding
-    return ("silent" if contents(memory) == expected else "wrong"), None
+    return ("redundant" if contents(memory) == expected else "wrong"), None
 
 
 def contents(memory: Memory) -> list[bytes]:
@@ -114,8 +115,7 @@ def contents(memory: Memory) -> list[bytes]:
 
 def summary(removals: list[Removal]) -> str:
     """
-    A line for each kind of instruction, and one for each removal of something useful that was not
-    noticed.
+    A line for each kind of instruction, and one for each that was not noticed or was idle.
     """
     lines = []
     for kind in sorted({removal.kind for removal in removals}):
@@ -124,7 +124,7 @@ def summary(removals: list[Removal]) -> str:
         told = ", ".join(f"{counted[outcome]} {outcome}" for outcome in OUTCOMES)
         lines.append(f"{kind:24} {len(of_kind):4}: {told}")
     for removal in removals:
-        if removal.outcome in ("wrong", "silent"):
+        if removal.outcome in ("wrong", "redundant"):
             lines.append(
                 f"  {removal.outcome}: {removal.kernel} sm_{removal.target}, "
                 f"PTX line {removal.line}: {removal.instruction}"

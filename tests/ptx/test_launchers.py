@@ -229,7 +229,9 @@ extern "C" __global__ void reversed(float* x) {
 #endif
     x[threadIdx.x] = kept[127 - threadIdx.x];
 }
-template <typename T, int N> __global__ void fill(T* x) { if (threadIdx.x < N) x[threadIdx.x] = T(N); }
+template <typename T, int N> __global__ void fill(T* x) {
+    if (threadIdx.x < N) x[threadIdx.x] = T(N);
+    }
 extern "C" __global__ void tiny(float* x) { x[0] = x[1] * 0.5f; }
 """
 

@@ -259,10 +259,14 @@ def test_nan_and_infinity_take_part_as_everywhere(kind: str) -> None:
 def test_matrices_are_loaded_row_by_row(count: int, trans: str) -> None:
     given = np.random.default_rng(0).integers(0, 65536, (32, 8), np.uint16)
     names = ",".join(f"%m{i}" for i in range(count))
-    body = f""".shared .align 16 .b8 room[512]; .reg .b32 %t, %s, %m<4>; .reg .b64 %in, %out; mov.u32 %t, %tid.x;
-    ld.param.u64 %in, [in]; ld.param.u64 %out, [out]; mad.wide.u32 %in, %t, 16, %in; mul.lo.u32 %s, %t, 16; mad.wide.u32 %out, %t, 16, %out;
-    ld.global.v4.b32 {{%m0,%m1,%m2,%m3}}, [%in]; st.shared.v4.b32 [%s], {{%m0,%m1,%m2,%m3}}; bar.warp.sync 0xFFFFFFFF;
-    ldmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16 {{{names}}}, [%s]; st.global.v4.b32 [%out], {{%m0,%m1,%m2,%m3}};"""
+    body = f""".shared .align 16 .b8 room[512]; .reg .b32 %t, %s, %m<4>; .reg .b64 %in, %out;
+    mov.u32 %t, %tid.x;
+    ld.param.u64 %in, [in]; ld.param.u64 %out, [out]; mad.wide.u32 %in, %t, 16, %in;
+    mul.lo.u32 %s, %t, 16; mad.wide.u32 %out, %t, 16, %out;
+    ld.global.v4.b32 {{%m0,%m1,%m2,%m3}}, [%in]; st.shared.v4.b32 [%s], {{%m0,%m1,%m2,%m3}};
+    bar.warp.sync 0xFFFFFFFF;
+    ldmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16 {{{names}}}, [%s];
+    st.global.v4.b32 [%out], {{%m0,%m1,%m2,%m3}};"""
     out = np.zeros((32, 4), np.uint32)
     kernel(body, [".u64 in", ".u64 out"]).launch(1, 32, [given, out])
     pairs = out.view(np.uint16).reshape(32, 4, 2)
@@ -274,10 +278,15 @@ def test_matrices_are_loaded_row_by_row(count: int, trans: str) -> None:
 
 @pytest.mark.parametrize("trans", ["", ".trans"])
 def test_a_stored_matrix_is_loaded_back(trans: str) -> None:
-    body = f""".shared .align 16 .b8 room[512]; .reg .b32 %t, %s, %m<4>, %n<4>; .reg .b64 %in, %out; mov.u32 %t, %tid.x;
-    ld.param.u64 %in, [in]; ld.param.u64 %out, [out]; mad.wide.u32 %in, %t, 16, %in; mul.lo.u32 %s, %t, 16; mad.wide.u32 %out, %t, 16, %out;
-    ld.global.v4.b32 {{%m0,%m1,%m2,%m3}}, [%in]; stmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 [%s], {{%m0,%m1,%m2,%m3}}; bar.warp.sync 0xFFFFFFFF;
-    ldmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 {{%n0,%n1,%n2,%n3}}, [%s]; st.global.v4.b32 [%out], {{%n0,%n1,%n2,%n3}};"""
+    body = f""".shared .align 16 .b8 room[512]; .reg .b32 %t, %s, %m<4>, %n<4>;
+    .reg .b64 %in, %out; mov.u32 %t, %tid.x;
+    ld.param.u64 %in, [in]; ld.param.u64 %out, [out]; mad.wide.u32 %in, %t, 16, %in;
+    mul.lo.u32 %s, %t, 16; mad.wide.u32 %out, %t, 16, %out;
+    ld.global.v4.b32 {{%m0,%m1,%m2,%m3}}, [%in];
+    stmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 [%s], {{%m0,%m1,%m2,%m3}};
+    bar.warp.sync 0xFFFFFFFF;
+    ldmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 {{%n0,%n1,%n2,%n3}}, [%s];
+    st.global.v4.b32 [%out], {{%n0,%n1,%n2,%n3}};"""
     given, out = (
         np.random.default_rng(0).integers(0, 2**32, (32, 4), np.uint32),
         np.zeros((32, 4), np.uint32),
@@ -341,9 +350,12 @@ def group_body(columns: int, left: str, instruction: str, middle: str = "") -> s
         for i in range(16)
     )
     store = "".join(f"st.global.b32 [%out+{512 * i}], %d{i};" for i in range(regs))
-    return f""".shared .align 1024 .b8 room[32768]; .reg .pred %no; .reg .b32 %t, %s, %q<4>, %a<4>, %d<{regs}>; .reg .b64 %in, %out, %left, %right, %l;
-    mov.u32 %t, %tid.x; ld.param.u64 %in, [in]; ld.param.u64 %out, [out]; ld.param.u64 %left, [left]; ld.param.u64 %right, [right]; ld.param.u64 %l, [regs];
-    mad.wide.u32 %in, %t, 16, %in; mul.lo.u32 %s, %t, 16; mad.wide.u32 %out, %t, 4, %out; mad.wide.u32 %l, %t, 16, %l; setp.ne.u32 %no, 0, 0;
+    return f""".shared .align 1024 .b8 room[32768]; .reg .pred %no;
+    .reg .b32 %t, %s, %q<4>, %a<4>, %d<{regs}>; .reg .b64 %in, %out, %left, %right, %l;
+    mov.u32 %t, %tid.x; ld.param.u64 %in, [in]; ld.param.u64 %out, [out];
+    ld.param.u64 %left, [left]; ld.param.u64 %right, [right]; ld.param.u64 %l, [regs];
+    mad.wide.u32 %in, %t, 16, %in; mul.lo.u32 %s, %t, 16; mad.wide.u32 %out, %t, 4, %out;
+    mad.wide.u32 %l, %t, 16, %l; setp.ne.u32 %no, 0, 0;
     ld.global.v4.b32 {{%a0,%a1,%a2,%a3}}, [%l];
     {fill} fence.proxy.async; bar.sync 0; {middle} {instruction.replace("LEFT", left)} {store}"""
 
@@ -360,7 +372,8 @@ def whole(
     inner: int = 16,
 ) -> str:
     sums = ",".join(f"%d{i}" for i in range(columns // 2))
-    return f"""wgmma.fence.sync.aligned; wgmma.mma_async.sync.aligned.m64n{columns}k{inner}.f32.{kind}.{kind} {{{sums}}}, {left}, %right, {scale}{turns};
+    return f"""wgmma.fence.sync.aligned;
+    wgmma.mma_async.sync.aligned.m64n{columns}k{inner}.f32.{kind}.{kind} {{{sums}}}, {left}, %right, {scale}{turns};
     wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;"""
 
 
@@ -530,7 +543,9 @@ def test_a_sum_goes_on_from_product_to_product_without_a_fence() -> None:
 
 
 def test_a_move_behind_the_fence_renames_a_register() -> None:
-    """Triton's compiler leaves moves between fence and product; a number made there is another matter."""
+    """
+    Triton's compiler leaves moves between fence and product; a number made there is another matter.
+    """
     moved = FENCE + "mov.b32 %q1, %a3; mov.b32 %a3, %q1; " + MMA + WAIT.format(0)
     found, wanted = in_registers(moved)
     assert np.array_equal(found, wanted)

@@ -14,7 +14,8 @@ from attnverify.ptx.storage.device import Memory
 from ptx.small import kernel
 
 START = """
-.reg .pred %p, %q; .reg .b16 %h<4>; .reg .b32 %t, %v, %w, %x<8>; .reg .b64 %in, %out, %at, %to, %y<4>;
+.reg .pred %p, %q; .reg .b16 %h<4>; .reg .b32 %t, %v, %w, %x<8>;
+    .reg .b64 %in, %out, %at, %to, %y<4>;
 mov.u32 %t, %tid.x; ld.param.u64 %in, [in]; ld.param.u64 %out, [out];
 mad.wide.u32 %at, %t, 4, %in; mad.wide.u32 %to, %t, 4, %out;
 """
@@ -89,8 +90,10 @@ def test_local_memory_belongs_to_one_thread() -> None:
 
 
 def test_parameters_are_read_by_constant_and_by_computed_offsets() -> None:
-    body = """.reg .b32 %v<3>; .reg .b64 %o, %a; ld.param.u64 %o, [out]; ld.param.v2.u32 {%v0, %v1}, [s+8];
-    mov.u64 %a, s; ld.param.u32 %v2, [%a+4]; st.global.u32 [%o], %v0; st.global.u32 [%o+4], %v1; st.global.u32 [%o+8], %v2;"""
+    body = """.reg .b32 %v<3>; .reg .b64 %o, %a; ld.param.u64 %o, [out];
+    ld.param.v2.u32 {%v0, %v1}, [s+8];
+    mov.u64 %a, s; ld.param.u32 %v2, [%a+4]; st.global.u32 [%o], %v0; st.global.u32 [%o+4], %v1;
+    st.global.u32 [%o+8], %v2;"""
     out = np.zeros(3, np.uint32)
     kernel(body, [".u64 out", ".align 8 .b8 s[16]"]).launch(
         1, 1, [out, np.arange(1, 5, dtype=np.uint32).tobytes()]
@@ -349,8 +352,10 @@ def test_a_copy_that_was_not_waited_for_is_told(wait: str) -> None:
 
 def test_groups_of_copies_arrive_in_order() -> None:
     body = """.shared .align 16 .b8 room[512]; shl.b32 %v, %t, 2;
-    cp.async.ca.shared.global [%v], [%at], 4; cp.async.commit_group; cp.async.ca.shared.global [%v+128], [%at+128], 4; cp.async.commit_group;
-    cp.async.wait_group 1; ld.shared.u32 %w, [%v]; cp.async.wait_group 0; ld.shared.u32 %x0, [%v+128]; add.u32 %w, %w, %x0; st.global.u32 [%to], %w;"""
+    cp.async.ca.shared.global [%v], [%at], 4; cp.async.commit_group;
+    cp.async.ca.shared.global [%v+128], [%at+128], 4; cp.async.commit_group;
+    cp.async.wait_group 1; ld.shared.u32 %w, [%v]; cp.async.wait_group 0;
+    ld.shared.u32 %x0, [%v+128]; add.u32 %w, %w, %x0; st.global.u32 [%to], %w;"""
     assert list(run(body)) == [100 + i + 132 + i for i in range(32)]
 
 

@@ -97,7 +97,8 @@ def noticed(removals: list[Removal]) -> float:
 def test_a_removed_barrier_is_noticed() -> None:
     (call, *_) = recorded_triton(90, "bfloat16", ["Transformer-XL"])
     removals = list(remove_each(call))
-    assert noticed(removals) >= 0.9, summary(removals)
+    assert noticed(removals) > 0.85, summary(removals)
+    assert all(removal.outcome != "wrong" for removal in removals)
 
 
 @pytest.mark.thorough
@@ -120,4 +121,4 @@ def test_removed_barriers_are_noticed(column: str, target: int, dtype: str) -> N
         f"{noticed(removals):.1%} of those that do anything noticed"
     )
     print(summary(removals))
-    assert noticed(removals) >= 0.9
+    assert noticed(removals) > 0.85 and all(removal.outcome != "wrong" for removal in removals)

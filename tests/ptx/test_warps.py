@@ -158,7 +158,8 @@ def test_threads_part_and_join_again() -> None:
     body = """
     @%p bra LOW; mov.u32 %v, 2; bra.uni JOIN;
     LOW: mov.u32 %v, 1;
-    JOIN: activemask.b32 %w; and.b32 %w, %w, 1; mad.lo.u32 %v, %v, 10, %w; st.global.u32 [%at], %v;"""
+    JOIN: activemask.b32 %w; and.b32 %w, %w, 1; mad.lo.u32 %v, %v, 10, %w;
+    st.global.u32 [%at], %v;"""
     assert list(run(body)) == [11] * 16 + [21] * 16
 
 
@@ -244,10 +245,12 @@ def test_two_barriers_that_wait_for_each_other_are_a_deadlock() -> None:
 def test_threads_and_blocks_are_numbered_along_three_axes() -> None:
     body = """
     .reg .b32 %x<13>; .reg .b64 %o, %at;
-    mov.u32 %x0, %tid.x; mov.u32 %x1, %tid.y; mov.u32 %x2, %tid.z; mov.u32 %x3, %ctaid.x; mov.u32 %x4, %ctaid.y; mov.u32 %x5, %ctaid.z;
+    mov.u32 %x0, %tid.x; mov.u32 %x1, %tid.y; mov.u32 %x2, %tid.z; mov.u32 %x3, %ctaid.x;
+    mov.u32 %x4, %ctaid.y; mov.u32 %x5, %ctaid.z;
     mov.u32 %x6, %ntid.x; mov.u32 %x7, %ntid.y; mov.u32 %x8, %nctaid.x; mov.u32 %x9, %nctaid.y;
     mad.lo.u32 %x10, %x2, %x7, %x1; mad.lo.u32 %x10, %x10, %x6, %x0;
-    mad.lo.u32 %x11, %x5, %x9, %x4; mad.lo.u32 %x11, %x11, %x8, %x3; mad.lo.u32 %x11, %x11, 60, %x10;
+    mad.lo.u32 %x11, %x5, %x9, %x4; mad.lo.u32 %x11, %x11, %x8, %x3;
+    mad.lo.u32 %x11, %x11, 60, %x10;
     ld.param.u64 %o, [out]; mad.wide.u32 %at, %x11, 4, %o; st.global.u32 [%at], %x11;"""
     out = np.full(60 * 12, 9999, np.uint32)
     kernel(body, [".u64 out"]).launch((2, 3, 2), (5, 4, 3), [out])
