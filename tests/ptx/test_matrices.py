@@ -373,7 +373,8 @@ def whole(
 ) -> str:
     sums = ",".join(f"%d{i}" for i in range(columns // 2))
     return f"""wgmma.fence.sync.aligned;
-    wgmma.mma_async.sync.aligned.m64n{columns}k{inner}.f32.{kind}.{kind} {{{sums}}}, {left}, %right, {scale}{turns};
+    wgmma.mma_async.sync.aligned.m64n{columns}k{inner}.f32.{kind}.{kind} {{{sums}}},
+    {left}, %right, {scale}{turns};
     wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;"""
 
 
