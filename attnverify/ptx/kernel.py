@@ -89,7 +89,7 @@ class Kernel:
             np.array([False]) if r.size == 0 else x
             for r, x in zip(program.registers, self.blank, strict=True)
         ]
-        self.asynchronous_registers = instructions.wgmma.used_registers(program.instructions)
+        self.asynchronous_registers = instructions.matrix.wgmma.used_registers(program.instructions)
         self.asynchronous = bool(self.asynchronous_registers)
         self.last = len(program.instructions) - 1
         self.tensor_core = unit_of(module.target)
@@ -121,7 +121,7 @@ class Kernel:
         """The step, watched if it touches registers that products of warp groups use."""
         if not self.asynchronous_registers or form.name == "wgmma":
             return step
-        return instructions.wgmma.watched(form, step, self.asynchronous_registers)
+        return instructions.matrix.wgmma.watched(form, step, self.asynchronous_registers)
 
     # launching
 

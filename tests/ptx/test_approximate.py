@@ -13,8 +13,8 @@ import pytest
 
 from attnverify import ptx
 from attnverify.ptx.numbers.errors import APPROXIMATE
-from ptx.scalar import flushed, value
-from ptx.small import apply, corners, numbers_of
+from tests.ptx.scalar import flushed, value
+from tests.ptx.small import apply, corners, numbers_of
 
 Function = Callable[[mpmath.mpf], mpmath.mpf]
 FUNCTIONS: dict[str, Function] = {

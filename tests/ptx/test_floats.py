@@ -12,8 +12,8 @@ import pytest
 
 from attnverify import ptx
 from ptx import scalar
-from ptx.scalar import flushed, order, saturated, value
-from ptx.small import apply, corners, numbers_of
+from tests.ptx.scalar import flushed, order, saturated, value
+from tests.ptx.small import apply, corners, numbers_of
 
 SINGLE = corners("f32")
 MODES = ["rn", "rz", "rm", "rp"]

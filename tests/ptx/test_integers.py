@@ -5,8 +5,8 @@ from itertools import product
 
 import pytest
 
-from ptx.scalar import clamped, wrapped
-from ptx.small import apply, corners, numbers_of
+from tests.ptx.scalar import clamped, wrapped
+from tests.ptx.small import apply, corners, numbers_of
 
 WHOLE = ["u16", "s16", "u32", "s32", "u64", "s64"]
 

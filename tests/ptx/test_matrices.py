@@ -13,7 +13,7 @@ import pytest
 from attnverify import ptx
 from attnverify.ptx.numbers.tensor_core import UNITS, multiply
 from ptx import scalar
-from ptx.small import kernel
+from tests.ptx.small import kernel
 
 LANES = range(32)
 

@@ -11,7 +11,7 @@ import pytest
 
 from attnverify import ptx
 from attnverify.ptx.storage.device import Memory
-from ptx.small import kernel
+from tests.ptx.small import kernel
 
 START = """
 .reg .pred %p, %q; .reg .b16 %h<4>; .reg .b32 %t, %v, %w, %x<8>;

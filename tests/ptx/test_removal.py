@@ -8,7 +8,7 @@ import pytest
 
 from attnverify.ptx.kernel import Recorded
 from attnverify.ptx.removal import remove_each, summary
-from ptx.small import kernel
+from tests.ptx.small import kernel
 
 EXCHANGE = """
 .shared .align 4 .b8 room[512]; .reg .b32 %t, %v, %s; .reg .b64 %o;

@@ -8,7 +8,7 @@ from attnverify import ptx
 from attnverify.ptx.__main__ import main
 from attnverify.ptx.decode import BUILDERS
 from attnverify.ptx.table import ABSENT, PARTLY, THERE
-from ptx.small import kernel
+from tests.ptx.small import kernel
 
 REGISTERS = ".reg .pred %p, %q; .reg .b16 %h; .reg .b32 %r, %s, %f; .reg .b64 %d; HERE: "
 

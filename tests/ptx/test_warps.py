@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attnverify import ptx
-from ptx.small import apply, kernel, numbers_of
+from tests.ptx.small import apply, kernel, numbers_of
 
 LANES = list(range(32))
 FULL = "0xFFFFFFFF"

@@ -45,13 +45,20 @@ handles, and the reference of an operation, by the operation's public name: ``im
 a function, when asked for.
 """
 
+LAUNCHERS = "attnverify/ptx/launchers"
 AT_THE_DOOR = {
     "torch_impl/__init__.py": {"numpy"},
+    f"{LAUNCHERS}/autotune.py": {"triton"},
+    f"{LAUNCHERS}/triton.py": {"torch", "triton"},
+    f"{LAUNCHERS}/torch_cuda.py": {"torch"},
     **{
         path.relative_to(ROOT).as_posix(): {"click"} for path in (ROOT / "attnverify/cli").iterdir()
     },
 }
-"""Where a backend takes NumPy arrays in and hands them out; what the command line is made of."""
+"""
+Where a backend takes NumPy arrays in and hands them out; what stands in for a GPU of these
+libraries; what the command line is made of.
+"""
 
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 

@@ -10,9 +10,8 @@ from attnverify.ptx.instructions import (
     floats,
     integers,
     loads,
-    matrices,
+    matrix,
     warps,
-    wgmma,
 )
 
 __all__ = [
@@ -25,7 +24,6 @@ __all__ = [
     "floats",
     "integers",
     "loads",
-    "matrices",
+    "matrix",
     "warps",
-    "wgmma",
 ]

@@ -11,19 +11,19 @@ from attnverify.ptx.decode import Form, Step, instruction
 from attnverify.ptx.instructions.floats import (
     ROUNDINGS,
     Modes,
-    directed_quotient,
     float_arithmetic,
     halved,
     halves_of,
 )
+from attnverify.ptx.instructions.quotients import directed_quotient
 from attnverify.ptx.kinds import KINDS, Array
-from attnverify.ptx.numbers.errors import APPROXIMATE, approximate, step
+from attnverify.ptx.numbers.errors import APPROXIMATE, approximate
 from attnverify.ptx.numbers.formats import BF16, F32, flush, narrow, rounded
 
 if TYPE_CHECKING:
     from attnverify.ptx.machine import Machine
 
-__all__ = ["approximate_quotient"]
+__all__: list[str] = []
 
 
 @instruction("fma")
@@ -106,27 +106,3 @@ def rounded_root(x: Array, how: str) -> Array:
         return np.asarray(np.sqrt(x))
     # as with quotients: a root that is no float32 is far enough from every one
     return rounded(np.sqrt(x.astype(np.float64)), F32, how).astype(np.float32)
-
-
-def approximate_quotient(form: Form, how: str) -> Step:
-    """Within 2 ulp; ``div.approx`` by more than 2^126 gives zero, or of infinity NaN."""
-    ftz, kind = form.flag("ftz"), KINDS["f32"]
-    put, read_x, read_y = form.write(0, kind), form.read(1, kind), form.read(2, kind)
-
-    def run(m: "Machine") -> None:
-        x, y = read_x(m), read_y(m)
-        if ftz:
-            x, y = flush(x), flush(y)
-        exact = x / y
-        found = step(exact, 2, (exact == 0) | np.isinf(y), m.draw)
-        if how == "approx":
-            found = beyond(x, y, found)
-        put(m, flush(found) if ftz else found)
-
-    return run
-
-
-def beyond(x: Array, y: Array, found: Array) -> Array:
-    large = (np.abs(y) > 2.0**126) & np.isfinite(y)
-    zero = np.copysign(np.float32(0), x) * np.copysign(np.float32(1), y)
-    return np.where(large, np.where(np.isinf(x), np.float32(np.nan), zero), found)

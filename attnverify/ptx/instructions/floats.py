@@ -44,15 +44,13 @@ def saturate(x: Array) -> Array:
 
 
 def float_arithmetic(form: Form) -> Step:
-    """add, sub, mul, mad, fma, div, min, max, neg, abs of a floating-point type."""
+    """add, sub, mul, mad, fma, min, max, neg, abs of a floating-point type."""
     kind = form.kind(*FLOATING)
     form.expect({"neg": 2, "abs": 2, "fma": 4, "mad": 4}.get(form.name, 3))
     if form.name in ("min", "max"):
         return extreme(form, kind)
     if form.name in ("neg", "abs"):
         return sign(form, kind)
-    if form.name == "div":
-        return divide(form, kind)
     if kind.name == "f32":
         return single(form)
     return double(form) if kind.name == "f64" else half(form, kind)
@@ -94,35 +92,6 @@ def single_function(name: str, mode: str) -> Callable[..., Array]:
     return lambda x, y: directed_sum(
         x.astype(np.float64), turn * y.astype(np.float64), F32, mode
     ).astype(np.float32)
-
-
-def divide(form: Form, kind: Kind) -> Step:
-    """Quotients rounded once; the approximate ones are in another module."""
-    from attnverify.ptx.instructions.approximate import approximate_quotient
-
-    if kind.name == "f64":
-        form.choice("rn")
-        return form.result(kind, np.divide, [form.read(1, kind), form.read(2, kind)])
-    if kind.name != "f32":
-        raise form.refuse(f"a quotient of {kind.name}")
-    how = form.choice("approx", "full", *ROUNDINGS)
-    if how in ("approx", "full"):
-        return approximate_quotient(form, how)
-    modes = Modes(form, rounding=False)
-
-    def function(x: Array, y: Array) -> Array:
-        x, y = modes.inward(x), modes.inward(y)
-        return modes.outward(x / y if how == "rn" else directed_quotient(x, y, how))
-
-    return form.result(kind, function, [form.read(1, kind), form.read(2, kind)])
-
-
-def directed_quotient(x: Array, y: Array, mode: str) -> Array:
-    """
-    A quotient of numbers of 24 digits is one, or differs from each by a part in 2^48: float64 shows
-    on which side it is.
-    """
-    return rounded(x.astype(np.float64) / y, F32, mode).astype(np.float32)
 
 
 # float64

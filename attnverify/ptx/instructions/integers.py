@@ -6,6 +6,7 @@ import numpy as np
 
 from attnverify.ptx.decode import Form, Step, instruction
 from attnverify.ptx.instructions.floats import FLOATING, float_arithmetic
+from attnverify.ptx.instructions.quotients import divide
 from attnverify.ptx.kinds import KINDS, Array, Kind
 
 __all__: list[str] = []
@@ -19,11 +20,9 @@ def by_type(whole: Callable[[Form], Step]) -> Callable[[Form], Step]:
     """Instructions of one name for whole numbers and for floating-point ones."""
 
     def build(form: Form) -> Step:
-        return (
-            float_arithmetic(form)
-            if any(name in FLOATING for name in form.modifiers)
-            else whole(form)
-        )
+        if not any(name in FLOATING for name in form.modifiers):
+            return whole(form)
+        return divide(form) if form.name == "div" else float_arithmetic(form)
 
     return build
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnverify.ptx.decode import Form, Read, Step, instruction
-from attnverify.ptx.instructions.matrices import (
+from attnverify.ptx.instructions.matrix.mma import (
     accumulator,
     in_registers,
     left_factor,

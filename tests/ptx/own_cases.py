@@ -1,0 +1,68 @@
+"""Cases for the kernels of the project's own columns, and what numpy_ref answers to them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from attnverify.catalogue import CATALOGUE
+
+DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32}
+B, H, N, M, D, E = 1, 2, 70, 133, 64, 64
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operation with drawn inputs."""
+
+    operation: str
+    shapes: tuple[tuple[int, ...], ...]
+    options: tuple[str, ...] = ()
+
+    def inputs(self, dtype: str, seed: int = 0) -> list[np.ndarray]:
+        random = np.random.default_rng(seed)
+        return [random.standard_normal(shape).astype(DTYPES[dtype]) for shape in self.shapes]
+
+    def extra(self, dtype: str) -> dict[str, Any]:
+        """Masks, dropout and alignment."""
+        random, found = np.random.default_rng(1), {}
+        if "visible" in self.options:
+            found["mask"] = random.random((N, M)) < 0.8
+        if "added" in self.options:
+            found["mask"] = random.standard_normal((B, H, N, M)).astype(DTYPES[dtype])
+        if "dropout" in self.options:
+            found |= {"keep": random.random((B, H, N, M)) < 0.75, "p": 0.25}
+        return found | ({"align": "end"} if "end" in self.options else {})
+
+
+HEADS = ((B, H, N, D), (B, H, M, D), (B, H, M, E))
+CASES = {
+    "plain": Case("scaled_dot_product_attention", HEADS),
+    "visible": Case("scaled_dot_product_attention", HEADS, ("visible",)),
+    "added mask, dropout": Case("scaled_dot_product_attention", HEADS, ("added", "dropout")),
+    "ALiBi": Case("alibi_attention", HEADS),
+    "Transformer-XL": Case("transformer_xl_attention", (*HEADS, (H, M, D), (H, D), (H, D))),
+    "learned": Case(
+        "learned_relative_attention", (*HEADS, (2 * M, H, D), (2 * M, H), (H, D)), ("end",)
+    ),
+    "additive": Case(
+        "additive_attention", ((B, 40, 24), (B, 72, 24), (B, 72, 32), (32, 24), (32, 24), (32,))
+    ),
+}
+
+
+def run_reference(case: Case, dtype: str) -> list[np.ndarray]:
+    """The output and the gradients of the inputs, in float64."""
+    wide = [x.astype(np.float64) for x in case.inputs(dtype)]
+    extra = {
+        name: x.astype(np.float64) if name == "mask" and x.dtype != bool else x
+        for name, x in case.extra(dtype).items()
+    }
+    output = CATALOGUE[case.operation].reference(*wide, **extra)
+    d_output = gradient_of_output(output.shape, dtype).astype(np.float64)
+    return [output, *CATALOGUE[f"{case.operation}_grad"].reference(d_output, *wide, **extra)]
+
+
+def gradient_of_output(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    return np.random.default_rng(2).standard_normal(shape).astype(DTYPES[dtype])
