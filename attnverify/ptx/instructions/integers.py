@@ -6,7 +6,7 @@ import numpy as np
 
 from attnverify.ptx.decode import Form, Step, instruction
 from attnverify.ptx.instructions.floats import FLOATING, float_arithmetic
-from attnverify.ptx.instructions.quotients import divide
+from attnverify.ptx.instructions.quotients import divide_floats
 from attnverify.ptx.kinds import KINDS, Array, Kind
 
 __all__: list[str] = []
@@ -22,7 +22,7 @@ def by_type(whole: Callable[[Form], Step]) -> Callable[[Form], Step]:
     def build(form: Form) -> Step:
         if not any(name in FLOATING for name in form.modifiers):
             return whole(form)
-        return divide(form) if form.name == "div" else float_arithmetic(form)
+        return divide_floats(form) if form.name == "div" else float_arithmetic(form)
 
     return build
 

@@ -13,10 +13,10 @@ from attnverify.ptx.numbers.formats import F32, flush, rounded
 if TYPE_CHECKING:
     from attnverify.ptx.machine import Machine
 
-__all__ = ["directed_quotient", "divide"]
+__all__ = ["directed_quotient", "divide_floats"]
 
 
-def divide(form: Form) -> Step:
+def divide_floats(form: Form) -> Step:
     """Quotients, rounded once or approximate."""
     form.expect(3)
     kind = form.kind(*FLOATING)
