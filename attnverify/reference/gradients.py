@@ -142,7 +142,8 @@ def transformer_xl_attention_grad(
     d_score, d_value = attend_grad(d_output, score, sees, value, **stages)
     d = d_score * inverse_root(query.shape[-1])
     d_content, d_key = query_grad(d, sees, key), key_grad(d, sees, query + u[:, None])
-    d_far, d_position = table_grad(*(by_row or unshifted)(d, sees), query + v[:, None], position)
+    d_rows, read = (by_row or unshifted)(d, sees)
+    d_far, d_position = table_grad(d_rows, read, query + v[:, None], position)
     return d_content + d_far, d_key, d_value, d_position, d_content.sum((0, 2)), d_far.sum((0, 2))
 
 
@@ -249,14 +250,12 @@ def additive_score_grad(
 ) -> Grads:
     """By query, key and the three weights, over the pairs that see each other."""
     z = (query @ w_query.T)[..., :, None, :] + (key @ w_key.T)[..., None, :, :]
-    seen = visible[..., None]
-    t = np.where(seen, np.tanh(z), 0)
-    d_z = np.where(seen, d_score[..., None] * w_score * slope(z, t), 0)
+    pair = visible[..., None]
+    t = np.where(pair, np.tanh(z), 0)
+    d_z = np.where(pair, d_score[..., None] * w_score * slope(z, t), 0)
     d_q, d_k = d_z.sum(2), d_z.sum(1)
-    query, key = (
-        np.where(visible.any(axis)[..., None], x, 0) for axis, x in ((-1, query), (-2, key))
-    )
-    d_query = np.where(visible.any(-1)[..., None], d_q @ w_query, 0)
-    d_key = np.where(visible.any(-2)[..., None], d_k @ w_key, 0)
+    sees, seen = np.any(visible, -1)[..., None], np.any(visible, -2)[..., None]
+    query, key = np.where(sees, query, 0), np.where(seen, key, 0)
+    d_query, d_key = np.where(sees, d_q @ w_query, 0), np.where(seen, d_k @ w_key, 0)
     d_w_query, d_w_key = (np.einsum("bna,bnf->af", d, x) for d, x in ((d_q, query), (d_k, key)))
     return d_query, d_key, d_w_query, d_w_key, np.einsum("bnm,bnma->a", d_score, t)

@@ -148,14 +148,14 @@ def product(s: StagedAttention) -> ndarray:
     if "w_score" in x:
         return attention.additive_score(*(x[name] for name in ADDITIVE))
     if "position" in x:
-        parts = (x[name] for name in ("query", "key", "position", "u", "v"))
+        parts = {name: x[name] for name in ("query", "key", "position", "u", "v")}
         return attention.transformer_xl_score(
-            *parts, shift=lambda far: s.position * gather_positions(far, s.place), scale=unscaled
+            **parts, shift=lambda far: s.position * gather_positions(far, s.place), scale=unscaled
         )
     if "key_pos_bias" in x:
-        parts = (x[name] for name in ("query", "key", *TABLES, "align"))
+        parts = {name: x[name] for name in ("query", "key", *TABLES, "align")}
         return attention.learned_relative_score(
-            *parts, read=lambda far, _: s.position * gather_positions(far, s.place), scale=unscaled
+            **parts, read=lambda far, _: s.position * gather_positions(far, s.place), scale=unscaled
         )
     return attention.products(x["query"], x["key"])
 

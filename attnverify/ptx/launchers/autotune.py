@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from triton.compiler.errors import CompileTimeAssertionFailure  # type: ignore[import-untyped]
-from triton.runtime.errors import OutOfResources, PTXASError  # type: ignore[import-untyped]
+from triton.compiler.errors import CompileTimeAssertionFailure
+from triton.runtime.errors import OutOfResources, PTXASError
 
 __all__ = ["Policy", "check_policy", "tuned"]
 

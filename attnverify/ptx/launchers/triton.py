@@ -20,11 +20,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import torch
-import triton  # type: ignore[import-untyped]
-from triton.backends.compiler import GPUTarget  # type: ignore[import-untyped]
-from triton.backends.driver import DriverBase  # type: ignore[import-untyped]
-from triton.runtime.autotuner import Autotuner  # type: ignore[import-untyped]
-from triton.runtime.cache import get_cache_manager  # type: ignore[import-untyped]
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.backends.driver import DriverBase
+from triton.runtime.autotuner import Autotuner
+from triton.runtime.cache import get_cache_manager
 
 from attnverify.ptx.findings import NotUnderstood
 from attnverify.ptx.kernel import Kernel, load
