@@ -70,14 +70,16 @@ class Precision:
                  what split-K partials are kept in
     score        q.k, and the score after its scale and after each bias
     softmax      maximum, exp and normaliser; exp_ulps, tanh_ulps, sin_ulps: ulps of this format
-                 those functions may err
+                 those functions may err; tanh_form "exponential": tanh is 1 - 2/(1 + exp(2z)) or
+                 2 sigmoid(2z) - 1, whose error is one of the size of 1 near zero too
     prob         weights before the product with the values, and the score's gradient before its
                  products
     bias         ALiBi slopes and biases; bias_form "absolute": slope*j is added instead of
                  slope*(j - i)
     joined       sums formed before a product: q + u, k + a (the contract's u_form)
     stage        what a layer keeps between projection, attention, projection, residual
-    prescale     scaled queries and keys, where the scale comes before the product
+    prescale     scaled queries and keys, where the scale comes before the product; None: they are
+                 never stored, and what scales them on their way in (alpha of a BLAS) is acc
     scale_const  1/sqrt(D) and 1/(1-p) themselves; None: acc
     operand      operands on their way into a matrix product (TF32)
     block        smallest key block of an online softmax; lse_merge: partial results merge through
@@ -111,6 +113,7 @@ class Precision:
     tanh_ulps: float = 4.0
     sin_ulps: float = 4.0
     variance: str = "stable"
+    tanh_form: str = "relative"
     bias_form: str = "relative"
     slack: float = 1.0
 
@@ -175,7 +178,11 @@ _LEAST = {
     "grad_block_k": 1,
     "slack": 1.0,
 }
-_CHOICES = {"variance": ("stable", "one_pass"), "bias_form": ("relative", "absolute")}
+_CHOICES = {
+    "variance": ("stable", "one_pass"),
+    "tanh_form": ("relative", "exponential"),
+    "bias_form": ("relative", "absolute"),
+}
 
 
 def resolve(declared: object, operation: str, implementation: str, dtype: str) -> Precision:

@@ -19,7 +19,8 @@ WIDE = (
 )
 # The kernels: weights and gradients of scores are in the storage dtype on their way into a product,
 # q + u is rounded to it, all else is float32; what they multiply is multiplied by no library, whose
-# settings do not matter. Additive attention is projected in float32 first.
+# settings do not matter. Additive attention is projected in float32 first; its tanh is
+# 1 - 2 / (1 + exp(2z)).
 FUSED = {"preset": "fused"}
 PRECISION = {
     "*": WIDE,
@@ -27,7 +28,7 @@ PRECISION = {
     "alibi_attention_cuda": FUSED,
     "transformer_xl_attention_cuda": FUSED,
     "learned_relative_attention_cuda": FUSED,
-    "additive_attention_cuda": WIDE | FUSED | {"joined": "float32"},
+    "additive_attention_cuda": WIDE | FUSED | {"joined": "float32", "tanh_form": "exponential"},
 }
 
 

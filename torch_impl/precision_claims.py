@@ -12,7 +12,7 @@ Where nothing else is said, half types are widened to float32, computed there an
   once; the sum of two scores and what lies between the stages of a layer is stored.
 - The Triton kernels are "fused": weights and gradients of scores are in the storage dtype on their
   way into a product, q + u is rounded to it, all else is float32; float32 products are not TF32,
-  whatever PyTorch's settings say.
+  whatever PyTorch's settings say. Their tanh is 1 - 2 / (1 + exp(2z)).
 - The blocked attentions are "wide", and take subnormal weights for zeros.
 - A CPU with bfloat16 instructions (VDPBF16PS, AMX) flushes subnormals, of the operands and of what
   it accumulates.
@@ -128,7 +128,7 @@ def blocked(dtype: str, cuda: bool) -> Claim:
 
 
 def projected_kernel(dtype: str, cuda: bool) -> Claim:
-    return {"preset": "fused", "joined": wider(dtype)}
+    return {"preset": "fused", "joined": wider(dtype), "tanh_form": "exponential"}
 
 
 def flex_with_positions(dtype: str, cuda: bool) -> Claim:

@@ -114,10 +114,22 @@ def alibi_forms(
     return forms
 
 
-def alibi_error(at: Products, m: ndarray, distance: ndarray, P: Precision) -> ndarray:
-    """The error of the scaled score plus the bias: rounded(s + bias, E_s + E_bias, score)."""
-    s = at.raw * at.scale + m[:, None, None] * distance
-    return biased_error(s, score_error(at, P), P, bias_error(m, distance, P))
+def alibi_error(
+    at: Products,
+    m: ndarray,
+    distance: ndarray,
+    P: Precision,
+    Eq: ndarray | None = None,
+    Ek: ndarray | None = None,
+) -> ndarray:
+    """
+    The error of the scaled score plus the bias, `biased_error`: the product of D terms may begin
+    with the bias.
+    """
+    bias = m[:, None, None] * distance
+    E = score_error(at, P, Eq, Ek, addends=1)
+    s = at.raw * at.scale + bias
+    return biased_error(s, E, bias, bias_error(m, distance, P), P, at.q.shape[-1] + 1)
 
 
 def alibi_attention(

@@ -6,7 +6,15 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.bounds.error_rules import gamma, rounding_error
-from attnverify.bounds.scores import additive, additive_error, biased_error, products, score_error
+from attnverify.bounds.scores import (
+    Additive,
+    Products,
+    additive,
+    additive_error,
+    biased_error,
+    products,
+    score_error,
+)
 from attnverify.bounds.softmax_rows import (
     Precisions,
     Rows,
@@ -21,24 +29,42 @@ from attnverify.bounds.weighted_mean import WeightedMean, weighted_mean, weighte
 from attnverify.precision import Precision
 
 ScoreError = Callable[[Precision], ndarray | None]
+SumError = Callable[[Precision, int], ndarray | None]
+"""The error of a score whose sum may begin with so many addends."""
 
 
 def masked(
-    s: ndarray, error: ScoreError, mask: ndarray | None, lost: ndarray | None
+    s: ndarray, error: SumError, mask: ndarray | None, lost: ndarray | None, terms: int = 0
 ) -> tuple[Rows, ScoreError]:
     """
-    The softmax rows of a score under a mask, and the error of the score after a float mask was
-    added.
+    The softmax rows of a score, a sum of so many terms, under a mask, and the error of the score
+    after a float mask was added.
     """
     bias, visible = split_mask(mask)
     if bias is None:
-        return rows(s, visible, lost), error
-    biased = s + bias
-    return rows(biased, visible, lost), lambda P: biased_error(biased, _or_zero(error(P), s), P)
+        return rows(s, visible, lost), lambda P: error(P, 0)
+    biased, summed = s + bias, terms and terms + 1
+
+    def with_bias(P: Precision) -> ndarray:
+        E = error(P, 1)
+        E = np.zeros_like(s) if E is None else E
+        return biased_error(biased, E, bias, None, P, summed)
+
+    return rows(biased, visible, lost), with_bias
 
 
-def _or_zero(E: ndarray | None, like: ndarray) -> ndarray:
-    return np.zeros_like(like) if E is None else E
+def masked_products(
+    at: Products, mask: ndarray | None, Eq: ndarray | None = None, Ek: ndarray | None = None
+) -> tuple[Rows, ScoreError]:
+    """The rows of q.k / sqrt(D) under a mask, and the error of their scores."""
+    error = lambda P, addends: score_error(at, P, Eq, Ek, addends)
+    return masked(at.raw * at.scale, error, mask, at.lost, at.q.shape[-1])
+
+
+def masked_additive(at: Additive, mask: ndarray | None) -> tuple[Rows, ScoreError]:
+    """The rows of w.tanh(W_q q + W_k k) under a mask."""
+    error = lambda P, addends: additive_error(at, P, addends)
+    return masked(at.s, error, mask, at.lost, at.w.size)
 
 
 def weights_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
@@ -54,7 +80,7 @@ def softmax(score: ndarray, mask: ndarray | None = None, *, precision: Precision
     """
     hidden = score == -np.inf
     s, lost = finite(np.where(hidden, 0.0, score) if hidden.any() else score)
-    at, error = masked(s, lambda P: None, mask, lost)
+    at, error = masked(s, lambda P, addends: None, mask, lost)
     if hidden.any():
         at = rows(at.s, ~hidden if at.visible is None else at.visible & ~hidden, lost)
     return total(lambda P: weights_error(at, error(P), P), precision)
@@ -97,7 +123,7 @@ def scaled_dot_product_attention(
     `mixture_error`.
     """
     at = products(query, key)
-    chain, error = masked(at.raw * at.scale, lambda P: score_error(at, P), mask, at.lost)
+    chain, error = masked_products(at, mask)
     return attended(weighted_mean(chain, value, keep, p), error, precision)
 
 
@@ -119,5 +145,5 @@ def additive_attention(
     then `mixture_error`.
     """
     at = additive(query, key, w_query, w_key, w_score)
-    chain, error = masked(at.s, lambda P: additive_error(at, P), mask, at.lost)
+    chain, error = masked_additive(at, mask)
     return attended(weighted_mean(chain, value, keep, p), error, precision)

@@ -6,6 +6,9 @@ of `x`, elementwise; None stands for an exact x. An element that a format cannot
 inf: it lies outside the declared domain.
 """
 
+from collections.abc import Sequence
+from functools import reduce
+from itertools import combinations
 from math import ceil
 
 import numpy as np
@@ -66,6 +69,16 @@ def accumulation_error(n: int, precision: Precision) -> float:
     return whole + (gamma(16, precision.partial.u) if precision.partial else 0.0)
 
 
+def underflow(n: int, precision: Precision) -> float:
+    """
+    What a sum of n products loses below the smallest normal numbers: eta a product, and eta an
+    addition where subnormal results are flushed (else they are exact); eta_partial for each of the
+    roundings of split-K partials.
+    """
+    acc, partial = precision.acc, precision.partial
+    return n * (1 + acc.ftz) * acc.eta + (16 * partial.eta if partial else 0.0)
+
+
 def operand_error(
     x: ndarray, E: ndarray | None, precision: Precision, *, stored: bool = True
 ) -> ndarray | None:
@@ -101,7 +114,7 @@ def dot_error(
     """
     The error of the matrix product a @ b, summed in any order:
 
-        acc(n) (|a|+Ea)(|b|+Eb) + Ea (|b|+Eb) + |a| Eb + n eta
+        acc(n) (|a|+Ea)(|b|+Eb) + Ea (|b|+Eb) + |a| Eb + `underflow`
 
     where acc(n) comes from the arithmetic and the two products after it from the operands. n is the
     number of terms.
@@ -111,14 +124,49 @@ def dot_error(
     top_a = size_a if Ea is None else size_a + Ea
     top_b = size_b if Eb is None else size_b + Eb
     grown = accumulation_error(n, precision) * top_a
-    E = (grown if Ea is None else grown + Ea) @ top_b + n * precision.acc.eta
+    E = (grown if Ea is None else grown + Ea) @ top_b + underflow(n, precision)
     if Eb is not None:
         E += size_a @ Eb
-    if n * largest(top_a) * largest(top_b) <= precision.acc.max / (
-        1 + 2 * precision.acc.u
-    ):  # no sum is larger
+    fmt = sums_format(precision)
+    if n * largest(top_a) * largest(top_b) <= fmt.max / (1 + 2 * fmt.u):  # no sum is larger
         return E
-    return with_overflow(E, top_a @ top_b, precision.acc)
+    return with_overflow(E, top_a @ top_b, fmt)
+
+
+def sums_format(precision: Precision) -> Format:
+    """What a sum must fit: `acc`, or `partial` where parts of it are kept in that."""
+    return precision.partial or precision.acc
+
+
+def start_error(size: ndarray, terms: int, precision: Precision) -> ndarray:
+    """
+    What a sum of products loses where it begins with an addend of that size: acc(terms) size.
+
+    Many a BLAS adds the product onto C, ((c + a_1 b_1) + a_2 b_2) ..., so that every step rounds at
+    the size of c, where fl(c + fl(sum)) rounds there once. `terms` counts the addends with the
+    products, in `dot_error` of that sum too: each product then passes one more addition for each.
+    """
+    return accumulation_error(terms, precision) * size
+
+
+def partial_sums(terms: Sequence[ndarray]) -> tuple[ndarray, ndarray]:
+    """
+    What adding some terms two by two may keep on the way: the largest sum of the sizes of all
+    partial sums but the last, over every tree of additions, and the largest size of one of them.
+    """
+    whole = frozenset(range(len(terms)))
+    sums = {frozenset([i]): term for i, term in enumerate(terms)}
+    kept = {leaf: np.zeros_like(terms[0]) for leaf in sums}
+    for count in range(2, len(terms) + 1):
+        for subset in map(frozenset, combinations(whole, count)):
+            splits = [
+                (part, subset - part) for part in kept if part < subset and min(part) == min(subset)
+            ]
+            sums[subset] = sums[splits[0][0]] + sums[splits[0][1]]
+            inner = reduce(np.maximum, [kept[one] + kept[other] for one, other in splits])
+            kept[subset] = inner + (np.abs(sums[subset]) if subset != whole else 0.0)
+    most = reduce(np.maximum, [np.abs(x) for subset, x in sums.items() if subset != whole])
+    return kept[whole], most
 
 
 def largest(size: ndarray) -> float:
@@ -128,8 +176,11 @@ def largest(size: ndarray) -> float:
 def sum_error(
     x: ndarray, E: ndarray | None, axes: tuple[int, ...], precision: Precision, n: int | None = None
 ) -> ndarray:
-    """The error of a sum over some axes: acc(n) sum(|x| + E) + sum(E). n is the number of terms."""
+    """
+    The error of a sum over some axes: acc(n) sum(|x| + E) + sum(E) + `underflow`. n is the number
+    of terms.
+    """
     n = int(np.prod([x.shape[axis] for axis in axes], dtype=np.int64)) if n is None else n
     top = np.abs(x).sum(axes) if E is None else (np.abs(x) + E).sum(axes)
-    grown = accumulation_error(n, precision) * top + n * precision.acc.eta
-    return with_overflow(grown if E is None else grown + E.sum(axes), top, precision.acc)
+    grown = accumulation_error(n, precision) * top + underflow(n, precision)
+    return with_overflow(grown if E is None else grown + E.sum(axes), top, sums_format(precision))

@@ -7,7 +7,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.bounds.alibi import alibi_error, alibi_forms
-from attnverify.bounds.attention import masked
+from attnverify.bounds.attention import masked_additive, masked_products
 from attnverify.bounds.error_rules import (
     accumulation_error,
     dot_error,
@@ -21,10 +21,8 @@ from attnverify.bounds.scores import (
     Additive,
     Products,
     additive,
-    additive_error,
     products,
     scaled_error,
-    score_error,
     tanh_error,
 )
 from attnverify.bounds.softmax_rows import (
@@ -74,13 +72,14 @@ def backward(mix: WeightedMean, d_output: ndarray) -> Backward:
     )
 
 
-def recomputed_error(mix: WeightedMean, E: ndarray, Es: ndarray | None, P: Precision) -> ndarray:
+def recomputed_exponent_error(
+    mix: WeightedMean, E: ndarray, Es: ndarray | None, P: Precision
+) -> ndarray:
     """
-    The error of a weight that may be recomputed as exp(s - saved lse), or be w / l:
+    The error of the exponent s - lse, with what the errors of sum and logarithm amount to in it:
 
         E_lse = max(log sum p e^E, -log sum p e^-E) + R + g(4, u) (1 + |lse| + log n)
-        L     = E + E_lse + g(3, u) (|s - lse| + Es + E_lse),    E_P = p (e^L - 1) + min(eta, p) in
-              the range of underflow
+        L     = E + E_lse + g(3, u) (|s - lse| + Es + E_lse)
     """
     at, n, u = mix.rows, mix.v.shape[-2], P.softmax.u
     up, down = (
@@ -93,7 +92,16 @@ def recomputed_error(mix: WeightedMean, E: ndarray, Es: ndarray | None, P: Preci
         + rescaled_sum_error(n, P)
         + gamma(4, u) * (1 + np.abs(at.m + log_norm) + log(n))
     )
-    L = E + E_lse + gamma(3, u) * (log_norm - at.d + E_lse + (0.0 if Es is None else Es))
+    return E + E_lse + gamma(3, u) * (log_norm - at.d + E_lse + (0.0 if Es is None else Es))
+
+
+def recomputed_error(mix: WeightedMean, L: ndarray, P: Precision) -> ndarray:
+    """
+    The error of a weight that may be recomputed as exp(s - saved lse), or be w / l: p (e^L - 1),
+    and min(eta, p) in the range of underflow.
+    """
+    at = mix.rows
+    log_norm = np.log(at.norm)
     E_P = np.where(L < 1, at.p * np.expm1(np.minimum(L, 1.0)), np.exp(at.d - log_norm + L) - at.p)
     low = max(P.softmax.tiny, P.prob.tiny)
     return zero_where_hidden(
@@ -107,15 +115,20 @@ def score_gradient_error(at: Backward, Es: ndarray | None, P: Precision) -> tupl
 
         E_P' = rounded(p, E_P, prob);  E_dV = dot(w^T, E_w, dO) [+ narrow partials], stored
         E_dP = rounded(dO v^T, dot, score)
-        E_D  = the larger of |dO| Eo + acc(E) |dO| (|o|+Eo) and sum E_P'|dP| + (p+E_P')
-             E_dP + (acc(n) + g(1,u)) (p+E_P')(|dP|+E_dP)
-        E_dS = E_P' (|dP-D| + E_dP + E_D) + p (E_dP + E_D) + g(3,u) (p+E_P') (|dP-D| + E_dP + E_D),
-        rounded to prob and to score
+        E_D  = the larger of |dO| Eo + acc(E) |dO| (|o|+Eo)
+               and sum E_P'|dP| + (p+E_P') E_dP + (acc(n) + g(1,u)) (p+E_P')(|dP|+E_dP)
+        E_dS = E_P' (|dP-D| + E_dP + E_D) + p (E_dP + E_D) + g(3,u) (p+E_P') (|dP-D| + E_dP + E_D)
+               + g(2,u) (p+E_P') (|dP| + |D| + E_dP + E_D) + 3 eta
+               rounded to prob and to score
+
+    The last term is that of p dP - p D, multiplied first and subtracted then. Where partial results
+    are merged, `merged_error` is part of E_D.
     """
     mix, chain, dO = at.mix, at.mix.rows, at.d_output
     p, n, size_o = chain.p, mix.v.shape[-2], np.abs(dO)
     E = exponent_error(chain, Es, P)
-    E_P = zero_where_hidden(chain, rounding_error(p, recomputed_error(mix, E, Es, P), P.prob), E)
+    L = recomputed_exponent_error(mix, E, Es, P)
+    E_P = zero_where_hidden(chain, rounding_error(p, recomputed_error(mix, L, P), P.prob), E)
     dV = product_gradient(at.w, _dropped(at.w, E_P, mix, P), dO, None, P, transposed=True)
     vT = mix.v.swapaxes(-1, -2)
     E_dP = rounding_error(
@@ -132,15 +145,49 @@ def score_gradient_error(at: Backward, Es: ndarray | None, P: Precision) -> tupl
         + most_P * E_dP
         + (accumulation_error(n, P) + gamma(1, P.softmax.u)) * most_P * (size_dP + E_dP)
     )
-    E_x = (
-        E_dP
-        + np.fmax(D_output, zero_where_hidden(chain, per_key).sum(-1, keepdims=True))
-        + (n + dO.shape[-1]) * P.acc.eta
+    E_D = (
+        np.fmax(D_output, zero_where_hidden(chain, per_key).sum(-1, keepdims=True))
+        + (n + dO.shape[-1]) * P.acc.eta * mix.share
     )
-    most_x = np.abs(at.x) + E_x
-    E_dS = E_P * most_x + p * E_x + gamma(3, P.softmax.u) * most_P * most_x
+    E_D = E_D + merged_error(at, L, E_dP, P) if P.lse_merge else E_D
+    E_x, u = E_dP + E_D, P.softmax.u
+    most_x, apart = np.abs(at.x) + E_x, size_dP + np.abs(at.dP - at.x) + E_x
+    E_dS = E_P * most_x + p * E_x + most_P * (gamma(3, u) * most_x + gamma(2, u) * apart)
+    E_dS = E_dS + 3 * P.softmax.eta + 2 * P.score.eta * P.lse_merge
     E_dS = rounding_error(at.dS, rounding_error(at.dS, E_dS, P.prob), P.score)
     return zero_where_hidden(chain, E_dS, E), at_seen_keys(chain, nan_to_inf(dV))
+
+
+def merged_error(at: Backward, L: ndarray, E_dP: ndarray, P: Precision) -> ndarray:
+    """
+    What the gradient by a score loses, per weight p, where a row's parts b were attended to apart
+    and merged with the weights w_b = exp(lse_b - lse), and each step is differentiated:
+
+        dS_j = p_j|b (w_b dP_j - w_b D_b) + p_j|b w_b (D_b' - D),    D_b = D_b' = sum_i p_i|b dP_i
+
+    A part's mean is not small where the row's is: it is of the size of the largest |dP| of the row,
+    whatever little w_b leaves of it, and comes in twice, once from the softmax of the part and once
+    from its output. With r = e^L - 1 for the largest L of the row, which bounds the error of p_j|b
+    as well as that of w_b, each mean errs by
+
+        (r + g(1, u_prob) + acc(n) + acc(E) + g(2, u)) max |dP| + max E_dP
+
+    and the two differences |dP_j - D_b| and |D_b - D|, at most 2 max |dP| each, err by r + g(4, u):
+    w_b dO, the products with w_b and p_j|b, the difference itself. Either term may be rounded to
+    `score` before they are added.
+    """
+    chain, u = at.mix.rows, max(P.acc.u, P.score.u)
+    n, E = at.mix.v.shape[-2], at.d_output.shape[-1]
+    most, r = _largest_seen(chain, np.abs(at.dP) + E_dP), np.expm1(_largest_seen(chain, L))
+    mean = r + gamma(1, P.prob.u) + accumulation_error(n, P) + accumulation_error(E, P)
+    mean = (mean + gamma(2, u)) * most + _largest_seen(chain, E_dP)
+    return 2 * mean + 4 * (r + gamma(4, u)) * most
+
+
+def _largest_seen(chain: Rows, x: ndarray) -> ndarray:
+    """The largest entry of each row among the keys that it sees."""
+    x = x if chain.visible is None else np.where(chain.visible, x, 0.0)
+    return np.asarray(x.max(-1, keepdims=True))
 
 
 def _dropped(x: ndarray, E: ndarray, mix: WeightedMean, P: Precision) -> ndarray:
@@ -171,10 +218,14 @@ def product_gradient(
     transposed: bool = False,
     narrow: bool = True,
     terms: int | None = None,
+    size: ndarray | None = None,
+    extra: ndarray | float = 0.0,
 ) -> ndarray:
     """
     The error of x @ y (x^T @ y), operands rounded, summed in any order, stored; `joined` instead of
-    storage if not `narrow`. `terms`: how many are summed, where x leaves out some that are zero.
+    storage if not `narrow`. `terms`: how many are summed, where x leaves out some that are zero or
+    the sum goes on with other products; `size`: of the numbers that are multiplied, where y is a
+    sum whose parts may be multiplied apart; `extra`: what the product loses besides.
 
     Where gradients are accumulated over blocks in a narrow format, g(number of blocks, u_partial)
     (|x|+E) (|y|+Ey) more, and as many eta_partial: a block's gradient may lie in the range of
@@ -182,11 +233,12 @@ def product_gradient(
     """
     block = P.grad_block_q if transposed else P.grad_block_k
     x, E = (x.swapaxes(-1, -2), E.swapaxes(-1, -2)) if transposed else (x, E)
-    Ex, Ey = operand_error(x, E, P, stored=False), operand_error(y, Ey, P)
+    size = np.abs(y) if size is None else size
+    Ex, Ey = operand_error(x, E, P, stored=False), operand_error(size, Ey, P)
     terms = terms or x.shape[-1]
-    grown = dot_error(x, Ex, y, Ey, P, terms)
+    grown = dot_error(x, Ex, size, Ey, P, terms) + extra
     if P.grad_partial is not None:
-        top = (np.abs(x) + E) @ (np.abs(y) if Ey is None else np.abs(y) + Ey)
+        top = (np.abs(x) + E) @ (size if Ey is None else size + Ey)
         blocks = ceil(terms / block)
         grown = grown + gamma(blocks, P.grad_partial.u) * top + blocks * P.grad_partial.eta
     return rounding_error(x @ y, grown, P.storage if narrow else P.joined)
@@ -209,11 +261,12 @@ def scaled_gradient(
 ) -> tuple[ndarray, ndarray]:
     """
     scale dS and its error: the scale's constant and product, three more roundings where it follows
-    the matrix product.
+    the matrix product, or four where the other factor was scaled, before the product or within it.
     """
     x = at.dS * scale
     E = scaled_error(x, E_dS, scale, P)
-    E = E + gamma(3, P.acc.u) * (np.abs(x) + E) + P.prob.eta + P.score.eta
+    before = gamma(4, (P.prescale or P.acc).u) if scale != 1 else 0.0
+    E = E + (before + gamma(3, P.acc.u)) * (np.abs(x) + E) + P.prob.eta + P.score.eta
     return x, np.where(
         np.isinf(E_dS), np.inf, zero_where_hidden(at.mix.rows, with_overflow(E, np.abs(x), P.score))
     )
@@ -262,7 +315,7 @@ def scaled_dot_product_attention_grad(
     product each.
     """
     at = products(query, key)
-    chain, error = masked(at.raw * at.scale, lambda P: score_error(at, P), mask, at.lost)
+    chain, error = masked_products(at, mask)
     back = backward(weighted_mean(chain, value, keep, p), d_output)
 
     def bound(P: Precision) -> Grads:
@@ -302,18 +355,22 @@ def alibi_attention_grad(
 
 
 def shared_gradient(
-    x: ndarray, E: ndarray, axes: tuple[int, ...], P: Precision, terms: int | None = None
+    x: ndarray,
+    E: ndarray,
+    axes: tuple[int, ...],
+    P: Precision,
+    terms: int | None = None,
+    size: ndarray | None = None,
 ) -> ndarray:
     """
     The error of a parameter's gradient: summed over the axes that share it, in any order or in
-    narrow partials, stored.
+    narrow partials, stored. `size` instead of |x|, where x is itself a sum that may come last.
     """
     terms = terms or int(np.prod([x.shape[axis] for axis in axes], dtype=np.int64))
-    grown = sum_error(x, E, axes, P, terms)
+    size = np.abs(x) if size is None else size
+    grown = sum_error(size, E, axes, P, terms)
     if P.grad_partial is not None:
-        grown = grown + gamma(ceil(terms / P.grad_block_q), P.grad_partial.u) * (np.abs(x) + E).sum(
-            axes
-        )
+        grown = grown + gamma(ceil(terms / P.grad_block_q), P.grad_partial.u) * (size + E).sum(axes)
     return rounding_error(x.sum(axes), grown, P.storage)
 
 
@@ -323,8 +380,9 @@ def _inner_error(
     """
     dz = dS w (1 - t^2) with its error, and the error of t:
 
-        E_f = 2 |t| E_t + E_t^2 + g(2, u) (1 + (|t|+E_t)^2)      f = 1 - t^2, which cancels: its
-        error is absolute E_dz = |w| (E_dS (f + E_f) + |dS| E_f), two roundings to `score`
+        E_f  = 2 |t| E_t + E_t^2 + g(2, u) (1 + (|t|+E_t)^2)    f = 1 - t^2, which cancels
+        E_dz = |w| (E_dS (f + E_f) + |dS| E_f + eta)            two roundings to `score`, one of
+                                                                them perhaps before w
     """
     E_t, t = tanh_error(at, P), np.abs(at.t)
     f = 1 - t * t
@@ -333,7 +391,9 @@ def _inner_error(
     dz = dS * at.w * f
     return (
         dz,
-        rounding_error(dz, w * (E_dS * (np.abs(f) + E_f) + np.abs(dS) * E_f), P.score, 2),
+        rounding_error(
+            dz, w * (E_dS * (np.abs(f) + E_f) + np.abs(dS) * E_f + P.score.eta), P.score, 2
+        ),
         E_t,
     )
 
@@ -341,7 +401,10 @@ def _inner_error(
 def _projection(
     dz: ndarray, E: ndarray, x: ndarray, w: ndarray, P: Precision
 ) -> tuple[ndarray, ndarray]:
-    """The errors of dx = dz W and dW = sum over batch and positions of dz^T x, both stored."""
+    """
+    The errors of dx = dz W and dW = sum over batch and positions of dz^T x, both stored; the second
+    is one sum, or one for each batch element, rounded to `joined`, and their sum.
+    """
     Ez = operand_error(dz, E, P, stored=False)
     dx = rounding_error(dz @ w, dot_error(dz, Ez, w, operand_error(w, None, P), P), P.storage)
     dW = np.einsum("bna,bnk->bak", dz, x)
@@ -351,6 +414,7 @@ def _projection(
         x,
         operand_error(x, None, P),
         P,
+        len(x) * x.shape[1],
     )
     return dx, shared_gradient(dW, rounding_error(dW, E_W, P.joined), (0,), P)
 
@@ -377,7 +441,7 @@ def additive_attention_grad(
     dw = sum dS t.
     """
     at = additive(query, key, w_query, w_key, w_score)
-    chain, error = masked(at.s, lambda P: additive_error(at, P), mask, at.lost)
+    chain, error = masked_additive(at, mask)
     back = backward(weighted_mean(chain, value, keep, p), d_output)
 
     def bound(P: Precision) -> Grads:

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 import numpy as np
 from numpy import ndarray
 
-from attnverify.bounds.alibi import bias_error, slopes
-from attnverify.bounds.attention import masked, weights_error
-from attnverify.bounds.error_rules import dot_error, operand_error, rounding_error
+from attnverify.bounds.alibi import alibi_error, slopes
+from attnverify.bounds.attention import masked_products, weights_error
+from attnverify.bounds.error_rules import dot_error, operand_error, rounding_error, start_error
 from attnverify.bounds.relative import learned_error, learned_relative_terms
-from attnverify.bounds.scores import biased_error, products, score_error
+from attnverify.bounds.scores import products
 from attnverify.bounds.softmax_rows import Precisions, rows, total
 from attnverify.bounds.weighted_mean import weighted_mean, weighted_mean_error
 from attnverify.precision import Format, Precision
@@ -27,17 +27,33 @@ def affine(x: ndarray, weight: ndarray, bias: ndarray | None) -> ndarray:
 
 
 def linear_error(
-    x: Pair, weight: ndarray, bias: ndarray | None, P: Precision, fmt: Format
+    x: Pair,
+    weight: ndarray,
+    bias: ndarray | None,
+    P: Precision,
+    fmt: Format,
+    residual: Pair | None = None,
 ) -> ndarray:
-    """rounded(rounded(x W^T, dot), + b), both to `fmt`; a fused bias drops one of the two."""
+    """
+    rounded(rounded(x W^T, dot), + b), both to `fmt`; a fused bias drops one of the two.
+
+    The sum may begin with the bias, or with the residual that the result is added to afterwards:
+    acc(n) of their sizes, n the terms with them.
+    """
     value, E = x
-    y = value @ weight.T
-    E = rounding_error(
-        y,
-        dot_error(value, operand_error(value, E, P), weight.T, operand_error(weight.T, None, P), P),
-        fmt,
-    )
+    y, n = value @ weight.T, value.shape[-1] + (bias is not None) + (residual is not None)
+    factors = operand_error(value, E, P), operand_error(weight.T, None, P)
+    E = dot_error(value, factors[0], weight.T, factors[1], P, n)
+    if bias is not None:
+        E = E + start_error(np.abs(bias), n, P)
+    if residual is not None:
+        E = E + start_error(np.abs(residual[0]) + _or_zero(residual[1]), n, P)
+    E = rounding_error(y, E, fmt)
     return E if bias is None else rounding_error(y + bias, E, fmt)
+
+
+def _or_zero(E: ndarray | None) -> ndarray | float:
+    return 0.0 if E is None else E
 
 
 def split(x: ndarray, num_heads: int) -> ndarray:
@@ -75,9 +91,7 @@ def self_attention(
 
     def error(P: Precision) -> ndarray:
         Eq, Ek, Ev = (linear_error((x, None), w, None, P, P.stage) for w in weights)
-        chain, Es = masked(
-            at.raw * at.scale, lambda P: score_error(at, P, Eq, Ek.swapaxes(-1, -2)), mask, at.lost
-        )
+        chain, Es = masked_products(at, mask, Eq, Ek.swapaxes(-1, -2))
         return weighted_mean_error(weighted_mean(chain, v), Es(P), Ev, P, P.storage)
 
     return total(error, precision)
@@ -131,9 +145,7 @@ def multi_head_attention(
             split(linear_error((x, None), *net[name], P, P.stage), num_heads)
             for name, x in inputs.items()
         )
-        chain, Es = masked(
-            at.raw * at.scale, lambda P: score_error(at, P, Eq, Ek.swapaxes(-1, -2)), mask, at.lost
-        )
+        chain, Es = masked_products(at, mask, Eq, Ek.swapaxes(-1, -2))
         mix, Es_P = weighted_mean(chain, v), Es(P)
         Eo = weighted_mean_error(mix, Es_P, Ev, P, P.stage)
         return linear_error(
@@ -229,9 +241,7 @@ def alibi_multi_head_attention(
             split(linear_error((x, None), *net[name], P, P.stage), num_heads)
             for name, x in inputs.items()
         )
-        Es = biased_error(
-            s, score_error(at, P, Eq, Ek.swapaxes(-1, -2)), P, bias_error(m, count, P)
-        )
+        Es = alibi_error(at, m, count, P, Eq, Ek.swapaxes(-1, -2))
         return linear_error(
             (merge(mix.o), merge(weighted_mean_error(mix, Es, Ev, P, P.stage))),
             *net["output"],

@@ -5,7 +5,7 @@ attentions.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 from math import log
 
 import numpy as np
@@ -15,11 +15,17 @@ from attnverify.bounds.attention import attended
 from attnverify.bounds.error_rules import (
     dot_error,
     gamma,
-    operand_error,
     rounding_error,
+    start_error,
     with_overflow,
 )
-from attnverify.bounds.scores import products, scaled_error, score_bound
+from attnverify.bounds.scores import (
+    factor_error,
+    products,
+    scaled_underflow,
+    score_bound,
+    summed_score_error,
+)
 from attnverify.bounds.softmax_rows import Precisions, causal, finite, rows, total
 from attnverify.bounds.weighted_mean import WeightedMean, weighted_mean
 from attnverify.precision import Precision
@@ -77,8 +83,7 @@ def rel_shifted(x: ndarray) -> ndarray:
 @dataclass(frozen=True)
 class TransformerXL:
     """
-    The Transformer-XL score in float64: content (q+u).k, place shift((q+v).r), their sum and its
-    scale.
+    The Transformer-XL score in float64: q.k, u.k, shift(q.r), shift(v.r), their sum and its scale.
     """
 
     q: ndarray
@@ -86,8 +91,7 @@ class TransformerXL:
     rT: ndarray
     u: ndarray
     v: ndarray
-    content: ndarray
-    place: ndarray
+    parts: tuple[ndarray, ...]
     scale: float
     s: ndarray
     lost: ndarray | None
@@ -99,19 +103,17 @@ def transformer_xl(
     """All ((q+u).k + shift((q+v).r)) / sqrt(D); u and v are [H D]."""
     at = products(query, key)
     r, bad = finite(position)
-    rT = r.swapaxes(-1, -2)
-    content, place = (at.q + u[:, None]) @ at.kT, (at.q + v[:, None]) @ rT
-    s = (content + rel_shifted(place)) * at.scale
+    rT, u, v = r.swapaxes(-1, -2), u[:, None], v[:, None]
+    qr, vr = at.q @ rT, v @ rT
+    places = rel_shifted(qr), rel_shifted(np.broadcast_to(vr, qr.shape[1:]))
+    s = ((at.q + u) @ at.kT + rel_shifted((at.q + v) @ rT)) * at.scale
     lost = at.lost
     if bad is not None:
-        hit = (
-            rel_shifted(
-                np.broadcast_to(np.any(bad, axis=-1, keepdims=True).swapaxes(-1, -2), place.shape)
-            )
-            > 0
-        )
+        row = np.any(bad, axis=-1, keepdims=True).swapaxes(-1, -2)
+        hit = rel_shifted(np.broadcast_to(row, qr.shape)) > 0
         lost = hit if lost is None else lost | hit
-    return TransformerXL(at.q, at.kT, rT, u[:, None], v[:, None], content, place, at.scale, s, lost)
+    parts = (at.raw, np.broadcast_to(u @ at.kT, at.raw.shape), *places)
+    return TransformerXL(at.q, at.kT, rT, u, v, parts, at.scale, s, lost)
 
 
 def joined_error(a: ndarray, Ea: ndarray | None, b: ndarray, P: Precision) -> ndarray:
@@ -123,26 +125,30 @@ def transformer_xl_error(
     at: TransformerXL, P: Precision, Eq: Error = None, Ek: Error = None, Er: Error = None
 ) -> ndarray:
     """
-    q + u and q + v rounded to `joined`, both products to `score`, the error of the second moved by
-    rel_shift exactly like its value, one rounding for their sum, then the scale.
+    (q+u).k + shift((q+v).r): q + u and q + v rounded to `joined`, the error of the second product
+    moved by rel_shift exactly like its value; then `summed_score_error`.
 
-    A product split as q.k + u.k sums the same terms apart: |q| + |u| stands for |q + u| in the
-    errors of sum and operands.
+    A product split as q.k + u.k sums the same terms apart, and a product may be summed on top of
+    another: |q| + |u| stands for |q + u| in the errors of sums and operands, and each of the terms
+    passes the additions of all four products, 4D.
     """
-    pairs = ((at.u, at.kT, Ek, at.content), (at.v, at.rT, Er, at.place))
-    content, place = (_joined_product(at.q, Eq, b, xT, Ex, raw, P) for b, xT, Ex, raw in pairs)
-    x = at.content + rel_shifted(at.place)
-    return scaled_error(at.s, rounding_error(x, content + rel_shifted(place), P.score), at.scale, P)
+    content, place = (
+        _joined_product(at, Eq, b, xT, Ex, P)
+        for b, xT, Ex in ((at.u, at.kT, Ek), (at.v, at.rT, Er))
+    )
+    return summed_score_error(at.parts, content + rel_shifted(place), at.scale, P)
 
 
 def _joined_product(
-    q: ndarray, Eq: Error, b: ndarray, xT: ndarray, Ex: Error, raw: ndarray, P: Precision
+    at: TransformerXL, Eq: Error, b: ndarray, xT: ndarray, Ex: Error, P: Precision
 ) -> ndarray:
-    whole = np.abs(q) + np.abs(b)
-    E = dot_error(
-        whole, operand_error(whole, joined_error(q, Eq, b, P), P), xT, operand_error(xT, Ex, P), P
+    whole = np.abs(at.q) + np.abs(b)
+    Ey, Ex = (
+        factor_error(x, E, at.scale, P)
+        for x, E in ((whole, joined_error(at.q, Eq, b, P)), (xT, Ex))
     )
-    return rounding_error(raw, E, P.score)
+    terms = 4 * at.q.shape[-1]
+    return dot_error(whole, Ey, xT, Ex, P, terms) + scaled_underflow(terms, at.scale, P)
 
 
 def transformer_xl_score(
@@ -287,12 +293,12 @@ def product_with_rows(
 
 def learned_error(at: Learned, P: Precision, Eq: Error = None, Ek: Error = None) -> ndarray:
     """
-    Both algebraic forms, (q+b).k + (q.a + c) and q.(k+a) + (b.k + c).
+    All algebraic forms: (q+b).k + (q.a + c), q.(k+a) + (b.k + c), q.k + b.k + q.a + c.
 
-    The sum over 2D terms, and the operand format, see (|q|+|b|)|k| + |q||a| in either; q + b or
-    k + a is rounded to `joined`, at most g(1, u) ((|q|+|b|)|k| + |q||a|) together; each product and
-    each sum of two is rounded to `score` at its own size, the larger of the two forms; then the
-    last sum and the scale. Every number that either form keeps must fit its format.
+    The sums, and the operand format, see (|q|+|b|)|k| + |q||a| in each, and 3D terms, since one
+    product may be summed on top of another, and all on top of c: acc(3D + 1) |c|. q + b or k + a is
+    rounded to `joined`, at most g(1, u) ((|q|+|b|)|k| + |q||a|) together; the rest is
+    `summed_score_error`. Every number that a form keeps must fit its format.
     """
     D, aT = at.q.shape[-1], at.table.swapaxes(-1, -2)
     q, k, a, whole = np.abs(at.q), np.abs(at.kT), np.abs(aT), np.abs(at.q) + np.abs(at.b)
@@ -300,28 +306,27 @@ def learned_error(at: Learned, P: Precision, Eq: Error = None, Ek: Error = None)
         P.joined.p <= P.storage.p
     )  # else an operand format rounds the sums even of what storage holds exactly
     E_whole, E_q, E_k, E_a = (
-        operand_error(x, E, P, stored=sharp) for x, E in ((whole, Eq), (q, Eq), (k, Ek), (a, None))
+        factor_error(x, E, at.scale, P, stored=sharp)
+        for x, E in ((whole, Eq), (q, Eq), (k, Ek), (a, None))
     )
     joined = gamma(1, P.joined.u) * (
         whole @ k + product_with_rows(matmul_without_error, q, None, a, None, at.index)
     )
     joined = joined + P.joined.eta * (q.sum(-1)[..., :, None] + k.sum(-2)[..., None, :])
-    table_product = partial(dot_error, precision=P, n=2 * D)
+    terms = 3 * D + 1
+    table_product = partial(dot_error, precision=P, n=terms)
     E = (
         joined
-        + dot_error(whole, E_whole, k, E_k, P, 2 * D)
+        + dot_error(whole, E_whole, k, E_k, P, terms)
         + product_with_rows(table_product, q, E_q, a, E_a, at.index)
+        + start_error(np.abs(at.c), terms, P)
+        + scaled_underflow(2 * terms, at.scale, P)
     )
-    u = P.score.u
-    first = [np.abs(x) for x in (at.qk + at.bk, at.qa, at.qa + at.c)]
-    second = [np.abs(x) for x in (at.qk + at.qa, at.bk, at.bk + at.c)]
-    E = E + gamma(1, u) * (np.maximum(sum(first), sum(second)) + 3 * E) + 4 * P.score.eta
-    E = with_overflow(E, reduce(np.maximum, [*first, *second]) + E, P.score)
     most_sum = np.maximum(
         whole.max(-1)[..., None], k.max(-2)[..., None, :] + a.max(-2)[:, at.index]
     )
     E = with_overflow(E, most_sum, P.joined)
-    return scaled_error(at.s, rounding_error(at.s / at.scale, E, P.score), at.scale, P)
+    return summed_score_error((at.qk, at.bk, at.qa, at.c), E, at.scale, P)
 
 
 def learned_relative_score(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy import ndarray
 
-from attnverify.bounds.error_rules import rounding_error
+from attnverify.bounds.error_rules import gamma, rounding_error
 from attnverify.bounds.gradients import (
     Grads,
     at_seeing_queries,
@@ -36,6 +36,58 @@ def _sum_of_two(first: ndarray, E1: ndarray, second: ndarray, E2: ndarray, P: Pr
     return rounding_error(first + second, E1 + E2, P.storage)
 
 
+def _joined_factor_gradient(
+    x: ndarray,
+    E: ndarray,
+    q: ndarray,
+    b: ndarray,
+    P: Precision,
+    *,
+    narrow: bool = True,
+    sums: int = 1,
+    by_pair: bool = False,
+) -> ndarray:
+    """
+    The error of x^T (q + b), q + b rounded to `joined`; or of x^T q + x^T b, one sum over both, or
+    two that are rounded to `joined` each, or pair `by_pair`. So many of them may be one sum.
+    """
+    xT, whole = x.swapaxes(-1, -2), np.abs(q) + np.abs(b)
+    if by_pair:
+        parts = np.abs(xT) @ whole
+    else:
+        parts = np.abs(xT @ q) + np.abs(xT @ np.broadcast_to(b, q.shape))
+    return product_gradient(
+        x,
+        E,
+        q + b,
+        joined_error(q, None, b, P),
+        P,
+        transposed=True,
+        narrow=narrow,
+        terms=2 * sums * x.shape[-2],
+        size=whole,
+        extra=gamma(1, P.joined.u) * parts + 2 * P.joined.eta,
+    )
+
+
+def _of_pairs(x: ndarray, y: ndarray, pairs: int, P: Precision) -> ndarray:
+    """What x @ y loses where the products of its pairs are kept and rounded to `joined`."""
+    return gamma(1, P.joined.u) * (np.abs(x) @ np.abs(y)) + pairs * P.joined.eta
+
+
+def _gradient_by_added_row(
+    x: ndarray, k: ndarray, E: ndarray, axes: tuple[int, ...], P: Precision
+) -> ndarray:
+    """
+    The error of the gradient by a row that every query is given: sum_i (x k)_i, x k with the error
+    E, or (sum_i x_i) k, where sum_i x_i is rounded to `score`, the product to `joined`, and both
+    see |x| |k|.
+    """
+    size = np.abs(x) @ np.abs(k)
+    E = E + (gamma(1, P.score.u) + gamma(1, P.joined.u)) * size
+    return shared_gradient(x @ k, E, axes, P, size=size)
+
+
 def transformer_xl_attention_grad(
     d_output: ndarray,
     query: ndarray,
@@ -52,8 +104,9 @@ def transformer_xl_attention_grad(
     The errors of the gradients of query, key, value, position, u, v.
 
     With x = scale dS and t its inverse shift: d(q+u) = x k and d(q+v) = t r are rounded to
-    `joined`, and summed for dQ, over batch and queries for du and dv; dK = x^T (q+u); dr = t^T
-    (q+v) per batch element, rounded to `joined`, then summed.
+    `joined`, and summed for dQ (or one product is summed on top of the other: 2M terms), over batch
+    and queries for du and dv; dK = x^T (q+u); dr = t^T (q+v) per batch element, rounded to
+    `joined`, then summed.
     """
     at = transformer_xl(query, key, position, u, v)
     mix = transformer_xl_mixture(at, value, visible)
@@ -66,18 +119,16 @@ def transformer_xl_attention_grad(
         E_dS, dV = score_gradient_error(back, transformer_xl_error(at, P), P)
         x, E = scaled_gradient(back, E_dS, at.scale, P)
         t, E_t = (scatter_by_pair(a, to, N + M - 1)[..., :M] for a in (x, E))
-        E_u = product_gradient(x, E, k, None, P, narrow=False)
-        E_v = product_gradient(t, E_t, r, None, P, narrow=False)
+        E_u = product_gradient(x, E, k, None, P, narrow=False, terms=2 * M)
+        E_v = product_gradient(t, E_t, r, None, P, narrow=False, terms=2 * M)
         dQ = _sum_of_two(x @ k, E_u, t @ r, E_v, P)
-        dK = product_gradient(
-            x, E, at.q + at.u, joined_error(at.q, None, at.u, P), P, transposed=True
+        dK = _joined_factor_gradient(x, E, at.q, at.u, P)
+        E_r = _joined_factor_gradient(t, E_t, at.q, at.v, P, narrow=False, sums=len(at.q))
+        rest = (
+            shared_gradient(t.swapaxes(-1, -2) @ (at.q + at.v), E_r, (0,), P),
+            _gradient_by_added_row(x, k, E_u, (0, 2), P),
+            _gradient_by_added_row(t, r, E_v, (0, 2), P),
         )
-        E_r = product_gradient(
-            t, E_t, at.q + at.v, joined_error(at.q, None, at.v, P), P, transposed=True, narrow=False
-        )
-        dr = t.swapaxes(-1, -2) @ (at.q + at.v)
-        shared = ((dr, E_r, (0,)), (x @ k, E_u, (0, 2)), (t @ r, E_v, (0, 2)))
-        rest = tuple(shared_gradient(value, E, axes, P) for value, E, axes in shared)
         return (at_seeing_queries(mix.rows, dQ), at_seen_keys(mix.rows, nan_to_inf(dK)), dV, *rest)
 
     return total(bound, precision)
@@ -109,6 +160,9 @@ def learned_relative_attention_grad(
     With x = scale dS and t = x laid out by relative position: dQ = x k + t a, dK = x^T (q+b),
     da = sum_b t^T q, dc = sum_bi t, db = sum_bi x k; rows of the tables that no pair reads are
     exactly zero.
+
+    Or by way of k + a, whose gradient x q is one for each pair, rounded to `joined`:
+    dQ = x (k + a), dK = sum_i x q + x b, da = sum x q.
     """
     at = learned_relative_terms(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
     mix = weighted_mean(rows(at.s, visible, at.lost), value)
@@ -123,14 +177,12 @@ def learned_relative_attention_grad(
     def bound(P: Precision) -> Grads:
         E_dS, dV = score_gradient_error(back, learned_error(at, P), P)
         x, E = scaled_gradient(back, E_dS, at.scale, P)
-        E_b = product_gradient(x, E, k, None, P, narrow=False)
+        E_b = product_gradient(x, E, k, None, P, narrow=False, terms=N + 2 * M)
         ta, E_ta, qt, E_qt, dc = place(x, E, P)
-        dQ = _sum_of_two(x @ k, E_b, ta, E_ta, P)
-        dK = product_gradient(
-            x, E, at.q + at.b, joined_error(at.q, None, at.b, P), P, transposed=True
-        )
+        dQ = _sum_of_two(x @ k, E_b + _of_pairs(x, k, M, P), ta, E_ta, P)
+        dK = _joined_factor_gradient(x, E, at.q, at.b, P, by_pair=True)
         da = shared_gradient(qt, E_qt, (0,), P).swapaxes(0, 1)
-        db = shared_gradient(x @ k, E_b, (0, 2), P)
+        db = _gradient_by_added_row(x, k, E_b, (0, 2), P)
         tables = (_placed(da, key_pos_embeddings, low), _placed(dc, key_pos_bias, low))
         return (
             at_seeing_queries(mix.rows, dQ),
@@ -159,13 +211,16 @@ def gradient_by_all_rows(at: Learned) -> OfPlaces:
         x: ndarray, E: ndarray, P: Precision
     ) -> tuple[ndarray, ndarray, ndarray, ndarray, ndarray]:
         t, E_t = (scatter_by_pair(y, at.index, at.table.shape[-2]) for y in (x, E))
-        E_ta = product_gradient(t, E_t, at.table, None, P, narrow=False)
-        E_qt = product_gradient(t, E_t, at.q, None, P, transposed=True, narrow=False)
+        tT, terms = t.swapaxes(-1, -2), t.shape[-1] + x.shape[-1]
+        E_ta = product_gradient(t, E_t, at.table, None, P, narrow=False, terms=terms)
+        E_qt = product_gradient(
+            t, E_t, at.q, None, P, transposed=True, narrow=False, terms=len(x) * x.shape[-2]
+        )
         return (
             t @ at.table,
-            E_ta,
-            t.swapaxes(-1, -2) @ at.q,
-            E_qt,
+            E_ta + _of_pairs(t, at.table, x.shape[-1], P),
+            tT @ at.q,
+            E_qt + _of_pairs(tT, at.q, x.shape[-2], P),
             shared_gradient(t, E_t, (0, 2), P).T,
         )
 
@@ -187,11 +242,13 @@ def gradient_by_read_rows(at: Learned) -> OfPlaces:
         x: ndarray, E: ndarray, P: Precision
     ) -> tuple[ndarray, ndarray, ndarray, ndarray, ndarray]:
         row, E_row = x[..., None, :], E[..., None, :]
-        E_ta = product_gradient(row, E_row, table, None, P, narrow=False, terms=W)
+        E_ta = product_gradient(row, E_row, table, None, P, narrow=False, terms=W + M)
+        E_ta = E_ta + _of_pairs(row, table, M, P)
         t, E_t = (np.where(reads, y[..., reader, np.arange(M)], 0.0) for y in (x, E))
         E_qt = product_gradient(
-            t[..., None], E_t[..., None], q, None, P, transposed=True, narrow=False, terms=N
+            t[..., None], E_t[..., None], q, None, P, transposed=True, narrow=False, terms=batch * N
         )
+        E_qt = E_qt + _of_pairs(t[..., None, :], q, N, P)
         dc = shared_gradient(t, E_t, (0, 3), P, terms=batch * N).T
         return (
             (row @ table)[..., 0, :],

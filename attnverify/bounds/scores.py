@@ -3,8 +3,9 @@ Bounds for the scores: products of queries and keys, their scale, what is added 
 additive score.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from math import log2, sqrt
 
 import numpy as np
@@ -14,12 +15,15 @@ from attnverify.bounds.error_rules import (
     dot_error,
     gamma,
     operand_error,
+    partial_sums,
     rounding_error,
+    start_error,
     storage_error,
+    underflow,
     with_overflow,
 )
 from attnverify.bounds.softmax_rows import Precisions, finite, nonfinite_pairs, total
-from attnverify.precision import Precision
+from attnverify.precision import Format, Precision
 
 
 @dataclass(frozen=True)
@@ -45,31 +49,53 @@ def products(query: ndarray, key: ndarray) -> Products:
     return Products(q, kT, raw, 1 / sqrt(q.shape[-1]), nonfinite_pairs(bad_q, bad_k, raw.shape))
 
 
-def prescaled(x: ndarray, E: ndarray | None, scale: float, P: Precision) -> ndarray | None:
+def prescaled(x: ndarray, E: ndarray | None, scale: float, fmt: Format) -> ndarray | None:
     """
-    Two more roundings where the scale comes before the product; its underflow counts as seen before
-    the scale.
+    Two more roundings to `fmt`, constant and product, where the scale comes before the product; its
+    underflow counts as seen before the scale.
     """
-    if P.prescale is None:
+    if scale == 1:
         return E
-    grown = (
-        gamma(2, P.prescale.u) * (np.abs(x) if E is None else np.abs(x) + E)
-        + 2 * P.prescale.eta / scale
-    )
+    grown = gamma(2, fmt.u) * (np.abs(x) if E is None else np.abs(x) + E) + 2 * fmt.eta / scale
     return grown if E is None else E + grown
 
 
+def factor_error(
+    x: ndarray, E: ndarray | None, scale: float, P: Precision, *, stored: bool = True
+) -> ndarray | None:
+    """
+    The error of a factor of a product that is scaled, on its way into it. A scale that comes first
+    is rounded to `prescale` and then to the operand format; without `prescale` nothing scaled is
+    kept, but a library may scale what it has loaded already (alpha of a BLAS), in `acc`.
+    """
+    if P.prescale is not None:
+        return operand_error(x, prescaled(x, E, scale, P.prescale), P)
+    return prescaled(x, operand_error(x, E, P, stored=stored), scale, P.acc)
+
+
+def scaled_underflow(terms: int, scale: float, P: Precision) -> float:
+    """
+    What a product of scaled factors loses to underflow beyond one that is scaled afterwards, as
+    seen before the scale.
+    """
+    return underflow(terms, P) * (1 / scale - 1)
+
+
 def product_error(
-    at: Products, P: Precision, Eq: ndarray | None = None, Ek: ndarray | None = None
+    at: Products,
+    P: Precision,
+    Eq: ndarray | None = None,
+    Ek: ndarray | None = None,
+    addends: int = 0,
 ) -> ndarray:
     """
     E0 = dot(q, Eq', k, Ek') with the errors of operand format and prescale, then one rounding to
-    `score`.
+    `score`. The sum may begin with so many addends.
     """
-    Eq, Ek = prescaled(at.q, Eq, at.scale, P), prescaled(at.kT, Ek, at.scale, P)
-    wide = P.prescale is not None and P.prescale.p > P.storage.p
-    Eq, Ek = (operand_error(x, E, P, stored=not wide) for x, E in ((at.q, Eq), (at.kT, Ek)))
-    return rounding_error(at.raw, dot_error(at.q, Eq, at.kT, Ek, P), P.score)
+    Eq, Ek = (factor_error(x, E, at.scale, P) for x, E in ((at.q, Eq), (at.kT, Ek)))
+    terms = at.q.shape[-1] + addends
+    E = dot_error(at.q, Eq, at.kT, Ek, P, terms) + scaled_underflow(terms, at.scale, P)
+    return rounding_error(at.raw, E, P.score)
 
 
 def scaled_error(s: ndarray, E: ndarray, scale: float, P: Precision) -> ndarray:
@@ -87,18 +113,57 @@ def scaled_error(s: ndarray, E: ndarray, scale: float, P: Precision) -> ndarray:
 
 
 def score_error(
-    at: Products, P: Precision, Eq: ndarray | None = None, Ek: ndarray | None = None
+    at: Products,
+    P: Precision,
+    Eq: ndarray | None = None,
+    Ek: ndarray | None = None,
+    addends: int = 0,
 ) -> ndarray:
-    """The error of q.k / sqrt(D)."""
-    return scaled_error(at.raw * at.scale, product_error(at, P, Eq, Ek), at.scale, P)
+    """The error of q.k / sqrt(D), whose sum may begin with so many addends."""
+    return scaled_error(at.raw * at.scale, product_error(at, P, Eq, Ek, addends), at.scale, P)
 
 
-def biased_error(s: ndarray, E: ndarray, P: Precision, Eb: ndarray | None = None) -> ndarray:
+def biased_error(
+    s: ndarray, E: ndarray, bias: ndarray, Eb: ndarray | None, P: Precision, terms: int = 0
+) -> ndarray:
     """
-    The error of s after a bias with the error Eb was added: rounded(s, E + Eb, score). The softmax
+    The error of s after a bias with the error Eb was added:
+
+        rounded(s, E + Eb + acc(terms) (|bias| + Eb), score)
+
+    since the sum of so many terms that s is may begin with the bias (0: s is no sum). The softmax
     checks the range.
     """
+    size = np.abs(bias) if Eb is None else np.abs(bias) + Eb
+    E = E + start_error(size, terms, P) if terms else E
     return rounding_error(s, E if Eb is None else E + Eb, P.score, fits=True)
+
+
+def summed_score_error(parts: Sequence[ndarray], E: ndarray, scale: float, P: Precision) -> ndarray:
+    """
+    The error of s = scale (x_1 + x_2 + ...), parts whose products have the error E altogether.
+
+    Each part is rounded to `score`, and once more where it is scaled apart from the others; so is
+    each sum of two, in any tree of additions (`partial_sums`), and the whole:
+
+        E1 = E + g(1 or 2, u) (sum |x| + E) + g(1, u) (partial sums + (parts - 2) E),
+        E2 = rounded(sum x, E1, score),  E3 = scale E2 + 2 u_const (scale sum |x| + scale E2)
+
+    All that is kept must fit `score`.
+    """
+    exact, count = log2(scale).is_integer(), len(parts)
+    size, (partial, most) = reduce(np.add, [np.abs(x) for x in parts]), partial_sums(parts)
+    E = with_overflow(E, most + E, P.score)
+    E = (
+        E
+        + gamma(2 - exact, P.score.u) * (size + E)
+        + gamma(1, P.score.u) * (partial + (count - 2) * E)
+        + 2 * count * P.score.eta
+    )
+    E = scale * rounding_error(reduce(np.add, parts), E, P.score)
+    if exact:
+        return E + P.score.eta * (scale != 1)
+    return E + 2 * (P.scale_const or P.acc).u * (scale * size + E) + P.score.eta
 
 
 def scaled_dot_product_score(query: ndarray, key: ndarray, *, precision: Precisions) -> ndarray:
@@ -161,7 +226,7 @@ def tanh_error(at: Additive, P: Precision) -> ndarray:
 
     Projections by `dot`, over Q + K terms since one product of the joined vectors may form both,
     and rounded to `score`; so is their sum. tanh' = sech^2 is largest where |z| is smallest:
-    E_t = min(2, E_z sech^2(max(|z| - E_z, 0))) + 2 tanh_ulps u |t|, rounded to `score`.
+    E_t = min(2, E_z sech^2(max(|z| - E_z, 0))) + `tangent_error`, rounded to `score`.
     """
     n = at.q.shape[-1] + at.k.shape[-1]
     parts = ((at.q, at.w_q, at.z_q), (at.k, at.w_k, at.z_k))
@@ -175,15 +240,35 @@ def tanh_error(at: Additive, P: Precision) -> ndarray:
     )
     Ez = rounding_error(at.z, Eq[..., :, None, :] + Ek[..., None, :, :], P.score)
     flattest = np.maximum(np.abs(at.z) - Ez, 0.0)
-    Et = np.fmin(
-        2.0, Ez * (1 - np.tanh(flattest) ** 2 + 1e-300)
-    ) + 2 * P.tanh_ulps * P.softmax.u * np.abs(at.t)
+    Et = np.fmin(2.0, Ez * (1 - np.tanh(flattest) ** 2 + 1e-300)) + tangent_error(at, P)
     Et = np.where(np.isinf(Ez), np.inf, Et)
     return rounding_error(at.t, Et, P.score)
 
 
-def additive_error(at: Additive, P: Precision) -> ndarray:
-    """The error of w.tanh(...), a product over A terms, rounded to `score`."""
+def tangent_error(at: Additive, P: Precision) -> ndarray:
+    """
+    The error of tanh itself, of an exact z: 2 tanh_ulps u |t| where it is a function of its own.
+
+    By an exponential it is 1 - 2/(1 + e) or 2 e/(1 + e) - 1, e = exp(2z) or exp(2 z_q) exp(2 z_k).
+    The exponents, by base 2, lose g(3, u) 2 (|z_q| + |z_k|), their exponentials 2 exp_ulps u each
+    and the product u, all relative to e; the quotient takes a share of (1 - t^2) / 2 of that, and
+    up to five roundings of its own (1 + e, two divisions by one reciprocal, the last difference):
+
+        (1 - t^2) (2 exp_ulps u + g(3, u) (|z_q| + |z_k|) + u) + g(5, u) (1 + |t|)
+    """
+    u, t = P.softmax.u, np.abs(at.t)
+    if P.tanh_form == "relative":
+        return 2 * P.tanh_ulps * u * t
+    size = np.abs(at.z_q)[..., :, None, :] + np.abs(at.z_k)[..., None, :, :]
+    exponential = 2 * P.exp_ulps * u + gamma(3, u) * size + u
+    return (1 - t * t) * exponential + gamma(5, u) * (1 + t)
+
+
+def additive_error(at: Additive, P: Precision, addends: int = 0) -> ndarray:
+    """
+    The error of w.tanh(...), a product over A terms that may begin with so many addends, rounded to
+    `score`.
+    """
     w = at.w[:, None]
     E = dot_error(
         at.t,
@@ -191,6 +276,7 @@ def additive_error(at: Additive, P: Precision) -> ndarray:
         w,
         operand_error(w, None, P),
         P,
+        at.w.size + addends,
     )[..., 0]
     return rounding_error(at.s, E, P.score, fits=True)
 

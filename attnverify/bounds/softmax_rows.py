@@ -6,7 +6,7 @@ exponents.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil, log
+from math import ceil, inf, log, log1p
 from typing import Any
 
 import numpy as np
@@ -150,9 +150,7 @@ def exponent_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
         Em = Em if at.blind is None else np.where(at.blind, 0.0, Em)
         top = top + (shaky + Em + np.maximum(shaky, Em))
         peak = peak + Em
-    E = gamma(3, P.softmax.u) * top - (ceil(n / P.block) + 1) * np.log1p(
-        -min(2 * P.softmax.u * P.exp_ulps, 1.0)
-    )
+    E = gamma(3, P.softmax.u) * top + (ceil(n / P.block) + 1) * exponential_error(P)
     E = E if shaky is None else E + shaky
     out = ~(1.5 * peak <= P.softmax.max)  # m log2(e) must fit as well
     if shaky is not None and not np.isfinite(shaky.sum()):
@@ -189,15 +187,27 @@ def rescaled_sum_error(n: int, P: Precision) -> float:
 
 def normaliser_error(at: Rows, P: Precision) -> float | ndarray:
     """
-    rl = R + g(3, u) + n eta [+ g(4, u) (1 + |lse| + log n)]: the normaliser, the division, and,
-    where partial results are merged through exp(lse_b - lse), what the merge weights lose: sum_b
-    w_b |lse_b| <= |lse| + log n, since the w_b sum to one.
+    rl = R + g(3, u) + n eta: the normaliser and the division. Where partial results are merged
+    through exp(lse_b - lse), what the merge weights lose besides, nothing being divided by their
+    sum as it came out: e^x - 1 with
+
+        x = g(4, u) (1 + |lse| + log n) - 2 log(1 - 2 u exp_ulps)
+
+    since sum_b w_b |lse_b| <= |lse| + log n, the w_b summing to one, and both the weights and the
+    sum in lse are made of exponentials.
     """
-    n = at.s.shape[-1]
-    rl = rescaled_sum_error(n, P) + gamma(3, P.softmax.u) + n * P.softmax.eta
+    n, u = at.s.shape[-1], P.softmax.u
+    rl = rescaled_sum_error(n, P) + gamma(3, u) + n * P.softmax.eta
     if not P.lse_merge:
         return rl
-    return rl + gamma(4, P.softmax.u) * (1 + np.abs(at.m + np.log(at.norm)) + log(n))
+    merge = gamma(4, u) * (1 + np.abs(at.m + np.log(at.norm)) + log(n))
+    return rl + np.expm1(merge + 2 * exponential_error(P))
+
+
+def exponential_error(P: Precision) -> float:
+    """What an exponential's own error amounts to in its exponent: -log(1 - 2 u exp_ulps)."""
+    error = 2 * P.softmax.u * P.exp_ulps
+    return -log1p(-error) if error < 1 else inf
 
 
 def weight_increase(at: Rows, E: ndarray) -> ndarray:

@@ -5,7 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy import ndarray
 
-from attnverify.bounds.error_rules import accumulation_error, gamma, rounding_error
+from attnverify.bounds.error_rules import (
+    accumulation_error,
+    gamma,
+    rounding_error,
+    sums_format,
+    with_overflow,
+)
 from attnverify.bounds.layers import Pair, Parameters, affine, linear_error, merge, split
 from attnverify.bounds.relative import (
     sinusoid_error,
@@ -31,8 +37,8 @@ def _layer(
 ) -> Pair:
     """
     One layer and its error: projections of [mem, x] and of the positions in `stage`, the attention
-    with all their errors, the output projection, the residual sum rounded to `stage`, layer norm,
-    storage.
+    with all their errors, the output projection, whose sum may begin with the residual, the
+    residual sum rounded to `stage`, layer norm, storage.
     """
     (value, E), N = x, x[0].shape[1]
     whole = value if mem is None else np.concatenate([mem, value], 1)
@@ -52,7 +58,7 @@ def _layer(
     heard, E_heard = merge(mix.o), merge(weighted_mean_error(mix, Es, Ev, P, P.stage))
     out, E_out = (
         affine(heard, *net["o_net"]),
-        linear_error((heard, E_heard), *net["o_net"], P, P.stage),
+        linear_error((heard, E_heard), *net["o_net"], P, P.stage, (value, E)),
     )
     z, E_z = value + out, E_out if E is None else E_out + E
     norm = parameters.get("layer_norm.weight"), parameters.get("layer_norm.bias"), eps
@@ -176,6 +182,8 @@ def layer_norm_error(
 
     Errors as large as the spread of z: the exact norm of whatever z has become stays within
     sqrt(d-1), so E_y <= |y| + sqrt(d-1) and what the algorithm adds on its own.
+
+    The sum of squares, of c or in one pass of z, must fit what sums are kept in.
     """
     size, d, mu = np.abs(z) + Ez, z.shape[-1], mean(z)
     c = z - mu
@@ -186,7 +194,8 @@ def layer_norm_error(
     near = _spread(np.abs(y), Ec, np.abs(c) + Ec, v, moved + off * (1 + moved), size, eps, P)
     edge = np.sqrt(d - 1)
     far = np.abs(y) + edge + _spread(edge, 0.0, np.abs(c) + Ec, low, off, size, eps, P)
-    E = np.fmin(near, far)
+    squared = size if P.variance == "one_pass" else np.abs(c) + Ec
+    E = with_overflow(np.fmin(near, far), d * mean(squared * squared), sums_format(P))
     if gain is not None:
         y, E = y * gain, rounding_error(y * gain, E * np.abs(gain), P.acc)
     if bias is not None:

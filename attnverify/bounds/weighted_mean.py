@@ -25,21 +25,26 @@ LARGE = (
 @dataclass(frozen=True)
 class WeightedMean:
     """
-    In float64: the rows, v, |v|, the dropout factor, o, |x - o| one by one (small cases) or None,
-    and what follows.
+    In float64: the rows, v, |v|, the dropout factor and the share 1/(1-p) that it is where nothing
+    is dropped, o, |x - o| one by one (small cases) or None, and what follows.
     """
 
     rows: Rows
     v: ndarray
     size: ndarray
     factor: ndarray | None
-    scaled: bool
+    share: float
     o: ndarray
     apart: ndarray | None
     spread: ndarray
     cap: ndarray
     top: ndarray
     lost: ndarray | None
+
+    @property
+    def scaled(self) -> bool:
+        """Whether a kept weight is multiplied by something other than 1."""
+        return self.share != 1
 
 
 def weighted_mean(
@@ -54,25 +59,13 @@ def weighted_mean(
         at.visible is not None
     ):  # what stands in a slot that no query sees must not come back through a maximum over keys
         v = np.where(at.seen_keys[..., None], v, 0.0)
-    factor = None if keep is None else np.where(np.broadcast_to(keep, at.s.shape), 1 / (1 - p), 0.0)
+    share = 1.0 if keep is None else 1 / (1 - p)
+    factor = None if keep is None else np.where(np.broadcast_to(keep, at.s.shape), share, 0.0)
     weight = at.p if factor is None else at.p * factor
     o, size = weight @ v, np.abs(v)
-    scaled = factor is not None and p > 0
     if o.size * v.shape[-2] > LARGE:
-        cap = size.max(-2, keepdims=True) * (1.0 if factor is None else 1 / (1 - p))
-        part = WeightedMean(
-            at,
-            v,
-            size,
-            factor,
-            scaled,
-            o,
-            None,
-            o,
-            cap + np.abs(o),
-            np.broadcast_to(cap, o.shape),
-            None,
-        )
+        top = np.broadcast_to(size.max(-2, keepdims=True) * share, o.shape)
+        part = WeightedMean(at, v, size, factor, share, o, None, o, top + np.abs(o), top, None)
         spread, apart, cap, top = distance(part, at.p), None, part.cap, part.top
     else:
         x = v[..., None, :, :] if factor is None else factor[..., None] * v[..., None, :, :]
@@ -89,7 +82,7 @@ def weighted_mean(
         if bad is None
         else np.broadcast_to(True if at.visible is None else at.visible, at.s.shape) @ bad
     )
-    return WeightedMean(at, v, size, factor, scaled, o, apart, spread, cap, top, lost)
+    return WeightedMean(at, v, size, factor, share, o, apart, spread, cap, top, lost)
 
 
 def distance(mix: WeightedMean, weight: ndarray) -> ndarray:
@@ -133,14 +126,16 @@ def mean_error(
         e1 = sum p (e^E - 1) |x - o| / W-            the scores' errors, centred since sum p
         (x - o) = 0; at most max |x - o|
         M  = min(sum W+ |x| / W-, max |x|)           a majorant of sum p' |x|
-        e2 = g(1, u_prob) max(M, sum p |x-o| / W- + 2 e1) + sum min(eta, p) |x|     rounding P;
-        x = 0 for what P's underflow hides ev = sum W+ Ev / W-                          the values'
-        own errors, at most max Ev e3 = R (M + e2 + ev) + (n + 2K + 4) eta      the sum over keys
-        e4 = rl (|o| + e1 + e2 + e3 + ev) / (1 - rl) normaliser and division
+        e2 = g(1, u_prob) max(M, sum p |x-o| / W- + 2 e1)    rounding P
+             + sum min(eta, p) |x|                           x = 0 for what P's underflow hides
+        ev = sum W+ Ev / W-                                  the values' own errors, at most max Ev
+        e3 = R (M + e2 + ev) + (n + 2K + 4) eta / (1-p)      the sum over keys
+        e4 = rl (|o| + e1 + e2 + e3 + ev) / (1 - rl)         normaliser and division
 
     e2 takes the larger of the two because the normaliser may have been summed before or after P was
     rounded. Dropout with p > 0 adds one rounding to P and three to the constant 1/(1-p) and its
-    product.
+    product, which may come last: what a product or a sum has lost to underflow by then, it
+    multiplies.
     """
     at, n = mix.rows, mix.v.shape[-2]
     up = weight_increase(at, E)
@@ -158,7 +153,7 @@ def mean_error(
     e2 = relative * np.fmax(M, centred) + _underflow(mix, P)
     moved = e1 + e2
     R = rescaled_sum_error(n, P)
-    e3 = R * (M + e2) + (n + 2 * ceil(n / P.block) + 4) * P.acc.eta
+    e3 = R * (M + e2) + (n + 2 * ceil(n / P.block) + 4) * P.acc.eta * mix.share
     if Ev is not None:
         ev = np.fmin((above @ Ev) / floor, _largest(mix, Ev))
         moved, e3 = moved + ev, e3 + R * ev

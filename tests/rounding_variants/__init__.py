@@ -1,88 +1,59 @@
 """
-Correct implementations that differ from the law in every way that rounding allows: the bounds must
-hold for each of them.
+Correct implementations that differ from the specification in every way that rounding allows: the
+bounds must hold for each of them.
 
-All are NumPy. Numbers live in `acc` (float32, or float64 for float64) and are rounded to the
-storage dtype wherever the declared arithmetic says that they are written to memory. An entry is
-(operation, name, function of the inputs and a dtype, PRECISION).
+All are NumPy, and all are generated: :mod:`tests.rounding_variants.grammar` says what may be
+chosen, :mod:`tests.rounding_variants.machine` how a choice is computed, the other modules what is.
 """
 
-from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from numpy import ndarray
 
-from tests.rounding_variants.arithmetic import STYLES, Inputs, Machine, Style
+from attnverify.bounds import bound
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.catalogue.pytrees import leaves
+from attnverify.reference.oracle import evaluate_spec
 from tests.rounding_variants.attention import SCORES, attention
 from tests.rounding_variants.gradients import gradient
-from tests.rounding_variants.layers import LAYER_STYLES, LAYERS
-from tests.rounding_variants.operations import (
-    op_biases,
-    op_dropout,
-    op_scores,
-    op_slopes,
-    op_softmax,
-    positions,
-)
-from tests.rounding_variants.scores import (
-    additive_parts,
-    dot_scores,
-    learned_all_scores,
-    txl_all_scores,
-)
+from tests.rounding_variants.grammar import Derivation
+from tests.rounding_variants.layers import LAYERS
+from tests.rounding_variants.machine import Machine
+from tests.rounding_variants.operations import OPERATIONS
+
+__all__ = ["compute", "largest_share", "share_of_bound"]
 
 
-def layer(function: Callable[..., Any], style: Style) -> Callable[[Inputs, str], Any]:
-    return lambda inputs, dtype: function(Machine(dtype, style), **inputs)
+def compute(derived: Derivation, inputs: dict[str, Any], dtype: str) -> Any:
+    """What the implementation answers."""
+    at, operation = Machine.of(derived, dtype), derived.operation
+    with np.errstate(all="ignore"):
+        if operation.endswith("_grad"):
+            return gradient(at, operation, inputs)
+        if operation in SCORES:
+            return attention(at, operation, inputs)
+        return (OPERATIONS.get(operation) or LAYERS[operation])(at, **inputs)
 
 
-Entry = tuple[str, str, Callable[[Inputs, str], Any], Any]
-SCORE_OPERATIONS: dict[str, Callable[..., ndarray]] = {
-    "scaled_dot_product_score": dot_scores,
-    "additive_score": lambda at, **inputs: additive_parts(at, **inputs)[1],
-    "transformer_xl_score": txl_all_scores,
-    "learned_relative_score": learned_all_scores,
-}
-ROWWISE = (
-    "eager",
-    "sloppy",
-    "eager_divided",
-    "wide",
-    "wide_reversed",
-    "fused_row",
-    "tf32",
-    "narrow",
-)
+def share_of_bound(derived: Derivation, inputs: dict[str, Any], dtype: str) -> float:
+    """
+    The implementation's largest error as a share of its bound, where the bound is finite; inf where
+    NaN came out.
+    """
+    operation, worst = derived.operation, 0.0
+    with np.errstate(all="ignore"):
+        expected, _ = evaluate_spec(CATALOGUE[operation], inputs)
+        limits = bound(operation, inputs, Machine.of(derived, dtype).P)
+        actual = compute(derived, inputs, dtype)
+        for a, e, E in zip(leaves(actual), leaves(expected), leaves(limits), strict=True):
+            if isinstance(e, ndarray):
+                worst = max(worst, largest_share(np.asarray(a), e, np.asarray(E)))
+    return worst
 
 
-def build() -> list[Entry]:
-    zoo: list[Entry] = []
-    for name, style in STYLES.items():
-        zoo += [(op, name, attention(op, style), style.declared) for op in SCORES]
-        zoo += [
-            (f"{op}_grad", name, gradient(op, style), style.declared)
-            for op in SCORES
-            if not style.split
-        ]
-        zoo += [("softmax", name, op_softmax(style), style.declared)] if name in ROWWISE else []
-        zoo += [
-            (op, name, op_scores(f, style), style.declared)
-            for op, f in SCORE_OPERATIONS.items()
-            if name in ROWWISE
-        ]
-    zoo += [
-        (op, name, layer(f, style), style.declared)
-        for op, f in LAYERS.items()
-        for name, style in LAYER_STYLES.items()
-    ]
-    for flag, how in ((True, "one_way"), (False, "the_other")):
-        zoo += [
-            ("dropout", how, op_dropout(flag), "eager"),
-            ("sinusoidal_positions", how, positions(flag), "eager"),
-        ]
-        zoo += [("get_slopes", how, op_slopes(flag), "eager")]
-    return [*zoo, ("get_alibi_biases", "counted", op_biases, "eager")]
-
-
-ZOO = build()
-__all__ = ["STYLES", "ZOO", "Machine", "Style"]
+def largest_share(actual: ndarray, expected: ndarray, limit: ndarray) -> float:
+    assert actual.shape == expected.shape == limit.shape and not np.isnan(limit).any()
+    error = np.abs(actual - expected)
+    share = np.where(np.isinf(limit) | (error == 0), 0.0, error / limit)
+    return float(np.where(np.isnan(share), np.inf, share).max(initial=0.0))

@@ -1,74 +1,183 @@
 """
-The backward formulas by hand, from stored weights or from weights recomputed out of the
-log-sum-exp.
+The backward formulas in every order: weights saved or recomputed, a row's mean from weights or
+output, parts differentiated one by one.
 """
 
 from collections.abc import Callable
-from math import sqrt
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
-from tests.rounding_variants.arithmetic import Inputs, Machine, Style, T
-from tests.rounding_variants.attention import SCORES, normalised, sanitised, weighted
-from tests.rounding_variants.scores import additive_parts, table_index
+from tests.rounding_variants.attention import (
+    Dropout,
+    level,
+    log_sum_exp,
+    merge_weights,
+    online,
+    scores_of,
+    softmax,
+    split,
+    weighted,
+)
+from tests.rounding_variants.machine import Machine, T, clean
+from tests.rounding_variants.scores import hidden_layer, table_index
+
+Inputs = dict[str, Any]
+
+
+def dropped_gradient(at: Machine, dW: ndarray, drop: Dropout) -> ndarray:
+    """dP from dW: the factor of the draw once more."""
+    if drop.kept is None:
+        return dW
+    dW = np.where(drop.kept, dW, 0).astype(at.work)
+    return at.score(dW * drop.share) if drop.p else dW
+
+
+def seen_gradient(s: ndarray, dP: ndarray) -> ndarray:
+    """dP of the keys that are seen: a hidden value may be as large as any number."""
+    return np.where(s > -np.inf, dP, 0).astype(dP.dtype)
+
+
+def row_gradient(at: Machine, w: ndarray, dP: ndarray, D: ndarray) -> ndarray:
+    """w (dP - D), or w dP - w D."""
+    if at.order.difference == "subtracted":
+        return at.score(at.soft(w * at.soft(dP - D)))
+    return at.score(at.soft(at.soft(w * dP) - at.soft(w * D)))
 
 
 def score_gradient(at: Machine, s: ndarray, inputs: Inputs) -> tuple[ndarray, ndarray]:
-    """
-    dS and dV: eager styles use rowsum(P dP) with the stored weights, flash styles rowsum(dO O) with
-    the stored output.
-    """
-    dO, v = at.read(inputs["d_output"]), at.read(inputs["value"])
-    keep, p = inputs.get("keep"), inputs.get("p", 0.0)
-    factor = (
-        at.acc(1) if keep is None else np.broadcast_to(keep, s.shape).astype(at.acc) / at.acc(1 - p)
-    )
-    weights = at.prob(normalised(at, s))
-    dV = at.product(T(at.prob(weights * factor)), dO)
-    dP = at.score(at.score(at.product(dO, T(v))) * factor)
-    if at.style.block:
-        D = (dO * at.store(weighted(at, s, inputs["value"], keep, p)[0])).sum(-1, keepdims=True)
+    """dS and dV."""
+    if at.order.softmax == "merged":
+        return merged_score_gradient(at, s, inputs)
+    dO, v = at.read(inputs["d_output"]), at.read(clean(inputs["value"]))
+    drop = Dropout(at, s, inputs.get("keep"), inputs.get("p", 0.0))
+    o, lse = weighted(at, s, inputs["value"], inputs.get("keep"), inputs.get("p", 0.0))
+    w = at.prob(weights_again(at, s, lse))
+    dV = drop.on_output(product_by_queries(at, drop.on_weights(w), drop.on_values(dO)))
+    dP = seen_gradient(s, dropped_gradient(at, at.score(at.product(dO, T(v))), drop))
+    if at.order.mean == "output":
+        D = at.contract(dO, at.to(o, at.P.storage))[..., None]
     else:
-        D = (weights * dP).sum(-1, keepdims=True)
-    return at.score(at.prob(weights * at.soft(dP - D))), dV
+        D = at.contract(w, dP)[..., None]
+    return at.prob(row_gradient(at, w, dP, D)), dV
 
 
-def scaled_score_gradient(at: Machine, dS: ndarray, D: int) -> ndarray:
-    return at.prob(at.score(dS * at.acc(1 / sqrt(D))))
+def weights_again(at: Machine, s: ndarray, lse: ndarray) -> ndarray:
+    """The weights of the forward pass, or recomputed from its log-sum-exp."""
+    if at.order.saved == "weights":
+        return softmax(at, s)
+    safe = np.where(lse > -np.inf, lse, 0).astype(at.work)
+    return np.where(lse > -np.inf, at.exp(s, safe), 0)
 
 
-def products_gradient(at: Machine, x: ndarray, inputs: Inputs) -> tuple[ndarray, ndarray]:
-    return at.product(x, at.read(inputs["key"])), at.product(T(x), at.read(inputs["query"]))
+def merged_score_gradient(at: Machine, s: ndarray, inputs: Inputs) -> tuple[ndarray, ndarray]:
+    """Parts attended to apart and merged by their log-sum-exp, each step differentiated."""
+    dO, v = at.read(inputs["d_output"]), at.read(clean(inputs["value"]))
+    drop = Dropout(at, s, inputs.get("keep"), inputs.get("p", 0.0))
+    several = split(at, s.shape[-1])
+    parts = [online(at, s, drop.on_values(v), drop, keys) for keys in several]
+    done = [drop.on_output(at.acc(at.quotient(o, size))) for o, _, size in parts]
+    weights, _ = merge_weights(at, [log_sum_exp(m, size) for _, m, size in parts])
+    shares = [at.acc(w * at.contract(dO, o)[..., None]) for w, o in zip(weights, done, strict=True)]
+    whole = at.add_up(shares, "left")
+    dS, dV = np.zeros_like(s), np.zeros_like(v)
+    for keys, w, share in zip(several, weights, shares, strict=True):
+        d_lse, d_part = at.acc(share - at.acc(w * whole)), at.acc(w * dO)
+        p = at.prob(softmax(at, s[..., keys]))
+        here, vT = drop.of(keys), T(v[..., keys, :])
+        dP = dropped_gradient(at, at.score(at.product(d_part, vT)), here)
+        dP = seen_gradient(s[..., keys], dP)
+        D = at.contract(p, dP)[..., None]
+        inner = row_gradient(at, p, dP, D)
+        dS[..., keys] = at.prob(at.score(at.acc(inner + at.score(p * d_lse))))
+        product = product_by_queries(at, here.on_weights(p), here.on_values(d_part))
+        dV[..., keys, :] = here.on_output(product)
+    return dS, dV
 
 
-def mask_gradient(dS: ndarray, inputs: Inputs) -> tuple[ndarray, ...]:
+def scaled_product(
+    at: Machine, multiply: Callable[..., ndarray], dS: ndarray, y: ndarray, *start: ndarray
+) -> ndarray:
+    """dS y / sqrt(D), or dS^T y: the scale on either factor, or on the product."""
+    c = at.constant(1 / np.sqrt(y.shape[-1]))
+    if at.order.d_scale == "scores":
+        return multiply(at, at.prob(at.score(dS * c)), y, *start)
+    if at.order.d_scale == "factor":
+        return multiply(at, dS, at.to(y * c, at.P.prescale or at.P.acc), *start)
+    return (
+        at.acc(multiply(at, dS, y) * c) if not start else at.acc(multiply(at, dS, y) * c + start[0])
+    )
+
+
+def product_by_keys(at: Machine, x: ndarray, y: ndarray, start: ndarray | None = None) -> ndarray:
+    """x @ y, over blocks of keys where blocks are kept narrow."""
+    return in_blocks(at, x, y, at.P.grad_block_k, start)
+
+
+def product_by_queries(
+    at: Machine, x: ndarray, y: ndarray, start: ndarray | None = None
+) -> ndarray:
+    """x^T @ y, over blocks of queries where blocks are kept narrow."""
+    return in_blocks(at, T(x), y, at.P.grad_block_q, start)
+
+
+def in_blocks(
+    at: Machine, x: ndarray, y: ndarray, block: int, start: ndarray | None = None
+) -> ndarray:
+    if at.P.grad_partial is None:
+        return at.product(x, y, start)
+    total = None
+    for i in range(0, x.shape[-1], block):
+        part = at.product(x[..., i : i + block], y[..., i : i + block, :])
+        total = at.to(part if total is None else at.acc(total + part), at.P.grad_partial)
+    assert total is not None
+    return total if start is None else at.acc(total + start)
+
+
+def mask_gradient(at: Machine, dS: ndarray, inputs: Inputs) -> tuple[ndarray, ...]:
     mask = inputs.get("mask")
     if mask is None or mask.dtype == bool:
         return ()
     lead = dS.ndim - mask.ndim
-    d_mask = dS.sum(tuple(range(lead)))
-    return (d_mask.sum(tuple(i for i, size in enumerate(mask.shape) if size == 1), keepdims=True),)
+    ones = tuple(lead + i for i, size in enumerate(mask.shape) if size == 1)
+    axes = tuple(axis for axis in (*range(lead), *ones) if dS.shape[axis] != 1)
+    d_mask = at.sum(dS, axes) if axes else dS
+    return (np.where(mask > -np.inf, d_mask.reshape(mask.shape), 0),)
 
 
 def dot_gradient(at: Machine, s: ndarray, inputs: Inputs) -> tuple[ndarray, ...]:
     dS, dV = score_gradient(at, s, inputs)
-    x = scaled_score_gradient(at, dS, inputs["query"].shape[-1])
-    return (*products_gradient(at, x, inputs), dV, *mask_gradient(dS, inputs))
+    q, k = at.read(clean(inputs["query"])), at.read(clean(inputs["key"]))
+    dQ = scaled_product(at, product_by_keys, dS, k)
+    dK = scaled_product(at, product_by_queries, dS, q)
+    return dQ, dK, dV, *mask_gradient(at, dS, inputs)
 
 
 def additive_gradient(at: Machine, s: ndarray, inputs: Inputs) -> tuple[ndarray, ...]:
     q, k, w_q, w_k, w = (
-        at.read(inputs[name]) for name in ("query", "key", "w_query", "w_key", "w_score")
+        at.read(clean(inputs[name])) for name in ("query", "key", "w_query", "w_key", "w_score")
     )
     dS, dV = score_gradient(at, s, inputs)
-    t = additive_parts(at, q, k, w_q, w_k, w)[0]
-    dz = at.score(at.score(dS[..., None] * w) * (1 - t * t))
-    dzq, dzk = at.score(dz.sum(2)), at.score(dz.sum(1))
-    shared = tuple(at.join(at.product(T(dz), x)).sum(0) for dz, x in ((dzq, q), (dzk, k)))
-    dw = at.join(dS[..., None] * t).sum((0, 1, 2))
-    return (at.product(dzq, w_q), at.product(dzk, w_k), dV, *shared, dw, *mask_gradient(dS, inputs))
+    t, pairs = hidden_layer(at, q, k, w_q, w_k), dS[..., None]
+    one = at.work(1)
+    f = one - t * t if at.order.square.startswith("square") else (one - t) * (one + t)
+    if at.order.square.endswith("last"):
+        dz = at.score(at.score(pairs * f) * w)
+    else:
+        dz = at.score(at.score(pairs * w) * f)
+    dz_q, dz_k = at.score(at.sum(dz, 2)), at.score(at.sum(dz, 1))
+    d_weights = tuple(weight_gradient(at, dz, x) for dz, x in ((dz_q, q), (dz_k, k)))
+    dw = at.sum(at.join(pairs * t), (0, 1, 2))
+    given = at.product(dz_q, w_q), at.product(dz_k, w_k), dV, *d_weights, dw
+    return (*given, *mask_gradient(at, dS, inputs))
+
+
+def weight_gradient(at: Machine, dz: ndarray, x: ndarray) -> ndarray:
+    """The sum over batch and positions of dz^T x: one product, or one for each batch element."""
+    if at.order.addend == "first":
+        return at.product(T(dz.reshape(-1, dz.shape[-1])), x.reshape(-1, x.shape[-1]))
+    return at.sum(at.join(at.product(T(dz), x)), 0)
 
 
 def sheared(x: ndarray, index: ndarray, width: int) -> ndarray:
@@ -78,36 +187,88 @@ def sheared(x: ndarray, index: ndarray, width: int) -> ndarray:
     return y
 
 
+def added_row_gradient(at: Machine, dS: ndarray, k: ndarray, by_query: ndarray) -> ndarray:
+    """The gradient by a row that is added to every query: summed after the product or before it."""
+    if at.order.factors == "apart":
+        summed = at.score(at.sum(dS, -2)[..., None, :])
+        return at.sum(at.join(scaled_product(at, product_by_keys, summed, k)), (0, 2))
+    return at.sum(by_query, (0, 2))
+
+
+def joined_gradient(at: Machine, dS: ndarray, q: ndarray, b: ndarray) -> ndarray:
+    """dS^T (q + b), or dS^T q + dS^T b."""
+    if at.order.factors == "query":
+        return scaled_product(at, product_by_queries, dS, at.join(q + b))
+    parts = [
+        scaled_product(at, product_by_queries, dS, x) for x in (q, np.broadcast_to(b, q.shape))
+    ]
+    return at.acc(at.join(parts[0]) + at.join(parts[1]))
+
+
+def sum_of_two(at: Machine, first: tuple[ndarray, ...], second: tuple[ndarray, ...]) -> ndarray:
+    """Two scaled products, each kept in itself, or one summed on top of the other."""
+    if at.order.addend == "first":
+        one = scaled_product(at, product_by_keys, *first)
+        return scaled_product(at, product_by_keys, *second, one)
+    return at.acc(
+        at.join(scaled_product(at, product_by_keys, *first))
+        + at.join(scaled_product(at, product_by_keys, *second))
+    )
+
+
 def txl_gradient(at: Machine, s: ndarray, inputs: Inputs) -> tuple[ndarray, ...]:
-    q, k, r, u, v = (at.read(inputs[name]) for name in ("query", "key", "position", "u", "v"))
+    q, k, r, u, v = (
+        at.read(clean(inputs[name])) for name in ("query", "key", "position", "u", "v")
+    )
     dS, dV = score_gradient(at, s, inputs)
-    x = scaled_score_gradient(at, dS, q.shape[-1])
-    N, M = s.shape[-2:]
-    t = sheared(x, np.arange(M) - np.arange(N)[:, None] + N - 1, N + M - 1)[..., :M]
-    d_u, d_v = at.join(at.product(x, k)), at.join(at.product(t, r))
-    d_position = at.join(at.product(T(t), at.join(q + v[:, None]))).sum(0)
+    u, v, (N, M) = u[:, None], v[:, None], s.shape[-2:]
+    t = sheared(dS, np.arange(M) - np.arange(N)[:, None] + N - 1, N + M - 1)[..., :M]
+    d_u, d_v = (at.join(scaled_product(at, product_by_keys, *pair)) for pair in ((dS, k), (t, r)))
     return (
-        at.store(d_u + d_v),
-        at.product(T(x), at.join(q + u[:, None])),
+        sum_of_two(at, (dS, k), (t, np.broadcast_to(r, k.shape))),
+        joined_gradient(at, dS, q, u),
         dV,
-        d_position,
-        d_u.sum((0, 2)),
-        d_v.sum((0, 2)),
+        at.sum(at.join(joined_gradient(at, t, q, v)), 0),
+        added_row_gradient(at, dS, k, d_u),
+        added_row_gradient(at, t, np.broadcast_to(r, k.shape), d_v),
     )
 
 
 def learned_gradient(at: Machine, s: ndarray, inputs: Inputs) -> tuple[ndarray, ...]:
     q, k, a, c, b = (
-        at.read(inputs[name])
+        at.read(clean(inputs[name]))
         for name in ("query", "key", "key_pos_embeddings", "key_pos_bias", "query_pos_bias")
     )
     dS, dV = score_gradient(at, s, inputs)
-    x = scaled_score_gradient(at, dS, q.shape[-1])
-    t = sheared(x, table_index(*s.shape[-2:], len(a), inputs["align"]), len(a))
-    d_b = at.join(at.product(x, k))
-    d_a = at.join(at.product(T(t), q)).sum(0).transpose(1, 0, 2)
-    dQ = at.store(d_b + at.join(at.product(t, a.transpose(1, 0, 2))))
-    return dQ, at.product(T(x), at.join(q + b[:, None])), dV, d_a, t.sum((0, 2)).T, d_b.sum((0, 2))
+    index = table_index(*s.shape[-2:], len(a), inputs["align"])
+    t, table, D = sheared(dS, index, len(a)), a.transpose(1, 0, 2), q.shape[-1]
+    table = np.broadcast_to(table, (len(q), *table.shape))
+    d_b = at.join(scaled_product(at, product_by_keys, dS, k))
+    if at.order.factors == "key":  # by way of k + a, whose gradient is one for each pair
+        x = at.prob(at.score(dS * at.constant(at.scale_of(D))))[..., None]
+        near = at.join(k[..., None, :, :] + a[index].transpose(2, 0, 1, 3))
+        dQ = at.sum(at.join(x * near), -2)
+        of_pairs = at.join(x * q[..., :, None, :])
+        dK = at.acc(at.sum(of_pairs, -3) + at.join(at.sum(x * b[:, None, None], -3)))
+        d_a = np.zeros(a.shape, a.dtype)
+        for place in np.unique(index):
+            i, j = np.nonzero(index == place)
+            d_a[place] = at.sum(of_pairs[:, :, i, j], (0, 2))
+    else:
+        dQ = sum_of_two(at, (dS, k), (t, table))
+        dK = joined_gradient(at, dS, q, b[:, None])
+        d_a = table_gradient(at, t, q)
+    d_c = at.sum(at.prob(at.score(t * at.constant(at.scale_of(D)))), (0, 2)).T
+    return dQ, dK, dV, d_a, d_c, added_row_gradient(at, dS, k, d_b)
+
+
+def table_gradient(at: Machine, t: ndarray, q: ndarray) -> ndarray:
+    """The sum over the batch of t^T q [2P H D]: one product, or one for each batch element."""
+    if at.order.addend == "first":
+        rows, columns = (x.swapaxes(0, 1).reshape(x.shape[1], -1, x.shape[-1]) for x in (t, q))
+        return scaled_product(at, product_by_queries, rows, columns).transpose(1, 0, 2)
+    each = at.join(scaled_product(at, product_by_queries, t, q))
+    return at.sum(each, 0).transpose(1, 0, 2)
 
 
 GRADIENTS: dict[str, Callable[..., tuple[ndarray, ...]]] = {
@@ -119,11 +280,12 @@ GRADIENTS: dict[str, Callable[..., tuple[ndarray, ...]]] = {
 }
 
 
-def gradient(operation: str, style: Style) -> Callable[[Inputs, str], Any]:
-    def run(inputs: Inputs, dtype: str) -> tuple[ndarray, ...]:
-        at, inputs = Machine(dtype, style), sanitised(inputs)
-        score, names = SCORES[operation]
-        s = score(at, **{name: inputs[name] for name in names if name in inputs})
-        return tuple(at.out(d) for d in GRADIENTS[operation](at, s, inputs))
+def gradient(at: Machine, operation: str, inputs: Inputs) -> tuple[ndarray, ...]:
+    with_forward = operation.removesuffix("_grad")
+    s = scores_of(at, with_forward, inputs)
+    seen = s > -np.inf
+    results = GRADIENTS[with_forward](at, np.where(seen, s, -np.inf).astype(at.work), inputs)
+    return tuple(at.out(d) for d in results)
 
-    return run
+
+__all__ = ["gradient", "level"]

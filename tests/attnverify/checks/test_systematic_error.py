@@ -5,8 +5,9 @@ one.
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import product
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,8 @@ from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.judge.case import judge
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.reference.staged_attention import evaluate, spec_stages
-from tests.rounding_variants import ZOO
+from tests.rounding_variants import compute
+from tests.rounding_variants.grammar import Derivation, arithmetics_of, derive, draw_derivation
 
 MEASURED = [name for name, operation in CATALOGUE.items() if factors_of(operation)]
 SCALED = {
@@ -61,19 +63,20 @@ def made(operation: str, function: Callable[..., ndarray], declared: Any) -> Imp
     return Implementation(backend, CATALOGUE[operation], "", run)
 
 
-def zoo(operation: str, style: str, gain: float = 1.0) -> Implementation:
-    """A correct implementation in a style of arithmetic, but for a gain on its scores."""
-    function, declared = next(
-        (f, declared) for op, name, f, declared in ZOO if (op, name) == (operation, style)
-    )
-    names = SCALED[operation]
+def with_gain(derived: Derivation, dtype: str, gain: float = 1.0) -> Implementation:
+    """A correct implementation, but for a gain on its scores."""
+    names = SCALED[derived.operation]
     return made(
-        operation,
-        lambda inputs, dtype: function(
-            inputs | {name: gain * inputs[name] for name in names}, dtype
+        derived.operation,
+        lambda inputs, dtype: compute(
+            derived, inputs | {name: gain * inputs[name] for name in names}, dtype
         ),
-        declared,
+        derived.declaration(dtype),
     )
+
+
+def scaled(operation: str, arithmetic: str, dtype: str, gain: float = 0.997) -> Implementation:
+    return with_gain(derive(operation, arithmetic), dtype, gain)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -86,12 +89,12 @@ def test_a_scale_that_is_off_by_three_in_a_thousand_is_found(
         with pytest.raises(
             Disagreement, match=r"scale is 0\.[1-6]\d? ?\d?% low \(\d+ standard errors\)"
         ):
-            judge_factor(operation, "scale", seed, zoo(operation, style, 0.997), dtype)
+            judge_factor(operation, "scale", seed, scaled(operation, style, dtype), dtype)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_no_element_shows_what_is_found(dtype: str) -> None:
-    implementation = zoo("scaled_dot_product_attention", "eager", 0.997)
+    implementation = scaled("scaled_dot_product_attention", "eager", dtype)
     if dtype == "bfloat16":
         budget = judge(
             implementation,
@@ -104,9 +107,13 @@ def test_no_element_shows_what_is_found(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("operation", MEASURED)
-def test_no_arithmetic_of_the_zoo_is_accused(operation: str, dtype: str) -> None:
-    for style in (name for op, name, *_ in ZOO if op == operation):
-        assert accused(zoo(operation, style), dtype, range(1)) == []
+def test_no_legal_order_of_evaluation_is_accused(operation: str, dtype: str) -> None:
+    rng = Random(operation)
+    for arithmetic in arithmetics_of(operation, dtype):
+        drawn = draw_derivation(rng.choice, operation, dtype)
+        order = replace(drawn.order, functions="library", sums="library", projection="apart")
+        derived = derive(operation, arithmetic, **asdict(order))
+        assert accused(with_gain(derived, dtype), dtype, range(1)) == [], derived
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -168,12 +175,9 @@ def test_an_output_that_is_cut_off_instead_of_rounded_is_found() -> None:
 
 
 def test_what_the_declared_arithmetic_rounds_is_no_error() -> None:
-    assert (
-        zoo("scaled_dot_product_attention", "sloppy").precision("bfloat16").scale_const is not None
-    )
-    assert not measure_factors(zoo("scaled_dot_product_attention", "sloppy", 0.997), "bfloat16", 0)[
-        "scale"
-    ].significant
+    sloppy = scaled("scaled_dot_product_attention", "sloppy", "bfloat16")
+    assert sloppy.precision("bfloat16").scale_const is not None
+    assert not measure_factors(sloppy, "bfloat16", 0)["scale"].significant
 
 
 def test_a_measurement_speaks() -> None:
