@@ -9,8 +9,10 @@ is projected on the derivatives by all factors of the operation at once,
           \partial \log c_k,
 
 each row weighted by the size of its outputs. The standard errors take the residuals of one row as
-dependent (rounding a score moves the whole row). A factor is accused if it is off by more than the
-declared arithmetic may round one constant, and by more than ``ERRORS`` standard errors beyond that.
+dependent (rounding a score moves the whole row), and those of one head (a projected key is rounded
+once for all queries); of scores those of one query, of one key and of one offset. A factor is
+accused if it is off by more than the declared arithmetic may round one constant, and by more than
+``ERRORS`` standard errors beyond that.
 """
 
 from collections.abc import Callable
@@ -127,25 +129,56 @@ def measure_factors(
     if not np.isfinite(residual).all():
         raise Unsupported("not finite: told under values")
     weight = 1 / np.sqrt(np.mean(expected**2, axis=-1, keepdims=True))
-    alpha, error = regress(residual * weight, [column * weight for column in columns.values()])
+    spread = score_spreads if implementation.operation.is_score else output_spreads
+    alpha, error = regress(
+        residual * weight, [column * weight for column in columns.values()], spread
+    )
     return {
         name: Measurement(a, e, allowed_rounding(name, precision, inputs))
         for name, a, e in zip(columns, alpha, error, strict=True)
     }
 
 
-def regress(residual: ndarray, columns: list[ndarray]) -> tuple[list[float], list[float]]:
+def regress(
+    residual: ndarray, columns: list[ndarray], spreads: Callable[[ndarray], list[ndarray]]
+) -> tuple[list[float], list[float]]:
     """
-    The coefficients of a residual [... N E] on its columns, and their standard errors with
-    dependent rows.
+    The coefficients of a residual on its columns, and the largest of their standard errors under
+    what ``spreads`` takes as dependent.
     """
-    E = residual.shape[-1]
     G, r = np.stack([column.ravel() for column in columns], axis=-1), residual.ravel()
     inverse = np.linalg.inv(G.T @ G)
     alpha = inverse @ (G.T @ r)
-    of_rows = (G * (r - G @ alpha)[:, None]).reshape(-1, E, len(columns)).sum(axis=1)
-    variance = np.diag(inverse @ (of_rows.T @ of_rows) @ inverse)
-    return alpha.tolist(), np.sqrt(variance).tolist()
+    moments = (G * (r - G @ alpha)[:, None]).reshape(*residual.shape, len(columns))
+    variances = [np.diag(inverse @ spread @ inverse) for spread in spreads(moments)]
+    return alpha.tolist(), np.sqrt(np.max(variances, axis=0)).tolist()
+
+
+def output_spreads(moments: ndarray) -> list[ndarray]:
+    """The covariance of the sum of [... N E k], where rows are dependent, and where heads are."""
+    rows = moments.sum(axis=-2)
+    heads = rows.sum(axis=-2).reshape(-1, rows.shape[-1])
+    return [covariance(rows), covariance(heads) * len(heads) / (len(heads) - 1)]
+
+
+def score_spreads(moments: ndarray) -> list[ndarray]:
+    """
+    The same of scores [... N M k], by query, by key, by offset, and by all three: what they have in
+    common, single elements, is counted once (Cameron, Gelbach and Miller, 2011).
+    """
+    N, M, k = moments.shape[-3:]
+    offsets = np.zeros((N + M - 1, k))
+    together = moments.reshape(-1, N, M, k).sum(axis=0)
+    np.add.at(offsets, np.arange(M) - np.arange(N)[:, None] + N - 1, together)
+    each = [covariance(x) for x in (moments.sum(axis=-2), moments.sum(axis=-3), offsets)]
+    return [*each, np.sum(each, axis=0) - 2 * covariance(moments)]
+
+
+def covariance(sums: ndarray) -> ndarray:
+    """Of the total of independent sums [... k]."""
+    flat = sums.reshape(-1, sums.shape[-1])
+    found: ndarray = flat.T @ flat
+    return found
 
 
 def allowed_rounding(factor: str, precision: Precision, inputs: Inputs) -> float:
