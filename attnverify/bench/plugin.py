@@ -21,6 +21,7 @@ from attnverify.bench.measure import cases as named
 from attnverify.bench.measure.cases import Case
 from attnverify.bench.measure.contestants import Contestant, contestants
 from attnverify.bench.measure.race import Entry, Race, race, record
+from attnverify.bench.measure.summary import summarise
 from attnverify.bench.report.goals import closing_lines
 from attnverify.bench.report.results import Record, device_name, latest, new_results_file
 
@@ -87,7 +88,7 @@ class Races:
         found, entry = self.entry(case, contestant.label)
         benchmark.group = case.id
         benchmark.extra_info.update(record(found, entry))
-        self.records.append(dict(benchmark.extra_info) | {"seconds": list(entry.sampled.seconds)})
+        self.records.append(dict(benchmark.extra_info))
         if not entry.runs:
             pytest.skip(f"{entry.judgement.verdict}: {entry.judgement.reason}")
         replay(benchmark, entry.sampled.seconds)
@@ -119,7 +120,7 @@ class Races:
             }
             | facts
         )
-        self.records.append(told | {"seconds": [1.0]})
+        self.records.append(told | {"seconds": summarise([1.0]), "ratios": {}})
         return told
 
     def suite(self, shares: dict[str, float], command: str) -> Record:
@@ -205,7 +206,12 @@ def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
-    """Who did not take part stands in the results too, with the reason."""
+    """
+    Who did not take part stands in the results too, with the reason; the samples of each round do
+    not: their medians, quantiles and ratios are with the other facts.
+    """
+    for benchmark in output_json["benchmarks"]:
+        benchmark["stats"].pop("data", None)
     output_json["left_out"] = [
         record for record in config.stash[KEY].records if not record["seconds"]
     ]

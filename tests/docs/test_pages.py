@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from attnverify import ROOT
+from attnverify.bench.measure.summary import summarise
 from attnverify.catalogue.operation import CATALOGUE
 
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
@@ -166,10 +167,9 @@ def test_the_newest_results_of_a_device_are_shown(monkeypatch, tmp_path):
             "mode": "forward",
             "label": "ours",
             "verdict": "correct",
+            "seconds": summarise([seconds]),
         }
-        told = {
-            "benchmarks": [{"extra_info": timed | {"refused": ""}, "stats": {"data": [seconds]}}]
-        }
+        told = {"benchmarks": [{"extra_info": timed | {"refused": ""}}]}
         path = tmp_path / "a-device" / "2026-01-01" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(told))

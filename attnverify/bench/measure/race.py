@@ -4,7 +4,7 @@ A race: one case, all contestants, judged, sampled in turn, checked, and written
 
 import warnings
 from dataclasses import dataclass, field
-from statistics import median, quantiles
+from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -34,6 +34,7 @@ from attnverify.bench.measure.sampling import (
     warm_up,
     with_fresh_values,
 )
+from attnverify.bench.measure.summary import compare_rounds, summarise
 from attnverify.bench.measure.validation import (
     Judgement,
     check_timed,
@@ -227,7 +228,7 @@ def refuse_the_impossible(entry: Entry, counted: Cost | None, found: Ceilings | 
 
 
 def record(found: Race, entry: Entry) -> dict[str, Any]:
-    """What is kept of an entry beside its samples: plain data, for the JSON of pytest-benchmark."""
+    """What is kept of an entry: plain data, for the JSON of pytest-benchmark."""
     case, judgement = found.case, entry.judgement
     facts: dict[str, Any] = {
         "case": case.name, "operation": case.operation, "dtype": case.dtype, "mode": case.mode,
@@ -238,6 +239,7 @@ def record(found: Race, entry: Entry) -> dict[str, Any]:
         "not_judged": entry.not_judged, "peak_extra_bytes": entry.peak,
         "warm_ups": entry.sampled.warm_ups,
         "clocks": found.clocks,
+        "seconds": summarise(entry.sampled.seconds), "ratios": ratios(found, entry),
     }  # fmt: skip
     if entry.implementation is not None:
         facts |= {
@@ -249,14 +251,23 @@ def record(found: Race, entry: Entry) -> dict[str, Any]:
     )
 
 
+def ratios(found: Race, entry: Entry) -> dict[str, tuple[float, float, float]]:
+    """How many times as long each of the others took, by its label."""
+    fast = entry.sampled.seconds
+    others = [other for other in found.entries if other is not entry and other.sampled.seconds]
+    return {
+        other.contestant.label: compare_rounds(other.sampled.seconds, fast)
+        for other in others
+        if fast
+    }
+
+
 def speeds(found: Race, entry: Entry) -> dict[str, Any]:
     """Rates of the median, and how much of the roofline they are."""
     assert found.ceilings is not None and found.cost is not None
     counted, seconds = found.cost, entry.sampled.seconds
     middle = median(seconds)
-    low, *_, high = quantiles(seconds, n=5) if len(seconds) > 1 else (middle, middle)
     return {
-        "median": middle, "quantile_20": low, "quantile_80": high, "rounds": len(seconds),
         "tflops_convention": counted.convention / middle / 1e12,
         "tflops_true": counted.true / middle / 1e12,
         "gb_per_s": counted.bytes / middle / 1e9,

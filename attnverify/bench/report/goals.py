@@ -5,7 +5,6 @@ measured with the reason.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from statistics import median
 
 from attnverify.bench.measure.cases import FLASH_GRID
 from attnverify.bench.report.results import Record, correct, ratio, select
@@ -201,7 +200,7 @@ def compared(goal: Goal, ours: Record, other: Record, case: str, records: list[R
             goal, other["peak_extra_bytes"] / max(ours["peak_extra_bytes"], 1), case=case
         )
     if goal.measure == "overhead":
-        return Outcome(goal, median(ours["seconds"]) / median(other["seconds"]), case=case)
+        return Outcome(goal, ours["seconds"]["median"] / other["seconds"]["median"], case=case)
     middle, low, high = ratio(other, ours)
     return Outcome(
         goal, middle, low, high, case=case, views=goal.measure == "views" and all_views(records)
@@ -220,7 +219,7 @@ def all_views(records: list[Record]) -> bool:
 
 def tanh_rate(record: Record) -> float:
     sizes = record["sizes"]
-    return float(sizes["B"] * sizes["N"] * sizes["M"] * sizes["A"] / median(record["seconds"]))
+    return float(sizes["B"] * sizes["N"] * sizes["M"] * sizes["A"] / record["seconds"]["median"])
 
 
 def baseline_of(
@@ -233,7 +232,7 @@ def baseline_of(
     if goal.against == BEST:
         peers = [record for record in entrants if not record["ours"] and correct(record)]
         return min(
-            peers, key=lambda record: median(record["seconds"]), default=None
+            peers, key=lambda record: record["seconds"]["median"], default=None
         ), "no correct peer"
     other = next((record for record in entrants if record["label"] == goal.against), None)
     if other is None or not correct(other):

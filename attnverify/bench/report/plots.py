@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from io import StringIO
-from statistics import median
 from typing import Any
 
 from attnverify.bench.report.results import Record, correct
@@ -72,7 +71,10 @@ def over_length(records: list[Record], what: str, unit: str) -> str | None:
                 (label, curve) for (name, label), curve in found.items() if name == operation
             ):
                 points = [
-                    (one["sizes"]["N"], median(one[what]) if what == "seconds" else one[what] or 0)
+                    (
+                        one["sizes"]["N"],
+                        one[what]["median"] if what == "seconds" else one[what] or 0,
+                    )
                     for one in curve
                 ]
                 points = [point for point in points if point[1]]
@@ -119,11 +121,11 @@ def accuracy(records: list[Record]) -> str | None:
     """Every contestant that was timed: what is above 1 is outside of its bound."""
     points: dict[str, list[tuple[float, float]]] = {}
     for _, group in groups(records):
-        times = [median(record["seconds"]) for record in group if correct(record)]
+        times = [record["seconds"]["median"] for record in group if correct(record)]
         for record in group:
             if record["seconds"] and times and record.get("budget"):
                 points.setdefault(record["label"], []).append(
-                    (median(record["seconds"]) / min(times), min(record["budget"], 1e3))
+                    (record["seconds"]["median"] / min(times), min(record["budget"], 1e3))
                 )
     if not points:
         return None

@@ -6,15 +6,14 @@ import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib import import_module
-from math import comb
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 Record = dict[str, Any]
 """
-One contestant in one case: what attnverify.bench.measure.race.record says of it, and ``seconds``,
-one number a round.
+One contestant in one case: what attnverify.bench.measure.race.record says of it. ``seconds`` has
+the median, the quantiles and the number of its rounds, ``ratios`` says how many times as long each
+of the others took.
 """
 
 
@@ -63,11 +62,7 @@ def latest(root: Path, device: str) -> Path | None:
 def read(path: Path) -> list[Record]:
     """The records of a file that pytest-benchmark wrote, and who was left out of it."""
     told = json.loads(path.read_text())
-    timed = [
-        bench["extra_info"] | {"seconds": bench["stats"]["data"]}
-        for bench in told["benchmarks"]
-        if "label" in bench["extra_info"]
-    ]
+    timed = [bench["extra_info"] for bench in told["benchmarks"] if "label" in bench["extra_info"]]
     return timed + told.get("left_out", [])
 
 
@@ -76,26 +71,9 @@ def correct(record: Record) -> bool:
 
 
 def ratio(slow: Record, fast: Record) -> tuple[float, float, float]:
-    """
-    How many times as long ``slow`` takes: the median of the rounds that both ran, and an interval
-    of 95 % for it.
-    """
-    ratios = sorted(a / b for a, b in zip(slow["seconds"], fast["seconds"], strict=False))
-    below, above = interval(len(ratios))
-    return median(ratios), ratios[below], ratios[above]
-
-
-def interval(n: int) -> tuple[int, int]:
-    """
-    The places in sorted samples between which their median lies with 95 %, whatever the
-    distribution (all of them, where n is small).
-    """
-    tail, k = 0.0, 0
-    while k < n // 2 and tail + comb(n, k) / 2**n <= 0.025:
-        tail += comb(n, k) / 2**n
-        k += 1
-    k = max(k - 1, 0)
-    return k, n - 1 - k
+    """How many times as long ``slow`` takes, and an interval of 95 % for it."""
+    middle, low, high = fast["ratios"][slow["label"]]
+    return middle, low, high
 
 
 def select(records: Iterable[Record], **wanted: Any) -> list[Record]:

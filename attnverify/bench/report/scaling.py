@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from math import log
-from statistics import median
 
 from attnverify.bench.report.results import Record, correct
 
@@ -39,7 +38,7 @@ def exponents(records: list[Record]) -> list[str]:
     for (operation, label), curve in curves(records).items():
         lengths = [record["sizes"]["N"] for record in curve]
         time = exponent(
-            [(n, median(record["seconds"])) for n, record in zip(lengths, curve, strict=True)]
+            [(n, record["seconds"]["median"]) for n, record in zip(lengths, curve, strict=True)]
         )
         memory = exponent(
             [(n, record["peak_extra_bytes"] or 0) for n, record in zip(lengths, curve, strict=True)]

@@ -1,7 +1,6 @@
 """The results as tables: in the terminal by rich, and the same rows for the page."""
 
 from collections.abc import Iterator
-from statistics import median, quantiles
 
 from rich.box import SIMPLE
 from rich.console import Console
@@ -48,7 +47,7 @@ def groups(records: list[Record]) -> Iterator[Group]:
             name,
             sorted(
                 group,
-                key=lambda record: median(record["seconds"]) if record["seconds"] else float("inf"),
+                key=lambda record: record["seconds"].get("median", float("inf")),
             ),
         )
 
@@ -61,8 +60,9 @@ def row(record: Record, fastest: float) -> tuple[str, ...]:
             *("-" * (len(TITLES) - 2)),
             f"{record['verdict']}: {first_line(record['reason'])}",
         )
-    middle, seconds = median(record["seconds"]), record["seconds"]
-    low, *_, high = quantiles(seconds, n=5) if len(seconds) > 1 else (middle, middle)
+    middle, low, high = (
+        record["seconds"][which] for which in ("median", "quantile_20", "quantile_80")
+    )
     return (
         record["label"],
         time(middle),
@@ -79,7 +79,7 @@ def row(record: Record, fastest: float) -> tuple[str, ...]:
 
 
 def rows(group: list[Record]) -> list[tuple[str, ...]]:
-    times = [median(record["seconds"]) for record in group if correct(record)]
+    times = [record["seconds"]["median"] for record in group if correct(record)]
     return [row(record, min(times, default=1.0)) for record in group]
 
 

@@ -28,6 +28,7 @@ from attnverify.bench.measure.contestants import (
 )
 from attnverify.bench.measure.race import Entry, Race, enter, race, record, run
 from attnverify.bench.measure.roofline import Ceilings, Cost, cost
+from attnverify.bench.measure.summary import compare_rounds, interval, summarise
 from attnverify.bench.measure.validation import (
     Share,
     check_timed,
@@ -43,10 +44,8 @@ from attnverify.bench.report.html_page import report_page
 from attnverify.bench.report.plots import plots
 from attnverify.bench.report.results import (
     files,
-    interval,
     latest,
     new_results_file,
-    ratio,
     read,
     slug,
 )
@@ -141,7 +140,7 @@ def test_the_memory_of_an_output_is_poisoned_before_it_is_asked_for() -> None:
 def test_a_wrong_peer_is_timed_and_shown_as_wrong() -> None:
     found = raced("", "wrong")
     told = record(found, found.entries[1])
-    assert told["verdict"] == "wrong" and "row" in told["reason"] and told["median"] > 0
+    assert told["verdict"] == "wrong" and "row" in told["reason"] and told["seconds"]["median"] > 0
 
 
 def test_who_cannot_is_unsupported_and_has_no_time() -> None:
@@ -343,7 +342,8 @@ def told(label: str, seconds: list[float], ours: bool = False, **more: object) -
     }
     return (
         facts
-        | {"label": label, "ours": ours, "seconds": seconds, "reason": "", "peak_extra_bytes": 100}
+        | {"label": label, "ours": ours, "reason": "", "peak_extra_bytes": 100}
+        | {"seconds": summarise(seconds), "ratios": {}}
         | more
     )
 
@@ -352,16 +352,21 @@ TWICE = Goal("row", ("case",), "ours", "peer", 2, 4)
 OURS = told("ours", [1.0, 1.0, 1.0], ours=True, peak_extra_bytes=5)
 
 
+def ours_beside(label: str, times: float) -> dict[str, object]:
+    """Ours in a race in which another took so many times as long."""
+    return OURS | {"ratios": {label: (times, times, times)}}
+
+
 @pytest.mark.parametrize(
     ("times", "word"), [(5.0, "goal met"), (3.0, "floor met"), (1.5, "MISSED")]
 )
 def test_a_row_is_met_or_missed_with_its_figure(times: float, word: str) -> None:
-    found = outcome(TWICE, [OURS, told("peer", [times] * 3)])
+    found = outcome(TWICE, [ours_beside("peer", times), told("peer", [times] * 3)])
     assert (found.word, found.figure) == (word, times)
 
 
 def test_ratios_are_taken_round_by_round() -> None:
-    assert ratio(told("peer", [2.0, 20.0, 4.0]), told("ours", [1.0, 10.0, 2.0]))[0] == 2.0
+    assert compare_rounds([2.0, 20.0, 4.0], [1.0, 10.0, 2.0]) == (2.0, 2.0, 2.0)
     assert interval(5) == (0, 4) and interval(20) == (5, 14)
 
 
@@ -386,7 +391,7 @@ def test_a_row_that_cannot_be_measured_says_why(records: list[dict[str, object]]
 def test_a_wrong_peer_is_not_the_best_correct_one() -> None:
     best = Goal("row", ("case",), "ours", BEST, 2, 4)
     records = [
-        OURS,
+        ours_beside("right", 3.0),
         told("wrong", [0.1], verdict="wrong"),
         told("refused", [0.1], refused="x"),
         told("right", [3.0] * 3),
@@ -397,9 +402,9 @@ def test_a_wrong_peer_is_not_the_best_correct_one() -> None:
 def test_the_worst_case_of_a_row_counts() -> None:
     both = Goal("row", ("case", "other"), "ours", "peer", 2, 4)
     records = [
-        OURS,
+        ours_beside("peer", 5.0),
         told("peer", [5.0] * 3),
-        OURS | {"case": "other"},
+        ours_beside("peer", 3.0) | {"case": "other"},
         told("peer", [3.0] * 3, case="other"),
     ]
     assert outcome(both, records).figure == 3.0
@@ -497,11 +502,20 @@ def test_the_record_is_what_was_measured(tmp_path: Path) -> None:
         capture_output=True,
     )
     (kept,) = read(tmp_path / "result.json")
-    assert kept["seconds"] == pytest.approx([0.5, 0.25]) and kept["label"] == "honest"
+    assert kept == {"label": "honest"}
     (bench,) = json.loads((tmp_path / "result.json").read_text())["benchmarks"]
     assert (
         bench["stats"]["median"] == pytest.approx(0.375) and bench["options"]["timer"] == "replayed"
     )
+    assert "data" not in bench["stats"]
+
+
+def test_a_record_says_how_much_slower_the_others_were() -> None:
+    found = raced("", "large")
+    lean, large = (record(found, entry) for entry in found.entries)
+    (there,), (back,) = lean["ratios"].values(), large["ratios"].values()
+    assert list(lean["ratios"]) == [large["label"]] and there[1] <= there[0] <= there[2]
+    assert there[0] * back[0] == pytest.approx(1, rel=0.1)  # two medians of as many rounds
 
 
 # The judge's own time
@@ -600,9 +614,7 @@ def test_the_report_is_made_of_committed_results(
 ) -> None:
     folder = tmp_path / "results" / "a-device" / "2026-01-01"
     folder.mkdir(parents=True)
-    benchmarks = [
-        {"extra_info": one, "stats": {"data": one["seconds"]}} for one in records if one["seconds"]
-    ]
+    benchmarks = [{"extra_info": one} for one in records if one["seconds"]]
     written = {
         "benchmarks": benchmarks,
         "left_out": [one for one in records if not one["seconds"]],
