@@ -8,78 +8,38 @@ Precision declares; a bound is never NaN.
 """
 
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
-from attnverify.bounds.alibi import alibi_attention, get_alibi_biases, get_slopes
-from attnverify.bounds.attention import (
-    additive_attention,
-    dropout,
-    scaled_dot_product_attention,
-    softmax,
+from attnverify.bounds import (
+    alibi,
+    attention,
+    gradients,
+    layers,
+    relative,
+    relative_gradients,
+    scores,
+    transformer_xl,
 )
-from attnverify.bounds.gradients import (
-    additive_attention_grad,
-    alibi_attention_grad,
-    scaled_dot_product_attention_grad,
-)
-from attnverify.bounds.layers import (
-    alibi_multi_head_attention,
-    multi_head_attention,
-    multi_head_self_attention,
-    relative_multi_head_attention,
-    self_attention,
-)
-from attnverify.bounds.relative import (
-    learned_relative_attention,
-    learned_relative_score,
-    sinusoidal_positions,
-    transformer_xl_attention,
-    transformer_xl_score,
-)
-from attnverify.bounds.relative_gradients import (
-    learned_relative_attention_grad,
-    transformer_xl_attention_grad,
-)
-from attnverify.bounds.scores import additive_score, scaled_dot_product_score
 from attnverify.bounds.softmax_rows import added
-from attnverify.bounds.transformer_xl import transformer_xl, transformer_xl_layer
-from attnverify.catalogue.traits import EXACT
+from attnverify.catalogue.traits import EXACT, TRAITS
 from attnverify.precision import REFERENCE, Precision
 
+_MODULES = (
+    *(scores, attention, relative, alibi, layers, transformer_xl),
+    *(gradients, relative_gradients),
+)
+
 BOUNDS: Mapping[str, Callable[..., Any]] = {
-    twin.__name__: twin
-    for twin in (
-        additive_score,
-        scaled_dot_product_score,
-        softmax,
-        dropout,
-        additive_attention,
-        scaled_dot_product_attention,
-        sinusoidal_positions,
-        transformer_xl_score,
-        transformer_xl_attention,
-        learned_relative_score,
-        learned_relative_attention,
-        get_slopes,
-        get_alibi_biases,
-        alibi_attention,
-        self_attention,
-        multi_head_attention,
-        multi_head_self_attention,
-        relative_multi_head_attention,
-        alibi_multi_head_attention,
-        transformer_xl_layer,
-        transformer_xl,
-        additive_attention_grad,
-        scaled_dot_product_attention_grad,
-        transformer_xl_attention_grad,
-        learned_relative_attention_grad,
-        alibi_attention_grad,
-    )
+    name: twin
+    for module in _MODULES
+    for name, twin in vars(module).items()
+    if name.removesuffix("_grad") in TRAITS and not isinstance(twin, ModuleType)
 }
+"""The bound of each operation: the function of its name in these modules."""
 
 OPERATIONS = frozenset(BOUNDS) | EXACT
 

@@ -97,7 +97,7 @@ class TransformerXL:
     lost: ndarray | None
 
 
-def transformer_xl(
+def transformer_xl_terms(
     query: ndarray, key: ndarray, position: ndarray, u: ndarray, v: ndarray
 ) -> TransformerXL:
     """All ((q+u).k + shift((q+v).r)) / sqrt(D); u and v are [H D]."""
@@ -161,7 +161,7 @@ def transformer_xl_score(
     precision: Precisions,
 ) -> ndarray:
     """`transformer_xl_error`, stored."""
-    at = transformer_xl(query, key, position, u, v)
+    at = transformer_xl_terms(query, key, position, u, v)
     return score_bound(at.s, at.lost, lambda P: transformer_xl_error(at, P), precision)
 
 
@@ -188,7 +188,7 @@ def transformer_xl_attention(
     `transformer_xl_error`, then `mixture_error` over the keys that the causal mask and `visible`
     leave.
     """
-    at = transformer_xl(query, key, position, u, v)
+    at = transformer_xl_terms(query, key, position, u, v)
     return attended(
         transformer_xl_mixture(at, value, visible), lambda P: transformer_xl_error(at, P), precision
     )

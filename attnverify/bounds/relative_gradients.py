@@ -23,9 +23,9 @@ from attnverify.bounds.relative import (
     joined_error,
     learned_error,
     learned_relative_terms,
-    transformer_xl,
     transformer_xl_error,
     transformer_xl_mixture,
+    transformer_xl_terms,
 )
 from attnverify.bounds.softmax_rows import Precisions, rows, total
 from attnverify.bounds.weighted_mean import weighted_mean
@@ -108,7 +108,7 @@ def transformer_xl_attention_grad(
     and queries for du and dv; dK = x^T (q+u); dr = t^T (q+v) per batch element, rounded to
     `joined`, then summed.
     """
-    at = transformer_xl(query, key, position, u, v)
+    at = transformer_xl_terms(query, key, position, u, v)
     mix = transformer_xl_mixture(at, value, visible)
     back = backward(mix, d_output)
     N, M = at.s.shape[-2:]

@@ -18,8 +18,8 @@ from attnverify.bounds.relative import (
     sinusoids,
     transformer_xl_error,
     transformer_xl_mixture,
+    transformer_xl_terms,
 )
-from attnverify.bounds.relative import transformer_xl as terms
 from attnverify.bounds.softmax_rows import Precisions, total
 from attnverify.bounds.weighted_mean import weighted_mean_error
 from attnverify.precision import Format, Precision
@@ -52,7 +52,9 @@ def _layer(
     E_r = split(linear_error(position, *net["r_net"], P, P.stage), num_heads).swapaxes(-1, -2)
     q, k, v = (split(part, num_heads) for part in np.split(qkv, 3, -1))
     Eq, Ek, Ev = (split(part, num_heads) for part in np.split(E_qkv, 3, -1))
-    at = terms(q[..., -N:, :], k, split(r, num_heads), parameters["u"], parameters["v"])
+    at = transformer_xl_terms(
+        q[..., -N:, :], k, split(r, num_heads), parameters["u"], parameters["v"]
+    )
     mix = transformer_xl_mixture(at, v, visible)
     Es = transformer_xl_error(at, P, Eq[..., -N:, :], Ek.swapaxes(-1, -2), E_r)
     heard, E_heard = merge(mix.o), merge(weighted_mean_error(mix, Es, Ev, P, P.stage))

@@ -201,9 +201,12 @@ def test_what_is_given_no_array_and_what_returns_booleans() -> None:
 
 
 def test_attentions_scores_layers_and_what_has_a_memory() -> None:
-    assert all(name.endswith("_attention") for name in named(lambda op: op.is_attention))
-    assert all(name.endswith("_score") for name in named(lambda op: op.is_score))
-    assert len(named(lambda op: op.is_attention)) == 5 and len(named(lambda op: op.is_score)) == 4
+    assert named(lambda op: op.is_score) == {name for name in TRAITS if name.endswith("_score")}
+    layers = ("self_attention", "multi_head_attention")
+    attentions = {name for name in TRAITS if name.endswith("_attention")}
+    assert named(lambda op: op.is_attention) == {
+        name for name in attentions if not name.endswith(layers)
+    }
     assert named(lambda op: op.is_stack) == {"transformer_xl"}
     assert named(lambda op: op.has_memory and bool(op.axes)) == {
         *("update_mems", "transformer_xl", "transformer_xl_layer"),

@@ -1,0 +1,163 @@
+"""
+A toy operation and all that adding it takes: what is written into which file of a copy of the tree.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from attnverify import COLUMNS, ROOT
+
+NAME = "inner_product_score"
+
+SPEC = '''
+
+def inner_product_score(
+    query: Float[ndarray, "... N D"], key: Float[ndarray, "... M D"]
+) -> Float[ndarray, "... N M"]:
+    r"""
+    The inner product of a query and a key, as it is.
+
+    .. math:: s_{ij} = \\sum_d q_{id}\\, k_{jd}
+
+    >>> inner_product_score(np.array([[3.0, 4.0]]), np.array([[1.0, 0.0], [0.0, 1.0]]))
+    array([[3., 4.]])
+
+    Source: Luong et al. 2015, section 3.1.
+    """
+    check("query [... N D], key [... M D]", query, key)
+    return np.einsum("...nd,...md->...nm", query, key)
+'''
+
+TRAITS = f"""    "{NAME}": Traits(
+        _SCORE_FAMILIES,
+        skipped=_PART
+        | _ONE_WAY
+        | _TIMED
+        | {{"systematic errors": "it has no factor of its own"}},
+    ),
+"""
+
+BOUND = '''
+
+def inner_product_score(query: ndarray, key: ndarray, *, precision: Precisions) -> ndarray:
+    """The error of q.k, stored."""
+    at = products(query, key)
+    return score_bound(at.raw, at.lost, lambda P: product_error(at, P), precision)
+'''
+
+NUMPY = '''
+
+@rounds_once
+def inner_product_score(
+    query: Float[ndarray, "... N D"], key: Float[ndarray, "... M D"]
+) -> Float[ndarray, "... N M"]:
+    """See :func:`spec.scores.inner_product_score`."""
+    hold(query=(query, "... N D"), key=(key, "... M D"))
+    return query @ key.mT
+'''
+
+TORCH = '''
+
+def inner_product_score(
+    query: Float[Tensor, "... N D"], key: Float[Tensor, "... M D"]
+) -> Float[Tensor, "... N M"]:
+    """As :func:`spec.scores.inner_product_score`."""
+    check(SCALED, query, key)
+    q, k = wide(*apart(query, key))
+    return (q @ k.mT).to(query.dtype)
+'''
+
+CUPY = '''
+
+@ieee
+def inner_product_score(
+    query: Float[Array, "... N D"], key: Float[Array, "... M D"]
+) -> Float[Array, "... N M"]:
+    """See :func:`spec.scores.inner_product_score`."""
+    check({"query": "... N D", "key": "... M D"}, query, key)
+    dtype, (query, key) = query.dtype, wide(query, key)
+    return narrow(query @ key.mT, dtype)
+'''
+
+VARIANT = f"""    "{NAME}": lambda at, query, key: at.score(
+        at.product(at.read(query), at.read(key).swapaxes(-1, -2))
+    ),
+"""
+
+_EXPORTED = ('__all__ = ["additive_score", ', f'__all__ = ["additive_score", "{NAME}", ')
+_GATHERED = (
+    ("from .scores import additive_score, ", f"from .scores import additive_score, {NAME}, "),
+    ('    "dropout",\n', f'    "{NAME}",\n    "dropout",\n'),
+)
+
+Edit = tuple[str, str]
+"""A passage of a file and what stands there instead; the end of the file where it is empty."""
+
+
+def _first(name: str, line: str) -> Edit:
+    """A line before the entry of that name."""
+    return f'    "{name}": ', f'{line}    "{name}": '
+
+
+EDITS: Mapping[str, tuple[Edit, ...]] = {
+    "spec/scores.py": (_EXPORTED, ("", SPEC)),
+    "spec/__init__.py": _GATHERED,
+    "attnverify/catalogue/traits.py": (_first("causal_mask", TRAITS),),
+    "attnverify/bounds/scores.py": (("", BOUND),),
+    "numpy_ref/scores.py": (_EXPORTED, ("", NUMPY)),
+    "numpy_ref/__init__.py": _GATHERED,
+    "torch_impl/scores.py": (_EXPORTED, ("", TORCH)),
+    "cupy_impl/scores.py": (_EXPORTED, ("", CUPY)),
+    "tests/rounding_variants/__init__.py": (_first("additive_score", VARIANT),),
+    "tests/rounding_variants/draws.py": (
+        _first("additive_score", f'    "{NAME}": _without_value,\n'),
+    ),
+}
+
+
+def copy_tree(folder: Path) -> Path:
+    """A copy of what is judged with and of the tests, as it stands here."""
+    ignore = shutil.ignore_patterns("__pycache__")
+    for name in ("attnverify", *COLUMNS, "tests"):
+        shutil.copytree(ROOT / name, folder / name, ignore=ignore)
+    for name in ("pyproject.toml", "conftest.py"):
+        shutil.copy(ROOT / name, folder)
+    return folder
+
+
+def add_operation(tree: Path, without: str = "") -> None:
+    """Write the toy operation into a copy of the tree, into all files but one."""
+    for name in EDITS.keys() - {without}:
+        text = (tree / name).read_text()
+        for passage, instead in EDITS[name]:
+            assert not passage or text.count(passage) == 1, (name, passage)
+            text = text.replace(passage, instead) if passage else text + instead
+        (tree / name).write_text(text)
+
+
+def changed_files(tree: Path) -> list[str]:
+    """The files of a copy that are not those of this tree."""
+    return [
+        name
+        for path in sorted(tree.rglob("*.*"))
+        if path.is_file() and path.suffix != ".pyc"
+        for name in [path.relative_to(tree).as_posix()]
+        if not (ROOT / name).is_file() or (ROOT / name).read_bytes() != path.read_bytes()
+    ]
+
+
+def run_in(tree: Path, *arguments: str) -> tuple[int, str]:
+    """``python -m ...`` in a copy of the tree, which imports nothing of this one."""
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments],
+        cwd=tree,
+        env=os.environ | {"PYTHONPATH": str(tree)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
