@@ -44,11 +44,22 @@ def default_module() -> ModuleType:
 
 
 def is_array(x: Any) -> bool:
-    return isinstance(x, (cupy.ndarray, numpy.ndarray))
+    """
+    Whether x is an array of plain numbers.
+
+    No mask of its own hides some of them, its operators are those of every array, and its bytes
+    stand in the order of this machine: a kernel reads addresses and sees nothing of these.
+    """
+    is_one = isinstance(x, (cupy.ndarray, numpy.ndarray)) and not isinstance(x, NOT_PLAIN)
+    return is_one and x.dtype.isnative
+
+
+NOT_PLAIN = (numpy.ma.MaskedArray, numpy.matrix)
 
 
 def is_float(x: Array) -> bool:
-    return x.dtype.kind == "f" or x.dtype.name == "bfloat16"  # ml_dtypes are of kind V
+    """Whether x holds one of the four float formats; NumPy's longdouble is none of them."""
+    return x.dtype.name in FLOATS
 
 
 def float_dtype(dtype: Any) -> Any:
@@ -80,7 +91,7 @@ def narrow(x: Array, dtype: Any) -> Array:
 @ieee
 def from_numpy(x: Array, dtype: Any) -> Array:
     dtype = float_dtype(dtype)
-    return default_module().array(x.astype(dtype if is_float(x) else x.dtype))
+    return default_module().array(x.astype(x.dtype if x.dtype.kind in "biu" else dtype))
 
 
 @ieee

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
 
-from .arrays import is_array, is_float
+from .arrays import FLOATS, NOT_PLAIN, Array, is_array, is_float
 
 Layout = Mapping[str, str]
+FORMATS = " or ".join((", ".join(FLOATS[:-1]), FLOATS[-1]))
 
 
 def check(layout: Layout, *arrays: Any, **sizes: Any) -> dict[str, Any]:
@@ -26,7 +27,7 @@ def check(layout: Layout, *arrays: Any, **sizes: Any) -> dict[str, Any]:
             continue
         axes = axes.rstrip("?")
         if not (is_array(array) and is_float(array)):
-            raise ValueError(f"{name}: wanted a float array [{axes}], got {kind(array)}")
+            raise ValueError(f"{name}: wanted an array [{axes}] of {FORMATS}, got {kind(array)}")
         bound = bind(axes, array.shape, sizes)
         if bound is None:
             known = " ".join(f"{letter}={size}" for letter, size in sizes.items() if letter in axes)
@@ -123,5 +124,9 @@ def check_dropout(keep: Any, p: Any) -> None:
 
 
 def kind(thing: Any) -> str:
-    """What came, in a few words."""
-    return f"{thing.dtype} {thing.shape}" if is_array(thing) else type(thing).__name__
+    """What came, in a few words: what is not plain about an array, its dtype and shape."""
+    if not isinstance(thing, Array):
+        return type(thing).__name__
+    swapped = "" if thing.dtype.isnative else "byte-swapped "
+    named = f"{type(thing).__name__} " if isinstance(thing, NOT_PLAIN) else ""
+    return f"{swapped}{named}{thing.dtype.name} {thing.shape}"

@@ -22,6 +22,7 @@ from numpy import ndarray
 from attnverify import cupy_impl, spec
 from attnverify.bounds import BOUNDS, bound
 from attnverify.catalogue.pytrees import leaves, map_leaves
+from attnverify.cupy_impl import cuda
 from attnverify.judge.comparison import compare
 from attnverify.precision import resolve
 from tests.rounding_variants.cases import small_inputs
@@ -498,6 +499,64 @@ def test_what_the_law_refuses_is_refused_with_the_same_argument_named(
     assert str(ours.value).split(":")[0] == str(law.value).split(":")[0] and "\n" not in str(
         ours.value
     )
+
+
+# What is no plain array is refused by every path: a kernel would read the bytes that stand there
+
+NOT_PLAIN: dict[str, tuple[Callable[[ndarray], ndarray], str]] = {
+    "byte order": (
+        lambda array: array.astype(array.dtype.newbyteorder("S")),
+        r"byte-swapped float64 \(",
+    ),
+    "mask of its own": (np.ma.masked_array, r"MaskedArray (float64|bool) \("),
+    "matrix": (lambda array: array.reshape(-1, array.shape[-1]).view(np.matrix), "matrix"),
+    "longdouble": (
+        lambda array: array.astype(np.longdouble if array.dtype == float else bool),
+        rf"{np.dtype(np.longdouble).name} \(",
+    ),
+}
+PATHS = OURS | {name: getattr(cuda, name) for name in cuda.__all__}
+MOVES: dict[str, dict[str, Any]] = {
+    "shift_right": {"x": np.ones((2, 3))},
+    "rel_shift": {"x": np.ones((2, 3))},
+    "merge_masks": {"attn_mask": np.ones((2, 3)), "key_padding_mask": None, "num_heads": 1},
+    "update_mems": {"hids": [np.ones((1, 2, 3))], "mems": [np.ones((1, 2, 3))], "mem_len": 2},
+}
+TAKING_ARRAYS = [
+    path
+    for path in PATHS
+    if path.removesuffix("_cuda")
+    in {*MOVES, *CASES, *GRADIENTS} - {"get_slopes", "sinusoidal_positions"}
+]
+
+
+@pytest.mark.parametrize("what", NOT_PLAIN)
+@pytest.mark.parametrize("path", TAKING_ARRAYS)
+def test_an_array_that_is_not_plain_is_refused_in_words(path: str, what: str) -> None:
+    (change, got), operation = NOT_PLAIN[what], path.removesuffix("_cuda")
+    right = MOVES.get(operation) or draw(operation, rng(operation), "float64")
+    arrays = [x for x in leaves(right) if isinstance(x, ndarray)]
+    assert arrays
+    for array in arrays:
+        changed = change(array)
+        if type(changed) is ndarray and changed.dtype == array.dtype:
+            continue  # a boolean has one byte and no wider kin
+        wrong = map_leaves(lambda x, old=array, new=changed: new if x is old else x, right)
+        with pytest.raises(ValueError, match=rf"^\S+: wanted .+, got {got}"):
+            PATHS[path](**wrong)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_an_array_in_a_file_is_plain(dtype: str, tmp_path: Path) -> None:
+    x = np.memmap(tmp_path / "x", dtype, "w+", shape=(2, 3))
+    x[:] = 1
+    np.testing.assert_array_equal(OURS["softmax"](x), OURS["softmax"](np.ones((2, 3), dtype)))
+
+
+def test_what_comes_to_the_backend_is_made_plain() -> None:
+    x = np.arange(3.0)
+    for other in (x.astype(">f8"), x.astype(np.longdouble)):
+        np.testing.assert_array_equal(cupy_impl.from_numpy(other, "float32"), x.astype("float32"))
 
 
 @pytest.mark.parametrize("dtype", ["int32", "float", None, "bfloat8", np.int64])
