@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     Array: TypeAlias = Any  # CuPy has no types
 else:
     Array = cupy.ndarray | numpy.ndarray
+ARRAYS = (cupy.ndarray, numpy.ndarray)
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 
 P = ParamSpec("P")
@@ -43,6 +44,9 @@ def default_module() -> ModuleType:
     return cupy if on_device() else numpy
 
 
+NOT_PLAIN = (numpy.ma.MaskedArray, numpy.matrix)
+
+
 def is_array(x: Any) -> bool:
     """
     Whether x is an array of plain numbers.
@@ -50,11 +54,7 @@ def is_array(x: Any) -> bool:
     No mask of its own hides some of them, its operators are those of every array, and its bytes
     stand in the order of this machine: a kernel reads addresses and sees nothing of these.
     """
-    is_one = isinstance(x, (cupy.ndarray, numpy.ndarray)) and not isinstance(x, NOT_PLAIN)
-    return is_one and x.dtype.isnative
-
-
-NOT_PLAIN = (numpy.ma.MaskedArray, numpy.matrix)
+    return isinstance(x, ARRAYS) and not isinstance(x, NOT_PLAIN) and x.dtype.isnative
 
 
 def is_float(x: Array) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
 
-from .arrays import FLOATS, NOT_PLAIN, Array, is_array, is_float
+from .arrays import ARRAYS, FLOATS, NOT_PLAIN, is_array, is_float
 
 Layout = Mapping[str, str]
 FORMATS = " or ".join((", ".join(FLOATS[:-1]), FLOATS[-1]))
@@ -125,7 +125,7 @@ def check_dropout(keep: Any, p: Any) -> None:
 
 def kind(thing: Any) -> str:
     """What came, in a few words: what is not plain about an array, its dtype and shape."""
-    if not isinstance(thing, Array):
+    if not isinstance(thing, ARRAYS):
         return type(thing).__name__
     swapped = "" if thing.dtype.isnative else "byte-swapped "
     named = f"{type(thing).__name__} " if isinstance(thing, NOT_PLAIN) else ""

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from .attention import ATTENTION, explicit, fused
 from .flex_attention import flex
-from .masks import default_device
 from .relative import Visible, causal_and
 from .shapes import check, check_integer, check_mask, kind
+from .transforms.autocast import lowered
 
 __all__ = [
     "alibi_attention",
@@ -24,9 +24,12 @@ __all__ = [
 def get_slopes(
     n_heads: int, dtype: torch.dtype = torch.float32, device: Any = None
 ) -> Float[Tensor, "H"]:
-    """As :func:`spec.alibi.get_slopes`, computed in float64 and rounded once."""
+    """
+    As :func:`spec.alibi.get_slopes`, computed in float64 and rounded once, on PyTorch's default
+    device unless told.
+    """
     check_integer("n_heads", n_heads)
-    return slopes(n_heads, device or default_device()).to(dtype)
+    return slopes(n_heads, device).to(dtype)
 
 
 def slopes(H: int, device: Any) -> Float[Tensor, "H"]:
@@ -52,15 +55,23 @@ def get_alibi_biases(
     return (slopes(n_heads, count.device).to(wide)[:, None, None] * count).to(dtype)
 
 
-def check_visible(visible: object) -> None:
+def check_visible(visible: Any, name: str = "visible") -> None:
     if not isinstance(visible, Tensor) or visible.dtype != torch.bool:
-        raise ValueError(f"visible: wanted a boolean tensor [N M], got {kind(visible)}")
+        raise ValueError(f"{name}: wanted a boolean tensor [N M], got {kind(visible)}")
     if visible.ndim != 2 or 0 in visible.shape:
         raise ValueError(
-            f"visible: wanted shape [N M] with sizes of at least 1, got {tuple(visible.shape)}"
+            f"{name}: wanted shape [N M] with sizes of at least 1, got {tuple(visible.shape)}"
         )
 
 
+def check_square(visible: Any, N: int, name: str = "visible") -> None:
+    """Hold a mask to one row and one column for each position."""
+    check_visible(visible, name)
+    if tuple(visible.shape) != (N, N):
+        raise ValueError(f"{name}: wanted shape [N N] with N={N}, got {tuple(visible.shape)}")
+
+
+@lowered
 def alibi_attention(
     query: Float[Tensor, "B H N D"],
     key: Float[Tensor, "B H M D"],
@@ -75,6 +86,7 @@ def alibi_attention(
     return fused(query, key, value, distance_biases(query, key), causal_and(visible, query, key))
 
 
+@lowered
 def alibi_attention_eager(
     query: Float[Tensor, "B H N D"],
     key: Float[Tensor, "B H M D"],
@@ -91,6 +103,7 @@ def alibi_attention_eager(
     )[0]
 
 
+@lowered
 def alibi_attention_flex(
     query: Float[Tensor, "B H N D"],
     key: Float[Tensor, "B H M D"],

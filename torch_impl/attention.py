@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .scores import additive, scaled, wide
 from .shapes import check, check_dropout, check_mask, pattern
+from .transforms.autocast import lowered
 
 __all__ = [
     "additive_attention",
@@ -51,6 +52,7 @@ def dropout(weights: Float[Tensor, "..."], keep: Keep, p: float) -> Float[Tensor
     return weights.clone() if keep is None else dropped(weights, keep, p)
 
 
+@lowered
 def additive_attention(
     query: Float[Tensor, "B N Q"],
     key: Float[Tensor, "B M K"],
@@ -76,6 +78,7 @@ def additive_attention(
     return torch.matmul(dropped(weights_of(score, visible).to(v.dtype), keep, p), v).to(query.dtype)
 
 
+@lowered
 def scaled_dot_product_attention(
     query: Float[Tensor, "B H N D"],
     key: Float[Tensor, "B H M D"],
@@ -96,6 +99,7 @@ def scaled_dot_product_attention(
     return fused_or_dropped(query, key, value, bias, visible, keep, p)
 
 
+@lowered
 def scaled_dot_product_attention_eager(
     query: Float[Tensor, "B H N D"],
     key: Float[Tensor, "B H M D"],
@@ -208,11 +212,14 @@ def fused(
 def as_mask(bias: Tensor, query: Tensor) -> Tensor:
     """
     The bias in a dtype that SDPA takes: the query's, or float32 on a CPU. Only -inf hides: what
-    would overflow is the lowest number.
+    would overflow in a narrower one is the lowest number.
     """
     if bias.dtype == query.dtype or (bias.dtype == torch.float32 and not query.is_cuda):
         return bias
-    return bias.clamp(min=torch.finfo(query.dtype).min).to(query.dtype)
+    lowest = torch.finfo(query.dtype).min
+    if torch.finfo(bias.dtype).min < lowest:
+        bias = bias.clamp(min=lowest)
+    return bias.to(query.dtype)
 
 
 def fused_or_dropped(

@@ -3,8 +3,8 @@ FlexAttention: one kernel for a score that is changed pair by pair.
 
 On a GPU ``torch.compile`` makes the kernel, and a block mask skips what nobody sees. On a CPU the
 compiler takes half a minute for every new kind of shape, so there flex_attention runs uncompiled:
-the same operator with the same score function, as plain PyTorch operations, without blocks. It has
-no gradient on a CPU and says so with NotImplementedError.
+the same operator with the same score function, as plain PyTorch operations, without blocks. What it
+does not have is NotImplementedError: a gradient on a CPU, and ``vmap`` and forward mode anywhere.
 """
 
 import warnings
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.nn.attention.flex_attention as flexible
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from .attention import without_hidden
@@ -27,9 +28,31 @@ def flex(
     query: Tensor, key: Tensor, value: Tensor, score_mod: ScoreMod, visible: Tensor | None
 ) -> Tensor:
     """Attention of the score that score_mod makes of q.k / sqrt(D), over the visible pairs."""
+    check_supported(query, key, value)
     query, key, value = without_hidden(query, key, value, visible)
     seen = None if visible is None else visible.expand(*query.shape[:-1], key.shape[-2])
     return (on_gpu if query.is_cuda else on_cpu)(query, key, value, score_mod, seen)
+
+
+def check_supported(*tensors: Tensor) -> None:
+    """Refuse what would end in a KeyError of PyTorch, or in a tangent that is lost."""
+    if torch.compiler.is_compiling():
+        return
+    if any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+        raise NotImplementedError("flex_attention has no forward mode")
+    if any(map(torch._C._functorch.is_batchedtensor, tensors)):
+        raise NotImplementedError("flex_attention has no vmap")
+
+
+def masking(score_mod: ScoreMod, seen: Tensor | None) -> ScoreMod:
+    """The score function, with minus infinity for what is hidden."""
+    if seen is None:
+        return score_mod
+
+    def masked(score: Tensor, b: Any, h: Any, i: Any, j: Any) -> Tensor:
+        return torch.where(seen[b, h, i, j], score_mod(score, b, h, i, j), -torch.inf)
+
+    return masked
 
 
 def on_gpu(
@@ -52,14 +75,14 @@ def on_cpu(
 ) -> Tensor:
     if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)):
         raise NotImplementedError("flex_attention has no gradient on a CPU")
-
-    def masked(score: Tensor, b: Any, h: Any, i: Any, j: Any) -> Tensor:
-        assert seen is not None  # or score_mod alone is taken
-        return torch.where(seen[b, h, i, j], score_mod(score, b, h, i, j), -torch.inf)
-
+    # without a gradient it refuses what could have one as well
+    query, key, value = (x.detach() for x in (query, key, value))
+    score_mod = masking(score_mod, seen)
+    if torch.compiler.is_compiling():
+        return flex_attention(query, key, value, score_mod=score_mod)
     with warnings.catch_warnings(), untraced():
         warnings.filterwarnings("ignore", "flex_attention called without torch.compile")
-        return flex_attention(query, key, value, score_mod=score_mod if seen is None else masked)
+        return flex_attention(query, key, value, score_mod=score_mod)
 
 
 @contextmanager

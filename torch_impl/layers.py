@@ -1,40 +1,47 @@
 """
 Layers: the law is :mod:`spec.layers`.
 
-A layer whose name begins with an underscore also takes the draw of a dropout on its weights, for
-the modules in train mode, and what its attention is computed with.
+A layer whose name begins with an underscore is the computation itself, on inputs that are checked,
+with projections that may be submodules; it also takes the draw of a dropout on its weights, and
+what its attention is computed with.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from .alibi import check_visible, get_alibi_biases
+from .alibi import check_square, get_alibi_biases
 from .attention import Keep, Mask, bias_and_visible
 from .masks import check_attn_mask, check_padding, two_masks
 from .memory import Mems, update_mems
 from .projections import (
     LABML,
     MEM,
+    OF_HEADS,
+    OF_SELF,
+    TABLES,
     Parameters,
+    Project,
+    Projections,
+    TransformerXLParts,
     X,
+    affine,
     check_alibi,
     check_multi_head,
     check_relative,
     check_self,
     check_xl_layer,
-    linear,
     merge_heads,
+    of_mapping,
+    parts_of_mapping,
     projected,
-    query_key_value,
     split_heads,
 )
 from .relative import Visible, check_learned_relative, four_axes, sinusoidal_positions
-from .scores import apart
 from .selectable_attentions import TORCH, Attentions
 from .shapes import check, check_list, check_mask
 
@@ -53,24 +60,21 @@ def self_attention(
     x: Float[Tensor, "B N F"], parameters: Parameters, mask: Mask = None
 ) -> Float[Tensor, "B N E"]:
     """As :func:`spec.layers.self_attention`: three projections and SDPA."""
-    return _self_attention(x, parameters, mask)
+    check_self(x, parameters)
+    return _self_attention(x, [partial(affine, weight=parameters[name]) for name in OF_SELF], mask)
 
 
 def _self_attention(
     x: Tensor,
-    parameters: Parameters,
+    projections: Sequence[Project],
     mask: Mask,
     keep: Keep = None,
     p: float = 0.0,
     attentions: Attentions = TORCH,
 ) -> Tensor:
-    check_self(x, parameters)
     B, N, _ = x.shape
     check_mask("mask", mask, (B, N, N), float_too=True)
-    query, key, value = (
-        F.linear(*apart(x, parameters[name])).unsqueeze(1)
-        for name in ("w_query", "w_key", "w_value")
-    )
+    query, key, value = (project(x).unsqueeze(1) for project in projections)
     bias, visible = (
         None if part is None else part.unsqueeze(1) for part in bias_and_visible(mask, 3)
     )
@@ -90,8 +94,10 @@ def multi_head_attention(
     As :func:`spec.layers.multi_head_attention`: projections, and product, softmax, product, because
     the weights are a result.
     """
+    check_multi_head(query, key, value, parameters, num_heads)
+    projections = of_mapping(parameters, OF_HEADS)
     return _multi_head_attention(
-        query, key, value, parameters, num_heads, attn_mask, key_padding_mask
+        query, key, value, projections, num_heads, attn_mask, key_padding_mask
     )
 
 
@@ -99,7 +105,7 @@ def _multi_head_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    parameters: Parameters,
+    projections: Projections,
     num_heads: int,
     attn_mask: Tensor | None,
     key_padding_mask: Tensor | None,
@@ -109,17 +115,14 @@ def _multi_head_attention(
     need_weights: bool = True,
 ) -> tuple[Tensor, Any]:
     """The output, and the weights if they are wanted."""
-    check_multi_head(query, key, value, parameters, num_heads)
     check_masks(attn_mask, key_padding_mask, query, key, num_heads)
     bias, visible = added_and_visible(attn_mask, key_padding_mask, num_heads)
-    q, k, v = projected(
-        (query, key, value), ("q_proj", "k_proj", "v_proj"), parameters, num_heads, visible
-    )
+    q, k, v = projected((query, key, value), projections, num_heads, visible)
     terms = q, k, v, bias, visible, keep, p
     attended, weights = (
         attentions.weighed(*terms) if need_weights else (attentions.masked(*terms), None)
     )
-    return linear(merge_heads(attended), parameters, "out_proj"), weights
+    return projections.output(merge_heads(attended)), weights
 
 
 def added_and_visible(
@@ -159,7 +162,7 @@ def multi_head_self_attention(
 ) -> tuple[Float[Tensor, "B N F"], Float[Tensor, "B H N N"]]:
     """As :func:`spec.layers.multi_head_self_attention`."""
     check(X, x)
-    return _multi_head_attention(x, x, x, parameters, num_heads, attn_mask, key_padding_mask)
+    return multi_head_attention(x, x, x, parameters, num_heads, attn_mask, key_padding_mask)
 
 
 def relative_multi_head_attention(
@@ -175,14 +178,19 @@ def relative_multi_head_attention(
     As :func:`spec.layers.relative_multi_head_attention`: projections, and SDPA with the shifted
     position score as its mask.
     """
-    return _relative_multi_head_attention(query, key, value, parameters, num_heads, align, visible)
+    check_relative(query, key, value, parameters, num_heads)
+    projections, tables = of_mapping(parameters, LABML), [parameters[name] for name in TABLES]
+    return _relative_multi_head_attention(
+        query, key, value, projections, tables, num_heads, align, visible
+    )
 
 
 def _relative_multi_head_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    parameters: Parameters,
+    projections: Projections,
+    tables: Sequence[Tensor],
     num_heads: int,
     align: str,
     visible: Visible,
@@ -190,20 +198,15 @@ def _relative_multi_head_attention(
     p: float = 0.0,
     attentions: Attentions = TORCH,
 ) -> Tensor:
-    check_relative(query, key, value, parameters, num_heads)
-    names = ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")
-    embeddings, bias, query_bias = (parameters[name] for name in names)
-    tables = embeddings, bias, query_bias, align
+    embeddings, bias, query_bias = tables
+    positions = embeddings, bias, query_bias, align
     check_learned_relative(
-        split_heads(query, num_heads), split_heads(key, num_heads), *tables, visible=visible
+        split_heads(query, num_heads), split_heads(key, num_heads), *positions, visible=visible
     )
     seen = four_axes(visible)
-    q, k, v = projected((query, key, value), LABML, parameters, num_heads, seen)
-    return linear(
-        merge_heads(attentions.learned_relative(q, k, v, *tables, seen, keep, p)),
-        parameters,
-        "output",
-    )
+    q, k, v = projected((query, key, value), projections, num_heads, seen)
+    attended = attentions.learned_relative(q, k, v, *positions, seen, keep, p)
+    return projections.output(merge_heads(attended))
 
 
 def alibi_multi_head_attention(
@@ -218,34 +221,29 @@ def alibi_multi_head_attention(
     As :func:`spec.layers.alibi_multi_head_attention`: projections, and SDPA with the biases of this
     very mask.
     """
-    return _alibi_multi_head_attention(query, key, value, parameters, num_heads, visible)
+    check_alibi(query, key, value, parameters, num_heads)
+    projections = of_mapping(parameters, LABML)
+    return _alibi_multi_head_attention(query, key, value, projections, num_heads, visible)
 
 
 def _alibi_multi_head_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    parameters: Parameters,
+    projections: Projections,
     num_heads: int,
     visible: Tensor,
     keep: Keep = None,
     p: float = 0.0,
     attentions: Attentions = TORCH,
 ) -> Tensor:
-    check_alibi(query, key, value, parameters, num_heads)
-    check_visible(visible)
-    N = query.shape[1]
-    if tuple(visible.shape) != (N, N):
-        raise ValueError(f"visible: wanted shape [N N] with N={N}, got {tuple(visible.shape)}")
+    check_square(visible, query.shape[1])
     biases = get_alibi_biases(
         num_heads, visible, dtype=torch.promote_types(query.dtype, torch.float32)
     )
-    q, k, v = projected((query, key, value), LABML, parameters, num_heads, four_axes(visible))
-    return linear(
-        merge_heads(attentions.masked(q, k, v, biases[None], four_axes(visible), keep, p)),
-        parameters,
-        "output",
-    )
+    seen = four_axes(visible)
+    q, k, v = projected((query, key, value), projections, num_heads, seen)
+    return projections.output(merge_heads(attentions.masked(q, k, v, biases[None], seen, keep, p)))
 
 
 def transformer_xl_layer(
@@ -258,33 +256,28 @@ def transformer_xl_layer(
     eps: float = 1e-5,
 ) -> Float[Tensor, "B N F"]:
     """As :func:`spec.layers.transformer_xl_layer`. Queries are projected for the segment alone."""
-    return _transformer_xl_layer(x, position, parameters, num_heads, mem, visible, eps)
+    check_xl_layer(x, position, parameters, num_heads, mem, eps)
+    parts = parts_of_mapping(parameters, eps)
+    return _transformer_xl_layer(x, position, parts, num_heads, mem, visible)
 
 
 def _transformer_xl_layer(
     x: Tensor,
     position: Tensor,
-    parameters: Parameters,
+    parts: TransformerXLParts,
     num_heads: int,
     mem: Tensor | None,
     visible: Visible,
-    eps: float,
     keep: Keep = None,
     p: float = 0.0,
     attentions: Attentions = TORCH,
 ) -> Tensor:
-    check_xl_layer(x, position, parameters, num_heads, mem, eps)
     keys = x if mem is None else torch.cat([mem, x], dim=1)
-    q, k, v = (split_heads(part, num_heads) for part in query_key_value(x, keys, parameters))
+    q, k, v = (split_heads(part, num_heads) for part in parts.query_key_value(x, keys))
     check_mask("visible", visible, (*q.shape[:-1], k.shape[-2]))
-    r = split_heads(linear(position, parameters, "r_net"), num_heads)
-    attended = attentions.transformer_xl(
-        q, k, v, r, parameters["u"], parameters["v"], visible, keep, p
-    )
-    y = x + linear(merge_heads(attended), parameters, "o_net")
-    return F.layer_norm(
-        y, x.shape[-1:], parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps
-    )
+    r = split_heads(parts.position(position), num_heads)
+    attended = attentions.transformer_xl(q, k, v, r, parts.u, parts.v, visible, keep, p)
+    return parts.norm(x + parts.output(merge_heads(attended)))
 
 
 def transformer_xl(
@@ -297,11 +290,23 @@ def transformer_xl(
 ) -> tuple[Float[Tensor, "B N F"], Mems]:
     """As :func:`spec.layers.transformer_xl`."""
     check_segment(x, parameters, mems)
-    hids, position = [x], positions_of(x, mems)
-    memories: Sequence[Tensor | None] = mems or [None for _ in parameters]
-    for weights, mem in zip(parameters, memories, strict=True):
-        hids.append(transformer_xl_layer(hids[-1], position, weights, num_heads, mem, eps=eps))
-    return hids[-1], update_mems(hids[:-1], mems, mem_len)
+    layers = [
+        partial(transformer_xl_layer, parameters=weights, num_heads=num_heads, eps=eps)
+        for weights in parameters
+    ]
+    *hids, output = hidden_states(x, layers, positions_of(x, mems), mems)
+    return output, update_mems(hids, mems, mem_len)
+
+
+def hidden_states(
+    x: Tensor, layers: Sequence[Callable[..., Tensor]], position: Tensor, mems: Mems
+) -> list[Tensor]:
+    """The segment, and what each layer makes of it with its memory."""
+    hids = [x]
+    memories: Sequence[Tensor | None] = mems or [None for _ in layers]
+    for layer, mem in zip(layers, memories, strict=True):
+        hids.append(layer(hids[-1], position, mem=mem))
+    return hids
 
 
 def check_segment(x: Any, parameters: Any, mems: Any) -> None:

@@ -13,16 +13,11 @@ __all__ = ["causal_mask", "merge_masks"]
 HIDDEN = -torch.inf
 
 
-def default_device() -> str:
-    """Where a result without a tensor input goes, unless told: the GPU if there is one."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
 def causal_mask(N: int, M: int, device: Any = None) -> Bool[Tensor, "N M"]:
-    """As :func:`spec.masks.causal_mask`."""
+    """As :func:`spec.masks.causal_mask`, on PyTorch's default device unless told."""
     check_integer("N", N)
     check_integer("M", M)
-    return torch.ones(N, M, dtype=torch.bool, device=device or default_device()).tril_(M - N)
+    return torch.ones(N, M, dtype=torch.bool, device=device).tril_(M - N)
 
 
 def merge_masks(
@@ -47,9 +42,7 @@ def merge_masks(
     like = next((mask for mask in (attn, padded) if mask is not None), None)
     if attn is not None and attn.dtype != torch.bool:
         return attn.clone() if padded is None else torch.where(padded, HIDDEN, attn)
-    added = torch.zeros(
-        1, 1, 1, 1, dtype=dtype, device=device or default_device() if like is None else like.device
-    )
+    added = torch.zeros(1, 1, 1, 1, dtype=dtype, device=device if like is None else like.device)
     for hidden in (padded, attn):  # the small one first
         added = added if hidden is None else torch.where(hidden, HIDDEN, added)
     return added
@@ -85,7 +78,7 @@ def check_attn_mask(attn_mask: Any, H: int) -> None:
     if (
         attn_mask.ndim not in (2, 3)
         or 0 in attn_mask.shape
-        or (attn_mask.ndim == 3 and len(attn_mask) % H)
+        or (attn_mask.ndim == 3 and attn_mask.shape[0] % H)
     ):
         raise ValueError(
             f"attn_mask: wanted shape [N M] or [B*H N M] with H={H}, got {tuple(attn_mask.shape)}"
@@ -95,7 +88,7 @@ def check_attn_mask(attn_mask: Any, H: int) -> None:
 def check_padding(key_padding_mask: Any, attn_mask: Tensor | None, H: int) -> None:
     if not isinstance(key_padding_mask, Tensor) or key_padding_mask.dtype != torch.bool:
         raise ValueError(f"key_padding_mask: wanted a boolean tensor, got {kind(key_padding_mask)}")
-    B = len(attn_mask) // H if attn_mask is not None and attn_mask.ndim == 3 else None
+    B = attn_mask.shape[0] // H if attn_mask is not None and attn_mask.ndim == 3 else None
     M = attn_mask.shape[-1] if attn_mask is not None else None
     shape = tuple(key_padding_mask.shape)
     if len(shape) != 2 or 0 in shape or B not in (None, shape[0]) or M not in (None, shape[1]):

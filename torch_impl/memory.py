@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .masks import default_device
 from .shapes import check, check_integer, check_list, pattern
 
 __all__ = ["init_mems", "update_mems"]
@@ -24,17 +23,14 @@ def init_mems(
     dtype: torch.dtype = torch.float32,
     device: Any = None,
 ) -> Mems:
-    """As :func:`spec.memory.init_mems`."""
+    """As :func:`spec.memory.init_mems`, on PyTorch's default device unless told."""
     check_integer("n_layers", n_layers)
     check_integer("mem_len", mem_len, least=0)
     check_integer("batch", batch)
     check_integer("width", width)
     if mem_len == 0:
         return None
-    return [
-        torch.zeros(batch, mem_len, width, dtype=dtype, device=device or default_device())
-        for _ in range(n_layers)
-    ]
+    return [torch.zeros(batch, mem_len, width, dtype=dtype, device=device) for _ in range(n_layers)]
 
 
 def update_mems(hids: Sequence[Float[Tensor, "B N F"]], mems: Mems, mem_len: int) -> Mems:
@@ -53,10 +49,12 @@ def update_mems(hids: Sequence[Float[Tensor, "B N F"]], mems: Mems, mem_len: int
 
 def last(mem: Tensor, hid: Tensor, mem_len: int) -> Tensor:
     """The last mem_len positions of mem followed by hid, in memory of their own."""
-    N = hid.shape[1]
+    S, N = mem.shape[1], hid.shape[1]
+    if torch.compiler.is_compiling():  # whose lengths are not known yet: no branch may ask them
+        return torch.cat([mem, hid], dim=1)[:, torch.sym_max(0, S + N - mem_len) :]
     if mem_len <= N:
         return hid[:, N - mem_len :].clone()
-    return torch.cat([mem[:, max(0, mem.shape[1] - (mem_len - N)) :], hid], dim=1)
+    return torch.cat([mem[:, max(0, S - (mem_len - N)) :], hid], dim=1)
 
 
 class SlidingMemory:

@@ -1,19 +1,25 @@
 """
 Projections: the parameters of every layer, how they are held to their shapes, and the products that
 begin and end a layer.
+
+A layer is computed with functions of x, whoever owns the weights: the submodules of a module
+(:mod:`torch_impl.modules`), or a mapping from name to tensor.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from .scores import apart
-from .shapes import check, check_heads, check_parameters, pattern
+from .shapes import check, check_eps, check_heads, check_parameters, pattern
+from .transforms.autocast import lowered
 
 Parameters = Mapping[str, Tensor]
+Project = Callable[[Tensor], Tensor]
 
 X, X_MEM, POSITION = (
     pattern("x [B N F]"),
@@ -31,14 +37,16 @@ def linears(*names: str) -> str:
     return ", ".join(f"{name}.weight [F F], {name}.bias? [F]" for name in names)
 
 
-LABML = ("query.linear", "key.linear", "value.linear")
+OF_SELF = ("w_query", "w_key", "w_value")
+OF_HEADS = ("q_proj", "k_proj", "v_proj", "out_proj")
+LABML = ("query.linear", "key.linear", "value.linear", "output")
 SELF = pattern("w_query [K F], w_key [K F], w_value [E F]")
-MULTI_HEAD = pattern(linears("q_proj", "k_proj", "v_proj", "out_proj"))
-ALIBI = pattern(linears(*LABML, "output"))
-TABLES = "key_pos_embeddings [2P H D], key_pos_bias [2P H], query_pos_bias [H D]"
+MULTI_HEAD = pattern(linears(*OF_HEADS))
+ALIBI = pattern(linears(*LABML))
+TABLES = ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")
 RELATIVE = pattern(
     f"query.linear.weight [F F], key.linear.weight [F F], {linears('value.linear', 'output')}, "
-    f"{TABLES}"
+    "key_pos_embeddings [2P H D], key_pos_bias [2P H], query_pos_bias [H D]"
 )
 TRANSFORMER_XL = pattern(
     f"qkv_net.weight [3F F], qkv_net.bias? [3F], {linears('r_net', 'o_net')}, layer_norm.weight "
@@ -46,9 +54,68 @@ TRANSFORMER_XL = pattern(
 )
 
 
+class Projections(NamedTuple):
+    """What makes queries, keys and values of the inputs, and the output of what was attended."""
+
+    query: Project
+    key: Project
+    value: Project
+    output: Project
+
+
+class TransformerXLParts(NamedTuple):
+    """
+    What a layer of Transformer-XL is made of: queries of a segment with keys and values of memory
+    and segment, the positions' projection, the output's, the norm, and the two biases.
+    """
+
+    query_key_value: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
+    position: Project
+    output: Project
+    norm: Project
+    u: Tensor
+    v: Tensor
+
+
+def of_mapping(parameters: Parameters, names: Sequence[str]) -> Projections:
+    """The projections whose weights and biases have these names."""
+    return Projections(*(partial(linear, parameters=parameters, name=name) for name in names))
+
+
+def parts_of_mapping(parameters: Parameters, eps: float) -> TransformerXLParts:
+    return TransformerXLParts(
+        partial(query_key_value, parameters=parameters),
+        partial(linear, parameters=parameters, name="r_net"),
+        partial(linear, parameters=parameters, name="o_net"),
+        lambda y: F.layer_norm(
+            y, y.shape[-1:], parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps
+        ),
+        parameters["u"],
+        parameters["v"],
+    )
+
+
 def linear(x: Tensor, parameters: Parameters, name: str) -> Tensor:
-    x, weight = apart(x, parameters[f"{name}.weight"])
-    return F.linear(x, weight, parameters.get(f"{name}.bias"))
+    return affine(x, parameters[f"{name}.weight"], parameters.get(f"{name}.bias"))
+
+
+@lowered
+def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    x, weight = apart(x, weight)
+    return F.linear(x, weight, bias)
+
+
+def query_key_value(
+    x: Tensor, keys: Tensor, parameters: Parameters
+) -> tuple[Tensor, Tensor, Tensor]:
+    """qkv_net, its first third on the segment alone and the others on memory and segment."""
+    width, weight, bias = x.shape[-1], parameters["qkv_net.weight"], parameters.get("qkv_net.bias")
+    if keys is x:
+        query, key, value = affine(x, weight, bias).chunk(3, dim=-1)
+        return query, key, value
+    of_query, of_both = (None, None) if bias is None else (bias[:width], bias[width:])
+    key, value = affine(keys, weight[width:], of_both).chunk(2, dim=-1)
+    return affine(x, weight[:width], of_query), key, value
 
 
 def split_heads(x: Tensor, H: int) -> Float[Tensor, "B H N D"]:
@@ -61,8 +128,7 @@ def merge_heads(x: Tensor) -> Float[Tensor, "B N F"]:
 
 def projected(
     inputs: tuple[Tensor, Tensor, Tensor],
-    names: Sequence[str],
-    parameters: Parameters,
+    projections: Projections,
     H: int,
     visible: Tensor | None,
 ) -> list[Tensor]:
@@ -76,8 +142,8 @@ def projected(
         seen = visible.any(1).any(-2).unsqueeze(-1)
         key, value = key.where(seen, 0), value.where(seen, 0)
     return [
-        split_heads(linear(x, parameters, name), H)
-        for x, name in zip((query, key, value), names, strict=True)
+        split_heads(project(x), H)
+        for x, project in zip((query, key, value), projections[:3], strict=True)
     ]
 
 
@@ -108,24 +174,14 @@ def check_alibi(query: Any, key: Any, value: Any, parameters: Any, num_heads: An
 def check_xl_layer(
     x: Any, position: Any, parameters: Any, num_heads: Any, mem: Any, eps: Any
 ) -> None:
-    check(X_MEM, x, mem)
-    width, S = x.shape[-1], 0 if mem is None else mem.shape[1]
-    check(POSITION, position, M=S + x.shape[1], F=width)
+    check_xl_inputs(x, position, mem)
+    width = x.shape[-1]
     check_heads(width, num_heads)
     check_parameters(TRANSFORMER_XL, parameters, F=width, H=num_heads, D=width // num_heads)
-    if not (isinstance(eps, (int, float)) and eps >= 0):
-        raise ValueError(f"eps: wanted a number of at least 0, got {eps!r}")
+    check_eps(eps)
 
 
-def query_key_value(
-    x: Tensor, keys: Tensor, parameters: Parameters
-) -> tuple[Tensor, Tensor, Tensor]:
-    """qkv_net, its first third on the segment alone and the others on memory and segment."""
-    width, weight, bias = x.shape[-1], parameters["qkv_net.weight"], parameters.get("qkv_net.bias")
-    if keys is x:
-        query, key, value = linear(x, parameters, "qkv_net").chunk(3, dim=-1)
-        return query, key, value
-    of_query, of_both = (None, None) if bias is None else (bias[:width], bias[width:])
-    (keys, for_both), (x, for_query) = apart(keys, weight[width:]), apart(x, weight[:width])
-    key, value = F.linear(keys, for_both, of_both).chunk(2, dim=-1)
-    return F.linear(x, for_query, of_query), key, value
+def check_xl_inputs(x: Any, position: Any, mem: Any, **sizes: int) -> None:
+    check(X_MEM, x, mem, **sizes)
+    S = 0 if mem is None else mem.shape[1]
+    check(POSITION, position, M=S + x.shape[1], F=x.shape[-1])

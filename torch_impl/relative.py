@@ -17,10 +17,11 @@ from torch import Tensor
 
 from .attention import ATTENTION, explicit, fused
 from .flex_attention import flex
-from .masks import causal_mask, default_device
+from .masks import causal_mask
 from .scores import apart, scaled, wide
-from .shapes import check, check_integer, check_mask, pattern
+from .shapes import check, check_align, check_integer, check_mask, pattern
 from .shifts import columns_read, skewed
+from .transforms.autocast import lowered
 
 __all__ = [
     "learned_relative_attention",
@@ -46,16 +47,20 @@ LEARNED = pattern(
 def sinusoidal_positions(
     M: int, F: int, dtype: torch.dtype = torch.float32, device: Any = None
 ) -> Float[Tensor, "M F"]:
-    """As :func:`spec.relative.sinusoidal_positions`, computed in float64 and rounded once."""
+    """
+    As :func:`spec.relative.sinusoidal_positions`, computed in float64 and rounded once, on
+    PyTorch's default device unless told.
+    """
     check_integer("M", M)
     check_integer("F", F)
     if F % 2:
         raise ValueError(f"F: wanted an even width, got {F}")
-    double = partial(torch.arange, dtype=torch.float64, device=device or default_device())
+    double = partial(torch.arange, dtype=torch.float64, device=device)
     angle = double(M - 1, -1, -1).unsqueeze(-1) * 10000.0 ** (double(F // 2) * (-2 / F))
     return torch.cat([angle.sin(), angle.cos()], dim=-1).to(dtype)
 
 
+@lowered
 def transformer_xl_score(
     query: Float[Tensor, "B H N D"],
     key: Float[Tensor, "B H M D"],
@@ -72,6 +77,7 @@ def transformer_xl_score(
     return scaled(q, key) + bias
 
 
+@lowered
 def transformer_xl_attention(
     query: Float[Tensor, "B H N D"],
     key: Float[Tensor, "B H M D"],
@@ -92,6 +98,7 @@ def transformer_xl_attention(
     return fused(q, key, value, bias, seen)
 
 
+@lowered
 def transformer_xl_attention_eager(
     query: Float[Tensor, "B H N D"],
     key: Float[Tensor, "B H M D"],
@@ -111,6 +118,7 @@ def transformer_xl_attention_eager(
     return explicit(q, k, x, bias, seen)[0].to(query.dtype)
 
 
+@lowered
 def transformer_xl_attention_flex(
     query: Float[Tensor, "B H N D"],
     key: Float[Tensor, "B H M D"],
@@ -152,6 +160,7 @@ def transformer_xl_terms(
     return query + u.unsqueeze(-2), bias, visible
 
 
+@lowered
 def learned_relative_score(
     query: Float[Tensor, "B H N D"],
     key: Float[Tensor, "B H M D"],
@@ -171,6 +180,7 @@ def learned_relative_score(
     return scaled(q, key) + bias
 
 
+@lowered
 def learned_relative_attention(
     query: Float[Tensor, "B H N D"],
     key: Float[Tensor, "B H M D"],
@@ -191,6 +201,7 @@ def learned_relative_attention(
     return fused(q, key, value, bias, seen)
 
 
+@lowered
 def learned_relative_attention_eager(
     query: Float[Tensor, "B H N D"],
     key: Float[Tensor, "B H M D"],
@@ -214,6 +225,7 @@ def learned_relative_attention_eager(
     return explicit(q, k, x, bias, seen)[0].to(query.dtype)
 
 
+@lowered
 def learned_relative_attention_flex(
     query: Float[Tensor, "B H N D"],
     key: Float[Tensor, "B H M D"],
@@ -247,9 +259,8 @@ def check_learned_relative(
     if value is not None:
         check(ATTENTION, query, key, value)
     check(LEARNED, query, key, embeddings, bias, query_bias)
-    if align not in ("end", "start"):
-        raise ValueError(f"align: wanted 'end' or 'start', got {align!r}")
-    N, M, P = query.shape[2], key.shape[2], len(bias) // 2
+    check_align(align)
+    N, M, P = query.shape[2], key.shape[2], bias.shape[0] // 2
     if max(N, M) > P:
         raise ValueError(
             f"key_pos_embeddings: wanted at least 2P rows with P >= N={N} and P >= M={M}, got P={P}"
@@ -270,7 +281,7 @@ def learned_relative_terms(
     The query of the content score, the position score, and what is visible. The tables are cut to
     the N + M - 1 rows that are read.
     """
-    N, M, P = query.shape[2], key.shape[2], len(bias) // 2
+    N, M, P = query.shape[2], key.shape[2], bias.shape[0] // 2
     first = P - (M if align == "end" else N) + 1
     rows = slice(first, first + N + M - 1)
     position = position_score(query, embeddings[rows].transpose(0, 1), bias[rows].T, M, visible)

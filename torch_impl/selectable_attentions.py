@@ -1,9 +1,15 @@
 """
-What the layers compute their attention with: PyTorch's own operations, or the fused Triton kernels.
+What the layers compute their attention with, by name.
 
-A module is told by name and does as it is told: no device, size or error makes it take the other
-one. The kernels keep no weights, so that a layer whose weights are a result is NotImplementedError
-with them, unless it is asked for its output alone.
+torch    PyTorch's ``F.scaled_dot_product_attention``, and what it chooses
+eager    product, softmax, product, spelled out
+blocked  blocks that stay in the cache of a CPU, without a tensor of all pairs
+triton   the fused Triton kernels
+
+A module does as it is told: no device, size or error makes it take another one. Blocks and kernels
+keep no weights, so that a layer whose weights are a result is NotImplementedError with them, unless
+it is asked for its output alone. In an autocast region all of them take their inputs in its dtype,
+but for what is added to the scores.
 """
 
 from collections.abc import Callable
@@ -18,17 +24,17 @@ from .attention import (
     explicit,
     fused_or_dropped,
     scaled_dot_product_attention,
+    scaled_dot_product_attention_eager,
 )
-from .autocast import lowered
+from .blocked import attention as blocked
+from .blocked.additive import additive_attention_blocked
 from .relative import Visible, causal_and, four_axes, learned_relative_terms, transformer_xl_terms
+from .scores import wide
+from .transforms.autocast import lowered
+from .triton import attention as triton
 from .triton.additive import additive_attention_triton
-from .triton.attention import (
-    _learned_relative_attention,
-    _transformer_xl_attention,
-    scaled_dot_product_attention_triton,
-)
 
-__all__ = ["TORCH", "Attentions", "named"]
+__all__ = ["TORCH", "Attentions", "known", "named"]
 
 
 class Attentions(NamedTuple):
@@ -49,51 +55,64 @@ class Attentions(NamedTuple):
     transformer_xl: Callable[..., Tensor]
 
 
-def named(implementation: Any) -> Attentions:
+def known(implementation: Any) -> str:
+    """The name, held to those that there are."""
+    if not isinstance(implementation, str) or implementation not in BY_NAME:
+        *others, last = map(repr, BY_NAME)
+        raise ValueError(
+            f"implementation: wanted {', '.join(others)} or {last}, got {implementation!r}"
+        )
+    return implementation
+
+
+def named(implementation: str) -> Attentions:
     """The attentions of that name."""
-    if implementation not in ("torch", "triton"):
-        raise ValueError(f"implementation: wanted 'torch' or 'triton', got {implementation!r}")
-    return TRITON if implementation == "triton" else TORCH
+    return BY_NAME[known(implementation)]
 
 
-def learned_relative(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    embeddings: Tensor,
-    bias: Tensor,
-    query_bias: Tensor,
-    align: str,
-    visible: Visible,
-    keep: Keep = None,
-    p: float = 0.0,
-) -> Tensor:
-    """:func:`torch_impl.relative.learned_relative_attention` with the draw of a dropout."""
-    q, added, seen = learned_relative_terms(
-        query, key, embeddings, bias, query_bias, align, four_axes(visible)
-    )
-    return fused_or_dropped(q, key, value, added, seen, keep, p)
+def with_positions(
+    masked: Callable[..., Tensor], widen: Callable[..., tuple[Tensor, ...]] = lambda *given: given
+) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
+    """
+    The two relative attentions of :mod:`torch_impl.relative` with the draw of a dropout: the
+    position score is what is added to the scores.
+    """
+
+    def learned_relative(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        embeddings: Tensor,
+        table_bias: Tensor,
+        query_bias: Tensor,
+        align: str,
+        visible: Visible,
+        keep: Keep = None,
+        p: float = 0.0,
+    ) -> Tensor:
+        q, k, x, table, bias, plus = widen(query, key, value, embeddings, table_bias, query_bias)
+        q, added, seen = learned_relative_terms(q, k, table, bias, plus, align, four_axes(visible))
+        return masked(q, k, x, added, seen, keep, p).to(query.dtype)
+
+    def transformer_xl(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        position: Tensor,
+        u: Tensor,
+        v: Tensor,
+        visible: Visible,
+        keep: Keep = None,
+        p: float = 0.0,
+    ) -> Tensor:
+        q, k, x, table, u, v = widen(query, key, value, position, u, v)
+        q, added, seen = transformer_xl_terms(q, k, table, u, v, causal_and(visible, query, key))
+        return masked(q, k, x, added, seen, keep, p).to(query.dtype)
+
+    return lowered(learned_relative), lowered(transformer_xl)
 
 
-def transformer_xl(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    position: Tensor,
-    u: Tensor,
-    v: Tensor,
-    visible: Visible,
-    keep: Keep = None,
-    p: float = 0.0,
-) -> Tensor:
-    """:func:`torch_impl.relative.transformer_xl_attention` with the draw of a dropout."""
-    q, added, seen = transformer_xl_terms(
-        query, key, position, u, v, causal_and(visible, query, key)
-    )
-    return fused_or_dropped(q, key, value, added, seen, keep, p)
-
-
-def masked_triton(
+def spelled_out(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -102,36 +121,68 @@ def masked_triton(
     keep: Keep = None,
     p: float = 0.0,
 ) -> Tensor:
-    """What is added and what is visible as the one mask that the kernel takes."""
-    mask = (
-        visible
-        if bias is None
-        else bias
-        if visible is None
-        else torch.where(visible, bias, -torch.inf)
-    )
-    return scaled_dot_product_attention_triton(query, key, value, mask, keep, p)
+    """The output of the formula, without its weights."""
+    return explicit(query, key, value, bias, visible, keep, p)[0]
 
 
-def weighed_triton(*args: Any) -> NoReturn:
+def in_one_mask(attend: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """An attention that takes one mask, given what is added and what is visible."""
+
+    def masked(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor | None,
+        visible: Tensor | None,
+        keep: Keep = None,
+        p: float = 0.0,
+    ) -> Tensor:
+        mask = visible if bias is None else bias
+        if bias is not None and visible is not None:
+            mask = torch.where(visible, bias, -torch.inf)
+        return attend(query, key, value, mask, keep, p)
+
+    return masked
+
+
+def no_weights(*args: Any) -> NoReturn:
     raise NotImplementedError(
-        "the Triton kernels keep no weights: ask for the output alone, with need_weights=False"
+        "blocks and kernels keep no weights: ask for the output alone, with need_weights=False"
     )
 
 
-TORCH = Attentions(
-    scaled_dot_product_attention,
-    additive_attention,
-    explicit,
-    fused_or_dropped,
-    learned_relative,
-    transformer_xl,
-)
-TRITON = Attentions(
-    scaled_dot_product_attention_triton,
-    additive_attention_triton,
-    weighed_triton,
-    masked_triton,
-    lowered(_learned_relative_attention),
-    lowered(_transformer_xl_attention),
-)
+weighed = lowered(explicit, kept=("bias",))
+
+BY_NAME = {
+    "torch": Attentions(
+        scaled_dot_product_attention,
+        additive_attention,
+        weighed,
+        lowered(fused_or_dropped, kept=("bias",)),
+        *with_positions(fused_or_dropped),
+    ),
+    "eager": Attentions(
+        scaled_dot_product_attention_eager,
+        additive_attention,
+        weighed,
+        lowered(spelled_out, kept=("bias",)),
+        *with_positions(spelled_out, wide),
+    ),
+    "blocked": Attentions(
+        blocked.scaled_dot_product_attention_blocked,
+        additive_attention_blocked,
+        no_weights,
+        in_one_mask(blocked.scaled_dot_product_attention_blocked),
+        lowered(blocked._learned_relative_attention),
+        lowered(blocked._transformer_xl_attention),
+    ),
+    "triton": Attentions(
+        triton.scaled_dot_product_attention_triton,
+        additive_attention_triton,
+        no_weights,
+        in_one_mask(triton.scaled_dot_product_attention_triton),
+        lowered(triton._learned_relative_attention),
+        lowered(triton._transformer_xl_attention),
+    ),
+}
+TORCH = BY_NAME["torch"]

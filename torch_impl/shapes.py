@@ -8,7 +8,7 @@ synchronisation.
 
 import re
 from collections.abc import Mapping
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import torch
@@ -56,30 +56,32 @@ def check(wanted: Pattern, *tensors: Any, **sizes: Any) -> None:
             raise ValueError(
                 f"{argument.name}: wanted a float tensor [{argument.text}], got {kind(tensor)}"
             )
-        if not fits(argument, tuple(tensor.shape), sizes):
+        bound = bind(argument, tuple(tensor.shape), sizes)
+        if bound is None:
             raise ValueError(
                 f"{argument.name}: wanted shape [{argument.text}] with {known(argument, sizes)}, "
                 f"got {tuple(tensor.shape)}"
             )
+        sizes = bound
 
 
-def fits(argument: Axes, shape: tuple[int, ...], sizes: dict[str, Any]) -> bool:
-    """Whether the shape has these axes; binds the letters that are new."""
-    first = len(shape) - len(argument.sizes)
+def bind(argument: Axes, shape: tuple[int, ...], sizes: dict[str, Any]) -> dict[str, Any] | None:
+    """The sizes and those that this shape adds to them, or None where it does not fit."""
+    sizes, first = dict(sizes), len(shape) - len(argument.sizes)
     if first < 0 or (first > 0 and not argument.free):
-        return False
+        return None
     if argument.free and (
         0 in shape[:first] or sizes.setdefault("...", shape[:first]) != shape[:first]
     ):
-        return False
+        return None
     for size, (factor, letter) in zip(shape[first:], argument.sizes, strict=True):
         if (
             size % factor
             or (size == 0 and letter != "S")
             or sizes.setdefault(letter, size // factor) != size // factor
         ):
-            return False
-    return True
+            return None
+    return sizes
 
 
 def known(argument: Axes, sizes: dict[str, Any]) -> str:
@@ -118,8 +120,15 @@ def check_parameters(wanted: Pattern, parameters: Any, **sizes: Any) -> None:
 
 def check_integer(name: str, number: Any, least: int = 1) -> None:
     """Hold a size or a count to the integers from ``least`` upwards."""
-    if isinstance(number, bool) or not isinstance(number, Integral) or number < least:
+    whole = isinstance(number, (Integral, torch.SymInt)) and not isinstance(number, bool)
+    if not whole or number < least:
         raise ValueError(f"{name}: wanted an integer of at least {least}, got {number!r}")
+
+
+def check_integers(**numbers: Any) -> None:
+    """Hold sizes to the integers from 1 upwards, by their names."""
+    for name, number in numbers.items():
+        check_integer(name, number)
 
 
 def check_list(name: str, things: Any, length: int | None = None) -> None:
@@ -131,11 +140,23 @@ def check_list(name: str, things: Any, length: int | None = None) -> None:
         raise ValueError(f"{name}: wanted {wanted}, got {len(things)}")
 
 
-def check_heads(F: int, num_heads: Any) -> None:
+def check_heads(F: int, heads: Any, name: str = "num_heads") -> None:
     """Hold the head count to the divisors of the model width."""
-    check_integer("num_heads", num_heads)
-    if F % num_heads:
-        raise ValueError(f"num_heads: wanted a divisor of the model width F={F}, got {num_heads}")
+    check_integer(name, heads)
+    if F % heads:
+        raise ValueError(f"{name}: wanted a divisor of the model width F={F}, got {heads}")
+
+
+def check_eps(eps: Any) -> None:
+    """Hold what is added to a variance to the numbers that keep it one."""
+    if not (isinstance(eps, Real) and float(eps) >= 0):
+        raise ValueError(f"eps: wanted a number of at least 0, got {eps!r}")
+
+
+def check_align(align: Any) -> None:
+    """Hold an alignment to the two that there are."""
+    if align not in ("end", "start"):
+        raise ValueError(f"align: wanted 'end' or 'start', got {align!r}")
 
 
 def check_mask(name: str, mask: Any, shape: tuple[int, ...], float_too: bool = False) -> None:
@@ -162,9 +183,9 @@ def check_mask(name: str, mask: Any, shape: tuple[int, ...], float_too: bool = F
 
 def check_dropout(keep: Any, p: Any) -> None:
     """Hold the share that is dropped to [0, 1), and ask for the draw where it matters."""
-    if not (isinstance(p, (int, float)) and 0 <= p < 1):
+    if not (isinstance(p, Real) and 0 <= float(p) < 1):
         raise ValueError(f"p: wanted a number with 0 <= p < 1, got {p!r}")
-    if keep is None and p > 0:
+    if keep is None and float(p) > 0:
         raise ValueError(f"keep: wanted a boolean tensor because p is {p}, got None")
 
 

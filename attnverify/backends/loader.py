@@ -11,11 +11,13 @@ import difflib
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import pkgutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -281,9 +283,26 @@ def implementations(
             backend.notes += suggest_operation(name)
             continue
         operation, how = parsed
-        adapted = adapt_signature(function, operation)
+        adapted = adapt_signature(on_device_of(backend, function, operation), operation)
         yield Implementation(backend, operation, how, adapted)
         yield from gradient_by_autograd(backend, operation, how, adapted, functions)
+
+
+def on_device_of(
+    backend: Backend, function: Callable[..., Any], operation: Operation
+) -> Callable[..., Any]:
+    """
+    A function of torch that may be given no tensor, told the device of the backend where it takes
+    one: PyTorch's own default is the CPU.
+    """
+    without_arrays = operation.takes_dtype or not operation.is_given_arrays
+    if not (without_arrays and backend.library is not None and backend.library.name == "torch"):
+        return function
+    try:
+        takes_device = "device" in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a builtin does not say
+        return function
+    return partial(function, device=device(backend.library)) if takes_device else function
 
 
 def public_functions(module: ModuleType) -> list[str]:

@@ -9,7 +9,9 @@ from numpy import ndarray
 from torch import Tensor, nn
 
 from attnverify import spec
-from attnverify.torch_impl.modules import attention_modules, transformer_xl
+from attnverify.judge.comparison import compare
+from attnverify.spec import layers
+from attnverify.torch_impl.modules import attention_modules, labml_modules, transformer_xl
 
 B, H, N, M, S, D, F = 2, 3, 5, 7, 2, 11, 33
 SEQUENCES = ("x", "query", "key", "value", "mem")
@@ -21,13 +23,22 @@ BUILD: dict[str, Build] = {
     "multi_head_attention": lambda **o: attention_modules.MultiHeadAttention(F, H, **o),
     "multi_head_self_attention": lambda **o: attention_modules.MultiHeadSelfAttention(F, H, **o),
     "relative_multi_head_attention": lambda dropout=0.0, **o: (
-        attention_modules.RelativeMultiHeadAttention(H, F, dropout, P=M, **o)
+        labml_modules.RelativeMultiHeadAttention(H, F, dropout, P=M, **o)
     ),
-    "alibi_multi_head_attention": lambda dropout=0.0, **o: (
-        attention_modules.AlibiMultiHeadAttention(H, F, dropout, **o)
+    "alibi_multi_head_attention": lambda dropout=0.0, **o: labml_modules.AlibiMultiHeadAttention(
+        H, F, dropout, **o
     ),
     "transformer_xl_layer": lambda **o: transformer_xl.TransformerXLLayer(H, F, **o),
 }
+NAMES = {
+    "self_attention": "w_query [K F], w_key [K F], w_value [E F]",
+    "multi_head_attention": layers.MULTI_HEAD,
+    "multi_head_self_attention": layers.MULTI_HEAD,
+    "relative_multi_head_attention": layers.RELATIVE,
+    "alibi_multi_head_attention": layers.ALIBI,
+    "transformer_xl_layer": layers.TRANSFORMER_XL,
+}
+"""The parameters of the specification."""
 OPTIONS = {"self_attention": {}, "relative_multi_head_attention": {"num_heads": H, "align": "end"}}
 
 
@@ -85,9 +96,9 @@ def of_law(name: str, module: nn.Module, inputs: dict[str, ndarray]) -> Any:
     )
 
 
-def of_module(module: nn.Module, inputs: dict[str, ndarray]) -> Tensor:
+def of_module(module: nn.Module, inputs: dict[str, Any]) -> Tensor:
     """The module's output, batch first."""
-    given = {key: torch.from_numpy(x) for key, x in inputs.items()}
+    given = {key: torch.as_tensor(x) for key, x in inputs.items()}
     turned = {key: turn(module, x) if key in SEQUENCES else x for key, x in given.items()}
     output = module(**{ARGUMENTS.get(key, key): x for key, x in turned.items()})
     return turn(module, output[0] if isinstance(output, tuple) else output)
@@ -95,3 +106,9 @@ def of_module(module: nn.Module, inputs: dict[str, ndarray]) -> Tensor:
 
 def turn(module: nn.Module, x: Tensor) -> Tensor:
     return x if module.batch_first else x.transpose(0, 1)
+
+
+def agree(actual: Tensor, expected: Any) -> bool:
+    """float64 against the specification."""
+    expected = expected[0] if isinstance(expected, tuple) else expected
+    return compare(actual.detach().numpy(), expected, 1e-12 * (1 + np.abs(expected))).passed

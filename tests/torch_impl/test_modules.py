@@ -12,19 +12,19 @@ from numpy import ndarray
 from torch import Tensor, nn
 
 from attnverify import spec
-from attnverify.judge.comparison import compare
-from attnverify.spec import layers as law
 from attnverify.spec.shapes import PATTERN
 from attnverify.torch_impl import alibi, attention, masks, relative, shifts
 from attnverify.torch_impl.modules import as_operations, attention_modules, transformer_xl
 from tests.support.torch_modules import (
     BUILD,
+    NAMES,
     B,
     D,
     F,
     H,
     M,
     N,
+    agree,
     built,
     inputs_of,
     of_law,
@@ -34,25 +34,11 @@ from tests.support.torch_modules import (
 )
 
 pytestmark = pytest.mark.filterwarnings("error")
-NAMES = {
-    "self_attention": "w_query [K F], w_key [K F], w_value [E F]",
-    "multi_head_attention": law.MULTI_HEAD,
-    "multi_head_self_attention": law.MULTI_HEAD,
-    "relative_multi_head_attention": law.RELATIVE,
-    "alibi_multi_head_attention": law.ALIBI,
-    "transformer_xl_layer": law.TRANSFORMER_XL,
-}
 
 each_layer = pytest.mark.parametrize("name", BUILD)
 each_layout = pytest.mark.parametrize(
     "batch_first", [False, True], ids=["sequence first", "batch first"]
 )
-
-
-def agree(actual: Tensor, expected: Any) -> bool:
-    """float64 against the law."""
-    expected = expected[0] if isinstance(expected, tuple) else expected
-    return compare(actual.detach().numpy(), expected, 1e-12 * (1 + np.abs(expected))).passed
 
 
 @each_layer

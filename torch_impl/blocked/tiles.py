@@ -1,6 +1,6 @@
 """
-Whole rows of scores, a block of queries at a time: what :mod:`torch_impl.blocked.attention` and
-:mod:`torch_impl.blocked.attention.additive` share.
+Whole rows of scores, a block of queries at a time: what :mod:`torch_impl.blocked.operators` and
+:mod:`torch_impl.blocked.additive_operators` share.
 
 A block is small enough for the second cache of a core, and every operation on it is one large call.
 Its scores stand in a room that is used again by the next block, so that what is alive at once grows
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..shifts import columns_read
+from ..transforms.derivatives import entry_by_entry
 
 ELEMENTS = 2**18
 """Scores in a block: one MiB in float32, half of a cache of two."""
@@ -175,18 +176,16 @@ def add_to_mask(d_mask: Tensor | None, dS: Tensor, block: Block) -> None:
         here.add_(dS.sum_to_size(here.shape))
 
 
+@torch.library.custom_op("torch_impl::blocked_present", mutates_args=())
 def present(
-    mask: Tensor | None, N: int, M: int, causal: bool, first: int = 0, W: int = 0
-) -> tuple[Tensor, ...] | None:
+    mask: Tensor, N: int, M: int, causal: bool, first: int, W: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """
     Which queries see a key [B H N 1], which keys are seen [B H M 1], and which of the W rows of a
     table are read [H W 1].
 
-    The pair (i, j) reads row first + j - i. None where the mask hides nothing: then nothing is
-    absent but queries before the first key.
+    The pair (i, j) reads row first + j - i. B and H are those of the mask, and may be 1.
     """
-    if mask is None:
-        return None
     sees, seen = [], mask.new_zeros(*mask.shape[:2], M, dtype=torch.bool)
     read = mask.new_zeros(mask.shape[1], W, dtype=torch.bool)
     for i in range(0, N, ROWS):
@@ -202,3 +201,16 @@ def present(
             here = read[:, from_row : from_row + n + M - 1]
             here |= columns_read(visible.any(0), n + M)[:, 1 : 1 + here.shape[1]]
     return torch.cat(sees, -2), seen.unsqueeze(-1), read.unsqueeze(-1)
+
+
+@present.register_fake
+def _(
+    mask: Tensor, N: int, M: int, causal: bool, first: int, W: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    b, h = mask.shape[:2]
+    shapes = (b, h, N, 1), (b, h, M, 1), (h, W, 1)
+    sees, seen, read = (mask.new_empty(shape, dtype=torch.bool) for shape in shapes)
+    return sees, seen, read
+
+
+entry_by_entry(present)

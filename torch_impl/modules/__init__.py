@@ -7,13 +7,12 @@ from . import as_operations
 from .as_operations import *  # noqa: F403
 from .attention_modules import (
     AdditiveAttention,
-    AlibiMultiHeadAttention,
     MultiHeadAttention,
     MultiHeadSelfAttention,
-    RelativeMultiHeadAttention,
     ScaledDotProductAttention,
     SelfAttention,
 )
+from .labml_modules import AlibiMultiHeadAttention, RelativeMultiHeadAttention
 from .transformer_xl import TransformerXL, TransformerXLLayer
 
 __all__ = [

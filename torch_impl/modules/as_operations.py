@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from .. import attention, layers
+from ..alibi import check_square
 from ..attention import ADDITIVE_ATTENTION, ATTENTION, Keep, Mask, check_options
 from ..layers import check_segment, positions_of
 from ..memory import Mems
@@ -33,18 +34,16 @@ from ..projections import (
     check_xl_layer,
 )
 from ..relative import Visible, four_axes
-from ..shapes import check
+from ..shapes import check, check_mask
 from .attention_modules import (
     AdditiveAttention,
-    AlibiMultiHeadAttention,
     MultiHeadAttention,
     MultiHeadSelfAttention,
-    RelativeMultiHeadAttention,
     ScaledDotProductAttention,
     SelfAttention,
-    batch_in_front,
-    visible_where_not,
 )
+from .labml_modules import AlibiMultiHeadAttention, RelativeMultiHeadAttention
+from .layouts import layout, visible_where_not
 from .transformer_xl import TransformerXL, TransformerXLLayer
 
 
@@ -73,13 +72,14 @@ class Way(NamedTuple):
 
     def turn(self, x: Any) -> Any:
         """Between the layout of the operation and that of the module."""
-        return batch_in_front(x, self.batch_first)
+        return None if x is None else layout(self.batch_first).turn(x)
 
-    def mask(self, visible: Any) -> Any:
+    def mask(self, visible: Any, shape: tuple[int, ...]) -> Any:
         """
         The visible of an operation as labml's layers take it, [N M B H] with the sequence first.
         """
-        if self.batch_first or not isinstance(visible, Tensor) or visible.ndim > 4:
+        check_mask("visible", visible, shape)
+        if self.batch_first or visible is None:
             return visible
         return four_axes(visible).permute(2, 3, 0, 1)
 
@@ -146,6 +146,7 @@ def refuse_a_draw(keep: Any) -> None:
 
 def self_attention(way: Way, x: Tensor, parameters: Parameters, mask: Mask = None) -> Tensor:
     check_self(x, parameters)
+    check_mask("mask", mask, (*x.shape[:2], x.shape[1]), float_too=True)
     (K, F), E = parameters["w_query"].shape, len(parameters["w_value"])
     module = way.module(SelfAttention, parameters, F, K, E, batch_first=way.batch_first)
     return way.turn(module(way.turn(x), visible_where_not(mask)))
@@ -207,7 +208,8 @@ def relative_multi_head_attention(
         RelativeMultiHeadAttention, parameters, num_heads, query.shape[-1], **options
     )
     q, k, v = map(way.turn, (query, key, value))
-    return way.turn(module(query=q, key=k, value=v, mask=way.mask(visible)))
+    shape = query.shape[0], num_heads, query.shape[1], key.shape[1]
+    return way.turn(module(query=q, key=k, value=v, mask=way.mask(visible, shape)))
 
 
 def alibi_multi_head_attention(
@@ -220,6 +222,7 @@ def alibi_multi_head_attention(
     visible: Tensor,
 ) -> Tensor:
     check_alibi(query, key, value, parameters, num_heads)
+    check_square(visible, query.shape[1])
     options = {"batch_first": way.batch_first, "dropout_prob": 0.0}
     module = way.module(AlibiMultiHeadAttention, parameters, num_heads, query.shape[-1], **options)
     q, k, v = map(way.turn, (query, key, value))
@@ -240,7 +243,8 @@ def transformer_xl_layer(
     module = way.module(
         TransformerXLLayer, parameters, num_heads, x.shape[-1], eps=eps, batch_first=way.batch_first
     )
-    return way.turn(module(way.turn(x), position, way.turn(mem), way.mask(visible)))
+    shape = x.shape[0], num_heads, x.shape[1], position.shape[0]
+    return way.turn(module(way.turn(x), position, way.turn(mem), way.mask(visible, shape)))
 
 
 def transformer_xl(

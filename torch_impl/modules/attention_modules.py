@@ -1,88 +1,51 @@
 """
-The source documents' classes as ``torch.nn.Module``: the functions of this column with parameters
-of their own.
+Seed 001's classes as ``torch.nn.Module``: the functions of this column with parameters of their
+own.
 
-The sequence comes first, ``[N B F]``, unless ``batch_first`` is given; the names of a
-``state_dict`` are those of the law's ``parameters``. Dropout acts on the weights, in train mode
-only. Nothing is kept from one call to the next. ``implementation="triton"`` computes the attention
-by the fused Triton kernels, whatever the device; what they do not support is NotImplementedError.
+The names of a ``state_dict`` are those of the specification's ``parameters``; one with PyTorch's or
+the source's names is loaded too (:mod:`torch_impl.modules.state_dicts`). Projections are submodules
+and are called, batch first, so that hooks, parametrizations and whatever is put in their place
+take part. Dropout acts on the weights, in train mode only. Nothing is kept from one call to the
+next. ``implementation`` says what computes the attention
+(:mod:`torch_impl.selectable_attentions`), whatever the device; what it does not support is
+NotImplementedError.
 """
 
-from math import sqrt
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..layers import (
-    _alibi_multi_head_attention,
-    _multi_head_attention,
-    _relative_multi_head_attention,
-    _self_attention,
-)
-from ..selectable_attentions import named
-from ..shapes import check_heads
+from ..attention import ADDITIVE_ATTENTION, ATTENTION
+from ..layers import _multi_head_attention, _self_attention
+from ..projections import Projections, affine
+from ..scores import spaced
+from ..selectable_attentions import known, named
+from ..shapes import check, check_heads, check_integers, check_mask, pattern
+from . import state_dicts
+from .dropout import draw, share
+from .initialisation import describe, empty, fill_like_linear, reset_children
+from .layouts import layout, visible_where_not
 
 __all__ = [
     "AdditiveAttention",
-    "AlibiMultiHeadAttention",
     "MultiHeadAttention",
     "MultiHeadSelfAttention",
-    "RelativeMultiHeadAttention",
     "ScaledDotProductAttention",
     "SelfAttention",
+    "calling",
 ]
 
-
-def batch_in_front(x: Any, batch_first: bool) -> Any:
-    """[N B F] to [B N F], and back; what is no such tensor is left to the checks."""
-    return x if batch_first or not isinstance(x, Tensor) or x.ndim < 2 else x.transpose(0, 1)
-
-
-def visible_where_not(attn_mask: Any) -> Any:
-    """
-    PyTorch's and seed 001's polarity to the law's: a boolean attn_mask is True where hidden, a
-    float one is added.
-    """
-    return (
-        ~attn_mask if isinstance(attn_mask, Tensor) and attn_mask.dtype == torch.bool else attn_mask
-    )
-
-
-def heads_in_front(mask: Any, batch_first: bool) -> Any:
-    """
-    labml's [N M], [N M B] or [N M B H] to [B H N M]; with batch_first the mask is one already.
-    """
-    if batch_first or not isinstance(mask, Tensor) or mask.ndim < 3:
-        return mask
-    return mask.permute(2, 0, 1).unsqueeze(1) if mask.ndim == 3 else mask.permute(2, 3, 0, 1)
-
-
-def draw(module: nn.Module, *shape: int, like: Tensor) -> dict[str, Any]:
-    """The weights that a dropout keeps this time; nothing in eval mode."""
-    p = cast(float, module.dropout)
-    if not module.training or p == 0:
-        return {}
-    return {"keep": torch.rand(shape, device=like.device) >= p, "p": p}
-
-
-def share(dropout: Any) -> float:
-    if not (isinstance(dropout, (int, float)) and 0 <= dropout < 1):
-        raise ValueError(f"dropout: wanted a number with 0 <= dropout < 1, got {dropout!r}")
-    return float(dropout)
-
-
-def projection(out: int, width: int, **factory: Any) -> nn.Parameter:
-    """A matrix with the entries that ``nn.Linear`` begins with."""
-    return nn.Parameter(
-        torch.empty(out, width, **factory).uniform_(-1 / sqrt(width), 1 / sqrt(width))
-    )
+ONE_HEAD = pattern("query [B N D], key [B M D], value [B M E]")
 
 
 class AdditiveAttention(nn.Module):
     """
     Seed 001, section 2. ``query [B N Q], key [B M K], value [B M E]``, batch first as there;
     attn_mask: True = hidden, or float.
+
+    Erratum: the seed's own option is ``drouput``; every other class of it has ``dropout``.
     """
 
     def __init__(
@@ -92,22 +55,50 @@ class AdditiveAttention(nn.Module):
         hidden_size: int,
         dropout: float = 0.0,
         implementation: str = "torch",
-        **factory: Any,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        **misspelt: Any,
     ) -> None:
         super().__init__()
-        self.dropout, self.attentions = share(dropout), named(implementation)
-        self.w_query = projection(hidden_size, query_size, **factory)
-        self.w_key = projection(hidden_size, key_size, **factory)
-        self.w_score = nn.Parameter(projection(1, hidden_size, **factory).detach()[0])
+        if misspelt:
+            raise refusal_of(misspelt)
+        check_integers(query_size=query_size, key_size=key_size, hidden_size=hidden_size)
+        self.dropout, self.implementation = share(dropout), known(implementation)
+        self.query_size, self.key_size, self.hidden_size = query_size, key_size, hidden_size
+        made = partial(empty, device=device, dtype=dtype)
+        self.w_query, self.w_key = made(hidden_size, query_size), made(hidden_size, key_size)
+        self.w_score = made(hidden_size)
+        self.register_load_state_dict_pre_hook(state_dicts.additive)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Begin anew, as ``nn.Linear`` does."""
+        for weight in (self.w_query, self.w_key, self.w_score):
+            fill_like_linear(weight)
+
+    def extra_repr(self) -> str:
+        return describe(self, "query_size", "key_size", "hidden_size", "dropout")
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
     ) -> Tensor:
-        drop = draw(self, *query.shape[:-1], key.shape[-2], like=query)
         weights = self.w_query, self.w_key, self.w_score
-        return self.attentions.additive(
+        check(ADDITIVE_ATTENTION, query, key, value, *weights, Q=self.query_size, K=self.key_size)
+        shape = *query.shape[:-1], key.shape[-2]
+        check_mask("attn_mask", attn_mask, shape, float_too=True)
+        drop = draw(self, *shape, like=query)
+        return named(self.implementation).additive(
             query, key, value, *weights, visible_where_not(attn_mask), **drop
         )
+
+
+def refusal_of(misspelt: dict[str, Any]) -> Exception:
+    if "drouput" in misspelt:
+        return ValueError(
+            "drouput: wanted dropout, which seed 001 misspells here alone, got "
+            f"drouput={misspelt['drouput']!r}"
+        )
+    return TypeError(f"unexpected keyword arguments: {', '.join(misspelt)}")
 
 
 class ScaledDotProductAttention(nn.Module):
@@ -117,22 +108,32 @@ class ScaledDotProductAttention(nn.Module):
 
     def __init__(self, dropout: float = 0.0, implementation: str = "torch") -> None:
         super().__init__()
-        self.dropout, self.attentions = share(dropout), named(implementation)
+        self.dropout, self.implementation = share(dropout), known(implementation)
+
+    def extra_repr(self) -> str:
+        return describe(self, "dropout")
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
     ) -> Tensor:
-        mask, one_head = visible_where_not(attn_mask), query.ndim == 3
-        if one_head:
+        heads = isinstance(query, Tensor) and query.ndim == 4
+        check(ATTENTION if heads else ONE_HEAD, query, key, value)
+        shape = *query.shape[:-1], key.shape[-2]
+        check_mask("attn_mask", attn_mask, shape, float_too=True)
+        mask = visible_where_not(attn_mask)
+        if not heads:
             query, key, value = (x.unsqueeze(1) for x in (query, key, value))
             mask = mask.unsqueeze(1) if mask is not None and mask.ndim == 3 else mask
         drop = draw(self, *query.shape[:-1], key.shape[-2], like=query)
-        output = self.attentions.scaled(query, key, value, mask, **drop)
-        return output.squeeze(1) if one_head else output
+        output = named(self.implementation).scaled(query, key, value, mask, **drop)
+        return output if heads else output.squeeze(1)
 
 
 class SelfAttention(nn.Module):
-    """Seed 001, section 3. attn_mask [N N] or [B N N]: True = hidden, or float."""
+    """
+    Seed 001, section 3. ``x [B N F]``, batch first as there unless told otherwise; attn_mask [N N]
+    or [B N N]: True = hidden, or float.
+    """
 
     def __init__(
         self,
@@ -140,26 +141,45 @@ class SelfAttention(nn.Module):
         key_size: int,
         value_size: int,
         dropout: float = 0.0,
-        batch_first: bool = False,
+        batch_first: bool = True,
         implementation: str = "torch",
-        **factory: Any,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.dropout, self.batch_first, self.attentions = (
-            share(dropout),
-            batch_first,
-            named(implementation),
-        )
-        self.w_query = projection(key_size, embed_dim, **factory)
-        self.w_key = projection(key_size, embed_dim, **factory)
-        self.w_value = projection(value_size, embed_dim, **factory)
+        check_integers(embed_dim=embed_dim, key_size=key_size, value_size=value_size)
+        self.dropout, self.implementation = share(dropout), known(implementation)
+        self.embed_dim, self.key_size, self.value_size = embed_dim, key_size, value_size
+        self.batch_first = batch_first
+        made = partial(empty, device=device, dtype=dtype)
+        self.w_query, self.w_key = made(key_size, embed_dim), made(key_size, embed_dim)
+        self.w_value = made(value_size, embed_dim)
+        self.register_load_state_dict_pre_hook(state_dicts.self_attention)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Begin anew, as ``nn.Linear`` does."""
+        for weight in (self.w_query, self.w_key, self.w_value):
+            fill_like_linear(weight)
+
+    def extra_repr(self) -> str:
+        return describe(self, "embed_dim", "key_size", "value_size", "dropout", "batch_first")
 
     def forward(self, x: Tensor, attn_mask: Tensor | None = None) -> Tensor:
-        x = batch_in_front(x, self.batch_first)
-        drop = draw(self, len(x), 1, x.shape[1], x.shape[1], like=x)
-        mask, parameters = visible_where_not(attn_mask), dict(self.named_parameters())
-        output = _self_attention(x, parameters, mask, **drop, attentions=self.attentions)
-        return batch_in_front(output, self.batch_first)
+        order = layout(self.batch_first)
+        check(order.x, x, F=self.embed_dim)
+        x = order.turn(x)
+        B, N = x.shape[:2]
+        check_mask("attn_mask", attn_mask, (B, N, N), float_too=True)
+        projections = [
+            partial(affine, weight=weight) for weight in (self.w_query, self.w_key, self.w_value)
+        ]
+        drop = draw(self, B, 1, N, N, like=x)
+        mask = visible_where_not(attn_mask)
+        output = _self_attention(
+            x, projections, mask, **drop, attentions=named(self.implementation)
+        )
+        return order.turn(output)
 
 
 class MultiHeadAttention(nn.Module):
@@ -167,7 +187,8 @@ class MultiHeadAttention(nn.Module):
     Seed 001, section 4. Output and weights [B H N M]; attn_mask and key_padding_mask as in
     ``nn.MultiheadAttention``: True = hidden.
 
-    With need_weights=False the weights are None, which is all that the Triton kernels can give.
+    The sequence comes first, ``[N B F]``, unless ``batch_first`` is given. With need_weights=False
+    the weights are None, which is all that the blocked paths and the Triton kernels can give.
     """
 
     def __init__(
@@ -178,16 +199,24 @@ class MultiHeadAttention(nn.Module):
         bias: bool = True,
         batch_first: bool = False,
         implementation: str = "torch",
-        **factory: Any,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        check_integers(embed_dim=embed_dim)
         check_heads(embed_dim, num_heads)
-        self.attentions = named(implementation)
-        self.num_heads, self.dropout, self.batch_first = num_heads, share(dropout), batch_first
-        self.q_proj = nn.Linear(embed_dim, embed_dim, bias, **factory)
-        self.k_proj = nn.Linear(embed_dim, embed_dim, bias, **factory)
-        self.v_proj = nn.Linear(embed_dim, embed_dim, bias, **factory)
-        self.out_proj = nn.Linear(embed_dim, embed_dim, bias, **factory)
+        self.implementation, self.dropout = known(implementation), share(dropout)
+        self.embed_dim, self.num_heads, self.batch_first = embed_dim, num_heads, batch_first
+        linear = partial(nn.Linear, embed_dim, embed_dim, bias, device=device, dtype=dtype)
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (linear() for _ in range(4))
+        self.register_load_state_dict_pre_hook(state_dicts.multi_head)
+
+    def reset_parameters(self) -> None:
+        """Begin anew, as the projections do."""
+        reset_children(self)
+
+    def extra_repr(self) -> str:
+        return describe(self, "embed_dim", "num_heads", "dropout", "batch_first")
 
     def forward(
         self,
@@ -198,17 +227,33 @@ class MultiHeadAttention(nn.Module):
         key_padding_mask: Tensor | None = None,
         need_weights: bool = True,
     ) -> tuple[Tensor, Tensor | None]:
-        q, k, v = (batch_in_front(x, self.batch_first) for x in (query, key, value))
-        drop = draw(self, len(q), self.num_heads, q.shape[1], k.shape[1], like=q)
-        inputs = q, k, v, dict(self.named_parameters()), self.num_heads, attn_mask, key_padding_mask
+        order = layout(self.batch_first)
+        check(order.cross, query, key, value, F=self.embed_dim)
+        q, k, v = (order.turn(x) for x in (query, key, value))
+        drop = draw(self, q.shape[0], self.num_heads, q.shape[1], k.shape[1], like=q)
+        projections = calling(self.q_proj, self.k_proj, self.v_proj, self.out_proj)
+        inputs = q, k, v, projections, self.num_heads, attn_mask, key_padding_mask
         output, weights = _multi_head_attention(
-            *inputs, **drop, attentions=self.attentions, need_weights=need_weights
+            *inputs, **drop, attentions=named(self.implementation), need_weights=need_weights
         )
-        return batch_in_front(output, self.batch_first), weights
+        return order.turn(output), weights
+
+
+def calling(*modules: nn.Module) -> Projections:
+    """Projections by these submodules."""
+    return Projections(*(partial(call_spaced, module) for module in modules))
+
+
+def call_spaced(module: nn.Module, x: Tensor) -> Tensor:
+    return module(spaced(x))
 
 
 class MultiHeadSelfAttention(MultiHeadAttention):
     """Seed 001, section 4.4: query, key and value are the same x."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.register_load_state_dict_pre_hook(state_dicts.multi_head_self)
 
     def forward(  # type: ignore[override]  # one x, as the source document has it
         self,
@@ -217,109 +262,5 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         key_padding_mask: Tensor | None = None,
         need_weights: bool = True,
     ) -> tuple[Tensor, Tensor | None]:
+        check(layout(self.batch_first).x, x, F=self.embed_dim)
         return super().forward(x, x, x, attn_mask, key_padding_mask, need_weights)
-
-
-class PrepareForMultiHeadAttention(nn.Module):
-    """labml's wrapper around a projection: it is why a name reads ``query.linear.weight``."""
-
-    def __init__(self, d_model: int, bias: bool, **factory: Any) -> None:
-        super().__init__()
-        self.linear = nn.Linear(d_model, d_model, bias, **factory)
-
-
-class LabmlMultiHeadAttention(nn.Module):
-    """
-    What labml's two layers share: three projections, the output, and masks [N M], [N M B] or
-    [N M B H] with True = visible.
-    """
-
-    def __init__(
-        self,
-        heads: int,
-        d_model: int,
-        dropout_prob: float,
-        bias: bool,
-        batch_first: bool,
-        implementation: str = "torch",
-        **factory: Any,
-    ) -> None:
-        super().__init__()
-        check_heads(d_model, heads)
-        self.attentions = named(implementation)
-        self.heads, self.dropout, self.batch_first = heads, share(dropout_prob), batch_first
-        self.query = PrepareForMultiHeadAttention(d_model, bias, **factory)
-        self.key = PrepareForMultiHeadAttention(d_model, bias, **factory)
-        self.value = PrepareForMultiHeadAttention(d_model, True, **factory)
-        self.output = nn.Linear(d_model, d_model, **factory)
-
-
-class RelativeMultiHeadAttention(LabmlMultiHeadAttention):
-    """
-    labml's, seeds 000 and 002; ``align`` chooses between the two ("end" and "start"), P is the
-    largest distance.
-    """
-
-    def __init__(
-        self,
-        heads: int,
-        d_model: int,
-        dropout_prob: float = 0.1,
-        align: str = "end",
-        P: int = 2**12,
-        batch_first: bool = False,
-        implementation: str = "torch",
-        **factory: Any,
-    ) -> None:
-        super().__init__(
-            heads, d_model, dropout_prob, False, batch_first, implementation, **factory
-        )
-        self.align = align
-        self.key_pos_embeddings = nn.Parameter(
-            torch.zeros(2 * P, heads, d_model // heads, **factory)
-        )
-        self.key_pos_bias = nn.Parameter(torch.zeros(2 * P, heads, **factory))
-        self.query_pos_bias = nn.Parameter(torch.zeros(heads, d_model // heads, **factory))
-
-    def forward(
-        self, *, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
-    ) -> Tensor:
-        q, k, v = (batch_in_front(x, self.batch_first) for x in (query, key, value))
-        drop = draw(self, len(q), self.heads, q.shape[1], k.shape[1], like=q)
-        visible, parameters = heads_in_front(mask, self.batch_first), dict(self.named_parameters())
-        inputs = q, k, v, parameters, self.heads, self.align, visible
-        output = _relative_multi_head_attention(*inputs, **drop, attentions=self.attentions)
-        return batch_in_front(output, self.batch_first)
-
-
-class AlibiMultiHeadAttention(LabmlMultiHeadAttention):
-    """
-    labml's, seed 004; the mask [N N] or [N N 1] is required, and every call computes the biases of
-    its own mask.
-
-    They count the visible keys, so that they are a float mask [H N N] for the Triton kernels too:
-    no slope times a distance.
-    """
-
-    def __init__(
-        self,
-        heads: int,
-        d_model: int,
-        dropout_prob: float = 0.1,
-        batch_first: bool = False,
-        implementation: str = "torch",
-        **factory: Any,
-    ) -> None:
-        super().__init__(heads, d_model, dropout_prob, True, batch_first, implementation, **factory)
-
-    def forward(self, *, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-        q, k, v = (batch_in_front(x, self.batch_first) for x in (query, key, value))
-        visible = (
-            mask[..., 0]
-            if isinstance(mask, Tensor) and mask.ndim == 3 and mask.shape[-1] == 1
-            else mask
-        )
-        drop = draw(self, len(q), self.heads, q.shape[1], k.shape[1], like=q)
-        inputs = q, k, v, dict(self.named_parameters()), self.heads, visible
-        output = _alibi_multi_head_attention(*inputs, **drop, attentions=self.attentions)
-        return batch_in_front(output, self.batch_first)

@@ -1,29 +1,37 @@
 """
 Transformer-XL as ``torch.nn.Module``: the attention layer, and the stack that carries a memory from
-segment to segment.
+segment to segment; what :mod:`torch_impl.modules.attention_modules` says of modules holds for them
+too.
 """
 
-from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..layers import _transformer_xl_layer, check_segment, positions_of
+from ..layers import _transformer_xl_layer, hidden_states, positions_of
 from ..memory import Mems, init_mems, update_mems
-from ..selectable_attentions import named
-from ..shapes import check_heads
-from .attention_modules import batch_in_front, draw, heads_in_front, share
+from ..projections import POSITION, TransformerXLParts
+from ..selectable_attentions import known, named
+from ..shapes import check, check_eps, check_heads, check_integer, check_integers, check_list
+from . import state_dicts
+from .attention_modules import call_spaced
+from .dropout import draw, share
+from .initialisation import describe, empty, reset_children
+from .layouts import layout
 
 __all__ = ["TransformerXL", "TransformerXLLayer"]
 
 
 class TransformerXLLayer(nn.Module):
     """
-    Seed 003's relative multi-head attention, with u and v as parameters of its own.
+    Seed 003's relative multi-head attention, with u and v as parameters of its own; ``bias`` is
+    that of the projections.
 
     x and mem [N B F] and [S B F], position [M F], mask [N M], [N M B] or [N M B H] with
-    True = visible. The memory is detached.
+    True = visible; all but the position batch first where ``batch_first`` is given. The memory is
+    detached.
     """
 
     def __init__(
@@ -35,46 +43,74 @@ class TransformerXLLayer(nn.Module):
         eps: float = 1e-5,
         batch_first: bool = False,
         implementation: str = "torch",
-        **factory: Any,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        check_integers(embed_size=embed_size)
         check_heads(embed_size, num_heads)
-        self.attentions = named(implementation)
-        self.num_heads, self.dropout, self.eps, self.batch_first = (
-            num_heads,
-            share(dropout),
-            eps,
-            batch_first,
-        )
+        check_eps(eps)
+        self.implementation, self.dropout = known(implementation), share(dropout)
+        self.num_heads, self.embed_size, self.batch_first = num_heads, embed_size, batch_first
+        factory = {"device": device, "dtype": dtype}
         self.qkv_net = nn.Linear(embed_size, 3 * embed_size, bias, **factory)
         self.r_net = nn.Linear(embed_size, embed_size, bias, **factory)
         self.o_net = nn.Linear(embed_size, embed_size, bias, **factory)
-        self.layer_norm = nn.LayerNorm(embed_size, eps, bias=bias, **factory)
-        self.u = nn.Parameter(
-            torch.empty(num_heads, embed_size // num_heads, **factory).normal_(std=0.02)
-        )
-        self.v = nn.Parameter(
-            torch.empty(num_heads, embed_size // num_heads, **factory).normal_(std=0.02)
-        )
+        self.layer_norm = nn.LayerNorm(embed_size, eps, **factory)
+        of_head = num_heads, embed_size // num_heads
+        self.u, self.v = empty(*of_head, **factory), empty(*of_head, **factory)
+        self.register_load_state_dict_pre_hook(state_dicts.transformer_xl_layer)
+        self.reset_biases()
+
+    def reset_parameters(self) -> None:
+        """Begin anew, as the projections and the norm do, with small u and v."""
+        reset_children(self)
+        self.reset_biases()
+
+    def reset_biases(self) -> None:
+        for bias in (self.u, self.v):
+            nn.init.normal_(bias, std=0.02)
+
+    def extra_repr(self) -> str:
+        return describe(self, "num_heads", "embed_size", "dropout", "batch_first")
 
     def forward(
         self, x: Tensor, position: Tensor, mem: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        x, mem = (
-            batch_in_front(x, self.batch_first),
-            batch_in_front(None if mem is None else mem.detach(), self.batch_first),
+        order = layout(self.batch_first)
+        check(order.x_and_mem, x, mem, F=self.embed_size)
+        x, mem = order.turn(x), None if mem is None else order.turn(mem.detach())
+        (B, N), S = x.shape[:2], 0 if mem is None else mem.shape[1]
+        check(POSITION, position, M=S + N, F=self.embed_size)
+        visible = order.visible(mask, B, self.num_heads, N, S + N)
+        drop = draw(self, B, self.num_heads, N, S + N, like=x)
+        inputs = x, position, self.parts(), self.num_heads, mem, visible
+        return order.turn(
+            _transformer_xl_layer(*inputs, **drop, attentions=named(self.implementation))
         )
-        visible, parameters = heads_in_front(mask, self.batch_first), dict(self.named_parameters())
-        drop = draw(self, len(x), self.num_heads, x.shape[1], len(position), like=x)
-        inputs = x, position, parameters, self.num_heads, mem, visible, self.eps
-        y = _transformer_xl_layer(*inputs, **drop, attentions=self.attentions)
-        return batch_in_front(y, self.batch_first)
+
+    def parts(self) -> TransformerXLParts:
+        return TransformerXLParts(
+            self.query_key_value,
+            partial(call_spaced, self.r_net),
+            partial(call_spaced, self.o_net),
+            self.layer_norm,
+            self.u,
+            self.v,
+        )
+
+    def query_key_value(self, x: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """One call of qkv_net; of the queries of the memory nobody asks."""
+        query, key, value = call_spaced(self.qkv_net, keys).chunk(3, dim=-1)
+        return query[:, keys.shape[1] - x.shape[1] :], key, value
 
 
 class TransformerXL(nn.Module):
     """
     A stack of layers over one segment x [N B F]: the last hidden state, and the memory [S B F] of
     every layer for the next call.
+
+    Each layer is attention, residual and norm. Positions are sinusoids in the dtype of x.
     """
 
     def __init__(
@@ -88,39 +124,46 @@ class TransformerXL(nn.Module):
         eps: float = 1e-5,
         batch_first: bool = False,
         implementation: str = "torch",
-        **factory: Any,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        check_integers(n_layer=n_layer)
+        check_integer("mem_len", mem_len, least=0)
         self.mem_len, self.embed_size, self.batch_first = mem_len, embed_size, batch_first
+        self.implementation, self.dropout = known(implementation), share(dropout)
         options = num_heads, embed_size, dropout, bias, eps, batch_first, implementation
-        self.layers = nn.ModuleList(TransformerXLLayer(*options, **factory) for _ in range(n_layer))
+        self.layers = nn.ModuleList(
+            TransformerXLLayer(*options, device=device, dtype=dtype) for _ in range(n_layer)
+        )
+        self.register_load_state_dict_pre_hook(state_dicts.transformer_xl)
+
+    def reset_parameters(self) -> None:
+        """Begin anew, layer by layer."""
+        reset_children(self.layers)
+
+    def extra_repr(self) -> str:
+        return describe(self, "embed_size", "mem_len", "batch_first", "dropout")
 
     def init_mems(self, batch: int) -> Mems:
         """Zeros for the segment before the first one; None where mem_len is 0."""
         like = next(self.parameters())
-        mems = init_mems(
-            len(self.layers),
-            self.mem_len,
-            batch,
-            self.embed_size,
-            dtype=like.dtype,
-            device=like.device,
-        )
-        return self.turned(mems)
+        sizes = len(self.layers), self.mem_len, batch, self.embed_size
+        return self.turned(init_mems(*sizes, dtype=like.dtype, device=like.device))
 
     def forward(self, x: Tensor, mems: Mems = None) -> tuple[Tensor, Mems]:
-        segment, memory = batch_in_front(x, self.batch_first), self.turned(mems)
-        check_segment(segment, list(self.layers), memory)
-        hids, position = [x], positions_of(segment, memory)
-        memories: Sequence[Tensor | None] = mems or [None for _ in self.layers]
-        for layer, mem in zip(self.layers, memories, strict=True):
-            hids.append(layer(hids[-1], position, mem))
-        return hids[-1], self.turned(update_mems(self.turned(hids[:-1]), memory, self.mem_len))
-
-    def turned(self, tensors: Any) -> Any:
-        """A list of tensors between the layout of this module and batch first."""
-        return (
-            [batch_in_front(x, self.batch_first) for x in tensors]
-            if isinstance(tensors, (list, tuple))
-            else tensors
+        order = layout(self.batch_first)
+        if mems is not None:
+            check_list("mems", mems, len(self.layers))
+        x_and_mems = order.x + tuple(
+            order.x_and_mem[1]._replace(name=f"mems.{layer}", optional=False)
+            for layer in range(len(mems or ()))
         )
+        check(x_and_mems, x, *(mems or ()), F=self.embed_size)
+        segment, memory = order.turn(x), self.turned(mems)
+        *hids, output = hidden_states(x, list(self.layers), positions_of(segment, memory), mems)
+        return output, self.turned(update_mems([order.turn(x) for x in hids], memory, self.mem_len))
+
+    def turned(self, mems: Mems) -> Mems:
+        """A list of tensors between the layout of this module and batch first."""
+        return None if mems is None else [layout(self.batch_first).turn(mem) for mem in mems]

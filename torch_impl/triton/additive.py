@@ -21,9 +21,9 @@ from ..attention import (
     check_options,
     without_hidden,
 )
-from ..autocast import lowered
 from ..scores import wide
 from ..shapes import check
+from ..transforms.autocast import lowered
 from .attention import check_supported
 
 __all__ = ["additive_attention_triton"]
@@ -50,7 +50,7 @@ def additive_attention_triton(
     z_query, z_key = F.linear(*wide(query, w_query)), F.linear(*wide(key, w_key))
     mask, keep = (x if x is None else x[(None,) * (3 - x.ndim)] for x in (mask, keep))
     deterministic = torch.are_deterministic_algorithms_enabled()
-    return operators().additive_attention(
+    return operators().FusedAdditive.apply(
         z_query, z_key, w_score.contiguous(), value, mask, keep, 1 / (1 - p), deterministic
     )[0]
 

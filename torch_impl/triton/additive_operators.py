@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..transforms.derivatives import entry_by_entry, first_derivatives
 from .kernels.additive import COLUMNS, additive_backward, additive_forward
 from .kernels.block_sizes import blocks, padded
 from .kernels.launch import launch
 from .operators import strides
 
-__all__ = ["additive_attention", "additive_attention_grad"]
+__all__ = ["FusedAdditive", "additive_attention", "additive_attention_grad"]
 
 
 def constants(kernel: str, z_query: Tensor, z_key: Tensor, value: Tensor) -> dict[str, Any]:
@@ -144,18 +145,48 @@ def _(d_output: Tensor, output: Tensor, lse: Tensor, *rest: Any) -> list[Tensor]
 
 def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     *tensors, ctx.share, ctx.deterministic = inputs
+    ctx.mark_non_differentiable(output[1])
     ctx.save_for_backward(*output, *tensors)
 
 
 def backward(ctx: Any, d_output: Tensor, d_lse: Tensor) -> tuple[Tensor | None, ...]:
-    output, lse, *tensors = ctx.saved_tensors
-    grads = additive_attention_grad(
-        d_output, output, lse, *tensors, ctx.share, ctx.needs_input_grad[4], ctx.deterministic
-    )
+    output, lse, *tensors = saved = ctx.saved_tensors
+    options = ctx.share, ctx.needs_input_grad[4], ctx.deterministic
+    with torch.no_grad():
+        found = additive_attention_grad(d_output, *saved, *options)
+    grads = first_derivatives(*IN_WORDS, found, d_output, *saved)
     found = [grad.to(x.dtype) for grad, x in zip(grads, tensors, strict=False)]
     return *found, *([] if len(found) == 5 else [None]), None, None, None
 
 
+IN_WORDS = "additive_attention_triton", "additive_attention"
+
 torch.library.register_autograd(
     "torch_impl::additive_attention", backward, setup_context=setup_context
 )
+for operator in (additive_attention, additive_attention_grad):
+    entry_by_entry(operator)
+
+
+class FusedAdditive(torch.autograd.Function):
+    """
+    The operator with the same gradient, for ``torch.func`` too, which does not take an operator's.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        z_query: Tensor,
+        z_key: Tensor,
+        w_score: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        keep: Tensor | None,
+        share: float,
+        deterministic: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """All by name: torch.compile counts them, to see whether a context comes first."""
+        return additive_attention(z_query, z_key, w_score, value, mask, keep, share, deterministic)
+
+    setup_context, backward = staticmethod(setup_context), staticmethod(backward)

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ..alibi import check_alibi, slopes
 from ..attention import ATTENTION, Keep, Mask, check_options
-from ..autocast import lowered
 from ..relative import Visible, check_learned_relative, check_transformer_xl
 from ..shapes import check
+from ..transforms.autocast import lowered
 
 __all__ = [
     "alibi_attention_triton",
@@ -141,7 +141,7 @@ def _learned_relative_attention(
     key: Tensor,
     value: Tensor,
     embeddings: Tensor,
-    bias: Tensor,
+    table_bias: Tensor,
     query_bias: Tensor,
     align: str,
     visible: Visible,
@@ -151,11 +151,11 @@ def _learned_relative_attention(
 ) -> Tensor:
     """The same with the draw of a dropout, for the layers."""
     N, M = query.shape[2], key.shape[2]
-    first = len(bias) // 2 - (M - N if align == "end" else 0)
+    first = table_bias.shape[0] // 2 - (M - N if align == "end" else 0)
     tables: dict[str, Any] = {
         "content": query_bias,
         "table": embeddings.transpose(0, 1),
-        "table_bias": bias.T,
+        "table_bias": table_bias.T,
         "first": first,
     }
     return attention(
@@ -187,7 +187,7 @@ def attention(
     mask, keep = (x if x is None else x[(None,) * (4 - x.ndim)] for x in (mask, keep))
     content, distance = (x if x is None else x.contiguous() for x in (content, distance))
     tensors = query, key, value, mask, keep, slopes, content, distance, table, table_bias
-    return operators().attention(*tensors, causal, first, share, deterministic)[0]
+    return operators().Fused.apply(*tensors, causal, first, share, deterministic)[0]
 
 
 def check_supported(*tensors: Tensor | None) -> None:

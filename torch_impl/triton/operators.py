@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..transforms.derivatives import entry_by_entry, first_derivatives
 from .kernels.attention import backward_key, backward_query, backward_table, forward
 from .kernels.block_sizes import blocks, padded
 from .kernels.launch import launch
 
-__all__ = ["attention", "attention_grad"]
+__all__ = ["Fused", "attention", "attention_grad"]
 
 
 def strides(x: Tensor | None, heads: bool = False) -> tuple[int, ...]:
@@ -241,25 +242,17 @@ def _(
 
 def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     *tensors, ctx.causal, ctx.first, ctx.share, ctx.deterministic = inputs
+    ctx.mark_non_differentiable(output[1])
     ctx.save_for_backward(*output, *tensors)
 
 
 def backward(ctx: Any, d_output: Tensor, d_lse: Tensor) -> tuple[Tensor | None, ...]:
-    output, lse, *tensors = ctx.saved_tensors
-    mask_too = ctx.needs_input_grad[3]
-    grads = iter(
-        attention_grad(
-            d_output,
-            output,
-            lse,
-            *tensors,
-            ctx.causal,
-            ctx.first,
-            ctx.share,
-            mask_too,
-            ctx.deterministic,
-        )
-    )
+    saved, mask_too = ctx.saved_tensors, ctx.needs_input_grad[3]
+    options = ctx.causal, ctx.first, ctx.share, mask_too, ctx.deterministic
+    with torch.no_grad():
+        found = attention_grad(d_output, *saved, *options)
+    grads = iter(first_derivatives(*IN_WORDS, found, d_output, *saved))
+    _, _, *tensors = saved
     query, key, value, mask, _, _, *shared = tensors
     found = [
         next(grads),
@@ -279,4 +272,41 @@ def backward(ctx: Any, d_output: Tensor, d_lse: Tensor) -> tuple[Tensor | None, 
     )
 
 
+IN_WORDS = "a fused attention", "the attention of that name that ends in _eager"
+
 torch.library.register_autograd("torch_impl::attention", backward, setup_context=setup_context)
+for operator in (attention, attention_grad):
+    entry_by_entry(operator)
+
+
+class Fused(torch.autograd.Function):
+    """
+    The operator with the same gradient, for ``torch.func`` too, which does not take an operator's.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        keep: Tensor | None,
+        slopes: Tensor | None,
+        content: Tensor | None,
+        distance: Tensor | None,
+        table: Tensor | None,
+        table_bias: Tensor | None,
+        causal: bool,
+        first: int,
+        share: float,
+        deterministic: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """All by name: torch.compile counts them, to see whether a context comes first."""
+        biases = slopes, content, distance, table, table_bias
+        return attention(
+            query, key, value, mask, keep, *biases, causal, first, share, deterministic
+        )
+
+    setup_context, backward = staticmethod(setup_context), staticmethod(backward)

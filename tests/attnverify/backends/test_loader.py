@@ -71,7 +71,7 @@ def test_a_package_by_path_is_a_backend_with_its_chapters(tmp_path: Path) -> Non
     written(tmp_path, SOFTMAX, "kernels/attention.py")
     written(
         tmp_path,
-        "import numpy_ref\ndef rel_shift(x):\n    return numpy_ref.rel_shift(x)\n",
+        "from attnverify import numpy_ref\ndef rel_shift(x):\n    return numpy_ref.rel_shift(x)\n",
         "kernels/anywhere.py",
     )
     backend = load(str(tmp_path / "kernels"))
@@ -172,7 +172,7 @@ def test_helpers_beside_the_operations_are_nobodys_business(tmp_path: Path) -> N
 
 
 def test_what_is_imported_is_not_exported(tmp_path: Path) -> None:
-    text = "from numpy_ref import rel_shift, shift_right\n" + SOFTMAX
+    text = "from attnverify.numpy_ref import rel_shift, shift_right\n" + SOFTMAX
     assert only(loaded(tmp_path, text)).name == "softmax"
     assert {
         i.name
@@ -229,6 +229,17 @@ def test_a_results_dtype_is_asked_for_where_the_function_takes_one(tmp_path: Pat
     with pytest.raises(Unsupported, match="takes no dtype: returns float64"):
         passes(only(loaded(tmp_path, body.format("", ""))), recipe)
     assert judge(only(loaded(tmp_path, body.format("", ""))), recipe, "float64").budget <= 1
+
+
+def test_a_function_that_may_be_given_no_tensor_is_told_the_backends_device(tmp_path: Path) -> None:
+    text = """
+PRECISION = "wide"
+import torch
+def causal_mask(N, M, device=None):
+    return device
+"""
+    assert only(loaded(tmp_path, text)).function(N=3, M=5) == str(torch.zeros(1).device)
+    assert only(loaded(tmp_path, text.replace("device", "place"))).function(N=3, M=5) is None
 
 
 # Whose arrays

@@ -115,7 +115,8 @@ def test_a_replay_may_be_asked_of_another_backend() -> None:
 
 def test_a_side_effect_is_replayed_as_one() -> None:
     head = (
-        "import numpy as np\nimport numpy_ref as right\n\nARRAYS, PRECISION = 'numpy', 'wide'\n\n\n"
+        "import numpy as np\nfrom attnverify import numpy_ref as right\n\n"
+        "ARRAYS, PRECISION = 'numpy', 'wide'\n\n\n"
     )
     done = failing(
         head + "def shift_right(x):\n    y = right.shift_right(x)\n    x *= 2\n    return y\n",
@@ -163,7 +164,7 @@ What is right in every single case; the law's column, the words of the replay an
 @pytest.mark.parametrize("name", BEYOND_CASES)
 def test_what_fails_beyond_single_cases_is_replayed_too(name: str) -> None:
     operation, body, words, shown = BEYOND_CASES[name]
-    head = "import numpy_ref as right\n\nARRAYS, PRECISION = 'numpy', 'wide'\n\n\n"
+    head = "from attnverify import numpy_ref as right\n\nARRAYS, PRECISION = 'numpy', 'wide'\n\n\n"
     assert failing(head + body, operation).status == 1
     checks = [path for path in records() if read_record(path).check]
     assert checks and all(

@@ -1,0 +1,214 @@
+"""
+Derivatives of every path by every transformation of PyTorch: right, or refused in words, and never
+zero in silence.
+
+Paths without a formula of their own have all of them. Blocks and kernels have first derivatives in
+reverse mode, flex_attention has none here.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from attnverify.torch_impl.transforms.derivatives import first_derivatives
+from tests.support.torch_functions import (
+    PATHS,
+    differentiable,
+    forward_and_gradients,
+    inputs_of,
+    normal,
+    split,
+    taking,
+)
+
+SPELLED_OUT = taking("", "eager")
+FIRST_ALONE = taking("blocked", "triton")
+forward_mode = pytest.mark.filterwarnings(
+    "ignore:.torch.jit.script. is deprecated"
+)  # by PyTorch itself
+each_spelled_out = pytest.mark.parametrize("path", SPELLED_OUT)
+each_first_alone = pytest.mark.parametrize("path", FIRST_ALONE)
+each_with_a_gradient = pytest.mark.parametrize("path", SPELLED_OUT + FIRST_ALONE)
+
+Tensors = dict[str, Tensor]
+
+
+def as_function(path: str, **options: Any) -> tuple[Callable[[Tensors], Tensor], Tensors]:
+    """A path as a function of its tensors alone, and tensors for it."""
+    given = inputs_of(path, **options)
+    tensors = {name: x.detach() for name, x in given.items() if isinstance(x, Tensor)}
+    rest = {name: x for name, x in given.items() if name not in tensors}
+    return lambda tensors: PATHS[path](**tensors, **rest), tensors
+
+
+def tangents_of(tensors: Tensors) -> Tensors:
+    """A direction for each tensor."""
+    return {name: normal(*x.shape, 1)[..., 0].to(x) for name, x in tensors.items()}
+
+
+def inner(one: Tensors, other: Tensors) -> Tensor:
+    return sum((one[name] * other[name]).sum() for name in one)  # type: ignore[return-value]
+
+
+# torch.func in reverse mode, and vmap
+
+
+@each_with_a_gradient
+def test_torch_func_has_the_gradient_of_autograd(path: str) -> None:
+    attend, tensors = as_function(path)
+    weights = normal(*attend(tensors).shape)
+    found = torch.func.grad(lambda tensors: (attend(tensors) * weights).sum())(tensors)
+    expected = forward_and_gradients(PATHS[path], inputs_of(path))[1:]
+    torch.testing.assert_close(list(found.values()), expected)
+
+
+@each_with_a_gradient
+def test_vmap_is_a_loop(path: str) -> None:
+    attend, tensors = as_function(path)
+    several = {name: torch.stack([x, x.flip(0), x / 2]) for name, x in tensors.items()}
+    expected = [attend({name: x[i] for name, x in several.items()}) for i in range(3)]
+    torch.testing.assert_close(torch.func.vmap(attend)(several), torch.stack(expected))
+
+
+@each_with_a_gradient
+def test_a_gradient_for_each_entry_is_a_loop_of_gradients(path: str) -> None:
+    attend, tensors = as_function(path)
+    several = {name: torch.stack([x, x / 2]) for name, x in tensors.items()}
+    gradient = torch.func.grad(lambda tensors: attend(tensors).square().sum())
+    found = torch.func.vmap(gradient)(several)
+    for i in range(2):
+        expected = gradient({name: x[i] for name, x in several.items()})
+        torch.testing.assert_close({name: x[i] for name, x in found.items()}, expected)
+
+
+# Forward mode
+
+
+@forward_mode
+@each_spelled_out
+def test_forward_mode_is_the_transpose_of_reverse_mode(path: str) -> None:
+    attend, tensors = as_function(path, dtype=torch.float64)
+    tangents = tangents_of(tensors)
+    output, tangent = torch.func.jvp(attend, (tensors,), (tangents,))
+    weights = normal(*output.shape).double()
+    gradients = torch.func.grad(lambda tensors: (attend(tensors) * weights).sum())(tensors)
+    torch.testing.assert_close((tangent * weights).sum(), inner(tangents, gradients))
+
+
+@forward_mode
+@pytest.mark.parametrize("path", FIRST_ALONE + taking("flex"))
+def test_forward_mode_is_refused_elsewhere(path: str) -> None:
+    attend, tensors = as_function(path)
+    with pytest.raises((NotImplementedError, RuntimeError), match=r"jvp|forward mode"):
+        torch.func.jvp(attend, (tensors,), (tangents_of(tensors),))
+
+
+@forward_mode
+@pytest.mark.parametrize("path", FIRST_ALONE + taking("flex"))
+def test_no_tangent_is_lost_in_silence(path: str) -> None:
+    attend, tensors = as_function(path)
+    with forward_ad.dual_level():
+        name, x = next(iter(tensors.items()))
+        dual = forward_ad.make_dual(x, torch.ones_like(x))
+        with pytest.raises((NotImplementedError, RuntimeError), match=r"jvp|forward mode"):
+            attend(tensors | {name: dual})
+
+
+# Derivatives of the second order
+
+
+def along(path: str, **options: Any) -> tuple[Tensor, Callable[[float], Tensor]]:
+    """
+    The second derivative of a path along a direction by autograd, twice, and its first derivative
+    at any step into that direction.
+    """
+    attend, tensors = as_function(path, **options)
+    tangents = tangents_of(tensors)
+
+    def first(step: Tensor) -> Tensor:
+        moved = {name: x + step * tangents[name] for name, x in tensors.items()}
+        loss = attend(moved).square().sum()
+        return torch.autograd.grad(loss, step, create_graph=True)[0]
+
+    zero = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    second = torch.autograd.grad(first(zero), zero)[0]
+    return second, lambda step: first(zero.detach().add(step).requires_grad_()).detach()
+
+
+def near_its_differences(path: str) -> bool:
+    second, first = along(path, dtype=torch.float64)
+    difference = (first(1e-5) - first(-1e-5)) / 2e-5
+    return torch.allclose(second, difference, rtol=1e-5, atol=1e-5)
+
+
+@each_spelled_out
+def test_a_second_derivative_is_the_difference_of_first_ones(path: str) -> None:
+    assert near_its_differences(path)
+
+
+def test_a_second_derivative_that_is_lost_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def detached(query: Tensor, key: Tensor) -> Tensor:
+        return query @ key.mT + (query.detach() ** 2).sum() * query.sum()
+
+    monkeypatch.setitem(PATHS, "scaled_dot_product_score", detached)
+    assert not near_its_differences("scaled_dot_product_score")
+
+
+@each_first_alone
+def test_a_derivative_of_the_gradient_is_refused_in_words(path: str) -> None:
+    """Also where PyTorch would take it for zero: of an input that the gradient depends on alone."""
+    given = inputs_of(path)
+    needing = differentiable(given)
+    gradients = torch.autograd.grad(PATHS[path](**given).sum(), needing, create_graph=True)
+    for gradient in gradients:
+        if gradient.requires_grad:
+            with pytest.raises(NotImplementedError, match="has first derivatives alone"):
+                torch.autograd.grad(gradient.sum(), needing, allow_unused=True, retain_graph=True)
+    assert any(gradient.requires_grad for gradient in gradients)
+
+
+@each_first_alone
+def test_torch_func_refuses_it_too(path: str) -> None:
+    attend, tensors = as_function(path)
+
+    def length(tensors: Tensors) -> Tensor:
+        found = torch.func.grad(lambda tensors: attend(tensors).sum())(tensors)
+        return inner(found, found)
+
+    with pytest.raises((NotImplementedError, RuntimeError), match=r"first derivatives|jvp"):
+        torch.func.grad(length)(tensors)
+
+
+def test_a_gradient_that_nobody_derives_costs_no_graph() -> None:
+    x = torch.ones(3, requires_grad=True)
+    with torch.no_grad():
+        assert first_derivatives("it", "another", [x], x) == [x]
+
+
+# flex_attention on a CPU
+
+
+@pytest.mark.parametrize("path", taking("flex"))
+def test_flex_attention_has_no_gradient_on_a_cpu_and_says_so(path: str) -> None:
+    given = inputs_of(path)
+    with pytest.raises(NotImplementedError, match="no gradient on a CPU"):
+        PATHS[path](**given)
+    attend, tensors = as_function(path)
+    with pytest.raises(NotImplementedError, match="no gradient on a CPU"):
+        torch.func.grad(lambda tensors: attend(tensors).sum())(tensors)
+
+
+@pytest.mark.parametrize("path", taking("flex"))
+def test_flex_attention_has_no_vmap_and_says_so(path: str) -> None:
+    attend, tensors = as_function(path)
+    with pytest.raises(NotImplementedError, match="no vmap"):
+        torch.func.vmap(attend)({name: x[None] for name, x in tensors.items()})
+
+
+def test_every_path_stands_in_one_of_these_lists() -> None:
+    assert {*SPELLED_OUT, *FIRST_ALONE, *taking("flex")} == set(PATHS)
+    assert {split(path)[1] for path in PATHS} == {"", "eager", "blocked", "triton", "flex"}

@@ -1,0 +1,1 @@
+"""What PyTorch's own transformations make of the functions: autocast, and derivatives."""

@@ -1,0 +1,71 @@
+"""
+What operators with a gradient of their own do under PyTorch's transformations of derivatives.
+
+Reverse mode is right, by ``backward`` and by ``torch.func.grad``, and so is ``vmap``, entry by
+entry. A derivative of the gradient is refused in words, also where PyTorch would take it for zero
+in silence; forward mode is refused by PyTorch itself, for an autograd function without a ``jvp``
+(to write one that refuses would keep ``torch.compile`` out).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["entry_by_entry", "first_derivatives"]
+
+REFUSAL = "{who} has first derivatives alone: for a derivative of its gradient take {instead}"
+
+
+def first_derivatives(
+    who: str, instead: str, grads: Sequence[Tensor], *given: Tensor | None
+) -> list[Tensor]:
+    """
+    The gradients that somebody has computed from what was given, as functions of it whose own
+    derivative is refused.
+
+    ``once_differentiable`` refuses it only where the gradient of the output needs one.
+    """
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return list(grads)  # nobody will ask, or the compiler refuses on its own
+    depends_on = [x for x in given if x is not None and x.is_floating_point()]
+    refusal = REFUSAL.format(who=who, instead=instead)
+    return list(_NoSecond.apply(refusal, len(grads), *grads, *depends_on))
+
+
+class _NoSecond(torch.autograd.Function):
+    """The first tensors as they are, for the autograd functions of all of them."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(refusal: str, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(x.view_as(x) for x in tensors[:count])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.refusal = inputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, *d_outputs: Tensor) -> Any:
+        raise NotImplementedError(ctx.refusal)
+
+
+def entry_by_entry(operator: Any) -> None:
+    """Let ``vmap`` call the operator once for each entry, which for these is as fast as it gets."""
+
+    def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
+        results = [
+            operator(
+                *(x if d is None else x.select(d, i) for x, d in zip(args, in_dims, strict=True))
+            )
+            for i in range(info.batch_size)
+        ]
+        kind = type(results[0])
+        if kind is Tensor:
+            return torch.stack(results), 0
+        stacked = kind(torch.stack(entries) for entries in zip(*results, strict=True))
+        return stacked, kind(0 for _ in stacked)
+
+    torch.library.register_vmap(operator, rule)
