@@ -1,6 +1,5 @@
 """
-Array libraries: numbers to an array on its device and back, the memory that it holds, and its own
-gradients.
+Array libraries: numbers to an array on its device and back, and its own gradients.
 
 The adapters serve files that leave the four functions of a backend out. A library is imported only
 when it is asked for.
@@ -109,23 +108,6 @@ def jax_library() -> Library:
 def dtype_name(x: Array) -> str:
     """ "float32" for torch.float32, numpy's and everyone's."""
     return str(getattr(x, "dtype", type(x).__name__)).rpartition(".")[2]
-
-
-def byte_range(x: Array) -> tuple[int, int] | None:
-    """The bytes that an array lives in, from and to; None where the library does not say."""
-    if hasattr(x, "untyped_storage"):
-        storage = x.untyped_storage()
-        return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
-    if isinstance(x, ndarray):
-        low, high = np.lib.array_utils.byte_bounds(x)
-        return int(low), int(high)
-    interface = getattr(x, "__cuda_array_interface__", None)
-    return None if interface is None else (interface["data"][0], interface["data"][0] + x.nbytes)
-
-
-def shares_memory(one: Array, other: Array) -> bool:
-    a, b = byte_range(one), byte_range(other)
-    return a is not None and b is not None and a[0] < b[1] and b[0] < a[1]
 
 
 def by_autograd(

@@ -12,10 +12,10 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
-from attnverify.backends.array_libraries import shares_memory
 from attnverify.backends.loader import Implementation, reload
 from attnverify.catalogue.pytrees import leaves
 from attnverify.catalogue.traits import DTYPES
+from attnverify.inputs.memory_layouts import shares_memory
 from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import judge
 from attnverify.judge.errors import Disagreement, Unsupported

@@ -89,7 +89,7 @@ def invalid_arrays(op: Operation, name: str, x: ndarray) -> Iterator[tuple[str, 
     yield "of integers", np.ones(x.shape, np.int64)
     if op.axes[name].split()[0] != "...":
         yield "with an axis too many", x[None]
-        yield "with an axis too few", x[0]
+        yield "with an axis too few", x[0, ...]  # of one axis, no NumPy scalar
     axes = op.axes[name].split()
     for axis, letter in enumerate(axes):
         shared = sum(letter in other.split() for other in op.axes.values()) > 1 or name in (

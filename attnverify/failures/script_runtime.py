@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.inputs.memory_layouts import arrange
+from attnverify.inputs.memory_layouts import arrange, shares_memory
 from attnverify.judge.comparison import compare
 
 FromNumpy = Callable[[ndarray, str], Any]
@@ -73,7 +73,7 @@ def show_again(
             return
         if repr(to_numpy(root, given)) != before:
             print("inputs: changed in place")
-        if any(share_memory(x, y) for x in arrays(output) for y in arrays(given)):
+        if any(shares_memory(x, y) for x in arrays(output) for y in arrays(given)):
             print("output: shares memory with an input")
         show(root, output, expected, bound, dtype)
 
@@ -90,13 +90,6 @@ def arrays(tree: Any) -> list[Any]:
             for leaf in arrays(branch)
         ]
     return [tree] if hasattr(tree, "shape") else []
-
-
-def share_memory(x: Any, y: Any) -> bool:
-    """Whether two arrays of NumPy or PyTorch lie in the same memory."""
-    if hasattr(x, "untyped_storage") and hasattr(y, "untyped_storage"):
-        return bool(x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr() and x.numel())
-    return isinstance(x, ndarray) and isinstance(y, ndarray) and np.may_share_memory(x, y)
 
 
 def load(source: str) -> ModuleType:

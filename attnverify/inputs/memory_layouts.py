@@ -1,6 +1,6 @@
 """
-Where in memory an array lies: the layouts that callers really have. The neighbours of an array in
-memory are NaN.
+Where in memory an array lies: the layouts that callers really have, and whether two arrays share
+any of it. The neighbours of an array in memory are NaN.
 
 transposed  heads and positions exchanged in memory, as in packed projections
 packed      a slice of a wider last axis, as in a joint q/k/v
@@ -82,3 +82,36 @@ LAYOUTS = {
     "expanded": expanded,
     "reversed": reversed_,
 }
+
+
+def shares_memory(one: Any, other: Any) -> bool:
+    """
+    Whether two arrays have an element in common; views of one buffer that lie apart have none.
+
+    Where that cannot be told, of libraries that say no addresses and of strides that take too long
+    to solve, nothing is shared.
+    """
+    a, b = element_map(one), element_map(other)
+    try:
+        return a is not None and b is not None and np.shares_memory(a, b, max_work=10**6)
+    except np.exceptions.TooHardError:
+        return False
+
+
+def element_map(x: Any) -> ndarray | None:
+    """An array over the same bytes, on whatever device they are: for its addresses, not to read."""
+    if isinstance(x, ndarray):
+        return x
+    if hasattr(x, "untyped_storage") and hasattr(x, "data_ptr"):
+        size = x.element_size()
+        place = {
+            "shape": tuple(x.shape),
+            "strides": tuple(size * n for n in x.stride()),
+            "typestr": f"|V{size}",
+            "data": (x.data_ptr(), True),
+        }
+    elif (place := getattr(x, "__cuda_array_interface__", None)) is None:
+        return None
+    if not place["data"][0]:  # nowhere: empty, or of a device without memory
+        return None
+    return np.asarray(type("Addresses", (), {"__array_interface__": {**place, "version": 3}})())

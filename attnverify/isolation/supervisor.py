@@ -58,8 +58,8 @@ class Limits:
     """
     What a case may take.
 
-    seconds  without a sign of life, in each case; an import and the law's own answers may take ten
-             times as long
+    seconds  without a sign of life, in each case, less what the process waited for a processor; an
+             import and the law's own answers may take ten times as long
     memory   MB that the process may hold beyond what it held once the backend was loaded; 0: three
              quarters of what is free
     output   MB on stdout and stderr in one cell
@@ -184,7 +184,7 @@ class Worker:
 
     def answer(self) -> dict[str, Any]:
         """Wait for an answer and watch meanwhile. Raises Died."""
-        count, since, seconds = -1, time.monotonic(), SLOW * self.limits.seconds
+        count, since, seconds = -1, self.clock(), SLOW * self.limits.seconds
         while not self.channel.poll(POLL):
             mark = self.board.read()
             if mark is not None and mark.count != count:
@@ -192,10 +192,10 @@ class Worker:
                     on_case_begun.get()()
                 count, since, seconds = (
                     mark.count,
-                    time.monotonic(),
+                    self.clock(),
                     mark.factor * self.limits.seconds,
                 )
-            if words := self.trouble(time.monotonic() - since, seconds):
+            if words := self.trouble(self.clock() - since, seconds):
                 raise self.dead(words)
         try:
             found: dict[str, Any] = json.loads(self.channel.recv_bytes())
@@ -252,6 +252,11 @@ class Worker:
             self.file.close()
             self.process = None
 
+    def clock(self) -> float:
+        """Seconds, less those in which the worker was ready and others had the processors."""
+        assert self.process is not None
+        return time.monotonic() - queued(self.process.pid)
+
     def memory(self) -> float:
         assert self.process is not None
         return resident(self.process.pid)
@@ -271,6 +276,17 @@ class Worker:
 OURS_IN_A_TRACEBACK = re.compile(
     rf'Extension modules: |\s+File "({re.escape(str(PACKAGE))}|<frozen|<string>)'
 )
+
+
+def queued(pid: int) -> float:
+    """
+    The seconds that a process's first thread has waited for a processor; 0 where the system does
+    not say.
+    """
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 def resident(pid: int) -> float:

@@ -42,6 +42,7 @@ class StateItem:
             same state wherever it was
     shown   what of a value may be shown: "" nothing, "keys" of a mapping, "all"
     vital   the judge itself depends on it
+    ending  what is new may be about to end: it is looked at again before it counts
     """
 
     words: str
@@ -51,6 +52,7 @@ class StateItem:
     stir: Callable[[], object] | None = None
     shown: str = "all"
     vital: bool = False
+    ending: bool = False
 
 
 class ModuleContents(dict[str, Values]):
@@ -360,7 +362,9 @@ PARTS = (
     StateItem("Python's standard streams", python_streams, set_outlets),
     StateItem("subnormal numbers", flushes_subnormals, set_flushed, vital=True),
     StateItem("the functions that run at exit", getattr(atexit, "_ncallbacks", int), once=True),
-    StateItem("the running threads", lambda: frozenset(threading.enumerate()), once=True),
+    StateItem(
+        "the running threads", lambda: frozenset(threading.enumerate()), once=True, ending=True
+    ),
     StateItem("the child processes", children, once=True),
 )
 

@@ -5,9 +5,9 @@ Side effects of a call: changed inputs, aliases, changed surroundings, other bit
 from collections.abc import Iterator
 from typing import Any
 
-from attnverify.backends.array_libraries import shares_memory
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.pytrees import leaves
+from attnverify.inputs.memory_layouts import shares_memory
 from attnverify.inputs.recipe import Recipe
 from attnverify.judge import state_guard
 from attnverify.judge.errors import Disagreement

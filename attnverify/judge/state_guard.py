@@ -7,6 +7,7 @@ was.
 """
 
 import os
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -58,7 +59,8 @@ def diff_and_restore(before: Values, keep: bool = False) -> list[Change]:
     """
     found = []
     for part in VITAL if before.keys() <= VITAL_WORDS else state_items():
-        now, then = part.read(), before.get(part.words, MISSING)
+        then = before.get(part.words, MISSING)
+        now = read_again(part, then) if part.ending and then is not MISSING else part.read()
         if then is not MISSING:
             if is_unchanged(then, now):
                 continue
@@ -75,6 +77,23 @@ def diff_and_restore(before: Values, keep: bool = False) -> list[Change]:
                     continue
         before[part.words] = copied(now)
     return found
+
+
+TURNS, TURN = 100, 0.01
+"""How often, and after how many seconds, what is about to end is looked at again."""
+
+
+def read_again(part: StateItem, then: Any) -> Any:
+    """
+    A part as it is once what was about to end has ended.
+
+    Our own turns are counted, not seconds: on a loaded machine others have few, and so have we.
+    """
+    for _ in range(TURNS):
+        if is_unchanged(then, now := part.read()):
+            break
+        time.sleep(TURN)
+    return now
 
 
 def advance_random_states(before: Values) -> None:

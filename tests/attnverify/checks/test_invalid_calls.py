@@ -5,10 +5,12 @@ expected of everyone.
 
 import re
 
+import numpy as np
 import pytest
 from numpy import ndarray
 
 from attnverify.catalogue.operation import CATALOGUE
+from attnverify.catalogue.pytrees import leaves
 from attnverify.checks.invalid_calls import calls_refused_by_spec, invalid_calls, valid_call
 from attnverify.checks.registry import judge_refusal
 from attnverify.judge.errors import Disagreement
@@ -83,6 +85,13 @@ def test_every_array_is_given_with_a_wrong_rank_size_and_dtype(operation: str) -
             if words.startswith(f"{name} ")
         }
         assert {"of integers", "with an axis too many", "with an axis too few"} <= told
+
+
+@pytest.mark.parametrize("operation", CATALOGUE)
+def test_what_was_an_array_is_no_numpy_scalar(operation: str) -> None:
+    """PyTorch refuses those with an error of its own, which would be told of a right kernel."""
+    given = [leaf for call in invalid_calls(operation).values() for leaf in leaves(call)]
+    assert not [x for x in given if isinstance(x, np.generic)]
 
 
 def test_something_that_raises_otherwise_is_told_so() -> None:

@@ -5,6 +5,8 @@ ever.
 
 import json
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,6 +18,7 @@ import pytest
 
 from attnverify import ROOT
 from attnverify.backends.loader import Backend, Implementation, load
+from attnverify.isolation import supervisor
 from attnverify.isolation.status_board import StatusBoard
 from attnverify.isolation.supervisor import (
     Limits,
@@ -61,6 +64,7 @@ SHAPE = "raised outside of the call: OSError: no shape today on shift_right:"
 
 WORDS: dict[str, dict[str, str]] = {
     "good": {},
+    "fills_later": {},
     "draws": {},
     "deletes_itself": {},
     "patches_at_import": {},
@@ -229,6 +233,46 @@ def test_a_change_at_import_is_a_note_and_numpy_is_put_back(everyone: Run) -> No
 
 def test_what_a_backend_prints_is_shown_beside_its_failure_and_nowhere_else(everyone: Run) -> None:
     assert "about to shift" in everyone.output and len(everyone.output) < 1_000_000
+
+
+# Beside others
+
+
+@pytest.fixture
+def busy_machine() -> Iterator[None]:
+    """Four processes that do nothing but take the processors."""
+    line = [sys.executable, "-c", "while True: pass"]
+    others = [subprocess.Popen(line) for _ in range(4)]
+    yield
+    for other in others:
+        other.kill()
+        other.wait()
+
+
+BESIDE = ("good", "fills_later", "threads", "loops", "eats_memory")
+
+
+@pytest.mark.usefixtures("busy_machine")
+def test_no_verdict_hangs_on_the_machines_load() -> None:
+    sources = [option for name in BESIDE for option in ("--backend", path_of(name))]
+    done = judged(*sources, "--op", "shift_right", *LIMITS)
+    for name in BESIDE:
+        reasons = {
+            aspect: tally["reason"]
+            for aspect, tally in tallies_of(done, name).items()
+            if tally["verdict"] == "failed"
+        }
+        assert reasons.keys() == WORDS[name].keys(), name
+        assert all(words in reasons[aspect] for aspect, words in WORDS[name].items())
+
+
+def test_waiting_for_a_processor_is_not_counted_as_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Worker(path_of("good"), Limits())
+    worker.ready()
+    first = worker.clock()
+    monkeypatch.setattr(supervisor, "queued", lambda pid: 1e6)
+    assert worker.clock() < first - 9e5
+    worker.close()
 
 
 # One at a time

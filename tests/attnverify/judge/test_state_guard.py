@@ -9,6 +9,7 @@ import random
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable
 
@@ -136,6 +137,12 @@ def test_a_thread_that_is_left_is_told_though_it_cannot_be_ended() -> None:
     end.set()
     thread.join()
     assert diff_and_restore(running) == []  # one that has ended is nobody's business
+
+
+def test_a_thread_that_is_about_to_end_is_not_left() -> None:
+    before = snapshot()
+    threading.Thread(target=time.sleep, args=(0.2,)).start()
+    assert diff_and_restore(before) == []
 
 
 def once(words: str) -> Change:
