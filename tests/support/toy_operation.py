@@ -83,8 +83,8 @@ def inner_product_score(
     return narrow(query @ key.mT, dtype)
 '''
 
-VARIANT = f"""    "{NAME}": lambda at, query, key: at.score(
-        at.product(at.read(query), at.read(key).swapaxes(-1, -2))
+VARIANT = f"""    "{NAME}": lambda at, query, key: at.out(
+        at.score(at.loaded_product(at.read(query), at.read(key).swapaxes(-1, -2), None))
     ),
 """
 
@@ -112,10 +112,8 @@ EDITS: Mapping[str, tuple[Edit, ...]] = {
     "numpy_ref/__init__.py": _GATHERED,
     "torch_impl/scores.py": (_EXPORTED, ("", TORCH)),
     "cupy_impl/scores.py": (_EXPORTED, ("", CUPY)),
-    "tests/rounding_variants/__init__.py": (_first("additive_score", VARIANT),),
-    "tests/rounding_variants/draws.py": (
-        _first("additive_score", f'    "{NAME}": _without_value,\n'),
-    ),
+    "tests/rounding_variants/operations.py": (_first("additive_score", VARIANT),),
+    "tests/rounding_variants/grammar.py": (_first("additive_score", f'    "{NAME}": SUMS,\n'),),
 }
 
 

@@ -23,12 +23,13 @@ MOST = 10
 COMPLETE = (
     "tests/spec/test_catalogue_is_complete.py",
     "tests/attnverify/catalogue/test_traits.py",
-    "tests/attnverify/bounds/test_bounds.py",
+    "tests/attnverify/bounds",
+    "tests/attnverify/inputs/test_recipes.py",
 )
 WHOLE = " or ".join(
-    ("chapter", "attentions", "gathers", "twin", "parameters", "check_applies", "moves", "refused")
+    ("chapter", "attentions", "gathers", "twin", "parameters", "check_applies", "refused", NAME)
 )
-"""Those of their tests that ask whether an operation is complete."""
+"""Those of their tests that ask whether an operation is complete, and all that name the toy."""
 
 FORGOTTEN = [
     file
