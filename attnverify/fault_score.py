@@ -24,8 +24,9 @@ from attnverify.checks.registry import checks, recipes_called_twice
 from attnverify.faults.registry import CONTROLS, FAULT_KINDS, Fault
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.sampling import draw_recipes, hypothesis_examples
-from attnverify.judge.case import judge
+from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.judge.judging import judge
 from attnverify.judge.side_effects import judge_side_effects
 from attnverify.verdicts.cell import applicable_aspects
 from attnverify.verdicts.tally import Options
@@ -90,7 +91,7 @@ def cases_of_aspect(
         )
     if column == "side effects":
         for recipe in recipes_called_twice(operation, **options.draws):
-            yield objection(judge_side_effects, implementation, recipe, dtype)
+            yield objection(judge_side_effects, implementation, case_of(recipe, dtype))
     for check in checks(operation, column, **options.draws).values():
         yield objection(check, implementation, dtype)
 
@@ -105,7 +106,7 @@ def judged_recipes(
     operation, held = implementation.operation.name, Counter[str]()
 
     def once(recipe: Any) -> str:
-        return objection(judge, implementation, recipe, dtype, held=held)
+        return objection(judge, implementation, case_of(recipe, dtype), held=held)
 
     for recipe in (
         *(fixed_cases(operation) if kind == "any" else ()),
@@ -131,7 +132,7 @@ def objection(judge_it: Any, *case: Any, held: Counter[str] | None = None) -> st
         return str(error) or "wrong"
     if held is not None:
         held["judged"] += verdict.judged
-        held["strong"] += verdict.strong
+        held["strong"] += verdict.discriminating
     return ""
 
 

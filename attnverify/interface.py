@@ -50,7 +50,7 @@ class Report:
     @classmethod
     def from_json(cls, text: str) -> "Report":
         """The report that ``attnverify run --report-json`` wrote."""
-        return cls(tuple(CellResult(**tally) for tally in json.loads(text)["tallies"]))
+        return cls(tuple(CellResult.from_dict(tally) for tally in json.loads(text)["tallies"]))
 
     @classmethod
     def read(cls, path: str | Path) -> "Report":

@@ -53,7 +53,8 @@ def to_dtype(x: ndarray, dtype: str) -> ndarray:
 
 def to_float64(x: Array) -> ndarray:
     x = np.asarray(x)
-    return x if x.dtype.kind in "biu" else x.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # of a signalling NaN, as in memory that nobody has written
+        return x if x.dtype.kind in "biu" else x.astype(np.float64)
 
 
 def torch_library() -> Library:

@@ -50,7 +50,8 @@ class Backend:
     name     as it is reported; source: as it was given, to load it again; by_name: whether that is
              a module's name
     library  the four functions, its own or an adapter's
-    broken   why it cannot be used at all, or None; missing: why it cannot run here, or None
+    broken   why it cannot be used at all, or None; missing: why it cannot run here, or None;
+             missing_package: the one that is not installed, where that is why
     notes    what its author should know: names that are no operation, no PRECISION declared
     """
 
@@ -62,6 +63,7 @@ class Backend:
     implementations: list["Implementation"] = field(default_factory=list)
     broken: str | None = None
     missing: str | None = None
+    missing_package: str | None = None
     notes: list[str] = field(default_factory=list)
     versions: str = ""
     device: str = ""
@@ -88,6 +90,8 @@ class Implementation:
         return f"{self.backend.name}:{self.how}" if self.how else self.backend.name
 
     def precision(self, dtype: str) -> Precision:
+        """The arithmetic that it declares in a dtype; where no float is judged, in the widest."""
+        dtype = "float64" if dtype == "bool" else dtype
         if dtype not in self.precisions:  # asked for in every case
             self.precisions[dtype] = resolve(
                 self.backend.precision, self.operation.name, self.name, dtype
@@ -118,7 +122,8 @@ def load(source: str) -> Backend:
             and error.name
             and not named.get(place, place).startswith(error.name)
         ):
-            backend.missing = f"the package {error.name.partition('.')[0]} is not installed"
+            backend.missing_package = error.name.partition(".")[0]
+            backend.missing = f"the package {backend.missing_package} is not installed"
         else:
             backend.broken = f"cannot be imported: {describe(error)}"
         return backend

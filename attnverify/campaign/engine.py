@@ -41,6 +41,7 @@ from attnverify.campaign.work_units import (
 )
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.device_assignment import assign_device
+from attnverify.failures.finding import Finding
 from attnverify.isolation import supervisor
 from attnverify.isolation.supervisor import Limits, Worker
 from attnverify.report.json_report import as_json, write_reports
@@ -54,7 +55,7 @@ from attnverify.session import (
     unjudged_backends,
     unmatched_known_failures,
 )
-from attnverify.verdicts.tally import CellResult, Options
+from attnverify.verdicts.tally import Options, Tally
 
 ENGINE = "distributed"
 TRIES = 1
@@ -125,27 +126,19 @@ class Campaign:
             self.tried.add(unit.name)
             self.again.append(unit)
             return
-        tally = CellResult(**self.sums[unit.cell].tally.as_dict())
-        empty = CellResult(
-            tally.operation,
-            tally.implementation,
-            tally.backend,
-            tally.how,
-            tally.dtype,
-            tally.aspect,
+        where = ", ".join(
+            [f"profile {unit.profile}", f"seed {unit.seed}", *filter(None, [unit.check])]
         )
-        empty.findings.append(
-            f"{words}\n  profile {unit.profile}, seed "
-            f"{unit.seed}{', ' + unit.check if unit.check else ''}"
+        empty = self.sums[unit.cell].result.with_tally(
+            Tally(findings=[Finding("ended its workers", message=f"{words}\n{where}")])
         )
-        empty.symptoms.append("ended its workers")
         self.sums[unit.cell].add(Outcome(empty, {}, "", 0.0, unit))
 
     def progress(self, start: float) -> str:
         """
         ``41:12 left, 812 units, 96/96 cells, 51234 cases (310/s), 3 failures, 1 workers lost``
         """
-        cases = sum(sum_.tally.cases for sum_ in self.sums.values())
+        cases = sum(sum_.result.cases for sum_ in self.sums.values())
         left, rate = (
             max(self.end - time.monotonic(), 0.0),
             cases / max(time.monotonic() - start, 1e-9),
@@ -187,7 +180,7 @@ def campaign(chosen: argparse.Namespace) -> int:
     known = {place(cell): run.known(cell) for cell in run.cells(None)}
     state = Campaign(
         run,
-        {place(cell): CellTotal(cell.tally()) for cell in run.cells(None)},
+        {place(cell): CellTotal(cell.result()) for cell in run.cells(None)},
         generate_work_units(run.cells(None), known, run.options.failures, run.options.seed),
         start + chosen.hours * 3600,
     )

@@ -14,22 +14,22 @@ from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from attnverify.backends.loader import Backend, Implementation, load
+from attnverify.backends.loader import Backend, load
 from attnverify.catalogue.operation import CATALOGUE, parse_name
 from attnverify.checks.registry import checks
 from attnverify.failures import record
-from attnverify.failures.evidence import failure_evidence
+from attnverify.failures.evidence import Evidence, picture_of_error
+from attnverify.failures.finding import UNEXPECTED_PASS, Finding
 from attnverify.failures.known_failures import KnownFailure
 from attnverify.failures.record import FailureRecord
 from attnverify.failures.replay import replay
-from attnverify.failures.store import save
+from attnverify.failures.store import save, save_or_say
 from attnverify.isolation import supervisor
 from attnverify.isolation.supervisor import Limits, Worker, WorkerDied
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.verdicts.cell import Cell, cells
 from attnverify.verdicts.columns import collect_evidence
-from attnverify.verdicts.search import count_unsupported
-from attnverify.verdicts.tally import UNEXPECTED, CellResult, Options
+from attnverify.verdicts.tally import CellResult, Options, Tally, unsupported
 
 Place = tuple[str, str, str, str]
 """A cell, said in a way that holds in every process: source, implementation, dtype, aspect."""
@@ -67,12 +67,12 @@ class WorkUnit:
 @dataclass
 class Outcome:
     """
-    What came of it: the tally before any verdict, records with their scripts by hash, the address
-    of who did it and how long it took.
+    What came of it: the result before any verdict, the scripts of its records by their hash, the
+    address of who did it and how long it took.
     """
 
-    tally: CellResult
-    records: dict[str, tuple[FailureRecord, str]]
+    result: CellResult
+    scripts: dict[str, str]
     worker: str
     seconds: float
     unit: WorkUnit = field(repr=False)
@@ -157,83 +157,64 @@ def run_work_unit(unit: WorkUnit, limits: Limits, isolate: str, worker: str) -> 
             save(failure, folder, None)
         options = Options(unit.profile, unit.seed, folder)
         if cell is None:
-            tally = result_without_backend(unit, backend)
+            result = result_without_backend(unit, backend)
         elif unit.check:
-            tally = checked(unit, cell, own, options)
+            result = cell.result().with_tally(judge_check(unit, cell, own, options))
+        elif own:
+            result = without_verdict(supervisor.judge_in_worker(own, cell, options, unit.known))
         else:
-            tally = (
-                without_verdict(supervisor.judge_in_worker(own, cell, options, unit.known))
-                if own
-                else collect_evidence(cell, options, unit.known)
-            )
-        return Outcome(tally, records(folder), worker, time.monotonic() - start, unit)
+            result = collect_evidence(cell, options, unit.known)
+        return Outcome(result, scripts_in(folder), worker, time.monotonic() - start, unit)
 
 
 def result_without_backend(unit: WorkUnit, backend: Backend) -> CellResult:
     """What is said of a unit whose backend is not there, or is another one, on this worker."""
     operation, how = parse_name(unit.implementation) or (CATALOGUE["softmax"], "")
-    tally = CellResult(
-        operation.forward.name, unit.implementation, backend.name, how, unit.dtype, unit.aspect
+    why = backend.broken or backend.missing or "its file holds no such implementation there"
+    return CellResult(
+        operation=operation.forward.name,
+        implementation=unit.implementation,
+        backend=backend.name,
+        how=how,
+        dtype=unit.dtype,
+        aspect=unit.aspect,
+        findings=[Finding("cannot be judged on a worker", message=why)],
     )
-    tally.findings.append(
-        "cannot be judged on a worker: "
-        f"{backend.broken or backend.missing or 'its file holds no such implementation there'}"
-    )
-    tally.symptoms.append("cannot be judged on a worker")
-    return tally
 
 
-def checked(unit: WorkUnit, cell: Cell, own: Worker | None, options: Options) -> CellResult:
+def judge_check(unit: WorkUnit, cell: Cell, own: Worker | None, options: Options) -> Tally:
     """One check alone, here or in the process of the backend."""
-    tally, check = cell.tally(), {"name": unit.check} | options.draws
-    failure = FailureRecord.of(cell.implementation, None, cell.dtype, cell.aspect, check)
+    named = {"name": unit.check} | options.draws
+    record = FailureRecord.of_check(cell.implementation, cell.dtype, cell.aspect, named)
     try:
         if own:
-            supervisor.replay_in_worker(own, failure, unit.implementation)
+            supervisor.replay_in_worker(own, record, unit.implementation)
         else:
-            replay(failure, cell.implementation)
+            replay(record, cell.implementation)
     except Unsupported as reason:
-        count_unsupported(tally, str(reason))
-        return tally
+        return unsupported(str(reason))
     except (Disagreement, WorkerDied) as error:
-        words = store_record(cell, None if own else cell.implementation, options, failure)
-        tally.exhibits[failure.hash] = failure_evidence(
-            failure, error if isinstance(error, Disagreement) else None
+        compared = error if isinstance(error, Disagreement) else None
+        finding = Finding(
+            unit.check,
+            message=str(error),
+            record=record,
+            evidence=Evidence(picture_of_error(record.operation, compared)),
+            notes=save_or_say(record, options.failures, None if own else cell.implementation),
         )
-        tally.findings.append(f"{unit.check}\n  {error}{words}")
-        tally.symptoms.append(unit.check)
-    tally.checks += 1
-    return tally
+        return Tally(checks=1, findings=[finding])
+    return Tally(checks=1)
 
 
-def store_record(
-    cell: Cell, callable_: Implementation | None, options: Options, failure: FailureRecord
-) -> str:
-    save(failure, options.failures, callable_)
-    return f"\n  replay: {failure.replay_line}"
-
-
-def without_verdict(tally: CellResult) -> CellResult:
+def without_verdict(result: CellResult) -> CellResult:
     """
-    A tally as it was before its verdict: whether a region passes throughout is for all units
+    A result as it was before its verdict: whether a region passes throughout is for all units
     together to say.
     """
-    both = list(zip(tally.symptoms, tally.findings, strict=True))
-    tally.symptoms[:], tally.findings[:] = (
-        [pair[side] for pair in both if pair[0] != UNEXPECTED] for side in (0, 1)
-    )
-    tally.verdict, tally.reason, tally.kind = "passed", "", ""
-    return tally
+    findings = [finding for finding in result.findings if finding.kind != UNEXPECTED_PASS]
+    return replace(result, findings=findings, verdict="passed", reason="", kind="")
 
 
-def records(folder: str) -> dict[str, tuple[FailureRecord, str]]:
-    """The records that a unit wrote, with their scripts ("" where there is none)."""
-    paths = sorted(Path(folder).glob("*.json"))
-    scripts = {path.stem: path.with_suffix(".py") for path in paths}
-    return {
-        path.stem: (
-            record.read_record(path),
-            scripts[path.stem].read_text() if scripts[path.stem].exists() else "",
-        )
-        for path in paths
-    }
+def scripts_in(folder: str) -> dict[str, str]:
+    """The scripts of the records that a unit wrote, by their hash."""
+    return {path.stem: path.read_text() for path in sorted(Path(folder).glob("*.py"))}

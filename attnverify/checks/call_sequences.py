@@ -17,15 +17,15 @@ from attnverify.catalogue.pytrees import leaves
 from attnverify.catalogue.traits import DTYPES
 from attnverify.inputs.memory_layouts import shares_memory
 from attnverify.inputs.recipe import Recipe
-from attnverify.judge.case import judge
+from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.invoke import call, dtype_keyword, to_backend_arrays
+from attnverify.judge.judging import judge
 from attnverify.judge.side_effects import leaf_paths
-from attnverify.reference.oracle import expected_of
 
 
-def call_steps(first: Recipe, other: Recipe, dtype: str) -> list[tuple[str, Recipe, str]]:
-    """The steps: (in words, recipe, dtype)."""
+def call_steps(first: Recipe, other: Recipe, dtype: str) -> list[tuple[str, Case]]:
+    """The steps, each in words."""
     steps = [
         ("the first call", first, dtype),
         ("another geometry", other, dtype),
@@ -43,7 +43,7 @@ def call_steps(first: Recipe, other: Recipe, dtype: str) -> list[tuple[str, Reci
     if dtype in DTYPES:
         steps.append(("another dtype", first, DTYPES[DTYPES.index(dtype) - 1]))
     steps.append(("the first call once more", first, dtype))
-    return steps
+    return [(words, case_of(recipe, own)) for words, recipe, own in steps]
 
 
 def judge_sequence(
@@ -56,29 +56,27 @@ def judge_sequence(
     A sequence without two right steps shows nothing: it is Unsupported.
     """
     gone: list[str] = []
-    right: set[tuple[Recipe, str]] = set()
-    for words, recipe, step_dtype in call_steps(first, other, dtype):
+    right: set[Case] = set()
+    for words, case in call_steps(first, other, dtype):
         try:
-            judge(implementation, recipe, step_dtype)
+            judge(implementation, case)
         except Unsupported:
             continue
         except Disagreement as error:
-            if (recipe, step_dtype) in right or passes_when_reloaded(
-                implementation, recipe, step_dtype
-            ):
+            if case in right or passes_when_reloaded(implementation, case):
                 message = (
                     f"{words} is wrong after {', '.join(gone)}: the result depends on "
-                    f"earlier calls\n  {error}\n  recipe: {recipe}"
+                    f"earlier calls\n  {error}\n  recipe: {case.recipe}"
                 )
                 raise Disagreement(message, "state") from None
             continue  # wrong on its own: told under values
         gone.append(words)
-        right.add((recipe, step_dtype))
+        right.add(case)
     if len(gone) < 2:
         raise Unsupported("no two calls of the sequence are right on their own")
 
 
-def passes_when_reloaded(implementation: Implementation, recipe: Recipe, dtype: str) -> bool:
+def passes_when_reloaded(implementation: Implementation, case: Case) -> bool:
     """
     Whether a freshly loaded backend gives the right answer; what is imported by name cannot be
     loaded afresh.
@@ -87,7 +85,7 @@ def passes_when_reloaded(implementation: Implementation, recipe: Recipe, dtype: 
     if fresh is None:
         return False
     try:
-        judge(fresh, recipe, dtype)
+        judge(fresh, case)
     except (Disagreement, Unsupported):
         return False
     return True
@@ -102,9 +100,8 @@ def judge_output_ownership(recipe: Recipe, implementation: Implementation, dtype
     library's own autograd hands out twice within a call is not its user's, and what cannot be
     written to may be shared.
     """
-    given = to_backend_arrays(
-        implementation, recipe, dtype, expected_of(recipe, dtype).inputs
-    ) | dtype_keyword(implementation, dtype)
+    given = to_backend_arrays(implementation, case_of(recipe, dtype))
+    given |= dtype_keyword(implementation, dtype)
     try:
         calls = [
             ("", call(implementation, given)),

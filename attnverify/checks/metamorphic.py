@@ -22,10 +22,10 @@ from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.inputs.expand import expand
 from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.inputs.recipe import Inputs
-from attnverify.judge.case import checked_output
 from attnverify.judge.comparison import compare
 from attnverify.judge.errors import Disagreement
 from attnverify.judge.invoke import call, to_backend_array
+from attnverify.judge.judging import checked_output
 
 Case = Callable[[Implementation, str], None]
 Change = Callable[

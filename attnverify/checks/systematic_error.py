@@ -27,9 +27,9 @@ from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.inputs.expand import expand
 from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.inputs.recipe import Inputs
-from attnverify.judge.case import checked_output
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.invoke import call, to_backend_array
+from attnverify.judge.judging import checked_output
 from attnverify.precision import Precision
 from attnverify.reference.staged_attention import StagedAttention, evaluate, spec_stages
 from attnverify.timing import account_for

@@ -8,20 +8,20 @@ to say which case it is. So a condition that holds by chance of a few failures, 
 pass out, does not pay.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from math import floor, isfinite, log2, log10
 
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.inputs.conditions import (
     SENTENCES,
+    Case,
     field_of,
     hidden_score_lead,
     largest_score,
     parse_condition,
 )
 from attnverify.inputs.memory_layouts import LAYOUTS
-from attnverify.inputs.recipe import Recipe
 
 MOST_CONDITIONS = 3
 JOINT = 5
@@ -31,15 +31,15 @@ MOST_TRIED = 60
 """Of so many conditions, those that let the fewest passes in, every conjunction is tried."""
 
 
-def find_conjunction(failing: list[Recipe], passing: list[Recipe], dtype: str) -> tuple[str, ...]:
+def find_conjunction(failing: Sequence[Case], passing: Sequence[Case]) -> tuple[str, ...]:
     """The conditions that together describe the failures in the fewest bits."""
     let_in: dict[int, tuple[float, str]] = {}
     for bits, text in (
-        sorted(candidates(failing, passing, dtype), key=lambda pair: pair[0]) if passing else ()
+        sorted(candidates(failing, passing), key=lambda pair: pair[0]) if passing else ()
     ):
         holds = parse_condition(text)
-        if all(holds(recipe, dtype) for recipe in failing):
-            passes = sum(1 << place for place, recipe in enumerate(passing) if holds(recipe, dtype))
+        if all(map(holds, failing)):
+            passes = sum(1 << place for place, case in enumerate(passing) if holds(case))
             let_in.setdefault(passes, (bits, text))
     return shortest_conjunction(prune_dominated(let_in), len(failing), len(passing))
 
@@ -82,16 +82,14 @@ def description_length(passes: int, failures: int) -> float:
 # Which conditions to try
 
 
-def candidates(
-    failing: list[Recipe], passing: list[Recipe], dtype: str
-) -> Iterator[tuple[float, str]]:
+def candidates(failing: Sequence[Case], passing: Sequence[Case]) -> Iterator[tuple[float, str]]:
     """Conditions worth trying on these cases, with their price in bits."""
     letters = [
-        letter for letter in "NMHDEBSPFQKAL" if all(letter in recipe.sizes for recipe in failing)
+        letter for letter in "NMHDEBSPFQKAL" if all(letter in case.recipe.sizes for case in failing)
     ]
     names = (
         "an input",
-        *(name for name in CATALOGUE[failing[0].operation].arguments if name.islower()),
+        *(name for name in CATALOGUE[failing[0].recipe.operation].arguments if name.islower()),
     )
     yield from ((3, text) for text in SENTENCES)
     for one, two in combinations(letters, 2):
@@ -103,9 +101,10 @@ def candidates(
     yield from fields(failing, passing)
     yield from ((5, f"{name} is {kind}") for kind in LAYOUTS for name in names)
     for letter in letters:
-        seen = [recipe.sizes.get(letter, 0) for recipe in passing]
+        seen = [case.recipe.sizes.get(letter, 0) for case in passing]
         yield from (
-            (6, text) for text in sizes(letter, [recipe.sizes[letter] for recipe in failing], seen)
+            (6, text)
+            for text in sizes(letter, [case.recipe.sizes[letter] for case in failing], seen)
         )
     yield from (
         (8, f"{letter} % {k} {test}")
@@ -118,7 +117,7 @@ def candidates(
             (6, text)
             for text in threshold_conditions(
                 words,
-                *([measure(recipe, dtype) for recipe in cases] for cases in (failing, passing)),
+                *([measure(case) for case in cases] for cases in (failing, passing)),
             )
         )
 
@@ -136,19 +135,19 @@ PATHS = (
     ),
     *("options.align", "options.mems", "options.mem_len", "options.biases", "options.lead"),
 )
-MEASURES: dict[str, Callable[[Recipe, str], float]] = {
+MEASURES: dict[str, Callable[[Case], float]] = {
     "a score exceeds": largest_score,
     "a hidden score leads by": hidden_score_lead,
 }
 
 
-def fields(failing: list[Recipe], passing: list[Recipe]) -> Iterator[tuple[float, str]]:
+def fields(failing: Sequence[Case], passing: Sequence[Case]) -> Iterator[tuple[float, str]]:
     """What a field of the recipe is in every failure, and what it is in none."""
     for path in PATHS:
-        failed = [str(field_of(recipe, path)) for recipe in failing]
+        failed = [str(field_of(case.recipe, path)) for case in failing]
         if len(set(failed)) == 1:
             yield 5, f"{path}={failed[0]}"
-        passed = {str(field_of(recipe, path)): None for recipe in passing}
+        passed = {str(field_of(case.recipe, path)): None for case in passing}
         yield from ((7, f"{path}!={value}") for value in passed if value not in failed)
 
 

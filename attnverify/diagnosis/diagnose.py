@@ -24,18 +24,18 @@ from attnverify.backends.array_libraries import to_dtype
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.catalogue.pytrees import map_leaves
+from attnverify.diagnosis.cause import Cause, Explanation
 from attnverify.diagnosis.common_mistakes import common_mistakes
 from attnverify.diagnosis.conventions import Convention, conventions
 from attnverify.diagnosis.factor_fit import fit_factor
 from attnverify.diagnosis.localize import localize
 from attnverify.faults import registry
-from attnverify.inputs.expand import expand
 from attnverify.inputs.memory_layouts import arrange
-from attnverify.inputs.recipe import Inputs, Recipe, layout_kinds
+from attnverify.inputs.recipe import Inputs, layout_kinds
 from attnverify.inputs.sampling import draw_recipes
+from attnverify.judge.case import Case, case_of
 from attnverify.judge.observation import Observation, arrays, observe
 from attnverify.precision import resolve
-from attnverify.reference.oracle import bounds_of
 
 SECONDS = 2.0
 CLEARLY = 4.0
@@ -69,28 +69,26 @@ class Candidate:
 
 def diagnose(
     implementation: Implementation,
-    recipes: Sequence[Recipe],
-    dtype: str,
-    others: Sequence[Recipe] = (),
+    cases: Sequence[Case],
+    others: Sequence[Case] = (),
     among: Sequence[Candidate] | None = None,
     seconds: float = SECONDS,
-) -> str | None:
+) -> Cause | None:
     """
     The likely cause of a failure, or None.
 
-    ``recipes`` are those that fail, as they were drawn and shrunk, and ``others`` a few that may
+    ``cases`` are those that fail, as they were drawn and shrunk, and ``others`` a few that may
     pass: what explains only some is no explanation. Others that fail too may have a cause of their
     own, and are left out where nothing explains both. ``among`` are the candidates, by default all
     of :func:`candidates`.
     """
     start = time.monotonic()
-    failing = observe(implementation, recipes, dtype, until=start + seconds / 4)
+    failing = observe(implementation, cases, until=start + seconds / 4)
     if not any(observation.wrong for observation in failing):
         return None
     beside = observe(
         implementation,
-        [recipe for recipe in others if recipe not in recipes],
-        dtype,
+        [case for case in others if case not in cases],
         until=start + seconds / 2,
     )
     seen = failing + [observation for observation in beside if not observation.wrong]
@@ -105,10 +103,21 @@ def diagnose(
             and are_equivalent(best[0][0], best[1][0], implementation.operation.name)
             else best
         )
-        words = " or with ".join(dict.fromkeys(candidate.words for candidate, _ in best))
-        return f"equals the law with {words} ({max(ratio for _, ratio in best):.2g}x of the bound)"
-    return fit_factor(implementation.operation, seen, start + seconds) or localize(
-        implementation, seen
+        return cause_of_candidates(best)
+    factor = fit_factor(implementation.operation, seen, start + seconds)
+    if factor is not None:
+        return Cause(factor.words, (factor,))
+    return localize(implementation, seen)
+
+
+def cause_of_candidates(best: Sequence[tuple[Candidate, float]]) -> Cause:
+    """The function that the implementation is instead, or the two that these recipes cannot tell
+    apart."""
+    words = tuple(dict.fromkeys(candidate.words for candidate, _ in best))
+    share = max(ratio for _, ratio in best)
+    return Cause(
+        f"equals the law with {' or with '.join(words)} ({share:.2g}x of the bound)",
+        tuple(Explanation(each, each) for each in words),
     )
 
 
@@ -119,13 +128,14 @@ def are_equivalent(one: Candidate, other: Candidate, operation: str) -> bool:
     they differ by less than float32 may err.
     """
     for recipe in draw_recipes(operation, "any", 100, UNSEEN):
-        unseen = Observation(recipe, "float32", expand(recipe, "float32"), (), (), (), 0.0)
+        case = case_of(recipe, "float32")
+        unseen = Observation(case, (), (), (), 0.0)
         try:
             with np.errstate(all="ignore"):
                 actual, expected = tuple(arrays(one.answer(unseen))), other.answer(unseen)
         except Exception:  # a fault may crash on what it was not written for
             return False
-        limits = bounds_of(recipe, "float32", WIDE)
+        limits = case.bounds(WIDE)
         bounds = (None,) * len(actual) if limits is None else tuple(arrays(limits))
         if replace(unseen, actual=actual, bounds=bounds).distance(expected) > 1:
             return False

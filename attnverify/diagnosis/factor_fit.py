@@ -17,6 +17,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.operation import CATALOGUE, Operation
+from attnverify.diagnosis.cause import Explanation
 from attnverify.judge.observation import Observation, arrays, tolerance
 from attnverify.reference.staged_attention import StagedAttention, evaluate, spec_stages
 
@@ -75,31 +76,35 @@ def unit(actual: ndarray, other: ndarray, bound: ndarray | None, dtype: str) -> 
         return np.where(np.isfinite(error), error, 0.0)
 
 
-def fit_factor(operation: Operation, seen: Sequence[Observation], until: float) -> str | None:
-    """The factor that explains all observations, in words; None also where the time is over."""
+def fit_factor(
+    operation: Operation, seen: Sequence[Observation], until: float
+) -> Explanation | None:
+    """The factor that explains all observations; None also where the time is over."""
     wrong = [observation for observation in seen if observation.wrong][:MOST]
     if any(not o.bounds or o.bounds[0] is None for o in wrong) or any(
         np.isinf(observation.ratio) for observation in wrong
     ):
         return None
-    return (
-        operation.traits.staged
-        and (slopes_of_heads(wrong, seen) or fit_stage_factor(wrong, seen, until))
-    ) or whole_output(wrong, seen)
+    of_stage = (
+        slopes_of_heads(wrong, seen) or fit_stage_factor(wrong, seen, until)
+        if operation.traits.staged
+        else None
+    )
+    return of_stage or whole_output(wrong, seen)
 
 
 def fit_stage_factor(
     wrong: Sequence[Observation], seen: Sequence[Observation], until: float
-) -> str | None:
+) -> Explanation | None:
     """One stage with a factor, the same for all or a power of a size."""
     for words, (applies, change) in STAGE_FACTORS.items():
         if time.monotonic() < until and any(applies(stages_of(o)) for o in wrong):
-            told = fit_common_factor(
+            factor = fit_common_factor(
                 [fit_of(o, applies, change) for o in wrong],
                 [fit_of(o, applies, change) for o in seen],
             )
-            if told:
-                return f"{words} {told}"
+            if factor:
+                return Explanation(f"{words} {factor.name}", f"{words} {factor.words}")
     return None
 
 
@@ -114,11 +119,13 @@ def fit_of(
     return FactorModel(o, lambda g: evaluate(change(law, g) if applies(law) else law))
 
 
-def whole_output(wrong: Sequence[Observation], seen: Sequence[Observation]) -> str | None:
-    told = fit_common_factor(
+def whole_output(wrong: Sequence[Observation], seen: Sequence[Observation]) -> Explanation | None:
+    factor = fit_common_factor(
         [scaled_output_model(o) for o in wrong], [scaled_output_model(o) for o in seen]
     )
-    return f"every output is {told}" if told else None
+    if factor is None:
+        return None
+    return Explanation(f"every output is {factor.name}", f"every output is {factor.words}")
 
 
 def scaled_output_model(o: Observation) -> FactorModel:
@@ -127,8 +134,8 @@ def scaled_output_model(o: Observation) -> FactorModel:
 
 def fit_common_factor(
     wrong: Sequence[FactorModel], all_of_them: Sequence[FactorModel]
-) -> str | None:
-    """The factor in words, if one number or a power of a size explains everything."""
+) -> Explanation | None:
+    """The factor, if one number or a power of a size explains everything."""
     g = fit_least_squares(wrong)
     if all(fit.fits(g) for fit in all_of_them):
         return factor_in_words(g)
@@ -142,7 +149,8 @@ def fit_common_factor(
     explains = all(
         fit.fits(fit.observation.recipe.sizes.get(letter, 1) ** exponent) for fit in all_of_them
     )
-    return f"off by a factor of {letter}^{exponent:g}" if explains else None
+    words = f"off by a factor of {letter}^{exponent:g}"
+    return Explanation(words, words) if explains else None
 
 
 def fit_least_squares(fits: Sequence[FactorModel]) -> float:
@@ -181,19 +189,22 @@ def power_of_size(
     return None
 
 
-def factor_in_words(g: float) -> str:
+def factor_in_words(g: float) -> Explanation:
     if abs(g - 1) < 0.1:
-        return f"{abs(g - 1):.2%} {'low' if g < 1 else 'high'}"
+        side = "low" if g < 1 else "high"
+        return Explanation(side, f"{abs(g - 1):.2%} {side}")
     near = round(2 * log2(abs(g))) / 2 if g else None
     power = (
         f" ({'-' if g < 0 else ''}2^{near:g})"
         if near is not None and abs(abs(g) / 2**near - 1) < 0.01
         else ""
     )
-    return f"off by a factor of {g:.4g}{power}"
+    return Explanation("off by a factor", f"off by a factor of {g:.4g}{power}")
 
 
-def slopes_of_heads(wrong: Sequence[Observation], seen: Sequence[Observation]) -> str | None:
+def slopes_of_heads(
+    wrong: Sequence[Observation], seen: Sequence[Observation]
+) -> Explanation | None:
     """A factor for each head's slope, where the operation has slopes."""
     if stages_of(wrong[0]).slopes is None or wrong[0].recipe.operation.endswith("_grad"):
         return None
@@ -205,9 +216,9 @@ def slopes_of_heads(wrong: Sequence[Observation], seen: Sequence[Observation]) -
     if np.ptp(factors) < 1e-3:  # one factor for all is not a matter of heads
         return None
     off = [h for h, g in enumerate(factors) if abs(g - 1) > 0.2 * max(abs(factors - 1))]
-    told = ", ".join(f"head {h} {factor_in_words(factors[h])}" for h in off[:3])
+    told = ", ".join(f"head {h} {factor_in_words(factors[h]).words}" for h in off[:3])
     more = f" and {len(off) - 3} more" if len(off) > 3 else ""
-    return f"slope of {told}{more} (of {len(factors)} heads)"
+    return Explanation("slopes of some heads", f"slope of {told}{more} (of {len(factors)} heads)")
 
 
 def fit_per_head(o: Observation) -> ndarray:

@@ -19,8 +19,9 @@ from attnverify.diagnosis.condition_search import find_conjunction
 from attnverify.inputs.conditions import Condition, parse_condition
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import draw_recipes
-from attnverify.judge.case import judge
+from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.judge.judging import judge
 
 ROUNDS = 3
 SECONDS = 4.0
@@ -33,26 +34,27 @@ OTHER_SEED = 1_000_003
 @dataclass
 class LabelledCases:
     """
-    Recipes that fail in the way of the finding, and recipes that pass; ``kinds`` are the failures
-    that count as that way.
+    Cases that fail in the way of the finding, and cases that pass; ``kinds`` are the failures that
+    count as that way.
     """
 
     implementation: Implementation
     dtype: str
     kinds: frozenset[str]
-    failing: list[Recipe] = field(default_factory=list)
-    passing: list[Recipe] = field(default_factory=list)
+    failing: list[Case] = field(default_factory=list)
+    passing: list[Case] = field(default_factory=list)
 
     def add(self, recipes: Iterable[Recipe], end: float) -> None:
         """Judge further recipes until the time is over."""
         for recipe in recipes:
             if time.monotonic() > end:
                 return
-            kind = outcome_kind(self.implementation, recipe, self.dtype)
+            case = case_of(recipe, self.dtype)
+            kind = outcome_kind(self.implementation, case)
             if kind in self.kinds:
-                self.failing.append(recipe)
+                self.failing.append(case)
             elif kind == "passed":
-                self.passing.append(recipe)
+                self.passing.append(case)
 
     def empty_copy(self) -> "LabelledCases":
         return LabelledCases(self.implementation, self.dtype, self.kinds)
@@ -66,17 +68,22 @@ class LabelledCases:
 @dataclass(frozen=True)
 class RegionOffer:
     """
-    A region, as text (None: all cases), and of the failures and passes how many lie in it: at
-    first, and among fresh ones.
+    A region by its conditions (none: all cases), and of the failures and passes how many lie in
+    it: at first, and among fresh ones.
     """
 
-    when: str | None
+    conditions: tuple[str, ...]
     failures: tuple[int, int]
     passes: tuple[int, int]
     fresh_failures: tuple[int, int]
     fresh_passes: tuple[int, int]
     dtype: str
     """The dtype in which the region fails, or "*" where it fails in every one."""
+
+    @property
+    def when(self) -> str | None:
+        """The region as a line of the known failures has it; None: all cases."""
+        return " and ".join(self.conditions) or None
 
     @property
     def holds(self) -> bool:
@@ -117,18 +124,18 @@ def format_counts(counts: tuple[int, int]) -> str:
     return f"{counts[0]} of {counts[1]}"
 
 
-def outcome_kind(implementation: Implementation, recipe: Recipe, dtype: str) -> str:
+def outcome_kind(implementation: Implementation, case: Case) -> str:
     """The kind of the failure, "passed", or "" where the case says nothing."""
     try:
-        return "passed" if judge(implementation, recipe, dtype).judged else ""
+        return "passed" if judge(implementation, case).judged else ""
     except Unsupported:
         return ""
     except Disagreement as error:
         return error.kind
 
 
-def offers(implementation: Implementation, dtype: str, failures: dict[str, list[Recipe]],
-    passing: list[Recipe], kind: str, count: int,
+def offers(implementation: Implementation, dtype: str, failures: dict[str, list[Case]],
+    passing: list[Case], kind: str, count: int,
            seed: int) -> dict[str, RegionOffer]:  # fmt: skip
     """
     A region for each kind of failure: one for all of them where they have one in common, else one
@@ -137,7 +144,7 @@ def offers(implementation: Implementation, dtype: str, failures: dict[str, list[
     ``kind``, ``count`` and ``seed`` are those of the run's draws
     (:func:`attnverify.inputs.sampling.draw`).
     """
-    alike = [recipe for failing in failures.values() for recipe in failing]
+    alike = [case for failing in failures.values() for case in failing]
     together = generalise(
         LabelledCases(implementation, dtype, frozenset(failures), alike, [*passing]),
         kind,
@@ -175,7 +182,7 @@ def generalise(cases: LabelledCases, kind: str, count: int, seed: int) -> Region
         )
     for round_ in range(1, ROUNDS + 1):
         when, fresh = (
-            find_conjunction(cases.failing, cases.passing, cases.dtype),
+            find_conjunction(cases.failing, cases.passing),
             cases.empty_copy(),
         )
         fresh.add(
@@ -193,17 +200,18 @@ def generalise(cases: LabelledCases, kind: str, count: int, seed: int) -> Region
         cases = cases.merged_with(fresh)
     return replace(
         found,
-        dtype="*"
-        if fails_in_every_dtype(cases.implementation, cases.dtype, failed)
-        else cases.dtype,
+        dtype="*" if fails_in_every_dtype(cases.implementation, failed) else cases.dtype,
     )
 
 
-def fails_in_every_dtype(implementation: Implementation, dtype: str, failed: list[Recipe]) -> bool:
+def fails_in_every_dtype(implementation: Implementation, failed: list[Case]) -> bool:
     """Whether some of these cases fail in every other dtype too."""
-    others = [other for other in implementation.operation.dtypes if other != dtype]
+    others = [other for other in implementation.operation.dtypes if other != failed[0].dtype]
     return all(
-        any(outcome_kind(implementation, recipe, other) not in ("", "passed") for recipe in failed)
+        any(
+            outcome_kind(implementation, case_of(case.recipe, other)) not in ("", "passed")
+            for case in failed
+        )
         for other in others
     )
 
@@ -213,18 +221,15 @@ def evaluate_region(
 ) -> RegionOffer:
     conditions = [parse_condition(text) for text in when]
     failures, passes, fresh_failures, fresh_passes = (
-        count(conditions, recipes, known.dtype)
-        for recipes in (known.failing, known.passing, fresh.failing, fresh.passing)
+        count(conditions, cases)
+        for cases in (known.failing, known.passing, fresh.failing, fresh.passing)
     )
-    return RegionOffer(
-        " and ".join(when) or None, failures, passes, fresh_failures, fresh_passes, known.dtype
-    )
+    return RegionOffer(when, failures, passes, fresh_failures, fresh_passes, known.dtype)
 
 
-def count(conditions: list[Condition], recipes: list[Recipe], dtype: str) -> tuple[int, int]:
-    return sum(all(holds(recipe, dtype) for holds in conditions) for recipe in recipes), len(
-        recipes
-    )
+def count(conditions: list[Condition], cases: list[Case]) -> tuple[int, int]:
+    """How many of the cases lie in the region, and how many there are."""
+    return sum(all(holds(case) for holds in conditions) for case in cases), len(cases)
 
 
 PARTS = (
@@ -237,12 +242,12 @@ PARTS = (
 )
 
 
-def cross_recipes(failing: list[Recipe], others: Sequence[Recipe]) -> Iterator[Recipe]:
+def cross_recipes(failing: list[Case], others: Sequence[Recipe]) -> Iterator[Recipe]:
     """
     The failing cases with one part each taken from another case: where the failure stays, that part
     was not its cause.
     """
     for place, (other, part) in enumerate(zip(others, cycle(PARTS), strict=False)):
         yield replace(
-            failing[place % len(failing)], **{name: getattr(other, name) for name in part}
+            failing[place % len(failing)].recipe, **{name: getattr(other, name) for name in part}
         )

@@ -23,6 +23,7 @@ from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.fixed_cases import fixed_recipe as probe
 from attnverify.inputs.masks import visible_pairs
 from attnverify.inputs.recipe import Recipe
+from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.observation import Observation, arrays, observe_one
 from attnverify.reference.staged_attention import Change, evaluate, spec_stages
@@ -120,7 +121,7 @@ def collect_observations(
     seen = []
     for recipe in recipes:
         try:
-            seen.append(observe_one(implementation, recipe, dtype))
+            seen.append(observe_one(implementation, case_of(recipe, dtype)))
         except (Disagreement, Unsupported) as reason:
             words = str(reason).splitlines()[0]
             if words not in card.refused:

@@ -15,20 +15,21 @@ from numpy import ndarray
 from attnverify import bounds
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.operation import CATALOGUE
+from attnverify.diagnosis.cause import Cause, Explanation
 from attnverify.inputs.masks import scores_shape, visible_pairs
 from attnverify.inputs.recipe import Inputs
-from attnverify.judge.case import checked_output
 from attnverify.judge.comparison import compare
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.invoke import call, to_backend_array
+from attnverify.judge.judging import checked_output
 from attnverify.judge.observation import Observation
 
 MOST_CALLS = 140
 """As many calls show the weights of a recipe: one for each E of its keys."""
 
 
-def localize(implementation: Implementation, observed: Sequence[Observation]) -> str | None:
-    """What probes of the failing recipes say, in words."""
+def localize(implementation: Implementation, observed: Sequence[Observation]) -> Cause | None:
+    """What probes of the failing recipes say."""
     operation = implementation.operation
     for o in sorted(observed, key=lambda o: -o.size):  # where there is more, more can be told
         if (
@@ -43,40 +44,47 @@ def localize(implementation: Implementation, observed: Sequence[Observation]) ->
                 continue
             if told:
                 return told
-    return describe_wrong_outputs(observed[0]) or None
+    where = describe_wrong_outputs(observed[0])
+    return Cause(where) if where else None
 
 
-def localize_by_weights(implementation: Implementation, o: Observation) -> str | None:
+def wrong_stage(name: str, place: str) -> Cause:
+    """The stage that is wrong first, and where."""
+    return Cause(f"{name}{place}", (Explanation(name, f"{name}{place}"),))
+
+
+def localize_by_weights(implementation: Implementation, o: Observation) -> Cause | None:
     """The stages of one recipe, first to last; None where the probe shows nothing."""
     if o.inputs["key"].shape[-2] > MOST_CALLS * o.inputs["value"].shape[-1]:
         return None
     own, law, bound = weights(implementation, o.inputs, o.dtype)
     wrong = exceeds_bound(own, law, bound)
     if not wrong.any():
-        return (
-            "weights right, their sum with the values "
-            f"wrong{describe_wrong_outputs(o, prefix=': ')}"
+        return wrong_stage(
+            "weights right, their sum with the values wrong", describe_wrong_outputs(o, prefix=": ")
         )
     visible = np.broadcast_to(check_visible_pairs(implementation, o.inputs), law.shape)
     leaks, lost = wrong & ~visible, visible & (own == 0) & (law > 1e3 * bound)
     if leaks.any() and np.isfinite(own).all():
         rows = visible.any(axis=-1, keepdims=True)
-        return (
-            f"rows that see no key wrong{describe_indices(leaks)}"
-            if not (wrong & rows).any()
-            else f"mask wrong: a hidden key has weight{describe_indices(leaks)}"
+        stage = (
+            "mask wrong: a hidden key has weight"
+            if (wrong & rows).any()
+            else "rows that see no key wrong"
         )
+        return wrong_stage(stage, describe_indices(leaks))
     if lost.any():
-        return f"mask wrong: a visible key has no weight{describe_indices(lost)}"
+        return wrong_stage("mask wrong: a visible key has no weight", describe_indices(lost))
     if ratios_agree(own, law, bound):
-        return (
-            f"scores right, weights wrong: rows sum to {own.sum(axis=-1).min():.4g} .. "
-            f"{own.sum(axis=-1).max():.4g}{describe_indices(wrong)}"
+        sums = own.sum(axis=-1)
+        return wrong_stage(
+            "scores right, weights wrong",
+            f": rows sum to {sums.min():.4g} .. {sums.max():.4g}{describe_indices(wrong)}",
         )
     return localize_in_scores(implementation, o, wrong)
 
 
-def localize_in_scores(implementation: Implementation, o: Observation, wrong: ndarray) -> str:
+def localize_in_scores(implementation: Implementation, o: Observation, wrong: ndarray) -> Cause:
     """Scores or softmax, judged by a call whose scores are their biases alone."""
     blank = {name: np.zeros_like(o.inputs[name]) for name in BLANK if name in o.inputs}
     biased = (
@@ -86,13 +94,15 @@ def localize_in_scores(implementation: Implementation, o: Observation, wrong: nd
     )
     without = exceeds_bound(*weights(implementation, without_nonfinite(o.inputs) | blank, o.dtype))
     if not without.any():
-        return (
-            "scores wrong, biases and mask right: the product of query and "
-            f"key{describe_indices(wrong)}"
+        return wrong_stage(
+            "scores wrong, biases and mask right: the product of query and key",
+            describe_indices(wrong),
         )
     if biased:
-        return f"scores wrong by their biases alone{describe_indices(without)}"
-    return f"softmax wrong: weights differ where all scores are equal{describe_indices(without)}"
+        return wrong_stage("scores wrong by their biases alone", describe_indices(without))
+    return wrong_stage(
+        "softmax wrong: weights differ where all scores are equal", describe_indices(without)
+    )
 
 
 BLANK = ("query", "u", "v", "query_pos_bias", "w_score")

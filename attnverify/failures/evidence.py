@@ -1,23 +1,23 @@
 """
-Exhibits: what a report shows of one failure, as plain data, so that it can be written down, sent
-between processes and drawn later.
+Evidence: what a report shows of one failure beside its words, as data that can be written down,
+sent between processes and drawn later.
 
 A picture is the slice of the output in which the worst element lies, over its last two axes: what
-came, what the law says, the error as a share of the bound. Of a large slice it is a window around
+came, what was expected, the error as a share of the bound. Of a large slice it is a window around
 the worst element.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.operation import CATALOGUE, float_axes
-from attnverify.failures.record import FailureRecord
 from attnverify.inputs.recipe import Recipe
+from attnverify.judge.case import Case
 from attnverify.judge.comparison import Comparison
 from attnverify.judge.errors import Disagreement
 
@@ -25,38 +25,72 @@ WINDOW = 24
 """As many rows and columns are shown at most; what has been shrunk is nearly always smaller."""
 
 
-def failure_evidence(
-    failure: FailureRecord, error: Disagreement | None = None, cause: str = ""
-) -> dict[str, Any]:
-    """
-    What is shown of a failure: how it is replayed, what was drawn, the likely cause and, where
-    numbers were compared, their picture.
-    """
-    shown = {
-        "implementation": failure.implementation,
-        "replay": failure.replay_line,
-        "recipe": failure.words,
-        "cause": cause,
-    }
-    return shown | picture_of_error(failure.operation, error)
+Number = float | str
+"""A number that JSON does not know is the word "nan", "inf" or "-inf"."""
 
 
-def picture_of_error(operation: str, error: Disagreement | None) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Picture:
+    """
+    A window of a comparison.
+
+    path, shape, index  which output, its shape, and its worst element; wrong of total elements are
+                        out of bound; bound: at the worst one
+    axes                the letters of the slice's two axes, "" where the specification does not
+                        name them
+    origin              the row and the column at which the window begins
+    actual, expected, ratio, within  the window, row by row
+    """
+
+    path: str
+    shape: list[int]
+    index: list[int]
+    wrong: int
+    total: int
+    bound: Number
+    axes: list[str]
+    origin: list[int]
+    actual: list[list[Number]]
+    expected: list[list[Number]]
+    ratio: list[list[Number]]
+    within: list[list[bool]]
+
+
+@dataclass(frozen=True)
+class DrawnCase:
+    """A case as it was drawn, before it was shrunk."""
+
+    recipe: str
+    picture: Picture
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """
+    The picture of the smallest failing case, where numbers were compared; and that of a case as it
+    was drawn, where it has more to show.
+    """
+
+    picture: Picture | None = None
+    drawn: DrawnCase | None = None
+
+
+def picture_of_error(operation: str, error: Disagreement | None) -> Picture | None:
     """The picture of what an error compared, if it compared numbers."""
     if error is None or error.comparison is None:
-        return {}
-    return {"picture": picture(error.path, error.comparison, axes_of(operation, error.path))}
+        return None
+    return picture(error.path, error.comparison, axes_of(operation, error.path))
 
 
-def most_informative(recipes: Sequence[Recipe]) -> Recipe:
+def most_informative(cases: Sequence[Case]) -> Case:
     """
-    The recipe whose picture shows most: what has been shrunk is often a single element, and a
-    pattern wants room.
+    The case whose picture shows most: what has been shrunk is often a single element, and a pattern
+    wants room.
     """
     return max(
-        recipes,
-        key=lambda recipe: (
-            visible_extent(recipe) if math.prod(recipe.sizes.values()) <= LARGE else 0
+        cases,
+        key=lambda case: (
+            visible_extent(case.recipe) if math.prod(case.recipe.sizes.values()) <= LARGE else 0
         ),
     )
 
@@ -89,43 +123,33 @@ class Window:
         return plane[self.row : self.row + self.rows, self.column : self.column + self.columns]
 
 
-def picture(path: str, comparison: Comparison, axes: tuple[str, ...] = ()) -> dict[str, Any]:
-    """
-    The picture of a comparison.
-
-    path, shape, index  which output, its shape, and its worst element; wrong of total elements are
-    out of bound; bound: at the worst one
-    axes                the letters of the slice's two axes, "" where the law does not name them
-    origin              the row and the column at which the window begins
-    actual, expected, ratio, within  the window, row by row; a number that JSON does not know is the
-    word "nan", "inf" or "-inf"
-    """
+def picture(path: str, comparison: Comparison, axes: tuple[str, ...] = ()) -> Picture:
+    """The picture of a comparison; ``axes`` are the letters of the output's axes."""
     shape = comparison.arrays[0].shape
     *_, row, column = (0, 0, *comparison.index)
     window = window_around(row, column, *(1, 1, *shape)[-2:])
     actual, expected, ratio, within = (
         window.of(slice_at(array, comparison.index)) for array in comparison.arrays
     )
-    return {
-        "path": path,
-        "shape": list(shape),
-        "index": list(comparison.index),
-        "wrong": comparison.wrong,
-        "total": comparison.total,
-        "bound": number(comparison.bound),
-        "axes": list(
-            axes[-2:]
-            if len(shape) >= 2 and (len(axes) == len(shape) or "..." in axes)
-            else ("", "")
-        ),
-        "origin": [window.row, window.column],
-        **{
-            name: [[number(x) for x in line] for line in plane]
-            for name, plane in (("actual", actual), ("expected", expected))
-        },
-        "ratio": [[number(x, 3) for x in line] for line in ratio],
-        "within": [[bool(x) for x in line] for line in within],
-    }
+    named = len(shape) >= 2 and (len(axes) == len(shape) or "..." in axes)
+    return Picture(
+        path=path,
+        shape=list(shape),
+        index=list(comparison.index),
+        wrong=comparison.wrong,
+        total=comparison.total,
+        bound=number(comparison.bound),
+        axes=list(axes[-2:]) if named else ["", ""],
+        origin=[window.row, window.column],
+        actual=numbers(actual),
+        expected=numbers(expected),
+        ratio=numbers(ratio, digits=3),
+        within=[[bool(x) for x in line] for line in within],
+    )
+
+
+def numbers(plane: ndarray, digits: int = 9) -> list[list[Number]]:
+    return [[number(x, digits) for x in line] for line in plane]
 
 
 def window_around(row: int, column: int, rows: int, columns: int) -> Window:
@@ -143,7 +167,7 @@ def slice_at(array: ndarray, index: tuple[int, ...]) -> ndarray:
     return np.atleast_2d(array[index[:-2]] if array.ndim > 2 else array)
 
 
-def number(x: Any, digits: int = 9) -> float | str:
+def number(x: float, digits: int = 9) -> Number:
     return float(f"{float(x):.{digits}g}") if math.isfinite(x) else str(float(x))
 
 

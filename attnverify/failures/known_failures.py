@@ -10,8 +10,7 @@ from pathlib import Path
 
 from attnverify.backends.source import parse_source
 from attnverify.catalogue.traits import ASPECTS
-from attnverify.inputs.conditions import Condition, parse_condition
-from attnverify.inputs.recipe import Recipe
+from attnverify.inputs.conditions import Case, Condition, parse_condition
 
 KINDS = ("limitation", "nonconformance")
 """
@@ -62,11 +61,11 @@ class KnownFailure:
             else []
         )
 
-    def covers(self, recipe: Recipe, dtype: str) -> bool:
+    def covers(self, case: Case) -> bool:
         """
         Whether the case lies in the line's region; never, for a line that speaks of the whole cell.
         """
-        return bool(self.when) and all(holds(recipe, dtype) for holds in self.conditions)
+        return bool(self.when) and all(holds(case) for holds in self.conditions)
 
 
 def read_known_failures(path: Path, backend: str | None = None) -> list[KnownFailure]:

@@ -17,6 +17,7 @@ from typing import Any
 from attnverify import ROOT
 from attnverify.backends.loader import Implementation
 from attnverify.inputs.recipe import Recipe
+from attnverify.judge.case import Case, case_of
 
 EXAMPLES = ROOT / "examples" / "failures"
 """Where the replays that the examples' known failures name are kept."""
@@ -41,21 +42,43 @@ class FailureRecord:
     def of(
         cls,
         implementation: Implementation,
-        recipe: Recipe | None,
+        case: Case,
+        aspect: str,
+    ) -> "FailureRecord":
+        """The record of a case."""
+        recipe = json.loads(case.recipe.text)
+        return cls._made_by(implementation, case.dtype, aspect, recipe, None)
+
+    @classmethod
+    def of_check(
+        cls, implementation: Implementation, dtype: str, aspect: str, check: dict[str, Any]
+    ) -> "FailureRecord":
+        """The record of a check."""
+        return cls._made_by(implementation, dtype, aspect, {}, check)
+
+    @classmethod
+    def _made_by(
+        cls,
+        implementation: Implementation,
         dtype: str,
         aspect: str,
-        check: dict[str, Any] | None = None,
+        recipe: dict[str, Any],
+        check: dict[str, Any] | None,
     ) -> "FailureRecord":
-        operation, source = implementation.operation.name, implementation.backend.source
         return cls(
-            operation,
-            dtype,
-            aspect,
-            json.loads(recipe.text) if recipe else {},
-            implementation.name,
-            source,
-            check,
+            operation=implementation.operation.name,
+            dtype=dtype,
+            aspect=aspect,
+            recipe=recipe,
+            implementation=implementation.name,
+            backend=implementation.backend.source,
+            check=check,
         )
+
+    @property
+    def case(self) -> Case:
+        """What was drawn; a check has none."""
+        return case_of(Recipe(**self.recipe), self.dtype)
 
     @property
     def hash(self) -> str:

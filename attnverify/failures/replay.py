@@ -7,10 +7,10 @@ from attnverify.checks.registry import checks
 from attnverify.diagnosis.diagnose import diagnose
 from attnverify.failures.record import FailureRecord
 from attnverify.inputs.fixed_cases import fixed_cases
-from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import draw_recipes
-from attnverify.judge.case import judge
+from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement
+from attnverify.judge.judging import judge
 from attnverify.judge.side_effects import judge_side_effects
 
 
@@ -24,17 +24,17 @@ def replay(failure: FailureRecord, implementation: Implementation) -> float:
             implementation, failure.dtype
         )
         return 0.0
-    recipe = Recipe(**failure.recipe)
     if failure.aspect == "side effects":
-        judge_side_effects(implementation, recipe, failure.dtype)
+        judge_side_effects(implementation, failure.case)
         return 0.0
     try:
-        return judge(implementation, recipe, failure.dtype).budget
+        return judge(implementation, failure.case).budget
     except Disagreement as error:
         others = (
             *fixed_cases(failure.operation)[:6],
             *draw_recipes(failure.operation, "any", 6, 0),
         )
-        cause = diagnose(implementation, [recipe], failure.dtype, others)
+        beside = [case_of(recipe, failure.dtype) for recipe in others]
+        cause = diagnose(implementation, [failure.case], beside)
         words = f"{error}\n  cause: {cause}" if cause else str(error)
         raise Disagreement(words, error.kind, error.budget, error.comparison, error.path) from error

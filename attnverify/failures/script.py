@@ -23,10 +23,10 @@ from attnverify.failures import script_runtime
 from attnverify.failures.record import FailureRecord
 from attnverify.failures.replay import replay
 from attnverify.inputs import memory_layouts
-from attnverify.inputs.recipe import Inputs, Recipe, layout_kinds
+from attnverify.inputs.recipe import Inputs, layout_kinds
 from attnverify.judge import comparison
 from attnverify.judge.errors import Disagreement, Unsupported
-from attnverify.reference.oracle import bounds_of, evaluate_spec, expected_of
+from attnverify.reference.oracle import evaluate_spec
 
 
 def script(failure: FailureRecord, implementation: Implementation) -> str:
@@ -67,19 +67,15 @@ MOST = 1_000_000
 
 
 def step_of(failure: FailureRecord, implementation: Implementation) -> dict[str, Any]:
-    """The one call of a recipe, with what the law says."""
-    recipe, dtype = Recipe(**failure.recipe), failure.dtype
-    case = expected_of(recipe, dtype)
-    layout = dict(zip(case.inputs, layout_kinds(recipe, len(case.inputs)), strict=True))
-    bound = bounds_of(
-        recipe, dtype, implementation.precision(dtype if dtype != "bool" else "float64")
-    )
+    """The one call of a case, with what is expected."""
+    case = failure.case
+    kinds = layout_kinds(case.recipe, len(case.inputs))
     return {
-        "dtype": dtype,
-        "layout": layout,
+        "dtype": case.dtype,
+        "layout": dict(zip(case.inputs, kinds, strict=True)),
         "inputs": case.inputs,
         "expected": case.expected,
-        "bound": bound,
+        "bound": case.bounds(implementation.precision(case.dtype)),
     }
 
 
@@ -114,7 +110,7 @@ def calls_of(failure: FailureRecord, implementation: Implementation) -> list[dic
 def step_of_call(implementation: Implementation, dtype: str, inputs: Inputs) -> dict[str, Any]:
     operation, bound = implementation.operation, None
     try:
-        expected = evaluate_spec(operation, inputs)[0]
+        expected = evaluate_spec(operation, inputs)
         if not operation.exact:
             bound = bounds.bound(operation.name, inputs, implementation.precision(dtype))
     except ValueError:

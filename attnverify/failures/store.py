@@ -30,3 +30,14 @@ def save(failure: FailureRecord, folder: str, implementation: Implementation | N
         path.with_suffix(".py").write_text(script(failure, implementation))
     load_records.cache_clear()
     return path
+
+
+def save_or_say(
+    failure: FailureRecord, folder: str, implementation: Implementation | None
+) -> tuple[str, ...]:
+    """Save the failure; where that cannot be done, what is to be said of it."""
+    try:
+        save(failure, folder, implementation)
+    except OSError as error:
+        return (f"not recorded: {error.strerror or error}: {folder}",)
+    return ()

@@ -10,10 +10,11 @@ from typing import Any
 from attnverify.backends.loader import Implementation, load
 from attnverify.catalogue.operation import Operation
 from attnverify.catalogue.pytrees import leaves
-from attnverify.inputs.recipe import Inputs, Recipe
-from attnverify.judge.case import compare_outputs
+from attnverify.inputs.fixed_cases import fixed_recipe
+from attnverify.inputs.recipe import Inputs
+from attnverify.judge.case import Case, case_of
 from attnverify.judge.invoke import to_backend_array
-from attnverify.reference.oracle import bounds_of, expected_of
+from attnverify.judge.judging import compare_with_case
 
 Figures = dict[str, Any]
 
@@ -85,23 +86,24 @@ def kernels_and_dtypes(here: StepContext, **which: Any) -> Iterator[tuple[Implem
     )
 
 
-def to_device(implementation: Implementation, case: Recipe, dtype: str) -> Inputs:
+def ordinary_case(
+    here: StepContext, implementation: Implementation, dtype: str, family: str = "normal"
+) -> Case:
+    """A case of the sizes that every step uses."""
+    return case_of(fixed_recipe(implementation.operation, here.sizes, family), dtype)
+
+
+def to_device(implementation: Implementation, case: Case) -> Inputs:
     return {
-        name: to_backend_array(implementation, x, dtype)
-        for name, x in expected_of(case, dtype).inputs.items()
+        name: to_backend_array(implementation, x, case.dtype) for name, x in case.inputs.items()
     }
 
 
-def check_against_spec(
-    implementation: Implementation, case: Recipe, dtype: str, outputs: Any
-) -> float:
-    """Hold outputs to the law; the worst share of the bound."""
-    bound = bounds_of(case, dtype, implementation.precision(dtype))
-    found = list(
-        compare_outputs(outputs, expected_of(case, dtype).expected, bound, dtype, implementation)
-    )
+def check_against_spec(implementation: Implementation, case: Case, outputs: Any) -> float:
+    """Hold outputs to the specification; the worst share of the bound."""
+    found = list(compare_with_case(outputs, case, implementation))
     for path, comparison in found:
-        assert comparison.passed, f"{implementation.name} in {dtype}: {path}: {comparison}"
+        assert comparison.passed, f"{implementation.name} in {case.dtype}: {path}: {comparison}"
     return max(comparison.budget for _, comparison in found)
 
 

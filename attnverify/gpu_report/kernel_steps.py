@@ -23,11 +23,11 @@ from attnverify.gpu_report.context import (
     fused_kernels,
     kernels_and_dtypes,
     numbers,
+    ordinary_case,
     random,
     to_device,
 )
 from attnverify.inputs.expand import expand
-from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.inputs.recipe import Inputs
 from attnverify.judge.errors import Unsupported
 from attnverify.judge.invoke import call, to_backend_array
@@ -114,10 +114,10 @@ def run_each_kernel_once(here: StepContext) -> Figures:
         with suppress(ImportError):
             import_module("cupy").cuda.set_allocator(None)
     for implementation, dtype in kernels_and_dtypes(here):
-        case = fixed_recipe(implementation.operation, here.sizes, "normal")
-        outputs = implementation.function(**to_device(implementation, case, dtype))
+        case = ordinary_case(here, implementation, dtype)
+        outputs = implementation.function(**to_device(implementation, case))
         budgets[f"{implementation.name} {dtype}"] = round(
-            check_against_spec(implementation, case, dtype, outputs), 3
+            check_against_spec(implementation, case, outputs), 3
         )
     return {"share of the bound": budgets}
 
@@ -149,9 +149,7 @@ def claimed(implementation: Implementation) -> bool:
 
 
 def repeated(implementation: Implementation, dtype: str, here: StepContext, times: int) -> None:
-    given = to_device(
-        implementation, fixed_recipe(implementation.operation, here.sizes, "normal"), dtype
-    )
+    given = to_device(implementation, ordinary_case(here, implementation, dtype))
     first = numbers(implementation.function(**given), implementation)
     for time in range(1, times):
         again = numbers(implementation.function(**given), implementation)

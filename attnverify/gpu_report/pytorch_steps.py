@@ -17,11 +17,13 @@ from attnverify.gpu_report.context import (
     check_against_spec,
     fused_kernels,
     kernels_and_dtypes,
+    ordinary_case,
     random,
     to_device,
 )
 from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.inputs.recipe import Inputs
+from attnverify.judge.case import case_of
 
 
 def check_cuda_graphs(here: StepContext) -> Figures:
@@ -29,12 +31,11 @@ def check_cuda_graphs(here: StepContext) -> Figures:
     budgets = {}
     for implementation, dtype in kernels_and_dtypes(here, source="torch_impl"):
         one, two = (
-            fixed_recipe(implementation.operation, here.sizes, family)
-            for family in ("normal", "spread")
+            ordinary_case(here, implementation, dtype, family) for family in ("normal", "spread")
         )
-        static = to_device(implementation, one, dtype)
+        static = to_device(implementation, one)
         replay, outputs = captured(implementation, static) if here.gpu else (None, None)
-        for name, x in to_device(implementation, two, dtype).items():
+        for name, x in to_device(implementation, two).items():
             if hasattr(x, "copy_"):
                 static[name].copy_(x)
         if replay is None:
@@ -42,7 +43,7 @@ def check_cuda_graphs(here: StepContext) -> Figures:
         else:
             replay()
         budgets[f"{implementation.name} {dtype}"] = round(
-            check_against_spec(implementation, two, dtype, outputs), 3
+            check_against_spec(implementation, two, outputs), 3
         )
     if not here.gpu:
         raise NotRun(
@@ -75,9 +76,7 @@ def check_no_synchronization(here: StepContext) -> Figures:
     """
     torch, done = import_module("torch"), list[str]()
     for implementation, dtype in kernels_and_dtypes(here, source="torch_impl"):
-        given = to_device(
-            implementation, fixed_recipe(implementation.operation, here.sizes, "normal"), dtype
-        )
+        given = to_device(implementation, ordinary_case(here, implementation, dtype))
         if here.gpu:
             implementation.function(**given)
             torch.cuda.synchronize()
@@ -118,8 +117,9 @@ def recompilations(here: StepContext) -> Figures:
 
 
 def at_length(here: StepContext, implementation: Implementation, length: int) -> Inputs:
-    case = fixed_recipe(implementation.operation, here.sizes | {"N": length, "M": length}, "normal")
-    given = to_device(implementation, case, here.dtypes[0])
+    sizes = here.sizes | {"N": length, "M": length}
+    recipe = fixed_recipe(implementation.operation, sizes, "normal")
+    given = to_device(implementation, case_of(recipe, here.dtypes[0]))
     if "key_pos_bias" not in given:
         return given
     rows = {

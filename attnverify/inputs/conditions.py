@@ -26,23 +26,22 @@ else than the law; the two are counted apart.
 import operator
 import re
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.dtypes import largest
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.inputs.expand import expand
 from attnverify.inputs.masks import visible_pairs
 from attnverify.inputs.memory_layouts import LAYOUTS
-from attnverify.inputs.recipe import Recipe, layout_kinds
+from attnverify.inputs.recipe import Inputs, Recipe, layout_kinds
 
 COMPARISON = re.compile(r"([A-Z]|\d+)(?:\s*%\s*([1-9]\d*))?\s*(<=|>=|==|!=|<|>)\s*([A-Z]|\d+)")
 FIELD = re.compile(r"([\w.]+)(!?=)(\S.*)")
-OPERATORS = {
+OPERATORS: dict[str, Callable[[int, int], bool]] = {
     "<": operator.lt,
     ">": operator.gt,
     "<=": operator.le,
@@ -51,22 +50,62 @@ OPERATORS = {
     "!=": operator.ne,
 }
 
-Condition = Callable[[Recipe, str], bool]
+
+class Case(Protocol):
+    """What a condition may ask of a case (:class:`attnverify.judge.case.Case`)."""
+
+    @property
+    def recipe(self) -> Recipe: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def inputs(self) -> Inputs: ...
+
+
+Predicate = Callable[[Case], bool]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """
+    One condition of a region: its text, and whether it holds of a case.
+
+    subjects  what it speaks of: sizes and fields without their numbers, sentences as a whole
+    topic     where in an input that lies: "size", "mask", "layout", "values", "poison", "dropout",
+              "options"
+    excludes  whether it only says what a field is not
+    """
+
+    text: str
+    predicate: Predicate
+    subjects: frozenset[str]
+    topic: str
+    excludes: bool = False
+
+    def __call__(self, case: Case) -> bool:
+        return self.predicate(case)
 
 
 def parse_condition(text: str) -> Condition:
     """One condition of a region."""
     if text in SENTENCES:
-        return SENTENCES[text]
-    for pattern, holds in PATTERNS.items():
+        topic = "dropout" if text == "dropout is given" else "mask"
+        return Condition(text, SENTENCES[text], frozenset({text}), topic)
+    for pattern, (topic, holds) in PATTERNS.items():
         if match := re.fullmatch(pattern, text):
-            return partial(holds, *match.groups())
+            number = match.groupdict().get("number", "")
+            subject = match[1] if topic == "size" else text.removesuffix(number).strip()
+            return Condition(text, partial(holds, *match.groups()), frozenset({subject}), topic)
     if match := COMPARISON.fullmatch(text):
         left, modulus, sign, right = match.groups()
-        return lambda recipe, dtype: sizes_compare(recipe, left, OPERATORS[sign], right, modulus)
+        letters = frozenset(side for side in (left, right) if not side.isdigit())
+        compare = partial(sizes_compare, left=left, sign=sign, right=right, modulus=modulus)
+        return Condition(text, compare, letters, "size")
     if match := FIELD.fullmatch(text):
         path, sign, wanted = match.groups()
-        return lambda recipe, dtype: (str(field_of(recipe, path)) == wanted) == (sign == "=")
+        compare = partial(field_is, path=path, wanted=wanted, excludes=sign == "!=")
+        topic = {"padding": "mask"}.get(path.partition(".")[0], path.partition(".")[0])
+        return Condition(text, compare, frozenset({path}), topic, sign == "!=")
     sentences = ", ".join(map(repr, SENTENCES))
     raise ValueError(
         f"when: wanted {sentences}, a comparison like 'N > M' or a field like 'poison=finite', got "
@@ -74,29 +113,29 @@ def parse_condition(text: str) -> Condition:
     )
 
 
-def pairs_of_case(recipe: Recipe, dtype: str) -> ndarray:
+def pairs_of_case(case: Case) -> ndarray:
     """Which pairs see each other; one pair that does, for operations without pairs."""
-    inputs = expand(recipe, dtype)
-    visible = visible_pairs(CATALOGUE[recipe.operation], inputs)
+    inputs = case.inputs
+    visible = visible_pairs(CATALOGUE[case.recipe.operation], inputs)
     if "score" in inputs and visible is not None:
         visible = visible & (inputs["score"] > -np.inf)  # a score of -inf hides as a mask does
     return np.ones((1, 1), bool) if visible is None else visible
 
 
-def has_fully_masked_row(recipe: Recipe, dtype: str) -> bool:
-    return not bool(pairs_of_case(recipe, dtype).any(axis=-1).all())
+def has_fully_masked_row(case: Case) -> bool:
+    return not bool(pairs_of_case(case).any(axis=-1).all())
 
 
-def has_key_hidden_from_all(recipe: Recipe, dtype: str) -> bool:
-    return not bool(pairs_of_case(recipe, dtype).any(axis=-2).all())
+def has_key_hidden_from_all(case: Case) -> bool:
+    return not bool(pairs_of_case(case).any(axis=-2).all())
 
 
-def has_hidden_pair(recipe: Recipe, dtype: str) -> bool:
-    return not bool(pairs_of_case(recipe, dtype).all())
+def has_hidden_pair(case: Case) -> bool:
+    return not bool(pairs_of_case(case).all())
 
 
-def has_hidden_gap(recipe: Recipe, dtype: str) -> bool:
-    visible = pairs_of_case(recipe, dtype)
+def has_hidden_gap(case: Case) -> bool:
+    visible = pairs_of_case(case)
     before, after = (
         np.logical_or.accumulate(visible, -1),
         np.logical_or.accumulate(visible[..., ::-1], -1)[..., ::-1],
@@ -104,21 +143,21 @@ def has_hidden_gap(recipe: Recipe, dtype: str) -> bool:
     return bool((before & after & ~visible).any())
 
 
-def holds_nonfinite(recipe: Recipe, dtype: str) -> bool:
+def holds_nonfinite(case: Case) -> bool:
     arrays = [
         x
-        for name, x in expand(recipe, dtype).items()
+        for name, x in case.inputs.items()
         if isinstance(x, ndarray) and name not in ("mask", "attn_mask")
     ]
     return not all(np.isfinite(x).all() for x in arrays)
 
 
-def scores(recipe: Recipe, dtype: str) -> ndarray:
+def scores(case: Case) -> ndarray:
     """
     The scaled scores before any mask, ALiBi's bias left out; no scores for operations that do not
     tell them.
     """
-    operation, inputs = CATALOGUE[recipe.operation], expand(recipe, dtype)
+    operation, inputs = CATALOGUE[case.recipe.operation], case.inputs
     if "score" in inputs:
         return np.asarray(inputs["score"])
     own = f"{operation.forward.name.removesuffix('_attention')}_score"
@@ -130,60 +169,63 @@ def scores(recipe: Recipe, dtype: str) -> ndarray:
     return found
 
 
-def score_overflow(recipe: Recipe, dtype: str) -> bool:
-    products = scores(recipe, dtype) * np.sqrt(recipe.sizes.get("D", 1))
-    return dtype != "bool" and bool(
-        (~pairs_of_case(recipe, dtype) & (products > largest(dtype))).any()
+def score_overflow(case: Case) -> bool:
+    products = scores(case) * np.sqrt(case.recipe.sizes.get("D", 1))
+    return case.dtype != "bool" and bool(
+        (~pairs_of_case(case) & (products > largest(case.dtype))).any()
     )
 
 
-def gradient_overflow(recipe: Recipe, dtype: str) -> bool:
-    inputs, hidden = expand(recipe, dtype), ~pairs_of_case(recipe, dtype)
+def gradient_overflow(case: Case) -> bool:
+    inputs, hidden = case.inputs, ~pairs_of_case(case)
     if not {"d_output", "value"} <= set(inputs):
         return False
     with np.errstate(all="ignore"):
         return bool(
             (
                 hidden
-                & (np.abs(inputs["d_output"] @ inputs["value"].swapaxes(-1, -2)) > largest(dtype))
+                & (
+                    np.abs(inputs["d_output"] @ inputs["value"].swapaxes(-1, -2))
+                    > largest(case.dtype)
+                )
             ).any()
         )
 
 
-def hidden_score_lead(recipe: Recipe, dtype: str) -> float:
+def hidden_score_lead(case: Case) -> float:
     """
     By how much a hidden score leads over what its row sees, at most: a mask of less, added to it,
     would not hide it.
     """
-    visible, score = np.broadcast_arrays(pairs_of_case(recipe, dtype), scores(recipe, dtype))
+    visible, score = np.broadcast_arrays(pairs_of_case(case), scores(case))
     seen_most = np.where(visible, score, -np.inf).max(axis=-1)
     hidden_most = np.where(visible, -np.inf, score).max(axis=-1)
     with np.errstate(invalid="ignore"):
         return nanmax((hidden_most - seen_most)[visible.any(axis=-1)])
 
 
-def largest_score(recipe: Recipe, dtype: str) -> float:
+def largest_score(case: Case) -> float:
     """The largest score that its row sees."""
-    return nanmax(np.where(pairs_of_case(recipe, dtype), scores(recipe, dtype), -np.inf))
+    return nanmax(np.where(pairs_of_case(case), scores(case), -np.inf))
 
 
 def nanmax(x: ndarray) -> float:
     return float(np.max(x[~np.isnan(x)], initial=-np.inf))
 
 
-def has_layout(name: str, kind: str, recipe: Recipe, dtype: str) -> bool:
+def has_layout(name: str, kind: str, case: Case) -> bool:
     """Whether an argument (or any, "an input") lies so in memory."""
-    inputs = expand(recipe, dtype)
-    laid = dict(zip(inputs, layout_kinds(recipe, len(inputs)), strict=True))
+    inputs = case.inputs
+    laid = dict(zip(inputs, layout_kinds(case.recipe, len(inputs)), strict=True))
     return kind in laid.values() if name == "an input" else laid.get(name) == kind
 
 
-def power_of_two(letter: str, no: str, recipe: Recipe, _: str) -> bool:
-    size = recipe.sizes.get(letter, 0)
+def power_of_two(letter: str, no: str, case: Case) -> bool:
+    size = case.recipe.sizes.get(letter, 0)
     return size > 0 and (size & (size - 1) == 0) == (no == "a")
 
 
-SENTENCES: dict[str, Condition] = {
+SENTENCES: dict[str, Predicate] = {
     "a row sees no key": has_fully_masked_row,
     "a key is hidden from every row": has_key_hidden_from_all,
     "a pair is hidden": has_hidden_pair,
@@ -191,43 +233,45 @@ SENTENCES: dict[str, Condition] = {
     "a hidden slot holds NaN or infinity": holds_nonfinite,
     "a hidden score overflows": score_overflow,
     "the gradient of a hidden weight overflows": gradient_overflow,
-    "a mask is given": lambda recipe, _: recipe.mask is not None,
-    "a float mask is given": lambda recipe, _: (
-        recipe.mask is not None and recipe.mask["form"] != "bool"
+    "a mask is given": lambda case: case.recipe.mask is not None,
+    "a float mask is given": lambda case: (
+        case.recipe.mask is not None and case.recipe.mask["form"] != "bool"
     ),
-    "a padding mask is given": lambda recipe, _: recipe.padding is not None,
-    "dropout is given": lambda recipe, _: recipe.dropout is not None,
+    "a padding mask is given": lambda case: case.recipe.padding is not None,
+    "dropout is given": lambda case: case.recipe.dropout is not None,
 }
 """
 What a case shows, in words; where a key is hidden from every row of its head, poison may stand in
 it.
 """
 
-NUMBER = r"(-?\d[\de.+]*)"
-PATTERNS: dict[str, Callable[..., bool]] = {
-    r"([A-Z]) is (a|no) power of two": power_of_two,
-    rf"(an input|[a-z_]+) is ({'|'.join(LAYOUTS)})": has_layout,
-    rf"a hidden score leads by {NUMBER}": lambda least, recipe, dtype: (
-        hidden_score_lead(recipe, dtype) > float(least)
+NUMBER = r"(?P<number>-?\d[\de.+]*)"
+PATTERNS: dict[str, tuple[str, Callable[..., bool]]] = {
+    r"([A-Z]) is (a|no) power of two": ("size", power_of_two),
+    rf"(an input|[a-z_]+) is ({'|'.join(LAYOUTS)})": ("layout", has_layout),
+    rf"a hidden score leads by {NUMBER}": (
+        "mask",
+        lambda least, case: hidden_score_lead(case) > float(least),
     ),
-    rf"a score exceeds {NUMBER}": lambda least, recipe, dtype: (
-        largest_score(recipe, dtype) > float(least)
+    rf"a score exceeds {NUMBER}": (
+        "values",
+        lambda least, case: largest_score(case) > float(least),
     ),
 }
-"""Sentences with a size, an argument or a number in them."""
+"""Sentences with a size, an argument or a number in them: their topic, and whether they hold."""
 
 
-def sizes_compare(
-    recipe: Recipe,
-    left: str,
-    compare: Callable[[int, int], bool],
-    right: str,
-    modulus: str | None = None,
-) -> bool:
-    one, two = (int(side) if side.isdigit() else recipe.sizes.get(side) for side in (left, right))
-    return (
-        one is not None and two is not None and compare(one % int(modulus) if modulus else one, two)
+def sizes_compare(case: Case, left: str, sign: str, right: str, modulus: str | None) -> bool:
+    one, two = (
+        int(side) if side.isdigit() else case.recipe.sizes.get(side) for side in (left, right)
     )
+    if one is None or two is None:
+        return False
+    return OPERATORS[sign](one % int(modulus) if modulus else one, two)
+
+
+def field_is(case: Case, path: str, wanted: str, excludes: bool) -> bool:
+    return (str(field_of(case.recipe, path)) == wanted) != excludes
 
 
 def field_of(recipe: Recipe, path: str) -> Any:

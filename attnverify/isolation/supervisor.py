@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
@@ -31,12 +31,13 @@ from attnverify import PACKAGE
 from attnverify.backends.loader import Backend, Implementation, by_path
 from attnverify.backends.source import parse_source
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.failures.evidence import failure_evidence
+from attnverify.failures.finding import Finding
 from attnverify.failures.known_failures import KnownFailure
 from attnverify.failures.record import FailureRecord
-from attnverify.failures.store import save
+from attnverify.failures.store import save_or_say
 from attnverify.inputs.recipe import Recipe
 from attnverify.isolation.status_board import SIZE, SLOW, StatusBoard, on_case_begun
+from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.verdicts.cell import Cell
 from attnverify.verdicts.tally import CellResult, Options, decide_verdict
@@ -79,8 +80,9 @@ class WorkerDied(Exception):
     """The worker is gone: how, in ``words``, and what it was about to run."""
 
     def __init__(self, words: str, case: dict[str, Any], output: str) -> None:
-        super().__init__(f"{words} {describe_case(case)}{last_output(output)}")
         self.words, self.case = words, case
+        self.headline, self.last_output = f"{words} {describe_case(case)}", last_output(output)
+        super().__init__("\n  ".join([self.headline, *self.last_output]))
 
 
 def describe_case(case: dict[str, Any]) -> str:
@@ -97,12 +99,9 @@ def describe_case(case: dict[str, Any]) -> str:
     return f"on {drawn}" if drawn else "before its import"
 
 
-def last_output(output: str) -> str:
-    return (
-        "\n  its last words:" + "".join(f"\n    {line}" for line in output.splitlines())
-        if output
-        else ""
-    )
+def last_output(output: str) -> list[str]:
+    """What it printed at last, under a heading."""
+    return ["its last words:", *(f"  {line}" for line in output.splitlines())] if output else []
 
 
 @dataclass(eq=False)
@@ -374,8 +373,8 @@ def judge_in_worker(
             "fatal": [asdict(line) for line in fatal],
         }
         try:
-            tally = CellResult(
-                **worker.ask({"do": "judge", "options": plain} | own | lines)["tally"]
+            result = CellResult.from_dict(
+                worker.ask({"do": "judge", "options": plain} | own | lines)["tally"]
             )
         except WorkerDied as death:
             covered = known_failures_covering(known, death.case, cell.dtype)
@@ -383,11 +382,11 @@ def judge_in_worker(
                 return decide_verdict(result_of_death(worker, cell, options, death), known)
             fatal += tuple(covered)
         else:
-            if tally.verdict == "failed" and (output := worker.output()):
+            if result.verdict == "failed" and (output := worker.output()):
                 print(
                     f"{worker.source} printed at last:\n{output}"
                 )  # which pytest shows beside the failure
-            return tally
+            return result
 
 
 def known_failures_covering(
@@ -399,30 +398,38 @@ def known_failures_covering(
         for line in known
         if case.get("recipe")
         and "check" not in case
-        and line.covers(Recipe(**case["recipe"]), dtype)
+        and line.covers(case_of(Recipe(**case["recipe"]), dtype))
     ]
 
 
 def result_of_death(worker: Worker, cell: Cell, options: Options, death: WorkerDied) -> CellResult:
-    """The tally of a cell whose worker died, with the record of the case that it died on."""
-    tally, case, line = cell.tally(), death.case, ""
-    if "operation" in case:
-        drawn, named = (case.get("recipe") or {}), case.get("check")
-        failure = FailureRecord(
-            case["operation"],
-            cell.dtype,
-            cell.aspect,
-            drawn,
-            case["implementation"],
-            worker.source,
-            named,
-        )
-        save(failure, options.failures, None)
-        tally.exhibits[failure.hash] = failure_evidence(failure)
-        line = f"\n  replay: {failure.replay_line}"
-    tally.findings.append(f"{death}{line}")
-    tally.symptoms.append(death.words)
-    return tally
+    """The result of a cell whose worker died, with the record of the case that it died on."""
+    record, notes = record_of_death(worker, cell, death.case), tuple[str, ...]()
+    if record:
+        notes = save_or_say(record, options.failures, None)
+    finding = Finding(
+        death.words,
+        death.headline,
+        message="\n".join(death.last_output),
+        record=record,
+        notes=notes,
+    )
+    return replace(cell.result(), findings=[finding])
+
+
+def record_of_death(worker: Worker, cell: Cell, case: dict[str, Any]) -> FailureRecord | None:
+    """What was being run when the worker died, where it was a case or a check."""
+    if "operation" not in case:
+        return None
+    return FailureRecord(
+        case["operation"],
+        cell.dtype,
+        cell.aspect,
+        case.get("recipe") or {},
+        case["implementation"],
+        worker.source,
+        case.get("check"),
+    )
 
 
 def replay_in_worker(

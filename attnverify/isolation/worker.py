@@ -22,12 +22,11 @@ from attnverify.failures import record
 from attnverify.failures.known_failures import KnownFailure
 from attnverify.failures.replay import replay
 from attnverify.failures.script import script
-from attnverify.inputs.recipe import Recipe
 from attnverify.isolation.status_board import SLOW, StatusBoard
 from attnverify.judge import state_guard
+from attnverify.judge.case import Case
 from attnverify.judge.errors import DeviceLost, Disagreement, Unsupported
 from attnverify.judge.invoke import announce, describe_error
-from attnverify.reference.oracle import bounds_of, expected_of
 from attnverify.verdicts.cell import Cell, cells
 from attnverify.verdicts.columns import judge_cell
 from attnverify.verdicts.tally import Options
@@ -102,6 +101,7 @@ def described(backend: Backend, notes: list[str]) -> Message:
         "by_name",
         "broken",
         "missing",
+        "missing_package",
         "versions",
         "device",
         "deterministic",
@@ -129,7 +129,7 @@ class Announcer:
         self,
         implementation: Implementation,
         dtype: str,
-        recipe: Recipe | None,
+        drawn: Case | None,
         check: Message | None,
     ) -> None:
         if check is not None:
@@ -144,16 +144,13 @@ class Announcer:
         case |= (
             {"check": self.check[1]}
             if self.check
-            else {"recipe": json.loads(recipe.text)}
-            if recipe
+            else {"recipe": json.loads(drawn.recipe.text)}
+            if drawn
             else {}
         )
-        if recipe is not None:
+        if drawn is not None:
             self.board.write(case | {"during": "the law's answer before it"}, SLOW)
-            expected_of(recipe, dtype)
-            bounds_of(
-                recipe, dtype, implementation.precision(dtype if dtype != "bool" else "float64")
-            )
+            _ = drawn.expected, drawn.bounds(implementation.precision(dtype))
         self.board.write(case, 1.0)
         self.case = case
 

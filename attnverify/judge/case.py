@@ -1,161 +1,100 @@
 """
-Judging one case: run an implementation on a recipe and hold everything that it did to the law.
+Cases: a recipe in a dtype, with all that is known of it before anybody is called.
+
+Every part is worked out when it is first asked for, and kept for as long as the case is: all
+implementations of an operation are shown the same cases, one after the other.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
-from attnverify.backends.array_libraries import Library, dtype_name
-from attnverify.backends.loader import Implementation
-from attnverify.catalogue.dtypes import largest
-from attnverify.catalogue.traits import DTYPES
+from attnverify import bounds
+from attnverify.catalogue.operation import CATALOGUE, Operation
+from attnverify.catalogue.pytrees import leaves
+from attnverify.inputs.expand import expand
 from attnverify.inputs.recipe import Inputs, Recipe
-from attnverify.judge.comparison import Comparison, compare
-from attnverify.judge.errors import Disagreement, Unsupported
-from attnverify.judge.invoke import announce, convert_and_call
-from attnverify.judge.weak_cases import is_discriminating
-from attnverify.precision import Precision
-from attnverify.reference.oracle import bounds_of, expected_of
+from attnverify.judge.weak_cases import rejects_all, trivial_answers
+from attnverify.precision import REFERENCE, Precision
+from attnverify.reference.oracle import evaluate_spec
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Case:
     """
-    What one case showed.
-
-    budget  the worst share of the bound; strong: no impostor would have passed; judged: at least
-            nine elements of ten have a finite bound
+    A recipe in a dtype; :func:`case_of` makes one. Inputs and expected outputs are shared, and
+    read-only.
     """
 
-    budget: float
-    judged: bool
-    case: tuple[Recipe, str, Precision]
+    recipe: Recipe
+    dtype: str
+    _bounds: dict[Precision, Any] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+    _discriminating: dict[Precision, bool] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+
+    def __str__(self) -> str:
+        return f"{self.recipe} in {self.dtype}"
 
     @property
-    def strong(self) -> bool:
-        return self.judged and is_discriminating(*self.case)
+    def operation(self) -> Operation:
+        return CATALOGUE[self.recipe.operation]
 
+    @cached_property
+    def inputs(self) -> Inputs:
+        return expand(self.recipe, self.dtype)
 
-def judge(implementation: Implementation, recipe: Recipe, dtype: str) -> Verdict:
-    """Hold the outputs to the law; raise Disagreement or Unsupported."""
-    announce.get()(implementation, dtype, recipe, None)
-    case = expected_of(recipe, dtype)
-    outputs = convert_and_call(implementation, recipe, dtype, case)
-    precision = implementation.precision(dtype if dtype != "bool" else "float64")
-    comparisons = list(
-        compare_outputs(
-            outputs, case.expected, bounds_of(recipe, dtype, precision), dtype, implementation
-        )
-    )
-    for path, comparison in comparisons:
-        if not comparison.passed:
-            message = f"{path}: {comparison}" + describe_input_shapes(case.inputs)
-            raise Disagreement(
-                message, failure_kind(comparison), comparison.budget, comparison, path
+    @cached_property
+    def expected(self) -> Any:
+        """What the specification answers."""
+        expected = evaluate_spec(self.operation, self.inputs)
+        for leaf in leaves(expected):
+            if isinstance(leaf, ndarray):
+                leaf.setflags(write=False)
+        return expected
+
+    def bounds(self, precision: Precision) -> Any:
+        """
+        The error bounds of the outputs under a declared arithmetic; None for an operation that
+        moves numbers and computes none.
+        """
+        if self.operation.exact:
+            return None
+        if precision not in self._bounds:
+            self._bounds[precision] = bounds.bound(
+                self.operation.name, self.inputs, precision, self._reference_error
             )
-    total = sum(comparison.total for _, comparison in comparisons)
-    outside = sum(comparison.outside for _, comparison in comparisons)
-    budget = max((comparison.budget for _, comparison in comparisons), default=0.0)
-    return Verdict(budget, outside * 10 <= total, (recipe, dtype, precision))
+        return self._bounds[precision]
+
+    @cached_property
+    def _reference_error(self) -> Any:
+        """
+        The part of the bounds that is the same under every declared arithmetic: what the
+        specification's own float64 may err.
+        """
+        return bounds.error(self.operation.name, self.inputs, REFERENCE)
+
+    def is_discriminating(self, precision: Precision) -> bool:
+        """Whether no trivial answer passes."""
+        if precision not in self._discriminating:
+            with np.errstate(all="ignore"):
+                self._discriminating[precision] = rejects_all(
+                    self._trivial_answers, self.expected, self.bounds(precision)
+                )
+        return self._discriminating[precision]
+
+    @cached_property
+    def _trivial_answers(self) -> list[Any]:
+        with np.errstate(all="ignore"):
+            return list(trivial_answers(self.operation, self.inputs, self.expected))
 
 
-def compare_outputs(
-    outputs: Any,
-    expected: Any,
-    bound: Any,
-    dtype: str,
-    implementation: Implementation,
-    path: str = "output",
-) -> Iterator[tuple[str, Comparison]]:
-    """
-    Walk outputs and law together; type, shape and dtype are exact before any number is compared.
-    """
-    if isinstance(expected, (list, tuple)):
-        if not isinstance(outputs, (list, tuple)) or len(outputs) != len(expected):
-            raise Disagreement(
-                f"{path}: wanted {len(expected)} arrays, got {describe_value(outputs)}"
-            )
-        bounds = bound if bound is not None else [None] * len(expected)
-        for index, (output, law, limit) in enumerate(zip(outputs, expected, bounds, strict=True)):
-            yield from compare_outputs(
-                output, law, limit, dtype, implementation, f"{path}[{index}]"
-            )
-    elif expected is None or outputs is None:
-        if expected is not outputs:
-            raise Disagreement(
-                f"{path}: wanted {describe_value(expected)}, got {describe_value(outputs)}"
-            )
-    else:
-        actual = checked_output(outputs, expected, dtype, implementation, path)
-        yield path, compare(actual, expected, bound, largest(dtype) if dtype != "bool" else np.inf)
-
-
-def checked_output(
-    output: Any, expected: ndarray, dtype: str, implementation: Implementation, path: str
-) -> ndarray:
-    """The output as a NumPy array, once it is the right kind of thing."""
-    library, operation = implementation.backend.library, implementation.operation
-    assert library is not None
-    sample = sample_array(library)
-    if not isinstance(output, type(sample)):
-        raise Disagreement(
-            f"{path}: wanted {type(sample).__name__} of shape {expected.shape}, got "
-            f"{describe_value(output)}"
-        )
-    if tuple(output.shape) != expected.shape:
-        raise Disagreement(f"{path}: wanted shape {expected.shape}, got {tuple(output.shape)}")
-    wanted = "bool" if expected.dtype == bool else dtype
-    if dtype_name(output) != wanted:
-        if (
-            operation.takes_dtype
-            and dtype_name(output) in DTYPES
-            and not getattr(implementation.function, "takes_dtype", False)
-        ):
-            raise Unsupported(f"takes no dtype: returns {dtype_name(output)}")
-        raise Disagreement(f"{path}: wanted dtype {wanted}, got {dtype_name(output)}")
-    if str(getattr(output, "device", "")) != str(getattr(sample, "device", "")):
-        raise Disagreement(f"{path}: wanted device {sample.device}, got {output.device}")
-    return library.to_numpy(output)
-
-
-@lru_cache(maxsize=16)
-def sample_array(library: Library) -> Any:
-    """An array as the library makes one: every output is of its type, and on its device."""
-    return library.from_numpy(np.zeros(1), "float32")
-
-
-def describe_value(thing: Any) -> str:
-    """What came, in a few words."""
-    if isinstance(thing, (list, tuple)):
-        return f"{type(thing).__name__} of {len(thing)}"
-    return (
-        f"{type(thing).__name__} {tuple(thing.shape)}"
-        if hasattr(thing, "shape")
-        else type(thing).__name__
-        if thing is not None
-        else "None"
-    )
-
-
-def failure_kind(comparison: Comparison) -> str:
-    """What went wrong at the worst element."""
-    if np.isnan(comparison.actual) != np.isnan(comparison.expected):
-        return "NaN"
-    if comparison.expected == 0 and comparison.bound == 0:
-        return "not exactly 0"
-    return "infinity" if np.isinf(comparison.actual) else "wrong number"
-
-
-def describe_input_shapes(inputs: Inputs) -> str:
-    """
-    Where in the output the law was broken is told by the comparison; what went in is told here.
-    """
-    shapes = ", ".join(
-        f"{name} {leaf.shape}" for name, leaf in inputs.items() if isinstance(leaf, ndarray)
-    )
-    return f"\n  inputs: {shapes}" if shapes else ""
+@lru_cache(maxsize=2048)
+def case_of(recipe: Recipe, dtype: str) -> Case:
+    """The case of a recipe in a dtype, the same one whoever asks."""
+    return Case(recipe, dtype)

@@ -16,31 +16,29 @@ from attnverify.backends.array_libraries import Library
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.pytrees import leaves, map_leaves
 from attnverify.inputs.memory_layouts import arrange
-from attnverify.inputs.recipe import Inputs, Recipe, layout_kinds
+from attnverify.inputs.recipe import Inputs, layout_kinds
 from attnverify.judge import state_guard
+from attnverify.judge.case import Case
 from attnverify.judge.errors import DeviceLost, Disagreement, Unsupported
 from attnverify.judge.process_state import Values
 from attnverify.judge.state_guard import Change
-from attnverify.reference.oracle import Expected
 from attnverify.timing import account_for
 
-Announce = Callable[[Implementation, str, Recipe | None, dict[str, Any] | None], None]
+Announce = Callable[[Implementation, str, Case | None, dict[str, Any] | None], None]
 announce: ContextVar[Announce] = ContextVar(
-    "announce", default=lambda implementation, dtype, recipe, check: None
+    "announce", default=lambda implementation, dtype, case, check: None
 )
 """
-Who is told of a recipe or a check before it is run: the worker of an isolated backend
+Who is told of a case or a check before it is run: the worker of an isolated backend
 (attnverify/isolation/worker.py), should it never return.
 """
 
 
-def convert_and_call(
-    implementation: Implementation, recipe: Recipe, dtype: str, case: Expected
-) -> Any:
+def convert_and_call(implementation: Implementation, case: Case) -> Any:
     """Convert the inputs, poison the free memory, call, wait for the device."""
-    given = to_backend_arrays(implementation, recipe, dtype, case.inputs)
-    keywords = dtype_keyword(implementation, dtype)
-    poison_memory(implementation, case.expected, dtype)
+    given = to_backend_arrays(implementation, case)
+    keywords = dtype_keyword(implementation, case.dtype)
+    poison_memory(implementation, case)
     return call(implementation, given | keywords)
 
 
@@ -129,14 +127,12 @@ def dtype_keyword(implementation: Implementation, dtype: str) -> Inputs:
     return {"dtype": implementation.backend.library.from_numpy(np.zeros(1), dtype).dtype}
 
 
-def to_backend_arrays(
-    implementation: Implementation, recipe: Recipe, dtype: str, inputs: Inputs
-) -> Inputs:
+def to_backend_arrays(implementation: Implementation, case: Case) -> Inputs:
     """The inputs as arrays of the backend, laid out in memory as the recipe says."""
-    kinds = layout_kinds(recipe, len(inputs))
+    kinds = layout_kinds(case.recipe, len(case.inputs))
     return {
-        name: to_backend_array(implementation, value, dtype, kind)
-        for (name, value), kind in zip(inputs.items(), kinds, strict=True)
+        name: to_backend_array(implementation, value, case.dtype, kind)
+        for (name, value), kind in zip(case.inputs.items(), kinds, strict=True)
     }
 
 
@@ -155,12 +151,14 @@ def to_backend_array(
     )
 
 
-def poison_memory(implementation: Implementation, expected: Any, dtype: str) -> None:
+def poison_memory(implementation: Implementation, case: Case) -> None:
     """Leave NaN in the memory that the outputs will probably be given."""
     library = implementation.backend.library
     assert library is not None
     arrays = [
-        leaf for leaf in leaves(expected) if isinstance(leaf, ndarray) and leaf.dtype.kind == "f"
+        leaf
+        for leaf in leaves(case.expected)
+        if isinstance(leaf, ndarray) and leaf.dtype.kind == "f"
     ]
-    freed = [library.from_numpy(np.full(x.shape, np.nan), dtype) for x in arrays]
+    freed = [library.from_numpy(np.full(x.shape, np.nan), case.dtype) for x in arrays]
     del freed

@@ -15,12 +15,12 @@ from attnverify.backends.loader import Implementation
 from attnverify.catalogue.dtypes import largest, numpy_dtype
 from attnverify.catalogue.pytrees import leaves
 from attnverify.inputs.recipe import Inputs, Recipe
-from attnverify.judge.case import checked_output
+from attnverify.judge.case import Case
 from attnverify.judge.comparison import compare
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.invoke import convert_and_call
+from attnverify.judge.judging import checked_output
 from attnverify.precision import FORMATS
-from attnverify.reference.oracle import bounds_of, expected_of
 
 
 @dataclass(frozen=True)
@@ -28,17 +28,27 @@ class Observation:
     """
     One answer, array by array.
 
-    actual, expected  the outputs and the law's; bounds: the law's, None where bits must agree
+    actual, expected  the outputs and what is expected; bounds: None where bits must agree
     ratio             the worst error as a share of the bound; it is wrong above 1
     """
 
-    recipe: Recipe
-    dtype: str
-    inputs: Inputs
+    case: Case
     actual: tuple[ndarray, ...]
     expected: tuple[ndarray, ...]
     bounds: tuple[ndarray | None, ...]
     ratio: float
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.case.recipe
+
+    @property
+    def dtype(self) -> str:
+        return self.case.dtype
+
+    @property
+    def inputs(self) -> Inputs:
+        return self.case.inputs
 
     @property
     def wrong(self) -> bool:
@@ -110,89 +120,63 @@ def arrays(tree: Any) -> list[ndarray]:
 
 
 def observe(
-    implementation: Implementation, recipes: Sequence[Recipe], dtype: str, until: float
+    implementation: Implementation, cases: Sequence[Case], until: float
 ) -> list[Observation]:
     """
-    The answers to the recipes, wrong ones first; what raises, is not supported or has another form
+    The answers to the cases, wrong ones first; what raises, is not supported or has another form
     says nothing.
     """
     seen: list[Observation] = []
-    for recipe in dict.fromkeys(recipes):
+    for case in dict.fromkeys(cases):
         if time.monotonic() < until or not seen:
             try:
-                seen.append(observe_one(implementation, recipe, dtype))
+                seen.append(observe_one(implementation, case))
             except (Disagreement, Unsupported):
                 continue
     return sorted(seen, key=lambda observation: not observation.wrong)
 
 
-def observe_one(implementation: Implementation, recipe: Recipe, dtype: str) -> Observation:
+def observe_one(implementation: Implementation, case: Case) -> Observation:
     """
-    One answer; raises Disagreement where it has another form than the law's, and what
-    :func:`attnverify.judge.case.call` raises.
+    One answer; raises Disagreement where it has another form than the expected one, and what
+    :func:`attnverify.judge.invoke.call` raises.
     """
-    case = expected_of(recipe, dtype)
-    bound = bounds_of(
-        recipe, dtype, implementation.precision(dtype if dtype != "bool" else "float64")
-    )
-    return build_observation(
-        implementation,
-        recipe,
-        dtype,
-        case.inputs,
-        convert_and_call(implementation, recipe, dtype, case),
-        case.expected,
-        bound,
-    )
-
-
-def build_observation(
-    implementation: Implementation,
-    recipe: Recipe,
-    dtype: str,
-    inputs: Inputs,
-    outputs: Any,
-    expected: Any,
-    bound: Any,
-) -> Observation:
-    """Outputs, law and bound as an observation."""
-    law = arrays(expected)
-    own = [leaf for leaf in leaves(outputs) if leaf is not None]
-    if len(own) != len(law):
-        raise Disagreement(f"output: wanted {len(law)} arrays, got {len(own)}")
-    pairs = list(zip(own, law, strict=True))
-    if any(tuple(getattr(output, "shape", ())) != e.shape for output, e in pairs):
-        return observation_of_wrong_shape(implementation, recipe, dtype, inputs, pairs)
+    own = [leaf for leaf in leaves(convert_and_call(implementation, case)) if leaf is not None]
+    expected = arrays(case.expected)
+    if len(own) != len(expected):
+        raise Disagreement(f"output: wanted {len(expected)} arrays, got {len(own)}")
+    if any(tuple(getattr(x, "shape", ())) != e.shape for x, e in zip(own, expected, strict=True)):
+        return observation_of_wrong_shape(implementation, case, own)
     actual = tuple(
-        checked_output(output, e, dtype, implementation, "output") for output, e in pairs
+        checked_output(output, e, case.dtype, implementation, "output")
+        for output, e in zip(own, expected, strict=True)
     )
+    bound = case.bounds(implementation.precision(case.dtype))
     bounds = (
-        tuple([leaf for leaf in leaves(bound) if leaf is not None])
+        tuple(leaf for leaf in leaves(bound) if leaf is not None)
         if bound is not None
-        else (None,) * len(law)
+        else (None,) * len(expected)
     )
     each = [
-        compare(a, e, b, largest_representable(dtype))
-        for a, e, b in zip(actual, law, bounds, strict=True)
+        compare(a, e, b, largest_representable(case.dtype))
+        for a, e, b in zip(actual, expected, bounds, strict=True)
     ]
     ratio = max((c.budget if c.passed else max(c.budget, 1 + 1e-9) for c in each), default=0.0)
-    return Observation(recipe, dtype, inputs, actual, tuple(law), bounds, ratio)
+    return Observation(case, actual, tuple(expected), bounds, ratio)
 
 
 def observation_of_wrong_shape(
-    implementation: Implementation,
-    recipe: Recipe,
-    dtype: str,
-    inputs: Inputs,
-    pairs: Sequence[tuple[Any, ndarray]],
+    implementation: Implementation, case: Case, outputs: Sequence[Any]
 ) -> Observation:
     """
-    Outputs of other shapes than the law's: wrong in any case, and still perhaps another function's,
-    to a few roundings.
+    Outputs of other shapes than the expected ones: wrong in any case, and still perhaps another
+    function's, to a few roundings.
     """
     actual = tuple(
-        checked_output(output, np.empty(tuple(np.shape(output))), dtype, implementation, "output")
-        for output, _ in pairs
+        checked_output(
+            output, np.empty(tuple(np.shape(output))), case.dtype, implementation, "output"
+        )
+        for output in outputs
     )
     bounds = tuple(None if implementation.operation.exact else np.zeros(a.shape) for a in actual)
-    return Observation(recipe, dtype, inputs, actual, tuple(e for _, e in pairs), bounds, np.inf)
+    return Observation(case, actual, tuple(arrays(case.expected)), bounds, np.inf)

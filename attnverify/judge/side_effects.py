@@ -8,17 +8,22 @@ from typing import Any
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.pytrees import leaves
 from attnverify.inputs.memory_layouts import shares_memory
-from attnverify.inputs.recipe import Recipe
 from attnverify.judge import state_guard
+from attnverify.judge.case import Case
 from attnverify.judge.errors import Disagreement
-from attnverify.judge.invoke import announce, call, dtype_keyword, poison_memory, to_backend_arrays
+from attnverify.judge.invoke import (
+    announce,
+    call,
+    dtype_keyword,
+    poison_memory,
+    to_backend_arrays,
+)
 from attnverify.judge.process_state import Values
 from attnverify.judge.state_guard import Change
-from attnverify.reference.oracle import expected_of
 
 
 def judge_side_effects(
-    implementation: Implementation, recipe: Recipe, dtype: str, around: Values | None = None
+    implementation: Implementation, case: Case, around: Values | None = None
 ) -> None:
     """
     Inputs unchanged, outputs no alias of them, the surroundings as they were, and a second call
@@ -27,14 +32,13 @@ def judge_side_effects(
     ``around``: the surroundings as an earlier case left them, which are held to without another
     look.
     """
-    announce.get()(implementation, dtype, recipe, None)
+    announce.get()(implementation, case.dtype, case, None)
     library = implementation.backend.library
     assert library is not None
-    case = expected_of(recipe, dtype)
-    given = to_backend_arrays(implementation, recipe, dtype, case.inputs)
+    given = to_backend_arrays(implementation, case)
+    keywords = dtype_keyword(implementation, case.dtype)
     before = [snapshot(library.to_numpy, leaf) for leaf in leaves(given)]
-    keywords = dtype_keyword(implementation, dtype)
-    poison_memory(implementation, case.expected, dtype)
+    poison_memory(implementation, case)
     changes: tuple[list[Change], list[Change]] = ([], [])
     around = {} if around is None else around
     first = call(implementation, given | keywords, changes[0], around)

@@ -1,26 +1,22 @@
 """
-Impostors: cheap wrong answers. A case that one of them passes is weak, and is not counted as
+Trivial answers: cheap wrong ones. A case that one of them passes is weak, and is not counted as
 evidence.
 
-An impostor takes part only where it is a different function: ignoring the query is right where
+A trivial answer takes part only where it is a different function: ignoring the query is right where
 there is one key.
 """
 
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
-from attnverify.catalogue.operation import CATALOGUE, Operation
+from attnverify.catalogue.operation import Operation
 from attnverify.catalogue.pytrees import leaves
 from attnverify.inputs.masks import causal_pairs, visible_pairs
-from attnverify.inputs.recipe import Inputs, Recipe
-from attnverify.judge import weak_cases
+from attnverify.inputs.recipe import Inputs
 from attnverify.judge.comparison import is_within
-from attnverify.precision import Precision
-from attnverify.reference.oracle import bounds_of, expected_of
 
 
 def rejects_all(answers: Iterable[Any], expected: Any, bound: Any) -> bool:
@@ -78,26 +74,3 @@ def trivial_attention_answers(
         N, M = visible.shape[-2:]
         before = causal_pairs(N, M, ahead=-1)
         yield operation.reference(**inputs | {name: visible & before})
-
-
-@lru_cache(maxsize=4096)
-def is_discriminating(recipe: Recipe, dtype: str, precision: Precision) -> bool:
-    """Whether no cheap impostor passes this case."""
-    with np.errstate(all="ignore"):
-        return weak_cases.rejects_all(
-            wrong_answers(recipe, dtype),
-            expected_of(recipe, dtype).expected,
-            bounds_of(recipe, dtype, precision),
-        )
-
-
-@lru_cache(maxsize=512)
-def wrong_answers(recipe: Recipe, dtype: str) -> list[Any]:
-    """
-    What the impostors answer; several implementations are asked the same, one after the other.
-    """
-    case = expected_of(recipe, dtype)
-    with np.errstate(all="ignore"):
-        return list(
-            weak_cases.trivial_answers(CATALOGUE[recipe.operation], case.inputs, case.expected)
-        )

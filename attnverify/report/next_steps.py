@@ -22,9 +22,10 @@ def next_steps(
     ``page`` is where the report went.
     """
     replays = [
-        exhibit["replay"]
+        finding["record"]["replay"]
         for tally in representative_cells(tallies)
-        for exhibit in tally["exhibits"].values()
+        for finding in tally["findings"]
+        if finding["record"]
     ]
     if replays:
         yield (
@@ -47,21 +48,10 @@ def failures_option(failures: str) -> str:
 
 def for_backend(backend: Any) -> Iterator[str]:
     """What its author can do about a backend that could not be judged."""
-    if backend.missing and (package := missing_package(backend.missing)):
+    if backend.missing and backend.missing_package:
         yield (
-            f"next, for {backend.source}: install the package {package}; what attnverify itself "
-            "can "
-            "use, and how to get it: attnverify doctor"
+            f"next, for {backend.source}: install the package {backend.missing_package}; what "
+            "attnverify itself can use, and how to get it: attnverify doctor"
         )
     elif backend.broken and backend.source.endswith(".py"):
         yield f"next, to see where its import fails: python {shlex.quote(backend.source)}"
-
-
-def missing_package(missing: str) -> str:
-    """The package that is not installed, where that is why a backend is missing."""
-    head, tail = "the package ", " is not installed"
-    return (
-        missing.removeprefix(head).removesuffix(tail)
-        if missing.startswith(head) and missing.endswith(tail)
-        else ""
-    )

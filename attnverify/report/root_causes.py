@@ -10,14 +10,16 @@ upwards.
 """
 
 import inspect
-import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from operator import attrgetter
 from typing import Any
 
 from attnverify.catalogue.operation import CATALOGUE
+from attnverify.failures.finding import NOT_REFUSED, Finding
+from attnverify.inputs.conditions import Condition, parse_condition
 
 Tallied = dict[str, Any]
 """A tally as plain data (:meth:`attnverify.verdicts.columns.Tally.as_dict`)."""
@@ -41,15 +43,10 @@ LAYERS = frozenset(name for name, operation in CATALOGUE.items() if operation.ch
 
 @dataclass(eq=False)
 class Symptom:
-    """
-    One thing that a failed cell shows: the kind of a failure, the region where it shows, and what a
-    diagnosis takes it for.
-    """
+    """One finding of a failed cell, with the parsed conditions of the region where it shows."""
 
     tally: Tallied
-    kind: str
-    region: str = ""
-    diagnoses: frozenset[str] = frozenset()
+    finding: Finding
 
     @property
     def operation(self) -> str:
@@ -58,6 +55,27 @@ class Symptom:
     @property
     def implementation(self) -> str:
         return str(self.tally["implementation"])
+
+    @property
+    def kind(self) -> str:
+        return self.finding.kind
+
+    @property
+    def region(self) -> tuple[str, ...]:
+        return self.finding.condition
+
+    @cached_property
+    def conditions(self) -> list[Condition]:
+        return [parse_condition(text) for text in self.region]
+
+    @property
+    def subjects(self) -> set[str]:
+        """What its region speaks of."""
+        return {subject for condition in self.conditions for subject in condition.subjects}
+
+    @property
+    def diagnoses(self) -> frozenset[str]:
+        return self.finding.causes
 
 
 @dataclass
@@ -77,7 +95,8 @@ class RootCause:
             "cells": [name_of(tally) for tally in self.cells],
             "blocked": [name_of(tally) for tally in self.blocked],
         }
-        return {"cause": self.words, "backend": self.backend, "rung": self.rung, **named}
+        about = {"cause": self.words, "backend": self.backend, "rung": self.rung}
+        return about | named | {"representative": name_of(self.shown_by)}
 
     @property
     def shown_by(self) -> Tallied:
@@ -137,38 +156,9 @@ def find_root(sign: Symptom, above: dict[Symptom, Symptom]) -> Symptom:
     return sign
 
 
-def symptoms_of(tally: Tallied) -> Iterator[Symptom]:
-    """What a failed cell shows, once each."""
-    told = (
-        tally["symptoms"]
-        or [text.partition("\n")[0] for text in (*tally["findings"], tally["reason"])][:1]
-    )
-    for words in dict.fromkeys([tally["blocked"]] if tally["blocked"] else told):
-        kind, _, region = words.partition(" when ")
-        numeric = kind in ("wrong number", "not exactly 0", "NaN", "infinity")
-        yield Symptom(
-            tally,
-            kind,
-            region,
-            frozenset(d for words in tally["causes"] for d in diagnoses(words))
-            if numeric
-            else frozenset(),
-        )
-
-
-def diagnoses(words: str) -> list[str]:
-    """
-    The alternatives that a diagnosis names, without its numbers, which differ from dtype to dtype;
-    none where it only says where.
-    """
-    words = re.sub(r"\s*\([^()]*\)", "", words).strip()
-    if words.startswith("wrong: "):
-        return []
-    named = words.removeprefix(LAW).split(" or with ") if words.startswith(LAW) else [words]
-    return [re.sub(r"\d[\d.e+-]*", "#", name) for name in named]
-
-
-LAW = "equals the law with "
+def symptoms_of(tally: Tallied) -> list[Symptom]:
+    """What a failed cell shows."""
+    return [Symptom(tally, Finding.from_dict(plain)) for plain in tally["findings"]]
 
 
 # What is built on what
@@ -206,25 +196,12 @@ DEPENDENT_ASPECTS = {
 
 
 def are_unrelated(one: Symptom, other: Symptom) -> bool:
-    """Two regions that have nothing in common, or two diagnoses of which no word is the same."""
+    """Two regions that have nothing in common, or two diagnoses of which none is the same."""
     if one.diagnoses & other.diagnoses:
         return False
     if one.region and other.region:
-        return not condition_subjects(one.region) & condition_subjects(other.region)
+        return not one.subjects & other.subjects
     return bool(one.diagnoses and other.diagnoses)
-
-
-def condition_subjects(region: str) -> set[str]:
-    """
-    What the conditions of a region speak of: sizes and fields without their numbers, sentences as a
-    whole.
-    """
-    found: set[str] = set()
-    for condition in re.split(r"\band\b", region):
-        text = condition.strip()
-        sizes = set(re.findall(r"\b[A-Z]\b", text))
-        found |= sizes or {re.split(r"!?=|[-\d]", text)[0].strip()}
-    return found
 
 
 def have_same_cause(one: Symptom, other: Symptom) -> bool:
@@ -232,19 +209,16 @@ def have_same_cause(one: Symptom, other: Symptom) -> bool:
     if one.diagnoses & other.diagnoses:
         return True
     if one.kind == other.kind and (
-        one.region == other.region != "" or one.kind in (REFUSALS, one.tally["blocked"])
+        one.region == other.region != () or one.kind in (NOT_REFUSED, one.tally["blocked"])
     ):
         return True
     if one.kind == other.kind and one.kind.startswith("raised") and not are_unrelated(one, other):
         return True
     same = one.implementation == other.implementation
     return same and (
-        one.region == other.region != ""
+        one.region == other.region != ()
         or (one.kind == other.kind and not are_unrelated(one, other))
     )
-
-
-REFUSALS = "wrong calls are not refused with ValueError"
 
 
 @lru_cache
@@ -295,24 +269,37 @@ def names_in(code: Any) -> set[str]:
 
 def cause_of(signs: list[Symptom], tallies: list[Tallied]) -> RootCause:
     """
-    What the signs of a group have in common: the diagnosis that most of them share, else the first
+    What the signs of a group have in common: the mistake that most of them name, else the first
     one's kind; and its region.
     """
-    first, named = signs[0], [diagnosis for sign in signs for diagnosis in sorted(sign.diagnoses)]
-    words = max(named, key=named.count) if named else first.kind
+    first = signs[0]
     cells = list({id(sign.tally): sign.tally for sign in signs}.values())
-    where = f" when {first.region}" if first.region else ""
+    where = f" when {' and '.join(first.region)}" if first.region else ""
     return RootCause(
-        f"{words}{where}", first.tally["backend"], level_of(first, cells, tallies), cells
+        f"{named_most(signs) or first.kind}{where}",
+        first.tally["backend"],
+        level_of(first, cells, tallies),
+        cells,
     )
+
+
+def named_most(signs: list[Symptom]) -> str:
+    """The mistake that most diagnoses name, in the words of the first that does."""
+    named = [
+        explanation
+        for sign in signs
+        if sign.finding.cause
+        for explanation in sorted(sign.finding.cause.explanations, key=attrgetter("name"))
+    ]
+    names = [explanation.name for explanation in named]
+    most = max(named, key=lambda explanation: names.count(explanation.name), default=None)
+    return most.words if most else ""
 
 
 def level_of(sign: Symptom, cells: list[Tallied], tallies: list[Tallied]) -> str:
     """How far down a cause lies: by its region, by the dtypes that show it, by the operation."""
-    region, operation = (
-        " and ".join(c for c in sign.region.split(" and ") if not re.search(r"\w!=", c)),
-        sign.operation,
-    )
+    topics = {condition.topic for condition in sign.conditions if not condition.excludes}
+    operation = sign.operation
     same = [
         tally
         for tally in tallies
@@ -323,20 +310,13 @@ def level_of(sign: Symptom, cells: list[Tallied], tallies: list[Tallied]) -> str
         return "adapter"
     if sign.tally["aspect"] in ("refusals", "side effects"):
         return str(sign.tally["aspect"])
-    if "layout.kind" in region or re.search(
-        r" is (transposed|packed|offset|expanded|reversed)", region
-    ):
+    if "layout" in topics:
         return "layout"
     if any(tally["verdict"] == "passed" for tally in same):
         return "dtype"
     if operation == "softmax":
         return "softmax"
-    if (
-        operation in ("causal_mask", "merge_masks")
-        or "mask" in region
-        or "hidden" in region
-        or "sees no key" in region
-    ):
+    if operation in ("causal_mask", "merge_masks") or "mask" in topics:
         return "masks"
     return "layers" if operation in LAYERS else "attention" if "attention" in operation else "parts"
 

@@ -27,14 +27,18 @@ class Cell:
     def id(self) -> str:
         return f"{self.implementation.operation.name}-{self.implementation.label}-{self.dtype}"
 
-    def tally(self) -> CellResult:
+    def result(self) -> CellResult:
+        """The result of this cell, before anything was judged."""
         own = self.implementation
-        tally = CellResult(
-            own.operation.forward.name, own.name, own.backend.name, own.how, self.dtype, self.aspect
+        return CellResult(
+            operation=own.operation.forward.name,
+            implementation=own.name,
+            backend=own.backend.name,
+            how=own.how,
+            dtype=self.dtype,
+            aspect=self.aspect,
+            slack=own.precision(self.dtype).slack if self.dtype != "bool" else 1.0,
         )
-        if self.dtype != "bool":
-            tally.slack = own.precision(self.dtype).slack
-        return tally
 
 
 def cells(

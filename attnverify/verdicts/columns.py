@@ -3,7 +3,7 @@ Cells: one implementation, one dtype, one column of the verdict. What pytest run
 
 values        outputs, their shape, dtype and device; long sequences by sampled rows; relations
 gradients     the same for ``<op>_grad``, exported or by the library's autograd
-refusals      wrong calls are refused with ValueError
+refusals      invalid calls are refused with ValueError
 side effects  inputs unchanged, no aliases, no state between calls
 hidden NaN    NaN and infinity in hidden slots reach no output and no gradient
 """
@@ -15,24 +15,22 @@ from typing import Any
 from attnverify.backends.loader import Implementation
 from attnverify.backends.round_trip import check_round_trip
 from attnverify.checks.registry import Check, checks, recipes_called_twice
+from attnverify.failures.evidence import Evidence, picture_of_error
+from attnverify.failures.finding import NOT_REFUSED, Finding
 from attnverify.failures.known_failures import KnownFailure
 from attnverify.failures.record import FailureRecord, recorded_checks, recorded_recipes
-from attnverify.inputs.recipe import Recipe
+from attnverify.failures.store import save_or_say
 from attnverify.judge import state_guard
+from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.invoke import announce
 from attnverify.judge.process_state import Values
 from attnverify.judge.side_effects import judge_side_effects
 from attnverify.timing import measure_block
 from attnverify.verdicts.cell import Cell
-from attnverify.verdicts.findings import record_failure
-from attnverify.verdicts.search import (
-    count_unsupported,
-    forward_and_gradient,
-    lies_in_fatal_region,
-    search_for_failures,
-)
-from attnverify.verdicts.tally import CellResult, KnownRegion, Options, decide_verdict
+from attnverify.verdicts.findings import describe_recorded
+from attnverify.verdicts.search import fatal_case, forward_and_gradient, search_for_failures
+from attnverify.verdicts.tally import CellResult, Options, Tally, decide_verdict, unsupported
 
 
 def judge_cell(
@@ -47,9 +45,8 @@ def judge_cell(
     """
     seconds: dict[str, float] = {}
     with measure_block(seconds):
-        tally = decide_verdict(collect_evidence(cell, options, known, fatal), known)
-    tally.seconds = seconds
-    return tally
+        result = decide_verdict(collect_evidence(cell, options, known, fatal), known)
+    return replace(result, seconds=seconds)
 
 
 def collect_evidence(
@@ -62,59 +59,68 @@ def collect_evidence(
     What the cell shows, before anything is made of it. What its calls have changed around them is
     put back.
     """
-    tally, regions = (
-        cell.tally(),
-        [KnownRegion(line, fatal=line in fatal) for line in known if line.when],
-    )
-    tally.blocked = check_round_trip(cell.implementation.backend, cell.dtype) or ""
-    if tally.blocked:
-        return tally
+    if words := check_round_trip(cell.implementation.backend, cell.dtype):
+        return replace(cell.result(), blocked=words)
+    regions = tuple(line for line in known if line.when)
     before = state_guard.snapshot()
-    JUDGES[cell.aspect](cell, replace(options, regions=tuple(regions)), tally)
-    tally.changes = [
-        str(change) for change in state_guard.diff_and_restore(before) if not change.once
-    ]
-    if cell.aspect == "side effects" and tally.changes and not tally.findings:
-        tally.findings.append(f"{'; '.join(tally.changes)}\n  seen after the column's last call")
-        tally.symptoms.append("; ".join(tally.changes))
-    tally.regions = {region.line.source: [region.failed, region.passed] for region in regions}
+    tally = JUDGES[cell.aspect](cell, replace(options, regions=regions, fatal=fatal))
+    changes = [str(change) for change in state_guard.diff_and_restore(before) if not change.once]
+    if cell.aspect == "side effects" and changes and not tally.findings:
+        words = "; ".join(changes)
+        tally += Tally(findings=[Finding(words, message="seen after the column's last call")])
+    unseen = Tally(regions={line.source: [0, 0] for line in regions})
+    return replace(cell.result().with_tally(unseen + tally), changes=changes)
+
+
+def judge_values(cell: Cell, options: Options) -> Tally:
+    tally = search_for_failures(cell, cell.implementation, options, "any", options.cases)
+    if tally.findings:  # what is wrong at small sizes needs no long sequence to show it
+        return tally
+    return tally + run_checks(cell, cell.implementation, options)
+
+
+def judge_gradients(cell: Cell, options: Options) -> Tally:
+    assert cell.gradient is not None
+    return search_for_failures(cell, cell.gradient, options, "any", options.cases)
+
+
+def judge_hidden_nan(cell: Cell, options: Options) -> Tally:
+    tally = Tally()
+    for implementation in forward_and_gradient(cell):
+        tally += search_for_failures(
+            cell, implementation, options, "nan", max(10, options.cases // 4)
+        )
     return tally
 
 
-def judge_values(cell: Cell, options: Options, tally: CellResult) -> None:
-    search_for_failures(cell, cell.implementation, options, tally, "any", options.cases)
-    if not tally.findings:  # what is wrong at small sizes needs no long sequence to show it
-        run_checks(cell, cell.implementation, options, tally)
-
-
-def judge_gradients(cell: Cell, options: Options, tally: CellResult) -> None:
-    assert cell.gradient is not None
-    search_for_failures(cell, cell.gradient, options, tally, "any", options.cases)
-
-
-def judge_hidden_nan(cell: Cell, options: Options, tally: CellResult) -> None:
-    for implementation in forward_and_gradient(cell):
-        search_for_failures(
-            cell, implementation, options, tally, "nan", max(10, options.cases // 4)
-        )
-
-
-def run_checks(
-    cell: Cell, implementation: Implementation, options: Options, tally: CellResult
-) -> None:
+def run_checks(cell: Cell, implementation: Implementation, options: Options) -> Tally:
     """
     The checks of the column, those that failed once before first; each failure is told on its own.
     """
+    tally = Tally()
     for named, check in checks_to_run(cell, implementation, options):
-        announce.get()(implementation, cell.dtype, None, named)
-        error = run_check(tally, check, implementation, cell.dtype)
+        counted, error = run_check(named, check, implementation, cell.dtype)
+        tally += counted
         if error:
-            failure = FailureRecord.of(implementation, None, cell.dtype, cell.aspect, named)
+            record = FailureRecord.of_check(implementation, cell.dtype, cell.aspect, named)
             tally.findings.append(
-                f"{named['name']}\n  "
-                f"{error}{record_failure(failure, implementation, options, tally, error)}"
+                describe_recorded(named["name"], str(error), record, implementation, options, error)
             )
-            tally.symptoms.append(named["name"])
+    return tally
+
+
+def run_check(
+    named: dict[str, Any], check: Check, implementation: Implementation, dtype: str
+) -> tuple[Tally, Disagreement | None]:
+    """Run a check: what it counts, and what it found, if anything."""
+    announce.get()(implementation, dtype, None, named)
+    try:
+        check(implementation, dtype)
+    except Unsupported as reason:
+        return unsupported(str(reason)), None
+    except Disagreement as error:
+        return Tally(checks=1), error
+    return Tally(checks=1), None
 
 
 def checks_to_run(
@@ -139,84 +145,69 @@ def checks_to_run(
     ]  # a record may be older than the checks
 
 
-def run_check(
-    tally: CellResult, check: Check, implementation: Implementation, dtype: str
-) -> Disagreement | None:
-    """Run a check and count it; what it found, if anything."""
-    try:
-        check(implementation, dtype)
-    except Unsupported as reason:
-        count_unsupported(tally, str(reason))
-        return None
-    except Disagreement as error:
-        tally.checks += 1
-        return error
-    tally.checks += 1
-    return None
-
-
-def judge_refusals(cell: Cell, options: Options, tally: CellResult) -> None:
-    """Every wrong call must be refused with ValueError; all that are not are told together."""
-    own, lines = cell.implementation, list[str]()
+def judge_refusals(cell: Cell, options: Options) -> Tally:
+    """
+    Every invalid call must be refused with ValueError; all that are not are one finding, and the
+    first of them is recorded.
+    """
+    own, tally, wrong = cell.implementation, Tally(), list[tuple[dict[str, Any], Disagreement]]()
     for named, check in checks_to_run(cell, own, options):
-        announce.get()(own, cell.dtype, None, named)
-        error = run_check(tally, check, own, cell.dtype)
-        if error:
-            failure = FailureRecord.of(own, None, cell.dtype, cell.aspect, named)
-            replay = record_failure(failure, own, options, tally, error) if not lines else ""
-            lines.append(
-                f"\n    {named['name']}: {error}{replay.replace(chr(10), chr(10) + '    ')}"
-            )
-    if lines:
-        tally.findings.append(
-            f"{len(lines)} of {tally.checks} wrong calls are not refused with "
-            f"ValueError{''.join(lines)}"
-        )
-        tally.symptoms.append("wrong calls are not refused with ValueError")
+        counted, error = run_check(named, check, own, cell.dtype)
+        tally += counted
+        wrong += [(named, error)] if error else []
+    if not wrong:
+        return tally
+    record = FailureRecord.of_check(own, cell.dtype, cell.aspect, wrong[0][0])
+    finding = Finding(
+        NOT_REFUSED,
+        headline=f"{len(wrong)} of {tally.checks} {NOT_REFUSED}",
+        message="\n".join(f"{named['name']}: {error}" for named, error in wrong),
+        record=record,
+        evidence=Evidence(picture_of_error(record.operation, wrong[0][1])),
+        notes=save_or_say(record, options.failures, own),
+    )
+    return tally + Tally(findings=[finding])
 
 
-def judge_side_effects_column(cell: Cell, options: Options, tally: CellResult) -> None:
+def judge_side_effects_column(cell: Cell, options: Options) -> Tally:
+    tally = Tally()
     for implementation in forward_and_gradient(cell):
         operation, around = implementation.operation.name, Values()
         for recipe in (
             *recorded_recipes(operation, cell.aspect, options.failures),
             *recipes_called_twice(operation, **options.draws),
         ):
-            judge_side_effect(cell, implementation, recipe, options, tally, around)
-        run_checks(cell, implementation, options, tally)
+            case = case_of(recipe, cell.dtype)
+            counted, error = judge_side_effect(implementation, case, options, around)
+            tally += counted
+            if error and not tally.findings:  # one shows them all
+                record = FailureRecord.of(implementation, case, cell.aspect)
+                tally.findings.append(
+                    describe_recorded(str(error), "", record, implementation, options, error)
+                )
+        tally += run_checks(cell, implementation, options)
+    return tally
 
 
 def judge_side_effect(
-    cell: Cell,
-    implementation: Implementation,
-    recipe: Recipe,
-    options: Options,
-    tally: CellResult,
-    around: Values,
-) -> None:
-    if lies_in_fatal_region(
-        [region for region in options.regions if region.line.covers(recipe, cell.dtype)], tally
-    ):
-        return
+    implementation: Implementation, case: Case, options: Options, around: Values
+) -> tuple[Tally, Disagreement | None]:
+    """Look for the side effects of one case: what it counts, and what it found, if anything."""
+    regions = [line for line in options.regions if line.covers(case)]
+    if fatal := fatal_case(regions, options):
+        return fatal, None
     try:
-        judge_side_effects(implementation, recipe, cell.dtype, around)
+        judge_side_effects(implementation, case, around)
     except Unsupported as reason:
-        count_unsupported(tally, str(reason))
+        return unsupported(str(reason)), None
     except Disagreement as error:
         if error.kind.startswith("raised"):
-            count_unsupported(tally, "every call raised: see values")
-        elif not tally.findings:
-            failure = FailureRecord.of(implementation, recipe, cell.dtype, cell.aspect)
-            tally.findings.append(
-                f"{error}\n  recipe: "
-                f"{recipe}{record_failure(failure, implementation, options, tally, error)}"
-            )
-            tally.symptoms.append(str(error))
-    else:
-        tally.checks += 1
+            return unsupported("every call raised: see values"), None
+        return Tally(), error
+    return Tally(checks=1), None
 
 
-JUDGES: dict[str, Callable[[Cell, Options, CellResult], None]] = {
+JUDGES: dict[str, Callable[[Cell, Options], Tally]] = {
     "values": judge_values,
     "gradients": judge_gradients,
     "refusals": judge_refusals,

@@ -1,168 +1,153 @@
 """
-Writing a failure down: shrink it, diagnose it, record it, say where else it shows.
+From failing recipes to findings: shrink, diagnose, record, picture.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from attnverify.backends.loader import Implementation
 from attnverify.checks.call_sequences import passes_when_reloaded
+from attnverify.diagnosis.cause import Cause
 from attnverify.diagnosis.diagnose import diagnose
-from attnverify.diagnosis.failing_region import RegionOffer
 from attnverify.failures.evidence import (
-    failure_evidence,
+    DrawnCase,
+    Evidence,
     most_informative,
     picture_of_error,
     visible_extent,
 )
+from attnverify.failures.finding import Finding
 from attnverify.failures.record import FailureRecord
-from attnverify.failures.store import save
+from attnverify.failures.store import save_or_say
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import draw_recipes, shrink
-from attnverify.judge.case import judge
+from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import Disagreement, Unsupported
-from attnverify.verdicts.cell import Cell
-from attnverify.verdicts.tally import CellResult, Options
-
-
-def attach_failing_regions(found: dict[str, RegionOffer], tally: CellResult) -> None:
-    """Add the regions of the failures that were told last to what was told of them."""
-    for index, (what, offer) in enumerate(found.items(), len(tally.findings) - len(found)):
-        line = offer.line(tally.implementation, tally.aspect)
-        tally.findings[index] += f"\n  known failures: {line}  {offer.evidence}"
-        tally.symptoms.append(f"{what} when {offer.when}" if offer.when else what)
-        tally.offers += [line] if line not in tally.offers else []
-
+from attnverify.judge.judging import judge
+from attnverify.verdicts.tally import Options
 
 MAX_KINDS_REPORTED = 3
-
-
-def report_failure(
-    cell: Cell,
-    implementation: Implementation,
-    what: str,
-    failing: list[Recipe],
-    options: Options,
-    tally: CellResult,
-    kind: str,
-) -> None:
-    """Write down the smallest recipe that fails in this way, with its replay."""
-    share = f"{len(failing)} of {tally.cases} cases: {what}"
-
-    def unknown(recipe: Recipe) -> bool:
-        known = any(region.line.covers(recipe, cell.dtype) for region in options.regions)
-        return not known and reproduce(implementation, recipe, cell.dtype, what) is not None
-
-    smallest = shrink(failing[0], kind, unknown, options.seed)
-    for recipe in dict.fromkeys((smallest, *failing)):
-        error = reproduce(implementation, recipe, cell.dtype, what)
-        if error is not None:
-            state = (
-                DEPENDS_ON_EARLIER_CALLS
-                if passes_when_reloaded(implementation, recipe, cell.dtype)
-                else ""
-            )
-            cause = (
-                ""
-                if state
-                else diagnose_and_note(
-                    implementation,
-                    [recipe, *failing[:RECIPES_PER_DIAGNOSIS]],
-                    cell.dtype,
-                    tally,
-                    options,
-                    kind,
-                )
-            )
-            failure = FailureRecord.of(implementation, recipe, cell.dtype, cell.aspect)
-            line = record_failure(failure, implementation, options, tally, error, cause)
-            tally.exhibits[failure.hash] |= unshrunk_evidence(
-                implementation, failing, recipe, cell.dtype, what
-            )
-            told_cause = f"\n  cause: {cause}" if cause else ""
-            tally.findings.append(
-                f"{share}\n  {error}{told_cause}\n  recipe: {recipe}{line}{state}"
-            )
-            return
-    tally.findings.append(
-        f"{share}\n  {failing[0]}\n  passed when it was run again: the result depends on the calls "
-        "before it"
-    )
-
-
-DEPENDS_ON_EARLIER_CALLS = (
-    "\n  a freshly loaded backend gives the right answer to this call: the result depends on "
-    "the calls before it"
-)
-
-
-def unshrunk_evidence(
-    implementation: Implementation, failing: list[Recipe], smallest: Recipe, dtype: str, what: str
-) -> dict[str, Any]:
-    """
-    A failing case as it was drawn, where its picture has more to show than that of the smallest.
-    """
-    recipe = most_informative(failing)
-    error = (
-        reproduce(implementation, recipe, dtype, what)
-        if visible_extent(recipe) > visible_extent(smallest)
-        else None
-    )
-    shown = picture_of_error(implementation.operation.name, error)
-    return {"drawn": {"recipe": str(recipe)} | shown} if shown else {}
-
-
 RECIPES_PER_DIAGNOSIS = 6
 """
 As many failing recipes are diagnosed beside the smallest, and as many of the first draws, which may
 pass.
 """
 
+DEPENDS_ON_EARLIER_CALLS = (
+    "a freshly loaded backend gives the right answer to this call: the result depends on the calls "
+    "before it"
+)
+PASSED_AGAIN = "passed when it was run again: the result depends on the calls before it"
 
-def diagnose_and_note(
-    implementation: Implementation,
-    failing: list[Recipe],
-    dtype: str,
-    tally: CellResult,
-    options: Options,
-    kind: str,
-) -> str:
-    """The likely cause of a failure, which is noted; nothing where a diagnosis finds none."""
-    operation = implementation.operation.name
+
+@dataclass(frozen=True)
+class Failures:
+    """Where failures were met: by whom, in what, among which draws and how many cases."""
+
+    implementation: Implementation
+    dtype: str
+    aspect: str
+    kind: str
+    options: Options
+    cases: int
+
+    def reproduce(self, case: Case, what: str) -> Disagreement | None:
+        """The failure of this kind, if the case still fails so."""
+        try:
+            judge(self.implementation, case)
+        except Disagreement as error:
+            return error if error.kind == what else None
+        except Unsupported:
+            pass
+        return None
+
+    def shrink(self, case: Case, what: str) -> Case:
+        """A small case that fails in the same way and is not known to."""
+
+        def fails(recipe: Recipe) -> bool:
+            small = case_of(recipe, self.dtype)
+            known = any(line.covers(small) for line in self.options.regions)
+            return not known and self.reproduce(small, what) is not None
+
+        return case_of(shrink(case.recipe, self.kind, fails, self.options.seed), self.dtype)
+
+
+def describe_failures(failures: Failures, failing: dict[str, list[Case]]) -> dict[str, Finding]:
+    """A finding for each kind of failure, by its kind; of many kinds the first few."""
+    return {
+        what: describe_failure(failures, what, cases)
+        for what, cases in list(failing.items())[:MAX_KINDS_REPORTED]
+    }
+
+
+def describe_failure(failures: Failures, what: str, failing: list[Case]) -> Finding:
+    """The finding by the smallest case that fails in this way, recorded and diagnosed."""
+    share = f"{len(failing)} of {failures.cases} cases"
+    smallest = failures.shrink(failing[0], what)
+    for case in dict.fromkeys((smallest, *failing)):
+        error = failures.reproduce(case, what)
+        if error is not None:
+            break
+    else:
+        return Finding(what, share=share, message=f"{failing[0].recipe}\n{PASSED_AGAIN}")
+    implementation = failures.implementation
+    depends = passes_when_reloaded(implementation, case)
+    record = FailureRecord.of(implementation, case, failures.aspect)
+    return Finding(
+        what,
+        share=share,
+        message=str(error),
+        cause=None if depends else cause_of(failures, [case, *failing[:RECIPES_PER_DIAGNOSIS]]),
+        record=record,
+        evidence=Evidence(
+            picture_of_error(record.operation, error),
+            unshrunk_evidence(failures, failing, case, what),
+        ),
+        notes=(
+            *save_or_say(record, failures.options.failures, implementation),
+            *([DEPENDS_ON_EARLIER_CALLS] if depends else []),
+        ),
+    )
+
+
+def unshrunk_evidence(
+    failures: Failures, failing: Sequence[Case], smallest: Case, what: str
+) -> DrawnCase | None:
+    """
+    A failing case as it was drawn, where its picture has more to show than that of the smallest.
+    """
+    case = most_informative(failing)
+    if visible_extent(case.recipe) <= visible_extent(smallest.recipe):
+        return None
+    shown = picture_of_error(case.operation.name, failures.reproduce(case, what))
+    return DrawnCase(str(case.recipe), shown) if shown else None
+
+
+def cause_of(failures: Failures, failing: list[Case]) -> Cause | None:
+    """The likely cause, held against cases that may pass."""
+    operation = failures.implementation.operation.name
     others = (
         *fixed_cases(operation)[:RECIPES_PER_DIAGNOSIS],
-        *draw_recipes(operation, kind, RECIPES_PER_DIAGNOSIS, options.seed),
+        *draw_recipes(operation, failures.kind, RECIPES_PER_DIAGNOSIS, failures.options.seed),
     )
-    cause = diagnose(implementation, failing, dtype, others)
-    if cause is None:
-        return ""
-    if cause not in tally.causes:
-        tally.causes.append(cause)
-    return cause
+    beside = [case_of(recipe, failures.dtype) for recipe in others]
+    return diagnose(failures.implementation, failing, beside)
 
 
-def record_failure(
-    failure: FailureRecord,
+def describe_recorded(
+    kind: str,
+    message: str,
+    record: FailureRecord,
     implementation: Implementation,
     options: Options,
-    tally: CellResult,
     error: Disagreement,
-    cause: str = "",
-) -> str:
-    """Record a failure and what a report shows of it; the line that says how it is seen again."""
-    save(failure, options.failures, implementation)
-    tally.exhibits[failure.hash] = failure_evidence(failure, error, cause)
-    return f"\n  replay: {failure.replay_line}"
-
-
-def reproduce(
-    implementation: Implementation, recipe: Recipe, dtype: str, what: str
-) -> Disagreement | None:
-    """The failure of this kind, if the recipe still fails so."""
-    try:
-        judge(implementation, recipe, dtype)
-    except Disagreement as error:
-        return error if error.kind == what else None
-    except Unsupported:
-        pass
-    return None
+) -> Finding:
+    """The finding of a failure that is neither shrunk nor diagnosed."""
+    return Finding(
+        kind,
+        message=message,
+        record=record,
+        evidence=Evidence(picture_of_error(record.operation, error)),
+        notes=save_or_say(record, options.failures, implementation),
+    )

@@ -2,20 +2,24 @@
 Searching a cell for failures: recipe after recipe, recorded ones first.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 from attnverify.backends.loader import Implementation
 from attnverify.diagnosis.failing_region import offers
+from attnverify.failures.finding import Finding, offered_line
+from attnverify.failures.known_failures import KnownFailure
 from attnverify.failures.record import find_record, recorded_recipes
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import draw_recipes, hypothesis_examples
-from attnverify.judge.case import Verdict, judge
+from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.judge.judging import Verdict, judge
 from attnverify.verdicts.cell import Cell
-from attnverify.verdicts.findings import MAX_KINDS_REPORTED, attach_failing_regions, report_failure
-from attnverify.verdicts.tally import CellResult, KnownRegion, Options
+from attnverify.verdicts.findings import Failures, describe_failures
+from attnverify.verdicts.tally import Options, Tally, unsupported
 
 
 def forward_and_gradient(cell: Cell) -> list[Implementation]:
@@ -23,133 +27,137 @@ def forward_and_gradient(cell: Cell) -> list[Implementation]:
     return list(dict.fromkeys(i for i in (cell.implementation, cell.gradient) if i is not None))
 
 
+@dataclass
+class Search:
+    """What the recipes of one search have shown so far."""
+
+    implementation: Implementation
+    dtype: str
+    options: Options
+    tally: Tally = field(default_factory=Tally)
+    failing: dict[str, list[Case]] = field(default_factory=dict)
+    """By the kind of the failure."""
+    passing: list[Case] = field(default_factory=list)
+
+    def judge(self, recipe: Recipe) -> None:
+        case = case_of(recipe, self.dtype)
+        tally, kind = judge_one(self.implementation, case, self.options)
+        self.tally += tally
+        if kind:
+            self.failing.setdefault(kind, []).append(case)
+        elif tally.cases:
+            self.passing.append(case)
+
+    def wants_more(self, cases: int) -> bool:
+        """Whether further draws are worth it in place of those that were weak or not supported."""
+        tally = self.tally
+        some_judged = tally.cases + tally.known > 0
+        return not self.failing and some_judged and tally.strong + tally.known < cases
+
+
 def search_for_failures(
-    cell: Cell,
-    implementation: Implementation,
-    options: Options,
-    tally: CellResult,
-    kind: str,
-    cases: int,
-) -> None:
+    cell: Cell, implementation: Implementation, options: Options, kind: str, cases: int
+) -> Tally:
     """
     Judge recipe after recipe, recorded failures first, then let Hypothesis hunt; of each kind of
     failure shrink one and tell.
     """
-    failures, passing = dict[str, list[Recipe]](), list[Recipe]()
-    operation = implementation.operation.name
-    before, strong_before = tally.cases + tally.known, tally.strong + tally.known
+    search = Search(implementation, cell.dtype, options)
+    operation, seed = implementation.operation.name, options.seed
+    for recipe in first_recipes(operation, cell.aspect, options, kind, cases):
+        search.judge(recipe)
+    for recipe in draw_recipes(operation, kind, 4 * cases, seed)[cases:]:
+        if not search.wants_more(cases):
+            break
+        search.judge(recipe)
+    if not search.failing:
+        for recipe in hypothesis_examples(operation, kind, max(2, options.cases // 10), seed):
+            search.judge(recipe)
+    found = describe_found(search, cell, kind, min(max(cases, 40), 100))
+    return search.tally + Tally(findings=found)
 
-    def fails(recipe: Recipe) -> bool:
-        judged = tally.cases
-        kind_of_failure = judge_one(cell, implementation, options, tally, recipe)
-        if kind_of_failure:
-            failures.setdefault(kind_of_failure, []).append(recipe)
-        elif tally.cases > judged:
-            passing.append(recipe)
-        return bool(kind_of_failure)
 
-    first = [
-        *recorded_recipes(operation, cell.aspect, options.failures),
-        *recipes_of_known_failures(operation, cell.aspect, options),
-    ]
-    for recipe in (
-        *first,
+def first_recipes(
+    operation: str, aspect: str, options: Options, kind: str, cases: int
+) -> list[Recipe]:
+    """What every implementation of the operation meets, whatever it shows."""
+    return [
+        *recorded_recipes(operation, aspect, options.failures),
+        *recipes_of_known_failures(operation, aspect, options),
         *(fixed_cases(operation) if kind == "any" else ()),
         *draw_recipes(operation, kind, cases, options.seed),
-    ):
-        fails(recipe)
-    for recipe in draw_recipes(operation, kind, 4 * cases, options.seed)[
-        cases:
-    ]:  # in place of those that were weak, not supported or not judged
-        if (
-            failures
-            or tally.strong + tally.known >= strong_before + cases
-            or tally.cases + tally.known == before
-        ):
-            break
-        fails(recipe)
-    for recipe in (
-        ()
-        if failures
-        else hypothesis_examples(operation, kind, max(2, options.cases // 10), options.seed)
-    ):
-        fails(recipe)
-    some = dict(list(failures.items())[:MAX_KINDS_REPORTED])
-    for what, failing in some.items():
-        report_failure(cell, implementation, what, failing, options, tally, kind)
-    if some:
-        attach_failing_regions(
-            offers(
-                implementation,
-                cell.dtype,
-                some,
-                passing,
-                kind,
-                min(max(cases, 40), 100),
-                options.seed,
-            ),
-            tally,
+    ]
+
+
+def describe_found(search: Search, cell: Cell, kind: str, fresh: int) -> list[Finding]:
+    """
+    The findings of a search, each with the region that its failures fill; ``fresh`` draws bear it
+    out.
+    """
+    implementation, options = search.implementation, search.options
+    failures = Failures(implementation, cell.dtype, cell.aspect, kind, options, search.tally.cases)
+    found = describe_failures(failures, search.failing)
+    if not found:
+        return []
+    failing = {what: search.failing[what] for what in found}
+    regions = offers(implementation, cell.dtype, failing, search.passing, kind, fresh, options.seed)
+    return [
+        replace(
+            finding,
+            condition=regions[what].conditions,
+            offer=offered_line(regions[what], cell.implementation.name, cell.aspect),
         )
+        for what, finding in found.items()
+    ]
 
 
 def recipes_of_known_failures(operation: str, aspect: str, options: Options) -> Iterator[Recipe]:
     """
     The recipes of the records that known failures name: they fail in every run, whatever is drawn.
     """
-    for region in options.regions:
-        if region.line.replay:
+    for line in options.regions:
+        if line.replay:
             with suppress(ValueError):
-                failure = find_record(region.line.replay, options.failures)
+                failure = find_record(line.replay, options.failures)
                 if (failure.operation, failure.aspect) == (operation, aspect) and not failure.check:
                     yield Recipe(**failure.recipe)
 
 
-def judge_one(
-    cell: Cell, implementation: Implementation, options: Options, tally: CellResult, recipe: Recipe
-) -> str:
+def judge_one(implementation: Implementation, case: Case, options: Options) -> tuple[Tally, str]:
     """
-    Judge a recipe and count it; the kind of its failure, or "" if it passed, is not supported, or
-    is known to fail.
+    Judge a case: what is to be counted, and the kind of its failure, "" if it passed, is not
+    supported, or is known to fail.
     """
-    regions = [region for region in options.regions if region.line.covers(recipe, cell.dtype)]
-    if lies_in_fatal_region(regions, tally):
-        return ""
+    regions = [line for line in options.regions if line.covers(case)]
+    if fatal := fatal_case(regions, options):
+        return fatal, ""
     try:
-        count_passed(tally, judge(implementation, recipe, cell.dtype), regions)
+        return passed_case(judge(implementation, case), regions), ""
     except Unsupported as reason:
-        count_unsupported(tally, str(reason))
+        return unsupported(str(reason)), ""
     except Disagreement as error:
-        if not regions:
-            tally.cases += 1
-            tally.budget = max(tally.budget, error.budget)
-            return error.kind
-        tally.known += 1
-        for region in regions:
-            region.failed += 1
-    return ""
+        if regions:
+            return Tally(known=1, regions=counted(regions, failed=1)), ""
+        return Tally(cases=1, budget=error.budget), error.kind
 
 
-def lies_in_fatal_region(regions: list[KnownRegion], tally: CellResult) -> bool:
-    """Whether a case lies where the process ended before; it is counted as failing there."""
-    fatal = [region for region in regions if region.fatal]
-    for region in fatal:
-        region.failed += 1
-    tally.known += bool(fatal)
-    return bool(fatal)
+def fatal_case(regions: list[KnownFailure], options: Options) -> Tally | None:
+    """A case that lies where the process ended before is counted as failing there, and not run."""
+    fatal = [line for line in regions if line in options.fatal]
+    return Tally(known=1, regions=counted(fatal, failed=1)) if fatal else None
 
 
-def count_passed(tally: CellResult, verdict: Verdict, regions: Sequence[KnownRegion]) -> None:
-    """Count a case that passed; one whose bounds are not finite says nothing."""
+def passed_case(verdict: Verdict, regions: list[KnownFailure]) -> Tally:
+    """A case that passed; one whose bounds are not finite says nothing."""
     if not verdict.judged:
-        tally.outside += 1
-        return
-    tally.cases += 1
-    for region in regions:
-        region.passed += 1
-    tally.strong += verdict.strong
-    tally.budget = max(tally.budget, verdict.budget)
+        return Tally(outside=1)
+    return Tally(
+        cases=1,
+        strong=int(verdict.discriminating),
+        budget=verdict.budget,
+        regions=counted(regions, passed=1),
+    )
 
 
-def count_unsupported(tally: CellResult, reason: str) -> None:
-    tally.unsupported += 1
-    tally.reasons[reason] = tally.reasons.get(reason, 0) + 1
+def counted(regions: list[KnownFailure], failed: int = 0, passed: int = 0) -> dict[str, list[int]]:
+    return {line.source: [failed, passed] for line in regions}

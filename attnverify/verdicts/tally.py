@@ -2,34 +2,29 @@
 What a cell showed, and the verdict on it.
 """
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from attnverify.failures.finding import UNEXPECTED_PASS, Finding
 from attnverify.failures.known_failures import KnownFailure
+from attnverify.failures.plain_data import from_plain, to_plain
 from attnverify.inputs.sampling import CASES
-
-
-@dataclass
-class KnownRegion:
-    """
-    A known failure that speaks of some cases only: how many of them failed, and how many passed.
-    """
-
-    line: KnownFailure
-    failed: int = 0
-    passed: int = 0
-    fatal: bool = False
-    """One of its cases ended the process: no other is run."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """How much is drawn, from which seed, where failures are kept, and which are known."""
+    """
+    How much is drawn, from which seed, where failures are kept.
+
+    regions  the known failures that speak of some of the cell's cases only; fatal: those of them
+             in whose region the process ended before, where no case is run again
+    """
 
     profile: str = "default"
     seed: int = 0
     failures: str = ".attnverify/failures"
-    regions: tuple[KnownRegion, ...] = ()
+    regions: tuple[KnownFailure, ...] = ()
+    fatal: tuple[KnownFailure, ...] = ()
 
     @property
     def cases(self) -> int:
@@ -40,24 +35,73 @@ class Options:
         return {"profile": self.profile, "seed": self.seed}
 
 
-@dataclass
-class CellResult:
+@dataclass(kw_only=True)
+class Tally:
     """
-    What a cell showed.
+    What was counted and found; two of them add up.
 
-    cases   outputs that were held to the law; strong: those of them that no impostor passes; known:
-            those that failed as known
-    causes  what a diagnosis made of the findings, in words
-    symptoms  the findings in a few words each: the kind of the failure and the region where it
-              shows; offers: lines for the known failures
-    blocked what the backend's adapter does to arrays of the dtype, where that is wrong: then
-    nothing else can be said of the cell regions known failures that speak of some cases: how many
-    of these failed and passed; kind: what the known failures are, see KINDS changes what the calls
-    of the cell left changed around them, and was put back: a finding of the side effects alone
-    exhibits what a report shows of the findings, by the hash that replays each
-    (attnverify/failures/evidence.py)
-    checks  wrong calls, calls in a row, relations, long sequences; outside: cases whose bounds are
-            not finite, which say nothing
+    cases    outputs that were held to the specification; strong: those of them that no trivial
+             answer passes; known: those that failed as known
+    checks   invalid calls, calls in a row, relations, long sequences
+    outside  cases whose bounds are not finite, which say nothing
+    budget   the worst error as a share of its bound
+    reasons  why calls are not supported, and how often
+    regions  of each known failure that speaks of some cases: how many of these failed and passed
+    """
+
+    cases: int = 0
+    strong: int = 0
+    checks: int = 0
+    known: int = 0
+    unsupported: int = 0
+    outside: int = 0
+    budget: float = 0.0
+    reasons: dict[str, int] = field(default_factory=dict)
+    regions: dict[str, list[int]] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(
+            **{name: getattr(self, name) + getattr(other, name) for name in COUNTS},
+            budget=max(self.budget, other.budget),
+            reasons={
+                reason: self.reasons.get(reason, 0) + other.reasons.get(reason, 0)
+                for reason in self.reasons | other.reasons
+            },
+            regions={
+                source: [
+                    sum(pair)
+                    for pair in zip(
+                        self.regions.get(source, [0, 0]),
+                        other.regions.get(source, [0, 0]),
+                        strict=True,
+                    )
+                ]
+                for source in self.regions | other.regions
+            },
+            findings=[*self.findings, *other.findings],
+        )
+
+
+COUNTS = ("cases", "strong", "checks", "known", "unsupported", "outside")
+
+
+def unsupported(reason: str) -> Tally:
+    """One call that the implementation says it does not support."""
+    return Tally(unsupported=1, reasons={reason: 1})
+
+
+@dataclass(kw_only=True)
+class CellResult(Tally):
+    """
+    What a cell showed, and the verdict on it.
+
+    blocked  what the backend's adapter does to arrays of the dtype, where that is wrong: then
+             nothing else can be said of the cell
+    changes  what the calls of the cell left changed around them, and was put back: a finding of the
+             side effects alone
+    kind     what its known failures are, see KINDS
+    seconds  what the cell took in all, in the backend and in the oracle
     """
 
     operation: str
@@ -68,79 +112,83 @@ class CellResult:
     aspect: str
     verdict: str = "passed"
     reason: str = ""
-    cases: int = 0
-    strong: int = 0
-    checks: int = 0
-    known: int = 0
-    unsupported: int = 0
-    outside: int = 0
-    budget: float = 0.0
     slack: float = 1.0
-    reasons: dict[str, int] = field(default_factory=dict)
-    findings: list[str] = field(default_factory=list)
-    causes: list[str] = field(default_factory=list)
-    symptoms: list[str] = field(default_factory=list)
     blocked: str = ""
-    offers: list[str] = field(default_factory=list)
-    regions: dict[str, list[int]] = field(default_factory=dict)
     changes: list[str] = field(default_factory=list)
     kind: str = ""
-    exhibits: dict[str, dict[str, Any]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
-    """What the cell took in all, in the backend and in the oracle."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.implementation} of {self.backend} in {self.dtype}"
 
     @property
     def evidence(self) -> int:
         """
-        How much speaks for the implementation: outputs held to the law, where the column is about
-        outputs.
+        How much speaks for the implementation: outputs held to the specification, where the column
+        is about outputs.
         """
         return self.checks if self.aspect in ("refusals", "side effects") else self.cases
 
+    def with_tally(self, tally: Tally) -> "CellResult":
+        """The same cell with what was counted and found."""
+        return replace(self, **{name: getattr(tally, name) for name in Tally.__annotations__})
+
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        plain: dict[str, Any] = to_plain(self)
+        return plain | {"findings": [finding.as_dict() for finding in self.findings]}
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> "CellResult":
+        return from_plain(cls, plain)
 
 
-def decide_verdict(tally: CellResult, known: tuple[KnownFailure, ...] = ()) -> CellResult:
-    """The verdict on what a cell showed."""
-    if tally.blocked:
-        tally.verdict, tally.reason = (
-            "failed",
-            f"blocked: {tally.backend} in {tally.dtype}: {tally.blocked}",
-        )
-        return tally
-    for source, (failed, passed) in tally.regions.items():
-        if passed and not failed:
-            tally.findings.append(f"{source}: all {passed} cases of its region pass")
-            tally.symptoms.append(UNEXPECTED)
+def decide_verdict(result: CellResult, known: tuple[KnownFailure, ...] = ()) -> CellResult:
+    """The verdict on what a cell showed, in the light of the known failures that speak of it."""
+    if result.blocked:
+        words = f"blocked: {result.backend} in {result.dtype}: {result.blocked}"
+        return replace(result, verdict="failed", reason=words, findings=[Finding(result.blocked)])
     whole = next((line for line in known if not line.when), None)
-    title = f"{tally.implementation} of {tally.backend} in {tally.dtype}"
-    if tally.findings and whole:
-        tally.verdict, tally.reason, tally.kind = "known failure", whole.reason, whole.kind or ""
-    elif tally.findings:
-        findings = [f"{title} is not what the law says ({tally.aspect})", *tally.findings]
-        tally.verdict, tally.reason = "failed", "\n".join(findings)
-    elif failing := [line for line in known if tally.regions.get(line.source, [0])[0]]:
-        tally.verdict, tally.reason = "known failure", "; ".join(line.reason for line in failing)
-        tally.kind = max(line.kind or "" for line in failing)
-    elif whole and tally.evidence:
-        tally.verdict, tally.reason = (
-            "failed",
-            f"{title} passes ({tally.aspect}), though {whole.source} says: {whole.reason}",
-        )
-        tally.symptoms.append(UNEXPECTED)
-    elif not tally.evidence:
-        reasons = tally.reasons | ({OUTSIDE: tally.outside} if tally.outside else {})
-        tally.verdict, tally.reason = "unsupported", most_common(reasons)
-    return tally
+    unexpected = [
+        Finding(UNEXPECTED_PASS, message=f"{source}: all {passed} cases of its region pass")
+        for source, (failed, passed) in result.regions.items()
+        if passed and not failed
+    ]
+    result = replace(result, findings=[*result.findings, *unexpected])
+    failing = [line for line in known if result.regions.get(line.source, [0])[0]]
+    if result.findings and whole:
+        return _known(result, [whole])
+    if result.findings:
+        return _failed(result, f"is not what the law says ({result.aspect})")
+    if failing:
+        return _known(result, failing)
+    if whole and result.evidence:
+        words = f"{whole.source} says: {whole.reason}"
+        result = replace(result, findings=[Finding(UNEXPECTED_PASS, message=words)])
+        return _failed(result, f"passes ({result.aspect})")
+    if not result.evidence:
+        reasons = result.reasons | ({OUTSIDE: result.outside} if result.outside else {})
+        return replace(result, verdict="unsupported", reason=most_common(reasons))
+    return result
 
 
-UNEXPECTED = "a known failure passes"
+def _known(result: CellResult, lines: list[KnownFailure]) -> CellResult:
+    return replace(
+        result,
+        verdict="known failure",
+        reason="; ".join(line.reason for line in lines),
+        kind=max(line.kind or "" for line in lines),
+    )
+
+
+def _failed(result: CellResult, words: str) -> CellResult:
+    lines = [f"{result.title} {words}", *map(str, result.findings)]
+    return replace(result, verdict="failed", reason="\n".join(lines))
 
 
 def is_unexpected_pass(tally: dict[str, Any]) -> bool:
     """Whether a known failure did not fail: its line must go, whatever else is required."""
-    return UNEXPECTED in tally["symptoms"]
+    return any(finding["kind"] == UNEXPECTED_PASS for finding in tally["findings"])
 
 
 OUTSIDE = "an intermediate number may overflow in every case: no bound is finite"

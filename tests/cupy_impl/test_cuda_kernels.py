@@ -39,8 +39,9 @@ from attnverify.cupy_impl.cuda.emulation.compile_and_run import KernelFault
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import draw_recipes
-from attnverify.judge.case import judge
+from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement
+from attnverify.judge.judging import judge
 
 SDPA, ALIBI, XL, LEARNED = (
     "scaled_dot_product_attention",
@@ -305,7 +306,7 @@ def caught(implementation: Implementation, dtype: str, most: int = 60) -> tuple[
     )
     for count, recipe in enumerate(islice(cases, most), 1):
         try:
-            judge(implementation, recipe, dtype)
+            judge(implementation, case_of(recipe, dtype))
         except Disagreement as error:
             found = re.search("KernelFault: (.*)", str(error))
             return count, found[1] if found else "by its numbers"
@@ -374,7 +375,7 @@ def wide_recipe(operation: str, D: int, E: int) -> Recipe:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("operation", [XL, f"{XL}_grad"])
 def test_heads_of_256_are_right(operation: str, dtype: str, backend: Backend) -> None:
-    judge(named(backend, operation), wide_recipe(operation, 200, 256), dtype)
+    judge(named(backend, operation), case_of(wide_recipe(operation, 200, 256), dtype))
 
 
 LAYOUTS: dict[str, Callable[[ndarray], ndarray]] = {
@@ -406,9 +407,9 @@ def test_the_blocks_of_a_gpu_are_right(
     monkeypatch.setattr(attention, "instance", lambda *_: made)
     sizes = {"B": 2, "H": 3, "N": 70, "M": 90, "D": 33, "E": 40}
     verdict = judge(
-        named(backend, XL), Recipe(XL, sizes, {"family": "spread", "seed": 1}), "float16"
+        named(backend, XL), case_of(Recipe(XL, sizes, {"family": "spread", "seed": 1}), "float16")
     )
-    assert verdict.judged and verdict.strong
+    assert verdict.judged and verdict.discriminating
 
 
 @pytest.mark.parametrize("wrong", ["float64", "mixed", "wide", "mask"])

@@ -3,13 +3,17 @@ Reports that no run has made: as large as wanted, or with hostile words wherever
 may stand.
 """
 
+import json
 from typing import Any
 
 import numpy as np
 
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.traits import ASPECTS
-from attnverify.failures.evidence import picture
+from attnverify.failures.evidence import Evidence, picture
+from attnverify.failures.finding import Finding
+from attnverify.failures.record import FailureRecord
+from attnverify.inputs.recipe import Recipe
 from attnverify.judge.comparison import compare
 
 HOSTILE = (
@@ -44,19 +48,17 @@ def hostile() -> dict[str, Any]:
             "reason": HOSTILE,
             "kind": HOSTILE,
         }
-        t["findings"] = (
-            [f"raised RuntimeError: {HOSTILE}\n  replay: attnverify replay 0123456789ab"]
-            if t["findings"]
-            else []
-        )
-        for shown in t["exhibits"].values():
-            shown |= {
-                "recipe": HOSTILE,
-                "cause": HOSTILE,
-                "replay": f"attnverify replay 0123456789ab --backend '{HOSTILE}'",
+        for found in t["findings"]:
+            found |= {name: HOSTILE for name in ("kind", "headline", "share", "message")}
+            found |= {"condition": [HOSTILE], "notes": [HOSTILE]}
+            found["cause"] = {"words": HOSTILE, "explanations": []}
+            found["offer"] = {"line": HOSTILE, "evidence": HOSTILE}
+            found["record"] |= {"words": HOSTILE, "replay": f"attnverify replay '{HOSTILE}'"}
+            shown = found["evidence"]["picture"] | {"path": HOSTILE, "axes": [HOSTILE, HOSTILE]}
+            found["evidence"] = {
+                "picture": shown,
+                "drawn": {"recipe": HOSTILE, "picture": shown},
             }
-            shown["picture"] |= {"path": HOSTILE, "axes": [HOSTILE, HOSTILE]}
-            shown["drawn"] = {"recipe": HOSTILE, "picture": shown["picture"]}
     words = {
         "name": HOSTILE,
         "source": HOSTILE,
@@ -75,6 +77,7 @@ def hostile() -> dict[str, Any]:
             "rung": HOSTILE,
             "cells": [HOSTILE],
             "blocked": [HOSTILE],
+            "representative": HOSTILE,
         }
     ]
     return report | {"failures": HOSTILE, "installed": HOSTILE, "environment": {HOSTILE: HOSTILE}}
@@ -87,6 +90,7 @@ def cause(t: dict[str, Any]) -> dict[str, Any]:
         "rung": "attention",
         "cells": [name(t)],
         "blocked": [],
+        "representative": name(t),
     }
 
 
@@ -129,32 +133,34 @@ def tally(number: int, source: str) -> dict[str, Any]:
     }
     found |= {
         "reason": "" if verdict == "passed" else f"because of {number % 7}",
-        "findings": [],
-        "exhibits": {},
+        "findings": [finding(number)] if verdict == "failed" else [],
     }
-    if verdict == "failed":
-        found |= {
-            "findings": ["9 of 20 cases: wrong number\n  replay: attnverify replay 0123456789ab"],
-            "exhibits": {"0123456789ab": exhibit(number)},
-        }
     return found
 
 
-def exhibit(number: int) -> dict[str, Any]:
+def finding(number: int) -> dict[str, Any]:
+    found = Finding("wrong number", share="9 of 20 cases", record=RECORD, evidence=evidence(number))
+    plain = found.as_dict()
+    plain["record"]["replay"] = "attnverify replay 0123456789ab"
+    return plain
+
+
+def evidence(number: int) -> Evidence:
     rng = np.random.default_rng(number)
     expected = rng.standard_normal((2, 24, 24))
     actual = expected + (rng.random(expected.shape) > 0.9)
-    shown = {
-        "picture": picture(
-            "output", compare(actual, expected, np.full(expected.shape, 1e-6)), ("B", "N", "M")
-        )
-    }
-    return shown | {
-        "implementation": "softmax",
-        "replay": "attnverify replay 0123456789ab",
-        "recipe": "softmax: N=24 M=24",
-        "cause": "",
-    }
+    comparison = compare(actual, expected, np.full(expected.shape, 1e-6))
+    return Evidence(picture("output", comparison, ("B", "N", "M")))
+
+
+RECORD = FailureRecord(
+    "softmax",
+    "float32",
+    "values",
+    json.loads(Recipe("softmax", {"N": 24, "M": 24}, {"family": "normal", "seed": 1}).text),
+    "softmax",
+    "kernels_0",
+)
 
 
 def name(t: dict[str, Any]) -> str:

@@ -13,8 +13,9 @@ from attnverify.backends.loader import Implementation
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import draw_recipes
-from attnverify.judge.case import judge
+from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement
+from attnverify.judge.judging import judge
 
 
 def planted(module: ModuleType, old: str, new: str, folder: Path) -> ModuleType:
@@ -62,7 +63,7 @@ def caught(implementation: Implementation, most: int | None = None) -> int:
     """After how many cases of the suite a wrong answer shows; 0 if it does not."""
     for count, recipe in enumerate(islice(cases(implementation.operation.name), most), 1):
         try:
-            judge(implementation, recipe, "float32")
+            judge(implementation, case_of(recipe, "float32"))
         except Disagreement:
             return count
     return 0

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from attnverify.backends.loader import Implementation, load
 from attnverify.inputs.sampling import draw_recipes
-from attnverify.judge.case import judge
+from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement
+from attnverify.judge.judging import judge
 from attnverify.torch_impl.alibi import alibi_attention_eager
 from attnverify.torch_impl.attention import additive_attention, scaled_dot_product_attention_eager
 from attnverify.torch_impl.blocked import additive_operators, tiles
@@ -54,7 +55,7 @@ def lawful(implementation: Implementation, cases: int = 12) -> bool:
     try:
         for kind in ("any", "nan"):
             for recipe in draw_recipes(implementation.operation.name, kind, cases, 0):
-                judge(implementation, recipe, "float64")
+                judge(implementation, case_of(recipe, "float64"))
     except Disagreement:
         return False
     return True

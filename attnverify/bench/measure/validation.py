@@ -27,10 +27,10 @@ from attnverify.checks.long_sequences import (
 from attnverify.checks.metamorphic import take_along
 from attnverify.inputs.expand import expand
 from attnverify.inputs.recipe import Inputs
-from attnverify.judge.case import checked_output, compare_outputs
 from attnverify.judge.comparison import Comparison
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.invoke import call
+from attnverify.judge.judging import checked_output, compare_outputs
 from attnverify.precision import Precision
 
 

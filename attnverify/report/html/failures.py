@@ -3,7 +3,6 @@ The failures of a report: root causes first, then each failed cell with cause, p
 the line that replays it.
 """
 
-import re
 import shlex
 from typing import Any
 
@@ -54,7 +53,7 @@ def render_failures(report: Report, failed: list[Tally], anchors: dict[int, str]
     if not failed:
         return Markup()
     causes = report.get("root_causes", [])
-    first = {representative_cell(cause) for cause in causes if cause["cells"]}
+    first = {(cause["backend"], cause["representative"]) for cause in causes}
     return render(
         "failures.html",
         failures=[
@@ -65,9 +64,9 @@ def render_failures(report: Report, failed: list[Tally], anchors: dict[int, str]
                 "is_open": (tally["backend"], name_of(tally)) in first,
                 "findings": [
                     describe_finding(
-                        words, tally, report, f"{anchors[id(tally)]}-{i}", number < PICTURED
+                        finding, report, f"{anchors[id(tally)]}-{i}", number < PICTURED
                     )
-                    for i, words in enumerate(tally["findings"] or [tally["reason"]])
+                    for i, finding in enumerate(tally["findings"])
                 ],
             }
             for number, tally in enumerate(failed)
@@ -75,50 +74,21 @@ def render_failures(report: Report, failed: list[Tally], anchors: dict[int, str]
     )
 
 
-def representative_cell(cause: dict[str, Any]) -> tuple[str, str]:
-    """The cell that the terminal shows of a cause: in float32, where that fails."""
-    in_float32 = (name for name in cause["cells"] if " float32 " in name)
-    return cause["backend"], next(in_float32, cause["cells"][0])
-
-
 def describe_finding(
-    words: str, tally: Tally, report: Report, identity: str, with_pictures: bool
+    finding: dict[str, Any], report: Report, identity: str, with_pictures: bool
 ) -> dict[str, Any]:
-    """
-    One finding as it was printed, and what is known of it beside: its cause, its pictures, its
-    recipe, the line that replays it.
-    """
-    exhibits = tally.get("exhibits", {})
-    shown = [
-        exhibits[name]
-        for name in dict.fromkeys(re.findall(r"attnverify replay ([0-9a-f]{12})", words))
-        if name in exhibits
-    ]
-    told_below = {
-        f"{label}: {exhibit[label]}" for exhibit in shown for label in ("cause", "recipe", "replay")
-    }
-    return {
-        "identity": identity,
-        "text": "\n".join(line for line in words.split("\n") if line.strip() not in told_below),
-        "evidence": [
-            {
-                "identity": f"{identity}-{i}",
-                "cause": exhibit["cause"],
-                "recipe": exhibit["recipe"],
-                "replay": format_replay(exhibit, report),
-                **(describe_pictures(exhibit) if with_pictures else NO_PICTURES),
-            }
-            for i, exhibit in enumerate(shown)
-        ],
-    }
+    """One finding, with the line that replays it where the failures of this report are kept."""
+    pictures = describe_pictures(finding["evidence"]) if with_pictures else NO_PICTURES
+    replay = finding["record"] and format_replay(finding["record"], report)
+    return finding | {"identity": identity, "replay": replay} | pictures
 
 
 NO_PICTURES: dict[str, Any] = {"small": None, "drawn": None}
 
 
-def describe_pictures(exhibit: dict[str, Any]) -> dict[str, Any]:
+def describe_pictures(evidence: dict[str, Any]) -> dict[str, Any]:
     """The picture of the smallest case, and that of a case as it was drawn where it shows more."""
-    small, drawn = exhibit.get("picture"), exhibit.get("drawn")
+    small, drawn = evidence["picture"], evidence["drawn"]
     in_numbers = drawn and small and small["total"] == 1  # the map of one element shows nothing
     return {
         "small": small and (describe_picture(small) if in_numbers else describe_maps(small)),
@@ -126,8 +96,8 @@ def describe_pictures(exhibit: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def format_replay(exhibit: dict[str, Any], report: Report) -> str:
+def format_replay(record: dict[str, Any], report: Report) -> str:
     """The line that replays it, also where the failures are kept elsewhere."""
     folder = report.get("failures", DEFAULT_FOLDER)
     elsewhere = f" --failures {shlex.quote(folder)}" if folder != DEFAULT_FOLDER else ""
-    return f"{exhibit['replay']}{elsewhere}"
+    return f"{record['replay']}{elsewhere}"

@@ -14,6 +14,7 @@ from attnverify.fault_score import implementation_of
 from attnverify.faults.registry import Fault, read_faults
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.sampling import draw_recipes
+from attnverify.judge.case import case_of
 from attnverify.judge.comparison import compare
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.observation import Observation, observe_one
@@ -119,11 +120,8 @@ def small_case(name: str) -> Observation | None:
     )
     for recipe in small[:40]:
         try:
-            case = observe_one(
-                implementation_of(fault),
-                recipe,
-                "float64" if "float64" in fault.operation.dtypes else "bool",
-            )
+            dtype = "float64" if "float64" in fault.operation.dtypes else "bool"
+            case = observe_one(implementation_of(fault), case_of(recipe, dtype))
         except (Disagreement, Unsupported):
             continue
         if case.wrong and drawable(case):

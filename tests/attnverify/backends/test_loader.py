@@ -16,8 +16,9 @@ from attnverify.backends import loader as backends_module
 from attnverify.backends.array_libraries import LIBRARIES, array_library
 from attnverify.backends.loader import BACKEND_FUNCTIONS, Backend, Implementation, load
 from attnverify.inputs.recipe import Recipe
-from attnverify.judge.case import judge
+from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.judge.judging import judge
 from attnverify.precision import PRESETS
 
 SOFTMAX = """
@@ -54,7 +55,7 @@ def only(backend: Backend) -> Implementation:
 
 
 def passes(implementation: Implementation, recipe: Recipe = RECIPE) -> bool:
-    return judge(implementation, recipe, "float32").budget <= 1
+    return judge(implementation, case_of(recipe, "float32")).budget <= 1
 
 
 # Four ways to name a backend
@@ -228,7 +229,8 @@ def test_a_results_dtype_is_asked_for_where_the_function_takes_one(tmp_path: Pat
     assert passes(only(loaded(tmp_path, body.format(", dtype='float64'", ", dtype"))), recipe)
     with pytest.raises(Unsupported, match="takes no dtype: returns float64"):
         passes(only(loaded(tmp_path, body.format("", ""))), recipe)
-    assert judge(only(loaded(tmp_path, body.format("", ""))), recipe, "float64").budget <= 1
+    plain = only(loaded(tmp_path, body.format("", "")))
+    assert judge(plain, case_of(recipe, "float64")).budget <= 1
 
 
 def test_a_function_that_may_be_given_no_tensor_is_told_the_backends_device(tmp_path: Path) -> None:

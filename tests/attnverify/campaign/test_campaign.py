@@ -20,7 +20,7 @@ import pytest
 
 from attnverify.campaign import engine as command
 from attnverify.campaign.engine import Campaign, dask_client, finish, prepare, schedule
-from attnverify.campaign.merging import CellTotal, Finding
+from attnverify.campaign.merging import CellTotal, are_alike
 from attnverify.campaign.work_units import (
     Outcome,
     Place,
@@ -32,6 +32,8 @@ from attnverify.campaign.work_units import (
 )
 from attnverify.cli import judging
 from attnverify.device_assignment import assign_device, devices
+from attnverify.diagnosis.cause import Cause, Explanation
+from attnverify.failures.finding import UNEXPECTED_PASS, Finding
 from attnverify.failures.record import FailureRecord, find_record
 from attnverify.inputs.recipe import Recipe
 from attnverify.isolation.supervisor import Limits
@@ -76,7 +78,7 @@ def planned(*arguments: str) -> tuple[Verification, list[WorkUnit]]:
 def state_of(run: Verification, todo: list[WorkUnit], seconds: float = 60.0) -> Campaign:
     return Campaign(
         run,
-        {place(cell): CellTotal(cell.tally()) for cell in run.cells(None)},
+        {place(cell): CellTotal(cell.result()) for cell in run.cells(None)},
         iter(todo),
         time.monotonic() + seconds,
     )
@@ -146,14 +148,11 @@ def test_then_come_the_checks_of_the_thorough_profile_and_blocks_without_end() -
 def test_a_unit_brings_tally_and_records_along_and_leaves_nothing_behind(isolate: str) -> None:
     _, todo = planned("--backend", FIRST, "--op", "causal_mask", "--isolate", isolate)
     outcome = here(todo[0], isolate)
-    assert (
-        outcome.tally.symptoms
-        and len(outcome.tally.symptoms) == len(outcome.tally.findings)
-        and outcome.tally.verdict == "passed"
-    )
-    assert outcome.records and all(
-        record.operation == "causal_mask" and text for record, text in outcome.records.values()
-    )
+    records = [finding.record for finding in outcome.result.findings]
+    assert records and outcome.result.verdict == "passed"
+    assert all(record and record.operation == "causal_mask" for record in records)
+    assert {record.hash for record in records if record} == outcome.scripts.keys()
+    assert all(outcome.scripts.values())
     assert not Path(".attnverify").exists()
 
 
@@ -175,53 +174,56 @@ def test_a_check_is_a_unit_of_its_own() -> None:
         )
         for how in ("right", "short")
     )
-    assert (right.tally.checks, right.tally.findings) == (1, []) and short.tally.symptoms == [
-        "long: N=2 M=2051"
-    ]
-    (record,) = [record for record, _ in short.records.values()]
-    assert (
-        record.check
-        and record.check["name"] == "long: N=2 M=2051"
-        and f"attnverify replay {record.hash}" in short.tally.findings[0]
-    )
+    assert (right.result.checks, right.result.findings) == (1, [])
+    (found,) = short.result.findings
+    assert found.kind == "long: N=2 M=2051"
+    assert found.record and found.record.check and found.record.check["name"] == found.kind
+    assert f"  replay: attnverify replay {found.record.hash}" in str(found)
 
 
 def test_a_backend_that_is_not_there_is_a_failure_of_the_unit() -> None:
     _, todo = planned("--backend", FIRST, "--op", "causal_mask")
     outcome = here(replace(todo[0], source="nowhere.py"))
-    assert (
-        outcome.tally.symptoms == ["cannot be judged on a worker"]
-        and outcome.tally.operation == "causal_mask"
-    )
+    (found,) = outcome.result.findings
+    assert found.kind == "cannot be judged on a worker" and "no file nowhere.py" in found.message
+    assert outcome.result.operation == "causal_mask"
 
 
 # What comes of many
 
 
+def empty(operation: str = "softmax", **numbers: Any) -> CellResult:
+    return CellResult(
+        operation=operation,
+        implementation=operation,
+        backend="mine",
+        how="",
+        dtype="float32",
+        aspect="values",
+        **numbers,
+    )
+
+
 def outcome(unit: WorkUnit, *findings: tuple[str, str, int], **numbers: Any) -> Outcome:
     """
-    An outcome made by hand: symptom, words and the number of keys of the recipe, for each finding.
+    An outcome made by hand: kind, message and the number of keys of the recipe, for each finding.
     """
-    tally, records = (
-        CellResult("softmax", "softmax", "mine", "", "float32", "values", **numbers),
-        {},
-    )
-    for symptom, words, M in findings:
+    found, scripts = [], {}
+    for kind, message, M in findings:
         recipe = json.loads(
             Recipe("softmax", {"N": 1, "M": M}, {"family": "normal", "seed": M}).text
         )
         record = FailureRecord("softmax", "float32", "values", recipe, "softmax", "mine")
-        records[record.hash] = (record, "print()")
-        tally.symptoms.append(symptom)
-        tally.findings.append(f"{words}\n  {record.replay_line}")
-    return Outcome(tally, records, "here", 0.1, unit)
+        scripts[record.hash] = "print()"
+        found.append(Finding(kind, message=message, condition=(f"M > {M}",), record=record))
+    return Outcome(empty(findings=found, **numbers), scripts, "here", 0.1, unit)
 
 
 UNIT = WorkUnit("mine", "softmax", "float32", "values", "quick", 0)
 
 
 def summed(*parts: Outcome) -> CellTotal:
-    total = CellTotal(CellResult("softmax", "softmax", "mine", "", "float32", "values"))
+    total = CellTotal(empty())
     for part in parts:
         total.add(part)
     return total
@@ -229,12 +231,12 @@ def summed(*parts: Outcome) -> CellTotal:
 
 def test_the_smallest_recipe_of_each_kind_stays() -> None:
     total = summed(
-        outcome(UNIT, ("NaN when M > 8", "large", 16), ("wrong number", "wrong", 4), cases=20),
-        outcome(UNIT, ("NaN when M > 2", "small", 3), cases=100),
+        outcome(UNIT, ("NaN", "large", 16), ("wrong number", "wrong", 4), cases=20),
+        outcome(UNIT, ("NaN", "small", 3), cases=100),
         outcome(UNIT, ("NaN", "middle", 8), cases=100),
     )
-    assert [finding.words.partition("\n")[0] for finding in total.findings] == ["small", "wrong"]
-    assert (total.tally.cases, total.units, total.failed) == (220, 3, 3)
+    assert [finding.message for finding in total.findings] == ["small", "wrong"]
+    assert (total.result.cases, total.units, total.failed) == (220, 3, 3)
     assert total.write("kept") == 2 and len(list(Path("kept").glob("*.py"))) == 2
     assert {
         find_record(path.stem, "kept").recipe["sizes"]["M"] for path in Path("kept").glob("*.json")
@@ -243,16 +245,13 @@ def test_the_smallest_recipe_of_each_kind_stays() -> None:
 
 def test_two_diagnoses_of_one_kind_are_two_findings() -> None:
     one, two = (
-        "x\n  cause: equals the law with a twist (0.2x of the bound)",
-        "x\n  cause: scale is 0.3 % low",
+        Finding("wrong number", cause=Cause("it is", (Explanation(name, name),)))
+        for name in ("a twist", "the scale is low")
     )
-    assert not Finding("wrong number", one).alike(Finding("wrong number", two))
-    assert Finding("wrong number", one).alike(
-        Finding("wrong number when N > M", one.replace("0.2x", "0.9x"))
-    )
-    assert Finding("wrong number", one).alike(Finding("wrong number", "x")) and not Finding(
-        "NaN", "x"
-    ).alike(Finding("infinity", "x"))
+    assert not are_alike(one, two)
+    assert are_alike(one, replace(one, condition=("N > M",)))
+    assert are_alike(one, Finding("wrong number"))
+    assert not are_alike(Finding("NaN"), Finding("infinity"))
 
 
 def test_a_known_region_that_passes_in_one_unit_alone_is_no_surprise() -> None:
@@ -269,25 +268,16 @@ def test_a_known_region_that_passes_in_one_unit_alone_is_no_surprise() -> None:
     )
     unit = next(unit for unit in todo if unit.aspect == "values")
     line, part = run.known_failures[0], here(unit)
-    assert part.tally.regions[line.source][0] > 0 and not part.tally.findings
-    lucky = replace(part, tally=replace(part.tally, regions={line.source: [0, 5]}))
+    assert part.result.regions[line.source][0] > 0 and not part.result.findings
+    lucky = replace(part, result=replace(part.result, regions={line.source: [0, 5]}))
     assert summed(lucky, part).decided((line,)).verdict == "known failure"
     assert summed(lucky, lucky).decided((line,)).verdict == "failed"
 
 
 def test_a_verdict_can_be_taken_back() -> None:
-    tally = CellResult("softmax", "softmax", "mine", "", "float32", "values", "failed", "why")
-    tally.symptoms, tally.findings = (
-        ["a known failure passes", "NaN"],
-        ["known.txt:1: all pass", "NaN there"],
-    )
-    again = without_verdict(tally)
-    assert (again.verdict, again.reason, again.symptoms, again.findings) == (
-        "passed",
-        "",
-        ["NaN"],
-        ["NaN there"],
-    )
+    found = [Finding(UNEXPECTED_PASS, message="known.txt:1: all pass"), Finding("NaN")]
+    again = without_verdict(empty(verdict="failed", reason="why", findings=found))
+    assert (again.verdict, again.reason, again.findings) == ("passed", "", found[1:])
 
 
 # Spread over processes
@@ -366,18 +356,14 @@ def test_a_unit_that_ends_its_workers_is_a_failure_and_the_others_are_judged(wor
     state = replace(
         state_of(run, todo),
         sums={
-            unit.cell: CellTotal(
-                CellResult(
-                    unit.implementation, unit.implementation, "mine", "", unit.dtype, "values"
-                )
-            )
+            unit.cell: CellTotal(replace(empty(unit.implementation), dtype=unit.dtype))
             for unit in todo
         },
     )
     schedule(state, workers, LIMITS, "none", time.monotonic())
     verdicts = {at[1]: sum_.decided(()).verdict for at, sum_ in state.sums.items()}
     assert verdicts == {"shift_right": "failed", "causal_mask": "passed"}
-    (words,) = [finding.words for sum_ in state.sums.values() for finding in sum_.findings]
+    (words,) = [finding.message for sum_ in state.sums.values() for finding in sum_.findings]
     assert (
         "no worker brought it to an end: KilledWorker" in words and "profile quick, seed 0" in words
     )

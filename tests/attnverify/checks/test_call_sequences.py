@@ -7,8 +7,9 @@ import pytest
 from attnverify.backends.loader import Implementation, load
 from attnverify.checks.call_sequences import call_steps, judge_sequence
 from attnverify.inputs.recipe import Recipe
-from attnverify.judge.case import judge
+from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.judge.judging import judge
 
 SHORT = Recipe(
     "softmax",
@@ -68,7 +69,7 @@ def test_what_outlives_a_call_is_found(kept: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kept", ["mask", "longest", "dtype"])
 def test_each_of_its_calls_is_right_alone(kept: str, tmp_path: Path) -> None:
     for recipe in (SHORT, LONG):
-        judge(written(tmp_path, STATEFUL[kept]), recipe, "float32")
+        judge(written(tmp_path, STATEFUL[kept]), case_of(recipe, "float32"))
 
 
 def test_a_function_of_its_arguments_passes(tmp_path: Path) -> None:
@@ -111,5 +112,5 @@ def test_a_sequence_repeats_changes_and_returns() -> None:
 
 
 def test_two_masks_of_one_geometry_differ() -> None:
-    one, two = (step[1] for step in call_steps(SHORT, LONG, "float32")[3:5])
+    one, two = (step[1].recipe for step in call_steps(SHORT, LONG, "float32")[3:5])
     assert one.sizes == two.sizes and one.mask != two.mask

@@ -126,5 +126,5 @@ def test_all_that_is_not_refused_is_told_at_once() -> None:
         Cell(implementation("softmax_refuses_with_type_error"), None, "float32", "refusals"),
         Options("quick"),
     )
-    assert "4 of 4 wrong calls are not refused with ValueError" in tally.reason
+    assert "4 of 4 invalid calls are not refused with ValueError" in tally.reason
     assert all(words in tally.reason for words in calls_refused_by_spec("softmax"))

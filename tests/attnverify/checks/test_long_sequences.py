@@ -18,8 +18,9 @@ from attnverify.checks.long_sequences import (
     single_row,
 )
 from attnverify.inputs.expand import expand
-from attnverify.judge.case import judge
+from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement
+from attnverify.judge.judging import judge
 from tests.support.sample_backends import implementation
 
 JUDGED = [name for name, operation in CATALOGUE.items() if has_independent_rows(operation)]
@@ -58,7 +59,7 @@ def test_the_longest_call_is_longer_than_the_law_could_answer(operation: str) ->
 
 def test_what_is_wrong_beyond_two_thousand_keys_is_found_there_alone() -> None:
     short = implementation("alibi_attention_short")
-    judge(short, long_recipe("alibi_attention", 3, 900), "float32")
+    judge(short, case_of(long_recipe("alibi_attention", 3, 900), "float32"))
     with pytest.raises(Disagreement, match="row 0 of 2"):
         judge_long(long_recipe("alibi_attention", 2, 2051), short, "float32")
 

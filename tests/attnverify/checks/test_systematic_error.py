@@ -26,8 +26,9 @@ from attnverify.checks.systematic_error import (
     measure_factors,
 )
 from attnverify.inputs.fixed_cases import fixed_recipe
-from attnverify.judge.case import judge
+from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.judge.judging import judge
 from attnverify.reference.staged_attention import evaluate, spec_stages
 from tests.rounding_variants import compute
 from tests.rounding_variants.grammar import Derivation, arithmetics_of, derive, draw_derivation
@@ -96,12 +97,9 @@ def test_a_scale_that_is_off_by_three_in_a_thousand_is_found(
 def test_no_element_shows_what_is_found(dtype: str) -> None:
     implementation = scaled("scaled_dot_product_attention", "eager", dtype)
     if dtype == "bfloat16":
-        budget = judge(
-            implementation,
-            fixed_recipe(CATALOGUE["scaled_dot_product_attention"], {"N": 40, "M": 60}, "normal"),
-            dtype,
-        ).budget
-        assert budget < 1
+        operation = CATALOGUE["scaled_dot_product_attention"]
+        case = case_of(fixed_recipe(operation, {"N": 40, "M": 60}, "normal"), dtype)
+        assert judge(implementation, case).budget < 1
     assert measure_factors(implementation, dtype, 0)["scale"].significant
 
 

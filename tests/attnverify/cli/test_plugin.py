@@ -151,7 +151,7 @@ def test_a_weak_cell_is_red_unless_that_is_allowed() -> None:
 
 
 def tally(backend: str, aspect: str, verdict: str = "failed") -> dict[str, Any]:
-    return {"backend": backend, "aspect": aspect, "verdict": verdict, "symptoms": []}
+    return {"backend": backend, "aspect": aspect, "verdict": verdict, "findings": []}
 
 
 def test_a_green_run_ends_with_status_0() -> None:

@@ -3,7 +3,7 @@ A diagnosis names what is wrong: a convention, a known fault, a factor, or the f
 probe finds wrong.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,10 +33,10 @@ from attnverify.faults import registry
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import draw_recipes
-from attnverify.judge.case import judge
+from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.judge.judging import judge
 from attnverify.judge.observation import Observation, arrays
-from attnverify.reference.oracle import expected_of
 from attnverify.reference.staged_attention import StagedAttention, evaluate, spec_stages
 from attnverify.verdicts import findings as findings_module
 from tests.support.sample_backends import tallies
@@ -86,22 +86,27 @@ def cause(
     cases: int = 40,
     among: list[Candidate] | None = None,
 ) -> str | None:
-    """The diagnosis as a cell makes it, of the most frequent kind of failure."""
-    operation, kinds = implementation.operation.name, dict[str, list[Recipe]]()
+    """The diagnosis as a cell makes it, in words, of the most frequent kind of failure."""
+    operation, kinds = implementation.operation.name, dict[str, list[Case]]()
     for recipe in (*fixed_cases(operation), *draw_recipes(operation, "any", cases, 0)):
+        case = case_of(recipe, dtype)
         try:
-            judge(implementation, recipe, dtype)
+            judge(implementation, case)
         except Disagreement as error:
-            kinds.setdefault(error.kind, []).append(recipe)
+            kinds.setdefault(error.kind, []).append(case)
         except Unsupported:
             pass
     numeric = [failing for kind, failing in kinds.items() if kind in (*NUMERIC, "form")]
     if not numeric:
         return "no failure"
     others = (*fixed_cases(operation)[:6], *draw_recipes(operation, "any", 6, 0))
-    return diagnose(
-        implementation, max(numeric, key=len)[:7], dtype, others, among=among, seconds=10.0
-    )
+    beside = [case_of(recipe, dtype) for recipe in others]
+    found = diagnose(implementation, max(numeric, key=len)[:7], beside, among=among, seconds=10.0)
+    return found and found.words
+
+
+def in_float32(recipes: Sequence[Recipe]) -> list[Case]:
+    return [case_of(recipe, "float32") for recipe in recipes]
 
 
 GRADIENTS = ("scaled_dot_product_attention_grad", "alibi_attention_grad")
@@ -170,9 +175,7 @@ def named(f: registry.Fault, said: str) -> bool:
 def same_function(one: Candidate, other: Candidate, operation: str) -> bool:
     """Whether the two agree on a hundred recipes that no diagnosis has seen."""
     for recipe in draw_recipes(operation, "any", 100, 99):
-        seen = Observation(
-            recipe, "float64", expected_of(recipe, "float64").inputs, (), (), (), 0.0
-        )
+        seen = Observation(case_of(recipe, "float64"), (), (), (), 0.0)
         for x, y in zip(arrays(one.answer(seen)), arrays(other.answer(seen)), strict=False):
             if x.shape != y.shape or not np.allclose(x, y, rtol=1e-7, atol=1e-9, equal_nan=True):
                 return False
@@ -265,12 +268,12 @@ def test_infinity_in_hidden_slots_is_no_trouble_for_a_probe() -> None:
         return CATALOGUE[SDPA].reference(**inputs | {"query": inputs["query"] ** 3})
 
     recipes = [recipe for recipe in draw_recipes(SDPA, "nan", 40, 0) if recipe.poison == "inf"][:5]
-    assert recipes and diagnose(computed(SDPA, wrong_scores), recipes, "float32", among=[])
+    assert recipes and diagnose(computed(SDPA, wrong_scores), in_float32(recipes), among=[])
 
 
 def test_what_is_right_has_no_cause() -> None:
     right = computed(SDPA, lambda inputs, dtype: CATALOGUE[SDPA].reference(**inputs))
-    assert diagnose(right, draw_recipes(SDPA, "any", 5, 0), "float32") is None
+    assert diagnose(right, in_float32(draw_recipes(SDPA, "any", 5, 0))) is None
 
 
 def test_nothing_instead_of_a_list_can_be_diagnosed() -> None:
@@ -284,7 +287,7 @@ def test_nothing_instead_of_a_list_can_be_diagnosed() -> None:
         replace(recipe, options=recipe.options | {"mem_len": 0})
         for recipe in draw_recipes("update_mems", "any", 4, 0)
     ]
-    assert diagnose(nothing, recipes, "float32") is None
+    assert diagnose(nothing, in_float32(recipes)) is None
 
 
 def test_a_slip_that_every_operation_can_show_is_named() -> None:
@@ -307,10 +310,9 @@ def test_a_candidate_that_is_the_law_on_these_recipes_explains_nothing() -> None
     slightly = computed(
         SDPA, lambda inputs, dtype: CATALOGUE[SDPA].reference(**inputs) * (1 + 3e-5)
     )
-    said = diagnose(
-        slightly, plain[:6], "float32", among=[c for c in candidates(SDPA) if "mask" in c.words]
-    )
-    assert said is not None and "equals the law" not in said
+    masks = [c for c in candidates(SDPA) if "mask" in c.words]
+    said = diagnose(slightly, in_float32(plain[:6]), among=masks)
+    assert said is not None and "equals the law" not in said.words
 
 
 def test_one_that_fits_some_recipes_alone_explains_nothing() -> None:
@@ -352,13 +354,9 @@ def test_a_finding_tells_its_cause(
     found = tallies("alibi_attention_off_by_one", folder=str(tmp_path_factory.mktemp("failures")))[
         "values"
     ]
-    assert (
-        "cause: equals the law with a causal mask that hides the query's own key"
-        in found.findings[0]
-    )
-    assert found.causes[0].startswith(
-        "equals the law with a causal mask that hides the query's own key"
-    )
+    words = "a causal mask that hides the query's own key"
+    assert f"  cause: equals the law with {words} (" in found.reason
+    assert found.findings[0].causes == {words}
 
 
 def test_a_crash_needs_no_diagnosis(
@@ -367,7 +365,8 @@ def test_a_crash_needs_no_diagnosis(
     found = tallies("softmax_runtime_error", folder=str(tmp_path_factory.mktemp("failures")))[
         "values"
     ]
-    assert found.findings and not found.causes
+    assert [finding.kind for finding in found.findings] == ["raised RuntimeError"]
+    assert found.findings[0].cause is None
 
 
 def test_one_function_under_two_names_is_told_once() -> None:

@@ -20,6 +20,7 @@ from attnverify.diagnosis.condition_search import find_conjunction, shortest_con
 from attnverify.diagnosis.failing_region import RegionOffer
 from attnverify.failures.known_failures import KnownFailure, parse_line
 from attnverify.inputs.recipe import Recipe
+from attnverify.judge.case import Case, case_of
 from attnverify.verdicts.cell import Cell
 from attnverify.verdicts.columns import judge_cell
 from attnverify.verdicts.tally import CellResult, Options
@@ -138,19 +139,21 @@ def offered(tally: CellResult) -> tuple[KnownFailure, ...]:
     """The lines of a tally, as they would be read from the file."""
     return tuple(
         parse_line(line.replace("<reason>", "[nonconformance] told by a test"), line)
-        for line in tally.offers
+        for line in offers(tally)
     )
+
+
+def offers(tally: CellResult) -> list[str]:
+    return [finding.offer.line for finding in tally.findings if finding.offer]
 
 
 @pytest.mark.parametrize("name", REGIONS)
 def test_the_region_of_a_fault_is_found(name: str) -> None:
     tally = of_a_fault(name)
     assert any(REGIONS[name][2] & set(str(line.when).split(" and ")) for line in offered(tally)), (
-        tally.offers
+        tally.findings
     )
-    assert any(
-        f"{line}  (covers " in finding for line in tally.offers for finding in tally.findings
-    )
+    assert all(f"  known failures: {line}  (covers " in tally.reason for line in offers(tally))
 
 
 @pytest.mark.parametrize("name", ["plain series", "blind rows", "wide heads"])
@@ -162,15 +165,15 @@ def test_the_offered_line_makes_another_run_known(name: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", REGIONS)
-def test_a_symptom_names_the_region(name: str) -> None:
-    tally = of_a_fault(name)
-    assert len(tally.symptoms) == len(tally.findings)
-    assert all(" when " in symptom for symptom in tally.symptoms)
+def test_a_finding_names_the_region(name: str) -> None:
+    found = of_a_fault(name).findings
+    assert found and all(finding.condition for finding in found)
+    assert all(" when " in finding.symptom for finding in found)
 
 
 def test_what_fails_everywhere_is_offered_without_a_region(tmp_path: Path) -> None:
     tally = judged("softmax", lambda score, mask=None: np.full_like(score, 2), str(tmp_path))
-    assert [line.split(" : ")[0] for line in tally.offers] == ["softmax_<lambda> * values"]
+    assert {line.split(" : ")[0] for line in offers(tally)} == {"softmax_<lambda> * values"}
 
 
 def test_a_fault_of_one_dtype_is_offered_for_that_dtype(tmp_path: Path) -> None:
@@ -199,12 +202,13 @@ def test_chance_is_not_offered(tmp_path: Path) -> None:
 # Separation
 
 
-def sized(**sizes: int) -> Recipe:
-    return Recipe(
+def sized(**sizes: int) -> Case:
+    recipe = Recipe(
         "scaled_dot_product_attention",
         {"B": 1, "H": 1, "E": 2} | sizes,
         {"family": "normal", "seed": 1},
     )
+    return case_of(recipe, "float32")
 
 
 def test_the_plainest_of_equally_good_conditions_is_taken() -> None:
@@ -213,7 +217,7 @@ def test_the_plainest_of_equally_good_conditions_is_taken() -> None:
         sized(N=n, M=m, D=4)
         for n, m in ((2, 3), (4, 9), (5, 5), (2, 2), (7, 8), (1, 17), (3, 3), (1, 1))
     ]
-    assert find_conjunction(failing, passing, "float32") == ("N > M",)
+    assert find_conjunction(failing, passing) == ("N > M",)
 
 
 def test_two_conditions_are_joined_where_one_does_not_do() -> None:
@@ -222,15 +226,16 @@ def test_two_conditions_are_joined_where_one_does_not_do() -> None:
         for n, m in ((3, 2), (9, 4), (2, 3), (4, 9), (5, 5), (7, 6))
         for d in (4, 16, 64, 80, 96, 128)
     ]
-    failing = [r for r in every if r.sizes["N"] > r.sizes["M"] and r.sizes["D"] > 64]
-    assert set(find_conjunction(failing, [r for r in every if r not in failing], "float32")) == {
+    sizes = {case: case.recipe.sizes for case in every}
+    failing = [c for c in every if sizes[c]["N"] > sizes[c]["M"] and sizes[c]["D"] > 64]
+    assert set(find_conjunction(failing, [c for c in every if c not in failing])) == {
         "N > M",
         "D > 64",
     }
 
 
 def test_without_passes_there_is_no_condition() -> None:
-    assert find_conjunction([sized(N=1, M=1, D=1)], [], "float32") == ()
+    assert find_conjunction([sized(N=1, M=1, D=1)], []) == ()
 
 
 def test_a_condition_that_keeps_one_pass_of_many_out_does_not_pay() -> None:
@@ -239,6 +244,6 @@ def test_a_condition_that_keeps_one_pass_of_many_out_does_not_pay() -> None:
 
 
 def test_an_offer_that_the_fresh_draws_refute_does_not_hold() -> None:
-    offer = RegionOffer("N > M", (5, 5), (0, 9), (3, 4), (0, 8), "*")
+    offer = RegionOffer(("N > M",), (5, 5), (0, 9), (3, 4), (0, 8), "*")
     assert not offer.holds and replace(offer, fresh_failures=(4, 4)).holds
     assert not replace(offer, fresh_failures=(4, 4), fresh_passes=(1, 8)).holds

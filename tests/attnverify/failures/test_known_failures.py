@@ -5,8 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from attnverify.catalogue.operation import CATALOGUE
 from attnverify.failures.known_failures import known_failures_file, read_known_failures
+from attnverify.inputs.conditions import SENTENCES, parse_condition
 from attnverify.inputs.recipe import Recipe
+from attnverify.inputs.sampling import draw_recipes
+from attnverify.judge.case import case_of
 from tests.support.sample_backends import HERE
 
 LINES = """# implementation   dtype     aspect     : reason
@@ -86,7 +90,7 @@ CONDITIONS = [
 @pytest.mark.parametrize("when", CONDITIONS)
 def test_a_region_covers_the_cases_that_its_conditions_name(when: str, tmp_path: Path) -> None:
     known = read_known_failures(written(tmp_path, f"softmax * values when {when} : a reason\n"))[0]
-    assert known.covers(BLIND, "float32") and not known.covers(SEEING, "float32")
+    assert known.covers(case_of(BLIND, "float32")) and not known.covers(case_of(SEEING, "float32"))
 
 
 SIZES = {"B": 1, "H": 1, "N": 1, "M": 3, "D": 16, "E": 2}
@@ -117,8 +121,9 @@ def test_a_sentence_is_true_of_what_shows_it_and_of_nothing_plainer(
     known = read_known_failures(
         written(tmp_path, f"scaled_dot_product_attention * values when {when} : a reason\n")
     )[0]
-    assert known.covers(attention(*SHOWS[when]), "float16")
-    assert not known.covers(attention({"pattern": "causal", "seed": 1}, "nan", "large"), "float16")
+    assert known.covers(case_of(attention(*SHOWS[when]), "float16"))
+    plainer = attention({"pattern": "causal", "seed": 1}, "nan", "large")
+    assert not known.covers(case_of(plainer, "float16"))
 
 
 def test_the_gradient_of_a_hidden_weight_overflows_where_its_value_is_poisoned(
@@ -140,8 +145,8 @@ def test_the_gradient_of_a_hidden_weight_overflows_where_its_value_is_poisoned(
         layout=layout,
         poison="finite",
     )
-    assert known.covers(poisoned, "float16") and not known.covers(
-        replace(poisoned, poison=None), "float16"
+    assert known.covers(case_of(poisoned, "float16")) and not known.covers(
+        case_of(replace(poisoned, poison=None), "float16")
     )
 
 
@@ -149,19 +154,20 @@ def test_every_condition_of_a_region_must_hold(tmp_path: Path) -> None:
     known = read_known_failures(
         written(tmp_path, "softmax * values when a row sees no key and N < M : a reason\n")
     )[0]
-    assert not known.covers(BLIND, "float32") and not known.covers(SEEING, "float32")
+    assert not known.covers(case_of(BLIND, "float32"))
+    assert not known.covers(case_of(SEEING, "float32"))
 
 
 def test_a_field_or_a_size_that_a_recipe_does_not_have_covers_nothing(tmp_path: Path) -> None:
     for when in ("H > 2", "dropout.p=0.5", "poison=nan"):
         assert not read_known_failures(
             written(tmp_path, f"softmax * values when {when} : a reason\n")
-        )[0].covers(BLIND, "float32")
+        )[0].covers(case_of(BLIND, "float32"))
 
 
 def test_a_line_without_conditions_covers_no_single_case(tmp_path: Path) -> None:
     assert not read_known_failures(written(tmp_path, "softmax * values : a reason\n"))[0].covers(
-        BLIND, "float32"
+        case_of(BLIND, "float32")
     )
 
 
@@ -222,7 +228,7 @@ def test_a_condition_holds_where_its_words_do(when: str, tmp_path: Path) -> None
     )[0]
     plain = Recipe("scaled_dot_product_attention", SIZES, {"family": "normal", "seed": 1})
     changed = replace(plain, **HOLDS[when])  # type: ignore[arg-type]
-    assert known.covers(changed, "float32") and not known.covers(plain, "float32")
+    assert known.covers(case_of(changed, "float32")) and not known.covers(case_of(plain, "float32"))
 
 
 def test_a_score_of_minus_infinity_hides_as_a_mask_does(tmp_path: Path) -> None:
@@ -233,4 +239,13 @@ def test_a_score_of_minus_infinity_hides_as_a_mask_does(tmp_path: Path) -> None:
         Recipe("softmax", {"N": 5, "M": 1}, {"family": "minus_infinity", "seed": seed})
         for seed in range(9)
     ]
-    assert any(known.covers(recipe, "float32") for recipe in blind)
+    assert any(known.covers(case_of(recipe, "float32")) for recipe in blind)
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_every_condition_can_be_asked_of_every_operation(name: str) -> None:
+    operation = CATALOGUE[name]
+    asked = [*SENTENCES, "a hidden score leads by 1e4", "a score exceeds 88", "N > M", "x=y"]
+    for recipe in draw_recipes(name, "any", 10, 0):
+        case = case_of(recipe, operation.dtypes[0])
+        assert {parse_condition(text)(case) for text in asked} <= {True, False}

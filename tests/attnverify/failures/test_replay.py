@@ -17,7 +17,8 @@ from attnverify.backends.loader import load
 from attnverify.failures.record import FailureRecord, find_record, read_record, recorded_recipes
 from attnverify.failures.store import save
 from attnverify.inputs.recipe import Recipe
-from attnverify.judge.case import judge
+from attnverify.judge.case import case_of
+from attnverify.judge.judging import judge
 from attnverify.verdicts import search
 from tests.support.run_attnverify import Run, in_a_process, judged, verify
 from tests.support.sample_backends import HERE, implementation
@@ -55,19 +56,18 @@ def test_a_failure_is_written_as_a_small_record_and_a_script() -> None:
 
 
 def test_the_hash_names_what_was_drawn_and_not_who_failed() -> None:
-    one = FailureRecord.of(implementation("softmax_zeros"), RECIPE, "float32", "values")
-    other = FailureRecord.of(implementation("softmax_nan"), RECIPE, "float32", "values")
-    assert (
-        one.hash
-        == other.hash
-        != FailureRecord.of(implementation("softmax_zeros"), RECIPE, "float16", "values").hash
-    )
+    zeros, case = implementation("softmax_zeros"), case_of(RECIPE, "float32")
+    one = FailureRecord.of(zeros, case, "values")
+    other = FailureRecord.of(implementation("softmax_nan"), case, "values")
+    narrow = FailureRecord.of(zeros, case_of(RECIPE, "float16"), "values")
+    assert one.hash == other.hash != narrow.hash
     assert re.fullmatch("[0-9a-f]{12}", one.hash)
 
 
 def test_a_record_survives_its_file() -> None:
-    failure = FailureRecord.of(implementation("softmax_zeros"), RECIPE, "float32", "values")
-    assert read_record(save(failure, "here", implementation("softmax_zeros"))) == failure
+    zeros = implementation("softmax_zeros")
+    failure = FailureRecord.of(zeros, case_of(RECIPE, "float32"), "values")
+    assert read_record(save(failure, "here", zeros)) == failure
     assert (
         find_record(failure.hash[:5], "here")
         == find_record(f"here/{failure.hash}.json", "elsewhere")
@@ -218,7 +218,7 @@ def test_recorded_failures_are_met_first_by_other_backends(monkeypatch: pytest.M
     monkeypatch.setattr(
         search,
         "judge",
-        lambda function, recipe, dtype: met.append(recipe) or judge(function, recipe, dtype),
+        lambda function, case: met.append(case.recipe) or judge(function, case),
     )
     assert judged("--backend", "numpy_ref", "--op", "softmax").status == 0
     firsts = {Recipe(**read_record(path).recipe) for path in records()}
@@ -381,7 +381,7 @@ FORMS = {
 
 @pytest.mark.parametrize("name", FORMS)
 def test_the_script_of_a_wrong_form_says_so(name: str, tmp_path: Path) -> None:
-    failure = FailureRecord.of(implementation(name), RECIPE, "float32", "values")
+    failure = FailureRecord.of(implementation(name), case_of(RECIPE, "float32"), "values")
     script = save(failure, str(tmp_path), implementation(name)).with_suffix(".py")
     done = in_a_process(str(script), start=())
     assert FORMS[name] in done.output
@@ -398,7 +398,7 @@ def written(body: str, recipe: Recipe) -> str:
     """What the script of a failure of this file's shift_right says."""
     Path("mine.py").write_text(HEAD + "def shift_right(x):\n" + body)
     function = load("mine.py").implementations[0]
-    failure = FailureRecord.of(function, recipe, "float32", "values")
+    failure = FailureRecord.of(function, case_of(recipe, "float32"), "values")
     return run_alone(save(failure, "kept", function).with_suffix(".py"))
 
 

@@ -61,9 +61,9 @@ def test_the_score_judges_the_very_cases_of_a_run(
 
 
 def recording(judge: Any, seen: list[Any]) -> Any:
-    def recorded(implementation: Any, recipe: Any, dtype: str, *more: Any) -> Any:
-        seen.append((judge.__name__, recipe, dtype))
-        return judge(implementation, recipe, dtype, *more)
+    def recorded(implementation: Any, case: Any, *more: Any) -> Any:
+        seen.append((judge.__name__, case))
+        return judge(implementation, case, *more)
 
     return recorded
 

@@ -11,8 +11,8 @@ from attnverify.catalogue.pytrees import leaves
 from attnverify.inputs.expand import expand
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import draw_recipes
+from attnverify.judge.case import Case, case_of
 from attnverify.precision import resolve
-from attnverify.reference.oracle import bounds_of, expected_of
 
 COMPUTED = sorted(name for name, operation in CATALOGUE.items() if not operation.exact)
 HIDING = [
@@ -39,11 +39,8 @@ def say_nothing(recipe: Recipe, dtype: str) -> tuple[ndarray, ndarray]:
     """
     precision = resolve("wide", recipe.operation, recipe.operation, dtype)
     infinite, vacuous = [], []
-    for law, bound in zip(
-        arrays(expected_of(recipe, dtype).expected),
-        arrays(bounds_of(recipe, dtype, precision)),
-        strict=True,
-    ):
+    case = case_of(recipe, dtype)
+    for law, bound in zip(arrays(case.expected), arrays(case.bounds(precision)), strict=True):
         largest = np.abs(law[np.isfinite(law)]).max(initial=0.0)
         infinite.append((np.isinf(bound) & ~np.isnan(law)).ravel())
         vacuous.append(
@@ -72,9 +69,5 @@ def test_few_bounds_are_infinite_or_vacuous(operation: str, kind: str) -> None:
 
 def test_a_useless_bound_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = Recipe("softmax", {"N": 2, "M": 3}, {"family": "normal", "seed": 1})
-    monkeypatch.setitem(
-        globals(),
-        "bounds_of",
-        lambda recipe, dtype, precision: np.full(expected_of(recipe, dtype).expected.shape, 1e6),
-    )
+    monkeypatch.setattr(Case, "bounds", lambda case, _: np.full(case.expected.shape, 1e6))
     assert say_nothing(recipe, "float32")[1].all()

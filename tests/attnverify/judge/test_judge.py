@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from attnverify.inputs.recipe import Recipe
-from attnverify.judge import case as judge_module
-from attnverify.judge.case import judge
+from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.judge.judging import judge
 from attnverify.judge.side_effects import judge_side_effects
-from attnverify.reference.oracle import expected_of
 from attnverify.verdicts import findings as findings_module
 from attnverify.verdicts.columns import judge_cell
 from attnverify.verdicts.tally import CellResult, Options
@@ -55,7 +54,7 @@ IN_ONE_COLUMN = {
     "softmax_refuses_with_type_error": ("refusals", "score of integers: raised TypeError"),
     "softmax_accepts_integers": (
         "refusals",
-        "1 of 4 wrong calls are not refused with ValueError\n    mask of integers: accepted",
+        "1 of 4 invalid calls are not refused with ValueError\n  mask of integers: accepted",
     ),
 }
 
@@ -154,11 +153,7 @@ def test_what_supports_nothing_is_unsupported_and_never_passed(folder: str) -> N
 
 
 def test_a_column_without_one_finite_bound_is_not_passed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        judge_module,
-        "bounds_of",
-        lambda recipe, dtype, precision: np.full(expected_of(recipe, dtype).expected.shape, np.inf),
-    )
+    monkeypatch.setattr(Case, "bounds", lambda case, _: np.full(case.expected.shape, np.inf))
     (cell,) = (cell for cell in cells_of("softmax_zeros") if cell.aspect == "values")
     tally = judge_cell(cell, Options("quick"))
     assert (tally.verdict, tally.cases, tally.strong) == (
@@ -187,22 +182,22 @@ RECIPE = Recipe("softmax", {"N": 2, "M": 3}, {"family": "normal", "seed": 1})
 
 
 def test_a_case_is_judged_by_itself() -> None:
-    assert 0 <= judge(implementation("softmax_right"), RECIPE, "float32").budget <= 1
+    assert 0 <= judge(implementation("softmax_right"), case_of(RECIPE, "float32")).budget <= 1
     with pytest.raises(Disagreement, match="6 of 6 elements differ from the law"):
-        judge(implementation("softmax_zeros"), RECIPE, "float32")
+        judge(implementation("softmax_zeros"), case_of(RECIPE, "float32"))
     with pytest.raises(Unsupported, match="next generation"):
-        judge(implementation("softmax_never"), RECIPE, "float32")
+        judge(implementation("softmax_never"), case_of(RECIPE, "float32"))
 
 
 def test_side_effects_are_judged_by_themselves() -> None:
-    judge_side_effects(implementation("softmax_right"), RECIPE, "float32")
+    judge_side_effects(implementation("softmax_right"), case_of(RECIPE, "float32"))
     with pytest.raises(Disagreement, match="changed in place"):
-        judge_side_effects(implementation("softmax_in_place"), RECIPE, "float32")
+        judge_side_effects(implementation("softmax_in_place"), case_of(RECIPE, "float32"))
 
 
 def test_a_failure_names_the_place_both_values_and_the_bound() -> None:
     with pytest.raises(Disagreement) as error:
-        judge(implementation("softmax_zeros"), RECIPE, "float32")
+        judge(implementation("softmax_zeros"), case_of(RECIPE, "float32"))
     for word in (
         "6 of 6 elements",
         "worst at (",
@@ -226,7 +221,7 @@ def test_freed_memory_is_poisoned() -> None:
     mask = {"pattern": "nothing", "axes": "N M", "form": "bool", "seed": 1}
     recipe = Recipe("softmax", {"N": 5, "M": 7}, {"family": "normal", "seed": 1}, mask=mask)
     with pytest.raises(Disagreement, match="got nan, law 0"):
-        judge(implementation("softmax_uninitialised"), recipe, "float32")
+        judge(implementation("softmax_uninitialised"), case_of(recipe, "float32"))
 
 
 APART = ("right", "no_float_masks", "never", "two_faults", "infinity", "remembers")

@@ -1,4 +1,4 @@
-"""Impostors: a case that a cheap wrong answer passes is weak, and is not counted as evidence."""
+"""Trivial answers: a case that one of them passes is weak, and is not counted as evidence."""
 
 import numpy as np
 import pytest
@@ -8,16 +8,16 @@ from attnverify.inputs.expand import expand
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import draw_recipes
-from attnverify.judge.weak_cases import is_discriminating, rejects_all, trivial_answers
+from attnverify.judge.case import case_of
+from attnverify.judge.weak_cases import rejects_all, trivial_answers
 from attnverify.precision import resolve
-from attnverify.reference.oracle import bounds_of, expected_of
 
 SDPA, ALIBI = "scaled_dot_product_attention", "alibi_attention"
 PRECISION = resolve("wide", SDPA, SDPA, "float32")
 
 
-def is_strong(recipe: Recipe) -> bool:
-    return is_discriminating(recipe, "float32", PRECISION)
+def discriminates(recipe: Recipe) -> bool:
+    return case_of(recipe, "float32").is_discriminating(PRECISION)
 
 
 def of(
@@ -30,16 +30,16 @@ def of(
 USUAL = {"B": 1, "H": 2, "N": 4, "M": 6, "D": 4, "E": 3}
 
 
-def test_an_ordinary_case_is_strong() -> None:
+def test_an_ordinary_case_is_discriminating() -> None:
     assert (
-        is_strong(of(SDPA, USUAL))
-        and is_strong(of(ALIBI, USUAL))
-        and is_strong(of("softmax", {"N": 4, "M": 6}))
+        discriminates(of(SDPA, USUAL))
+        and discriminates(of(ALIBI, USUAL))
+        and discriminates(of("softmax", {"N": 4, "M": 6}))
     )
 
 
 def test_a_case_that_zeros_pass_is_weak() -> None:
-    assert not is_strong(of(SDPA, USUAL, "nothing"))
+    assert not discriminates(of(SDPA, USUAL, "nothing"))
 
 
 def test_a_case_in_which_the_query_does_not_matter_is_weak() -> None:
@@ -51,34 +51,34 @@ def test_a_case_in_which_the_query_does_not_matter_is_weak() -> None:
     assert rejects_all(answers, expected, np.full(expected.shape, 1e-30))
 
 
-def test_an_impostor_that_is_the_same_function_takes_no_part() -> None:
+def test_a_trivial_answer_that_is_the_same_function_takes_no_part() -> None:
     one_key = USUAL | {"M": 1, "N": 1}
-    assert is_strong(of(SDPA, one_key))
+    assert discriminates(of(SDPA, one_key))
 
 
 @pytest.mark.parametrize("operation", CATALOGUE)
-def test_every_impostor_has_the_form_of_the_answer(operation: str) -> None:
+def test_every_trivial_answer_has_the_form_of_the_answer(operation: str) -> None:
     op: Operation = CATALOGUE[operation]
     for recipe in draw_recipes(operation, "any", 20, 0):
-        case = expected_of(recipe, "float64")
+        case = case_of(recipe, "float64")
         answers = list(trivial_answers(op, case.inputs, case.expected))
         assert len(answers) >= (operation != "init_mems")
         rejects_all(
             answers,
             case.expected,
-            bounds_of(recipe, "float64", resolve("wide", operation, operation, "float64")),
+            case.bounds(resolve("wide", operation, operation, "float64")),
         )
 
 
 @pytest.mark.parametrize(
     "operation", [name for name, op in CATALOGUE.items() if name != "init_mems"]
 )
-def test_most_probes_are_strong(operation: str) -> None:
+def test_most_fixed_cases_are_discriminating(operation: str) -> None:
+    precision = resolve("wide", operation, operation, "float32")
     found = [
-        is_discriminating(recipe, "float32", resolve("wide", operation, operation, "float32"))
-        for recipe in fixed_cases(operation)
+        case_of(recipe, "float32").is_discriminating(precision) for recipe in fixed_cases(operation)
     ]
-    print(f"{operation}: {sum(found)} of {len(found)} probes are strong")
+    print(f"{operation}: {sum(found)} of {len(found)} fixed cases are discriminating")
     assert 2 * sum(found) >= len(found)
 
 
@@ -86,7 +86,7 @@ def test_most_probes_are_strong(operation: str) -> None:
     "operation",
     [SDPA, ALIBI, "learned_relative_attention", "transformer_xl_attention", "additive_attention"],
 )
-def test_the_impostors_of_an_attention_are_several(operation: str) -> None:
+def test_the_trivial_answers_of_an_attention_are_several(operation: str) -> None:
     recipe = fixed_cases(operation)[0]
-    case = expected_of(recipe, "float64")
+    case = case_of(recipe, "float64")
     assert len(list(trivial_answers(CATALOGUE[operation], case.inputs, case.expected))) >= 3

@@ -6,9 +6,9 @@ import pytest
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import leaves
 from attnverify.inputs.sampling import draw_recipes
+from attnverify.judge.case import case_of
 from attnverify.judge.comparison import compare
 from attnverify.precision import REFERENCE
-from attnverify.reference.oracle import bounds_of, expected_of
 from attnverify.reference.staged_attention import evaluate, spec_stages
 
 
@@ -20,9 +20,9 @@ def test_unchanged_stages_are_the_law(operation: str) -> None:
         else ("any",)
     ):
         for recipe in draw_recipes(operation, kind, 60, 5):
-            case = expected_of(recipe, "float64")
+            case = case_of(recipe, "float64")
             found = evaluate(spec_stages(CATALOGUE[operation], case.inputs))
-            limits = leaves(bounds_of(recipe, "float64", REFERENCE))
+            limits = leaves(case.bounds(REFERENCE))
             for actual, expected, bound in zip(
                 leaves(found), leaves(case.expected), limits, strict=True
             ):

@@ -19,6 +19,7 @@ from jinja2 import UndefinedError
 from markupsafe import Markup
 
 from attnverify.failures.evidence import WINDOW, axes_of, picture
+from attnverify.failures.plain_data import to_plain
 from attnverify.judge.comparison import compare
 from attnverify.report.html import report_page
 from attnverify.report.html.document import render
@@ -82,19 +83,14 @@ def shown(planted: tuple[Run, Path]) -> Elements:
     return Elements((planted[1] / "out.html").read_text(encoding="utf-8"))
 
 
-def exhibits(run: Run) -> list[dict[str, Any]]:
-    return [
-        exhibit for tally in (run.report or {})["tallies"] for exhibit in tally["exhibits"].values()
-    ]
+def findings(run: Run) -> list[dict[str, Any]]:
+    return [found for tally in (run.report or {})["tallies"] for found in tally["findings"]]
 
 
 def pictures(run: Run) -> list[dict[str, Any]]:
-    return [
-        part["picture"]
-        for exhibit in exhibits(run)
-        for part in (exhibit, exhibit.get("drawn", {}))
-        if "picture" in part
-    ]
+    shown = [found["evidence"] for found in findings(run)]
+    small = [evidence["picture"] for evidence in shown if evidence["picture"]]
+    return small + [evidence["drawn"]["picture"] for evidence in shown if evidence["drawn"]]
 
 
 # What it shows
@@ -126,9 +122,9 @@ def test_the_frame_is_where_the_report_says_the_worst_element_is(
 def test_the_worst_element_of_the_picture_is_the_one_that_was_printed(
     planted: tuple[Run, Path],
 ) -> None:
-    for tally in (planted[0].report or {})["tallies"]:
-        for exhibit, finding in zip(tally["exhibits"].values(), tally["findings"], strict=True):
-            assert f"worst at {tuple(exhibit['picture']['index'])}: " in finding
+    for found in findings(planted[0]):
+        index = tuple(found["evidence"]["picture"]["index"])
+        assert f"worst at {index}: " in found["message"]
 
 
 def test_the_line_on_the_page_replays_the_failure(
@@ -155,9 +151,9 @@ def test_the_causes_recipes_and_reasons_stand_there(
     planted: tuple[Run, Path], shown: Elements
 ) -> None:
     texts = "".join(text for _, text in shown.all("main"))
-    assert all(
-        exhibit["recipe"] in texts and exhibit["cause"] in texts for exhibit in exhibits(planted[0])
-    )
+    for found in findings(planted[0]):
+        assert found["record"]["words"] in texts
+        assert found["cause"] is None or found["cause"]["words"] in texts
     assert "a causal mask that hides the query's own key" in texts and texts.index(
         "Root causes"
     ) < texts.index("Verdicts")
@@ -209,12 +205,15 @@ def test_workers_and_processes_of_their_own_lose_no_picture(
     line = (*options, "--report", "out.html", "--report-json", "out.json")
     done = in_a_process("run", "-n", "2", "--backend", PLANTED, *line)
     report = json.loads(Path("out.json").read_text())
-    alone = [
-        t["exhibits"] for t in (planted[0].report or {})["tallies"] if t["operation"] == "softmax"
-    ]
-    assert done.status == 1 and sorted(map(str, alone)) == sorted(
-        str(t["exhibits"]) for t in report["tallies"]
+    alone, spread = (
+        sorted(
+            json.dumps([found["evidence"] for found in tally["findings"]])
+            for tally in tallies
+            if tally["operation"] == "softmax"
+        )
+        for tallies in ((planted[0].report or {})["tallies"], report["tallies"])
     )
+    assert done.status == 1 and alone == spread
     assert Path("out.html").read_text() == report_page(report)
 
 
@@ -304,9 +303,9 @@ def test_two_thousand_cells_are_all_there() -> None:
 
 
 def compared(actual: np.ndarray, expected: np.ndarray) -> dict[str, Any]:
-    return picture(
-        "output", compare(actual, expected, np.full(expected.shape, 0.5)), ("B", "H", "N", "E")
-    )
+    comparison = compare(actual, expected, np.full(expected.shape, 0.5))
+    shown: dict[str, Any] = to_plain(picture("output", comparison, ("B", "H", "N", "E")))
+    return shown
 
 
 def test_of_a_large_slice_the_window_around_the_worst_is_shown() -> None:

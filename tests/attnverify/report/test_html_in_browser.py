@@ -93,13 +93,9 @@ def test_the_failed_cell_is_red(page: Page) -> None:
 def test_the_frame_that_is_seen_is_around_the_worst_element(
     page: Page, planted: tuple[dict[str, Any], Path]
 ) -> None:
-    shown = [e for tally in planted[0]["tallies"] for e in tally["exhibits"].values()]
-    pictures = [
-        part["picture"]
-        for exhibit in shown
-        for part in (exhibit, exhibit.get("drawn", {}))
-        if "picture" in part
-    ]
+    found = [found for tally in planted[0]["tallies"] for found in tally["findings"]]
+    parts = [part for one in found for part in (one["evidence"], one["evidence"]["drawn"]) if part]
+    pictures = [part["picture"] for part in parts if part["picture"]]
     wanted = [
         picture["index"][-2:] for picture in pictures if picture["total"] > 1 for _ in range(3)
     ]

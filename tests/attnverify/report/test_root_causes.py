@@ -18,6 +18,8 @@ from attnverify.backends.loader import Backend
 from attnverify.backends.round_trip import check_round_trip
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.traits import DTYPES
+from attnverify.diagnosis.cause import Cause, Explanation
+from attnverify.failures.finding import NOT_REFUSED, Finding
 from attnverify.report.root_causes import (
     RootCause,
     format_root_causes,
@@ -40,11 +42,28 @@ def failed(
     how: str = "",
     causes: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    implementation = f"{operation}_{how}" if how else operation
-    tally = CellResult(
-        operation, implementation, "mine", how, dtype, aspect, "failed", "what was found"
-    )
-    return replace(tally, symptoms=list(symptoms), causes=list(causes)).as_dict()
+    """
+    A failed cell: each symptom is "<kind>" or "<kind> when <condition> and <condition>", and the
+    causes are the mistakes that its diagnoses name.
+    """
+    return CellResult(
+        operation=operation,
+        implementation=f"{operation}_{how}" if how else operation,
+        backend="mine",
+        how=how,
+        dtype=dtype,
+        aspect=aspect,
+        verdict="failed",
+        reason="what was found",
+        findings=[finding(symptom, causes) for symptom in symptoms],
+    ).as_dict()
+
+
+def finding(symptom: str, causes: tuple[str, ...] = ()) -> Finding:
+    kind, _, region = symptom.partition(" when ")
+    cause = Cause("it equals", tuple(Explanation(name, name) for name in causes))
+    condition = tuple(region.split(" and ")) if region else ()
+    return Finding(kind, condition=condition, cause=cause if causes else None)
 
 
 def found(*tallies: dict[str, Any]) -> list[tuple[str, int, int]]:
@@ -110,23 +129,19 @@ def test_a_region_of_its_own_is_a_cause_of_its_own() -> None:
 
 
 def test_a_diagnosis_of_its_own_is_a_cause_of_its_own() -> None:
-    nan, series = (
-        "equals the law with NaN rows (0.2x of the bound)",
-        "equals the law with a plain series or with a twisted one (1x)",
-    )
+    nan, series = ("NaN rows",), ("a plain series", "a twisted one")
     assert (
         len(
             found(
-                failed("softmax", "NaN", causes=(nan,)),
-                failed("alibi_attention", "wrong number", causes=(series,)),
+                failed("softmax", "NaN", causes=nan),
+                failed("alibi_attention", "wrong number", causes=series),
             )
         )
         == 2
     )
-    twisted = "equals the law with a twisted one (0.3x of the bound)"
     tallies = [
-        failed("get_slopes", "wrong number", causes=(twisted,)),
-        failed("alibi_attention", "wrong number", causes=(series,)),
+        failed("get_slopes", "wrong number", causes=("a twisted one",)),
+        failed("alibi_attention", "wrong number", causes=series),
     ]
     assert found(*tallies) == [("a twisted one", 1, 1)]
 
@@ -160,13 +175,12 @@ def test_an_implementation_is_not_blocked_by_another_one() -> None:
 
 
 def test_calls_that_are_not_refused_are_one_cause() -> None:
-    words = "wrong calls are not refused with ValueError"
     assert found(
         *(
-            failed(name, words, aspect="refusals")
+            failed(name, NOT_REFUSED, aspect="refusals")
             for name in ("softmax", "rel_shift", "alibi_attention")
         )
-    ) == [(words, 3, 0)]
+    ) == [(NOT_REFUSED, 3, 0)]
 
 
 def test_causes_come_from_the_lowest_rung_upwards() -> None:
@@ -175,7 +189,7 @@ def test_causes_come_from_the_lowest_rung_upwards() -> None:
         failed("rel_shift", "wrong number when x is transposed"),
         failed("softmax", "wrong number when M > 64"),
         failed("merge_masks", "wrong number"),
-        failed("softmax", "wrong calls are not refused with ValueError", aspect="refusals"),
+        failed("softmax", NOT_REFUSED, aspect="refusals"),
         failed("get_slopes", "wrong number when H == 7", dtype="float16"),
         failed("get_slopes", "x") | {"verdict": "passed"},
     ]

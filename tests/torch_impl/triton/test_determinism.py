@@ -17,7 +17,8 @@ from triton.runtime.interpreter import TensorHandle
 from attnverify.backends.loader import Backend, load
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.sampling import draw_recipes
-from attnverify.judge.case import judge
+from attnverify.judge.case import case_of
+from attnverify.judge.judging import judge
 from attnverify.torch_impl.triton import additive as triton_additive
 from attnverify.torch_impl.triton import additive_operators, operators
 from attnverify.torch_impl.triton import attention as triton_attention
@@ -62,7 +63,8 @@ def test_deterministic_gradients_are_what_the_law_says(
         *draw_recipes(operation, "any", count, 1),
         *draw_recipes(operation, "nan", count // 2, 1),
     )
-    assert sum(judge(implementation, recipe, dtype).strong for recipe in recipes) >= count
+    cases = [case_of(recipe, dtype) for recipe in recipes]
+    assert sum(judge(implementation, case).discriminating for case in cases) >= count
 
 
 def relative(deterministic: bool | None) -> tuple[Tensor, ...]:

@@ -23,7 +23,8 @@ from attnverify.inputs.expand import expand
 from attnverify.inputs.masks import visible_pairs
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import draw_recipes
-from attnverify.judge.case import judge
+from attnverify.judge.case import case_of
+from attnverify.judge.judging import judge
 from attnverify.torch_impl.triton import additive as triton_additive
 from attnverify.torch_impl.triton import additive_operators, operators
 from attnverify.torch_impl.triton import attention as triton_attention
@@ -165,8 +166,7 @@ def test_masks_broadcast_forwards_and_backwards(backend: Backend, axes: str, for
     for operation in (SDPA, f"{SDPA}_grad"):
         judge(
             named(backend, operation),
-            Recipe(operation, sizes, {"family": "spread", "seed": 1}, mask),
-            "float32",
+            case_of(Recipe(operation, sizes, {"family": "spread", "seed": 1}, mask), "float32"),
         )
 
 

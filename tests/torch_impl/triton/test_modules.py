@@ -20,8 +20,9 @@ from attnverify.backends.loader import Backend, Implementation, gradient_by_auto
 from attnverify.catalogue.operation import parse_name
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.sampling import draw_recipes
-from attnverify.judge.case import judge
+from attnverify.judge.case import case_of
 from attnverify.judge.errors import Unsupported
+from attnverify.judge.judging import judge
 from attnverify.torch_impl.modules import as_operations, attention_modules
 from attnverify.torch_impl.modules.transformer_xl import TransformerXL
 from attnverify.torch_impl.triton import additive, attention
@@ -64,7 +65,7 @@ def judged(backend: Backend, name: str, dtype: str, draws: int) -> int:
             *draw_recipes(called, "nan", draws // 4, 0),
         ):
             try:
-                strong += judge(implementation, recipe, dtype).strong
+                strong += judge(implementation, case_of(recipe, dtype)).discriminating
             except Unsupported as reason:
                 assert "draws its own dropout" in str(reason)
     return strong

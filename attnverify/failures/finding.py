@@ -1,0 +1,101 @@
+"""
+Findings: one way in which a cell fails, as data, from the judge to the terminal, to JSON, to the
+page, to the root causes and to a campaign. The text is made of it here and read by nobody.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from attnverify.diagnosis.cause import Cause
+from attnverify.diagnosis.failing_region import RegionOffer
+from attnverify.failures.evidence import Evidence
+from attnverify.failures.plain_data import from_plain, to_plain
+from attnverify.failures.record import FailureRecord
+
+UNEXPECTED_PASS = "a known failure passes"
+NOT_REFUSED = "invalid calls are not refused with ValueError"
+
+
+@dataclass(frozen=True)
+class KnownFailureLine:
+    """A line that the file of known failures would need, and what speaks for it."""
+
+    line: str
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """
+    One way in which a cell fails.
+
+    kind       what goes wrong, so that failures of different kinds are told apart
+    headline   the same with the case that shows it, where one line can say both
+    share      how many cases or calls show it, in words
+    message    what was seen, in full
+    condition  the conditions that together tell the failing cases from the others
+    cause      what a diagnosis makes of it
+    record     what replays it; evidence: what a report shows of it
+    notes      what else its reader should know
+    offer      the line that would declare it as known
+    """
+
+    kind: str
+    headline: str = ""
+    share: str = ""
+    message: str = ""
+    condition: tuple[str, ...] = ()
+    cause: Cause | None = None
+    record: FailureRecord | None = None
+    evidence: Evidence = field(default_factory=Evidence)
+    notes: tuple[str, ...] = ()
+    offer: KnownFailureLine | None = None
+
+    @property
+    def symptom(self) -> str:
+        """Its kind and where it shows: ``NaN when a row sees no key``."""
+        where = f" when {' and '.join(self.condition)}" if self.condition else ""
+        return f"{self.kind}{where}"
+
+    @property
+    def causes(self) -> frozenset[str]:
+        """The names of the mistakes that a diagnosis takes it for."""
+        return self.cause.names if self.cause else frozenset()
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> Iterator[str]:
+        """The finding as the terminal shows it."""
+        title = self.headline or self.kind
+        yield f"{self.share}: {title}" if self.share else title
+        yield from (f"  {line}" for line in self.message.splitlines())
+        if self.cause:
+            yield f"  cause: {self.cause}"
+        if self.record and self.record.recipe and not self.headline:
+            yield f"  recipe: {self.record.words}"
+        if self.record:
+            yield f"  replay: {self.record.replay_line}"
+        yield from (f"  {note}" for note in self.notes)
+        if self.offer:
+            yield f"  known failures: {self.offer.line}  {self.offer.evidence}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain data, with what its readers would else have to work out."""
+        plain: dict[str, Any] = to_plain(self)
+        if self.record:
+            plain["record"] |= {
+                "hash": self.record.hash,
+                "words": self.record.words,
+                "replay": self.record.replay_line,
+            }
+        return plain
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> "Finding":
+        return from_plain(cls, plain)
+
+
+def offered_line(offer: RegionOffer, implementation: str, aspect: str) -> KnownFailureLine:
+    return KnownFailureLine(offer.line(implementation, aspect), offer.evidence)

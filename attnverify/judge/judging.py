@@ -1,0 +1,164 @@
+"""
+Judging one case: run an implementation on a recipe and hold everything that it did to the
+specification.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.backends.array_libraries import Library, dtype_name
+from attnverify.backends.loader import Implementation
+from attnverify.catalogue.dtypes import largest
+from attnverify.catalogue.traits import DTYPES
+from attnverify.inputs.recipe import Inputs
+from attnverify.judge.case import Case
+from attnverify.judge.comparison import Comparison, compare
+from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.judge.invoke import announce, convert_and_call
+from attnverify.precision import Precision
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """
+    What one case showed.
+
+    budget  the worst share of the bound; judged: at least nine elements of ten have a finite bound
+    """
+
+    budget: float
+    judged: bool
+    case: Case
+    precision: Precision
+
+    @property
+    def discriminating(self) -> bool:
+        """Whether no trivial answer would have passed."""
+        return self.judged and self.case.is_discriminating(self.precision)
+
+
+def judge(implementation: Implementation, case: Case) -> Verdict:
+    """Hold the outputs to the specification; raise Disagreement or Unsupported."""
+    announce.get()(implementation, case.dtype, case, None)
+    outputs = convert_and_call(implementation, case)
+    comparisons = list(compare_with_case(outputs, case, implementation))
+    for path, comparison in comparisons:
+        if not comparison.passed:
+            message = f"{path}: {comparison}" + describe_input_shapes(case.inputs)
+            raise Disagreement(
+                message, failure_kind(comparison), comparison.budget, comparison, path
+            )
+    total = sum(comparison.total for _, comparison in comparisons)
+    outside = sum(comparison.outside for _, comparison in comparisons)
+    budget = max((comparison.budget for _, comparison in comparisons), default=0.0)
+    return Verdict(budget, outside * 10 <= total, case, implementation.precision(case.dtype))
+
+
+def compare_with_case(
+    outputs: Any, case: Case, implementation: Implementation
+) -> Iterator[tuple[str, Comparison]]:
+    """The outputs of a case beside what is expected, each with its path."""
+    bound = case.bounds(implementation.precision(case.dtype))
+    return compare_outputs(outputs, case.expected, bound, case.dtype, implementation)
+
+
+def compare_outputs(
+    outputs: Any,
+    expected: Any,
+    bound: Any,
+    dtype: str,
+    implementation: Implementation,
+    path: str = "output",
+) -> Iterator[tuple[str, Comparison]]:
+    """
+    Walk outputs and law together; type, shape and dtype are exact before any number is compared.
+    """
+    if isinstance(expected, (list, tuple)):
+        if not isinstance(outputs, (list, tuple)) or len(outputs) != len(expected):
+            raise Disagreement(
+                f"{path}: wanted {len(expected)} arrays, got {describe_value(outputs)}"
+            )
+        bounds = bound if bound is not None else [None] * len(expected)
+        for index, (output, law, limit) in enumerate(zip(outputs, expected, bounds, strict=True)):
+            yield from compare_outputs(
+                output, law, limit, dtype, implementation, f"{path}[{index}]"
+            )
+    elif expected is None or outputs is None:
+        if expected is not outputs:
+            raise Disagreement(
+                f"{path}: wanted {describe_value(expected)}, got {describe_value(outputs)}"
+            )
+    else:
+        actual = checked_output(outputs, expected, dtype, implementation, path)
+        yield path, compare(actual, expected, bound, largest(dtype) if dtype != "bool" else np.inf)
+
+
+def checked_output(
+    output: Any, expected: ndarray, dtype: str, implementation: Implementation, path: str
+) -> ndarray:
+    """The output as a NumPy array, once it is the right kind of thing."""
+    library, operation = implementation.backend.library, implementation.operation
+    assert library is not None
+    sample = sample_array(library)
+    if not isinstance(output, type(sample)):
+        raise Disagreement(
+            f"{path}: wanted {type(sample).__name__} of shape {expected.shape}, got "
+            f"{describe_value(output)}"
+        )
+    if tuple(output.shape) != expected.shape:
+        raise Disagreement(f"{path}: wanted shape {expected.shape}, got {tuple(output.shape)}")
+    wanted = "bool" if expected.dtype == bool else dtype
+    if dtype_name(output) != wanted:
+        if (
+            operation.takes_dtype
+            and dtype_name(output) in DTYPES
+            and not getattr(implementation.function, "takes_dtype", False)
+        ):
+            raise Unsupported(f"takes no dtype: returns {dtype_name(output)}")
+        raise Disagreement(f"{path}: wanted dtype {wanted}, got {dtype_name(output)}")
+    if str(getattr(output, "device", "")) != str(getattr(sample, "device", "")):
+        raise Disagreement(f"{path}: wanted device {sample.device}, got {output.device}")
+    return library.to_numpy(output)
+
+
+@lru_cache(maxsize=16)
+def sample_array(library: Library) -> Any:
+    """An array as the library makes one: every output is of its type, and on its device."""
+    return library.from_numpy(np.zeros(1), "float32")
+
+
+def describe_value(thing: Any) -> str:
+    """What came, in a few words."""
+    if isinstance(thing, (list, tuple)):
+        return f"{type(thing).__name__} of {len(thing)}"
+    return (
+        f"{type(thing).__name__} {tuple(thing.shape)}"
+        if hasattr(thing, "shape")
+        else type(thing).__name__
+        if thing is not None
+        else "None"
+    )
+
+
+def failure_kind(comparison: Comparison) -> str:
+    """What went wrong at the worst element."""
+    if np.isnan(comparison.actual) != np.isnan(comparison.expected):
+        return "NaN"
+    if comparison.expected == 0 and comparison.bound == 0:
+        return "not exactly 0"
+    return "infinity" if np.isinf(comparison.actual) else "wrong number"
+
+
+def describe_input_shapes(inputs: Inputs) -> str:
+    """
+    Where in the output the law was broken is told by the comparison; what went in is told here.
+    """
+    shapes = ", ".join(
+        f"{name} {leaf.shape}" for name, leaf in inputs.items() if isinstance(leaf, ndarray)
+    )
+    return f"\n  inputs: {shapes}" if shapes else ""

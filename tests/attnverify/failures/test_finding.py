@@ -1,0 +1,92 @@
+"""Findings are data: they survive every boundary, and their text is made of them."""
+
+import json
+from dataclasses import fields, replace
+
+import pytest
+
+from attnverify.diagnosis.cause import Cause, Explanation
+from attnverify.failures.evidence import DrawnCase, Evidence, Picture
+from attnverify.failures.finding import Finding, KnownFailureLine
+from attnverify.failures.record import FailureRecord
+from attnverify.inputs.recipe import Recipe
+from attnverify.verdicts.tally import CellResult, Tally
+
+RECIPE = json.loads(Recipe("softmax", {"N": 1, "M": 2}, {"family": "normal", "seed": 1}).text)
+PICTURE = Picture(
+    path="output",
+    shape=[1, 2],
+    index=[0, 1],
+    wrong=1,
+    total=2,
+    bound="inf",
+    axes=["N", "M"],
+    origin=[0, 0],
+    actual=[[0.0, "nan"]],
+    expected=[[0.5, 0.5]],
+    ratio=[[0.0, "inf"]],
+    within=[[True, False]],
+)
+FINDING = Finding(
+    "NaN",
+    share="3 of 20 cases",
+    message="output: 1 of 2 elements\ninputs: score (1, 2)",
+    condition=("N > M", "a row sees no key"),
+    cause=Cause("equals something (0.2x)", (Explanation("something", "something"),)),
+    record=FailureRecord("softmax", "float32", "values", RECIPE, "softmax_mine", "my file.py"),
+    evidence=Evidence(PICTURE, DrawnCase("softmax: N=9", PICTURE)),
+    notes=("not recorded: Read-only file system: here",),
+    offer=KnownFailureLine("softmax * values : <reason>", "(covers 3 of 3 failures)"),
+)
+TEXT = """\
+3 of 20 cases: NaN
+  output: 1 of 2 elements
+  inputs: score (1, 2)
+  cause: equals something (0.2x)
+  recipe: softmax: layout kind=contiguous seed=0, sizes M=2 N=1, values family=normal seed=1
+  replay: attnverify replay {hash} --backend 'my file.py'
+  not recorded: Read-only file system: here
+  known failures: softmax * values : <reason>  (covers 3 of 3 failures)"""
+
+
+def result(**more: object) -> CellResult:
+    cell = dict.fromkeys(("operation", "implementation", "backend", "how", "dtype", "aspect"), "x")
+    return CellResult(**cell, **more)  # type: ignore[arg-type]
+
+
+def test_the_text_has_every_part_in_its_order() -> None:
+    assert FINDING.record
+    assert str(FINDING) == TEXT.format(hash=FINDING.record.hash)
+
+
+def test_a_headline_that_names_the_case_needs_no_recipe() -> None:
+    assert "recipe:" not in str(replace(FINDING, headline="crashed on softmax: N=1"))
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Finding)])
+def test_no_part_is_lost_on_the_way_through_json(name: str) -> None:
+    whole = replace(FINDING, headline="NaN in three cases")
+    again = Finding.from_dict(json.loads(json.dumps(whole.as_dict(), allow_nan=False)))
+    assert getattr(again, name) == getattr(whole, name) != getattr(Finding("x"), name)
+
+
+def test_a_finding_of_nothing_but_a_kind_survives_too() -> None:
+    assert Finding.from_dict(json.loads(json.dumps(Finding("x").as_dict()))) == Finding("x")
+
+
+def test_a_result_survives_with_its_findings() -> None:
+    found = result(cases=3, findings=[FINDING], regions={"a:1": [1, 2]}, reasons={"no": 4})
+    assert CellResult.from_dict(json.loads(json.dumps(found.as_dict()))) == found
+
+
+def test_tallies_add_up() -> None:
+    one = Tally(cases=1, budget=0.5, reasons={"no": 1}, regions={"a": [1, 0]}, findings=[FINDING])
+    two = Tally(cases=2, budget=0.25, reasons={"no": 2, "never": 1}, regions={"a": [0, 3]})
+    assert one + two == Tally(
+        cases=3,
+        budget=0.5,
+        reasons={"no": 3, "never": 1},
+        regions={"a": [1, 3]},
+        findings=[FINDING],
+    )
+    assert one.cases == 1 and one + Tally() == one
