@@ -22,6 +22,7 @@ from pathlib import Path
 
 from attnverify import describe_installation
 from attnverify.device_assignment import gpu_descriptions
+from attnverify.platforms import PLATFORMS
 from attnverify.report.terminal_colours import colourize
 
 SECONDS = 120.0
@@ -170,7 +171,7 @@ def main() -> int:
         point.name for point in entry_points(group="attnverify.backends") if point.name not in OURS
     ]
     questions = (*QUESTIONS, *map(backend, (*OURS, *named)))
-    for line in (describe_installation(), *machine()):
+    for line in (describe_installation(), *machine(), *platforms()):
         print(line, flush=True)
     with ThreadPoolExecutor(max_workers=cores()) as pool:
         answers = []
@@ -194,6 +195,11 @@ def machine() -> Iterator[str]:
         "for the processor"
     )
     return (f"{'':<9}{name:<20}{words}" for name, words in found.items() if words)
+
+
+def platforms() -> Iterator[str]:
+    """What is tested, and what is only expected to work."""
+    return (f"{'':<9}{name:<20}{words}" for name, words in PLATFORMS.items())
 
 
 def cores() -> int:

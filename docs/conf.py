@@ -9,9 +9,11 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE), str(HERE / "_ext")]
 
+from attnverify import __version__  # noqa: E402
+
 project = "Attention, verified"
-author = "the authors of attention-verification"
-version = release = "0.1"
+author = "the attnverify contributors"
+version = release = __version__
 language = "en"
 
 extensions = [

@@ -14,7 +14,7 @@ import pytest
 from attnverify import ROOT
 
 LEVELS = (
-    ("catalogue", "precision", "timing", "device_assignment", "ptx"),
+    ("catalogue", "precision", "timing", "device_assignment", "platforms", "ptx"),
     ("bounds", "backends", "options"),
     ("inputs",),
     ("reference",),

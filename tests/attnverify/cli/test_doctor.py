@@ -11,6 +11,7 @@ import pytest
 
 from attnverify import describe_installation, doctor
 from attnverify.doctor import Answer, Question, ask_in_subprocess, blocking_problems, verdict
+from attnverify.platforms import PLATFORMS
 from tests.support.run_attnverify import ROOT, in_a_process
 
 SOUND = "words = ['1.0']\nprint(words[0])"
@@ -128,6 +129,9 @@ def test_a_machine_without_the_heavy_libraries_can_do_the_job(tmp_path: Path) ->
     done = examined(tmp_path)
     assert done.status == 0 and "can run here, on numpy_ref." in done.output
     assert done.output.startswith(f"{describe_installation()}\n")
+    readme = (ROOT / "README.md").read_text()
+    for platform, words in PLATFORMS.items():
+        assert f"{platform:<20}{words}" in done.output and f"| {platform} | {words} |" in readme
     assert (
         "missing  torch               the package torch is not installed" in done.output
         and "get it: pip install torch" in done.output

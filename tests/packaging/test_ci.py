@@ -1,0 +1,144 @@
+"""
+What runs where: the workflows do what .ci/run does, CONTRIBUTING names each of its steps, and the
+checkers notice what they are there for.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from attnverify import ROOT, __version__
+from tests.support.run_attnverify import in_a_process
+
+WORKFLOWS = {path.stem: path.read_text() for path in (ROOT / ".github/workflows").glob("*.yml")}
+SCRIPT = (ROOT / ".ci/run").read_text()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def steps(name: str) -> set[str]:
+    """A list of steps in .ci/run."""
+    found = re.search(rf"^{name}=\((.*)\)$", SCRIPT, re.MULTILINE)
+    assert found is not None
+    return set(found[1].split())
+
+
+EVERY_COMMIT, NIGHTLY = steps("EVERY_COMMIT"), steps("NIGHTLY")
+
+
+def commands(workflow: str) -> Iterator[str]:
+    """The ``run:`` lines of a workflow, one for each combination of its matrix."""
+    for job in yaml.safe_load(workflow)["jobs"].values():
+        matrix: dict[str, Any] = job.get("strategy", {}).get("matrix", {})
+        for step, values in product(job["steps"], product(*matrix.values())):
+            if line := step.get("run"):
+                for name, value in zip(matrix, values, strict=True):
+                    line = line.replace(f"${{{{ matrix.{name} }}}}", value)
+                yield line
+
+
+def foreign(workflow: str) -> list[str]:
+    """The ``run:`` lines that are no step of .ci/run."""
+    known = {f".ci/run {step}" for step in EVERY_COMMIT | NIGHTLY}
+    return [line for line in commands(workflow) if line not in known]
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_a_workflow_runs_steps_of_our_own_script_alone(name: str) -> None:
+    assert foreign(WORKFLOWS[name]) == []
+
+
+def test_every_step_has_its_workflow() -> None:
+    at_commit = {line for name in ("lint", "tests", "docs") for line in commands(WORKFLOWS[name])}
+    assert at_commit == {f".ci/run {step}" for step in EVERY_COMMIT}
+    assert [*commands(WORKFLOWS["nightly"])] == [f".ci/run {step}" for step in NIGHTLY]
+
+
+def test_the_contributing_page_names_every_step_and_when_it_runs() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", (ROOT / "CONTRIBUTING.md").read_text(), re.M)
+    when = {step: words.strip() for step, words in rows}
+    assert {step for step in when if when[step] == "each commit"} == EVERY_COMMIT
+    assert {step for step in when if when[step] == "nightly"} == NIGHTLY
+
+
+def test_a_step_that_there_is_not_is_refused() -> None:
+    done = subprocess.run([ROOT / ".ci/run", "ls"], capture_output=True, text=True, check=False)
+    assert done.returncode == 4 and "wanted a step, got ls" in done.stderr
+
+
+def test_the_tests_run_on_the_pythons_that_the_package_names() -> None:
+    matrix = yaml.safe_load(WORKFLOWS["tests"])["jobs"]["tests"]["strategy"]["matrix"]
+    named = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if ":: 3." in line]
+    assert matrix["python"] == named and PROJECT["requires-python"] == f">={named[0]}"
+
+
+def test_the_version_stands_once() -> None:
+    assert "version" in PROJECT["dynamic"] and "version" not in PROJECT
+    assert in_a_process("--version").output.startswith(f"attnverify {__version__} ")
+    for file in ("docs/conf.py", "CITATION.cff", "README.md"):
+        assert __version__ not in (ROOT / file).read_text()
+
+
+# The checkers, each with something that it must notice
+
+EXTRA = [Path(sys.executable).parent / name for name in ("actionlint", "pre-commit")]
+needs_checkers = pytest.mark.skipif(
+    not all(path.exists() for path in EXTRA), reason="the extra test brings actionlint, pre-commit"
+)
+
+
+def pre_commit(folder: Path, hook: str) -> subprocess.CompletedProcess[str]:
+    """One hook of ours over all files of another repository."""
+    shutil.copy(ROOT / ".pre-commit-config.yaml", folder)
+    program = (
+        f"export PATH={EXTRA[0].parent}:$PATH; git init -q . && git add -A && "
+        f"pre-commit run {hook} --all-files"
+    )
+    return subprocess.run(
+        ["bash", "-c", program], cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+BAD = {
+    "large-files": ("samples.json", "1" * 1_100_000),
+    "merge-conflict": ("text.txt", "<<<<<<< ours\n"),
+    "whitespace": ("text.txt", "a line \n"),
+    "end-of-file": ("text.txt", "a line"),
+    "toml": ("a.toml", "a = \n"),
+    "yaml": ("a.yaml", "a: [\n"),
+    "json": ("a.json", "{\n"),
+    "workflows": (".github/workflows/a.yml", WORKFLOWS["lint"].replace("runs-on", "run-on")),
+    "issue-forms": (".github/ISSUE_TEMPLATE/a.yml", "name: no body\n"),
+    "citation": ("CITATION.cff", "title: nothing else\n"),
+}
+
+
+@needs_checkers
+@pytest.mark.parametrize("hook", BAD)
+def test_a_checker_notices_what_it_is_there_for(hook: str, tmp_path: Path) -> None:
+    name, text = BAD[hook]
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text(text)
+    done = pre_commit(tmp_path, hook)
+    assert done.returncode == 1 and name in done.stdout, done.stdout + done.stderr
+
+
+@needs_checkers
+@pytest.mark.parametrize("hook", ["workflows", "issue-forms"])
+def test_ours_pass(hook: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / ".github", tmp_path / ".github")
+    done = pre_commit(tmp_path, hook)
+    assert done.returncode == 0 and "Passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_line_of_somebody_else_in_a_workflow_is_noticed() -> None:
+    other = WORKFLOWS["tests"].replace(".ci/run ${{ matrix.step }}", "pytest")
+    assert "pytest" in foreign(other)
