@@ -28,14 +28,31 @@ def assign_device(worker: int) -> str | None:
 def show_device(name: str) -> None:
     """
     Show this process, and those that it starts, one device alone: ``cpu``, ``cuda`` or ``cuda:1``,
-    counted among those that it may see. Raises ValueError where there is no such device.
+    counted among those that it may see, or none and the PTX machine in its place: ``sm_80``. Raises
+    ValueError where there is no such device.
     """
+    if name in TARGETS:
+        os.environ[MACHINE], os.environ["CUDA_VISIBLE_DEVICES"] = str(TARGETS[name]), ""
+        return
     kind, _, number = name.partition(":")
     found = [] if kind == "cpu" else devices()
     if kind == "cuda" and int(number or 0) >= len(found):
         raise ValueError(f"--device: wanted one of {len(found)} CUDA devices, got {name}")
     if kind == "cpu" or number:
         os.environ["CUDA_VISIBLE_DEVICES"] = found[int(number)] if found else ""
+
+
+TARGETS = {"sm_80": 80, "sm_86": 86, "sm_89": 89, "sm_90": 90, "sm_90a": 90}
+"""The GPUs that the PTX machine stands for, and their compute capabilities."""
+
+MACHINE = "ATTNVERIFY_MACHINE"
+"""The compute capability of the PTX machine, in a process that was asked to run files on it."""
+
+
+def chosen_machine() -> int | None:
+    """The compute capability that ``--device sm_80`` and its kin ask for; None without them."""
+    asked = os.environ.get(MACHINE)
+    return int(asked) if asked else None
 
 
 PINNED = "ATTNVERIFY_PINNED"

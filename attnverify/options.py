@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from attnverify.device_assignment import TARGETS
 from attnverify.precision import DTYPES
 
 PROFILES = {"quick": 20, "default": 100, "thorough": 2000}
@@ -105,8 +106,9 @@ def parse_seed(text: str) -> str:
 
 def parse_device(text: str) -> str:
     name, _, number = text.partition(":")
-    if name not in ("cpu", "cuda") or (number and not (name == "cuda" and number.isdecimal())):
-        raise ValueError(f"wanted cpu, cuda or cuda:N, got {text}")
+    known = name in ("cpu", "cuda") and (not number or (name == "cuda" and number.isdecimal()))
+    if not known and text not in TARGETS:
+        raise ValueError(f"wanted cpu, cuda, cuda:N or {', '.join(TARGETS)}, got {text}")
     return text
 
 
@@ -229,7 +231,8 @@ RUN = (
     Option(
         "device",
         "DEVICE",
-        "show the backends this device alone: cpu, cuda or cuda:1",
+        "show the backends this device alone: cpu, cuda or cuda:1; sm_80, sm_90a: none, and run a "
+        "file's own Triton and CUDA kernels on the PTX machine",
         parse_device,
         words=lambda: ("cpu", "cuda", "cuda:0", "cuda:1"),
     ),

@@ -16,7 +16,8 @@ import pkgutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -33,6 +34,7 @@ from attnverify.backends.array_libraries import (
     by_autograd,
 )
 from attnverify.backends.call_adapter import adapt_signature
+from attnverify.backends.machine import Machine, find_machine, imported_names
 from attnverify.backends.source import Source, parse_source
 from attnverify.catalogue.operation import CATALOGUE, Operation, parse_name
 from attnverify.catalogue.traits import CHAPTERS
@@ -53,6 +55,7 @@ class Backend:
     broken   why it cannot be used at all, or None; missing: why it cannot run here, or None;
              missing_package: the one that is not installed, where that is why
     notes    what its author should know: names that are no operation, no PRECISION declared
+    machine  what stands for the GPU that its kernels are written for, where there is none
     """
 
     name: str
@@ -68,6 +71,7 @@ class Backend:
     versions: str = ""
     device: str = ""
     deterministic: bool = False
+    machine: Machine | None = None
 
 
 @dataclass(eq=False)
@@ -112,7 +116,9 @@ def load(source: str) -> Backend:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what a stranger's import warns of is not our business
-            modules = from_name(named.get(place, place)) if by_name else from_path(Path(place))
+            backend.machine = None if by_name else machine_of(Path(place))
+            with backend.machine.entered() if backend.machine else nullcontext():
+                modules = from_name(named.get(place, place)) if by_name else from_path(Path(place))
             functions = functions_of(asked, modules)
     except KeyboardInterrupt:
         raise
@@ -128,6 +134,14 @@ def load(source: str) -> Backend:
             backend.broken = f"cannot be imported: {describe(error)}"
         return backend
     return populate(backend, modules, functions)
+
+
+def machine_of(path: Path) -> Machine | None:
+    """What stands for a GPU; None where the file is not there or no Python, as its import says."""
+    try:
+        return find_machine(path)
+    except (OSError, SyntaxError):
+        return None
 
 
 def functions_of(asked: Source, modules: list[ModuleType]) -> dict[str, Callable[..., Any]]:
@@ -157,7 +171,8 @@ def from_name(name: str) -> list[ModuleType]:
     """
     A module and, for a package, its submodules; the package is asked first whether it can run here.
     """
-    package = importlib.import_module(f"attnverify.{name}" if name in PROJECT_BACKENDS else name)
+    ours = name.partition(".")[0] in PROJECT_BACKENDS
+    package = importlib.import_module(f"attnverify.{name}" if ours else name)
     return [package, *submodules(package)]
 
 
@@ -207,12 +222,16 @@ def populate(
     backend.deterministic = bool(getattr(root, "DETERMINISTIC", False))
     try:
         backend.library = library_of(root, modules)
+        if backend.machine is not None:
+            backend.library = backend.machine.adapt(backend.library)
         backend.missing = backend.library.missing()
         if backend.missing:
             return backend
         resolve_all(backend)
         backend.implementations = list(implementations(backend, functions))
         backend.versions, backend.device = versions(backend.library.name), device(backend.library)
+        if backend.machine is not None:
+            run_on(backend, backend.machine, modules)
     except ImportError as error:
         backend.missing = describe(error)
         return backend
@@ -224,6 +243,23 @@ def populate(
     if not backend.implementations:
         backend.broken = "names no operation of the catalogue"
     return backend
+
+
+def run_on(backend: Backend, machine: Machine, modules: list[ModuleType]) -> None:
+    """
+    The implementations as they run on the machine, and once more for each further configuration of
+    autotuned kernels.
+    """
+    backend.device = machine.name
+    found = list(backend.implementations)
+    for implementation in found:
+        function = implementation.function
+        implementation.function = machine.runs(function)
+        for name, other in machine.variants(modules).items():
+            how = f"{implementation.how}_{name}" if implementation.how else name
+            backend.implementations.append(
+                replace(implementation, how=how, function=other.runs(function), precisions={})
+            )
 
 
 def resolve_all(backend: Backend) -> None:
@@ -246,17 +282,14 @@ def library_of(root: ModuleType, modules: list[ModuleType]) -> Library:
 
 def imported_library(modules: list[ModuleType]) -> str:
     """The library whose arrays a backend's modules handle, judged by what they import."""
-    imported = {name for module in modules for name in imports(module)}
+    imported = {name for module in modules for name in imported_names(parse_module(module))}
     return next((library for library in LIBRARIES if library in imported), "numpy")
 
 
-def imports(module: ModuleType) -> Iterator[str]:
-    file = getattr(module, "__file__", None) or ""  # a compiled module has no source to read
-    for node in ast.walk(ast.parse(Path(file).read_bytes() if file.endswith(".py") else "")):
-        if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module.partition(".")[0]
+def parse_module(module: ModuleType) -> ast.Module:
+    """The syntax of a module; empty for a compiled one, which has no source to read."""
+    file = getattr(module, "__file__", None) or ""
+    return ast.parse(Path(file).read_bytes() if file.endswith(".py") else "")
 
 
 def exported_functions(modules: list[ModuleType]) -> dict[str, Callable[..., Any]]:

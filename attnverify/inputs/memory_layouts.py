@@ -93,15 +93,20 @@ def shares_memory(one: Any, other: Any) -> bool:
     """
     a, b = element_map(one), element_map(other)
     try:
-        return a is not None and b is not None and np.shares_memory(a, b, max_work=10**6)
+        return a is not None and b is not None and _share(a, b, 10**6)
     except np.exceptions.TooHardError:
         return False
+
+
+_share: Any = np.shares_memory
+"""With a limit to its work, which NumPy's types do not know."""
 
 
 def element_map(x: Any) -> ndarray | None:
     """An array over the same bytes, on whatever device they are: for its addresses, not to read."""
     if isinstance(x, ndarray):
         return x
+    place: dict[str, Any] | None
     if hasattr(x, "untyped_storage") and hasattr(x, "data_ptr"):
         size = x.element_size()
         place = {

@@ -22,6 +22,7 @@ from attnverify.judge.case import Case
 from attnverify.judge.errors import DeviceLost, Disagreement, Unsupported
 from attnverify.judge.process_state import Values
 from attnverify.judge.state_guard import Change
+from attnverify.ptx.findings import Finding
 from attnverify.timing import account_for
 
 Announce = Callable[[Implementation, str, Case | None, dict[str, Any] | None], None]
@@ -89,6 +90,11 @@ def call(
             raise
         if not device_responds(library):
             raise DeviceLost(f"left its device unusable: {describe_error(error)}") from error
+        if isinstance(error, Finding):
+            told = " ".join(str(error).split())
+            raise Disagreement(
+                f"the PTX machine saw: {told}", f"{error.kind} on the PTX machine"
+            ) from error
         raise Disagreement(
             f"raised {describe_error(error)}", f"raised {type(error).__name__}"
         ) from error
@@ -111,7 +117,11 @@ def device_responds(library: Library) -> bool:
 
 
 def describe_error(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    """
+    Its type and words, and those of its cause: Triton's compiler says what is wrong in the latter.
+    """
+    told = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return told if error.__cause__ is None else f"{told}, from {describe_error(error.__cause__)}"
 
 
 def dtype_keyword(implementation: Implementation, dtype: str) -> Inputs:

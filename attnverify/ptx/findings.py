@@ -1,6 +1,7 @@
 """What the machine has to say: what it refuses to execute, and what it saw a kernel do wrong."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 __all__ = ["Finding", "NotUnderstood", "Place", "Source"]
 
@@ -24,7 +25,13 @@ class Source:
 
     def __str__(self) -> str:
         called = "" if self.inlined is None else f", called at {self.inlined}"
-        return f"{self.file}:{self.line}{called}"
+        return f"{_shown(self.file)}:{self.line}{called}"
+
+
+def _shown(file: str) -> str:
+    """A path as it is printed: below the folder in which this process runs, from there."""
+    path, here = Path(file), Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else file
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,7 @@ class Place:
     def __str__(self) -> str:
         told = [f"kernel {self.kernel}", f"PTX line {self.line}: {self.instruction}"]
         if self.source is not None:
-            told.append(f"source {self.source}")
+            told.insert(0, str(self.source))
         if self.block is not None and self.thread is not None:
             told.append(f"block {self.block}, thread {self.thread}")
         return "; ".join(told)

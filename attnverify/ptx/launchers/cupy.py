@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from types import ModuleType, SimpleNamespace
+from pathlib import Path
+from types import FrameType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -123,7 +124,8 @@ class RawModule:
             raise NotImplementedError(
                 "RawModule(path=...): a compiled binary cannot be executed here, give code="
             )
-        self.machine, self.code, self.names = machine, code, tuple(name_expressions or ())
+        self.machine, self.code = machine, numbered(code, sys._getframe(1))
+        self.names = tuple(name_expressions or ())
         self.options = (*options, *(option for option in OPTIONS if option not in options))
         self.module: Compiled | None = None
 
@@ -137,6 +139,20 @@ class RawModule:
 
     def get_function(self, name: str) -> RawKernel:
         return RawKernel(self.machine, self, name)
+
+
+def numbered(code: str, frame: FrameType | None) -> str:
+    """
+    The source with the lines of the Python file that it stands in, if it stands in that of a
+    caller, so that a finding names these.
+    """
+    while frame is not None:
+        path = Path(frame.f_code.co_filename)
+        text = path.read_text(errors="replace") if path.is_file() else ""
+        if code and code in text:
+            return f'#line {text[: text.index(code)].count(chr(10)) + 1} "{path}"\n{code}'
+        frame = frame.f_back
+    return code
 
 
 def refused(name: str) -> Callable[..., Any]:

@@ -67,6 +67,9 @@ class Device:
     def __exit__(self, *error: object) -> None:
         """Nothing to leave."""
 
+    def __repr__(self) -> str:
+        return f"<CUDA Device {self.id}>"
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Device) and self.id == other.id
 

@@ -193,7 +193,8 @@ def test_a_misspelt_operation_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("signature", ["s, m=None", "s, m", "s, /, m=None"])
 def test_other_names_are_called_by_position(signature: str, tmp_path: Path) -> None:
     body = (
-        f"\nPRECISION = 'wide'\nimport numpy_ref\ndef softmax({signature}):\n    return "
+        "\nPRECISION = 'wide'\nfrom attnverify import numpy_ref\n"
+        f"def softmax({signature}):\n    return "
         "numpy_ref.softmax(s, m)\n"
     )
     assert passes(only(loaded(tmp_path, body)), MASKED)
@@ -201,7 +202,8 @@ def test_other_names_are_called_by_position(signature: str, tmp_path: Path) -> N
 
 def test_the_laws_names_are_called_by_name_in_any_order(tmp_path: Path) -> None:
     body = (
-        "\nPRECISION = 'wide'\nimport numpy_ref\ndef softmax(mask=None, *, score):\n    return "
+        "\nPRECISION = 'wide'\nfrom attnverify import numpy_ref\n"
+        "def softmax(mask=None, *, score):\n    return "
         "numpy_ref.softmax(score, mask)\n"
     )
     assert passes(only(loaded(tmp_path, body)), MASKED)
@@ -211,7 +213,8 @@ def test_a_function_without_an_optional_parameter_supports_only_what_it_has(tmp_
     implementation = only(
         loaded(
             tmp_path,
-            "\nPRECISION = 'wide'\nimport numpy_ref\ndef softmax(score):\n    return "
+            "\nPRECISION = 'wide'\nfrom attnverify import numpy_ref\n"
+            "def softmax(score):\n    return "
             "numpy_ref.softmax(score)\n",
         )
     )
@@ -223,7 +226,8 @@ def test_a_function_without_an_optional_parameter_supports_only_what_it_has(tmp_
 def test_a_results_dtype_is_asked_for_where_the_function_takes_one(tmp_path: Path) -> None:
     recipe = Recipe("get_slopes", {"H": 6}, {"family": "normal", "seed": 0})
     body = (
-        "\nPRECISION = 'wide'\nimport numpy_ref\ndef get_slopes(n_heads{0}):\n    return "
+        "\nPRECISION = 'wide'\nfrom attnverify import numpy_ref\n"
+        "def get_slopes(n_heads{0}):\n    return "
         "numpy_ref.get_slopes(n_heads{1})\n"
     )
     assert passes(only(loaded(tmp_path, body.format(", dtype='float64'", ", dtype"))), recipe)

@@ -1,0 +1,160 @@
+"""
+Triton kernels and CUDA C++ of a user's own, where there is no GPU: they are compiled for one and
+executed by the PTX machine (:mod:`attnverify.ptx`), around the import of their file and every call.
+"""
+
+import ast
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import wraps
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from numpy import ndarray
+
+from attnverify.backends.array_libraries import Library, to_dtype, to_float64
+from attnverify.device_assignment import TARGETS, chosen_machine, devices
+from attnverify.ptx.findings import NotUnderstood
+
+__all__ = ["Machine", "find_machine"]
+
+
+INTERPRET = "TRITON_INTERPRET"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """
+    What stands for a GPU.
+
+    target   the compute capability that kernels are compiled for, 90 for sm_90a
+    library  ``torch`` (its Triton kernels run) or ``cupy`` (its RawKernel and RawModule)
+    tuning   the configuration of ``triton.autotune`` that runs: "first" or "last" of its list
+    """
+
+    target: int
+    library: str
+    tuning: str = "first"
+
+    @property
+    def name(self) -> str:
+        """What executed, for reports: never to be mistaken for hardware."""
+        return f"PTX sm_{self.target}{'a' if self.target == 90 else ''}, machine"
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Files that expect a GPU find this one."""
+        with ExitStack() as stack:
+            for context in self._contexts():
+                stack.enter_context(context)
+            yield
+
+    def _contexts(self) -> Iterator[AbstractContextManager[Any]]:
+        launchers = "attnverify.ptx.launchers"
+        if self.library == "cupy":
+            yield import_module(f"{launchers}.cupy").as_cupy(self.target)
+            return
+        yield import_module(f"{launchers}.torch_cuda").pretended_cuda(self.target)
+        if find_spec("triton") is not None:
+            on_machine = import_module(f"{launchers}.triton").on_machine
+            yield on_machine(self.target, autotune=self.tuning)
+
+    def runs(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """
+        The function with this GPU to run on; what the machine does not understand is unsupported,
+        in its words.
+        """
+
+        @wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            try:
+                with self.entered():
+                    return function(*args, **kwargs)
+            except NotUnderstood as error:
+                raise NotImplementedError(f"the PTX machine does not know {error}") from error
+
+        return called
+
+    def variants(self, modules: Iterable[ModuleType]) -> "dict[str, Machine]":
+        """
+        The configurations of autotuned kernels to run, by the name that they add to the
+        implementation's.
+        """
+        tuned = any(_is_tuned(thing) for module in modules for thing in vars(module).values())
+        return {"last_config": replace(self, tuning="last")} if tuned else {}
+
+    def adapt(self, library: Library) -> Library:
+        """The four functions of a backend, for arrays of this GPU."""
+        return _cupy_on_host() if self.library == "cupy" else library
+
+
+def _is_tuned(thing: Any) -> bool:
+    """Whether this is a Triton kernel, below its heuristics, with configurations to choose from."""
+    while thing is not None and type(thing).__module__.startswith("triton."):
+        if len(getattr(thing, "configs", ())) > 1:
+            return True
+        thing = getattr(thing, "fn", None)
+    return False
+
+
+def _cupy_on_host() -> Library:
+    array: Any = import_module("attnverify.ptx.launchers.cupy_arrays").DeviceArray
+
+    def from_numpy(x: ndarray, dtype: str) -> Any:
+        return to_dtype(x, dtype).view(array)
+
+    def to_numpy(x: Any) -> ndarray:
+        return to_float64(x).view(ndarray)
+
+    return Library("cupy", from_numpy, to_numpy, lambda: None, lambda: None)
+
+
+def find_machine(path: Path) -> Machine | None:
+    """
+    The machine that a user's file, or package, needs here: where it imports Triton or CuPy and
+    there is no GPU, or where ``--device`` asks for one; None where it needs none.
+
+    The file chooses another GPU than sm_90a by ``TARGET = "sm_80"``; one that asks for Triton's
+    interpreter, by TRITON_INTERPRET, gets it.
+    """
+    files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    texts = [file.read_text() for file in files]
+    if os.environ.get(INTERPRET) == "1" or any(INTERPRET in text for text in texts):
+        return None
+    trees = [ast.parse(text) for text in texts]
+    names = {name for tree in trees for name in imported_names(tree)}
+    library = "torch" if "triton" in names else "cupy" if "cupy" in names else None
+    asked = chosen_machine()
+    if asked is not None and "torch" in names:
+        return Machine(asked, library or "torch")
+    if library is None or (asked is None and devices()):
+        return None
+    said = next((name for tree in trees for name in _declared_target(tree)), "sm_90a")
+    return Machine(asked or _parse_target(said), library)
+
+
+def imported_names(tree: ast.AST) -> Iterator[str]:
+    """The top-level packages that a file imports."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
+
+
+def _declared_target(tree: ast.Module) -> Iterator[str]:
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id="TARGET")], value=ast.Constant(value=value)):
+                yield str(value)
+
+
+def _parse_target(name: str) -> int:
+    if name not in TARGETS:
+        raise ValueError(f"TARGET: wanted one of {', '.join(TARGETS)}, got {name}")
+    return TARGETS[name]

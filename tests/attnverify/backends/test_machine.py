@@ -1,0 +1,121 @@
+"""
+Triton kernels and CUDA C++ of a user's own where there is no GPU: compiled for one, executed by the
+PTX machine and judged.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from attnverify.backends.loader import Backend, load
+from attnverify.device_assignment import MACHINE, show_device
+from attnverify.inputs.recipe import Recipe
+from attnverify.judge.case import case_of
+from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.judge.judging import judge
+
+SAMPLES = Path(__file__).parents[2] / "sample_backends" / "gpu"
+CUDA, TRITON = SAMPLES / "cuda_softmax.py", SAMPLES / "triton_softmax.py"
+RECIPE = Recipe(
+    "softmax",
+    {"N": 3, "M": 70},
+    {"family": "normal", "seed": 1},
+    {"pattern": "random", "axes": "N M", "form": "bool", "seed": 1},
+)
+
+
+@pytest.fixture(autouse=True)
+def without_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    monkeypatch.setenv("ATTNVERIFY_CACHE_DIR", str(tmp_path / "nvrtc"))
+    monkeypatch.delenv(MACHINE, raising=False)
+
+
+def changed(folder: Path, file: Path, old: str, new: str) -> Backend:
+    """The sample with a fault in it."""
+    text = file.read_text()
+    assert old in text
+    (folder / file.name).write_text(text.replace(old, new, 1))
+    return load(str(folder / file.name))
+
+
+def budget(backend: Backend, dtype: str, name: str = "softmax") -> float:
+    (implementation,) = (each for each in backend.implementations if each.name == name)
+    return judge(implementation, case_of(RECIPE, dtype)).budget
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_triton_kernel_is_judged(dtype: str) -> None:
+    backend = load(str(TRITON))
+    assert backend.device == "PTX sm_90a, machine"
+    assert 0 < budget(backend, dtype) <= 1
+
+
+def test_the_last_configuration_of_an_autotuned_kernel_is_an_implementation_of_its_own() -> None:
+    assert 0 < budget(load(str(TRITON)), "float32", "softmax_last_config") <= 1
+
+
+def test_a_fault_of_the_last_configuration_alone_is_seen_there(tmp_path: Path) -> None:
+    backend = changed(tmp_path, TRITON, "found = e /", "found = (LANES < 8 or 1.01) * e /")
+    assert budget(backend, "float32") <= 1
+    with pytest.raises(Disagreement, match="bound"):
+        budget(backend, "float32", "softmax_last_config")
+
+
+def test_cuda_source_of_a_user_is_judged() -> None:
+    assert 0 < budget(load(str(CUDA)), "float32") <= 1
+
+
+BARRIER = "most = shared[0];\n    __syncthreads();"
+
+
+def test_a_race_is_told_with_the_line_of_the_user(tmp_path: Path) -> None:
+    backend = changed(tmp_path, CUDA, BARRIER, "most = shared[0];")
+    text = (tmp_path / CUDA.name).read_text()
+    line = text[: text.index("shared[threadIdx.x] = sum")].count("\n") + 1
+    with pytest.raises(Disagreement, match="race") as told:
+        budget(backend, "float32")
+    assert f"{CUDA.name}:{line};" in str(told.value)
+    assert told.value.kind == "race on the PTX machine"
+
+
+def test_memory_that_is_not_there_is_told(tmp_path: Path) -> None:
+    backend = changed(tmp_path, TRITON, "(row < rows) & (column < M)", "row < rows + column * 0")
+    with pytest.raises(Disagreement, match=rf"out of bounds.*{TRITON.name}:"):
+        budget(backend, "float32")
+
+
+def test_what_the_machine_does_not_understand_is_unsupported(tmp_path: Path) -> None:
+    assembly = 'most = shared[0];\n    asm volatile("brkpt;");'
+    backend = changed(tmp_path, CUDA, "most = shared[0];", assembly)
+    with pytest.raises(Unsupported, match=r"the PTX machine does not know.*brkpt"):
+        budget(backend, "float32")
+
+
+def test_a_compiler_that_gives_up_is_quoted_with_its_reason(tmp_path: Path) -> None:
+    backend = changed(tmp_path, TRITON, "tl.max(x, 1)", "tl.max(x, 7)")
+    with pytest.raises(Disagreement, match=r"CompilationError.*from \w+: .*7"):
+        budget(backend, "float32")
+
+
+def test_a_file_chooses_its_gpu(tmp_path: Path) -> None:
+    backend = changed(tmp_path, CUDA, "PRECISION", 'TARGET = "sm_80"\nPRECISION')
+    assert backend.device == "PTX sm_80, machine" and budget(backend, "float32") <= 1
+    wrong = changed(tmp_path, CUDA, "PRECISION", 'TARGET = "sm_1"\nPRECISION')
+    assert wrong.broken is not None and "TARGET: wanted one of sm_80" in wrong.broken
+
+
+def test_the_device_is_chosen_for_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    show_device("sm_80")
+    assert load(str(TRITON)).device == "PTX sm_80, machine"
+
+
+def test_the_interpreter_is_left_to_who_asks_for_it(tmp_path: Path) -> None:
+    asked = 'import os\n\nos.environ["TRITON_INTERPRET"] = "1"\nimport torch\n'
+    assert changed(tmp_path, TRITON, "import torch\n", asked).machine is None
+
+
+def test_a_file_without_kernels_of_its_own_needs_no_machine(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text("import torch\n\n\ndef softmax(score, mask=None): ...\n")
+    assert load(str(tmp_path / "plain.py")).machine is None
