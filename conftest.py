@@ -32,6 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     for marker, what in MARKERS.items():
         config.addinivalue_line("markers", f"{marker}: {what}, left out unless named by -m")
+    config.addinivalue_line("markers", "every_dtype: a fault in another dtype than its first")
     config.pluginmanager.register(Scores())
 
 

@@ -357,11 +357,16 @@ def test_the_file_beside_the_backend_is_read() -> None:
 
 
 def test_a_line_that_speaks_of_nothing_is_told() -> None:
-    Path("known.txt").write_text(KNOWN + "softmax  *  values : who?\n")
-    done = in_a_process(
-        "run", "--backend", FIRST, "--profile", "quick", "--known-failures", "known.txt"
+    Path("mine.py").write_text(
+        "from attnverify import numpy_ref as right\n\nARRAYS, PRECISION = 'numpy', 'wide'\n\n\n"
+        "def shift_right(x):\n    return right.shift_right(x)\n"
     )
-    assert "known.txt:4: speaks of no cell of this run: softmax * values" in done.output
+    Path("known.txt").write_text("# one\nsoftmax  *  values : who?\n")
+    line = ("--backend", "mine.py", "--profile", "quick", "--known-failures", "known.txt")
+    assert (
+        "known.txt:2: speaks of no cell of this run: softmax * values"
+        in verify("run", *line).output
+    )
 
 
 # Broken and missing: one line, status 2, never green
@@ -531,24 +536,29 @@ def without_order(report: dict[str, Any]) -> list[str]:
     return sorted(json.dumps(tally, sort_keys=True) for tally in report["tallies"])
 
 
-def test_workers_draw_from_one_random_seed_and_agree() -> None:
-    line = ("--backend", FIRST, "--profile", "quick", "--dtype", "float32")
-    done = in_a_process(
-        "run", "-n", "2", *line, "--seed", "random", "--report-json", "workers.json"
-    )
-    report = report_in("workers.json")
-    alone = judged(
-        "--backend", FIRST, "--seed", str(report["options"]["seed"]), "--failures", "another"
-    )
-    assert done.status == alone.status == 1
-    assert without_order(report) == without_order(alone.report or {})
+@pytest.fixture(scope="module")
+def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run by two workers of a sound backend and of one that cannot be imported."""
+    folder = tmp_path_factory.mktemp("workers")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        Path("mine.py").write_text("def softmax(score:\n")
+        line = ("--backend", FIRST, "--backend", "mine.py", "--profile", "quick")
+        Path("known.txt").write_text(KNOWN)
+        line += ("--dtype", "float32", "--seed", "random", "--known-failures", "known.txt")
+        done = in_a_process("run", "-n", "2", *line, "--report-json", "workers.json")
+        return Run(done.status, done.output, report_in("workers.json"))
 
 
-def test_workers_do_not_hide_a_broken_backend() -> None:
-    Path("mine.py").write_text("def softmax(score:\n")
-    line = ("--backend", FIRST, "--backend", "mine.py", "--op", "shift_right", "--profile", "quick")
-    done = in_a_process("run", "-n", "2", *line)
-    assert done.status == 2 and "mine.py: broken (cannot be imported: SyntaxError" in done.output
+def test_workers_draw_from_one_random_seed_and_agree(two_workers: Run) -> None:
+    report = two_workers.report or {}
+    alone = with_known(KNOWN, "--seed", str(report["options"]["seed"]))
+    assert alone.status == 0 and without_order(report) == without_order(alone.report or {})
+
+
+def test_workers_do_not_hide_a_broken_backend(two_workers: Run) -> None:
+    assert two_workers.status == 2
+    assert "mine.py: broken (cannot be imported: SyntaxError" in two_workers.output
 
 
 def test_a_checkout_that_is_not_installed_knows_the_options_whatever_stands_beside_them() -> None:

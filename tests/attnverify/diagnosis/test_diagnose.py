@@ -145,16 +145,19 @@ def test_a_convention_is_told_once() -> None:
         assert len(words) == len(set(words))
 
 
+@pytest.mark.parametrize("one_in", [4, pytest.param(1, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("kind", [kind for kind in registry.FAULT_KINDS if kind not in SILENT])
-def test_four_faults_in_five_are_named(kind: str) -> None:
+def test_four_faults_in_five_are_named(kind: str, one_in: int) -> None:
     """
     By their own words, or by those of another candidate that is the same function wherever both
     were asked.
     """
-    seen = {name: cause(of_fault(f), dtype_of(f)) for name, f in MARKED.items() if f.kind == kind}
+    faults = {name: fault for name, fault in MARKED.items() if fault.kind == kind}
+    some = [*faults.items()][:: one_in if len(faults) > 8 else 1]
+    seen = {name: cause(of_fault(fault), dtype_of(fault)) for name, fault in some}
     told = {name: said for name, said in seen.items() if said != "no failure"}
     missed = {name: said for name, said in told.items() if not (said and named(KNOWN[name], said))}
-    assert told and len(missed) <= 0.2 * len(told), missed
+    assert told and len(missed) <= 0.2 * len(told) + (one_in > 1), missed  # a sample may meet one
 
 
 def of_fault(f: registry.Fault) -> Implementation:
