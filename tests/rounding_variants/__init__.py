@@ -43,7 +43,7 @@ def share_of_bound(derived: Derivation, inputs: dict[str, Any], dtype: str) -> f
     """
     operation, worst = derived.operation, 0.0
     with np.errstate(all="ignore"):
-        expected, _ = evaluate_spec(CATALOGUE[operation], inputs)
+        expected = evaluate_spec(CATALOGUE[operation], inputs)
         limits = bound(operation, inputs, Machine.of(derived, dtype).P)
         actual = compute(derived, inputs, dtype)
         for a, e, E in zip(leaves(actual), leaves(expected), leaves(limits), strict=True):

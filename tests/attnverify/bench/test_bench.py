@@ -489,6 +489,8 @@ def test_the_record_is_what_was_measured(tmp_path: Path) -> None:
         "-q",
         "-p",
         "no:cacheprovider",
+        "-p",
+        "attnverify.bench.plugin",
         "--benchmark-json=result.json",
     ]
     alone = {

@@ -79,7 +79,7 @@ def share_without(derived: Derivation, name: str, inputs: dict[str, Any], dtype:
     known, preset = Machine.of(derived, dtype).P, derived.declaration(dtype)["preset"]
     usual = resolve(preset, derived.operation, derived.operation, dtype)
     P = replace(known, **{name: getattr(usual, name)})
-    expected, _ = evaluate_spec(CATALOGUE[derived.operation], inputs)
+    expected = evaluate_spec(CATALOGUE[derived.operation], inputs)
     trees = compute(derived, inputs, dtype), expected, bound(derived.operation, inputs, P)
     with np.errstate(all="ignore"):
         return max(largest_share(*each) for each in zip(*map(leaves, trees), strict=True))
