@@ -4,11 +4,13 @@ a plain checkout too, and what takes long is left out unless a run names it.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 
-from attnverify import describe_installation
+from attnverify import COLUMNS, ROOT, describe_installation
 from attnverify.fault_score import Scores
 from tests.support.import_names import operators_defined_twice, second_imports
 
@@ -46,6 +48,31 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     wanted = [item for item in items if not any(map(item.get_closest_marker, unnamed))]
     config.hook.pytest_deselected(items=[*set(items).difference(wanted)])
     items[:] = wanted
+
+
+def is_of_a_column(path: Path) -> bool:
+    """Whether a path lies in a column, which pytest would import by its bare name."""
+    return path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[:1] in {(c,) for c in COLUMNS}
+
+
+def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """A folder of a column is collected as one, without importing it as a package."""
+    return pytest.Dir.from_parent(parent, path=path) if is_of_a_column(path) else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(
+    file_path: Path,
+) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """The examples of a column are those of the module below attnverify."""
+    collected = yield
+    if is_of_a_column(file_path):
+        parts = file_path.relative_to(ROOT).with_suffix("").parts
+        for node in collected:
+            if isinstance(node, pytest.Module):
+                name = ".".join(("attnverify", *parts)).removesuffix(".__init__")
+                node.obj = import_module(name)
+    return collected
 
 
 @pytest.fixture(scope="session", autouse=True)

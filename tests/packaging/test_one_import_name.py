@@ -46,3 +46,13 @@ def test_a_run_in_which_a_column_is_imported_twice_is_red(line: str, status: int
     )
     assert done.returncode == status, done.stdout
     assert ("by its bare name" in done.stdout) == bool(status)
+
+
+def test_examples_of_the_specification_run_below_attnverify() -> None:
+    """Sabotage is the end of the run, which is red where a column was imported by its bare name."""
+    line = ["pytest", "--doctest-modules", "spec/shifts.py", "-v", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [sys.executable, "-m", *line], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    assert "attnverify.spec.shifts.rel_shift PASSED" in done.stdout

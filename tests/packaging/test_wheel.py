@@ -3,6 +3,8 @@ What an installation adds to an environment: one package, one command, and a pyt
 minds its own business.
 """
 
+import subprocess
+import sys
 import tomllib
 import zipfile
 from pathlib import Path
@@ -176,3 +178,30 @@ def test_an_installation_judges_a_file(installed: Environment, tmp_path: Path) -
     line = ("run", "kernel.py", "--profile", "quick", "--dtype", "fp32", "-k", "values")
     done = installed.run("-m", "attnverify", *line, folder=tmp_path)
     assert "1 cells: 1 passed" in done.stdout and str(installed.packages) in done.stdout
+
+
+USERS_FILE = """
+import attnverify as av
+from attnverify.spec import softmax
+
+reveal_type(softmax)
+reveal_type(av.check)
+av.check(len, 3)
+"""
+
+
+def test_a_users_file_is_checked_against_the_types_of_the_wheel(
+    installed: Environment, tmp_path: Path
+) -> None:
+    (tmp_path / "user.py").write_text(USERS_FILE)
+    line = ["--python-executable", installed.python, "--cache-dir", "cache", "user.py"]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *line],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = done.stdout.splitlines()
+    assert "def (score: " in said[0] and "-> attnverify.interface.Report" in said[1], done.stdout
+    assert 'Argument 2 to "check" has incompatible type "int"' in said[2] and len(said) == 4
