@@ -148,7 +148,8 @@ def wide(storage: Format) -> Precision:
 
 def sloppy(storage: Format) -> Precision:
     """
-    Every stage in storage but the accumulators: nothing we ship, the last resort for strangers.
+    Every stage in storage but the accumulators: nothing we ship, the last resort for users'
+    backends.
     """
     acc = _widest(storage)
     return Precision(

@@ -1,6 +1,6 @@
 """
 Where the time of a run goes: in the backends under test, in the oracle, or elsewhere (recipes,
-bounds, impostors, comparison).
+bounds, trivial answers, comparison).
 """
 
 from collections.abc import Iterable, Iterator

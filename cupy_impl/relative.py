@@ -67,7 +67,8 @@ def transformer_xl_score(
     """
     See :func:`spec.relative.transformer_xl_score`.
 
-    Two batched matrix products; the position score is copied once to wrap as the law says.
+    Two batched matrix products; the position score is copied once to wrap as the specification
+    says.
     """
     check(PRODUCT | POSITION, query, key, position, u, v)
     dtype, (query, key, position, u, v) = query.dtype, wide(query, key, position, u, v)

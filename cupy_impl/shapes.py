@@ -1,6 +1,6 @@
 """
-How a wrong call is refused: ``<argument>: wanted <what>, got <what came>``, from dtypes and shapes
-alone, which never wait for a device.
+How an invalid call is refused: ``<argument>: wanted <what>, got <what came>``, from dtypes and
+shapes alone, which never wait for a device.
 
 A layout maps arguments to their axes, ``{"query": "B H N D"}``: a letter is one size wherever it
 stands, ``2P`` an even one, ``...`` the same leading axes everywhere, and a trailing ``?`` allows

@@ -1,6 +1,6 @@
 """
-The law again, without loops: vectorised NumPy, the oracle at real sizes, and a backend for
-the judge itself.
+The specification again, without loops: vectorised NumPy, the oracle at real sizes, and a backend
+for the judge itself.
 
 It shares no code with ``spec`` and works in float64, float32, float16 and bfloat16: narrow formats
 are widened to float32 and rounded once, at the end. Results without a float input take a keyword

@@ -1,5 +1,5 @@
 """
-The law: what every attention operation is, in NumPy that reads like the formula.
+The specification: what every attention operation is, in NumPy that reads like the formula.
 
 One chapter a file, the same file names in every column. Read them in this order:
 :mod:`scores`, :mod:`masks`, :mod:`attention`, :mod:`shifts`, :mod:`relative`, :mod:`alibi`,

@@ -1,5 +1,5 @@
 """
-How a wrong call is refused: a ``ValueError`` in one line,
+How an invalid call is refused: a ``ValueError`` in one line,
 ``<argument>: wanted <what>, got <what came>``.
 
 A pattern names arrays and their axes, ``"query [... N D], key [... M D]"``. A letter is one size

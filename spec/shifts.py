@@ -27,8 +27,8 @@ def shift_right(x: Float[ndarray, "... N M"]) -> Float[ndarray, "... N M"]:
 
     1. For j >= i the result is :math:`x_{i,j-i}`: the shift proper.
     2. For j < i it is what wrapped around: the zero that follows row i - 1, and before it the tail
-       of row i - 1. It is no garbage but part of the law, for every N and M, and users slice it
-       off.
+       of row i - 1. It is no garbage but part of the specification, for every N and M, and users
+       slice it off.
 
     >>> shift_right(np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, 8.0, 9.0]]))
     array([[1., 2., 3.],
@@ -65,7 +65,8 @@ def rel_shift(x: Float[ndarray, "... N M"]) -> Float[ndarray, "... N M"]:
     1. For j <= M - N + i the result is :math:`x_{i,j+N-1-i}`. These are the keys that a causal mask
        leaves visible.
     2. Beyond, there is one zero and then the head of row i + 1: numbers that belong to another
-       query. They are part of the law (and of the score), and harmless only behind a causal mask.
+       query. They are part of the specification (and of the score), and harmless only behind a
+       causal mask.
 
     >>> rel_shift(np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, 8.0, 9.0]]))
     array([[3., 0., 4.],

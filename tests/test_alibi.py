@@ -1,4 +1,6 @@
-"""ALiBi: every backend against the law, and the law against what its clauses say."""
+"""
+ALiBi: every backend against the specification, and the specification against what its clauses say.
+"""
 
 import math
 

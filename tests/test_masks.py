@@ -1,4 +1,6 @@
-"""Masks: every backend against the law, and the law against what its clauses say."""
+"""
+Masks: every backend against the specification, and the specification against what its clauses say.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,6 @@
-"""Memory: every backend against the law, and the law against what its clauses say."""
+"""
+Memory: every backend against the specification, and the specification against what its clauses say.
+"""
 
 import itertools
 

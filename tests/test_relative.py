@@ -1,4 +1,7 @@
-"""Relative positions: every backend against the law, and the law against what its clauses say."""
+"""
+Relative positions: every backend against the specification, and the specification against what its
+clauses say.
+"""
 
 import math
 

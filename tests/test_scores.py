@@ -1,4 +1,6 @@
-"""Scores: every backend against the law, and the law against what its clauses say."""
+"""
+Scores: every backend against the specification, and the specification against what its clauses say.
+"""
 
 import math
 

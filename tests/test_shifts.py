@@ -1,4 +1,6 @@
-"""Shifts: every backend against the law, and the law against its own definition."""
+"""
+Shifts: every backend against the specification, and the specification against its own definition.
+"""
 
 import numpy as np
 import pytest

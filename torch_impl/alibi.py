@@ -1,4 +1,4 @@
-"""ALiBi: the law is :mod:`spec.alibi`."""
+"""ALiBi: the specification is :mod:`spec.alibi`."""
 
 from typing import Any
 

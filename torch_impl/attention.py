@@ -1,5 +1,5 @@
 """
-Attention: the law is :mod:`spec.attention`.
+Attention: the specification is :mod:`spec.attention`.
 
 Every attention of this column is a query, a key, a value, a bias to add to the scaled scores and
 what is visible. Two functions turn these into an output: :func:`fused` calls

@@ -1,5 +1,5 @@
 """
-Layers: the law is :mod:`spec.layers`.
+Layers: the specification is :mod:`spec.layers`.
 
 A layer whose name begins with an underscore is the computation itself, on inputs that are checked,
 with projections that may be submodules; it also takes the draw of a dropout on its weights, and

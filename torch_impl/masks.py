@@ -1,4 +1,4 @@
-"""Masks: the law is :mod:`spec.masks`."""
+"""Masks: the specification is :mod:`spec.masks`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Memory: the law is :mod:`spec.memory`."""
+"""Memory: the specification is :mod:`spec.memory`."""
 
 from collections.abc import Sequence
 from typing import Any

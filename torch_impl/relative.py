@@ -1,5 +1,5 @@
 """
-Relative positions: the law is :mod:`spec.relative`.
+Relative positions: the specification is :mod:`spec.relative`.
 
 The position score is one product of the queries with a table whose rows are consecutive distances,
 and one more row of zeros in front. So the product already stands in memory as the padded buffer of

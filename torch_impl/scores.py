@@ -1,4 +1,4 @@
-"""Scores: the law is :mod:`spec.scores`."""
+"""Scores: the specification is :mod:`spec.scores`."""
 
 from math import sqrt
 from typing import Any

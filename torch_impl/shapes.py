@@ -1,5 +1,5 @@
 """
-How a wrong call is refused, in the words of the spec:
+How an invalid call is refused, in the words of the spec:
 ``ValueError: <argument>: wanted <what>, got <what came>``.
 
 Only types, dtypes and shapes are looked at, never a number on the device: a check costs no

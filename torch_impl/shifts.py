@@ -1,5 +1,5 @@
 """
-Shifts: the law is :mod:`spec.shifts`.
+Shifts: the specification is :mod:`spec.shifts`.
 
 In a buffer whose rows are a zero longer than M the shift is a view: :func:`slanted` behind a column
 of zeros, :func:`skewed` in front of one. Whoever writes such a buffer (:mod:`torch_impl.relative`)

@@ -1,6 +1,6 @@
 """
-Calling a stranger's function: by the law's names where it has them, by position where its author
-chose other names.
+Calling a user's function: by the specification's names where it has them, by position where its
+author chose other names.
 """
 
 import inspect
@@ -12,8 +12,8 @@ from attnverify.catalogue.operation import Operation
 
 def adapt_signature(function: Callable[..., Any], operation: Operation) -> Callable[..., Any]:
     """
-    The function as one that takes the law's arguments by name, and ``dtype`` if it knows that
-    keyword.
+    The function as one that takes the specification's arguments by name, and ``dtype`` if it knows
+    that keyword.
     """
     defaults = {
         name: parameter.default

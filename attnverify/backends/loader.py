@@ -115,14 +115,14 @@ def load(source: str) -> Backend:
     backend = Backend(asked.name, source, by_name)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what a stranger's import warns of is not our business
+            warnings.simplefilter("ignore")  # what a user's import warns of is not our business
             backend.machine = None if by_name else machine_of(Path(place))
             with backend.machine.entered() if backend.machine else nullcontext():
                 modules = from_name(named.get(place, place)) if by_name else from_path(Path(place))
             functions = functions_of(asked, modules)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # a stranger's file may do anything while it is imported
+    except BaseException as error:  # a user's file may do anything while it is imported
         if (
             isinstance(error, ModuleNotFoundError)
             and error.name

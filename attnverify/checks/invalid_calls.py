@@ -1,10 +1,10 @@
 """
-Refusals: wrong calls, each made from a right one by one change. The law refuses them with
-ValueError, and so must everyone.
+Refusals: invalid calls, each made from a right one by one change. The specification refuses them
+with ValueError, and so must everyone.
 
-They are derived from the law's own axes: for every array another rank, a size that does not fit and
-an integer dtype; for every mask a shape that does not broadcast and a wrong dtype; for every count,
-option and mapping what it cannot be.
+They are derived from the specification's own axes: for every array another rank, a size that does
+not fit and an integer dtype; for every mask a shape that does not broadcast and a wrong dtype; for
+every count, option and mapping what it cannot be.
 """
 
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ def valid_call(operation: str) -> Inputs:
 @lru_cache(maxsize=64)
 def invalid_calls(operation: str) -> dict[str, Inputs]:
     """
-    Every wrong call of an operation, by a few words that say what is wrong.
+    Every invalid call of an operation, by a few words that say what is wrong.
 
     Dropout is in use only where it is what is wrong: who does not support it must still refuse the
     rest.
@@ -169,8 +169,8 @@ NUMBER_CHANGES: dict[str, tuple[tuple[str, Any], ...]] = {
 
 def calls_refused_by_spec(operation: str) -> dict[str, Inputs]:
     """
-    The wrong calls that the law does refuse with ValueError: those, and no others, everyone must
-    refuse.
+    The invalid calls that the specification does refuse with ValueError: those, and no others,
+    everyone must refuse.
     """
     refused = {}
     for words, inputs in invalid_calls(operation).items():

@@ -1,5 +1,5 @@
 """
-Long sequences: the implementation runs in full, the law answers for sampled rows alone.
+Long sequences: the implementation runs in full, the specification answers for sampled rows alone.
 
 A causal row sees a prefix of the keys, so that one query against this prefix is the whole truth
 about it; 64 rows against 131072 keys cost a second. Faults that depend on size have no other
@@ -55,7 +55,7 @@ def long_recipe(operation: str, N: int, M: int) -> Recipe:
 
 
 def judge_long(recipe: Recipe, implementation: Implementation, dtype: str) -> None:
-    """Hold sampled rows of a long call to the law."""
+    """Hold sampled rows of a long call to the specification."""
     inputs = expand(recipe, dtype)
     given = {name: to_backend_array(implementation, value, dtype) for name, value in inputs.items()}
     output = call(implementation, given)
@@ -77,8 +77,8 @@ def judge_row(
     implementation: Implementation, inputs: Inputs, result: ndarray, i: int, dtype: str
 ) -> Comparison:
     """
-    Hold one row of a result to the law: of the output, or of the query's gradient where the
-    operation is a gradient.
+    Hold one row of a result to the specification: of the output, or of the query's gradient where
+    the operation is a gradient.
 
     What is known of the other rows is nothing, so that the cost does not grow with their number.
     """

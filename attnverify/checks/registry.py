@@ -1,5 +1,5 @@
 """
-Checks beyond single cases: long sequences, relations, systematic errors, wrong calls, calls in a
+Checks beyond single cases: long sequences, relations, systematic errors, invalid calls, calls in a
 row.
 
 Each is known by operation, aspect and name, and is made anew from profile and seed: that is how a
@@ -46,7 +46,7 @@ def checks(operation: str, aspect: str, profile: str, seed: int) -> dict[str, Ch
 
 
 def judge_refusal(inputs: dict[str, Any], implementation: Implementation, dtype: str) -> None:
-    """A wrong call must be refused with ValueError."""
+    """An invalid call must be refused with ValueError."""
     wide = dtype if dtype != "bool" else "float64"
     try:
         call(

@@ -227,7 +227,7 @@ def large_inputs(operation: str, dtype: str, seed: int, masked: bool) -> Inputs:
 def derivatives(
     operation: str, dtype: str, seed: int, masked: bool
 ) -> tuple[ndarray, dict[str, ndarray]]:
-    """The law's output, and its derivatives by the logarithm of each factor."""
+    """The specification's output, and its derivatives by the logarithm of each factor."""
     inputs = large_inputs(operation, dtype, seed, masked)
     op = CATALOGUE[operation]
     factors = [factor for factor in factors_of(op) if masked or factor != "float mask"]

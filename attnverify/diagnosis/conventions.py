@@ -1,9 +1,11 @@
 """
-Conventions: what an implementation may take otherwise than the law without having slipped.
+Conventions: what an implementation may take otherwise than the specification without having
+slipped.
 
 Where does the causal mask begin, what does True mean, what is a row that sees no key, which slopes
-have six heads? Each is a question with the law's own answer and the others that are met in public
-code. An alternative is the law with one stage replaced, or a few lines of NumPy of its own.
+have six heads? Each is a question with the specification's own answer and the others that are met
+in public code. An alternative is the specification with one stage replaced, or a few lines of NumPy
+of its own.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,8 +38,8 @@ from attnverify.reference.staged_attention import (
 @dataclass(frozen=True)
 class Convention:
     """
-    One alternative: its answer to a question, what the law becomes by it ("the law with ..."), and
-    how it is computed.
+    One alternative: its answer to a question, what the specification becomes by it ("the
+    specification with ..."), and how it is computed.
 
     change  a stage replaced, for the operations that consist of stages; function: the operation
             itself, for the others
@@ -320,7 +322,7 @@ SPEC_ANSWERS = {
     "table alignment": "as asked",
     "table direction": "j - i",
 }
-"""What the law answers."""
+"""What the specification answers."""
 
 
 @lru_cache

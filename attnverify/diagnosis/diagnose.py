@@ -2,10 +2,10 @@
 Diagnosis: what a wrong implementation computes instead, in words.
 
 Its outputs on several recipes are held against every convention and every known fault of the
-operation. The yardstick is the law's bound for that recipe: whoever computes another function in
-the same arithmetic errs by about as much. A candidate explains the failure if *all* recipes,
-passing ones included, are within its bound; the best is told, and a second one only if these
-recipes cannot tell the two apart. Where none explains it, a factor is fitted
+operation. The yardstick is the specification's bound for that recipe: whoever computes another
+function in the same arithmetic errs by about as much. A candidate explains the failure if *all*
+recipes, passing ones included, are within its bound; the best is told, and a second one only if
+these recipes cannot tell the two apart. Where none explains it, a factor is fitted
 (attnverify/diagnosis/factor_fit.py), and where no factor does, probes say which stage is wrong
 first (attnverify/diagnosis/localize.py).
 """
@@ -39,7 +39,7 @@ from attnverify.precision import resolve
 
 SECONDS = 2.0
 CLEARLY = 4.0
-"""A candidate explains only what the law does not: it must be nearer by this factor."""
+"""A candidate explains only what the specification does not: it must be nearer by this factor."""
 NUMERIC = ("wrong number", "not exactly 0", "NaN", "infinity")
 """
 The kinds of failure that another function can explain; a crash, a shape or a dtype explains itself.
@@ -51,7 +51,7 @@ class Candidate:
     """
     A function that the implementation may be.
 
-    words   what the law becomes by it, "the law with ..."
+    words   what the specification becomes by it, "the specification with ..."
     answer  what it says to the recipe of an observation
     rank    0 for a convention, 1 for a known fault, 2 for a slip that any operation can show
     """
@@ -116,7 +116,7 @@ def cause_of_candidates(best: Sequence[tuple[Candidate, float]]) -> Cause:
     words = tuple(dict.fromkeys(candidate.words for candidate, _ in best))
     share = max(ratio for _, ratio in best)
     return Cause(
-        f"equals the law with {' or with '.join(words)} ({share:.2g}x of the bound)",
+        f"equals the specification with {' or with '.join(words)} ({share:.2g}x of the bound)",
         tuple(Explanation(each, each) for each in words),
     )
 

@@ -29,7 +29,7 @@ from attnverify.judge.observation import Observation, arrays, observe_one
 from attnverify.reference.staged_attention import Change, evaluate, spec_stages
 
 DEVIATIONS = 2
-"""As many answers of one round may be others than the law's."""
+"""As many answers of one round may be others than the specification's."""
 SECONDS = 20.0
 
 
@@ -47,7 +47,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Answer:
-    """What an implementation answers to a question, and what the law does."""
+    """What an implementation answers to a question, and what the specification does."""
 
     said: str
     law: str
@@ -71,7 +71,7 @@ class ConventionCard:
         yield f"{self.implementation} of {self.backend} ({self.dtype})"
         for question, found in self.answers.items():
             yield f"  {question:<33}{found.said}" + (
-                "" if found.lawful else f"    (the law: {found.law})"
+                "" if found.lawful else f"    (the specification: {found.law})"
             )
         yield from (f"  not supported: {reason}" for reason in self.refused)
 
@@ -136,7 +136,10 @@ def law_of(operation: Operation, question: str) -> str:
 # operations that consist of stages: what is known is carried from round to round
 
 OpenAnswers = dict[str, list[Convention | None]]
-"""The answers to each question that are still open, the most likely first; None is the law's."""
+"""
+The answers to each question that are still open, the most likely first; None is the
+specification's.
+"""
 
 
 def identify_staged(implementation: Implementation, dtype: str, card: ConventionCard) -> None:
@@ -158,7 +161,7 @@ def identify_staged(implementation: Implementation, dtype: str, card: Convention
 
 
 def non_spec_answers(still: OpenAnswers) -> list[Convention]:
-    """The most likely answers that are not the law's."""
+    """The most likely answers that are not the specification's."""
     return [answers[0] for answers in still.values() if answers[0] is not None]
 
 
@@ -192,7 +195,7 @@ def answered(
     for question, answers in asked.items():
         law = law_of(operation, question)
         found = list(dict.fromkeys(one[question] for one in fitting))
-        if found:  # what these recipes do not tell from the law stays open with it
+        if found:  # what these recipes do not tell from the specification stays open with it
             still[question] = [
                 *found,
                 *(c for c in still[question] if None in found and c not in answers),
@@ -203,7 +206,7 @@ def answered(
 
 
 def differs(seen: Sequence[Observation], ground: Sequence[Change], convention: Convention) -> bool:
-    """Whether these recipes tell an alternative from the law, on the ground of what is known."""
+    """Whether these recipes tell an alternative from the specification, given what is known."""
     assert convention.change is not None
     for o in seen:
         mine = replace(o, actual=tuple(arrays(evaluate_changes(o, [*ground, convention.change]))))
@@ -213,7 +216,7 @@ def differs(seen: Sequence[Observation], ground: Sequence[Change], convention: C
 
 
 def evaluate_changes(o: Observation, changes: Sequence[Change]) -> Any:
-    """The answer of the law after some changes."""
+    """The answer of the specification after some changes."""
     s = spec_stages(CATALOGUE[o.recipe.operation], o.inputs, o.dtype)
     for change in changes:
         s = change(s)
@@ -224,7 +227,7 @@ def consistent_combinations(
     seen: Sequence[Observation], ground: Sequence[Change], asked: OpenAnswers, until: float
 ) -> list[dict[str, Convention | None]]:
     """
-    The combinations of answers with the fewest deviations from the law that explain every
+    The combinations of answers with the fewest deviations from the specification that explain every
     observation.
     """
     for deviations in range(min(DEVIATIONS, len(asked)) + 1):
@@ -240,7 +243,8 @@ def consistent_combinations(
 
 def combined(asked: OpenAnswers, deviations: int) -> Iterator[dict[str, Convention | None]]:
     """
-    All answers with so many deviations; what is no longer open at the law deviates in any case.
+    All answers with so many deviations; what is no longer open at the specification deviates in any
+    case.
     """
     for questions in combinations(asked, deviations):
         rest = {question: None for question in asked if question not in questions}
@@ -378,13 +382,13 @@ def dtype_of_biases(
     card.answers["ALiBi dtype"] = Answer(said, law)
 
 
-# other operations: the law or one alternative
+# other operations: the specification or one alternative
 
 
 def identify_unstaged(implementation: Implementation, dtype: str, card: ConventionCard) -> None:
     """
-    The law, or the one alternative that explains all recipes; rows that see no key are a question
-    of their own.
+    The specification, or the one alternative that explains all recipes; rows that see no key are a
+    question of their own.
     """
     operation, asked = implementation.operation, conventions(implementation.operation.name)
     every = collect_observations(

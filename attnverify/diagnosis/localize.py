@@ -121,8 +121,8 @@ def weights(
     implementation: Implementation, inputs: Inputs, dtype: str
 ) -> tuple[ndarray, ndarray, ndarray]:
     """
-    The implementation's weights, the law's, and their bound: values that are unit vectors, E keys
-    at a time.
+    The implementation's weights, the specification's, and their bound: values that are unit
+    vectors, E keys at a time.
     """
     M, E = inputs["value"].shape[-2:]
     parts = [unit_values(implementation, inputs, dtype, start) for start in range(0, M, E)]
@@ -162,8 +162,8 @@ def check_visible_pairs(implementation: Implementation, inputs: Inputs) -> ndarr
 
 def ratios_agree(own: ndarray, law: ndarray, bound: ndarray) -> bool:
     """
-    Whether each row is the law's times a constant, judged by the keys whose weight is well above
-    its bound.
+    Whether each row is the specification's times a constant, judged by the keys whose weight is
+    well above its bound.
     """
     clear = law > 20 * bound
     with np.errstate(all="ignore"):

@@ -2,9 +2,9 @@
 Conventions of the operations that do not consist of stages: shifts, memories, masks, slopes,
 positions and whole layers.
 
-Each row is a question, another answer than the law's, the words for it, and the operation computed
-so. A layer's alternative is the reference with other arguments: a scale of 1 is a query projection
-multiplied by sqrt(D).
+Each row is a question, another answer than the specification's, the words for it, and the operation
+computed so. A layer's alternative is the reference with other arguments: a scale of 1 is a query
+projection multiplied by sqrt(D).
 """
 
 from collections.abc import Callable
@@ -334,4 +334,4 @@ OPERATION_SPEC_ANSWERS = {
         "padding polarity": "True = hidden",
     },
 }
-"""What the law answers to these, where it differs from one operation to the next."""
+"""What the specification answers to these, where it differs from one operation to the next."""

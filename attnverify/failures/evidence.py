@@ -173,8 +173,8 @@ def number(x: float, digits: int = 9) -> Number:
 
 def axes_of(operation: str, path: str) -> tuple[str, ...]:
     """
-    The letters of an output's axes as the law annotates them, () where it names none: ("B", "H",
-    "N", "E").
+    The letters of an output's axes as the specification annotates them, () where it names none:
+    ("B", "H", "N", "E").
     """
     returned = CATALOGUE[operation].law.__annotations__.get("return")
     place = path.partition("[")[2].partition("]")[0]

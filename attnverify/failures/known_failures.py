@@ -14,7 +14,8 @@ from attnverify.inputs.conditions import Case, Condition, parse_condition
 
 KINDS = ("limitation", "nonconformance")
 """
-What a known failure can be: less than the law asks, and said so, or something else than the law.
+What a known failure can be: less than the specification asks, and said so, or something else than
+the specification.
 """
 
 KIND = rf"(?:\[(?P<kind>{'|'.join(KINDS)})\]\s*)?"

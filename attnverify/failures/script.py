@@ -80,7 +80,7 @@ def step_of(failure: FailureRecord, implementation: Implementation) -> dict[str,
 
 
 def calls_of(failure: FailureRecord, implementation: Implementation) -> list[dict[str, Any]]:
-    """The calls that a check makes, watched, each with what the law says."""
+    """The calls that a check makes, watched, each with what the specification says."""
     library, made = implementation.backend.library, []
     assert library is not None
 

@@ -45,8 +45,8 @@ def show_again(
     bound: Any,
 ) -> None:
     """
-    Print what the implementation gives now against what the law says; "ValueError" says that the
-    law refuses the call.
+    Print what the implementation gives now against what the specification says; "ValueError" says
+    that the law refuses the call.
     """
     root = LOADED[source] if source in LOADED else LOADED.setdefault(source, load(source))
     module = next(
@@ -144,7 +144,7 @@ def to_layout(x: Any, kind: str, from_numpy: FromNumpy, dtype: str) -> Any:
 
 
 def float_arrays(tree: Any) -> list[ndarray]:
-    """The float arrays of what the law expects."""
+    """The float arrays of what the specification expects."""
     if isinstance(tree, (list, tuple)):
         return [leaf for branch in tree for leaf in float_arrays(branch)]
     return [tree] if isinstance(tree, ndarray) and tree.dtype.kind == "f" else []
@@ -194,7 +194,7 @@ def run(
 def call(
     function: Callable[..., Any], given: dict[str, Any], from_numpy: FromNumpy, dtype: str
 ) -> Any:
-    """By name where the function has the law's names, by position otherwise."""
+    """By name where the function has the specification's names, by position otherwise."""
     parameters = inspect.signature(function).parameters
     wanted = {"dtype": from_numpy(np.zeros(1), dtype).dtype} if "dtype" in parameters else {}
     open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
@@ -227,6 +227,6 @@ def show_elements(actual: ndarray, law: ndarray, bound: ndarray | None, path: st
     print(f"{path}: {np.count_nonzero(wrong)} of {wrong.size} elements out of bound")
     for index in map(tuple, np.argwhere(wrong)[:5].tolist()):
         print(
-            f"  {index}: got {actual[index].item()!r}, law {law[index].item()!r}, bound "
+            f"  {index}: got {actual[index].item()!r}, expected {law[index].item()!r}, bound "
             f"{limits[index].item()!r}"
         )

@@ -1,6 +1,6 @@
 """
-How a fault is called: by the law's names, its arguments held to the law, floats widened to float64,
-the result rounded once.
+How a fault is called: by the specification's names, its arguments held to the specification, floats
+widened to float64, the result rounded once.
 """
 
 import inspect
@@ -23,8 +23,8 @@ def with_spec_contract(
     function: Function, operation: Operation, raw: bool, checked: bool, memory: Inputs | None
 ) -> Function:
     """
-    The function as the law's own: its parameters by name or by position, and ``dtype`` where no
-    input need be a float.
+    The function as the specification's own: its parameters by name or by position, and ``dtype``
+    where no input need be a float.
 
     What numpy_ref refuses is refused (its answer is thrown away), so that a fault is wrong in one
     thing alone.

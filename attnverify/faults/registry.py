@@ -2,9 +2,10 @@
 Faults: the catalogue's operations with one thing wrong, as public projects shipped it, and
 controls, which are only unusual.
 
-Each is a NumPy function with the law's parameters. It holds its arguments to the law, computes in
-float64 and rounds its result to the dtype of its inputs, so that "wide" is what its arithmetic
-claims; what is wrong with it is said in a few words that a diagnosis can repeat.
+Each is a NumPy function with the specification's parameters. It holds its arguments to the
+specification, computes in float64 and rounds its result to the dtype of its inputs, so that "wide"
+is what its arithmetic claims; what is wrong with it is said in a few words that a diagnosis can
+repeat.
 """
 
 import importlib
@@ -33,9 +34,9 @@ class Fault:
     name      the operation and what is wrong, as a backend would export it:
               ``alibi_attention_plain_series``
     kind      one of CLASSES
-    words     what is wrong, as a diagnosis says it: "equals the law with ..."
+    words     what is wrong, as a diagnosis says it: "equals the specification with ..."
     source    the project and its issue, commit or file, or "this project"
-    clause    the clause of the law that it violates
+    clause    the clause of the specification that it violates
     reveals   the condition on the inputs that shows it
     wrong_in  the dtypes in which it is wrong beyond the rounding that they allow
     precision what its arithmetic claims
@@ -83,9 +84,9 @@ def fault(
     """
     Register the decorated function, whose name is the fault's, among the faults.
 
-    It gets the law's arguments by name, widened to float64. With ``raw`` it gets the arrays as they
-    came, with ``unchecked`` also those that the law refuses, and with ``stateful`` a keyword
-    ``memory``, a dictionary that outlives the calls.
+    It gets the specification's arguments by name, widened to float64. With ``raw`` it gets the
+    arrays as they came, with ``unchecked`` also those that the specification refuses, and with
+    ``stateful`` a keyword ``memory``, a dictionary that outlives the calls.
     """
     return register(
         FAULTS, kind=kind, words=words, source=source, clause=clause, reveals=reveals, **more

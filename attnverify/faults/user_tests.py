@@ -1,5 +1,5 @@
 """
-A stranger's own tests, measured with the same faults.
+A user's own tests, measured with the same faults.
 
 A file defines ``check_<operation>(function)``, which raises if the function that it is given is
 wrong; its arrays are of the library that the file imports. Each check first meets a right

@@ -1,5 +1,6 @@
 """
-Where the steps of ``attnverify gpu-report`` run, what they run, and how they hold it to the law.
+Where the steps of ``attnverify gpu-report`` run, what they run, and how they hold it to the
+specification.
 """
 
 from collections.abc import Iterator

@@ -98,8 +98,8 @@ def profile(here: StepContext) -> str:
 
 def side_by_side(here: StepContext) -> list[str]:
     """
-    Several processes on one device, where pytest-xdist is there: most of the time goes to the law,
-    which is NumPy's. Two suites run.
+    Several processes on one device, where pytest-xdist is there: most of the time goes to the
+    specification, which is NumPy's. Two suites run.
     """
     count = min(8, (os.cpu_count() or 1) // 3)
     return (

@@ -106,8 +106,8 @@ def told_by_driver() -> Figures:
 
 def run_each_kernel_once(here: StepContext) -> Figures:
     """
-    Every kernel once, held to the law: also what compute-sanitizer watches, with every array where
-    the driver knows its bounds.
+    Every kernel once, held to the specification: also what compute-sanitizer watches, with every
+    array where the driver knows its bounds.
     """
     budgets = {}
     if here.gpu and os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING"):
@@ -159,7 +159,7 @@ def repeated(implementation: Implementation, dtype: str, here: StepContext, time
 def check_long_sequences(here: StepContext) -> Figures:
     """
     Sequences of 131072, of which sampled rows of the output and of the query's gradient are held to
-    the law.
+    the specification.
     """
     shares, left = dict[str, float](), dict[str, str]()
     for implementation in fused_kernels(here):
@@ -199,7 +199,7 @@ def long(implementation: Implementation, N: int, M: int, dtype: str) -> float:
 
 
 def few(N: int, M: int) -> list[int]:
-    """Sampled rows; of very many keys three, since the law takes seconds for each."""
+    """Sampled rows; of very many keys three, since the specification takes seconds for each."""
     return sampled_rows(N) if M < 2**15 or N < 4 else [128, N // 2, N - 1]
 
 
@@ -215,7 +215,7 @@ def share(implementation: Implementation, inputs: Inputs, result: Any, i: int, d
 def check_large_tensors(here: StepContext) -> Figures:
     """
     Tensors of more than 2^31 elements, many keys or many queries, of which sampled rows are held to
-    the law, the last ones too.
+    the specification, the last ones too.
     """
     B, many, D = (512, 2**16 + 1, 64) if here.gpu else (2, 67, 4)
     found = {}

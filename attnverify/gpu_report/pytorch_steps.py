@@ -27,7 +27,9 @@ from attnverify.judge.case import case_of
 
 
 def check_cuda_graphs(here: StepContext) -> Figures:
-    """Captured as a CUDA graph and replayed with other numbers, which are held to the law."""
+    """
+    Captured as a CUDA graph and replayed with other numbers, which are held to the specification.
+    """
     budgets = {}
     for implementation, dtype in kernels_and_dtypes(here, source="torch_impl"):
         one, two = (

@@ -48,7 +48,9 @@ LIMITS = {
 """The steps in their order, with the seconds that each may take; the longest come first."""
 
 AT_ONCE = 4
-"""Steps that run side by side on a GPU: most of their time the law computes, on the CPU."""
+"""
+Steps that run side by side on a GPU: most of their time the specification computes, on the CPU.
+"""
 
 BUDGET = 580.0
 """

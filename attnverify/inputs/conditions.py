@@ -1,5 +1,5 @@
 """
-Known failures: one line each in a file of the stranger's own, with a reason. They are strict: an
+Known failures: one line each in a file of the user's own, with a reason. They are strict: an
 unexpected pass is an error.
 
     # implementation  dtype    aspect                              : reason
@@ -20,7 +20,7 @@ whatever fails there is known, and the rest stays judged. Conditions are joined 
 (``N > M``, ``H != 8``, ``D % 8 != 0``); or a field of the recipe (``poison=finite``,
 ``mask.form!=lowest``, ``options.align=end``). A reason may begin with its kind: ``[limitation]``,
 where the author promises no more, or ``[nonconformance]``, where the implementation does something
-else than the law; the two are counted apart.
+else than the specification; the two are counted apart.
 """
 
 import operator

@@ -4,8 +4,8 @@ Draws: the recipes that an operation is judged by, and the smallest that still f
 First each choice is drawn evenly and from the seed alone, so that a few hundred recipes meet
 everything, in every process alike (Hypothesis' own draws repeat each other and depend on the
 modules that are loaded: that serves its search). All implementations of an operation are shown the
-same recipes, so that what the law says of them is computed once. Then Hypothesis hunts for a
-failure with the same choices; where one is found, by either, it shrinks.
+same recipes, so that what the specification says of them is computed once. Then Hypothesis hunts
+for a failure with the same choices; where one is found, by either, it shrinks.
 """
 
 import time

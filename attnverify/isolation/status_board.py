@@ -14,7 +14,7 @@ from typing import Any
 
 SIZE = 1 << 16
 SLOW = 10.0
-"""How many times as long as a case an import, or the law's own answer, may take."""
+"""How many times as long as a case an import, or the specification's own answer, may take."""
 
 
 on_case_begun: ContextVar[Callable[[], None]] = ContextVar("begun", default=lambda: None)

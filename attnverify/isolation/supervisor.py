@@ -1,5 +1,5 @@
 """
-Isolation: a stranger's backend is judged in a process of its own, so that what kills it costs one
+Isolation: a user's backend is judged in a process of its own, so that what kills it costs one
 verdict and nothing else.
 
 The parent loads nothing of the backend. It starts ``attnverify.isolation.worker`` (a new
@@ -60,7 +60,7 @@ class Limits:
     What a case may take.
 
     seconds  without a sign of life, in each case, less what the process waited for a processor; an
-             import and the law's own answers may take ten times as long
+             import and the specification's own answers may take ten times as long
     memory   MB that the process may hold beyond what it held once the backend was loaded; 0: three
              quarters of what is free
     output   MB on stdout and stderr in one cell
@@ -187,7 +187,7 @@ class Worker:
         while not self.channel.poll(POLL):
             mark = self.board.read()
             if mark is not None and mark.count != count:
-                if mark.factor == 1:  # no import, and not the law's own answer
+                if mark.factor == 1:  # no import, and not the specification's own answer
                     on_case_begun.get()()
                 count, since, seconds = (
                     mark.count,

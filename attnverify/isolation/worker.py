@@ -1,5 +1,5 @@
 """
-The process in which a stranger's backend is judged: it may die without taking anything along.
+The process in which a user's backend is judged: it may die without taking anything along.
 
 It loads the backend and the catalogue once, then takes requests, one at a time, and answers each: a
 cell (its tally), a recorded failure to be seen again, or its script. Before each case it writes on
@@ -53,7 +53,7 @@ def main() -> None:
             if "died" not in answer:  # else the board says on what
                 board.write(announcer.case | {"during": "the pause after its last case"}, SLOW)
             send(channel, answer)
-    os._exit(0)  # what a stranger has registered for the exit is not waited for
+    os._exit(0)  # what a user has registered for the exit is not waited for
 
 
 def detach_from_terminal() -> None:
@@ -118,7 +118,9 @@ def described(backend: Backend, notes: list[str]) -> Message:
 
 
 class Announcer:
-    """Writes what is about to be run on the board; the law's own time is not the backend's."""
+    """
+    Writes what is about to be run on the board; the specification's own time is not the backend's.
+    """
 
     def __init__(self, board: StatusBoard) -> None:
         self.board = board
@@ -149,7 +151,7 @@ class Announcer:
             else {}
         )
         if drawn is not None:
-            self.board.write(case | {"during": "the law's answer before it"}, SLOW)
+            self.board.write(case | {"during": "the specification's answer before it"}, SLOW)
             _ = drawn.expected, drawn.bounds(implementation.precision(dtype))
         self.board.write(case, 1.0)
         self.case = case

@@ -17,7 +17,7 @@ TINY = float(np.finfo(float).tiny)
 @dataclass(frozen=True)
 class Comparison:
     """
-    How an array compares with the law.
+    How an array compares with the specification.
 
     wrong   elements out of bound; total elements in all; outside: elements whose bound is infinite
             (an intermediate of the declared arithmetic may overflow there), which are not judged
@@ -71,8 +71,9 @@ class Comparison:
             else f"bound {self.bound:.3g}, {self.budget:.3g}x of it (rms {min(self.rms, 1e9):.2g}x)"
         )
         return (
-            f"{self.wrong} of {self.total} elements differ from the law; worst at {self.index}: "
-            f"got {self.actual:.9g}, law {self.expected:.9g}, {share}"
+            f"{self.wrong} of {self.total} elements differ from the specification; "
+            f"worst at {self.index}: "
+            f"got {self.actual:.9g}, expected {self.expected:.9g}, {share}"
         )
 
 
@@ -84,8 +85,8 @@ def compare(
 
     ``bound`` None asks for the same bits: the sign of zero counts, and NaN equals NaN. Otherwise
     the classes of NaN and infinity must agree and the error stay within the bound; an infinity
-    where the law is finite is accepted only where law + bound reaches ``largest``, the largest
-    number of the dtype.
+    where the specification is finite is accepted only where law + bound reaches ``largest``, the
+    largest number of the dtype.
     """
     with np.errstate(all="ignore"):
         if bound is None:

@@ -7,7 +7,7 @@ from attnverify.judge.comparison import Comparison
 
 class Disagreement(AssertionError):
     """
-    An implementation did something else than the law says.
+    An implementation did something else than the specification says.
 
     ``kind`` says what in a word or two, so that failures of different kinds are told apart;
     ``budget`` is the worst share of the bound. Where numbers were compared, ``comparison`` has

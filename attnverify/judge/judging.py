@@ -156,7 +156,8 @@ def failure_kind(comparison: Comparison) -> str:
 
 def describe_input_shapes(inputs: Inputs) -> str:
     """
-    Where in the output the law was broken is told by the comparison; what went in is told here.
+    Where in the output the specification was broken is told by the comparison; what went in is told
+    here.
     """
     shapes = ", ".join(
         f"{name} {leaf.shape}" for name, leaf in inputs.items() if isinstance(leaf, ndarray)

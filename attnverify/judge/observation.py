@@ -1,6 +1,6 @@
 """
-Observations: what an implementation answered to a recipe, beside what the law says, kept for a
-diagnosis.
+Observations: what an implementation answered to a recipe, beside what the specification says, kept
+for a diagnosis.
 """
 
 import time
@@ -96,9 +96,9 @@ def largest_representable(dtype: str) -> float:
 
 def tolerance(bound: ndarray, other: ndarray, dtype: str) -> ndarray:
     """
-    What another function in the same arithmetic may err by: the law's bound, or the largest of its
-    row where that is more, since another function may put the row's difficulty elsewhere; where the
-    law is exact, the usual bound of the call, or a few roundings.
+    What another function in the same arithmetic may err by: the specification's bound, or the
+    largest of its row where that is more, since another function may put the row's difficulty
+    elsewhere; where the law is exact, the usual bound of the call, or a few roundings.
     """
     with np.errstate(all="ignore"):
         finite = np.where(np.isfinite(bound), bound, 0.0)

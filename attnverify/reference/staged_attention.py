@@ -78,7 +78,10 @@ Change = Callable[[StagedAttention], StagedAttention]
 
 
 def spec_stages(operation: Operation, inputs: Inputs, dtype: str = "float64") -> StagedAttention:
-    """The stages as the law has them. ValueError for an operation that does not consist of them."""
+    """
+    The stages as the specification has them. ValueError for an operation that does not consist of
+    them.
+    """
     if not operation.traits.staged:
         staged = ", ".join(name for name, row in TRAITS.items() if row.staged)
         raise ValueError(f"operation: wanted one of {staged}, got {operation.name}")

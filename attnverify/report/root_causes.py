@@ -171,8 +171,8 @@ def blocks(lower: Symptom, upper: Symptom) -> bool:
 
 def is_prerequisite(lower: Tallied, upper: Tallied) -> bool:
     """
-    Whether the law builds what the upper cell judges on what the lower one does, in one dtype and
-    by one implementation's means.
+    Whether the specification builds what the upper cell judges on what the lower one does, in one
+    dtype and by one implementation's means.
     """
     one, other = lower["aspect"], upper["aspect"]
     if (
@@ -224,8 +224,8 @@ def have_same_cause(one: Symptom, other: Symptom) -> bool:
 @lru_cache
 def operations_used_by(operation: str) -> frozenset[str]:
     """
-    The operations that the law calls for this one, and, for a layer, the attentions that are made
-    of nothing else.
+    The operations that the specification calls for this one, and, for a layer, the attentions that
+    are made of nothing else.
     """
     called = frozenset(called_operations(CATALOGUE[operation].law))
     inner = called.union(*(operations_used_by(name) for name in called))
@@ -242,7 +242,8 @@ def called_operations(
     function: Callable[..., Any], met: frozenset[str] = frozenset()
 ) -> Iterator[str]:
     """
-    The operations whose names stand in a function of the law, or in those of its own that it calls.
+    The operations whose names stand in a function of the specification, or in those of its own that
+    it calls.
     """
     function = inspect.unwrap(function)
     for name in names_in(function.__code__):

@@ -46,7 +46,7 @@ def header(run: "Verification") -> list[str]:
 NO_LIMIT = 10_000
 """As wide as a line may be where nobody looks at a terminal."""
 
-COUNTS = ("cases", "strong", "checks", "left out")
+COUNTS = ("cases", "discriminating", "checks", "left out")
 BUDGET = "worst budget used"
 
 
@@ -70,10 +70,10 @@ class Row:
             + (f"(slack {slack:g})" if slack > 1 else "")
         )
         for tally in tallies:
-            left_out = tally["unsupported"] + tally["outside"]
-            for name, number in (tally | {"left out": left_out}).items():
-                if name in COUNTS:
-                    self.counts[name] += number
+            self.counts["cases"] += tally["cases"]
+            self.counts["discriminating"] += tally["strong"]
+            self.counts["checks"] += tally["checks"]
+            self.counts["left out"] += tally["unsupported"] + tally["outside"]
 
     @property
     def title(self) -> str:
@@ -99,10 +99,10 @@ def format_table(
     budget is given for each. A column in which nothing stands is left out.
 
     A budget is the worst error as a share of the derived bound. Cases are outputs held to the
-    specification, and the strong ones are those that no cheap impostor passes; checks are invalid
-    calls, side effects, calls in a row, relations and long sequences. Left out are calls that the
-    implementation said it does not support, and cases without finite bounds (`unsupported` and
-    `outside` in the JSON report).
+    specification, and the discriminating ones are those that no trivial answer passes; checks are
+    invalid calls, side effects, calls in a row, relations and long sequences. Left out are calls
+    that the implementation said it does not support, and cases without finite bounds (`unsupported`
+    and `outside` in the JSON report).
 
     ``width`` is that of a terminal: where a line would be longer, each row has two. Without it
     every row has one.
@@ -131,7 +131,7 @@ def _without_repeats(cells: list[list[str]]) -> list[list[str]]:
 def _in_two_lines(rows: list[Row], names: list[str], width: int, colour: bool) -> list[str]:
     """The operation, the implementation and its budgets above the verdicts and counts."""
     indent = "  "
-    heads = [name.replace(" ", "\n") for name in names]
+    heads = [name.replace(" ", "\n").replace("discrimi", "discrimi-\n") for name in names]
     cells = [row.in_columns(names) for row in rows]
     lines = _render(heads, cells, colour, width - len(indent))
     found = ["operation of implementation: dtypes with the worst budget used"]
@@ -147,7 +147,7 @@ def _render(
     """The lines of a table: its heads, and each row in one line; coloured as verdicts are."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
     for head in heads:
-        is_count = " ".join(head.split()) in COUNTS
+        is_count = head.replace("-\n", "").replace("\n", " ") in COUNTS
         # where there is no room for both, a verdict is cut and a number is not
         table.add_column(
             head,
@@ -210,7 +210,7 @@ def catalogue_index(operation: str) -> int:
 def summary_line(tallies: list[dict[str, Any]]) -> str:
     """
     ``412 cells: 400 passed, 2 failed, 8 known failure (3 limitation), 2 unsupported; 51234 cases,
-    49876 strong; 9120 checks``
+    49876 discriminating; 9120 checks``
     """
     count = {word: sum(tally["verdict"] == word for tally in tallies) for word in WORDS}
     kinds = ", ".join(
@@ -221,10 +221,10 @@ def summary_line(tallies: list[dict[str, Any]]) -> str:
         for word, number in count.items()
         if number
     )
-    cases, strong, checks = (
+    cases, discriminating, checks = (
         sum(tally[key] for tally in tallies) for key in ("cases", "strong", "checks")
     )
     return (
-        f"{len(tallies)} cells: {words or 'nothing was judged'}; {cases} cases, {strong} "
-        f"strong; {checks} checks"
+        f"{len(tallies)} cells: {words or 'nothing was judged'}; {cases} cases, "
+        f"{discriminating} discriminating; {checks} checks"
     )

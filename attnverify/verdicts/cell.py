@@ -48,8 +48,8 @@ def cells(
     chapter: str | None = None,
 ) -> list[Cell]:
     """
-    Every cell of the backends, ordered so that what the law says of an operation in a dtype is used
-    by all before the next.
+    Every cell of the backends, ordered so that what the specification says of an operation in a
+    dtype is used by all before the next.
     """
     found = []
     for implementation, gradient in (

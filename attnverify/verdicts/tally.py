@@ -159,7 +159,7 @@ def decide_verdict(result: CellResult, known: tuple[KnownFailure, ...] = ()) -> 
     if result.findings and whole:
         return _known(result, [whole])
     if result.findings:
-        return _failed(result, f"is not what the law says ({result.aspect})")
+        return _failed(result, f"is not what the specification says ({result.aspect})")
     if failing:
         return _known(result, failing)
     if whole and result.evidence:

@@ -1,5 +1,5 @@
 """
-Additive attention by fused kernels in CUDA C++: the law is :mod:`spec.attention`.
+Additive attention by fused kernels in CUDA C++: the specification is :mod:`spec.attention`.
 
 Queries and keys are projected in float32 by matrix products, and all else happens block by block in
 ``kernels/additive.cu``: no N x M array exists, let alone N x M x A. Where the kernels run is said

@@ -34,7 +34,7 @@ def test_the_documented_examples_run() -> None:
 
 
 def test_a_wrong_function_is_told_with_its_finding() -> None:
-    with pytest.raises(av.CheckFailed, match="not what the law says") as failure:
+    with pytest.raises(av.CheckFailed, match="not what the specification says") as failure:
         av.check(softmax, "softmax", dtype="fp16")
     assert failure.value.report.verdict("softmax", "float16") == "failed"
 

@@ -1,6 +1,6 @@
 """
-cupy_impl on NumPy arrays against the law: values, gradients, refusals, poison, dtypes. What a
-device does is not tested here.
+cupy_impl on NumPy arrays against the specification: values, gradients, refusals, poison, dtypes.
+What a device does is not tested here.
 """
 
 import importlib

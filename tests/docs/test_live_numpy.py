@@ -1,4 +1,7 @@
-"""The little NumPy of the live cells: the law's own source, run on it, gives NumPy's numbers."""
+"""
+The little NumPy of the live cells: the specification's own source, run on it, gives NumPy's
+numbers.
+"""
 
 import json
 import subprocess
@@ -73,7 +76,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What the law's files say where `import numpy` finds the one of docs/live_cells."""
+    """What the specification's files say where `import numpy` finds the one of docs/live_cells."""
     folder = tmp_path_factory.mktemp("live")
     law = folder / "attnverify" / "spec"
     law.mkdir(parents=True)

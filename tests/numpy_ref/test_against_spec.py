@@ -1,6 +1,6 @@
 """
-numpy_ref against the law, on small seeded draws: every operation, option and refusal; exact where
-numbers only move.
+numpy_ref against the specification, on small seeded draws: every operation, option and refusal;
+exact where numbers only move.
 """
 
 import importlib
@@ -255,7 +255,7 @@ def outcome(column: Any, case: Case, grad: ndarray | None = None) -> list[ndarra
     first = [] if grad is None else [grad]
     with np.errstate(
         all="ignore"
-    ):  # the law may warn about what is hidden; numpy_ref's own warnings are tested below
+    ):  # the specification may warn about what is hidden; numpy_ref's own warnings are tested below
         return leaves(getattr(column, name + "_grad" * len(first))(*first, *args, **options))
 
 
@@ -278,7 +278,9 @@ def assert_same_bits(actual: list[ndarray], expected: list[ndarray]) -> None:
 
 
 def poisoned(case: Case, seed: int, poison: float) -> Case:
-    """Some rows of each array hold the poison, hidden or seen: the law says whom it reaches."""
+    """
+    Some rows of each array hold the poison, hidden or seen: the specification says whom it reaches.
+    """
     rng = np.random.default_rng(seed)
     name, args, options = case
     args = [np.where(rng.random((*x.shape[:-1], 1)) < 0.15, poison, x) for x in args]
@@ -378,7 +380,7 @@ def test_shifts_move_every_bit_as_the_law_does(name: str, dtype: str, seed: int)
     x = any_bits(Draw(seed), "BHNM", dtype)
     source = getattr(spec, name)(np.arange(1.0, x.size + 1).reshape(x.shape)).astype(
         int
-    )  # 0 where the law has a zero
+    )  # 0 where the specification has a zero
     assert_same_bits(
         [getattr(numpy_ref, name)(x)],
         [np.concatenate([np.zeros(1, x.dtype), x.reshape(-1)])[source]],

@@ -1,6 +1,6 @@
 """
-The columns: each has the whole catalogue under the law's names, and refuses what the law refuses in
-the law's words.
+The columns: each has the whole catalogue under the specification's names, and refuses what the
+specification refuses in the specification's words.
 """
 
 import importlib
@@ -81,7 +81,7 @@ MORE = {
     for name, operation in CATALOGUE.items()
     if not operation.axes
 }
-"""What may follow the law's parameters where no input has a dtype or a place."""
+"""What may follow the specification's parameters where no input has a dtype or a place."""
 
 
 def parameters(function: Callable[..., Any]) -> list[tuple[str, Any]]:
@@ -92,7 +92,7 @@ def parameters(function: Callable[..., Any]) -> list[tuple[str, Any]]:
 
 
 def differing_parameters(name: str, function: Callable[..., Any]) -> list[Any]:
-    """The parameters in which a function differs from the law."""
+    """The parameters in which a function differs from the specification."""
     law, ours = parameters(CATALOGUE[name].law), parameters(function)
     more = [parameter for parameter, _ in ours[len(law) :]]
     allowed = [[], *MORE.get(name, [])]
@@ -131,7 +131,7 @@ def test_a_dtype_where_no_input_is_float_is_no_difference():
     assert differing_parameters("get_slopes", lambda n_heads, device=None: 0) == ["device"]
 
 
-# wrong calls
+# invalid calls
 
 
 def test_the_law_refuses_wrong_calls_of_every_operation():
@@ -140,16 +140,16 @@ def test_the_law_refuses_wrong_calls_of_every_operation():
 
 
 def in_law(operation: str, inputs: dict[str, Any]) -> str:
-    """The argument that the law's refusal names."""
+    """The argument that the specification's refusal names."""
     with np.errstate(all="ignore"), pytest.raises(ValueError) as refusal:
         CATALOGUE[operation].law(**inputs)
     found = MESSAGE.fullmatch(str(refusal.value))
-    assert found, f"the law's own refusal: {refusal.value}"
+    assert found, f"the specification's own refusal: {refusal.value}"
     return found["argument"]
 
 
 def badly_refused(implementation: Implementation, words: str, inputs: dict[str, Any]) -> str | None:
-    """How a wrong call is not refused as the law does; None if it is."""
+    """How an invalid call is not refused as the specification does; None if it is."""
     library = implementation.backend.library
     try:
         implementation.function(

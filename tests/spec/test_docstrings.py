@@ -1,6 +1,6 @@
 """
-The law is its own documentation: every operation has numbered clauses, a source and an example, and
-the examples run.
+The specification is its own documentation: every operation has numbered clauses, a source and an
+example, and the examples run.
 """
 
 import doctest

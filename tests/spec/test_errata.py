@@ -1,6 +1,6 @@
 """
 Errata: where a source document is wrong, its sentence or its code runs here as printed, and is
-shown to differ from the law.
+shown to differ from the specification.
 
 PyTorch code is transcribed to PyTorch, TensorFlow code line by line to NumPy. Seeds are named by
 their numbers.

@@ -1,5 +1,5 @@
 """
-The law's gradients against the complex-step derivative of the law itself.
+The specification's gradients against the complex-step derivative of the specification itself.
 
 With h = 1e-20 the derivative Im f(x + ih) / h has no cancellation, so that it is right to the last
 bits of float64: a gradient that misses a term, however small, is far outside of 1e-12.
@@ -76,7 +76,7 @@ def d_output(inputs: Inputs) -> ndarray:
 
 
 def gradients(operation: str, inputs: Inputs) -> dict[str, ndarray]:
-    """The law's gradients by the names of the arrays that they belong to."""
+    """The specification's gradients by the names of the arrays that they belong to."""
     names = [name for name, x in inputs.items() if isinstance(x, ndarray) and x.dtype == float]
     return dict(
         zip(names, getattr(spec, f"{operation}_grad")(d_output(inputs), **inputs), strict=True)

@@ -1,4 +1,4 @@
-"""Seeded arrays for the law tests, so that each of them begins with one line."""
+"""Seeded arrays for the specification tests, so that each of them begins with one line."""
 
 from typing import Any
 

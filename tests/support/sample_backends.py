@@ -1,5 +1,5 @@
 """
-Strangers: small backends, most of them wrong, that are judged from here.
+Users' backends: small backends, most of them wrong, that are judged from here.
 
 They stand for the files that people bring; the tests load them by path, as ``--backend`` does.
 """

@@ -1,5 +1,5 @@
 """
-Reports that no run has made: as large as wanted, or with hostile words wherever a stranger's words
+Reports that no run has made: as large as wanted, or with hostile words wherever a user's words
 may stand.
 """
 
@@ -38,7 +38,7 @@ def large(cells: int) -> dict[str, Any]:
 
 
 def hostile() -> dict[str, Any]:
-    """A report in which every word that comes from a stranger would like to be a script."""
+    """A report in which every word that comes from a user would like to be a script."""
     report = large(60)
     for t in report["tallies"]:
         t |= {

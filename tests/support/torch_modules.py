@@ -55,7 +55,7 @@ def built(build: Build, seed: int = 0, **options: Any) -> nn.Module:
 
 
 def inputs_of(name: str, seed: int = 0) -> dict[str, ndarray]:
-    """Inputs of the law, with masks of the shapes that both layouts share."""
+    """Inputs of the specification, with masks of the shapes that both layouts share."""
     normal, coin = rng(seed).standard_normal, rng(seed, 1).random
     cross = {"query": normal((B, N, F)), "key": normal((B, M, F)), "value": normal((B, M, F))}
     if name == "self_attention":
@@ -89,7 +89,7 @@ def inputs_of(name: str, seed: int = 0) -> dict[str, ndarray]:
 
 
 def of_law(name: str, module: nn.Module, inputs: dict[str, ndarray]) -> Any:
-    """The law on the module's own state_dict."""
+    """The specification on the module's own state_dict."""
     parameters = {key: x.numpy() for key, x in module.state_dict().items()}
     return getattr(spec, name)(
         **inputs, parameters=parameters, **OPTIONS.get(name, {"num_heads": H})

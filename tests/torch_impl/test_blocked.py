@@ -49,8 +49,8 @@ def cut(monkeypatch: pytest.MonkeyPatch, rows: int, elements: int) -> None:
 
 def lawful(implementation: Implementation, cases: int = 12) -> bool:
     """
-    Whether the first draws of the differential suite are as the law says, with NaN in hidden slots
-    and without.
+    Whether the first draws of the differential suite are as the specification says, with NaN in
+    hidden slots and without.
     """
     try:
         for kind in ("any", "nan"):

@@ -1,5 +1,5 @@
 """
-Additive attention in blocks that stay in a cache: the law is :mod:`spec.attention`.
+Additive attention in blocks that stay in a cache: the specification is :mod:`spec.attention`.
 
 Written for CPUs, as :mod:`torch_impl.blocked.attention` is: no N x M tensor exists, let alone one
 of N x M x A (:mod:`torch_impl.blocked.additive_operators`). Half types are computed in float32 and

@@ -1,5 +1,5 @@
 """
-Additive attention by a fused Triton kernel: the law is :mod:`spec.attention`.
+Additive attention by a fused Triton kernel: the specification is :mod:`spec.attention`.
 
 Queries and keys are projected in float32 by PyTorch, and all else happens block by block in
 :mod:`torch_impl.triton.kernels.additive`. On a CPU the kernels run in Triton's interpreter

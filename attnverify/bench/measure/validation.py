@@ -2,10 +2,10 @@
 Correct first, and correct while it was timed.
 
 Before anything is timed a contestant answers the very shape of the case, and its answer is held to
-the law: whole where numbers are only moved, else on sampled rows; gradients on all keys and tables
-for the last rows of queries. After the rounds the outputs of the timed calls are held to it too, on
-rows and heads that nobody knew before. Everything is held to the derived bounds, by the one
-comparison.
+the specification: whole where numbers are only moved, else on sampled rows; gradients on all keys
+and tables for the last rows of queries. After the rounds the outputs of the timed calls are held to
+it too, on rows and heads that nobody knew before. Everything is held to the derived bounds, by the
+one comparison.
 """
 
 from dataclasses import dataclass, field
@@ -83,7 +83,7 @@ def last_rows_alone(d_output: ndarray) -> ndarray:
 def check_outputs(
     case: Case, implementation: Implementation, inputs: Inputs, outputs: Any
 ) -> float:
-    """Hold the outputs to the law; the budget that they use."""
+    """Hold the outputs to the specification; the budget that they use."""
     if implementation.operation.is_gradient:
         return last_gradients(case, implementation, inputs, outputs)
     if has_independent_rows(CATALOGUE[case.operation]):

@@ -1,4 +1,4 @@
-"""Wrong calls that are let through, or refused with something else than ValueError."""
+"""Invalid calls that are let through, or refused with something else than ValueError."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from attnverify.faults.adapter import is_float, widened
 from attnverify.faults.registry import fault
 from attnverify.reference import attention, layers
 
-REFUSED = "a wrong call is a ValueError"
+REFUSED = "an invalid call is a ValueError"
 
 
 def let_through(operation: Any, given: Any) -> Any:
@@ -185,7 +185,7 @@ def alibi_attention_float_visible(visible: Any = None, **given: Any) -> Any:
     "assertions in place of ValueError",
     source="this project",
     clause=REFUSED,
-    reveals="any wrong call",
+    reveals="any invalid call",
     unchecked=True,
 )
 def shift_right_asserts(x: Any) -> Any:

@@ -159,7 +159,7 @@ def describe_in_words(picture: dict[str, Any]) -> str:
     wrong = f"{picture['wrong']} of {picture['total']} elements out of bound"
     return (
         f"{part}{cut}: {wrong}, the worst at {format_index(picture['index'])}: "
-        f"got {format_number(got)}, law {format_number(law)}, {format_share(share)}."
+        f"got {format_number(got)}, expected {format_number(law)}, {format_share(share)}."
     )
 
 
@@ -174,8 +174,11 @@ def format_number(x: Any) -> str:
 
 
 def format_share(share: Any) -> str:
-    """``12x`` of the bound; where the law is exact, or NaN is at stake, no number says how much."""
-    return f"{float(share):.3g}x of the bound" if float(share) < inf else "not the law's bits"
+    """
+    ``12x`` of the bound; where the specification is exact, or NaN is at stake, no number says how
+    much.
+    """
+    return f"{float(share):.3g}x of the bound" if float(share) < inf else "not the expected bits"
 
 
 def describe_worst(picture: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """
-Wrong calls: made from right ones by one change, refused by the law in one form of words, and
-expected of everyone.
+Invalid calls: made from right ones by one change, refused by the specification in one form of
+words, and expected of everyone.
 """
 
 import re
@@ -44,7 +44,7 @@ def test_the_law_accepts_the_right_call(operation: str) -> None:
 
 
 def answer(operation: str, words: str) -> str:
-    """What the law says to a wrong call."""
+    """What the specification says to an invalid call."""
     try:
         CATALOGUE[operation].law(**invalid_calls(operation)[words])
     except ValueError as error:

@@ -1,6 +1,6 @@
 """
-Long sequences: the law of a sampled row is the law of the whole call, and a fault that depends on
-size is found.
+Long sequences: the specification of a sampled row is the specification of the whole call, and a
+fault that depends on size is found.
 """
 
 import numpy as np

@@ -85,7 +85,7 @@ def test_the_closing_table_says_everything_once(everything: Run) -> None:
     assert (
         "2 failed" in closing
         and "3 unsupported" in closing
-        and re.search(r"; \d+ cases, \d+ strong; \d+ checks$", closing)
+        and re.search(r"; \d+ cases, \d+ discriminating; \d+ checks$", closing)
     )
 
 
@@ -115,7 +115,7 @@ def test_a_failure_prints_what_design_asks_for(everything: Run) -> None:
     for words in (
         "causal_mask of mixed_verdicts",
         "worst at (",
-        "got 1, law 0",
+        "got 1, expected 0",
         "recipe: causal_mask:",
         "replay: attnverify replay ",
     ):

@@ -112,7 +112,7 @@ def in_float32(recipes: Sequence[Recipe]) -> list[Case]:
 GRADIENTS = ("scaled_dot_product_attention_grad", "alibi_attention_grad")
 """
 Two are enough: the others are made of the same stages, which reference/test_staged_attention.py
-holds to the law.
+holds to the specification.
 """
 
 
@@ -222,7 +222,7 @@ def test_a_factor_is_fitted(words: str) -> None:
 def keys_from(
     first: int, change: Callable[[ndarray], ndarray]
 ) -> Callable[[dict[str, Any], str], Any]:
-    """The law for other keys from one of them on."""
+    """The specification for other keys from one of them on."""
 
     def compute(inputs: dict[str, Any], dtype: str) -> Any:
         key = np.concatenate(
@@ -304,7 +304,7 @@ def test_a_slip_that_every_operation_can_show_is_named() -> None:
 
 
 def test_a_candidate_that_is_the_law_on_these_recipes_explains_nothing() -> None:
-    """Without a mask every convention of masks is the law."""
+    """Without a mask every convention of masks is the specification."""
     plain = [
         recipe
         for recipe in draw_recipes(SDPA, "any", 60, 0)
@@ -315,7 +315,7 @@ def test_a_candidate_that_is_the_law_on_these_recipes_explains_nothing() -> None
     )
     masks = [c for c in candidates(SDPA) if "mask" in c.words]
     said = diagnose(slightly, in_float32(plain[:6]), among=masks)
-    assert said is not None and "equals the law" not in said.words
+    assert said is not None and "equals the specification" not in said.words
 
 
 def test_one_that_fits_some_recipes_alone_explains_nothing() -> None:
@@ -327,7 +327,7 @@ def test_one_that_fits_some_recipes_alone_explains_nothing() -> None:
         return replace(top_left.change(s), scale=1.0)
 
     said = cause(staged(ALIBI, both))
-    assert said is None or "equals the law" not in said
+    assert said is None or "equals the specification" not in said
 
 
 def test_every_question_has_the_laws_own_answer() -> None:
@@ -358,7 +358,7 @@ def test_a_finding_tells_its_cause(
         "values"
     ]
     words = "a causal mask that hides the query's own key"
-    assert f"  cause: equals the law with {words} (" in found.reason
+    assert f"  cause: equals the specification with {words} (" in found.reason
     assert found.findings[0].causes == {words}
 
 

@@ -31,7 +31,7 @@ def cards(backend: str = BOXES) -> dict[str, ConventionCard]:
 
 
 def others(card: ConventionCard) -> dict[str, str]:
-    """The answers that are not the law's."""
+    """The answers that are not the specification's."""
     return {question: found.said for question, found in card.answers.items() if not found.lawful}
 
 
@@ -127,7 +127,7 @@ def test_the_command_prints_cards(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["identify", BOXES]) == 0
     printed = capsys.readouterr().out
     assert "update_mems_everything of pytorch_conventions (float32)\n  memory window " in printed
-    assert "everything at mem_len 0    (the law: the last mem_len)" in printed
+    assert "everything at mem_len 0    (the specification: the last mem_len)" in printed
 
 
 def test_the_command_prints_json(capsys: pytest.CaptureFixture[str]) -> None:

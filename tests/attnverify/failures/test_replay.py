@@ -83,7 +83,7 @@ def test_the_line_that_a_failure_prints_shows_it_again() -> None:
     assert again.status == 1
     for words in (
         "softmax of mine.py in float32 (values)",
-        "elements differ from the law; worst at (",
+        "elements differ from the specification; worst at (",
         "recipe: softmax:",
     ):
         assert words in again.output
@@ -91,7 +91,7 @@ def test_the_line_that_a_failure_prints_shows_it_again() -> None:
 
 def test_the_replay_shows_the_same_elements() -> None:
     output = failing().output
-    told = re.findall(r"(worst at \([\d, ]*\): got \S+, law \S+)", output)[0]
+    told = re.findall(r"(worst at \([\d, ]*\): got \S+, expected \S+)", output)[0]
     assert (
         told
         in verify(
@@ -157,7 +157,8 @@ BEYOND_CASES = {
     ),
 }
 """
-What is right in every single case; the law's column, the words of the replay and of the script.
+What is right in every single case; the specification's column, the words of the replay and of the
+script.
 """
 
 
@@ -294,7 +295,7 @@ def test_the_script_shows_the_same_elements_with_numpy_alone(aspect: str) -> Non
     report = failing().report or {}
     section = next(tally["reason"] for tally in report["tallies"] if tally["aspect"] == aspect)
     wrong, total, index = re.findall(
-        r"(\d+) of (\d+) elements differ from the law; worst at \(([\d, ]*)\)", section
+        r"(\d+) of (\d+) elements differ from the specification; worst at \(([\d, ]*)\)", section
     )[0]
     told = run_alone(script_of(aspect), "torch")
     assert (
@@ -326,7 +327,7 @@ def softmax(score, mask=None):
 
 def test_the_script_of_a_torch_file_needs_torch_alone() -> None:
     failing(TORCH)
-    assert "got nan, law 0.0" in run_alone(script_of())
+    assert "got nan, expected 0.0" in run_alone(script_of())
 
 
 GRADIENT = """
@@ -431,7 +432,7 @@ def test_the_script_tells_of_a_changed_input() -> None:
 def test_a_process_of_its_own_replays_too() -> None:
     failing()
     done = in_a_process("replay", records()[0].stem)
-    assert done.status == 1 and "elements differ from the law" in done.output
+    assert done.status == 1 and "elements differ from the specification" in done.output
 
 
 def test_a_record_is_plain_json() -> None:

@@ -1,5 +1,5 @@
 """
-The kill score: its sequence is that of a run, its gate can fail, and a stranger's own test is
+The kill score: its sequence is that of a run, its gate can fail, and a user's own test is
 measured by it.
 """
 
@@ -163,7 +163,7 @@ def test_what_is_wrong_in_no_narrow_dtype_is_the_exception() -> None:
     assert len(narrow) <= len(FAULTS) / 20
 
 
-# a stranger's own test
+# a user's own test
 
 
 def killed(name: str, check: str) -> set[str]:

@@ -106,7 +106,7 @@ WORDS: dict[str, dict[str, str]] = {
     "filters": {"side effects": "changes the warnings filters"},
     "recursion_limit": {"side effects": "changes the recursion limit (1000 -> 123456)"},
     "at_exit": {"side effects": "changes the functions that run at exit ("},
-    "talks": {"values": "elements differ from the law"},
+    "talks": {"values": "elements differ from the specification"},
     "fiftieth": {"side effects": "hung: no answer in 3 s on shift_right:"},
     "sys_exit": {"values": "raised SystemExit: 0", "refusals": "raised SystemExit: 0"},
     "interrupts": {"values": "raised KeyboardInterrupt", "refusals": "raised KeyboardInterrupt"},

@@ -96,7 +96,7 @@ def test_one_wrong_element_among_many_is_found_and_named() -> None:
     actual[3, 5] += 1e-3
     found = compare(actual, expected, np.full(expected.shape, 1e-5))
     assert (found.wrong, found.index, found.budget) == (1, (3, 5), pytest.approx(100))
-    assert "1 of 77 elements differ from the law; worst at (3, 5)" in str(found)
+    assert "1 of 77 elements differ from the specification; worst at (3, 5)" in str(found)
 
 
 def test_a_nan_is_worse_than_any_number() -> None:

@@ -20,7 +20,7 @@ SDPA, GRAD = "scaled_dot_product_attention", "alibi_attention_grad"
 
 WRONG_VALUES = {
     "softmax_zeros": "wrong number",
-    "softmax_one_element": "1 of 35 elements differ from the law; worst at (4, 6)",
+    "softmax_one_element": "1 of 35 elements differ from the specification; worst at (4, 6)",
     "softmax_nan": "got nan",
     "softmax_shape": "wanted shape (5, 7), got (1, 5, 7)",
     "softmax_dtype": "wanted dtype float32, got float64",
@@ -30,8 +30,8 @@ WRONG_VALUES = {
     "softmax_runtime_error": "raised RuntimeError: CUDA error: an illegal memory access was "
     "encountered",
     "softmax_type_error": "raised TypeError: unsupported operand",
-    "softmax_uninitialised": "got nan, law 0, exactly",
-    "softmax_averages_empty_rows": "law 0, exactly",
+    "softmax_uninitialised": "got nan, expected 0, exactly",
+    "softmax_averages_empty_rows": "expected 0, exactly",
     "alibi_attention_off_by_one": "wrong number",
     "alibi_attention_transposed": "wanted shape (2, 3, 5, 6), got (2, 5, 3, 6)",
     "alibi_attention_mixes_the_batch": "wrong number",
@@ -42,7 +42,7 @@ WRONG_VALUES = {
 """Wrong whatever stands in the hidden slots: seen in both columns."""
 
 IN_ONE_COLUMN = {
-    "shift_right_unsigned_zero": ("values", "got 0, law -0, exactly"),
+    "shift_right_unsigned_zero": ("values", "got 0, expected -0, exactly"),
     "shift_right_forgets_the_wrap": ("values", "exactly"),
     "alibi_attention_short": ("values", "long: N=2 M=2051"),
     "alibi_attention_leaky": ("hidden NaN", "got nan"),
@@ -60,7 +60,7 @@ IN_ONE_COLUMN = {
 
 WRONG_GRADIENTS = {
     f"{GRAD}_missing_term": "output[1]",
-    f"{GRAD}_nan_in_hidden_slots": "got nan, law 0, exactly",
+    f"{GRAD}_nan_in_hidden_slots": "got nan, expected 0, exactly",
     f"{GRAD}_two_of_three": "wanted 3 arrays, got tuple of 2",
 }
 
@@ -183,7 +183,7 @@ RECIPE = Recipe("softmax", {"N": 2, "M": 3}, {"family": "normal", "seed": 1})
 
 def test_a_case_is_judged_by_itself() -> None:
     assert 0 <= judge(implementation("softmax_right"), case_of(RECIPE, "float32")).budget <= 1
-    with pytest.raises(Disagreement, match="6 of 6 elements differ from the law"):
+    with pytest.raises(Disagreement, match="6 of 6 elements differ from the specification"):
         judge(implementation("softmax_zeros"), case_of(RECIPE, "float32"))
     with pytest.raises(Unsupported, match="next generation"):
         judge(implementation("softmax_never"), case_of(RECIPE, "float32"))
@@ -201,7 +201,7 @@ def test_a_failure_names_the_place_both_values_and_the_bound() -> None:
     for word in (
         "6 of 6 elements",
         "worst at (",
-        "got 0, law 0.",
+        "got 0, expected 0.",
         "bound ",
         "inputs: score (2, 3)",
     ):
@@ -220,7 +220,7 @@ def test_infinity_is_no_number(folder: str) -> None:
 def test_freed_memory_is_poisoned() -> None:
     mask = {"pattern": "nothing", "axes": "N M", "form": "bool", "seed": 1}
     recipe = Recipe("softmax", {"N": 5, "M": 7}, {"family": "normal", "seed": 1}, mask=mask)
-    with pytest.raises(Disagreement, match="got nan, law 0"):
+    with pytest.raises(Disagreement, match="got nan, expected 0"):
         judge(implementation("softmax_uninitialised"), case_of(recipe, "float32"))
 
 

@@ -1,4 +1,7 @@
-"""The stages are the law, in pieces: put together unchanged they give the reference's answer."""
+"""
+The stages are the specification, in pieces: put together unchanged they give the reference's
+answer.
+"""
 
 import numpy as np
 import pytest

@@ -135,7 +135,7 @@ def test_the_line_on_the_page_replays_the_failure(
     again = verify(*shlex.split(line)[1:])
     assert (
         again.status == 1
-        and "elements differ from the law" in again.output
+        and "elements differ from the specification" in again.output
         and "two_planted_faults.py" in again.output
     )
 

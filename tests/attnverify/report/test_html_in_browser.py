@@ -135,7 +135,7 @@ def test_the_line_is_copied_by_keyboard_and_replays_the_failure(
     assert (
         line.startswith("attnverify replay")
         and again.status == 1
-        and "elements differ from the law" in again.output
+        and "elements differ from the specification" in again.output
     )
 
 

@@ -277,7 +277,7 @@ def test_two_faults_are_two_root_causes(stacked: Run) -> None:
 def test_each_root_cause_is_shown_once_in_full_and_the_rest_in_one_line(stacked: Run) -> None:
     output = stacked.output
     assert "triage: 2 root causes, " in output and "blocks   get_alibi_biases values f32" in output
-    assert output.count("is not what the law says") == 2
+    assert output.count("is not what the specification says") == 2
     assert (
         "softmax of dependent_faults in float32 is not what" in output
         and "get_slopes of dependent_faults in float32 is not what" in output
@@ -304,7 +304,9 @@ def test_more_words_show_every_failure(tmp_path: Path, monkeypatch: pytest.Monke
     test = Path("test_mine.py")
     test.write_text("from attnverify.differential import test_values\n")
     told = {
-        words: in_pytest(str(test), "-rN", *line, *words).output.count("is not what the law says")
+        words: in_pytest(str(test), "-rN", *line, *words).output.count(
+            "is not what the specification says"
+        )
         for words in ((), ("-v",))
     }
     assert told == {(): 1, ("-v",): 2}

@@ -64,4 +64,4 @@ def test_colours_change_no_word(width: int | None) -> None:
 
 
 def test_where_nothing_was_judged_there_is_no_table() -> None:
-    assert format_table([]) == ["0 cells: nothing was judged; 0 cases, 0 strong; 0 checks"]
+    assert format_table([]) == ["0 cells: nothing was judged; 0 cases, 0 discriminating; 0 checks"]

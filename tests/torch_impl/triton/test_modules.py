@@ -1,6 +1,6 @@
 """
-Modules told to use the Triton kernels: against the law, forwards and backwards, and a training step
-of Transformer-XL.
+Modules told to use the Triton kernels: against the specification, forwards and backwards, and a
+training step of Transformer-XL.
 """
 
 from collections.abc import Callable, Iterator
@@ -45,7 +45,8 @@ def backend() -> Backend:
 
 def judged(backend: Backend, name: str, dtype: str, draws: int) -> int:
     """
-    Hold the module to the law, and its gradient where the law has one; how many cases were strong.
+    Hold the module to the specification, and its gradient where the specification has one; how many
+    cases were strong.
     """
     parsed = parse_name(name)
     assert parsed is not None
@@ -87,7 +88,8 @@ def test_a_module_with_the_kernels_is_what_the_law_says_at_length(
     assert judged(backend, name, dtype, 200) >= 100
 
 
-# Gradients of the layers, for which the law has no operation: derivatives of the law itself
+# Gradients of the layers, for which the specification has no operation: derivatives of the
+# specification itself
 
 
 def drawn(build: Callable[..., nn.Module], **options: Any) -> nn.Module:
@@ -125,8 +127,8 @@ def far(
     gradients: dict[str, Tensor], function: Any, at: dict[str, ndarray], bound: float
 ) -> list[str]:
     """
-    The gradients that differ along one of three directions from the law's by more than the bound, a
-    share of the largest gradient.
+    The gradients that differ along one of three directions from the specification's by more than
+    the bound, a share of the largest gradient.
 
     A direction is of random signs, with which errors add up like the root of their number.
     """
@@ -144,7 +146,7 @@ def far(
 
 
 def of_layer(name: str) -> tuple[dict[str, Tensor], Any, dict[str, ndarray], float]:
-    """The gradients of a layer's parameters, and the law as a function of them."""
+    """The gradients of a layer's parameters, and the specification as a function of them."""
     module, given = (
         drawn(BUILD[name]),
         {
@@ -212,7 +214,7 @@ def segments() -> Iterator[tuple[ndarray, ndarray]]:
 
 @cache
 def of_law() -> dict[str, ndarray]:
-    """The law's gradients of a training step, element by element."""
+    """The specification's gradients of a training step, element by element."""
     return derivative(loss_of_law, parameters_of(stack()))
 
 
@@ -254,8 +256,8 @@ def trained(module: TransformerXL) -> dict[str, Tensor]:
 
 def loss_of_law(stacked: dict[str, ndarray], detached: bool = True) -> Any:
     """
-    The same by the law. A memory that is cut off from the gradient is one without an imaginary
-    part.
+    The same by the specification. A memory that is cut off from the gradient is one without an
+    imaginary part.
     """
     parameters = [
         {name[9:]: x for name, x in stacked.items() if name.startswith(f"layers.{layer}.")}
