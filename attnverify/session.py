@@ -109,7 +109,7 @@ def known_failures(named: str | None, sources: list[str]) -> list[KnownFailure]:
 
 
 def unmatched_known_failures(run: Verification) -> list[KnownFailure]:
-    """Known failures of a whole run (no --op, no --dtype) that no cell answers to."""
+    """Known failures that match no cell; none where --op or --dtype leaves cells out."""
     whole = not run.operations and not run.dtypes
     everything = run.cells(None) if whole and run.known_failures else []
     spoken_of = {line for cell in everything for line in run.known(cell)}

@@ -67,8 +67,8 @@ class WorkUnit:
 @dataclass
 class Outcome:
     """
-    What came of it: the result before any verdict, the scripts of its records by their hash, the
-    address of who did it and how long it took.
+    The result of one work unit: what the cell showed before any verdict, replay scripts by the hash
+    of their records, the worker's address, seconds.
     """
 
     result: CellResult

@@ -243,8 +243,8 @@ def consistent_combinations(
 
 def combined(asked: OpenAnswers, deviations: int) -> Iterator[dict[str, Convention | None]]:
     """
-    All answers with so many deviations; what is no longer open at the specification deviates in any
-    case.
+    All combinations of answers in which so many questions are not answered as the specification
+    does. Questions whose answer by the specification was ruled out do not count.
     """
     for questions in combinations(asked, deviations):
         rest = {question: None for question in asked if question not in questions}

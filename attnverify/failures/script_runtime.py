@@ -46,7 +46,7 @@ def show_again(
 ) -> None:
     """
     Print what the implementation gives now against what the specification says; "ValueError" says
-    that the law refuses the call.
+    that the specification refuses the call.
     """
     root = LOADED[source] if source in LOADED else LOADED.setdefault(source, load(source))
     module = next(

@@ -194,8 +194,8 @@ def gradient_overflow(case: Case) -> bool:
 
 def hidden_score_lead(case: Case) -> float:
     """
-    By how much a hidden score leads over what its row sees, at most: a mask of less, added to it,
-    would not hide it.
+    The largest margin of a hidden score over the visible scores of its row: an additive mask of
+    less than that does not hide the key.
     """
     visible, score = np.broadcast_arrays(pairs_of_case(case), scores(case))
     seen_most = np.where(visible, score, -np.inf).max(axis=-1)

@@ -64,8 +64,8 @@ QUIET = settings(
 @lru_cache(maxsize=256)
 def hypothesis_examples(operation: str, kind: str, cases: int, seed: int) -> tuple[Recipe, ...]:
     """
-    What Hypothesis tries in search of a failure for as long as there is none: the same for every
-    implementation.
+    The recipes that Hypothesis generates while none fails, kept so that every implementation is
+    shown the same ones.
     """
     tried: list[Recipe] = []
 

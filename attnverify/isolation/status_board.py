@@ -40,8 +40,8 @@ class StatusBoard:
 
     def write(self, case: dict[str, Any], factor: float) -> None:
         """
-        The text first, then its number: who reads a new number reads the text that belongs to it,
-        or a torn one that is no JSON.
+        Write the text before its number: a reader that sees the new number sees the new text or
+        invalid JSON, never an older text.
         """
         if os.getpid() != self.process:
             os._exit(0)  # a copy of the worker, which a backend has forked and let run on

@@ -168,9 +168,8 @@ class Worker:
         self.say(request)
         try:
             answer = self.answer()
-        except (
-            BaseException
-        ):  # whoever breaks off the wait leaves nobody behind who answers too late
+        except BaseException:
+            # a late reply must not be read as the answer to the next request
             self.close()
             raise
         if "died" in answer:

@@ -96,9 +96,9 @@ def largest_representable(dtype: str) -> float:
 
 def tolerance(bound: ndarray, other: ndarray, dtype: str) -> ndarray:
     """
-    What another function in the same arithmetic may err by: the specification's bound, or the
-    largest of its row where that is more, since another function may put the row's difficulty
-    elsewhere; where the law is exact, the usual bound of the call, or a few roundings.
+    The tolerance for a comparison with a candidate function: the bound, widened to the largest of
+    its row, because the candidate's rounding errors may fall on other elements of the row. Where
+    the specification is exact: the usual bound of the call, or a few roundings.
     """
     with np.errstate(all="ignore"):
         finite = np.where(np.isfinite(bound), bound, 0.0)

@@ -57,8 +57,8 @@ class StateItem:
 
 class ModuleContents(dict[str, Values]):
     """
-    Things by place and name, compared by identity: they may do anything when asked for equality.
-    What is new is nobody's business.
+    Objects by module and name. They are compared by identity, since the ``__eq__`` of other
+    people's objects is not trusted; names that are added are ignored.
     """
 
     def differs(self, now: "ModuleContents") -> list[str]:

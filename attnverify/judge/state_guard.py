@@ -106,8 +106,8 @@ def advance_random_states(before: Values) -> None:
 
 def lasting_changes(first: list[Change], second: list[Change]) -> list[str]:
     """
-    What two calls changed, in words: what either did, or both where once may be chance; random
-    numbers were stirred between them.
+    The changes of global state by two calls. State that may change once by chance, such as a lazy
+    import, counts if both calls changed it; random numbers were drawn between the two.
     """
     both = [change for change in second if change.state is None or change in first]
     return list(

@@ -116,8 +116,8 @@ def with_mask(made: StagedAttention, mask: ndarray | None) -> StagedAttention:
 
 def shift_indices(shift: Callable[[ndarray], ndarray], N: int, rows: int) -> ndarray:
     """
-    The places that a shift of [N rows] reads, found by shifting the places themselves; -1 where it
-    puts a zero.
+    The flat source index of each element that a shift of [N rows] gives, found by shifting an array
+    of indices; -1 where it puts a zero.
     """
     return shift(np.arange(1.0, N * rows + 1).reshape(N, rows)).astype(int) - 1
 

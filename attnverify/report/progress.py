@@ -121,9 +121,8 @@ class Progress:
 
     def line(self, elapsed: float) -> str:
         """``41/128 cells, 5210 cases, 3 failed, about 1:40 left: softmax float16 values``"""
-        self.cases_shown = max(
-            self.cases_shown, self.cases + self.begun
-        )  # not every call that has begun becomes a case: none is taken back
+        # the count never goes back, though some calls that were begun are no cases in the end
+        self.cases_shown = max(self.cases_shown, self.cases + self.begun)
         told = f"{self.done}/{self.total} cells, {self.cases_shown} cases" + (
             f", {self.failed} failed" if self.failed else ""
         )

@@ -3,8 +3,8 @@ What Triton makes of a function, worked out once for the types of its arguments.
 
 Most of what an interpreted operation costs is Triton's front end: it checks types, promotes them,
 unwraps constants and broadcasts, until a few calls of its builder are left. Those depend on types
-and constants alone. So a function that comes with the same ones again is not worked out again: the
-calls of the builder are repeated, with the arrays of today.
+and constants alone. So later calls with the same ones replay the recorded calls of the builder, on
+the new arrays.
 """
 
 from collections.abc import Callable, Iterator

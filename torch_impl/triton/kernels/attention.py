@@ -70,8 +70,8 @@ def joined(q, U, at_d, in_d):
 @Kernel
 def band(q, R, S, r_, s_, first, rows, at_d, in_d, BLOCK: tl.constexpr):
     """
-    q . R + S for BLOCK rows from ``first`` on, row i turned right by i + 1: column j holds what a
-    pair at distance j - i reads.
+    Relative scores of BLOCK rows from ``first`` on: q . R + S with row i rotated right by i + 1, so
+    that column j lines up with key j.
     """
     at = tl.arange(0, BLOCK)
     at_r = first + at
