@@ -4,8 +4,8 @@ float16 and bfloat16.
 
 As a backend it says how arrays come and go and what its arithmetic claims. A name is an operation
 of the catalogue, or that name and how: ``_eager`` spells the formula out, ``_flex`` runs
-FlexAttention, ``_module`` calls the ``torch.nn.Module``, ``_triton`` is a fused kernel, and
-``_blocked`` stays in the caches of a CPU.
+FlexAttention, ``_module`` calls the ``torch.nn.Module``, ``_autocast`` does so in an autocast
+region, ``_triton`` is a fused kernel, and ``_blocked`` stays in the caches of a CPU.
 """
 
 from typing import Any

@@ -4,6 +4,8 @@ Every way through a module as an implementation with a verdict of its own.
 ``_module``             eval mode, the sequence first
 ``_module_batch_first`` eval mode, the batch first
 ``_module_train``       train mode with a dropout of 0, the sequence first
+``_autocast``           eval mode, inputs and parameters in float32, in an autocast region of the
+                        dtype in which it is judged; there is none of float32 or float64
 ``_module_triton``      eval mode, the sequence first, by the Triton kernels; not exported, for they
                         are judged beside it: a test takes it
 
@@ -12,12 +14,13 @@ gradients reach them, and turns the inputs into the module's layout and the outp
 """
 
 from collections.abc import Callable
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.utils._pytree import tree_leaves, tree_map
 
 from .. import attention, layers
 from ..alibi import check_square
@@ -53,6 +56,7 @@ class Way(NamedTuple):
     batch_first: bool = False
     train: bool = False
     implementation: str = "torch"
+    autocast: bool = False
 
     def module(
         self, kind: Callable[..., nn.Module], parameters: Parameters, *sizes: Any, **options: Any
@@ -277,6 +281,7 @@ WAYS = {
     "module": Way(),
     "module_batch_first": Way(batch_first=True),
     "module_train": Way(train=True),
+    "autocast": Way(autocast=True),
 }
 IN_BOTH_LAYOUTS = (
     self_attention,
@@ -295,9 +300,38 @@ def path(run: Callable[..., Any], way: Way) -> Callable[..., Any]:
 
     @wraps(getattr(layers, run.__name__, None) or getattr(attention, run.__name__))
     def through_the_module(*args: Any, **kwargs: Any) -> Any:
-        return run(way, *args, **kwargs)
+        call = partial(run, way)
+        return in_region(call, args, kwargs) if way.autocast else call(*args, **kwargs)
 
     return through_the_module
+
+
+def in_region(call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """
+    A call in float32 in an autocast region of the dtype of what is given, and its result in that
+    dtype.
+
+    What the region rounds it holds already, so that the rounding of its inputs costs nothing: what
+    is judged is what it rounds on the way.
+    """
+    floats = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+    dtype = next((x.dtype for x in floats if x.is_floating_point()), None)
+    if dtype not in HALVES:
+        call(*args, **kwargs)  # what is wrong is refused in every dtype
+        raise NotImplementedError(f"an autocast region has a half type, got {dtype}")
+    args, kwargs = cast((args, kwargs), torch.float32)
+    with torch.autocast(floats[0].device.type, dtype):
+        return cast(call(*args, **kwargs), dtype)
+
+
+def cast(tree: Any, dtype: torch.dtype) -> Any:
+    """The same with its float tensors in another dtype."""
+    return tree_map(
+        lambda x: x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x, tree
+    )
+
+
+HALVES = (torch.float16, torch.bfloat16)
 
 
 PATHS = {
@@ -306,7 +340,7 @@ PATHS = {
 PATHS |= {
     f"{run.__name__}_{how}": path(run, WAYS[how])
     for run in (additive_attention, scaled_dot_product_attention)
-    for how in ("module", "module_train")
+    for how in ("module", "module_train", "autocast")
 }
 globals().update(PATHS)
 __all__ = list(PATHS)
