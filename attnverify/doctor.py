@@ -22,7 +22,7 @@ from pathlib import Path
 
 from attnverify import describe_installation
 from attnverify.device_assignment import gpu_descriptions
-from attnverify.platforms import PLATFORMS
+from attnverify.machine import PLATFORMS
 from attnverify.report.terminal_colours import colourize
 
 SECONDS = 120.0

@@ -21,6 +21,7 @@ from attnverify.catalogue.traits import CHAPTERS
 from attnverify.device_assignment import assign_device, show_device
 from attnverify.failures.record import load_records
 from attnverify.isolation.supervisor import Limits, Worker, runs_in_own_process
+from attnverify.machine import count_processors, share_out_processors
 from attnverify.plugin import BACKENDS, is_ours
 from attnverify.plugin.closing import Collector, print_summary
 from attnverify.report.json_report import REPORTS
@@ -124,8 +125,7 @@ def verification_of(config: pytest.Config) -> Verification:
 
 def build_verification(config: pytest.Config) -> Verification:
     """
-    Read the options and load the backends; on the many small cases a library's threads only wait
-    for each other. Raises ValueError for an option that is wrong.
+    Read the options and load the backends. Raises ValueError for an option that is wrong.
     """
     option, sources = config.getoption, sources_of(config)
     if not sources:
@@ -133,7 +133,7 @@ def build_verification(config: pytest.Config) -> Verification:
             "differential tests: wanted a backend to judge, got none: name one by "
             f"--attn-backend=FILE, or by {BACKENDS} in pytest's configuration"
         )
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    share_out_processors(processes_of(config))
     if (device := option("attn_device")) and not is_worker(config):
         show_device(device)
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):
@@ -150,6 +150,15 @@ def build_verification(config: pytest.Config) -> Verification:
     operations, dtypes = (tuple(option(name) or ()) for name in ("attn_op", "attn_dtype"))
     required, weak = option("attn_require"), option("attn_allow_weak")
     return Verification(backends, operations, dtypes, options, known, workers, required, weak)
+
+
+def processes_of(config: pytest.Config) -> int:
+    """
+    How many processes the processors are shared out among: the workers of pytest-xdist. A single
+    process takes one of them: on small cases a library's threads only wait for each other.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 0))
+    return workers or len(getattr(config.option, "tx", None) or ()) or count_processors()
 
 
 def report_paths(config: pytest.Config) -> dict[str, str | None]:
@@ -194,6 +203,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(config.stash[STATE].collector)
     if named_on_the_line(config):
         verification_of(config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(specs: list[Any]) -> None:
+    """Called by pytest-xdist before it starts its workers, which inherit the environment."""
+    share_out_processors(len(specs))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -3,7 +3,6 @@ The report of a run as JSON, and where reports are written.
 """
 
 import json
-import os
 import platform
 import re
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnverify.device_assignment import gpu_descriptions
+from attnverify.machine import count_processors, describe_machine
 from attnverify.report.html import report_page
 from attnverify.report.root_causes import triage
 
@@ -88,11 +88,10 @@ def write_reports(report: dict[str, Any], paths: dict[str, str | None]) -> None:
 
 def environment() -> dict[str, str]:
     """The machine on which the report is made."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     found = {
         "python": platform.python_version(),
         "system": platform.platform(),
         "machine": platform.machine(),
-        "cores": str(cores),
-    }
+        "cores": str(count_processors()),
+    } | describe_machine()
     return found | ({"devices": ", ".join(gpu_descriptions())} if gpu_descriptions() else {})

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnverify.catalogue.traits import ASPECTS
+from attnverify.machine import describe_machine
 from attnverify.report.json_report import known_kinds, package_versions
 from attnverify.report.root_causes import SHORT_DTYPES
 from attnverify.report.terminal_colours import colourize
@@ -21,11 +22,12 @@ if TYPE_CHECKING:
 
 
 def header(run: "Verification") -> list[str]:
-    """Backends with their device and library versions, profile and seed."""
+    """Profile and seed, the machine, backends with their device and library versions."""
     lines = [
         f"attnverify: profile {run.options.profile} ({run.options.cases} cases), seed "
         f"{run.options.seed}, {package_versions()}"
     ]
+    lines += [f"  {name}: {words}" for name, words in describe_machine().items()]
     for backend in run.backends:
         state = (
             f"broken ({backend.broken})"

@@ -18,6 +18,7 @@ from random import Random
 from typing import Any
 
 from attnverify.bounds import BOUNDS
+from attnverify.machine import describe_machine
 from attnverify.precision import DTYPES
 from tests.rounding_variants import share_of_bound
 from tests.rounding_variants.cases import Case, case_from, draw_case, neighbour
@@ -125,25 +126,6 @@ class File:
         aside = self.path.with_suffix(".partial")
         aside.write_text(json.dumps(self.whole, indent=1) + "\n")
         aside.replace(self.path)
-
-
-def describe_machine() -> dict[str, str]:
-    import numpy as np
-
-    config: Any = np.show_config(mode="dicts")
-    blas = config["Build Dependencies"]["blas"]
-    return {
-        "processor": processor(),
-        "numpy": np.__version__,
-        "blas": f"{blas['name']} {blas['version']}",
-    }
-
-
-def processor() -> str:
-    """The processor's own name."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if sys.platform == "linux" else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else "unknown"
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -14,7 +14,7 @@ import pytest
 from attnverify import ROOT
 
 LEVELS = (
-    ("catalogue", "precision", "timing", "device_assignment", "platforms", "ptx"),
+    ("catalogue", "precision", "timing", "device_assignment", "machine", "ptx"),
     ("bounds", "backends", "options"),
     ("inputs",),
     ("reference",),

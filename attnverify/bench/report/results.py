@@ -1,13 +1,14 @@
 """Results: where they are kept, how they are read back, and what two of them say of each other."""
 
 import json
-import platform
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from attnverify.machine import processor_name
 
 Record = dict[str, Any]
 """
@@ -23,18 +24,7 @@ def device_name(device: str) -> str:
         return slug(import_module("torch").cuda.get_device_name())
     import os
 
-    return slug(f"{cpu_model()} {os.cpu_count()} cores")
-
-
-def cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    return next(
-        (line.partition(":")[2] for line in lines if line.startswith("model name")),
-        platform.processor() or platform.machine(),
-    )
+    return slug(f"{processor_name()} {os.cpu_count()} cores")
 
 
 def slug(name: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from attnverify import describe_installation, doctor
 from attnverify.doctor import Answer, Question, ask_in_subprocess, blocking_problems, verdict
-from attnverify.platforms import PLATFORMS
+from attnverify.machine import PLATFORMS
 from tests.support.run_attnverify import ROOT, in_a_process
 
 SOUND = "words = ['1.0']\nprint(words[0])"

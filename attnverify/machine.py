@@ -1,0 +1,102 @@
+"""
+The machine as far as it decides how sums are rounded: the processor, the BLAS and the code path
+that it chose, the threads; how the processors are shared out among the processes of a run; and on
+which platforms attnverify is tested.
+"""
+
+import os
+import platform
+import sys
+from pathlib import Path
+
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+"""What a user says the number of threads by; the libraries read them as they are loaded."""
+
+PATHS = (
+    "MKL_CBWR",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "OPENBLAS_CORETYPE",
+    "ATEN_CPU_CAPABILITY",
+    "ONEDNN_MAX_CPU_ISA",
+    "NPY_DISABLE_CPU_FEATURES",
+)
+"""What chooses another processor's code path."""
+
+
+def share_out_processors(processes: int) -> None:
+    """
+    Give this process, and those that it starts, its part of the processors, unless the user has set
+    a number. It counts for libraries that are not loaded yet.
+    """
+    if not any(os.environ.get(name) for name in THREADS):
+        os.environ["OMP_NUM_THREADS"] = str(max(1, count_processors() // processes))
+
+
+def count_processors() -> int:
+    """Those that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def processor_name() -> str:
+    """The processor's own name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def describe_machine() -> dict[str, str]:
+    """Processor, and of each library that is loaded what it is, its code path and its threads."""
+    found = {
+        "processor": f"{processor_name()}, {count_processors()} cores",
+        "arithmetic": "; ".join((*describe_blas(), *describe_torch())),
+    }
+    chosen = [f"{name}={os.environ[name]}" for name in PATHS if os.environ.get(name)]
+    return found | ({"code path": " ".join(chosen)} if chosen else {})
+
+
+def describe_blas() -> list[str]:
+    """``openblas 0.3.31 SkylakeX, 1 thread``"""
+    from threadpoolctl import threadpool_info  # doctor imports nothing but the standard library
+
+    pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
+    told = {
+        " ".join(filter(None, (pool["internal_api"], pool["version"], pool.get("architecture"))))
+        + f", {count_threads(pool['num_threads'])}"
+        for pool in pools
+    }
+    return sorted(told)
+
+
+def describe_torch() -> list[str]:
+    """The same of PyTorch, whose BLAS is part of it; nothing where it is not loaded."""
+    torch = sys.modules.get("torch")
+    if not hasattr(torch, "backends"):
+        return []
+    blas = "MKL" if torch.backends.mkl.is_available() else "no MKL"
+    path = torch.backends.cpu.get_cpu_capability()
+    threads = count_threads(torch.get_num_threads())
+    return [f"torch {torch.__version__} {path}, {blas}, {threads}"]
+
+
+def count_threads(number: int) -> str:
+    return f"{number} thread{'s' * (number != 1)}"
+
+
+PLATFORMS = {
+    "Linux, x86-64": "tested at each commit, with Python 3.11, without a GPU; Python 3.12 and 3.13 "
+    "are run by the workflow of the repository",
+    "NVIDIA GPUs": "expected to work: no kernel was run on one yet; attnverify gpu-report is the "
+    "first thing to run",
+    "ROCm": "expected to work with PyTorch's own functions and Triton kernels, untested; the CUDA "
+    "C++ kernels are not for it",
+    "macOS": "expected to work on the processor, untested; --memory limits nothing there, Triton "
+    "and CuPy are not installed",
+    "Windows": "expected to work under WSL 2, untested; natively a backend given by path needs "
+    "--isolate none",
+}
+"""What doctor prints and the README says."""
