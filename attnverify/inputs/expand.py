@@ -7,6 +7,7 @@ the operation: float64 arrays whose numbers are exactly representable in the dty
 that both sides of a comparison see the same numbers.
 """
 
+import hashlib
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +16,7 @@ from numpy import ndarray
 
 from attnverify.catalogue.dtypes import round_to
 from attnverify.catalogue.operation import ARGUMENT_SIZES, CATALOGUE, Operation
+from attnverify.catalogue.pytrees import leaves
 from attnverify.inputs.masks import draw_mask, draw_visible
 from attnverify.inputs.poison import poison_hidden_slots
 from attnverify.inputs.recipe import Inputs, Recipe
@@ -44,6 +46,21 @@ def expand(recipe: Recipe, dtype: str) -> Inputs:
             if name in inputs
         }
     return inputs
+
+
+def checksum(recipe: Recipe, dtype: str) -> str:
+    """
+    Twelve hexadecimal digits of the inputs' bits: NumPy promises no streams across its versions,
+    and no libm the same last bits on every machine.
+    """
+    found = hashlib.sha256()
+    for leaf in leaves(expand(recipe, dtype)):
+        found.update(
+            np.ascontiguousarray(leaf).tobytes()
+            if isinstance(leaf, ndarray)
+            else repr(leaf).encode()
+        )
+    return found.hexdigest()[:12]
 
 
 def round_inputs(tree: Any, dtype: str) -> Any:

@@ -1,0 +1,22 @@
+"""
+Run the main job over the code paths, with random seeds, and go on where the file ends.
+
+    python -m tests.machines --file runs.json --runs 20
+    python -m tests.machines --file emulated.json --runs 10 --emulated
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from tests.machines.main_jobs import WITHOUT_EMULATION, run_missing
+
+parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+parser.add_argument("--file", type=Path, required=True)
+parser.add_argument("--runs", type=int, default=20, help="in all, those of the file included")
+parser.add_argument("--emulated", action="store_true", help="with the emulated kernels")
+
+if __name__ == "__main__":
+    given = parser.parse_args()
+    options = () if given.emulated else WITHOUT_EMULATION
+    sys.exit(run_missing(given.file, given.runs, options=options))
