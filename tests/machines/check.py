@@ -20,8 +20,9 @@ from attnverify.inputs.expand import checksum
 from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.value_families import FAMILIES
-from attnverify.judge.case import judge
+from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.judge.judging import judge
 from attnverify.machine import describe_machine
 from attnverify.precision import DTYPES
 from attnverify.verdicts.cell import pair_with_gradients
@@ -60,7 +61,7 @@ def judge_all(operations: set[str]) -> dict[str, Any]:
     for implementation in implementations(operations):
         for recipe, dtype in cases(implementation.operation.name):
             try:
-                largest = max(largest, judge(implementation, recipe, dtype).budget)
+                largest = max(largest, judge(implementation, case_of(recipe, dtype)).budget)
             except Unsupported:
                 continue
             except Disagreement as error:
