@@ -25,7 +25,7 @@ ARROWS = {
     "cupy_impl": {"cupy_impl", "cupy"},
     "attnverify": {
         *("attnverify", "spec", "numpy", "hypothesis", "pytest", "_pytest", "ml_dtypes"),
-        *("jinja2", "markupsafe", "rich"),
+        *("jinja2", "markupsafe", "rich", "threadpoolctl"),
     },
 }
 INSIDE_A_FUNCTION = {
