@@ -8,6 +8,7 @@ import os
 import platform
 import sys
 from pathlib import Path
+from typing import Any
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """What a user says the number of threads by; the libraries read them as they are loaded."""
@@ -74,7 +75,7 @@ def describe_blas() -> list[str]:
 
 def describe_torch() -> list[str]:
     """The same of PyTorch, whose BLAS is part of it; nothing where it is not loaded."""
-    torch = sys.modules.get("torch")
+    torch: Any = sys.modules.get("torch")
     if not hasattr(torch, "backends"):
         return []
     blas = "MKL" if torch.backends.mkl.is_available() else "no MKL"

@@ -134,7 +134,8 @@ def exponent_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
     Subtraction, constant log2(e) and multiplication cost u|s-m| each, the fused form fma(s, c, -m
     c) costs u|m|; the rescale exponents of an online softmax telescope to m - s; a stored
     log-sum-exp costs u (max(|s|, |m|) + log n). Em is how far the maximum can move. A row with a
-    score that overflows, other than to a harmless -inf far below the maximum, is inf throughout.
+    score that overflows, other than to a harmless -inf far below the maximum, is inf throughout; so
+    is one whose exponents may all be moved out of the format (:func:`shared_shift`).
     """
     n = at.s.shape[-1]
     size = np.abs(at.s)
@@ -153,10 +154,26 @@ def exponent_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
     E = gamma(3, P.softmax.u) * top + (ceil(n / P.block) + 1) * exponential_error(P)
     E = E if shaky is None else E + shaky
     out = ~(1.5 * peak <= P.softmax.max)  # m log2(e) must fit as well
+    out |= ~(shared_shift(peak, P) + log(n) < log(min(P.softmax.max, 1 / P.softmax.tiny)))
     if shaky is not None and not np.isfinite(shaky.sum()):
         out |= ~np.isfinite(shaky).all(-1, keepdims=True)
     E = np.where(out, np.inf, E) if out.any() else E
     return E if at.visible is None else np.where(at.visible, E, 0.0)
+
+
+def shared_shift(peak: ndarray, P: Precision) -> ndarray:
+    """
+    How far all exponents of a row may be moved alike: g(2, u) |m|, the rounded m c of the form
+    fma(s, c, -m c), once more where parts are merged. The normaliser cancels it as long as it
+    neither overflows nor vanishes; what underflows is that much larger beside it.
+    """
+    return gamma(2, P.softmax.u) * peak
+
+
+def underflow_beside_normaliser(at: Rows, P: Precision) -> ndarray:
+    """What the underflow of one weight is beside their sum: eta e^shift."""
+    with np.errstate(all="ignore"):
+        return P.softmax.eta * np.exp(shared_shift(np.abs(at.m), P))
 
 
 def _admitted(at: Rows, Es: ndarray, size: ndarray, P: Precision) -> ndarray:
@@ -187,8 +204,8 @@ def rescaled_sum_error(n: int, P: Precision) -> float:
 
 def normaliser_error(at: Rows, P: Precision) -> float | ndarray:
     """
-    rl = R + g(3, u) + n eta: the normaliser and the division. Where partial results are merged
-    through exp(lse_b - lse), what the merge weights lose besides, nothing being divided by their
+    rl = R + g(3, u) + n eta e^shift: the normaliser and the division. Where partial results are
+    merged through exp(lse_b - lse), what the merge weights lose besides, nothing being divided by their
     sum as it came out: e^x - 1 with
 
         x = g(4, u) (1 + |lse| + log n) - 2 log(1 - 2 u exp_ulps)
@@ -197,7 +214,8 @@ def normaliser_error(at: Rows, P: Precision) -> float | ndarray:
     sum in lse are made of exponentials.
     """
     n, u = at.s.shape[-1], P.softmax.u
-    rl = rescaled_sum_error(n, P) + gamma(3, u) + n * P.softmax.eta
+    rl = rescaled_sum_error(n, P) + gamma(3, u)
+    rl = rl + n * underflow_beside_normaliser(at, P)
     if not P.lse_merge:
         return rl
     merge = gamma(4, u) * (1 + np.abs(at.m + np.log(at.norm)) + log(n))
@@ -253,16 +271,14 @@ def probability_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
     """
     The error of the softmax weights, before they are stored: `displaced` by the exponents' errors;
     then sum, normaliser and division act on p + |dp|, and a weight in the underflow range of exp
-    loses at most min(eta, p).
+    loses at most min(eta e^shift, p).
     """
     E = exponent_error(at, Es, P)
     p, moved = at.p, weight_displacement(at, E)
     relative = rescaled_sum_error(at.s.shape[-1], P) + normaliser_error(at, P)
-    grown = (
-        moved
-        + relative * (p + moved)
-        + np.where(p < 2 * P.softmax.tiny, np.minimum(P.softmax.eta, p), 0.0)
-    )
+    eta = underflow_beside_normaliser(at, P)
+    vanishing = p < 2 * P.softmax.tiny * (eta / P.softmax.eta)
+    grown = moved + relative * (p + moved) + np.where(vanishing, np.minimum(eta, p), 0.0)
     return zero_where_hidden(at, grown, E)
 
 
