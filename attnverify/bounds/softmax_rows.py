@@ -205,8 +205,8 @@ def rescaled_sum_error(n: int, P: Precision) -> float:
 def normaliser_error(at: Rows, P: Precision) -> float | ndarray:
     """
     rl = R + g(3, u) + n eta e^shift: the normaliser and the division. Where partial results are
-    merged through exp(lse_b - lse), what the merge weights lose besides, nothing being divided by their
-    sum as it came out: e^x - 1 with
+    merged through exp(lse_b - lse), what the merge weights lose besides, nothing being divided by
+    their sum as it came out: e^x - 1 with
 
         x = g(4, u) (1 + |lse| + log n) - 2 log(1 - 2 u exp_ulps)
 

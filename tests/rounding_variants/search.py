@@ -128,13 +128,41 @@ class File:
         aside.replace(self.path)
 
 
+def format_tables(whole: dict[str, Any]) -> str:
+    """The largest share found by operation, direction and dtype: a table for each code path."""
+    lines = [
+        "# The largest share of its bound that a correct implementation was found to reach",
+        "",
+    ]
+    for path, here in whole.items():
+        told = here["searches"]
+        seconds, evaluations = (sum(s[key] for s in told) for key in ("seconds", "evaluations"))
+        lines += [f"## {path}", "", *(f"- {name}: {x}" for name, x in here["machine"].items())]
+        lines += [f"- {evaluations} implementations and inputs, {seconds:.0f} s", ""]
+        lines += ["| operation | direction | " + " | ".join(DTYPES) + " |"]
+        lines += ["| --- | --- |" + " --- |" * len(DTYPES)]
+        shares = {(s["operation"], s["direction"], s["dtype"]): s["share"] for s in told}
+        for operation, direction in dict.fromkeys(key[:2] for key in shares):
+            found = (shares.get((operation, direction, dtype)) for dtype in DTYPES)
+            cells = " | ".join("-" if share is None else f"{share:.3f}" for share in found)
+            lines.append(f"| {operation} | {direction} | {cells} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--file", type=Path, required=True)
     parser.add_argument("--evaluations", type=int, default=2000, help="for each cell, in all")
     parser.add_argument("--path", default="default", help="the name of this code path")
     parser.add_argument("--operation", action="append", choices=list(BOUNDS))
+    parser.add_argument(
+        "--table", type=Path, help="write the shares as Markdown, and search no more"
+    )
     given = parser.parse_args(arguments)
+    if given.table:
+        given.table.write_text(format_tables(json.loads(given.file.read_text())))
+        return 0
     file = File(given.file, given.path)
     for step in range(250, given.evaluations + 250, 250):
         for operation in given.operation or BOUNDS:

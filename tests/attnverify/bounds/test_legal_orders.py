@@ -184,6 +184,19 @@ def test_the_command_goes_on_where_its_file_ends(tmp_path: Path) -> None:
     assert all(b["share"] >= a["share"] for a, b in zip(first["searches"], later, strict=True))
 
 
+def test_the_table_has_the_largest_share_of_each(tmp_path: Path) -> None:
+    file = File(tmp_path / "shares.json", "default")
+    file.searches["dropout", "float16"] = Search("dropout", "float16", share=0.51, evaluations=7)
+    file.searches["dropout", "float64"] = Search("dropout", "float64", share=0.25, evaluations=3)
+    file.save()
+    assert main(["--file", str(file.path), "--table", str(tmp_path / "shares.md")]) == 0
+    table = (tmp_path / "shares.md").read_text()
+    assert "- 10 implementations and inputs" in table
+    cells = {"float16": "0.510", "float64": "0.250"}
+    row = " | ".join(cells.get(dtype, "-") for dtype in DTYPES)
+    assert f"| dropout | forward | {row} |" in table
+
+
 def test_a_share_above_one_is_the_exit_status(tmp_path: Path) -> None:
     file = File(tmp_path / "shares.json", "default")
     file.searches["dropout", "float16"] = Search("dropout", "float16", share=1.01, evaluations=1)
