@@ -5,7 +5,9 @@ executed line its output.
 
 import inspect
 import json
+import re
 import sys
+import textwrap
 
 import pytest
 
@@ -15,7 +17,7 @@ from attnverify.catalogue.operation import CATALOGUE
 
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 
-from book import conventions, docstrings, pages, pitfalls, source_lines
+from book import conventions, directives, docstrings, pages, pitfalls, source_lines
 from book.formula_lines import ANCHORS
 
 OPERATIONS = [operation.name for operation in pages.pages_of_the_book()]
@@ -179,3 +181,20 @@ def test_the_newest_results_of_a_device_are_shown(monkeypatch, tmp_path):
         and "2 s" in text
         and "3 s" not in text
     )
+
+
+BLOCK = re.compile(r"^\.\. run::\n(?:   :raises: (\w+)\n)?\n((?:   .*\n|\n)+)", re.MULTILINE)
+
+
+def test_each_part_of_the_public_interface_has_an_executed_example():
+    blocks = BLOCK.findall((ROOT / "docs" / "chapters" / "from_python.rst").read_text())
+    names = directives.fresh()
+    shown = [
+        "\n".join(directives.played(textwrap.dedent(source).strip(), names, raises))
+        for raises, source in blocks
+    ]
+    source = "\n".join(source for _, source in blocks)
+    for part in ("av.spec.", "av.check(", "av.bound(", "av.Report."):
+        assert part in source
+    assert any("CheckFailed: softmax of softmax in float32 is not" in text for text in shown)
+    assert any("(True, 'passed')" in text for text in shown)
