@@ -164,12 +164,13 @@ def bound(
     if CATALOGUE[name].exact:
         return None
     rounded = {
-        key: map_leaves(lambda leaf: _rounded(leaf, dtype), value) for key, value in inputs.items()
+        key: map_leaves(lambda leaf: _round_leaf(leaf, dtype), value)
+        for key, value in inputs.items()
     }
     return bounds.bound(name, rounded, resolve(precision, name, name, dtype))
 
 
-def _rounded(leaf: Any, dtype: str) -> Any:
+def _round_leaf(leaf: Any, dtype: str) -> Any:
     if isinstance(leaf, np.ndarray) and leaf.dtype.kind == "f":
         return round_to(leaf.astype(np.float64), dtype)
     return leaf

@@ -118,7 +118,7 @@ class Precision:
     slack: float = 1.0
 
 
-def _widest(storage: Format) -> Format:
+def _widest_format(storage: Format) -> Format:
     return replace(FLOAT64, ftz=False) if storage.p == FLOAT64.p else FLOAT32
 
 
@@ -126,7 +126,7 @@ def eager(storage: Format) -> Precision:
     """
     Unfused framework code: what is written to memory is in storage, what stays in a kernel is wide.
     """
-    acc = _widest(storage)
+    acc = _widest_format(storage)
     return Precision(storage, acc, storage, acc, storage, acc, joined=storage, stage=storage)
 
 
@@ -134,7 +134,7 @@ def fused(storage: Format) -> Precision:
     """
     A flash-style kernel: scores and softmax wide, weights in storage on their way into the product.
     """
-    acc = _widest(storage)
+    acc = _widest_format(storage)
     return Precision(
         storage, acc, acc, replace(acc, ftz=True), storage, acc, joined=storage, stage=storage
     )
@@ -142,7 +142,7 @@ def fused(storage: Format) -> Precision:
 
 def wide(storage: Format) -> Precision:
     """Compute in the wide format throughout, round once at the end."""
-    acc = _widest(storage)
+    acc = _widest_format(storage)
     return Precision(storage, acc, acc, acc, acc, acc, joined=acc, stage=acc, prescale=acc)
 
 
@@ -151,7 +151,7 @@ def sloppy(storage: Format) -> Precision:
     Every stage in storage but the accumulators: nothing we ship, the last resort for users'
     backends.
     """
-    acc = _widest(storage)
+    acc = _widest_format(storage)
     return Precision(
         storage,
         acc,
@@ -198,18 +198,18 @@ def resolve(declared: object, operation: str, implementation: str, dtype: str) -
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype: wanted one of {', '.join(DTYPES)}, got {dtype!r}")
-    leaf = _leaf(declared, _selectors(operation, implementation, dtype))
-    return _record(UNDECLARED if leaf is None else leaf, dtype)
+    leaf = _find_leaf(declared, _list_selectors(operation, implementation, dtype))
+    return _build_precision(UNDECLARED if leaf is None else leaf, dtype)
 
 
-def _selectors(operation: str, implementation: str, dtype: str) -> list[str]:
+def _list_selectors(operation: str, implementation: str, dtype: str) -> list[str]:
     names = [implementation, operation]
     if operation.endswith("_grad"):
         names += [name.replace(operation, operation.removesuffix("_grad"), 1) for name in names]
     return list(dict.fromkeys([*names, dtype, "*"]))
 
 
-def _leaf(declared: object, selectors: list[str]) -> str | Mapping[str, Any] | None:
+def _find_leaf(declared: object, selectors: list[str]) -> str | Mapping[str, Any] | None:
     """
     Follow the selectors down to a preset's name or a mapping of fields; None where no key applies.
     """
@@ -227,7 +227,7 @@ def _leaf(declared: object, selectors: list[str]) -> str | Mapping[str, Any] | N
         return declared
     for key, value in declared.items():
         _check_selector(key, value)
-    found = (_leaf(declared[name], selectors) for name in selectors if name in declared)
+    found = (_find_leaf(declared[name], selectors) for name in selectors if name in declared)
     return next((leaf for leaf in found if leaf is not None), None)
 
 
@@ -255,25 +255,25 @@ def _check_selector(key: object, value: object) -> None:
         raise ValueError(f"PRECISION: wanted {wanted}, got {key!r}")
 
 
-def _record(leaf: str | Mapping[str, Any], dtype: str) -> Precision:
+def _build_precision(leaf: str | Mapping[str, Any], dtype: str) -> Precision:
     declared = {"preset": leaf} if isinstance(leaf, str) else dict(leaf)
     preset = declared.pop("preset", UNDECLARED)
     if preset not in PRESETS:
         raise ValueError(f"PRECISION preset: wanted one of {', '.join(PRESETS)}, got {preset!r}")
-    storage = _storage(declared.pop("storage", dtype), dtype)
-    given: dict[str, Any] = {name: _value(name, value) for name, value in declared.items()}
+    storage = _parse_storage(declared.pop("storage", dtype), dtype)
+    given: dict[str, Any] = {name: _parse_value(name, value) for name, value in declared.items()}
     if storage.p == FLOAT64.p and given.get("operand") is TF32:
         del given["operand"]  # TF32 is a mode of float32 products; float64 ones never take it
     return replace(PRESETS[preset](storage), **given)
 
 
-def _storage(name: object, dtype: str) -> Format:
+def _parse_storage(name: object, dtype: str) -> Format:
     if name not in (dtype, f"{dtype}_ftz"):
         raise ValueError(f"PRECISION storage: wanted {dtype} or {dtype}_ftz, got {name!r}")
     return FORMATS[str(name)]
 
 
-def _value(name: str, value: object) -> object:
+def _parse_value(name: str, value: object) -> object:
     if name in _CHOICES:
         wanted, fits = " or ".join(_CHOICES[name]), value in _CHOICES[name]
     elif "Format" in str(_KINDS[name]):

@@ -61,7 +61,7 @@ def bound(
         if reference is None
         else added([error(operation, inputs, precision), reference])
     )
-    return E if precision.slack == 1 else _times(E, precision.slack)
+    return E if precision.slack == 1 else _scale_bound(E, precision.slack)
 
 
 def error(operation: str, inputs: Mapping[str, Any], *precisions: Precision) -> Any:
@@ -70,7 +70,7 @@ def error(operation: str, inputs: Mapping[str, Any], *precisions: Precision) -> 
         return BOUNDS[operation](**inputs, precision=precisions)
 
 
-def _times(E: Any, slack: float) -> Any:
+def _scale_bound(E: Any, slack: float) -> Any:
     if isinstance(E, list | tuple):
-        return type(E)(_times(each, slack) for each in E)
+        return type(E)(_scale_bound(each, slack) for each in E)
     return None if E is None else E * slack
