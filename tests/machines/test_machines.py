@@ -27,10 +27,10 @@ GOLDEN = json.loads((Path(__file__).parent / "golden_checksums.json").read_text(
 
 def found_under(environment: dict[str, str], *options: str) -> dict[str, Any]:
     """What the check finds in a process of that environment."""
-    usual = dict.fromkeys(THREADS, "1")
+    ours = {name: x for name, x in os.environ.items() if name not in THREADS}
     done = subprocess.run(
         [sys.executable, "-m", "tests.machines.check", *options],
-        env=os.environ | usual | environment,
+        env=ours | {"OMP_NUM_THREADS": "1"} | environment,
         cwd=ROOT,
         capture_output=True,
         text=True,
