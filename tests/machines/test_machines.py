@@ -59,14 +59,12 @@ def test_a_recipe_is_the_same_inputs(path: str) -> None:
 
 
 @pytest.mark.machines
-@pytest.mark.parametrize("path", [path for path in CODE_PATHS if CODE_PATHS[path]])
+@pytest.mark.parametrize("path", [path for path in CODE_PATHS if "MKL_CBWR" in CODE_PATHS[path]])
 def test_the_code_path_was_taken(path: str) -> None:
     told = found_on(path)["machine"]
     for name, value in CODE_PATHS[path].items():
         if name != "OMP_NUM_THREADS":
             assert f"{name}={value}" in told["code path"]
-    threads = CODE_PATHS[path].get("OMP_NUM_THREADS", "1")
-    assert told["arithmetic"].endswith(f"{threads} thread{'s' * (threads != '1')}")
 
 
 @pytest.mark.machines
