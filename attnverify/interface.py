@@ -64,7 +64,8 @@ class Report:
             for result in self.results
             if (result.operation, result.dtype, result.aspect) == (operation, dtype, aspect)
         }
-        return "failed" if "failed" in found else max(found, default="not judged")
+        worst = (verdict for verdict in ("failed", "weak") if verdict in found)
+        return next(worst, max(found, default="not judged"))
 
     @property
     def failed(self) -> tuple[CellResult, ...]:
@@ -73,9 +74,9 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether something passed and nothing failed."""
+        """Whether something passed, nothing failed and nothing is weak."""
         verdicts = {result.verdict for result in self.results}
-        return "passed" in verdicts and "failed" not in verdicts
+        return "passed" in verdicts and not {"failed", "weak"} & verdicts
 
     def __str__(self) -> str:
         return "\n".join(format_table([result.as_dict() for result in self.results]))
@@ -110,8 +111,8 @@ def check(
                NaN in hidden slots too) or isolation (everything)
     failures   where failures are recorded, for attnverify replay
 
-    Raises CheckFailed with the finding where something that must hold does not, or where nothing
-    could be judged; ValueError for an argument that is wrong.
+    Raises CheckFailed with the finding where something that must hold does not, where no case was
+    discriminating or nothing could be judged; ValueError for an argument that is wrong.
     """
     names = [dtype] if isinstance(dtype, str) else [*dtype]
     dtypes = tuple(_read("dtype", parse_dtype, name) for name in names)
@@ -121,8 +122,8 @@ def check(
     backend.precision, library = precision, arrays or _library_of(function)
     implementation_of_function(backend, function, operation, library)
     report = Report(tuple(judge_cell(cell, options) for cell in cells([backend], (), dtypes)))
-    wrong = [result for result in report.failed if result.aspect in aspects]
     judged = [result for result in report.results if result.aspect in aspects]
+    wrong = [result for result in judged if result.verdict in ("failed", "weak")]
     if wrong or not any(result.verdict == "passed" for result in judged):
         reasons = dict.fromkeys(result.reason for result in wrong or judged)
         raise CheckFailed("\n\n".join(reasons) or "nothing was judged", report)

@@ -56,12 +56,10 @@ class Verification:
 
     def is_red(self, tally: dict[str, Any]) -> bool:
         """Whether a verdict makes the run a failure."""
+        is_required = tally["aspect"] in self.required(tally["backend"])
         if tally["verdict"] == "weak":
-            return not self.allow_weak
-        return bool(
-            tally["verdict"] == "failed"
-            and (tally["aspect"] in self.required(tally["backend"]) or is_unexpected_pass(tally))
-        )
+            return is_required and not self.allow_weak
+        return tally["verdict"] == "failed" and (is_required or is_unexpected_pass(tally))
 
     def required(self, backend: str) -> tuple[str, ...]:
         """The aspects of the verdict in which a backend must not fail."""

@@ -46,7 +46,12 @@ from attnverify.isolation import supervisor
 from attnverify.isolation.supervisor import Limits, Worker
 from attnverify.report.json_report import as_json, write_reports
 from attnverify.report.next_steps import next_steps
-from attnverify.report.root_causes import format_root_causes, representative_cells, triage
+from attnverify.report.root_causes import (
+    format_root_causes,
+    format_weak_cells,
+    representative_cells,
+    triage,
+)
 from attnverify.report.table import format_table, header
 from attnverify.report.terminal_colours import colourize, terminal_width, use_colour
 from attnverify.session import (
@@ -55,7 +60,7 @@ from attnverify.session import (
     unjudged_backends,
     unmatched_known_failures,
 )
-from attnverify.verdicts.tally import Options, Tally
+from attnverify.verdicts.tally import JUDGED, Options, Tally
 
 ENGINE = "distributed"
 TRIES = 1
@@ -327,7 +332,8 @@ def finish(state: Campaign, chosen: argparse.Namespace, seconds: float) -> int:
         sum_.write(state.run.options.failures) for sum_ in state.sums.values() if sum_.failed
     )
     table = format_table(tallies, terminal_width(sys.stdout), use_colour(sys.stdout))
-    causes = map(colourize, format_root_causes(triage(tallies)))
+    lines = [*format_root_causes(triage(tallies)), *format_weak_cells(tallies)]
+    causes = map(colourize, lines)
     print("\n" + "\n".join([*table, *causes]))
     print(
         f"campaign: {seconds:.0f} s, {len(state.seconds)} units on {len(state.workers)} workers, "
@@ -360,9 +366,7 @@ def status(state: Campaign, tallies: list[dict[str, Any]], missed: int) -> int:
         return 1
     for words in unjudged_backends(state.run):
         print(words)
-    judged = {
-        tally["backend"] for tally in tallies if tally["verdict"] in ("passed", "known failure")
-    }
+    judged = {tally["backend"] for tally in tallies if tally["verdict"] in JUDGED}
     asked = {
         backend.name
         for backend in state.run.backends

@@ -181,15 +181,8 @@ def gradient_overflow(case: Case) -> bool:
     if not {"d_output", "value"} <= set(inputs):
         return False
     with np.errstate(all="ignore"):
-        return bool(
-            (
-                hidden
-                & (
-                    np.abs(inputs["d_output"] @ inputs["value"].swapaxes(-1, -2))
-                    > largest(case.dtype)
-                )
-            ).any()
-        )
+        d_weights = inputs["d_output"] @ inputs["value"].swapaxes(-1, -2)
+        return bool((hidden & (np.abs(d_weights) > largest(case.dtype))).any())
 
 
 def hidden_score_lead(case: Case) -> float:

@@ -80,11 +80,12 @@ class Case:
         return bounds.error(self.operation.name, self.inputs, REFERENCE)
 
     def is_discriminating(self, precision: Precision) -> bool:
-        """Whether no trivial answer passes."""
+        """Whether trivial answers apply to it, and none of them passes."""
         if precision not in self._discriminating:
+            answers = self._trivial_answers
             with np.errstate(all="ignore"):
-                self._discriminating[precision] = rejects_all(
-                    self._trivial_answers, self.expected, self.bounds(precision)
+                self._discriminating[precision] = bool(answers) and rejects_all(
+                    answers, self.expected, self.bounds(precision)
                 )
         return self._discriminating[precision]
 

@@ -9,7 +9,12 @@ import pytest
 
 from attnverify.report.json_report import as_json, write_reports
 from attnverify.report.next_steps import next_steps
-from attnverify.report.root_causes import format_root_causes, representative_cells, triage
+from attnverify.report.root_causes import (
+    format_root_causes,
+    format_weak_cells,
+    representative_cells,
+    triage,
+)
 from attnverify.report.table import format_table, header
 from attnverify.report.terminal_colours import colourize, terminal_width
 from attnverify.session import Verification, unmatched_known_failures
@@ -66,7 +71,11 @@ def print_summary(
     """The last section of a run; the reports that were asked for are written as well."""
     reporter.section("verification")
     width, colour = terminal_width(sys.stdout) if reporter.isatty else None, reporter.hasmarkup
-    causes = [*format_root_causes(triage(tallies)), time_summary(tallies)]
+    causes = [
+        *format_root_causes(triage(tallies)),
+        *format_weak_cells(tallies),
+        time_summary(tallies),
+    ]
     for line in [
         *(colourize(line, colour) for line in [*header(run), ""]),
         *format_table(tallies, width, colour),

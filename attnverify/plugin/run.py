@@ -35,7 +35,7 @@ from attnverify.session import (
     unmatched_known_failures,
 )
 from attnverify.verdicts.cell import Cell, run_order
-from attnverify.verdicts.tally import Options
+from attnverify.verdicts.tally import JUDGED, Options
 
 ASPECT_OF = {
     "test_values": "values",
@@ -347,11 +347,7 @@ def final_status(config: pytest.Config, state: State, status: int) -> int:
         return status
     if not state.collected or (state.is_narrowed() and status == 0):
         return 2 if named else status
-    judged = {
-        tally["backend"]
-        for tally in state.tallies
-        if tally["verdict"] in ("passed", "known failure", "weak")
-    }
+    judged = {tally["backend"] for tally in state.tallies if tally["verdict"] in JUDGED}
     asked = {
         backend.name for backend in run.backends if named or backend.source not in PROJECT_BACKENDS
     }

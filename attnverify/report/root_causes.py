@@ -353,6 +353,18 @@ def format_root_causes(causes: list[RootCause]) -> list[str]:
     return found
 
 
+def format_weak_cells(tallies: list[Tallied]) -> list[str]:
+    """The cells that are not passed for want of evidence: no cause to mend, but no green either."""
+    weak = [tally for tally in tallies if tally["verdict"] == "weak"]
+    if not weak:
+        return []
+    found = [f"weak: {pluralize(len(weak), 'cell')} without a discriminating case"]
+    for backend in dict.fromkeys(tally["backend"] for tally in weak):
+        own = [tally for tally in weak if tally["backend"] == backend]
+        found += [f"       {backend}: {line}" for line in group_by_dtype(own)]
+    return found
+
+
 def pluralize(count: int, thing: str) -> str:
     return f"{count} {thing}" + ("" if count == 1 else "s")
 

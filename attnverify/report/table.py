@@ -196,6 +196,7 @@ def group_rows(tallies: list[dict[str, Any]]) -> list[Row]:
 WORDS = {
     "passed": "passed",
     "failed": "FAILED",
+    "weak": "WEAK",
     "known failure": "known",
     "unsupported": "unsupported",
 }

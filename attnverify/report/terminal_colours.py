@@ -9,6 +9,7 @@ from typing import TextIO
 COLOURS = {
     "FAILED": "1;31",
     "broken": "1;31",
+    "WEAK": "1;31",
     "passed": "32",
     "ok": "32",
     "known": "33",

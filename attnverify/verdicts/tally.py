@@ -169,6 +169,9 @@ def decide_verdict(result: CellResult, known: tuple[KnownFailure, ...] = ()) -> 
     if not result.evidence:
         reasons = result.reasons | ({OUTSIDE: result.outside} if result.outside else {})
         return replace(result, verdict="unsupported", reason=most_common(reasons))
+    if result.cases and not result.strong:
+        words = f"{result.title} ({result.aspect}): {WEAK.format(cases=result.cases)}"
+        return replace(result, verdict="weak", reason=words)
     return result
 
 
@@ -191,6 +194,10 @@ def is_unexpected_pass(tally: dict[str, Any]) -> bool:
     return any(finding["kind"] == UNEXPECTED_PASS for finding in tally["findings"])
 
 
+JUDGED = ("passed", "weak", "known failure")
+"""The verdicts of cells in which outputs were held to the specification and no new failure met."""
+
+WEAK = "weak: {cases} cases, none of them discriminating: a trivial answer passes each of them"
 OUTSIDE = "an intermediate number may overflow in every case: no bound is finite"
 
 

@@ -11,7 +11,7 @@ from attnverify.catalogue.traits import ASPECTS, DTYPES
 from attnverify.report.html.document import Section, render, render_page
 from attnverify.report.html.failures import name_of, render_failures, render_root_causes
 
-VERDICTS = ("failed", "known failure", "unsupported", "passed")
+VERDICTS = ("failed", "weak", "known failure", "unsupported", "passed")
 
 Report = dict[str, Any]
 Tally = dict[str, Any]
@@ -26,6 +26,7 @@ def report_page(report: Report) -> str:
         ("causes", "Root causes"): render_root_causes(report, failed, anchors),
         ("verdicts", "Verdicts"): render_verdicts(tallies, anchors),
         ("failures", "Failures"): render_failures(report, failed, anchors),
+        ("weak", "Weak"): render_reasons(tallies, "weak"),
         ("known", "Known failures"): render_reasons(tallies, "known failure"),
         ("unsupported", "Unsupported"): render_reasons(tallies, "unsupported"),
         ("environment", "Environment"): render_environment(report),
@@ -51,8 +52,11 @@ def sort_by_cause(report: Report, failed: list[Tally]) -> list[Tally]:
 def describe_outcome(report: Report, failed: list[Tally]) -> str:
     """The title: how many cells failed, of how many."""
     total = len(report["tallies"])
+    weak = sum(tally["verdict"] == "weak" for tally in report["tallies"])
     if failed:
         return f"Verification: {len(failed)} of {total} cells failed"
+    if weak:
+        return f"Verification: {weak} of {total} cells are weak"
     return f"Verification: {f'no failure in {total} cells' if total else 'nothing was judged'}"
 
 
