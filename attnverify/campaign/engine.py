@@ -42,6 +42,7 @@ from attnverify.campaign.work_units import (
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.device_assignment import assign_device
 from attnverify.failures.finding import Finding
+from attnverify.failures.record import describe_damaged_records
 from attnverify.isolation import supervisor
 from attnverify.isolation.supervisor import Limits, Worker
 from attnverify.report.json_report import as_json, write_reports
@@ -341,6 +342,8 @@ def finish(state: Campaign, chosen: argparse.Namespace, seconds: float) -> int:
         f"{len(state.under_way)} units cut off at the end; {written} failures in "
         f"{state.run.options.failures}"
     )
+    for words in describe_damaged_records(state.run.options.failures):
+        print(f"warning: {words}")
     if missed:
         print(f"{missed} of {len(state.sums)} cells were not reached: the verdict is not complete")
     numbers = {

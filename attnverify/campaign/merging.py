@@ -2,12 +2,13 @@
 Findings of many work units, merged: one of each, told by its smallest recipe.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from attnverify.campaign.work_units import Outcome
 from attnverify.failures.finding import Finding
 from attnverify.failures.known_failures import KnownFailure
-from attnverify.failures.store import save
+from attnverify.failures.store import save, write_atomically
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import shrink_key
 from attnverify.verdicts.tally import CellResult, decide_verdict
@@ -57,13 +58,16 @@ class CellTotal:
         return decide_verdict(self.result, known)
 
     def write(self, folder: str) -> int:
-        """Write down the records of what was found; how many there are."""
+        """Write down the records of what was found; how many could be written."""
         records = [finding.record for finding in self.findings if finding.record is not None]
+        written = 0
         for record in records:
-            path = save(record, folder, None)
-            if script := self.scripts.get(record.hash):
-                path.with_suffix(".py").write_text(script)
-        return len(records)
+            with suppress(OSError):
+                path = save(record, folder, None)
+                if script := self.scripts.get(record.hash):
+                    write_atomically(path.with_suffix(".py"), script)
+                written += 1
+        return written
 
 
 def merged(findings: list[Finding], more: list[Finding]) -> list[Finding]:

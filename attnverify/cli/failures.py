@@ -30,6 +30,8 @@ def replay_record(hash: str, script: bool, **given: Any) -> int:
         failure = record.find_record(hash, given["failures"])
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from None
+    if drift := failure.describe_drift():
+        print(f"warning: {drift}", file=sys.stderr)
     source = given["backend"] or failure.backend
     with closing(Worker(source, Limits(given["case_seconds"], given["memory"]))) as worker:
         there = worker if runs_in_own_process(source, "paths") else None
@@ -120,6 +122,8 @@ replay = Command(
 
 def forget_records(hashes: tuple[str, ...], everything: bool, failures: str) -> int:
     """Remove records and their scripts."""
+    from attnverify.failures.store import remove
+
     if not hashes and not everything:
         raise click.UsageError("wanted the hashes of records, or --all")
     names = ("",) if everything else hashes
@@ -130,8 +134,7 @@ def forget_records(hashes: tuple[str, ...], everything: bool, failures: str) -> 
                 f"no failure {name} is recorded in {failures}".replace("  ", " "), file=sys.stderr
             )
         for path in paths:
-            path.unlink()
-            path.with_suffix(".py").unlink(missing_ok=True)
+            remove(path)
     print(f"{sum(map(len, found.values()))} forgotten")
     return 0 if all(found.values()) or everything else 2
 

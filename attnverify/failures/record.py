@@ -8,16 +8,28 @@ every backend before anything new is drawn.
 
 import hashlib
 import json
+import os
+import re
 import shlex
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from attnverify import ROOT
 from attnverify.backends.loader import Implementation
+from attnverify.inputs.expand import expand
 from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import Case, case_of
+from attnverify.machine import describe_machine
+from attnverify.options import PROFILES
+
+FORMAT = 2
+"""
+Of the file: 1 said what was drawn and who failed; 2 says its format, the checksum of the inputs and
+the machine too.
+"""
 
 EXAMPLES = ROOT / "examples" / "failures"
 """Where the replays that the examples' known failures name are kept."""
@@ -28,6 +40,9 @@ class FailureRecord:
     """
     One recorded failure: of a recipe, or of a check that is made anew from its name, profile and
     seed (attnverify/checks/registry.py).
+
+    inputs   the checksum of what the recipe was expanded to; "" for a check
+    machine  the processor, the BLAS and the NumPy with which it was seen
     """
 
     operation: str
@@ -37,6 +52,8 @@ class FailureRecord:
     implementation: str
     backend: str
     check: dict[str, Any] | None = None
+    inputs: str = ""
+    machine: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -47,7 +64,7 @@ class FailureRecord:
     ) -> "FailureRecord":
         """The record of a case."""
         recipe = json.loads(case.recipe.text)
-        return cls._made_by(implementation, case.dtype, aspect, recipe, None)
+        return cls._made_by(implementation, case.dtype, aspect, recipe, None, case.checksum)
 
     @classmethod
     def of_check(
@@ -64,6 +81,7 @@ class FailureRecord:
         aspect: str,
         recipe: dict[str, Any],
         check: dict[str, Any] | None,
+        inputs: str = "",
     ) -> "FailureRecord":
         return cls(
             operation=implementation.operation.name,
@@ -73,6 +91,8 @@ class FailureRecord:
             implementation=implementation.name,
             backend=implementation.backend.source,
             check=check,
+            inputs=inputs,
+            machine=describe_machine(),
         )
 
     @property
@@ -96,9 +116,44 @@ class FailureRecord:
     def replay_line(self) -> str:
         return f"attnverify replay {self.hash} --backend {shlex.quote(self.backend)}"
 
+    @property
+    def text(self) -> str:
+        """The record as its file holds it."""
+        fields = {name: value for name, value in asdict(self).items() if value}
+        return json.dumps({"format": FORMAT} | fields, sort_keys=True) + "\n"
+
+    def describe_drift(self) -> str:
+        """What is to be said where the recipe does not give the inputs that were recorded."""
+        if not self.inputs or self.case.checksum == self.inputs:
+            return ""
+        there = ", ".join(f"{name} {value}" for name, value in self.machine.items())
+        return f"the inputs drawn here are not those that were recorded ({there})"
+
 
 def read_record(path: Path) -> FailureRecord:
-    return FailureRecord(**json.loads(path.read_text()))
+    """The record in a file. Raises ValueError where it holds none that can be replayed here."""
+    try:
+        record = _parse_record(json.loads(path.read_text(encoding="utf-8")))
+        if re.fullmatch("[0-9a-f]{12}", path.stem) and path.stem != record.hash:
+            raise ValueError(f"what it holds has the hash {record.hash}")
+    except Exception as error:  # whatever a damaged recipe runs into when it is drawn
+        words = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ValueError(f"{path}: no record that can be read ({words})") from None
+    return record
+
+
+def _parse_record(plain: dict[str, Any]) -> FailureRecord:
+    """The record of plain data, if it can be drawn."""
+    number = plain.pop("format", 1)
+    if number not in range(1, FORMAT + 1):
+        raise ValueError(f"format: wanted at most {FORMAT}, got {number}")
+    record = FailureRecord(**plain)
+    if record.check:
+        wanted = record.check["name"], record.check["seed"], PROFILES[record.check["profile"]]
+        assert all(value is not None for value in wanted)
+    else:
+        expand(Recipe(**record.recipe), record.dtype)
+    return record
 
 
 def find_record(name: str, folder: str) -> FailureRecord:
@@ -110,6 +165,9 @@ def find_record(name: str, folder: str) -> FailureRecord:
     ]
     if not found:
         raise ValueError(f"hash: wanted a failure recorded in {folder}, got {name}")
+    if found[0].parent != EXAMPLES:
+        with suppress(OSError):  # what is asked for by its name is in use, and not forgotten soon
+            os.utime(found[0])
     return read_record(found[0])
 
 
@@ -133,7 +191,28 @@ def recorded_checks(operation: str, aspect: str, folder: str) -> list[dict[str, 
     return [failure.check for failure in found if failure.check]
 
 
-@lru_cache
 def load_records(folder: str) -> list[FailureRecord]:
-    """All that are recorded."""
-    return [read_record(path) for path in sorted(Path(folder).glob("*.json"))]
+    """All that are recorded and can be read."""
+    return _read_folder(folder, Path.cwd())[0]
+
+
+def describe_damaged_records(folder: str) -> list[str]:
+    """Of each file that cannot be read as a record what is wrong with it; it is left out."""
+    return _read_folder(folder, Path.cwd())[1]
+
+
+def forget_what_was_read() -> None:
+    """Others may have written failures down meanwhile: the folders are read anew."""
+    _read_folder.cache_clear()
+
+
+@lru_cache
+def _read_folder(folder: str, below: Path) -> tuple[list[FailureRecord], list[str]]:
+    """The records, and what is wrong with the files that are none; ``below``: where we are."""
+    records, damaged = [], []
+    for path in sorted(Path(folder).glob("*.json")):
+        try:
+            records.append(read_record(path))
+        except ValueError as error:
+            damaged.append(f"{error}: left out; attnverify forget {path.stem} removes it")
+    return records, damaged

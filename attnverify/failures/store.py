@@ -2,12 +2,12 @@
 Keeping a failure: its record and, where the implementation can be called, its script.
 """
 
-import json
-from dataclasses import asdict
+import os
+from contextlib import suppress
 from pathlib import Path
 
 from attnverify.backends.loader import Implementation
-from attnverify.failures.record import FailureRecord, load_records
+from attnverify.failures.record import FailureRecord, forget_what_was_read
 from attnverify.failures.script import script
 from attnverify.options import STATE_FOLDER
 
@@ -20,16 +20,49 @@ def _ignore_state(folder: Path) -> None:
 
 
 def save(failure: FailureRecord, folder: str, implementation: Implementation | None) -> Path:
-    """Write the record and, where the implementation can be called, its stand-alone script."""
+    """
+    Write the record and, where the implementation can be called, its stand-alone script; of more
+    than MAX_RECORDS those go that have been met by nobody for longest.
+    """
     path = Path(folder) / f"{failure.hash}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     _ignore_state(path.parent)
-    record = {name: value for name, value in asdict(failure).items() if value is not None}
-    path.write_text(json.dumps(record, sort_keys=True) + "\n")
+    write_atomically(path, failure.text)
     if implementation is not None:
-        path.with_suffix(".py").write_text(script(failure, implementation))
-    load_records.cache_clear()
+        write_atomically(path.with_suffix(".py"), script(failure, implementation))
+    for old in _by_age(path.parent)[:-MAX_RECORDS]:
+        remove(old)
+    forget_what_was_read()
     return path
+
+
+MAX_RECORDS = 1000
+"""Each of them is judged again in every run."""
+
+
+def _by_age(folder: Path) -> list[Path]:
+    """The records of a folder, those first that were written longest ago."""
+    ages = []
+    for path in folder.glob("*.json"):
+        with suppress(OSError):  # gone meanwhile, by another process
+            ages.append((path.stat().st_mtime_ns, path))
+    return [path for _, path in sorted(ages)]
+
+
+def remove(record: Path) -> None:
+    """Remove a record and its script."""
+    record.unlink(missing_ok=True)
+    record.with_suffix(".py").unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file that nobody sees half-written: beside its place, and then into it."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def save_or_say(

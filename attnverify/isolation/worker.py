@@ -159,7 +159,7 @@ class Announcer:
 
 def handle_request(backend: Backend, request: Message) -> Message:
     """The answer to a request; ``died`` where this process is of no use any more."""
-    record.load_records.cache_clear()  # others have written failures down meanwhile
+    record.forget_what_was_read()  # others have written failures down meanwhile
     try:
         return REQUESTS[request["do"]](backend, request)
     except DeviceLost as error:

@@ -15,7 +15,7 @@ from numpy import ndarray
 from attnverify import bounds
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.catalogue.pytrees import leaves
-from attnverify.inputs.expand import expand
+from attnverify.inputs.expand import checksum, expand
 from attnverify.inputs.recipe import Inputs, Recipe
 from attnverify.judge.weak_cases import rejects_all, trivial_answers
 from attnverify.precision import REFERENCE, Precision
@@ -48,6 +48,11 @@ class Case:
     @cached_property
     def inputs(self) -> Inputs:
         return expand(self.recipe, self.dtype)
+
+    @property
+    def checksum(self) -> str:
+        """Of the inputs: two cases of one recipe that differ in it were not drawn alike."""
+        return checksum(self.recipe, self.dtype)
 
     @cached_property
     def expected(self) -> Any:

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from attnverify.failures.record import describe_damaged_records
 from attnverify.report.json_report import as_json, write_reports
 from attnverify.report.next_steps import next_steps
 from attnverify.report.root_causes import (
@@ -90,6 +91,8 @@ def print_summary(
             f"{known.aspect}",
             yellow=True,
         )
+    for words in describe_damaged_records(run.options.failures):
+        reporter.write_line(f"warning: {words}", yellow=True)
     write_reports(as_json(run, tallies), reports)
     for line in next_steps(run, tallies, reports["--report"]):
         reporter.write_line(line)

@@ -19,7 +19,7 @@ import pytest
 from attnverify.backends.loader import PROJECT_BACKENDS
 from attnverify.catalogue.traits import CHAPTERS
 from attnverify.device_assignment import assign_device, show_device
-from attnverify.failures.record import load_records
+from attnverify.failures.record import forget_what_was_read
 from attnverify.isolation.supervisor import Limits, Worker, runs_in_own_process
 from attnverify.machine import count_processors, share_out_processors
 from attnverify.plugin import BACKENDS, is_ours
@@ -138,7 +138,7 @@ def build_verification(config: pytest.Config) -> Verification:
         show_device(device)
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):
         assign_device(int(worker.removeprefix("gw")))
-    load_records.cache_clear()  # of an earlier run in this process, in another directory perhaps
+    forget_what_was_read()  # in an earlier run of this process, in another directory perhaps
     for name, path in report_paths(config).items():
         if path and not Path(path).absolute().parent.is_dir():
             raise ValueError(f"{name}: wanted a file in a directory that exists, got {path}")
