@@ -11,7 +11,6 @@ True
 """
 
 import inspect
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +32,7 @@ from attnverify.options import (
     parse_require,
 )
 from attnverify.precision import resolve
+from attnverify.report.json_report import read_report
 from attnverify.report.table import format_table
 from attnverify.verdicts.cell import cells
 from attnverify.verdicts.columns import judge_cell
@@ -49,8 +49,8 @@ class Report:
 
     @classmethod
     def from_json(cls, text: str) -> "Report":
-        """The report that ``attnverify run --report-json`` wrote."""
-        return cls(tuple(CellResult.from_dict(tally) for tally in json.loads(text)["tallies"]))
+        """The report that ``attnverify run --report-json`` wrote. Raises ValueError otherwise."""
+        return cls(tuple(CellResult.from_dict(tally) for tally in read_report(text)["tallies"]))
 
     @classmethod
     def read(cls, path: str | Path) -> "Report":

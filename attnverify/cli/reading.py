@@ -1,6 +1,5 @@
 """The commands that read, and judge nothing."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +28,14 @@ doctor = Command(
 
 def load_report(path: str) -> dict[str, Any]:
     """A report that was saved as JSON. Raises an error with status 2 where it is no such thing."""
+    from attnverify.report.json_report import read_report
+
     try:
-        report = json.loads(Path(path).read_text(encoding="utf-8"))
+        return read_report(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise click.ClickException(
             f"report: wanted what --report-json wrote, got {path} ({error})"
         ) from None
-    if not isinstance(report, dict) or not isinstance(report.get("tallies"), list):
-        raise click.ClickException(
-            f"report: wanted what --report-json wrote, got {path}, which has no tallies"
-        )
-    return report
 
 
 REPORT = click.Argument(["report"], type=FILE, metavar="REPORT")

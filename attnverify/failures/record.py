@@ -119,7 +119,7 @@ class FailureRecord:
     @property
     def text(self) -> str:
         """The record as its file holds it."""
-        fields = {name: value for name, value in asdict(self).items() if value}
+        fields = {name: value for name, value in asdict(self).items() if value not in (None, "")}
         return json.dumps({"format": FORMAT} | fields, sort_keys=True) + "\n"
 
     def describe_drift(self) -> str:

@@ -3,6 +3,7 @@ The report of a run as JSON, and where reports are written.
 """
 
 import json
+import math
 import platform
 import re
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnverify import __version__
 from attnverify.device_assignment import gpu_descriptions
 from attnverify.machine import count_processors, describe_machine
 from attnverify.report.html import report_page
@@ -17,6 +19,11 @@ from attnverify.report.root_causes import triage
 
 if TYPE_CHECKING:
     from attnverify.session import Verification
+
+
+SCHEMA = Path(__file__).with_name("report.schema.json")
+VERSION = 1
+"""Of the schema, which describes what a report holds."""
 
 
 def package_versions() -> str:
@@ -50,6 +57,8 @@ def as_json(run: "Verification", tallies: list[dict[str, Any]]) -> dict[str, Any
         "root_causes": [cause.as_dict() for cause in triage(tallies)],
     }
     about = {
+        "version": VERSION,
+        "attnverify": __version__,
         "options": options,
         "failures": run.options.failures,
         "installed": package_versions(),
@@ -60,12 +69,30 @@ def as_json(run: "Verification", tallies: list[dict[str, Any]]) -> dict[str, Any
 
 def json_text(report: dict[str, Any]) -> str:
     """The report as JSON for people too: a row of numbers or words is one line."""
-    return (
-        ROW.sub(
-            lambda row: f"[{re.sub(chr(10) + ' +', ' ', row[1])}]", json.dumps(report, indent=1)
-        )
-        + "\n"
-    )
+    text = json.dumps(_spell(report), indent=1, allow_nan=False)
+    return ROW.sub(lambda row: f"[{re.sub(chr(10) + ' +', ' ', row[1])}]", text) + "\n"
+
+
+def _spell(value: Any) -> Any:
+    """The same data, numbers that JSON does not have as words: "nan", "inf", "-inf"."""
+    if isinstance(value, dict):
+        return {name: _spell(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_spell(part) for part in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def read_report(text: str) -> dict[str, Any]:
+    """The report that :func:`json_text` wrote. Raises ValueError where it is another thing."""
+    report = json.loads(text)
+    if not isinstance(report, dict) or not isinstance(report.get("tallies"), list):
+        raise ValueError("it has no tallies")
+    version = report.get("version", VERSION)
+    if version != VERSION:
+        raise ValueError(f"version: wanted {VERSION}, got {version}")
+    for tally in report["tallies"]:
+        tally["budget"] = float(tally["budget"])
+    return report
 
 
 ROW = re.compile(r"\[\n +([^\[\]{}]*?)\n +\]")

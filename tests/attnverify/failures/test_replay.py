@@ -438,5 +438,6 @@ def test_a_process_of_its_own_replays_too() -> None:
 def test_a_record_is_plain_json() -> None:
     failing()
     record = json.loads(records()[0].read_text())
-    assert set(record) == {"operation", "dtype", "aspect", "recipe", "implementation", "backend"}
+    about = {"format", "operation", "dtype", "aspect", "recipe", "inputs"}
+    assert set(record) == about | {"implementation", "backend", "machine"}
     assert record["backend"] == "mine.py" and record["operation"] == "softmax"
