@@ -60,10 +60,19 @@ def describe_machine() -> dict[str, str]:
     return found | ({"code path": " ".join(chosen)} if chosen else {})
 
 
-def describe_blas() -> list[str]:
-    """``openblas 0.3.31 SkylakeX, 1 thread``"""
-    from threadpoolctl import threadpool_info  # doctor imports nothing but the standard library
+def _blas_of_build() -> str:
+    import numpy as np
 
+    built = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    return f"{built['name']} {built['version']}"
+
+
+def describe_blas() -> list[str]:
+    """``openblas 0.3.31 SkylakeX, 1 thread``; by NumPy's build alone where threadpoolctl is not."""
+    try:  # here, for doctor imports nothing but the standard library
+        from threadpoolctl import threadpool_info
+    except ImportError:
+        return [_blas_of_build()]
     pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
     told = {
         " ".join(filter(None, (pool["internal_api"], pool["version"], pool.get("architecture"))))

@@ -103,3 +103,11 @@ def test_workers_of_xdist_begin_with_their_threads(
         text=True,
     )
     assert "1 passed" in done.stdout, done.stdout
+
+
+def test_without_the_library_of_thread_pools_the_build_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "threadpoolctl", None)
+    (told,) = machine.describe_blas()
+    assert len(told.split()) == 2

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import onnxruntime
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,6 +14,8 @@ from torch.export import Dim, ExportedProgram
 
 from attnverify.torch_impl.modules import MultiHeadAttention
 from tests.support.module_calls import MODULES, arguments, drawn, first, sizes
+
+onnxruntime = pytest.importorskip("onnxruntime", reason="the extra test brings it")
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 OTHERS = ((3, 2, 2), (7, 4, 3), (12, 5, 1))

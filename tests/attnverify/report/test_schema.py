@@ -7,7 +7,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from attnverify.failures.finding import Finding
@@ -16,6 +15,8 @@ from attnverify.interface import Report
 from attnverify.report.json_report import SCHEMA, VERSION, json_text, read_report
 from attnverify.verdicts.tally import CellResult
 from tests.support.run_attnverify import verify
+
+jsonschema = pytest.importorskip("jsonschema", reason="the extra test brings it")
 
 VERSIONS = {1: "db92b2505167"}
 """The checksum of each version: a schema that is changed has a new one, and a line here."""
