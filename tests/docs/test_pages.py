@@ -17,7 +17,7 @@ from attnverify.catalogue.operation import CATALOGUE
 
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 
-from book import conventions, directives, docstrings, pages, pitfalls, source_lines
+from book import conventions, docstrings, pages, pitfalls, source_lines
 from book.formula_lines import ANCHORS
 
 OPERATIONS = [operation.name for operation in pages.pages_of_the_book()]
@@ -186,7 +186,10 @@ def test_the_newest_results_of_a_device_are_shown(monkeypatch, tmp_path):
 BLOCK = re.compile(r"^\.\. run::\n(?:   :raises: (\w+)\n)?\n((?:   .*\n|\n)+)", re.MULTILINE)
 
 
+@pytest.mark.docs
 def test_each_part_of_the_public_interface_has_an_executed_example():
+    from book import directives  # needs Sphinx, which the extra docs brings
+
     blocks = BLOCK.findall((ROOT / "docs" / "chapters" / "from_python.rst").read_text())
     names = directives.fresh()
     shown = [

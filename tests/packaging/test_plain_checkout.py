@@ -10,10 +10,12 @@ from attnverify import ROOT
 EXTRAS = (
     "actionlint",
     "distributed",
+    "docutils",
     "jsonschema",
     "onnxruntime",
     "onnxscript",
     "playwright",
+    "sphinx",
     "threadpoolctl",
     "yaml",
 )

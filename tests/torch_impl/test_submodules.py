@@ -45,7 +45,7 @@ WEIGHTS = [
 ]
 each_projection = pytest.mark.parametrize(("layer", "part"), PROJECTIONS)
 each_weight = pytest.mark.parametrize(("layer", "part", "name"), WEIGHTS)
-each_layer = pytest.mark.parametrize("layer", {layer for layer, _ in PROJECTIONS})
+each_layer = pytest.mark.parametrize("layer", sorted({layer for layer, _ in PROJECTIONS}))
 
 
 def module_of(layer: str) -> nn.Module:
