@@ -73,6 +73,7 @@ class Observation:
         return max(found, default=0.0)
 
     def error_ratio(self, actual: ndarray, other: ndarray, bound: ndarray | None) -> float:
+        """The same of one output; exactly, where it has not the shape that its bound is for."""
         with np.errstate(
             all="ignore"
         ):  # the other is stored as well: what it rounds to zero or infinity is none of its errors
@@ -84,7 +85,9 @@ class Observation:
         comparison = compare(
             actual,
             other,
-            None if bound is None else tolerance(bound, other, self.dtype),
+            tolerance(bound, other, self.dtype)
+            if bound is not None and bound.shape == other.shape
+            else None,
             largest_representable(self.dtype),
         )
         return comparison.budget if comparison.passed else max(comparison.budget, 1.0 + 1e-9)
