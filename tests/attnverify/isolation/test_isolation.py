@@ -284,6 +284,13 @@ def alone(name: str, *options: str) -> Run:
     )
 
 
+def without_machine(report: Any) -> Any:
+    """A report but for the libraries that a process has loaded: a worker loads fewer."""
+    if isinstance(report, dict):
+        return {key: without_machine(x) for key, x in report.items() if key != "arithmetic"}
+    return [without_machine(x) for x in report] if isinstance(report, list) else report
+
+
 @pytest.mark.parametrize("backend", ["mixed_verdicts", "nondeterministic"])
 def test_isolated_or_not_the_tallies_are_the_same(backend: str) -> None:
     line = ("--backend", str(STRANGERS / f"{backend}.py"), "--failures")
@@ -291,7 +298,8 @@ def test_isolated_or_not_the_tallies_are_the_same(backend: str) -> None:
         judged(*line, "here", "--isolate", "none"),
         judged(*line, "there", "--isolate", "paths"),
     )
-    assert one.report == two.report and one.status == two.status
+    assert without_machine(one.report) == without_machine(two.report)
+    assert one.status == two.status
 
 
 @pytest.mark.parametrize(("name", "status"), [("segfault", 1), ("loops", 1), ("sticky", 1)])

@@ -245,7 +245,7 @@ def test_after_a_green_run_there_is_nothing_to_do() -> None:
     ("backend", "words"),
     [
         (
-            {"missing": "the package flash is not installed"},
+            {"missing": "the package flash is not installed", "missing_package": "flash"},
             "next, for mine.py: install the package flash; ",
         ),
         (
