@@ -221,9 +221,7 @@ def populate(
     backend.precision = getattr(root, "PRECISION", None)
     backend.deterministic = bool(getattr(root, "DETERMINISTIC", False))
     try:
-        backend.library = library_of(root, modules)
-        if backend.machine is not None:
-            backend.library = backend.machine.adapt(backend.library)
+        backend.library = library_of(root, modules, backend.machine)
         backend.missing = backend.library.missing()
         if backend.missing:
             return backend
@@ -268,16 +266,17 @@ def resolve_all(backend: Backend) -> None:
         resolve(backend.precision, operation, operation, "float32")
 
 
-def library_of(root: ModuleType, modules: list[ModuleType]) -> Library:
+def library_of(root: ModuleType, modules: list[ModuleType], machine: Machine | None) -> Library:
     """
     The four functions of the backend itself, completed by the adapter of the library that it uses.
     """
     own = {name: getattr(root, name) for name in BACKEND_FUNCTIONS if hasattr(root, name)}
     name = getattr(root, "ARRAYS", None) or imported_library(modules)
+    if machine is not None:  # they may ask for a GPU
+        own = {four: machine.runs(function) for four, function in own.items()}
     if len(own) == len(BACKEND_FUNCTIONS):
         return Library(name, **own)
-    given = array_library(name)
-    return Library(name, *(own.get(four, getattr(given, four)) for four in BACKEND_FUNCTIONS))
+    return replace(machine.adapter(name) if machine else array_library(name), **own)
 
 
 def imported_library(modules: list[ModuleType]) -> str:

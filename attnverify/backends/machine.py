@@ -17,8 +17,8 @@ from typing import Any
 
 from numpy import ndarray
 
-from attnverify.backends.array_libraries import Library, to_dtype, to_float64
-from attnverify.device_assignment import TARGETS, chosen_machine, devices
+from attnverify.backends.array_libraries import Library, array_library, to_dtype, to_float64
+from attnverify.device_assignment import TARGETS, chosen_machine
 from attnverify.ptx.findings import NotUnderstood
 
 __all__ = ["Machine", "find_machine"]
@@ -88,9 +88,9 @@ class Machine:
         tuned = any(_is_tuned(thing) for module in modules for thing in vars(module).values())
         return {"last_config": replace(self, tuning="last")} if tuned else {}
 
-    def adapt(self, library: Library) -> Library:
-        """The four functions of a backend, for arrays of this GPU."""
-        return _cupy_on_host() if self.library == "cupy" else library
+    def adapter(self, library: str) -> Library:
+        """The adapter of an array library whose arrays this GPU holds."""
+        return _cupy_on_host() if library == "cupy" else array_library(library)
 
 
 def _is_tuned(thing: Any) -> bool:
@@ -123,8 +123,8 @@ def find_machine(path: Path) -> Machine | None:
     interpreter, by TRITON_INTERPRET, gets it.
     """
     files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
-    texts = [file.read_text() for file in files]
-    if os.environ.get(INTERPRET) == "1" or any(INTERPRET in text for text in texts):
+    texts = [file.read_bytes() for file in files]
+    if os.environ.get(INTERPRET) == "1" or any(INTERPRET.encode() in text for text in texts):
         return None
     trees = [ast.parse(text) for text in texts]
     names = {name for tree in trees for name in imported_names(tree)}
@@ -132,10 +132,18 @@ def find_machine(path: Path) -> Machine | None:
     asked = chosen_machine()
     if asked is not None and "torch" in names:
         return Machine(asked, library or "torch")
-    if library is None or (asked is None and devices()):
+    if library is None or (asked is None and _has_gpu(library)):
         return None
     said = next((name for tree in trees for name in _declared_target(tree)), "sm_90a")
     return Machine(asked or _parse_target(said), library)
+
+
+def _has_gpu(library: str) -> bool:
+    """Whether a library sees a GPU, of whatever maker."""
+    try:
+        return bool(import_module(library).cuda.is_available())
+    except ImportError:
+        return False
 
 
 def imported_names(tree: ast.AST) -> Iterator[str]:

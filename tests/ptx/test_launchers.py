@@ -13,6 +13,8 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import CUDABackend
 
 from attnverify import ptx
 from attnverify.ptx.launchers import cuda, nvrtc
@@ -401,3 +403,12 @@ def test_the_machine_needs_numpy_alone() -> None:
         cwd=HERE.parents[2],
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_what_the_machine_compiled_is_never_given_to_a_gpu() -> None:
+    """Its binaries are none: Triton's cache keeps them under keys of their own."""
+    backend = CUDABackend(GPUTarget("cuda", 90, 32))
+    before = CUDABackend.hash, CUDABackend.make_cubin
+    with on_machine(90):
+        assert backend.hash() == "attnverify's machine-90"
+    assert (CUDABackend.hash, CUDABackend.make_cubin) == before

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from attnverify.backends.loader import Backend, load
+from attnverify.backends.machine import Machine, find_machine
 from attnverify.device_assignment import MACHINE, show_device
 from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import case_of
@@ -29,7 +30,8 @@ def without_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     monkeypatch.setenv("ATTNVERIFY_CACHE_DIR", str(tmp_path / "nvrtc"))
-    monkeypatch.delenv(MACHINE, raising=False)
+    monkeypatch.setenv(MACHINE, "")
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
 
 
 def changed(folder: Path, file: Path, old: str, new: str) -> Backend:
@@ -119,3 +121,42 @@ def test_the_interpreter_is_left_to_who_asks_for_it(tmp_path: Path) -> None:
 def test_a_file_without_kernels_of_its_own_needs_no_machine(tmp_path: Path) -> None:
     (tmp_path / "plain.py").write_text("import torch\n\n\ndef softmax(score, mask=None): ...\n")
     assert load(str(tmp_path / "plain.py")).machine is None
+
+
+def test_where_there_is_a_gpu_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert find_machine(TRITON) is None
+    show_device("sm_80")
+    assert find_machine(TRITON) == Machine(80, "torch")
+
+
+OWN = """
+
+def from_numpy(x, dtype):
+    x = torch.from_numpy(x.copy())
+    return x.cuda().to(getattr(torch, dtype) if x.is_floating_point() else x.dtype)
+
+
+def missing():
+    return None if torch.cuda.is_available() else "no GPU"
+"""
+
+
+def test_functions_of_a_backend_find_the_gpu_too(tmp_path: Path) -> None:
+    backend = changed(tmp_path, TRITON, "\n\n\n@triton.autotune", f"\n{OWN}\n\n@triton.autotune")
+    assert backend.missing is None and budget(backend, "float32") <= 1
+
+
+def test_arrays_that_a_file_declares_are_those_that_it_gets(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import cupy\n\nARRAYS = 'numpy'\n\n\ndef softmax(score, mask=None):\n"
+        "    raise NotImplementedError(type(score).__name__)\n"
+    )
+    with pytest.raises(Unsupported, match=r"^ndarray$"):
+        budget(load(str(tmp_path / "mine.py")), "float32")
+
+
+def test_a_file_of_another_encoding_is_read(tmp_path: Path) -> None:
+    latin = "# -*- coding: latin-1 -*-\n# \xe9\n" + TRITON.read_text()
+    (tmp_path / "latin.py").write_bytes(latin.encode("latin-1"))
+    assert load(str(tmp_path / "latin.py")).machine == Machine(90, "torch")
