@@ -18,8 +18,8 @@ HERE = ROOT / "tests" / "sample_backends"
 
 @lru_cache
 def stranger(name: str) -> Backend:
-    """One of the files beside this one, loaded as ``--backend`` loads it."""
-    return load(str(HERE / f"{name}.py"))
+    """One of the files or folders of sample backends, loaded as ``--backend`` loads it."""
+    return load(str(HERE / name if (HERE / name).is_dir() else HERE / f"{name}.py"))
 
 
 def implementation(name: str, backend: str = "one_fault_each") -> Implementation:
