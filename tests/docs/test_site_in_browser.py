@@ -146,6 +146,11 @@ def test_a_page_that_refers_to_nothing_fails_the_build(tmp_path: Path) -> None:
         build("html", tmp_path / "source", tmp_path)
 
 
+def test_the_line_of_the_readme_builds_the_same() -> None:
+    line = re.search(r"sphinx-build (.*) docs build/docs$", (ROOT / "README.md").read_text(), re.M)
+    assert line is not None and line[1].split() == ["-W", "-q"]  # what build() says too
+
+
 def test_the_doctests_of_the_book_pass(folder: Path, site: Path) -> None:
     build("doctest", ROOT / "docs", folder)
     said = (folder / "doctest" / "output.txt").read_text()
@@ -346,6 +351,7 @@ def test_a_page_fits_a_phone(browser: Browser, address: str, name: str) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+@pytest.mark.xdist_group("tutorial")  # it needs none of the pages: beside their build
 def test_the_tutorial_works_as_it_stands(tmp_path: Path) -> None:
     copy = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", str(ROOT), str(copy)], check=True)
