@@ -17,7 +17,7 @@ def adapt_signature(function: Callable[..., Any], operation: Operation) -> Calla
     """
     defaults = {
         name: parameter.default
-        for name, parameter in inspect.signature(operation.law).parameters.items()
+        for name, parameter in inspect.signature(operation.specification).parameters.items()
     }
     try:
         parameters = inspect.signature(function).parameters

@@ -253,7 +253,7 @@ def at_seen_keys(chain: Rows, E: ndarray) -> ndarray:
 
 def at_seeing_queries(chain: Rows, E: ndarray) -> ndarray:
     """The bound of a gradient of queries: exactly zero for a query that sees no key."""
-    return E if chain.blind is None else np.where(chain.blind, 0.0, E)
+    return E if chain.fully_masked is None else np.where(chain.fully_masked, 0.0, E)
 
 
 def scaled_gradient(

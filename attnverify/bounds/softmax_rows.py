@@ -92,7 +92,7 @@ class Rows:
     w: ndarray
     norm: ndarray
     p: ndarray
-    blind: ndarray | None
+    fully_masked: ndarray | None
     lost: ndarray | None
 
     @cached_property
@@ -108,20 +108,20 @@ class Rows:
 
 def rows(score: ndarray, visible: ndarray | None, lost: ndarray | None = None) -> Rows:
     """
-    The rows of a finite score; `lost` marks scores that are not numbers, `blind` the rows that see
-    no key.
+    The rows of a finite score; `lost` marks scores that are not numbers, `fully_masked` the rows
+    that see no key.
     """
     with np.errstate(all="ignore"):
         s = score if visible is None else np.where(visible, score, -np.inf)
         m = s.max(-1, keepdims=True)
         seen = m > -np.inf
-        blind = None if seen.all() else ~seen
-        m = m if blind is None else np.where(blind, 0.0, m)
+        fully_masked = None if seen.all() else ~seen
+        m = m if fully_masked is None else np.where(fully_masked, 0.0, m)
         d = s - m
         w = np.exp(d)
         norm = w.sum(-1, keepdims=True)
-        norm = norm if blind is None else np.where(blind, 1.0, norm)
-        return Rows(s, visible, m, d, w, norm, w / norm, blind, lost)
+        norm = norm if fully_masked is None else np.where(fully_masked, 1.0, norm)
+        return Rows(s, visible, m, d, w, norm, w / norm, fully_masked, lost)
 
 
 def exponent_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
@@ -148,7 +148,7 @@ def exponent_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
             (at.s + shaky).max(-1, keepdims=True) - at.m,
             at.m - (at.s - shaky).max(-1, keepdims=True),
         )
-        Em = Em if at.blind is None else np.where(at.blind, 0.0, Em)
+        Em = Em if at.fully_masked is None else np.where(at.fully_masked, 0.0, Em)
         top = top + (shaky + Em + np.maximum(shaky, Em))
         peak = peak + Em
     E = gamma(3, P.softmax.u) * top + (ceil(n / P.block) + 1) * exponential_error(P)

@@ -140,7 +140,7 @@ def mean_error(
     at, n = mix.rows, mix.v.shape[-2]
     up = weight_increase(at, E)
     floor = np.exp(at.d - E).sum(-1, keepdims=True)
-    floor = floor if at.blind is None else np.where(at.blind, 1.0, floor)
+    floor = floor if at.fully_masked is None else np.where(at.fully_masked, 1.0, floor)
     Ev = operand_error(mix.v, Ev, P)
     e1 = np.fmin(distance(mix, up) / floor, mix.cap)
     above = up + at.w if mix.factor is None else (up + at.w) * mix.factor
@@ -190,4 +190,4 @@ def _settled(mix: WeightedMean, E: ndarray, bound: ndarray) -> ndarray:
         bound = np.where(np.isfinite(E).all(-1, keepdims=True), bound, np.inf)
     if mix.lost is not None:
         bound = np.where(mix.lost, np.inf, bound)
-    return bound if mix.rows.blind is None else np.where(mix.rows.blind, 0.0, bound)
+    return bound if mix.rows.fully_masked is None else np.where(mix.rows.fully_masked, 0.0, bound)

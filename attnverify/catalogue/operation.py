@@ -56,7 +56,7 @@ class Operation:
 
     name: str
     chapter: str
-    law: Callable[..., Any]
+    specification: Callable[..., Any]
 
     @cached_property
     def reference(self) -> Callable[..., Any]:
@@ -76,7 +76,7 @@ class Operation:
 
     @cached_property
     def _parameters(self) -> dict[str, inspect.Parameter]:
-        return dict(inspect.signature(self.law).parameters)
+        return dict(inspect.signature(self.specification).parameters)
 
     @cached_property
     def arguments(self) -> tuple[str, ...]:
@@ -198,7 +198,7 @@ class Operation:
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
         """The dtypes it is judged in; a boolean result knows no float and is judged once."""
-        result = inspect.signature(self.law).return_annotation
+        result = inspect.signature(self.specification).return_annotation
         returns_bool = any("bool" in part.dtypes for part in array_types(result))
         return ("bool",) if returns_bool else DTYPES
 

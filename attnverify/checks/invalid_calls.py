@@ -176,7 +176,7 @@ def calls_refused_by_spec(operation: str) -> dict[str, Inputs]:
     for words, inputs in invalid_calls(operation).items():
         try:
             with np.errstate(all="ignore"):
-                CATALOGUE[operation].law(**inputs)
+                CATALOGUE[operation].specification(**inputs)
         except ValueError:
             refused[words] = inputs
     return refused

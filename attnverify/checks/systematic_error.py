@@ -232,11 +232,11 @@ def derivatives(
     op = CATALOGUE[operation]
     factors = [factor for factor in factors_of(op) if masked or factor != "float mask"]
     with account_for("oracle"):
-        law = spec_stages(op, inputs)
-        return op.reference(**inputs), {factor: derivative(law, factor) for factor in factors}
+        stages = spec_stages(op, inputs)
+        return op.reference(**inputs), {factor: derivative(stages, factor) for factor in factors}
 
 
-def derivative(law: StagedAttention, factor: str) -> ndarray:
-    above, below = (evaluate(SCALED_STAGE[factor](law, gain)) for gain in (1 + STEP, 1 - STEP))
+def derivative(stages: StagedAttention, factor: str) -> ndarray:
+    above, below = (evaluate(SCALED_STAGE[factor](stages, gain)) for gain in (1 + STEP, 1 - STEP))
     column: ndarray = (above - below) / (2 * STEP)
     return column

@@ -19,29 +19,29 @@ def print_operations(operation: str | None) -> int:
     from attnverify.catalogue.operation import CATALOGUE
 
     if operation:
-        print("\n".join(describe(CATALOGUE[operation].law)))
+        print("\n".join(describe(CATALOGUE[operation].specification)))
         return 0
     for name, one in CATALOGUE.items():
         print(f"{name}({', '.join(one.arguments)})")
     return 0
 
 
-def describe(law: Any) -> Iterator[str]:
+def describe(specification: Any) -> Iterator[str]:
     """An operation: its arguments with their axes and defaults, a sentence, its conventions."""
-    yield f"{law.__name__} (chapter {law.__module__.rpartition('.')[2]})"
-    yield f"  {sentence(law)}"
+    yield f"{specification.__name__} (chapter {specification.__module__.rpartition('.')[2]})"
+    yield f"  {sentence(specification)}"
     yield ""
-    yield from (f"  {line}" for line in shapes(law))
-    if found := clauses(law):
+    yield from (f"  {line}" for line in shapes(specification))
+    if found := clauses(specification):
         yield ""
         yield from (f"  {line}" for line in found)
     yield ""
-    yield f"next, for a file to begin with: attnverify new {law.__name__}"
+    yield f"next, for a file to begin with: attnverify new {specification.__name__}"
 
 
-def shapes(law: Any) -> list[str]:
+def shapes(specification: Any) -> list[str]:
     """One line for each argument, with its axes and its default, and one for the output."""
-    signature = inspect.signature(law)
+    signature = inspect.signature(specification)
     rows = {
         name: axes(parameter.annotation)
         + ("" if parameter.default is parameter.empty else f", by default {parameter.default}")
@@ -51,14 +51,16 @@ def shapes(law: Any) -> list[str]:
     return [f"{name:<{width}}{words}" for name, words in rows.items()]
 
 
-def sentence(law: Any) -> str:
+def sentence(specification: Any) -> str:
     """The first sentence of a docstring, in one line."""
-    return " ".join((inspect.getdoc(law) or "").partition("\n\n")[0].split())
+    return " ".join((inspect.getdoc(specification) or "").partition("\n\n")[0].split())
 
 
-def clauses(law: Any) -> list[str]:
+def clauses(specification: Any) -> list[str]:
     """The numbered clauses of a docstring: what to look at twice."""
-    found = re.findall(r"^(?:\d+\. .*(?:\n {2,}\S.*)*)", inspect.getdoc(law) or "", re.MULTILINE)
+    found = re.findall(
+        r"^(?:\d+\. .*(?:\n {2,}\S.*)*)", inspect.getdoc(specification) or "", re.MULTILINE
+    )
     return [line.replace("``", "") for clause in found for line in clause.splitlines()]
 
 
@@ -107,26 +109,26 @@ def write_template(operation: str, arrays: str, output: str | None) -> int:
     path = Path(output or f"{operation}.py")
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(template(CATALOGUE[operation].law, arrays, str(path)))
+            file.write(template(CATALOGUE[operation].specification, arrays, str(path)))
     except OSError as error:
         raise click.ClickException(f"{path}: {error.strerror}") from None
     print(f"{path}: write the function, then\n  attnverify run {path}")
     return 0
 
 
-def template(law: Any, library: str, file: str) -> str:
-    signature = inspect.signature(law)
+def template(specification: Any, library: str, file: str) -> str:
+    signature = inspect.signature(specification)
     parameters = ", ".join(
         name if p.default is p.empty else f"{name}={p.default!r}"
         for name, p in signature.parameters.items()
     )
     return TEMPLATE.format(
-        sentence=sentence(law),
+        sentence=sentence(specification),
         file=file,
         library=library,
-        name=law.__name__,
+        name=specification.__name__,
         parameters=parameters,
-        arguments="\n".join(f"    {line}" for line in shapes(law)),
+        arguments="\n".join(f"    {line}" for line in shapes(specification)),
     )
 
 

@@ -50,11 +50,11 @@ class Answer:
     """What an implementation answers to a question, and what the specification does."""
 
     said: str
-    law: str
+    specification: str
 
     @property
-    def lawful(self) -> bool:
-        return self.said == self.law
+    def as_specified(self) -> bool:
+        return self.said == self.specification
 
 
 @dataclass
@@ -71,13 +71,17 @@ class ConventionCard:
         yield f"{self.implementation} of {self.backend} ({self.dtype})"
         for question, found in self.answers.items():
             yield f"  {question:<33}{found.said}" + (
-                "" if found.lawful else f"    (the specification: {found.law})"
+                "" if found.as_specified else f"    (the specification: {found.specification})"
             )
         yield from (f"  not supported: {reason}" for reason in self.refused)
 
     def as_dict(self) -> dict[str, Any]:
         answers = {
-            question: {"answer": a.said, "law": a.law, "as the law": a.lawful}
+            question: {
+                "answer": a.said,
+                "specification": a.specification,
+                "as specified": a.as_specified,
+            }
             for question, a in self.answers.items()
         }
         return {

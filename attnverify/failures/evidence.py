@@ -176,7 +176,7 @@ def axes_of(operation: str, path: str) -> tuple[str, ...]:
     The letters of an output's axes as the specification annotates them, () where it names none:
     ("B", "H", "N", "E").
     """
-    returned = CATALOGUE[operation].law.__annotations__.get("return")
+    returned = CATALOGUE[operation].specification.__annotations__.get("return")
     place = path.partition("[")[2].partition("]")[0]
     parts = get_args(returned) if place else ()
     annotation = parts[int(place)] if place.isdigit() and int(place) < len(parts) else returned

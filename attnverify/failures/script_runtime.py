@@ -204,29 +204,30 @@ def call(
 
 
 def show(
-    root: ModuleType, actual: Any, law: Any, limit: Any, dtype: str, path: str = "output"
+    root: ModuleType, actual: Any, expected: Any, limit: Any, dtype: str, path: str = "output"
 ) -> None:
-    if isinstance(law, (list, tuple)):
-        for i, part in enumerate(law):
+    if isinstance(expected, (list, tuple)):
+        for i, part in enumerate(expected):
             show(root, actual[i], part, None if limit is None else limit[i], dtype, f"{path}[{i}]")
         return
     came = str(getattr(actual, "dtype", type(actual).__name__)).rpartition(".")[2]
-    wanted = "NoneType" if law is None else "bool" if law.dtype == bool else dtype
+    wanted = "NoneType" if expected is None else "bool" if expected.dtype == bool else dtype
     shape = tuple(getattr(actual, "shape", ()))
-    if came != wanted or (law is not None and shape != law.shape):
-        print(f"{path}: wanted {wanted} {() if law is None else law.shape}, got {came} {shape}")
-    elif law is not None:
-        show_elements(to_numpy(root, actual), law, limit, path)
+    if came != wanted or (expected is not None and shape != expected.shape):
+        size = () if expected is None else expected.shape
+        print(f"{path}: wanted {wanted} {size}, got {came} {shape}")
+    elif expected is not None:
+        show_elements(to_numpy(root, actual), expected, limit, path)
 
 
-def show_elements(actual: ndarray, law: ndarray, bound: ndarray | None, path: str) -> None:
+def show_elements(actual: ndarray, expected: ndarray, bound: ndarray | None, path: str) -> None:
     """How many elements are out of bound, and the first of them."""
-    wide = actual if law.dtype == bool else actual.astype(np.float64)
-    wrong = ~compare(wide, law, bound).arrays[3]
-    limits = np.zeros(law.shape) if bound is None else bound
+    wide = actual if expected.dtype == bool else actual.astype(np.float64)
+    wrong = ~compare(wide, expected, bound).arrays[3]
+    limits = np.zeros(expected.shape) if bound is None else bound
     print(f"{path}: {np.count_nonzero(wrong)} of {wrong.size} elements out of bound")
     for index in map(tuple, np.argwhere(wrong)[:5].tolist()):
         print(
-            f"  {index}: got {actual[index].item()!r}, expected {law[index].item()!r}, bound "
+            f"  {index}: got {actual[index].item()!r}, expected {expected[index].item()!r}, bound "
             f"{limits[index].item()!r}"
         )

@@ -29,14 +29,14 @@ def with_spec_contract(
     What numpy_ref refuses is refused (its answer is thrown away), so that a fault is wrong in one
     thing alone.
     """
-    law = inspect.signature(operation.law)
+    signature = inspect.signature(operation.specification)
     takes_dtype = operation.takes_dtype
     extra = {} if memory is None else {"memory": memory}
 
     @wraps(function)
     def run(*arguments: Any, **named: Any) -> Any:
         dtype = named.pop("dtype", "float64") if takes_dtype else None
-        bound = law.bind(*arguments, **named)
+        bound = signature.bind(*arguments, **named)
         bound.apply_defaults()
         given = dict(bound.arguments)
         wide = map_leaves(widened, given)
@@ -48,12 +48,12 @@ def with_spec_contract(
                 dtype if takes_dtype else storage(given),
             )
 
-    parameters = list(law.parameters.values())
+    parameters = list(signature.parameters.values())
     if takes_dtype:
         parameters.append(
             inspect.Parameter("dtype", inspect.Parameter.KEYWORD_ONLY, default="float64")
         )
-    run.__signature__ = law.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return run
 
 

@@ -144,7 +144,7 @@ def with_torch(operation: Operation, forward: Function, backward: Function | Non
     over as they lie, not copied.
     """
     torch = import_module("torch")
-    law = inspect.signature(operation.law)
+    signature = inspect.signature(operation.specification)
 
     class Bridge(torch.autograd.Function):  # type: ignore[name-defined, misc]
         @staticmethod
@@ -168,7 +168,7 @@ def with_torch(operation: Operation, forward: Function, backward: Function | Non
             if operation.takes_dtype
             else {}
         )
-        bound = law.bind(*arguments, **named)
+        bound = signature.bind(*arguments, **named)
         bound.apply_defaults()
         given = dict(bound.arguments)
         names = [name for name, x in given.items() if torch.is_tensor(x) and x.is_floating_point()]

@@ -85,8 +85,8 @@ def compare(
 
     ``bound`` None asks for the same bits: the sign of zero counts, and NaN equals NaN. Otherwise
     the classes of NaN and infinity must agree and the error stay within the bound; an infinity
-    where the specification is finite is accepted only where law + bound reaches ``largest``, the
-    largest number of the dtype.
+    where the specification is finite is accepted only where expected + bound reaches ``largest``,
+    the largest number of the dtype.
     """
     with np.errstate(all="ignore"):
         if bound is None:

@@ -76,7 +76,8 @@ def compare_outputs(
     path: str = "output",
 ) -> Iterator[tuple[str, Comparison]]:
     """
-    Walk outputs and law together; type, shape and dtype are exact before any number is compared.
+    Walk outputs and expected values together; type, shape and dtype are exact before any number is
+    compared.
     """
     if isinstance(expected, (list, tuple)):
         if not isinstance(outputs, (list, tuple)) or len(outputs) != len(expected):
@@ -84,9 +85,9 @@ def compare_outputs(
                 f"{path}: wanted {len(expected)} arrays, got {describe_value(outputs)}"
             )
         bounds = bound if bound is not None else [None] * len(expected)
-        for index, (output, law, limit) in enumerate(zip(outputs, expected, bounds, strict=True)):
+        for index, (output, value, limit) in enumerate(zip(outputs, expected, bounds, strict=True)):
             yield from compare_outputs(
-                output, law, limit, dtype, implementation, f"{path}[{index}]"
+                output, value, limit, dtype, implementation, f"{path}[{index}]"
             )
     elif expected is None or outputs is None:
         if expected is not outputs:

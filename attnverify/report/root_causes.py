@@ -3,9 +3,9 @@ Triage: which of the failed cells are causes, and which only wait for them.
 
 A cell that fails is blocked by another one that it is built on, where that fails too: gradients,
 side effects and hidden NaN on the values of the same implementation, an operation on those that the
-law calls for it (softmax, attention, layer), everything on the adapter. What is left are the root
-causes: the same diagnosis, or the same kind of failure in the same region of the cases, is one
-cause, whatever dtypes, columns and implementations show it. They are told from the lowest rung
+specification calls for it (softmax, attention, layer), everything on the adapter. What is left are
+the root causes: the same diagnosis, or the same kind of failure in the same region of the cases, is
+one cause, whatever dtypes, columns and implementations show it. They are told from the lowest rung
 upwards.
 """
 
@@ -227,7 +227,7 @@ def operations_used_by(operation: str) -> frozenset[str]:
     The operations that the specification calls for this one, and, for a layer, the attentions that
     are made of nothing else.
     """
-    called = frozenset(called_operations(CATALOGUE[operation].law))
+    called = frozenset(called_operations(CATALOGUE[operation].specification))
     inner = called.union(*(operations_used_by(name) for name in called))
     if operation not in LAYERS:
         return inner

@@ -1,6 +1,6 @@
 """
-Attention by fused kernels in CUDA C++: the laws are :mod:`spec.attention`, :mod:`spec.alibi` and
-:mod:`spec.relative`.
+Attention by fused kernels in CUDA C++: the specification is :mod:`spec.attention`,
+:mod:`spec.alibi` and :mod:`spec.relative`.
 
 No N x M array exists, forwards or backwards: see ``kernels/attention.cu``. On CuPy's arrays the
 kernels run on their GPU, on NumPy's on the CPU (:mod:`cupy_impl.cuda.emulation.compile_and_run`),

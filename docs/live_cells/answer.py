@@ -9,7 +9,7 @@ import numpy as np
 
 from attnverify.spec import alibi, masks, memory, shifts
 
-LAW = {
+SPECIFICATION = {
     name: getattr(module, name)
     for module in (shifts, masks, alibi, memory)
     for name in module.__all__
@@ -21,7 +21,7 @@ def answer(code, sizes):
     ``{"show": {name: rows}}``, or ``{"error": words}``; the code assigns ``show``, a dictionary
     from name to matrix.
     """
-    names = {"np": np, **LAW, **json.loads(sizes)}
+    names = {"np": np, **SPECIFICATION, **json.loads(sizes)}
     try:
         exec(code, names)
         return json.dumps({"show": {name: rows(x) for name, x in names["show"].items()}})

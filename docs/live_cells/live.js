@@ -1,8 +1,8 @@
-// A live cell: sliders set the sizes, the law runs in Brython, tables show what it gives.
+// A live cell: sliders set the sizes, the specification runs in Brython, tables show what it gives.
 "use strict";
 
-// Brython compiles the law once, when the first cell wants an answer.
-function law() {
+// Brython compiles the specification once, when the first cell wants an answer.
+function loadAnswer() {
   if (!window.answer) {
     __BRYTHON__.runPythonSource("import answer\nfrom browser import window\nwindow.answer = answer.answer", { name: "live" });
   }
@@ -50,7 +50,7 @@ function run(cell) {
     sizes[slider.name] = Number(slider.value);
     slider.nextElementSibling.textContent = slider.value;
   }
-  const said = JSON.parse(law()(cell.querySelector("textarea").value, JSON.stringify(sizes)));
+  const said = JSON.parse(loadAnswer()(cell.querySelector("textarea").value, JSON.stringify(sizes)));
   const shown = cell.querySelector(".shown");
   const origin = originOf(said.show || {});
   shown.replaceChildren(...Object.entries(said.show || {}).map(([name, rows]) => table(name, rows, origin)));

@@ -1,9 +1,10 @@
 """
-As much of NumPy as the law's functions in the live cells call, for Brython, which has none.
+As much of NumPy as the specification's functions in the live cells call, for Brython, which has
+none.
 
 Arrays are a flat list and a shape; a dtype is bool, int or float. ``tests/docs/test_live_numpy.py``
 holds
-it to NumPy: the law's own source, run on it, gives NumPy's numbers.
+it to NumPy: the specification's own source, run on it, gives NumPy's numbers.
 """
 
 import builtins

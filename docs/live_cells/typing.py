@@ -1,5 +1,6 @@
 """
-The one name of ``typing`` that the law uses: the whole module takes Brython a second to compile.
+The one name of ``typing`` that the specification uses: the whole module takes Brython a second to
+compile.
 """
 
 Any = object

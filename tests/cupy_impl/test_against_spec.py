@@ -66,7 +66,7 @@ def dtype_keyword(name: str, dtype: str) -> dict[str, str]:
     return {"dtype": dtype} if name in WITH_DTYPE else {}
 
 
-def test_the_operations_and_their_parameters_are_those_of_the_law() -> None:
+def test_the_operations_and_their_parameters_are_those_of_the_specification() -> None:
     def parameters(function: Callable[..., Any]) -> list[Any]:
         return [
             (p.name, p.default)
@@ -85,12 +85,12 @@ def test_arithmetic_stays_within_the_bound(name: str, dtype: str) -> None:
     for seed in range(12):
         inputs = draw(name, dtype, seed)
         with np.errstate(all="ignore"):
-            law, limit = (
+            specified, limit = (
                 list(leaves(getattr(spec, name)(**inputs))),
                 list(leaves(bound(name, inputs, precision))),
             )
         top = 65504.0 if dtype == "float16" else 3e38 if dtype != "float64" else np.inf
-        for actual, expected, most in zip(call(name, inputs, dtype), law, limit, strict=True):
+        for actual, expected, most in zip(call(name, inputs, dtype), specified, limit, strict=True):
             assert (actual is None) == (expected is None)
             if expected is not None:
                 assert actual.shape == expected.shape
@@ -251,9 +251,9 @@ def planted(name: str, inputs: dict[str, Any], poison: float) -> dict[str, Any]:
     )
     inputs["key"][..., -1, :] = inputs["value"][..., -1, :] = poison
     if "parameters" not in inputs:
-        blind = N if M == 1 else max(0, N - M) if causal else 0
+        fully_masked = N if M == 1 else max(0, N - M) if causal else 0
         for queries in {"query", "d_output"} & set(inputs):
-            inputs[queries][..., :blind, :] = poison
+            inputs[queries][..., :fully_masked, :] = poison
     i, j = np.ogrid[:N, : M - 1]
     if "position" in inputs:
         inputs["position"][:, np.setdiff1d(np.arange(M), (N - 1 - i + j)[j <= M - N + i])] = poison
@@ -489,14 +489,14 @@ WRONG: list[tuple[str, tuple[Any, ...]]] = [
 @pytest.mark.parametrize(
     ("name", "arguments"), WRONG, ids=[f"{name}-{i}" for i, (name, _) in enumerate(WRONG)]
 )
-def test_what_the_law_refuses_is_refused_with_the_same_argument_named(
+def test_what_the_specification_refuses_is_refused_with_the_same_argument_named(
     name: str, arguments: tuple[Any, ...]
 ) -> None:
-    with pytest.raises(ValueError) as law:
+    with pytest.raises(ValueError) as theirs:
         getattr(spec, name)(*arguments)
     with pytest.raises(ValueError, match=r"^\S+: wanted .+, got .+$") as ours:
         OURS[name](*arguments)
-    assert str(ours.value).split(":")[0] == str(law.value).split(":")[0] and "\n" not in str(
+    assert str(ours.value).split(":")[0] == str(theirs.value).split(":")[0] and "\n" not in str(
         ours.value
     )
 

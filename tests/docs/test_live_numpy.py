@@ -78,13 +78,13 @@ print(json.dumps(found))
 def found(tmp_path_factory):
     """What the specification's files say where `import numpy` finds the one of docs/live_cells."""
     folder = tmp_path_factory.mktemp("live")
-    law = folder / "attnverify" / "spec"
-    law.mkdir(parents=True)
-    for package in (law.parent, law):
-        (package / "__init__.py").write_text("")
+    package = folder / "attnverify" / "spec"
+    package.mkdir(parents=True)
+    for above in (package.parent, package):
+        (above / "__init__.py").write_text("")
     for path in (ROOT / "spec").glob("*.py"):
         if path.name != "__init__.py":
-            (law / path.name).write_text(path.read_text())
+            (package / path.name).write_text(path.read_text())
     for path in LIVE.glob("*.py"):
         (folder / path.name).write_text(path.read_text())
     run = [
@@ -99,11 +99,11 @@ def found(tmp_path_factory):
 
 
 @pytest.mark.parametrize("operation", WANTED)
-def test_the_law_gives_the_same_numbers_as_on_numpy(found, operation):
+def test_the_specification_gives_the_same_numbers_as_on_numpy(found, operation):
     assert found[operation] == WANTED[operation]
 
 
-def test_it_refuses_what_the_law_refuses(found):
+def test_it_refuses_what_the_specification_refuses(found):
     assert [words.partition(":")[0] for words in found["refused"]] == ["x", "N", "visible"]
 
 

@@ -41,7 +41,7 @@ def test_there_is_a_page_for_every_operation():
 
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_every_part_of_a_formula_has_statements_that_implement_it(name):
-    formulas = docstrings.formulas(CATALOGUE[name].law)
+    formulas = docstrings.formulas(CATALOGUE[name].specification)
     assert len(ANCHORS[name]) == len(formulas) and all(ANCHORS[name])
     for anchor in (anchor for anchors in ANCHORS[name] for anchor in anchors):
         passage = source_lines.find(anchor)
@@ -86,9 +86,9 @@ def test_there_is_no_worked_example_of_nothing():
     )
 
 
-def test_errata_go_from_the_law_to_the_traps():
-    law = CATALOGUE["rel_shift"].law
-    lines = docstrings.without_errata(inspect.getdoc(law).splitlines())
+def test_errata_go_from_the_specification_to_the_traps():
+    specification = CATALOGUE["rel_shift"].specification
+    lines = docstrings.without_errata(inspect.getdoc(specification).splitlines())
     assert "Errat" not in "\n".join(lines) and "Source:" in "\n".join(lines)
     assert "seed 003 pads [N M]" in "\n".join(pitfalls.section(CATALOGUE["rel_shift"]))
 
@@ -125,11 +125,11 @@ def test_the_faults_that_are_chosen_for_a_picture_are_drawn():
 
 def test_the_framed_elements_are_those_that_differ():
     case = pitfalls.small_case("softmax_average_of_empty_rows")
-    law, fault, marked = pitfalls.wrong(case)
+    expected, fault, marked = pitfalls.wrong(case)
     assert (
         marked.any()
-        and (law[marked] != fault[marked]).all()
-        and (abs(law - fault)[~marked] < 1e-12).all()
+        and (expected[marked] != fault[marked]).all()
+        and (abs(expected - fault)[~marked] < 1e-12).all()
     )
 
 

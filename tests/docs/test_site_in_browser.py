@@ -267,7 +267,7 @@ def written(x: np.ndarray) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("name", ["shift_right", "rel_shift"])
-def test_the_live_cell_answers_with_the_numbers_of_the_law(
+def test_the_live_cell_answers_with_the_numbers_of_the_specification(
     browser: Browser, address: str, name: str
 ) -> None:
     page = open_page(browser, f"{address}/operations/{name}.html")
@@ -309,7 +309,7 @@ def test_the_other_live_cells_answer_from_a_folder_too(
     )
 
 
-def test_a_live_cell_says_what_the_law_refuses(browser: Browser, address: str) -> None:
+def test_a_live_cell_says_what_the_specification_refuses(browser: Browser, address: str) -> None:
     page = open_page(browser, f"{address}/operations/causal_mask.html")
     page.evaluate(
         "document.querySelector('.live textarea').value = 'show = {\"none\": causal_mask(0, M)}'"

@@ -289,14 +289,14 @@ def poisoned(case: Case, seed: int, poison: float) -> Case:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("make", ATTENTIONS + LAYERS)
-def test_agrees_with_the_law(make: Callable[[Draw], Case], seed: int) -> None:
+def test_agrees_with_the_specification(make: Callable[[Draw], Case], seed: int) -> None:
     case = make(Draw(seed))
     assert_close(outcome(numpy_ref, case), outcome(spec, case))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("make", ATTENTIONS)
-def test_gradients_agree_with_the_law(make: Callable[[Draw], Case], seed: int) -> None:
+def test_gradients_agree_with_the_specification(make: Callable[[Draw], Case], seed: int) -> None:
     case, d = make(Draw(seed)), Draw(seed)
     d_output = d.rng.standard_normal(outcome(numpy_ref, case)[0].shape)
     assert_close(outcome(numpy_ref, case, d_output), outcome(spec, case, d_output))
@@ -304,13 +304,13 @@ def test_gradients_agree_with_the_law(make: Callable[[Draw], Case], seed: int) -
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("name", SCORES)
-def test_scores_agree_with_the_law(name: str, seed: int) -> None:
+def test_scores_agree_with_the_specification(name: str, seed: int) -> None:
     case: Case = name, Draw(seed).arrays(*SCORES[name]), {}
     assert_close(outcome(numpy_ref, case), outcome(spec, case))
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_softmax_and_dropout_agree_with_the_law(seed: int) -> None:
+def test_softmax_and_dropout_agree_with_the_specification(seed: int) -> None:
     d = Draw(seed)
     score, shape = d.floats("B H N M"), d.sizes("BHNM")
     score[d.rng.random(score.shape) < 0.2] = d.rng.choice([-np.inf, np.inf, np.nan, 800.0])
@@ -324,7 +324,7 @@ def test_softmax_and_dropout_agree_with_the_law(seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("make", ATTENTIONS)
-def test_poison_reaches_exactly_whom_the_law_lets_it_reach(
+def test_poison_reaches_exactly_whom_the_specification_lets_it_reach(
     make: Callable[[Draw], Case], poison: float, seed: int
 ) -> None:
     case = poisoned(make(Draw(seed)), seed, poison)
@@ -333,7 +333,7 @@ def test_poison_reaches_exactly_whom_the_law_lets_it_reach(
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("make", ATTENTIONS)
-def test_poison_reaches_exactly_the_gradients_the_law_lets_it_reach(
+def test_poison_reaches_exactly_the_gradients_the_specification_lets_it_reach(
     make: Callable[[Draw], Case], seed: int
 ) -> None:
     case = poisoned(make(Draw(seed)), seed, np.nan)
@@ -347,7 +347,7 @@ def test_a_leak_of_poison_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None
     )
     with pytest.raises(AssertionError):
         for seed in SEEDS:
-            test_poison_reaches_exactly_whom_the_law_lets_it_reach(alibi, np.nan, seed)
+            test_poison_reaches_exactly_whom_the_specification_lets_it_reach(alibi, np.nan, seed)
 
 
 @pytest.mark.parametrize("wrong", [1.0 + 1e-12, np.nan, np.inf])
@@ -376,7 +376,7 @@ def any_bits(d: Draw, axes: str, dtype: str) -> ndarray:
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("name", ["shift_right", "rel_shift"])
-def test_shifts_move_every_bit_as_the_law_does(name: str, dtype: str, seed: int) -> None:
+def test_shifts_move_every_bit_as_the_specification_does(name: str, dtype: str, seed: int) -> None:
     x = any_bits(Draw(seed), "BHNM", dtype)
     source = getattr(spec, name)(np.arange(1.0, x.size + 1).reshape(x.shape)).astype(
         int
@@ -389,7 +389,7 @@ def test_shifts_move_every_bit_as_the_law_does(name: str, dtype: str, seed: int)
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("dtype", FORMATS)
-def test_memory_moves_every_bit_as_the_law_does(dtype: str, seed: int) -> None:
+def test_memory_moves_every_bit_as_the_specification_does(dtype: str, seed: int) -> None:
     d = Draw(seed)
     hids, mems, mem_len = (
         any_bits(d, "LBNF", dtype),
@@ -403,7 +403,7 @@ def test_memory_moves_every_bit_as_the_law_does(dtype: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_memory_keeps_what_the_law_keeps(seed: int) -> None:
+def test_memory_keeps_what_the_specification_keeps(seed: int) -> None:
     d = Draw(seed)
     hids, mems, mem_len = (
         list(any_bits(d, "LBNF", "float64")),
@@ -436,7 +436,9 @@ def test_a_float_mask_keeps_its_bits_in_every_format() -> None:
 
 @pytest.mark.parametrize("N", [1, 2, 3, 8])
 @pytest.mark.parametrize("M", [1, 2, 5, 13])
-def test_makes_masks_positions_slopes_and_memories_as_the_law_does(N: int, M: int) -> None:
+def test_makes_masks_positions_slopes_and_memories_as_the_specification_does(
+    N: int, M: int
+) -> None:
     visible = np.random.default_rng(N * M).random((N, M)) < 0.5
     assert_same_bits([numpy_ref.causal_mask(N, M)], [spec.causal_mask(N, M)])
     assert_same_bits(leaves(numpy_ref.init_mems(N, M, 2, 3)), leaves(spec.init_mems(N, M, 2, 3)))
@@ -621,7 +623,7 @@ def wrong_values(right: Any) -> list[Any]:
         changed = [right | {name: zeros(9, 9)} for name in right] + [
             {n: x for n, x in right.items() if n != name} for name in right
         ]
-        return [right | {"stranger": zeros(1)}, *changed, list(right)]
+        return [right | {"unknown": zeros(1)}, *changed, list(right)]
     if isinstance(right, list):
         return [
             right[:-1],
@@ -659,7 +661,7 @@ def test_right_calls_are_not_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "argument", "number"), WRONG)
-def test_refuses_what_the_law_refuses_and_blames_the_same_argument(
+def test_refuses_what_the_specification_refuses_and_blames_the_same_argument(
     name: str, argument: str, number: int
 ) -> None:
     call = RIGHT[name] | {argument: wrong_values(RIGHT[name][argument])[number]}
@@ -689,20 +691,21 @@ def test_refuses_a_dtype_that_is_no_float(dtype: Any) -> None:
 @pytest.mark.parametrize(
     "chapter", ["scores", "masks", "attention", "shifts", "relative", "alibi", "memory", "layers"]
 )
-def test_has_the_operations_and_parameters_of_the_law(chapter: str) -> None:
-    law, column = (
+def test_has_the_operations_and_parameters_of_the_specification(chapter: str) -> None:
+    chapter_of_spec, column = (
         importlib.import_module(f"attnverify.{package}.{chapter}")
         for package in ("spec", "numpy_ref")
     )
-    assert column.__all__ == law.__all__
-    for name in law.__all__:
+    assert column.__all__ == chapter_of_spec.__all__
+    for name in chapter_of_spec.__all__:
         own = [
             (p.name, p.default)
             for p in inspect.signature(getattr(column, name)).parameters.values()
             if p.name != "dtype"
         ]
         assert own == [
-            (p.name, p.default) for p in inspect.signature(getattr(law, name)).parameters.values()
+            (p.name, p.default)
+            for p in inspect.signature(getattr(chapter_of_spec, name)).parameters.values()
         ]
 
 

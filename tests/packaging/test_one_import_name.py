@@ -22,8 +22,10 @@ def test_a_column_by_its_bare_name_is_noticed() -> None:
 
 
 def test_one_file_under_two_names_is_noticed() -> None:
-    twice = module("attnverify.spec", "spec/__init__.py") | module("law", "spec/__init__.py")
-    assert second_imports(twice) == ["attnverify.spec and law"]
+    twice = module("attnverify.spec", "spec/__init__.py") | module(
+        "specification", "spec/__init__.py"
+    )
+    assert second_imports(twice) == ["attnverify.spec and specification"]
 
 
 def test_a_users_module_of_that_name_is_their_business() -> None:

@@ -280,7 +280,7 @@ def test_what_was_compiled_once_is_read_from_disk(monkeypatch: pytest.MonkeyPatc
 
 # CuPy
 
-STRANGER = '''
+CUPY_FILE = '''
 import cupy as cp
 import numpy as np
 
@@ -311,8 +311,8 @@ def filled():
 
 
 @pytest.fixture
-def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    (tmp_path / "strange_cupy_kernels.py").write_text(STRANGER.replace("{code}", SOURCE))
+def cupy_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    (tmp_path / "strange_cupy_kernels.py").write_text(CUPY_FILE.replace("{code}", SOURCE))
     monkeypatch.syspath_prepend(tmp_path)
     with as_cupy(90) as machine:
         import strange_cupy_kernels  # type: ignore[import-not-found]
@@ -321,8 +321,8 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     del sys.modules["strange_cupy_kernels"]
 
 
-def test_a_file_that_uses_cupy_runs_on_the_machine(stranger: Any) -> None:
-    machine, kernels = stranger
+def test_a_file_that_uses_cupy_runs_on_the_machine(cupy_file: Any) -> None:
+    machine, kernels = cupy_file
     x = np.arange(100, dtype=np.float32)
     y = kernels.doubled(x)
     assert np.array_equal(y.get(), 2 * x) and type(y.get()) is np.ndarray
@@ -330,8 +330,8 @@ def test_a_file_that_uses_cupy_runs_on_the_machine(stranger: Any) -> None:
     assert [name for name, _ in machine.launches] == ["scale", "fill<float, 5>"]
 
 
-def test_subnormal_numbers_are_flushed_as_cupy_compiles(stranger: Any) -> None:
-    assert stranger[1].halved(np.array([0, 1e-38], np.float32))[0] == 0
+def test_subnormal_numbers_are_flushed_as_cupy_compiles(cupy_file: Any) -> None:
+    assert cupy_file[1].halved(np.array([0, 1e-38], np.float32))[0] == 0
     x = np.array([0, 1e-38], np.float32)
     nvrtc.compile_source(SOURCE)["tiny"].launch(1, 1, [x])
     assert x[0] > 0

@@ -31,7 +31,7 @@ def run(
     return out
 
 
-def told(body: str, **given: Any) -> ptx.Finding:
+def finding_of(body: str, **given: Any) -> ptx.Finding:
     with pytest.raises(ptx.Finding) as raised:
         run(body, **given)
     return raised.value
@@ -124,7 +124,7 @@ def test_arrays_are_brought_back_only_where_they_were_written() -> None:
 
 
 def test_one_element_too_far_is_out_of_bounds() -> None:
-    found = told(
+    found = finding_of(
         "ld.global.u32 %v, [%at]; st.global.u32 [%to], %v;", given=np.arange(31, dtype=np.uint32)
     )
     assert (
@@ -137,7 +137,7 @@ def test_one_element_too_far_is_out_of_bounds() -> None:
 @pytest.mark.parametrize("away", [-4, 1 << 20, 1 << 31, 1 << 34, -(1 << 33)])
 def test_whatever_the_distance_no_other_array_is_hit(away: int) -> None:
     assert (
-        told(f"mov.u64 %y0, {away}; add.s64 %at, %at, %y0; ld.global.u32 %v, [%at];").kind
+        finding_of(f"mov.u64 %y0, {away}; add.s64 %at, %at, %y0; ld.global.u32 %v, [%at];").kind
         == "out of bounds"
     )
 
@@ -147,27 +147,27 @@ def test_an_offset_that_overflows_32_bits_is_out_of_bounds() -> None:
         "mov.u32 %v, 0x40000001; mul.lo.s32 %v, %v, 8; cvt.s64.s32 %y0, %v; "
         "mul.wide.s32 %y1, %v, 0x10000000; add.s64 %y0, %in, %y1; ld.global.u32 %v, [%y0];"
     )
-    assert told(body).kind == "out of bounds"
+    assert finding_of(body).kind == "out of bounds"
 
 
 def test_a_null_pointer_is_no_array() -> None:
-    found = told("mov.u64 %at, 0; st.global.u32 [%at], %t;")
+    found = finding_of("mov.u64 %at, 0; st.global.u32 [%at], %t;")
     assert (found.kind, "that of no array" in found.message) == ("out of bounds", True)
 
 
 @pytest.mark.parametrize("address", [1 << 60, (1 << 63) + 5])
 def test_generic_addresses_of_no_space_are_told(address: int) -> None:
-    assert "in no space" in told(f"mov.u64 %at, {address}; ld.u32 %v, [%at];").message
+    assert "in no space" in finding_of(f"mov.u64 %at, {address}; ld.u32 %v, [%at];").message
 
 
 def test_shared_memory_has_an_end() -> None:
-    found = told(".shared .align 4 .b8 room[64]; shl.b32 %v, %t, 2; st.shared.u32 [%v], %t;")
+    found = finding_of(".shared .align 4 .b8 room[64]; shl.b32 %v, %t, 2; st.shared.u32 [%v], %t;")
     assert found.kind == "out of bounds" and found.place.thread == (16, 0, 0)
 
 
 def test_local_memory_has_an_end() -> None:
     assert (
-        told(".local .align 4 .b8 own[16]; mov.u64 %y0, own; st.local.u32 [%y0+16], %t;").kind
+        finding_of(".local .align 4 .b8 own[16]; mov.u64 %y0, own; st.local.u32 [%y0+16], %t;").kind
         == "out of bounds"
     )
 
@@ -182,13 +182,15 @@ def test_local_memory_has_an_end() -> None:
     ],
 )
 def test_an_address_must_be_a_multiple_of_what_is_accessed(body: str) -> None:
-    assert told(body).kind == "misaligned"
+    assert finding_of(body).kind == "misaligned"
 
 
 def test_alignment_is_that_of_the_host() -> None:
     given = np.arange(65, dtype=np.uint32)
     whole = given[1:] if given.__array_interface__["data"][0] % 16 == 0 else given[:-1]
-    assert told("ld.global.v4.u32 {%x0,%x1,%x2,%x3}, [%in];", given=whole).kind == "misaligned"
+    assert (
+        finding_of("ld.global.v4.u32 {%x0,%x1,%x2,%x3}, [%in];", given=whole).kind == "misaligned"
+    )
 
 
 def test_memory_that_nobody_wrote_may_be_watched() -> None:
@@ -220,7 +222,7 @@ def test_warps_race_where_no_barrier_is() -> None:
     assert list(run(body.replace("{barrier}", "bar.sync 0;"), threads=64)) == [
         thread ^ 32 for thread in range(64)
     ]
-    found = told(body.replace("{barrier}", ""), threads=64)
+    found = finding_of(body.replace("{barrier}", ""), threads=64)
     assert found.kind == "race" and "reads what another warp wrote" in found.message
     assert found.other is not None and found.other.instruction == "st.shared.u32 [%v], %t"
 
@@ -232,7 +234,8 @@ def test_a_write_races_with_a_read_before_it() -> None:
     )
     run(body.replace("{barrier}", "bar.sync 0;"), threads=64)
     assert (
-        "writes what another warp read" in told(body.replace("{barrier}", ""), threads=64).message
+        "writes what another warp read"
+        in finding_of(body.replace("{barrier}", ""), threads=64).message
     )
 
 
@@ -242,7 +245,7 @@ def test_a_write_races_with_reads_of_several_warps_even_its_own() -> None:
         "@%p st.shared.u32 [0], %in_; "
     )
     body = body.replace("%in_", "%w")
-    assert told(body, threads=128, size=128).kind == "race"
+    assert finding_of(body, threads=128, size=128).kind == "race"
 
 
 def test_a_race_within_the_last_warp_alone_is_none() -> None:
@@ -257,7 +260,8 @@ def test_threads_that_write_different_values_to_one_place_race() -> None:
     body = ".shared .align 4 .b8 room[256]; {value} st.shared.u32 [8], %v;"
     run(body.replace("{value}", "mov.u32 %v, 3;"))
     assert (
-        "different values to one place" in told(body.replace("{value}", "mov.u32 %v, %t;")).message
+        "different values to one place"
+        in finding_of(body.replace("{value}", "mov.u32 %v, %t;")).message
     )
 
 
@@ -275,14 +279,15 @@ def test_blocks_race_on_global_memory(first: str) -> None:
         f"mov.u32 %v, 1; mov.u32 %w, %ctaid.x; setp.eq.u32 %p, %w, 0; @%p bra FIRST; "
         f"{first} exit; FIRST: st.global.u32 [%out+4], %v; st.global.u32 [%out], %w;"
     )
-    found = told(body, grid=2, threads=1, size=2)
+    found = finding_of(body, grid=2, threads=1, size=2)
     assert (found.kind, "nothing orders blocks" in found.message) == ("race", True)
 
 
 @pytest.mark.parametrize("lanes", [32, 4096])
 def test_blocks_race_whether_they_run_together_or_not(lanes: int) -> None:
     assert (
-        told("mov.u32 %v, %ctaid.x; st.global.u32 [%to], %v;", grid=3, lanes=lanes).kind == "race"
+        finding_of("mov.u32 %v, %ctaid.x; st.global.u32 [%to], %v;", grid=3, lanes=lanes).kind
+        == "race"
     )
 
 
@@ -292,7 +297,7 @@ def test_atomic_operations_of_blocks_do_not_race_but_with_plain_ones() -> None:
         "mov.u32 %v, %ctaid.x; setp.eq.u32 %p, %v, 0; @%p ld.global.u32 %w, [%out]; "
         "@!%p red.global.add.u32 [%out], %v;"
     )
-    assert told(body, grid=4).kind == "race"
+    assert finding_of(body, grid=4).kind == "race"
 
 
 def test_a_launch_comes_after_the_one_before() -> None:
@@ -346,7 +351,7 @@ def test_a_copy_arrives_when_it_is_waited_for(wait: str) -> None:
     ],
 )
 def test_a_copy_that_was_not_waited_for_is_told(wait: str) -> None:
-    found = told(copied(wait))
+    found = finding_of(copied(wait))
     assert (found.kind, "cp.async" in found.message) == ("not waited for", True)
 
 
@@ -380,7 +385,7 @@ def test_another_warp_sees_a_copy_only_behind_a_barrier() -> None:
     assert list(run(body.replace("{barrier}", "bar.sync 0;"), threads=64)) == [
         100 + (thread ^ 32) for thread in range(64)
     ]
-    assert told(body.replace("{barrier}", ""), threads=64).kind == "race"
+    assert finding_of(body.replace("{barrier}", ""), threads=64).kind == "race"
 
 
 # atomic operations

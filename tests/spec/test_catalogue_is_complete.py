@@ -93,16 +93,16 @@ def parameters(function: Callable[..., Any]) -> list[tuple[str, Any]]:
 
 def differing_parameters(name: str, function: Callable[..., Any]) -> list[Any]:
     """The parameters in which a function differs from the specification."""
-    law, ours = parameters(CATALOGUE[name].law), parameters(function)
-    more = [parameter for parameter, _ in ours[len(law) :]]
+    wanted, ours = parameters(CATALOGUE[name].specification), parameters(function)
+    more = [parameter for parameter, _ in ours[len(wanted) :]]
     allowed = [[], *MORE.get(name, [])]
-    return [*set(ours[: len(law)]) ^ set(law), *(more if more not in allowed else [])] or (
-        [] if ours[: len(law)] == law else ["order"]
+    return [*set(ours[: len(wanted)]) ^ set(wanted), *(more if more not in allowed else [])] or (
+        [] if ours[: len(wanted)] == wanted else ["order"]
     )
 
 
 @each_column
-def test_parameters_are_those_of_the_law_in_its_order_with_its_defaults(column):
+def test_parameters_are_those_of_the_specification_in_its_order_with_its_defaults(column):
     functions = {
         name: getattr(chapter_of(column, CATALOGUE[name].chapter), name)
         for name in expected(column)
@@ -122,7 +122,7 @@ def test_parameters_are_those_of_the_law_in_its_order_with_its_defaults(column):
     lambda score, masks=None: 0,
     lambda score, mask=None, dtype=None: 0,
 ])  # fmt: skip
-def test_parameters_that_are_not_those_of_the_law_are_noticed(function):
+def test_parameters_that_are_not_those_of_the_specification_are_noticed(function):
     assert differing_parameters("softmax", function)
 
 
@@ -134,15 +134,15 @@ def test_a_dtype_where_no_input_is_float_is_no_difference():
 # invalid calls
 
 
-def test_the_law_refuses_wrong_calls_of_every_operation():
+def test_the_specification_refuses_invalid_calls_of_every_operation():
     calls = {name: len(calls_refused_by_spec(name)) for name in CATALOGUE}
     assert sum(calls.values()) >= 60 and min(calls.values()) >= 1
 
 
-def in_law(operation: str, inputs: dict[str, Any]) -> str:
+def in_specification(operation: str, inputs: dict[str, Any]) -> str:
     """The argument that the specification's refusal names."""
     with np.errstate(all="ignore"), pytest.raises(ValueError) as refusal:
-        CATALOGUE[operation].law(**inputs)
+        CATALOGUE[operation].specification(**inputs)
     found = MESSAGE.fullmatch(str(refusal.value))
     assert found, f"the specification's own refusal: {refusal.value}"
     return found["argument"]
@@ -159,7 +159,10 @@ def badly_refused(implementation: Implementation, words: str, inputs: dict[str, 
             )
         )
     except ValueError as error:
-        found, wanted = MESSAGE.fullmatch(str(error)), in_law(implementation.operation.name, inputs)
+        found, wanted = (
+            MESSAGE.fullmatch(str(error)),
+            in_specification(implementation.operation.name, inputs),
+        )
         return (
             None
             if found and found["argument"] == wanted
@@ -174,7 +177,9 @@ def badly_refused(implementation: Implementation, words: str, inputs: dict[str, 
     ("column", "operation"),
     [(column, operation) for column in PROJECT_BACKENDS for operation in expected(column)],
 )
-def test_a_wrong_call_is_refused_with_the_argument_that_the_law_names(column, operation, backends):
+def test_an_invalid_call_is_refused_with_the_argument_that_the_specification_names(
+    column, operation, backends
+):
     implementations = [i for i in backends[column].implementations if i.operation.name == operation]
     assert implementations
     calls = calls_refused_by_spec(operation).items()
@@ -187,7 +192,7 @@ def test_a_wrong_call_is_refused_with_the_argument_that_the_law_names(column, op
     assert found == [], "\n".join(found)
 
 
-def stranger(operation: str, function: Callable[..., Any]) -> Implementation:
+def user_implementation(operation: str, function: Callable[..., Any]) -> Implementation:
     return Implementation(load("numpy_ref"), CATALOGUE[operation], "", function)
 
 
@@ -213,5 +218,5 @@ def raises(error: Exception) -> Callable[..., Any]:
 def test_a_refusal_in_other_words_is_noticed(function, complaint):
     inputs = calls_refused_by_spec("softmax")["score of integers"]
     assert f"score of integers: {complaint}" in str(
-        badly_refused(stranger("softmax", function), "score of integers", inputs)
+        badly_refused(user_implementation("softmax", function), "score of integers", inputs)
     )

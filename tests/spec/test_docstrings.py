@@ -28,14 +28,16 @@ def failures(function: object, name: str, names: dict[str, object]) -> tuple[int
 @each_operation
 def test_the_examples_of_an_operation_give_what_they_print(operation):
     attempted, said = failures(
-        CATALOGUE[operation].law, operation, vars(inspect.getmodule(CATALOGUE[operation].law))
+        CATALOGUE[operation].specification,
+        operation,
+        vars(inspect.getmodule(CATALOGUE[operation].specification)),
     )
     assert attempted >= 1 and said == [], "".join(said)
 
 
 @each_operation
 def test_the_docstring_of_an_operation_has_numbered_clauses_and_a_source(operation):
-    text = inspect.getdoc(CATALOGUE[operation].law)
+    text = inspect.getdoc(CATALOGUE[operation].specification)
     assert "\n1. " in text
     assert "\nSource: " in text or CATALOGUE[operation].is_gradient
 
@@ -43,7 +45,8 @@ def test_the_docstring_of_an_operation_has_numbered_clauses_and_a_source(operati
 @each_operation
 def test_the_docstring_of_an_operation_has_its_formula(operation):
     assert (
-        ".. math::" in inspect.getdoc(CATALOGUE[operation].law) or operation == "init_mems"
+        ".. math::" in inspect.getdoc(CATALOGUE[operation].specification)
+        or operation == "init_mems"
     )  # zeros
 
 
@@ -51,7 +54,7 @@ def test_clauses_are_numbered_in_order():
     for operation in CATALOGUE.values():
         numbers = [
             int(line.split(".")[0])
-            for line in inspect.getdoc(operation.law).splitlines()
+            for line in inspect.getdoc(operation.specification).splitlines()
             if line.split(". ")[0].isdigit()
         ]
         assert numbers == list(range(1, len(numbers) + 1)), operation.name

@@ -32,7 +32,7 @@ def labml_shift_right(x: torch.Tensor) -> torch.Tensor:
 SQUARE = np.arange(1.0, 10.0).reshape(3, 3)
 
 
-def test_seed_002_prints_nine_where_its_code_and_the_law_give_six():
+def test_seed_002_prints_nine_where_its_code_and_the_specification_give_six():
     """
     Seed 002: "the shifted result would be [[1, 2 ,3], [0, 4, 5], [9, 0, 7]]"; seed 000 prints 6.
     """
@@ -100,15 +100,17 @@ def test_a_slice_that_ends_beyond_the_table_is_cut_and_every_offset_is_wrong_in_
     """
     draw, align = learned_draw(rows, columns, P=4), {"000": "end", "002": "start"}[seed]
 
-    def law(in_front: int) -> np.ndarray:  # with rows around the tables, so that they reach
+    def as_specified(
+        in_front: int,
+    ) -> np.ndarray:  # with rows around the tables, so that they reach
         wider = [
             np.pad(table, [(in_front, 2 - in_front)] + [(0, 0)] * (table.ndim - 1))
             for table in draw[2:4]
         ]
         return spec.learned_relative_score(*draw[:2], *wider, draw[4], align)
 
-    assert close(as_printed(seed, draw), law(in_front=2))
-    assert not close(as_printed(seed, draw), law(in_front=1), within=1e-2)
+    assert close(as_printed(seed, draw), as_specified(in_front=2))
+    assert not close(as_printed(seed, draw), as_specified(in_front=1), within=1e-2)
 
 
 @pytest.mark.parametrize("seed", ["000", "002"])
@@ -284,8 +286,8 @@ def test_masked_fill_with_zero_before_a_softmax_hides_nothing():
     a = from_numpy(normals((4, 4))[0])
     printed = torch.softmax(a.masked_fill(PRINTED_MASK, 0), dim=-1)
     assert (printed[PRINTED_MASK] > 0).all() and printed[3].tolist() == [0.25] * 4
-    law = spec.softmax(a.numpy(), ~PRINTED_MASK.numpy())
-    assert not law[PRINTED_MASK.numpy()].any()
+    weights = spec.softmax(a.numpy(), ~PRINTED_MASK.numpy())
+    assert not weights[PRINTED_MASK.numpy()].any()
 
 
 def test_a_row_filled_with_minus_infinity_is_no_number_and_neither_is_the_gradient_by_any_value():

@@ -17,18 +17,18 @@ HERE = ROOT / "tests" / "sample_backends"
 
 
 @lru_cache
-def stranger(name: str) -> Backend:
+def load_sample(name: str) -> Backend:
     """One of the files or folders of sample backends, loaded as ``--backend`` loads it."""
     return load(str(HERE / name if (HERE / name).is_dir() else HERE / f"{name}.py"))
 
 
 def implementation(name: str, backend: str = "one_fault_each") -> Implementation:
-    return next(i for i in stranger(backend).implementations if i.name == name)
+    return next(i for i in load_sample(backend).implementations if i.name == name)
 
 
 def cells_of(name: str, backend: str = "one_fault_each", dtype: str = "float32") -> list[Cell]:
     """The cells of one implementation, by its name."""
-    found = cells([stranger(backend)], (), (dtype,))
+    found = cells([load_sample(backend)], (), (dtype,))
     return [
         cell
         for cell in found
@@ -45,4 +45,4 @@ def tallies(name: str, backend: str = "one_fault_each", folder: str = "") -> dic
     }
 
 
-__all__ = ["CATALOGUE", "HERE", "cells_of", "implementation", "stranger", "tallies"]
+__all__ = ["CATALOGUE", "HERE", "cells_of", "implementation", "load_sample", "tallies"]

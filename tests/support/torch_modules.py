@@ -88,7 +88,7 @@ def inputs_of(name: str, seed: int = 0) -> dict[str, ndarray]:
     }
 
 
-def of_law(name: str, module: nn.Module, inputs: dict[str, ndarray]) -> Any:
+def of_specification(name: str, module: nn.Module, inputs: dict[str, ndarray]) -> Any:
     """The specification on the module's own state_dict."""
     parameters = {key: x.numpy() for key, x in module.state_dict().items()}
     return getattr(spec, name)(

@@ -27,7 +27,7 @@ def of(name: str) -> Implementation:
     return next(i for i in load("torch_impl").implementations if i.name == name)
 
 
-def lawful(implementation: Implementation, dtype: str, cases: int = 6) -> bool:
+def stays_within_bounds(implementation: Implementation, dtype: str, cases: int = 6) -> bool:
     """Whether the first cases of the suite are as the specification says."""
     operation = implementation.operation.name
     recipes = *islice(fixed_cases(operation), cases), *draw_recipes(operation, "any", cases, 0)
@@ -47,7 +47,7 @@ def test_every_module_has_a_column() -> None:
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_a_module_in_a_region_is_what_the_specification_says(dtype: str) -> None:
-    assert lawful(of("transformer_xl_layer_autocast"), dtype)
+    assert stays_within_bounds(of("transformer_xl_layer_autocast"), dtype)
 
 
 def in_bfloat16(region: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,7 +61,7 @@ def test_a_region_of_a_narrower_dtype_is_noticed(
 ) -> None:
     """Three bits are lost in float16, and none in bfloat16."""
     monkeypatch.setattr(as_operations.torch, "autocast", in_bfloat16(torch.autocast))
-    assert lawful(of("multi_head_attention_autocast"), dtype) == (dtype == "bfloat16")
+    assert stays_within_bounds(of("multi_head_attention_autocast"), dtype) == (dtype == "bfloat16")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

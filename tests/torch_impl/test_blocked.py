@@ -47,7 +47,7 @@ def cut(monkeypatch: pytest.MonkeyPatch, rows: int, elements: int) -> None:
     monkeypatch.setattr(additive_operators, "ELEMENTS", elements)
 
 
-def lawful(implementation: Implementation, cases: int = 12) -> bool:
+def stays_within_bounds(implementation: Implementation, cases: int = 12) -> bool:
     """
     Whether the first draws of the differential suite are as the specification says, with NaN in
     hidden slots and without.
@@ -97,11 +97,11 @@ each_attention = pytest.mark.parametrize("name", ATTENTIONS)
 
 @pytest.mark.parametrize("extent", EXTENTS, ids=str)
 @pytest.mark.parametrize("name", BLOCKED)
-def test_the_law_holds_however_the_blocks_fall(
+def test_the_specification_holds_however_the_blocks_fall(
     name: str, extent: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut(monkeypatch, *extent)
-    assert lawful(BLOCKED[name])
+    assert stays_within_bounds(BLOCKED[name])
 
 
 @pytest.mark.parametrize("N, M", [(7, 9), (9, 7), (1, 1)])
@@ -149,7 +149,7 @@ def test_a_step_gone_wrong_is_noticed(step: str, monkeypatch: pytest.MonkeyPatch
     cut(monkeypatch, 2, 150)
     name, module = SPOILT[step]
     monkeypatch.setattr(f"attnverify.torch_impl.{module}.{step}", spoilt(step))
-    assert not lawful(BLOCKED[name], cases=40)
+    assert not stays_within_bounds(BLOCKED[name], cases=40)
 
 
 # Memory

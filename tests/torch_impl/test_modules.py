@@ -27,8 +27,8 @@ from tests.support.torch_modules import (
     agree,
     built,
     inputs_of,
-    of_law,
     of_module,
+    of_specification,
     rng,
     turn,
 )
@@ -42,7 +42,7 @@ each_layout = pytest.mark.parametrize(
 
 
 @each_layer
-def test_a_state_dict_has_the_names_of_the_law(name: str) -> None:
+def test_a_state_dict_has_the_names_of_the_specification(name: str) -> None:
     assert set(BUILD[name]().state_dict()) == {
         parameter for parameter, _, _ in PATTERN.findall(NAMES[name])
     }
@@ -50,19 +50,21 @@ def test_a_state_dict_has_the_names_of_the_law(name: str) -> None:
 
 @each_layout
 @each_layer
-def test_a_module_on_its_own_state_dict_equals_the_law(name: str, batch_first: bool) -> None:
+def test_a_module_on_its_own_state_dict_equals_the_specification(
+    name: str, batch_first: bool
+) -> None:
     module, inputs = built(BUILD[name], batch_first=batch_first).eval(), inputs_of(name)
-    assert agree(of_module(module, inputs), of_law(name, module, inputs))
+    assert agree(of_module(module, inputs), of_specification(name, module, inputs))
 
 
 def test_weights_come_batch_first_from_either_layout() -> None:
     module, inputs = built(BUILD["multi_head_attention"]), inputs_of("multi_head_attention")
     query, key, value, attn_mask, padding = map(torch.from_numpy, inputs.values())
     weights = module(*(x.transpose(0, 1) for x in (query, key, value)), attn_mask, padding)[1]
-    assert agree(weights, of_law("multi_head_attention", module, inputs)[1])
+    assert agree(weights, of_specification("multi_head_attention", module, inputs)[1])
 
 
-def test_additive_attention_equals_the_law_and_hides_where_its_mask_is_true() -> None:
+def test_additive_attention_equals_the_specification_and_hides_where_its_mask_is_true() -> None:
     module, normal = (
         built(lambda **o: attention_modules.AdditiveAttention(3, 5, 7, **o)),
         rng(2).standard_normal,
@@ -78,7 +80,7 @@ def test_additive_attention_equals_the_law_and_hides_where_its_mask_is_true() ->
     assert agree(module(*map(torch.from_numpy, (query, key, value, hidden))), expected)
 
 
-def test_the_state_dict_of_additive_attention_has_the_names_of_the_law() -> None:
+def test_the_state_dict_of_additive_attention_has_the_names_of_the_specification() -> None:
     assert list(attention_modules.AdditiveAttention(3, 5, 7).state_dict()) == [
         "w_query",
         "w_key",
@@ -104,7 +106,9 @@ def test_a_relative_layer_takes_a_mask_for_each_batch_element_and_head(batch_fir
     name, mask = "relative_multi_head_attention", rng(5).random((B, H, N, M)) < 0.6
     module, inputs = built(BUILD[name], batch_first=batch_first), inputs_of(name)
     given = inputs | {"visible": mask if batch_first else mask.transpose(2, 3, 0, 1)}
-    assert agree(of_module(module, given), of_law(name, module, inputs | {"visible": mask}))
+    assert agree(
+        of_module(module, given), of_specification(name, module, inputs | {"visible": mask})
+    )
 
 
 def test_labmls_masks_have_the_batch_behind() -> None:
@@ -112,14 +116,15 @@ def test_labmls_masks_have_the_batch_behind() -> None:
     module, inputs = built(BUILD[name]), inputs_of(name)
     given = inputs | {"visible": mask.transpose(1, 2, 0)}
     assert agree(
-        of_module(module, given), of_law(name, module, inputs | {"visible": mask[:, None]})
+        of_module(module, given),
+        of_specification(name, module, inputs | {"visible": mask[:, None]}),
     )
 
 
 @each_layer
 def test_dropout_acts_in_train_mode_only_and_survives_eval(name: str) -> None:
     module, inputs = built(BUILD[name], dropout=0.5).eval(), inputs_of(name)
-    expected = of_law(name, module, inputs)
+    expected = of_specification(name, module, inputs)
     torch.manual_seed(0)
     assert agree(of_module(module, inputs), expected)
     assert not agree(of_module(module.train(), inputs), expected)
@@ -145,7 +150,7 @@ def drawn(shape: tuple[int, ...], p: float) -> ndarray:
     return keep
 
 
-def test_the_dropout_of_scaled_dot_product_attention_is_that_of_the_law() -> None:
+def test_the_dropout_of_scaled_dot_product_attention_is_that_of_the_specification() -> None:
     query, key, value = (
         rng(i).standard_normal((B, H, size, D)) for i, size in enumerate((N, M, M))
     )
@@ -156,7 +161,7 @@ def test_the_dropout_of_scaled_dot_product_attention_is_that_of_the_law() -> Non
     assert agree(output, spec.scaled_dot_product_attention(query, key, value, keep=keep, p=0.3))
 
 
-def test_the_dropout_of_additive_attention_is_that_of_the_law() -> None:
+def test_the_dropout_of_additive_attention_is_that_of_the_specification() -> None:
     module, normal = (
         built(lambda **o: attention_modules.AdditiveAttention(3, 5, 7, **o), dropout=0.3),
         rng(2).standard_normal,
@@ -172,7 +177,7 @@ def test_the_dropout_of_additive_attention_is_that_of_the_law() -> None:
     )
 
 
-def test_the_dropout_of_multi_head_attention_is_that_of_the_law() -> None:
+def test_the_dropout_of_multi_head_attention_is_that_of_the_specification() -> None:
     module, inputs = (
         built(BUILD["multi_head_attention"], dropout=0.3, batch_first=True),
         inputs_of("multi_head_attention"),
@@ -180,7 +185,8 @@ def test_the_dropout_of_multi_head_attention_is_that_of_the_law() -> None:
     keep = drawn((B, H, N, M), 0.3)
     weights = module(*map(torch.from_numpy, inputs.values()))[1]
     assert agree(
-        weights, spec.dropout(of_law("multi_head_attention", module, inputs)[1], keep, 0.3)
+        weights,
+        spec.dropout(of_specification("multi_head_attention", module, inputs)[1], keep, 0.3),
     )
 
 
@@ -189,7 +195,7 @@ def test_a_call_leaves_nothing_behind_for_the_next(name: str) -> None:
     module = built(BUILD[name]).eval()
     for seed in (0, 1, 0):
         inputs = inputs_of(name, seed)
-        assert agree(of_module(module, inputs), of_law(name, module, inputs))
+        assert agree(of_module(module, inputs), of_specification(name, module, inputs))
 
 
 def test_a_long_call_leaves_no_biases_for_a_short_one() -> None:
@@ -203,7 +209,8 @@ def test_a_long_call_leaves_no_biases_for_a_short_one() -> None:
             "visible": rng(length, 1).random((length, length)) < 0.6,
         }
         assert agree(
-            of_module(module, inputs), of_law("alibi_multi_head_attention", module, inputs)
+            of_module(module, inputs),
+            of_specification("alibi_multi_head_attention", module, inputs),
         )
 
 
@@ -241,7 +248,7 @@ def segments(module: nn.Module, *lengths: int) -> list[Tensor]:
 
 
 @each_layout
-def test_a_stack_equals_the_law_segment_by_segment(batch_first: bool) -> None:
+def test_a_stack_equals_the_specification_segment_by_segment(batch_first: bool) -> None:
     module = stack(batch_first)
     parameters = [
         {key: x.numpy() for key, x in layer.state_dict().items()} for layer in module.layers

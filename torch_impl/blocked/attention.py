@@ -1,6 +1,6 @@
 """
-Attention of inner products in blocks that stay in a cache: the laws are :mod:`spec.attention`,
-:mod:`spec.alibi` and :mod:`spec.relative`.
+Attention of inner products in blocks that stay in a cache: the specification is
+:mod:`spec.attention`, :mod:`spec.alibi` and :mod:`spec.relative`.
 
 Written for CPUs: no N x M tensor exists, forwards or backwards, and a block
 (:mod:`torch_impl.blocked.tiles`) costs a dozen calls of PyTorch. A block of n queries reads

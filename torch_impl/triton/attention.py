@@ -1,5 +1,5 @@
 """
-Attention by fused Triton kernels: the laws are :mod:`spec.attention`, :mod:`spec.alibi` and
+Attention by fused Triton kernels: the specification is :mod:`spec.attention`, :mod:`spec.alibi` and
 :mod:`spec.relative`.
 
 No N x M tensor exists, forwards or backwards: see :mod:`torch_impl.triton.kernels.attention`. On a

@@ -34,7 +34,7 @@ def update_mems_negative_length(hids: Any, mems: Any, mem_len: int) -> Any:
 def checked_but(operation: Any, given: Any, name: str, mend: Any) -> Any:
     """
     The operation with one argument mended instead of refused; what else is wrong is refused as the
-    law does.
+    specification does.
     """
     from attnverify.catalogue.operation import CATALOGUE
 

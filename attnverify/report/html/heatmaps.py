@@ -141,7 +141,7 @@ def describe_in_words(picture: dict[str, Any]) -> str:
     lead = "".join(f"{i}, " for i in picture["index"][:-2])
     axes = [axis or name for axis, name in zip(picture["axes"], ("rows", "columns"), strict=True)]
     (row, column), (first, left) = position_of_worst(picture), picture["origin"]
-    got, law, share = (
+    got, expected, share = (
         picture[name][row - first][column - left] for name in ("actual", "expected", "ratio")
     )
     shape = f"({', '.join(map(str, picture['shape']))})"
@@ -159,7 +159,7 @@ def describe_in_words(picture: dict[str, Any]) -> str:
     wrong = f"{picture['wrong']} of {picture['total']} elements out of bound"
     return (
         f"{part}{cut}: {wrong}, the worst at {format_index(picture['index'])}: "
-        f"got {format_number(got)}, expected {format_number(law)}, {format_share(share)}."
+        f"got {format_number(got)}, expected {format_number(expected)}, {format_share(share)}."
     )
 
 

@@ -1,6 +1,6 @@
 """
-The book's Sphinx extension: pages written from the law before the build reads them, and directives
-that execute.
+The book's Sphinx extension: pages written from the specification before the build reads them, and
+directives that execute.
 """
 
 from pathlib import Path

@@ -34,7 +34,7 @@ MAY, HIDDEN, EMPTY = "True = may attend", "True = hidden", "a row that sees no k
 MASK, CAUSAL = "a boolean mask", "causal, N = 2 and M = 4"
 ATTENTIONS = ("scaled_dot_product_attention", "causal_mask")
 HEADS = ("multi_head_attention", "multi_head_self_attention", "merge_masks")
-LAW = "the law's numbers"
+AS_SPECIFIED = "the specification's numbers"
 
 PEERS = (
     Peer(ATTENTIONS, "torch", "nn.functional.scaled_dot_product_attention", "B H N D",
@@ -73,28 +73,28 @@ PEERS = (
          {MASK: MAY, EMPTY: "NaN"}, other_libraries.labml_multi_head),
     Peer(("shift_right",), "labml-nn", "transformers.xl.relative_mha.shift_right",
          "N M ..., the axes to shift in front",
-         {"three rows of four": LAW}, other_libraries.labml_shift_right),
+         {"three rows of four": AS_SPECIFIED}, other_libraries.labml_shift_right),
     Peer(("learned_relative_score", "learned_relative_attention", "relative_multi_head_attention"),
          "labml-nn",
          "transformers.xl.relative_mha.RelativeMultiHeadAttention", "N B H D",
          {"two queries, three keys": "the first query's own key is key 1: align = end"},
          other_libraries.labml_relative),
     Peer(("get_slopes",), "labml-nn", "transformers.alibi.get_slopes", "H",
-         {"6 heads": LAW, "8 heads": LAW}, other_libraries.labml_slopes),
+         {"6 heads": AS_SPECIFIED, "8 heads": AS_SPECIFIED}, other_libraries.labml_slopes),
     Peer(("get_alibi_biases", "alibi_multi_head_attention"), "labml-nn",
          "transformers.alibi.get_alibi_biases", "N M H",
-         {"a mask with a gap": LAW}, other_libraries.labml_biases),
+         {"a mask with a gap": AS_SPECIFIED}, other_libraries.labml_biases),
     Peer(("get_slopes", "get_alibi_biases", "alibi_attention"), "transformers", "BLOOM, MPT",
          "B H 1 M",
-         {"BLOOM's slopes of 6 heads": LAW, "MPT's slopes of 6 heads": LAW,
+         {"BLOOM's slopes of 6 heads": AS_SPECIFIED, "MPT's slopes of 6 heads": AS_SPECIFIED,
          "BLOOM's bias": "slope * j: [0.0, 0.25, 0.5] for head 0"},
          other_libraries.transformers_slopes),
     Peer(("rel_shift", "transformer_xl_score", "transformer_xl_attention"), "transformers", "XLNet",
          "B H N M, one column of padding",
-         {"rel_shift_bnij of the padded matrix": LAW}, other_libraries.xlnet_shift),
+         {"rel_shift_bnij of the padded matrix": AS_SPECIFIED}, other_libraries.xlnet_shift),
     Peer(("update_mems", "init_mems", "transformer_xl"), "transformers", "XLNetModel.cache_mem",
          "N B F",
-         {"mem_len = 0, S = 2, N = 3": "keeps 5 positions (the law: 0)"},
+         {"mem_len = 0, S = 2, N = 3": "keeps 5 positions (the specification: 0)"},
          other_libraries.xlnet_memory),
 )  # fmt: skip
 

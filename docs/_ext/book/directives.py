@@ -47,7 +47,7 @@ class Run(SphinxDirective):
 
 
 def fresh() -> dict[str, Any]:
-    """What a session knows at its start: NumPy and the law."""
+    """What a session knows at its start: NumPy and the specification."""
     return {"np": np, "spec": spec, **{name: getattr(spec, name) for name in spec.__all__}}
 
 

@@ -1,4 +1,7 @@
-"""A docstring of the law in its parts: sentence, formulas, clauses, examples, source, errata."""
+"""
+A docstring of the specification in its parts: sentence, formulas, clauses, examples, source,
+errata.
+"""
 
 import inspect
 import re

@@ -1,5 +1,5 @@
 """
-Which lines of the law implement which part of its formula.
+Which lines of the specification implement which part of its formula.
 
 For each operation, one list of anchors for each part of the formula
 (:func:`book.docstrings.formulas`), in its order; an anchor is

@@ -1,5 +1,5 @@
 """
-Cells that run the law in the browser: its own source, by Brython, on the little NumPy of
+Cells that run the specification in the browser: its own source, by Brython, on the little NumPy of
 docs/live_cells.
 
 Everything is served by the site itself, and works from a folder too: what Brython imports lies in
@@ -45,7 +45,7 @@ def cell(operation: Operation) -> Iterator[str]:
     if operation.name not in CELLS:
         return
     code, sliders = CELLS[operation.name]
-    yield "Move the sizes, or change the code: the law itself runs here, in your browser.\n"
+    yield "Move the sizes, or change the code: the specification itself runs in your browser.\n"
     yield ".. raw:: html\n"
     lines = [
         f'<form class="live" aria-label="{operation.name} in the browser">',
@@ -70,7 +70,7 @@ def cell(operation: Operation) -> Iterator[str]:
     yield ""
 
 
-SCRIPTS = ("brython.js", "law.js", "live.js")
+SCRIPTS = ("brython.js", "specification.js", "live.js")
 
 
 def sources() -> dict[str, list[Any]]:
@@ -79,12 +79,12 @@ def sources() -> dict[str, list[Any]]:
     whether it is a package.
     """
     files = {path.stem: path for path in sorted((DOCS / "live_cells").glob("*.py"))}
-    law = {
+    chapters = {
         f"attnverify.spec.{stem}": DOCS.parent / "spec" / f"{stem}.py"
         for stem in (*CHAPTERS, "shapes")
     }
     found: dict[str, list[Any]] = {
-        name: [".py", path.read_text(), []] for name, path in {**files, **law}.items()
+        name: [".py", path.read_text(), []] for name, path in {**files, **chapters}.items()
     }
     for package in ("attnverify", "attnverify.spec"):
         found[package] = [
@@ -103,7 +103,7 @@ LIBRARY = ("sys", "json", "json.encoder", "json.decoder", "json.scanner", "_json
            "abc", "_py_abc", "_weakrefset", "_weakref", "keyword", "reprlib", "_thread",
            "functools", "_functools", "copyreg",
            "heapq", "_heapq")  # fmt: skip
-"""What of Python's library the law and the cells import, and what that imports."""
+"""What of Python's library the specification and the cells import, and what that imports."""
 
 
 def library() -> dict[str, Any]:
@@ -127,4 +127,4 @@ def write(static: Path) -> None:
     shutil.copy(brython() / "brython.js", static / "brython.js")
     shutil.copy(DOCS / "live_cells" / "live.js", static / "live.js")
     text = f"__BRYTHON__.use_VFS = true;\n__BRYTHON__.update_VFS({json.dumps(sources())});\n"
-    (static / "law.js").write_text(text)
+    (static / "specification.js").write_text(text)

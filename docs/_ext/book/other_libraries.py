@@ -44,15 +44,20 @@ def causal_facts(weights: ndarray) -> Facts:
 
 
 def agrees(about: str, operation: str, actual: Any, **inputs: Any) -> Facts:
-    """Whether it gives the law's numbers, within the bound of unfused arithmetic in float32."""
+    """
+    Whether it gives the specification's numbers, within the bound of unfused arithmetic in float32.
+    """
     op, actual = CATALOGUE[operation], np.asarray(actual, np.float64)
-    law, unfused = op.law(**inputs), resolve("eager", operation, operation, "float32")
+    expected, unfused = (
+        op.specification(**inputs),
+        resolve("eager", operation, operation, "float32"),
+    )
     bound = None if op.exact else bounds.bound(operation, inputs, unfused)
-    if actual.shape == law.shape and compare(actual, law, bound).passed:
-        return {about: "the law's numbers"}
+    if actual.shape == expected.shape and compare(actual, expected, bound).passed:
+        return {about: "the specification's numbers"}
     return {
-        about: f"other numbers than the law's, {np.round(actual.ravel(), 4).tolist()} for "
-        f"{np.round(law.ravel(), 4).tolist()}"
+        about: "other numbers than the specification's, "
+        f"{np.round(actual.ravel(), 4).tolist()} for {np.round(expected.ravel(), 4).tolist()}"
     }
 
 
@@ -260,11 +265,10 @@ def xlnet_memory() -> Facts:
     kept = XLNetModel.cache_mem(
         SimpleNamespace(mem_len=0, reuse_len=None), torch.zeros(3, 1, 1), torch.zeros(2, 1, 1)
     )
-    law = spec.update_mems([np.zeros((1, 3, 1))], [np.zeros((1, 2, 1))], 0)
-    assert law is not None
-    return {
-        "mem_len = 0, S = 2, N = 3": f"keeps {len(kept)} positions (the law: {law[0].shape[1]})"
-    }
+    expected = spec.update_mems([np.zeros((1, 3, 1))], [np.zeros((1, 2, 1))], 0)
+    assert expected is not None
+    found = f"keeps {len(kept)} positions (the specification: {expected[0].shape[1]})"
+    return {"mem_len = 0, S = 2, N = 3": found}
 
 
 def installed(package: str) -> str:

@@ -57,7 +57,9 @@ def contents(chapter: str) -> str:
         "",
     ]
     lines += [*(f"   {name}" for name in names), ""]
-    lines += [f"- :doc:`{name}` - {sentence(CATALOGUE[name].law)}" for name in names] + [""]
+    lines += [f"- :doc:`{name}` - {sentence(CATALOGUE[name].specification)}" for name in names] + [
+        ""
+    ]
     if helpers:
         lines += [
             "What several operations share:",
@@ -72,7 +74,7 @@ TITLES = {"alibi": "ALiBi", "relative": "Relative positions"}
 SHARED = {"attend": "attention", "attend_grad": "attention", "products_grad": "attention",
 "split_heads": "layers", "merge_heads": "layers",
           "linear": "layers", "layer_norm": "layers"}  # fmt: skip
-"""Functions of the law that are no operations, but that the operations refer to."""
+"""Functions of the specification that are no operations, but that the operations refer to."""
 
 
 def heading(text: str, line: str) -> list[str]:
@@ -89,7 +91,7 @@ def parts(operation: Operation) -> Iterator[str]:
     yield from heading(operation.name, "=")
     yield f".. py:currentmodule:: attnverify.spec.{operation.chapter}\n"
     yield f"*Chapter* :doc:`{operation.chapter} <chapter_{operation.chapter}>`\n"
-    yield from law(operation)
+    yield from declare_function(operation)
     yield from heading("The formula and its code", "-")
     yield from sides(operation)
     yield from heading("A worked example", "-")
@@ -97,7 +99,7 @@ def parts(operation: Operation) -> Iterator[str]:
     yield from live_cells.cell(operation)
     if gradient:
         yield from heading("The gradient", "-")
-        yield from law(gradient)
+        yield from declare_function(gradient)
         yield from sides(gradient)
     yield from heading("Traps", "-")
     yield from pitfalls.section(operation)
@@ -111,7 +113,7 @@ def parts(operation: Operation) -> Iterator[str]:
     yield from lines_to_run(operation)
 
 
-def law(operation: Operation) -> Iterator[str]:
+def declare_function(operation: Operation) -> Iterator[str]:
     yield f".. autofunction:: attnverify.spec.{operation.chapter}.{operation.name}\n"
 
 
@@ -119,7 +121,7 @@ def sides(operation: Operation) -> Iterator[str]:
     """
     Beside each part of the formula the statements that implement it, as they stand in the source.
     """
-    found, anchors = formulas(operation.law), ANCHORS[operation.name]
+    found, anchors = formulas(operation.specification), ANCHORS[operation.name]
     if len(found) != len(anchors):
         raise ValueError(
             f"{operation.name}: wanted anchors for {len(found)} parts of its formula, got "
@@ -140,7 +142,7 @@ def sides(operation: Operation) -> Iterator[str]:
 
 def lines_to_run(operation: Operation) -> Iterator[str]:
     gradient = operation.gradient
-    yield "Every backend of the project against this law, your own file, and the seeded faults:\n"
+    yield "Every backend of the project, your own file, and the seeded faults:\n"
     yield ".. code-block:: sh\n"
     yield f"   .venv/bin/pytest -m differential --attn-op={operation.name}"
     yield f"   .venv/bin/attnverify run my_kernel.py --op {operation.name}"

@@ -29,7 +29,7 @@ PICTURED = {
 
 
 def section(operation: Operation) -> Iterator[str]:
-    for text in errata(operation.law):
+    for text in errata(operation.specification):
         yield f"{text}\n"
     shipped = [fault for fault in faults_of(operation) if fault.source != "this project"]
     others = [fault for fault in faults_of(operation) if fault.source == "this project"]
@@ -84,12 +84,12 @@ def picture(fault: Fault) -> Iterator[str]:
     case = small_case(fault.name)
     assert case is not None
     yield (
-        f"The law, and the same call with *{literal_free(fault.words)}* (``{fault.name}``) on "
-        f"{shape_of(case)}:\n"
+        f"The specification, and the same call with *{literal_free(fault.words)}* "
+        f"(``{fault.name}``) on {shape_of(case)}:\n"
     )
     yield ".. picture:: pitfalls.beside"
     yield (
-        f"   :alt: Two matrices, the law's answer and that of {fault.name}; "
+        f"   :alt: Two matrices, the expected answer and that of {fault.name}; "
         f"{wrong(case)[2].sum()} wrong elements are framed.\n"
     )
     yield f'   "{fault.name}"\n'
@@ -146,15 +146,15 @@ def drawable(case: Observation) -> bool:
 
 def wrong(case: Observation) -> tuple[ndarray, ndarray, ndarray]:
     """
-    The law's answer, the fault's, and where they differ, in the slice (last two axes) that differs
-    most.
+    The expected answer, the fault's, and where they differ, in the slice (last two axes) that
+    differs most.
     """
-    for law, actual, bound in zip(case.expected, case.actual, case.bounds, strict=True):
-        if law.shape != actual.shape:
+    for expected, actual, bound in zip(case.expected, case.actual, case.bounds, strict=True):
+        if expected.shape != actual.shape:
             continue
-        right = compare(actual, law, bound).arrays[3]
-        law, actual, marked = (np.atleast_2d(x) for x in (law, actual, ~right))
+        right = compare(actual, expected, bound).arrays[3]
+        expected, actual, marked = (np.atleast_2d(x) for x in (expected, actual, ~right))
         if marked.any():
             worst = max(np.ndindex(marked.shape[:-2]), key=lambda at: marked[at].sum())
-            return law[worst], actual[worst], marked[worst]
+            return expected[worst], actual[worst], marked[worst]
     return np.zeros((1, 1)), np.zeros((1, 1)), np.zeros((1, 1), bool)

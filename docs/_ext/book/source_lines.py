@@ -1,4 +1,4 @@
-"""Literal source: the statement of the law that a few words of it name."""
+"""Literal source: the statement of the specification that a few words of it name."""
 
 import ast
 import importlib

@@ -330,7 +330,9 @@ def test_ceilings_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 # Results and goals
 
 
-def told(label: str, seconds: list[float], ours: bool = False, **more: object) -> dict[str, object]:
+def measurement(
+    label: str, seconds: list[float], ours: bool = False, **more: object
+) -> dict[str, object]:
     facts = {
         "case": "case",
         "operation": PLAIN,
@@ -349,7 +351,7 @@ def told(label: str, seconds: list[float], ours: bool = False, **more: object) -
 
 
 TWICE = Goal("row", ("case",), "ours", "peer", 2, 4)
-OURS = told("ours", [1.0, 1.0, 1.0], ours=True, peak_extra_bytes=5)
+OURS = measurement("ours", [1.0, 1.0, 1.0], ours=True, peak_extra_bytes=5)
 
 
 def ours_beside(label: str, times: float) -> dict[str, object]:
@@ -361,7 +363,7 @@ def ours_beside(label: str, times: float) -> dict[str, object]:
     ("times", "word"), [(5.0, "goal met"), (3.0, "floor met"), (1.5, "MISSED")]
 )
 def test_a_row_is_met_or_missed_with_its_figure(times: float, word: str) -> None:
-    found = outcome(TWICE, [ours_beside("peer", times), told("peer", [times] * 3)])
+    found = outcome(TWICE, [ours_beside("peer", times), measurement("peer", [times] * 3)])
     assert (found.word, found.figure) == (word, times)
 
 
@@ -374,13 +376,13 @@ def test_ratios_are_taken_round_by_round() -> None:
     ("records", "why"),
     [
         ([], "no such case"),
-        ([told("peer", [1.0])], "ours took no part"),
+        ([measurement("peer", [1.0])], "ours took no part"),
         ([OURS], "peer took no part"),
         (
-            [OURS, told("peer", [], verdict="missing", reason="not installed")],
+            [OURS, measurement("peer", [], verdict="missing", reason="not installed")],
             "peer missing: not installed",
         ),
-        ([OURS | {"refused": "too fast"}, told("peer", [1.0])], "ours refused: too fast"),
+        ([OURS | {"refused": "too fast"}, measurement("peer", [1.0])], "ours refused: too fast"),
     ],
 )
 def test_a_row_that_cannot_be_measured_says_why(records: list[dict[str, object]], why: str) -> None:
@@ -392,9 +394,9 @@ def test_a_wrong_peer_is_not_the_best_correct_one() -> None:
     best = Goal("row", ("case",), "ours", BEST, 2, 4)
     records = [
         ours_beside("right", 3.0),
-        told("wrong", [0.1], verdict="wrong"),
-        told("refused", [0.1], refused="x"),
-        told("right", [3.0] * 3),
+        measurement("wrong", [0.1], verdict="wrong"),
+        measurement("refused", [0.1], refused="x"),
+        measurement("right", [3.0] * 3),
     ]
     assert outcome(best, records).figure == 3.0
 
@@ -403,9 +405,9 @@ def test_the_worst_case_of_a_row_counts() -> None:
     both = Goal("row", ("case", "other"), "ours", "peer", 2, 4)
     records = [
         ours_beside("peer", 5.0),
-        told("peer", [5.0] * 3),
+        measurement("peer", [5.0] * 3),
         ours_beside("peer", 3.0) | {"case": "other"},
-        told("peer", [3.0] * 3, case="other"),
+        measurement("peer", [3.0] * 3, case="other"),
     ]
     assert outcome(both, records).figure == 3.0
     assert (
@@ -416,7 +418,7 @@ def test_the_worst_case_of_a_row_counts() -> None:
 
 def test_memory_is_compared_by_its_peaks() -> None:
     goal = Goal("row", ("case",), "ours", "peer", 10, 40, measure="memory")
-    assert outcome(goal, [OURS, told("peer", [1.0])]).figure == 20
+    assert outcome(goal, [OURS, measurement("peer", [1.0])]).figure == 20
 
 
 def test_the_closing_lines_name_every_row_of_both_tables() -> None:
@@ -567,7 +569,7 @@ def records() -> list[dict[str, object]]:
         "budget": 0.5,
     }
     made = [
-        told(
+        measurement(
             label,
             [n / fast, n / fast * 1.1],
             **case | rates | {"ours": fast == 1e5, "case": f"growth N={n}", "sizes": {"N": n}},
@@ -577,7 +579,7 @@ def records() -> list[dict[str, object]]:
     ]
     made[0] |= {"verdict": "wrong", "reason": "row 3 <of> 5", "budget": 9.0}
     return [one | {"peak_extra_bytes": one["sizes"]["N"] * 10} for one in made] + [  # type: ignore[index]
-        told(
+        measurement(
             "flash-attn",
             [],
             **case | {"verdict": "missing", "reason": "the package flash_attn is not installed"},

@@ -189,11 +189,11 @@ def test_every_operation_has_a_twin_or_moves_numbers_only() -> None:
 
 
 @pytest.mark.parametrize("operation", BOUNDS)
-def test_a_twin_takes_the_parameters_of_the_law(operation: str) -> None:
+def test_a_twin_takes_the_parameters_of_the_specification(operation: str) -> None:
     parameters = inspect.signature(BOUNDS[operation]).parameters
-    law = inspect.signature(CATALOGUE[operation].law).parameters
-    assert [*parameters] == [*law, "precision"]
-    assert all(parameters[name].default == law[name].default for name in law)
+    wanted = inspect.signature(CATALOGUE[operation].specification).parameters
+    assert [*parameters] == [*wanted, "precision"]
+    assert all(parameters[name].default == wanted[name].default for name in wanted)
 
 
 @pytest.mark.parametrize("operation", sorted(EXACT))

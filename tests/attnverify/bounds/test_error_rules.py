@@ -91,7 +91,7 @@ def test_an_online_softmax_rounded_at_every_step_stays_within_the_bound(fmt: For
             "key": k.reshape(1, 1, n, 1),
             "value": v.reshape(1, 1, n, 1),
         }
-        exact = CATALOGUE["scaled_dot_product_attention"].law(**arrays)
+        exact = CATALOGUE["scaled_dot_product_attention"].specification(**arrays)
         E = BOUNDS["scaled_dot_product_attention"](**arrays, precision=P)
         assert (
             abs(toy_attention(float(q[0]), k, v, fmt) - exact[0, 0, 0, 0]) <= E[0, 0, 0, 0] < np.inf
@@ -148,7 +148,7 @@ def softmax(s: ndarray) -> ndarray:
     return np.asarray(w / w.sum())
 
 
-# the float64 law itself, against 60 digits
+# the float64 specification itself, against 60 digits
 
 mpmath.mp.dps = 60
 exp, tanh, sqrt = (np.frompyfunc(f, 1, 1) for f in (mpmath.exp, mpmath.tanh, mpmath.sqrt))
@@ -287,16 +287,16 @@ EXACTLY: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("operation", EXACTLY)
-def test_the_float64_law_stays_within_its_own_bound(operation: str) -> None:
+def test_the_float64_specification_stays_within_its_own_bound(operation: str) -> None:
     for seed in range(12):
         inputs = small_inputs(Random(60 * seed), operation, "float64", most=120)
         with np.errstate(all="ignore"):
-            law, E = (
-                CATALOGUE[operation].law(**inputs),
+            expected, E = (
+                CATALOGUE[operation].specification(**inputs),
                 BOUNDS[operation](**inputs, precision=REFERENCE),
             )
         exact = EXACTLY[operation](**exactly(inputs))
         for a, b, limit in zip(
-            *(x if isinstance(x, tuple) else (x,) for x in (law, exact, E)), strict=False
+            *(x if isinstance(x, tuple) else (x,) for x in (expected, exact, E)), strict=False
         ):
             assert (np.abs(exactly(a) - b) <= limit).all()

@@ -45,7 +45,7 @@ def each(trait: Callable[[Operation], Any]) -> Any:
 
 def answer(operation: Operation, inputs: Inputs) -> np.ndarray:
     """The first array that the specification returns."""
-    return np.asarray(next(leaves(operation.law(**inputs))))
+    return np.asarray(next(leaves(operation.specification(**inputs))))
 
 
 def small(operation: Operation, **sizes: int) -> Inputs:
@@ -146,7 +146,7 @@ def test_every_documented_shape_of_a_mask_is_accepted(operation: Operation) -> N
         mask = {"pattern": "random", "axes": axes, "form": "bool", "seed": 1}
         recipe = fixed_recipe(operation, {"N": 3, "M": 4, "H": 2, "B": 2}, mask=mask)
         lead = {"lead": (2, 2)} if "..." in " ".join(operation.axes.values()) else {}
-        operation.law(**expand(replace(recipe, options=recipe.options | lead), "float64"))
+        operation.specification(**expand(replace(recipe, options=recipe.options | lead), "float64"))
 
 
 def test_a_mask_or_a_draw_has_documented_shapes_and_nothing_else_has() -> None:
@@ -159,7 +159,7 @@ def test_a_mask_or_a_draw_has_documented_shapes_and_nothing_else_has() -> None:
 def test_square_is_who_refuses_other_numbers_of_keys(operation: Operation) -> None:
     inputs = small(operation)
     with pytest.raises(ValueError, match="key: wanted"):
-        operation.law(**inputs | {"key": inputs["key"][:, :-1]})
+        operation.specification(**inputs | {"key": inputs["key"][:, :-1]})
 
 
 @each(lambda operation: operation.traits.even_width)
@@ -167,7 +167,7 @@ def test_an_odd_width_is_refused(operation: Operation) -> None:
     inputs = small(operation, H=1, D=4)
     odd = inputs | ({"x": inputs["x"][..., :-1]} if "x" in inputs else {"F": 7})
     with pytest.raises(ValueError, match="wanted"):
-        operation.law(**odd)
+        operation.specification(**odd)
 
 
 @each(lambda operation: operation.traits.parameters)
@@ -177,7 +177,9 @@ def test_the_pattern_of_the_parameters_is_that_of_the_specification(operation: O
     for name in stack[0]:
         odd = [{**stack[0], name: np.ones((1, 2, 3, 4))}, *stack[1:]]
         with pytest.raises(ValueError, match=f"{name}: wanted"):
-            operation.law(**inputs | {"parameters": odd if operation.is_stack else odd[0]})
+            operation.specification(
+                **inputs | {"parameters": odd if operation.is_stack else odd[0]}
+            )
 
 
 # what is read off the signatures

@@ -33,27 +33,27 @@ ANY = [
 ]
 
 
-def test_there_are_many_wrong_calls() -> None:
+def test_there_are_many_invalid_calls() -> None:
     assert len(ANY) >= 60
     assert len({words for _, words in ANY}) >= 60
 
 
 @pytest.mark.parametrize("operation", CATALOGUE)
-def test_the_law_accepts_the_right_call(operation: str) -> None:
-    CATALOGUE[operation].law(**valid_call(operation))
+def test_the_specification_accepts_the_right_call(operation: str) -> None:
+    CATALOGUE[operation].specification(**valid_call(operation))
 
 
 def answer(operation: str, words: str) -> str:
     """What the specification says to an invalid call."""
     try:
-        CATALOGUE[operation].law(**invalid_calls(operation)[words])
+        CATALOGUE[operation].specification(**invalid_calls(operation)[words])
     except ValueError as error:
         return str(error)
     return "accepted"
 
 
 @pytest.mark.parametrize("operation", CATALOGUE)
-def test_the_law_refuses_in_one_form_of_words(operation: str) -> None:
+def test_the_specification_refuses_in_one_form_of_words(operation: str) -> None:
     answers = [answer(operation, words) for one, words in ANY if one == operation]
     assert [message for message in answers if not MESSAGE.fullmatch(message)] == []
 
@@ -66,7 +66,7 @@ def test_the_message_names_an_argument_or_a_parameter(operation: str) -> None:
 
 
 @pytest.mark.parametrize(("operation", "words"), NOT_WRONG)
-def test_what_the_law_accepts_is_asked_of_no_one(operation: str, words: str) -> None:
+def test_what_the_specification_accepts_is_asked_of_no_one(operation: str, words: str) -> None:
     assert words in invalid_calls(operation) and words not in calls_refused_by_spec(operation)
 
 

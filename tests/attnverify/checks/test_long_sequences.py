@@ -34,9 +34,9 @@ def ours(operation: str) -> Implementation:
 @pytest.mark.parametrize(("N", "M"), [(1, 9), (4, 9), (7, 7), (9, 4), (5, 1)])
 def test_a_row_alone_is_the_row_of_the_whole(operation: str, N: int, M: int) -> None:
     inputs = expand(long_recipe(operation, N, M), "float64")
-    whole = CATALOGUE[operation].law(**inputs)
+    whole = CATALOGUE[operation].specification(**inputs)
     for i in range(max(N - M, 0), N):
-        alone = CATALOGUE[operation].law(**single_row(CATALOGUE[operation], inputs, i))
+        alone = CATALOGUE[operation].specification(**single_row(CATALOGUE[operation], inputs, i))
         np.testing.assert_allclose(alone[..., 0, :], whole[..., i, :], rtol=1e-12, atol=1e-14)
 
 
@@ -48,7 +48,7 @@ def test_a_long_call_of_a_right_function_passes(operation: str, dtype: str) -> N
 
 
 @pytest.mark.parametrize("operation", JUDGED)
-def test_the_longest_call_is_longer_than_the_law_could_answer(operation: str) -> None:
+def test_the_longest_call_is_longer_than_the_specification_could_answer(operation: str) -> None:
     assert max(M for lengths in LENGTHS.values() for _, M in lengths) >= 131072
     assert (
         len(long_sequence_checks(operation, "thorough"))

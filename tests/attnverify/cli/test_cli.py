@@ -149,11 +149,11 @@ def test_list_says_what_an_operation_is() -> None:
 
 @pytest.mark.parametrize("operation", operation_names())
 def test_every_operation_has_shapes_and_a_template_that_is_python(operation: str) -> None:
-    law = CATALOGUE[operation].law
-    lines = "\n".join(operations.shapes(law))
+    specification = CATALOGUE[operation].specification
+    lines = "\n".join(operations.shapes(specification))
     assert not {"jaxtyping", "<class", "collections"} & set(re.split(r"[. ]", lines))
-    assert operations.sentence(law).endswith((".", ":"))
-    compile(operations.template(law, "torch", "x.py"), "x.py", "exec")
+    assert operations.sentence(specification).endswith((".", ":"))
+    compile(operations.template(specification, "torch", "x.py"), "x.py", "exec")
 
 
 def test_a_new_file_names_its_operation_and_is_judged_as_unsupported() -> None:

@@ -303,7 +303,7 @@ def test_a_slip_that_every_operation_can_show_is_named() -> None:
     assert said is not None and "the first head's value for all" in said
 
 
-def test_a_candidate_that_is_the_law_on_these_recipes_explains_nothing() -> None:
+def test_a_candidate_that_is_the_specification_on_these_recipes_explains_nothing() -> None:
     """Without a mask every convention of masks is the specification."""
     plain = [
         recipe
@@ -330,7 +330,7 @@ def test_one_that_fits_some_recipes_alone_explains_nothing() -> None:
     assert said is None or "equals the specification" not in said
 
 
-def test_every_question_has_the_laws_own_answer() -> None:
+def test_every_question_has_the_answer_of_the_specification() -> None:
     for _, question, *_ in STAGE_ROWS:
         assert question in SPEC_ANSWERS
     for operation, rows in CONVENTIONS_OF_OPERATION.items():

@@ -24,7 +24,7 @@ from attnverify.judge.case import Case, case_of
 from attnverify.verdicts.cell import Cell
 from attnverify.verdicts.columns import judge_cell
 from attnverify.verdicts.tally import CellResult, Options
-from tests.support.sample_backends import stranger
+from tests.support.sample_backends import load_sample
 
 Function = Callable[..., Any]
 
@@ -93,11 +93,11 @@ def key_tail(query: Any, key: Any, value: Any, visible: Any = None) -> Any:
     return right.alibi_attention(query, key, value, seen)
 
 
-def stranger_of(operation: str, function: Function) -> Implementation:
+def user_implementation(operation: str, function: Function) -> Implementation:
     def implementation(**arguments: Any) -> Any:
         return function(**arguments)
 
-    backend = stranger("one_fault_each")
+    backend = load_sample("one_fault_each")
     return Implementation(backend, CATALOGUE[operation], function.__name__, implementation)
 
 
@@ -107,7 +107,7 @@ def judged(
     known: tuple[KnownFailure, ...] = (),
 ) -> CellResult:  # fmt: skip
     return judge_cell(
-        Cell(stranger_of(operation, function), None, dtype, "values"),
+        Cell(user_implementation(operation, function), None, dtype, "values"),
         Options(profile, seed, folder),
         known,
     )

@@ -32,7 +32,9 @@ def cards(backend: str = BOXES) -> dict[str, ConventionCard]:
 
 def others(card: ConventionCard) -> dict[str, str]:
     """The answers that are not the specification's."""
-    return {question: found.said for question, found in card.answers.items() if not found.lawful}
+    return {
+        question: found.said for question, found in card.answers.items() if not found.as_specified
+    }
 
 
 EXPECTED: dict[str, dict[str, str]] = {
@@ -66,7 +68,7 @@ EXPECTED: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_a_card_says_where_a_black_box_differs_from_the_law(name: str) -> None:
+def test_a_card_says_where_a_black_box_differs_from_the_specification(name: str) -> None:
     assert others(cards()[name]) == EXPECTED[name]
 
 
@@ -85,7 +87,7 @@ def test_what_is_asked_of_an_attention() -> None:
 
 
 @pytest.mark.parametrize("backend", ["numpy_ref", "torch_impl"])
-def test_our_own_follow_the_law(backend: str) -> None:
+def test_our_own_follow_the_specification(backend: str) -> None:
     assert {name: others(card) for name, card in cards(backend).items() if others(card)} == {}
     assert {
         SDPA,
@@ -119,7 +121,7 @@ def test_a_fault_is_read_off(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
-def test_the_law_is_recognised_in_every_dtype(dtype: str) -> None:
+def test_the_specification_is_recognised_in_every_dtype(dtype: str) -> None:
     assert [others(card) for card in identify(load("numpy_ref"), dtype) if others(card)] == []
 
 
@@ -134,7 +136,7 @@ def test_the_command_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["identify", BOXES, "--json"]) == 0
     found = {card["implementation"]: card for card in json.loads(capsys.readouterr().out)}
     answer = found["causal_mask_top_left"]["answers"]["causal alignment"]
-    assert answer == {"answer": "top-left", "law": "end", "as the law": False}
+    assert answer == {"answer": "top-left", "specification": "end", "as specified": False}
 
 
 def test_what_cannot_be_loaded_is_an_error(
@@ -145,4 +147,4 @@ def test_what_cannot_be_loaded_is_an_error(
 
 
 def test_an_answer_knows_whether_it_is_the_laws() -> None:
-    assert Answer("end", "end").lawful and not Answer("top-left", "end").lawful
+    assert Answer("end", "end").as_specified and not Answer("top-left", "end").as_specified

@@ -150,7 +150,7 @@ def test_a_name_that_is_no_operation_is_refused() -> None:
 
 
 @pytest.mark.parametrize("each", [*FAULTS.values(), *CONTROLS.values()], ids=lambda each: each.name)
-def test_a_fault_has_the_parameters_of_the_law(each: Any) -> None:
+def test_a_fault_has_the_parameters_of_the_specification(each: Any) -> None:
     takes = set(each.function.__signature__.parameters) - {"dtype"}
     assert takes == set(each.operation.arguments)
     assert each.words and (

@@ -40,9 +40,9 @@ def say_nothing(recipe: Recipe, dtype: str) -> tuple[ndarray, ndarray]:
     precision = resolve("wide", recipe.operation, recipe.operation, dtype)
     infinite, vacuous = [], []
     case = case_of(recipe, dtype)
-    for law, bound in zip(arrays(case.expected), arrays(case.bounds(precision)), strict=True):
-        largest = np.abs(law[np.isfinite(law)]).max(initial=0.0)
-        infinite.append((np.isinf(bound) & ~np.isnan(law)).ravel())
+    for expected, bound in zip(arrays(case.expected), arrays(case.bounds(precision)), strict=True):
+        largest = np.abs(expected[np.isfinite(expected)]).max(initial=0.0)
+        infinite.append((np.isinf(bound) & ~np.isnan(expected)).ravel())
         vacuous.append(
             (np.isfinite(bound) & (bound > max(2 * largest, 1e-3 * scale(recipe, dtype)))).ravel()
         )

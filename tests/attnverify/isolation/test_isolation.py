@@ -30,7 +30,7 @@ from attnverify.isolation.supervisor import (
 from attnverify.judge.errors import DeviceLost, Disagreement
 from attnverify.judge.invoke import call
 from tests.support.run_attnverify import Run, in_a_process, judged, verify
-from tests.support.sample_backends import HERE as STRANGERS
+from tests.support.sample_backends import HERE as SAMPLES
 
 pytestmark = pytest.mark.xdist_group("isolation")
 """One worker runs all of them: the runs that several tests look at are made once."""
@@ -293,7 +293,7 @@ def without_machine(report: Any) -> Any:
 
 @pytest.mark.parametrize("backend", ["mixed_verdicts", "nondeterministic"])
 def test_isolated_or_not_the_tallies_are_the_same(backend: str) -> None:
-    line = ("--backend", str(STRANGERS / f"{backend}.py"), "--failures")
+    line = ("--backend", str(SAMPLES / f"{backend}.py"), "--failures")
     one, two = (
         judged(*line, "here", "--isolate", "none"),
         judged(*line, "there", "--isolate", "paths"),

@@ -59,7 +59,7 @@ def test_an_infinite_bound_judges_nothing_and_says_so() -> None:
     assert found.passed and found.outside == found.total == 1 and found.budget == 0
 
 
-def test_where_the_law_is_nan_an_infinite_bound_excuses_nothing() -> None:
+def test_where_the_specification_is_nan_an_infinite_bound_excuses_nothing() -> None:
     assert not held(1.0, nan, inf).passed
 
 

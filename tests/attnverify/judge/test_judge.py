@@ -14,7 +14,7 @@ from attnverify.judge.side_effects import judge_side_effects
 from attnverify.verdicts import findings as findings_module
 from attnverify.verdicts.columns import judge_cell
 from attnverify.verdicts.tally import CellResult, Options
-from tests.support.sample_backends import cells_of, implementation, stranger, tallies
+from tests.support.sample_backends import cells_of, implementation, load_sample, tallies
 
 SDPA, GRAD = "scaled_dot_product_attention", "alibi_attention_grad"
 
@@ -124,7 +124,7 @@ def test_declared_determinism_is_held(folder: str) -> None:
 def test_what_is_not_declared_deterministic_may_differ_within_the_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(stranger("nondeterministic"), "deterministic", False)
+    monkeypatch.setattr(load_sample("nondeterministic"), "deterministic", False)
     assert not failed(
         {
             cell.aspect: judge_cell(cell, Options("quick"))
@@ -230,5 +230,5 @@ APART = ("right", "no_float_masks", "never", "two_faults", "infinity", "remember
 def test_every_fault_has_a_test() -> None:
     told = {*WRONG_VALUES, *IN_ONE_COLUMN, *WRONG_GRADIENTS}
     assert told == {
-        i.name for i in stranger("one_fault_each").implementations if i.how not in APART
+        i.name for i in load_sample("one_fault_each").implementations if i.how not in APART
     }

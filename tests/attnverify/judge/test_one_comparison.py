@@ -109,7 +109,7 @@ def test_a_tolerance_is_noticed(source: str) -> None:
         "error = np.linalg.norm(a - b) / np.linalg.norm(b)",
         "wrong = np.abs(a - b) > 1e-3",
         "error = abs(x.ravel() - y)\nright = error <= limit",
-        "error = np.abs(np.subtract(actual, law, dtype=float))",
+        "error = np.abs(np.subtract(actual, exact, dtype=float))",
     ],
 )
 def test_a_second_comparison_is_noticed(source: str) -> None:

@@ -16,7 +16,7 @@ from attnverify.reference.staged_attention import evaluate, spec_stages
 
 
 @pytest.mark.parametrize("operation", [name for name, op in CATALOGUE.items() if op.traits.staged])
-def test_unchanged_stages_are_the_law(operation: str) -> None:
+def test_unchanged_stages_are_the_specification(operation: str) -> None:
     for kind in (
         ("any", "nan")
         if "key" in CATALOGUE[operation].arguments and "score" not in operation

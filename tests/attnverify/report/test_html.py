@@ -220,7 +220,7 @@ def test_workers_and_processes_of_their_own_lose_no_picture(
 # Text stays text
 
 
-def test_nothing_that_a_stranger_says_becomes_an_element() -> None:
+def test_nothing_that_a_user_says_becomes_an_element() -> None:
     page = Elements(report_page(hostile()))
     assert Counter(tag for tag, _, _ in page.found)["script"] == 1 and not page.all("img")
     assert not [name for _, own, _ in page.found for name in own if name.startswith("on")]

@@ -29,7 +29,7 @@ from attnverify.report.root_causes import (
 )
 from attnverify.verdicts.tally import CellResult
 from tests.support.run_attnverify import Run, in_pytest, judged
-from tests.support.sample_backends import HERE, stranger
+from tests.support.sample_backends import HERE, load_sample
 
 STACKED, BENT = str(HERE / "dependent_faults.py"), str(HERE / "lossy_adapter.py")
 
@@ -74,7 +74,7 @@ BLIND = "NaN when a row sees no key"
 SERIES = "wrong number when H is no power of two"
 
 
-def test_the_law_says_what_is_built_on_what() -> None:
+def test_the_specification_says_what_is_built_on_what() -> None:
     assert {"softmax", "get_slopes"} <= operations_used_by("alibi_attention")
     assert {"rel_shift", "transformer_xl_score"} <= operations_used_by("transformer_xl")
     assert {"scaled_dot_product_attention", "merge_masks"} <= operations_used_by(
@@ -402,4 +402,4 @@ def test_a_bent_adapter_blocks_its_dtype_alone(
 
 def test_the_backends_of_the_tests_have_exact_adapters() -> None:
     for name in ("one_fault_each", "mixed_verdicts", "dependent_faults"):
-        assert [check_round_trip(stranger(name), dtype) for dtype in DTYPES] == [None] * 4
+        assert [check_round_trip(load_sample(name), dtype) for dtype in DTYPES] == [None] * 4

@@ -51,7 +51,7 @@ def deterministic() -> Iterator[None]:
 @pytest.mark.usefixtures("deterministic")
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("operation", [SDPA, XL, LEARNED, ADDITIVE])
-def test_deterministic_gradients_are_what_the_law_says(
+def test_deterministic_gradients_are_what_the_specification_says(
     operation: str, dtype: str, backend: Backend
 ) -> None:
     implementation = next(

@@ -73,7 +73,9 @@ def judged(backend: Backend, name: str, dtype: str, draws: int) -> int:
 
 
 @each_path
-def test_a_module_with_the_kernels_is_what_the_law_says(backend: Backend, name: str) -> None:
+def test_a_module_with_the_kernels_is_what_the_specification_says(
+    backend: Backend, name: str
+) -> None:
     assert (
         judged(backend, name, "float32", 4 if parse_name(name)[0].gradient else 12) >= 5
     )  # an attention is judged without its module too
@@ -82,7 +84,7 @@ def test_a_module_with_the_kernels_is_what_the_law_says(backend: Backend, name: 
 @pytest.mark.thorough
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @each_path
-def test_a_module_with_the_kernels_is_what_the_law_says_at_length(
+def test_a_module_with_the_kernels_is_what_the_specification_says_at_length(
     backend: Backend, name: str, dtype: str
 ) -> None:
     assert judged(backend, name, dtype, 200) >= 100
@@ -182,7 +184,7 @@ def lambda_of(module: nn.Module, options: dict[str, Any]) -> Any:
 
 
 @each_layer
-def test_the_gradients_of_a_layer_are_those_of_the_law(name: str) -> None:
+def test_the_gradients_of_a_layer_are_those_of_the_specification(name: str) -> None:
     gradients, loss, at, bound = of_layer(name)
     assert not far(gradients, loss, at, bound)
 
@@ -213,9 +215,9 @@ def segments() -> Iterator[tuple[ndarray, ndarray]]:
 
 
 @cache
-def of_law() -> dict[str, ndarray]:
+def of_specification() -> dict[str, ndarray]:
     """The specification's gradients of a training step, element by element."""
-    return derivative(loss_of_law, parameters_of(stack()))
+    return derivative(loss_of_specification, parameters_of(stack()))
 
 
 def derivative(
@@ -254,7 +256,7 @@ def trained(module: TransformerXL) -> dict[str, Tensor]:
     return {name: x.grad.cpu() for name, x in module.named_parameters()}
 
 
-def loss_of_law(stacked: dict[str, ndarray], detached: bool = True) -> Any:
+def loss_of_specification(stacked: dict[str, ndarray], detached: bool = True) -> Any:
     """
     The same by the specification. A memory that is cut off from the gradient is one without an
     imaginary part.
@@ -278,12 +280,12 @@ def parameters_of(module: nn.Module) -> dict[str, ndarray]:
 BOUND = LAYER * len(SEGMENTS) * roundings(F, sum(SEGMENTS) + MEM) * U
 
 
-def test_a_training_step_over_two_segments_has_the_gradients_of_the_law() -> None:
-    assert agree(trained(stack()), of_law())
+def test_a_training_step_over_two_segments_has_the_gradients_of_the_specification() -> None:
+    assert agree(trained(stack()), of_specification())
 
 
 def test_gradients_that_are_a_thousandth_off_do_not_agree() -> None:
-    assert not agree({name: 1.001 * x for name, x in trained(stack()).items()}, of_law())
+    assert not agree({name: 1.001 * x for name, x in trained(stack()).items()}, of_specification())
 
 
 def test_a_memory_that_carries_a_gradient_would_be_noticed() -> None:
@@ -291,7 +293,7 @@ def test_a_memory_that_carries_a_gradient_would_be_noticed() -> None:
     gradients = trained(module)
     assert far(
         gradients,
-        lambda stacked: loss_of_law(stacked, detached=False),
+        lambda stacked: loss_of_specification(stacked, detached=False),
         parameters_of(module),
         BOUND,
     )

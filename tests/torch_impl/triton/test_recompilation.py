@@ -57,7 +57,7 @@ CALLS: dict[str, Callable[[int, int], Tensor]] = {
 }
 
 
-def told(launched: list[Any]) -> dict[str, set[str]]:
+def find_compiled_variants(launched: list[Any]) -> dict[str, set[str]]:
     """What the compiler is told of each kernel's calls, in as many ways as it would be compiled."""
     found: dict[str, set[str]] = {}
     for kernel, args, constants in launched:
@@ -88,7 +88,7 @@ def launches(call: Callable[[int, int], Tensor], monkeypatch: pytest.MonkeyPatch
 def test_kernels_are_compiled_once_for_all_lengths(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ways = told(launches(CALLS[name], monkeypatch))
+    ways = find_compiled_variants(launches(CALLS[name], monkeypatch))
     print(name, {kernel: len(kinds) for kernel, kinds in ways.items()})
     # backward_query is another kernel when it adds to no table
     assert all(
@@ -105,4 +105,4 @@ def test_a_launcher_that_tells_lengths_would_be_seen(
     for kernel in {id(kernel): kernel for kernel, _, _ in launched}.values():
         plain = launch.JITFunction(kernel.fn)
         monkeypatch.setattr(kernel, "params", plain.params)
-    assert all(len(kinds) > 2 for kinds in told(launched).values())
+    assert all(len(kinds) > 2 for kinds in find_compiled_variants(launched).values())
