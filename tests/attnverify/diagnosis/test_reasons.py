@@ -22,7 +22,7 @@ from attnverify.failures.finding import Finding
 from attnverify.verdicts.cell import Cell
 from attnverify.verdicts.search import Search, describe_found, first_recipes
 from attnverify.verdicts.tally import Options
-from tests.support.sample_backends import stranger
+from tests.support.sample_backends import load_sample
 
 FOLDERS = ("faulty_kernels", "faulty_kernels_torch")
 
@@ -201,7 +201,7 @@ def kernel(name: str) -> Implementation:
     """One of the kernels; for gradients what computes them, itself or its autograd."""
     if ROWS[name].aspect == "gradients" and f"{SDPA}_grad" not in name:
         name = name.replace(SDPA, f"{SDPA}_grad")
-    found = [i for folder in FOLDERS for i in stranger(folder).implementations if i.name == name]
+    found = [i for folder in FOLDERS for i in load_sample(folder).implementations if i.name == name]
     return found[0]
 
 
@@ -241,7 +241,7 @@ def grade_one(row: Row, finding: Finding) -> str:
 
 
 def test_every_faulty_kernel_has_a_row() -> None:
-    own = {i.name for folder in FOLDERS for i in stranger(folder).implementations if i.how}
+    own = {i.name for folder in FOLDERS for i in load_sample(folder).implementations if i.how}
     assert len(ROWS) >= 80 and set(ROWS) <= own
 
 
