@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from attnverify import bounds
+from attnverify.backends.declarations import Declarations
 from attnverify.backends.loader import Backend, implementation_of_function, imported_library
 from attnverify.catalogue.dtypes import round_to
 from attnverify.catalogue.operation import CATALOGUE
@@ -120,6 +121,7 @@ def check(
     aspects = REQUIRED[_read("require", parse_require, require)]
     backend = _backend_of(function, _read("operation", parse_operation, operation))
     backend.precision, library = precision, arrays or _library_of(function)
+    backend.declared = Declarations(dtypes)
     implementation_of_function(backend, function, operation, library)
     report = Report(tuple(judge_cell(cell, options) for cell in cells([backend], (), dtypes)))
     judged = [result for result in report.results if result.aspect in aspects]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
+from attnverify.backends.declarations import NO_GRADIENT
 from attnverify.catalogue.dtypes import numpy_dtype
 
 Array = Any
@@ -135,6 +136,9 @@ def torch_gradient(function: Callable[..., Array]) -> Callable[..., tuple[Array,
             if torch.is_tensor(x) and x.is_floating_point()
         }
         output = function(**inputs | leaves)
+        outputs = output if isinstance(output, (list, tuple)) else [output]
+        if not any(getattr(x, "requires_grad", False) for x in outputs):
+            raise NotImplementedError(NO_GRADIENT)
         grads = torch.autograd.grad(output, list(leaves.values()), d_output, allow_unused=True)
         return tuple(
             torch.zeros_like(x) if grad is None else grad

@@ -34,6 +34,7 @@ from attnverify.backends.array_libraries import (
     by_autograd,
 )
 from attnverify.backends.call_adapter import adapt_signature
+from attnverify.backends.declarations import STRICT, Declarations, read_declarations
 from attnverify.backends.machine import Machine, find_machine, imported_names
 from attnverify.backends.source import Source, parse_source
 from attnverify.catalogue.operation import CATALOGUE, Operation, parse_name
@@ -56,6 +57,7 @@ class Backend:
              missing_package: the one that is not installed, where that is why
     notes    what its author should know: names that are no operation, no PRECISION declared
     machine  what stands for the GPU that its kernels are written for, where there is none
+    declared what it says of the dtypes and features that it is judged in
     """
 
     name: str
@@ -72,6 +74,7 @@ class Backend:
     device: str = ""
     deterministic: bool = False
     machine: Machine | None = None
+    declared: Declarations = STRICT
 
 
 @dataclass(eq=False)
@@ -221,6 +224,8 @@ def populate(
     backend.precision = getattr(root, "PRECISION", None)
     backend.deterministic = bool(getattr(root, "DETERMINISTIC", False))
     try:
+        if backend.source not in PROJECT_BACKENDS:
+            backend.declared = read_declarations(root)
         backend.library = library_of(root, modules, backend.machine)
         backend.missing = backend.library.missing()
         if backend.missing:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.backends.array_libraries import Library
+from attnverify.backends.declarations import NO_GRADIENT
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.pytrees import leaves, map_leaves
 from attnverify.inputs.memory_layouts import arrange
@@ -61,8 +62,10 @@ def call(
     ``changes``, where that is asked for. ``before``: the surroundings, looked at if it is empty;
     afterwards they are what it says, for a next call.
     """
-    library = implementation.backend.library
+    library, declared = implementation.backend.library, implementation.backend.declared
     assert library is not None
+    if excluded := declared.excluded(arguments):
+        raise Unsupported(f"FEATURES: {excluded}")
     try:
         with (
             warnings.catch_warnings(),
@@ -79,7 +82,14 @@ def call(
             finally:
                 found = state_guard.diff_and_restore(before)
     except NotImplementedError as error:
-        raise Unsupported(" ".join(str(error).split())[:200] or "no reason given") from None
+        words = " ".join(str(error).split())[:200] or "no reason given"
+        promised = declared.promised(arguments)
+        if words == NO_GRADIENT and declared.features.get("gradient"):
+            promised = ["gradient"]
+        if promised:
+            told = f"FEATURES promises {', '.join(promised)}: {words}"
+            raise Disagreement(told, "promised and not supported") from None
+        raise Unsupported(words) from None
     except BaseException as error:
         if (
             not isinstance(error, (Exception, SystemExit, GeneratorExit))

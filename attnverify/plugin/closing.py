@@ -9,7 +9,7 @@ import pytest
 
 from attnverify.failures.record import describe_damaged_records
 from attnverify.report.json_report import as_json, write_reports
-from attnverify.report.next_steps import next_steps
+from attnverify.report.next_steps import lines_to_add, next_steps
 from attnverify.report.root_causes import (
     format_root_causes,
     format_weak_cells,
@@ -83,7 +83,7 @@ def print_summary(
         *(colourize(line, colour) for line in causes),
     ]:
         reporter.write_line(line)
-    for line in describe_not_required(run, tallies):
+    for line in [*lines_to_add(tallies), *describe_not_required(run, tallies)]:
         reporter.write_line(line, yellow=True)
     for known in unmatched_known_failures(run):
         reporter.write_line(

@@ -7,8 +7,11 @@ import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from attnverify.backends.declarations import NO_GRADIENT
+from attnverify.catalogue.traits import DTYPES
 from attnverify.options import FAILURES
 from attnverify.report.root_causes import representative_cells
+from attnverify.verdicts.found_out import COMPUTES_IN
 
 if TYPE_CHECKING:
     from attnverify.session import Verification
@@ -40,6 +43,27 @@ def next_steps(
         yield from for_backend(backend)
     if not tallies and not any(backend.broken or backend.missing for backend in run.backends):
         yield "next, for the names of the operations, by which functions are found: attnverify list"
+
+
+def lines_to_add(tallies: list[dict[str, Any]]) -> Iterator[str]:
+    """What was found out of a backend that it may declare, each with the line."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for tally in tallies:
+        if tally["verdict"] == "unsupported":
+            found.setdefault((tally["backend"], tally["reason"]), []).append(tally["dtype"])
+    for (backend, reason), dtypes in found.items():
+        if line := declaration(reason, dtypes):
+            yield f"{backend} {reason} ({', '.join(dict.fromkeys(dtypes))}); if meant so, add"
+            yield f"  {line}"
+
+
+def declaration(reason: str, dtypes: list[str]) -> str:
+    """The line that says of a backend what the reason says; "" where there is none."""
+    if reason == NO_GRADIENT:
+        return 'FEATURES = {"gradient": False}'
+    if reason.startswith(COMPUTES_IN):
+        return f"DTYPES = {tuple(name for name in DTYPES if name not in dtypes)}".replace("'", '"')
+    return ""
 
 
 def failures_option(failures: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from attnverify.backends.declarations import NO_GRADIENT
 from attnverify.backends.loader import Implementation
 from attnverify.backends.round_trip import check_round_trip
 from attnverify.checks.registry import Check, checks, recipes_called_twice
@@ -29,7 +30,12 @@ from attnverify.judge.side_effects import judge_side_effects
 from attnverify.timing import measure_block
 from attnverify.verdicts.cell import Cell
 from attnverify.verdicts.findings import describe_recorded
-from attnverify.verdicts.search import fatal_case, forward_and_gradient, search_for_failures
+from attnverify.verdicts.search import (
+    computes_in_narrower,
+    fatal_case,
+    forward_and_gradient,
+    search_for_failures,
+)
 from attnverify.verdicts.tally import CellResult, Options, Tally, decide_verdict, unsupported
 
 
@@ -59,6 +65,9 @@ def collect_evidence(
     What the cell shows, before anything is made of it. What its calls have changed around them is
     put back.
     """
+    declared = cell.implementation.backend.declared
+    if declared.leaves_out(cell.dtype):
+        return cell.result().with_tally(unsupported(f"DTYPES does not name {cell.dtype}"))
     if words := check_round_trip(cell.implementation.backend, cell.dtype):
         return replace(cell.result(), blocked=words)
     regions = tuple(line for line in known if line.when)
@@ -74,14 +83,21 @@ def collect_evidence(
 
 def judge_values(cell: Cell, options: Options) -> Tally:
     tally = search_for_failures(cell, cell.implementation, options, "any", options.cases)
-    if tally.findings:  # what is wrong at small sizes needs no long sequence to show it
-        return tally
+    if tally.findings or computes_in_narrower(tally):
+        return tally  # what is wrong at small sizes needs no long sequence to show it
     return tally + run_checks(cell, cell.implementation, options)
 
 
 def judge_gradients(cell: Cell, options: Options) -> Tally:
     assert cell.gradient is not None
-    return search_for_failures(cell, cell.gradient, options, "any", options.cases)
+    if cell.gradient.backend.declared.features.get("gradient") is False:
+        return unsupported("FEATURES: gradient")
+    tally = search_for_failures(cell, cell.gradient, options, "any", options.cases)
+    without = tally.reasons.get(NO_GRADIENT, 0)
+    if without and tally.cases:
+        words = f"{without} calls gave outputs without a gradient, {tally.cases} with one"
+        tally += Tally(findings=[Finding("no gradient", message=words)])
+    return tally
 
 
 def judge_hidden_nan(cell: Cell, options: Options) -> Tally:

@@ -19,12 +19,15 @@ from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.judging import Verdict, judge
 from attnverify.verdicts.cell import Cell
 from attnverify.verdicts.findings import Failures, describe_failures
+from attnverify.verdicts.found_out import COMPUTES_IN, WIDTHS, find_narrower, supported_variants
 from attnverify.verdicts.tally import Options, Tally, unsupported
 
 
 def forward_and_gradient(cell: Cell) -> list[Implementation]:
     """The implementation and its gradient, once each."""
-    return list(dict.fromkeys(i for i in (cell.implementation, cell.gradient) if i is not None))
+    without = cell.implementation.backend.declared.features.get("gradient") is False
+    gradient = None if without else cell.gradient
+    return list(dict.fromkeys(i for i in (cell.implementation, gradient) if i is not None))
 
 
 @dataclass
@@ -48,6 +51,40 @@ class Search:
         elif tally.cases:
             self.passing.append(case)
 
+    def is_unsupported(self) -> bool:
+        """Whether every call so far was said to be unsupported."""
+        return self.tally.unsupported > 0 and not (self.tally.cases or self.tally.known)
+
+    def judge_supported(self, recipe: Recipe, widths: list[int]) -> None:
+        """Judge a recipe of sizes that kernels are written for, as far as it is supported."""
+        for width in list(widths):
+            for variant in supported_variants(recipe, width):
+                before = self.tally.unsupported
+                self.judge(variant)
+                if self.tally.unsupported == before:
+                    widths.append(widths.pop(0))  # each width has its turn
+                    return
+            if not self.passing and not self.failing:
+                widths.remove(width)
+
+    def leave_out_narrower(self) -> str:
+        """
+        Leave out the failures that arithmetic in a narrower dtype explains; the dtype, where it
+        explains them all.
+        """
+        found = {
+            case: find_narrower(self.implementation, case)
+            for cases in self.failing.values()
+            for case in cases
+        }
+        kept = {
+            kind: left
+            for kind, cases in self.failing.items()
+            if (left := [case for case in cases if not found[case]])
+        }
+        self.failing = kept
+        return "" if kept else next(iter(found.values()), "")
+
     def wants_more(self, cases: int) -> bool:
         """Whether further draws are worth it in place of those that were weak or not supported."""
         tally = self.tally
@@ -70,11 +107,23 @@ def search_for_failures(
         if not search.wants_more(cases):
             break
         search.judge(recipe)
+    if search.is_unsupported():
+        widths = list(WIDTHS)
+        for recipe in draw_recipes(operation, kind, cases, seed):
+            search.judge_supported(recipe, widths)
     if not search.failing:
         for recipe in hypothesis_examples(operation, kind, max(2, options.cases // 10), seed):
             search.judge(recipe)
+    declared = implementation.backend.declared.dtypes
+    if cell.dtype not in declared and (narrower := search.leave_out_narrower()):
+        return unsupported(f"{COMPUTES_IN} {narrower}")
     found = describe_found(search, cell, kind, min(max(cases, 40), 100))
     return search.tally + Tally(findings=found)
+
+
+def computes_in_narrower(tally: Tally) -> bool:
+    """Whether a search has shown that, and nothing else."""
+    return any(reason.startswith(COMPUTES_IN) for reason in tally.reasons)
 
 
 def first_recipes(

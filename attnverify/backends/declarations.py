@@ -1,0 +1,107 @@
+"""
+What a file says of itself beside PRECISION: the dtypes that it is judged in, and what it does and
+does not do.
+
+What it says it does not do is *unsupported* with that word; what it says it does is required; what
+it does not say is found out (:mod:`attnverify.verdicts.found_out`).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from attnverify.options import one_of, parse_dtype
+from attnverify.precision import DTYPES
+
+SWITCHES = ("gradient", "mask", "float mask", "dropout", "N != M", "E != D")
+"""The features that a file has or has not."""
+
+FEATURES = (*SWITCHES, "align")
+
+MASKS = ("mask", "visible", "attn_mask", "key_padding_mask")
+
+NO_GRADIENT = "has no gradient"
+"""The reason where no output depends on an input, as the library's autograd sees it."""
+
+
+@dataclass(frozen=True)
+class Declarations:
+    """
+    What a backend declares.
+
+    dtypes    those that it is judged in; empty where it does not say
+    features  "gradient", "mask" ... with True or False, and "align" with the words that it knows
+    """
+
+    dtypes: tuple[str, ...] = ()
+    features: Mapping[str, Any] = field(default_factory=dict)
+
+    def leaves_out(self, dtype: str) -> bool:
+        """Whether it says that it is not judged in a dtype."""
+        return bool(self.dtypes) and dtype not in (*self.dtypes, "bool")
+
+    def excluded(self, arguments: Mapping[str, Any]) -> str:
+        """The feature of a call that it says it lacks; "" where there is none."""
+        return next(
+            (name for name in features_of(arguments) if self.features.get(name) is False),
+            self._excluded_word(arguments),
+        )
+
+    def _excluded_word(self, arguments: Mapping[str, Any]) -> str:
+        word, known = arguments.get("align"), self.features.get("align")
+        return f"align={word}" if word is not None and known and word not in known else ""
+
+    def promised(self, arguments: Mapping[str, Any]) -> list[str]:
+        """The features of a call where it says that it has them all; empty otherwise."""
+        found = list(features_of(arguments))
+        return found if all(self.features.get(name) is True for name in found) else []
+
+
+STRICT = Declarations(DTYPES, {"gradient": True})
+"""Of our own columns: every dtype in its own arithmetic, and every gradient."""
+
+
+def features_of(arguments: Mapping[str, Any]) -> Iterator[str]:
+    """The features that a call with these arguments needs."""
+    masks = [arguments[name] for name in MASKS if arguments.get(name) is not None]
+    if masks:
+        yield "mask"
+    if any("bool" not in str(getattr(mask, "dtype", "bool")) for mask in masks):
+        yield "float mask"
+    if arguments.get("keep") is not None:
+        yield "dropout"
+    query, key, value = (getattr(arguments.get(n), "shape", ()) for n in ("query", "key", "value"))
+    if len(query) > 1 and len(key) > 1 and query[-2] != key[-2]:
+        yield "N != M"
+    if query and value and query[-1] != value[-1]:
+        yield "E != D"
+
+
+def read_declarations(module: ModuleType) -> Declarations:
+    """DTYPES and FEATURES of a module. Raises ValueError for what cannot be read."""
+    return Declarations(
+        _read_dtypes(getattr(module, "DTYPES", ())), _read_features(getattr(module, "FEATURES", {}))
+    )
+
+
+def _read_dtypes(said: Any) -> tuple[str, ...]:
+    if isinstance(said, str) or not all(isinstance(name, str) for name in said):
+        raise ValueError(f'DTYPES: wanted names of dtypes, as in ("float32",), got {said!r}')
+    try:
+        return tuple(parse_dtype(name) for name in said)
+    except ValueError as error:
+        raise ValueError(f"DTYPES: {error}") from None
+
+
+def _read_features(said: Any) -> dict[str, Any]:
+    if not isinstance(said, Mapping):
+        raise ValueError(f'FEATURES: wanted a mapping, as in {{"gradient": False}}, got {said!r}')
+    for name, value in said.items():
+        try:
+            one_of(str(name), FEATURES)
+        except ValueError as error:
+            raise ValueError(f"FEATURES: {error}") from None
+        if name in SWITCHES and not isinstance(value, bool):
+            raise ValueError(f"FEATURES {name!r}: wanted True or False, got {value!r}")
+    return dict(said)

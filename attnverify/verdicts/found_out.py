@@ -1,0 +1,99 @@
+"""
+What a backend does and does not say: that it computes in a narrower dtype than its inputs have, and
+which sizes it supports.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify import bounds
+from attnverify.backends.loader import Implementation
+from attnverify.catalogue.dtypes import largest, round_to
+from attnverify.catalogue.pytrees import leaves, map_leaves
+from attnverify.inputs.recipe import Recipe
+from attnverify.judge.case import Case
+from attnverify.judge.comparison import compare
+from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.judge.observation import Observation, arrays, observe_one
+from attnverify.reference.oracle import evaluate_spec
+
+NARROWER = {"float64": ("float32",), "float32": ("float16", "bfloat16")}
+"""The dtypes that a function may compute in, for inputs of another."""
+
+COMPUTES_IN = "computes in"
+"""How the reason begins where that is what a function does."""
+
+
+def find_narrower(implementation: Implementation, case: Case) -> str:
+    """
+    The dtype in which a function computes whose answer is wrong in the dtype of its inputs; ""
+    where the error is larger than that explains.
+
+    Of float32 the answer must consist of half-precision numbers besides: an error within the bound
+    of half precision alone may be any small fault.
+    """
+    try:
+        seen = observe_one(implementation, case)
+    except (Disagreement, Unsupported):
+        return ""
+    for dtype in NARROWER.get(case.dtype, ()):
+        held = all((round_to(x, dtype) == x).all() for x in seen.actual if x.dtype.kind == "f")
+        if (held or case.dtype == "float64") and _is_explained(implementation, seen, dtype):
+            return dtype
+    return ""
+
+
+def _is_explained(implementation: Implementation, seen: Observation, dtype: str) -> bool:
+    """
+    Whether an answer is as near as the narrower dtype lets it be: within its bound at the rounded
+    inputs, and what the rounding of the inputs alone changes.
+    """
+    operation, top = seen.case.operation, largest(dtype)
+    floats = [x for x in leaves(seen.inputs) if isinstance(x, ndarray) and x.dtype.kind == "f"]
+    with np.errstate(all="ignore"):
+        if any((np.abs(x[np.isfinite(x)]) > top).any() for x in floats):
+            return True  # it overflows before anything is computed
+        rounded = map_leaves(lambda leaf: _round_leaf(leaf, dtype), seen.inputs)
+        narrow = arrays(evaluate_spec(operation, rounded))
+        limits = (
+            [np.zeros(x.shape) for x in narrow]
+            if operation.exact
+            else arrays(bounds.bound(operation.name, rounded, implementation.precision(dtype)))
+        )
+        return len(narrow) == len(seen.actual) and all(
+            compare(actual, expected, limit + np.nan_to_num(np.abs(near - expected)), top).passed
+            for actual, expected, near, limit in zip(
+                seen.actual, seen.expected, narrow, limits, strict=True
+            )
+        )
+
+
+def _round_leaf(leaf: Any, dtype: str) -> Any:
+    is_float = isinstance(leaf, ndarray) and leaf.dtype.kind == "f"
+    return round_to(leaf, dtype) if is_float else leaf
+
+
+WIDTHS = (64, 32, 16, 128)
+"""Widths of a head that kernels are written for."""
+
+
+def supported_variants(recipe: Recipe, width: int) -> Iterator[Recipe]:
+    """
+    A recipe with the width of a head that a kernel is written for, then with less and less that it
+    need support.
+    """
+    sizes = recipe.sizes | {letter: width for letter in "DE" if letter in recipe.sizes}
+    sizes |= {letter: min(sizes[letter], 2) for letter in "BH" if letter in sizes}
+    wide = replace(recipe, sizes=sizes)
+    plain = replace(wide, mask=None, dropout=None)
+    yield from dict.fromkeys(
+        (
+            wide,
+            plain,
+            replace(plain, sizes=sizes | {"N": sizes["M"]} if {"N", "M"} <= set(sizes) else sizes),
+        )
+    )

@@ -1,0 +1,173 @@
+"""What a file says of itself, and what is found out where it says nothing."""
+
+from pathlib import Path
+
+import pytest
+
+from attnverify.backends.loader import load
+from attnverify.report.next_steps import lines_to_add
+from attnverify.verdicts.cell import cells
+from attnverify.verdicts.columns import judge_cell
+from attnverify.verdicts.tally import CellResult, Options
+
+RIGHT = """
+import torch
+{declared}
+
+def scaled_dot_product_attention(query, key, value):
+    q, k, v = (x.{arithmetic} for x in (query, key, value))
+    out = torch.softmax(q @ k.transpose(-1, -2) / query.shape[-1] ** 0.5, -1) @ v
+    return (out{change}).to(query.dtype)
+"""
+"""Of which ``arithmetic`` says in which dtype, and ``change`` what is done to the output."""
+
+
+def judge_file(
+    folder: Path, text: str, dtype: str = "float64", aspect: str = "values"
+) -> CellResult:
+    file = folder / "mine.py"
+    file.write_text(text)
+    backend = load(str(file))
+    assert not backend.broken
+    cell = next(one for one in cells([backend], (), (dtype,)) if one.aspect == aspect)
+    return judge_cell(cell, Options("quick", failures=str(folder / "failures")))
+
+
+def attention(arithmetic: str = "float()", change: str = "", declared: str = "") -> str:
+    return RIGHT.format(arithmetic=arithmetic, change=change, declared=declared)
+
+
+@pytest.mark.parametrize("aspect", ["values", "gradients"])
+def test_arithmetic_in_float32_is_found_out(aspect: str, tmp_path: Path) -> None:
+    result = judge_file(tmp_path, attention(), aspect=aspect)
+    assert (result.verdict, result.reason) == ("unsupported", "computes in float32")
+
+
+def test_half_precision_in_float32_is_found_out(tmp_path: Path) -> None:
+    result = judge_file(tmp_path, attention("half()"), "float32")
+    assert (result.verdict, result.reason) == ("unsupported", "computes in float16")
+
+
+@pytest.mark.parametrize(
+    ("arithmetic", "change", "dtype"),
+    [
+        ("float()", " * (1 + 1e-4)", "float64"),  # more than float32 explains
+        ("double()", " * (1 + 1e-4)", "float32"),  # within half precision, which nothing else says
+        ("float()", " + (key.shape[-2] > 16)", "float64"),  # float32, and wrong besides
+    ],
+)
+def test_an_error_that_narrower_arithmetic_does_not_explain_stays_one(
+    arithmetic: str, change: str, dtype: str, tmp_path: Path
+) -> None:
+    assert judge_file(tmp_path, attention(arithmetic, change), dtype).verdict == "failed"
+
+
+def test_a_dtype_that_is_named_is_required(tmp_path: Path) -> None:
+    declared = 'DTYPES = ("fp64", "float32")'
+    assert judge_file(tmp_path, attention(declared=declared)).verdict == "failed"
+
+
+def test_a_dtype_that_is_not_named_is_not_judged(tmp_path: Path) -> None:
+    result = judge_file(tmp_path, attention(declared='DTYPES = ("float32",)'))
+    assert (result.verdict, result.reason) == ("unsupported", "DTYPES does not name float64")
+
+
+DETACHED = ".detach()"
+
+
+@pytest.mark.parametrize(
+    ("declared", "change", "verdict"),
+    [
+        ("", DETACHED, "unsupported"),
+        ('FEATURES = {"gradient": True}', DETACHED, "failed"),
+        ('FEATURES = {"gradient": False}', " + 1", "unsupported"),
+        ("", "if key.shape[-2] > 4 else score.detach()", "failed"),
+    ],
+    ids=["no gradient", "promised", "declared", "in some calls alone"],
+)
+def test_a_function_without_a_gradient(
+    declared: str, change: str, verdict: str, tmp_path: Path
+) -> None:
+    text = attention("float()", change if change[0] in ". " else f" {change}", declared)
+    assert judge_file(tmp_path, text, "float32", "gradients").verdict == verdict
+
+
+def test_each_finding_comes_with_the_line_to_add(tmp_path: Path) -> None:
+    narrow = judge_file(tmp_path, attention()).as_dict()
+    without = judge_file(tmp_path, attention(change=DETACHED), "float32", "gradients").as_dict()
+    assert list(lines_to_add([narrow, without])) == [
+        "mine computes in float32 (float64); if meant so, add",
+        '  DTYPES = ("float32", "float16", "bfloat16")',
+        "mine has no gradient (float32); if meant so, add",
+        '  FEATURES = {"gradient": False}',
+    ]
+
+
+MASKED = """
+import numpy as np
+{declared}
+
+def scaled_dot_product_attention(query, key, value, mask=None):
+    if mask is not None:
+        {masked}
+    score = query @ np.swapaxes(key, -1, -2) / np.sqrt(query.shape[-1])
+    e = np.exp(score - score.max(-1, keepdims=True))
+    return e @ value / e.sum(-1, keepdims=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("features", "masked", "verdict"),
+    [
+        ({"mask": False}, "raise AssertionError", "passed"),
+        ({"mask": True}, "raise NotImplementedError('a mask')", "failed"),
+        ({}, "raise NotImplementedError('a mask')", "passed"),
+        ({}, "raise AssertionError", "failed"),
+    ],
+    ids=["declared", "promised", "said", "neither"],
+)
+def test_a_feature_is_judged_as_it_is_declared(
+    features: dict[str, bool], masked: str, verdict: str, tmp_path: Path
+) -> None:
+    text = MASKED.format(declared=f"FEATURES = {features}", masked=masked)
+    assert judge_file(tmp_path, text).verdict == verdict
+
+
+KERNEL = """
+import numpy as np
+
+def scaled_dot_product_attention(query, key, value):
+    D, M = query.shape[-1], key.shape[-2]
+    if D not in (16, 32) or value.shape[-1] != D:
+        raise NotImplementedError("D is 16 or 32, and E is D")
+    score = query @ np.swapaxes(key, -1, -2) / np.sqrt(D)
+    e = np.exp(score - score.max(-1, keepdims=True))
+    return e @ value / e.sum(-1, keepdims=True) {tail}
+"""
+
+
+@pytest.mark.parametrize(
+    ("tail", "verdict"), [("", "passed"), ("* (1 + (M % 16) / 100)", "failed")]
+)
+def test_a_kernel_for_a_few_widths_is_judged_in_these(
+    tail: str, verdict: str, tmp_path: Path
+) -> None:
+    result = judge_file(tmp_path, KERNEL.format(tail=tail))
+    assert result.verdict == verdict
+    assert result.cases >= 15
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        'DTYPES = "float32"',
+        'DTYPES = ("fp33",)',
+        'FEATURES = ["mask"]',
+        'FEATURES = {"masks": True}',
+        'FEATURES = {"mask": "no"}',
+    ],
+)
+def test_a_declaration_that_cannot_be_read_breaks_the_file(declared: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(attention(declared=declared))
+    assert declared.partition(" ")[0] in str(load(str(file)).broken)
