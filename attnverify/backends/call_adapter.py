@@ -1,47 +1,242 @@
 """
-Calling a user's function: by the specification's names where it has them, by position where its
-author chose other names.
+Calling a user's function: by the specification's names, or by those that the common libraries give
+the same arguments. Nothing is ever bound by its position alone.
 """
 
+import ast
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from attnverify.backends.declarations import Declarations
 from attnverify.catalogue.operation import Operation
 
+SYNONYMS: dict[str, tuple[str, ...]] = {
+    "query": ("q", "Q", "queries", "query_states", "xq"),
+    "key": ("k", "K", "keys", "key_states", "xk"),
+    "value": ("v", "V", "values", "value_states", "xv"),
+    "mask": ("attn_mask", "attention_mask"),
+    "visible": ("attn_mask", "attention_mask", "mask"),
+    "p": ("dropout_p", "dropout_rate"),
+    "score": ("scores", "s", "logits", "input", "x"),
+    "d_output": ("grad_output", "d_out", "dout", "do", "dO"),
+}
+"""What SDPA, flash-attn, xformers, JAX and ONNX call the specification's arguments."""
 
-def adapt_signature(function: Callable[..., Any], operation: Operation) -> Callable[..., Any]:
+BIASES = ("attn_bias", "bias")
+"""A mask to add, of libraries whose boolean mask has another name or is not there."""
+
+CAUSAL = ("is_causal", "causal")
+SCALES = ("scale", "softmax_scale", "sm_scale")
+
+
+@dataclass(frozen=True)
+class Binding:
+    """
+    Which parameter of a function is given what.
+
+    given    parameters by the specification's arguments; bias: the parameter of a float mask
+    fixed    parameters whose value follows from the operation: is_causal=False
+    scale    the parameter that is given 1/sqrt(D); unused: those that keep their defaults
+    """
+
+    given: Mapping[str, str]
+    bias: str
+    fixed: Mapping[str, Any]
+    scale: str
+    unused: tuple[str, ...]
+
+    def describe(self) -> str:
+        """The mapping in words; "" where it is that of the specification."""
+        words = [f"{name}={own}" for own, name in self.given.items() if name != own]
+        words += [f"{self.bias}=float mask"] if self.bias else []
+        words += [f"{name}={value}" for name, value in self.fixed.items()]
+        words += [f"{self.scale}=1/sqrt(D)"] if self.scale else []
+        left = f"; left at their defaults: {', '.join(self.unused)}" if self.unused else ""
+        return ", ".join(words) + left if words else ""
+
+
+def bind(function: Callable[..., Any], operation: Operation, declared: Declarations) -> Binding:
+    """
+    The binding of a function's parameters. Raises ValueError that names the parameter which is
+    known by no name, or the argument which no parameter takes.
+    """
+    parameters = parameters_of(function, operation)
+    named = _named(parameters, operation, declared.arguments)
+    taken = set(named.values()) | {n for n, own in declared.arguments.items() if own is None}
+    free = {name: p for name, p in parameters.items() if name not in taken and name != "dtype"}
+    bias = next((n for n in BIASES if n in free and operation.mask in ("mask", "visible")), "")
+    scale = next((n for n in SCALES if n in free and "query" in operation.arguments), "")
+    if scale and free[scale].default is None:
+        scale = ""  # None is what they all call 1/sqrt(D)
+    fixed = {name: operation.traits.causal for name in CAUSAL if name in free}
+    rest = [name for name in free if name not in (bias, *SCALES, *fixed)]
+    for name in rest:
+        if free[name].default is inspect.Parameter.empty:
+            raise ValueError(
+                f"argument {name!r} of {operation.name}: wanted one of "
+                f"{', '.join(operation.arguments)} or a name that a common library gives it; "
+                f'say what it is given: ARGUMENTS = {{"{name}": "{operation.arguments[0]}"}}'
+            )
+    for own in operation.arguments:
+        if own not in named and operation.requires(own):
+            raise ValueError(f"{operation.name}: no argument takes {own}")
+    return Binding(named, bias, fixed, scale, tuple(rest))
+
+
+def _named(
+    parameters: Mapping[str, Any], operation: Operation, declared: Mapping[str, str | None]
+) -> dict[str, str]:
+    """The parameter that takes each argument of the specification, where one is known."""
+    found: dict[str, str] = {}
+    said = {own: name for name, own in declared.items() if own and name in parameters}
+    for own in operation.arguments:
+        names = [said[own]] if own in said else [own, *SYNONYMS.get(own, ())]
+        for name in names:
+            if name in parameters and name not in found.values() and declared.get(name, own) == own:
+                found[own] = name
+                break
+    return found
+
+
+def parameters_of(
+    function: Callable[..., Any], operation: Operation
+) -> dict[str, inspect.Parameter]:
+    """The parameters of a function by name; of a builtin those that its docstring names."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a builtin does not say
+        parameters = _documented(function, operation)
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {name: p for name, p in parameters.items() if p.kind not in kinds}
+
+
+def _documented(function: Any, operation: Operation) -> Mapping[str, inspect.Parameter]:
+    """The signature that begins a docstring: ``softmax(input, dim, *, dtype=None) -> Tensor``."""
+    name = getattr(function, "__name__", "")
+    found = re.match(rf"\s*{re.escape(name)}(\(.*?\))", function.__doc__ or "", re.DOTALL)
+    try:
+        (made,) = ast.parse(f"def f{found[1] if found else ''}: pass").body
+    except SyntaxError:
+        raise ValueError(
+            f"{operation.name}: the names of its arguments are not known: wrap it in a function "
+            f"of your own, def {operation.name}({', '.join(operation.arguments)})"
+        ) from None
+    assert isinstance(made, ast.FunctionDef)
+    return {p.name: p for p in _parameters(made.args)}
+
+
+def _parameters(arguments: ast.arguments) -> Iterator[inspect.Parameter]:
+    """The parameters of a signature that was parsed, with their constant defaults."""
+    empty = inspect.Parameter.empty
+    own = [*arguments.posonlyargs, *arguments.args]
+    without = [None] * (len(own) - len(arguments.defaults))
+    pairs = [*zip(own, [*without, *arguments.defaults], strict=True)]
+    kinds = [inspect.Parameter.POSITIONAL_OR_KEYWORD] * len(own)
+    pairs += [*zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
+    kinds += [inspect.Parameter.KEYWORD_ONLY] * len(arguments.kwonlyargs)
+    for (argument, default), kind in zip(pairs, kinds, strict=True):
+        value = getattr(default, "value", ...) if default is not None else empty
+        yield inspect.Parameter(argument.arg, kind, default=value)
+
+
+def adapt_signature(
+    function: Callable[..., Any], operation: Operation, declared: Declarations | None = None
+) -> Callable[..., Any]:
     """
     The function as one that takes the specification's arguments by name, and ``dtype`` if it knows
-    that keyword.
+    that keyword. Raises ValueError where its arguments cannot be told.
     """
+    declared = declared or Declarations()
     defaults = {
         name: parameter.default
         for name, parameter in inspect.signature(operation.specification).parameters.items()
     }
-    try:
-        parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # a builtin does not say
-        return lambda **inputs: function(*inputs.values())
-    open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    by_name = open_ended or set(defaults) <= set(parameters)
-    places = [
-        p
-        for p in parameters.values()
-        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name != "dtype"
-    ]
+    if _takes_any_name(function):
+        return function_of_names(function)
+    binding, parameters = bind(function, operation, declared), parameters_of(function, operation)
 
     def adapted(**inputs: Any) -> Any:
         extra = {"dtype": inputs.pop("dtype")} if "dtype" in inputs else {}
-        if by_name:
-            return function(**inputs, **extra)
-        given = list(inputs.items())
-        for name, value in given[len(places) :]:
-            if value is not defaults[name] and not (
-                isinstance(value, float) and value == defaults[name]
-            ):
-                raise NotImplementedError(f"takes no {name}")
-        return function(*(value for _, value in given[: len(places)]), **extra)
+        given = dict(binding.fixed) | extra
+        if binding.scale:
+            given[binding.scale] = inputs["query"].shape[-1] ** -0.5
+        for own, value in inputs.items():
+            name = _parameter_of(own, value, binding, operation)
+            if name:
+                given[name] = _to_layout(value, own, operation, declared.layout)
+            elif not _is_default(value, defaults[own]):
+                raise NotImplementedError(f"takes no {own}")
+        output = _call(function, given, parameters)
+        return _from_layout(output, operation, declared.layout)
 
     adapted.takes_dtype = "dtype" in parameters  # type: ignore[attr-defined]
+    adapted.mapping = binding.describe()  # type: ignore[attr-defined]
     return adapted
+
+
+def _takes_any_name(function: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+
+
+def function_of_names(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that takes every name, as one that says whether it knows ``dtype``."""
+
+    def adapted(**inputs: Any) -> Any:
+        return function(**inputs)
+
+    adapted.takes_dtype = "dtype" in inspect.signature(function).parameters  # type: ignore[attr-defined]
+    return adapted
+
+
+def _parameter_of(own: str, value: Any, binding: Binding, operation: Operation) -> str:
+    """The parameter that takes an argument of this value; "" where there is none."""
+    if own != operation.mask or value is None or not binding.bias:
+        return binding.given.get(own, "")
+    is_bool = "bool" in str(getattr(value, "dtype", "bool"))
+    return binding.given.get(own, "") if is_bool else binding.bias
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    return value is default or (isinstance(value, float) and value == default)
+
+
+def _call(
+    function: Callable[..., Any],
+    given: Mapping[str, Any],
+    parameters: Mapping[str, inspect.Parameter],
+) -> Any:
+    """Call by name, and what has a place alone by its place."""
+    only = inspect.Parameter.POSITIONAL_ONLY
+    places = [name for name, p in parameters.items() if p.kind is only and name in given]
+    named = {name: value for name, value in given.items() if name not in places}
+    return function(*(given[name] for name in places), **named)
+
+
+def _to_layout(value: Any, own: str, operation: Operation, layout: str) -> Any:
+    """An array of four axes, batch and heads first, as the layout orders them."""
+    axes = operation.axes.get(own, "").split()
+    return _swapped(value) if layout == "BNHD" and axes[:2] == ["B", "H"] else value
+
+
+def _from_layout(output: Any, operation: Operation, layout: str) -> Any:
+    if layout != "BNHD" or not operation.is_attention:
+        return output
+    if isinstance(output, (list, tuple)):
+        return type(output)(_swapped(x) if len(x.shape) == 4 else x for x in output)
+    return _swapped(output)
+
+
+def _swapped(x: Any) -> Any:
+    """The array with heads behind positions; what lay in one piece does so again."""
+    other = x.swapaxes(1, 2)
+    if hasattr(x, "is_contiguous"):
+        return other.contiguous() if x.is_contiguous() else other
+    flags = getattr(x, "flags", None)
+    return other.copy() if flags is not None and flags.c_contiguous else other

@@ -11,13 +11,15 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from attnverify.options import one_of, parse_dtype
 from attnverify.precision import DTYPES
 
 SWITCHES = ("gradient", "mask", "float mask", "dropout", "N != M", "E != D")
 """The features that a file has or has not."""
 
 FEATURES = (*SWITCHES, "align")
+
+LAYOUTS = ("BHND", "BNHD")
+"""The orders of axes of query, key, value and output."""
 
 MASKS = ("mask", "visible", "attn_mask", "key_padding_mask")
 
@@ -32,10 +34,14 @@ class Declarations:
 
     dtypes    those that it is judged in; empty where it does not say
     features  "gradient", "mask" ... with True or False, and "align" with the words that it knows
+    layout    the order of axes of query, key, value and output; "" that of the specification
+    arguments what its own names mean: {"q": "query"}; None for what is not to be given
     """
 
     dtypes: tuple[str, ...] = ()
     features: Mapping[str, Any] = field(default_factory=dict)
+    layout: str = ""
+    arguments: Mapping[str, str | None] = field(default_factory=dict)
 
     def leaves_out(self, dtype: str) -> bool:
         """Whether it says that it is not judged in a dtype."""
@@ -79,29 +85,33 @@ def features_of(arguments: Mapping[str, Any]) -> Iterator[str]:
 
 
 def read_declarations(module: ModuleType) -> Declarations:
-    """DTYPES and FEATURES of a module. Raises ValueError for what cannot be read."""
+    """What a module declares. Raises ValueError for what cannot be read."""
+    said = {name: getattr(module, name, None) for name in ("LAYOUT", "ARGUMENTS")}
+    if said["LAYOUT"] not in (None, *LAYOUTS):
+        raise ValueError(f"LAYOUT: wanted {' or '.join(LAYOUTS)}, got {said['LAYOUT']!r}")
+    arguments = said["ARGUMENTS"] or {}
+    if not isinstance(arguments, Mapping):
+        raise ValueError(f'ARGUMENTS: wanted a mapping, as in {{"q": "query"}}, got {arguments!r}')
     return Declarations(
-        _read_dtypes(getattr(module, "DTYPES", ())), _read_features(getattr(module, "FEATURES", {}))
+        _read_dtypes(getattr(module, "DTYPES", ())),
+        _read_features(getattr(module, "FEATURES", {})),
+        said["LAYOUT"] or "",
+        arguments,
     )
 
 
 def _read_dtypes(said: Any) -> tuple[str, ...]:
-    if isinstance(said, str) or not all(isinstance(name, str) for name in said):
-        raise ValueError(f'DTYPES: wanted names of dtypes, as in ("float32",), got {said!r}')
-    try:
-        return tuple(parse_dtype(name) for name in said)
-    except ValueError as error:
-        raise ValueError(f"DTYPES: {error}") from None
+    if isinstance(said, str) or not all(name in DTYPES for name in said):
+        raise ValueError(f"DTYPES: wanted a tuple of {', '.join(DTYPES)}, got {said!r}")
+    return tuple(said)
 
 
 def _read_features(said: Any) -> dict[str, Any]:
     if not isinstance(said, Mapping):
         raise ValueError(f'FEATURES: wanted a mapping, as in {{"gradient": False}}, got {said!r}')
     for name, value in said.items():
-        try:
-            one_of(str(name), FEATURES)
-        except ValueError as error:
-            raise ValueError(f"FEATURES: {error}") from None
+        if name not in FEATURES:
+            raise ValueError(f"FEATURES: wanted {', '.join(FEATURES)}, got {name!r}")
         if name in SWITCHES and not isinstance(value, bool):
             raise ValueError(f"FEATURES {name!r}: wanted True or False, got {value!r}")
     return dict(said)

@@ -119,7 +119,7 @@ def load(source: str) -> Backend:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what a user's import warns of is not our business
-            backend.machine = None if by_name else machine_of(Path(place))
+            backend.machine = machine_of(place_of_code(named.get(place, place), by_name))
             with backend.machine.entered() if backend.machine else nullcontext():
                 modules = from_name(named.get(place, place)) if by_name else from_path(Path(place))
             functions = functions_of(asked, modules)
@@ -139,12 +139,32 @@ def load(source: str) -> Backend:
     return populate(backend, modules, functions)
 
 
-def machine_of(path: Path) -> Machine | None:
+def machine_of(path: Path | None) -> Machine | None:
     """What stands for a GPU; None where the file is not there or no Python, as its import says."""
     try:
-        return find_machine(path)
+        return find_machine(path) if path else None
     except (OSError, SyntaxError):
         return None
+
+
+def place_of_code(place: str, by_name: bool) -> Path | None:
+    """
+    Where the kernels of a backend are written: a path, or the file of a module; None for our own
+    columns, which look for a GPU themselves, and for what is no Python.
+    """
+    if not by_name:
+        return Path(place)
+    if place.partition(".")[0] in (*PROJECT_BACKENDS, "attnverify"):
+        return None
+    try:
+        found = importlib.util.find_spec(place.partition(":")[0])
+    except (ImportError, ValueError):
+        return None
+    origin = Path(found.origin) if found and found.origin else None
+    if origin is None or origin.suffix != ".py":
+        return None
+    is_own_package = origin.name == "__init__.py" and "site-packages" not in origin.parts
+    return origin.parent if is_own_package else origin
 
 
 def functions_of(asked: Source, modules: list[ModuleType]) -> dict[str, Callable[..., Any]]:
@@ -166,8 +186,10 @@ def reload(implementation: Implementation) -> Implementation | None:
 
 
 def describe(error: BaseException) -> str:
-    place = f" (line {error.lineno})" if isinstance(error, SyntaxError) else ""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}{place}"
+    is_syntax = isinstance(error, SyntaxError)
+    place = f" (line {error.lineno})" if is_syntax else ""
+    words = error.msg if is_syntax else str(error)  # which says the line once more
+    return f"{type(error).__name__}: {' '.join(words.split())[:300]}{place}"
 
 
 def from_name(name: str) -> list[ModuleType]:
@@ -244,8 +266,20 @@ def populate(
     if backend.precision is None:
         backend.notes.append("PRECISION is not declared: judged as eager")
     if not backend.implementations:
-        backend.broken = "names no operation of the catalogue"
+        backend.broken = f"names no operation of the catalogue{describe_names(root, functions)}"
     return backend
+
+
+def describe_names(root: ModuleType, functions: dict[str, Callable[..., Any]]) -> str:
+    """What a module without an operation has instead."""
+    statements = [n for n in ast.walk(parse_module(root)) if isinstance(n, ast.ImportFrom)]
+    for place, name in ((n.module, alias.name) for n in statements for alias in n.names):
+        if parse_name(name):
+            return (
+                f": {name} is imported there, not defined: list it in __all__, or judge it by "
+                f"--fn {place}:{name}"
+            )
+    return f": its functions are {', '.join(functions)}" if functions else ": it has no function"
 
 
 def run_on(backend: Backend, machine: Machine, modules: list[ModuleType]) -> None:
@@ -325,7 +359,10 @@ def implementations(
             backend.notes += suggest_operation(name)
             continue
         operation, how = parsed
-        adapted = adapt_signature(on_device_of(backend, function, operation), operation)
+        on_device = on_device_of(backend, function, operation)
+        adapted = adapt_signature(on_device, operation, backend.declared)
+        if mapping := getattr(adapted, "mapping", ""):
+            backend.notes.append(f"{name} is called with {mapping}")
         yield Implementation(backend, operation, how, adapted)
         yield from gradient_by_autograd(backend, operation, how, adapted, functions)
 
@@ -389,10 +426,20 @@ def device(library: Library) -> str:
 def implementation_of_function(
     backend: Backend, function: Callable[..., Any], operation: str, library: str
 ) -> None:
-    """Make a function, and its gradient by autograd, the implementations of a backend."""
-    backend.library = array_library(library)
+    """
+    Make a function, and its gradient by autograd, the implementations of a backend, on what stands
+    for a GPU where its module needs one and there is none.
+    """
+    module = inspect.getmodule(function)
+    file = getattr(module, "__file__", None) or ""
+    is_ours = (getattr(module, "__name__", "")).startswith("attnverify.")
+    backend.machine = machine_of(Path(file)) if file.endswith(".py") and not is_ours else None
+    machine = backend.machine
+    backend.library = machine.adapter(library) if machine else array_library(library)
     resolve_all(backend)
     backend.implementations = list(implementations(backend, {operation: function}))
+    if machine is not None:
+        run_on(backend, machine, [module] if module else [])
 
 
 def by_path(source: str) -> bool:

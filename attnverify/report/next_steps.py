@@ -66,6 +66,11 @@ def declaration(reason: str, dtypes: list[str]) -> str:
     return ""
 
 
+def is_file(backend: Any) -> bool:
+    """Whether a backend is a file that is there."""
+    return backend.source.endswith(".py") and "FileNotFoundError" not in backend.broken
+
+
 def failures_option(failures: str) -> str:
     return "" if failures == FAILURES else f" --failures {shlex.quote(failures)}"
 
@@ -77,5 +82,7 @@ def for_backend(backend: Any) -> Iterator[str]:
             f"next, for {backend.source}: install the package {backend.missing_package}; what "
             "attnverify itself can use, and how to get it: attnverify doctor"
         )
-    elif backend.broken and backend.source.endswith(".py"):
+    elif (backend.broken or "").startswith("cannot be imported") and is_file(backend):
         yield f"next, to see where its import fails: python {shlex.quote(backend.source)}"
+    elif (backend.broken or "").startswith("names no operation"):
+        yield "next, for the names of the operations, by which functions are found: attnverify list"

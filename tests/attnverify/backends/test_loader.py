@@ -190,16 +190,6 @@ def test_a_misspelt_operation_is_told(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("signature", ["s, m=None", "s, m", "s, /, m=None"])
-def test_other_names_are_called_by_position(signature: str, tmp_path: Path) -> None:
-    body = (
-        "\nPRECISION = 'wide'\nfrom attnverify import numpy_ref\n"
-        f"def softmax({signature}):\n    return "
-        "numpy_ref.softmax(s, m)\n"
-    )
-    assert passes(only(loaded(tmp_path, body)), MASKED)
-
-
 def test_the_laws_names_are_called_by_name_in_any_order(tmp_path: Path) -> None:
     body = (
         "\nPRECISION = 'wide'\nfrom attnverify import numpy_ref\n"
@@ -390,6 +380,11 @@ BROKEN = {
     "an exit at import": ("import sys\nsys.exit(0)\n", "SystemExit"),
     "an empty file": ("", "names no operation of the catalogue"),
     "no operation": ("def my_kernel(x):\n    return x\n", "names no operation of the catalogue"),
+    "an operation of others": (
+        "from attnverify.numpy_ref.attention import softmax\n",
+        "softmax is imported there, not defined: list it in __all__, or judge it by --fn "
+        "attnverify.numpy_ref.attention:softmax",
+    ),
     "no operation, but a name close to one": (
         "def sofmax(x):\n    return x\n",
         "names no operation of the catalogue",
@@ -415,7 +410,7 @@ def test_what_cannot_be_used_is_broken_and_says_why(words: str, tmp_path: Path) 
 
 
 def test_a_syntax_error_names_its_line(tmp_path: Path) -> None:
-    assert "(line 3)" in str(loaded(tmp_path, "x = 1\n\ndef softmax(score:\n").broken)
+    assert str(loaded(tmp_path, "x = 1\n\ndef softmax(score:\n").broken).count("line 3") == 1
 
 
 @pytest.mark.parametrize("source", ["no_such_file.py", "no/such/file.py"])

@@ -390,10 +390,10 @@ TROUBLE = {
         "import pytest\npytest.skip('not today', allow_module_level=True)\n",
         "broken (cannot be imported: Skipped",
     ),
-    "an empty file": ("", "broken (names no operation of the catalogue)"),
+    "an empty file": ("", "broken (names no operation of the catalogue"),
     "no operation": (
         "def my_kernel(x):\n    return x\n",
-        "broken (names no operation of the catalogue)",
+        "broken (names no operation of the catalogue",
     ),
     "a wrong precision": (
         "PRECISION = 'exact'\ndef softmax(score, mask=None):\n    return score\n",

@@ -63,7 +63,7 @@ def test_an_error_that_narrower_arithmetic_does_not_explain_stays_one(
 
 
 def test_a_dtype_that_is_named_is_required(tmp_path: Path) -> None:
-    declared = 'DTYPES = ("fp64", "float32")'
+    declared = 'DTYPES = ("float64", "float32")'
     assert judge_file(tmp_path, attention(declared=declared)).verdict == "failed"
 
 
