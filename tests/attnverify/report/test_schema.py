@@ -35,7 +35,7 @@ def scaled_dot_product_score(query, key):
     return query @ key.swapaxes(-1, -2) / query.dtype.type(query.shape[-1] ** 0.5)
 
 
-def causal_mask(n_queries, n_keys=None):
+def causal_mask(N, M):
     raise NotImplementedError("not yet")
 
 
