@@ -51,8 +51,9 @@ def get_alibi_biases(n_heads: int, visible: Bool[ndarray, "N M"]) -> Float[ndarr
 
     .. math:: b_{hij} = m_h \sum_{j' \le j} \text{visible}_{ij'}
 
-    1. It grows with j, so that near keys get the larger bias. For a causal row it equals
-       :math:`m_h (j - (M - N + i))` up to a constant per row, which the softmax does not see.
+    1. It never falls with j and grows at every visible key, so that near keys get the larger bias.
+       For a row of the causal mask its visible keys have :math:`m_h (j - (M - N + i))` up to a
+       constant per row, which the softmax does not see.
     2. The count is of *visible* keys: a hidden key in between brings those before it nearer, and
        without a causal mask it grows behind the query too. :func:`alibi_attention` counts positions
        instead.

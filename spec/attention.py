@@ -37,8 +37,9 @@ def softmax(score: Float[ndarray, "... N M"], mask: Mask = None) -> Float[ndarra
        the score itself is. Its weight is exactly 0, whatever its score is, NaN included. No finite
        number hides a key.
     3. A row that sees no key has weights 0: neither NaN nor an average.
-    4. A constant added to a whole row changes nothing, which is why the maximum may be subtracted
-       first.
+    4. A finite constant added to a whole row changes nothing, which is why the maximum may be
+       subtracted first. Minus infinity hides the row, and a visible score of infinity leaves no
+       number in it.
 
     >>> softmax(np.log(np.array([[1.0, 1.0, 2.0]]))).round(2)
     array([[0.25, 0.25, 0.5 ]])
@@ -50,6 +51,10 @@ def softmax(score: Float[ndarray, "... N M"], mask: Mask = None) -> Float[ndarra
            [0. , 0. , 0. ]])
     >>> softmax(np.zeros((1, 2)), np.array([[-np.inf, -1e9]]))
     array([[0., 1.]])
+    >>> score = np.array([[0.0, 1.0, np.inf]])
+    >>> with np.errstate(invalid="ignore"):
+    ...     softmax(score), softmax(score - np.inf, np.isfinite(score))
+    (array([[nan, nan, nan]]), array([[0., 0., 0.]]))
 
     Source: seed 001, sections 2.1 to 2.3; rows without keys: design, section 3.
 

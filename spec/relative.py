@@ -71,8 +71,8 @@ def transformer_xl_score(
        them.
     2. For j <= M - N + i the shift brings the distance M - N + i - j to key j: the query stands at
        the end of the keys, memory in front.
-    3. Beyond, :func:`attnverify.spec.shifts.rel_shift` wraps around to the next query's
-       numbers; the attention hides these pairs.
+    3. Beyond, :func:`attnverify.spec.shifts.rel_shift` wraps around to the numbers of other
+       queries: the next one's, and with N > M + 1 those behind it; the attention hides these pairs.
     4. u belongs to the content, v to the position. The scale is on the sum of both.
 
     >>> query = key = np.zeros((1, 1, 2, 1))
@@ -80,6 +80,14 @@ def transformer_xl_score(
     >>> transformer_xl_score(query, key, position, u, v)[0, 0]
     array([[20.,  0.],
            [10., 20.]])
+
+    Six queries, two keys, and the place of the query in front of its row: row 0 shows what query 2
+    has at the greatest distance.
+
+    >>> query, key = np.arange(6.0).reshape(1, 1, 6, 1), np.zeros((1, 1, 2, 1))
+    >>> position, none = np.array([[[1.0], [10.0]]]), np.zeros((1, 1))
+    >>> transformer_xl_score(query, key, position, none, none)[0, 0, 0]
+    array([0., 2.])
 
     Source: Dai et al. 2019, section 3.3; ``RelPartialLearnableMultiHeadAttn`` of
     kimiyoung/transformer-xl; seed 003.

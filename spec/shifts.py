@@ -26,14 +26,21 @@ def shift_right(x: Float[ndarray, "... N M"]) -> Float[ndarray, "... N M"]:
               0\; x_{10} \dots x_{1,M-1}\; 0 \dots)
 
     1. For j >= i the result is :math:`x_{i,j-i}`: the shift proper.
-    2. For j < i it is what wrapped around: the zero that follows row i - 1, and before it the tail
-       of row i - 1. It is no garbage but part of the specification, for every N and M, and users
-       slice it off.
+    2. For j < i it is what wrapped around: the zero that follows row i - 1 stands in column i - 1,
+       and before it row i - 1 ends. Where a row is shorter than its index, that zero and more of
+       the row before have left on the left, and what comes in is row i - 1 as far as it reaches,
+       then the zero and the end of row i - 2, and so on. It is no garbage but part of the
+       specification, for every N and M, and users slice it off.
 
     >>> shift_right(np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, 8.0, 9.0]]))
     array([[1., 2., 3.],
            [0., 4., 5.],
            [6., 0., 7.]])
+
+    Six rows of two numbers: row 4 is the zero after row 2, and the head of row 3.
+
+    >>> shift_right(np.arange(1.0, 13.0).reshape(6, 2))[4]
+    array([0., 7.])
 
     Source: labml-nn, ``transformers/xl/relative_mha.py``; seeds 000 and 002.
 
@@ -64,14 +71,20 @@ def rel_shift(x: Float[ndarray, "... N M"]) -> Float[ndarray, "... N M"]:
 
     1. For j <= M - N + i the result is :math:`x_{i,j+N-1-i}`. These are the keys that a causal mask
        leaves visible.
-    2. Beyond, there is one zero and then the head of row i + 1: numbers that belong to another
-       query. They are part of the specification (and of the score), and harmless only behind a
+    2. Beyond, there is one zero, then row i + 1 from its head on, and where that ends before the
+       columns do (N > M + 1), another zero and row i + 2, and so on: numbers that belong to other
+       queries. They are part of the specification (and of the score), and harmless only behind a
        causal mask.
 
     >>> rel_shift(np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, 8.0, 9.0]]))
     array([[3., 0., 4.],
            [5., 6., 0.],
            [7., 8., 9.]])
+
+    Six rows of two numbers: row 0 sees no key of its own, and shows the zero and the head of row 2.
+
+    >>> rel_shift(np.arange(1.0, 13.0).reshape(6, 2))[0]
+    array([0., 5.])
 
     Source: Dai et al. 2019, appendix B; ``_rel_shift`` of kimiyoung/transformer-xl.
 
