@@ -1,0 +1,256 @@
+"""
+The specification and its vectorised form against scalar loops in long double that were written
+from the papers; gradients against a step of 1e-200 in the imaginary direction.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy import ndarray
+
+from attnverify import numpy_ref, spec
+from attnverify.catalogue.operation import CATALOGUE
+from tests.support import scalar_oracle as oracle
+from tests.support.scalar_oracle import ATTENTIONS, Inputs, long
+
+COLUMNS = pytest.mark.parametrize("column", [spec, numpy_ref], ids=["spec", "numpy_ref"])
+B, H, D, E, A, Q, K, P, F = 2, 3, 2, 3, 5, 4, 3, 6, 6
+SIZES = [(3, 5), (4, 4), (5, 2)]
+each_size = pytest.mark.parametrize(("N", "M"), SIZES)
+
+
+def drawing(seed: int) -> Callable[..., ndarray]:
+    rng = np.random.default_rng(seed)
+    return lambda *shape: rng.standard_normal(shape)
+
+
+def some(*shape: int, seed: int = 5) -> ndarray:
+    """Six pairs of ten; the first query sees nothing."""
+    seen = np.random.default_rng(seed).random(shape) < 0.6
+    seen[..., 0, :] = False
+    return seen
+
+
+def hiding(seen: ndarray) -> ndarray:
+    return np.where(seen, drawing(6)(*seen.shape), -np.inf)
+
+
+def given(name: str, N: int, M: int) -> Inputs:
+    """What an attention takes, without masks; scores lie apart, so that weights differ."""
+    draw = drawing(N + 10 * M)
+    heads = (B,) if name.startswith("additive") else (B, H)
+    width, keys = (Q, K) if name.startswith("additive") else (D, D)
+    inputs = {
+        "query": 2 * draw(*heads, N, width),
+        "key": 2 * draw(*heads, M, keys),
+        "value": draw(*heads, M, E),
+    }
+    if name.startswith("additive"):
+        inputs |= {"w_query": draw(A, Q), "w_key": draw(A, K), "w_score": 2 * draw(A)}
+    if name.startswith("transformer"):
+        inputs |= {"position": draw(H, M, D), "u": draw(H, D), "v": draw(H, D)}
+    if name.startswith("learned"):
+        inputs |= {"key_pos_embeddings": draw(2 * P, H, D), "key_pos_bias": draw(2 * P, H)}
+        inputs |= {"query_pos_bias": draw(H, D), "align": "start" if N == 3 else "end"}
+    return inputs
+
+
+def options(name: str, N: int, M: int) -> list[Inputs]:
+    """Masks and draws that the attention knows."""
+    heads = (B,) if name.startswith("additive") else (B, H)
+    if "visible" in CATALOGUE[name].arguments:
+        return [{}, {"visible": some(N, M)}, {"visible": some(B, 1, N, M)}]
+    keep = np.random.default_rng(7).random((*heads, N, M)) < 0.7
+    return [{}, {"mask": some(N, M)}, {"mask": hiding(some(*heads, N, M)), "keep": keep, "p": 0.3}]
+
+
+def near(actual: Any, expected: Any, share: float = 1e-13) -> bool:
+    """Within so much of the largest number; nothing less than a shape's numbers."""
+    expected = np.array(expected, np.longdouble)
+    size = np.abs(expected).max(initial=1.0)
+    return actual.shape == expected.shape and bool(
+        (np.abs(actual - expected) <= share * size).all()
+    )
+
+
+@COLUMNS
+@each_size
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_an_attention_is_its_formula(name: str, N: int, M: int, column: Any) -> None:
+    for more in options(name, N, M):
+        inputs = given(name, N, M) | more
+        assert near(getattr(column, name)(**inputs), ATTENTIONS[name](long(inputs)))
+
+
+@pytest.mark.parametrize(("N", "M"), [(2, 4), (3, 2)])
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_a_gradient_is_the_derivative_of_the_formula(name: str, N: int, M: int) -> None:
+    inputs = given(name, N, M) | options(name, N, M)[-1]
+    weights = drawing(8)(*inputs["query"].shape[:-1], E)
+    whole = {"d_output": weights} | inputs
+    expected = oracle.gradients(ATTENTIONS[name], long(whole))
+    for column in (spec, numpy_ref):
+        found = getattr(column, f"{name}_grad")(**whole)
+        assert len(found) == len(expected)
+        assert all(near(x, y) for x, y in zip(found, expected.values(), strict=True))
+
+
+def test_a_gradient_that_is_off_by_little_would_be_noticed() -> None:
+    inputs = given("alibi_attention", 2, 2) | {"d_output": drawing(8)(B, H, 2, E)}
+    expected = oracle.gradients(ATTENTIONS["alibi_attention"], long(inputs))["key"]
+    assert not near(spec.alibi_attention_grad(**inputs)[1] * (1 + 1e-11), expected)
+
+
+@COLUMNS
+@each_size
+def test_scores_are_their_formulas(N: int, M: int, column: Any) -> None:
+    x = given("additive_attention", N, M)
+    weights = [x[name] for name in ("w_query", "w_key", "w_score")]
+    q, k = x["query"], x["key"]
+    expected = [oracle.additive(*long([q[b], k[b]]), *long(weights)) for b in range(B)]
+    assert near(column.additive_score(q, k, *weights), expected)
+    for name, score in (
+        ("scaled_dot_product_attention", lambda x, q, k, h: oracle.scaled(q, k)),
+        (
+            "transformer_xl_attention",
+            lambda x, q, k, h: oracle.transformer_xl(
+                q, k, *(x[table][h] for table in ("position", "u", "v"))
+            ),
+        ),
+        (
+            "learned_relative_attention",
+            lambda x, q, k, h: oracle.learned(q, k, *oracle.tables_of(x, h)),
+        ),
+    ):
+        x = {key: value for key, value in given(name, N, M).items() if key != "value"}
+        wide = long(x)
+        expected = [
+            [score(wide, wide["query"][b, h], wide["key"][b, h], h) for h in range(H)]
+            for b in range(B)
+        ]
+        assert near(getattr(column, name.replace("attention", "score"))(**x), expected)
+
+
+@COLUMNS
+@each_size
+def test_softmax_and_dropout_are_their_formulas(N: int, M: int, column: Any) -> None:
+    score, keep = 5 * drawing(9)(N, M), some(N, M, seed=8)
+    for mask in (None, some(N, M), hiding(some(N, M))):
+        s, seen = oracle.masked(long(score), long(mask))
+        expected = [oracle.exponentials(*each) for each in zip(s, seen, strict=True)]
+        assert near(column.softmax(score, mask), expected)
+    expected = [
+        [x / (1 - np.longdouble(0.3)) if kept else 0 for x, kept in zip(*rows, strict=True)]
+        for rows in zip(long(score), keep, strict=True)
+    ]
+    assert near(column.dropout(score, keep, 0.3), expected)
+
+
+@COLUMNS
+@each_size
+def test_shifts_move_numbers_as_their_code_does(N: int, M: int, column: Any) -> None:
+    x = drawing(1)(N, M)
+    assert column.shift_right(x).tolist() == oracle.shifted_right(x)
+    assert column.rel_shift(x).tolist() == oracle.shifted_left(x)
+
+
+@COLUMNS
+def test_positions_and_slopes_are_their_formulas(column: Any) -> None:
+    assert near(column.sinusoidal_positions(300, 6), oracle.sinusoidal_positions(300, 6), 1e-12)
+    for heads in range(1, 41):
+        assert near(column.get_slopes(heads), oracle.slopes(heads))
+    assert near(column.get_alibi_biases(5, some(4, 7)), oracle.alibi_biases(5, some(4, 7)))
+
+
+@COLUMNS
+@each_size
+def test_masks_are_their_definitions(N: int, M: int, column: Any) -> None:
+    assert column.causal_mask(N, M).tolist() == oracle.causal(N, M).tolist()
+    hidden, padded = some(B * H, N, M), some(B, M)
+    merged = column.merge_masks(hidden, padded, H)
+    for b, h, i, j in np.ndindex(B, H, N, M):
+        absent = hidden[b * H + h, i, j] or padded[b, j]
+        assert merged[b, h, i, j] == (-np.inf if absent else 0)
+
+
+# The layers
+
+
+def mapping(names: str, **tables: tuple[int, ...]) -> Inputs:
+    """A weight [F F] and a bias of each name, and tables of these shapes."""
+    draw = drawing(len(names))
+    square = {f"{name}.weight": draw(F, F) for name in names.split()}
+    return (
+        square
+        | {f"{name}.bias": draw(F) for name in names.split()}
+        | {name: draw(*shape) for name, shape in tables.items()}
+    )
+
+
+def xl_parameters() -> Inputs:
+    draw = drawing(3)
+    joined = {"qkv_net.weight": draw(3 * F, F), "qkv_net.bias": draw(3 * F)}
+    norm = {"layer_norm.weight": draw(F), "layer_norm.bias": draw(F)}
+    return mapping("r_net o_net", u=(H, F // H), v=(H, F // H)) | joined | norm
+
+
+X, SQUARE = drawing(2)(B, 4, F), some(4, 4)
+TABLES = {"key_pos_embeddings": (2 * P, H, F // H), "key_pos_bias": (2 * P, H)}
+TABLES |= {"query_pos_bias": (H, F // H)}
+
+
+def per_entry(compute: Callable[..., Any], parameters: Any, *more: Any) -> list[Any]:
+    return [compute(x, long(parameters), *more) for x in long(X)]
+
+
+@COLUMNS
+def test_layers_are_their_formulas(column: Any) -> None:
+    draw = drawing(4)
+    single = {"w_query": draw(5, F), "w_key": draw(5, F), "w_value": draw(E, F)}
+    expected = per_entry(oracle.self_attention, single, SQUARE)
+    assert near(column.self_attention(X, single, SQUARE), expected)
+    names = "q_proj k_proj v_proj out_proj"
+    many = mapping(names)
+    expected = per_entry(oracle.multi_head, many, H, SQUARE, names)
+    for output, _ in (
+        column.multi_head_self_attention(X, many, H, ~SQUARE),
+        column.multi_head_attention(X, X, X, many, H, ~SQUARE),
+    ):
+        assert near(output, expected)
+
+
+@COLUMNS
+def test_labmls_layers_are_their_formulas(column: Any) -> None:
+    parameters = mapping(oracle.LABML)
+    expected = per_entry(oracle.alibi_multi_head, parameters, H, SQUARE)
+    assert near(column.alibi_multi_head_attention(X, X, X, parameters, H, SQUARE), expected)
+    parameters = mapping(oracle.LABML, **TABLES)
+    del parameters["query.linear.bias"], parameters["key.linear.bias"]
+    expected = per_entry(oracle.relative_multi_head, parameters, H, "end", SQUARE)
+    found = column.relative_multi_head_attention(X, X, X, parameters, H, "end", SQUARE)
+    assert near(found, expected)
+
+
+@COLUMNS
+def test_transformer_xl_is_its_formula(column: Any) -> None:
+    mems, layers = [drawing(seed)(B, 3, F) for seed in (11, 12)], [xl_parameters()] * 2
+    output, kept = column.transformer_xl(X, layers, H, mems, 5, 1e-3)
+    for b in range(B):
+        wide = [long(mem[b]) for mem in mems]
+        expected, remembered = oracle.xl_stack(long(X[b]), long(layers), H, wide, 5, 1e-3)
+        assert near(output[b], expected, 1e-12)
+        assert all(near(x[b], y, 1e-12) for x, y in zip(kept, remembered, strict=True))
+
+
+ELSEWHERE = {"init_mems": "it makes zeros", "update_mems": "within transformer_xl"}
+WITHIN = {"transformer_xl_layer": "within transformer_xl"}
+
+
+def test_every_operation_has_its_formula() -> None:
+    here = Path(__file__).read_text()
+    named = {name for name in CATALOGUE if name in here or name.removesuffix("_grad") in ATTENTIONS}
+    scores = {name for name in CATALOGUE if name.endswith("_score")}
+    assert {*CATALOGUE} - named - scores <= {*ELSEWHERE, *WITHIN}
