@@ -1,0 +1,77 @@
+"""Which files are mutated, and which tests are asked of each, the quickest first."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+CHAPTERS = ("alibi", "attention", "layers", "masks", "memory", "relative", "scores", "shifts")
+OPERATIONS = {
+    "alibi": "slopes or alibi",
+    "attention": "softmax or dropout or attention",
+    "layers": "multi_head or self_attention or transformer_xl",
+    "masks": "mask",
+    "memory": "mems",
+    "relative": "positions or transformer_xl or learned_relative",
+    "scores": "score",
+    "shifts": "shift",
+}
+"""What the names of the tests of a chapter's operations contain."""
+BOUNDS = ("tests/attnverify/bounds/test_error_rules.py", "tests/attnverify/bounds/test_bounds.py")
+Tests = tuple[tuple[str, ...], ...]
+"""Arguments of pytest, one run after the other until one is red."""
+
+
+def choose_tests(path: str) -> Tests:
+    """The tests that must notice a mutant of this file."""
+    folder, _, rest = path.partition("/")
+    chapter = Path(rest).stem
+    words = ("-k", OPERATIONS.get(chapter, "test"))
+    against = ("tests/numpy_ref/test_against_spec.py", *words)
+    if folder == "spec":
+        own = (f"tests/test_{chapter}.py",) if chapter in OPERATIONS else ()
+        oracle = ("tests/spec/test_scalar_oracle.py", *words)
+        return ((path, "spec", *own), oracle, against, ("tests/spec/test_gradients.py",))
+    if folder == "numpy_ref":
+        return (against,)
+    if folder == "torch_impl":
+        judged = ("-m", "differential", "--attn-profile", "quick", "--attn-backend", "torch_impl")
+        no_way_round = "not triton and not module and not autocast"
+        return (
+            ("tests/torch_impl/test_derivatives.py", *words),
+            (*judged, "-k", f"({words[1]}) and {no_way_round}"),
+        )
+    return JUDGE.get(path, (BOUNDS, LEGAL_ORDERS))
+
+
+LEGAL_ORDERS = (
+    "tests/attnverify/bounds/test_legal_orders.py",
+    "-k",
+    "exceed or twentieth or reached",
+)
+JUDGED = (
+    "tests/attnverify/judge/test_judge.py",
+    "-k",
+    "by_itself or by_themselves or names_the_place or infinity or library_gradient",
+)
+JUDGE: dict[str, Tests] = {
+    "attnverify/judge/comparison.py": (
+        ("tests/attnverify/judge/test_comparison.py",),
+        JUDGED,
+    ),
+    "attnverify/judge/judging.py": (
+        ("tests/attnverify/judge/test_comparison.py",),
+        JUDGED,
+    ),
+    "attnverify/checks/invalid_calls.py": (("tests/attnverify/checks/test_invalid_calls.py",),),
+}
+
+
+def target_files(root: Path) -> Iterator[str]:
+    """The files that are mutated."""
+    for column in ("spec", "numpy_ref", "torch_impl"):
+        yield from (f"{column}/{chapter}.py" for chapter in CHAPTERS)
+    yield from sorted(
+        f"attnverify/bounds/{file.name}"
+        for file in (root / "attnverify" / "bounds").glob("*.py")
+        if file.name != "__init__.py"
+    )
+    yield from JUDGE
