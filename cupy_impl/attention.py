@@ -13,16 +13,18 @@ import cupy
 from jaxtyping import Bool, Float
 
 from .arrays import Array, ieee, narrow, wide
-from .scores import WEIGHTS, hidden_layer, scaled_products
+from .scores import WEIGHTS, hidden_layer, hidden_layer_grad, scaled_products
 from .shapes import check, check_dropout, check_mask
 
 __all__ = [
     "additive_attention",
     "additive_attention_grad",
     "dropout",
+    "dropout_grad",
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_grad",
     "softmax",
+    "softmax_grad",
 ]
 
 Mask = Bool[Array, "..."] | Float[Array, "..."] | None
@@ -44,6 +46,26 @@ def softmax(score: Float[Array, "... N M"], mask: Mask = None) -> Float[Array, "
     check_mask("mask", mask, score.shape, float_too=True)
     s = hide(*wide(score, mask))
     return narrow(normalised(s, seen(s)), score.dtype)
+
+
+@ieee
+def softmax_grad(
+    d_output: Float[Array, "... N M"], score: Float[Array, "... N M"], mask: Mask = None
+) -> tuple[Array, ...]:
+    """
+    See :func:`spec.attention.softmax_grad`.
+
+    The weights computed anew, then one product, one sum and one product over the whole score.
+    """
+    check({"score": "... N M", "d_output": "... N M"}, score, d_output)
+    check_mask("mask", mask, score.shape, float_too=True)
+    d_weights, s, wide_mask = wide(d_output, score, mask)
+    s = hide(s, wide_mask)
+    pairs = seen(s)
+    weights = normalised(s, pairs)
+    d_weights = cupy.get_array_module(s).where(pairs, d_weights, 0)
+    d_score = weights * (d_weights - (weights * d_weights).sum(axis=-1, keepdims=True))
+    return narrow(d_score, score.dtype), *mask_grad(d_score, mask)
 
 
 def hide(score: Array, mask: Mask) -> Array:
@@ -86,6 +108,22 @@ def dropout(weights: Float[Array, "..."], keep: Keep, p: float) -> Float[Array, 
     check_mask("keep", keep, weights.shape)
     (scaled,) = wide(weights)
     return narrow(kept(scaled, keep, p), weights.dtype)
+
+
+@ieee
+def dropout_grad(
+    d_output: Float[Array, "..."], weights: Float[Array, "..."], keep: Keep, p: float
+) -> tuple[Float[Array, "..."]]:
+    """
+    See :func:`spec.attention.dropout_grad`.
+
+    One pass over the gradient.
+    """
+    check_dropout(keep, p)
+    check({"weights": "...", "d_output": "..."}, weights, d_output)
+    check_mask("keep", keep, weights.shape)
+    (scaled,) = wide(d_output)
+    return (narrow(kept(scaled, keep, p), weights.dtype),)
 
 
 def kept(weights: Array, keep: Keep, p: float) -> Array:
@@ -200,21 +238,9 @@ def additive_attention_grad(
     d_score, d_value = attend_grad(
         present(d_output, sees), normalised(score, pairs), present(value, is_seen), keep, p
     )
-    slope = 1 - t * t
-    d_q = (d_score[:, :, None, :] @ slope)[:, :, 0] * w_score
-    d_k = (d_score.mT[:, :, None, :] @ slope.swapaxes(1, 2))[:, :, 0] * w_score
-    d_weights = (
-        over_rows(d_q, query),
-        over_rows(d_k, key),
-        d_score.reshape(-1) @ t.reshape(-1, t.shape[-1]),
-    )
-    grads = d_q @ w_query, d_k @ w_key, d_value, *d_weights
+    d_query, d_key, *d_weights = hidden_layer_grad(d_score, t, query, key, w_query, w_key, w_score)
+    grads = d_query, d_key, d_value, *d_weights
     return *(narrow(x, to) for x, to in zip(grads, dtypes, strict=True)), *mask_grad(d_score, mask)
-
-
-def over_rows(d_projected: Float[Array, "B N A"], x: Float[Array, "B N F"]) -> Float[Array, "A F"]:
-    """The gradient by the weights of a projection: a sum over batch and positions."""
-    return d_projected.reshape(-1, d_projected.shape[-1]).T @ x.reshape(-1, x.shape[-1])
 
 
 @ieee

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from .arrays import Array, default_module, float_dtype
 from .shapes import check, check_integer, check_list
 
-__all__ = ["init_mems", "update_mems"]
+__all__ = ["init_mems", "update_mems", "update_mems_grad"]
 
 Mems = list[Float[Array, "B S F"]] | None
 
@@ -55,3 +55,26 @@ def last(mem: Array, hid: Array, mem_len: int) -> Array:
     return cupy.get_array_module(hid).concatenate(
         [mem[:, first:], hid[:, max(0, first - S) :]], axis=1
     )
+
+
+def update_mems_grad(
+    d_new_mems: Mems, hids: Sequence[Float[Array, "B N F"]], mems: Mems, mem_len: int
+) -> tuple[list[Array], ...]:
+    """
+    See :func:`spec.memory.update_mems_grad`.
+
+    Zeros beside every input; the new memory is computed for its shapes alone.
+    """
+    kept = update_mems(hids, mems, mem_len)
+    if kept is None or mems is None:
+        if d_new_mems is not None:
+            raise ValueError(f"d_new_mems: wanted None, got {type(d_new_mems).__name__}")
+        return (zeros_like(hids),)
+    check_list("d_new_mems", d_new_mems, len(kept))
+    for layer, (gradient, x) in enumerate(zip(d_new_mems or [], kept, strict=True)):
+        check({"new": "B S F", f"d_new_mems.{layer}": "B S F"}, x, gradient)
+    return zeros_like(hids), zeros_like(mems)
+
+
+def zeros_like(arrays: Sequence[Array]) -> list[Array]:
+    return [cupy.get_array_module(x).zeros(x.shape, x.dtype) for x in arrays]

@@ -14,16 +14,18 @@ from .arrays import Array, default_module, float_dtype, ieee, narrow, wide
 from .attention import HEADS, HEADS_GRAD, attend, heads_grad, hide, present, scores_shape, seen
 from .masks import causal
 from .shapes import check, check_integer, check_mask
-from .shifts import rel_shift, skewed, unskewed
+from .shifts import rel_shift, rel_shift_grad, skewed, unskewed
 
 __all__ = [
     "learned_relative_attention",
     "learned_relative_attention_grad",
     "learned_relative_score",
+    "learned_relative_score_grad",
     "sinusoidal_positions",
     "transformer_xl_attention",
     "transformer_xl_attention_grad",
     "transformer_xl_score",
+    "transformer_xl_score_grad",
 ]
 
 Visible = Bool[Array, "..."] | None
@@ -74,6 +76,36 @@ def transformer_xl_score(
     dtype, (query, key, position, u, v) = query.dtype, wide(query, key, position, u, v)
     score = (query + u[:, None]) @ key.mT + rel_shift((query + v[:, None]) @ position.mT)
     return narrow(score / math.sqrt(query.shape[-1]), dtype)
+
+
+@ieee
+def transformer_xl_score_grad(
+    d_output: Float[Array, "B H N M"],
+    query: Float[Array, "B H N D"],
+    key: Float[Array, "B H M D"],
+    position: Float[Array, "H M D"],
+    u: Float[Array, "H D"],
+    v: Float[Array, "H D"],
+) -> tuple[Array, ...]:
+    """
+    See :func:`spec.relative.transformer_xl_score_grad`.
+
+    The scaled gradient is copied once to undo the shift; four batched matrix products.
+    """
+    inputs = query, key, position, u, v
+    check(PRODUCT | POSITION | {"d_output": "B H N M"}, *inputs, d_output)
+    d_output, query, key, position, u, v = wide(d_output, *inputs)
+    g = d_output / math.sqrt(query.shape[-1])
+    (by_row,) = rel_shift_grad(g, g)
+    d_content, d_distance = g @ key, by_row @ position
+    grads = (
+        d_content + d_distance,
+        g.mT @ (query + u[:, None]),
+        (by_row.mT @ (query + v[:, None])).sum(axis=0),
+        d_content.sum(axis=(0, 2)),
+        d_distance.sum(axis=(0, 2)),
+    )
+    return tuple(narrow(d_x, x.dtype) for d_x, x in zip(grads, inputs, strict=True))
 
 
 def skewed_score(
@@ -211,6 +243,41 @@ def table_rows(size: dict[str, int], align: Any) -> slice:
         )
     first = P + 1 - (M if align == "end" else N)
     return slice(first, first + N + M - 1)
+
+
+@ieee
+def learned_relative_score_grad(
+    d_output: Float[Array, "B H N M"],
+    query: Float[Array, "B H N D"],
+    key: Float[Array, "B H M D"],
+    key_pos_embeddings: Float[Array, "2P H D"],
+    key_pos_bias: Float[Array, "2P H"],
+    query_pos_bias: Float[Array, "H D"],
+    align: str,
+) -> tuple[Array, ...]:
+    """
+    See :func:`spec.relative.learned_relative_score_grad`.
+
+    The scaled gradient is written once through a skewed view, from where the tables take theirs by
+    matrix products.
+    """
+    inputs = query, key, key_pos_embeddings, key_pos_bias, query_pos_bias
+    size = check(PRODUCT | TABLES | {"d_output": "B H N M"}, *inputs, d_output)
+    rows = table_rows(size, align)
+    d_output, query, key, embeddings, query_bias = wide(
+        d_output, query, key, key_pos_embeddings[rows], query_pos_bias
+    )
+    g = d_output / math.sqrt(size["D"])
+    d_x, d_content = unskewed(g), g @ key
+    d_embeddings = (d_x.mT @ query).sum(axis=0).swapaxes(0, 1)
+    grads = (
+        d_content + d_x @ embeddings.swapaxes(0, 1),
+        g.mT @ (query + query_bias[:, None]),
+        in_table(d_embeddings, rows, key_pos_embeddings),
+        in_table(d_x.sum(axis=(0, 2)).T, rows, key_pos_bias),
+        d_content.sum(axis=(0, 2)),
+    )
+    return tuple(narrow(d_x, x.dtype) for d_x, x in zip(grads, inputs, strict=True))
 
 
 def learned_score(

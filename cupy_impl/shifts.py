@@ -6,7 +6,7 @@ from jaxtyping import Float, Shaped
 from .arrays import Array
 from .shapes import check
 
-__all__ = ["rel_shift", "shift_right"]
+__all__ = ["rel_shift", "rel_shift_grad", "shift_right", "shift_right_grad"]
 
 
 def shift_right(x: Float[Array, "... N M"]) -> Float[Array, "... N M"]:
@@ -33,6 +33,36 @@ def rel_shift(x: Float[Array, "... N M"]) -> Float[Array, "... N M"]:
     rows = cupy.get_array_module(x).zeros((*lead, N, M + 1), x.dtype)
     rows[..., 1:] = x
     return rows.reshape(*lead, N * (M + 1))[..., N:].reshape(*lead, N, M)
+
+
+def shift_right_grad(
+    d_output: Float[Array, "... N M"], x: Float[Array, "... N M"]
+) -> tuple[Float[Array, "... N M"]]:
+    """
+    See :func:`spec.shifts.shift_right_grad`.
+
+    The gradient is copied to the front of a buffer of zeros, read with the wider rows.
+    """
+    check({"x": "... N M", "d_output": "... N M"}, x, d_output)
+    *lead, N, M = x.shape
+    rows = cupy.get_array_module(x).zeros((*lead, N * (M + 1)), d_output.dtype)
+    rows[..., : N * M] = d_output.reshape(*lead, N * M)
+    return (rows.reshape(*lead, N, M + 1)[..., :M],)
+
+
+def rel_shift_grad(
+    d_output: Float[Array, "... N M"], x: Float[Array, "... N M"]
+) -> tuple[Float[Array, "... N M"]]:
+    """
+    See :func:`spec.shifts.rel_shift_grad`.
+
+    The gradient is copied to the end of a buffer of zeros, read with the wider rows.
+    """
+    check({"x": "... N M", "d_output": "... N M"}, x, d_output)
+    *lead, N, M = x.shape
+    rows = cupy.get_array_module(x).zeros((*lead, N * (M + 1)), d_output.dtype)
+    rows[..., N:] = d_output.reshape(*lead, N * M)
+    return (rows.reshape(*lead, N, M + 1)[..., 1:],)
 
 
 def skewed(x: Shaped[Array, "... N W"], M: int) -> Shaped[Array, "... N M"]:

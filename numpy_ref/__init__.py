@@ -17,9 +17,11 @@ from .attention import (
     additive_attention,
     additive_attention_grad,
     dropout,
+    dropout_grad,
     scaled_dot_product_attention,
     scaled_dot_product_attention_grad,
     softmax,
+    softmax_grad,
 )
 from .layers import (
     alibi_multi_head_attention,
@@ -31,54 +33,70 @@ from .layers import (
     transformer_xl_layer,
 )
 from .masks import causal_mask, merge_masks
-from .memory import init_mems, update_mems
+from .memory import init_mems, update_mems, update_mems_grad
 from .relative import (
     learned_relative_attention,
     learned_relative_attention_grad,
     learned_relative_score,
+    learned_relative_score_grad,
     sinusoidal_positions,
     transformer_xl_attention,
     transformer_xl_attention_grad,
     transformer_xl_score,
+    transformer_xl_score_grad,
 )
 from .rounding import float_dtype
-from .scores import additive_score, scaled_dot_product_score
+from .scores import (
+    additive_score,
+    additive_score_grad,
+    scaled_dot_product_score,
+    scaled_dot_product_score_grad,
+)
 from .shapes import is_float
-from .shifts import rel_shift, shift_right
+from .shifts import rel_shift, rel_shift_grad, shift_right, shift_right_grad
 
 __all__ = [
     "additive_attention",
     "additive_attention_grad",
     "additive_score",
+    "additive_score_grad",
     "alibi_attention",
     "alibi_attention_grad",
     "alibi_multi_head_attention",
     "causal_mask",
     "dropout",
+    "dropout_grad",
     "get_alibi_biases",
     "get_slopes",
     "init_mems",
     "learned_relative_attention",
     "learned_relative_attention_grad",
     "learned_relative_score",
+    "learned_relative_score_grad",
     "merge_masks",
     "multi_head_attention",
     "multi_head_self_attention",
     "rel_shift",
+    "rel_shift_grad",
     "relative_multi_head_attention",
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_grad",
     "scaled_dot_product_score",
+    "scaled_dot_product_score_grad",
     "self_attention",
     "shift_right",
+    "shift_right_grad",
     "sinusoidal_positions",
     "softmax",
+    "softmax_grad",
     "transformer_xl",
     "transformer_xl_attention",
     "transformer_xl_attention_grad",
     "transformer_xl_layer",
     "transformer_xl_score",
+    "transformer_xl_score_grad",
     "update_mems",
+    "update_mems_grad",
 ]
 
 PRECISION = "wide"

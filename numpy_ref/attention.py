@@ -10,18 +10,29 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
-from .hidden_keys import HIDDEN, attended, attended_grad, dropped, hide, products_grad, weigh
+from .hidden_keys import (
+    HIDDEN,
+    attended,
+    attended_grad,
+    dropped,
+    hide,
+    products_grad,
+    weigh,
+    weights_grad,
+)
 from .rounding import rounds_once
-from .scores import additive_score, hidden_layer, row_blocks
+from .scores import additive_score, layer_grad, projection_grad
 from .shapes import hold, hold_mask
 
 __all__ = [
     "additive_attention",
     "additive_attention_grad",
     "dropout",
+    "dropout_grad",
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_grad",
     "softmax",
+    "softmax_grad",
 ]
 
 Mask = Bool[ndarray, "..."] | Float[ndarray, "..."] | None
@@ -42,6 +53,22 @@ def softmax(score: Float[ndarray, "... N M"], mask: Mask = None) -> Float[ndarra
 
 
 @rounds_once
+def softmax_grad(
+    d_output: Float[ndarray, "... N M"], score: Float[ndarray, "... N M"], mask: Mask = None
+) -> tuple[ndarray, ...]:
+    """
+    See :func:`spec.attention.softmax_grad`.
+
+    The weights recomputed, all rows at once.
+    """
+    hold(score=(score, "... N M"), d_output=(d_output, "... N M"))
+    hold_mask("mask", mask, score.shape, floats=True)
+    score = hide(score, mask)
+    d_score = weights_grad(d_output, weigh(score), score == HIDDEN)
+    return d_score, *mask_grad(d_score, mask)
+
+
+@rounds_once
 def dropout(weights: Float[ndarray, "..."], keep: Keep, p: float) -> Float[ndarray, "..."]:
     """
     See :func:`spec.attention.dropout`.
@@ -52,6 +79,21 @@ def dropout(weights: Float[ndarray, "..."], keep: Keep, p: float) -> Float[ndarr
     hold(weights=(weights, "..."))
     hold_mask("keep", keep, weights.shape)
     return np.array(dropped(weights, keep, p))
+
+
+@rounds_once
+def dropout_grad(
+    d_output: Float[ndarray, "..."], weights: Float[ndarray, "..."], keep: Keep, p: float
+) -> tuple[Float[ndarray, "..."]]:
+    """
+    See :func:`spec.attention.dropout_grad`.
+
+    The same division and choice as forward, of the gradient.
+    """
+    hold_draw(keep, p)
+    hold(weights=(weights, "..."), d_output=(d_output, "..."))
+    hold_mask("keep", keep, weights.shape)
+    return (np.array(dropped(d_output, keep, p)),)
 
 
 def hold_draw(keep: Any, p: Any) -> None:
@@ -138,34 +180,6 @@ def additive_attention_grad(
     d_query, d_w_query = projection_grad(d_q, query, w_query, sees.any(axis=-1))
     d_key, d_w_key = projection_grad(d_k, key, w_key, sees.any(axis=-2))
     return d_query, d_key, d_value, d_w_query, d_w_key, d_w_score, *mask_grad(d_score, mask)
-
-
-def layer_grad(
-    d_score: ndarray, sees: ndarray, q: ndarray, k: ndarray, w_score: ndarray
-) -> tuple[ndarray, ndarray, ndarray]:
-    """
-    The gradients of tanh(q + k) @ w_score by q [B N A], k [B M A] and w_score [A], over the pairs
-    that see each other.
-    """
-    d_q, d_k, d_w_score = np.zeros_like(q), np.zeros_like(k), np.zeros_like(w_score)
-    for rows in row_blocks(q, k):
-        t_bnma = np.where(sees[:, rows, :, None], hidden_layer(q[:, rows], k), 0)
-        d_score_rows = d_score[:, rows]
-        d_w_score += d_score_rows.reshape(-1) @ t_bnma.reshape(-1, len(w_score))
-        slope = (1 - t_bnma * t_bnma) * d_score_rows[..., None]
-        d_q[:, rows] = slope.sum(axis=2)
-        d_k += slope.sum(axis=1)
-    return d_q * w_score, d_k * w_score, d_w_score
-
-
-def projection_grad(
-    d_y: ndarray, x: ndarray, weight: ndarray, met: ndarray
-) -> tuple[ndarray, ndarray]:
-    """The gradients of x @ weight.T; a row of x that meets nobody is absent."""
-    met = met[..., None]
-    d_y, x = (np.where(met, part, 0).reshape(-1, part.shape[-1]) for part in (d_y, x))
-    d_x = np.where(met, (d_y @ weight).reshape(*met.shape[:-1], -1), 0)
-    return d_x, d_y.T @ x
 
 
 @rounds_once

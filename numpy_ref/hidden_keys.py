@@ -9,7 +9,16 @@ value is not finite.
 import numpy as np
 from numpy import ndarray
 
-__all__ = ["attended", "attended_grad", "dropped", "hide", "products_grad", "sum_seen", "weigh"]
+__all__ = [
+    "attended",
+    "attended_grad",
+    "dropped",
+    "hide",
+    "products_grad",
+    "sum_seen",
+    "weigh",
+    "weights_grad",
+]
 
 HIDDEN = -np.inf
 
@@ -78,8 +87,13 @@ def attended_grad(
     hidden, weights = score == HIDDEN, weigh(score)
     d_value = sum_seen(dropped(weights, keep, p).mT, hidden.mT, d_output)
     d_weights = dropped(d_output @ value.mT, keep, p)
+    return weights_grad(d_weights, weights, hidden), d_value
+
+
+def weights_grad(d_weights: ndarray, weights: ndarray, hidden: ndarray) -> ndarray:
+    """The gradient by the score from that by its weights: the softmax's Jacobian, row by row."""
     mean = np.where(hidden, 0, weights * d_weights).sum(axis=-1, keepdims=True)
-    return np.where(hidden, 0, weights * (d_weights - mean)), d_value
+    return np.where(hidden, 0, weights * (d_weights - mean))
 
 
 def products_grad(

@@ -10,7 +10,7 @@ from numpy import ndarray
 from .rounding import float_dtype
 from .shapes import hold, hold_integer, hold_layers
 
-__all__ = ["init_mems", "update_mems"]
+__all__ = ["init_mems", "update_mems", "update_mems_grad"]
 
 Mems = list[Float[ndarray, "B S F"]] | None
 
@@ -53,3 +53,23 @@ def tail(mem: ndarray, hid: ndarray, mem_len: int) -> ndarray:
     new = min(N, mem_len)
     old = min(S, mem_len - new)
     return np.concatenate([mem[:, S - old :], hid[:, N - new :]], axis=1)
+
+
+def update_mems_grad(
+    d_new_mems: Mems, hids: Sequence[Float[ndarray, "B N F"]], mems: Mems, mem_len: int
+) -> tuple[list[ndarray], ...]:
+    """
+    See :func:`spec.memory.update_mems_grad`.
+
+    Zeros in the shapes and formats of the inputs.
+    """
+    kept = update_mems(hids, mems, mem_len)
+    if kept is None or mems is None:
+        if d_new_mems is not None:
+            raise ValueError(f"d_new_mems: wanted None, got {type(d_new_mems).__name__}")
+        return ([np.zeros_like(hid) for hid in hids],)
+    hold_layers("d_new_mems", d_new_mems, len(kept))
+    for layer, (gradient, x) in enumerate(zip(d_new_mems or [], kept, strict=True)):
+        sizes = dict(zip("BSF", x.shape, strict=True))
+        hold(sizes, **{f"d_new_mems.{layer}": (gradient, "B S F")})
+    return [np.zeros_like(hid) for hid in hids], [np.zeros_like(mem) for mem in mems]

@@ -17,16 +17,18 @@ from .hidden_keys import HIDDEN, attended, attended_grad, hide, products_grad
 from .masks import causal_mask
 from .rounding import float_dtype, rounds_once
 from .shapes import hold, hold_integer, hold_mask
-from .shifts import rel_shift
+from .shifts import rel_shift, rel_shift_grad
 
 __all__ = [
     "learned_relative_attention",
     "learned_relative_attention_grad",
     "learned_relative_score",
+    "learned_relative_score_grad",
     "sinusoidal_positions",
     "transformer_xl_attention",
     "transformer_xl_attention_grad",
     "transformer_xl_score",
+    "transformer_xl_score_grad",
 ]
 
 Visible = Bool[ndarray, "..."] | None
@@ -103,6 +105,40 @@ def transformer_xl_score(
     )
     content = (query + u[:, None]) @ key.mT
     return (content + rel_shift((query + v[:, None]) @ position.mT)) / sqrt(at["D"])
+
+
+@rounds_once
+def transformer_xl_score_grad(
+    d_output: Float[ndarray, "B H N M"],
+    query: Float[ndarray, "B H N D"],
+    key: Float[ndarray, "B H M D"],
+    position: Float[ndarray, "H M D"],
+    u: Float[ndarray, "H D"],
+    v: Float[ndarray, "H D"],
+) -> tuple[ndarray, ...]:
+    """
+    See :func:`spec.relative.transformer_xl_score_grad`.
+
+    The gradient moved back by :func:`numpy_ref.shifts.rel_shift_grad`, then four stacked products.
+    """
+    at = hold(
+        query=(query, "B H N D"),
+        key=(key, "B H M D"),
+        position=(position, "H M D"),
+        u=(u, "H D"),
+        v=(v, "H D"),
+        d_output=(d_output, "B H N M"),
+    )
+    g = d_output / sqrt(at["D"])
+    (by_row,) = rel_shift_grad(g, g)
+    d_content, d_distance = g @ key, by_row @ position
+    return (
+        d_content + d_distance,
+        g.mT @ (query + u[:, None]),
+        (by_row.mT @ (query + v[:, None])).sum(0),
+        d_content.sum((0, 2)),
+        d_distance.sum((0, 2)),
+    )
 
 
 @rounds_once
@@ -209,6 +245,38 @@ def learned_relative_score(
     content = (query + query_pos_bias[:, None]) @ key.mT
     distance = query @ key_pos_embeddings[rows].transpose(1, 2, 0) + key_pos_bias[rows].T[:, None]
     return (content + skewed(np.ascontiguousarray(distance))) / sqrt(query.shape[-1])
+
+
+@rounds_once
+def learned_relative_score_grad(
+    d_output: Float[ndarray, "B H N M"],
+    query: Float[ndarray, "B H N D"],
+    key: Float[ndarray, "B H M D"],
+    key_pos_embeddings: Float[ndarray, "2P H D"],
+    key_pos_bias: Float[ndarray, "2P H"],
+    query_pos_bias: Float[ndarray, "H D"],
+    align: str,
+) -> tuple[ndarray, ...]:
+    """
+    See :func:`spec.relative.learned_relative_score_grad`.
+
+    The gradient, spread back over the rows in reach, gives the tables' gradients as matrix
+    products.
+    """
+    rows = table_slice(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
+    hold(
+        query=(query, "B H N D"),
+        key=(key, "B H M D"),
+        d_output=(d_output, "B H N M"),
+    )
+    g = d_output / sqrt(query.shape[-1])
+    d_row, d_content = spread(g, 0), g @ key
+    d_embeddings, d_bias = np.zeros_like(key_pos_embeddings), np.zeros_like(key_pos_bias)
+    d_embeddings[rows] = (d_row.mT @ query).sum(0).swapaxes(0, 1)
+    d_bias[rows] = d_row.sum((0, 2)).T
+    d_query = d_content + d_row @ key_pos_embeddings[rows].swapaxes(0, 1)
+    d_key = g.mT @ (query + query_pos_bias[:, None])
+    return d_query, d_key, d_embeddings, d_bias, d_content.sum((0, 2))
 
 
 @rounds_once

@@ -9,7 +9,12 @@ from numpy import ndarray
 from .rounding import rounds_once
 from .shapes import hold
 
-__all__ = ["additive_score", "scaled_dot_product_score"]
+__all__ = [
+    "additive_score",
+    "additive_score_grad",
+    "scaled_dot_product_score",
+    "scaled_dot_product_score_grad",
+]
 
 BLOCK = 2**20  # numbers in one block of hidden layers [n M A]: more would leave the cache
 
@@ -61,3 +66,77 @@ def scaled_dot_product_score(
     """
     D = hold(query=(query, "... N D"), key=(key, "... M D"))["D"]
     return query @ key.mT / sqrt(D)
+
+
+@rounds_once
+def additive_score_grad(
+    d_output: Float[ndarray, "... N M"],
+    query: Float[ndarray, "... N Q"],
+    key: Float[ndarray, "... M K"],
+    w_query: Float[ndarray, "A Q"],
+    w_key: Float[ndarray, "A K"],
+    w_score: Float[ndarray, "A"],
+) -> tuple[ndarray, ...]:
+    """
+    See :func:`spec.scores.additive_score_grad`.
+
+    The leading axes as one; the hidden layer is recomputed in blocks, and its gradient summed over
+    keys and over queries before any projection.
+    """
+    weights = {"w_query": (w_query, "A Q"), "w_key": (w_key, "A K"), "w_score": (w_score, "A")}
+    hold(
+        query=(query, "... N Q"),
+        key=(key, "... M K"),
+        **weights,
+        d_output=(d_output, "... N M"),
+    )
+    d, q, k = (x.reshape(-1, *x.shape[-2:]) for x in (d_output, query, key))
+    sees = np.ones(d.shape, bool)
+    d_q, d_k, d_w_score = layer_grad(d, sees, q @ w_query.T, k @ w_key.T, w_score)
+    d_query, d_w_query = projection_grad(d_q, q, w_query, sees[..., 0])
+    d_key, d_w_key = projection_grad(d_k, k, w_key, sees[..., 0, :])
+    return d_query.reshape(query.shape), d_key.reshape(key.shape), d_w_query, d_w_key, d_w_score
+
+
+def layer_grad(
+    d_score: ndarray, sees: ndarray, q: ndarray, k: ndarray, w_score: ndarray
+) -> tuple[ndarray, ndarray, ndarray]:
+    """
+    The gradients of tanh(q + k) @ w_score by q [B N A], k [B M A] and w_score [A], over the pairs
+    that see each other.
+    """
+    d_q, d_k, d_w_score = np.zeros_like(q), np.zeros_like(k), np.zeros_like(w_score)
+    for rows in row_blocks(q, k):
+        t_bnma = np.where(sees[:, rows, :, None], hidden_layer(q[:, rows], k), 0)
+        d_score_rows = d_score[:, rows]
+        d_w_score += d_score_rows.reshape(-1) @ t_bnma.reshape(-1, len(w_score))
+        slope = (1 - t_bnma * t_bnma) * d_score_rows[..., None]
+        d_q[:, rows] = slope.sum(axis=2)
+        d_k += slope.sum(axis=1)
+    return d_q * w_score, d_k * w_score, d_w_score
+
+
+def projection_grad(
+    d_y: ndarray, x: ndarray, weight: ndarray, met: ndarray
+) -> tuple[ndarray, ndarray]:
+    """The gradients of x @ weight.T; a row of x that meets nobody is absent."""
+    met = met[..., None]
+    d_y, x = (np.where(met, part, 0).reshape(-1, part.shape[-1]) for part in (d_y, x))
+    d_x = np.where(met, (d_y @ weight).reshape(*met.shape[:-1], -1), 0)
+    return d_x, d_y.T @ x
+
+
+@rounds_once
+def scaled_dot_product_score_grad(
+    d_output: Float[ndarray, "... N M"],
+    query: Float[ndarray, "... N D"],
+    key: Float[ndarray, "... M D"],
+) -> tuple[Float[ndarray, "... N D"], Float[ndarray, "... M D"]]:
+    """
+    See :func:`spec.scores.scaled_dot_product_score_grad`.
+
+    Two stacked matrix products, scaled after them.
+    """
+    at = hold(query=(query, "... N D"), key=(key, "... M D"), d_output=(d_output, "... N M"))
+    root = sqrt(at["D"])
+    return d_output @ key / root, d_output.mT @ query / root

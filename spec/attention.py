@@ -15,9 +15,11 @@ __all__ = [
     "additive_attention",
     "additive_attention_grad",
     "dropout",
+    "dropout_grad",
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_grad",
     "softmax",
+    "softmax_grad",
 ]
 
 Mask = Bool[ndarray, "..."] | Float[ndarray, "..."] | None
@@ -74,6 +76,35 @@ def softmax(score: Float[ndarray, "... N M"], mask: Mask = None) -> Float[ndarra
     return weights
 
 
+def softmax_grad(
+    d_output: Float[ndarray, "... N M"], score: Float[ndarray, "... N M"], mask: Mask = None
+) -> tuple[ndarray, ...]:
+    r"""
+    The gradients of :func:`softmax` by the score, and by the mask if it is float.
+
+    .. math:: \bar s_{ij} = w_{ij} \Big(\bar w_{ij} - \sum_{j' \text{ visible}} w_{ij'} \bar
+              w_{ij'}\Big)
+
+    1. A hidden key receives exactly 0, and so does a row that sees no key.
+    2. What arrives at a hidden weight, which is the constant 0, goes nowhere.
+    3. The gradient by a float mask is that of the score, summed over the axes along which the mask
+       was broadcast.
+
+    >>> softmax_grad(np.array([[1.0, 0.0]]), np.zeros((1, 2)))[0].tolist()
+    [[0.25, -0.25]]
+
+    Source: Bridle 1990, by the chain rule; rows without keys: design, section 3.
+    """
+    check("score [... N M], d_output [... N M]", score, d_output)
+    weights, (_, visible) = softmax(score, mask), masked(score, mask)
+    d_score = np.zeros_like(score)
+    for row in np.ndindex(score.shape[:-1]):
+        j = visible[row]
+        w, d_weight = weights[row][j], d_output[row][j]
+        d_score[row][j] = w * (d_weight - w @ d_weight)
+    return d_score, *mask_grad(d_score, mask)
+
+
 def masked(score: ndarray, mask: Mask) -> tuple[ndarray, ndarray]:
     """The score with a float mask added, and which keys each row sees (softmax, clause 2)."""
     check_mask("mask", mask, score.shape, float_too=True)
@@ -109,6 +140,26 @@ def dropout(weights: Float[ndarray, "..."], keep: Keep, p: float) -> Float[ndarr
     check("weights [...]", weights)
     check_mask("keep", keep, weights.shape)
     return np.where(True if keep is None else keep, weights / (1 - p), 0.0)
+
+
+def dropout_grad(
+    d_output: Float[ndarray, "..."], weights: Float[ndarray, "..."], keep: Keep, p: float
+) -> tuple[Float[ndarray, "..."]]:
+    r"""
+    The gradient of :func:`dropout` by the weights: dropout of the gradient, with the same draw.
+
+    .. math:: \bar w = \begin{cases} \bar y / (1 - p) & \text{kept} \\ 0 & \text{dropped}
+              \end{cases}
+
+    1. Dropout is linear: the weights themselves play no part.
+
+    >>> dropout_grad(np.ones(3), np.zeros(3), np.array([True, False, True]), p=0.75)[0]
+    array([4., 0., 4.])
+
+    Source: Srivastava et al. 2014, section 5.1.
+    """
+    check("weights [...], d_output [...]", weights, d_output)
+    return (dropout(d_output, keep, p),)
 
 
 def attend(

@@ -8,7 +8,7 @@ from numpy import ndarray
 
 from .shapes import check, check_integer, check_list
 
-__all__ = ["init_mems", "update_mems"]
+__all__ = ["init_mems", "update_mems", "update_mems_grad"]
 
 Mems = list[Float[ndarray, "B S F"]] | None
 
@@ -76,3 +76,40 @@ def update_mems(hids: Sequence[Float[ndarray, "B N F"]], mems: Mems, mem_len: in
         check(f"hids.{layer} [B N F], mems.{layer} [B S F]", hid, mem)
     both = [np.concatenate([mem, hid], axis=1) for mem, hid in zip(mems, hids, strict=True)]
     return [x[:, max(0, x.shape[1] - mem_len) :].copy() for x in both]
+
+
+def update_mems_grad(
+    d_new_mems: Mems, hids: Sequence[Float[ndarray, "B N F"]], mems: Mems, mem_len: int
+) -> tuple[list[ndarray], ...]:
+    r"""
+    The gradients of :func:`update_mems` by the hidden states and by the memory: zeros.
+
+    .. math:: \overline{\text{hids}}_l = 0, \qquad \overline{\text{mems}}_l = 0
+
+    1. Whatever arrives at the new memory goes nowhere: it is a constant of the next segment.
+    2. Without a memory there is no gradient by one.
+
+    >>> old, new = np.ones((1, 2, 1)), np.ones((1, 1, 1))
+    >>> d_hids, d_mems = update_mems_grad([np.ones((1, 2, 1))], [new], [old], mem_len=2)
+    >>> d_hids[0].ravel().tolist(), d_mems[0].ravel().tolist()
+    ([0.0], [0.0, 0.0])
+
+    Source: Dai et al. 2019, section 3.2: SG, the stop-gradient.
+    """
+    kept = update_mems(hids, mems, mem_len)
+    check_list_of_gradients("d_new_mems", d_new_mems, kept)
+    d_hids = [np.zeros_like(hid) for hid in hids]
+    return (d_hids,) if mems is None else (d_hids, [np.zeros_like(mem) for mem in mems])
+
+
+def check_list_of_gradients(name: str, gradients: Mems, arrays: Mems) -> None:
+    """Hold the gradients that arrive at a list of arrays to their number and shapes."""
+    if arrays is None:
+        if gradients is not None:
+            raise ValueError(f"{name}: wanted None, got {type(gradients).__name__}")
+        return
+    check_list(name, gradients, len(arrays))
+    assert gradients is not None
+    for layer, (gradient, array) in enumerate(zip(gradients, arrays, strict=True)):
+        B, S, F = array.shape
+        check(f"{name}.{layer} [B S F]", gradient, B=B, S=S, F=F)

@@ -12,16 +12,18 @@ from numpy import ndarray
 from .attention import attend, attend_grad, masked, products_grad, scores_shape
 from .masks import causal_mask
 from .shapes import check, check_integer, check_mask
-from .shifts import rel_shift
+from .shifts import rel_shift, rel_shift_grad
 
 __all__ = [
     "learned_relative_attention",
     "learned_relative_attention_grad",
     "learned_relative_score",
+    "learned_relative_score_grad",
     "sinusoidal_positions",
     "transformer_xl_attention",
     "transformer_xl_attention_grad",
     "transformer_xl_score",
+    "transformer_xl_score_grad",
 ]
 
 Visible = Bool[ndarray, "..."] | None
@@ -101,6 +103,50 @@ def transformer_xl_score(
     content = np.einsum("bhnd,bhmd->bhnm", query + u[:, None, :], key)
     distance = rel_shift(np.einsum("bhnd,hmd->bhnm", query + v[:, None, :], position))
     return (content + distance) / np.sqrt(D)
+
+
+def transformer_xl_score_grad(
+    d_output: Float[ndarray, "B H N M"],
+    query: Float[ndarray, "B H N D"],
+    key: Float[ndarray, "B H M D"],
+    position: Float[ndarray, "H M D"],
+    u: Float[ndarray, "H D"],
+    v: Float[ndarray, "H D"],
+) -> tuple[ndarray, ...]:
+    r"""
+    The gradients of :func:`transformer_xl_score` by query, key, position, u and v.
+
+    With :math:`g_{ij} = \bar s_{ij} / \sqrt D` and its way back through the shift, :math:`h =
+    \text{rel\_shift\_grad}(g)`,
+
+    .. math:: \bar q_i = \sum_j g_{ij} k_j + \sum_c h_{ic} r_c, \qquad \bar k_j = \sum_i g_{ij}
+              (q_i + u), \qquad \bar r_c = \sum_{bi} h_{ic} (q_i + v), \qquad
+              \bar u = \sum_{bij} g_{ij} k_j, \qquad \bar v = \sum_{bic} h_{ic} r_c
+
+    1. All pairs take part, those that wrap around too: nothing is hidden in a score.
+
+    >>> query, key, zero = np.ones((1, 1, 1, 1)), np.ones((1, 1, 2, 1)), np.zeros((1, 1))
+    >>> grads = transformer_xl_score_grad(
+    ...     np.array([[[[1.0, 3.0]]]]), query, key, np.zeros((1, 2, 1)), zero, zero
+    ... )
+    >>> grads[0].item(), grads[1].ravel().tolist(), grads[2].ravel().tolist()
+    (4.0, [1.0, 3.0], [1.0, 3.0])
+
+    Source: Dai et al. 2019, section 3.3, by the chain rule.
+    """
+    check_transformer_xl(query, key, position, u, v)
+    check("query [B H N D], key [B H M D], d_output [B H N M]", query, key, d_output)
+    g = d_output / np.sqrt(query.shape[-1])
+    (h,) = rel_shift_grad(g, g)
+    d_content = np.einsum("bhnm,bhmd->bhnd", g, key)
+    d_distance = np.einsum("bhnm,hmd->bhnd", h, position)
+    return (
+        d_content + d_distance,
+        np.einsum("bhnm,bhnd->bhmd", g, query + u[:, None, :]),
+        np.einsum("bhnm,bhnd->hmd", h, query + v[:, None, :]),
+        d_content.sum((0, 2)),
+        d_distance.sum((0, 2)),
+    )
 
 
 def transformer_xl_attention(
@@ -259,6 +305,53 @@ def learned_relative_score(
                 + key_pos_bias[t[i, j]]
             )
     return (content + position) / np.sqrt(D)
+
+
+def learned_relative_score_grad(
+    d_output: Float[ndarray, "B H N M"],
+    query: Float[ndarray, "B H N D"],
+    key: Float[ndarray, "B H M D"],
+    key_pos_embeddings: Float[ndarray, "2P H D"],
+    key_pos_bias: Float[ndarray, "2P H"],
+    query_pos_bias: Float[ndarray, "H D"],
+    align: str,
+) -> tuple[ndarray, ...]:
+    r"""
+    The gradients of :func:`learned_relative_score` by query, key, the two tables and the query's
+    bias.
+
+    With :math:`g_{ij} = \bar s_{ij} / \sqrt D` and the row t that the pair (i, j) reads,
+
+    .. math:: \bar q_i = \sum_j g_{ij} (k_j + R_t), \qquad \bar k_j = \sum_i g_{ij} (q_i + b),
+              \qquad
+              \bar R_t = \sum_{bij \to t} g_{ij} q_i, \qquad \bar S_t = \sum_{bij \to t} g_{ij},
+              \qquad \bar b = \sum_{bij} g_{ij} k_j
+
+    1. A row of the tables that no pair reads gets exactly 0.
+
+    >>> query, key = np.ones((1, 1, 1, 1)), np.zeros((1, 1, 2, 1))
+    >>> tables = np.zeros((4, 1, 1)), np.zeros((4, 1)), np.zeros((1, 1))
+    >>> grads = learned_relative_score_grad(
+    ...     np.array([[[[1.0, 3.0]]]]), query, key, *tables, "end"
+    ... )
+    >>> grads[3].ravel().tolist()
+    [0.0, 1.0, 3.0, 0.0]
+
+    Source: labml-nn, ``transformers/xl/relative_mha.py``, by the chain rule.
+    """
+    t = table_rows(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
+    check("query [B H N D], key [B H M D], d_output [B H N M]", query, key, d_output)
+    g = d_output / np.sqrt(query.shape[-1])
+    d_content = np.einsum("bhnm,bhmd->bhnd", g, key)
+    d_distance, d_embeddings, d_bias = (
+        np.zeros_like(x) for x in (query, key_pos_embeddings, key_pos_bias)
+    )
+    for b, h, i, j in np.ndindex(g.shape):
+        d_distance[b, h, i] += g[b, h, i, j] * key_pos_embeddings[t[i, j], h]
+        d_embeddings[t[i, j], h] += g[b, h, i, j] * query[b, h, i]
+        d_bias[t[i, j], h] += g[b, h, i, j]
+    d_key = np.einsum("bhnm,bhnd->bhmd", g, query + query_pos_bias[:, None, :])
+    return d_content + d_distance, d_key, d_embeddings, d_bias, d_content.sum((0, 2))
 
 
 def learned_relative_attention(

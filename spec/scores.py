@@ -6,7 +6,12 @@ from numpy import ndarray
 
 from .shapes import check
 
-__all__ = ["additive_score", "scaled_dot_product_score"]
+__all__ = [
+    "additive_score",
+    "additive_score_grad",
+    "scaled_dot_product_score",
+    "scaled_dot_product_score_grad",
+]
 
 
 def additive_score(
@@ -77,3 +82,80 @@ def scaled_dot_product_score(
     check("query [... N D], key [... M D]", query, key)
     D = query.shape[-1]
     return np.einsum("...nd,...md->...nm", query, key) / np.sqrt(D)
+
+
+def additive_score_grad(
+    d_output: Float[ndarray, "... N M"],
+    query: Float[ndarray, "... N Q"],
+    key: Float[ndarray, "... M K"],
+    w_query: Float[ndarray, "A Q"],
+    w_key: Float[ndarray, "A K"],
+    w_score: Float[ndarray, "A"],
+) -> tuple[ndarray, ...]:
+    r"""
+    The gradients of :func:`additive_score` by query, key, w_query, w_key and w_score.
+
+    With :math:`t_{ija} = \tanh\big(\sum_q W^Q_{aq} q_{iq} + \sum_k W^K_{ak} k_{jk}\big)`,
+
+    .. math:: \bar w_a = \sum_{ij} \bar s_{ij} t_{ija}, \qquad \bar z_{ija} = \bar s_{ij} w_a (1 -
+              t_{ija}^2), \qquad
+              \bar q_{iq} = \sum_{ja} \bar z_{ija} W^Q_{aq}, \qquad \bar W^Q_{aq} = \sum_{ija} \bar
+              z_{ija} q_{iq}
+
+    and likewise for key and :math:`W^K`.
+
+    1. The weights' gradients are summed over the leading axes too.
+
+    >>> query, key, one = np.zeros((1, 1)), np.zeros((2, 1)), np.ones((1, 1))
+    >>> d_query, d_key, *_ = additive_score_grad(
+    ...     np.array([[1.0, 2.0]]), query, key, one, one, np.ones(1)
+    ... )
+    >>> d_query.tolist(), d_key.tolist()
+    ([[3.0]], [[1.0], [2.0]])
+
+    Source: Bahdanau et al. 2015, A.1.2, by the chain rule.
+    """
+    additive_score(query, key, w_query, w_key, w_score)  # refuses what does not fit
+    check("query [... N Q], key [... M K], d_output [... N M]", query, key, d_output)
+    d_query, d_key, d_w_query, d_w_key, d_w_score = (
+        np.zeros_like(x) for x in (query, key, w_query, w_key, w_score)
+    )
+    for *batch, i, j in np.ndindex(d_output.shape):
+        b = tuple(batch)
+        t = np.tanh(w_query @ query[b][i] + w_key @ key[b][j])
+        d_z = d_output[b][i, j] * w_score * (1 - t**2)
+        d_w_score += d_output[b][i, j] * t
+        d_query[b][i] += d_z @ w_query
+        d_key[b][j] += d_z @ w_key
+        d_w_query += np.outer(d_z, query[b][i])
+        d_w_key += np.outer(d_z, key[b][j])
+    return d_query, d_key, d_w_query, d_w_key, d_w_score
+
+
+def scaled_dot_product_score_grad(
+    d_output: Float[ndarray, "... N M"],
+    query: Float[ndarray, "... N D"],
+    key: Float[ndarray, "... M D"],
+) -> tuple[Float[ndarray, "... N D"], Float[ndarray, "... M D"]]:
+    r"""
+    The gradients of :func:`scaled_dot_product_score` by query and key.
+
+    .. math:: \bar q_{id} = \frac{1}{\sqrt D} \sum_j \bar s_{ij} k_{jd}, \qquad \bar k_{jd} =
+              \frac{1}{\sqrt D} \sum_i \bar s_{ij} q_{id}
+
+    1. The scale is that of the score: once, on each of the two.
+
+    >>> d_query, d_key = scaled_dot_product_score_grad(
+    ...     np.array([[1.0, 2.0]]),
+    ...     np.array([[1.0, 0.0, 0.0, 0.0]]),
+    ...     np.array([[2.0, 0.0, 0.0, 0.0], [0.0, 2.0, 0.0, 0.0]]),
+    ... )
+    >>> d_query.tolist(), d_key[:, 0].tolist()
+    ([[1.0, 2.0, 0.0, 0.0]], [0.5, 1.0])
+
+    Source: Vaswani et al. 2017, equation 1, by the chain rule.
+    """
+    check("query [... N D], key [... M D], d_output [... N M]", query, key, d_output)
+    scale = 1 / np.sqrt(query.shape[-1])
+    d_query = scale * np.einsum("...nm,...md->...nd", d_output, key)
+    return d_query, scale * np.einsum("...nm,...nd->...md", d_output, query)

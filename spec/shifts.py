@@ -12,7 +12,7 @@ from numpy import ndarray
 
 from .shapes import check
 
-__all__ = ["rel_shift", "shift_right"]
+__all__ = ["rel_shift", "rel_shift_grad", "shift_right", "shift_right_grad"]
 
 
 def shift_right(x: Float[ndarray, "... N M"]) -> Float[ndarray, "... N M"]:
@@ -102,3 +102,67 @@ def rel_shift(x: Float[ndarray, "... N M"]) -> Float[ndarray, "... N M"]:
             if column > 0:
                 y[..., i, j] = x[..., row, column - 1]
     return y
+
+
+def shift_right_grad(
+    d_output: Float[ndarray, "... N M"], x: Float[ndarray, "... N M"]
+) -> tuple[Float[ndarray, "... N M"]]:
+    r"""
+    The gradient of :func:`shift_right` by x: every number goes back to where it was read.
+
+    .. math:: \bar x_{rc} = \begin{cases} \bar y_{ij} & r (M + 1) + c = i M + j,\; 0 \le i < N,\;
+              0 \le j < M \\ 0 & \text{no such i and j} \end{cases}
+
+    1. Every element of x is read once or not at all; what the result has dropped, the tail of the
+       last rows, gets exactly 0.
+    2. A gradient that arrives at one of the zeros between the rows goes nowhere.
+
+    >>> x = np.zeros((2, 2))
+    >>> shift_right_grad(np.array([[1.0, 2.0], [3.0, 4.0]]), x)[0]
+    array([[1., 2.],
+           [4., 0.]])
+
+    Source: the transpose of labml-nn's ``shift_right``, seed 002.
+    """
+    check("x [... N M], d_output [... N M]", x, d_output)
+    *_, N, M = x.shape
+    d_x = np.zeros_like(x)
+    for i in range(N):
+        for j in range(M):
+            row, column = divmod(i * M + j, M + 1)
+            if column < M:
+                d_x[..., row, column] = d_output[..., i, j]
+    return (d_x,)
+
+
+def rel_shift_grad(
+    d_output: Float[ndarray, "... N M"], x: Float[ndarray, "... N M"]
+) -> tuple[Float[ndarray, "... N M"]]:
+    r"""
+    The gradient of :func:`rel_shift` by x: every number goes back to where it was read.
+
+    .. math:: \bar x_{rc} = \begin{cases} \bar y_{ij} & r (M + 1) + c + 1 = N + i M + j,\; 0 \le
+              i < N,\; 0 \le j < M \\ 0 & \text{no such i and j} \end{cases}
+
+    1. Every element of x is read once or not at all; what the result has dropped, the head of the
+       first rows, gets exactly 0.
+    2. A gradient that arrives at one of the zeros between the rows goes nowhere; one that arrives
+       at what wrapped around goes to the next query's row.
+
+    >>> x = np.zeros((2, 2))
+    >>> rel_shift_grad(np.array([[1.0, 2.0], [3.0, 4.0]]), x)[0]
+    array([[0., 1.],
+           [3., 4.]])
+
+    Source: the transpose of ``_rel_shift`` of kimiyoung/transformer-xl; Dai et al. 2019, appendix
+    B.
+    """
+    check("x [... N M], d_output [... N M]", x, d_output)
+    *_, N, M = x.shape
+    d_x = np.zeros_like(x)
+    for i in range(N):
+        for j in range(M):
+            row, column = divmod(N + i * M + j, M + 1)
+            if column > 0:
+                d_x[..., row, column - 1] = d_output[..., i, j]
+    return (d_x,)

@@ -53,7 +53,7 @@ def last(mem: Tensor, hid: Tensor, mem_len: int) -> Tensor:
     if torch.compiler.is_compiling():  # whose lengths are not known yet: no branch may ask them
         return torch.cat([mem, hid], dim=1)[:, torch.sym_max(0, S + N - mem_len) :]
     if mem_len <= N:
-        return hid[:, N - mem_len :].clone()
+        return hid[:, N - mem_len :].to(torch.promote_types(mem.dtype, hid.dtype), copy=True)
     return torch.cat([mem[:, max(0, S - (mem_len - N)) :], hid], dim=1)
 
 

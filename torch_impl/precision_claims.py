@@ -37,7 +37,7 @@ def claims(cuda: bool) -> dict[str, Any]:
     return {"*": table(cuda, wide)} | {
         name: table(cuda, claim)
         for names, claim in (
-            (("scaled_dot_product_score",), product),
+            (("scaled_dot_product_score",), scaled_product),
             (POSITION_SCORES, products_added),
             (SDPA, sdpa),
             (POSITIONS, with_positions),
@@ -91,6 +91,11 @@ def stored(dtype: str, cuda: bool) -> Claim:
 
 def product(dtype: str, cuda: bool) -> Claim:
     return {"preset": "wide", **stored(dtype, cuda)}
+
+
+def scaled_product(dtype: str, cuda: bool) -> Claim:
+    """The gradient's product is stored before it is scaled: PyTorch's derivative of baddbmm."""
+    return product(dtype, cuda) | {"grad_partial": dtype}
 
 
 def products_added(dtype: str, cuda: bool) -> Claim:

@@ -15,6 +15,7 @@ from numpy import ndarray
 
 from attnverify.backends.declarations import NO_GRADIENT
 from attnverify.catalogue.dtypes import numpy_dtype
+from attnverify.catalogue.pytrees import leaves, map_leaves
 
 Array = Any
 LIBRARIES = ("torch", "cupy", "jax", "numpy")
@@ -129,21 +130,34 @@ def by_autograd(
 def torch_gradient(function: Callable[..., Array]) -> Callable[..., tuple[Array, ...]]:
     torch = import_module("torch")
 
-    def gradient(d_output: Array, **inputs: Any) -> tuple[Array, ...]:
-        leaves = {
-            name: x.detach().requires_grad_()
-            for name, x in inputs.items()
-            if torch.is_tensor(x) and x.is_floating_point()
-        }
-        output = function(**inputs | leaves)
-        outputs = output if isinstance(output, (list, tuple)) else [output]
-        if not any(getattr(x, "requires_grad", False) for x in outputs):
+    def is_leaf(x: Any) -> bool:
+        return torch.is_tensor(x) and bool(x.is_floating_point())
+
+    def gradient(**inputs: Any) -> tuple[Any, ...]:
+        only_memory = MEMORY_GRADIENT in inputs and "d_output" not in inputs
+        arriving, inputs = split_gradients(inputs)
+        mine = map_leaves(lambda x: x.detach().requires_grad_() if is_leaf(x) else x, inputs)
+        outputs = [x for x in leaves(function(**mine)) if torch.is_tensor(x)]
+        wanted = [x for x in leaves(mine) if is_leaf(x)]
+        pairs = [(y, d) for y, d in zip(outputs, arriving, strict=False) if y.requires_grad]
+        if not pairs and not only_memory:
             raise NotImplementedError(NO_GRADIENT)
-        grads = torch.autograd.grad(output, list(leaves.values()), d_output, allow_unused=True)
-        return tuple(
-            torch.zeros_like(x) if grad is None else grad
-            for x, grad in zip(leaves.values(), grads, strict=True)
+        heads = [list(part) for part in zip(*pairs, strict=True)]
+        found = (
+            torch.autograd.grad(heads[0], wanted, heads[1], allow_unused=True)
+            if heads
+            else [None for _ in wanted]
         )
+        given = {d.untyped_storage().data_ptr() for d in arriving}
+        grads = {
+            id(x): torch.zeros_like(x)
+            if grad is None
+            else grad.clone()  # what only passes through is handed on by autograd as it came
+            if grad.untyped_storage().data_ptr() in given
+            else grad
+            for x, grad in zip(wanted, found, strict=True)
+        }
+        return gradients_of(mine, lambda x: grads.get(id(x)))
 
     return gradient
 
@@ -151,14 +165,50 @@ def torch_gradient(function: Callable[..., Array]) -> Callable[..., tuple[Array,
 def jax_gradient(function: Callable[..., Array]) -> Callable[..., tuple[Array, ...]]:
     jax = import_module("jax")
 
-    def gradient(d_output: Array, **inputs: Any) -> tuple[Array, ...]:
-        leaves = {
-            name: x
-            for name, x in inputs.items()
-            if hasattr(x, "dtype") and "float" in dtype_name(x)
-        }
-        _, pull = jax.vjp(lambda given: function(**inputs | given), leaves)
-        (grads,) = pull(d_output)
-        return tuple(grads[name] for name in leaves)
+    def is_leaf(x: Any) -> bool:
+        return hasattr(x, "dtype") and "float" in dtype_name(x)
+
+    def gradient(**inputs: Any) -> tuple[Any, ...]:
+        arriving, inputs = split_gradients(inputs)
+        wanted = [x for x in leaves(inputs) if is_leaf(x)]
+
+        def from_leaves(given: list[Any]) -> Any:
+            rest = iter(given)
+            return function(**map_leaves(lambda x: next(rest) if is_leaf(x) else x, inputs))
+
+        outputs, pull = jax.vjp(from_leaves, wanted)
+        flat, form = jax.tree.flatten(outputs)
+        flat = arriving + [jax.numpy.zeros_like(y) for y in flat[len(arriving) :]]
+        (grads,) = pull(jax.tree.unflatten(form, flat))
+        found = {id(x): grad for x, grad in zip(wanted, grads, strict=True)}
+        return gradients_of(inputs, lambda x: found.get(id(x)))
 
     return gradient
+
+
+MEMORY_GRADIENT = "d_new_mems"
+"""What arrives at a new memory, which is cut off: an output that needs no gradient is right."""
+
+
+def split_gradients(inputs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """What arrives at the outputs, one array each, and the inputs of the forward function."""
+    arriving = [x for name, x in inputs.items() if name.startswith("d_")]
+    rest = {name: x for name, x in inputs.items() if not name.startswith("d_")}
+    return [x for x in leaves(arriving) if x is not None], rest
+
+
+def gradients_of(inputs: dict[str, Any], find: Callable[[Any], Any]) -> tuple[Any, ...]:
+    """
+    One gradient for each argument that has some, a list or a mapping for a list or a mapping:
+    without what has none, as a mask or an absent bias.
+    """
+
+    def of(tree: Any) -> Any:
+        if isinstance(tree, dict):
+            found = {name: of(branch) for name, branch in tree.items()}
+            return {name: branch for name, branch in found.items() if branch is not None}
+        if isinstance(tree, (list, tuple)):
+            return [branch for branch in map(of, tree) if branch is not None] or None
+        return find(tree)
+
+    return tuple(grad for grad in map(of, inputs.values()) if grad is not None)

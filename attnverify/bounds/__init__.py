@@ -17,20 +17,21 @@ from numpy import ndarray
 from attnverify.bounds import (
     alibi,
     attention,
-    gradients,
     layers,
     relative,
-    relative_gradients,
     scores,
     transformer_xl,
 )
+from attnverify.bounds.gradients import attention as attention_gradients
+from attnverify.bounds.gradients import relative as relative_gradients
+from attnverify.bounds.gradients import scores as score_gradients
 from attnverify.bounds.softmax_rows import added
 from attnverify.catalogue.traits import EXACT, TRAITS
 from attnverify.precision import REFERENCE, Precision
 
 _MODULES = (
     *(scores, attention, relative, alibi, layers, transformer_xl),
-    *(gradients, relative_gradients),
+    *(score_gradients, attention_gradients, relative_gradients),
 )
 
 BOUNDS: Mapping[str, Callable[..., Any]] = {
@@ -71,6 +72,8 @@ def error(operation: str, inputs: Mapping[str, Any], *precisions: Precision) -> 
 
 
 def _scale_bound(E: Any, slack: float) -> Any:
+    if isinstance(E, dict):
+        return {name: _scale_bound(each, slack) for name, each in E.items()}
     if isinstance(E, list | tuple):
         return type(E)(_scale_bound(each, slack) for each in E)
     return None if E is None else E * slack

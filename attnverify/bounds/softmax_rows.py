@@ -34,6 +34,8 @@ def added(parts: list[Any]) -> Any:
     first = parts[0]
     if first is None:
         return None
+    if isinstance(first, dict):
+        return {name: added([part[name] for part in parts]) for name in first}
     if isinstance(first, list | tuple):
         return type(first)(added([part[i] for part in parts]) for i in range(len(first)))
     E = np.asarray(sum(parts[1:], first))

@@ -14,7 +14,6 @@ from typing import Any, get_args
 from attnverify.catalogue.traits import (
     CHAPTERS,
     DTYPES,
-    GRADIENT_FAMILIES,
     GRADIENT_SKIPS,
     TRAITS,
     Traits,
@@ -107,7 +106,8 @@ class Operation:
     @property
     def families(self) -> tuple[str, ...]:
         """The families of numbers that its inputs are drawn from."""
-        return GRADIENT_FAMILIES if self.is_gradient else self.traits.families
+        own = self.traits.families
+        return (*own, "one_hot") if self.is_gradient else own
 
     @property
     def exact(self) -> bool:

@@ -8,6 +8,7 @@ may be left out) is read off it by :class:`attnverify.catalogue.Operation` and d
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from attnverify import spec
 from attnverify.spec import layers
 
 CHAPTERS = ("scores", "masks", "attention", "shifts", "relative", "alibi", "memory", "layers")
@@ -61,9 +62,6 @@ _ATTENTION_FAMILIES = (
 _LAYER_FAMILIES = (
     *("normal", "spread", "lattice", "ties", "uniform", "small", "large", "offset_values"),
 )
-GRADIENT_FAMILIES = (*_ATTENTION_FAMILIES, "one_hot")
-"""Of the numbers that a gradient's inputs are drawn from."""
-
 _WITHOUT_HEADS = ("N M", "B N M", "B 1 M", "B N 1")
 _WITH_HEADS = ("N M", "B H N M", "B 1 N M", "B 1 1 M", "1 H N M", "B 1 N 1")
 _PER_HEAD = ("N M", "B*H N M")
@@ -201,5 +199,7 @@ TRAITS: dict[str, Traits] = {
     ),
 }
 
-EXACT = frozenset(name for name, row in TRAITS.items() if row.exact)
+EXACT = frozenset(
+    name for name in spec.__all__ if (row := TRAITS[name.removesuffix("_grad")]) and row.exact
+)
 """Operations without a bound."""

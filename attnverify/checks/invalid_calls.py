@@ -77,7 +77,7 @@ def invalid_values(
         yield from invalid_arrays(op, name, value)
     elif isinstance(value, ndarray) and value.dtype == bool:
         yield from invalid_masks(name, value, right)
-    elif name in ("hids", "mems"):
+    elif name in ("hids", "mems", "d_new_mems"):
         yield from invalid_lists(name, value, op)
     elif name == "parameters":
         yield from invalid_parameters(value)

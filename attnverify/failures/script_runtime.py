@@ -177,18 +177,49 @@ def run(
     if hasattr(module, name):
         return call(getattr(module, name), given, from_numpy, dtype)
     torch = importlib.import_module("torch")
-    d_output = given.pop("d_output")
-    leaves = {
-        key: x.detach().requires_grad_()
-        for key, x in given.items()
-        if torch.is_tensor(x) and x.is_floating_point()
+    arriving = list(tensors([x for key, x in given.items() if key.startswith("d_")]))
+    inputs = {key: requiring(x) for key, x in given.items() if not key.startswith("d_")}
+    outputs = list(tensors(call(getattr(module, forward), inputs, from_numpy, dtype)))
+    pairs = [(y, d) for y, d in zip(outputs, arriving, strict=False) if y.requires_grad]
+    wanted = [x for x in tensors(inputs) if x.requires_grad]
+    heads = [list(part) for part in zip(*pairs, strict=True)]
+    nothing = [None for _ in wanted]
+    found = torch.autograd.grad(heads[0], wanted, heads[1], allow_unused=True) if heads else nothing
+    grads = {
+        id(x): torch.zeros_like(x) if d is None else d for x, d in zip(wanted, found, strict=True)
     }
-    output = call(getattr(module, forward), given | leaves, from_numpy, dtype)
-    grads = torch.autograd.grad(output, list(leaves.values()), d_output, allow_unused=True)
-    return tuple(
-        torch.zeros_like(x) if grad is None else grad
-        for x, grad in zip(leaves.values(), grads, strict=True)
-    )
+    return tuple(d for x in inputs.values() if (d := gradients_of(x, grads)) is not None)
+
+
+def tensors(tree: Any) -> Iterator[Any]:
+    """Every tensor of a tree of lists and mappings."""
+    if isinstance(tree, (dict, list, tuple)):
+        for branch in tree.values() if isinstance(tree, dict) else tree:
+            yield from tensors(branch)
+    elif hasattr(tree, "requires_grad"):
+        yield tree
+
+
+def requiring(tree: Any) -> Any:
+    """The same tree with float tensors that require a gradient."""
+    if isinstance(tree, dict):
+        return {key: requiring(branch) for key, branch in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return [requiring(branch) for branch in tree]
+    is_float = hasattr(tree, "is_floating_point") and tree.is_floating_point()
+    return tree.detach().requires_grad_() if is_float else tree
+
+
+def gradients_of(tree: Any, grads: dict[int, Any]) -> Any:
+    """The gradients by a tree of tensors, without what has none."""
+    if isinstance(tree, dict):
+        found = {key: gradients_of(branch, grads) for key, branch in tree.items()}
+        return {key: branch for key, branch in found.items() if branch is not None}
+    if isinstance(tree, (list, tuple)):
+        return [
+            d for d in (gradients_of(branch, grads) for branch in tree) if d is not None
+        ] or None
+    return grads.get(id(tree))
 
 
 def call(
@@ -206,9 +237,10 @@ def call(
 def show(
     root: ModuleType, actual: Any, expected: Any, limit: Any, dtype: str, path: str = "output"
 ) -> None:
-    if isinstance(expected, (list, tuple)):
-        for i, part in enumerate(expected):
-            show(root, actual[i], part, None if limit is None else limit[i], dtype, f"{path}[{i}]")
+    if isinstance(expected, (dict, list, tuple)):
+        for i, part in expected.items() if isinstance(expected, dict) else enumerate(expected):
+            own = None if limit is None else limit[i]
+            show(root, actual[i], part, own, dtype, f"{path}[{i!r}]")
         return
     came = str(getattr(actual, "dtype", type(actual).__name__)).rpartition(".")[2]
     wanted = "NoneType" if expected is None else "bool" if expected.dtype == bool else dtype

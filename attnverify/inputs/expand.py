@@ -83,7 +83,7 @@ def normal_arrays(operation: Operation, recipe: Recipe, rng: np.random.Generator
     made: Inputs = {}
     sizes, options = recipe.sizes, recipe.options
     for name, axes in operation.axes.items():
-        if name not in ("attn_mask", "mem", "hids", "mems"):
+        if name not in ("attn_mask", "mem", "hids", "mems", "d_new_mems"):
             made[name] = normal(axes, recipe, rng)
     if operation.traits.parameters:
         layers_of = [
@@ -99,9 +99,20 @@ def normal_arrays(operation: Operation, recipe: Recipe, rng: np.random.Generator
             if options.get("mems", True)
             else None
         )
+    if "d_new_mems" in operation.arguments:
+        made["d_new_mems"] = gradients_of_memory(recipe, rng)
     if "mem" in operation.arguments:
         made["mem"] = normal("B S F", recipe, rng) if options.get("mems", True) else None
     return made
+
+
+def gradients_of_memory(recipe: Recipe, rng: np.random.Generator) -> list[ndarray] | None:
+    """What arrives at a new memory: as many positions as it has; None where there is none."""
+    sizes, options = recipe.sizes, recipe.options
+    if not options.get("mems", True):
+        return None
+    kept = recipe.sizes | {"S": min(options["mem_len"], sizes["S"] + sizes["N"])}
+    return [rng.standard_normal(shape_of("B S F", kept)) for _ in range(sizes["L"])]
 
 
 def layer_parameters(pattern: str, recipe: Recipe, rng: np.random.Generator) -> Inputs:

@@ -234,7 +234,7 @@ def special(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
             largest(dtype) if dtype != "bool" else 1.0,
         ]
     )
-    for name in ("x", "hids", "mems"):
+    for name in ("x", "hids", "mems", "d_output", "d_new_mems"):
         leaves: Any = inputs.get(name)
         for leaf in leaves if isinstance(leaves, list) else [leaves]:
             if leaf is not None:

@@ -3,7 +3,7 @@ Judging one case: run an implementation on a recipe and hold everything that it 
 specification.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -79,7 +79,16 @@ def compare_outputs(
     Walk outputs and expected values together; type, shape and dtype are exact before any number is
     compared.
     """
-    if isinstance(expected, (list, tuple)):
+    if isinstance(expected, dict):
+        if not isinstance(outputs, Mapping) or set(outputs) != set(expected):
+            wanted = f"a mapping with {', '.join(expected)}"
+            raise Disagreement(f"{path}: wanted {wanted}, got {describe_value(outputs)}")
+        for name, law in expected.items():
+            limit = None if bound is None else bound[name]
+            yield from compare_outputs(
+                outputs[name], law, limit, dtype, implementation, f"{path}[{name!r}]"
+            )
+    elif isinstance(expected, (list, tuple)):
         if not isinstance(outputs, (list, tuple)) or len(outputs) != len(expected):
             raise Disagreement(
                 f"{path}: wanted {len(expected)} arrays, got {describe_value(outputs)}"
@@ -135,6 +144,8 @@ def sample_array(library: Library) -> Any:
 
 def describe_value(thing: Any) -> str:
     """What came, in a few words."""
+    if isinstance(thing, Mapping):
+        return f"a mapping with {', '.join(map(str, thing)) or 'nothing'}"
     if isinstance(thing, (list, tuple)):
         return f"{type(thing).__name__} of {len(thing)}"
     return (

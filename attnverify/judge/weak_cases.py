@@ -48,6 +48,9 @@ def arrays(tree: Any) -> list[ndarray]:
 def trivial_answers(operation: Operation, inputs: Inputs, expected: Any) -> Iterator[Any]:
     """The wrong answers that apply to this case."""
     wanted = arrays(expected)
+    if operation.is_gradient and operation.chapter == "memory":  # of which all are zero
+        yield [np.ones_like(x) for x in wanted]
+        return
     if arrays(inputs) or any(x.any() for x in wanted):
         yield [np.zeros_like(x) for x in wanted]
     else:

@@ -14,7 +14,8 @@ import cupy
 from jaxtyping import Float
 
 from ..arrays import Array, ieee, narrow
-from ..attention import ADDITIVE, Keep, Mask, check_masks, over_rows
+from ..attention import ADDITIVE, Keep, Mask, check_masks
+from ..scores import over_rows
 from ..shapes import check
 from .kernel_arguments import (
     blank,

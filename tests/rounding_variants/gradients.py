@@ -21,6 +21,7 @@ from tests.rounding_variants.attention import (
     weighted,
 )
 from tests.rounding_variants.machine import Machine, T, clean
+from tests.rounding_variants.operations import dropout, softmax_weights
 from tests.rounding_variants.scores import hidden_layer, table_index
 
 Inputs = dict[str, Any]
@@ -148,17 +149,28 @@ def mask_gradient(at: Machine, dS: ndarray, inputs: Inputs) -> tuple[ndarray, ..
 
 def dot_gradient(at: Machine, s: ndarray, inputs: Inputs) -> tuple[ndarray, ...]:
     dS, dV = score_gradient(at, s, inputs)
+    return *dot_parts(at, dS, inputs), dV, *mask_gradient(at, dS, inputs)
+
+
+def dot_parts(at: Machine, dS: ndarray, inputs: Inputs) -> tuple[ndarray, ...]:
+    """The gradients by query and key."""
     q, k = at.read(clean(inputs["query"])), at.read(clean(inputs["key"]))
     dQ = scaled_product(at, product_by_keys, dS, k)
     dK = scaled_product(at, product_by_queries, dS, q)
-    return dQ, dK, dV, *mask_gradient(at, dS, inputs)
+    return dQ, dK
 
 
 def additive_gradient(at: Machine, s: ndarray, inputs: Inputs) -> tuple[ndarray, ...]:
+    dS, dV = score_gradient(at, s, inputs)
+    d_query, d_key, *d_weights = additive_parts(at, dS, inputs)
+    return d_query, d_key, dV, *d_weights, *mask_gradient(at, dS, inputs)
+
+
+def additive_parts(at: Machine, dS: ndarray, inputs: Inputs) -> tuple[ndarray, ...]:
+    """The gradients by query, key and the three weights."""
     q, k, w_q, w_k, w = (
         at.read(clean(inputs[name])) for name in ("query", "key", "w_query", "w_key", "w_score")
     )
-    dS, dV = score_gradient(at, s, inputs)
     t, pairs = hidden_layer(at, q, k, w_q, w_k), dS[..., None]
     one = at.work(1)
     f = one - t * t if at.order.square.startswith("square") else (one - t) * (one + t)
@@ -169,8 +181,7 @@ def additive_gradient(at: Machine, s: ndarray, inputs: Inputs) -> tuple[ndarray,
     dz_q, dz_k = at.score(at.sum(dz, 2)), at.score(at.sum(dz, 1))
     d_weights = tuple(weight_gradient(at, dz, x) for dz, x in ((dz_q, q), (dz_k, k)))
     dw = at.sum(at.join(pairs * t), (0, 1, 2))
-    given = at.product(dz_q, w_q), at.product(dz_k, w_k), dV, *d_weights, dw
-    return (*given, *mask_gradient(at, dS, inputs))
+    return at.product(dz_q, w_q), at.product(dz_k, w_k), *d_weights, dw
 
 
 def weight_gradient(at: Machine, dz: ndarray, x: ndarray) -> ndarray:
@@ -217,17 +228,30 @@ def sum_of_two(at: Machine, first: tuple[ndarray, ...], second: tuple[ndarray, .
 
 
 def txl_gradient(at: Machine, s: ndarray, inputs: Inputs) -> tuple[ndarray, ...]:
+    (dS, dV), (N, M) = score_gradient(at, s, inputs), s.shape[-2:]
+    t = sheared(dS, np.arange(M) - np.arange(N)[:, None] + N - 1, N + M - 1)[..., :M]
+    d_query, d_key, *rest = txl_parts(at, dS, t, inputs)
+    return d_query, d_key, dV, *rest
+
+
+def before_the_shift(dS: ndarray) -> ndarray:
+    """The gradient of what rel_shift moved, which wraps around."""
+    (*lead, N, M), start = dS.shape, dS.shape[-2]
+    flat = np.zeros((*lead, N * (M + 1)), dS.dtype)
+    flat[..., start:] = dS.reshape(*lead, N * M)
+    return flat.reshape(*lead, N, M + 1)[..., 1:]
+
+
+def txl_parts(at: Machine, dS: ndarray, t: ndarray, inputs: Inputs) -> tuple[ndarray, ...]:
+    """The gradients by query, key, position and the two biases."""
     q, k, r, u, v = (
         at.read(clean(inputs[name])) for name in ("query", "key", "position", "u", "v")
     )
-    dS, dV = score_gradient(at, s, inputs)
-    u, v, (N, M) = u[:, None], v[:, None], s.shape[-2:]
-    t = sheared(dS, np.arange(M) - np.arange(N)[:, None] + N - 1, N + M - 1)[..., :M]
+    u, v = u[:, None], v[:, None]
     d_u, d_v = (at.join(scaled_product(at, product_by_keys, *pair)) for pair in ((dS, k), (t, r)))
     return (
         sum_of_two(at, (dS, k), (t, np.broadcast_to(r, k.shape))),
         joined_gradient(at, dS, q, u),
-        dV,
         at.sum(at.join(joined_gradient(at, t, q, v)), 0),
         added_row_gradient(at, dS, k, d_u),
         added_row_gradient(at, t, np.broadcast_to(r, k.shape), d_v),
@@ -235,12 +259,18 @@ def txl_gradient(at: Machine, s: ndarray, inputs: Inputs) -> tuple[ndarray, ...]
 
 
 def learned_gradient(at: Machine, s: ndarray, inputs: Inputs) -> tuple[ndarray, ...]:
+    dS, dV = score_gradient(at, s, inputs)
+    d_query, d_key, *tables = learned_parts(at, dS, inputs)
+    return d_query, d_key, dV, *tables
+
+
+def learned_parts(at: Machine, dS: ndarray, inputs: Inputs) -> tuple[ndarray, ...]:
+    """The gradients by query, key and the three tables."""
     q, k, a, c, b = (
         at.read(clean(inputs[name]))
         for name in ("query", "key", "key_pos_embeddings", "key_pos_bias", "query_pos_bias")
     )
-    dS, dV = score_gradient(at, s, inputs)
-    index = table_index(*s.shape[-2:], len(a), inputs["align"])
+    index = table_index(*dS.shape[-2:], len(a), inputs["align"])
     t, table, D = sheared(dS, index, len(a)), a.transpose(1, 0, 2), q.shape[-1]
     table = np.broadcast_to(table, (len(q), *table.shape))
     d_b = at.join(scaled_product(at, product_by_keys, dS, k))
@@ -259,7 +289,7 @@ def learned_gradient(at: Machine, s: ndarray, inputs: Inputs) -> tuple[ndarray, 
         dK = joined_gradient(at, dS, q, b[:, None])
         d_a = table_gradient(at, t, q)
     d_c = at.sum(at.prob(at.score(t * at.constant(at.scale_of(D)))), (0, 2)).T
-    return dQ, dK, dV, d_a, d_c, added_row_gradient(at, dS, k, d_b)
+    return dQ, dK, d_a, d_c, added_row_gradient(at, dS, k, d_b)
 
 
 def table_gradient(at: Machine, t: ndarray, q: ndarray) -> ndarray:
@@ -280,7 +310,41 @@ GRADIENTS: dict[str, Callable[..., tuple[ndarray, ...]]] = {
 }
 
 
+def score_parts(at: Machine, operation: str, inputs: Inputs) -> tuple[ndarray, ...]:
+    """The gradients of a score of its own."""
+    dS = at.read(inputs["d_output"])
+    if operation == "additive_score":
+        flat = {
+            name: x.reshape(-1, *x.shape[-2:]) if name in ("query", "key") else x
+            for name, x in inputs.items()
+        }
+        d_query, d_key, *rest = additive_parts(at, dS.reshape(-1, *dS.shape[-2:]), flat)
+        shapes = inputs["query"].shape, inputs["key"].shape
+        return d_query.reshape(shapes[0]), d_key.reshape(shapes[1]), *rest
+    if operation == "transformer_xl_score":
+        return txl_parts(at, dS, before_the_shift(dS), inputs)
+    parts = {"scaled_dot_product_score": dot_parts, "learned_relative_score": learned_parts}
+    return parts[operation](at, dS, inputs)
+
+
+def softmax_gradient(
+    at: Machine, d_output: ndarray, score: ndarray, mask: ndarray | None = None
+) -> tuple[ndarray, ...]:
+    """The weights once more, however they were computed, and a row's mean from them."""
+    weights, s = softmax_weights(at, score, mask)
+    dW = seen_gradient(s, at.read(d_output))
+    w = at.prob(weights)
+    dS = row_gradient(at, w, dW, at.contract(w, dW)[..., None])
+    return dS, *mask_gradient(at, dS, {"mask": mask})
+
+
 def gradient(at: Machine, operation: str, inputs: Inputs) -> tuple[ndarray, ...]:
+    if operation == "softmax_grad":
+        return tuple(map(at.out, softmax_gradient(at, **inputs)))
+    if operation == "dropout_grad":
+        return (dropout(at, inputs["d_output"], inputs["keep"], inputs["p"]),)
+    if operation.endswith("_score_grad"):
+        return tuple(map(at.out, score_parts(at, operation.removesuffix("_grad"), inputs)))
     with_forward = operation.removesuffix("_grad")
     s = scores_of(at, with_forward, inputs)
     seen = s > -np.inf

@@ -135,6 +135,12 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "transformer_xl": (*PARTS, *ROWS, "linear", "norm", "frequency"),
 }
 CHOICES |= {
+    "softmax_grad": (*CHOICES["softmax"], "difference"),
+    "dropout_grad": CHOICES["dropout"],
+    "scaled_dot_product_score_grad": (*ADDED, "d_scale"),
+    "additive_score_grad": (*CHOICES["additive_score"], "square"),
+    "transformer_xl_score_grad": (*ADDED, "factors", "d_scale"),
+    "learned_relative_score_grad": (*ADDED, "factors", "d_scale"),
     "scaled_dot_product_attention_grad": (*CHOICES["scaled_dot_product_attention"], *BACK_SCALED),
     "additive_attention_grad": (*CHOICES["additive_attention"], *BACK, "square"),
     "alibi_attention_grad": (*CHOICES["alibi_attention"], *BACK_SCALED),

@@ -20,18 +20,28 @@ from tests.rounding_variants.scores import (
 
 
 def softmax_operation(at: Machine, score: ndarray, mask: ndarray | None = None) -> ndarray:
-    """Divided by the normaliser, however that was summed; exp(s - lse) where parts are merged."""
+    """The weights, stored."""
+    return at.out(softmax_weights(at, score, mask)[0])
+
+
+def softmax_weights(
+    at: Machine, score: ndarray, mask: ndarray | None = None
+) -> tuple[ndarray, ndarray]:
+    """
+    Divided by the normaliser, however that was summed; exp(s - lse) where parts are merged. Also
+    the scores under their mask.
+    """
     hidden = score == -np.inf
     s, bias = at.read(clean(score)), bias_of(at, mask)
     s = hide(at, s if bias is None else at.score(s + bias), mask)
     s = np.where(hidden, -np.inf, s).astype(at.work)
     if at.order.softmax == "row":
-        return at.out(softmax(at, s))
+        return softmax(at, s), s
     lse = weighted(at, s, np.zeros((*s.shape[:-2], s.shape[-1], 1)))[1]
     if at.order.softmax == "merged":
         safe = np.where(lse > -np.inf, lse, 0).astype(at.work)
-        return at.out(np.where(lse > -np.inf, at.exp(s, safe), 0))
-    return at.out(at.quotient(at.exp(s, level(s)), normaliser(at, s)))
+        return np.where(lse > -np.inf, at.exp(s, safe), 0), s
+    return at.quotient(at.exp(s, level(s)), normaliser(at, s)), s
 
 
 def normaliser(at: Machine, s: ndarray) -> ndarray:

@@ -89,8 +89,9 @@ VARIANT = f"""    "{NAME}": lambda at, query, key: at.out(
 """
 
 _EXPORTED = ('__all__ = ["additive_score", ', f'__all__ = ["additive_score", "{NAME}", ')
+_LISTED = ('    "additive_score_grad",\n', f'    "additive_score_grad",\n    "{NAME}",\n')
 _GATHERED = (
-    ("from .scores import additive_score, ", f"from .scores import additive_score, {NAME}, "),
+    ("    additive_score_grad,\n", f"    additive_score_grad,\n    {NAME},\n"),
     ('    "dropout",\n', f'    "{NAME}",\n    "dropout",\n'),
 )
 
@@ -104,14 +105,14 @@ def _first(name: str, line: str) -> Edit:
 
 
 EDITS: Mapping[str, tuple[Edit, ...]] = {
-    "spec/scores.py": (_EXPORTED, ("", SPEC)),
+    "spec/scores.py": (_LISTED, ("", SPEC)),
     "spec/__init__.py": _GATHERED,
     "attnverify/catalogue/traits.py": (_first("causal_mask", TRAITS),),
     "attnverify/bounds/scores.py": (("", BOUND),),
-    "numpy_ref/scores.py": (_EXPORTED, ("", NUMPY)),
+    "numpy_ref/scores.py": (_LISTED, ("", NUMPY)),
     "numpy_ref/__init__.py": _GATHERED,
     "torch_impl/scores.py": (_EXPORTED, ("", TORCH)),
-    "cupy_impl/scores.py": (_EXPORTED, ("", CUPY)),
+    "cupy_impl/scores.py": (_LISTED, ("", CUPY)),
     "tests/rounding_variants/operations.py": (_first("additive_score", VARIANT),),
     "tests/rounding_variants/grammar.py": (_first("additive_score", f'    "{NAME}": SUMS,\n'),),
 }

@@ -83,6 +83,38 @@ ANCHORS: dict[str, list[list[str]]] = {
         ["transformer_xl: hids.append"],
         ["transformer_xl: return"],
     ],
+    "softmax_grad": [["softmax_grad: d_score[row][j] ="]],
+    "dropout_grad": [["dropout_grad: return"]],
+    "shift_right_grad": [["shift_right_grad: d_x[..., row, column] ="]],
+    "rel_shift_grad": [["rel_shift_grad: d_x[..., row, column - 1] ="]],
+    "update_mems_grad": [["update_mems_grad: d_hids ="], ["update_mems_grad: return"]],
+    "additive_score_grad": [
+        ["additive_score_grad: d_w_score +="],
+        ["additive_score_grad: d_z ="],
+        ["additive_score_grad: d_query[b][i] +="],
+        ["additive_score_grad: d_w_query +="],
+    ],
+    "scaled_dot_product_score_grad": [
+        ["scaled_dot_product_score_grad: d_query ="],
+        ["scaled_dot_product_score_grad: return"],
+    ],
+    "transformer_xl_score_grad": [
+        ["transformer_xl_score_grad: d_content =", "transformer_xl_score_grad: d_distance ="],
+        ["transformer_xl_score_grad: return"],
+        ["transformer_xl_score_grad: return"],
+        ["transformer_xl_score_grad: return"],
+        ["transformer_xl_score_grad: return"],
+    ],
+    "learned_relative_score_grad": [
+        [
+            "learned_relative_score_grad: d_content =",
+            "learned_relative_score_grad: d_distance[b, h, i] +=",
+        ],
+        ["learned_relative_score_grad: d_key ="],
+        ["learned_relative_score_grad: d_embeddings[t[i, j], h] +="],
+        ["learned_relative_score_grad: d_bias[t[i, j], h] +="],
+        ["learned_relative_score_grad: return"],
+    ],
     "additive_attention_grad": [
         ["additive_attention_grad: d_w_score +="],
         ["additive_attention_grad: d_z ="],

@@ -21,7 +21,7 @@ from attnverify.backends.array_libraries import numpy_library
 from attnverify.catalogue.dtypes import largest, round_to
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import leaves
-from attnverify.catalogue.traits import DTYPES, GRADIENT_FAMILIES
+from attnverify.catalogue.traits import DTYPES
 from attnverify.inputs.expand import expand
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.masks import PATTERNS, visible_pairs
@@ -334,7 +334,7 @@ def test_every_family_is_drawn_by_some_operation(family: str) -> None:
     }
 
 
-@pytest.mark.parametrize("family", GRADIENT_FAMILIES)
+@pytest.mark.parametrize("family", CATALOGUE[f"{SDPA}_grad"].families)
 def test_a_gradient_meets_every_family(family: str) -> None:
     assert any(recipe.values["family"] == family for recipe in drawn(f"{SDPA}_grad"))
 

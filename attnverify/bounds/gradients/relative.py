@@ -1,4 +1,4 @@
-"""Bounds for the gradients of the attentions with relative positions."""
+"""Bounds for the gradients of the scores and attentions with relative positions."""
 
 from collections.abc import Callable
 
@@ -6,11 +6,12 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.bounds.error_rules import gamma, rounding_error
-from attnverify.bounds.gradients import (
+from attnverify.bounds.gradients.steps import (
     Grads,
     at_seeing_queries,
     at_seen_keys,
     backward,
+    given_gradient,
     nan_to_inf,
     product_gradient,
     scaled_gradient,
@@ -19,6 +20,7 @@ from attnverify.bounds.gradients import (
 )
 from attnverify.bounds.relative import (
     Learned,
+    TransformerXL,
     is_few_keys,
     joined_error,
     learned_error,
@@ -46,6 +48,7 @@ def _joined_factor_gradient(
     narrow: bool = True,
     sums: int = 1,
     by_pair: bool = False,
+    Eq: ndarray | None = None,
 ) -> ndarray:
     """
     The error of x^T (q + b), q + b rounded to `joined`; or of x^T q + x^T b, one sum over both, or
@@ -60,7 +63,7 @@ def _joined_factor_gradient(
         x,
         E,
         q + b,
-        joined_error(q, None, b, P),
+        joined_error(q, Eq, b, P),
         P,
         transposed=True,
         narrow=narrow,
@@ -103,35 +106,85 @@ def transformer_xl_attention_grad(
     """
     The errors of the gradients of query, key, value, position, u, v.
 
-    With x = scale dS and t its inverse shift: d(q+u) = x k and d(q+v) = t r are rounded to
-    `joined`, and summed for dQ (or one product is summed on top of the other: 2M terms), over batch
-    and queries for du and dv; dK = x^T (q+u); dr = t^T (q+v) per batch element, rounded to
-    `joined`, then summed.
+    dS by `score_gradient_error`, then `transformer_xl_gradients`.
     """
     at = transformer_xl_terms(query, key, position, u, v)
     mix = transformer_xl_mixture(at, value, visible)
     back = backward(mix, d_output)
     N, M = at.s.shape[-2:]
     to = np.arange(M) - np.arange(N)[:, None] + N - 1
-    k, r = at.kT.swapaxes(-1, -2), at.rT.swapaxes(-1, -2)
 
     def bound(P: Precision) -> Grads:
         E_dS, dV = score_gradient_error(back, transformer_xl_error(at, P), P)
-        x, E = scaled_gradient(back, E_dS, at.scale, P)
+        x, E = scaled_gradient(back.dS, E_dS, at.scale, mix.rows, P)
         t, E_t = (scatter_by_pair(a, to, N + M - 1)[..., :M] for a in (x, E))
-        E_u = product_gradient(x, E, k, None, P, narrow=False, terms=2 * M)
-        E_v = product_gradient(t, E_t, r, None, P, narrow=False, terms=2 * M)
-        dQ = _sum_of_two(x @ k, E_u, t @ r, E_v, P)
-        dK = _joined_factor_gradient(x, E, at.q, at.u, P)
-        E_r = _joined_factor_gradient(t, E_t, at.q, at.v, P, narrow=False, sums=len(at.q))
-        rest = (
-            shared_gradient(t.swapaxes(-1, -2) @ (at.q + at.v), E_r, (0,), P),
-            _gradient_by_added_row(x, k, E_u, (0, 2), P),
-            _gradient_by_added_row(t, r, E_v, (0, 2), P),
-        )
+        dQ, dK, *rest = transformer_xl_gradients(at, x, E, t, E_t, P)
         return (at_seeing_queries(mix.rows, dQ), at_seen_keys(mix.rows, nan_to_inf(dK)), dV, *rest)
 
     return total(bound, precision)
+
+
+def transformer_xl_gradients(
+    at: TransformerXL,
+    x: ndarray,
+    E: ndarray,
+    t: ndarray,
+    E_t: ndarray,
+    P: Precision,
+    Eq: ndarray | None = None,
+    Ek: ndarray | None = None,
+    Er: ndarray | None = None,
+) -> Grads:
+    """
+    The errors of dQ, dK, dr, du, dv for x = scale dS and t, the same before the shift; Eq, Ek and
+    Er are those of query, key and position.
+
+    d(q+u) = x k and d(q+v) = t r are rounded to `joined`, and summed for dQ (or one product is
+    summed on top of the other: 2M terms), over batch and queries for du and dv; dK = x^T (q+u);
+    dr = t^T (q+v) per batch element, rounded to `joined`, then summed.
+    """
+    k, r, M = at.kT.swapaxes(-1, -2), at.rT.swapaxes(-1, -2), x.shape[-1]
+    E_u = product_gradient(x, E, k, Ek, P, narrow=False, terms=2 * M)
+    E_v = product_gradient(t, E_t, r, Er, P, narrow=False, terms=2 * M)
+    dQ = _sum_of_two(x @ k, E_u, t @ r, E_v, P)
+    dK = _joined_factor_gradient(x, E, at.q, at.u, P, Eq=Eq)
+    E_r = _joined_factor_gradient(t, E_t, at.q, at.v, P, narrow=False, sums=len(at.q), Eq=Eq)
+    return (
+        dQ,
+        dK,
+        shared_gradient(t.swapaxes(-1, -2) @ (at.q + at.v), E_r, (0,), P),
+        _gradient_by_added_row(x, k, E_u, (0, 2), P),
+        _gradient_by_added_row(t, r, E_v, (0, 2), P),
+    )
+
+
+def transformer_xl_score_grad(
+    d_output: ndarray,
+    query: ndarray,
+    key: ndarray,
+    position: ndarray,
+    u: ndarray,
+    v: ndarray,
+    *,
+    precision: Precisions,
+) -> Grads:
+    """`transformer_xl_gradients` of an exact dS, which wraps around as rel_shift does."""
+    at = transformer_xl_terms(query, key, position, u, v)
+
+    def bound(P: Precision) -> Grads:
+        x, E = given_gradient(d_output, at.scale, P)
+        t, E_t = (before_rel_shift(a) for a in (x, E))
+        return transformer_xl_gradients(at, x, E, t, E_t, P)
+
+    return total(bound, precision)
+
+
+def before_rel_shift(y: ndarray) -> ndarray:
+    """The adjoint of rel_shift: each number back where it was read, zero where nothing was."""
+    N, M = y.shape[-2:]
+    x = np.zeros((*y.shape[:-2], N * (M + 1)))
+    x[..., N:] = y.reshape(*y.shape[:-2], N * M)
+    return x.reshape(*y.shape[:-2], N, M + 1)[..., 1:]
 
 
 def scatter_by_pair(x: ndarray, to: ndarray, width: int) -> ndarray:
@@ -157,49 +210,98 @@ def learned_relative_attention_grad(
     """
     The errors of the gradients of query, key, value and the three tables.
 
-    With x = scale dS and t = x laid out by relative position: dQ = x k + t a, dK = x^T (q+b),
-    da = sum_b t^T q, dc = sum_bi t, db = sum_bi x k; rows of the tables that no pair reads are
-    exactly zero.
-
-    Or by way of k + a, whose gradient x q is one for each pair, rounded to `joined`:
-    dQ = x (k + a), dK = sum_i x q + x b, da = sum x q.
+    dS by `score_gradient_error`, then `learned_gradients`; rows of the tables that no pair reads
+    are exactly zero.
     """
     at = learned_relative_terms(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
     mix = weighted_mean(rows(at.s, visible, at.lost), value)
     back = backward(mix, d_output)
-    k = at.kT.swapaxes(-1, -2)
-    N, M = at.s.shape[-2:]
-    place = (
-        gradient_by_read_rows if is_few_keys(at.index, at.q.shape[-1]) else gradient_by_all_rows
-    )(at)
-    low = len(key_pos_embeddings) // 2 - (M - N if align == "end" else 0) - (N - 1)
+    place, low = places_of(at), first_place(key_pos_embeddings, at.s.shape, align)
 
     def bound(P: Precision) -> Grads:
         E_dS, dV = score_gradient_error(back, learned_error(at, P), P)
-        x, E = scaled_gradient(back, E_dS, at.scale, P)
-        E_b = product_gradient(x, E, k, None, P, narrow=False, terms=N + 2 * M)
-        ta, E_ta, qt, E_qt, dc = place(x, E, P)
-        dQ = _sum_of_two(x @ k, E_b + _of_pairs(x, k, M, P), ta, E_ta, P)
-        dK = _joined_factor_gradient(x, E, at.q, at.b, P, by_pair=True)
-        da = shared_gradient(qt, E_qt, (0,), P).swapaxes(0, 1)
-        db = _gradient_by_added_row(x, k, E_b, (0, 2), P)
-        tables = (_placed(da, key_pos_embeddings, low), _placed(dc, key_pos_bias, low))
+        x, E = scaled_gradient(back.dS, E_dS, at.scale, mix.rows, P)
+        dQ, dK, da, dc, db = learned_gradients(at, x, E, place, P)
         return (
             at_seeing_queries(mix.rows, dQ),
             at_seen_keys(mix.rows, nan_to_inf(dK)),
             dV,
-            *tables,
+            _placed(da, key_pos_embeddings, low),
+            _placed(dc, key_pos_bias, low),
             db,
         )
 
     return total(bound, precision)
 
 
+def learned_gradients(
+    at: Learned,
+    x: ndarray,
+    E: ndarray,
+    place: "OfPlaces",
+    P: Precision,
+    Eq: ndarray | None = None,
+    Ek: ndarray | None = None,
+) -> Grads:
+    """
+    The errors of dQ, dK, da, dc, db for x = scale dS, the tables' by the rows that are read; Eq and
+    Ek are those of query and key.
+
+    With t = x laid out by relative position: dQ = x k + t a, dK = x^T (q+b), da = sum_b t^T q,
+    dc = sum_bi t, db = sum_bi x k. Or by way of k + a, whose gradient x q is one for each pair,
+    rounded to `joined`: dQ = x (k + a), dK = sum_i x q + x b, da = sum x q.
+    """
+    k, (N, M) = at.kT.swapaxes(-1, -2), at.s.shape[-2:]
+    E_b = product_gradient(x, E, k, Ek, P, narrow=False, terms=N + 2 * M)
+    ta, E_ta, qt, E_qt, dc = place(x, E, P, Eq)
+    dQ = _sum_of_two(x @ k, E_b + _of_pairs(x, k, M, P), ta, E_ta, P)
+    dK = _joined_factor_gradient(x, E, at.q, at.b, P, by_pair=True, Eq=Eq)
+    da = shared_gradient(qt, E_qt, (0,), P).swapaxes(0, 1)
+    return dQ, dK, da, dc, _gradient_by_added_row(x, k, E_b, (0, 2), P)
+
+
+def learned_relative_score_grad(
+    d_output: ndarray,
+    query: ndarray,
+    key: ndarray,
+    key_pos_embeddings: ndarray,
+    key_pos_bias: ndarray,
+    query_pos_bias: ndarray,
+    align: str,
+    *,
+    precision: Precisions,
+) -> Grads:
+    """`learned_gradients` of an exact dS."""
+    at = learned_relative_terms(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
+    place, low = places_of(at), first_place(key_pos_embeddings, at.s.shape, align)
+
+    def bound(P: Precision) -> Grads:
+        x, E = given_gradient(d_output, at.scale, P)
+        dQ, dK, da, dc, db = learned_gradients(at, x, E, place, P)
+        return dQ, dK, _placed(da, key_pos_embeddings, low), _placed(dc, key_pos_bias, low), db
+
+    return total(bound, precision)
+
+
+def places_of(at: Learned) -> "OfPlaces":
+    """The gradients by the table's rows, the way that is cheaper."""
+    few = is_few_keys(at.index, at.q.shape[-1])
+    return (gradient_by_read_rows if few else gradient_by_all_rows)(at)
+
+
+def first_place(table: ndarray, shape: tuple[int, ...], align: str) -> int:
+    """The first row of the tables that some pair reads."""
+    N, M = shape[-2:]
+    return len(table) // 2 - (M - N if align == "end" else 0) - (N - 1)
+
+
 OfPlaces = Callable[
-    [ndarray, ndarray, Precision], tuple[ndarray, ndarray, ndarray, ndarray, ndarray]
+    [ndarray, ndarray, Precision, ndarray | None],
+    tuple[ndarray, ndarray, ndarray, ndarray, ndarray],
 ]
 """
-x [.. N M] and its error to t a and its error, t^T q for each batch element and its error, and the
+x [.. N M], its error, and that of the queries, to t a and its error, t^T q for each batch element
+and its error, and the
 error of dc [W H].
 """
 
@@ -208,13 +310,13 @@ def gradient_by_all_rows(at: Learned) -> OfPlaces:
     """t is written out, a row of W = N + M - 1 places for each query."""
 
     def of(
-        x: ndarray, E: ndarray, P: Precision
+        x: ndarray, E: ndarray, P: Precision, Eq: ndarray | None = None
     ) -> tuple[ndarray, ndarray, ndarray, ndarray, ndarray]:
         t, E_t = (scatter_by_pair(y, at.index, at.table.shape[-2]) for y in (x, E))
         tT, terms = t.swapaxes(-1, -2), t.shape[-1] + x.shape[-1]
         E_ta = product_gradient(t, E_t, at.table, None, P, narrow=False, terms=terms)
         E_qt = product_gradient(
-            t, E_t, at.q, None, P, transposed=True, narrow=False, terms=len(x) * x.shape[-2]
+            t, E_t, at.q, Eq, P, transposed=True, narrow=False, terms=len(x) * x.shape[-2]
         )
         return (
             t @ at.table,
@@ -239,14 +341,15 @@ def gradient_by_read_rows(at: Learned) -> OfPlaces:
     table, q = at.table[:, at.index], np.where(reads[..., None], at.q[..., reader, :], 0.0)
 
     def of(
-        x: ndarray, E: ndarray, P: Precision
+        x: ndarray, E: ndarray, P: Precision, Eq: ndarray | None = None
     ) -> tuple[ndarray, ndarray, ndarray, ndarray, ndarray]:
         row, E_row = x[..., None, :], E[..., None, :]
         E_ta = product_gradient(row, E_row, table, None, P, narrow=False, terms=W + M)
         E_ta = E_ta + _of_pairs(row, table, M, P)
         t, E_t = (np.where(reads, y[..., reader, np.arange(M)], 0.0) for y in (x, E))
+        E_q = None if Eq is None else np.where(reads[..., None], Eq[..., reader, :], 0.0)
         E_qt = product_gradient(
-            t[..., None], E_t[..., None], q, None, P, transposed=True, narrow=False, terms=batch * N
+            t[..., None], E_t[..., None], q, E_q, P, transposed=True, narrow=False, terms=batch * N
         )
         E_qt = E_qt + _of_pairs(t[..., None, :], q, N, P)
         dc = shared_gradient(t, E_t, (0, 3), P, terms=batch * N).T

@@ -1,0 +1,120 @@
+"""Bounds for the gradients of the attentions without relative positions."""
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.bounds.alibi import alibi_error, alibi_forms
+from attnverify.bounds.attention import masked_additive, masked_products
+from attnverify.bounds.gradients.scores import additive_gradients, dot_gradients
+from attnverify.bounds.gradients.steps import (
+    Grads,
+    at_seeing_queries,
+    at_seen_keys,
+    backward,
+    mask_gradient,
+    nan_to_inf,
+    scaled_gradient,
+    score_gradient_error,
+)
+from attnverify.bounds.scores import Products, additive, products
+from attnverify.bounds.softmax_rows import Precisions, Rows, total, zero_where_hidden
+from attnverify.bounds.weighted_mean import WeightedMean, weighted_mean
+from attnverify.precision import Precision
+
+
+def _simple(
+    at: Products, x: ndarray, E: ndarray, chain: Rows, P: Precision
+) -> tuple[ndarray, ndarray]:
+    """`dot_gradients`, exactly zero for queries that see no key and keys that no query sees."""
+    dQ, dK = dot_gradients(at, x, E, P)
+    return at_seeing_queries(chain, dQ), at_seen_keys(chain, nan_to_inf(dK))
+
+
+def scaled_dot_product_attention_grad(
+    d_output: ndarray,
+    query: ndarray,
+    key: ndarray,
+    value: ndarray,
+    mask: ndarray | None = None,
+    keep: ndarray | None = None,
+    p: float = 0.0,
+    *,
+    precision: Precisions,
+) -> Grads:
+    """
+    The errors of dQ, dK, dV, and of the gradient of a float mask: `score_gradient_error`, then one
+    product each.
+    """
+    at = products(query, key)
+    chain, error = masked_products(at, mask)
+    back = backward(weighted_mean(chain, value, keep, p), d_output)
+
+    def bound(P: Precision) -> Grads:
+        E_dS, dV = score_gradient_error(back, error(P), P)
+        dQ, dK = _simple(at, *scaled_gradient(back.dS, E_dS, at.scale, chain, P), chain, P)
+        return (dQ, dK, dV, *mask_gradient(back.dS, E_dS, mask, P))
+
+    return total(bound, precision)
+
+
+def alibi_attention_grad(
+    d_output: ndarray,
+    query: ndarray,
+    key: ndarray,
+    value: ndarray,
+    visible: ndarray | None = None,
+    *,
+    precision: Precisions,
+) -> Grads:
+    """The errors of dQ, dK, dV, for each of the `alibi_forms`."""
+    forms = alibi_forms(query, key, value, visible)
+
+    def gradients(
+        P: Precision, at: Products, m: ndarray, distance: ndarray, mix: WeightedMean
+    ) -> Grads:
+        back = backward(mix, d_output)
+        E_dS, dV = score_gradient_error(back, alibi_error(at, m, distance, P), P)
+        x, E = scaled_gradient(back.dS, E_dS, at.scale, mix.rows, P)
+        return (*_simple(at, x, E, mix.rows, P), dV)
+
+    def bound(P: Precision) -> Grads:
+        return tuple(
+            np.maximum.reduce(errors)
+            for errors in zip(*(gradients(P, *form) for form in forms(P)), strict=True)
+        )
+
+    return total(bound, precision)
+
+
+def additive_attention_grad(
+    d_output: ndarray,
+    query: ndarray,
+    key: ndarray,
+    value: ndarray,
+    w_query: ndarray,
+    w_key: ndarray,
+    w_score: ndarray,
+    mask: ndarray | None = None,
+    keep: ndarray | None = None,
+    p: float = 0.0,
+    *,
+    precision: Precisions,
+) -> Grads:
+    """
+    The errors of the gradients of query, key, value, the three weights, and of a float mask.
+
+    dS by `score_gradient_error`, then `additive_gradients`.
+    """
+    at = additive(query, key, w_query, w_key, w_score)
+    chain, error = masked_additive(at, mask)
+    back = backward(weighted_mean(chain, value, keep, p), d_output)
+
+    def bound(P: Precision) -> Grads:
+        E_dS, dV = score_gradient_error(back, error(P), P)
+        shown = zero_where_hidden(chain, np.ones_like(back.dS))
+        hidden = (shown == 0) & np.isfinite(E_dS)
+        dq, dk, *weights = additive_gradients(at, back.dS, E_dS, hidden, chain, P)
+        grads = (at_seeing_queries(chain, dq), at_seen_keys(chain, dk), dV, *weights)
+        return (*grads, *mask_gradient(back.dS, E_dS, mask, P))
+
+    return total(bound, precision)

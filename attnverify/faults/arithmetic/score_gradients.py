@@ -1,0 +1,157 @@
+"""Faults of the gradients of the parts: scores, softmax, dropout, shifts and the memory."""
+
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify import numpy_ref
+from attnverify.faults.registry import fault
+
+OURS = "this project"
+
+
+@fault(
+    "backward",
+    "the gradient by the query doubled",
+    source=OURS,
+    clause="the scale is that of the score: once, on each of the two",
+    reveals="any input",
+)
+def scaled_dot_product_score_grad_doubled_query(**given: Any) -> Any:
+    d_query, d_key = numpy_ref.scaled_dot_product_score_grad(**given)
+    return 2 * d_query, d_key
+
+
+@fault(
+    "backward",
+    "no scale on the gradient by the key",
+    source=OURS,
+    clause="the scale is that of the score: once, on each of the two",
+    reveals="D > 1",
+)
+def scaled_dot_product_score_grad_unscaled_key(**given: Any) -> Any:
+    d_query, d_key = numpy_ref.scaled_dot_product_score_grad(**given)
+    return d_query, d_key * np.sqrt(given["query"].shape[-1])
+
+
+@fault(
+    "backward",
+    "the weights' gradients of the first batch entry alone",
+    source=OURS,
+    clause="the weights' gradients are summed over the leading axes too",
+    reveals="leading axes of more than one entry",
+)
+def additive_score_grad_first_batch(d_output: ndarray, query: ndarray, **given: Any) -> Any:
+    alone = np.zeros_like(d_output)
+    lead = (0,) * (d_output.ndim - 2)
+    alone[lead] = d_output[lead]
+    d_query, d_key, *_ = numpy_ref.additive_score_grad(d_output, query, **given)
+    return d_query, d_key, *numpy_ref.additive_score_grad(alone, query, **given)[2:]
+
+
+@fault(
+    "backward",
+    "the gradient of the position score before the shift was undone",
+    source=OURS,
+    clause="its way back through the shift",
+    reveals="N > 1",
+)
+def transformer_xl_score_grad_shift_kept(**given: Any) -> Any:
+    d_query, d_key, *_ = numpy_ref.transformer_xl_score_grad(**given)
+    shifted = numpy_ref.rel_shift(given["d_output"])
+    _, _, d_position, *rest = numpy_ref.transformer_xl_score_grad(**given | {"d_output": shifted})
+    return d_query, d_key, d_position, *rest
+
+
+@fault(
+    "backward",
+    "the gradients of u and v exchanged",
+    source=OURS,
+    clause="u belongs to the content, v to the position",
+    reveals="any input",
+)
+def transformer_xl_score_grad_biases_exchanged(**given: Any) -> Any:
+    *rest, d_u, d_v = numpy_ref.transformer_xl_score_grad(**given)
+    return *rest, d_v, d_u
+
+
+@fault(
+    "backward",
+    "the position's bias beyond the scale",
+    source=OURS,
+    clause="the scale is on the sum, the position terms included",
+    reveals="D > 1",
+)
+def learned_relative_score_grad_unscaled_bias(**given: Any) -> Any:
+    d_query, d_key, d_table, d_bias, d_query_bias = numpy_ref.learned_relative_score_grad(**given)
+    return d_query, d_key, d_table, d_bias * np.sqrt(given["query"].shape[-1]), d_query_bias
+
+
+@fault(
+    "backward",
+    "no row mean in the softmax's gradient",
+    source=OURS,
+    clause="the gradient of the softmax, w (dw - sum w dw)",
+    reveals="M > 1",
+)
+def softmax_grad_without_mean(
+    d_output: ndarray, score: ndarray, mask: ndarray | None = None
+) -> Any:
+    weights = numpy_ref.softmax(score, mask)
+    d_score = np.where(weights > 0, weights * d_output, 0)
+    right = numpy_ref.softmax_grad(d_output, score, mask)
+    return d_score, *right[1:]
+
+
+@fault(
+    "backward",
+    "the kept gradient is not scaled up",
+    source=OURS,
+    clause="dropout of the gradient, with the same draw",
+    reveals="p > 0",
+)
+def dropout_grad_unscaled(
+    d_output: ndarray, weights: ndarray, keep: ndarray | None, p: float
+) -> Any:
+    return (d_output.copy() if keep is None else np.where(keep, d_output, 0.0),)
+
+
+@fault(
+    "backward",
+    "the gradient shifted once more, not back",
+    source=OURS,
+    clause="every number goes back to where it was read",
+    reveals="N > 1",
+)
+def shift_right_grad_once_more(d_output: ndarray, x: ndarray) -> Any:
+    return (numpy_ref.shift_right(d_output),)
+
+
+@fault(
+    "backward",
+    "the gradient shifted once more, not back",
+    source=OURS,
+    clause="every number goes back to where it was read",
+    reveals="N > 1",
+)
+def rel_shift_grad_once_more(d_output: ndarray, x: ndarray) -> Any:
+    return (numpy_ref.rel_shift(d_output),)
+
+
+@fault(
+    "backward",
+    "the gradient flows on into the segment",
+    source="seed 003, ``_update_mems``",
+    clause="whatever arrives at the new memory goes nowhere",
+    reveals="a memory",
+)
+def update_mems_grad_flows_on(d_new_mems: Any, hids: list[ndarray], mems: Any, mem_len: int) -> Any:
+    right = numpy_ref.update_mems_grad(d_new_mems, hids, mems, mem_len)
+    if mems is None:
+        return right
+    for d_hid, arriving in zip(right[0], d_new_mems, strict=True):
+        last = min(d_hid.shape[1], arriving.shape[1])
+        if last:
+            d_hid[:, -last:] = arriving[:, -last:]
+    return right

@@ -1,0 +1,134 @@
+"""
+The gradients of scores, softmax, dropout, shifts and memory against the complex-step derivative of
+the specification itself, as :mod:`tests.spec.test_gradients` holds those of the attentions.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy import ndarray
+
+from attnverify import spec
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.catalogue.pytrees import leaves, map_leaves
+from attnverify.inputs.expand import expand
+from attnverify.inputs.fixed_cases import fixed_recipe
+
+STEP = 1e-20
+SIZES = {"B": 2, "H": 2, "N": 3, "M": 4, "D": 3, "E": 2, "Q": 2, "K": 3, "A": 3, "P": 5}
+PARTS = [
+    name
+    for name in CATALOGUE
+    if name.endswith("_grad") and "attention" not in name and "layer" not in name
+]
+
+
+def case(operation: str, **options: Any) -> dict[str, Any]:
+    """The inputs of a gradient, d_output first."""
+    recipe = fixed_recipe(CATALOGUE[operation], SIZES)
+    return dict(expand(recipe, "float64")) | options
+
+
+def is_float(x: Any) -> bool:
+    return isinstance(x, ndarray) and x.dtype.kind == "f"
+
+
+def forward(operation: str, inputs: dict[str, Any]) -> list[ndarray]:
+    found = getattr(spec, operation.removesuffix("_grad"))(**inputs)
+    return [x for x in leaves(found) if x is not None]
+
+
+def complex_step(operation: str, inputs: dict[str, Any]) -> list[ndarray]:
+    """The derivative by every float array among the inputs, one number moved at a time."""
+    arriving = [x for name in inputs if name.startswith("d_") for x in leaves(inputs[name])]
+    rest = {name: x for name, x in inputs.items() if not name.startswith("d_")}
+    moved = map_leaves(lambda x: x.astype(complex) if is_float(x) else x, rest)
+    found = []
+    for x in (x for x in leaves(moved) if isinstance(x, ndarray) and x.dtype.kind == "c"):
+        derivative = np.zeros(x.shape)
+        for at in np.ndindex(x.shape):
+            x[at] += STEP * 1j
+            outputs = zip(arriving, forward(operation, moved), strict=True)
+            derivative[at] = sum(np.sum(d * y.imag) for d, y in outputs) / STEP
+            x[at] = x[at].real
+        found.append(derivative)
+    return found
+
+
+def worst(operation: str, inputs: dict[str, Any]) -> float:
+    """The largest error of any gradient, relative to its largest element; inf where it is NaN."""
+    gradients = list(leaves(getattr(spec, operation)(**inputs)))
+    wanted, errors = complex_step(operation, inputs), [0.0]
+    for gradient, derivative in zip(gradients, wanted, strict=True):
+        assert gradient.shape == derivative.shape
+        error = np.max(np.abs(gradient - derivative)) / max(np.max(np.abs(derivative)), 1e-3)
+        errors.append(np.inf if np.isnan(error) else float(error))
+    return max(errors)
+
+
+def hiding(visible: ndarray) -> ndarray:
+    return np.where(visible, np.linspace(-1, 1, visible.size).reshape(visible.shape), -np.inf)
+
+
+SEEN = np.array([[False] * 4, [True, False, True, True], [True] * 4])
+OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
+    "softmax_grad": {
+        "boolean": {"mask": SEEN},
+        "float": {"mask": hiding(SEEN)},
+        "one row": {"mask": hiding(SEEN[1:2])},
+    },
+    "dropout_grad": {"kept": {"keep": SEEN, "p": 0.25}, "of keys": {"keep": SEEN[1], "p": 0.5}},
+    "learned_relative_score_grad": {"start": {"align": "start"}, "end": {"align": "end"}},
+}
+CASES = [
+    pytest.param(name, more, id=f"{name} {words}")
+    for name in PARTS
+    if name != "update_mems_grad"
+    for words, more in {"plain": {}, **OPTIONS.get(name, {})}.items()
+]
+
+
+@pytest.mark.parametrize(("operation", "options"), CASES)
+def test_a_gradient_is_the_derivative(operation: str, options: dict[str, Any]) -> None:
+    assert worst(operation, case(operation, **options)) < 1e-12
+
+
+@pytest.mark.parametrize(("N", "M"), [(1, 1), (1, 4), (4, 1), (5, 3)])
+@pytest.mark.parametrize("operation", ["shift_right_grad", "rel_shift_grad"])
+def test_a_shift_goes_back_at_every_size(operation: str, N: int, M: int) -> None:
+    rng = np.random.default_rng(1)
+    x, d_output = rng.standard_normal((2, 2, N, M))
+    assert worst(operation, {"d_output": d_output, "x": x}) == 0
+
+
+@pytest.mark.parametrize("mem_len", [0, 1, 9])
+def test_the_memory_is_cut_off_from_the_gradient(mem_len: int) -> None:
+    hids, mems = [np.ones((1, 3, 2))], [np.ones((1, 2, 2))]
+    new = spec.update_mems(hids, mems, mem_len)
+    assert new is not None
+    found = spec.update_mems_grad([np.ones_like(x) for x in new], hids, mems, mem_len)
+    assert [x.shape for x in leaves(found)] == [(1, 3, 2), (1, 2, 2)]
+    assert not any(x.any() for x in leaves(found))
+
+
+def test_without_a_memory_nothing_arrives_and_no_gradient_is_by_one() -> None:
+    found = spec.update_mems_grad(None, [np.ones((1, 3, 2))], None, 2)
+    assert [x.shape for x in leaves(found)] == [(1, 3, 2)]
+
+
+@pytest.mark.parametrize("operation", [name for name in PARTS if name != "update_mems_grad"])
+def test_one_element_that_is_wrong_in_the_tenth_digit_is_noticed(
+    operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right: Callable[..., Any] = getattr(spec, operation)
+
+    def wrong(**inputs: Any) -> Any:
+        found = right(**inputs)
+        last = found[-1]
+        last[np.unravel_index(np.argmax(np.abs(last)), last.shape)] *= 1 + 1e-10
+        return found
+
+    monkeypatch.setattr(spec, operation, wrong)
+    assert worst(operation, case(operation)) > 1e-12
