@@ -21,6 +21,7 @@ from numpy import ndarray
 
 from attnverify import cupy_impl, spec
 from attnverify.bounds import BOUNDS, bound
+from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import leaves, map_leaves
 from attnverify.cupy_impl import cuda
 from attnverify.judge.comparison import compare
@@ -32,13 +33,13 @@ pytestmark = pytest.mark.filterwarnings("error")
 CHAPTERS = ("scores", "masks", "attention", "shifts", "relative", "alibi", "memory", "layers")
 MODULES = [importlib.import_module(f"attnverify.cupy_impl.{chapter}") for chapter in CHAPTERS]
 OURS = {name: getattr(module, name) for module in MODULES for name in module.__all__}
-GRADIENTS = sorted(name for name in OURS if name.endswith("_grad"))
+GRADIENTS = sorted(n for n in OURS if n.endswith("_grad") and CATALOGUE[n].is_attention)
 DTYPES = {"float64": "float64", "float32": "float32", "float16": "float16", "bfloat16": bfloat16}
 WITH_DTYPE = {"get_slopes", "sinusoidal_positions", "init_mems", "get_alibi_biases", "merge_masks"}
 BITS = {8: "uint64", 4: "uint32", 2: "uint16"}
 
 each_dtype = pytest.mark.parametrize("dtype", DTYPES)
-each_gradient = pytest.mark.parametrize("name", GRADIENTS)
+each_attention_gradient = pytest.mark.parametrize("name", GRADIENTS)
 each_arithmetic = pytest.mark.parametrize("name", sorted(BOUNDS))
 
 
@@ -299,7 +300,7 @@ def planted_in_head_0(name: str, clean: dict[str, Any]) -> dict[str, Any]:
     return dirty
 
 
-@each_gradient
+@each_attention_gradient
 def test_the_gradients_of_hidden_slots_are_exactly_zero(name: str) -> None:
     for seed in range(8):
         inputs = planted(
