@@ -1,14 +1,20 @@
 """Faults of the gradients of the parts: scores, softmax, dropout, shifts and the memory."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
-from attnverify import numpy_ref
+from attnverify.catalogue.operation import CATALOGUE
 from attnverify.faults.registry import fault
 
 OURS = "this project"
+
+
+def right(name: str) -> Callable[..., Any]:
+    """An operation as it should be."""
+    return CATALOGUE[name].reference
 
 
 @fault(
@@ -19,7 +25,7 @@ OURS = "this project"
     reveals="any input",
 )
 def scaled_dot_product_score_grad_doubled_query(**given: Any) -> Any:
-    d_query, d_key = numpy_ref.scaled_dot_product_score_grad(**given)
+    d_query, d_key = right("scaled_dot_product_score_grad")(**given)
     return 2 * d_query, d_key
 
 
@@ -31,7 +37,7 @@ def scaled_dot_product_score_grad_doubled_query(**given: Any) -> Any:
     reveals="D > 1",
 )
 def scaled_dot_product_score_grad_unscaled_key(**given: Any) -> Any:
-    d_query, d_key = numpy_ref.scaled_dot_product_score_grad(**given)
+    d_query, d_key = right("scaled_dot_product_score_grad")(**given)
     return d_query, d_key * np.sqrt(given["query"].shape[-1])
 
 
@@ -46,8 +52,8 @@ def additive_score_grad_first_batch(d_output: ndarray, query: ndarray, **given: 
     alone = np.zeros_like(d_output)
     lead = (0,) * (d_output.ndim - 2)
     alone[lead] = d_output[lead]
-    d_query, d_key, *_ = numpy_ref.additive_score_grad(d_output, query, **given)
-    return d_query, d_key, *numpy_ref.additive_score_grad(alone, query, **given)[2:]
+    d_query, d_key, *_ = right("additive_score_grad")(d_output, query, **given)
+    return d_query, d_key, *right("additive_score_grad")(alone, query, **given)[2:]
 
 
 @fault(
@@ -58,9 +64,9 @@ def additive_score_grad_first_batch(d_output: ndarray, query: ndarray, **given: 
     reveals="N > 1",
 )
 def transformer_xl_score_grad_shift_kept(**given: Any) -> Any:
-    d_query, d_key, *_ = numpy_ref.transformer_xl_score_grad(**given)
-    shifted = numpy_ref.rel_shift(given["d_output"])
-    _, _, d_position, *rest = numpy_ref.transformer_xl_score_grad(**given | {"d_output": shifted})
+    d_query, d_key, *_ = right("transformer_xl_score_grad")(**given)
+    shifted = right("rel_shift")(given["d_output"])
+    _, _, d_position, *rest = right("transformer_xl_score_grad")(**given | {"d_output": shifted})
     return d_query, d_key, d_position, *rest
 
 
@@ -72,7 +78,7 @@ def transformer_xl_score_grad_shift_kept(**given: Any) -> Any:
     reveals="any input",
 )
 def transformer_xl_score_grad_biases_exchanged(**given: Any) -> Any:
-    *rest, d_u, d_v = numpy_ref.transformer_xl_score_grad(**given)
+    *rest, d_u, d_v = right("transformer_xl_score_grad")(**given)
     return *rest, d_v, d_u
 
 
@@ -84,7 +90,7 @@ def transformer_xl_score_grad_biases_exchanged(**given: Any) -> Any:
     reveals="D > 1",
 )
 def learned_relative_score_grad_unscaled_bias(**given: Any) -> Any:
-    d_query, d_key, d_table, d_bias, d_query_bias = numpy_ref.learned_relative_score_grad(**given)
+    d_query, d_key, d_table, d_bias, d_query_bias = right("learned_relative_score_grad")(**given)
     return d_query, d_key, d_table, d_bias * np.sqrt(given["query"].shape[-1]), d_query_bias
 
 
@@ -98,10 +104,10 @@ def learned_relative_score_grad_unscaled_bias(**given: Any) -> Any:
 def softmax_grad_without_mean(
     d_output: ndarray, score: ndarray, mask: ndarray | None = None
 ) -> Any:
-    weights = numpy_ref.softmax(score, mask)
+    weights = right("softmax")(score, mask)
     d_score = np.where(weights > 0, weights * d_output, 0)
-    right = numpy_ref.softmax_grad(d_output, score, mask)
-    return d_score, *right[1:]
+    found = right("softmax_grad")(d_output, score, mask)
+    return d_score, *found[1:]
 
 
 @fault(
@@ -125,7 +131,7 @@ def dropout_grad_unscaled(
     reveals="N > 1",
 )
 def shift_right_grad_once_more(d_output: ndarray, x: ndarray) -> Any:
-    return (numpy_ref.shift_right(d_output),)
+    return (right("shift_right")(d_output),)
 
 
 @fault(
@@ -136,7 +142,7 @@ def shift_right_grad_once_more(d_output: ndarray, x: ndarray) -> Any:
     reveals="N > 1",
 )
 def rel_shift_grad_once_more(d_output: ndarray, x: ndarray) -> Any:
-    return (numpy_ref.rel_shift(d_output),)
+    return (right("rel_shift")(d_output),)
 
 
 @fault(
@@ -147,11 +153,11 @@ def rel_shift_grad_once_more(d_output: ndarray, x: ndarray) -> Any:
     reveals="a memory",
 )
 def update_mems_grad_flows_on(d_new_mems: Any, hids: list[ndarray], mems: Any, mem_len: int) -> Any:
-    right = numpy_ref.update_mems_grad(d_new_mems, hids, mems, mem_len)
+    found = right("update_mems_grad")(d_new_mems, hids, mems, mem_len)
     if mems is None:
-        return right
-    for d_hid, arriving in zip(right[0], d_new_mems, strict=True):
+        return found
+    for d_hid, arriving in zip(found[0], d_new_mems, strict=True):
         last = min(d_hid.shape[1], arriving.shape[1])
         if last:
             d_hid[:, -last:] = arriving[:, -last:]
-    return right
+    return found
