@@ -36,8 +36,10 @@ whole numbers
     > div.full.ftz.f32 %f, %f, %f;
   rem           u16 u32 u64 s16 s32 s64
     > rem.u64 %d, %d, %d;
-  min           u16 u32 u64 s16 s32 s64; f32 f64 f16 bf16 f16x2 bf16x2 with .NaN, f32 .ftz
+  min           u16 u32 u64 s16 s32 s64, .relu.s32; f32 f64 f16 bf16 f16x2 bf16x2 with .NaN, f32
+                .ftz
     > min.s32 %r, %r, %r;
+    > min.relu.s32 %r, %r, %r;
     > min.NaN.bf16x2 %r, %r, %r;
   max           as min
     > max.ftz.f32 %f, %f, %f;

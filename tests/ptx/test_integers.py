@@ -71,6 +71,13 @@ def test_saturated_sums_stay_within_32_bits(name: str) -> None:
     check(f"{name}.sat.s32", "s32", lambda a, b: clamped(a + b if name == "add" else a - b, "s32"))
 
 
+@pytest.mark.parametrize(("name", "find"), [("min", min), ("max", max)])
+def test_a_negative_extreme_becomes_zero_with_relu(
+    name: str, find: Callable[[int, int], int]
+) -> None:
+    check(f"{name}.relu.s32", "s32", lambda a, b: max(find(a, b), 0))
+
+
 @pytest.mark.parametrize("kind", WHOLE)
 def test_mad_adds_a_third_number(kind: str) -> None:
     x, y, z = (numbers_of(kind, 60, seed) for seed in range(3))

@@ -25,7 +25,7 @@ def constants(kernel: str, z_query: Tensor, z_key: Tensor, value: Tensor) -> dic
     columns = (
         padded(value.shape[-1]) if kernel == "forward" else min(padded(value.shape[-1]), COLUMNS)
     )
-    sizes = {"BLOCK_N": chosen.size, "BLOCK_M": chosen.size, "BLOCK_E": columns}
+    sizes = {"BLOCK_N": chosen.queries, "BLOCK_M": chosen.keys, "BLOCK_E": columns}
     return sizes | chosen.options
 
 

@@ -40,8 +40,8 @@ def constants(
         "CAUSAL": causal,
         # somebody may be hidden from everyone
         "HIDING": mask is not None or (causal and query.shape[-2] > key.shape[-2]),
-        "BLOCK_N": chosen.size,
-        "BLOCK_M": chosen.size,
+        "BLOCK_N": chosen.queries,
+        "BLOCK_M": chosen.keys,
         "BLOCK_D": padded(D),
         "BLOCK_E": padded(E),
         **chosen.options,

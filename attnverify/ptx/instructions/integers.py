@@ -147,13 +147,15 @@ def remainder(x: Array, y: Array) -> Array:
 @instruction("min", "max")
 @by_type
 def extreme(form: Form) -> Step:
+    """With .relu, of s32 alone, a negative result becomes 0."""
     form.expect(3)
-    kind = form.kind(*WHOLE)
-    return form.result(
-        kind,
-        np.minimum if form.name == "min" else np.maximum,
-        [form.read(1, kind), form.read(2, kind)],
-    )
+    relu = form.flag("relu")
+    kind = form.kind("s32") if relu else form.kind(*WHOLE)
+    find = np.minimum if form.name == "min" else np.maximum
+    sources = [form.read(1, kind), form.read(2, kind)]
+    if relu:
+        return form.result(kind, lambda x, y: np.maximum(find(x, y), kind.dtype.type(0)), sources)
+    return form.result(kind, find, sources)
 
 
 @instruction("neg", "abs")

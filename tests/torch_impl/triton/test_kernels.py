@@ -223,13 +223,31 @@ FAULTS = {
         "& (at_m >= 0)\n    if CAUSAL",
     ),
     "double scale": (attention, ALIBI, "s * scale, at_n", "s * scale * scale, at_n"),
+    "scale forgotten in whole blocks": (attention, SDPA, "s = s * scale  #", "s = s  #"),
+    "a whole block too many": (
+        attention,
+        ALIBI,
+        "tl.minimum(stop, i_n + (M - N) + 1)",
+        "tl.minimum(stop, i_n + (M - N) + BLOCK_M)",
+    ),
+    "a whole block beyond the last key": (
+        attention,
+        SDPA,
+        "return tl.maximum(stop, 0) // BLOCK_M * BLOCK_M",
+        "return (tl.maximum(stop, 0) + BLOCK_M - 1) // BLOCK_M * BLOCK_M",
+    ),
     "first block hidden": (
         attention,
         SDPA,
-        "for i_m in range(0, whole(stop)",
-        "for i_m in range(BLOCK_M, whole(stop)",
+        "for i_m in range(0, whole(full)",
+        "for i_m in range(BLOCK_M, whole(full)",
     ),
-    "output not rescaled": (attention, SDPA, "out = out * fade[:, None] +", "out = out +"),
+    "output not rescaled": (
+        attention,
+        SDPA,
+        "add_product(out * fade[:, None], ",
+        "add_product(out, ",
+    ),
     "norm not rescaled": (attention, ALIBI, "norm = norm * fade +", "norm = norm +"),
     "causal from the start": (
         attention,
@@ -241,8 +259,8 @@ FAULTS = {
     "hidden values": (
         attention,
         SDPA,
-        "        if HIDING:\n            v = tl.where",
-        "        if False:\n            v = tl.where",
+        "    if HIDING and not FULL:\n        v = tl.where",
+        "    if False:\n        v = tl.where",
     ),
     "wrong row of dR": (
         attention,

@@ -9,7 +9,7 @@ keys in float32, WS [A] the weights of the features; the rest is named as in
 
 import triton.language as tl
 
-from .attention import biased, kept, of_head, product, tile, weights_grad, write
+from .attention import LOG2E, add_product, biased, kept, of_head, product, tile, weights_grad, write
 from .launch import Kernel, largest, read, rounded, total, whole
 
 COLUMNS = 64
@@ -55,12 +55,13 @@ def tangents(ZQ, ZK, at_n, at_m, in_n, in_m, a, A):
 
 @Kernel
 def scores(ZQ, ZK, WS, at_n, at_m, in_n, in_m, A, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr):
+    """The scores of a block of pairs, in base 2."""
     s = tl.full([BLOCK_N, BLOCK_M], 0.0, tl.float32)
     for a in range(0, whole(A), 2):
         t1, t2 = tangents(ZQ, ZK, at_n, at_m, in_n, in_m, a, A)
         w1, w2 = weight(WS, a, A)
         s += w1 * t1 + w2 * t2
-    return s
+    return s * LOG2E
 
 
 @Kernel
@@ -89,17 +90,17 @@ def additive_forward(
         s, _ = biased(s, at_n[:, None], at_m[None, :], None, MASK, mask_, 0, N, M, False)
         rise = tl.maximum(top, largest(s, 1))
         level = tl.where(rise == float("-inf"), 0.0, rise)
-        p = tl.exp(s - level[:, None])
-        fade = tl.exp(top - level)
+        p = tl.exp2(s - level[:, None])
+        fade = tl.exp2(top - level)
         norm = norm * fade + total(p, 1)
         if KEEP is not None:
             p = tl.where(kept(KEEP, keep_, at_n[:, None], at_m[None, :], N, M), p, 0.0)
         v = tile(of_head(V, v_, i_b, 0), at_m, at_e, v_[2], v_[3], in_m, in_e)
-        out = out * fade[:, None] + product(rounded(p, V), v)
+        out = add_product(out * fade[:, None], rounded(p, V), v)
         top = rise
     out = tl.where((norm == 0.0)[:, None], 0.0, out * share / norm[:, None])
     write(of_head(OUT, o_, i_b, 0), at_n, at_e, o_[2], o_[3], in_n, in_e, out)
-    tl.store(LSE + i_b * N + at_n, top + tl.log(norm), mask=in_n)
+    tl.store(LSE + i_b * N + at_n, top + tl.log2(norm), mask=in_n)
 
 
 @Kernel

@@ -18,6 +18,12 @@ import triton.language as tl
 
 from .launch import Kernel, largest, read, rounded, total, whole
 
+LOG2E = tl.constexpr(1.4426950408889634)
+"""
+Scores are kept in base 2, the base of the GPU's exponential: times log2(e), which is folded into
+their scale.
+"""
+
 
 @Kernel
 def of_head(X, x_, i_b, i_h):
@@ -29,9 +35,13 @@ def of_head(X, x_, i_b, i_h):
 def tile(X, at_row, at_column, row, column, in_row, in_column):
     """
     A block of a matrix whose rows and columns lie ``row`` and ``column`` elements apart; 0 outside.
+    ``in_row`` is None where all rows are there.
     """
     at = X + at_row.to(tl.int64)[:, None] * row + at_column[None, :] * column
-    return read(at, in_row[:, None] & in_column[None, :])
+    if in_row is None:
+        return read(at, tl.broadcast_to(in_column[None, :], at.shape))
+    else:
+        return read(at, in_row[:, None] & in_column[None, :])
 
 
 @Kernel
@@ -45,6 +55,12 @@ def write(X, at_row, at_column, row, column, in_row, in_column, x):
 def product(a, b):
     """a b, accumulated in float32; float32 factors are not cut to TF32."""
     return tl.dot(a, b, input_precision="ieee")
+
+
+@Kernel
+def add_product(c, a, b):
+    """c + a b, accumulated upon c."""
+    return tl.dot(a, b, c, input_precision="ieee")
 
 
 @Kernel
@@ -68,32 +84,33 @@ def joined(q, U, at_d, in_d):
 
 
 @Kernel
-def band(q, R, S, r_, s_, first, rows, at_d, in_d, BLOCK: tl.constexpr):
+def band(q, R, S, r_, s_, first, rows, at_d, in_d, BLOCK: tl.constexpr, FULL: tl.constexpr = False):
     """
     Relative scores of BLOCK rows from ``first`` on: q . R + S with row i rotated right by i + 1, so
-    that column j lines up with key j.
+    that column j lines up with key j. FULL: the table has all of these rows.
     """
     at = tl.arange(0, BLOCK)
     at_r = first + at
     in_r = (at_r >= 0) & (at_r < rows)
-    g = product(q, tl.trans(tile(R, at_r, at_d, r_[2], r_[3], in_r, in_d)))
+    g = product(q, tl.trans(tile(R, at_r, at_d, r_[2], r_[3], None if FULL else in_r, in_d)))
     if S is not None:
-        g += read(S + at_r.to(tl.int64) * s_[2], in_r).to(tl.float32)[None, :]
+        in_s = at >= 0 if FULL else in_r
+        g += read(S + at_r.to(tl.int64) * s_[2], in_s).to(tl.float32)[None, :]
     return tl.gather(g, (at[None, :] - at[:, None] - 1 + BLOCK) % BLOCK, 1)
 
 
 @Kernel
 def biased(s, at_n, at_m, SLOPES, MASK, mask_, i_h, N, M, CAUSAL: tl.constexpr):
     """
-    The scores of queries [n 1] and keys [1 m] or [n m] with what is added, -inf where a pair is
-    hidden; and which pairs are visible.
+    The scores of queries [n 1] and keys [1 m] or [n m] in base 2 with what is added, -inf where a
+    pair is hidden; and which pairs are visible.
     """
     ahead = at_m - (at_n + (M - N))
     visible = (at_n < N) & (at_m < M)
     if CAUSAL:
         visible = visible & (ahead <= 0)
     if SLOPES is not None:
-        s += tl.load(SLOPES + i_h) * ahead
+        s += tl.load(SLOPES + i_h) * LOG2E * ahead
     if MASK is not None:
         at = MASK + at_n.to(tl.int64) * mask_[2] + at_m * mask_[3]
         if MASK.dtype.element_ty == tl.int1:
@@ -101,7 +118,7 @@ def biased(s, at_n, at_m, SLOPES, MASK, mask_, i_h, N, M, CAUSAL: tl.constexpr):
         else:
             added = read(at, visible).to(tl.float32)
             visible = visible & (added != float("-inf"))
-            s += added
+            s += added * LOG2E
     return tl.where(visible, s, float("-inf")), visible
 
 
@@ -113,6 +130,67 @@ def kept(KEEP, keep_, at_n, at_m, N, M):
 
 
 @Kernel
+def forward_step(
+    qu, qw, K, V, MASK, KEEP, SLOPES, R, S, k_, v_, mask_, keep_, r_, s_,
+    at_n, at_m, at_d, at_e, in_d, in_e, i_h, N, M, rows, low, scale, before, top, norm, out,
+    CAUSAL: tl.constexpr, HIDING: tl.constexpr, BLOCK_N: tl.constexpr, FULL: tl.constexpr,
+):  # fmt: skip
+    """
+    One block of keys: the band that the next one begins with, and the maximum, sum and output so
+    far. FULL: every pair is there and visible, and the table has all rows; nothing is looked up.
+    """
+    in_m = None if FULL else at_m < M
+    k = tile(K, at_m, at_d, k_[2], k_[3], in_m, in_d)
+    s = product(qu, tl.trans(k))
+    if R is not None:
+        after = band(qw, R, S, r_, s_, low, rows, at_d, in_d, BLOCK_N, FULL)
+        at = tl.arange(0, BLOCK_N)
+        s += tl.where(at[None, :] <= at[:, None], before, after)
+        before = after
+    if FULL and SLOPES is None:
+        rise = tl.maximum(top, largest(s, 1) * scale)
+    elif FULL:
+        s = s * scale + tl.load(SLOPES + i_h) * LOG2E * (at_m[None, :] - (at_n[:, None] + (M - N)))
+        rise = tl.maximum(top, largest(s, 1))
+    else:
+        s, visible = biased(
+            s * scale, at_n[:, None], at_m[None, :], SLOPES, MASK, mask_, i_h, N, M, CAUSAL
+        )
+        rise = tl.maximum(top, largest(s, 1))
+    level = tl.where(rise == float("-inf"), 0.0, rise)
+    if FULL and SLOPES is None:
+        s = s * scale  # one instruction with the subtraction
+    p = tl.exp2(s - level[:, None])
+    fade = tl.exp2(top - level)
+    norm = norm * fade + total(p, 1)
+    if KEEP is not None:
+        p = tl.where(kept(KEEP, keep_, at_n[:, None], at_m[None, :], N, M), p, 0.0)
+    v = tile(V, at_m, at_e, v_[2], v_[3], in_m, in_e)
+    if HIDING and not FULL:
+        v = tl.where((largest(visible.to(tl.int32), 0) > 0)[:, None], v, 0.0)
+    return before, rise, norm, add_product(out * fade[:, None], rounded(p, V), v)
+
+
+@Kernel
+def full_blocks(
+    i_n, low, N, M, rows, MASK, R,
+    CAUSAL: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """
+    Up to which key a block of queries meets whole blocks that it may see without a look: all keys
+    are there and before, and the table has all rows of their bands.
+    """
+    stop = M
+    if CAUSAL:
+        stop = tl.minimum(stop, i_n + (M - N) + 1)
+    if R is not None:
+        stop = tl.minimum(stop, tl.where(low + BLOCK_M < 0, 0, rows - low - BLOCK_N))
+    if MASK is not None or (R is not None and BLOCK_D > 64):
+        stop = stop * 0  # beyond a width of 64 bands leave no registers for a second loop
+    return tl.maximum(stop, 0) // BLOCK_M * BLOCK_M
+
+
+@Kernel
 def forward(
     Q, K, V, OUT, LSE, MASK, KEEP, SLOPES, U, W, R, S,
     q_, k_, v_, o_, mask_, keep_, r_, s_,
@@ -121,7 +199,8 @@ def forward(
     BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
 ):  # fmt: skip
     """
-    Output and log-sum-exp of a block of queries, by an online softmax over the blocks of keys.
+    Output and log-sum-exp, in base 2, of a block of queries, by an online softmax over the blocks
+    of keys: first those that are seen whole, then those at the edge.
     """
     i_b, i_h = (tl.program_id(0) // H).to(tl.int64), (tl.program_id(0) % H).to(tl.int64)
     i_n = tl.program_id(1) * BLOCK_N
@@ -129,6 +208,7 @@ def forward(
     in_n, in_d, in_e = at_n < N, at_d < D, at_e < E
     q = tile(of_head(Q, q_, i_b, i_h), at_n, at_d, q_[2], q_[3], in_n, in_d)
     qu, qw = joined(q, U, i_h * D + at_d, in_d), joined(q, W, i_h * D + at_d, in_d)
+    K, V = of_head(K, k_, i_b, i_h), of_head(V, v_, i_b, i_h)
     if MASK is not None:
         MASK = of_head(MASK, mask_, i_b, i_h)
     if KEEP is not None:
@@ -138,41 +218,35 @@ def forward(
     if S is not None:
         S = of_head(S, s_, 0, i_h)
     low = first - i_n - (BLOCK_N - 1)
-    if R is not None:
-        before = band(qw, R, S, r_, s_, low, rows, at_d, in_d, BLOCK_N)
     top = tl.full([BLOCK_N], float("-inf"), tl.float32)
     norm = tl.full([BLOCK_N], 0.0, tl.float32)
     out = tl.full([BLOCK_N, BLOCK_E], 0.0, tl.float32)
+    before = norm
+    if R is not None:
+        before = band(qw, R, S, r_, s_, low, rows, at_d, in_d, BLOCK_N)
+    scale *= LOG2E
     stop = M
     if CAUSAL:
         stop = tl.minimum(M, i_n + BLOCK_N + (M - N))
-    for i_m in range(0, whole(stop), BLOCK_M):
+    full = full_blocks(i_n, low, N, M, rows, MASK, R, CAUSAL, BLOCK_N, BLOCK_M, BLOCK_D)
+    if MASK is None and (R is None or BLOCK_D <= 64):
+        for i_m in range(0, whole(full), BLOCK_M):
+            at_m = i_m + tl.arange(0, BLOCK_M)
+            before, top, norm, out = forward_step(
+                qu, qw, K, V, MASK, KEEP, SLOPES, R, S, k_, v_, mask_, keep_, r_, s_,
+                at_n, at_m, at_d, at_e, in_d, in_e, i_h, N, M, rows, low + i_m + BLOCK_M, scale,
+                before, top, norm, out, CAUSAL, HIDING, BLOCK_N, True,
+            )  # fmt: skip
+    for i_m in range(whole(full), whole(stop), BLOCK_M):
         at_m = i_m + tl.arange(0, BLOCK_M)
-        in_m = at_m < M
-        k = tile(of_head(K, k_, i_b, i_h), at_m, at_d, k_[2], k_[3], in_m, in_d)
-        s = product(qu, tl.trans(k))
-        if R is not None:
-            after = band(qw, R, S, r_, s_, low + i_m + BLOCK_M, rows, at_d, in_d, BLOCK_N)
-            s += tl.where(at_m[None, :] - i_m <= at_n[:, None] - i_n, before, after)
-            before = after
-        s, visible = biased(
-            s * scale, at_n[:, None], at_m[None, :], SLOPES, MASK, mask_, i_h, N, M, CAUSAL
-        )
-        rise = tl.maximum(top, largest(s, 1))
-        level = tl.where(rise == float("-inf"), 0.0, rise)
-        p = tl.exp(s - level[:, None])
-        fade = tl.exp(top - level)
-        norm = norm * fade + total(p, 1)
-        if KEEP is not None:
-            p = tl.where(kept(KEEP, keep_, at_n[:, None], at_m[None, :], N, M), p, 0.0)
-        v = tile(of_head(V, v_, i_b, i_h), at_m, at_e, v_[2], v_[3], in_m, in_e)
-        if HIDING:
-            v = tl.where((largest(visible.to(tl.int32), 0) > 0)[:, None], v, 0.0)
-        out = out * fade[:, None] + product(rounded(p, V), v)
-        top = rise
+        before, top, norm, out = forward_step(
+            qu, qw, K, V, MASK, KEEP, SLOPES, R, S, k_, v_, mask_, keep_, r_, s_,
+            at_n, at_m, at_d, at_e, in_d, in_e, i_h, N, M, rows, low + i_m + BLOCK_M, scale,
+            before, top, norm, out, CAUSAL, HIDING, BLOCK_N, False,
+        )  # fmt: skip
     out = tl.where((norm == 0.0)[:, None], 0.0, out * share / norm[:, None])
     write(of_head(OUT, o_, i_b, i_h), at_n, at_e, o_[2], o_[3], in_n, in_e, out)
-    tl.store(LSE + (i_b * H + i_h) * N + at_n, top + tl.log(norm), mask=in_n)
+    tl.store(LSE + (i_b * H + i_h) * N + at_n, top + tl.log2(norm), mask=in_n)
 
 
 @Kernel
@@ -215,7 +289,7 @@ def weights_grad(s, visible, lse, delta, dp, KEEP, keep_, at_n, at_m, N, M, shar
     The weights after dropout and the gradient of the scores, from the scores, do v^T and what the
     forward pass has left.
     """
-    p = tl.where(visible, tl.exp(s - lse[:, None]), 0.0)
+    p = tl.where(visible, tl.exp2(s - lse[:, None]), 0.0)
     dp *= share
     dropped = p * share
     if KEEP is not None:
@@ -286,7 +360,16 @@ def backward_query(
             s += tl.where(lower, band_before, after)
             band_before = after
         s, visible = biased(
-            s * scale, at_n[:, None], at_m[None, :], SLOPES, MASK, mask_, i_h, N, M, CAUSAL
+            s * (scale * LOG2E),
+            at_n[:, None],
+            at_m[None, :],
+            SLOPES,
+            MASK,
+            mask_,
+            i_h,
+            N,
+            M,
+            CAUSAL,
         )
         _, ds = weights_grad(
             s,
@@ -386,7 +469,16 @@ def backward_key(
             after = band(qw, R, S, r_, s_, low + BLOCK_N, rows, at_d, in_d, BLOCK_N)
             s += tl.where(at_m[None, :] - i_m <= at_n[:, None] - i_n, before, after)
         s, visible = biased(
-            s * scale, at_n[:, None], at_m[None, :], SLOPES, MASK, mask_, i_h, N, M, CAUSAL
+            s * (scale * LOG2E),
+            at_n[:, None],
+            at_m[None, :],
+            SLOPES,
+            MASK,
+            mask_,
+            i_h,
+            N,
+            M,
+            CAUSAL,
         )
         p, ds = weights_grad(
             s,
@@ -475,7 +567,7 @@ def backward_table(
             at_m = i_m + at[None, :] + tl.where(upper, 0, BLOCK_N)
             at_m = tl.where(at_m < 0, M, at_m)  # hidden, as what comes after the last
             s, visible = biased(
-                s * scale, at_n[:, None], at_m, None, MASK, mask_, i_h, N, M, CAUSAL
+                s * (scale * LOG2E), at_n[:, None], at_m, None, MASK, mask_, i_h, N, M, CAUSAL
             )
             dp = tl.where(
                 upper,

@@ -1,9 +1,9 @@
 """
 Block sizes by device and shape class, in one table to read and to change.
 
-A block has as many queries as keys: the rolling band of the relative kernels needs that, and the
-others lose little. What a GPU is given are the largest blocks that spill no register on sm_80 and
-sm_90, or few (tests/test_triton_compiled.py prints them): nothing was timed yet.
+The rolling band of the relative kernels needs as many keys as queries in a block. What a GPU is
+given are the blocks of fewest issue slots a pair that spill no register, or few, by the machine
+code (``python -m benchmarks.machine_code``): nothing was timed yet.
 """
 
 from typing import NamedTuple
@@ -19,7 +19,8 @@ class Blocks(NamedTuple):
     thread, if ptxas is to be told.
     """
 
-    size: int
+    queries: int
+    keys: int
     warps: int
     stages: int
     registers: int | None = None
@@ -38,31 +39,104 @@ and the last for long ones.
 
 COMPILED = {
     # (kernel, what the scores need, a half type): at widths up to 64, up to 128, beyond
-    ("forward", "plain", True): (Blocks(64, 8, 2), Blocks(64, 8, 2), Blocks(32, 4, 1)),
-    ("forward", "masked", True): (Blocks(32, 4, 2), Blocks(32, 4, 2), Blocks(32, 4, 1)),
-    ("forward", "relative", True): (Blocks(64, 8, 2), Blocks(64, 8, 1), Blocks(16, 4, 1)),
-    ("forward", "additive", True): (Blocks(64, 8, 2), Blocks(64, 8, 2), Blocks(32, 4, 1)),
-    ("backward", "plain", True): (Blocks(64, 4, 2), Blocks(64, 8, 2), Blocks(32, 4, 1)),
-    ("backward", "masked", True): (Blocks(32, 4, 2), Blocks(32, 4, 2), Blocks(32, 4, 1)),
-    ("backward", "relative", True): (Blocks(64, 8, 2), Blocks(32, 8, 2), Blocks(16, 4, 1)),
-    ("backward", "additive", True): (Blocks(64, 8, 2), Blocks(64, 8, 2), Blocks(64, 8, 2)),
+    ("forward", "plain", True): (
+        Blocks(128, 128, 8, 2),
+        Blocks(128, 128, 8, 2),
+        Blocks(32, 32, 4, 1),
+    ),
+    ("forward", "masked", True): (
+        Blocks(128, 64, 8, 2),
+        Blocks(128, 64, 8, 2),
+        Blocks(32, 32, 4, 1),
+    ),
+    ("forward", "relative", True): (
+        Blocks(64, 64, 8, 1),
+        Blocks(64, 64, 8, 1),
+        Blocks(16, 16, 4, 1),
+    ),
+    ("forward", "additive", True): (
+        Blocks(64, 64, 8, 2),
+        Blocks(64, 64, 8, 2),
+        Blocks(32, 32, 4, 1),
+    ),
+    ("backward", "plain", True): (Blocks(64, 64, 4, 2), Blocks(64, 64, 8, 2), Blocks(32, 32, 4, 1)),
+    ("backward", "masked", True): (
+        Blocks(32, 32, 4, 2),
+        Blocks(32, 32, 4, 2),
+        Blocks(32, 32, 4, 1),
+    ),
+    ("backward", "relative", True): (
+        Blocks(64, 64, 8, 2),
+        Blocks(32, 32, 8, 2),
+        Blocks(16, 16, 4, 1),
+    ),
+    ("backward", "additive", True): (
+        Blocks(64, 64, 8, 2),
+        Blocks(64, 64, 8, 2),
+        Blocks(64, 64, 8, 2),
+    ),
     # float32 products take no tensor cores: a block lives in registers
-    ("forward", "plain", False): (Blocks(32, 4, 2), Blocks(16, 4, 1), Blocks(16, 4, 1)),
-    ("forward", "masked", False): (Blocks(32, 4, 2), Blocks(16, 4, 1), Blocks(16, 4, 1)),
-    ("forward", "relative", False): (Blocks(32, 8, 2), Blocks(16, 8, 1), Blocks(16, 8, 1)),
-    ("forward", "additive", False): (Blocks(32, 4, 2), Blocks(32, 8, 2), Blocks(16, 4, 1)),
-    ("backward", "plain", False): (Blocks(32, 8, 2), Blocks(16, 4, 1), Blocks(16, 8, 1)),
-    ("backward", "masked", False): (Blocks(16, 4, 1), Blocks(16, 4, 1), Blocks(16, 8, 1)),
-    ("backward", "relative", False): (Blocks(16, 4, 1), Blocks(16, 8, 1), Blocks(16, 8, 1)),
-    ("backward", "additive", False): (Blocks(32, 8, 1), Blocks(32, 8, 1), Blocks(32, 8, 1)),
+    ("forward", "plain", False): (Blocks(32, 32, 4, 2), Blocks(16, 16, 4, 1), Blocks(16, 16, 4, 1)),
+    ("forward", "masked", False): (
+        Blocks(32, 32, 4, 2),
+        Blocks(16, 16, 4, 1),
+        Blocks(16, 16, 4, 1),
+    ),
+    ("forward", "relative", False): (
+        Blocks(32, 32, 8, 2),
+        Blocks(16, 16, 8, 1),
+        Blocks(16, 16, 8, 1),
+    ),
+    ("forward", "additive", False): (
+        Blocks(32, 32, 4, 2),
+        Blocks(32, 32, 8, 2),
+        Blocks(16, 16, 4, 1),
+    ),
+    ("backward", "plain", False): (
+        Blocks(32, 32, 8, 2),
+        Blocks(16, 16, 4, 1),
+        Blocks(16, 16, 8, 1),
+    ),
+    ("backward", "masked", False): (
+        Blocks(16, 16, 4, 1),
+        Blocks(16, 16, 4, 1),
+        Blocks(16, 16, 8, 1),
+    ),
+    ("backward", "relative", False): (
+        Blocks(16, 16, 4, 1),
+        Blocks(16, 16, 8, 1),
+        Blocks(16, 16, 8, 1),
+    ),
+    ("backward", "additive", False): (
+        Blocks(32, 32, 8, 1),
+        Blocks(32, 32, 8, 1),
+        Blocks(32, 32, 8, 1),
+    ),
 }
 
 BEFORE_HOPPER: dict[tuple[str, str, bool], tuple[Blocks, Blocks, Blocks]] = {
     # mma.sync takes its factors from registers, wgmma from shared memory
-    ("forward", "relative", True): (Blocks(32, 4, 2), Blocks(32, 8, 2), Blocks(16, 4, 1)),
+    ("forward", "plain", True): (
+        Blocks(128, 128, 8, 2),
+        Blocks(128, 64, 8, 2),
+        Blocks(32, 32, 4, 1),
+    ),
+    ("forward", "relative", True): (
+        Blocks(32, 32, 4, 2),
+        Blocks(32, 32, 8, 2),
+        Blocks(16, 16, 4, 1),
+    ),
     # left alone, ptxas settles for 32 registers and spills 2304 bytes in the gradient of rows
-    ("backward", "relative", True): (Blocks(32, 4, 2), Blocks(32, 8, 2), Blocks(16, 8, 1, 255)),
-    ("forward", "relative", False): (Blocks(32, 4, 2), Blocks(16, 8, 1), Blocks(16, 8, 1)),
+    ("backward", "relative", True): (
+        Blocks(32, 32, 4, 2),
+        Blocks(32, 32, 8, 2),
+        Blocks(16, 16, 8, 1, 255),
+    ),
+    ("forward", "relative", False): (
+        Blocks(32, 32, 4, 2),
+        Blocks(16, 16, 8, 1),
+        Blocks(16, 16, 8, 1),
+    ),
 }
 """Where a device before sm_90 is given others."""
 
@@ -75,7 +149,8 @@ def blocks(
     additive.
     """
     if not like.is_cuda:
-        return Blocks(interpreted(*lengths), 4, 1)
+        size = interpreted(*lengths)
+        return Blocks(size, size, 4, 1)
     major, minor = torch.cuda.get_device_capability(like.device)
     return of_gpu(kernel, scores, like.dtype.itemsize == 2, widest, 10 * major + minor)
 

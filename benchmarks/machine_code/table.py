@@ -1,0 +1,129 @@
+"""The table: what every kernel costs a tile of 64 x 64 pairs in bfloat16 at a width of 64."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from attnverify.cupy_impl.cuda import kernel_configs
+from attnverify.ptx import sass
+from attnverify.torch_impl.triton.kernels import block_sizes
+from benchmarks.machine_code import cuda_kernels, triton_kernels
+from benchmarks.machine_code.loops import Loop, find_feature_loop, find_pair_loop
+
+__all__ = [
+    "CUDA",
+    "GOALS",
+    "Row",
+    "find_costs",
+    "find_cuda_rows",
+    "find_tangent_row",
+    "find_triton_row",
+]
+
+WIDTH, ARCH = 64, 90
+CUDA = {"CUDA, plain": False, "CUDA, relative": True}
+GOALS = {
+    "forward": 300,
+    "forward, ALiBi": 350,
+    "forward, Transformer-XL": 620,
+    "forward, learned": 700,
+    "CUDA, plain: forward": 700,
+    "CUDA, relative: forward": 1000,
+    "tangent, additive": 5,
+}
+"""At most so many issue slots, for a tile or for a tangent."""
+
+BACKWARD = ("gradient of queries, Transformer-XL", "gradient of keys, Transformer-XL")
+BACKWARD_GOAL = 3600
+"""For both together."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A kernel: its blocks, what a thread needs, and clocks for 64 x 64 pairs."""
+
+    name: str
+    blocks: str
+    registers: int
+    spilled: int
+    shared: float
+    issue: float
+    tensor: float
+    special: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name:36} {self.blocks:16} {self.registers:5} {self.spilled:5} "
+            f"{self.shared:6.1f} {self.issue:8.1f} {self.tensor:7.1f} {self.special:8.1f}"
+        )
+
+
+HEAD = (
+    f"{'kernel':36} {'blocks':16} {'regs':>5} {'spill':>5} {'KiB':>6} "
+    f"{'issue':>8} {'tensor':>7} {'special':>8}  goal"
+)
+
+
+def find_triton_row(
+    name: str,
+    chosen: block_sizes.Blocks | None = None,
+    arch: int = ARCH,
+    dtype: str = "bf16",
+    width: int = WIDTH,
+) -> Row:
+    """A Triton kernel with the blocks of the table, or with these."""
+    kernel, which, scores, given = triton_kernels.KERNELS[name]
+    chosen = chosen or block_sizes.of_gpu(which, scores, dtype != "fp32", width, arch)
+    made = triton_kernels.compile_kernel(kernel, given, chosen, arch, dtype, width)
+    return find_costs(name, made, chosen)
+
+
+def find_costs(name: str, made: Any, chosen: block_sizes.Blocks) -> Row:
+    """The row of a kernel that is compiled."""
+    kernel = triton_kernels.KERNELS[name][0]
+    registers, spilled = triton_kernels.find_resources(made.asm["cubin"])
+    loop = find_pair_loop(sass.disassemble(made.asm["cubin"])[kernel.fn.__name__])
+    shared, blocks = made.metadata.shared / 1024, describe_blocks(chosen)
+    costs = per_tile(loop, chosen.warps, chosen.queries * chosen.keys)
+    return Row(name, blocks, registers, spilled, shared, *costs)
+
+
+def find_tangent_row() -> Row:
+    """The loop over features of the additive scores, for a tangent of each thread."""
+    kernel, which, scores, given = triton_kernels.KERNELS["forward, additive"]
+    chosen = block_sizes.of_gpu(which, scores, True, WIDTH, ARCH)
+    made = triton_kernels.compile_kernel(kernel, given, chosen, ARCH, "bf16", WIDTH)
+    loop = find_feature_loop(sass.disassemble(made.asm["cubin"])[kernel.fn.__name__])
+    tangents = 2 * chosen.queries * chosen.keys / (32 * chosen.warps)
+    registers, spilled = triton_kernels.find_resources(made.asm["cubin"])
+    shared, blocks = made.metadata.shared / 1024, describe_blocks(chosen)
+    costs = loop.counts.total() / tangents, 0.0, loop.count("MUFU") / tangents
+    return Row("tangent, additive", blocks, registers, spilled, shared, *costs)
+
+
+def find_cuda_rows(name: str) -> list[Row]:
+    """The forward kernel and both gradients of an instance in CUDA C++."""
+    made = kernel_configs.instance("attention.cu", "bfloat16", WIDTH, CUDA[name], False, True)
+    cubin, log = cuda_kernels.compile_instance(made, ARCH)
+    code, warps = sass.disassemble(cubin), made.threads // 32
+    blocks = f"{made.own} x {made.step}, {warps} w"
+    return [
+        Row(
+            f"{name}: {kernel}",
+            blocks,
+            registers,
+            spilled,
+            made.shared_bytes(kernel) / 1024,
+            *per_tile(find_pair_loop(code[kernel]), warps, made.own * made.step),
+        )
+        for kernel, (registers, _, spilled) in cuda_kernels.find_resources(log).items()
+    ]
+
+
+def per_tile(loop: Loop, warps: int, pairs: int) -> tuple[float, float, float]:
+    """Clocks to issue, of tensor cores and of the unit for exponentials, for 64 x 64 pairs."""
+    share = 64 * 64 / pairs
+    return loop.issue(warps) * share, loop.tensor(warps) * share, loop.special(warps) * share
+
+
+def describe_blocks(chosen: block_sizes.Blocks) -> str:
+    return f"{chosen.queries} x {chosen.keys}, {chosen.warps} w, {chosen.stages} s"

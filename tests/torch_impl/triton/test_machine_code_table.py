@@ -1,0 +1,52 @@
+"""Loops of machine code are found and counted, and the table is printed beside its goals."""
+
+import pytest
+
+from attnverify.ptx.sass import Line
+from benchmarks.machine_code import __main__ as command
+from benchmarks.machine_code.loops import find_feature_loop, find_pair_loop
+from benchmarks.machine_code.table import GOALS, Row
+
+PRODUCT = "HGMMA.64x64x16.F32.BF16 R24, gdesc[UR8], R24, gsb0"
+
+
+def lines(*texts: str) -> list[Line]:
+    return [Line(16 * place, text) for place, text in enumerate(texts)]
+
+
+LONG = (PRODUCT, "FMUL R1, R1, R2", "MUFU.EX2 R1, R1", "FADD R1, R1, R2", "@P0 BRA 0x0")
+SHORT = (PRODUCT, "MUFU.EX2 R1, R1", "@!P1 BRA 0x50")
+
+
+def test_of_two_loops_over_tiles_the_shorter_is_counted() -> None:
+    loop = find_pair_loop(lines(*LONG, *SHORT, "EXIT"))
+    assert (loop.counts.total(), loop.count("HGMMA"), loop.count("FMUL")) == (3, 1, 0)
+
+
+def test_a_loop_of_fewer_products_is_no_loop_over_tiles() -> None:
+    twice = lines(PRODUCT, *LONG[:-1], "@P0 BRA 0x0", *("MUFU.EX2 R1, R1", "@P1 BRA 0x60"))
+    assert find_pair_loop(twice).count("HGMMA") == 2
+
+
+def test_a_tile_takes_the_clocks_of_its_instructions() -> None:
+    loop = find_pair_loop(lines(*SHORT[:2], "@P1 BRA 0x0"))
+    assert (loop.issue(4), loop.tensor(4), loop.special(4)) == (3.0, 32.0, 8.0)
+    assert (loop.issue(8), loop.tensor(8)) == (6.0, 64.0)
+
+
+def test_the_loop_over_features_is_the_one_of_reciprocals() -> None:
+    code = lines("MUFU.RCP R1, R1", "FADD R1, R1, R2", "@P1 BRA 0x0", *LONG)
+    assert find_feature_loop(code).counts.total() == 3
+
+
+def test_a_missed_goal_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        Row("forward", "64 x 64", 99, 0, 16.0, GOALS["forward"] + over, 256.0, 272.0)
+        for over in (0, 7)
+    ]
+    monkeypatch.setattr(command, "find_rows", lambda wanted: iter(rows))
+    assert command.main([]) == 0
+    printed = capsys.readouterr().out
+    assert "300 reached" in printed and "300 missed by 7" in printed
