@@ -76,7 +76,7 @@ def _find_kind(
     if name in constants or (name in OPTIONAL and name not in given):
         return "constexpr", constants.get(name)
     if name.endswith("_"):
-        return ("i32", "i32", "i32", "constexpr"), 1
+        return (*("i32",) * (2 if name == "s_" else 3), "constexpr"), 1
     if name in FLOAT32 or (name == "DV" and kernel is additive.additive_backward):
         return "*fp32", None
     masks = {
@@ -115,8 +115,8 @@ def compile_kernel(
     aligned: list[tuple[int, ...]] = []
     for place, (name, (of, value)) in enumerate(kinds.items()):
         if isinstance(of, tuple):
-            known[place, 3] = value
-            aligned += [(place, axis) for axis in range(3)]
+            known[place, len(of) - 1] = value
+            aligned += [(place, axis) for axis in range(len(of) - 1)]
         elif of == "constexpr":
             known[(place,)] = value
         elif of.startswith("*") or name in WIDTHS:

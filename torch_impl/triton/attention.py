@@ -185,7 +185,9 @@ def attention(
     )
     check_supported(query, key, value, content, distance, table, table_bias)
     mask, keep = (x if x is None else x[(None,) * (4 - x.ndim)] for x in (mask, keep))
-    content, distance = (x if x is None else x.contiguous() for x in (content, distance))
+    content, distance, table_bias = (
+        x if x is None else x.contiguous() for x in (content, distance, table_bias)
+    )
     tensors = query, key, value, mask, keep, slopes, content, distance, table, table_bias
     return operators().Fused.apply(*tensors, causal, first, share, deterministic)[0]
 

@@ -16,6 +16,7 @@ compiled kernel. ``q_`` are the strides of Q.
 
 import triton.language as tl
 
+from .bands import pair_scores, pair_scores_at_once, turned_to_pairs
 from .launch import Kernel, largest, read, rounded, total, whole
 
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -86,8 +87,7 @@ def joined(q, U, at_d, in_d):
 @Kernel
 def band(q, R, S, r_, s_, first, rows, at_d, in_d, BLOCK: tl.constexpr, FULL: tl.constexpr = False):
     """
-    Relative scores of BLOCK rows from ``first`` on: q . R + S with row i rotated right by i + 1, so
-    that column j lines up with key j. FULL: the table has all of these rows.
+    Relative scores q . R + S of BLOCK rows from ``first`` on. FULL: the table has all of these.
     """
     at = tl.arange(0, BLOCK)
     at_r = first + at
@@ -96,7 +96,7 @@ def band(q, R, S, r_, s_, first, rows, at_d, in_d, BLOCK: tl.constexpr, FULL: tl
     if S is not None:
         in_s = at >= 0 if FULL else in_r
         g += read(S + at_r.to(tl.int64) * s_[2], in_s).to(tl.float32)[None, :]
-    return tl.gather(g, (at[None, :] - at[:, None] - 1 + BLOCK) % BLOCK, 1)
+    return g
 
 
 @Kernel
@@ -141,12 +141,13 @@ def forward_step(
     """
     in_m = None if FULL else at_m < M
     k = tile(K, at_m, at_d, k_[2], k_[3], in_m, in_d)
-    s = product(qu, tl.trans(k))
     if R is not None:
-        after = band(qw, R, S, r_, s_, low, rows, at_d, in_d, BLOCK_N, FULL)
-        at = tl.arange(0, BLOCK_N)
-        s += tl.where(at[None, :] <= at[:, None], before, after)
+        g = band(qw, R, S, r_, s_, low, rows, at_d, in_d, BLOCK_N, FULL)
+        after = turned_to_pairs(g, BLOCK_N)
+        s = add_product(pair_scores(before, after, BLOCK_N), qu, tl.trans(k))
         before = after
+    else:
+        s = product(qu, tl.trans(k))
     if FULL and SLOPES is None:
         rise = tl.maximum(top, largest(s, 1) * scale)
     elif FULL:
@@ -223,7 +224,8 @@ def forward(
     out = tl.full([BLOCK_N, BLOCK_E], 0.0, tl.float32)
     before = norm
     if R is not None:
-        before = band(qw, R, S, r_, s_, low, rows, at_d, in_d, BLOCK_N)
+        g = band(qw, R, S, r_, s_, low, rows, at_d, in_d, BLOCK_N)
+        before = turned_to_pairs(g, BLOCK_N)
     scale *= LOG2E
     stop = M
     if CAUSAL:
@@ -339,7 +341,8 @@ def backward_query(
         DM = of_head(DM, dm_, i_b, i_h)
     low = first - i_n - (BLOCK_N - 1)
     if R is not None:
-        band_before = band(qw, R, S, r_, s_, low, rows, at_d, in_d, BLOCK_N)
+        g = band(qw, R, S, r_, s_, low, rows, at_d, in_d, BLOCK_N)
+        band_before = turned_to_pairs(g, BLOCK_N)
         ds_before = tl.full([BLOCK_N, BLOCK_M], 0.0, tl.float32)
     if DMN is not None:
         dm_n = tl.full([BLOCK_N], 0.0, tl.float32)
@@ -354,11 +357,13 @@ def backward_query(
         k = tile(of_head(K, k_, i_b, i_h), at_m, at_d, k_[2], k_[3], in_m, in_d)
         v = tile(of_head(V, v_, i_b, i_h), at_m, at_e, v_[2], v_[3], in_m, in_e)
         lower = at_m[None, :] - i_m <= at_n[:, None] - i_n
-        s = product(qu, tl.trans(k))
         if R is not None:
-            after = band(qw, R, S, r_, s_, low + i_m + BLOCK_M, rows, at_d, in_d, BLOCK_N)
-            s += tl.where(lower, band_before, after)
+            g = band(qw, R, S, r_, s_, low + i_m + BLOCK_M, rows, at_d, in_d, BLOCK_N)
+            after = turned_to_pairs(g, BLOCK_N)
+            s = add_product(pair_scores(band_before, after, BLOCK_N), qu, tl.trans(k))
             band_before = after
+        else:
+            s = product(qu, tl.trans(k))
         s, visible = biased(
             s * (scale * LOG2E),
             at_n[:, None],
@@ -462,12 +467,13 @@ def backward_key(
         q = tile(of_head(Q, q_, i_b, i_h), at_n, at_d, q_[2], q_[3], sees, in_d)
         do = tile(of_head(DO, do_, i_b, i_h), at_n, at_e, do_[2], do_[3], sees, in_e)
         qu, qw = joined(q, U, i_h * D + at_d, in_d), joined(q, W, i_h * D + at_d, in_d)
-        s = product(qu, tl.trans(k))
         if R is not None:
             low = first - i_n - (BLOCK_N - 1) + i_m
             before = band(qw, R, S, r_, s_, low, rows, at_d, in_d, BLOCK_N)
             after = band(qw, R, S, r_, s_, low + BLOCK_N, rows, at_d, in_d, BLOCK_N)
-            s += tl.where(at_m[None, :] - i_m <= at_n[:, None] - i_n, before, after)
+            s = add_product(pair_scores_at_once(before, after, BLOCK_N), qu, tl.trans(k))
+        else:
+            s = product(qu, tl.trans(k))
         s, visible = biased(
             s * (scale * LOG2E),
             at_n[:, None],

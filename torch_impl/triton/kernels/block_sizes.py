@@ -50,7 +50,7 @@ COMPILED = {
         Blocks(32, 32, 4, 1),
     ),
     ("forward", "relative", True): (
-        Blocks(64, 64, 8, 1),
+        Blocks(64, 64, 4, 1),
         Blocks(64, 64, 8, 1),
         Blocks(16, 16, 4, 1),
     ),
