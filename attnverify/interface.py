@@ -12,7 +12,7 @@ True
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,10 @@ from attnverify.backends.loader import Backend, implementation_of_function, impo
 from attnverify.catalogue.dtypes import round_to
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import map_leaves
+from attnverify.catalogue.traits import ASPECTS
+from attnverify.inputs.given import D_OUTPUT, recipe_of_file, save_inputs
 from attnverify.options import (
+    ANSWER,
     FAILURES,
     REQUIRED,
     parse_dtype,
@@ -102,6 +105,7 @@ def check(
     arrays: str = "",
     require: str = "answer",
     failures: str = FAILURES,
+    inputs: Mapping[str, Any] | None = None,
 ) -> Report:
     """
     Judge a function as an operation of the catalogue, in this process.
@@ -111,6 +115,8 @@ def check(
     require    what must hold: answer (values and gradients), contract (refusals, side effects and
                NaN in hidden slots too) or isolation (everything)
     failures   where failures are recorded, for attnverify replay
+    inputs     arrays by the names of arguments, to be judged in place of drawn ones; gradients are
+               where there is a d_output
 
     Raises CheckFailed with the finding where something that must hold does not, where no case was
     discriminating or nothing could be judged; ValueError for an argument that is wrong.
@@ -118,12 +124,19 @@ def check(
     names = [dtype] if isinstance(dtype, str) else [*dtype]
     dtypes = tuple(_read("dtype", parse_dtype, name) for name in names)
     options = Options(_read("profile", parse_profile, profile), seed, failures)
+    columns: tuple[str, ...] = ASPECTS
+    if inputs is not None:
+        options = replace(options, inputs=save_inputs(inputs, failures))
+        recipe_of_file(CATALOGUE[operation], options.inputs)  # or it is told what is wrong
+        columns = ANSWER if D_OUTPUT in inputs else ANSWER[:1]
     aspects = REQUIRED[_read("require", parse_require, require)]
     backend = _backend_of(function, _read("operation", parse_operation, operation))
     backend.precision, library = precision, arrays or _library_of(function)
     backend.declared = Declarations(dtypes)
     implementation_of_function(backend, function, operation, library)
-    report = Report(tuple(judge_cell(cell, options) for cell in cells([backend], (), dtypes)))
+    report = Report(
+        tuple(judge_cell(cell, options) for cell in cells([backend], (), dtypes, None, columns))
+    )
     judged = [result for result in report.results if result.aspect in aspects]
     wrong = [result for result in judged if result.verdict in ("failed", "weak")]
     if wrong or not any(result.verdict == "passed" for result in judged):

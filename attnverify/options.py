@@ -197,6 +197,12 @@ RUN = (
         words=lambda: PROFILES,
     ),
     Option(
+        "inputs",
+        "FILE",
+        "judge your own arrays, by argument name in a .npz or .pt, not drawn ones; with --op",
+        is_file=True,
+    ),
+    Option(
         "known-failures",
         "FILE",
         "known failures (default: the file beside each backend's file)",

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from attnverify.backends.loader import PROJECT_BACKENDS, Backend, load
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.catalogue.traits import ASPECTS
 from attnverify.failures.known_failures import (
     KnownFailure,
     known_failures_file,
     read_known_failures,
 )
+from attnverify.inputs.given import D_OUTPUT, dtype_of_file, read_arrays, recipe_of_file
 from attnverify.isolation.supervisor import Worker, describe_backend
 from attnverify.isolation.supervisor import judge_in_worker as judge_there
 from attnverify.options import REQUIRED
@@ -70,7 +73,25 @@ class Verification:
         usable = [
             backend for backend in self.backends if not backend.broken and not backend.missing
         ]
-        return cells(usable, self.operations, self.dtypes, chapter)
+        inputs = self.options.inputs
+        aspects = aspects_of_inputs(inputs) if inputs else ASPECTS
+        return cells(usable, self.operations, self.dtypes, chapter, aspects)
+
+
+def aspects_of_inputs(path: str) -> tuple[str, ...]:
+    """The columns that somebody's own arrays speak of."""
+    return ("values", "gradients") if D_OUTPUT in read_arrays(path) else ("values",)
+
+
+def check_inputs(path: str, operations: tuple[str, ...], dtypes: tuple[str, ...]) -> str:
+    """
+    The dtype in which somebody's own arrays are judged unless others are named. Raises ValueError
+    where they are not the arguments of the one operation that is judged.
+    """
+    if len(operations) != 1:
+        raise ValueError(f"--inputs: wanted one operation, by --op, got {len(operations)}")
+    recipe_of_file(CATALOGUE[operations[0]], path)
+    return "" if dtypes else dtype_of_file(path)
 
 
 AT_ONCE = 4

@@ -186,9 +186,9 @@ def reload(implementation: Implementation) -> Implementation | None:
 
 
 def describe(error: BaseException) -> str:
-    is_syntax = isinstance(error, SyntaxError)
-    place = f" (line {error.lineno})" if is_syntax else ""
-    words = error.msg if is_syntax else str(error)  # which says the line once more
+    words, place = str(error), ""
+    if isinstance(error, SyntaxError):
+        words, place = error.msg, f" (line {error.lineno})"  # str() says the line once more
     return f"{type(error).__name__}: {' '.join(words.split())[:300]}{place}"
 
 

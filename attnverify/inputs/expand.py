@@ -17,6 +17,7 @@ from numpy import ndarray
 from attnverify.catalogue.dtypes import round_to
 from attnverify.catalogue.operation import ARGUMENT_SIZES, CATALOGUE, Operation
 from attnverify.catalogue.pytrees import leaves
+from attnverify.inputs.given import GIVEN, given_inputs
 from attnverify.inputs.masks import draw_mask, draw_visible
 from attnverify.inputs.poison import poison_hidden_slots
 from attnverify.inputs.recipe import Inputs, Recipe
@@ -31,6 +32,9 @@ def expand(recipe: Recipe, dtype: str) -> Inputs:
     read-only.
     """
     operation = CATALOGUE[recipe.operation]
+    if recipe.values["family"] == GIVEN:
+        found = given_inputs(recipe, operation)
+        return {name: round_inputs(value, dtype) for name, value in found.items()}
     rng = np.random.default_rng(recipe.values["seed"])
     with np.errstate(all="ignore"):
         inputs = normal_arrays(operation, recipe, rng)

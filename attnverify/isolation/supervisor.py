@@ -364,6 +364,7 @@ def judge_in_worker(
         "profile": options.profile,
         "seed": options.seed,
         "failures": str(Path(options.failures).absolute()),
+        "inputs": options.inputs,
     }
     own = {"implementation": cell.implementation.name, "dtype": cell.dtype, "aspect": cell.aspect}
     while True:

@@ -30,6 +30,7 @@ from attnverify.report.table import header
 from attnverify.session import (
     Verification,
     backends_of,
+    check_inputs,
     known_failures,
     unjudged_backends,
     unmatched_known_failures,
@@ -143,11 +144,15 @@ def build_verification(config: pytest.Config) -> Verification:
         if path and not Path(path).absolute().parent.is_dir():
             raise ValueError(f"{name}: wanted a file in a directory that exists, got {path}")
     known = known_failures(option("attn_known_failures"), sources)
-    options = Options(option("attn_profile"), seed_of(config), str(option("attn_failures")))
+    operations, dtypes = (tuple(option(name) or ()) for name in ("attn_op", "attn_dtype"))
+    inputs = str(Path(option("attn_inputs")).absolute()) if option("attn_inputs") else ""
+    if inputs and (own := check_inputs(inputs, operations, dtypes)):
+        dtypes = (own,)
+    failures = str(option("attn_failures"))
+    options = Options(option("attn_profile"), seed_of(config), failures, inputs=inputs)
     workers = workers_of(config, sources)
     backends = list(backends_of(sources, workers))
     gc.freeze()  # what is loaded by now stays: the collector need not look at it again and again
-    operations, dtypes = (tuple(option(name) or ()) for name in ("attn_op", "attn_dtype"))
     required, weak = option("attn_require"), option("attn_allow_weak")
     return Verification(backends, operations, dtypes, options, known, workers, required, weak)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from attnverify.backends.loader import Backend, Implementation
 from attnverify.catalogue.operation import CATALOGUE
+from attnverify.catalogue.traits import ASPECTS
 from attnverify.checks.invalid_calls import calls_refused_by_spec
 from attnverify.verdicts.tally import CellResult
 
@@ -46,6 +47,7 @@ def cells(
     operations: tuple[str, ...] = (),
     dtypes: tuple[str, ...] = (),
     chapter: str | None = None,
+    aspects: tuple[str, ...] = ASPECTS,
 ) -> list[Cell]:
     """
     Every cell of the backends, ordered so that what the specification says of an operation in a
@@ -65,6 +67,7 @@ def cells(
                 found += [
                     Cell(implementation, gradient, dtype, aspect)
                     for aspect in applicable_aspects(implementation, gradient)
+                    if aspect in aspects
                 ]
     return sorted(found, key=run_order)
 

@@ -12,6 +12,7 @@ from attnverify.failures.finding import Finding, offered_line
 from attnverify.failures.known_failures import KnownFailure
 from attnverify.failures.record import find_record, recorded_recipes
 from attnverify.inputs.fixed_cases import fixed_cases
+from attnverify.inputs.given import recipe_of_file
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import draw_recipes, hypothesis_examples
 from attnverify.judge.case import Case, case_of
@@ -100,6 +101,8 @@ def search_for_failures(
     failure shrink one and tell.
     """
     search = Search(implementation, cell.dtype, options)
+    if options.inputs:
+        return judge_given_inputs(search, cell, kind)
     operation, seed = implementation.operation.name, options.seed
     for recipe in first_recipes(operation, cell.aspect, options, kind, cases):
         search.judge(recipe)
@@ -119,6 +122,17 @@ def search_for_failures(
         return unsupported(f"{COMPUTES_IN} {narrower}")
     found = describe_found(search, cell, kind, min(max(cases, 40), 100))
     return search.tally + Tally(findings=found)
+
+
+def judge_given_inputs(search: Search, cell: Cell, kind: str) -> Tally:
+    """Judge somebody's own arrays: a failure is diagnosed and recorded, and not made smaller."""
+    implementation, options = search.implementation, search.options
+    search.judge(recipe_of_file(implementation.operation, options.inputs))
+    declared = implementation.backend.declared.dtypes
+    if cell.dtype not in declared and (narrower := search.leave_out_narrower()):
+        return unsupported(f"{COMPUTES_IN} {narrower}")
+    failures = Failures(implementation, cell.dtype, cell.aspect, kind, options, search.tally.cases)
+    return search.tally + Tally(findings=list(describe_failures(failures, search.failing).values()))
 
 
 def computes_in_narrower(tally: Tally) -> bool:

@@ -18,6 +18,7 @@ class Options:
 
     regions  the known failures that speak of some of the cell's cases only; fatal: those of them
              in whose region the process ended before, where no case is run again
+    inputs   the file of somebody's own arrays, which are judged in place of drawn ones
     """
 
     profile: str = "default"
@@ -25,6 +26,7 @@ class Options:
     failures: str = ".attnverify/failures"
     regions: tuple[KnownFailure, ...] = ()
     fatal: tuple[KnownFailure, ...] = ()
+    inputs: str = ""
 
     @property
     def cases(self) -> int:

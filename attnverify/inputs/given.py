@@ -1,0 +1,183 @@
+"""
+Inputs that somebody brings: the arrays of a file as a recipe, which is judged, told and replayed
+like a drawn one.
+
+A file of NumPy's (``.npz``) or PyTorch's (``.pt``, a dictionary) holds the arguments by their
+names; those of a mapping are joined by a point, ``parameters.q_proj.weight``.
+"""
+
+import hashlib
+import io
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy import ndarray
+
+from attnverify.catalogue.operation import Operation
+from attnverify.catalogue.traits import DTYPES
+from attnverify.inputs.recipe import Inputs, Recipe
+
+GIVEN = "given"
+"""The family of numbers that a file holds."""
+
+D_OUTPUT = "d_output"
+"""The argument with which a file speaks of gradients too."""
+
+LARGEST = 2**26
+"""Most pairs of a query and a key, over batch and heads: the specification holds a float64 each."""
+
+Arrays = dict[str, Any]
+
+
+@lru_cache(maxsize=8)
+def read_arrays(path: str) -> Arrays:
+    """The arrays of a file by name. Raises ValueError where it holds none that can be read."""
+    try:
+        if Path(path).suffix in (".pt", ".pth"):
+            return {name: _of_torch(x) for name, x in _load_torch(path).items()}
+        with np.load(path, allow_pickle=False) as file:
+            return {name: _of_numpy(file[name]) for name in file.files}
+    except (OSError, ValueError, AttributeError, ImportError) as error:
+        raise ValueError(
+            "inputs: wanted a file of NumPy (.npz) or PyTorch (.pt) that holds arrays by name, got "
+            f"{path} ({' '.join(str(error).split())[:200]})"
+        ) from None
+
+
+def _load_torch(path: str) -> dict[str, Any]:
+    loaded: dict[str, Any] = import_module("torch").load(
+        path, map_location="cpu", weights_only=True
+    )
+    return loaded
+
+
+def _of_torch(x: Any) -> Any:
+    if not hasattr(x, "detach"):
+        return x
+    x = x.detach().cpu()
+    name = str(x.dtype).removeprefix("torch.")
+    return x.float().numpy().astype(ml_dtypes.bfloat16) if name == "bfloat16" else x.numpy()
+
+
+def _of_numpy(x: ndarray) -> ndarray:
+    """The array; numbers of bfloat16 lose their name in NumPy's files."""
+    return x.view(ml_dtypes.bfloat16) if x.dtype == np.dtype("V2") else x
+
+
+def dtype_of_file(path: str) -> str:
+    """The dtype of the numbers in a file; that of most of them."""
+    names = [
+        x.dtype.name for x in read_arrays(path).values() if getattr(x, "dtype", None) in FLOATS
+    ]
+    return max(set(names), key=names.count, default="float32")
+
+
+FLOATS = [np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name) for name in DTYPES]
+
+
+def recipe_of_file(operation: Operation, path: str) -> Recipe:
+    """
+    The recipe of a file's arrays as arguments of an operation. Raises ValueError where they are
+    none.
+    """
+    inputs = arguments_of(operation, read_arrays(path))
+    sizes = sizes_of(operation, inputs)
+    pairs = int(np.prod([sizes.get(letter, 1) for letter in "BHNM"]))
+    if pairs > LARGEST:
+        raise ValueError(
+            f"inputs: wanted at most {LARGEST} pairs of a query and a key (B H N M), got {pairs}"
+        )
+    values = {"family": GIVEN, "seed": 0, "file": str(Path(path).absolute()), "sha": sha_of(path)}
+    return Recipe(operation.name, sizes, values)
+
+
+def sha_of(path: str) -> str:
+    """Twelve hexadecimal digits of a file's content."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12]
+
+
+def given_inputs(recipe: Recipe, operation: Operation) -> Inputs:
+    """The arguments that a recipe's file holds. Raises ValueError where it has changed."""
+    path, sha = recipe.values["file"], recipe.values["sha"]
+    if sha_of(path) != sha:
+        raise ValueError(f"inputs: {path} is no longer the file that was judged ({sha})")
+    return arguments_of(operation, read_arrays(path))
+
+
+def arguments_of(operation: Operation, arrays: Mapping[str, Any]) -> Inputs:
+    """Arrays by name as arguments, floats widened. Raises ValueError for a wrong name."""
+    tree: Inputs = {}
+    for name, value in arrays.items():
+        first, _, rest = name.partition(".")
+        if first == D_OUTPUT and not operation.is_gradient:
+            continue
+        if first not in operation.arguments:
+            raise ValueError(
+                f"inputs: wanted {', '.join(operation.arguments)} of {operation.name}, got {name}"
+            )
+        if rest:
+            tree.setdefault(first, {})[rest] = _widen(value)
+        else:
+            tree[first] = _widen(value)
+    missing = [
+        name for name in operation.arguments if operation.requires(name) and name not in tree
+    ]
+    for name in missing:
+        if not operation.allows_none(name):
+            raise ValueError(f"inputs: {operation.name} wants {name}, which is not there")
+        tree[name] = None
+    return {name: tree[name] for name in operation.arguments if name in tree}
+
+
+def _widen(value: Any) -> Any:
+    """A float array in float64; what has no axes as a number, a word or None."""
+    if not isinstance(value, ndarray):
+        return value
+    if value.ndim == 0:
+        return value.item()
+    return value.astype(np.float64) if value.dtype in FLOATS else value
+
+
+def sizes_of(operation: Operation, inputs: Inputs) -> dict[str, int]:
+    """
+    The sizes that the arrays have, by their letters. Raises ValueError where two arrays disagree.
+    """
+    sizes: dict[str, int] = {}
+    for name, axes in operation.axes.items():
+        array = inputs.get(name)
+        letters = axes.split()
+        if not isinstance(array, ndarray):
+            continue
+        wanted = letters[1:] if letters[0] == "..." else letters
+        if array.ndim < len(wanted) or (letters[0] != "..." and array.ndim != len(wanted)):
+            raise ValueError(f"inputs: {name}: wanted [{axes}], got shape {array.shape}")
+        for letter, size in zip(wanted[::-1], array.shape[::-1], strict=False):
+            if len(letter) == 1 and sizes.setdefault(letter, size) != size:
+                raise ValueError(f"inputs: {name}: wanted {letter} = {sizes[letter]}, got {size}")
+    return sizes
+
+
+def save_inputs(inputs: Mapping[str, Any], folder: str) -> str:
+    """Write arrays by name to a file of the folder, named for what it holds; its path."""
+    flat = {
+        f"{name}.{key}" if key else name: to_array(value)
+        for name, tree in inputs.items()
+        if tree is not None
+        for key, value in (tree.items() if isinstance(tree, Mapping) else [("", tree)])
+    }
+    content = io.BytesIO()
+    np.savez(content, **flat)
+    path = Path(folder) / f"inputs-{hashlib.sha256(content.getvalue()).hexdigest()[:12]}.npz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.getvalue())
+    return str(path.absolute())
+
+
+def to_array(value: Any) -> Any:
+    """A tensor, or an array of any library, as one of NumPy."""
+    return np.asarray(_of_torch(value))
