@@ -105,6 +105,7 @@ def parameters_of(
     function: Callable[..., Any], operation: Operation
 ) -> dict[str, inspect.Parameter]:
     """The parameters of a function by name; of a builtin those that its docstring names."""
+    parameters: Mapping[str, inspect.Parameter]
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # a builtin does not say
@@ -134,7 +135,7 @@ def _parameters(arguments: ast.arguments) -> Iterator[inspect.Parameter]:
     own = [*arguments.posonlyargs, *arguments.args]
     without = [None] * (len(own) - len(arguments.defaults))
     pairs = [*zip(own, [*without, *arguments.defaults], strict=True)]
-    kinds = [inspect.Parameter.POSITIONAL_OR_KEYWORD] * len(own)
+    kinds: list[Any] = [inspect.Parameter.POSITIONAL_OR_KEYWORD] * len(own)
     pairs += [*zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
     kinds += [inspect.Parameter.KEYWORD_ONLY] * len(arguments.kwonlyargs)
     for (argument, default), kind in zip(pairs, kinds, strict=True):

@@ -77,7 +77,9 @@ def features_of(arguments: Mapping[str, Any]) -> Iterator[str]:
         yield "float mask"
     if arguments.get("keep") is not None:
         yield "dropout"
-    query, key, value = (getattr(arguments.get(n), "shape", ()) for n in ("query", "key", "value"))
+    names = ("query", "key", "value")
+    shapes: list[tuple[int, ...]] = [getattr(arguments.get(name), "shape", ()) for name in names]
+    query, key, value = shapes
     if len(query) > 1 and len(key) > 1 and query[-2] != key[-2]:
         yield "N != M"
     if query and value and query[-1] != value[-1]:
