@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 
 from .alibi import biases, check_visible
 from .arrays import Array, ieee, narrow, wide
-from .attention import Mask, attend, hide, normalised, present, seen
+from .attention import Mask, attend, heads_grad, hide, mask_grad, normalised, present, seen
 from .masks import merge_masks
 from .memory import Mems, update_mems
 from .relative import (
@@ -18,7 +18,7 @@ from .relative import (
     sinusoids,
     transformer_xl_attention,
 )
-from .scores import scaled_products
+from .scores import over_rows, scaled_products
 from .shapes import Layout, check, check_heads, check_list, check_mask, check_parameters
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "multi_head_self_attention",
     "relative_multi_head_attention",
     "self_attention",
+    "self_attention_grad",
     "transformer_xl",
     "transformer_xl_layer",
 ]
@@ -117,6 +118,37 @@ def self_attention(
     dtype, (x, mask) = x.dtype, wide(x, mask)
     query, key, value = (x @ weights[name].T for name in SELF)
     return narrow(attend(hide(scaled_products(query, key), mask), value), dtype)
+
+
+@ieee
+def self_attention_grad(
+    d_output: Float[Array, "B N E"],
+    x: Float[Array, "B N F"],
+    parameters: Parameters,
+    mask: Mask = None,
+) -> tuple[Any, ...]:
+    """
+    See :func:`spec.layers.self_attention_grad`.
+
+    The projections computed anew; a weight's gradient is one product over batch and positions.
+    """
+    size = check({"x": "B N F"}, x)
+    check_parameters(SELF, parameters, F=size["F"])
+    wanted = len(parameters["w_value"])
+    check({"x": "B N F", "d_output": "B N E"}, x, d_output, E=wanted)
+    check_mask("mask", mask, (size["B"], size["N"], size["N"]), float_too=True)
+    d_output, wide_x, wide_mask = wide(d_output, x, mask)
+    weights = dict(zip(parameters, wide(*parameters.values()), strict=True))
+    query, key, value = (wide_x @ weights[name].T for name in SELF)
+    score = hide(scaled_products(query, key), wide_mask)
+    d_score, *grads = heads_grad(d_output, query, key, value, score)
+    projected = dict(zip(SELF, grads, strict=True))
+    d_x = sum(d @ weights[name] for name, d in projected.items())
+    d_parameters = {
+        name: narrow(over_rows(projected[name], wide_x), weight.dtype)
+        for name, weight in parameters.items()
+    }
+    return narrow(d_x, x.dtype), d_parameters, *mask_grad(d_score, mask)
 
 
 @ieee

@@ -12,8 +12,8 @@ from jaxtyping import Bool, Float
 from numpy import ndarray
 
 from .alibi import get_alibi_biases
-from .attention import Mask
-from .hidden_keys import attended, hide, sum_seen, weigh
+from .attention import Mask, mask_grad
+from .hidden_keys import HIDDEN, attended, attended_grad, hide, products_grad, sum_seen, weigh
 from .masks import merge_masks
 from .memory import Mems, update_mems
 from .relative import (
@@ -31,6 +31,7 @@ __all__ = [
     "multi_head_self_attention",
     "relative_multi_head_attention",
     "self_attention",
+    "self_attention_grad",
     "transformer_xl",
     "transformer_xl_layer",
 ]
@@ -87,6 +88,35 @@ def self_attention(
     hold_mask("mask", mask, (at["B"], at["N"], at["N"]), floats=True)
     query, key, value = (x @ parameters[name].T for name in SELF)
     return attended(hide(query @ key.mT / sqrt(key.shape[-1]), mask), value)
+
+
+@rounds_once
+def self_attention_grad(
+    d_output: Float[ndarray, "B N E"],
+    x: Float[ndarray, "B N F"],
+    parameters: Parameters,
+    mask: Mask = None,
+) -> tuple[Any, ...]:
+    """
+    See :func:`spec.layers.self_attention_grad`.
+
+    The projections recomputed; each weight's gradient is one product over batch and positions.
+    """
+    at = hold(x=(x, "B N F"))
+    hold_parameters(parameters, {"F": at["F"]}, SELF)
+    sizes = at | {"E": len(parameters["w_value"])}
+    hold(sizes, d_output=(d_output, "B N E"))
+    hold_mask("mask", mask, (at["B"], at["N"], at["N"]), floats=True)
+    query, key, value = (x @ parameters[name].T for name in SELF)
+    root = sqrt(key.shape[-1])
+    score = hide(query @ key.mT / root, mask)
+    d_score, d_value = attended_grad(d_output, score, value)
+    d_query, d_key = products_grad(d_score / root, score == HIDDEN, query, key)
+    d_x, d_weights = np.zeros_like(x), {}
+    for name, d in zip(SELF, (d_query, d_key, d_value), strict=True):
+        d_x += d @ parameters[name]
+        d_weights[name] = d.reshape(-1, d.shape[-1]).T @ x.reshape(-1, at["F"])
+    return d_x, {name: d_weights[name] for name in parameters}, *mask_grad(d_score, mask)
 
 
 @rounds_once

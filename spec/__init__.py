@@ -27,6 +27,7 @@ from .layers import (
     multi_head_self_attention,
     relative_multi_head_attention,
     self_attention,
+    self_attention_grad,
     transformer_xl,
     transformer_xl_layer,
 )
@@ -80,6 +81,7 @@ __all__ = [
     "scaled_dot_product_score",
     "scaled_dot_product_score_grad",
     "self_attention",
+    "self_attention_grad",
     "shift_right",
     "shift_right_grad",
     "sinusoidal_positions",

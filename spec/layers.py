@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from numpy import ndarray
 
 from .alibi import get_alibi_biases
-from .attention import Mask, attend, softmax
+from .attention import Mask, attend, attend_grad, mask_grad, masked, products_grad, softmax
 from .masks import merge_masks
 from .memory import Mems, update_mems
 from .relative import (
@@ -33,6 +33,7 @@ __all__ = [
     "multi_head_self_attention",
     "relative_multi_head_attention",
     "self_attention",
+    "self_attention_grad",
     "transformer_xl",
     "transformer_xl_layer",
 ]
@@ -94,6 +95,52 @@ def self_attention(
         np.einsum("bnf,gf->bng", x, parameters[name]) for name in ("w_query", "w_key", "w_value")
     )
     return attend(scaled_dot_product_score(query, key), value, mask)
+
+
+def self_attention_grad(
+    d_output: Float[ndarray, "B N E"],
+    x: Float[ndarray, "B N F"],
+    parameters: Parameters,
+    mask: Mask = None,
+) -> tuple[Any, ...]:
+    r"""
+    The gradients of :func:`self_attention` by x, by the parameters, and by the mask if it is float.
+
+    With q, k, v the projections of x and :math:`\bar q, \bar k, \bar v` their gradients, those of
+    the attention between them,
+
+    .. math:: \bar x = \bar q W_Q + \bar k W_K + \bar v W_V, \qquad \bar W_Q = \sum_{bi} \bar
+              q_{bi} x_{bi}^\top
+
+    and likewise for the other two weights.
+
+    1. x is query, key and value: its gradient is the sum over the three.
+    2. The gradients of the parameters are a mapping with their names, each in the shape of its
+       parameter, summed over the batch.
+
+    >>> x, one = np.array([[[0.0], [2.0]]]), np.array([[1.0]])
+    >>> d_x, d_parameters = self_attention_grad(
+    ...     np.ones((1, 2, 1)), x, {"w_query": 0 * one, "w_key": one, "w_value": one}
+    ... )
+    >>> d_x.ravel().tolist(), d_parameters["w_value"].item()
+    ([1.0, 1.0], 2.0)
+
+    Source: seed 001, section 3, by the chain rule.
+    """
+    check("x [B N F]", x)
+    check_parameters(SELF_ATTENTION, parameters, F=x.shape[-1])
+    check("x [B N F], d_output [B N E]", x, d_output, E=len(parameters["w_value"]))
+    names = ("w_query", "w_key", "w_value")
+    query, key, value = (np.einsum("bnf,gf->bng", x, parameters[name]) for name in names)
+    score = scaled_dot_product_score(query, key)
+    d_score, d_value = attend_grad(d_output, score, value, mask)
+    scaled, visible = d_score / np.sqrt(key.shape[-1]), masked(score, mask)[1]
+    d_projected = dict(
+        zip(names, (*products_grad(scaled, visible, query, key), d_value), strict=True)
+    )
+    d_x = sum(np.einsum("bng,gf->bnf", d, parameters[name]) for name, d in d_projected.items())
+    d_parameters = {name: np.einsum("bng,bnf->gf", d, x) for name, d in d_projected.items()}
+    return d_x, {name: d_parameters[name] for name in parameters}, *mask_grad(d_score, mask)
 
 
 SELF_ATTENTION = "w_query [K F], w_key [K F], w_value [E F]"

@@ -23,6 +23,7 @@ from attnverify.bounds import (
     transformer_xl,
 )
 from attnverify.bounds.gradients import attention as attention_gradients
+from attnverify.bounds.gradients import layers as layer_gradients
 from attnverify.bounds.gradients import relative as relative_gradients
 from attnverify.bounds.gradients import scores as score_gradients
 from attnverify.bounds.softmax_rows import added
@@ -31,7 +32,7 @@ from attnverify.precision import REFERENCE, Precision
 
 _MODULES = (
     *(scores, attention, relative, alibi, layers, transformer_xl),
-    *(score_gradients, attention_gradients, relative_gradients),
+    *(score_gradients, attention_gradients, relative_gradients, layer_gradients),
 )
 
 BOUNDS: Mapping[str, Callable[..., Any]] = {

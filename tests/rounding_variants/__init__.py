@@ -18,6 +18,7 @@ from attnverify.reference.oracle import evaluate_spec
 from tests.rounding_variants.attention import SCORES, attention
 from tests.rounding_variants.gradients import gradient
 from tests.rounding_variants.grammar import Derivation
+from tests.rounding_variants.layer_gradients import LAYER_GRADIENTS
 from tests.rounding_variants.layers import LAYERS
 from tests.rounding_variants.machine import Machine
 from tests.rounding_variants.operations import OPERATIONS
@@ -29,6 +30,8 @@ def compute(derived: Derivation, inputs: dict[str, Any], dtype: str) -> Any:
     """What the implementation answers."""
     at, operation = Machine.of(derived, dtype), derived.operation
     with np.errstate(all="ignore"):
+        if operation in LAYER_GRADIENTS:
+            return LAYER_GRADIENTS[operation](at, **inputs)
         if operation.endswith("_grad"):
             return gradient(at, operation, inputs)
         if operation in SCORES:

@@ -18,11 +18,7 @@ from attnverify.inputs.fixed_cases import fixed_recipe
 
 STEP = 1e-20
 SIZES = {"B": 2, "H": 2, "N": 3, "M": 4, "D": 3, "E": 2, "Q": 2, "K": 3, "A": 3, "P": 5}
-PARTS = [
-    name
-    for name in CATALOGUE
-    if name.endswith("_grad") and "attention" not in name and "layer" not in name
-]
+PARTS = [name for name in CATALOGUE if name.endswith("_grad") and not CATALOGUE[name].is_attention]
 
 
 def case(operation: str, **options: Any) -> dict[str, Any]:
@@ -72,6 +68,11 @@ def hiding(visible: ndarray) -> ndarray:
     return np.where(visible, np.linspace(-1, 1, visible.size).reshape(visible.shape), -np.inf)
 
 
+def some_pairs() -> ndarray:
+    """[N N], with a row that sees no key."""
+    return np.array([[False] * 3, [True, False, True], [True] * 3])
+
+
 SEEN = np.array([[False] * 4, [True, False, True, True], [True] * 4])
 OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "softmax_grad": {
@@ -80,6 +81,10 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "one row": {"mask": hiding(SEEN[1:2])},
     },
     "dropout_grad": {"kept": {"keep": SEEN, "p": 0.25}, "of keys": {"keep": SEEN[1], "p": 0.5}},
+    "self_attention_grad": {
+        "boolean": {"mask": some_pairs()},
+        "float": {"mask": hiding(some_pairs())},
+    },
     "learned_relative_score_grad": {"start": {"align": "start"}, "end": {"align": "end"}},
 }
 CASES = [
@@ -126,7 +131,7 @@ def test_one_element_that_is_wrong_in_the_tenth_digit_is_noticed(
 
     def wrong(**inputs: Any) -> Any:
         found = right(**inputs)
-        last = found[-1]
+        last = list(leaves(found))[-1]
         last[np.unravel_index(np.argmax(np.abs(last)), last.shape)] *= 1 + 1e-10
         return found
 

@@ -133,14 +133,17 @@ def inner_error(
 
 
 def projection(
-    dz: ndarray, E: ndarray, x: ndarray, w: ndarray, P: Precision
+    dz: ndarray, E: ndarray, x: ndarray, w: ndarray, P: Precision, terms: int | None = None
 ) -> tuple[ndarray, ndarray]:
     """
     The errors of dx = dz W and dW = sum over batch and positions of dz^T x, both stored; the second
-    is one sum, or one for each batch element, rounded to `joined`, and their sum.
+    is one sum, or one for each batch element, rounded to `joined`, and their sum. `terms`: how many
+    dx sums, where it goes on with other products.
     """
     Ez = operand_error(dz, E, P, stored=False)
-    dx = rounding_error(dz @ w, dot_error(dz, Ez, w, operand_error(w, None, P), P), P.storage)
+    dx = rounding_error(
+        dz @ w, dot_error(dz, Ez, w, operand_error(w, None, P), P, terms), P.storage
+    )
     dW = np.einsum("bna,bnk->bak", dz, x)
     E_W = dot_error(
         dz.swapaxes(-1, -2),

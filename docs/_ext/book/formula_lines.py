@@ -115,6 +115,10 @@ ANCHORS: dict[str, list[list[str]]] = {
         ["learned_relative_score_grad: d_bias[t[i, j], h] +="],
         ["learned_relative_score_grad: return"],
     ],
+    "self_attention_grad": [
+        ["self_attention_grad: d_x ="],
+        ["self_attention_grad: d_parameters ="],
+    ],
     "additive_attention_grad": [
         ["additive_attention_grad: d_w_score +="],
         ["additive_attention_grad: d_z ="],

@@ -1,0 +1,85 @@
+"""Bounds for the gradients of layers."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.bounds.attention import masked_products
+from attnverify.bounds.error_rules import gamma, rounding_error, storage_error
+from attnverify.bounds.gradients.scores import dot_gradients, projection
+from attnverify.bounds.gradients.steps import (
+    backward,
+    mask_gradient,
+    scaled_gradient,
+    score_gradient_error,
+)
+from attnverify.bounds.layers import affine, linear_error
+from attnverify.bounds.scores import products
+from attnverify.bounds.softmax_rows import Precisions, total
+from attnverify.bounds.weighted_mean import weighted_mean
+from attnverify.precision import Precision
+
+Parameters = Mapping[str, ndarray]
+
+
+def self_attention_grad(
+    d_output: ndarray,
+    x: ndarray,
+    parameters: Parameters,
+    mask: ndarray | None = None,
+    *,
+    precision: Precisions,
+) -> tuple[Any, ...]:
+    """
+    The errors of the gradients of x, of the three weights, and of a float mask.
+
+    Queries, keys and values have the errors of their projections and are kept in `stage`, and so
+    are their gradients dq, dk, dv, by `score_gradient_error` and two products; then
+    `summed_projections`.
+    """
+    names = ("w_query", "w_key", "w_value")
+    weights = [parameters[name] for name in names]
+    q, k, v = (affine(x, w, None) for w in weights)
+    at = products(q, k)
+
+    def bound(P: Precision) -> tuple[Any, ...]:
+        Eq, Ek, Ev = (linear_error((x, None), w, None, P, P.stage) for w in weights)
+        chain, Es = masked_products(at, mask, Eq, Ek.swapaxes(-1, -2))
+        back, within = backward(weighted_mean(chain, v), d_output), replace(P, storage=P.stage)
+        E_dS, E_dv = score_gradient_error(back, Es(P), within, Ev, output=P.storage)
+        s, E = scaled_gradient(back.dS, E_dS, at.scale, chain, P)
+        E_dq, E_dk = dot_gradients(at, s, E, within, Eq, Ek)
+        dq, dk, dv = s @ k, s.swapaxes(-1, -2) @ q, back.w.swapaxes(-1, -2) @ d_output
+        parts = ((dq, E_dq), (dk, E_dk), (dv, E_dv))
+        E_x, *E_weights = summed_projections(x, weights, parts, P)
+        named = dict(zip(names, E_weights, strict=True))
+        E_mask = mask_gradient(back.dS, E_dS, mask, P)
+        return E_x, {name: named[name] for name in parameters}, *E_mask
+
+    return total(bound, precision)
+
+
+def summed_projections(
+    x: ndarray,
+    weights: list[ndarray],
+    parts: tuple[tuple[ndarray, ndarray], ...],
+    P: Precision,
+) -> list[ndarray]:
+    """
+    The errors of dx = sum_i dz_i W_i and of each dW_i = dz_i^T x, stored.
+
+    Each product is rounded to `stage`, or goes on with the next: then every term passes the
+    additions of all. So is each sum of two, g(parts - 1, u_stage) sum |dz_i W_i| in any order.
+    """
+    within, terms = replace(P, storage=P.stage), sum(dz.shape[-1] for dz, _ in parts)
+    whole, E, size, found = np.zeros_like(x), np.zeros_like(x), np.zeros_like(x), []
+    for w, (dz, E_dz) in zip(weights, parts, strict=True):
+        E_dx, E_dW = projection(dz, E_dz, x, w, within, terms)
+        dx, dW = dz @ w, np.einsum("bng,bnf->gf", dz, x)
+        whole, E, size = whole + dx, E + E_dx, size + np.abs(dx)
+        found.append(storage_error(dW, E_dW, P.stage, P.storage))
+    E = E + gamma(len(parts) - 1, P.stage.u) * (size + E)
+    return [rounding_error(whole, E, P.storage), *found]
