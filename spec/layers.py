@@ -387,6 +387,7 @@ def transformer_xl_layer(
        ``position`` has a row for each key.
     3. The residual is added before the norm ("post-norm"). The norm divides by the root of
        variance + eps; the seed's library has eps 1e-3.
+    4. The memory is a constant for the gradient: none flows into ``mem``.
 
     >>> x, one = np.array([[[1.0, 3.0]]]), np.eye(2)
     >>> parameters = {

@@ -255,7 +255,10 @@ def transformer_xl_layer(
     visible: Visible = None,
     eps: float = 1e-5,
 ) -> Float[Tensor, "B N F"]:
-    """As :func:`spec.layers.transformer_xl_layer`. Queries are projected for the segment alone."""
+    """
+    As :func:`spec.layers.transformer_xl_layer`. Queries are projected for the segment alone; the
+    memory is detached.
+    """
     check_xl_layer(x, position, parameters, num_heads, mem, eps)
     parts = parts_of_mapping(parameters, eps)
     return _transformer_xl_layer(x, position, parts, num_heads, mem, visible)
@@ -272,7 +275,7 @@ def _transformer_xl_layer(
     p: float = 0.0,
     attentions: Attentions = TORCH,
 ) -> Tensor:
-    keys = x if mem is None else torch.cat([mem, x], dim=1)
+    keys = x if mem is None else torch.cat([mem.detach(), x], dim=1)
     q, k, v = (split_heads(part, num_heads) for part in parts.query_key_value(x, keys))
     check_mask("visible", visible, (*q.shape[:-1], k.shape[-2]))
     r = split_heads(parts.position(position), num_heads)

@@ -12,8 +12,13 @@ from numpy import ndarray
 from torch import Tensor, nn
 
 from attnverify import spec
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.catalogue.pytrees import map_leaves
+from attnverify.inputs.expand import expand
+from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.spec.shapes import PATTERN
-from attnverify.torch_impl import alibi, attention, masks, relative, shifts
+from attnverify.torch_impl import alibi, attention, layers, masks, relative, shifts
+from attnverify.torch_impl.memory import update_mems
 from attnverify.torch_impl.modules import as_operations, attention_modules, transformer_xl
 from tests.support.torch_modules import (
     BUILD,
@@ -282,6 +287,32 @@ def test_no_gradient_flows_into_the_memory_of_a_layer() -> None:
     )
     module(x.transpose(0, 1), position, mem.transpose(0, 1)).sum().backward()
     assert mem.grad is None and x.grad is not None
+
+
+@pytest.mark.parametrize("operation", ["transformer_xl_layer", "transformer_xl"])
+def test_no_gradient_flows_into_the_memory_of_a_function(operation: str) -> None:
+    inputs = map_leaves(
+        lambda x: torch.from_numpy(x.copy()).requires_grad_() if is_float_array(x) else x,
+        expand(fixed_recipe(CATALOGUE[operation], {}), "float64"),
+    )
+    found = getattr(layers, operation)(**inputs)
+    (found[0] if isinstance(found, tuple) else found).sum().backward()
+    mems = inputs["mems"] if operation == "transformer_xl" else [inputs["mem"]]
+    assert mems and all(mem.grad is None for mem in mems) and inputs["x"].grad is not None
+
+
+def is_float_array(x: Any) -> bool:
+    return isinstance(x, np.ndarray) and x.dtype.kind == "f"
+
+
+@pytest.mark.parametrize("mem_len", [1, 3, 9])
+@pytest.mark.parametrize("dtypes", [("float64", "float32"), ("float32", "float64")])
+def test_a_memory_of_another_dtype_gives_the_common_one(
+    mem_len: int, dtypes: tuple[str, str]
+) -> None:
+    old, new = (torch.ones(B, 3, F, dtype=getattr(torch, dtype)) for dtype in dtypes)
+    kept = update_mems([new], [old], mem_len)
+    assert kept is not None and kept[0].dtype == torch.float64
 
 
 def test_no_memory_stays_no_memory() -> None:
