@@ -123,6 +123,13 @@ def softmax_refuses_with_type_error(score, mask=None):
         raise TypeError(str(error)) from None
 
 
+def softmax_refuses_with_runtime_error(score, mask=None):
+    try:
+        return right.softmax(score, mask)
+    except ValueError as error:
+        raise RuntimeError(str(error)) from None
+
+
 def softmax_accepts_integers(score, mask=None):
     if mask is not None and mask.dtype.kind == "i":
         mask = mask.astype(bool)

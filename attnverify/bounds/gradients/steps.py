@@ -97,6 +97,15 @@ def recomputed_error(at: Rows, L: ndarray, P: Precision) -> ndarray:
     """
     The error of a weight that may be recomputed as exp(s - saved lse), or be w / l: p (e^L - 1),
     and min(eta, p) in the range of underflow.
+
+    Where all exponents of the row are moved alike (`shared_shift`) before the normaliser takes it
+    back, underflow costs a weight eta e^x, x the shift, and eta is enough here all the same: L >= E
+    >= 3 x / 2, by the g(3, u) max(|s|, |m|) in E, for which the fused form that moves them has no
+    other use. For p >= eta e^x that gives
+
+        p (e^L - 1) + eta >= eta (e^(5 x / 2) - e^x + 1) >= eta e^x
+
+    and a smaller p comes out as 0: it loses itself, which is no more than that either.
     """
     log_norm = np.log(at.norm)
     E_P = np.where(L < 1, at.p * np.expm1(np.minimum(L, 1.0)), np.exp(at.d - log_norm + L) - at.p)

@@ -101,6 +101,35 @@ def test_something_that_raises_otherwise_is_told_so() -> None:
         judge_refusal(wrong, implementation("softmax_refuses_with_type_error"), "float32")
 
 
+def test_a_runtime_error_is_no_refusal() -> None:
+    """PyTorch raises it wherever shapes do not fit: whoever does not look gets it too."""
+    wrong = invalid_calls("softmax")["mask of integers"]
+    with pytest.raises(Disagreement, match="raised RuntimeError: mask: wanted"):
+        judge_refusal(wrong, implementation("softmax_refuses_with_runtime_error"), "float32")
+
+
+def test_a_negative_epsilon_is_asked_of_every_norm() -> None:
+    having = [operation for operation in CATALOGUE if "eps" in CATALOGUE[operation].arguments]
+    assert having and all("eps -1" in calls_refused_by_spec(operation) for operation in having)
+
+
+def test_lengths_of_keys_and_values_that_differ_are_asked_with_no_mask_to_tell() -> None:
+    having = [
+        operation
+        for operation in CATALOGUE
+        if {"key", "value"} <= {*CATALOGUE[operation].arguments}
+        and {"mask", "visible"} & {*CATALOGUE[operation].arguments}
+        and not any(map(CATALOGUE[operation].requires, ("mask", "visible")))
+    ]
+    for operation in having:
+        refused = calls_refused_by_spec(operation)
+        for one, other in (("key", "value"), ("value", "key")):
+            call = refused[f"{one} longer than {other}, without a mask"]
+            assert call.get("mask") is call.get("visible") is None
+            assert call[one].shape[-2] == 2 * call[other].shape[-2]
+    assert len(having) >= 5
+
+
 def test_something_that_accepts_is_told_so() -> None:
     with pytest.raises(Disagreement, match="accepted"):
         judge_refusal(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy import inf, nan
 
-from attnverify.judge.comparison import Comparison, compare
+from attnverify.judge.comparison import Comparison, compare, is_within
 
 
 def held(actual: float, expected: float, bound: float | None, largest: float = inf) -> Comparison:
@@ -120,3 +120,39 @@ def test_booleans_compare_as_booleans() -> None:
 
 def test_nothing_to_compare_is_no_error() -> None:
     assert compare(np.zeros((3, 0)), np.zeros((3, 0)), None).total == 0
+
+
+def test_nothing_to_compare_has_no_place_and_no_numbers() -> None:
+    found = compare(np.zeros((3, 0)), np.zeros((3, 0)), np.zeros((3, 0)))
+    assert (found.index, found.actual, found.expected, found.bound) == ((), 0.0, 0.0, 0.0)
+
+
+def test_every_element_has_a_bound_of_its_own() -> None:
+    """Bounds that differ by row, by column and by batch entry: none stands for its neighbours."""
+    bound = np.logspace(-9, -1, 24).reshape(2, 3, 4)
+    for place in np.ndindex(bound.shape):
+        actual = np.ones(bound.shape)
+        actual[place] += 2 * bound[place]
+        found = compare(actual, np.ones(bound.shape), bound)
+        assert (found.wrong, found.index) == (1, place)
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected", "bound"), [(inf, 65000.0, 600.0), (inf, inf, 1.0), (3.0, 1.0, inf)]
+)
+def test_what_is_right_by_its_class_uses_none_of_a_bound(
+    actual: float, expected: float, bound: float
+) -> None:
+    """Beside an element that makes the comparison look at all of them."""
+    found = compare(
+        np.array([actual, nan]), np.array([expected, nan]), np.array([bound, 1.0]), largest=65504.0
+    )
+    assert found.passed and found.budget == found.rms == 0
+
+
+@pytest.mark.parametrize("bound", [None, 0.0, 0.5, inf])
+@pytest.mark.parametrize("second", [1.0, 1.25, 2.0, nan, inf])
+def test_the_quick_answer_is_that_of_the_comparison(bound: float | None, second: float) -> None:
+    actual, expected = np.array([1.0, second, 1.0]), np.ones(3)
+    limit = None if bound is None else np.full(3, bound)
+    assert is_within(actual, expected, limit) == compare(actual, expected, limit).passed

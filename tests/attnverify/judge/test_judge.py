@@ -52,6 +52,10 @@ IN_ONE_COLUMN = {
     "rel_shift_alias": ("side effects", "output shares memory with the input x"),
     "update_mems_alias": ("side effects", "output[0] shares memory with the input hids[0]"),
     "softmax_refuses_with_type_error": ("refusals", "score of integers: raised TypeError"),
+    "softmax_refuses_with_runtime_error": (
+        "refusals",
+        "score of integers: raised RuntimeError",
+    ),
     "softmax_accepts_integers": (
         "refusals",
         "1 of 4 invalid calls are not refused with ValueError\n  mask of integers: accepted",
