@@ -12,3 +12,12 @@ def curves(losses: dict[str, list[float]], chance: float) -> None:
     axes.axhline(chance, color=style.colour("soft"), linestyle=":", label="chance")
     axes.set(xlabel="step", ylabel="loss", ylim=(0, 1.2 * chance))
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, frameon=False)
+
+
+def reading(losses: list[float], floor: float) -> None:
+    """One falling line, and the loss of who knows the frequencies of characters alone."""
+    (axes,) = style.panels(1, width=6.4, height=2.6)
+    axes.plot(range(1, len(losses) + 1), losses, color=style.colour("right"), label="reader")
+    axes.axhline(floor, color=style.colour("soft"), linestyle=":", label="frequencies alone")
+    axes.set(xlabel="step", ylabel="loss", ylim=(0, 1.4 * floor))
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)

@@ -4,12 +4,13 @@ so many places back; and the first steps by every path, which differ by no more 
 """
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from examples.training import copy_task
+from examples.training import characters, copy_task
 from examples.training.copy_task import CHANCE, PATHS, Copier, begin, settled, train
 
 STEPS, RUNS = 20, 8
@@ -44,6 +45,34 @@ def test_alibi_learns_what_lies_just_behind(path: str) -> None:
     torch.manual_seed(0)
     losses = copy_task.train_to_look_back(copy_task.alibi(path), 1, 150)
     assert settled(losses) < CHANCE / 2
+
+
+# A text that Python ships
+
+
+def test_a_reader_learns_more_than_the_frequencies_of_characters() -> None:
+    told: list[tuple[int, float]] = []
+    losses = characters.train(characters.begin(), 80, lambda *at: told.append(at))
+    assert characters.smoothed(losses)[-1] < characters.letters_alone(characters.read_text()) - 0.3
+    assert told == [*enumerate(losses, 1)]
+
+
+def test_a_reader_that_reads_nonsense_learns_no_more_than_frequencies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same characters in another order: nothing that came before tells what comes next."""
+    text = characters.read_text()
+    shuffled = text[torch.randperm(len(text), generator=torch.Generator().manual_seed(0))]
+    monkeypatch.setattr(characters, "read_text", lambda: shuffled)
+    losses = characters.train(characters.begin(), 80)
+    assert characters.smoothed(losses)[-1] > characters.letters_alone(text) - 0.1
+
+
+def test_the_example_draws_its_losses(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    file = tmp_path / "curves.svg"
+    characters.plot([3.0, 2.5, 2.0], 3.2, str(file))
+    assert file.read_text().count("<path") > 2
 
 
 # Training is chaotic: what rounds differently drifts apart, and no faster than one unit does
