@@ -9,10 +9,17 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from numpy import ndarray
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
 
+from attnverify.backends.loader import load
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.checks.invalid_calls import valid_call
 from attnverify.torch_impl import scores
 from attnverify.torch_impl.attention import scaled_dot_product_attention
+from attnverify.torch_impl.modules import as_operations
+from attnverify.torch_impl.modules.as_operations import PATHS as COLUMN
 from attnverify.torch_impl.modules.transformer_xl import TransformerXL
 from attnverify.torch_impl.relative import transformer_xl_attention
 from tests.support.torch_functions import (
@@ -76,6 +83,44 @@ def test_its_gradients_are_those_on_rounded_inputs(path: str, dtype: torch.dtype
         x.dtype == torch.float32 and torch.equal(x, y.float())
         for x, y in zip(grads, expected, strict=True)
     )
+
+
+FUNCTIONS = {each.name: each.function for each in load("torch_impl").implementations}
+MODULES = {name.removesuffix("_autocast") for name in COLUMN if name.endswith("_autocast")}
+LAYERS = sorted(MODULES - {split(path)[0] for path in PATHS})
+OTHERS = [
+    name for name in CATALOGUE
+    if not name.endswith("_grad") and name not in (*LAYERS, *(split(path)[0] for path in PATHS))
+]  # fmt: skip
+"""Functions that multiply nothing: a region rounds nothing in them."""
+
+
+def arguments_of(name: str, dtype: torch.dtype) -> dict[str, Any]:
+    """A right call with its floats in this dtype."""
+    return tree_map(
+        lambda x: as_operations.cast(torch.tensor(x), dtype) if isinstance(x, ndarray) else x,
+        dict(valid_call(name)),
+    )
+
+
+@each_dtype
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_function_that_multiplies_nothing_takes_no_notice_of_a_region(
+    name: str, dtype: torch.dtype
+) -> None:
+    function = FUNCTIONS[name]
+    outside = tree_leaves(function(**arguments_of(name, torch.float32)))
+    with torch.autocast("cpu", dtype):
+        inside = tree_leaves(function(**arguments_of(name, torch.float32)))
+    assert all(
+        x.dtype == y.dtype and torch.equal(x, y) for x, y in zip(inside, outside, strict=True)
+    )
+
+
+def test_no_function_is_left_out() -> None:
+    told = {*(split(path)[0] for path in PATHS), *LAYERS, *OTHERS}
+    assert told == {name for name in CATALOGUE if not name.endswith("_grad")}
+    assert len(OTHERS) >= 8 and len(LAYERS) >= 6
 
 
 def test_a_function_that_forgets_the_region_would_be_noticed() -> None:

@@ -4,6 +4,8 @@ dtype, and what a region may not round is noticed.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
 from itertools import islice
 from typing import Any
 
@@ -16,6 +18,7 @@ from attnverify.inputs.sampling import draw_recipes
 from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement
 from attnverify.judge.judging import judge
+from attnverify.torch_impl import layers
 from attnverify.torch_impl.modules import as_operations
 from attnverify.torch_impl.modules.as_operations import PATHS
 
@@ -48,6 +51,24 @@ def test_every_module_has_a_column() -> None:
 @pytest.mark.parametrize("dtype", HALVES)
 def test_a_module_in_a_region_is_what_the_specification_says(dtype: str) -> None:
     assert stays_within_bounds(of("transformer_xl_layer_autocast"), dtype)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("layer", [name.removesuffix("_autocast") for name in NAMES])
+def test_the_function_of_a_layer_in_a_region_is_what_the_specification_says(
+    layer: str, dtype: str
+) -> None:
+    """Attentions that are no layer are themselves on rounded inputs, bit for bit."""
+    function = getattr(layers, layer, None)
+    if function is None:
+        return
+    column = of(f"{layer}_autocast")
+
+    @wraps(column.function)
+    def in_region(*args: Any, **kwargs: Any) -> Any:
+        return as_operations.in_region(function, args, kwargs)
+
+    assert stays_within_bounds(replace(column, function=in_region), dtype, cases=2)
 
 
 def in_bfloat16(region: Callable[..., Any]) -> Callable[..., Any]:

@@ -4,6 +4,7 @@ what has no place here is reported.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -11,8 +12,10 @@ from torch import Tensor, nn
 
 from attnverify.torch_impl.modules import (
     AdditiveAttention,
+    AlibiMultiHeadAttention,
     MultiHeadAttention,
     MultiHeadSelfAttention,
+    RelativeMultiHeadAttention,
     SelfAttention,
     TransformerXL,
     TransformerXLLayer,
@@ -119,6 +122,39 @@ def test_the_multi_head_self_attention_of_seed_001_loads_and_computes_the_same()
     ours.load_state_dict(printed.state_dict())
     x = normal(4, 2, 6)
     torch.testing.assert_close(ours(x), printed(x))
+
+
+# labml's own classes, where its package is installed
+
+
+def labml(module: str) -> Any:
+    return pytest.importorskip(
+        f"labml_nn.transformers.{module}", reason="labml-nn is not installed: pip install labml-nn"
+    )
+
+
+def test_labmls_relative_attention_loads_and_computes_the_same() -> None:
+    theirs = labml("xl.relative_mha").RelativeMultiHeadAttention(2, 6, dropout_prob=0.0)
+    for x in theirs.parameters():
+        x.data.copy_(normal(*x.shape))
+    ours = RelativeMultiHeadAttention(2, 6, dropout_prob=0.0, align="end")
+    ours.load_state_dict(theirs.state_dict())
+    query, key = normal(3, 2, 6), normal(5, 2, 6)
+    mask = torch.ones(3, 5, 2, dtype=torch.bool).tril(2)
+    found = ours(query=query, key=key, value=key, mask=mask[..., None])
+    expected = theirs(query=query, key=key, value=key, mask=mask)
+    torch.testing.assert_close(found, expected)
+
+
+def test_labmls_alibi_attention_loads_and_computes_the_same() -> None:
+    theirs = labml("alibi").AlibiMultiHeadAttention(2, 6, dropout_prob=0.0)
+    for x in theirs.parameters():
+        x.data.copy_(normal(*x.shape))
+    ours = AlibiMultiHeadAttention(2, 6, dropout_prob=0.0)
+    ours.load_state_dict(theirs.state_dict())
+    x, mask = normal(4, 2, 6), torch.ones(4, 4, dtype=torch.bool).tril()
+    found = ours(query=x, key=x, value=x, mask=mask)
+    torch.testing.assert_close(found, theirs(query=x, key=x, value=x, mask=mask[..., None]))
 
 
 # Transformer-XL
