@@ -1,4 +1,39 @@
-"""The end of a run of these tests."""
+"""What holds of every test here: where it runs, what it leaves behind, what it tells at the end."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.left_behind import environment_changes
+
+
+@pytest.fixture(autouse=True)
+def environment_is_left_as_it_was() -> Iterator[None]:
+    """A test that leaves a variable behind fails itself, and not one after it."""
+    before = os.environ.copy()
+    yield
+    if changed := environment_changes(before, os.environ):
+        os.environ.clear()
+        os.environ.update(before)
+        pytest.fail(f"os.environ: wanted it as it was, got other values of {', '.join(changed)}")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
+    """Tests that share a fixture of their module run in one worker, which makes it once."""
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    for item in items:
+        if shares_a_fixture(item) and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
+def shares_a_fixture(item):
+    """Whether a test takes a fixture that is made once for its module."""
+    module = item.nodeid.partition("::")[0]
+    found = [known[-1] for known in item._fixtureinfo.name2fixturedefs.values()]
+    return any(known.baseid == module and known.scope == "module" for known in found)
 
 
 def pytest_terminal_summary(terminalreporter):

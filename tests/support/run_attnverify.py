@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 from attnverify import ROOT, cli
+from attnverify.isolation import supervisor
 from attnverify.options import OPTIONS
+from attnverify.plugin import run as plugin_run
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,15 @@ class Run:
             (tally["implementation"], tally["aspect"]): tally["verdict"]
             for tally in self.report["tallies"]
         }
+
+
+def load_backends_here(patch: pytest.MonkeyPatch) -> None:
+    """
+    Judge files in this process, where their isolation is not what is tested: a process takes a
+    second to start, and says the same (isolation/test_isolation.py).
+    """
+    for module in (supervisor, plugin_run):
+        patch.setattr(module, "runs_in_own_process", lambda source, which: False)
 
 
 def inside(main: Any, arguments: list[str]) -> Run:

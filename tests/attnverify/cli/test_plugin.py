@@ -20,6 +20,7 @@ from tests.support.run_attnverify import (
     in_a_process,
     in_pytest,
     judged,
+    load_backends_here,
     report_in,
     verify,
 )
@@ -31,9 +32,13 @@ FIRST, FAULTS, ALONE = (
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     """Every run starts in an empty directory of its own."""
     monkeypatch.chdir(tmp_path)
+    if "two_workers" not in request.fixturenames:
+        load_backends_here(monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -111,15 +111,15 @@ def in_float32(recipes: Sequence[Recipe]) -> list[Case]:
 
 GRADIENTS = ("scaled_dot_product_attention_grad", "alibi_attention_grad")
 """
-Two are enough: the others are made of the same stages, which reference/test_staged_attention.py
-holds to the specification.
+Two are enough, one of them nightly: the others are made of the same stages, which
+reference/test_staged_attention.py holds to the specification.
 """
 
 
 @pytest.mark.parametrize(
     "operation",
     [
-        name
+        pytest.param(name, marks=pytest.mark.thorough if name == GRADIENTS[1] else ())
         for name in CATALOGUE
         if conventions(name) and (name in GRADIENTS or "_grad" not in name)
     ],

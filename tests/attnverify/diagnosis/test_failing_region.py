@@ -26,6 +26,9 @@ from attnverify.verdicts.columns import judge_cell
 from attnverify.verdicts.tally import CellResult, Options
 from tests.support.sample_backends import load_sample
 
+pytestmark = pytest.mark.xdist_group("failing regions")
+"""One worker runs all of them: each fault that several tests look at is judged once."""
+
 Function = Callable[..., Any]
 
 

@@ -23,7 +23,7 @@ from attnverify.failures.record import (
 from attnverify.failures.store import save, write_atomically
 from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import case_of
-from tests.support.run_attnverify import Run, judged, verify
+from tests.support.run_attnverify import Run, judged, load_backends_here, verify
 from tests.support.sample_backends import implementation
 
 FOLDER = Path(".attnverify/failures")
@@ -34,6 +34,7 @@ EXAMPLES = sorted((ROOT / "examples" / "failures").glob("*.json"))
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    load_backends_here(monkeypatch)
 
 
 def shown(body: str = "numpy_ref.shift_right(x)") -> Run:

@@ -249,14 +249,17 @@ def busy_machine() -> Iterator[None]:
         other.wait()
 
 
-BESIDE = ("good", "fills_later", "threads", "loops", "eats_memory")
+FIVE = ("good", "fills_later", "threads", "loops", "eats_memory")
 
 
 @pytest.mark.usefixtures("busy_machine")
-def test_no_verdict_hangs_on_the_machines_load() -> None:
-    sources = [option for name in BESIDE for option in ("--backend", path_of(name))]
+@pytest.mark.parametrize(
+    "names", [("good", "loops"), pytest.param(FIVE, marks=pytest.mark.thorough)], ids=len
+)
+def test_no_verdict_hangs_on_the_machines_load(names: tuple[str, ...]) -> None:
+    sources = [option for name in names for option in ("--backend", path_of(name))]
     done = judged(*sources, "--op", "shift_right", *LIMITS)
-    for name in BESIDE:
+    for name in names:
         reasons = {
             aspect: tally["reason"]
             for aspect, tally in tallies_of(done, name).items()
