@@ -30,6 +30,10 @@ class Library:
     to_numpy: Callable[[Array], ndarray]
     synchronize: Callable[[], None]
     missing: Callable[[], str | None]
+    unsupported: Callable[[str], str] = lambda dtype: ""
+    """Why the library has no numbers of a dtype; "" where it has."""
+    forget: Callable[[], None] = lambda: None
+    """Lets go of what it has compiled for the sizes of a cell."""
 
 
 def array_library(name: str) -> Library:
@@ -98,14 +102,22 @@ def cupy_library() -> Library:
 
 def jax_library() -> Library:
     jax = import_module("jax")
-    jax.config.update("jax_enable_x64", True)
+
+    def unsupported(dtype: str) -> str:
+        return X64_IS_OFF if dtype == "float64" and not jax.config.jax_enable_x64 else ""
+
     return Library(
         "jax",
         lambda x, dtype: jax.numpy.asarray(to_dtype(x, dtype)),
         to_float64,
         lambda: None,
         lambda: None,
+        unsupported,
+        jax.clear_caches,
     )
+
+
+X64_IS_OFF = "x64 is off: JAX_ENABLE_X64=1 turns it on"
 
 
 def dtype_name(x: Array) -> str:

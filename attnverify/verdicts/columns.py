@@ -68,11 +68,16 @@ def collect_evidence(
     declared = cell.implementation.backend.declared
     if declared.leaves_out(cell.dtype):
         return cell.result().with_tally(unsupported(f"DTYPES does not name {cell.dtype}"))
+    library = cell.implementation.backend.library
+    assert library is not None
+    if reason := library.unsupported(cell.dtype):
+        return cell.result().with_tally(unsupported(reason))
     if words := check_round_trip(cell.implementation.backend, cell.dtype):
         return replace(cell.result(), blocked=words)
     regions = tuple(line for line in known if line.when)
     before = state_guard.snapshot()
     tally = JUDGES[cell.aspect](cell, replace(options, regions=regions, fatal=fatal))
+    library.forget()
     changes = [str(change) for change in state_guard.diff_and_restore(before) if not change.once]
     if cell.aspect == "side effects" and changes and not tally.findings:
         words = "; ".join(changes)

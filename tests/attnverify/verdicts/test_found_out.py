@@ -1,5 +1,6 @@
 """What a file says of itself, and what is found out where it says nothing."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,25 @@ def test_a_kernel_for_a_few_widths_is_judged_in_these(
     result = judge_file(tmp_path, KERNEL.format(tail=tail))
     assert result.verdict == verdict
     assert result.cases >= 15
+
+
+def test_a_dtype_that_the_library_has_not_is_unsupported(tmp_path: Path) -> None:
+    file, forgotten = tmp_path / "mine.py", list[int]()
+    file.write_text(MASKED.format(declared="", masked="raise NotImplementedError"))
+    backend = load(str(file))
+    assert backend.library is not None
+    backend.library = replace(
+        backend.library,
+        unsupported=lambda dtype: "x64 is off" if dtype == "float64" else "",
+        forget=lambda: forgotten.append(1),
+    )
+    found = {
+        cell.dtype: judge_cell(cell, Options("quick", failures=str(tmp_path / "failures")))
+        for cell in cells([backend], (), ("float64", "float32"), aspects=("refusals",))
+    }
+    assert (found["float64"].verdict, found["float64"].reason) == ("unsupported", "x64 is off")
+    assert found["float32"].verdict != "unsupported"
+    assert len(forgotten) == 1  # once a cell that was judged
 
 
 @pytest.mark.parametrize(
