@@ -16,6 +16,8 @@ from attnverify.catalogue.traits import (
     DTYPES,
     GRADIENT_SKIPS,
     TRAITS,
+    UNSTAGED_GRADIENT,
+    UNTIMED_GRADIENT,
     Traits,
 )
 from attnverify.spec.shapes import PATTERN
@@ -192,7 +194,11 @@ class Operation:
 
     def skips(self, check: str) -> str | None:
         """Why a check does not apply, or None where it does."""
-        reasons = (GRADIENT_SKIPS if self.is_gradient else {}) | dict(self.traits.skipped)
+        reasons = dict(self.traits.skipped)
+        if self.is_gradient:
+            reasons = GRADIENT_SKIPS | reasons
+            reasons |= {} if self.is_attention else UNTIMED_GRADIENT
+            reasons |= {} if self.traits.staged else UNSTAGED_GRADIENT
         return reasons.get(check)
 
     @cached_property

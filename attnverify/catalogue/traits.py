@@ -94,6 +94,12 @@ GRADIENT_SKIPS = {
 }
 """Of every gradient, beside what its operation skips."""
 
+UNTIMED_GRADIENT = {"benchmarks": "the gradients of the attentions are timed"}
+"""Of a gradient that is not an attention's."""
+
+UNSTAGED_GRADIENT = {"conventions": "those of its operation are met in its outputs"}
+"""Of a gradient whose operation is not made of stages."""
+
 TRAITS: dict[str, Traits] = {
     "additive_score": Traits(_SCORE_FAMILIES, staged=True, skipped=_PART | _ONE_WAY),
     "scaled_dot_product_score": Traits(_SCORE_FAMILIES, staged=True, skipped=_PART),
