@@ -3,6 +3,7 @@ A stand-alone script of a recorded failure: it needs NumPy and the backend's own
 """
 
 import base64
+import os
 import re
 import zlib
 from contextlib import suppress
@@ -42,7 +43,7 @@ def script(failure: FailureRecord, implementation: Implementation) -> str:
     fixed = {
         "source": failure.backend
         if implementation.backend.by_name
-        else str(Path(failure.backend).resolve()),
+        else relative_source(failure.backend),
         "chapter": operation.chapter,
         "name": failure.implementation,
         "forward": failure.implementation.replace("_grad", ""),
@@ -55,13 +56,29 @@ def script(failure: FailureRecord, implementation: Implementation) -> str:
     modules = (memory_layouts, comparison, script_runtime)
     sources = [Path(str(module.__file__)).read_text() for module in modules]
     body = re.sub(r"^from attnverify\..*\n", "", "\n\n".join(sources), flags=re.MULTILINE)
-    again = (
-        "".join(f"show_again(\n{pack_arguments(fixed | step)})\n" for step in steps) or TOO_LARGE
-    )
-    return f'"""{title}"""\n\n{body}\n\n{again}'
+    calls = "".join(f"show_again(\n{pack_arguments(fixed | step)})\n" for step in steps)
+    again = f"{calls}sys.exit(int(any(SHOWN)))\n" if calls else TOO_LARGE
+    return f'"""\n{title}\n\n{STATUSES}"""\n\n{body}\n\n{again}'
 
 
-TOO_LARGE = 'print("These inputs are too large for a script: use attnverify replay.")\n'
+STATUSES = """\
+Exits with 1 where it shows the failure, 0 where the failure is gone, 125 where it cannot run: fit
+for git bisect run. Run it where the backend's file is found, or name the file: python THIS FILE.
+"""
+
+
+def relative_source(source: str) -> str:
+    """A file as it is reached from here: a script that is passed on holds nobody's folders."""
+    return f"./{Path(os.path.relpath(Path(source).resolve())).as_posix()}"
+
+
+TOO_LARGE = """\
+print("These inputs are too large for a script: use attnverify replay.")
+sys.exit(125)
+"""
+READABLE = 64
+"""Arrays of so many numbers are written out."""
+
 MOST = 1_000_000
 """The most numbers that a script carries."""
 
@@ -144,7 +161,10 @@ class ArrayLiteral:
     array: ndarray
 
     def __repr__(self) -> str:
+        name, shape = self.array.dtype.name, self.array.shape
+        if self.array.size <= READABLE:
+            return f"np.array({self.array.ravel().tolist()}, {name!r}).reshape({shape})"
         packed = base64.b85encode(
             zlib.compress(np.ascontiguousarray(self.array).tobytes(), 9)
         ).decode()
-        return f"array({self.array.dtype.name!r}, {self.array.shape}, {packed!r})"
+        return f"array({name!r}, {shape}, {packed!r})"

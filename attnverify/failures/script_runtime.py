@@ -15,9 +15,10 @@ import pkgutil
 import sys
 import zlib
 from collections.abc import Callable, Iterator
+from math import inf, nan  # noqa: F401 - the arrays below are written with them
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy import ndarray
@@ -45,15 +46,14 @@ def show_again(
     bound: Any,
 ) -> None:
     """
-    Print what the implementation gives now against what the specification says; "ValueError" says
-    that the specification refuses the call.
+    Print what the implementation gives now against what the specification says, and note in SHOWN
+    whether it differs; "ValueError" says that the specification refuses the call.
     """
     root = LOADED[source] if source in LOADED else LOADED.setdefault(source, load(source))
-    module = next(
-        module
-        for module in modules(root, chapter)
-        if hasattr(module, name) or hasattr(module, forward)
-    )
+    found = [m for m in modules(root, chapter) if hasattr(m, name) or hasattr(m, forward)]
+    if not found:
+        cannot_run(f"{source} has no function {name}")
+    module = found[0]
     from_numpy: FromNumpy = getattr(root, "from_numpy", None) or conversion(library)
     given = {key: to_layout(x, layout[key], from_numpy, dtype) for key, x in inputs.items()}
     before = repr(to_numpy(root, given))
@@ -62,20 +62,36 @@ def show_again(
     with np.errstate(all="ignore"):
         try:
             output = run(module, name, forward, dict(given), from_numpy, dtype)
+        except NotImplementedError as error:
+            cannot_run(f"not supported: {error}")
         except Exception as error:
+            SHOWN.append(not (isinstance(expected, str) and isinstance(error, ValueError)))
             print(
                 f"raised {type(error).__name__}: {error}"
                 + ("; wanted ValueError" if isinstance(expected, str) else "")
             )
             return
         if isinstance(expected, str):
+            SHOWN.append(True)
             print(f"accepted {', '.join(inputs)}; wanted ValueError")
             return
         if repr(to_numpy(root, given)) != before:
+            SHOWN.append(True)
             print("inputs: changed in place")
         if any(shares_memory(x, y) for x in arrays(output) for y in arrays(given)):
+            SHOWN.append(True)
             print("output: shares memory with an input")
         show(root, output, expected, bound, dtype)
+
+
+SHOWN: list[bool] = []
+"""What was shown: True for a failure."""
+
+
+def cannot_run(why: str) -> NoReturn:
+    """End with the status by which git bisect passes over a commit."""
+    print(why)
+    sys.exit(125)
 
 
 LOADED: dict[str, ModuleType] = {}
@@ -93,10 +109,23 @@ def arrays(tree: Any) -> list[Any]:
 
 
 def load(source: str) -> ModuleType:
-    path = Path(source)
-    if not path.is_absolute():
-        return importlib.import_module(source)
-    file, places = (path / "__init__.py", [source]) if path.is_dir() else (path, None)
+    """The backend by its name or file: one that cannot be loaded shows nothing."""
+    try:
+        return load_file(find(source)) if source[0] == "." else importlib.import_module(source)
+    except Exception as error:
+        cannot_run(f"{source} cannot be loaded: {type(error).__name__}: {error}")
+
+
+def find(source: str) -> Path:
+    """The file that the command line names, or by its place beneath here or the script."""
+    if sys.argv[1:]:
+        return Path(sys.argv[1]).resolve()
+    places = [base / source for base in (Path.cwd(), *Path(__file__).resolve().parents)]
+    return next((place for place in places if place.exists()), places[0]).resolve()
+
+
+def load_file(path: Path) -> ModuleType:
+    file, places = (path / "__init__.py", [str(path)]) if path.is_dir() else (path, None)
     spec = importlib.util.spec_from_file_location(
         "_backend", file, submodule_search_locations=places
     )
@@ -246,6 +275,7 @@ def show(
     wanted = "NoneType" if expected is None else "bool" if expected.dtype == bool else dtype
     shape = tuple(getattr(actual, "shape", ()))
     if came != wanted or (expected is not None and shape != expected.shape):
+        SHOWN.append(True)
         size = () if expected is None else expected.shape
         print(f"{path}: wanted {wanted} {size}, got {came} {shape}")
     elif expected is not None:
@@ -257,6 +287,7 @@ def show_elements(actual: ndarray, expected: ndarray, bound: ndarray | None, pat
     wide = actual if expected.dtype == bool else actual.astype(np.float64)
     wrong = ~compare(wide, expected, bound).arrays[3]
     limits = np.zeros(expected.shape) if bound is None else bound
+    SHOWN.append(bool(wrong.any()))
     print(f"{path}: {np.count_nonzero(wrong)} of {wrong.size} elements out of bound")
     for index in map(tuple, np.argwhere(wrong)[:5].tolist()):
         print(

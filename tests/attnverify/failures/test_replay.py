@@ -276,8 +276,13 @@ def run_alone(script: Path, *also: str) -> str:
         env=environment,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert not done.stderr, done.stderr
+    assert done.returncode == (1 if shows_failure(done.stdout) else 0)
     return done.stdout
+
+
+def shows_failure(told: str) -> bool:
+    return re.search(r"raised|accepted|changed|shares|wanted|: [1-9]\d* of ", told) is not None
 
 
 def script_of(aspect: str = "values") -> Path:
@@ -361,12 +366,23 @@ def test_the_script_of_a_package_by_path_finds_its_chapter() -> None:
     assert re.search("output: [1-9][0-9]* of", run_alone(script_of()))
 
 
+def test_the_script_of_a_backend_that_cannot_be_loaded_shows_nothing(tmp_path: Path) -> None:
+    failing()
+    script = script_of()
+    assert str(tmp_path) not in script.read_text()
+    Path("mine.py").write_text("import no_such_library\n")
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 125 and "cannot be loaded" in done.stdout
+
+
 def test_a_script_can_be_printed_for_another_backend() -> None:
     failing()
     done = verify("replay", records()[0].stem, "--script")
     assert (
         done.status == 0
-        and done.output.startswith('"""softmax of mine.py, float32')
+        and done.output.startswith('"""\nsoftmax of mine.py, float32')
         and "import numpy as np" in done.output
     )
 
