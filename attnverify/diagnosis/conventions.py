@@ -154,6 +154,13 @@ def aligned(align: str) -> Change:
     return with_table_rows(lambda x, N, M: table_rows(x, N, M, M - N if align == "end" else 0))
 
 
+def clipped_rows(x: Inputs, N: int, M: int, offset: int) -> ndarray:
+    """The places of the table's rows, the first or the last one for what lies beyond."""
+    rows = len(x["key_pos_bias"])
+    row = rows // 2 + np.arange(M) - np.arange(N)[:, None] - offset
+    return np.arange(N)[:, None] * rows + np.clip(row, 0, rows - 1)
+
+
 def offset_of(x: Inputs, N: int, M: int) -> int:
     return M - N if x["align"] == "end" else 0
 
@@ -294,6 +301,9 @@ STAGE_ROWS: tuple[Row, ...] = (
      with_table_rows(lambda x, N, M: table_rows(x, N, M, offset_of(x, N, M), -1))),
     (TABLES, "table direction", "one row on", "a table read one row on",
      with_table_rows(lambda x, N, M: table_rows(x, N, M, offset_of(x, N, M) - 1))),
+    (TABLES, "table direction", "one row on, clipped",
+     "a table read one row on and clipped at its end",
+     with_table_rows(lambda x, N, M: clipped_rows(x, N, M, offset_of(x, N, M) - 1))),
     (TABLES, "table direction", "one row back", "a table read one row back",
      with_table_rows(lambda x, N, M: table_rows(x, N, M, offset_of(x, N, M) + 1))),
     (TABLES, "position scores", "left out", "no position scores",

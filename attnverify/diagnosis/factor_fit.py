@@ -7,7 +7,6 @@ observations are then within the yardstick: one number for all of them, a power 
 slope of its own for each head.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import log2
@@ -18,6 +17,7 @@ from numpy import ndarray
 
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.diagnosis.cause import Explanation
+from attnverify.diagnosis.localize import output_names
 from attnverify.judge.observation import Observation, arrays, tolerance
 from attnverify.reference.staged_attention import StagedAttention, evaluate, spec_stages
 
@@ -25,6 +25,9 @@ Gained = Callable[[StagedAttention, Any], StagedAttention]
 GRID = tuple(2.0**k for k in range(-6, 7))
 MOST = 4
 """As many wrong observations are fitted at a time."""
+
+CLEARLY = 4.0
+"""So many bounds at least must an error be for a factor to be looked for."""
 
 NEAR = 0.02
 """How far a fitted factor may be from a power of a size, relatively, for the power to be tried."""
@@ -76,29 +79,32 @@ def unit(actual: ndarray, other: ndarray, bound: ndarray | None, dtype: str) -> 
         return np.where(np.isfinite(error), error, 0.0)
 
 
-def fit_factor(
-    operation: Operation, seen: Sequence[Observation], until: float
-) -> Explanation | None:
-    """The factor that explains all observations; None also where the time is over."""
+def fit_factor(operation: Operation, seen: Sequence[Observation]) -> Explanation | None:
+    """
+    The factor that explains all observations; None also where the errors are so small that
+    roundings may explain them.
+    """
     wrong = [observation for observation in seen if observation.wrong][:MOST]
     if any(not o.bounds or o.bounds[0] is None for o in wrong) or any(
         np.isinf(observation.ratio) for observation in wrong
     ):
         return None
+    if max((o.distance(o.expected) for o in wrong), default=0.0) < CLEARLY:
+        return None
     of_stage = (
-        slopes_of_heads(wrong, seen) or fit_stage_factor(wrong, seen, until)
+        slopes_of_heads(wrong, seen) or fit_stage_factor(wrong, seen)
         if operation.traits.staged
         else None
     )
-    return of_stage or whole_output(wrong, seen)
+    return of_stage or whole_output(wrong, seen) or each_output(wrong)
 
 
 def fit_stage_factor(
-    wrong: Sequence[Observation], seen: Sequence[Observation], until: float
+    wrong: Sequence[Observation], seen: Sequence[Observation]
 ) -> Explanation | None:
     """One stage with a factor, the same for all or a power of a size."""
     for words, (applies, change) in STAGE_FACTORS.items():
-        if time.monotonic() < until and any(applies(stages_of(o)) for o in wrong):
+        if any(applies(stages_of(o)) for o in wrong):
             factor = fit_common_factor(
                 [fit_of(o, applies, change) for o in wrong],
                 [fit_of(o, applies, change) for o in seen],
@@ -130,6 +136,41 @@ def whole_output(wrong: Sequence[Observation], seen: Sequence[Observation]) -> E
 
 def scaled_output_model(o: Observation) -> FactorModel:
     return FactorModel(o, lambda g: [g * e for e in o.expected])
+
+
+def each_output(wrong: Sequence[Observation]) -> Explanation | None:
+    """
+    A factor of its own for each output that is wrong: of gradients some are often right, and some
+    nothing but zeros.
+    """
+    most = max(wrong, key=lambda o: len(o.actual), default=None)
+    if most is None or len(most.actual) < 2:
+        return None
+    names, told = output_names(most), list[str]()
+    for number in range(len(most.actual)):
+        parts = [output_of(o, number) for o in wrong if number < len(o.actual)]
+        off = [part for part in parts if part.distance(part.expected) > 1]
+        if not off:
+            continue
+        if not any(part.actual[0].any() for part in off):
+            told.append(f"{names[number]} is 0 everywhere: no gradient reaches it")
+            continue
+        models = [scaled_output_model(part) for part in parts]
+        factor = fit_common_factor([scaled_output_model(part) for part in off], models)
+        if factor is None:
+            return None
+        told.append(f"{names[number]} is {factor.words}")
+    if not told:
+        return None
+    others = len(most.actual) - len(told)
+    words = "; ".join(told) + ("; the others are right" if others else "")
+    return Explanation(words, words)
+
+
+def output_of(o: Observation, number: int) -> Observation:
+    """One output of an observation."""
+    one = slice(number, number + 1)
+    return replace(o, actual=o.actual[one], expected=o.expected[one], bounds=o.bounds[one])
 
 
 def fit_common_factor(

@@ -15,7 +15,7 @@ from numpy import ndarray
 from attnverify import bounds
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.diagnosis.cause import Cause, Explanation
+from attnverify.diagnosis.cause import Cause
 from attnverify.inputs.masks import scores_shape, visible_pairs
 from attnverify.inputs.recipe import Inputs
 from attnverify.judge.comparison import compare
@@ -48,11 +48,6 @@ def localize(implementation: Implementation, observed: Sequence[Observation]) ->
     return Cause(where) if where else None
 
 
-def wrong_stage(name: str, place: str) -> Cause:
-    """The stage that is wrong first, and where."""
-    return Cause(f"{name}{place}", (Explanation(name, f"{name}{place}"),))
-
-
 def localize_by_weights(implementation: Implementation, o: Observation) -> Cause | None:
     """The stages of one recipe, first to last; None where the probe shows nothing."""
     if o.inputs["key"].shape[-2] > MOST_CALLS * o.inputs["value"].shape[-1]:
@@ -60,26 +55,21 @@ def localize_by_weights(implementation: Implementation, o: Observation) -> Cause
     own, law, bound = weights(implementation, o.inputs, o.dtype)
     wrong = exceeds_bound(own, law, bound)
     if not wrong.any():
-        return wrong_stage(
-            "weights right, their sum with the values wrong", describe_wrong_outputs(o, prefix=": ")
-        )
+        return Cause(f"the weights are right, and {describe_wrong_outputs(o)}")
     visible = np.broadcast_to(check_visible_pairs(implementation, o.inputs), law.shape)
     leaks, lost = wrong & ~visible, visible & (own == 0) & (law > 1e3 * bound)
     if leaks.any() and np.isfinite(own).all():
         rows = visible.any(axis=-1, keepdims=True)
-        stage = (
-            "mask wrong: a hidden key has weight"
-            if (wrong & rows).any()
-            else "rows that see no key wrong"
-        )
-        return wrong_stage(stage, describe_indices(leaks))
+        some = (wrong & rows).any()
+        fact = "a hidden key has weight" if some else "rows that see no key have weights"
+        return Cause(fact + describe_indices(leaks))
     if lost.any():
-        return wrong_stage("mask wrong: a visible key has no weight", describe_indices(lost))
+        return Cause(f"a visible key has no weight{describe_indices(lost)}")
     if ratios_agree(own, law, bound):
         sums = own.sum(axis=-1)
-        return wrong_stage(
-            "scores right, weights wrong",
-            f": rows sum to {sums.min():.4g} .. {sums.max():.4g}{describe_indices(wrong)}",
+        return Cause(
+            "the weights of a row are right but for a factor: rows sum to "
+            f"{sums.min():.4g} .. {sums.max():.4g}{describe_indices(wrong)}"
         )
     return localize_in_scores(implementation, o, wrong)
 
@@ -94,15 +84,10 @@ def localize_in_scores(implementation: Implementation, o: Observation, wrong: nd
     )
     without = exceeds_bound(*weights(implementation, without_nonfinite(o.inputs) | blank, o.dtype))
     if not without.any():
-        return wrong_stage(
-            "scores wrong, biases and mask right: the product of query and key",
-            describe_indices(wrong),
-        )
-    if biased:
-        return wrong_stage("scores wrong by their biases alone", describe_indices(without))
-    return wrong_stage(
-        "softmax wrong: weights differ where all scores are equal", describe_indices(without)
-    )
+        zero = "w_score" if "w_score" in blank else "query"
+        return Cause(f"the weights are wrong, and right where {zero} is 0{describe_indices(wrong)}")
+    alike = "the scores are their biases alone" if biased else "all scores are equal"
+    return Cause(f"the weights are wrong even where {alike}{describe_indices(without)}")
 
 
 BLANK = ("query", "u", "v", "query_pos_bias", "w_score")

@@ -3,7 +3,6 @@ Observations: what an implementation answered to a recipe, beside what the speci
 for a diagnosis.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from attnverify.catalogue.dtypes import largest, numpy_dtype
 from attnverify.catalogue.pytrees import leaves
 from attnverify.inputs.recipe import Inputs, Recipe
 from attnverify.judge.case import Case
-from attnverify.judge.comparison import compare
+from attnverify.judge.comparison import Comparison, compare
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.invoke import convert_and_call
 from attnverify.judge.judging import checked_output
@@ -67,30 +66,59 @@ class Observation:
         others = arrays(answer)
         if [x.shape for x in others] != [x.shape for x in self.actual]:
             return np.inf
-        found = [
-            self.error_ratio(*pair) for pair in zip(self.actual, others, self.bounds, strict=True)
-        ]
-        return max(found, default=0.0)
+        found = [self.compared(number, other) for number, other in enumerate(others)]
+        return max((c.budget if c.passed else max(c.budget, JUST_OUT) for c in found), default=0.0)
 
-    def error_ratio(self, actual: ndarray, other: ndarray, bound: ndarray | None) -> float:
-        """The same of one output; exactly, where it has not the shape that its bound is for."""
-        with np.errstate(
-            all="ignore"
-        ):  # the other is stored as well: what it rounds to zero or infinity is none of its errors
-            other = (
-                other
-                if other.dtype == bool
-                else other.astype(numpy_dtype(self.dtype)).astype(np.float64)
-            )
-        comparison = compare(
-            actual,
-            other,
-            tolerance(bound, other, self.dtype)
-            if bound is not None and bound.shape == other.shape
-            else None,
-            largest_representable(self.dtype),
-        )
-        return comparison.budget if comparison.passed else max(comparison.budget, 1.0 + 1e-9)
+    @property
+    def is_telling(self) -> bool:
+        """Whether some of what was seen is a number, or nothing was to be."""
+        parts = [x for x in self.actual if x.size]
+        return not parts or any(bool(np.isfinite(x).any()) for x in parts)
+
+    def distance_of_most(self, answer: Any) -> float:
+        """
+        The same without the few elements that may have been rounded to the other side of a tie: at
+        most two of a hundred.
+        """
+        others = arrays(answer)
+        if [x.shape for x in others] != [x.shape for x in self.actual]:
+            return np.inf
+        ratios = [self.compared(number, other).arrays[2] for number, other in enumerate(others)]
+        least = [np.sort(ratio, axis=None)[-1 - ratio.size // 50] for ratio in ratios if ratio.size]
+        return float(max(least, default=0.0))
+
+    def compared(self, number: int, other: ndarray) -> Comparison:
+        """
+        An output beside a candidate's, which is stored as well: what it rounds to zero or infinity
+        is none of its errors. Exactly, where the output has not the shape that its bound is for.
+        """
+        actual, bound = self.actual[number], self.bounds[number]
+        with np.errstate(all="ignore"):
+            if other.dtype != bool:
+                other = other.astype(numpy_dtype(self.dtype)).astype(np.float64)
+        limit = None
+        if bound is not None and bound.shape == other.shape:
+            expected = self.expected[number] if number < len(self.expected) else other
+            limit = tolerance(bound, other, self.dtype) * growth(other, expected)
+        return compare(actual, other, limit, largest_representable(self.dtype))
+
+
+JUST_OUT = 1.0 + 1e-9
+
+
+def growth(other: ndarray, expected: ndarray) -> ndarray:
+    """
+    How much larger the rows of a candidate are than the expected ones, where they are: its rounding
+    errors are larger too.
+    """
+    if other.shape != expected.shape or not other.ndim or not other.size:
+        return np.ones((1,) * other.ndim)
+    with np.errstate(all="ignore"):
+        sizes = [
+            np.where(np.isfinite(x), np.abs(x), 0).max(-1, keepdims=True) for x in (other, expected)
+        ]
+        ratio = np.nan_to_num(sizes[0] / sizes[1], nan=1.0, posinf=1.0)
+    return np.clip(ratio, 1.0, 1e4)
 
 
 def largest_representable(dtype: str) -> float:
@@ -111,7 +139,8 @@ def tolerance(bound: ndarray, other: ndarray, dtype: str) -> ndarray:
         usual = (
             np.median(finite[finite > 0]) if (finite > 0).any() else 16 * u * size.max(initial=0.0)
         )
-        few = 4 * (u * size + eta)
+        row_size = size.max(axis=-1, keepdims=True, initial=0.0) if size.ndim else size
+        few = 4 * (u * size + eta) + 16 * u * row_size
         wide: ndarray = np.maximum(
             np.maximum(bound, row), np.maximum(np.minimum(usual, 1e300), few)
         )
@@ -122,20 +151,17 @@ def arrays(tree: Any) -> list[ndarray]:
     return [np.asarray(leaf) for leaf in leaves(tree) if leaf is not None]
 
 
-def observe(
-    implementation: Implementation, cases: Sequence[Case], until: float
-) -> list[Observation]:
+def observe(implementation: Implementation, cases: Sequence[Case]) -> list[Observation]:
     """
     The answers to the cases, wrong ones first; what raises, is not supported or has another form
     says nothing.
     """
     seen: list[Observation] = []
     for case in dict.fromkeys(cases):
-        if time.monotonic() < until or not seen:
-            try:
-                seen.append(observe_one(implementation, case))
-            except (Disagreement, Unsupported):
-                continue
+        try:
+            seen.append(observe_one(implementation, case))
+        except (Disagreement, Unsupported):
+            continue
     return sorted(seen, key=lambda observation: not observation.wrong)
 
 
@@ -166,6 +192,14 @@ def observe_one(implementation: Implementation, case: Case) -> Observation:
     ]
     ratio = max((c.budget if c.passed else max(c.budget, 1 + 1e-9) for c in each), default=0.0)
     return Observation(case, actual, tuple(expected), bounds, ratio)
+
+
+def passed_observation(implementation: Implementation, case: Case) -> Observation:
+    """What is known of a case that passed: the answer is within its bounds of the expected one."""
+    expected = tuple(arrays(case.expected))
+    bound = case.bounds(implementation.precision(case.dtype))
+    bounds = (None,) * len(expected) if bound is None else tuple(arrays(bound))
+    return Observation(case, expected, expected, bounds, 0.0)
 
 
 def observation_of_wrong_shape(

@@ -40,13 +40,18 @@ class StagedAttention:
               the scores
     empty     the weights of a row that sees no key
     kept      the factor on the weights that dropout keeps
+    rescore   what is made of the scores with their biases; None: nothing
+    weigh     how weights are made of scores and of what is visible; None: by a softmax
+    stored    what the weights become before their product with the values; None: what they are
+    backward  stages of :func:`attnverify.reference.gradients.attend_grad` that are replaced
+    d_scale   the factor on the gradients of the products; None: scale times exponent
     dtype     what the inputs are stored in
     """
 
     operation: Operation
     inputs: Inputs
     dtype: str = "float64"
-    scale: float = 1.0
+    scale: Any = 1.0
     place: Any = None
     position: float = 1.0
     slopes: Any = None
@@ -57,6 +62,11 @@ class StagedAttention:
     visible: Any = None
     empty: Any = 0.0
     kept: float = 1.0
+    rescore: Any = None
+    weigh: Any = None
+    stored: Any = None
+    backward: Any = None
+    d_scale: Any = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -178,13 +188,16 @@ def scores(s: StagedAttention) -> tuple[ndarray, ndarray]:
         score = score + s.slopes[:, None, None] * s.distance
     if s.bias is not None:
         score = score + s.bias
-    return s.exponent * score, s.sees & (score != HIDDEN)
+    score = s.exponent * score
+    score = score if s.rescore is None else s.rescore(score)
+    return score, s.sees & (score != HIDDEN)
 
 
 def weights(s: StagedAttention, score: ndarray, visible: ndarray) -> ndarray:
     """The softmax over what a row sees, and the weights of a row that sees nothing."""
     sees_some = visible.any(axis=-1, keepdims=True)
-    return np.where(sees_some, attention.weigh(score, visible), s.empty)
+    weigh = attention.weigh if s.weigh is None else s.weigh
+    return np.where(sees_some, weigh(score, visible), s.empty)
 
 
 def dropped(s: StagedAttention, w: ndarray) -> ndarray:
@@ -201,22 +214,26 @@ def evaluate(s: StagedAttention) -> Any:
         if s.operation.is_gradient:
             return evaluate_gradients(s, score, visible)
         w = weights(s, score, visible)
-        return w if "score" in s.inputs else attention.mix(dropped(s, w), w != 0, s.inputs["value"])
+        if "score" in s.inputs:
+            return w
+        kept = dropped(s, w)
+        kept = kept if s.stored is None else s.stored(kept)
+        return attention.mix(kept, w != 0, s.inputs["value"])
 
 
 def evaluate_gradients(s: StagedAttention, score: ndarray, visible: ndarray) -> tuple[ndarray, ...]:
     """One gradient for each differentiable input, in the specification's order."""
+    stages = {
+        "weigh": lambda score, visible: weights(s, score, visible),
+        "drop": lambda w, keep, p: dropped(s, w),
+        "drop_back": lambda d, keep, p: dropped(s, d),
+        "value_grad": lambda w, visible, d: attention.mix(w.mT, w.mT != 0, d),
+    }
     d_score, d_value = gradients.attend_grad(
-        s.inputs["d_output"],
-        score,
-        visible,
-        s.inputs["value"],
-        weigh=lambda score, visible: weights(s, score, visible),
-        drop=lambda w, keep, p: dropped(s, w),
-        drop_back=lambda d, keep, p: dropped(s, d),
-        value_grad=lambda w, visible, d: attention.mix(w.mT, w.mT != 0, d),
+        s.inputs["d_output"], score, visible, s.inputs["value"], **stages | (s.backward or {})
     )
-    d_query, d_key, *others = product_gradients(s, s.scale * s.exponent * d_score, visible)
+    scale = s.scale * s.exponent if s.d_scale is None else s.d_scale
+    d_query, d_key, *others = product_gradients(s, scale * d_score, visible)
     d_mask = gradients.mask_grad(s.exponent * d_score, s.inputs.get("mask"))
     return d_query, d_key, d_value, *others, *d_mask
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from attnverify.backends.loader import Implementation
 from attnverify.checks.call_sequences import passes_when_reloaded
 from attnverify.diagnosis.cause import Cause
-from attnverify.diagnosis.diagnose import diagnose
+from attnverify.diagnosis.diagnose import NUMERIC, choose_failing, diagnose
 from attnverify.failures.evidence import (
     DrawnCase,
     Evidence,
@@ -19,20 +19,15 @@ from attnverify.failures.evidence import (
 from attnverify.failures.finding import Finding
 from attnverify.failures.record import FailureRecord
 from attnverify.failures.store import save_or_say
-from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.recipe import Recipe
-from attnverify.inputs.sampling import draw_recipes, shrink
+from attnverify.inputs.sampling import shrink
 from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.judging import judge
 from attnverify.verdicts.tally import Options
 
 MAX_KINDS_REPORTED = 3
-RECIPES_PER_DIAGNOSIS = 6
-"""
-As many failing recipes are diagnosed beside the smallest, and as many of the first draws, which may
-pass.
-"""
+CASES_OF_OTHER_KINDS = 3
 
 DEPENDS_ON_EARLIER_CALLS = (
     "a freshly loaded backend gives the right answer to this call: the result depends on the calls "
@@ -43,7 +38,10 @@ PASSED_AGAIN = "passed when it was run again: the result depends on the calls be
 
 @dataclass(frozen=True)
 class Failures:
-    """Where failures were met: by whom, in what, among which draws and how many cases."""
+    """
+    Where failures were met: by whom, in what, among which draws and how many cases, and which of
+    them passed.
+    """
 
     implementation: Implementation
     dtype: str
@@ -51,6 +49,7 @@ class Failures:
     kind: str
     options: Options
     cases: int
+    passing: tuple[Case, ...] = ()
 
     def reproduce(self, case: Case, what: str) -> Disagreement | None:
         """The failure of this kind, if the case still fails so."""
@@ -78,12 +77,26 @@ class Failures:
 def describe_failures(failures: Failures, failing: dict[str, list[Case]]) -> dict[str, Finding]:
     """A finding for each kind of failure, by its kind; of many kinds the first few."""
     return {
-        what: describe_failure(failures, what, cases)
+        what: describe_failure(failures, what, cases, of_other_kinds(failing, what))
         for what, cases in list(failing.items())[:MAX_KINDS_REPORTED]
     }
 
 
-def describe_failure(failures: Failures, what: str, failing: list[Case]) -> Finding:
+def of_other_kinds(failing: dict[str, list[Case]], what: str) -> list[Case]:
+    """
+    A few cases whose numbers fail in another way, which may have the same cause.
+    """
+    return [
+        case
+        for kind, cases in failing.items()
+        if kind != what and {kind, what} <= set(NUMERIC)
+        for case in choose_failing(cases)[:CASES_OF_OTHER_KINDS]
+    ]
+
+
+def describe_failure(
+    failures: Failures, what: str, failing: list[Case], others: Sequence[Case] = ()
+) -> Finding:
     """The finding by the smallest case that fails in this way, recorded and diagnosed."""
     share = f"{len(failing)} of {failures.cases} cases"
     smallest = failures.shrink(failing[0], what)
@@ -100,7 +113,7 @@ def describe_failure(failures: Failures, what: str, failing: list[Case]) -> Find
         what,
         share=share,
         message=str(error),
-        cause=None if depends else cause_of(failures, [case, *failing[:RECIPES_PER_DIAGNOSIS]]),
+        cause=None if depends else cause_of(failures, [*failing, case], others),
         record=record,
         evidence=Evidence(
             picture_of_error(record.operation, error),
@@ -126,15 +139,9 @@ def unshrunk_evidence(
     return DrawnCase(str(case.recipe), shown) if shown else None
 
 
-def cause_of(failures: Failures, failing: list[Case]) -> Cause | None:
-    """The likely cause, held against cases that may pass."""
-    operation = failures.implementation.operation.name
-    others = (
-        *fixed_cases(operation)[:RECIPES_PER_DIAGNOSIS],
-        *draw_recipes(operation, failures.kind, RECIPES_PER_DIAGNOSIS, failures.options.seed),
-    )
-    beside = [case_of(recipe, failures.dtype) for recipe in others]
-    return diagnose(failures.implementation, failing, beside)
+def cause_of(failures: Failures, failing: Sequence[Case], others: Sequence[Case]) -> Cause | None:
+    """The likely cause, held against the cases that passed."""
+    return diagnose(failures.implementation, failing, others, passing=failures.passing)
 
 
 def describe_recorded(

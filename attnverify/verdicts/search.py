@@ -158,7 +158,8 @@ def describe_found(search: Search, cell: Cell, kind: str, fresh: int) -> list[Fi
     out.
     """
     implementation, options = search.implementation, search.options
-    failures = Failures(implementation, cell.dtype, cell.aspect, kind, options, search.tally.cases)
+    cases, passing = search.tally.cases, tuple(search.passing)
+    failures = Failures(implementation, cell.dtype, cell.aspect, kind, options, cases, passing)
     found = describe_failures(failures, search.failing)
     if not found:
         return []

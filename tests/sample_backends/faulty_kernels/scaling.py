@@ -68,7 +68,7 @@ def scaled_dot_product_attention_dropout_divided_by_p(
     query, key, value, mask=None, keep=None, p=0.0
 ):
     weights = softmax(hide(scores(query, key), mask))
-    return (weights if not p else weights * keep / weights.dtype.type(p)) @ value
+    return (weights if keep is None else weights * keep / weights.dtype.type(p or 1)) @ value
 
 
 def scaled_dot_product_attention_dropout_inverted(query, key, value, mask=None, keep=None, p=0.0):

@@ -1,0 +1,181 @@
+"""
+Candidates: functions that an implementation may be instead of the specification, from the
+conventions, the known faults, and the mistakes that any operation or any attention can show.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.backends.array_libraries import to_dtype
+from attnverify.catalogue.operation import CATALOGUE, Operation
+from attnverify.catalogue.pytrees import map_leaves
+from attnverify.diagnosis.conventions import Convention, conventions
+from attnverify.diagnosis.mistakes.arithmetic import rounding_mistakes
+from attnverify.diagnosis.mistakes.everywhere import common_mistakes
+from attnverify.diagnosis.mistakes.stages import stage_mistakes
+from attnverify.diagnosis.mistakes.tiles import tile_mistakes
+from attnverify.faults import registry
+from attnverify.inputs.memory_layouts import arrange
+from attnverify.inputs.recipe import layout_kinds
+from attnverify.inputs.sampling import draw_recipes
+from attnverify.judge.case import case_of
+from attnverify.judge.observation import Observation, arrays
+from attnverify.precision import resolve
+from attnverify.reference.staged_attention import Change, evaluate, spec_stages
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """
+    A function that the implementation may be.
+
+    words   what the specification becomes by it, "the specification with ..."
+    answer  what it says to the recipe of an observation
+    rank    0 for a convention, 1 for a known fault, 2 for a mistake that any operation can show
+    rounds  whether it rounds on its way, so that a number beside a tie may round to the other side
+    """
+
+    name: str
+    words: str
+    answer: Callable[[Observation], Any]
+    rank: int = 1
+    rounds: bool = False
+
+    @property
+    def simplicity(self) -> tuple[int, int]:
+        """A convention before a fault, few words before many."""
+        return self.rank, len(self.words)
+
+    def distance(self, seen: Observation) -> float:
+        """How far it is from an observation; inf where it has no answer to the recipe."""
+        try:
+            with np.errstate(all="ignore"):
+                answer = self.answer(seen)
+                return seen.distance_of_most(answer) if self.rounds else seen.distance(answer)
+        except Exception:  # a fault may be anything, also one that crashes on such inputs
+            return np.inf
+
+
+@lru_cache
+def candidates(operation: str) -> tuple[Candidate, ...]:
+    """The conventions, the known faults and the mistakes of an operation."""
+    op, (known, _) = CATALOGUE[operation], registry.read_faults()
+    found = [from_convention(op, convention) for convention in conventions(operation)]
+    found += [from_fault(f) for f in known.values() if f.operation.name == operation]
+    if op.traits.staged:
+        found += [from_change(op, words, change) for words, change in stage_mistakes(op)]
+    if op.traits.staged and not op.is_score:
+        found += [from_change(op, words, change) for words, change in tile_mistakes()]
+    found += [from_mistake(op, words, mistake) for words, mistake in common_mistakes(op)]
+    found += [
+        Candidate(words, words, answer, rank=2, rounds=True)
+        for words, answer in rounding_mistakes(op)
+    ]
+    return tuple(found)
+
+
+@lru_cache
+def pairs(operation: str) -> tuple[Candidate, ...]:
+    """Two conventions at once, of an operation that consists of stages."""
+    op = CATALOGUE[operation]
+    changes = [(c.words, c.change) for c in conventions(operation) if c.change is not None]
+    return tuple(
+        from_change(op, f"{one} and with {other}", combined(first, then))
+        for (one, first), (other, then) in combinations(changes, 2)
+    )
+
+
+def combined(first: Change, then: Change) -> Change:
+    return lambda s: then(first(s))
+
+
+def from_convention(operation: Operation, convention: Convention) -> Candidate:
+    return Candidate(
+        convention.question,
+        convention.words,
+        lambda seen: convention(operation, seen.inputs, seen.dtype),
+        rank=0,
+    )
+
+
+def from_change(operation: Operation, words: str, change: Change) -> Candidate:
+    return Candidate(
+        words,
+        words,
+        lambda seen: evaluate(change(spec_stages(operation, seen.inputs, seen.dtype))),
+        rank=2,
+        rounds="rounded" in words,
+    )
+
+
+def from_mistake(
+    operation: Operation, words: str, mistake: Callable[[Operation, Any], Any]
+) -> Candidate:
+    return Candidate(words, words, lambda seen: mistake(operation, seen.inputs), rank=2)
+
+
+def from_fault(fault: registry.Fault) -> Candidate:
+    """
+    The fault on arrays of the recipe's dtype and layout, as a backend is given them: what it rounds
+    or misreads it does alike.
+    """
+
+    def answer(seen: Observation) -> Any:
+        kinds = layout_kinds(seen.recipe, len(seen.inputs))
+        given = {
+            name: arranged(x, seen.dtype, kind)
+            for (name, x), kind in zip(seen.inputs.items(), kinds, strict=True)
+        }
+        return map_leaves(widened, fault.fresh()(**given))
+
+    return Candidate(fault.name, fault.words, answer)
+
+
+def arranged(tree: Any, dtype: str, kind: str) -> Any:
+    return map_leaves(
+        lambda leaf: (
+            arrange(to_dtype, leaf.copy(), dtype, kind) if isinstance(leaf, ndarray) else leaf
+        ),
+        tree,
+    )
+
+
+def widened(leaf: Any) -> Any:
+    return (
+        leaf.astype(np.float64)
+        if isinstance(leaf, ndarray) and leaf.dtype.kind not in "biu"
+        else leaf
+    )
+
+
+@lru_cache
+def are_equivalent(one: Candidate, other: Candidate, operation: str) -> bool:
+    """
+    Whether two candidates are one function under two names: on recipes that neither was chosen by,
+    they differ by less than float32 may err.
+    """
+    for recipe in draw_recipes(operation, "any", 100, UNSEEN):
+        case = case_of(recipe, "float32")
+        unseen = Observation(case, (), (), (), 0.0)
+        try:
+            with np.errstate(all="ignore"):
+                actual, expected = tuple(arrays(one.answer(unseen))), other.answer(unseen)
+        except Exception:  # a fault may crash on what it was not written for
+            return False
+        limits = case.bounds(WIDE)
+        bounds = (None,) * len(actual) if limits is None else tuple(arrays(limits))
+        if replace(unseen, actual=actual, bounds=bounds).distance(expected) > 1:
+            return False
+    return True
+
+
+UNSEEN = 2**20
+"""The seed of recipes that no diagnosis has met."""
+
+WIDE = resolve("wide", "", "", "float32")

@@ -1,0 +1,275 @@
+"""
+What goes wrong in every operation alike, as other arguments of the reference or another arrangement
+of its output.
+
+Batches or heads that read another one's, keys that are lost behind a block, a mask that is
+transposed, arguments that are left out, axes that are exchanged on the way out, rows that are never
+written. They are candidates of a diagnosis beside the conventions and the known faults.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.catalogue.operation import Operation
+from attnverify.inputs.recipe import Inputs
+
+Mistake = tuple[str, Callable[[Operation, Inputs], Any]]
+
+
+def common_mistakes(operation: Operation) -> Iterator[Mistake]:
+    """Words and function of each mistake that the operation can show."""
+    yield from wrong_heads(operation)
+    yield from left_out(operation)
+    for letter, name in (("B", "batch element"), ("H", "head")):
+        for argument, axes in operation.axes.items():
+            if letter in axes.split() and argument != "d_output":
+                axis = axes.split().index(letter)
+                yield (
+                    f"the first {name}'s {argument} for all",
+                    with_changed_argument(argument, partial(first_of, axis=axis)),
+                )
+    for argument in ("mask", "visible", "keep", "attn_mask"):
+        if argument in operation.arguments:
+            yield (
+                f"a {argument} that is transposed where it can be",
+                with_changed_argument(argument, transposed),
+            )
+            yield (
+                f"the first row of {argument} for all",
+                with_changed_argument(argument, partial(first_of, axis=-2)),
+            )
+            yield (
+                f"the first leading element of {argument} for all",
+                with_changed_argument(argument, lambda x: first_of(x, 0) if x.ndim > 2 else x),
+            )
+    if {"key", "value"} <= set(operation.arguments):
+        yield from lost_key_mistakes(operation)
+    if "D" in " ".join(operation.axes.values()):
+        for width in (16, 32, 64):
+            yield (
+                f"the product over the first {width} columns alone",
+                with_changed_argument("query", partial(first_columns, width=width)),
+            )
+    if not operation.is_gradient and operation.axes:
+        yield from unwritten(operation)
+    for one, other in ((0, 1), (1, 2), (2, 3)):
+        yield (
+            f"axes {one} and {other} of the output exchanged",
+            with_changed_output(partial(exchanged, one=one, other=other)),
+        )
+        yield (
+            f"axes {one} and {other} of the output reshaped into each other",
+            with_changed_output(partial(reshaped_instead_of_transposed, one=one, other=other)),
+        )
+
+
+def wrong_heads(operation: Operation) -> Iterator[Mistake]:
+    """Arguments of another head or batch element than the one that is computed, and axes read
+    in another order than they have."""
+    for letter, name in (("B", "batch element"), ("H", "head")):
+        for argument in ("key", "value", "query"):
+            axes = operation.axes.get(argument, "").split()
+            if letter not in axes:
+                continue
+            for words, places in OTHER_PLACES.items():
+                change = partial(taken, axis=axes.index(letter), places=places)
+                yield (
+                    f"the {argument} of {words.format(name=name)}",
+                    with_changed_argument(argument, change),
+                )
+    if operation.axes.get("query", "").split() == ["B", "H", "N", "D"]:
+        yield (
+            "keys and values that two heads share, as grouped heads do",
+            with_changed_arguments(
+                ("key", "value"), partial(taken, axis=1, places=lambda i: i // 2)
+            ),
+        )
+        yield "arrays read as [B N H D] where their shapes allow it", read_positions_first
+
+
+OTHER_PLACES: dict[str, Callable[[ndarray], ndarray]] = {
+    "the next {name} (a wrong {name} index)": lambda i: np.roll(i, -1),
+    "the {name} before (a wrong {name} index)": lambda i: np.roll(i, 1),
+    "the {name}s in reverse order": lambda i: i[::-1],
+}
+
+
+def taken(x: ndarray, axis: int, places: Callable[[ndarray], ndarray]) -> ndarray:
+    return x.take(places(np.arange(x.shape[axis])), axis=axis)
+
+
+def read_positions_first(operation: Operation, inputs: Inputs) -> Any:
+    """Every array of four axes with the second and third exchanged, the output back again."""
+    query, key = inputs["query"], inputs["key"]
+    if query.shape[1] != query.shape[2] or key.shape[2] != query.shape[2]:
+        return operation.reference(**inputs)
+    names = ("query", "key", "value", "d_output")
+    moved = {name: inputs[name].swapaxes(1, 2) for name in names if name in inputs}
+    found = operation.reference(**inputs | moved)
+    parts = found if isinstance(found, tuple) else (found,)
+    back = tuple(x.swapaxes(1, 2) if x.ndim == 4 and i < 3 else x for i, x in enumerate(parts))
+    return back if isinstance(found, tuple) else back[0]
+
+
+def left_out(operation: Operation) -> Iterator[Mistake]:
+    """What is added, and was not."""
+    for argument in ("u", "v", "query_pos_bias", "key_pos_bias", "key_pos_embeddings", "position"):
+        if argument in operation.arguments:
+            yield f"{argument} left out", with_changed_argument(argument, np.zeros_like)
+    if "position" in operation.arguments:
+        yield (
+            "the position table in reverse order",
+            with_changed_argument("position", lambda x: x[..., ::-1, :]),
+        )
+    if "w_score" in operation.arguments and not operation.is_gradient:
+        yield "the tanh after the sum over the hidden units", with_tanh_last
+
+
+def with_tanh_last(operation: Operation, inputs: Inputs) -> Any:
+    """One hidden unit per pair, which is its score: its tanh is the reference's."""
+    x = inputs
+    by_query = (x["query"] @ x["w_query"].T) @ x["w_score"]
+    by_key = (x["key"] @ x["w_key"].T) @ x["w_score"]
+    one = np.ones((1, 1))
+    given = {"query": by_query[..., None], "key": by_key[..., None], "w_query": one, "w_key": one}
+    return operation.reference(**inputs | given | {"w_score": np.ones(1)})
+
+
+def unwritten(operation: Operation) -> Iterator[Mistake]:
+    """Rows and columns of the output that stay zero."""
+    yield "the rows of the output in reverse order", with_changed_output(reversed_rows)
+    for size in (16, 32, 64, 128):
+        yield (
+            f"zeros behind the last full tile of {size} queries",
+            with_changed_output(partial(first_rows, size=size)),
+        )
+    if "E" in operation.sizes and "D" in operation.sizes:
+        yield "an output of zeros beyond the query's width", zeros_beyond_query_width
+
+
+def reversed_rows(x: ndarray) -> ndarray:
+    return x[..., ::-1, :].copy() if x.ndim > 1 else x
+
+
+def first_rows(x: ndarray, size: int) -> ndarray:
+    N = x.shape[-2] if x.ndim > 1 else 0
+    return x * (np.arange(N) < N // size * size)[:, None] if size < N else x
+
+
+def zeros_beyond_query_width(operation: Operation, inputs: Inputs) -> Any:
+    found = operation.reference(**inputs)
+    if not isinstance(found, ndarray):
+        return found
+    return found * (np.arange(found.shape[-1]) < inputs["query"].shape[-1])
+
+
+def lost_key_mistakes(operation: Operation) -> Iterator[Mistake]:
+    """Keys that nobody sees, in operations that can hide them."""
+    name = next((name for name in ("mask", "visible") if name in operation.arguments), None)
+    if name is None or operation.chapter == "layers":
+        return
+    yield "the last key left out", with_hidden_keys(name, lambda j, M: j < M - 1)
+    yield (
+        "the last key left out, unless it is the only one",
+        with_hidden_keys(name, lambda j, M: (j < M - 1) | (M == 1)),
+    )
+    yield "the first key left out", with_hidden_keys(name, lambda j, M: j > 0)
+    for block in (4, 8, 16, 32, 64):
+        yield (
+            f"the keys behind the last full block of {block} left out",
+            with_hidden_keys(name, partial(in_full_blocks, block=block)),
+        )
+        yield (
+            f"the keys behind the first {block} left out",
+            with_hidden_keys(name, partial(in_the_first, block=block)),
+        )
+
+
+def with_changed_argument(
+    argument: str, change: Callable[[ndarray], ndarray]
+) -> Callable[[Operation, Inputs], Any]:
+    """The reference with one argument changed."""
+
+    def answer(operation: Operation, inputs: Inputs) -> Any:
+        x = inputs.get(argument)
+        return operation.reference(**inputs if x is None else inputs | {argument: change(x)})
+
+    return answer
+
+
+def with_changed_arguments(
+    names: tuple[str, ...], change: Callable[[ndarray], ndarray]
+) -> Callable[[Operation, Inputs], Any]:
+    """The reference with several arguments changed alike."""
+
+    def answer(operation: Operation, inputs: Inputs) -> Any:
+        return operation.reference(**inputs | {name: change(inputs[name]) for name in names})
+
+    return answer
+
+
+def with_changed_output(change: Callable[[ndarray], ndarray]) -> Callable[[Operation, Inputs], Any]:
+    """The reference with its first output rearranged."""
+
+    def answer(operation: Operation, inputs: Inputs) -> Any:
+        found = operation.reference(**inputs)
+        return (
+            (change(found[0]), *found[1:])
+            if isinstance(found, tuple)
+            else change(found)
+            if isinstance(found, ndarray)
+            else found
+        )
+
+    return answer
+
+
+def with_hidden_keys(
+    name: str, seen: Callable[[ndarray, int], ndarray]
+) -> Callable[[Operation, Inputs], Any]:
+    def answer(operation: Operation, inputs: Inputs) -> Any:
+        M, mask = inputs["key"].shape[-2], inputs.get(name)
+        keys = seen(np.arange(M), M)[None]
+        new = (
+            keys
+            if mask is None
+            else mask & keys
+            if mask.dtype == bool
+            else np.where(keys, mask, -np.inf)
+        )
+        return operation.reference(**inputs | {name: new})
+
+    return answer
+
+
+def in_full_blocks(j: ndarray, M: int, block: int) -> ndarray:
+    return j < M // block * block
+
+
+def in_the_first(j: ndarray, M: int, block: int) -> ndarray:
+    return j < block
+
+
+def first_columns(x: ndarray, width: int) -> ndarray:
+    return x * (np.arange(x.shape[-1]) < width)
+
+
+def first_of(x: ndarray, axis: int) -> ndarray:
+    return np.broadcast_to(x.take([0], axis=axis), x.shape).copy()
+
+
+def transposed(x: ndarray) -> ndarray:
+    return x.mT.copy() if x.shape[-1] == x.shape[-2] else x
+
+
+def exchanged(x: ndarray, one: int, other: int) -> ndarray:
+    return x.swapaxes(one, other).copy() if x.ndim > other else x
+
+
+def reshaped_instead_of_transposed(x: ndarray, one: int, other: int) -> ndarray:
+    """Axes exchanged by a reshape, as ``view`` for ``transpose`` does it."""
+    return x.swapaxes(one, other).reshape(x.shape) if x.ndim > other else x

@@ -1,0 +1,174 @@
+"""
+Mistakes of kernels that walk over tiles of keys: what is not carried from one tile to the next, the
+last tile, partial results merged wrongly. Each is another way from scores to weights.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.reference.staged_attention import Change, StagedAttention
+
+Tiles = tuple[ndarray, ...]
+"""The scores of each tile, minus infinity where a pair is hidden."""
+
+Weigh = Callable[[Tiles], ndarray]
+SIZES = (16, 32, 64, 128, 8, 4)
+
+
+def tile_mistakes() -> Iterator[tuple[str, Change]]:
+    """Words and change of each mistake at each size of a tile; where one tile is all, none is."""
+    for words, mistake in TILE_MISTAKES.items():
+        for size in SIZES:
+            yield words.format(size=size), in_tiles(partial(mistake, size=size))
+    for words, merge in MERGES.items():
+        for least in (2, 32):
+            yield words.format(least=least), in_tiles(partial(merge, least=least))
+
+
+def in_tiles(weigh: Callable[[ndarray], ndarray]) -> Change:
+    def change(s: StagedAttention) -> StagedAttention:
+        def weigh_visible(score: ndarray, visible: ndarray) -> ndarray:
+            with np.errstate(all="ignore"):
+                return weigh(np.where(visible, score, -np.inf))
+
+        return replace(s, weigh=weigh_visible)
+
+    return change
+
+
+def split(score: ndarray, size: int) -> Tiles:
+    return tuple(score[..., at : at + size] for at in range(0, score.shape[-1], size))
+
+
+def largest(score: ndarray) -> ndarray:
+    """The maximum of each row; 0 where a row sees nothing."""
+    top = score.max(axis=-1, keepdims=True)
+    return np.where(np.isneginf(top), 0.0, top)
+
+
+def softmax(score: ndarray) -> ndarray:
+    e = np.exp(score - largest(score))
+    return normalised(e, e.sum(axis=-1, keepdims=True))
+
+
+def normalised(e: ndarray, total: ndarray) -> ndarray:
+    return e / np.where(total == 0, 1, total)
+
+
+def running(score: ndarray, size: int) -> tuple[list[ndarray], list[ndarray]]:
+    """
+    The exponentials of each tile under the maximum so far, and the factor that each later tile owes
+    to what came before.
+    """
+    top, exponentials, factors = np.full((*score.shape[:-1], 1), -np.inf), [], []
+    for tile in split(score, size):
+        new = np.maximum(top, tile.max(axis=-1, keepdims=True))
+        base = np.where(np.isneginf(new), 0.0, new)
+        exponentials.append(np.exp(tile - base))
+        factors.append(np.exp(top - base))
+        top = new
+    return exponentials, factors
+
+
+def accumulated(
+    score: ndarray, size: int, rescale_sum: bool = True, rescale_output: bool = True
+) -> ndarray:
+    """The weights that an online softmax gives when it rescales no more than it is told."""
+    exponentials, factors = running(score, size)
+    total = np.zeros((*score.shape[:-1], 1))
+    weights: list[ndarray] = []
+    for e, factor in zip(exponentials, factors, strict=True):
+        total = total * (factor if rescale_sum else 1.0) + e.sum(axis=-1, keepdims=True)
+        weights = [w * (factor if rescale_output else 1.0) for w in weights] + [e]
+    return normalised(np.concatenate(weights, axis=-1), total)
+
+
+def without_last_tile(score: ndarray, size: int) -> ndarray:
+    M = score.shape[-1]
+    kept = np.arange(M) < (M // size * size if size < M else M)
+    return softmax(np.where(kept, score, -np.inf))
+
+
+def with_padding_seen(score: ndarray, size: int) -> ndarray:
+    padding = np.zeros((*score.shape[:-1], -score.shape[-1] % size))
+    return softmax(np.concatenate([score, padding], axis=-1))[..., : score.shape[-1]]
+
+
+def with_last_tile_overlapping(score: ndarray, size: int) -> ndarray:
+    """The last tile begins a whole tile before the end, and what it shares counts twice."""
+    M = score.shape[-1]
+    twice = (np.arange(M) >= M - size) & (np.arange(M) < M // size * size) & (size < M)
+    return softmax(score + np.where(twice, np.log(2.0), 0.0))
+
+
+def each_tile_alone(score: ndarray, size: int) -> ndarray:
+    return np.concatenate([softmax(tile) for tile in split(score, size)], axis=-1)
+
+
+def without_partly_hidden(score: ndarray, size: int) -> ndarray:
+    """A whole tile is skipped where one of its keys is hidden."""
+    whole = [
+        np.where(np.isneginf(tile).any(axis=-1, keepdims=True), -np.inf, tile)
+        if tile.shape[-1] == size
+        else tile
+        for tile in split(score, size)
+    ]
+    return softmax(np.concatenate(whole, axis=-1))
+
+
+def unguarded(score: ndarray, size: int) -> ndarray:
+    """NaN where nothing has been seen yet: minus infinity less minus infinity."""
+    first = split(score, size)[0]
+    blind = np.isneginf(first).all(axis=-1, keepdims=True)
+    return np.where(blind, np.nan, softmax(score))
+
+
+def averaged_halves(score: ndarray, least: int) -> ndarray:
+    half = score.shape[-1] // 2
+    if 2 * half < least:
+        return softmax(score)
+    parts = [softmax(part) for part in (score[..., :half], score[..., half:])]
+    return np.concatenate(parts, axis=-1) / 2
+
+
+def merged_by_sums(score: ndarray, least: int) -> ndarray:
+    """Sums that are relative to two maxima, added as if they were relative to one."""
+    half = score.shape[-1] // 2
+    if 2 * half < least:
+        return softmax(score)
+    e = [np.exp(part - largest(part)) for part in (score[..., :half], score[..., half:])]
+    joined = np.concatenate(e, axis=-1)
+    return normalised(joined, joined.sum(axis=-1, keepdims=True))
+
+
+TILE_MISTAKES: dict[str, Callable[..., ndarray]] = {
+    "an output that is not rescaled when the maximum rises, in tiles of {size} keys": partial(
+        accumulated, rescale_output=False
+    ),
+    "a sum that is not rescaled when the maximum rises, in tiles of {size} keys": partial(
+        accumulated, rescale_sum=False
+    ),
+    "nothing rescaled when the maximum rises, in tiles of {size} keys": partial(
+        accumulated, rescale_sum=False, rescale_output=False
+    ),
+    "the keys of the last tile left out where it is not full ({size} keys a tile)": (
+        without_last_tile
+    ),
+    "the padding of the last tile seen as keys of score 0 ({size} keys a tile)": with_padding_seen,
+    "a last tile that begins {size} keys before the end, so that keys count twice": (
+        with_last_tile_overlapping
+    ),
+    "a softmax of its own in each tile of {size} keys": each_tile_alone,
+    "tiles of {size} keys skipped where one of their keys is hidden": without_partly_hidden,
+    "an online softmax without a guard where the first tile of {size} keys is hidden": unguarded,
+}
+MERGES: dict[str, Callable[..., ndarray]] = {
+    "two halves of the keys merged by their mean, from {least} keys on": averaged_halves,
+    "two halves of the keys merged by sums that have different maxima, from {least} keys on": (
+        merged_by_sums
+    ),
+}
