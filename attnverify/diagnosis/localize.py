@@ -181,11 +181,12 @@ def output_names(o: Observation) -> list[str]:
     What the outputs are: gradients by the inputs they belong to, an attention's output and weights.
     """
     if o.recipe.operation.endswith("_grad"):
-        return [
-            f"the gradient by {name}"
-            for name in (*CATALOGUE[o.recipe.operation].axes, "mask")
-            if name not in ("d_output",)
+        inputs = [
+            name for name in (*CATALOGUE[o.recipe.operation].axes, "mask") if name in o.inputs
         ]
+        names = [f"the gradient by {name}" for name in inputs if name != "d_output"]
+        others = range(len(names), len(o.actual))
+        return [*names, *(f"gradient {number}" for number in others)]
     if o.recipe.operation.startswith("multi_head"):
         return ["the output", "the weights"]
     return (
