@@ -40,7 +40,7 @@ class CheckoutFinder:
 
     @classmethod
     def find_spec(cls, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """The module specification of a column; None for every other name."""
+        """Find the module specification of a column; None for every other name."""
         package, _, column = name.partition(".")
         if package != __name__ or column not in COLUMNS:
             return None
@@ -55,7 +55,7 @@ IS_CHECKOUT = not (PACKAGE / "spec").is_dir()
 
 
 def describe_installation() -> str:
-    """Which attnverify runs: its version and where it lies."""
+    """Tell which attnverify runs: its version and where it lies."""
     kind, folder = ("checkout", ROOT) if IS_CHECKOUT else ("installed", PACKAGE)
     return f"attnverify {__version__} ({kind}: {folder})"
 

@@ -50,7 +50,9 @@ MACHINE = "ATTNVERIFY_MACHINE"
 
 
 def chosen_machine() -> int | None:
-    """The compute capability that ``--device sm_80`` and its kin ask for; None without them."""
+    """
+    Read the compute capability that ``--device sm_80`` and its kin ask for; None without them.
+    """
     asked = os.environ.get(MACHINE)
     return int(asked) if asked else None
 
@@ -60,7 +62,7 @@ PINNED = "ATTNVERIFY_PINNED"
 
 
 def devices() -> list[str]:
-    """The devices that this process may see, as CUDA_VISIBLE_DEVICES names them."""
+    """List the devices that this process may see, as CUDA_VISIBLE_DEVICES names them."""
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is not None:
         return [name.strip() for name in allowed.split(",") if name.strip()]
@@ -72,7 +74,7 @@ def devices() -> list[str]:
 
 @lru_cache
 def gpu_descriptions() -> tuple[str, ...]:
-    """The GPUs of this machine as their driver tells of them: name, driver, memory."""
+    """List the GPUs of this machine as their driver tells of them: name, driver, memory."""
     return tuple(
         query_nvidia_smi("--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
     )
@@ -80,7 +82,8 @@ def gpu_descriptions() -> tuple[str, ...]:
 
 def query_nvidia_smi(*options: str) -> list[str]:
     """
-    The lines that nvidia-smi answers; none where there is no such program, or it does not answer.
+    List the lines that nvidia-smi answers; none where there is no such program, or it does not
+    answer.
     """
     program = shutil.which("nvidia-smi")
     if program is None:

@@ -71,8 +71,8 @@ def package(
     name: str, enables: str, get: str = "", needed: bool = False, module: str = "", more: str = ""
 ) -> Question:
     """
-    A package, asked for its version by importing it; ``more`` is Python that appends to the list
-    ``words``.
+    Describe a package, asked for its version by importing it; ``more`` is Python that appends to
+    the list ``words``.
     """
     module = module or name
     ask = (
@@ -173,7 +173,7 @@ def main() -> int:
     questions = (*QUESTIONS, *map(backend, (*OURS, *named)))
     for line in (describe_installation(), *machine(), *platforms()):
         print(line, flush=True)
-    with ThreadPoolExecutor(max_workers=cores()) as pool:
+    with ThreadPoolExecutor(max_workers=count_cores()) as pool:
         answers = []
         for answer in pool.map(ask_in_subprocess, questions):
             answers.append(answer)
@@ -183,11 +183,11 @@ def main() -> int:
 
 
 def machine() -> Iterator[str]:
-    """What this machine is, as far as the standard library knows."""
+    """Say what this machine is, as far as the standard library knows."""
     found = {
         "python": f"{platform.python_version()} on {platform.platform()}",
-        "cores": str(cores()),
-        "memory": memory(),
+        "cores": str(count_cores()),
+        "memory": describe_memory(),
     }
     found["gpu"] = (
         "; ".join(gpu_descriptions())
@@ -198,15 +198,15 @@ def machine() -> Iterator[str]:
 
 
 def platforms() -> Iterator[str]:
-    """What is tested, and what is only expected to work."""
+    """Say what is tested, and what is only expected to work."""
     return (f"{'':<9}{name:<20}{words}" for name, words in PLATFORMS.items())
 
 
-def cores() -> int:
+def count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def memory() -> str:
+def describe_memory() -> str:
     try:
         found = re.search(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())
     except OSError:
@@ -251,8 +251,8 @@ START = (
 
 def interpret_answer(question: Question, status: int, said: str, complained: str) -> Answer:
     """
-    What an answer means: a module that is not there is missing, everything else that fails is
-    broken.
+    Decide what an answer means: a module that is not there is missing, everything else that fails
+    is broken.
     """
     last = (complained.splitlines() or ["no word"])[-1].strip()[:200]
     if status < 0:
@@ -290,8 +290,8 @@ ABSENT = re.compile(
 
 def blocking_problems(answers: list[Answer]) -> list[str]:
     """
-    Why the main job cannot run here, one line each: what is needed and not there, or a backend of
-    ours that is broken.
+    Say why the main job cannot run here, one line each: what is needed and not there, or a backend
+    of ours that is broken.
     """
     ours = [
         answer for answer in answers if answer.question.name in {f"backend {name}" for name in OURS}
@@ -308,7 +308,7 @@ def blocking_problems(answers: list[Answer]) -> list[str]:
 
 
 def verdict(answers: list[Answer]) -> Iterator[str]:
-    """The last lines: can the main job run, on which backends, and what to do next."""
+    """Write the last lines: can the main job run, on which backends, and what to do next."""
     if found := blocking_problems(answers):
         yield "FAILED: the main job (pytest -m differential) cannot run here:"
         yield from (f"  {line}" for line in found)

@@ -49,7 +49,7 @@ class FirstFailure:
 
 
 def implementation_of(fault: Fault) -> Implementation:
-    """The fault as the one implementation of a backend, with nothing remembered."""
+    """Wrap the fault as the one implementation of a backend, with nothing remembered."""
     backend = Backend(
         fault.name,
         fault.name,
@@ -81,7 +81,7 @@ def first_failure(implementation: Implementation, dtype: str, options: Options) 
 def cases_of_aspect(
     implementation: Implementation, dtype: str, column: str, options: Options
 ) -> Iterator[str]:
-    """One entry for each case of a column: what is wrong, or ""."""
+    """Yield one entry for each case of a column: what is wrong, or ""."""
     operation = implementation.operation.name
     if column in ("values", "gradients"):
         yield from judged_recipes(implementation, dtype, "any", options.cases, options)
@@ -123,7 +123,7 @@ def judged_recipes(
 
 
 def objection(judge_it: Any, *case: Any, held: Counter[str] | None = None) -> str:
-    """What the judge has against a case, or ""."""
+    """Say what the judge has against a case, or ""."""
     try:
         verdict = judge_it(*case)
     except Unsupported:
@@ -137,14 +137,14 @@ def objection(judge_it: Any, *case: Any, held: Counter[str] | None = None) -> st
 
 
 def dtypes_of(fault: Fault) -> tuple[str, ...]:
-    """The dtypes in which a fault must be noticed."""
+    """Choose the dtypes in which a fault must be noticed."""
     return fault.operation.dtypes if fault.operation.dtypes == ("bool",) else fault.wrong_in
 
 
 def score_fault(fault: Fault, dtype: str, options: Options) -> dict[str, Any]:
     """
-    One entry of the score: what was judged, what was wanted, where and after how many cases it was
-    noticed, and in which words.
+    Write one entry of the score: what was judged, what was wanted, where and after how many cases
+    it was noticed, and in which words.
     """
     found = first_failure(implementation_of(fault), dtype, options)
     named = {
@@ -198,8 +198,8 @@ def format_kind(kind: str, entries: list[dict[str, Any]]) -> str:
 
 def hardest(entries: list[dict[str, Any]], count: int = 10) -> list[tuple[str, int]]:
     """
-    The faults that took the most cases, each in its worst dtype; what was not noticed at all comes
-    first.
+    Select the faults that took the most cases, each in its worst dtype; what was not noticed at all
+    comes first.
     """
     worst: dict[str, tuple[bool, int]] = {}
     for entry in entries:

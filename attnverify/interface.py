@@ -53,16 +53,18 @@ class Report:
 
     @classmethod
     def from_json(cls, text: str) -> "Report":
-        """The report that ``attnverify run --report-json`` wrote. Raises ValueError otherwise."""
+        """
+        Read the report that ``attnverify run --report-json`` wrote. Raises ValueError otherwise.
+        """
         return cls(tuple(CellResult.from_dict(tally) for tally in read_report(text)["tallies"]))
 
     @classmethod
     def read(cls, path: str | Path) -> "Report":
-        """The same, by the path of its file."""
+        """Read the same by the path of its file."""
         return cls.from_json(Path(path).read_text(encoding="utf-8"))
 
     def verdict(self, operation: str, dtype: str, aspect: str = "values") -> str:
-        """The verdict on an operation: passed, failed, known failure, unsupported ..."""
+        """Find the verdict on an operation: passed, failed, known failure, unsupported ..."""
         found = {
             result.verdict
             for result in self.results
@@ -153,7 +155,7 @@ def _read(argument: str, parse: Callable[[str], str], text: str) -> str:
 
 
 def _backend_of(function: Callable[..., Any], operation: str) -> Backend:
-    """A backend that consists of a function; its source says how to load it again."""
+    """Build a backend that consists of a function; its source says how to load it again."""
     name = getattr(function, "__qualname__", type(function).__name__)
     module = inspect.getmodule(function)
     file = getattr(module, "__file__", None) or ""
@@ -164,7 +166,7 @@ def _backend_of(function: Callable[..., Any], operation: str) -> Backend:
 
 
 def _library_of(function: Callable[..., Any]) -> str:
-    """The library that a function's module imports."""
+    """Name the library that a function's module imports."""
     module = inspect.getmodule(function)
     return imported_library([module] if module else [])
 
@@ -173,8 +175,9 @@ def bound(
     operation: str, inputs: Mapping[str, Any], *, dtype: str = "float32", precision: Any = "eager"
 ) -> Any:
     """
-    How far off each element of an operation's output may be, in the shape of the output: None for
-    an operation that moves numbers and computes none. The inputs are rounded to the dtype first.
+    Tell how far off each element of an operation's output may be, in the shape of the output: None
+    for an operation that moves numbers and computes none. The inputs are rounded to the dtype
+    first.
     """
     name, dtype = _read("operation", parse_operation, operation), _read("dtype", parse_dtype, dtype)
     if CATALOGUE[name].exact:

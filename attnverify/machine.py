@@ -41,7 +41,7 @@ def count_processors() -> int:
 
 
 def processor_name() -> str:
-    """The processor's own name."""
+    """Read the processor's own name."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -68,7 +68,10 @@ def _blas_of_build() -> str:
 
 
 def describe_blas() -> list[str]:
-    """``openblas 0.3.31 SkylakeX, 1 thread``; by NumPy's build alone where threadpoolctl is not."""
+    """
+    Describe the BLAS: ``openblas 0.3.31 SkylakeX, 1 thread``; by NumPy's build alone where
+    threadpoolctl is not.
+    """
     try:  # here, for doctor imports nothing but the standard library
         from threadpoolctl import threadpool_info
     except ImportError:
@@ -83,7 +86,7 @@ def describe_blas() -> list[str]:
 
 
 def describe_torch() -> list[str]:
-    """The same of PyTorch, whose BLAS is part of it; nothing where it is not loaded."""
+    """Describe the same of PyTorch, whose BLAS is part of it; nothing where it is not loaded."""
     torch: Any = sys.modules.get("torch")
     if not hasattr(torch, "backends"):
         return []

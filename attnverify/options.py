@@ -43,7 +43,9 @@ ALIASES = {
 
 
 def one_of(text: str, words: Iterable[str], what: str = "") -> str:
-    """The word itself. Raises ValueError with what was wanted, and the nearest word."""
+    """
+    Return the word if it is known. Raises ValueError with what was wanted, and the nearest word.
+    """
     known = tuple(words)
     if text in known:
         return text
@@ -55,7 +57,7 @@ def one_of(text: str, words: Iterable[str], what: str = "") -> str:
 @lru_cache
 def operation_names() -> tuple[str, ...]:
     """
-    The operations, as the specification's package exports them, without their gradients. It is
+    List the operations, as the specification's package exports them, without their gradients. It is
     read and not imported, for names are wanted before any array library is loaded.
     """
     spec = find_spec("attnverify.spec")
@@ -113,7 +115,7 @@ def parse_device(text: str) -> str:
 
 
 def parse_seconds(text: str) -> float:
-    """A number above 0."""
+    """Parse a number above 0."""
     try:
         number = float(text)
     except ValueError:
@@ -124,7 +126,7 @@ def parse_seconds(text: str) -> float:
 
 
 def parse_count(text: str) -> int:
-    """A whole number, 0 or more."""
+    """Parse a whole number, 0 or more."""
     if not text.isdecimal():
         raise ValueError(f"wanted a whole number, got {text}")
     return int(text)

@@ -188,7 +188,8 @@ _CHOICES = {
 
 def resolve(declared: object, operation: str, implementation: str, dtype: str) -> Precision:
     """
-    The Precision that a backend's PRECISION declares for one operation, implementation and dtype.
+    Find the Precision that a backend's PRECISION declares for one operation, implementation and
+    dtype.
 
     A declaration is None (judged as eager), a preset's name, a mapping of Precision fields with an
     optional "preset", or a mapping from operations, implementations, dtypes and "*" to

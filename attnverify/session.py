@@ -58,14 +58,14 @@ class Verification:
         )
 
     def is_red(self, tally: dict[str, Any]) -> bool:
-        """Whether a verdict makes the run a failure."""
+        """Tell whether a verdict makes the run a failure."""
         is_required = tally["aspect"] in self.required(tally["backend"])
         if tally["verdict"] == "weak":
             return is_required and not self.allow_weak
         return tally["verdict"] == "failed" and (is_required or is_unexpected_pass(tally))
 
     def required(self, backend: str) -> tuple[str, ...]:
-        """The aspects of the verdict in which a backend must not fail."""
+        """List the aspects of the verdict in which a backend must not fail."""
         default = "isolation" if backend in PROJECT_BACKENDS else "answer"
         return REQUIRED[self.require or default]
 
@@ -99,7 +99,7 @@ AT_ONCE = 4
 
 
 def backends_of(sources: list[str], workers: dict[str, Worker]) -> Iterator[Backend]:
-    """The backends, loaded here or in their own processes."""
+    """Load the backends, here or in their own processes."""
     for number, source in enumerate(sources):
         for worker in (
             workers[near] for near in sources[number : number + AT_ONCE] if near in workers
@@ -111,8 +111,8 @@ def backends_of(sources: list[str], workers: dict[str, Worker]) -> Iterator[Back
 
 def known_failures(named: str | None, sources: list[str]) -> list[KnownFailure]:
     """
-    The lines of the file that is named, or of those beside the backends. Raises ValueError where
-    one cannot be read.
+    Read the lines of the file that is named, or of those beside the backends. Raises ValueError
+    where one cannot be read.
     """
     try:
         if named:
@@ -137,8 +137,8 @@ def unmatched_known_failures(run: Verification) -> list[KnownFailure]:
 
 def unjudged_backends(run: Verification) -> list[str]:
     """
-    Why a run must not be green though nothing failed: one line for each backend that could not be
-    judged.
+    Say why a run must not be green though nothing failed: one line for each backend that could not
+    be judged.
     """
     asked = [
         backend

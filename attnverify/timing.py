@@ -36,8 +36,8 @@ def measure_block(seconds: dict[str, float]) -> Iterator[None]:
 
 def time_shares(tallies: Iterable[dict[str, Any]]) -> dict[str, float]:
     """
-    The shares of backend, oracle and the rest in the time of all cells; nothing where no cell took
-    any.
+    Compute the shares of backend, oracle and the rest in the time of all cells; nothing where no
+    cell took any.
     """
     seconds = [tally.get("seconds") or {} for tally in tallies]
     total = {what: sum(one.get(what, 0.0) for one in seconds) for what in ("all", *SECONDS_SPENT)}
@@ -48,7 +48,7 @@ def time_shares(tallies: Iterable[dict[str, Any]]) -> dict[str, float]:
 
 
 def time_summary(tallies: Iterable[dict[str, Any]]) -> str:
-    """``time: 41 % in the backends, 30 % in the oracle, 29 % elsewhere``"""
+    """Write ``time: 41 % in the backends, 30 % in the oracle, 29 % elsewhere``"""
     found = time_shares(tallies)
     where = {"backend": "in the backends", "oracle": "in the oracle", "elsewhere": "elsewhere"}
     return (

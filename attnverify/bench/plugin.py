@@ -29,12 +29,12 @@ NOW = [0.0]
 
 
 def replayed() -> float:
-    """The clock of the record: it goes forward by what was measured."""
+    """Read the clock of the record: it goes forward by what was measured."""
     return NOW[0]
 
 
 def device() -> str:
-    """Where this run measures: cuda where PyTorch finds a GPU, else cpu."""
+    """Tell where this run measures: cuda where PyTorch finds a GPU, else cpu."""
     from importlib import import_module
     from importlib.util import find_spec
 
@@ -72,7 +72,7 @@ class Races:
         self.records: list[Record] = []
 
     def entry(self, case: Case, label: str) -> tuple[Race, Entry]:
-        """The entry of a contestant; the case is run when the first of them is asked for."""
+        """Find the entry of a contestant; the case is run when the first of them is asked for."""
         key = signature(case)
         if key not in self.races:
             with two_threads(self.measured):
@@ -99,7 +99,7 @@ class Races:
             pytest.fail(f"wrong: {entry.judgement.reason}", pytrace=False)
 
     def note(self, case: str, label: str, **facts: Any) -> Record:
-        """A record of something that is no race: of the whole suite, of a view."""
+        """Keep a record of something that is no race: of the whole suite, of a view."""
         plain = {
             "case": case,
             "label": label,
@@ -124,27 +124,27 @@ class Races:
         return told
 
     def suite(self, shares: dict[str, float], command: str) -> Record:
-        """Where the time of a differential run went."""
+        """Measure where the time of a differential run went."""
         return self.note(
             "differential suite", "verify", share=shares["elsewhere"], command=command, **shares
         )
 
     def view(self, shift: str, copied: bool) -> Record:
-        """Whether a shift of a padded buffer copies anything."""
+        """Tell whether a shift of a padded buffer copies anything."""
         return self.note("shift as a view", "torch_impl view", shift=shift, copied=copied)
 
 
 def signature(case: Case) -> str:
-    """What tells two cases apart."""
+    """Say what tells two cases apart."""
     return json.dumps(
         [case.name, case.operation, case.sizes, case.dtype, case.mode, case.mask, case.device]
     )
 
 
-def chosen(chapter: str, races: Races) -> list[Case]:
+def choose_cases(chapter: str, races: Races) -> list[Case]:
     """
-    The cases of a chapter: those of this device, or all of them once at their small sizes, where
-    many are the same.
+    List the cases of a chapter: those of this device, or all of them once at their small sizes,
+    where many are the same.
     """
     if races.measured:
         return named.cases(chapter, races.device)
@@ -231,13 +231,13 @@ class AboveNoise:
         if not current["extra_info"].get("ours") or not then:
             return None
         spread = ((current["iqr"] / now) ** 2 + (compared["iqr"] / then) ** 2) ** 0.5
-        noise = 3 * spread + drift(current["extra_info"], compared["extra_info"])
+        noise = 3 * spread + compute_drift(current["extra_info"], compared["extra_info"])
         slower = now / then - 1
         return f"{slower:+.1%} slower, noise {noise:.1%}" if slower > noise else None
 
 
-def drift(now: dict[str, Any], then: dict[str, Any]) -> float:
-    """How far the ceilings of the two runs are apart, relatively."""
+def compute_drift(now: dict[str, Any], then: dict[str, Any]) -> float:
+    """Compute how far the ceilings of the two runs are apart, relatively."""
     pairs = [
         (now.get("ceilings", {}).get(name), then.get("ceilings", {}).get(name))
         for name in ("flops", "bandwidth")
@@ -270,7 +270,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     races = metafunc.config.stash[KEY]
     found = [
         (case, contestant)
-        for case in chosen(metafunc.module.CHAPTER, races)
+        for case in choose_cases(metafunc.module.CHAPTER, races)
         for contestant in contestants(case)
     ]
     metafunc.parametrize(

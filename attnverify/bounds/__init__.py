@@ -67,7 +67,7 @@ def bound(
 
 
 def error(operation: str, inputs: Mapping[str, Any], *precisions: Precision) -> Any:
-    """The sum of the errors that these arithmetics may make."""
+    """Compute the sum of the errors that these arithmetics may make."""
     with np.errstate(all="ignore"):
         return BOUNDS[operation](**inputs, precision=precisions)
 

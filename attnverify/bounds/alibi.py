@@ -14,7 +14,10 @@ from attnverify.precision import Precision
 
 
 def slopes(n_heads: int) -> ndarray:
-    """2^(-8h/n) for the power of two n below, then every other slope of the power of two above."""
+    """
+    Compute 2^(-8h/n) for the power of two n below, then every other slope of the power of two
+    above.
+    """
     n = 2 ** floor(log2(n_heads))
     first = 2.0 ** (-8.0 * np.arange(1, n + 1) / n)
     rest = 2.0 ** (-4.0 * np.arange(1, 1 + 2 * (n_heads - n), 2) / n)
@@ -23,8 +26,8 @@ def slopes(n_heads: int) -> ndarray:
 
 def slope_error(m: ndarray, P: Precision) -> ndarray:
     """
-    rounded(m, max(16, 2h + 2 exp_ulps, 3 |log m| + 2 exp_ulps) u m, bias) for the h-th term of its
-    geometric sequence.
+    Compute rounded(m, max(16, 2h + 2 exp_ulps, 3 |log m| + 2 exp_ulps) u m, bias) for the h-th term
+    of its geometric sequence.
 
     A running product rounds the ratio once, takes it h times, and rounds h products; a power of the
     rounded ratio takes it h times and errs by exp_ulps ulps; exp(h log ratio) makes three roundings
@@ -39,15 +42,15 @@ def slope_error(m: ndarray, P: Precision) -> ndarray:
 
 
 def get_slopes(n_heads: int, *, precision: Precisions) -> ndarray:
-    """`slope_error`, stored."""
+    """Bound `slope_error`, stored."""
     m = slopes(n_heads)
     return total(lambda P: storage_error(m, slope_error(m, P), P.bias, P.storage), precision)
 
 
 def bias_error(m: ndarray, count: ndarray, P: Precision) -> ndarray:
     """
-    rounded(m c, E_m |c|, bias) for whole numbers c, which are exact up to 2^p; exactly 0 where c is
-    0.
+    Compute rounded(m c, E_m |c|, bias) for whole numbers c, which are exact up to 2^p; exactly 0
+    where c is 0.
     """
     m, Em, size = m[:, None, None], slope_error(m, P)[:, None, None], np.abs(count)
     inexact = gamma(1, P.bias.u) * size * (size > 2.0**P.bias.p)
@@ -56,7 +59,7 @@ def bias_error(m: ndarray, count: ndarray, P: Precision) -> ndarray:
 
 
 def get_alibi_biases(n_heads: int, visible: ndarray, *, precision: Precisions) -> ndarray:
-    """`bias_error` of slope times the running count of visible keys, stored."""
+    """Bound `bias_error` of slope times the running count of visible keys, stored."""
     m, count = slopes(n_heads), np.cumsum(visible, -1)
     x = m[:, None, None] * count
     return total(
@@ -69,8 +72,8 @@ def get_alibi_biases(n_heads: int, visible: ndarray, *, precision: Precisions) -
 
 def alibi_distance(N: int, M: int, first: int | None) -> ndarray:
     """
-    j - (M - N + i), or first + j where a backend adds slope * (first + j): the same weights at
-    another size of score.
+    Compute j - (M - N + i), or first + j where a backend adds slope * (first + j): the same weights
+    at another size of score.
     """
     i, j = np.arange(N)[:, None], np.arange(M)
     return j - (i + M - N) if first is None else np.broadcast_to(first + j, (N, M))
@@ -82,7 +85,9 @@ Alibi = tuple[Products, ndarray, ndarray, WeightedMean]
 def alibi_mixture(
     query: ndarray, key: ndarray, value: ndarray, visible: ndarray | None, first: int | None = None
 ) -> Alibi:
-    """The products, slopes, distances and the weighted mean, with the bias in the given form."""
+    """
+    Compute the products, slopes, distances and the weighted mean, with the bias in the given form.
+    """
     at = products(query, key)
     N, M = at.raw.shape[-2:]
     m, distance = slopes(query.shape[1]), alibi_distance(N, M, first)
@@ -94,7 +99,7 @@ def alibi_forms(
     query: ndarray, key: ndarray, value: ndarray, visible: ndarray | None
 ) -> Callable[[Precision], tuple[Alibi, ...]]:
     """
-    The forms in which a Precision may add its bias; where there are several, the bound is the
+    List the forms in which a Precision may add its bias; where there are several, the bound is the
     largest of theirs.
 
     "relative" adds slope * (j - i'), i' = M - N + i; "absolute" adds slope * j or, counting from
@@ -123,8 +128,8 @@ def alibi_error(
     Ek: ndarray | None = None,
 ) -> ndarray:
     """
-    The error of the scaled score plus the bias, `biased_error`: the product of D terms may begin
-    with the bias.
+    Bound the error of the scaled score plus the bias, `biased_error`: the product of D terms may
+    begin with the bias.
     """
     bias = m[:, None, None] * distance
     E = score_error(at, P, Eq, Ek, addends=1)
@@ -140,7 +145,7 @@ def alibi_attention(
     *,
     precision: Precisions,
 ) -> ndarray:
-    """`alibi_error`, then `mixture_error`, for each of the `alibi_forms`."""
+    """Compute `alibi_error`, then `mixture_error`, for each of the `alibi_forms`."""
     forms = alibi_forms(query, key, value, visible)
 
     def error(P: Precision) -> ndarray:

@@ -37,8 +37,8 @@ def masked(
     s: ndarray, error: SumError, mask: ndarray | None, lost: ndarray | None, terms: int = 0
 ) -> tuple[Rows, ScoreError]:
     """
-    The softmax rows of a score, a sum of so many terms, under a mask, and the error of the score
-    after a float mask was added.
+    Compute the softmax rows of a score, a sum of so many terms, under a mask, and the error of the
+    score after a float mask was added.
     """
     bias, visible = split_mask(mask)
     if bias is None:
@@ -56,27 +56,27 @@ def masked(
 def masked_products(
     at: Products, mask: ndarray | None, Eq: ndarray | None = None, Ek: ndarray | None = None
 ) -> tuple[Rows, ScoreError]:
-    """The rows of q.k / sqrt(D) under a mask, and the error of their scores."""
+    """Compute the rows of q.k / sqrt(D) under a mask, and the error of their scores."""
     error = lambda P, addends: score_error(at, P, Eq, Ek, addends)
     return masked(at.raw * at.scale, error, mask, at.lost, at.q.shape[-1])
 
 
 def masked_additive(at: Additive, mask: ndarray | None) -> tuple[Rows, ScoreError]:
-    """The rows of w.tanh(W_q q + W_k k) under a mask."""
+    """Compute the rows of w.tanh(W_q q + W_k k) under a mask."""
     error = lambda P, addends: additive_error(at, P, addends)
     return masked(at.s, error, mask, at.lost, at.w.size)
 
 
 def weights_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
-    """The error of the softmax weights, stored; zero at hidden keys."""
+    """Bound the error of the softmax weights, stored; zero at hidden keys."""
     E = probability_error(at, Es, P)
     return np.where(np.isinf(E), np.inf, zero_where_hidden(at, rounding_error(at.p, E, P.storage)))
 
 
 def softmax(score: ndarray, mask: ndarray | None = None, *, precision: Precisions) -> ndarray:
     """
-    The error of the softmax of an exact score: see `probability_error`; a float mask costs one
-    rounding to `score`.
+    Bound the error of the softmax of an exact score: see `probability_error`; a float mask costs
+    one rounding to `score`.
     """
     hidden = score == -np.inf
     s, lost = finite(np.where(hidden, 0.0, score) if hidden.any() else score)
@@ -88,8 +88,8 @@ def softmax(score: ndarray, mask: ndarray | None = None, *, precision: Precision
 
 def dropout(weights: ndarray, keep: ndarray | None, p: float, *, precision: Precisions) -> ndarray:
     """
-    The error of keep * weights / (1-p): three roundings of constant and product, one to storage;
-    none at all for p = 0.
+    Bound the error of keep * weights / (1-p): three roundings of constant and product, one to
+    storage; none at all for p = 0.
     """
     if keep is None or p == 0:
         return np.zeros_like(weights)
@@ -104,7 +104,7 @@ def dropout(weights: ndarray, keep: ndarray | None, p: float, *, precision: Prec
 
 
 def attended(mix: WeightedMean, error: ScoreError, precision: Precisions) -> ndarray:
-    """The bound of an attention whose scores have the given error, stored."""
+    """Compute the bound of an attention whose scores have the given error, stored."""
     return total(lambda P: weighted_mean_error(mix, error(P), None, P, P.storage), precision)
 
 
@@ -119,8 +119,8 @@ def scaled_dot_product_attention(
     precision: Precisions,
 ) -> ndarray:
     """
-    The error of softmax(q.k / sqrt(D) + mask) v: `score_error`, one rounding for a float mask, then
-    `mixture_error`.
+    Bound the error of softmax(q.k / sqrt(D) + mask) v: `score_error`, one rounding for a float
+    mask, then `mixture_error`.
     """
     at = products(query, key)
     chain, error = masked_products(at, mask)
@@ -141,8 +141,8 @@ def additive_attention(
     precision: Precisions,
 ) -> ndarray:
     """
-    The error of softmax(w.tanh(W_q q + W_k k) + mask) v: `additive_error`, the mask's rounding,
-    then `mixture_error`.
+    Bound the error of softmax(w.tanh(W_q q + W_k k) + mask) v: `additive_error`, the mask's
+    rounding, then `mixture_error`.
     """
     at = additive(query, key, w_query, w_key, w_score)
     chain, error = masked_additive(at, mask)

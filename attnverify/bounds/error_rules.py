@@ -18,7 +18,7 @@ from attnverify.precision import FLOAT64, Format, Precision
 
 
 def gamma(k: float, u: float) -> float:
-    """k roundings of relative size u, in a row: k u / (1 - k u)."""
+    """Bound k roundings of relative size u, in a row: k u / (1 - k u)."""
     return k * u / (1 - k * u) if k * u < 1 else float("inf")
 
 
@@ -37,14 +37,14 @@ def rounding_error(
 
 def storage_error(x: ndarray, E: ndarray, kept: Format, fmt: Format) -> ndarray:
     """
-    The error after x, so far kept in the format `kept`, is stored in `fmt`: the second rounding to
-    one format is none.
+    Bound the error after x, so far kept in the format `kept`, is stored in `fmt`: the second
+    rounding to one format is none.
     """
     return E if kept.p == fmt.p and kept.emin == fmt.emin else rounding_error(x, E, fmt)
 
 
 def with_overflow(E: ndarray, size: ndarray, fmt: Format) -> ndarray:
-    """E, and inf where a number of that size does not fit into the format."""
+    """Give E, and inf where a number of that size does not fit into the format."""
     if fmt.p == FLOAT64.p or not size.size or size.max() <= fmt.max / (1 + 2 * fmt.u):
         return E
     return np.where(size > fmt.max / (1 + 2 * fmt.u), np.inf, E)
@@ -52,7 +52,7 @@ def with_overflow(E: ndarray, size: ndarray, fmt: Format) -> ndarray:
 
 def accumulation_error(n: int, precision: Precision) -> float:
     """
-    The relative error of a sum of n products in any order.
+    Bound the relative error of a sum of n products in any order.
 
     gamma_n holds for every order, fused multiply-add included; n u (Jeannerod and Rump) holds
     without restriction on n where products and sums are rounded one by one, and takes over where n
@@ -71,9 +71,9 @@ def accumulation_error(n: int, precision: Precision) -> float:
 
 def underflow(n: int, precision: Precision) -> float:
     """
-    What a sum of n products loses below the smallest normal numbers: eta a product, and eta an
-    addition where subnormal results are flushed (else they are exact); eta_partial for each of the
-    roundings of split-K partials.
+    Bound what a sum of n products loses below the smallest normal numbers: eta a product, and eta
+    an addition where subnormal results are flushed (else they are exact); eta_partial for each of
+    the roundings of split-K partials.
     """
     acc, partial = precision.acc, precision.partial
     return n * (1 + acc.ftz) * acc.eta + (16 * partial.eta if partial else 0.0)
@@ -83,8 +83,8 @@ def operand_error(
     x: ndarray, E: ndarray | None, precision: Precision, *, stored: bool = True
 ) -> ndarray | None:
     """
-    The error of x on its way into a matrix product: one rounding to the declared operand format,
-    and flushed subnormals.
+    Bound the error of x on its way into a matrix product: one rounding to the declared operand
+    format, and flushed subnormals.
 
     A number that the storage format holds exactly (`stored`, E None) is not rounded by an operand
     format at least as wide, and an exact zero by none: what stands in a hidden slot does not come
@@ -112,7 +112,7 @@ def dot_error(
     n: int | None = None,
 ) -> ndarray:
     """
-    The error of the matrix product a @ b, summed in any order:
+    Bound the error of the matrix product a @ b, summed in any order:
 
         acc(n) (|a|+Ea)(|b|+Eb) + Ea (|b|+Eb) + |a| Eb + `underflow`
 
@@ -134,13 +134,13 @@ def dot_error(
 
 
 def sums_format(precision: Precision) -> Format:
-    """What a sum must fit: `acc`, or `partial` where parts of it are kept in that."""
+    """Choose what a sum must fit: `acc`, or `partial` where parts of it are kept in that."""
     return precision.partial or precision.acc
 
 
 def start_error(size: ndarray, terms: int, precision: Precision) -> ndarray:
     """
-    What a sum of products loses where it begins with an addend of that size: acc(terms) size.
+    Bound what a sum of products loses where it begins with an addend of that size: acc(terms) size.
 
     Many a BLAS adds the product onto C, ((c + a_1 b_1) + a_2 b_2) ..., so that every step rounds at
     the size of c, where fl(c + fl(sum)) rounds there once. `terms` counts the addends with the
@@ -151,7 +151,7 @@ def start_error(size: ndarray, terms: int, precision: Precision) -> ndarray:
 
 def partial_sums(terms: Sequence[ndarray]) -> tuple[ndarray, ndarray]:
     """
-    What adding some terms two by two may keep on the way: the largest sum of the sizes of all
+    Bound what adding some terms two by two may keep on the way: the largest sum of the sizes of all
     partial sums but the last, over every tree of additions, and the largest size of one of them.
     """
     whole = frozenset(range(len(terms)))
@@ -177,8 +177,8 @@ def sum_error(
     x: ndarray, E: ndarray | None, axes: tuple[int, ...], precision: Precision, n: int | None = None
 ) -> ndarray:
     """
-    The error of a sum over some axes: acc(n) sum(|x| + E) + sum(E) + `underflow`. n is the number
-    of terms.
+    Bound the error of a sum over some axes: acc(n) sum(|x| + E) + sum(E) + `underflow`. n is the
+    number of terms.
     """
     n = int(np.prod([x.shape[axis] for axis in axes], dtype=np.int64)) if n is None else n
     top = np.abs(x).sum(axes) if E is None else (np.abs(x) + E).sum(axes)

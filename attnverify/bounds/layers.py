@@ -22,7 +22,7 @@ Pair = tuple[ndarray, ndarray | None]  # a value and its error
 
 
 def affine(x: ndarray, weight: ndarray, bias: ndarray | None) -> ndarray:
-    """x W^T + b."""
+    """Compute x W^T + b."""
     return x @ weight.T if bias is None else x @ weight.T + bias
 
 
@@ -35,7 +35,7 @@ def linear_error(
     residual: Pair | None = None,
 ) -> ndarray:
     """
-    rounded(rounded(x W^T, dot), + b), both to `fmt`; a fused bias drops one of the two.
+    Compute rounded(rounded(x W^T, dot), + b), both to `fmt`; a fused bias drops one of the two.
 
     The sum may begin with the bias, or with the residual that the result is added to afterwards:
     acc(n) of their sizes, n the terms with them.
@@ -57,12 +57,12 @@ def _or_zero(E: ndarray | None) -> ndarray | float:
 
 
 def split(x: ndarray, num_heads: int) -> ndarray:
-    """[B N F] -> [B H N D]."""
+    """Split [B N F] into [B H N D]."""
     return x.reshape(*x.shape[:-1], num_heads, -1).swapaxes(-2, -3)
 
 
 def merge(x: ndarray) -> ndarray:
-    """[B H N D] -> [B N F]."""
+    """Merge [B H N D] into [B N F]."""
     x = x.swapaxes(-2, -3)
     return x.reshape(*x.shape[:-2], -1)
 
@@ -100,7 +100,7 @@ def self_attention(
 def merged_masks(
     attn_mask: ndarray | None, key_padding_mask: ndarray | None, num_heads: int
 ) -> ndarray | None:
-    """What merge_masks adds: 0, -inf, or the float mask's own numbers."""
+    """Compute what merge_masks adds: 0, -inf, or the float mask's own numbers."""
     mask = None
     if attn_mask is not None:
         mask = np.where(attn_mask, -np.inf, 0.0) if attn_mask.dtype == bool else attn_mask
@@ -164,13 +164,13 @@ def multi_head_self_attention(
     *,
     precision: Precisions,
 ) -> tuple[ndarray, ndarray]:
-    """`multi_head_attention` of x with itself."""
+    """Bound `multi_head_attention` of x with itself."""
     return multi_head_attention(
         x, x, x, parameters, num_heads, attn_mask, key_padding_mask, precision=precision
     )
 
 
-def _labml(parameters: Parameters, name: str) -> tuple[ndarray, ndarray | None]:
+def _find_projection(parameters: Parameters, name: str) -> tuple[ndarray, ndarray | None]:
     stem = name if name == "output" else f"{name}.linear"
     return parameters[f"{stem}.weight"], parameters.get(f"{stem}.bias")
 
@@ -192,7 +192,7 @@ def relative_multi_head_attention(
         "key": zero_unseen_keys(key, visible),
         "value": zero_unseen_keys(value, visible),
     }
-    net = {name: _labml(parameters, name) for name in (*inputs, "output")}
+    net = {name: _find_projection(parameters, name) for name in (*inputs, "output")}
     q, k, v = (split(affine(x, *net[name]), num_heads) for name, x in inputs.items())
     embeddings, key_bias, query_bias = (
         parameters[name] for name in ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")
@@ -230,7 +230,7 @@ def alibi_multi_head_attention(
         "key": zero_unseen_keys(key, visible),
         "value": zero_unseen_keys(value, visible),
     }
-    net = {name: _labml(parameters, name) for name in (*inputs, "output")}
+    net = {name: _find_projection(parameters, name) for name in (*inputs, "output")}
     q, k, v = (split(affine(x, *net[name]), num_heads) for name, x in inputs.items())
     at, m, count = products(q, k), slopes(num_heads), np.cumsum(visible, -1)
     s = at.raw * at.scale + m[:, None, None] * count

@@ -34,7 +34,9 @@ Error = ndarray | None  # an absolute error bound; None: exact
 
 
 def sinusoids(M: int, F: int) -> tuple[ndarray, ndarray, ndarray]:
-    """Exponents 2k/F, angles and values [M F] for the distances M-1 ... 0, sines then cosines."""
+    """
+    Compute exponents 2k/F, angles and values [M F] for the distances M-1 ... 0, sines then cosines.
+    """
     exponent = np.arange(0, F, 2) / F
     angle = np.arange(M - 1, -1, -1.0)[:, None] * 10000.0**-exponent
     return exponent, angle, np.concatenate([np.sin(angle), np.cos(angle)], -1)
@@ -42,8 +44,8 @@ def sinusoids(M: int, F: int) -> tuple[ndarray, ndarray, ndarray]:
 
 def sinusoid_error(M: int, F: int, P: Precision) -> ndarray:
     """
-    The error of sin and cos of x = distance / 10000^(2k/F), before they are stored, all computed in
-    `acc`.
+    Bound the error of sin and cos of x = distance / 10000^(2k/F), before they are stored, all
+    computed in `acc`.
 
     The exponent of exp(-2k/F log 10000) is of size e = (2k/F) log 10000 and takes three roundings
     (constant, quotient, product), so the frequency errs by exp(g(3, u) e) - 1, by exp_ulps ulps of
@@ -68,7 +70,7 @@ def sinusoid_error(M: int, F: int, P: Precision) -> ndarray:
 
 
 def sinusoidal_positions(M: int, F: int, *, precision: Precisions) -> ndarray:
-    """`sinusoid_error`, stored."""
+    """Compute `sinusoid_error`, stored."""
     values = sinusoids(M, F)[2]
     return total(lambda P: rounding_error(values, sinusoid_error(M, F, P), P.storage), precision)
 
@@ -100,7 +102,7 @@ class TransformerXL:
 def transformer_xl_terms(
     query: ndarray, key: ndarray, position: ndarray, u: ndarray, v: ndarray
 ) -> TransformerXL:
-    """All ((q+u).k + shift((q+v).r)) / sqrt(D); u and v are [H D]."""
+    """Compute all ((q+u).k + shift((q+v).r)) / sqrt(D); u and v are [H D]."""
     at = products(query, key)
     r, bad = finite(position)
     rT, u, v = r.swapaxes(-1, -2), u[:, None], v[:, None]
@@ -117,7 +119,7 @@ def transformer_xl_terms(
 
 
 def joined_error(a: ndarray, Ea: ndarray | None, b: ndarray, P: Precision) -> ndarray:
-    """The error of a + b, rounded to `joined`; b is exact."""
+    """Bound the error of a + b, rounded to `joined`; b is exact."""
     return rounding_error(a + b, Ea, P.joined)
 
 
@@ -160,7 +162,7 @@ def transformer_xl_score(
     *,
     precision: Precisions,
 ) -> ndarray:
-    """`transformer_xl_error`, stored."""
+    """Compute `transformer_xl_error`, stored."""
     at = transformer_xl_terms(query, key, position, u, v)
     return score_bound(at.s, at.lost, lambda P: transformer_xl_error(at, P), precision)
 
@@ -168,7 +170,7 @@ def transformer_xl_score(
 def transformer_xl_mixture(
     at: TransformerXL, value: ndarray, visible: ndarray | None
 ) -> WeightedMean:
-    """The rows under the causal mask, and the mean of the values."""
+    """Compute the rows under the causal mask, and the mean of the values."""
     N, M = at.s.shape[-2:]
     return weighted_mean(rows(at.s, causal(N, M, visible), at.lost), value)
 
@@ -185,8 +187,8 @@ def transformer_xl_attention(
     precision: Precisions,
 ) -> ndarray:
     """
-    `transformer_xl_error`, then `mixture_error` over the keys that the causal mask and `visible`
-    leave.
+    Compute `transformer_xl_error`, then `mixture_error` over the keys that the causal mask and
+    `visible` leave.
     """
     at = transformer_xl_terms(query, key, position, u, v)
     return attended(
@@ -198,7 +200,7 @@ Product = Callable[[ndarray, Error, ndarray, Error], ndarray]
 
 
 def matmul_without_error(a: ndarray, Ea: Error, b: ndarray, Eb: Error) -> ndarray:
-    """a @ b, without its error."""
+    """Compute a @ b, without its error."""
     return a @ b
 
 
@@ -232,7 +234,8 @@ def learned_relative_terms(
     align: str,
 ) -> Learned:
     """
-    All ((q+b).k + q.a + c) / sqrt(D), a and c read at P + (j - i) - (M - N if align is "end").
+    Compute all ((q+b).k + q.a + c) / sqrt(D), a and c read at P + (j - i) - (M - N if align is
+    "end").
     """
     at = products(query, key)
     N, M = at.raw.shape[-2:]
@@ -263,14 +266,16 @@ def learned_relative_terms(
 
 
 def gather_by_pair(x: ndarray, index: ndarray) -> ndarray:
-    """x[..., i, index[i, j]]: a product with the table's rows, laid out by query and key."""
+    """
+    Compute x[..., i, index[i, j]]: a product with the table's rows, laid out by query and key.
+    """
     return x[..., np.arange(len(index))[:, None], index]
 
 
 def is_few_keys(index: ndarray, D: int) -> bool:
     """
-    Whether the rows that each query reads, written out, are much smaller than a product with all
-    rows.
+    Tell whether the rows that each query reads, written out, are much smaller than a product with
+    all rows.
     """
     N, M = index.shape
     return 4 * M * D < N + M - 1
@@ -280,8 +285,8 @@ def product_with_rows(
     product: Product, q: ndarray, Eq: Error, a: ndarray, Ea: Error, index: ndarray
 ) -> ndarray:
     """
-    product(q, Eq, a, Ea) of queries and the table's rows [H D W], for the rows that each query
-    reads.
+    Compute product(q, Eq, a, Ea) of queries and the table's rows [H D W], for the rows that each
+    query reads.
     """
     if not is_few_keys(index, q.shape[-1]):
         return gather_by_pair(product(q, Eq, a, Ea), index)
@@ -293,7 +298,7 @@ def product_with_rows(
 
 def learned_error(at: Learned, P: Precision, Eq: Error = None, Ek: Error = None) -> ndarray:
     """
-    All algebraic forms: (q+b).k + (q.a + c), q.(k+a) + (b.k + c), q.k + b.k + q.a + c.
+    Bound all algebraic forms: (q+b).k + (q.a + c), q.(k+a) + (b.k + c), q.k + b.k + q.a + c.
 
     The sums, and the operand format, see (|q|+|b|)|k| + |q||a| in each, and 3D terms, since one
     product may be summed on top of another, and all on top of c: acc(3D + 1) |c|. q + b or k + a is
@@ -339,7 +344,7 @@ def learned_relative_score(
     *,
     precision: Precisions,
 ) -> ndarray:
-    """`learned_error`, stored."""
+    """Compute `learned_error`, stored."""
     at = learned_relative_terms(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
     return score_bound(at.s, at.lost, lambda P: learned_error(at, P), precision)
 
@@ -356,7 +361,7 @@ def learned_relative_attention(
     *,
     precision: Precisions,
 ) -> ndarray:
-    """`learned_error`, then `mixture_error`."""
+    """Compute `learned_error`, then `mixture_error`."""
     at = learned_relative_terms(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
     return attended(
         weighted_mean(rows(at.s, visible, at.lost), value),

@@ -41,7 +41,7 @@ class Products:
 
 
 def products(query: ndarray, key: ndarray) -> Products:
-    """All q.k, before the scale."""
+    """Compute all q.k, before the scale."""
     q, bad_q = finite(query)
     k, bad_k = finite(key)
     kT = k.swapaxes(-1, -2)
@@ -64,9 +64,9 @@ def factor_error(
     x: ndarray, E: ndarray | None, scale: float, P: Precision, *, stored: bool = True
 ) -> ndarray | None:
     """
-    The error of a factor of a product that is scaled, on its way into it. A scale that comes first
-    is rounded to `prescale` and then to the operand format; without `prescale` nothing scaled is
-    kept, but a library may scale what it has loaded already (alpha of a BLAS), in `acc`.
+    Bound the error of a factor of a product that is scaled, on its way into it. A scale that comes
+    first is rounded to `prescale` and then to the operand format; without `prescale` nothing scaled
+    is kept, but a library may scale what it has loaded already (alpha of a BLAS), in `acc`.
     """
     if P.prescale is not None:
         return operand_error(x, prescaled(x, E, scale, P.prescale), P)
@@ -75,8 +75,8 @@ def factor_error(
 
 def scaled_underflow(terms: int, scale: float, P: Precision) -> float:
     """
-    What a product of scaled factors loses to underflow beyond one that is scaled afterwards, as
-    seen before the scale.
+    Bound what a product of scaled factors loses to underflow beyond one that is scaled afterwards,
+    as seen before the scale.
     """
     return underflow(terms, P) * (1 / scale - 1)
 
@@ -100,7 +100,7 @@ def product_error(
 
 def scaled_error(s: ndarray, E: ndarray, scale: float, P: Precision) -> ndarray:
     """
-    The error of s = scale x, x with error E:
+    Bound the error of s = scale x, x with error E:
 
         E1 = scale E,  E2 = E1 + 2 u_const (|s| + E1),  E3 = rounded(s, E2, score)     E3 = E1 if
         scale is a power of two
@@ -119,7 +119,7 @@ def score_error(
     Ek: ndarray | None = None,
     addends: int = 0,
 ) -> ndarray:
-    """The error of q.k / sqrt(D), whose sum may begin with so many addends."""
+    """Bound the error of q.k / sqrt(D), whose sum may begin with so many addends."""
     return scaled_error(at.raw * at.scale, product_error(at, P, Eq, Ek, addends), at.scale, P)
 
 
@@ -127,7 +127,7 @@ def biased_error(
     s: ndarray, E: ndarray, bias: ndarray, Eb: ndarray | None, P: Precision, terms: int = 0
 ) -> ndarray:
     """
-    The error of s after a bias with the error Eb was added:
+    Bound the error of s after a bias with the error Eb was added:
 
         rounded(s, E + Eb + acc(terms) (|bias| + Eb), score)
 
@@ -141,7 +141,8 @@ def biased_error(
 
 def summed_score_error(parts: Sequence[ndarray], E: ndarray, scale: float, P: Precision) -> ndarray:
     """
-    The error of s = scale (x_1 + x_2 + ...), parts whose products have the error E altogether.
+    Bound the error of s = scale (x_1 + x_2 + ...), parts whose products have the error E
+    altogether.
 
     Each part is rounded to `score`, and once more where it is scaled apart from the others; so is
     each sum of two, in any tree of additions (`partial_sums`), and the whole:
@@ -167,7 +168,7 @@ def summed_score_error(parts: Sequence[ndarray], E: ndarray, scale: float, P: Pr
 
 
 def scaled_dot_product_score(query: ndarray, key: ndarray, *, precision: Precisions) -> ndarray:
-    """The error of q.k / sqrt(D), stored."""
+    """Bound the error of q.k / sqrt(D), stored."""
     at = products(query, key)
     return score_bound(at.raw * at.scale, at.lost, lambda P: score_error(at, P), precision)
 
@@ -176,8 +177,8 @@ def score_bound(
     s: ndarray, lost: ndarray | None, error: Callable[[Precision], ndarray], precision: Precisions
 ) -> ndarray:
     """
-    The bound of a score that is itself the result: rounded to storage, inf where it is no number or
-    does not fit.
+    Compute the bound of a score that is itself the result: rounded to storage, inf where it is no
+    number or does not fit.
     """
 
     def bound(P: Precision) -> ndarray:
@@ -208,7 +209,7 @@ class Additive:
 def additive(
     query: ndarray, key: ndarray, w_query: ndarray, w_key: ndarray, w_score: ndarray
 ) -> Additive:
-    """All w . tanh(W_q q + W_k k)."""
+    """Compute all w . tanh(W_q q + W_k k)."""
     q, bad_q = finite(query)
     k, bad_k = finite(key)
     z_q, z_k = q @ w_query.T, k @ w_key.T
@@ -222,7 +223,7 @@ def additive(
 
 def tanh_error(at: Additive, P: Precision) -> ndarray:
     """
-    The error of t = tanh(W_q q + W_k k).
+    Bound the error of t = tanh(W_q q + W_k k).
 
     Projections by `dot`, over Q + K terms since one product of the joined vectors may form both,
     and rounded to `score`; so is their sum. tanh' = sech^2 is largest where |z| is smallest:
@@ -247,7 +248,8 @@ def tanh_error(at: Additive, P: Precision) -> ndarray:
 
 def tangent_error(at: Additive, P: Precision) -> ndarray:
     """
-    The error of tanh itself, of an exact z: 2 tanh_ulps u |t| where it is a function of its own.
+    Bound the error of tanh itself, of an exact z: 2 tanh_ulps u |t| where it is a function of its
+    own.
 
     By an exponential it is 1 - 2/(1 + e) or 2 e/(1 + e) - 1, e = exp(2z) or exp(2 z_q) exp(2 z_k).
     The exponents, by base 2, lose g(3, u) 2 (|z_q| + |z_k|), their exponentials 2 exp_ulps u each
@@ -266,8 +268,8 @@ def tangent_error(at: Additive, P: Precision) -> ndarray:
 
 def additive_error(at: Additive, P: Precision, addends: int = 0) -> ndarray:
     """
-    The error of w.tanh(...), a product over A terms that may begin with so many addends, rounded to
-    `score`.
+    Bound the error of w.tanh(...), a product over A terms that may begin with so many addends,
+    rounded to `score`.
     """
     w = at.w[:, None]
     E = dot_error(
@@ -290,6 +292,6 @@ def additive_score(
     *,
     precision: Precisions,
 ) -> ndarray:
-    """The error of w.tanh(W_q q + W_k k), stored."""
+    """Bound the error of w.tanh(W_q q + W_k k), stored."""
     at = additive(query, key, w_query, w_key, w_score)
     return score_bound(at.s, at.lost, lambda P: additive_error(at, P), precision)

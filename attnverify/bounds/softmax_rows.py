@@ -21,7 +21,7 @@ NEGLIGIBLE = 800.0  # exp(-800) is zero in float64, and so in every format
 
 
 def total(error: Callable[[Precision], Any], precision: Precisions) -> Any:
-    """The bound under one Precision, or the sum of the bounds under several."""
+    """Compute the bound under one Precision, or the sum of the bounds under several."""
     several = (precision,) if isinstance(precision, Precision) else tuple(precision)
     with np.errstate(all="ignore"):
         return added([error(each) for each in several])
@@ -29,7 +29,8 @@ def total(error: Callable[[Precision], Any], precision: Precisions) -> Any:
 
 def added(parts: list[Any]) -> Any:
     """
-    The sum of bounds of one structure, leaf by leaf; what is not a number is out of the domain.
+    Compute the sum of bounds of one structure, leaf by leaf; what is not a number is out of the
+    domain.
     """
     first = parts[0]
     if first is None:
@@ -51,7 +52,7 @@ def finite(x: ndarray) -> tuple[ndarray, ndarray | None]:
 def nonfinite_pairs(
     bad_query: ndarray | None, bad_key: ndarray | None, shape: tuple[int, ...]
 ) -> ndarray | None:
-    """The pairs whose score is no number, because a query's or a key's entry is none."""
+    """Find the pairs whose score is no number, because a query's or a key's entry is none."""
     lost = None
     for bad, axis in ((bad_query, -1), (bad_key, -2)):
         if bad is not None:
@@ -62,8 +63,8 @@ def nonfinite_pairs(
 
 def split_mask(mask: ndarray | None) -> tuple[ndarray | None, ndarray | None]:
     """
-    A mask as (what is added to the score, which keys are visible); None where it adds or hides
-    nothing, and adding 0 is exact.
+    Split a mask as (what is added to the score, which keys are visible); None where it adds or
+    hides nothing, and adding 0 is exact.
     """
     if mask is None:
         return None, None
@@ -75,7 +76,7 @@ def split_mask(mask: ndarray | None) -> tuple[ndarray | None, ndarray | None]:
 
 
 def causal(N: int, M: int, visible: ndarray | None) -> ndarray:
-    """The end-aligned causal mask, and the caller's where there is one."""
+    """Build the end-aligned causal mask, and the caller's where there is one."""
     seen = np.arange(M) <= np.arange(N)[:, None] + (M - N)
     return seen if visible is None else seen & visible
 
@@ -110,8 +111,8 @@ class Rows:
 
 def rows(score: ndarray, visible: ndarray | None, lost: ndarray | None = None) -> Rows:
     """
-    The rows of a finite score; `lost` marks scores that are not numbers, `fully_masked` the rows
-    that see no key.
+    Compute the rows of a finite score; `lost` marks scores that are not numbers, `fully_masked` the
+    rows that see no key.
     """
     with np.errstate(all="ignore"):
         s = score if visible is None else np.where(visible, score, -np.inf)
@@ -128,7 +129,7 @@ def rows(score: ndarray, visible: ndarray | None, lost: ndarray | None = None) -
 
 def exponent_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
     """
-    The error of the exponent s - m as far as numerator and normaliser do not share it.
+    Bound the error of the exponent s - m as far as numerator and normaliser do not share it.
 
         E_j = Es + g(3, u) (|s-m| + Es + Em + max(|s|, |m|) + max(Es, Em) + log n) + (K+1)
         (-log(1 - 2 u exp_ulps))
@@ -143,7 +144,7 @@ def exponent_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
     size = np.abs(at.s)
     peak = np.abs(at.m)
     Es = np.zeros_like(size) if Es is None and at.lost is not None else Es
-    shaky = None if Es is None else _admitted(at, Es, size, P)
+    shaky = None if Es is None else _admitted_error(at, Es, size, P)
     top = np.maximum(size, peak) - at.d + log(n)
     if shaky is not None:
         Em = np.maximum(
@@ -165,20 +166,20 @@ def exponent_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
 
 def shared_shift(peak: ndarray, P: Precision) -> ndarray:
     """
-    How far all exponents of a row may be moved alike: g(2, u) |m|, the rounded m c of the form
-    fma(s, c, -m c), once more where parts are merged. The normaliser cancels it as long as it
+    Bound how far all exponents of a row may be moved alike: g(2, u) |m|, the rounded m c of the
+    form fma(s, c, -m c), once more where parts are merged. The normaliser cancels it as long as it
     neither overflows nor vanishes; what underflows is that much larger beside it.
     """
     return gamma(2, P.softmax.u) * peak
 
 
 def underflow_beside_normaliser(at: Rows, P: Precision) -> ndarray:
-    """What the underflow of one weight is beside their sum: eta e^shift."""
+    """Bound what the underflow of one weight is beside their sum: eta e^shift."""
     with np.errstate(all="ignore"):
         return P.softmax.eta * np.exp(shared_shift(np.abs(at.m), P))
 
 
-def _admitted(at: Rows, Es: ndarray, size: ndarray, P: Precision) -> ndarray:
+def _admitted_error(at: Rows, Es: ndarray, size: ndarray, P: Precision) -> ndarray:
     """
     Es, zero at hidden keys, inf at visible ones that are no numbers or leave the score format where
     it matters.
@@ -206,9 +207,9 @@ def rescaled_sum_error(n: int, P: Precision) -> float:
 
 def normaliser_error(at: Rows, P: Precision) -> float | ndarray:
     """
-    rl = R + g(3, u) + n eta e^shift: the normaliser and the division. Where partial results are
-    merged through exp(lse_b - lse), what the merge weights lose besides, nothing being divided by
-    their sum as it came out: e^x - 1 with
+    Compute rl = R + g(3, u) + n eta e^shift: the normaliser and the division. Where partial results
+    are merged through exp(lse_b - lse), what the merge weights lose besides, nothing being divided
+    by their sum as it came out: e^x - 1 with
 
         x = g(4, u) (1 + |lse| + log n) - 2 log(1 - 2 u exp_ulps)
 
@@ -225,21 +226,22 @@ def normaliser_error(at: Rows, P: Precision) -> float | ndarray:
 
 
 def exponential_error(P: Precision) -> float:
-    """What an exponential's own error amounts to in its exponent: -log(1 - 2 u exp_ulps)."""
+    """Bound what an exponential's own error amounts to in its exponent: -log(1 - 2 u exp_ulps)."""
     error = 2 * P.softmax.u * P.exp_ulps
     return -log1p(-error) if error < 1 else inf
 
 
 def weight_increase(at: Rows, E: ndarray) -> ndarray:
     """
-    w (e^E - 1), by whichever of its two forms neither cancels nor multiplies zero by infinity.
+    Compute w (e^E - 1), by whichever of its two forms neither cancels nor multiplies zero by
+    infinity.
     """
     return np.where(E < 1, at.w * np.expm1(np.minimum(E, 1.0)), np.exp(at.d + E) - at.w)
 
 
 def weight_displacement(at: Rows, E: ndarray) -> ndarray:
     """
-    How far a softmax weight moves when every exponent moves by at most E, exactly.
+    Compute how far a softmax weight moves when every exponent moves by at most E, exactly.
 
     With a = p (e^E - 1), b = p (1 - e^-E), A = sum a, B = sum b, the worst case over all
     |e_i| <= E_i is
@@ -260,8 +262,8 @@ def weight_displacement(at: Rows, E: ndarray) -> ndarray:
 
 def sum_of_others(x: ndarray) -> ndarray:
     """
-    The sum of all other entries of the row, from both sides: the whole sum minus one entry cancels
-    where that one dominates.
+    Compute the sum of all other entries of the row, from both sides: the whole sum minus one entry
+    cancels where that one dominates.
     """
     rest = np.zeros_like(x)
     rest[..., 1:] += np.cumsum(x[..., :-1], -1)
@@ -271,9 +273,9 @@ def sum_of_others(x: ndarray) -> ndarray:
 
 def probability_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
     """
-    The error of the softmax weights, before they are stored: `displaced` by the exponents' errors;
-    then sum, normaliser and division act on p + |dp|, and a weight in the underflow range of exp
-    loses at most min(eta e^shift, p).
+    Bound the error of the softmax weights, before they are stored: `displaced` by the exponents'
+    errors; then sum, normaliser and division act on p + |dp|, and a weight in the underflow range
+    of exp loses at most min(eta e^shift, p).
     """
     E = exponent_error(at, Es, P)
     p, moved = at.p, weight_displacement(at, E)
@@ -286,7 +288,7 @@ def probability_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
 
 def zero_where_hidden(at: Rows, E: ndarray, exponent: ndarray | None = None) -> ndarray:
     """
-    E, exactly zero at hidden keys (and so in a row that sees none); all inf in a row whose
+    Give E, exactly zero at hidden keys (and so in a row that sees none); all inf in a row whose
     exponents left the domain.
     """
     E = E if at.visible is None else np.where(at.visible, E, 0.0)

@@ -25,7 +25,7 @@ from attnverify.bounds.weighted_mean import weighted_mean_error
 from attnverify.precision import Format, Precision
 
 
-def _layer(
+def _layer_with_error(
     x: Pair,
     position: Pair,
     parameters: Parameters,
@@ -36,9 +36,9 @@ def _layer(
     P: Precision,
 ) -> Pair:
     """
-    One layer and its error: projections of [mem, x] and of the positions in `stage`, the attention
-    with all their errors, the output projection, whose sum may begin with the residual, the
-    residual sum rounded to `stage`, layer norm, storage.
+    Compute one layer and its error: projections of [mem, x] and of the positions in `stage`, the
+    attention with all their errors, the output projection, whose sum may begin with the residual,
+    the residual sum rounded to `stage`, layer norm, storage.
     """
     (value, E), N = x, x[0].shape[1]
     whole = value if mem is None else np.concatenate([mem, value], 1)
@@ -80,11 +80,11 @@ def transformer_xl_layer(
     *,
     precision: Precisions,
 ) -> ndarray:
-    """The error of one layer on exact inputs."""
+    """Bound the error of one layer on exact inputs."""
     return total(
-        lambda P: _layer((x, None), (position, None), parameters, num_heads, mem, visible, eps, P)[
-            1
-        ],
+        lambda P: _layer_with_error(
+            (x, None), (position, None), parameters, num_heads, mem, visible, eps, P
+        )[1],
         precision,
     )
 
@@ -100,8 +100,8 @@ def transformer_xl(
     precision: Precisions,
 ) -> tuple[ndarray, list[ndarray] | None]:
     """
-    The errors of the last hidden states and of the new memories, which carry each layer's input and
-    so its error.
+    Bound the errors of the last hidden states and of the new memories, which carry each layer's
+    input and so its error.
 
     The positions are computed in `acc` and stored, whatever the layers keep between their stages.
     """
@@ -115,35 +115,35 @@ def transformer_xl(
         for index, each in enumerate(parameters):
             mem = None if mems is None else mems[index]
             E = np.zeros_like(x) if hidden[1] is None else hidden[1]
-            kept += [] if mem is None else [_remembered(mem, E, mem_len)]
-            hidden = _layer(hidden, position, each, num_heads, mem, None, eps, P)
+            kept += [] if mem is None else [_join_memory(mem, E, mem_len)]
+            hidden = _layer_with_error(hidden, position, each, num_heads, mem, None, eps, P)
         return np.zeros_like(x) if hidden[1] is None else hidden[1], None if mems is None else kept
 
     return total(error, precision)
 
 
-def _remembered(mem: ndarray, E: ndarray, mem_len: int) -> ndarray:
-    """The last mem_len positions of an exact memory followed by the layer's input."""
+def _join_memory(mem: ndarray, E: ndarray, mem_len: int) -> ndarray:
+    """Join the last mem_len positions of an exact memory followed by the layer's input."""
     whole = np.concatenate([np.zeros_like(mem), E], 1)
     return whole[:, max(whole.shape[1] - mem_len, 0) :]
 
 
 def normalised(z: ndarray, gain: ndarray | None, bias: ndarray | None, eps: float) -> ndarray:
-    """Layer norm over the last axis."""
+    """Compute layer norm over the last axis."""
     c = z - mean(z)
     y = c / np.sqrt(mean(c * c) + eps)
     return y * (1.0 if gain is None else gain) + (0.0 if bias is None else bias)
 
 
 def mean(x: ndarray) -> ndarray:
-    """The mean over the last axis, which stays."""
+    """Compute the mean over the last axis, which stays."""
     return x.mean(-1, keepdims=True)
 
 
 def variance_ratio(v: ndarray, size: ndarray, eps: float, P: Precision) -> ndarray:
     """
-    How much the algorithm adds to the variance, as a fraction of v + eps and at its worst over all
-    variances of at least v:
+    Bound how much the algorithm adds to the variance, as a fraction of v + eps and at its worst
+    over all variances of at least v:
 
         2 acc(d+3) sqrt(v (v + mu^2)) + (1 + acc(d+3)) (acc(d+1) mean|z|)^2    two-pass, Welford,
         Chan: n u kappa 4 acc(d+3) (v + mu^2)                                                  mean
@@ -172,7 +172,7 @@ def layer_norm_error(
     fmt: Format,
 ) -> ndarray:
     """
-    The error of layer norm over z, the smaller of two bounds, then gain and bias.
+    Bound the error of layer norm over z, the smaller of two bounds, then gain and bias.
 
     Small errors of z, propagated:
 
@@ -193,9 +193,11 @@ def layer_norm_error(
     y, low = c / np.sqrt(v + eps), np.maximum(v - bent, 0.0)
     off, moved = variance_ratio(low, size, eps, P), bent / (v + eps)
     Ec = Ez + mean(Ez)
-    near = _spread(np.abs(y), Ec, np.abs(c) + Ec, v, moved + off * (1 + moved), size, eps, P)
+    near = _normalised_error(
+        np.abs(y), Ec, np.abs(c) + Ec, v, moved + off * (1 + moved), size, eps, P
+    )
     edge = np.sqrt(d - 1)
-    far = np.abs(y) + edge + _spread(edge, 0.0, np.abs(c) + Ec, low, off, size, eps, P)
+    far = np.abs(y) + edge + _normalised_error(edge, 0.0, np.abs(c) + Ec, low, off, size, eps, P)
     squared = size if P.variance == "one_pass" else np.abs(c) + Ec
     E = with_overflow(np.fmin(near, far), d * mean(squared * squared), sums_format(P))
     if gain is not None:
@@ -205,7 +207,7 @@ def layer_norm_error(
     return rounding_error(y, E, fmt)
 
 
-def _spread(
+def _normalised_error(
     y: ndarray | float,
     Ec: ndarray | float,
     c: ndarray,

@@ -51,8 +51,8 @@ def weighted_mean(
     at: Rows, value: ndarray, keep: ndarray | None = None, p: float = 0.0
 ) -> WeightedMean:
     """
-    The weighted mean of the values, its distance |x - o| to each of them, and that distance's mean
-    and maximum.
+    Compute the weighted mean of the values, its distance |x - o| to each of them, and that
+    distance's mean and maximum.
     """
     v, bad = finite(value)
     if (
@@ -87,8 +87,8 @@ def weighted_mean(
 
 def distance(mix: WeightedMean, weight: ndarray) -> ndarray:
     """
-    sum_j weight_j |x_j - o|, term by term; in large cases by Cauchy and Schwarz, from matrix
-    products only:
+    Compute sum_j weight_j |x_j - o|, term by term; in large cases by Cauchy and Schwarz, from
+    matrix products only:
 
         sum w |x-o| <= sqrt(sum w) sqrt(sum w (x-o)^2), the square expanded around the column mean
         of the values
@@ -110,8 +110,8 @@ def weighted_mean_error(
     mix: WeightedMean, Es: ndarray | None, Ev: ndarray | None, P: Precision, fmt: Format
 ) -> ndarray:
     """
-    The error of o, stored in `fmt`, from the errors of scores and values: `exponent_error`, then
-    `mean_error`.
+    Bound the error of o, stored in `fmt`, from the errors of scores and values: `exponent_error`,
+    then `mean_error`.
     """
     return mean_error(mix, exponent_error(mix.rows, Es, P), Ev, P, fmt)
 
@@ -120,7 +120,7 @@ def mean_error(
     mix: WeightedMean, E: ndarray, Ev: ndarray | None, P: Precision, fmt: Format
 ) -> ndarray:
     """
-    The error of o, stored in `fmt`, from the errors E of the exponents. With W+ = p e^E and
+    Bound the error of o, stored in `fmt`, from the errors E of the exponents. With W+ = p e^E and
     W- = sum p e^-E:
 
         e1 = sum p (e^E - 1) |x - o| / W-            the scores' errors, centred since sum p
@@ -150,23 +150,23 @@ def mean_error(
     )
     relative += gamma(3, (P.scale_const or P.acc).u) if mix.scaled else 0.0
     centred = np.fmin(mix.spread * (at.norm / floor) + 2 * e1, 2 * mix.cap)
-    e2 = relative * np.fmax(M, centred) + _underflow(mix, P)
+    e2 = relative * np.fmax(M, centred) + _underflow_error(mix, P)
     moved = e1 + e2
     R = rescaled_sum_error(n, P)
     e3 = R * (M + e2) + (n + 2 * ceil(n / P.block) + 4) * P.acc.eta * mix.share
     if Ev is not None:
-        ev = np.fmin((above @ Ev) / floor, _largest(mix, Ev))
+        ev = np.fmin((above @ Ev) / floor, _largest_value_error(mix, Ev))
         moved, e3 = moved + ev, e3 + R * ev
     moved = moved + e3
     rl = np.minimum(normaliser_error(at, P), 1.0)  # from 1 on nothing is known of the quotient
     moved = moved + rl * (np.abs(mix.o) + moved) / (1 - rl)
-    return _settled(mix, E, rounding_error(mix.o, moved, fmt))
+    return _settle_bound(mix, E, rounding_error(mix.o, moved, fmt))
 
 
-def _underflow(mix: WeightedMean, P: Precision) -> float | ndarray:
+def _underflow_error(mix: WeightedMean, P: Precision) -> float | ndarray:
     """
-    sum min(eta, p) |x| over the weights that may lie below the smallest normal number of prob, exp
-    or the operands.
+    Compute sum min(eta, p) |x| over the weights that may lie below the smallest normal number of
+    prob, exp or the operands.
     """
     formats = [P.prob, P.softmax] + ([P.operand] if P.operand else [])
     eta, tiny = max(f.eta for f in formats), max(f.tiny for f in formats)
@@ -178,14 +178,17 @@ def _underflow(mix: WeightedMean, P: Precision) -> float | ndarray:
     return np.asarray(small @ mix.size) if small.any() else 0.0
 
 
-def _largest(mix: WeightedMean, Ev: ndarray) -> ndarray:
-    """max_j factor_j Ev_j: a mean of the values moves by no more than the value that moves most."""
+def _largest_value_error(mix: WeightedMean, Ev: ndarray) -> ndarray:
+    """
+    Compute max_j factor_j Ev_j: a mean of the values moves by no more than the value that moves
+    most.
+    """
     most = Ev.max(-2, keepdims=True)
     return most if mix.factor is None else most * mix.factor.max()
 
 
-def _settled(mix: WeightedMean, E: ndarray, bound: ndarray) -> ndarray:
-    """The bound, zero in a row without keys, inf in a row that left the domain."""
+def _settle_bound(mix: WeightedMean, E: ndarray, bound: ndarray) -> ndarray:
+    """Give the bound, zero in a row without keys, inf in a row that left the domain."""
     if not np.isfinite(E.sum()):
         bound = np.where(np.isfinite(E).all(-1, keepdims=True), bound, np.inf)
     if mix.lost is not None:

@@ -95,8 +95,8 @@ class Campaign:
 
     def next_unit(self) -> WorkUnit | None:
         """
-        The next unit of a cell that is still worth asking; none when what is left of the time is
-        too short for one.
+        Choose the next unit of a cell that is still worth asking; none when what is left of the
+        time is too short for one.
         """
         usual = statistics.median(self.seconds) if self.seconds else 0.0
         if time.monotonic() + usual > self.end or all(
@@ -142,7 +142,8 @@ class Campaign:
 
     def progress(self, start: float) -> str:
         """
-        ``41:12 left, 812 units, 96/96 cells, 51234 cases (310/s), 3 failures, 1 workers lost``
+        Format ``41:12 left, 812 units, 96/96 cells, 51234 cases (310/s), 3 failures, 1 workers
+        lost``
         """
         cases = sum(sum_.result.cases for sum_ in self.sums.values())
         left, rate = (
@@ -158,7 +159,7 @@ class Campaign:
         return told + (f", {self.lost} workers lost" if self.lost else "")
 
     def tallies(self) -> list[dict[str, Any]]:
-        """The verdicts on the cells that were reached."""
+        """List the verdicts on the cells that were reached."""
         known = {place(cell): self.run.known(cell) for cell in self.run.cells(None)}
         return [sum_.decided(known[at]).as_dict() for at, sum_ in self.sums.items() if sum_.units]
 
@@ -235,7 +236,7 @@ def prepare(chosen: argparse.Namespace) -> tuple[Verification, Limits]:
 
 @contextmanager
 def dask_client(chosen: argparse.Namespace) -> Iterator[Any]:
-    """A client of the workers, which are started here unless there is a scheduler already."""
+    """Start a client of the workers, which are started here unless there is a scheduler already."""
     distributed, dask = import_module(ENGINE), import_module("dask")
     dask.config.set(
         {
@@ -278,7 +279,7 @@ def schedule(state: Campaign, client: Any, limits: Limits, isolate: str, start: 
                     state, done.get(timeout=min(0.5, max(state.end - time.monotonic(), 0.01)))
                 )
             if time.monotonic() - told > (0.5 if sys.stdout.isatty() else 10):
-                show(state.progress(start))
+                show_progress_line(state.progress(start))
                 told, wide = time.monotonic(), state.look(client)
     except KeyboardInterrupt:
         print("\nstopped", flush=True)
@@ -287,9 +288,7 @@ def schedule(state: Campaign, client: Any, limits: Limits, isolate: str, start: 
 
 
 def run_on_worker(unit: WorkUnit, limits: Limits, isolate: str) -> Outcome:
-    """
-    What a worker does: it takes its device before any library is imported, and judges the unit.
-    """
+    """Take a device before any library is imported, and judge the unit: what a worker does."""
     worker = import_module(ENGINE).get_worker()
     if isinstance(worker.name, int):
         assign_device(worker.name)
@@ -297,7 +296,7 @@ def run_on_worker(unit: WorkUnit, limits: Limits, isolate: str) -> Outcome:
 
 
 def on_result(state: Campaign, future: Any) -> None:
-    """A unit has come back, or its workers have not."""
+    """Handle a unit that has come back, or whose workers have not."""
     unit = state.under_way.pop(future)
     try:
         state.take(future.result(timeout=max(state.end - time.monotonic(), 1.0)))
@@ -311,8 +310,8 @@ def on_result(state: Campaign, future: Any) -> None:
         )
 
 
-def show(line: str) -> None:
-    """The progress: one line, rewritten on a terminal."""
+def show_progress_line(line: str) -> None:
+    """Show the progress: one line, rewritten on a terminal."""
     if sys.stdout.isatty():
         print(f"\r\x1b[K{line}", end="", flush=True)
     else:
@@ -321,8 +320,8 @@ def show(line: str) -> None:
 
 def finish(state: Campaign, chosen: argparse.Namespace, seconds: float) -> int:
     """
-    What was found: each root cause in full, the table, the triage, the numbers of the campaign; and
-    the exit status.
+    Print what was found: each root cause in full, the table, the triage, the numbers of the
+    campaign; and the exit status.
     """
     tallies, missed = state.tallies(), len(state.sums) - state.reached
     if sys.stdout.isatty():

@@ -15,14 +15,14 @@ from attnverify.verdicts.tally import CellResult, decide_verdict
 
 
 def are_alike(one: Finding, other: Finding) -> bool:
-    """Whether both tell of one fault: the same kind, and no diagnoses that differ."""
+    """Tell whether both tell of one fault: the same kind, and no diagnoses that differ."""
     if one.kind != other.kind:
         return False
     return not one.causes or not other.causes or bool(one.causes & other.causes)
 
 
 def size_of(finding: Finding) -> tuple[int, int]:
-    """How small the case is that shows it."""
+    """Measure how small the case is that shows it."""
     if finding.record is None or not finding.record.recipe:
         return 0, len(str(finding))
     return shrink_key(Recipe(**finding.record.recipe))
@@ -48,13 +48,13 @@ class CellTotal:
         self.scripts |= outcome.scripts
         self.result = replace(
             total.with_tally(total + part),
-            findings=merged(total.findings, part.findings),
+            findings=merge_findings(total.findings, part.findings),
             blocked=total.blocked or part.blocked,
             changes=list(dict.fromkeys([*total.changes, *part.changes])),
         )
 
     def decided(self, known: tuple[KnownFailure, ...]) -> CellResult:
-        """The verdict of all units together."""
+        """Decide the verdict of all units together."""
         return decide_verdict(self.result, known)
 
     def write(self, folder: str) -> int:
@@ -70,8 +70,8 @@ class CellTotal:
         return written
 
 
-def merged(findings: list[Finding], more: list[Finding]) -> list[Finding]:
-    """One of each that are alike, the one with the smallest case."""
+def merge_findings(findings: list[Finding], more: list[Finding]) -> list[Finding]:
+    """Keep one of each that are alike, the one with the smallest case."""
     kept = list(findings)
     for finding in more:
         same = next((place for place, other in enumerate(kept) if are_alike(finding, other)), None)

@@ -82,7 +82,7 @@ def generate_work_units(
     chosen: list[Cell], known: dict[Place, tuple[KnownFailure, ...]], folder: str, seed: int
 ) -> Iterator[WorkUnit]:
     """
-    The thorough profile in small pieces, without end.
+    Generate the thorough profile in small pieces, without end.
 
     A few cases of every cell come first, so that none is missed; then a block of the default
     profile for each, then the long sequences and relations of the thorough profile one by one, then
@@ -119,7 +119,7 @@ def place(cell: Cell) -> Place:
 def records_of_known_failures(
     known: tuple[KnownFailure, ...], folder: str
 ) -> tuple[FailureRecord, ...]:
-    """The records that known failures name: they fail in every unit, whatever it draws."""
+    """List the records that known failures name: they fail in every unit, whatever it draws."""
     found = []
     for line in known:
         if line.replay:
@@ -168,7 +168,7 @@ def run_work_unit(unit: WorkUnit, limits: Limits, isolate: str, worker: str) -> 
 
 
 def result_without_backend(unit: WorkUnit, backend: Backend) -> CellResult:
-    """What is said of a unit whose backend is not there, or is another one, on this worker."""
+    """Build the result of a unit whose backend is not there, or is another one, on this worker."""
     operation, how = parse_name(unit.implementation) or (CATALOGUE["softmax"], "")
     why = backend.broken or backend.missing or "its file holds no such implementation there"
     return CellResult(
@@ -183,7 +183,7 @@ def result_without_backend(unit: WorkUnit, backend: Backend) -> CellResult:
 
 
 def judge_check(unit: WorkUnit, cell: Cell, own: Worker | None, options: Options) -> Tally:
-    """One check alone, here or in the process of the backend."""
+    """Judge one check alone, here or in the process of the backend."""
     named = {"name": unit.check} | options.draws
     record = FailureRecord.of_check(cell.implementation, cell.dtype, cell.aspect, named)
     try:
@@ -208,7 +208,7 @@ def judge_check(unit: WorkUnit, cell: Cell, own: Worker | None, options: Options
 
 def without_verdict(result: CellResult) -> CellResult:
     """
-    A result as it was before its verdict: whether a region passes throughout is for all units
+    Copy a result as it was before its verdict: whether a region passes throughout is for all units
     together to say.
     """
     findings = [finding for finding in result.findings if finding.kind != UNEXPECTED_PASS]
@@ -216,5 +216,5 @@ def without_verdict(result: CellResult) -> CellResult:
 
 
 def scripts_in(folder: str) -> dict[str, str]:
-    """The scripts of the records that a unit wrote, by their hash."""
+    """Read the scripts of the records that a unit wrote, by their hash."""
     return {path.stem: path.read_text() for path in sorted(Path(folder).glob("*.py"))}

@@ -13,24 +13,26 @@ from numpy import ndarray
 
 @lru_cache
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The NumPy dtype of a name; bfloat16 by ml_dtypes."""
+    """Find the NumPy dtype of a name; bfloat16 by ml_dtypes."""
     return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
 
 
 @lru_cache
 def largest(name: str) -> float:
-    """The largest finite number of a float dtype."""
+    """Give the largest finite number of a float dtype."""
     return float(ml_dtypes.finfo(numpy_dtype(name)).max)  # type: ignore[no-untyped-call]
 
 
 @lru_cache
 def tiny(name: str) -> float:
-    """The smallest normal number of a float dtype."""
+    """Give the smallest normal number of a float dtype."""
     return float(ml_dtypes.finfo(numpy_dtype(name)).tiny)  # type: ignore[no-untyped-call]
 
 
 def round_to(x: ndarray, dtype: str) -> ndarray:
-    """The nearest numbers that the dtype holds, as float64; what is finite stays finite."""
+    """
+    Round to the nearest numbers that the dtype holds, as float64; what is finite stays finite.
+    """
     if dtype not in ("float16", "bfloat16", "float32"):
         return np.array(x, np.float64)
     top = largest(dtype)

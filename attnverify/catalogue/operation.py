@@ -184,12 +184,12 @@ class Operation:
         return "key" in self.arguments and hides_keys
 
     def requires(self, argument: str) -> bool:
-        """Whether an argument is given in every call, if only as None."""
+        """Tell whether an argument is given in every call, if only as None."""
         parameter = self._parameters.get(argument)
         return parameter is not None and parameter.default is parameter.empty
 
     def allows_none(self, argument: str) -> bool:
-        """Whether an argument may be None."""
+        """Tell whether an argument may be None."""
         return type(None) in get_args(self._parameters[argument].annotation)
 
     def skips(self, check: str) -> str | None:
@@ -210,14 +210,14 @@ class Operation:
 
 
 def array_types(annotation: Any) -> list[Any]:
-    """The array types of an annotation, also inside a list and ``... | None``."""
+    """List the array types of an annotation, also inside a list and ``... | None``."""
     return [part for part in (annotation, *get_args(annotation)) if hasattr(part, "dim_str")]
 
 
 def float_axes(annotation: Any) -> str | None:
     """
-    The axes of ``Float[ndarray, "B H N D"]``, also inside ``... | None``; None for masks and for
-    anything else.
+    Read the axes of ``Float[ndarray, "B H N D"]``, also inside ``... | None``; None for masks and
+    for anything else.
     """
     parts = array_types(annotation)
     if len(parts) != 1 or "float64" not in parts[0].dtypes:
@@ -226,7 +226,9 @@ def float_axes(annotation: Any) -> str | None:
 
 
 def read_catalogue() -> dict[str, Operation]:
-    """Every operation that a chapter names; ValueError where the table of traits lacks its row."""
+    """
+    Read every operation that a chapter names; ValueError where the table of traits lacks its row.
+    """
     chapters = {
         chapter: importlib.import_module(f"attnverify.spec.{chapter}") for chapter in CHAPTERS
     }

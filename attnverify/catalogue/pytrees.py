@@ -5,7 +5,7 @@ from typing import Any
 
 
 def leaves(tree: Any) -> Iterator[Any]:
-    """Every leaf of a tree, None included."""
+    """Yield every leaf of a tree, None included."""
     if isinstance(tree, dict):
         for branch in tree.values():
             yield from leaves(branch)
@@ -17,7 +17,7 @@ def leaves(tree: Any) -> Iterator[Any]:
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
-    """The same tree with every leaf replaced."""
+    """Rebuild the same tree with every leaf replaced."""
     if isinstance(tree, dict):
         return {name: map_leaves(function, branch) for name, branch in tree.items()}
     if isinstance(tree, (list, tuple)):

@@ -25,7 +25,7 @@ from attnverify.judge.side_effects import leaf_paths
 
 
 def call_steps(first: Recipe, other: Recipe, dtype: str) -> list[tuple[str, Case]]:
-    """The steps, each in words."""
+    """Choose the steps, each in words."""
     steps = [
         ("the first call", first, dtype),
         ("another geometry", other, dtype),
@@ -78,7 +78,7 @@ def judge_sequence(
 
 def passes_when_reloaded(implementation: Implementation, case: Case) -> bool:
     """
-    Whether a freshly loaded backend gives the right answer; what is imported by name cannot be
+    Tell whether a freshly loaded backend gives the right answer; what is imported by name cannot be
     loaded afresh.
     """
     fresh = reload(implementation)
@@ -93,8 +93,8 @@ def passes_when_reloaded(implementation: Implementation, case: Case) -> bool:
 
 def judge_output_ownership(recipe: Recipe, implementation: Implementation, dtype: str) -> None:
     """
-    Two calls give arrays of their own: no output shares memory with another of its call, or of the
-    call before.
+    Require two calls to give arrays of their own: no output shares memory with another of its call,
+    or of the call before.
 
     A static buffer is overwritten by the next call; one array in two places changes in both. What a
     library's own autograd hands out twice within a call is not its user's, and what cannot be
@@ -114,12 +114,14 @@ def judge_output_ownership(recipe: Recipe, implementation: Implementation, dtype
         for which, output in calls
         for path, x in zip(leaf_paths({"output": output}), leaves(output), strict=True)
     ]
-    for (one, x), (other, y) in combinations([(path, x) for path, x in outputs if writable(x)], 2):
+    for (one, x), (other, y) in combinations(
+        [(path, x) for path, x in outputs if is_writable(x)], 2
+    ):
         within = other.endswith("of the next call") == one.endswith("of the next call")
         if shares_memory(x, y) and not (within and implementation.operation.is_gradient):
             raise Disagreement(f"{one} shares memory with {other}")
 
 
-def writable(x: Any) -> bool:
+def is_writable(x: Any) -> bool:
     flags = getattr(x, "flags", None)
     return hasattr(x, "shape") and getattr(flags, "writeable", True)

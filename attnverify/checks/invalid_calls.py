@@ -26,7 +26,7 @@ DISTINCT = {"Q": 8, "K": 9, "A": 11, "F": 12}
 
 @lru_cache(maxsize=64)
 def valid_call(operation: str) -> Inputs:
-    """A call that the specification accepts, with every option in use."""
+    """Build a call that the specification accepts, with every option in use."""
     op = CATALOGUE[operation]
     mask = {"pattern": "random", "axes": "N M", "form": "bool", "seed": 1}
     recipe = fixed_recipe(op, DISTINCT, mask=mask if op.mask else None)
@@ -38,7 +38,7 @@ def valid_call(operation: str) -> Inputs:
 @lru_cache(maxsize=64)
 def invalid_calls(operation: str) -> dict[str, Inputs]:
     """
-    Every invalid call of an operation, by a few words that say what is wrong.
+    Build every invalid call of an operation, by a few words that say what is wrong.
 
     Dropout is in use only where it is what is wrong: who does not support it must still refuse the
     rest.
@@ -56,7 +56,7 @@ def invalid_calls(operation: str) -> dict[str, Inputs]:
 
 
 def invalid_combinations(right: Inputs) -> dict[str, Inputs]:
-    """What two arguments cannot be at once, though each of them is right with another."""
+    """List what two arguments cannot be at once, though each of them is right with another."""
     wrong: dict[str, Inputs] = {}
     masks = dict.fromkeys({"mask", "visible"} & set(right))
     if masks and {"key", "value"} <= set(right):  # where no mask says how many keys there are
@@ -72,7 +72,7 @@ def invalid_combinations(right: Inputs) -> dict[str, Inputs]:
 def invalid_values(
     op: Operation, name: str, value: Any, right: Inputs
 ) -> Iterator[tuple[str, Any]]:
-    """What one argument cannot be."""
+    """List what one argument cannot be."""
     if name in op.axes and isinstance(value, ndarray):
         yield from invalid_arrays(op, name, value)
     elif isinstance(value, ndarray) and value.dtype == bool:
@@ -169,8 +169,8 @@ NUMBER_CHANGES: dict[str, tuple[tuple[str, Any], ...]] = {
 
 def calls_refused_by_spec(operation: str) -> dict[str, Inputs]:
     """
-    The invalid calls that the specification does refuse with ValueError: those, and no others,
-    everyone must refuse.
+    Select the invalid calls that the specification does refuse with ValueError: those, and no
+    others, everyone must refuse.
     """
     refused = {}
     for words, inputs in invalid_calls(operation).items():

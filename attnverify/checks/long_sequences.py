@@ -45,7 +45,7 @@ def long_sequence_checks(operation: str, profile: str) -> list[tuple[str, Case]]
 
 
 def has_independent_rows(operation: Operation) -> bool:
-    """Whether a row of its output is the output of its query alone."""
+    """Tell whether a row of its output is the output of its query alone."""
     return operation.is_attention and not operation.skips("long sequences")
 
 
@@ -95,13 +95,13 @@ def judge_row(
 
 
 def sampled_rows(N: int) -> list[int]:
-    """The first and last rows, the edges of blocks, and some between."""
+    """Choose the first and last rows, the edges of blocks, and some between."""
     rows = {0, N - 1, N // 2, *(edge for edge in (15, 16, 64, 127, 128, 511, 512) if edge < N)}
     return sorted(rows)
 
 
 def single_row(operation: Operation, inputs: Inputs, i: int) -> Inputs:
-    """The inputs of which row i of the output is the only row."""
+    """Cut out the inputs of which row i of the output is the only row."""
     if operation.traits.causal:
         return _single_causal_row(inputs, i)
     if "key_pos_bias" in inputs:

@@ -52,8 +52,8 @@ def relation_checks(operation: str, profile: str, seed: int) -> Iterator[tuple[s
 
 def baseline_inputs(op: Operation, lengths: tuple[int, int], dtype: str) -> Inputs:
     """
-    An ordinary input that sees every key that the operation lets it see; numbers are multiples of
-    1/8.
+    Build an ordinary input that sees every key that the operation lets it see; numbers are
+    multiples of 1/8.
     """
     N, M = lengths
     sizes = {"B": 2, "H": 3, "N": N, "M": M, "D": 8, "P": M + 8}
@@ -82,7 +82,7 @@ def check_relation(
 def run_with_bound(
     implementation: Implementation, inputs: Inputs, dtype: str
 ) -> tuple[ndarray, ndarray]:
-    """The implementation's first output and its bound."""
+    """Compute the implementation's first output and its bound."""
     operation = implementation.operation
     output = call(
         implementation,
@@ -96,7 +96,7 @@ def run_with_bound(
 
 
 def take_along(op: Operation, inputs: Inputs, letter: str, index: ndarray) -> Inputs:
-    """Every array taken at the index along its axis of this letter."""
+    """Take every array at the index along its axis of this letter."""
     axes = {name: pattern.split() for name, pattern in op.axes.items()}
     return inputs | {
         name: inputs[name].take(index, axis=letters.index(letter))
@@ -156,8 +156,8 @@ RELATIONS: dict[str, Change] = {
 
 def relations_for(op: Operation) -> dict[str, Change]:
     """
-    The relations that an attention keeps: heads can change places where there are several and none
-    has a slope of its own, keys where it does not matter where they stand.
+    List the relations that an attention keeps: heads can change places where there are several and
+    none has a slope of its own, keys where it does not matter where they stand.
     """
     broken = {
         "permute the heads": "H" not in op.sizes or op.traits.slopes,
@@ -220,8 +220,8 @@ def check_row_constant(
 
 def check_segments(op: Operation, implementation: Implementation, dtype: str) -> None:
     """
-    Two segments, the second with the first as its memory, against one long segment (transformer_xl,
-    clause 3).
+    Hold two segments, the second with the first as its memory, against one long segment
+    (transformer_xl, clause 3).
 
     One layer, whose memory is its input: nothing is rounded between the segments.
     """

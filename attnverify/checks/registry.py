@@ -28,7 +28,7 @@ Check = Callable[[Implementation, str], None]
 
 @lru_cache(maxsize=64)
 def checks(operation: str, aspect: str, profile: str, seed: int) -> dict[str, Check]:
-    """The checks of an operation in one column of the verdict, by name."""
+    """List the checks of an operation in one column of the verdict, by name."""
     if aspect == "values":
         return dict(
             [
@@ -46,7 +46,7 @@ def checks(operation: str, aspect: str, profile: str, seed: int) -> dict[str, Ch
 
 
 def judge_refusal(inputs: dict[str, Any], implementation: Implementation, dtype: str) -> None:
-    """An invalid call must be refused with ValueError."""
+    """Require ValueError of an invalid call."""
     wide = dtype if dtype != "bool" else "float64"
     try:
         call(
@@ -62,7 +62,8 @@ def judge_refusal(inputs: dict[str, Any], implementation: Implementation, dtype:
 
 def recipes_called_twice(operation: str, profile: str, seed: int) -> list[Recipe]:
     """
-    The recipes whose side effects are looked for: probes that are not long, and the first draws.
+    Choose the recipes whose side effects are looked for: probes that are not long, and the first
+    draws.
     """
     return [recipe for recipe in fixed_cases(operation) if pair_count(recipe) <= SHORT] + list(
         draw_first_fifth(operation, profile, seed)

@@ -48,7 +48,7 @@ SCALED_STAGE: dict[str, Callable[[StagedAttention, float], StagedAttention]] = {
 
 
 def factors_of(operation: Operation) -> tuple[str, ...]:
-    """The factors that an operation consists of, those of its scores first."""
+    """List the factors that an operation consists of, those of its scores first."""
     if not operation.traits.staged or operation.skips("systematic errors"):
         return ()
     has = {
@@ -114,8 +114,7 @@ def measure_factors(
     implementation: Implementation, dtype: str, seed: int, masked: bool = False
 ) -> dict[str, Measurement]:
     """
-    Every factor of the operation, measured in one call; that of a float mask only where there is
-    one.
+    Measure every factor of the operation in one call; that of a float mask only where there is one.
     """
     operation = implementation.operation.name
     inputs = large_inputs(operation, dtype, seed, masked)
@@ -130,7 +129,7 @@ def measure_factors(
         raise Unsupported("not finite: told under values")
     weight = 1 / np.sqrt(np.mean(expected**2, axis=-1, keepdims=True))
     spread = score_spreads if implementation.operation.is_score else output_spreads
-    alpha, error = regress(
+    alpha, error = estimate_coefficients(
         residual * weight, [column * weight for column in columns.values()], spread
     )
     return {
@@ -139,12 +138,12 @@ def measure_factors(
     }
 
 
-def regress(
+def estimate_coefficients(
     residual: ndarray, columns: list[ndarray], spreads: Callable[[ndarray], list[ndarray]]
 ) -> tuple[list[float], list[float]]:
     """
-    The coefficients of a residual on its columns, and the largest of their standard errors under
-    what ``spreads`` takes as dependent.
+    Estimate the coefficients of a residual on its columns, and the largest of their standard errors
+    under what ``spreads`` takes as dependent.
     """
     G, r = np.stack([column.ravel() for column in columns], axis=-1), residual.ravel()
     inverse = np.linalg.inv(G.T @ G)
@@ -155,7 +154,9 @@ def regress(
 
 
 def output_spreads(moments: ndarray) -> list[ndarray]:
-    """The covariance of the sum of [... N E k], where rows are dependent, and where heads are."""
+    """
+    Compute the covariance of the sum of [... N E k], where rows are dependent, and where heads are.
+    """
     rows = moments.sum(axis=-2)
     heads = rows.sum(axis=-2).reshape(-1, rows.shape[-1])
     return [covariance(rows), covariance(heads) * len(heads) / (len(heads) - 1)]
@@ -163,8 +164,8 @@ def output_spreads(moments: ndarray) -> list[ndarray]:
 
 def score_spreads(moments: ndarray) -> list[ndarray]:
     """
-    The same of scores [... N M k], by query, by key, by offset, and by all three: what they have in
-    common, single elements, is counted once (Cameron, Gelbach and Miller, 2011).
+    Compute the same of scores [... N M k], by query, by key, by offset, and by all three: what they
+    have in common, single elements, is counted once (Cameron, Gelbach and Miller, 2011).
     """
     N, M, k = moments.shape[-3:]
     offsets = np.zeros((N + M - 1, k))
@@ -183,7 +184,7 @@ def covariance(sums: ndarray) -> ndarray:
 
 def allowed_rounding(factor: str, precision: Precision, inputs: Inputs) -> float:
     """
-    What one rounded constant and one biased function may do to a factor.
+    Bound what one rounded constant and one biased function may do to a factor.
 
     The constant itself, twice (1/sqrt(D) and log2(e)); an exp that errs alike wherever it is;
     operands that are cut off, both of them; accumulators with coarser steps; slopes in their own
@@ -206,8 +207,8 @@ LARGE = {"B": 3, "H": 4, "N": 128, "M": 160, "D": 16, "E": 16, "Q": 12, "K": 12,
 @lru_cache(maxsize=64)
 def large_inputs(operation: str, dtype: str, seed: int, masked: bool) -> Inputs:
     """
-    A well-conditioned call with about twenty-five thousand outputs, under a float mask of ordinary
-    numbers or none.
+    Draw a well-conditioned call with about twenty-five thousand outputs, under a float mask of
+    ordinary numbers or none.
 
     What goes through a tanh is kept small: where that saturates, roundings before it outweigh what
     stands behind it.
@@ -227,7 +228,7 @@ def large_inputs(operation: str, dtype: str, seed: int, masked: bool) -> Inputs:
 def derivatives(
     operation: str, dtype: str, seed: int, masked: bool
 ) -> tuple[ndarray, dict[str, ndarray]]:
-    """The specification's output, and its derivatives by the logarithm of each factor."""
+    """Compute the specification's output, and its derivatives by the logarithm of each factor."""
     inputs = large_inputs(operation, dtype, seed, masked)
     op = CATALOGUE[operation]
     factors = [factor for factor in factors_of(op) if masked or factor != "float mask"]

@@ -76,7 +76,7 @@ class Evidence:
 
 
 def picture_of_error(operation: str, error: Disagreement | None) -> Picture | None:
-    """The picture of what an error compared, if it compared numbers."""
+    """Draw the picture of what an error compared, if it compared numbers."""
     if error is None or error.comparison is None:
         return None
     return picture(error.path, error.comparison, axes_of(operation, error.path))
@@ -84,8 +84,8 @@ def picture_of_error(operation: str, error: Disagreement | None) -> Picture | No
 
 def most_informative(cases: Sequence[Case]) -> Case:
     """
-    The case whose picture shows most: what has been shrunk is often a single element, and a pattern
-    wants room.
+    Choose the case whose picture shows most: what has been shrunk is often a single element, and a
+    pattern wants room.
     """
     return max(
         cases,
@@ -97,8 +97,8 @@ def most_informative(cases: Sequence[Case]) -> Case:
 
 def visible_extent(recipe: Recipe) -> int:
     """
-    How many elements of a slice can be shown, roughly: of queries and keys where there are any,
-    else of heads.
+    Count how many elements of a slice can be shown, roughly: of queries and keys where there are
+    any, else of heads.
     """
     letters = {"N", "M"} & recipe.sizes.keys() or {"H"}
     return math.prod(min(recipe.sizes.get(letter, 1), WINDOW) for letter in letters)
@@ -124,7 +124,7 @@ class Window:
 
 
 def picture(path: str, comparison: Comparison, axes: tuple[str, ...] = ()) -> Picture:
-    """The picture of a comparison; ``axes`` are the letters of the output's axes."""
+    """Draw the picture of a comparison; ``axes`` are the letters of the output's axes."""
     shape = comparison.arrays[0].shape
     *_, row, column = (0, 0, *comparison.index)
     window = window_around(row, column, *(1, 1, *shape)[-2:])
@@ -138,7 +138,7 @@ def picture(path: str, comparison: Comparison, axes: tuple[str, ...] = ()) -> Pi
         index=list(comparison.index),
         wrong=comparison.wrong,
         total=comparison.total,
-        bound=number(comparison.bound),
+        bound=round_number(comparison.bound),
         axes=list(axes[-2:]) if named else ["", ""],
         origin=[window.row, window.column],
         actual=numbers(actual),
@@ -149,11 +149,11 @@ def picture(path: str, comparison: Comparison, axes: tuple[str, ...] = ()) -> Pi
 
 
 def numbers(plane: ndarray, digits: int = 9) -> list[list[Number]]:
-    return [[number(x, digits) for x in line] for line in plane]
+    return [[round_number(x, digits) for x in line] for line in plane]
 
 
 def window_around(row: int, column: int, rows: int, columns: int) -> Window:
-    """A window of a slice with the element in its middle, as far as the edges let it."""
+    """Cut out a window of a slice with the element in its middle, as far as the edges let it."""
     height, width = min(rows, WINDOW), min(columns, WINDOW)
     first = [
         min(max(at - extent // 2, 0), size - extent)
@@ -163,18 +163,18 @@ def window_around(row: int, column: int, rows: int, columns: int) -> Window:
 
 
 def slice_at(array: ndarray, index: tuple[int, ...]) -> ndarray:
-    """The last two axes at an index; a vector is one row."""
+    """Cut out the last two axes at an index; a vector is one row."""
     return np.atleast_2d(array[index[:-2]] if array.ndim > 2 else array)
 
 
-def number(x: float, digits: int = 9) -> Number:
+def round_number(x: float, digits: int = 9) -> Number:
     return float(f"{float(x):.{digits}g}") if math.isfinite(x) else str(float(x))
 
 
 def axes_of(operation: str, path: str) -> tuple[str, ...]:
     """
-    The letters of an output's axes as the specification annotates them, () where it names none:
-    ("B", "H", "N", "E").
+    Read the letters of an output's axes as the specification annotates them, () where it names
+    none: ("B", "H", "N", "E").
     """
     returned = CATALOGUE[operation].specification.__annotations__.get("return")
     place = path.partition("[")[2].partition("]")[0]

@@ -67,7 +67,7 @@ class Finding:
         return "\n".join(self.lines())
 
     def lines(self) -> Iterator[str]:
-        """The finding as the terminal shows it."""
+        """Format the finding as the terminal shows it."""
         title = self.headline or self.kind
         yield f"{self.share}: {title}" if self.share else title
         yield from (f"  {line}" for line in self.message.splitlines())

@@ -64,15 +64,16 @@ class KnownFailure:
 
     def covers(self, case: Case) -> bool:
         """
-        Whether the case lies in the line's region; never, for a line that speaks of the whole cell.
+        Tell whether the case lies in the line's region; never, for a line that speaks of the whole
+        cell.
         """
         return bool(self.when) and all(holds(case) for holds in self.conditions)
 
 
 def read_known_failures(path: Path, backend: str | None = None) -> list[KnownFailure]:
     """
-    The lines of a file, about one backend or about all; a line that cannot be read is an error, not
-    a comment.
+    Read the lines of a file, about one backend or about all; a line that cannot be read is an
+    error, not a comment.
     """
     found = []
     for number, line in enumerate(path.read_text().splitlines(), 1):
@@ -100,7 +101,9 @@ def parse_line(line: str, source: str) -> KnownFailure:
 
 
 def known_failures_file(source: str) -> Path | None:
-    """The known failures that lie beside a backend's file, ``my_kernels.known-failures.txt``."""
+    """
+    Find the known failures that lie beside a backend's file, ``my_kernels.known-failures.txt``.
+    """
     path = Path(parse_source(source).place)
     file = path.with_name(f"{path.stem}.known-failures.txt")
     return file if (path.suffix == ".py" or path.is_dir()) and file.exists() else None

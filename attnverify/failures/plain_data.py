@@ -30,8 +30,8 @@ def to_plain(value: Any) -> Any:
 
 def from_plain(kind: type[T], value: dict[str, Any]) -> T:
     """
-    The dataclass that its annotations describe; a field that is absent has its default, and one
-    that the class does not know is left out.
+    Build the dataclass that its annotations describe; a field that is absent has its default, and
+    one that the class does not know is left out.
 
     >>> from attnverify.diagnosis.cause import Cause
     >>> from_plain(Cause, {"words": "x", "explanations": [{"name": "a", "words": "b"}]})

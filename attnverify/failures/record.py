@@ -62,7 +62,7 @@ class FailureRecord:
         case: Case,
         aspect: str,
     ) -> "FailureRecord":
-        """The record of a case."""
+        """Build the record of a case."""
         recipe = json.loads(case.recipe.text)
         return cls._made_by(implementation, case.dtype, aspect, recipe, None, case.checksum)
 
@@ -70,7 +70,7 @@ class FailureRecord:
     def of_check(
         cls, implementation: Implementation, dtype: str, aspect: str, check: dict[str, Any]
     ) -> "FailureRecord":
-        """The record of a check."""
+        """Build the record of a check."""
         return cls._made_by(implementation, dtype, aspect, {}, check)
 
     @classmethod
@@ -131,7 +131,9 @@ class FailureRecord:
 
 
 def read_record(path: Path) -> FailureRecord:
-    """The record in a file. Raises ValueError where it holds none that can be replayed here."""
+    """
+    Read the record in a file. Raises ValueError where it holds none that can be replayed here.
+    """
     try:
         record = _parse_record(json.loads(path.read_text(encoding="utf-8")))
         if re.fullmatch("[0-9a-f]{12}", path.stem) and path.stem != record.hash:
@@ -143,7 +145,7 @@ def read_record(path: Path) -> FailureRecord:
 
 
 def _parse_record(plain: dict[str, Any]) -> FailureRecord:
-    """The record of plain data, if it can be drawn."""
+    """Build the record of plain data, if it can be drawn."""
     number = plain.pop("format", 1)
     if number not in range(1, FORMAT + 1):
         raise ValueError(f"format: wanted at most {FORMAT}, got {number}")
@@ -157,7 +159,7 @@ def _parse_record(plain: dict[str, Any]) -> FailureRecord:
 
 
 def find_record(name: str, folder: str) -> FailureRecord:
-    """The record of a hash (or of the beginning of one), or of a file by path."""
+    """Find the record of a hash (or of the beginning of one), or of a file by path."""
     if Path(name).suffix == ".json":
         return read_record(Path(name))
     found = [
@@ -172,7 +174,7 @@ def find_record(name: str, folder: str) -> FailureRecord:
 
 
 def recorded_recipes(operation: str, aspect: str, folder: str) -> list[Recipe]:
-    """The recorded recipes of an operation and aspect: they come first, for every backend."""
+    """List the recorded recipes of an operation and aspect: they come first, for every backend."""
     found = [
         failure
         for failure in load_records(folder)
@@ -182,7 +184,7 @@ def recorded_recipes(operation: str, aspect: str, folder: str) -> list[Recipe]:
 
 
 def recorded_checks(operation: str, aspect: str, folder: str) -> list[dict[str, Any]]:
-    """The recorded checks: name, profile and seed of each."""
+    """List the recorded checks: name, profile and seed of each."""
     found = [
         failure
         for failure in load_records(folder)
@@ -192,7 +194,7 @@ def recorded_checks(operation: str, aspect: str, folder: str) -> list[dict[str, 
 
 
 def load_records(folder: str) -> list[FailureRecord]:
-    """All that are recorded and can be read."""
+    """Load all that are recorded and can be read."""
     return _read_folder(folder, Path.cwd())[0]
 
 
@@ -208,7 +210,7 @@ def forget_what_was_read() -> None:
 
 @lru_cache
 def _read_folder(folder: str, below: Path) -> tuple[list[FailureRecord], list[str]]:
-    """The records, and what is wrong with the files that are none; ``below``: where we are."""
+    """Read the records, and what is wrong with the files that are none; ``below``: where we are."""
     records, damaged = [], []
     for path in sorted(Path(folder).glob("*.json")):
         try:

@@ -32,8 +32,8 @@ from attnverify.reference.oracle import evaluate_spec
 
 def script(failure: FailureRecord, implementation: Implementation) -> str:
     """
-    A program that shows the failure with NumPy and the backend's own library alone: every call that
-    was made, in order.
+    Write a program that shows the failure with NumPy and the backend's own library alone: every
+    call that was made, in order.
     """
     operation, library = implementation.operation, implementation.backend.library
     assert library is not None
@@ -84,7 +84,7 @@ MOST = 1_000_000
 
 
 def step_of(failure: FailureRecord, implementation: Implementation) -> dict[str, Any]:
-    """The one call of a case, with what is expected."""
+    """Write the one call of a case, with what is expected."""
     case = failure.case
     kinds = layout_kinds(case.recipe, len(case.inputs))
     return {
@@ -97,7 +97,7 @@ def step_of(failure: FailureRecord, implementation: Implementation) -> dict[str,
 
 
 def calls_of(failure: FailureRecord, implementation: Implementation) -> list[dict[str, Any]]:
-    """The calls that a check makes, watched, each with what the specification says."""
+    """Watch the calls that a check makes, each with what the specification says."""
     library, made = implementation.backend.library, []
     assert library is not None
 
@@ -148,8 +148,8 @@ def pack_arguments(arguments: dict[str, Any]) -> str:
 
 def pack(tree: Any) -> str:
     """
-    A tree of arrays as a literal: every array becomes
-    ``array("dtype", shape, "its bytes, compressed")``.
+    Write a tree of arrays as a literal: every array becomes ``array("dtype", shape, "its bytes,
+    compressed")``.
     """
     return repr(
         map_leaves(lambda leaf: ArrayLiteral(leaf) if isinstance(leaf, ndarray) else leaf, tree)

@@ -136,7 +136,7 @@ def load_file(path: Path) -> ModuleType:
 
 
 def modules(root: ModuleType, chapter: str) -> Iterator[ModuleType]:
-    """The module itself, then the chapter, then whatever else lies in the package."""
+    """Search the module itself, then the chapter, then whatever else lies in the package."""
     yield root
     found = [
         name
@@ -173,7 +173,7 @@ def to_layout(x: Any, kind: str, from_numpy: FromNumpy, dtype: str) -> Any:
 
 
 def float_arrays(tree: Any) -> list[ndarray]:
-    """The float arrays of what the specification expects."""
+    """Collect the float arrays of what the specification expects."""
     if isinstance(tree, (list, tuple)):
         return [leaf for branch in tree for leaf in float_arrays(branch)]
     return [tree] if isinstance(tree, ndarray) and tree.dtype.kind == "f" else []
@@ -221,7 +221,7 @@ def run(
 
 
 def tensors(tree: Any) -> Iterator[Any]:
-    """Every tensor of a tree of lists and mappings."""
+    """Yield every tensor of a tree of lists and mappings."""
     if isinstance(tree, (dict, list, tuple)):
         for branch in tree.values() if isinstance(tree, dict) else tree:
             yield from tensors(branch)
@@ -230,7 +230,7 @@ def tensors(tree: Any) -> Iterator[Any]:
 
 
 def requiring(tree: Any) -> Any:
-    """The same tree with float tensors that require a gradient."""
+    """Copy the same tree with float tensors that require a gradient."""
     if isinstance(tree, dict):
         return {key: requiring(branch) for key, branch in tree.items()}
     if isinstance(tree, (list, tuple)):
@@ -240,7 +240,7 @@ def requiring(tree: Any) -> Any:
 
 
 def gradients_of(tree: Any, grads: dict[int, Any]) -> Any:
-    """The gradients by a tree of tensors, without what has none."""
+    """Collect the gradients by a tree of tensors, without what has none."""
     if isinstance(tree, dict):
         found = {key: gradients_of(branch, grads) for key, branch in tree.items()}
         return {key: branch for key, branch in found.items() if branch is not None}
@@ -283,7 +283,7 @@ def show(
 
 
 def show_elements(actual: ndarray, expected: ndarray, bound: ndarray | None, path: str) -> None:
-    """How many elements are out of bound, and the first of them."""
+    """Print how many elements are out of bound, and the first of them."""
     wide = actual if expected.dtype == bool else actual.astype(np.float64)
     wrong = ~compare(wide, expected, bound).arrays[3]
     limits = np.zeros(expected.shape) if bound is None else bound

@@ -13,7 +13,7 @@ from attnverify.options import STATE_FOLDER
 
 
 def _ignore_state(folder: Path) -> None:
-    """The folder of what runs leave behind says itself that it is nothing for git."""
+    """Make the folder of what runs leave behind say itself that it is nothing for git."""
     for state in (folder, *folder.parents):
         if state.name == STATE_FOLDER and not (state / ".gitignore").exists():
             (state / ".gitignore").write_text("*\n")
@@ -41,7 +41,7 @@ MAX_RECORDS = 1000
 
 
 def _by_age(folder: Path) -> list[Path]:
-    """The records of a folder, those first that were written longest ago."""
+    """Sort the records of a folder, those first that were written longest ago."""
     ages = []
     for path in folder.glob("*.json"):
         with suppress(OSError):  # gone meanwhile, by another process

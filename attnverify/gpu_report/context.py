@@ -61,7 +61,7 @@ class StepContext:
 def fused_kernels(
     here: StepContext, gradients: bool = True, source: str | None = None
 ) -> list[Implementation]:
-    """The kernels, forwards and backwards; on a CPU in a hurry, two of them."""
+    """List the kernels, forwards and backwards; on a CPU in a hurry, two of them."""
     sources = (
         [source]
         if source
@@ -90,7 +90,7 @@ def kernels_and_dtypes(here: StepContext, **which: Any) -> Iterator[tuple[Implem
 def ordinary_case(
     here: StepContext, implementation: Implementation, dtype: str, family: str = "normal"
 ) -> Case:
-    """A case of the sizes that every step uses."""
+    """Draw a case of the sizes that every step uses."""
     return case_of(fixed_recipe(implementation.operation, here.sizes, family), dtype)
 
 

@@ -31,7 +31,7 @@ TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
 def run_differential_suite(source: str, here: StepContext) -> Figures:
     """
-    ``attnverify run`` of a backend on the device, chapter by chapter: what ends one leaves the
+    Run ``attnverify run`` of a backend on the device, chapter by chapter: what ends one leaves the
     others standing.
     """
     until, found = time.monotonic() + here.seconds - 10, dict[str, str]()
@@ -52,7 +52,7 @@ def run_differential_suite(source: str, here: StepContext) -> Figures:
 
 
 def judged(source: str, chapter: str, here: StepContext, seconds: float) -> str:
-    """What a chapter's operations came to, in words."""
+    """Say what a chapter's operations came to, in words."""
     if seconds < 1:
         return "not run: no time was left"
     operations = [
@@ -88,7 +88,7 @@ def judged(source: str, chapter: str, here: StepContext, seconds: float) -> str:
     return (
         f"passed: {told}"
         if ran.returncode == 0 and tallies
-        else f"exit status {ran.returncode}, {told}: {tail(ran)}"
+        else f"exit status {ran.returncode}, {told}: {quote_last_lines(ran)}"
     )
 
 
@@ -118,7 +118,7 @@ def program(
     )
 
 
-def tail(ran: subprocess.CompletedProcess[str]) -> str:
+def quote_last_lines(ran: subprocess.CompletedProcess[str]) -> str:
     return " | ".join((ran.stdout + ran.stderr).strip().splitlines()[-8:])[-1500:]
 
 
@@ -141,11 +141,11 @@ def tests(here: StepContext) -> Figures:
         *(f"tests/{name}" for name in names),
     ]
     ran = program(command, here.seconds - 5)
-    assert ran.returncode == 0, tail(ran)
+    assert ran.returncode == 0, quote_last_lines(ran)
     return {"tests": names, "pytest": ran.stdout.strip().splitlines()[-1]}
 
 
-def sanitizer() -> str | None:
+def find_sanitizer() -> str | None:
     """compute-sanitizer, on the path or where CUDA's toolkit lies."""
     places = [os.environ.get("CUDA_HOME", ""), "/usr/local/cuda"]
     beside = [str(Path(place) / "bin") for place in places if place]
@@ -156,8 +156,8 @@ def sanitizer() -> str | None:
 
 def run_sanitizer(tool: str, here: StepContext) -> Figures:
     """
-    The step ``short`` under a tool of compute-sanitizer; PyTorch asks the driver for every tensor
-    then, so that each has its bounds.
+    Run the step ``short`` under a tool of compute-sanitizer; PyTorch asks the driver for every
+    tensor then, so that each has its bounds.
     """
     short = [
         sys.executable,
@@ -166,14 +166,14 @@ def run_sanitizer(tool: str, here: StepContext) -> Figures:
         "short",
         json.dumps({"device": here.device, "quick": True}),
     ]
-    found = sanitizer()
+    found = find_sanitizer()
     watch = (
         [found, "--tool", tool, "--error-exitcode", "86", "--target-processes", "all"]
         if found and here.gpu
         else []
     )
     ran = program([*watch, *short], here.seconds - 5, PYTORCH_NO_CUDA_MEMORY_CACHING="1")
-    assert ran.returncode == 0, f"exit status {ran.returncode}: {tail(ran)}"
+    assert ran.returncode == 0, f"exit status {ran.returncode}: {quote_last_lines(ran)}"
     if not watch:
         raise NotRun(
             f"{'compute-sanitizer is not found' if here.gpu else 'no GPU'}; the run that it would "

@@ -106,8 +106,8 @@ def told_by_driver() -> Figures:
 
 def run_each_kernel_once(here: StepContext) -> Figures:
     """
-    Every kernel once, held to the specification: also what compute-sanitizer watches, with every
-    array where the driver knows its bounds.
+    Run every kernel once, held to the specification: also what compute-sanitizer watches, with
+    every array where the driver knows its bounds.
     """
     budgets = {}
     if here.gpu and os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING"):
@@ -124,8 +124,8 @@ def run_each_kernel_once(here: StepContext) -> Figures:
 
 def check_repeatability(here: StepContext) -> Figures:
     """
-    The same bits a hundred times: forwards always, backwards where it is claimed or, in PyTorch,
-    asked for.
+    Require the same bits a hundred times: forwards always, backwards where it is claimed or, in
+    PyTorch, asked for.
     """
     times, same = 100 if here.gpu or not here.quick else 3, list[str]()
     os.environ.setdefault(
@@ -195,16 +195,21 @@ def long(implementation: Implementation, N: int, M: int, dtype: str) -> float:
     result = implementation.backend.library.to_numpy(
         outputs[0] if operation.is_gradient else outputs
     )
-    return max(share(implementation, inputs, result, i, dtype) for i in few(N, M))
+    return max(
+        compute_share_of_bound(implementation, inputs, result, i, dtype)
+        for i in sample_few_rows(N, M)
+    )
 
 
-def few(N: int, M: int) -> list[int]:
+def sample_few_rows(N: int, M: int) -> list[int]:
     """Sampled rows; of very many keys three, since the specification takes seconds for each."""
     return sampled_rows(N) if M < 2**15 or N < 4 else [128, N // 2, N - 1]
 
 
-def share(implementation: Implementation, inputs: Inputs, result: Any, i: int, dtype: str) -> float:
-    """How much of its bound a row uses; it has to be less than all."""
+def compute_share_of_bound(
+    implementation: Implementation, inputs: Inputs, result: Any, i: int, dtype: str
+) -> float:
+    """Compute how much of its bound a row uses; it has to be less than all."""
     comparison = judge_row(implementation, inputs, result, i, dtype)
     assert comparison.passed, (
         f"{implementation.name} in {dtype}: row {i} of {result.shape[-2]}: {comparison}"
@@ -246,7 +251,7 @@ def many_elements(
     implementation: Implementation, sizes: dict[str, int], device: str
 ) -> tuple[int, float]:
     """
-    The elements of the largest tensor, and the worst share of a bound.
+    Give the elements of the largest tensor, and the worst share of a bound.
 
     The numbers are made on the device, where NumPy would take minutes. Rows of the first and the
     last batch entry are judged.
@@ -259,12 +264,14 @@ def many_elements(
     for b, rows in ((0, [sizes["N"] - 1]), (sizes["B"] - 1, sampled_rows(sizes["N"]))):
         alone = {name: batch_entry(x, operation, name, b) for name, x in given.items()}
         result = output[b : b + 1].double().cpu().numpy()
-        shares += [share(implementation, alone, result, i, "float16") for i in rows]
+        shares += [
+            compute_share_of_bound(implementation, alone, result, i, "float16") for i in rows
+        ]
     return most, max(shares)
 
 
 def batch_entry(x: Any, operation: Operation, name: str, b: int) -> Any:
-    """One entry of the batch, widened; what has no batch as it is."""
+    """Take one entry of the batch, widened; what has no batch as it is."""
     if not hasattr(x, "cpu"):
         return x
     return (x[b : b + 1] if operation.axes[name].startswith("B") else x).double().cpu().numpy()

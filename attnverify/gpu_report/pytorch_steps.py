@@ -36,7 +36,7 @@ def check_cuda_graphs(here: StepContext) -> Figures:
             ordinary_case(here, implementation, dtype, family) for family in ("normal", "spread")
         )
         static = to_device(implementation, one)
-        replay, outputs = captured(implementation, static) if here.gpu else (None, None)
+        replay, outputs = capture_graph(implementation, static) if here.gpu else (None, None)
         for name, x in to_device(implementation, two).items():
             if hasattr(x, "copy_"):
                 static[name].copy_(x)
@@ -56,8 +56,8 @@ def check_cuda_graphs(here: StepContext) -> Figures:
     return {"share of the bound after a replay": budgets}
 
 
-def captured(implementation: Implementation, static: Inputs) -> tuple[Callable[[], None], Any]:
-    """A graph of the call, after three calls on another stream, and what it fills."""
+def capture_graph(implementation: Implementation, static: Inputs) -> tuple[Callable[[], None], Any]:
+    """Record a graph of the call, after three calls on another stream, and what it fills."""
     torch = import_module("torch")
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -145,8 +145,8 @@ def by_compiler(here: StepContext, implementation: Implementation) -> list[int]:
 
 def by_triton(here: StepContext, implementation: Implementation) -> list[int]:
     """
-    How many kernels each of 24 lengths has made Triton compile, forwards. The last twelve may begin
-    another class of blocks.
+    Count how many kernels each of 24 lengths has made Triton compile, forwards. The last twelve may
+    begin another class of blocks.
     """
     counts = []
     for length in (*KINDS, *range(131, 500, 31)):
@@ -157,7 +157,7 @@ def by_triton(here: StepContext, implementation: Implementation) -> list[int]:
 
 
 def compiled() -> list[Any]:
-    """What Triton keeps of each kernel of torch_impl on each device."""
+    """Read what Triton keeps of each kernel of torch_impl on each device."""
     modules = [
         module
         for name, module in sys.modules.items()
@@ -191,7 +191,7 @@ def memory(here: StepContext) -> Figures:
             "counts"
         )
     for implementation in fused_kernels(here, source="torch_impl"):
-        bytes_of = [peak(torch, here, implementation, length) for length in LENGTHS]
+        bytes_of = [measure_peak_memory(torch, here, implementation, length) for length in LENGTHS]
         found[implementation.name] = bytes_of
         slope = log(bytes_of[-1] / bytes_of[0]) / log(LENGTHS[-1] / LENGTHS[0])
         assert slope <= 1.05, (
@@ -203,7 +203,9 @@ def memory(here: StepContext) -> Figures:
 LENGTHS = (4096, 16384, 65536)
 
 
-def peak(torch: Any, here: StepContext, implementation: Implementation, length: int) -> int:
+def measure_peak_memory(
+    torch: Any, here: StepContext, implementation: Implementation, length: int
+) -> int:
     sizes = {letter: 4 for letter in "QKA"} | {
         "B": 1,
         "H": 2,

@@ -84,14 +84,14 @@ def main(chosen: argparse.Namespace) -> int:
         place(chosen.out, device, first),
         [name for name in outcomes if name != "environment"],
     )
-    keep(folder, device, chosen.quick, outcomes, first)
+    keep_outcome(folder, device, chosen.quick, outcomes, first)
     with ThreadPoolExecutor(AT_ONCE if device == "cuda" else 1) as pool:
         running = [
             pool.submit(run_within_budget, name, device, chosen.quick, until) for name in waiting
         ]
         with terminate_together(pool):
             for done in as_completed(running):
-                keep(folder, device, chosen.quick, outcomes, done.result())
+                keep_outcome(folder, device, chosen.quick, outcomes, done.result())
     print(
         f"\n{closing(list(outcomes.values()))}"
         + (f"; {folder / 'gpu-report.json'}" if folder else "")
@@ -101,14 +101,14 @@ def main(chosen: argparse.Namespace) -> int:
 
 @contextmanager
 def terminate_together(pool: ThreadPoolExecutor) -> Iterator[None]:
-    """Who interrupts or terminates this process ends the steps as well."""
+    """End the steps as well when this process is interrupted or terminated."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))
     try:
         yield
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
         for child in list(RUNNING):
-            stop(child)
+            stop_process_group(child)
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -119,14 +119,14 @@ RUNNING: set["subprocess.Popen[bytes]"] = set()
 
 
 def run_within_budget(name: str, device: str, quick: bool, until: float) -> Outcome:
-    """A step, if there is time left for it."""
+    """Run a step, if there is time left for it."""
     left = until - time.monotonic()
     if left < 5:
         return Outcome(name, reason=f"the time of all steps was up: run it with --step {name}")
     return outcome_of(name, device, quick, min(LIMITS[name], left))
 
 
-def keep(
+def keep_outcome(
     folder: Path | None, device: str, quick: bool, outcomes: dict[str, Outcome], done: Outcome
 ) -> None:
     """
@@ -155,8 +155,8 @@ def closing(outcomes: list[Outcome]) -> str:
 
 def place(out: str | None, device: str, first: Outcome) -> Path | None:
     """
-    Where the file goes: benchmarks/results of the checkout for a GPU, nowhere for a CPU unless
-    told.
+    Choose where the file goes: benchmarks/results of the checkout for a GPU, nowhere for a CPU
+    unless told.
     """
     if out is None and device == "cpu":
         return None
@@ -186,7 +186,7 @@ def write(folder: Path | None, device: str, quick: bool, outcomes: dict[str, Out
 
 
 def outcome_of(name: str, device: str, quick: bool, seconds: float) -> Outcome:
-    """A step in a process of its own, which ends in time, with all that it has started."""
+    """Run a step in a process of its own, which ends in time, with all that it has started."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         answer, log = Path(folder) / "answer.json", Path(folder) / "log"
@@ -206,7 +206,7 @@ def outcome_of(name: str, device: str, quick: bool, seconds: float) -> Outcome:
             except subprocess.TimeoutExpired:
                 ended = f"no answer within {seconds:.0f} s"
             finally:
-                stop(child)
+                stop_process_group(child)
                 RUNNING.discard(child)
         told = json.loads(answer.read_text()) if answer.exists() else None
         lines = log.read_text(errors="replace").strip().splitlines()[-12:]
@@ -216,7 +216,7 @@ def outcome_of(name: str, device: str, quick: bool, seconds: float) -> Outcome:
     return Outcome(name, told["verdict"], told["reason"], taken, told["figures"])
 
 
-def stop(child: subprocess.Popen[bytes]) -> None:
+def stop_process_group(child: subprocess.Popen[bytes]) -> None:
     """End the process and those that it has started: they are a group of their own."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
@@ -224,7 +224,7 @@ def stop(child: subprocess.Popen[bytes]) -> None:
 
 
 def commit() -> str:
-    """The commit of this checkout, and whether it was changed since."""
+    """Name the commit of this checkout, and whether it was changed since."""
     try:
         name, changed = (
             subprocess.run(
@@ -258,7 +258,7 @@ def steps() -> dict[str, Callable[..., dict[str, Any]]]:
 
 
 def run(name: str, here: Any) -> dict[str, Any]:
-    """A step, and what it came to."""
+    """Run a step; what it came to."""
     from attnverify.gpu_report.context import NotRun
 
     scale = "" if here.gpu else "on the CPU, at small sizes"
@@ -275,7 +275,7 @@ def run(name: str, here: Any) -> dict[str, Any]:
 
 
 def in_process(name: str, options: str) -> int:
-    """The process of a step: the answer goes to a file, or without one to the status."""
+    """Run a step in this process: the answer goes to a file, or without one to the status."""
     from attnverify.gpu_report.context import StepContext
 
     given = json.loads(options)

@@ -51,7 +51,7 @@ class StatusBoard:
         self.memory[:20] = struct.pack("<QdI", self.count, factor, len(text))
 
     def read(self) -> StatusMark | None:
-        """What was written last; None while it is being written."""
+        """Read what was written last; None while it is being written."""
         count, factor, length = struct.unpack("<QdI", self.memory[:20])
         if not count:
             return StatusMark()

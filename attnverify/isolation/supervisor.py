@@ -86,7 +86,7 @@ class WorkerDied(Exception):
 
 
 def describe_case(case: dict[str, Any]) -> str:
-    """Where it happened: ``on <recipe>``, ``during its import``"""
+    """Say where it happened: ``on <recipe>``, ``during its import``"""
     drawn = (
         str(Recipe(**case["recipe"]))
         if case.get("recipe")
@@ -100,7 +100,7 @@ def describe_case(case: dict[str, Any]) -> str:
 
 
 def last_output(output: str) -> list[str]:
-    """What it printed at last, under a heading."""
+    """Quote what it printed at last, under a heading."""
     return ["its last words:", *(f"  {line}" for line in output.splitlines())] if output else []
 
 
@@ -159,8 +159,8 @@ class Worker:
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """
-        The worker's answer to a request. Raises Died, after which the next request gets another
-        process.
+        Obtain the worker's answer to a request. Raises Died, after which the next request gets
+        another process.
         """
         self.ready()
         self.printed = os.fstat(self.file.fileno()).st_size
@@ -202,7 +202,7 @@ class Worker:
         return found
 
     def trouble(self, elapsed: float, seconds: float) -> str:
-        """What has gone wrong while no answer came, or ""."""
+        """Say what has gone wrong while no answer came, or ""."""
         assert self.process is not None
         if self.process.poll() is not None and not self.channel.poll(0):
             return self.end()
@@ -218,7 +218,7 @@ class Worker:
         return ""
 
     def end(self) -> str:
-        """How the process ended by itself, in words."""
+        """Say how the process ended by itself, in words."""
         assert self.process is not None
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(5)
@@ -257,10 +257,10 @@ class Worker:
 
     def memory(self) -> float:
         assert self.process is not None
-        return resident(self.process.pid)
+        return read_resident_memory(self.process.pid)
 
     def output(self) -> str:
-        """The last lines that it has printed; of a traceback those that are its own."""
+        """Quote the last lines that it has printed; of a traceback those that are its own."""
         start = max(self.printed, os.fstat(self.file.fileno()).st_size - (1 << 16))
         text = os.pread(self.file.fileno(), 1 << 16, start).decode(errors="replace")
         lines = [
@@ -278,8 +278,8 @@ OURS_IN_A_TRACEBACK = re.compile(
 
 def queued(pid: int) -> float:
     """
-    The seconds that a process's first thread has waited for a processor; 0 where the system does
-    not say.
+    Read the seconds that a process's first thread has waited for a processor; 0 where the system
+    does not say.
     """
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
@@ -287,8 +287,10 @@ def queued(pid: int) -> float:
         return 0.0
 
 
-def resident(pid: int) -> float:
-    """The memory that a process and its children hold, in MB; 0 where the system does not say."""
+def read_resident_memory(pid: int) -> float:
+    """
+    Read the memory that a process and its children hold, in MB; 0 where the system does not say.
+    """
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         children = [
@@ -298,12 +300,12 @@ def resident(pid: int) -> float:
         ]
     except (OSError, IndexError, ValueError):
         return 0.0
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20 + sum(map(resident, children))
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20 + sum(map(read_resident_memory, children))
 
 
 def available() -> float:
     """
-    The memory that is free on this machine, in MB, shared among the workers of pytest-xdist;
+    Read the memory that is free on this machine, in MB, shared among the workers of pytest-xdist;
     without end where nobody knows.
     """
     try:
@@ -327,8 +329,8 @@ def runs_in_own_process(source: str, which: str) -> bool:
 
 def describe_backend(worker: Worker) -> Backend:
     """
-    The worker's backend as far as it can be told without loading it here: nothing of it can be
-    called.
+    Describe the worker's backend as far as it can be told without loading it here: nothing of it
+    can be called.
     """
     backend = Backend(parse_source(worker.source).name, worker.source)
     if worker.told is None:
@@ -354,7 +356,7 @@ def judge_in_worker(
     worker: Worker, cell: Cell, options: Options, known: tuple[KnownFailure, ...] = ()
 ) -> CellResult:
     """
-    The tally of a cell, judged by the worker.
+    Obtain the tally of a cell, judged by the worker.
 
     Where it dies in a case that a known failure covers, the cell is judged again without the cases
     of that region.
@@ -392,7 +394,7 @@ def judge_in_worker(
 def known_failures_covering(
     known: tuple[KnownFailure, ...], case: dict[str, Any], dtype: str
 ) -> list[KnownFailure]:
-    """The known failures in whose region a case lies."""
+    """Find the known failures in whose region a case lies."""
     return [
         line
         for line in known
@@ -403,7 +405,7 @@ def known_failures_covering(
 
 
 def result_of_death(worker: Worker, cell: Cell, options: Options, death: WorkerDied) -> CellResult:
-    """The result of a cell whose worker died, with the record of the case that it died on."""
+    """Build the result of a cell whose worker died, with the record of the case that it died on."""
     record, notes = record_of_death(worker, cell, death.case), tuple[str, ...]()
     if record:
         notes = save_or_say(record, options.failures, None)
@@ -418,7 +420,7 @@ def result_of_death(worker: Worker, cell: Cell, options: Options, death: WorkerD
 
 
 def record_of_death(worker: Worker, cell: Cell, case: dict[str, Any]) -> FailureRecord | None:
-    """What was being run when the worker died, where it was a case or a check."""
+    """Record what was being run when the worker died, where it was a case or a check."""
     if "operation" not in case:
         return None
     return FailureRecord(
@@ -436,7 +438,7 @@ def replay_in_worker(
     worker: Worker, failure: FailureRecord, implementation: str, script: bool = False
 ) -> str | float:
     """
-    A recorded failure judged once more by the worker (or its script). Raises Disagreement,
+    Judge a recorded failure once more, in the worker (or its script). Raises Disagreement,
     Unsupported or Died.
     """
     answer = worker.ask(

@@ -40,9 +40,9 @@ def main() -> None:
     del sys.argv[1:]
     detach_from_terminal()
     board.write({"during": "its import"}, SLOW)
-    backend, notes = loaded(json.loads(channel.recv_bytes()))
+    backend, notes = load_backend(json.loads(channel.recv_bytes()))
     board.write({"during": "the time before its first cell"}, SLOW)
-    send(channel, described(backend, notes))
+    send_message(channel, describe_loaded(backend, notes))
     with suppress(EOFError):
         while True:
             request = json.loads(channel.recv_bytes())
@@ -52,7 +52,7 @@ def main() -> None:
             answer = handle_request(backend, request)
             if "died" not in answer:  # else the board says on what
                 board.write(announcer.case | {"during": "the pause after its last case"}, SLOW)
-            send(channel, answer)
+            send_message(channel, answer)
     os._exit(0)  # what a user has registered for the exit is not waited for
 
 
@@ -69,17 +69,17 @@ def detach_from_terminal() -> None:
         file.write("1000")
 
 
-def send(channel: Connection, message: Message) -> None:
+def send_message(channel: Connection, message: Message) -> None:
     with suppress(Exception):  # they may be closed, or gone
         sys.stdout.flush()
         sys.stderr.flush()
     channel.send_bytes(json.dumps(message, default=dict).encode())
 
 
-def loaded(source: str) -> tuple[Backend, list[str]]:
+def load_backend(source: str) -> tuple[Backend, list[str]]:
     """
-    The backend, and what its import has changed: what the judge needs is put back, the rest is left
-    as its author has it.
+    Load the backend, and what its import has changed: what the judge needs is put back, the rest is
+    left as its author has it.
     """
     before = state_guard.snapshot()
     try:
@@ -94,8 +94,8 @@ def loaded(source: str) -> tuple[Backend, list[str]]:
     ]
 
 
-def described(backend: Backend, notes: list[str]) -> Message:
-    """The backend as plain data."""
+def describe_loaded(backend: Backend, notes: list[str]) -> Message:
+    """Describe the backend as plain data."""
     names = (
         "name",
         "by_name",
@@ -158,7 +158,7 @@ class Announcer:
 
 
 def handle_request(backend: Backend, request: Message) -> Message:
-    """The answer to a request; ``died`` where this process is of no use any more."""
+    """Find the answer to a request; ``died`` where this process is of no use any more."""
     record.forget_what_was_read()  # others have written failures down meanwhile
     try:
         return REQUESTS[request["do"]](backend, request)
@@ -170,7 +170,7 @@ def handle_request(backend: Backend, request: Message) -> Message:
 
 
 def handle_judge(backend: Backend, request: Message) -> Message:
-    """The tally of a cell."""
+    """Compute the tally of a cell."""
     known, fatal = ([KnownFailure(**line) for line in request[name]] for name in ("known", "fatal"))
     return {
         "tally": judge_cell(
@@ -189,7 +189,7 @@ def cell_of(backend: Backend, request: Message) -> Cell:
 
 
 def handle_replay(backend: Backend, request: Message) -> Message:
-    """A recorded failure, judged once more."""
+    """Judge a recorded failure once more."""
     failure = record.FailureRecord(**request["failure"])
     implementation = next(i for i in backend.implementations if i.name == request["implementation"])
     if failure.check:

@@ -65,8 +65,8 @@ class Case:
 
     def bounds(self, precision: Precision) -> Any:
         """
-        The error bounds of the outputs under a declared arithmetic; None for an operation that
-        moves numbers and computes none.
+        Compute the error bounds of the outputs under a declared arithmetic; None for an operation
+        that moves numbers and computes none.
         """
         if self.operation.exact:
             return None
@@ -85,7 +85,7 @@ class Case:
         return bounds.error(self.operation.name, self.inputs, REFERENCE)
 
     def is_discriminating(self, precision: Precision) -> bool:
-        """Whether trivial answers apply to it, and none of them passes."""
+        """Tell whether trivial answers apply to it, and none of them passes."""
         if precision not in self._discriminating:
             answers = self._trivial_answers
             with np.errstate(all="ignore"):
@@ -102,5 +102,5 @@ class Case:
 
 @lru_cache(maxsize=2048)
 def case_of(recipe: Recipe, dtype: str) -> Case:
-    """The case of a recipe in a dtype, the same one whoever asks."""
+    """Find the case of a recipe in a dtype, the same one whoever asks."""
     return Case(recipe, dtype)

@@ -90,13 +90,15 @@ def compare(
     """
     with np.errstate(all="ignore"):
         if bound is None:
-            return exactly(actual, expected)
+            return compare_exactly(actual, expected)
         error = np.abs(actual - expected)
         within = error <= bound * ROUNDING
         if within.all() and np.isfinite(
             bound.sum()
         ):  # nearly always; NaN and infinity are not within
-            return summary(actual, expected, bound, within, error / np.maximum(bound, TINY), 0, 0)
+            return summarise_comparison(
+                actual, expected, bound, within, error / np.maximum(bound, TINY), 0, 0
+            )
         same_class = (np.isnan(actual) & np.isnan(expected)) | (
             np.isinf(expected) & (actual == expected)
         )
@@ -114,29 +116,29 @@ def compare(
             right & (same_class | overflowed | outside), 0.0, error / np.maximum(bound, TINY)
         )
         ratio = np.where(right, ratio, np.where(np.isnan(ratio), np.inf, np.maximum(ratio, 1.0)))
-    return summary(actual, expected, bound, right, ratio, int(outside.sum()))
+    return summarise_comparison(actual, expected, bound, right, ratio, int(outside.sum()))
 
 
 def is_within(actual: ndarray, expected: ndarray, bound: ndarray | None) -> bool:
-    """Whether :func:`compare` passes: at once where an error is plainly beyond its bound."""
+    """Tell whether :func:`compare` passes: at once where an error is plainly beyond its bound."""
     with np.errstate(all="ignore"):
         if bound is not None and (np.abs(actual - expected) > bound * ROUNDING).any():
             return False
     return compare(actual, expected, bound).passed
 
 
-def exactly(actual: ndarray, expected: ndarray) -> Comparison:
+def compare_exactly(actual: ndarray, expected: ndarray) -> Comparison:
     if actual.dtype == bool or expected.dtype == bool:
         right = actual == expected
     else:
         same = (actual == expected) & (np.signbit(actual) == np.signbit(expected))
         right = same | (np.isnan(actual) & np.isnan(expected))
-    return summary(
+    return summarise_comparison(
         actual, expected, np.zeros(expected.shape), right, np.where(right, 0.0, np.inf), 0
     )
 
 
-def summary(
+def summarise_comparison(
     actual: ndarray,
     expected: ndarray,
     bound: ndarray,

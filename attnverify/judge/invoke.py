@@ -55,7 +55,8 @@ def call(
     before: Values | None = None,
 ) -> Any:
     """
-    The bare call. What it raises is told apart: "not supported" is no fault, everything else is.
+    Make the bare call. What it raises is told apart: "not supported" is no fault, everything else
+    is.
 
     Warnings are silent and NumPy's error state is the default one, whatever the caller's. What the
     judge depends on is put back if the call changes it; everything is, and is appended to
@@ -115,8 +116,8 @@ def call(
 
 def device_responds(library: Library) -> bool:
     """
-    Whether the device still does the least that can be asked of it: an illegal memory access is
-    told by every later call.
+    Tell whether the device still does the least that can be asked of it: an illegal memory access
+    is told by every later call.
     """
     try:
         library.to_numpy(library.from_numpy(np.zeros(1), "float32"))
@@ -136,7 +137,7 @@ def describe_error(error: BaseException) -> str:
 
 def dtype_keyword(implementation: Implementation, dtype: str) -> Inputs:
     """
-    ``{"dtype": ...}`` in the library's own type, for results without a float input, where the
+    Build ``{"dtype": ...}`` in the library's own type, for results without a float input, where the
     function takes one.
     """
     if not implementation.operation.takes_dtype or not getattr(
@@ -148,7 +149,7 @@ def dtype_keyword(implementation: Implementation, dtype: str) -> Inputs:
 
 
 def to_backend_arrays(implementation: Implementation, case: Case) -> Inputs:
-    """The inputs as arrays of the backend, laid out in memory as the recipe says."""
+    """Convert the inputs to arrays of the backend, laid out in memory as the recipe says."""
     kinds = layout_kinds(case.recipe, len(case.inputs))
     return {
         name: to_backend_array(implementation, value, case.dtype, kind)

@@ -62,7 +62,7 @@ def judge(implementation: Implementation, case: Case) -> Verdict:
 def compare_with_case(
     outputs: Any, case: Case, implementation: Implementation
 ) -> Iterator[tuple[str, Comparison]]:
-    """The outputs of a case beside what is expected, each with its path."""
+    """Compare the outputs of a case beside what is expected, each with its path."""
     bound = case.bounds(implementation.precision(case.dtype))
     return compare_outputs(outputs, case.expected, bound, case.dtype, implementation)
 
@@ -111,7 +111,7 @@ def compare_outputs(
 def checked_output(
     output: Any, expected: ndarray, dtype: str, implementation: Implementation, path: str
 ) -> ndarray:
-    """The output as a NumPy array, once it is the right kind of thing."""
+    """Convert the output to a NumPy array, once it is the right kind of thing."""
     library, operation = implementation.backend.library, implementation.operation
     assert library is not None
     sample = sample_array(library)
@@ -138,12 +138,12 @@ def checked_output(
 
 @lru_cache(maxsize=16)
 def sample_array(library: Library) -> Any:
-    """An array as the library makes one: every output is of its type, and on its device."""
+    """Make an array as the library makes one: every output is of its type, and on its device."""
     return library.from_numpy(np.zeros(1), "float32")
 
 
 def describe_value(thing: Any) -> str:
-    """What came, in a few words."""
+    """Describe what came, in a few words."""
     if isinstance(thing, Mapping):
         return f"a mapping with {', '.join(map(str, thing)) or 'nothing'}"
     if isinstance(thing, (list, tuple)):
@@ -158,7 +158,7 @@ def describe_value(thing: Any) -> str:
 
 
 def failure_kind(comparison: Comparison) -> str:
-    """What went wrong at the worst element."""
+    """Say what went wrong at the worst element."""
     if np.isnan(comparison.actual) != np.isnan(comparison.expected):
         return "NaN"
     if comparison.expected == 0 and comparison.bound == 0:

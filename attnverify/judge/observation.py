@@ -60,8 +60,8 @@ class Observation:
 
     def distance(self, answer: Any) -> float:
         """
-        The worst distance between the outputs and another answer as a share of the yardstick; inf
-        where the two cannot be compared.
+        Compute the worst distance between the outputs and another answer as a share of the
+        yardstick; inf where the two cannot be compared.
         """
         others = arrays(answer)
         if [x.shape for x in others] != [x.shape for x in self.actual]:
@@ -127,9 +127,9 @@ def largest_representable(dtype: str) -> float:
 
 def tolerance(bound: ndarray, other: ndarray, dtype: str) -> ndarray:
     """
-    The tolerance for a comparison with a candidate function: the bound, widened to the largest of
-    its row, because the candidate's rounding errors may fall on other elements of the row. Where
-    the specification is exact: the usual bound of the call, or a few roundings.
+    Compute the tolerance for a comparison with a candidate function: the bound, widened to the
+    largest of its row, because the candidate's rounding errors may fall on other elements of the
+    row. Where the specification is exact: the usual bound of the call, or a few roundings.
     """
     with np.errstate(all="ignore"):
         finite = np.where(np.isfinite(bound), bound, 0.0)
@@ -153,8 +153,8 @@ def arrays(tree: Any) -> list[ndarray]:
 
 def observe(implementation: Implementation, cases: Sequence[Case]) -> list[Observation]:
     """
-    The answers to the cases, wrong ones first; what raises, is not supported or has another form
-    says nothing.
+    Collect the answers to the cases, wrong ones first; what raises, is not supported or has another
+    form says nothing.
     """
     seen: list[Observation] = []
     for case in dict.fromkeys(cases):
@@ -167,7 +167,7 @@ def observe(implementation: Implementation, cases: Sequence[Case]) -> list[Obser
 
 def observe_one(implementation: Implementation, case: Case) -> Observation:
     """
-    One answer; raises Disagreement where it has another form than the expected one, and what
+    Obtain one answer; raises Disagreement where it has another form than the expected one, and what
     :func:`attnverify.judge.invoke.call` raises.
     """
     own = [leaf for leaf in leaves(convert_and_call(implementation, case)) if leaf is not None]

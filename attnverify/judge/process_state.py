@@ -65,7 +65,7 @@ class ModuleContents(dict[str, Values]):
         return [
             name
             for place, then in self.items()
-            for name in replaced(place, then, now.get(place, {}))
+            for name in find_replaced(place, then, now.get(place, {}))
         ]
 
     def copy(self) -> "ModuleContents":
@@ -73,10 +73,10 @@ class ModuleContents(dict[str, Values]):
         return ModuleContents({place: things.copy() for place, things in self.items()})
 
 
-def replaced(place: str, then: Values, now: Values) -> Iterator[str]:
+def find_replaced(place: str, then: Values, now: Values) -> Iterator[str]:
     """
-    The public names that no longer mean the same, classes apart; thousands are compared at once
-    where nothing has changed.
+    Find the public names that no longer mean the same, classes apart; thousands are compared at
+    once where nothing has changed.
     """
     if len(then) != len(now) or not all(map(operator.is_, then.values(), now.values())):
         for name, thing in then.items():
@@ -89,7 +89,7 @@ def replaced(place: str, then: Values, now: Values) -> Iterator[str]:
 
 
 def state_items() -> list[StateItem]:
-    """What can be read here: PyTorch's switches once it is imported."""
+    """List what can be read here: PyTorch's switches once it is imported."""
     torch = sys.modules.get("torch")
     imported = torch is not None and hasattr(torch, "autograd") and hasattr(torch, "cuda")
     return [
@@ -140,7 +140,7 @@ def set_random_numbers(state: tuple[str, bytes, int]) -> None:
 
 
 def environment() -> dict[Any, Any]:
-    """What lies beneath os.environ, which decodes every name and value at every look."""
+    """Read what lies beneath os.environ, which decodes every name and value at every look."""
     return dict(getattr(os.environ, "_data", os.environ))
 
 
@@ -204,11 +204,8 @@ def well_known_modules() -> ModuleContents:
     )
 
 
-NEEDED = ("builtins", "math", "time", "numpy", "numpy.linalg")
-
-
 def functions(*places: str) -> ModuleContents:
-    """The contents of modules that everybody uses, not copied."""
+    """Read the contents of modules that everybody uses, not copied."""
     loaded = ((place, sys.modules.get(place)) for place in places)
     return ModuleContents(
         {place: vars(module) for place, module in loaded if isinstance(module, ModuleType)}
@@ -240,7 +237,7 @@ CLOSED = "closed"
 
 
 def set_outlets(then: ModuleContents) -> None:
-    """A stream that was closed cannot be opened again: another takes its place."""
+    """Put another stream in the place of one that was closed, which cannot be opened again."""
     for number, (name, thing) in enumerate(then[""].items()):
         if getattr(thing, "closed", False):
             thing = open(number, "r" if name == "stdin" else "w", closefd=False)  # noqa: SIM115
@@ -249,7 +246,7 @@ def set_outlets(then: ModuleContents) -> None:
 
 
 def file_descriptors() -> dict[str, Any]:
-    """What the three standard descriptors lead to; None where one is closed."""
+    """Tell what the three standard descriptors lead to; None where one is closed."""
     found = {}
     for name, number in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
         try:
@@ -275,7 +272,7 @@ def set_streams(then: dict[str, Any]) -> None:
                 os.close(nowhere)
 
 
-def children() -> frozenset[int]:
+def find_child_processes() -> frozenset[int]:
     with suppress(
         ChildProcessError, AttributeError
     ):  # not every system can be asked whether there are any
@@ -298,14 +295,16 @@ TINY = [5e-324]
 
 def flushes_subnormals() -> str:
     """
-    Whether this thread's arithmetic flushes subnormal numbers to 0, as a library built with
+    Tell whether this thread's arithmetic flushes subnormal numbers to 0, as a library built with
     -ffast-math makes it do.
     """
     return "flushed to 0" if TINY[0] * 1.0 == 0.0 or math.fsum(TINY) == 0.0 else "kept"
 
 
 def set_flushed(_: str) -> None:
-    """The floating-point environment as a process starts with it (FE_DFL_ENV of the C library)."""
+    """
+    Set the floating-point environment as a process starts with it (FE_DFL_ENV of the C library).
+    """
     ctypes.CDLL(None).fesetenv(ctypes.c_void_p(-1))
 
 
@@ -365,7 +364,7 @@ PARTS = (
     StateItem(
         "the running threads", lambda: frozenset(threading.enumerate()), once=True, ending=True
     ),
-    StateItem("the child processes", children, once=True),
+    StateItem("the child processes", find_child_processes, once=True),
 )
 
 
@@ -416,7 +415,7 @@ def flag(place: Any, name: str, words: str) -> StateItem:
 
 
 def generator(words: str, torch: Any, place: Any, device: str) -> StateItem:
-    """The random numbers of PyTorch on a device; ``place`` has the two functions."""
+    """Describe the random numbers of PyTorch on a device; ``place`` has the two functions."""
 
     def read() -> bytes:
         state: bytes = place.get_rng_state().numpy().tobytes()

@@ -59,7 +59,9 @@ def judge_side_effects(
 
 
 def check_determinism(implementation: Implementation, first: Any, second: Any) -> None:
-    """Where determinism is claimed, a second call with the same arguments gives the same bits."""
+    """
+    Require the same bits of a second call with the same arguments where determinism is claimed.
+    """
     library = implementation.backend.library
     assert library is not None
     if implementation.backend.deterministic:
@@ -84,7 +86,7 @@ def snapshot(to_numpy: Any, leaf: Any) -> Any:
 
 
 def leaf_paths(tree: Any, path: str = "") -> Iterator[str]:
-    """The path of every leaf: ``parameters.output.weight``, ``mems[1]``."""
+    """Yield the path of every leaf: ``parameters.output.weight``, ``mems[1]``."""
     if isinstance(tree, dict):
         for name, branch in tree.items():
             yield from leaf_paths(branch, f"{path}.{name}" if path else name)

@@ -40,19 +40,19 @@ class Change:
 
 
 def snapshot(vital: bool = False) -> Values:
-    """The surroundings as they are, or those alone that the judge depends on."""
-    return {part.words: copied(part.read()) for part in (VITAL if vital else state_items())}
+    """Record the surroundings as they are, or those alone that the judge depends on."""
+    return {part.words: copy_reading(part.read()) for part in (VITAL if vital else state_items())}
 
 
-def copied(now: Any) -> Any:
-    """What was read, as it will stay whatever happens to the modules."""
+def copy_reading(now: Any) -> Any:
+    """Copy what was read, as it will stay whatever happens to the modules."""
     return now.copy() if isinstance(now, ModuleContents) else now
 
 
 def diff_and_restore(before: Values, keep: bool = False) -> list[Change]:
     """
-    What has changed since the look; it is put back where that can be done. ``keep``: only what is
-    vital is put back.
+    Find what has changed since the look; it is put back where that can be done. ``keep``: only what
+    is vital is put back.
 
     Afterwards ``before`` tells the surroundings as they are, and a next call may be held to it
     without another look.
@@ -75,7 +75,7 @@ def diff_and_restore(before: Values, keep: bool = False) -> list[Change]:
                 with suppress(Exception):  # what cannot be put back has been told
                     part.write(then)
                     continue
-        before[part.words] = copied(now)
+        before[part.words] = copy_reading(now)
     return found
 
 
@@ -85,7 +85,7 @@ TURNS, TURN = 100, 0.01
 
 def read_again(part: StateItem, then: Any) -> Any:
     """
-    A part as it is once what was about to end has ended.
+    Read a part again once what was about to end has ended.
 
     Our own turns are counted, not seconds: on a loaded machine others have few, and so have we.
     """
@@ -106,8 +106,8 @@ def advance_random_states(before: Values) -> None:
 
 def lasting_changes(first: list[Change], second: list[Change]) -> list[str]:
     """
-    The changes of global state by two calls. State that may change once by chance, such as a lazy
-    import, counts if both calls changed it; random numbers were drawn between the two.
+    List the changes of global state by two calls. State that may change once by chance, such as a
+    lazy import, counts if both calls changed it; random numbers were drawn between the two.
     """
     both = [change for change in second if change.state is None or change in first]
     return list(
@@ -118,14 +118,14 @@ def lasting_changes(first: list[Change], second: list[Change]) -> list[str]:
 
 
 def is_unchanged(then: Any, now: Any) -> bool:
-    """Whether nothing was replaced; ``Objects`` may grow, and of a set some may have ended."""
+    """Tell whether nothing was replaced; ``Objects`` may grow, and of a set some may have ended."""
     if isinstance(then, frozenset):
         return bool(now <= then)
     return not then.differs(now) if isinstance(then, ModuleContents) else bool(then == now)
 
 
 def describe_change(part: StateItem, then: Any, now: Any) -> str:
-    """``NumPy's error state (divide: warn -> ignore)``"""
+    """Describe a change: ``NumPy's error state (divide: warn -> ignore)``"""
     if isinstance(then, ModuleContents):
         return f"{part.words} ({', '.join(then.differs(now)[:3])})"
     if isinstance(then, frozenset):

@@ -20,14 +20,14 @@ from attnverify.judge.comparison import is_within
 
 
 def rejects_all(answers: Iterable[Any], expected: Any, bound: Any) -> bool:
-    """Whether the comparison rejects every answer."""
+    """Tell whether the comparison rejects every answer."""
     return not any(accepts(answer, expected, bound) for answer in answers)
 
 
 def accepts(answer: Any, expected: Any, bound: Any) -> bool:
     """
-    Whether the comparison accepts the answer: as many arrays of the same shapes, and their numbers.
-    Gradients without that of a float mask are judged by the others.
+    Tell whether the comparison accepts the answer: as many arrays of the same shapes, and their
+    numbers. Gradients without that of a float mask are judged by the others.
     """
     if answer is None or expected is None:
         return answer is expected
@@ -46,7 +46,7 @@ def arrays(tree: Any) -> list[ndarray]:
 
 
 def trivial_answers(operation: Operation, inputs: Inputs, expected: Any) -> Iterator[Any]:
-    """The wrong answers that apply to this case."""
+    """Yield the wrong answers that apply to this case."""
     wanted = arrays(expected)
     if operation.is_gradient and operation.chapter == "memory":  # of which all are zero
         yield [np.ones_like(x) for x in wanted]

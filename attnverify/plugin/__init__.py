@@ -40,7 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _type_of(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """The parser of an option's value, with an error that argparse tells in its own words."""
+    """Build the parser of an option's value, with an error that argparse tells in its own words."""
 
     def read(text: str) -> Any:
         try:
@@ -52,7 +52,7 @@ def _type_of(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def is_named(config: pytest.Config) -> bool:
-    """Whether the options name what is to be judged."""
+    """Tell whether the options name what is to be judged."""
     return bool(config.getoption("attn_backend"))
 
 
@@ -63,7 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def load_judge(config: pytest.Config) -> Any:
-    """The part of the plugin that needs the judge, registered when it is first wanted."""
+    """Load the part of the plugin that needs the judge, registered when it is first wanted."""
     from attnverify.plugin import run
 
     if not config.pluginmanager.is_registered(run):
@@ -72,7 +72,7 @@ def load_judge(config: pytest.Config) -> Any:
 
 
 def is_ours(function: Any) -> bool:
-    """Whether a test function is one of the differential tests, wherever it was imported."""
+    """Tell whether a test function is one of the differential tests, wherever it was imported."""
     return getattr(function, "__module__", None) == DIFFERENTIAL
 
 

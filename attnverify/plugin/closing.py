@@ -58,7 +58,7 @@ class Collector:
         return (yield)
 
     def restore(self, terminalreporter: Any) -> None:
-        """What was not shown is counted all the same."""
+        """Count all the same what was not shown."""
         if self.failed:
             terminalreporter.stats["failed"] = self.failed
 
@@ -69,7 +69,7 @@ def print_summary(
     tallies: list[dict[str, Any]],
     reports: dict[str, str | None],
 ) -> None:
-    """The last section of a run; the reports that were asked for are written as well."""
+    """Print the last section of a run; the reports that were asked for are written as well."""
     reporter.section("verification")
     width, colour = terminal_width(sys.stdout) if reporter.isatty else None, reporter.hasmarkup
     causes = [
@@ -99,7 +99,7 @@ def print_summary(
 
 
 def describe_not_required(run: Verification, tallies: list[dict[str, Any]]) -> list[str]:
-    """One line for each backend of which something failed that need not hold."""
+    """Write one line for each backend of which something failed that need not hold."""
     failed: dict[str, Counter[str]] = defaultdict(Counter)
     for tally in tallies:
         if tally["verdict"] == "failed" and not run.is_red(tally):

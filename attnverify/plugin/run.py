@@ -69,7 +69,7 @@ class State:
         return self.collector.tallies
 
     def counts(self) -> list[Any]:
-        """What the controller of pytest-xdist learns from a worker."""
+        """Collect what the controller of pytest-xdist learns from a worker."""
         return [self.collected, self.cells, self.selected, self.problem]
 
     def learn(self, collected: bool, cells: int, selected: int, problem: str) -> None:
@@ -77,7 +77,7 @@ class State:
         self.cells, self.selected = max(self.cells, cells), max(self.selected, selected)
 
     def is_narrowed(self) -> bool:
-        """Whether somebody chose other tests: the cells were collected and none is left."""
+        """Tell whether somebody chose other tests: the cells were collected and none is left."""
         return self.cells > 0 and self.selected == 0
 
 
@@ -93,13 +93,13 @@ def is_worker(config: pytest.Config) -> bool:
 
 
 def named_on_the_line(config: pytest.Config) -> bool:
-    """Whether this very command names a backend, and not the configuration of a project."""
+    """Tell whether this very command names a backend, and not the configuration of a project."""
     arguments = map(str, config.invocation_params.args)
     return any(argument.startswith("--attn-backend") for argument in arguments)
 
 
 def is_about_backends(config: pytest.Config) -> bool:
-    """Whether a run is about backends and nothing else."""
+    """Tell whether a run is about backends and nothing else."""
     return named_on_the_line(config) or (
         bool(sources_of(config)) and config.getoption("markexpr").strip() == "differential"
     )
@@ -109,12 +109,12 @@ def is_about_backends(config: pytest.Config) -> bool:
 
 
 def sources_of(config: pytest.Config) -> list[str]:
-    """The backends to judge: those of the options, or else those of the configuration."""
+    """List the backends to judge: those of the options, or else those of the configuration."""
     return list(config.getoption("attn_backend") or config.getini(BACKENDS))
 
 
 def verification_of(config: pytest.Config) -> Verification:
-    """The run's Verification, made when the first differential test asks for it."""
+    """Find the run's Verification, made when the first differential test asks for it."""
     state = config.stash[STATE]
     if state.verification is None:
         try:
@@ -159,15 +159,15 @@ def build_verification(config: pytest.Config) -> Verification:
 
 def processes_of(config: pytest.Config) -> int:
     """
-    How many processes the processors are shared out among: the workers of pytest-xdist. A single
-    process takes one of them: on small cases a library's threads only wait for each other.
+    Count how many processes the processors are shared out among: the workers of pytest-xdist. A
+    single process takes one of them: on small cases a library's threads only wait for each other.
     """
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 0))
     return workers or len(getattr(config.option, "tx", None) or ()) or count_processors()
 
 
 def report_paths(config: pytest.Config) -> dict[str, str | None]:
-    """Where each report is to be written."""
+    """Tell where each report is to be written."""
     return {
         name: config.getoption(f"attn_{name.removeprefix('--').replace('-', '_')}")
         for name in REPORTS
@@ -176,8 +176,8 @@ def report_paths(config: pytest.Config) -> dict[str, str | None]:
 
 def workers_of(config: pytest.Config, sources: list[str]) -> dict[str, Worker]:
     """
-    A process for each backend that gets one. Under pytest-xdist what the controller was told does
-    for everyone.
+    Start a process for each backend that gets one. Under pytest-xdist what the controller was told
+    does for everyone.
     """
     option = config.getoption
     limits = Limits(option("attn_case_seconds"), option("attn_memory"))
@@ -190,7 +190,7 @@ def workers_of(config: pytest.Config, sources: list[str]) -> dict[str, Worker]:
 
 
 def seed_of(config: pytest.Config) -> int:
-    """The same number in every xdist worker."""
+    """Choose the same number in every xdist worker."""
     if is_worker(config):
         return int(config.workerinput["attn_seed"])  # type: ignore[attr-defined]
     asked = config.getoption("attn_seed")
@@ -203,7 +203,7 @@ def seed_of(config: pytest.Config) -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What is wrong with the options of this command is told before anything runs."""
+    """Tell what is wrong with the options of this command before anything runs."""
     config.stash[STATE] = State()
     config.pluginmanager.register(config.stash[STATE].collector)
     if named_on_the_line(config):
@@ -228,7 +228,7 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """The backends' processes end with the run."""
+    """End the backends' processes with the run."""
     state = config.stash.get(STATE, None)
     run = state and state.verification
     for worker in run.workers.values() if run else ():
@@ -236,7 +236,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Who will be judged, where a run asks for that; other runs need not load a backend for it."""
+    """
+    Tell who will be judged, where a run asks for that; other runs need not load a backend for it.
+    """
     if is_worker(config) or not is_about_backends(config):
         return []
     return header(verification_of(config))
@@ -262,7 +264,7 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
 
 
 def cells_of(metafunc: pytest.Metafunc) -> list[Cell]:
-    """The cells of a test's aspect, in the chapter of its module where that names one."""
+    """List the cells of a test's aspect, in the chapter of its module where that names one."""
     run = verification_of(metafunc.config)
     chapter = getattr(metafunc.module, "CHAPTER", None)
     if chapter not in (None, *CHAPTERS):
@@ -293,15 +295,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def cell_of(item: pytest.Item) -> Any:
-    """The cell that a differential test is about; None for every other test."""
+    """Find the cell that a differential test is about; None for every other test."""
     cell = getattr(getattr(item, "callspec", None), "params", {}).get("cell")
     return cell if isinstance(cell, Cell) else None
 
 
 def has_no_cell(item: pytest.Item) -> bool:
     """
-    A differential test to which nothing of this run applies; pytest gives it this name and would
-    show it as skipped.
+    Recognise a differential test to which nothing of this run applies; pytest gives it this name
+    and would show it as skipped.
     """
     return getattr(getattr(item, "callspec", None), "id", "") == "NOTSET" and is_ours(
         getattr(item, "function", None)
@@ -344,7 +346,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def final_status(config: pytest.Config, state: State, status: int) -> int:
-    """The exit status of a run in which no test has failed."""
+    """Choose the exit status of a run in which no test has failed."""
     run, named = state.verification, named_on_the_line(config)
     if state.problem:
         return int(pytest.ExitCode.USAGE_ERROR)

@@ -58,7 +58,7 @@ def read(files: list[Path]) -> int:
 
 
 def check(files: list[Path]) -> int:
-    """The static check of machine code; PTX is assembled by every ptxas that is here."""
+    """Check machine code statically; PTX is assembled by every ptxas that is here."""
     bad = 0
     for file in files:
         for label, cubin in binaries(file):

@@ -16,7 +16,7 @@ Argument = Any
 
 
 def three(given: int | Sequence[int], name: str) -> tuple[int, int, int]:
-    """One to three sizes, as three."""
+    """Extend one to three sizes to three."""
     sizes = (given,) if isinstance(given, int | np.integer) else tuple(given)
     if not 1 <= len(sizes) <= 3 or not all(
         isinstance(size, int | np.integer) and size > 0 for size in sizes
@@ -47,7 +47,7 @@ def placed_argument(x: Argument, memory: Memory, parameter: Parameter) -> Argume
 
 
 def packed(arguments: Sequence[Argument], parameters: Sequence[Parameter]) -> Array:
-    """The bytes of the parameters."""
+    """Pack the parameters into bytes."""
     end = max((p.offset + p.size for p in parameters), default=0)
     block = bytearray(end + 16)
     for x, parameter in zip(arguments, parameters, strict=True):
@@ -56,7 +56,7 @@ def packed(arguments: Sequence[Argument], parameters: Sequence[Parameter]) -> Ar
 
 
 def in_bytes(x: Argument, parameter: Parameter) -> bytes:
-    """An argument as its parameter takes it."""
+    """Convert an argument as its parameter takes it."""
     if isinstance(x, bytes | bytearray | memoryview):
         given = bytes(x)
     elif isinstance(x, Allocation):

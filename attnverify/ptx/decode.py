@@ -73,7 +73,7 @@ class Form:
         )
 
     def flag(self, *names: str) -> bool:
-        """Whether one of these modifiers is there; takes it."""
+        """Tell whether one of these modifiers is there; takes it."""
         return self.choice(*names, default="") != ""
 
     def choice(self, *names: str, default: str | None = None) -> str:
@@ -118,7 +118,7 @@ class Form:
         return self.reading(self.operand(place), kind, wider)
 
     def reading(self, operand: Operand, kind: Kind | str, wider: bool = False) -> Read:
-        """A reader of an operand as a type; ``wider`` registers give their low bits."""
+        """Build a reader of an operand as a type; ``wider`` registers give their low bits."""
         kind = KINDS[kind] if isinstance(kind, str) else kind
         if isinstance(operand, Register):
             return self.reading_register(operand, kind, wider)
@@ -161,14 +161,14 @@ class Form:
             raise self.refuse(f"the number {operand.text} as {kind.name}") from None
 
     def whole(self, place: int) -> int:
-        """An operand that must be written as a number."""
+        """Read an operand that must be written as a number."""
         operand = self.operand(place)
         if not isinstance(operand, Immediate):
             raise self.refuse(f"wanted a number for operand {place + 1}")
         return int(operand.text.rstrip("U"), 0)
 
     def items(self, place: int) -> tuple[Operand, ...]:
-        """The parts of a vector, or the one operand."""
+        """List the parts of a vector, or the one operand."""
         operand = self.operand(place)
         return operand.items if isinstance(operand, Vector) else (operand,)
 
@@ -191,8 +191,8 @@ class Form:
 
     def writing(self, operand: Operand, kind: Kind | str, wider: bool = False) -> Write:
         """
-        A writer of lanes; where a register is ``wider`` it is filled with zeros, or with the sign
-        of a signed type.
+        Build a writer of lanes; where a register is ``wider`` it is filled with zeros, or with the
+        sign of a signed type.
         """
         kind = KINDS[kind] if isinstance(kind, str) else kind
         if isinstance(operand, Sink):
@@ -212,10 +212,10 @@ class Form:
     def result(self, kind: Kind | str, function: Callable[..., Array], sources: list[Read]) -> Step:
         """Write a function of what the sources give into the first operand."""
         put = self.write(0, kind)
-        return applied(put, function, sources)
+        return build_step(put, function, sources)
 
 
-def applied(put: Write, function: Callable[..., Array], sources: list[Read]) -> Step:
+def build_step(put: Write, function: Callable[..., Array], sources: list[Read]) -> Step:
     """put(function(*sources)) without a list, for the numbers of operands that there are."""
     if len(sources) == 1:
         (x,) = sources
@@ -241,7 +241,7 @@ SPECIAL = {
 
 
 def constant(text: str, kind: Kind) -> Array:
-    """A number as it is written, as one lane of a type."""
+    """Read a number as it is written, as one lane of a type."""
     if kind.size == 0:
         return np.array([int(text, 0) != 0])
     if text[:2] in ("0f", "0F", "0d", "0D"):
@@ -257,7 +257,7 @@ def constant(text: str, kind: Kind) -> Array:
 
 
 def decoded(of: Instruction, kernel: "Kernel") -> Step:
-    """The closure of an instruction, behind its guard."""
+    """Build the closure of an instruction, behind its guard."""
     form = Form(of, kernel)
     if of.name not in BUILDERS:
         raise form.refuse("an instruction that is not known")
@@ -266,11 +266,11 @@ def decoded(of: Instruction, kernel: "Kernel") -> Step:
     step = kernel.watched(form, step)
     if of.guard is None or of.name in OWN_GUARD:
         return step
-    return guarded(step, of.guard.index, of.inverted)
+    return guard_step(step, of.guard.index, of.inverted)
 
 
-def guarded(step: Step, index: int, inverted: bool) -> Step:
-    """A step for the lanes whose predicate holds."""
+def guard_step(step: Step, index: int, inverted: bool) -> Step:
+    """Limit a step to the lanes whose predicate holds."""
 
     def run(m: "Machine") -> Any:
         holds = m.registers[index]

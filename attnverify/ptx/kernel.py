@@ -114,7 +114,7 @@ class Kernel:
             self.smallest[each] = min(self.smallest.get(each, 16), size)
 
     def unit(self, space: str) -> int:
-        """The bytes of the smallest access to a space."""
+        """Find the bytes of the smallest access to a space."""
         return self.smallest.get(space, 16)
 
     def watched(self, form: Form, step: Step) -> Step:
@@ -172,7 +172,7 @@ class Kernel:
         return Launched(steps, int(np.prod(sizes)))
 
     def without(self, *indices: int) -> "Kernel":
-        """The same kernel, some instructions of which do nothing."""
+        """Copy the kernel, some instructions of which do nothing then."""
         made = copy(self)
         steps = [(lambda m: None) if at in indices else step for at, step in enumerate(self.steps)]
         made.__dict__["steps"] = steps
@@ -195,8 +195,8 @@ class Kernel:
         useful: set[int] | None = None,
     ) -> int:
         """
-        All blocks in a drawn order, so many together as there are lanes; the instructions that were
-        executed.
+        Execute all blocks in a drawn order, so many together as there are lanes; the instructions
+        that were executed.
         """
         assert (
             len(self.steps) == self.last + 1
@@ -265,8 +265,8 @@ class Module:
 
     def outside(self, entries: list[tuple[re.Match[str], int]]) -> tuple[list[Variable], list[str]]:
         """
-        The variables outside of all functions; and the names of the shared memory whose size a
-        launch gives.
+        Collect the variables outside of all functions; and the names of the shared memory whose
+        size a launch gives.
         """
         text, variables, dynamic = self.text.text, [], []
         inside = [(match.start(), end) for match, end in entries]
@@ -281,7 +281,9 @@ class Module:
         return variables, dynamic
 
     def placed(self, memory: Memory) -> dict[str, int]:
-        """The addresses of the module's variables, which stay in a memory from launch to launch."""
+        """
+        Find the addresses of the module's variables, which stay in a memory from launch to launch.
+        """
         known = memory.variables.setdefault(self, {})
         for variable in self.variables:
             if variable.space != "shared" and variable.name not in known:
@@ -295,7 +297,7 @@ class Module:
 
 def load(text: str) -> Module:
     """
-    The kernels of a PTX text.
+    Load the kernels of a PTX text.
 
     >>> from attnverify import ptx
     >>> ptx.load(text)["kernel"].launch(grid, threads, arguments)  # doctest: +SKIP

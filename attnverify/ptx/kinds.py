@@ -56,5 +56,5 @@ KINDS = made()
 
 
 def viewed(x: Array, dtype: np.dtype[Any]) -> Array:
-    """The same bits as another type of the same width."""
+    """View the bits as another type of the same width."""
     return x if x.dtype == dtype else x.view(dtype)

@@ -109,7 +109,7 @@ class Machine:
         self.registers[index] = x
 
     def active(self) -> Array:
-        """The lanes of the mask, by their numbers."""
+        """List the lanes of the mask, by their numbers."""
         return self.everyone if self.mask is None else np.flatnonzero(self.mask)
 
     def of(self, actors: Actors, lanes: Array) -> Actors:
@@ -121,7 +121,7 @@ class Machine:
         return np.broadcast_to(x, (self.lanes,)) if x.size == 1 else x
 
     def whole_warps(self, what: str) -> Array:
-        """Which warps are here; with all their threads, or not at all."""
+        """Tell which warps are here; with all their threads, or not at all."""
         if self.mask is None:
             return np.ones(self.lanes // WARP, bool)
         each = self.mask.reshape(-1, WARP)
@@ -164,7 +164,7 @@ class Machine:
         return here
 
     def special(self, name: str) -> Array:
-        """A special register."""
+        """Read a special register."""
         if name not in self.specials:
             self.specials[name] = special_register(self, name[1:]).astype(np.uint32)
         return self.specials[name]
@@ -235,7 +235,7 @@ class Machine:
             self.at[lanes] = index
 
     def end(self) -> None:
-        """The threads of the mask end."""
+        """End the threads of the mask."""
         if self.mask is None:
             self.alive[:] = False
         else:
@@ -261,7 +261,7 @@ class Machine:
         return -1
 
     def passes_at_once(self) -> bool:
-        """Whether whole blocks are here, which then have passed a barrier."""
+        """Tell whether whole blocks are here, which then have passed a barrier."""
         if self.mask is None:
             self.shared.pass_barrier()
             return True

@@ -21,7 +21,7 @@ from attnverify.ptx.kernel import Kernel, Recorded
 from attnverify.ptx.storage.device import Memory
 from attnverify.ptx.text.syntax import Instruction
 
-__all__ = ["OUTCOMES", "Removal", "orders", "remove_each", "summary"]
+__all__ = ["OUTCOMES", "Removal", "is_for_order", "remove_each", "summary"]
 
 
 OUTCOMES = ("noticed", "wrong", "redundant", "idle")
@@ -44,7 +44,7 @@ class Removal:
 
 
 def kind_of(text: str) -> str:
-    """``bar.sync``, ``cp.async.wait_group``, ``wgmma.fence`` ..."""
+    """Name the kind: ``bar.sync``, ``cp.async.wait_group``, ``wgmma.fence`` ..."""
     name = (
         text.split()[-1]
         if text.startswith("@") and len(text.split()) == 1
@@ -53,8 +53,8 @@ def kind_of(text: str) -> str:
     return name.rstrip(";").replace(".sync.aligned", "").replace(".shared::cta", "")
 
 
-def orders(instruction: Instruction) -> bool:
-    """Whether an instruction is there for the order of others alone."""
+def is_for_order(instruction: Instruction) -> bool:
+    """Tell whether an instruction is there for the order of others alone."""
     name, first = instruction.name, instruction.modifiers[:1]
     if name in ("bar", "barrier"):
         return "sync" in instruction.modifiers
@@ -70,13 +70,13 @@ def remove_each(recorded: Recorded) -> Iterator[Removal]:
     Every such instruction of the kernel that the launch executes; fences of registers count where
     the kernel has all of them.
     """
-    recorded = strictly(recorded)
+    recorded = watch_fences(recorded)
     kernel = recorded.kernel
     memory, useful = recorded.repeat()
     expected = contents(memory)
     gone: list[int] = []
     for instruction in kernel.program.instructions:
-        if not orders(instruction):
+        if not is_for_order(instruction):
             continue
         index, finding = instruction.index, None
         outcome = "idle"
@@ -89,7 +89,7 @@ def remove_each(recorded: Recorded) -> Iterator[Removal]:
         yield Removal(*told, outcome, finding)
 
 
-def strictly(recorded: Recorded) -> Recorded:
+def watch_fences(recorded: Recorded) -> Recorded:
     """The launch with the watch over fences of registers, if it passes that as it is."""
     strict = replace(recorded, setup=replace(recorded.setup, register_fences=True))
     try:
@@ -115,7 +115,7 @@ def contents(memory: Memory) -> list[bytes]:
 
 def summary(removals: list[Removal]) -> str:
     """
-    A line for each kind of instruction, and one for each that was not noticed or was idle.
+    Write a line for each kind of instruction, and one for each that was not noticed or was idle.
     """
     lines = []
     for kind in sorted({removal.kind for removal in removals}):

@@ -60,7 +60,7 @@ class Hazard:
 
 
 def products(lines: list[Line]) -> list[int]:
-    """The indices of products whose left factor is in registers."""
+    """Find the indices of products whose left factor is in registers."""
     return [place for place, line in enumerate(lines) if PRODUCT.search(line.text)]
 
 
@@ -71,14 +71,14 @@ BRANCH = re.compile(r"BRA\S*\s.*?(0x[0-9a-f]+)")
 
 
 def hazards(lines: list[Line]) -> list[Hazard]:
-    """Every write on a path from a product to its wait that hits the product's left factor."""
-    return [found for place in products(lines) for found in walk(lines, place)]
+    """Find every write on a path from a product to its wait that hits the product's left factor."""
+    return [found for place in products(lines) for found in walk_paths(lines, place)]
 
 
-def walk(lines: list[Line], start: int) -> Iterator[Hazard]:
+def walk_paths(lines: list[Line], start: int) -> Iterator[Hazard]:
     """
-    All paths from a product on, with the groups that were closed since; a wait ends a path if it
-    waits for the product's own.
+    Follow all paths from a product on, with the groups that were closed since; a wait ends a path
+    if it waits for the product's own.
     """
     match = PRODUCT.search(lines[start].text)
     assert match is not None
@@ -91,7 +91,7 @@ def walk(lines: list[Line], start: int) -> Iterator[Hazard]:
             continue
         seen.add((place, groups))
         line = lines[place]
-        hit = sorted(written(line) & used) if place != start else []
+        hit = sorted(find_written_registers(line) & used) if place != start else []
         if hit:
             yield Hazard(lines[start], line, tuple(hit))
             continue
@@ -105,7 +105,7 @@ def walk(lines: list[Line], start: int) -> Iterator[Hazard]:
 
 
 def next_lines(lines: list[Line], place: int, at: dict[int, int]) -> list[int]:
-    """Where a thread may go on."""
+    """Tell where a thread may go on."""
     line = lines[place]
     branch = BRANCH.match(line.bare)
     found = [at[int(branch[1], 16)]] if branch and int(branch[1], 16) in at else []
@@ -156,17 +156,19 @@ write uniform ones.
 DESTINATION = re.compile(r"\S+\s+(?:!?U?P[T\d]+,\s*)*R(\d+)\b")
 
 
-def written(line: Line) -> set[int]:
-    """The registers that an instruction writes."""
+def find_written_registers(line: Line) -> set[int]:
+    """Find the registers that an instruction writes."""
     name = line.name
     if name.startswith(SILENT) or (name.startswith("U") and not name.startswith("UNPACK")):
         return set()
     match = DESTINATION.match(line.bare)
-    return set(range(int(match[1]), int(match[1]) + width(name))) if match else set()
+    return (
+        set(range(int(match[1]), int(match[1]) + count_written_registers(name))) if match else set()
+    )
 
 
-def width(name: str) -> int:
-    """How many registers in a row an instruction writes."""
+def count_written_registers(name: str) -> int:
+    """Count how many registers in a row an instruction writes."""
     if name.startswith("LDSM"):
         return int(name[-1]) if name[-1] in "24" else 1
     if name.startswith("HMMA"):
@@ -185,8 +187,8 @@ def width(name: str) -> int:
 # the tools
 
 
-def tool(name: str) -> Path | None:
-    """A tool of CUDA, from a wheel of NVIDIA's or from Triton's."""
+def find_tool(name: str) -> Path | None:
+    """Find a tool of CUDA, from a wheel of NVIDIA's or from Triton's."""
     site = Path(sysconfig.get_path("purelib"))
     return next(
         (path for folder in FOLDERS for path in sorted(site.glob(f"{folder}/{name}"))), None
@@ -194,13 +196,13 @@ def tool(name: str) -> Path | None:
 
 
 def assemblers() -> dict[str, Path]:
-    """Every ptxas that is here, by its version."""
+    """Find every ptxas that is here, by its version."""
     site = Path(sysconfig.get_path("purelib"))
     found = [path for folder in FOLDERS for path in sorted(site.glob(f"{folder}/ptxas"))]
-    return {version(path): path for path in found}
+    return {read_version(path): path for path in found}
 
 
-def version(path: Path) -> str:
+def read_version(path: Path) -> str:
     told = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
     match = re.search(r"V(\d+\.\d+\.\d+)", told)
     return match[1] if match else told.strip()
@@ -220,8 +222,8 @@ def assemble(ptx: str, ptxas: Path, target: str = "sm_90a") -> bytes:
 
 
 def disassemble(cubin: bytes) -> dict[str, list[Line]]:
-    """The functions of a binary and their instructions."""
-    path = tool("cuobjdump")
+    """List the functions of a binary and their instructions."""
+    path = find_tool("cuobjdump")
     if path is None:
         raise FileNotFoundError(
             "cuobjdump is not here: it comes with Triton, "
@@ -231,7 +233,7 @@ def disassemble(cubin: bytes) -> dict[str, list[Line]]:
         file.write(cubin)
         file.flush()
         environment = {
-            "PATH": ":".join(str(each.parent) for each in (path, tool("nvdisasm")) if each)
+            "PATH": ":".join(str(each.parent) for each in (path, find_tool("nvdisasm")) if each)
         }  # the one calls the other
         text = subprocess.run(
             [path, "-sass", file.name], capture_output=True, text=True, check=True, env=environment
@@ -240,7 +242,7 @@ def disassemble(cubin: bytes) -> dict[str, list[Line]]:
 
 
 def read(text: str) -> dict[str, list[Line]]:
-    """What ``cuobjdump -sass`` prints."""
+    """Parse what ``cuobjdump -sass`` prints."""
     found = {}
     for part in re.split(r"\n\s*Function : ", text)[1:]:
         name, body = part.split("\n", 1)

@@ -15,7 +15,7 @@ WARP = 32
 
 
 def special_register(m: "Machine", name: str) -> Array:
-    """A special register, without the % of its name."""
+    """Find a special register, without the % of its name."""
     lane = m.thread % WARP
     one = np.int64(1)
     plain: dict[str, Any] = {

@@ -327,7 +327,7 @@ THERE = rows(TABLE)
 
 
 def lines() -> list[str]:
-    """The table, as it is printed."""
+    """Write the table as it is printed."""
     found = [f"{'instruction':14} {'sm_80':6} {'sm_90a':6}  forms", ""]
     for family in dict.fromkeys(row.family for row in THERE.values()):
         found.append(f"{family}:")

@@ -26,7 +26,7 @@ def products(query: ndarray, key: ndarray) -> ndarray:
 
 
 def see(score: ndarray, mask: ndarray | None) -> tuple[ndarray, ndarray]:
-    """The score with a float mask added, and which pairs see each other."""
+    """Add a float mask to the score, and find which pairs see each other."""
     visible = score != HIDDEN
     if mask is None:
         return score, visible
@@ -55,7 +55,7 @@ def drop(weights: ndarray, keep: ndarray | None, p: float) -> ndarray:
 
 
 def mix(weights: ndarray, visible: ndarray, value: ndarray) -> ndarray:
-    """The sum of weights times values over the visible pairs: what is hidden may be NaN."""
+    """Compute the sum of weights times values over the visible pairs: what is hidden may be NaN."""
     if np.isfinite(value).all():
         return weights @ value
     return np.where(visible[..., None], weights[..., None] * value[..., None, :, :], 0).sum(-2)
@@ -71,7 +71,7 @@ def attend(
     drop: Any = drop,
     mix: Any = mix,
 ) -> ndarray:
-    """What every attention ends in."""
+    """Compute what every attention ends in."""
     return mix(drop(weigh(score, visible), keep, p), visible, value)
 
 
@@ -210,12 +210,12 @@ def transformer_xl_score(
 
 
 def table_rows(N: int, M: int, P: int, align: str) -> ndarray:
-    """The row of the tables [N M] that each pair reads."""
+    """Find the row of the tables [N M] that each pair reads."""
     return P + np.arange(M) - np.arange(N)[:, None] - (M - N if align == "end" else 0)
 
 
 def read_rows(far: ndarray, t: ndarray) -> ndarray:
-    """The scores of the table's rows [B H N 2P] read at the rows t [N M]."""
+    """Take the scores of the table's rows [B H N 2P] read at the rows t [N M]."""
     return np.take_along_axis(far, np.broadcast_to(t, (*far.shape[:2], *t.shape)), axis=-1)
 
 
@@ -277,7 +277,7 @@ def additive_attention(
 
 
 def behind(score: ndarray, visible: Any, causal: Any = causal_mask) -> ndarray:
-    """The pairs that a causal attention sees."""
+    """Find the pairs that a causal attention sees."""
     seen = causal(*score.shape[-2:]) & (True if visible is None else visible)
     return np.broadcast_to(seen, score.shape)
 

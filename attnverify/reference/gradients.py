@@ -28,7 +28,9 @@ Grads = tuple[ndarray, ...]
 
 
 def row_mean(weights: ndarray, d_weights: ndarray) -> ndarray:
-    """What the softmax takes off every weight's gradient, so that no constant of a row passes."""
+    """
+    Compute what the softmax takes off every weight's gradient, so that no constant of a row passes.
+    """
     return np.where(weights == 0, 0, weights * d_weights).sum(axis=-1, keepdims=True)
 
 
@@ -54,7 +56,7 @@ def attend_grad(
     value_grad: Any = value_grad,
     score_grad: Any = score_grad,
 ) -> tuple[ndarray, ndarray]:
-    """The gradients of :func:`attnverify.reference.attention.attend` by score and value."""
+    """Compute the gradients of :func:`attnverify.reference.attention.attend` by score and value."""
     weights = weigh(score, visible)
     d_value = value_grad(drop(weights, keep, p), visible, d_output)
     d_weights = drop_back(d_output @ value.mT, keep, p)
@@ -142,7 +144,7 @@ def transformer_xl_attention_grad(
     d_score, d_value = attend_grad(d_output, score, sees, value, **stages)
     d = d_score * inverse_root(query.shape[-1])
     d_content, d_key = query_grad(d, sees, key), key_grad(d, sees, query + u[:, None])
-    d_rows, read = (by_row or unshifted)(d, sees)
+    d_rows, read = (by_row or shift_back)(d, sees)
     d_far, d_position = table_grad(d_rows, read, query + v[:, None], position)
     return d_content + d_far, d_key, d_value, d_position, d_content.sum((0, 2)), d_far.sum((0, 2))
 
@@ -155,10 +157,10 @@ def table_grad(
     return d_query, key_grad(d_rows, read, query).sum(0)
 
 
-def unshifted(d: ndarray, sees: ndarray) -> tuple[ndarray, ndarray]:
+def shift_back(d: ndarray, sees: ndarray) -> tuple[ndarray, ndarray]:
     """
-    What arrives at the rows of ``position``: row N - 1 - i + j for the pair (i, j), and which rows
-    a query reads.
+    Compute what arrives at the rows of ``position``: row N - 1 - i + j for the pair (i, j), and
+    which rows a query reads.
     """
     N, M = d.shape[-2:]
     row = np.arange(M) + N - 1 - np.arange(N)[:, None]
@@ -203,7 +205,9 @@ def learned_relative_attention_grad(
 
 
 def onto_rows(d: ndarray, sees: ndarray, t: ndarray, rows: int) -> tuple[ndarray, ndarray]:
-    """What arrives at the rows of the tables, [B H N 2P], and which of them a query reads."""
+    """
+    Compute what arrives at the rows of the tables, [B H N 2P], and which of them a query reads.
+    """
     d_rows, read = np.zeros((*d.shape[:3], rows)), np.zeros((*d.shape[:3], rows), bool)
     i = np.arange(len(t))[:, None]
     d_rows[:, :, i, t], read[:, :, i, t] = d, sees

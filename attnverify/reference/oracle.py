@@ -17,7 +17,7 @@ MAX_PAIRS_FOR_SPEC = 400
 
 
 def evaluate_spec(operation: Operation, inputs: Inputs) -> Any:
-    """The specification's answer; ValueError where it refuses the call."""
+    """Compute the specification's answer; ValueError where it refuses the call."""
     shape = scores_shape(operation, inputs)
     small = shape is None or np.prod(shape) <= MAX_PAIRS_FOR_SPEC
     with np.errstate(all="ignore"), account_for("oracle"):

@@ -89,8 +89,8 @@ Change = Callable[[StagedAttention], StagedAttention]
 
 def spec_stages(operation: Operation, inputs: Inputs, dtype: str = "float64") -> StagedAttention:
     """
-    The stages as the specification has them. ValueError for an operation that does not consist of
-    them.
+    Build the stages as the specification has them. ValueError for an operation that does not
+    consist of them.
     """
     if not operation.traits.staged:
         staged = ", ".join(name for name, row in TRAITS.items() if row.staged)
@@ -117,7 +117,7 @@ def spec_stages(operation: Operation, inputs: Inputs, dtype: str = "float64") ->
 
 
 def with_mask(made: StagedAttention, mask: ndarray | None) -> StagedAttention:
-    """The stages under a mask, and with the factor of their dropout."""
+    """Put the stages under a mask, and with the factor of their dropout."""
     made = replace(made, kept=1 / (1 - made.inputs.get("p", 0.0)))
     if mask is None or mask.dtype == bool:
         return replace(made, visible=mask)
@@ -126,14 +126,16 @@ def with_mask(made: StagedAttention, mask: ndarray | None) -> StagedAttention:
 
 def shift_indices(shift: Callable[[ndarray], ndarray], N: int, rows: int) -> ndarray:
     """
-    The flat source index of each element that a shift of [N rows] gives, found by shifting an array
-    of indices; -1 where it puts a zero.
+    Find the flat source index of each element that a shift of [N rows] gives, found by shifting an
+    array of indices; -1 where it puts a zero.
     """
     return shift(np.arange(1.0, N * rows + 1).reshape(N, rows)).astype(int) - 1
 
 
 def table_rows(inputs: Inputs, N: int, M: int, offset: int, sign: int = 1) -> ndarray:
-    """The places of a learned table whose middle row belongs to distance 0; -1 beyond its ends."""
+    """
+    Find the places of a learned table whose middle row belongs to distance 0; -1 beyond its ends.
+    """
     rows = len(inputs["key_pos_bias"])
     row = rows // 2 + sign * (np.arange(M) - np.arange(N)[:, None] - offset)
     return np.where((row >= 0) & (row < rows), np.arange(N)[:, None] * rows + row, -1)
@@ -146,7 +148,7 @@ def gather_positions(x: ndarray, place: ndarray) -> ndarray:
 
 
 def scatter_positions(y: ndarray, place: ndarray, rows: int) -> ndarray:
-    """The adjoint of :func:`gather_positions`: y [... N M] added up at its places."""
+    """Apply the adjoint of :func:`gather_positions`: y [... N M] added up at its places."""
     line = np.zeros((*y.shape[:-2], y.shape[-2] * rows + 1))
     where: Any = (..., np.where(place < 0, line.shape[-1] - 1, place))
     np.add.at(line, where, y)
@@ -154,7 +156,7 @@ def scatter_positions(y: ndarray, place: ndarray, rows: int) -> ndarray:
 
 
 def product(s: StagedAttention) -> ndarray:
-    """The scores before their scale."""
+    """Compute the scores before their scale."""
     x = s.inputs
     if "score" in x:
         return x["score"]
@@ -182,7 +184,7 @@ def unscaled(D: int) -> float:
 
 
 def scores(s: StagedAttention) -> tuple[ndarray, ndarray]:
-    """The scores with scale and biases, and which pairs see each other."""
+    """Compute the scores with scale and biases, and which pairs see each other."""
     score = s.scale * product(s)
     if s.slopes is not None and s.distance is not None:
         score = score + s.slopes[:, None, None] * s.distance
@@ -194,7 +196,7 @@ def scores(s: StagedAttention) -> tuple[ndarray, ndarray]:
 
 
 def weights(s: StagedAttention, score: ndarray, visible: ndarray) -> ndarray:
-    """The softmax over what a row sees, and the weights of a row that sees nothing."""
+    """Compute the softmax over what a row sees, and the weights of a row that sees nothing."""
     sees_some = visible.any(axis=-1, keepdims=True)
     weigh = attention.weigh if s.weigh is None else s.weigh
     return np.where(sees_some, weigh(score, visible), s.empty)
@@ -206,7 +208,7 @@ def dropped(s: StagedAttention, w: ndarray) -> ndarray:
 
 
 def evaluate(s: StagedAttention) -> Any:
-    """What the operation returns by these stages: scores, weights, output or gradients."""
+    """Compute what the operation returns by these stages: scores, weights, output or gradients."""
     with np.errstate(all="ignore"):
         if s.operation.is_score:
             return s.scale * product(s)

@@ -37,13 +37,13 @@ def package_versions() -> str:
 
 
 def known_kinds(tallies: list[dict[str, Any]]) -> dict[str, int]:
-    """The known failures by their kind; "" for those whose line says none."""
+    """Group the known failures by their kind; "" for those whose line says none."""
     kinds = [tally["kind"] for tally in tallies if tally["verdict"] == "known failure"]
     return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
 
 
 def as_json(run: "Verification", tallies: list[dict[str, Any]]) -> dict[str, Any]:
-    """The whole run for a machine: options, backends, every tally."""
+    """Describe the whole run for a machine: options, backends, every tally."""
     backends = [
         {
             key: getattr(backend, key)
@@ -62,19 +62,19 @@ def as_json(run: "Verification", tallies: list[dict[str, Any]]) -> dict[str, Any
         "options": options,
         "failures": run.options.failures,
         "installed": package_versions(),
-        "environment": environment(),
+        "environment": describe_environment(),
     }
     return about | {"backends": backends, "tallies": tallies, **found}
 
 
 def json_text(report: dict[str, Any]) -> str:
-    """The report as JSON for people too: a row of numbers or words is one line."""
+    """Write the report as JSON for people too: a row of numbers or words is one line."""
     text = json.dumps(_spell(report), indent=1, allow_nan=False)
     return ROW.sub(lambda row: f"[{re.sub(chr(10) + ' +', ' ', row[1])}]", text) + "\n"
 
 
 def _spell(value: Any) -> Any:
-    """The same data, numbers that JSON does not have as words: "nan", "inf", "-inf"."""
+    """Rebuild the same data, numbers that JSON does not have as words: "nan", "inf", "-inf"."""
     if isinstance(value, dict):
         return {name: _spell(part) for name, part in value.items()}
     if isinstance(value, list):
@@ -83,7 +83,7 @@ def _spell(value: Any) -> Any:
 
 
 def read_report(text: str) -> dict[str, Any]:
-    """The report that :func:`json_text` wrote. Raises ValueError where it is another thing."""
+    """Read the report that :func:`json_text` wrote. Raises ValueError where it is another thing."""
     report = json.loads(text)
     if not isinstance(report, dict) or not isinstance(report.get("tallies"), list):
         raise ValueError("it has no tallies")
@@ -113,8 +113,8 @@ def write_reports(report: dict[str, Any], paths: dict[str, str | None]) -> None:
             Path(path).write_text(REPORTS[option](report), encoding="utf-8", errors="replace")
 
 
-def environment() -> dict[str, str]:
-    """The machine on which the report is made."""
+def describe_environment() -> dict[str, str]:
+    """Describe the machine on which the report is made."""
     found = {
         "python": platform.python_version(),
         "system": platform.platform(),

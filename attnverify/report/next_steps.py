@@ -21,8 +21,8 @@ def next_steps(
     run: "Verification", tallies: list[dict[str, Any]], page: str | None
 ) -> Iterator[str]:
     """
-    The lines that follow the table; the failure to see first is that of the lowest root cause.
-    ``page`` is where the report went.
+    Write the lines that follow the table; the failure to see first is that of the lowest root
+    cause. ``page`` is where the report went.
     """
     replays = [
         finding["record"]["replay"]
@@ -46,7 +46,7 @@ def next_steps(
 
 
 def lines_to_add(tallies: list[dict[str, Any]]) -> Iterator[str]:
-    """What was found out of a backend that it may declare, each with the line."""
+    """List what was found out of a backend that it may declare, each with the line."""
     found: dict[tuple[str, str], list[str]] = {}
     for tally in tallies:
         if tally["verdict"] == "unsupported":
@@ -58,7 +58,7 @@ def lines_to_add(tallies: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def declaration(reason: str, dtypes: list[str]) -> str:
-    """The line that says of a backend what the reason says; "" where there is none."""
+    """Write the line that says of a backend what the reason says; "" where there is none."""
     if reason == NO_GRADIENT:
         return 'FEATURES = {"gradient": False}'
     if reason.startswith(COMPUTES_IN):
@@ -67,7 +67,7 @@ def declaration(reason: str, dtypes: list[str]) -> str:
 
 
 def is_file(backend: Any) -> bool:
-    """Whether a backend is a file that is there."""
+    """Tell whether a backend is a file that is there."""
     return backend.source.endswith(".py") and "FileNotFoundError" not in backend.broken
 
 
@@ -76,7 +76,7 @@ def failures_option(failures: str) -> str:
 
 
 def for_backend(backend: Any) -> Iterator[str]:
-    """What its author can do about a backend that could not be judged."""
+    """Say what its author can do about a backend that could not be judged."""
     if backend.missing and backend.missing_package:
         yield (
             f"next, for {backend.source}: install the package {backend.missing_package}; what "

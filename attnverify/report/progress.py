@@ -29,8 +29,8 @@ Status = tuple[str, Any, Any]
 
 def show_progress(config: pytest.Config, reporter: Any) -> bool:
     """
-    Whether somebody watches: a terminal, no continuous integration, and neither more words asked
-    for (-v) nor fewer (-q twice).
+    Tell whether somebody watches: a terminal, no continuous integration, and neither more words
+    asked for (-v) nor fewer (-q twice).
     """
     alone = not os.environ.get("CI") and "PYTEST_XDIST_WORKER" not in os.environ
     return bool(
@@ -95,7 +95,7 @@ class Progress:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_report_teststatus(self) -> Generator[None, Status, Status]:
-        """The category as ever, and no dot."""
+        """Give the category as ever, and no dot."""
         category, _, _ = yield
         return category, "", ""
 
@@ -107,7 +107,7 @@ class Progress:
             self.terminal.close()
 
     def tick(self) -> None:
-        """A case has begun."""
+        """Note that a case has begun."""
         self.begun += 1
         self.show()
 
@@ -120,7 +120,7 @@ class Progress:
                 self.display.update(line, refresh=True)
 
     def line(self, elapsed: float) -> str:
-        """``41/128 cells, 5210 cases, 3 failed, about 1:40 left: softmax float16 values``"""
+        """Format ``41/128 cells, 5210 cases, 3 failed, about 1:40 left: softmax float16 values``"""
         # the count never goes back, though some calls that were begun are no cases in the end
         self.cases_shown = max(self.cases_shown, self.cases + self.begun)
         told = f"{self.done}/{self.total} cells, {self.cases_shown} cases" + (
@@ -139,7 +139,7 @@ def clock(seconds: float) -> str:
 
 def name_of(nodeid: str) -> str:
     """
-    ``softmax-my_kernel-float16 values`` of
+    Read ``softmax-my_kernel-float16 values`` of
     ``differential.py::test_values[softmax-my_kernel-float16]``
     """
     aspect, _, cell = nodeid.rpartition("::")[2].removeprefix("test_").partition("[")

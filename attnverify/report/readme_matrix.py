@@ -10,8 +10,8 @@ from attnverify.report.table import catalogue_index
 
 def readme_matrix(tallies: list[dict[str, Any]]) -> list[str]:
     """
-    The README's matrix, in Markdown: operations by implementations, ``20/20 0.98x`` for columns
-    passed / judged and the worst budget.
+    Write the README's matrix, in Markdown: operations by implementations, ``20/20 0.98x`` for
+    columns passed / judged and the worst budget.
     """
     cells: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for tally in tallies:
@@ -26,7 +26,8 @@ def readme_matrix(tallies: list[dict[str, Any]]) -> list[str]:
 
 def matrix_entry(tallies: list[dict[str, Any]]) -> str:
     """
-    One entry of the matrix; the implementations that a backend has beside the plain one are named.
+    Write one entry of the matrix; the implementations that a backend has beside the plain one are
+    named.
     """
     if not tallies:
         return "-"

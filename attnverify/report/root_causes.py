@@ -110,8 +110,8 @@ def name_of(tally: Tallied) -> str:
 
 def triage(tallies: list[Tallied]) -> list[RootCause]:
     """
-    The root causes of the failed cells, by backend and from the lowest rung upwards; each failed
-    cell is in one of them at least.
+    Find the root causes of the failed cells, by backend and from the lowest rung upwards; each
+    failed cell is in one of them at least.
     """
     found: list[RootCause] = []
     for backend in dict.fromkeys(tally["backend"] for tally in tallies):
@@ -121,7 +121,7 @@ def triage(tallies: list[Tallied]) -> list[RootCause]:
 
 
 def causes_of(tallies: list[Tallied]) -> list[RootCause]:
-    """The root causes of one backend, from all its tallies."""
+    """Find the root causes of one backend, from all its tallies."""
     signs = [
         sign for tally in tallies if tally["verdict"] == "failed" for sign in symptoms_of(tally)
     ]
@@ -157,7 +157,7 @@ def find_root(sign: Symptom, above: dict[Symptom, Symptom]) -> Symptom:
 
 
 def symptoms_of(tally: Tallied) -> list[Symptom]:
-    """What a failed cell shows."""
+    """Collect what a failed cell shows."""
     return [Symptom(tally, Finding.from_dict(plain)) for plain in tally["findings"]]
 
 
@@ -165,14 +165,14 @@ def symptoms_of(tally: Tallied) -> list[Symptom]:
 
 
 def blocks(lower: Symptom, upper: Symptom) -> bool:
-    """Whether the upper cell need not be looked at before the lower one is right."""
+    """Tell whether the upper cell need not be looked at before the lower one is right."""
     return is_prerequisite(lower.tally, upper.tally) and not are_unrelated(lower, upper)
 
 
 def is_prerequisite(lower: Tallied, upper: Tallied) -> bool:
     """
-    Whether the specification builds what the upper cell judges on what the lower one does, in one
-    dtype and by one implementation's means.
+    Tell whether the specification builds what the upper cell judges on what the lower one does, in
+    one dtype and by one implementation's means.
     """
     one, other = lower["aspect"], upper["aspect"]
     if (
@@ -205,7 +205,7 @@ def are_unrelated(one: Symptom, other: Symptom) -> bool:
 
 
 def have_same_cause(one: Symptom, other: Symptom) -> bool:
-    """Whether two signs are of one cause."""
+    """Tell whether two signs are of one cause."""
     if one.diagnoses & other.diagnoses:
         return True
     if one.kind == other.kind and (
@@ -224,8 +224,8 @@ def have_same_cause(one: Symptom, other: Symptom) -> bool:
 @lru_cache
 def operations_used_by(operation: str) -> frozenset[str]:
     """
-    The operations that the specification calls for this one, and, for a layer, the attentions that
-    are made of nothing else.
+    List the operations that the specification calls for this one, and, for a layer, the attentions
+    that are made of nothing else.
     """
     called = frozenset(called_operations(CATALOGUE[operation].specification))
     inner = called.union(*(operations_used_by(name) for name in called))
@@ -242,8 +242,8 @@ def called_operations(
     function: Callable[..., Any], met: frozenset[str] = frozenset()
 ) -> Iterator[str]:
     """
-    The operations whose names stand in a function of the specification, or in those of its own that
-    it calls.
+    Yield the operations whose names stand in a function of the specification, or in those of its
+    own that it calls.
     """
     function = inspect.unwrap(function)
     for name in names_in(function.__code__):
@@ -259,7 +259,7 @@ def called_operations(
 
 
 def names_in(code: Any) -> set[str]:
-    """The global names of a code object and of those inside it."""
+    """Find the global names of a code object and of those inside it."""
     return set(code.co_names).union(
         *(names_in(constant) for constant in code.co_consts if hasattr(constant, "co_names"))
     )
@@ -270,8 +270,8 @@ def names_in(code: Any) -> set[str]:
 
 def cause_of(signs: list[Symptom], tallies: list[Tallied]) -> RootCause:
     """
-    What the signs of a group have in common: the mistake that most of them name, else the first
-    one's kind; and its region.
+    Name what the signs of a group have in common: the mistake that most of them name, else the
+    first one's kind; and its region.
     """
     first = signs[0]
     cells = list({id(sign.tally): sign.tally for sign in signs}.values())
@@ -285,7 +285,7 @@ def cause_of(signs: list[Symptom], tallies: list[Tallied]) -> RootCause:
 
 
 def named_most(signs: list[Symptom]) -> str:
-    """The mistake that most diagnoses name, in the words of the first that does."""
+    """Find the mistake that most diagnoses name, in the words of the first that does."""
     named = [
         explanation
         for sign in signs
@@ -298,7 +298,9 @@ def named_most(signs: list[Symptom]) -> str:
 
 
 def level_of(sign: Symptom, cells: list[Tallied], tallies: list[Tallied]) -> str:
-    """How far down a cause lies: by its region, by the dtypes that show it, by the operation."""
+    """
+    Tell how far down a cause lies: by its region, by the dtypes that show it, by the operation.
+    """
     topics = {condition.topic for condition in sign.conditions if not condition.excludes}
     operation = sign.operation
     same = [
@@ -333,8 +335,8 @@ SHORT_DTYPES = {
 
 def format_root_causes(causes: list[RootCause]) -> list[str]:
     """
-    ``triage: 2 root causes, 31 cells blocked by them``, then each cause with the cells that show it
-    and those that wait for it.
+    Format ``triage: 2 root causes, 31 cells blocked by them``, then each cause with the cells that
+    show it and those that wait for it.
     """
     if not causes:
         return []
@@ -354,7 +356,10 @@ def format_root_causes(causes: list[RootCause]) -> list[str]:
 
 
 def format_weak_cells(tallies: list[Tallied]) -> list[str]:
-    """The cells that are not passed for want of evidence: no cause to mend, but no green either."""
+    """
+    Format the cells that are not passed for want of evidence: no cause to mend, but no green
+    either.
+    """
     weak = [tally for tally in tallies if tally["verdict"] == "weak"]
     if not weak:
         return []
@@ -385,5 +390,5 @@ def group_by_dtype(tallies: list[Tallied]) -> list[str]:
 
 
 def representative_cells(tallies: list[Tallied]) -> list[Tallied]:
-    """The failed cells whose findings are worth reading: one of each cause."""
+    """Find the failed cells whose findings are worth reading: one of each cause."""
     return [cause.shown_by for cause in triage(tallies)]

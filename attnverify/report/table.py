@@ -64,7 +64,7 @@ class Row:
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
 
     def add(self, dtype: str, tallies: list[dict[str, Any]]) -> None:
-        """One more dtype with its tallies, one a column."""
+        """Add one more dtype with its tallies, one a column."""
         slack = tallies[0]["slack"]
         self.dtypes.append(SHORT_DTYPES[dtype])
         self.budgets.append(
@@ -84,7 +84,7 @@ class Row:
         return f"{self.operation} of {self.label}: {', '.join(f'{d} {b}' for d, b in pairs)}"
 
     def in_columns(self, names: Sequence[str]) -> list[str]:
-        """What stands in the columns of these names, ``-`` for nothing."""
+        """Give what stands in the columns of these names, ``-`` for nothing."""
         found = self.verdicts | {
             name: str(number) for name, number in self.counts.items() if number
         }
@@ -97,8 +97,8 @@ def format_table(
     tallies: list[dict[str, Any]], width: int | None = None, colour: bool = False
 ) -> list[str]:
     """
-    One line for each operation and implementation; dtypes of the same verdicts share it, the worst
-    budget is given for each. A column in which nothing stands is left out.
+    Write one line for each operation and implementation; dtypes of the same verdicts share it, the
+    worst budget is given for each. A column in which nothing stands is left out.
 
     A budget is the worst error as a share of the derived bound. Cases are outputs held to the
     specification, and the discriminating ones are those that no trivial answer passes; checks are
@@ -116,14 +116,16 @@ def format_table(
         name for name in (*ASPECTS, *COUNTS) if any(row.in_columns([name]) != ["-"] for row in rows)
     ]
     columns = ["operation", "implementation", "dtypes", *names, BUDGET]
-    lines = _render(columns, _without_repeats([row.in_columns(columns) for row in rows]), colour)
+    lines = _render_lines(
+        columns, _without_repeats([row.in_columns(columns) for row in rows]), colour
+    )
     if width is None or all(Text.from_ansi(line).cell_len <= width for line in lines):
         return [*lines, "", summary]
     return [*_in_two_lines(rows, names, width, colour), "", *wrap(summary, width)]
 
 
 def _without_repeats(cells: list[list[str]]) -> list[list[str]]:
-    """An operation is named in its first line alone."""
+    """Name an operation in its first line alone."""
     return [
         ["" if before and before[0] == first else first, *rest]
         for (first, *rest), before in zip(cells, [None, *cells], strict=False)
@@ -131,11 +133,11 @@ def _without_repeats(cells: list[list[str]]) -> list[list[str]]:
 
 
 def _in_two_lines(rows: list[Row], names: list[str], width: int, colour: bool) -> list[str]:
-    """The operation, the implementation and its budgets above the verdicts and counts."""
+    """Put the operation, the implementation and its budgets above the verdicts and counts."""
     indent = "  "
     heads = [name.replace(" ", "\n").replace("discrimi", "discrimi-\n") for name in names]
     cells = [row.in_columns(names) for row in rows]
-    lines = _render(heads, cells, colour, width - len(indent))
+    lines = _render_lines(heads, cells, colour, width - len(indent))
     found = ["operation of implementation: dtypes with the worst budget used"]
     found += [indent + line for line in lines[: -len(rows)]]
     for row, line in zip(rows, lines[-len(rows) :], strict=True):
@@ -143,10 +145,10 @@ def _in_two_lines(rows: list[Row], names: list[str], width: int, colour: bool) -
     return found
 
 
-def _render(
+def _render_lines(
     heads: list[str], cells: list[list[str]], colour: bool, width: int = NO_LIMIT
 ) -> list[str]:
-    """The lines of a table: its heads, and each row in one line; coloured as verdicts are."""
+    """Write the lines of a table: its heads, and each row in one line; coloured as verdicts are."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
     for head in heads:
         is_count = head.replace("-\n", "").replace("\n", " ") in COUNTS
@@ -212,8 +214,8 @@ def catalogue_index(operation: str) -> int:
 
 def summary_line(tallies: list[dict[str, Any]]) -> str:
     """
-    ``412 cells: 400 passed, 2 failed, 8 known failure (3 limitation), 2 unsupported; 51234 cases,
-    49876 discriminating; 9120 checks``
+    Give ``412 cells: 400 passed, 2 failed, 8 known failure (3 limitation), 2 unsupported; 51234
+    cases, 49876 discriminating; 9120 checks``
     """
     count = {word: sum(tally["verdict"] == word for tally in tallies) for word in WORDS}
     kinds = ", ".join(

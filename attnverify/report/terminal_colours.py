@@ -22,8 +22,8 @@ WORD = re.compile(rf"\b({'|'.join(COLOURS)})\b")
 
 def use_colour(stream: TextIO) -> bool:
     """
-    Whether a stream is to be coloured: NO_COLOR forbids it, FORCE_COLOR asks for it, else terminals
-    are.
+    Tell whether a stream is to be coloured: NO_COLOR forbids it, FORCE_COLOR asks for it, else
+    terminals are.
     """
     if os.environ.get("NO_COLOR"):
         return False
@@ -33,14 +33,12 @@ def use_colour(stream: TextIO) -> bool:
 
 
 def terminal_width(stream: TextIO) -> int | None:
-    """The columns of the terminal that a stream is; None where it is none."""
+    """Read the columns of the terminal that a stream is; None where it is none."""
     return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
 def colourize(line: str, colour: bool | None = None) -> str:
-    """
-    The line with its first verdicts coloured, where colours are wanted (by default: on stdout).
-    """
+    """Colour the line's first verdicts, where colours are wanted (by default: on stdout)."""
     if not (use_colour(sys.stdout) if colour is None else colour):
         return line
     return WORD.sub(lambda found: f"\x1b[{COLOURS[found[1]]}m{found[1]}\x1b[0m", line)

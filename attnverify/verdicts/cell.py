@@ -29,7 +29,7 @@ class Cell:
         return f"{self.implementation.operation.name}-{self.implementation.label}-{self.dtype}"
 
     def result(self) -> CellResult:
-        """The result of this cell, before anything was judged."""
+        """Build the result of this cell, before anything was judged."""
         own = self.implementation
         return CellResult(
             operation=own.operation.forward.name,
@@ -50,8 +50,8 @@ def cells(
     aspects: tuple[str, ...] = ASPECTS,
 ) -> list[Cell]:
     """
-    Every cell of the backends, ordered so that what the specification says of an operation in a
-    dtype is used by all before the next.
+    List every cell of the backends, ordered so that what the specification says of an operation in
+    a dtype is used by all before the next.
     """
     found = []
     for implementation, gradient in (
@@ -73,7 +73,9 @@ def cells(
 
 
 def run_order(cell: Cell) -> tuple[int, int]:
-    """Where a cell comes in a run: operations in the catalogue's order, the widest dtype first."""
+    """
+    Tell where a cell comes in a run: operations in the catalogue's order, the widest dtype first.
+    """
     dtypes = cell.implementation.operation.dtypes
     return RUN_ORDER[cell.implementation.operation.name], dtypes.index(cell.dtype)
 
@@ -83,7 +85,8 @@ RUN_ORDER = {name: place for place, name in enumerate(CATALOGUE)}
 
 def pair_with_gradients(backend: Backend) -> Iterator[tuple[Implementation, Implementation | None]]:
     """
-    Each forward implementation with its gradient; a gradient that comes alone is a row of its own.
+    Pair each forward implementation with its gradient; a gradient that comes alone is a row of its
+    own.
     """
     gradients = {
         (i.operation.forward.name, i.how): i
@@ -103,7 +106,7 @@ def pair_with_gradients(backend: Backend) -> Iterator[tuple[Implementation, Impl
 def applicable_aspects(
     implementation: Implementation, gradient: Implementation | None
 ) -> list[str]:
-    """The columns of the verdict that an implementation can have."""
+    """List the columns of the verdict that an implementation can have."""
     found = ["values"] if implementation is not gradient else []
     found += ["gradients"] if gradient is not None else []
     found += ["refusals"] if calls_refused_by_spec(implementation.operation.name) else []

@@ -62,8 +62,8 @@ def collect_evidence(
     fatal: tuple[KnownFailure, ...] = (),
 ) -> CellResult:
     """
-    What the cell shows, before anything is made of it. What its calls have changed around them is
-    put back.
+    Collect what the cell shows, before anything is made of it. What its calls have changed around
+    them is put back.
     """
     declared = cell.implementation.backend.declared
     if declared.leaves_out(cell.dtype):
@@ -116,7 +116,8 @@ def judge_hidden_nan(cell: Cell, options: Options) -> Tally:
 
 def run_checks(cell: Cell, implementation: Implementation, options: Options) -> Tally:
     """
-    The checks of the column, those that failed once before first; each failure is told on its own.
+    Run the checks of the column, those that failed once before first; each failure is told on its
+    own.
     """
     tally = Tally()
     for named, check in checks_to_run(cell, implementation, options):

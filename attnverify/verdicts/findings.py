@@ -52,7 +52,7 @@ class Failures:
     passing: tuple[Case, ...] = ()
 
     def reproduce(self, case: Case, what: str) -> Disagreement | None:
-        """The failure of this kind, if the case still fails so."""
+        """Find the failure of this kind, if the case still fails so."""
         try:
             judge(self.implementation, case)
         except Disagreement as error:
@@ -75,7 +75,7 @@ class Failures:
 
 
 def describe_failures(failures: Failures, failing: dict[str, list[Case]]) -> dict[str, Finding]:
-    """A finding for each kind of failure, by its kind; of many kinds the first few."""
+    """Write a finding for each kind of failure, by its kind; of many kinds the first few."""
     return {
         what: describe_failure(failures, what, cases, of_other_kinds(failing, what))
         for what, cases in list(failing.items())[:MAX_KINDS_REPORTED]
@@ -130,7 +130,8 @@ def unshrunk_evidence(
     failures: Failures, failing: Sequence[Case], smallest: Case, what: str
 ) -> DrawnCase | None:
     """
-    A failing case as it was drawn, where its picture has more to show than that of the smallest.
+    Keep a failing case as it was drawn, where its picture has more to show than that of the
+    smallest.
     """
     case = most_informative(failing)
     if visible_extent(case.recipe) <= visible_extent(smallest.recipe):
@@ -152,7 +153,7 @@ def describe_recorded(
     options: Options,
     error: Disagreement,
 ) -> Finding:
-    """The finding of a failure that is neither shrunk nor diagnosed."""
+    """Write the finding of a failure that is neither shrunk nor diagnosed."""
     return Finding(
         kind,
         message=message,

@@ -30,7 +30,7 @@ COMPUTES_IN = "computes in"
 
 def find_narrower(implementation: Implementation, case: Case) -> str:
     """
-    The dtype in which a function computes whose answer is wrong in the dtype of its inputs; ""
+    Find the dtype in which a function computes whose answer is wrong in the dtype of its inputs; ""
     where the error is larger than that explains.
 
     Of float32 the answer must consist of half-precision numbers besides: an error within the bound
@@ -49,8 +49,8 @@ def find_narrower(implementation: Implementation, case: Case) -> str:
 
 def _is_explained(implementation: Implementation, seen: Observation, dtype: str) -> bool:
     """
-    Whether an answer is as near as the narrower dtype lets it be: within its bound at the rounded
-    inputs, and what the rounding of the inputs alone changes.
+    Tell whether an answer is as near as the narrower dtype lets it be: within its bound at the
+    rounded inputs, and what the rounding of the inputs alone changes.
     """
     operation, top = seen.case.operation, largest(dtype)
     floats = [x for x in leaves(seen.inputs) if isinstance(x, ndarray) and x.dtype.kind == "f"]
@@ -83,8 +83,8 @@ WIDTHS = (64, 32, 16, 128)
 
 def supported_variants(recipe: Recipe, width: int) -> Iterator[Recipe]:
     """
-    A recipe with the width of a head that a kernel is written for, then with less and less that it
-    need support.
+    Yield a recipe with the width of a head that a kernel is written for, then with less and less
+    that it need support.
     """
     sizes = recipe.sizes | {letter: width for letter in "DE" if letter in recipe.sizes}
     sizes |= {letter: min(sizes[letter], 2) for letter in "BH" if letter in sizes}

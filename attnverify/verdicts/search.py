@@ -25,7 +25,7 @@ from attnverify.verdicts.tally import Options, Tally, unsupported
 
 
 def forward_and_gradient(cell: Cell) -> list[Implementation]:
-    """The implementation and its gradient, once each."""
+    """Give the implementation and its gradient, once each."""
     without = cell.implementation.backend.declared.features.get("gradient") is False
     gradient = None if without else cell.gradient
     return list(dict.fromkeys(i for i in (cell.implementation, gradient) if i is not None))
@@ -53,7 +53,7 @@ class Search:
             self.passing.append(case)
 
     def is_unsupported(self) -> bool:
-        """Whether every call so far was said to be unsupported."""
+        """Tell whether every call so far was said to be unsupported."""
         return self.tally.unsupported > 0 and not (self.tally.cases or self.tally.known)
 
     def judge_supported(self, recipe: Recipe, widths: list[int]) -> None:
@@ -87,7 +87,9 @@ class Search:
         return "" if kept else next(iter(found.values()), "")
 
     def wants_more(self, cases: int) -> bool:
-        """Whether further draws are worth it in place of those that were weak or not supported."""
+        """
+        Tell whether further draws are worth it in place of those that were weak or not supported.
+        """
         tally = self.tally
         some_judged = tally.cases + tally.known > 0
         return not self.failing and some_judged and tally.strong + tally.known < cases
@@ -136,14 +138,14 @@ def judge_given_inputs(search: Search, cell: Cell, kind: str) -> Tally:
 
 
 def computes_in_narrower(tally: Tally) -> bool:
-    """Whether a search has shown that, and nothing else."""
+    """Tell whether a search has shown that, and nothing else."""
     return any(reason.startswith(COMPUTES_IN) for reason in tally.reasons)
 
 
 def first_recipes(
     operation: str, aspect: str, options: Options, kind: str, cases: int
 ) -> list[Recipe]:
-    """What every implementation of the operation meets, whatever it shows."""
+    """List what every implementation of the operation meets, whatever it shows."""
     return [
         *recorded_recipes(operation, aspect, options.failures),
         *recipes_of_known_failures(operation, aspect, options),
@@ -154,8 +156,8 @@ def first_recipes(
 
 def describe_found(search: Search, cell: Cell, kind: str, fresh: int) -> list[Finding]:
     """
-    The findings of a search, each with the region that its failures fill; ``fresh`` draws bear it
-    out.
+    Write the findings of a search, each with the region that its failures fill; ``fresh`` draws
+    bear it out.
     """
     implementation, options = search.implementation, search.options
     cases, passing = search.tally.cases, tuple(search.passing)
@@ -177,7 +179,8 @@ def describe_found(search: Search, cell: Cell, kind: str, fresh: int) -> list[Fi
 
 def recipes_of_known_failures(operation: str, aspect: str, options: Options) -> Iterator[Recipe]:
     """
-    The recipes of the records that known failures name: they fail in every run, whatever is drawn.
+    Yield the recipes of the records that known failures name: they fail in every run, whatever is
+    drawn.
     """
     for line in options.regions:
         if line.replay:
@@ -201,27 +204,31 @@ def judge_one(implementation: Implementation, case: Case, options: Options) -> t
         return unsupported(str(reason)), ""
     except Disagreement as error:
         if regions:
-            return Tally(known=1, regions=counted(regions, failed=1)), ""
+            return Tally(known=1, regions=count_outcomes(regions, failed=1)), ""
         return Tally(cases=1, budget=error.budget), error.kind
 
 
 def fatal_case(regions: list[KnownFailure], options: Options) -> Tally | None:
-    """A case that lies where the process ended before is counted as failing there, and not run."""
+    """
+    Count a case that lies where the process ended before as failing there, without running it.
+    """
     fatal = [line for line in regions if line in options.fatal]
-    return Tally(known=1, regions=counted(fatal, failed=1)) if fatal else None
+    return Tally(known=1, regions=count_outcomes(fatal, failed=1)) if fatal else None
 
 
 def passed_case(verdict: Verdict, regions: list[KnownFailure]) -> Tally:
-    """A case that passed; one whose bounds are not finite says nothing."""
+    """Count a case that passed; one whose bounds are not finite says nothing."""
     if not verdict.judged:
         return Tally(outside=1)
     return Tally(
         cases=1,
         strong=int(verdict.discriminating),
         budget=verdict.budget,
-        regions=counted(regions, passed=1),
+        regions=count_outcomes(regions, passed=1),
     )
 
 
-def counted(regions: list[KnownFailure], failed: int = 0, passed: int = 0) -> dict[str, list[int]]:
+def count_outcomes(
+    regions: list[KnownFailure], failed: int = 0, passed: int = 0
+) -> dict[str, list[int]]:
     return {line.source: [failed, passed] for line in regions}

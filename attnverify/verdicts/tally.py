@@ -89,7 +89,7 @@ COUNTS = ("cases", "strong", "checks", "known", "unsupported", "outside")
 
 
 def unsupported(reason: str) -> Tally:
-    """One call that the implementation says it does not support."""
+    """Count one call that the implementation says it does not support."""
     return Tally(unsupported=1, reasons={reason: 1})
 
 
@@ -133,7 +133,7 @@ class CellResult(Tally):
         return self.checks if self.aspect in ("refusals", "side effects") else self.cases
 
     def with_tally(self, tally: Tally) -> "CellResult":
-        """The same cell with what was counted and found."""
+        """Copy the same cell with what was counted and found."""
         return replace(self, **{name: getattr(tally, name) for name in Tally.__annotations__})
 
     def as_dict(self) -> dict[str, Any]:
@@ -146,7 +146,9 @@ class CellResult(Tally):
 
 
 def decide_verdict(result: CellResult, known: tuple[KnownFailure, ...] = ()) -> CellResult:
-    """The verdict on what a cell showed, in the light of the known failures that speak of it."""
+    """
+    Decide the verdict on what a cell showed, in the light of the known failures that speak of it.
+    """
     if result.blocked:
         words = f"blocked: {result.backend} in {result.dtype}: {result.blocked}"
         return replace(result, verdict="failed", reason=words, findings=[Finding(result.blocked)])
@@ -192,7 +194,7 @@ def _failed(result: CellResult, words: str) -> CellResult:
 
 
 def is_unexpected_pass(tally: dict[str, Any]) -> bool:
-    """Whether a known failure did not fail: its line must go, whatever else is required."""
+    """Tell whether a known failure did not fail: its line must go, whatever else is required."""
     return any(finding["kind"] == UNEXPECTED_PASS for finding in tally["findings"])
 
 

@@ -178,7 +178,7 @@ LENGTHS = {"cpu": (512, 1024, 2048, 4096), "cuda": (512, 1024, 2048, 4096, 8192,
 
 
 def growing(device: str) -> tuple[Case, ...]:
-    """The same attention at growing lengths: how time and memory grow."""
+    """Build the same attention at growing lengths: how time and memory grow."""
     B, H, dtype = (1, 2, "float32") if device == "cpu" else (1, 16, "bfloat16")
     slow = (*COMPILED, "torch_impl:eager", "cupy_impl", "documents") if device == "cpu" else ()
     more: dict[str, Any] = {"device": device, "dtype": dtype, "seconds": 2.0, "without": slow}
@@ -198,8 +198,8 @@ FLASH_GRID = ((32, 512), (16, 1024), (8, 2048), (4, 4096), (2, 8192), (1, 16384)
 
 def field_shapes() -> tuple[Case, ...]:
     """
-    What a GPU measures: the field's shapes in the dtypes that they are run in, forward, backward
-    and both.
+    Yield what a GPU measures: the field's shapes in the dtypes that they are run in, forward,
+    backward and both.
     """
     found = []
     for mode, (B, N), D in product(MODES, FLASH_GRID, (64, 128)):
@@ -258,7 +258,7 @@ def field_shapes() -> tuple[Case, ...]:
 
 
 def cases(chapter: str, device: str) -> list[Case]:
-    """The cases of a chapter of the spec that a device measures."""
+    """List the cases of a chapter of the spec that a device measures."""
     known = CPU if device == "cpu" else field_shapes()
     return [
         case for case in (*known, *growing(device)) if CATALOGUE[case.operation].chapter == chapter

@@ -84,7 +84,7 @@ def backend(source: str) -> Backend:
 
 
 def implementation_of(contestant: Contestant, case: Case) -> Implementation | str:
-    """The implementation that answers this case, or the reason why none does."""
+    """Find the implementation that answers this case, or the reason why none does."""
     found = backend(contestant.source)
     if found.broken or found.missing:
         return found.broken or found.missing or ""
@@ -105,21 +105,24 @@ def implementation_of(contestant: Contestant, case: Case) -> Implementation | st
 
 
 def contestants(case: Case) -> list[Contestant]:
-    """Who is asked: everyone on this device that has the operation or is known for it."""
+    """List who is asked: everyone on this device that has the operation or is known for it."""
     asked = [
         one for one in CONTESTANTS if case.device in one.devices and one.label not in case.without
     ]
-    return [one for one in asked if case.operation in one.known or has(one, case)]
+    return [one for one in asked if case.operation in one.known or has_operation(one, case)]
 
 
-def has(contestant: Contestant, case: Case) -> bool:
+def has_operation(contestant: Contestant, case: Case) -> bool:
     return not isinstance(implementation_of(contestant, case), str)
 
 
 def given(
     contestant: Contestant, implementation: Implementation, inputs: Inputs, dtype: str
 ) -> Inputs:
-    """The inputs as arrays of the contestant's library, in the memory order that it likes best."""
+    """
+    Convert the inputs to arrays of the contestant's library, in the memory order that it likes
+    best.
+    """
     order = contestant.memory
     arrays = {
         name: in_order(to_backend_array(implementation, value, dtype), order)
@@ -129,7 +132,7 @@ def given(
 
 
 def in_order(x: Any, order: str) -> Any:
-    """The same array of four axes B H N D, lying in memory in another order."""
+    """Lay an array of four axes B H N D out in memory in another order."""
     if order == "BHND" or getattr(x, "ndim", 0) != 4:
         return x
     axes = tuple("BHND".index(letter) for letter in order)
@@ -141,7 +144,8 @@ def in_order(x: Any, order: str) -> Any:
 
 def prepared(case: Case, implementation: Implementation, arrays: Inputs) -> Callable[[], Any]:
     """
-    What is timed: the bare call, or for ``backward`` the gradient of a graph that stands already.
+    Prepare what is timed: the bare call, or for ``backward`` the gradient of a graph that stands
+    already.
     """
     if case.mode == "backward":
         return backward(implementation, arrays)

@@ -40,7 +40,7 @@ def of_torch_cpu(call: Call) -> int:
         event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"
     ]
     steps = (event.nbytes() for event in sorted(events, key=lambda event: event.start_ns()))
-    return max(max(accumulate(steps), default=0) - size(outputs), 0)
+    return max(max(accumulate(steps), default=0) - count_output_bytes(outputs), 0)
 
 
 def of_torch_gpu(call: Call) -> int:
@@ -50,7 +50,7 @@ def of_torch_gpu(call: Call) -> int:
     before = cuda.memory_allocated()
     outputs = call()
     cuda.synchronize()
-    return max(cuda.max_memory_allocated() - before - size(outputs), 0)
+    return max(cuda.max_memory_allocated() - before - count_output_bytes(outputs), 0)
 
 
 def of_numpy(call: Call) -> int:
@@ -62,9 +62,9 @@ def of_numpy(call: Call) -> int:
         most = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    return max(most - before - size(outputs), 0)
+    return max(most - before - count_output_bytes(outputs), 0)
 
 
-def size(outputs: Any) -> int:
-    """The bytes of the outputs themselves."""
+def count_output_bytes(outputs: Any) -> int:
+    """Count the bytes of the outputs themselves."""
     return sum(int(x.nbytes) for x in leaves(outputs) if hasattr(x, "nbytes"))

@@ -125,7 +125,7 @@ def run(case: Case, device: str, entries: tuple[Entry, ...], measured: bool = Tr
             number if number in shown else None,
         )
         if number in shown:
-            check(case, running, inputs, number, rng)
+            check_last_outputs(case, running, inputs, number, rng)
     found = ceilings(device, case.dtype) if measured else None
     counted = cost(case, base, running[0].outputs) if running else None
     for entry in running:
@@ -142,7 +142,7 @@ def start(case: Case, device: str, entry: Entry, base: Inputs, measured: bool) -
     try:
         begin = perf_counter()
         entry.sampled.warm_ups = warm_up(
-            lambda: sample(case, device, entry, base), WARM_UPS if measured else 1
+            lambda: time_one_call(case, device, entry, base), WARM_UPS if measured else 1
         )
         entry.wall = (perf_counter() - begin) / entry.sampled.warm_ups
         arrays = given(entry.contestant, entry.implementation, base, case.dtype)
@@ -155,8 +155,10 @@ def start(case: Case, device: str, entry: Entry, base: Inputs, measured: bool) -
         entry.judgement = Judgement("unsupported", str(reason))
 
 
-def sample(case: Case, device: str, entry: Entry, inputs: Inputs, keep: int | None = None) -> float:
-    """One call: arrays, caches and free memory as they should be, then the clock."""
+def time_one_call(
+    case: Case, device: str, entry: Entry, inputs: Inputs, keep: int | None = None
+) -> float:
+    """Time one call: arrays, caches and free memory as they should be, then the clock."""
     assert entry.implementation is not None
     call = prepared(
         case,
@@ -183,7 +185,7 @@ def one_round(
     clock stopped.
     """
     for entry in order:
-        sample(case, device, entry, inputs, keep)
+        time_one_call(case, device, entry, inputs, keep)
     for entry in order:
         assert entry.implementation is not None and entry.implementation.backend.library is not None
         late = changed_after_timing(
@@ -192,7 +194,7 @@ def one_round(
         entry.refused = entry.refused or late
 
 
-def check(
+def check_last_outputs(
     case: Case, running: list[Entry], inputs: Inputs, number: int, rng: np.random.Generator
 ) -> None:
     """
@@ -215,7 +217,7 @@ def check(
 
 
 def refuse_the_impossible(entry: Entry, counted: Cost | None, found: Ceilings | None) -> None:
-    """A time below the floor is an error of measurement, whoever it flatters."""
+    """Refuse a time below the floor: it is an error of measurement, whoever it flatters."""
     if counted is None or found is None:
         return
     floor, took = found.floor(counted), median(entry.sampled.seconds)
@@ -228,7 +230,7 @@ def refuse_the_impossible(entry: Entry, counted: Cost | None, found: Ceilings | 
 
 
 def record(found: Race, entry: Entry) -> dict[str, Any]:
-    """What is kept of an entry: plain data, for the JSON of pytest-benchmark."""
+    """Collect what is kept of an entry: plain data, for the JSON of pytest-benchmark."""
     case, judgement = found.case, entry.judgement
     facts: dict[str, Any] = {
         "case": case.name, "operation": case.operation, "dtype": case.dtype, "mode": case.mode,
@@ -247,12 +249,14 @@ def record(found: Race, entry: Entry) -> dict[str, Any]:
             "versions": entry.implementation.backend.versions,
         }
     return facts | (
-        speeds(found, entry) if entry.sampled.seconds and found.ceilings and found.cost else {}
+        compute_rates(found, entry)
+        if entry.sampled.seconds and found.ceilings and found.cost
+        else {}
     )
 
 
 def ratios(found: Race, entry: Entry) -> dict[str, tuple[float, float, float]]:
-    """How many times as long each of the others took, by its label."""
+    """Compute how many times as long each of the others took, by its label."""
     fast = entry.sampled.seconds
     others = [other for other in found.entries if other is not entry and other.sampled.seconds]
     return {
@@ -262,7 +266,7 @@ def ratios(found: Race, entry: Entry) -> dict[str, tuple[float, float, float]]:
     }
 
 
-def speeds(found: Race, entry: Entry) -> dict[str, Any]:
+def compute_rates(found: Race, entry: Entry) -> dict[str, Any]:
     """Rates of the median, and how much of the roofline they are."""
     assert found.ceilings is not None and found.cost is not None
     counted, seconds = found.cost, entry.sampled.seconds

@@ -54,12 +54,16 @@ class Ceilings:
     tanh: float
 
     def floor(self, cost: Cost) -> float:
-        """No version runs faster than this many seconds."""
+        """Compute the seconds that no version can undercut."""
         return max(cost.true / self.flops, cost.bytes / self.bandwidth)
 
 
 def cost(case: Case, inputs: Inputs, outputs: Any) -> Cost:
-    moved = sum(x.size * width(x, case.dtype) for x in leaves(inputs) if isinstance(x, ndarray))
+    moved = sum(
+        x.size * count_bytes_per_number(x, case.dtype)
+        for x in leaves(inputs)
+        if isinstance(x, ndarray)
+    )
     moved += sum(int(x.nbytes) for x in leaves(outputs) if hasattr(x, "nbytes"))
     pairs = count_visible_pairs(case, inputs)
     if pairs is None:
@@ -76,14 +80,14 @@ def cost(case: Case, inputs: Inputs, outputs: Any) -> Cost:
     return Cost(convention * share, true * share, moved)
 
 
-def width(x: ndarray, dtype: str) -> int:
+def count_bytes_per_number(x: ndarray, dtype: str) -> int:
     return BYTES[dtype] if x.dtype.kind == "f" else x.itemsize
 
 
 def count_visible_pairs(case: Case, inputs: Inputs) -> float | None:
     """
-    How many pairs of all batches and heads see each other, from one batch and head of each; None
-    where there are none.
+    Count how many pairs of all batches and heads see each other, from one batch and head of each;
+    None where there are none.
     """
     operation = CATALOGUE[case.operation]
     if "query" not in inputs or "value" not in inputs:
@@ -105,11 +109,11 @@ def ceilings(device: str, dtype: str) -> Ceilings:
     Measured once in a run and dtype; the best of many, for a ceiling that neighbours have lowered
     would refuse honest times.
     """
-    return Ceilings(matrix_product(device, dtype), copy(device), tanh(device, dtype))
+    return Ceilings(matrix_product(device, dtype), measure_copy(device), tanh(device, dtype))
 
 
 def best(device: str, call: Callable[[], Any], seconds: float = 1.0) -> float:
-    """The shortest of as many calls as fit into a second."""
+    """Time as many calls as fit into a second; the shortest of them."""
     torch = import_module("torch")
     shortest, start = float("inf"), time.perf_counter()
     while time.perf_counter() - start < seconds:
@@ -138,7 +142,7 @@ def matrix_product(device: str, dtype: str) -> float:
     return max(rates)
 
 
-def copy(device: str) -> float:
+def measure_copy(device: str) -> float:
     """On a CPU small copies too: what lies in a cache is read faster than memory."""
     torch = import_module("torch")
     sizes = (2**18, 2**20, 2**23, 2**26) if device == "cpu" else (2**28, 2**30)

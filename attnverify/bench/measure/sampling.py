@@ -48,11 +48,13 @@ class Sampled:
 
 
 def with_fresh_values(inputs: Inputs, rng: np.random.Generator) -> Inputs:
-    """The same distribution, other numbers: every float array turned by a random offset."""
-    return {name: map_leaves(lambda x: turned(x, rng), value) for name, value in inputs.items()}
+    """Draw the same distribution, other numbers: every float array turned by a random offset."""
+    return {
+        name: map_leaves(lambda x: shift_values(x, rng), value) for name, value in inputs.items()
+    }
 
 
-def turned(x: Any, rng: np.random.Generator) -> Any:
+def shift_values(x: Any, rng: np.random.Generator) -> Any:
     if not isinstance(x, ndarray) or x.dtype.kind != "f" or x.size < 2:
         return x
     return np.roll(x, int(rng.integers(1, x.size)))
@@ -69,7 +71,7 @@ def timed(implementation: Implementation, device: str, call: Call) -> tuple[floa
     outputs = call()
     library.synchronize()
     stop = time.perf_counter()
-    return stop - start, outputs, copied(outputs)
+    return stop - start, outputs, copy_outputs(outputs)
 
 
 def by_events(library: str, synchronize: Callable[[], None], call: Call) -> tuple[float, Any, Any]:
@@ -81,7 +83,7 @@ def by_events(library: str, synchronize: Callable[[], None], call: Call) -> tupl
     start.record()
     outputs = call()
     stop.record()
-    copy = copied(outputs)
+    copy = copy_outputs(outputs)
     synchronize()
     return milliseconds(start, stop) / 1e3, outputs, copy
 
@@ -95,8 +97,8 @@ def events(library: str) -> tuple[Any, Any, Callable[[Any, Any], float]]:
     return module.cuda.Event(), module.cuda.Event(), module.cuda.get_elapsed_time
 
 
-def copied(outputs: Any) -> Any:
-    """A copy of every array, made by the array's own library."""
+def copy_outputs(outputs: Any) -> Any:
+    """Copy every array by means of the array's own library."""
     return map_leaves(
         lambda x: x.clone() if hasattr(x, "clone") else x.copy() if hasattr(x, "copy") else x,
         outputs,
@@ -149,7 +151,7 @@ PATIENCE = 1.0
 
 
 def rounds_for(seconds: float, each: float) -> int:
-    """How many rounds fit into the time, within reason."""
+    """Count how many rounds fit into the time, within reason."""
     return int(min(max(seconds / max(each, 1e-6), LEAST), MOST)) if seconds else 2
 
 
@@ -165,14 +167,15 @@ def balanced_orders(labels: list[str], rounds: int) -> Iterator[list[str]]:
 
 def changed_after_timing(outputs: Any, copy: Any, to_numpy: Callable[[Any], ndarray]) -> str:
     """
-    How outputs differ from the copy that was made when the clock stopped, bit for bit; nothing
+    Tell how outputs differ from the copy that was made when the clock stopped, bit for bit; nothing
     where they do not.
     """
     pairs = enumerate(zip(leaves(outputs), leaves(copy), strict=True))
     different = [
         i
         for i, (x, y) in pairs
-        if hasattr(x, "shape") and not np.array_equal(bits(to_numpy(x)), bits(to_numpy(y)))
+        if hasattr(x, "shape")
+        and not np.array_equal(view_as_bits(to_numpy(x)), view_as_bits(to_numpy(y)))
     ]
     return (
         f"outputs {different} were still being written after the clock had stopped"
@@ -181,13 +184,13 @@ def changed_after_timing(outputs: Any, copy: Any, to_numpy: Callable[[Any], ndar
     )
 
 
-def bits(x: ndarray) -> ndarray:
+def view_as_bits(x: ndarray) -> ndarray:
     """NaN is what it is, and equal to itself."""
     return np.ascontiguousarray(x).view(np.uint8)
 
 
 def clocks(device: str) -> dict[str, Any]:
-    """What the machine says of its clocks and its load, where it can be asked."""
+    """Read what the machine says of its clocks and its load, where it can be asked."""
     found: dict[str, Any] = {
         "load": os.getloadavg()[0],
         "cores": len(os.sched_getaffinity(0))

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def summarise(seconds: list[float]) -> dict[str, Any]:
-    """The rounds in four numbers; nothing where none was timed."""
+    """Summarise the rounds in four numbers; nothing where none was timed."""
     if not seconds:
         return {}
     middle = median(seconds)
@@ -19,8 +19,8 @@ def summarise(seconds: list[float]) -> dict[str, Any]:
 
 def compare_rounds(slow: list[float], fast: list[float]) -> tuple[float, float, float]:
     """
-    How many times as long ``slow`` takes: the median of the rounds that both ran, and an interval
-    of 95 % for it.
+    Estimate how many times as long ``slow`` takes: the median of the rounds that both ran, and an
+    interval of 95 % for it.
     """
     ratios = sorted(a / b for a, b in zip(slow, fast, strict=False))
     below, above = interval(len(ratios))
@@ -30,7 +30,7 @@ def compare_rounds(slow: list[float], fast: list[float]) -> tuple[float, float, 
 @cache
 def interval(n: int) -> tuple[int, int]:
     """
-    The places in sorted samples between which their median lies with 95 %, whatever the
+    Find the places in sorted samples between which their median lies with 95 %, whatever the
     distribution (all of them, where n is small).
     """
     outside, term, k = 0, 1, 0  # of 2^n equally likely ways; term is n over k

@@ -56,12 +56,12 @@ query's gradient are, and the record says so.
 
 
 def uncached_inputs(case: Case, seed: int) -> Inputs:
-    """The inputs of a case, which nobody keeps."""
+    """Draw the inputs of a case, which nobody keeps."""
     return expand.__wrapped__(case.recipe(seed), case.dtype)
 
 
 def judged(case: Case, contestant: Contestant, implementation: Implementation) -> Judgement:
-    """The answer to the case's own shape, before it is timed."""
+    """Judge the answer to the case's own shape, before it is timed."""
     inputs = uncached_inputs(case, 1)
     if implementation.operation.is_gradient:
         inputs |= {"d_output": last_rows_alone(inputs["d_output"])}
@@ -87,11 +87,13 @@ def check_outputs(
     if implementation.operation.is_gradient:
         return last_gradients(case, implementation, inputs, outputs)
     if has_independent_rows(CATALOGUE[case.operation]):
-        return rows(case, implementation, inputs, outputs, sampled_rows(inputs["query"].shape[-2]))
-    return whole(case, implementation, inputs, outputs)
+        return judge_rows(
+            case, implementation, inputs, outputs, sampled_rows(inputs["query"].shape[-2])
+        )
+    return judge_every_element(case, implementation, inputs, outputs)
 
 
-def rows(
+def judge_rows(
     case: Case, implementation: Implementation, inputs: Inputs, outputs: Any, which: list[int]
 ) -> float:
     """Rows of the output, or of the query's gradient."""
@@ -103,13 +105,15 @@ def rows(
     result = checked_output(
         outputs, np.broadcast_to(0.0, shape), case.dtype, implementation, "output"
     )
-    return worst(
+    return find_worst_budget(
         (judge_row(implementation, inputs, result, i, case.dtype), f"row {i}") for i in which
     )
 
 
-def whole(case: Case, implementation: Implementation, inputs: Inputs, outputs: Any) -> float:
-    """Every element, where the operation has no rows of its own."""
+def judge_every_element(
+    case: Case, implementation: Implementation, inputs: Inputs, outputs: Any
+) -> float:
+    """Judge every element, where the operation has no rows of its own."""
     operation = implementation.operation
     expected = operation.reference(**inputs)
     bound = (
@@ -117,7 +121,7 @@ def whole(case: Case, implementation: Implementation, inputs: Inputs, outputs: A
         if operation.exact
         else bounds.bound(operation.name, inputs, implementation.precision(case.dtype))
     )
-    return worst(
+    return find_worst_budget(
         (comparison, path)
         for path, comparison in compare_outputs(
             outputs, expected, bound, case.dtype, implementation
@@ -129,8 +133,8 @@ def last_gradients(
     case: Case, implementation: Implementation, inputs: Inputs, outputs: Any
 ) -> float:
     """
-    The gradients of everything by the last rows of queries: of an end-aligned operation they are a
-    small one with all the keys.
+    Compute the gradients of everything by the last rows of queries: of an end-aligned operation
+    they are a small one with all the keys.
     """
     operation, N = implementation.operation, inputs["query"].shape[-2]
     first = max(N - LAST, 0)
@@ -142,7 +146,7 @@ def last_gradients(
         expected = operation.reference(**few)
         bound = bounds.bound(operation.name, few, implementation.precision(case.dtype))
     outputs = (outputs[0][..., first:, :], *outputs[1:])
-    return worst(
+    return find_worst_budget(
         (comparison, path)
         for path, comparison in compare_outputs(
             outputs, expected, bound, case.dtype, implementation
@@ -150,16 +154,18 @@ def last_gradients(
     )
 
 
-def worst(comparisons: Any) -> float:
-    """The largest budget of all comparisons; the first that does not pass is a Disagreement."""
+def find_worst_budget(comparisons: Any) -> float:
+    """
+    Find the largest budget of all comparisons; the first that does not pass is a Disagreement.
+    """
     budget = 0.0
     for comparison, path in comparisons:
-        refuse(comparison, path)
+        raise_disagreement(comparison, path)
         budget = max(budget, comparison.budget)
     return budget
 
 
-def refuse(comparison: Comparison, path: str) -> None:
+def raise_disagreement(comparison: Comparison, path: str) -> None:
     if not comparison.passed:
         raise Disagreement(
             f"{path}: {comparison}", budget=comparison.budget, comparison=comparison, path=path
@@ -186,7 +192,7 @@ class Share:
     bounds: dict[Precision, Any] = field(default_factory=dict)
 
     def bound(self, precision: Precision) -> Any:
-        """The bound of its gradients, computed once for all who claim the same arithmetic."""
+        """Find the bound of its gradients, computed once for all who claim the same arithmetic."""
         if precision not in self.bounds:
             with np.errstate(all="ignore"):
                 found = bounds.bound(self.operation.name, self.inputs, precision)
@@ -194,7 +200,7 @@ class Share:
         return self.bounds[precision]
 
     def of(self, gradients: Any) -> tuple[Any, ...]:
-        """The share's part of the gradients of the whole call."""
+        """Take the share's part of the gradients of the whole call."""
         axes = [pattern for name, pattern in self.operation.axes.items() if name != "d_output"]
         return tuple(
             gradient[self._slices(pattern.split())]
@@ -207,7 +213,7 @@ class Share:
 
 
 def draw_share(case: Case, inputs: Inputs, rng: np.random.Generator) -> Share | None:
-    """A share of a timed call, drawn now; None where no gradients are asked for."""
+    """Draw a share of a timed call now; None where no gradients are asked for."""
     operation = CATALOGUE[case.timed]
     if not operation.is_gradient:
         return None
@@ -239,14 +245,14 @@ def check_timed(
     share: Share | None,
 ) -> float:
     """
-    The outputs of a timed call on rows drawn now, and all gradients of a share of it; the budget
-    that they use. Raises Disagreement.
+    Judge the outputs of a timed call on rows drawn now, and all gradients of a share of it; the
+    budget that they use. Raises Disagreement.
     """
     if not has_independent_rows(CATALOGUE[case.operation]):
-        return whole(case, implementation, inputs, outputs)
+        return judge_every_element(case, implementation, inputs, outputs)
     N = inputs["query"].shape[-2]
     which = sorted({0, N - 1, *rng.integers(0, N, size=6).tolist()})
-    budget = rows(case, implementation, inputs, outputs, which)
+    budget = judge_rows(case, implementation, inputs, outputs, which)
     if share is None or share.not_judged:
         return budget
     compared = compare_outputs(
@@ -256,4 +262,4 @@ def check_timed(
         case.dtype,
         implementation,
     )
-    return max(budget, worst((comparison, path) for path, comparison in compared))
+    return max(budget, find_worst_budget((comparison, path) for path, comparison in compared))

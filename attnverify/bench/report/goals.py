@@ -160,9 +160,13 @@ GOALS = {"cpu": CPU, "cuda": GPU}
 
 
 def outcome(goal: Goal, records: list[Record]) -> Outcome:
-    """The worst of the goal's cases; a case that says nothing makes the whole row unmeasured."""
+    """
+    Find the worst of the goal's cases; a case that says nothing makes the whole row unmeasured.
+    """
     found = [
-        measured(goal, pair, records) for case in goal.cases for pair in pairs(goal, case, records)
+        measured(goal, pair, records)
+        for case in goal.cases
+        for pair in group_records(goal, case, records)
     ]
     silent = [one for one in found if one.figure is None]
     if silent or not found:
@@ -170,8 +174,10 @@ def outcome(goal: Goal, records: list[Record]) -> Outcome:
     return (max if goal.at_most else min)(found, key=lambda one: one.figure or 0.0)
 
 
-def pairs(goal: Goal, case: str, records: list[Record]) -> Iterator[tuple[str, list[Record]]]:
-    """The records of a case, apart by operation and dtype."""
+def group_records(
+    goal: Goal, case: str, records: list[Record]
+) -> Iterator[tuple[str, list[Record]]]:
+    """Yield the records of a case, apart by operation and dtype."""
     of_case = select(records, case=case, mode=goal.mode)
     kinds = dict.fromkeys((record["operation"], record["dtype"]) for record in of_case)
     for operation, dtype in kinds:
@@ -190,11 +196,13 @@ def measured(goal: Goal, group: tuple[str, list[Record]], records: list[Record])
     other, why = baseline_of(goal, ours, entrants, records)
     if other is None:
         return Outcome(goal, why=why, case=case)
-    return compared(goal, ours, other, case, records)
+    return compare_records(goal, ours, other, case, records)
 
 
-def compared(goal: Goal, ours: Record, other: Record, case: str, records: list[Record]) -> Outcome:
-    """Two records as a figure."""
+def compare_records(
+    goal: Goal, ours: Record, other: Record, case: str, records: list[Record]
+) -> Outcome:
+    """Compare two records as a figure."""
     if goal.measure == "memory":
         return Outcome(
             goal, other["peak_extra_bytes"] / max(ours["peak_extra_bytes"], 1), case=case
@@ -208,7 +216,7 @@ def compared(goal: Goal, ours: Record, other: Record, case: str, records: list[R
 
 
 def all_views(records: list[Record]) -> bool:
-    """Whether both shifts of a padded buffer were seen to copy nothing."""
+    """Tell whether both shifts of a padded buffer were seen to copy nothing."""
     return {
         record["shift"] for record in select(records, case="shift as a view", copied=False)
     } == {
@@ -225,7 +233,7 @@ def tanh_rate(record: Record) -> float:
 def baseline_of(
     goal: Goal, ours: Record, entrants: list[Record], records: list[Record]
 ) -> tuple[Record | None, str]:
-    """Whom a record is held against, or why there is nobody."""
+    """Tell whom a record is held against, or why there is nobody."""
     if goal.measure == "overhead":
         plain = own_plain(goal, ours, records)
         return plain, "own plain attention of this size was not measured"
@@ -260,7 +268,7 @@ def own_plain(goal: Goal, ours: Record, records: list[Record]) -> Record | None:
 
 
 def reason_not_counted(record: Record | None, label: str) -> str:
-    """Why a record does not count."""
+    """Say why a record does not count."""
     if record is None:
         return f"{label} took no part"
     if record["refused"]:
@@ -293,7 +301,7 @@ def scaling_outcome(records: list[Record]) -> list[str]:
 
 
 def not_measured(records: list[Record]) -> list[str]:
-    """Who is missing or wrong, once each with the first reason."""
+    """Tell who is missing or wrong, once each with the first reason."""
     reasons = {
         (record["label"], record["verdict"]): first_line(record["reason"])
         for record in reversed(records)
@@ -315,7 +323,7 @@ def title(goal: Goal) -> str:
 
 
 def format_goal(one: Outcome) -> str:
-    """A row with its verdict: ``goal met: 4.31x (4.20 to 4.40)``."""
+    """Format a row with its verdict: ``goal met: 4.31x (4.20 to 4.40)``."""
     return f"{title(one.goal)}  {measured_words(one)}"
 
 

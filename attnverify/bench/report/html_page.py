@@ -17,7 +17,7 @@ render = partial(document.render, folder=Path(__file__).parent / "templates")
 
 
 def report_page(results: dict[str, list[Record]]) -> str:
-    """All devices with their last results, ``{"<device>, <date>": records}``."""
+    """Render all devices with their last results, ``{"<device>, <date>": records}``."""
     sections = [
         section
         for number, (title, records) in enumerate(results.items())
@@ -43,7 +43,7 @@ def device_sections(number: int, title: str, records: list[Record]) -> list[docu
 
 
 def render_goals(number: int, device: str, records: list[Record]) -> Markup:
-    """The table of goals of this device, and how time and memory grow."""
+    """Render the table of goals of this device, and how time and memory grow."""
     found = [outcome(goal, records) for goal in GOALS[device]]
     lines = [
         (
@@ -63,7 +63,7 @@ def format_limits(floor: float, goal: float) -> str:
 
 
 def drawn_plots(records: list[Record]) -> list[tuple[str, Markup]]:
-    """Each plot after its caption."""
+    """List each plot after its caption."""
     return [
         (caption, Markup(with_unique_ids(svg, str(number))))
         for number, (caption, svg) in enumerate(plots(records).items())
@@ -94,7 +94,7 @@ def describe_machine(records: list[Record]) -> list[str]:
 
 
 def available() -> str:
-    """What a report needs and does not find; nothing where all is there."""
+    """Say what a report needs and does not find; nothing where all is there."""
     if find_spec("matplotlib") is None:
         return "bench-report needs matplotlib: pip install '.[bench]'"
     return ""

@@ -33,7 +33,7 @@ def report(root: Path, device: str | None, page: Path | None) -> int:
 
 
 def last_results(root: Path, device: str | None = None) -> dict[str, list[Record]]:
-    """The last file of each device, under its name and date."""
+    """Find the last file of each device, under its name and date."""
     last = {
         path.parent.parent.name: path
         for path in files(root)

@@ -17,18 +17,18 @@ MARKERS = "osD^vP*XhH<>"
 
 
 def plots(records: list[Record]) -> dict[str, str]:
-    """Every plot that the records have something for, by its caption."""
+    """Draw every plot that the records have something for, by its caption."""
     made: tuple[tuple[str, Callable[[list[Record]], str | None]], ...] = (
         ("Time over the length", lambda found: over_length(found, "seconds", "seconds")),
         (
             "Peak extra memory over the length",
             lambda found: over_length(found, "peak_extra_bytes", "bytes"),
         ),
-        ("Roofline: true operations a second over operations a byte", rooflines),
+        ("Roofline: true operations a second over operations a byte", draw_rooflines),
         (
             "Accuracy against speed: the share of the error bound, and the time against the "
             "fastest correct one",
-            accuracy,
+            draw_accuracy,
         ),
     )
     drawn = {caption: draw(records) for caption, draw in made}
@@ -38,8 +38,8 @@ def plots(records: list[Record]) -> dict[str, str]:
 @contextmanager
 def figure(count: int = 1) -> Iterator[tuple[Any, list[Any], StringIO]]:
     """
-    A figure of so many axes side by side; its SVG is in the text afterwards, the same bytes for the
-    same figures.
+    Open a figure of so many axes side by side; its SVG is in the text afterwards, the same bytes
+    for the same figures.
     """
     matplotlib = import_module("matplotlib")
     matplotlib.use("svg")
@@ -53,14 +53,14 @@ def figure(count: int = 1) -> Iterator[tuple[Any, list[Any], StringIO]]:
         pyplot.close(drawn)
 
 
-def inner(text: StringIO) -> str:
-    """The svg element alone, without the declarations of a file."""
+def extract_svg(text: StringIO) -> str:
+    """Cut out the svg element alone, without the declarations of a file."""
     whole = text.getvalue()
     return whole[whole.index("<svg") :]
 
 
 def over_length(records: list[Record], what: str, unit: str) -> str | None:
-    """One curve a contestant, one pair of axes an operation."""
+    """Draw one curve a contestant, one pair of axes an operation."""
     found = curves(records)
     operations = sorted({operation for operation, _ in found})
     if not operations:
@@ -83,11 +83,11 @@ def over_length(records: list[Record], what: str, unit: str) -> str | None:
                 ) if points else None
             axis.set(title=operation, xlabel="N", ylabel=unit, xscale="log", yscale="log")
             axis.legend(fontsize=7)
-    return inner(text)
+    return extract_svg(text)
 
 
-def rooflines(records: list[Record]) -> str | None:
-    """Each correct record that computes, under the ceilings of its run."""
+def draw_rooflines(records: list[Record]) -> str | None:
+    """Draw each correct record that computes, under the ceilings of its run."""
     shown = [record for record in records if correct(record) and record.get("tflops_true")]
     if not shown:
         return None
@@ -114,11 +114,11 @@ def rooflines(records: list[Record]) -> str | None:
             )
         axis.set(xlabel="operations a byte", ylabel="TFLOP/s", xscale="log", yscale="log")
         axis.legend(fontsize=7)
-    return inner(text)
+    return extract_svg(text)
 
 
-def accuracy(records: list[Record]) -> str | None:
-    """Every contestant that was timed: what is above 1 is outside of its bound."""
+def draw_accuracy(records: list[Record]) -> str | None:
+    """Draw every contestant that was timed: what is above 1 is outside of its bound."""
     points: dict[str, list[tuple[float, float]]] = {}
     for _, group in groups(records):
         times = [record["seconds"]["median"] for record in group if correct(record)]
@@ -142,4 +142,4 @@ def accuracy(records: list[Record]) -> str | None:
             yscale="log",
         )
         axis.legend(fontsize=7)
-    return inner(text)
+    return extract_svg(text)

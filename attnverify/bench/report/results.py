@@ -19,7 +19,9 @@ of the others took.
 
 
 def device_name(device: str) -> str:
-    """A folder's name for the device: ``nvidia-h200``, ``intel-r-xeon-r-processor-2-cores``."""
+    """
+    Derive a folder's name for the device: ``nvidia-h200``, ``intel-r-xeon-r-processor-2-cores``.
+    """
     if device == "cuda":
         return slug(import_module("torch").cuda.get_device_name())
     import os
@@ -32,7 +34,7 @@ def slug(name: str) -> str:
 
 
 def new_results_file(root: Path, device: str) -> Path:
-    """A new file for the results of today."""
+    """Name a new file for the results of today."""
     now = datetime.now(UTC)
     folder = root / device / now.strftime("%Y-%m-%d")
     folder.mkdir(parents=True, exist_ok=True)
@@ -40,7 +42,7 @@ def new_results_file(root: Path, device: str) -> Path:
 
 
 def files(root: Path) -> list[Path]:
-    """Every result, oldest first."""
+    """List every result, oldest first."""
     return sorted(root.glob("*/*/[0-9]*.json"), key=lambda path: (path.parent.name, path.name))
 
 
@@ -50,7 +52,7 @@ def latest(root: Path, device: str) -> Path | None:
 
 
 def read(path: Path) -> list[Record]:
-    """The records of a file that pytest-benchmark wrote, and who was left out of it."""
+    """Read the records of a file that pytest-benchmark wrote, and who was left out of it."""
     told = json.loads(path.read_text())
     timed = [bench["extra_info"] for bench in told["benchmarks"] if "label" in bench["extra_info"]]
     return timed + told.get("left_out", [])
@@ -61,13 +63,13 @@ def correct(record: Record) -> bool:
 
 
 def ratio(slow: Record, fast: Record) -> tuple[float, float, float]:
-    """How many times as long ``slow`` takes, and an interval of 95 % for it."""
+    """Estimate how many times as long ``slow`` takes, and an interval of 95 % for it."""
     middle, low, high = fast["ratios"][slow["label"]]
     return middle, low, high
 
 
 def select(records: Iterable[Record], **wanted: Any) -> list[Record]:
-    """The records that say all of this."""
+    """Select the records that say all of this."""
     return [
         record
         for record in records

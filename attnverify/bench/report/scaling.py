@@ -7,7 +7,7 @@ from attnverify.bench.report.results import Record, correct
 
 
 def curves(records: list[Record]) -> dict[tuple[str, str], list[Record]]:
-    """The growth cases of each operation and contestant, by length."""
+    """Collect the growth cases of each operation and contestant, by length."""
     found: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in records:
         if record["case"].startswith("growth ") and correct(record):
@@ -20,8 +20,8 @@ def curves(records: list[Record]) -> dict[tuple[str, str], list[Record]]:
 
 def exponent(points: list[tuple[float, float]]) -> float | None:
     """
-    The slope of the logarithms by least squares; None for fewer than three points or one that is
-    not positive.
+    Compute the slope of the logarithms by least squares; None for fewer than three points or one
+    that is not positive.
     """
     if len(points) < 3 or min(min(point) for point in points) <= 0:
         return None
@@ -33,7 +33,7 @@ def exponent(points: list[tuple[float, float]]) -> float | None:
 
 
 def exponents(records: list[Record]) -> list[str]:
-    """``alibi_attention, torch_impl: time N^2.01, memory N^1.02 from N = 512 to 4096``"""
+    """List ``alibi_attention, torch_impl: time N^2.01, memory N^1.02 from N = 512 to 4096``"""
     lines = []
     for (operation, label), curve in curves(records).items():
         lengths = [record["sizes"]["N"] for record in curve]

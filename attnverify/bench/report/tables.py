@@ -33,8 +33,8 @@ Group = tuple[str, list[Record]]
 
 def groups(records: list[Record]) -> Iterator[Group]:
     """
-    The records of each case, operation, dtype and mode, the fastest first, those without a time
-    last.
+    Yield the records of each case, operation, dtype and mode, the fastest first, those without a
+    time last.
     """
     found: dict[str, list[Record]] = {}
     for record in records:
@@ -53,7 +53,7 @@ def groups(records: list[Record]) -> Iterator[Group]:
 
 
 def row(record: Record, fastest: float) -> tuple[str, ...]:
-    """One line of a group."""
+    """Write one line of a group."""
     if not record["seconds"]:
         return (
             record["label"],
@@ -111,7 +111,7 @@ def size(count: int | None) -> str:
 
 
 def show(title: str, records: list[Record], lines: list[str]) -> None:
-    """The tables and the goals on the terminal; into a file as wide as they are."""
+    """Print the tables and the goals on the terminal; into a file as wide as they are."""
     console = Console()
     console = console if console.is_terminal else Console(width=180)
     console.print(f"[bold]{title}[/bold]")
@@ -121,7 +121,7 @@ def show(title: str, records: list[Record], lines: list[str]) -> None:
 
 
 def build_table(name: str, lines: list[tuple[str, ...]]) -> Table:
-    """A group as a table of rich."""
+    """Build a group as a table of rich."""
     table = Table(title=name, box=SIMPLE, title_justify="left")
     for number, column in enumerate(TITLES):
         ends = number in (0, len(TITLES) - 1)

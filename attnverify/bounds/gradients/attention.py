@@ -25,7 +25,9 @@ from attnverify.precision import Precision
 def _simple(
     at: Products, x: ndarray, E: ndarray, chain: Rows, P: Precision
 ) -> tuple[ndarray, ndarray]:
-    """`dot_gradients`, exactly zero for queries that see no key and keys that no query sees."""
+    """
+    Compute `dot_gradients`, exactly zero for queries that see no key and keys that no query sees.
+    """
     dQ, dK = dot_gradients(at, x, E, P)
     return at_seeing_queries(chain, dQ), at_seen_keys(chain, nan_to_inf(dK))
 
@@ -42,8 +44,8 @@ def scaled_dot_product_attention_grad(
     precision: Precisions,
 ) -> Grads:
     """
-    The errors of dQ, dK, dV, and of the gradient of a float mask: `score_gradient_error`, then one
-    product each.
+    Bound the errors of dQ, dK, dV, and of the gradient of a float mask: `score_gradient_error`,
+    then one product each.
     """
     at = products(query, key)
     chain, error = masked_products(at, mask)
@@ -66,7 +68,7 @@ def alibi_attention_grad(
     *,
     precision: Precisions,
 ) -> Grads:
-    """The errors of dQ, dK, dV, for each of the `alibi_forms`."""
+    """Bound the errors of dQ, dK, dV, for each of the `alibi_forms`."""
     forms = alibi_forms(query, key, value, visible)
 
     def gradients(
@@ -101,7 +103,7 @@ def additive_attention_grad(
     precision: Precisions,
 ) -> Grads:
     """
-    The errors of the gradients of query, key, value, the three weights, and of a float mask.
+    Bound the errors of the gradients of query, key, value, the three weights, and of a float mask.
 
     dS by `score_gradient_error`, then `additive_gradients`.
     """

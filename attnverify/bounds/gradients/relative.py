@@ -51,8 +51,9 @@ def _joined_factor_gradient(
     Eq: ndarray | None = None,
 ) -> ndarray:
     """
-    The error of x^T (q + b), q + b rounded to `joined`; or of x^T q + x^T b, one sum over both, or
-    two that are rounded to `joined` each, or pair `by_pair`. So many of them may be one sum.
+    Bound the error of x^T (q + b), q + b rounded to `joined`; or of x^T q + x^T b, one sum over
+    both, or two that are rounded to `joined` each, or pair `by_pair`. So many of them may be one
+    sum.
     """
     xT, whole = x.swapaxes(-1, -2), np.abs(q) + np.abs(b)
     if by_pair:
@@ -74,7 +75,7 @@ def _joined_factor_gradient(
 
 
 def _of_pairs(x: ndarray, y: ndarray, pairs: int, P: Precision) -> ndarray:
-    """What x @ y loses where the products of its pairs are kept and rounded to `joined`."""
+    """Bound what x @ y loses where the products of its pairs are kept and rounded to `joined`."""
     return gamma(1, P.joined.u) * (np.abs(x) @ np.abs(y)) + pairs * P.joined.eta
 
 
@@ -82,9 +83,9 @@ def _gradient_by_added_row(
     x: ndarray, k: ndarray, E: ndarray, axes: tuple[int, ...], P: Precision
 ) -> ndarray:
     """
-    The error of the gradient by a row that every query is given: sum_i (x k)_i, x k with the error
-    E, or (sum_i x_i) k, where sum_i x_i is rounded to `score`, the product to `joined`, and both
-    see |x| |k|.
+    Bound the error of the gradient by a row that every query is given: sum_i (x k)_i, x k with the
+    error E, or (sum_i x_i) k, where sum_i x_i is rounded to `score`, the product to `joined`, and
+    both see |x| |k|.
     """
     size = np.abs(x) @ np.abs(k)
     E = E + (gamma(1, P.score.u) + gamma(1, P.joined.u)) * size
@@ -104,7 +105,7 @@ def transformer_xl_attention_grad(
     precision: Precisions,
 ) -> Grads:
     """
-    The errors of the gradients of query, key, value, position, u, v.
+    Bound the errors of the gradients of query, key, value, position, u, v.
 
     dS by `score_gradient_error`, then `transformer_xl_gradients`.
     """
@@ -136,8 +137,8 @@ def transformer_xl_gradients(
     Er: ndarray | None = None,
 ) -> Grads:
     """
-    The errors of dQ, dK, dr, du, dv for x = scale dS and t, the same before the shift; Eq, Ek and
-    Er are those of query, key and position.
+    Bound the errors of dQ, dK, dr, du, dv for x = scale dS and t, the same before the shift; Eq, Ek
+    and Er are those of query, key and position.
 
     d(q+u) = x k and d(q+v) = t r are rounded to `joined`, and summed for dQ (or one product is
     summed on top of the other: 2M terms), over batch and queries for du and dv; dK = x^T (q+u);
@@ -168,7 +169,7 @@ def transformer_xl_score_grad(
     *,
     precision: Precisions,
 ) -> Grads:
-    """`transformer_xl_gradients` of an exact dS, which wraps around as rel_shift does."""
+    """Compute `transformer_xl_gradients` of an exact dS, which wraps around as rel_shift does."""
     at = transformer_xl_terms(query, key, position, u, v)
 
     def bound(P: Precision) -> Grads:
@@ -180,7 +181,9 @@ def transformer_xl_score_grad(
 
 
 def before_rel_shift(y: ndarray) -> ndarray:
-    """The adjoint of rel_shift: each number back where it was read, zero where nothing was."""
+    """
+    Compute the adjoint of rel_shift: each number back where it was read, zero where nothing was.
+    """
     N, M = y.shape[-2:]
     x = np.zeros((*y.shape[:-2], N * (M + 1)))
     x[..., N:] = y.reshape(*y.shape[:-2], N * M)
@@ -188,7 +191,9 @@ def before_rel_shift(y: ndarray) -> ndarray:
 
 
 def scatter_by_pair(x: ndarray, to: ndarray, width: int) -> ndarray:
-    """y[..., i, to[i, j]] = x[..., i, j]: the adjoint of a table lookup by relative position."""
+    """
+    Compute y[..., i, to[i, j]] = x[..., i, j]: the adjoint of a table lookup by relative position.
+    """
     y = np.zeros((*x.shape[:-1], width))
     y[..., np.arange(x.shape[-2])[:, None], to] = x
     return y
@@ -208,7 +213,7 @@ def learned_relative_attention_grad(
     precision: Precisions,
 ) -> Grads:
     """
-    The errors of the gradients of query, key, value and the three tables.
+    Bound the errors of the gradients of query, key, value and the three tables.
 
     dS by `score_gradient_error`, then `learned_gradients`; rows of the tables that no pair reads
     are exactly zero.
@@ -226,8 +231,8 @@ def learned_relative_attention_grad(
             at_seeing_queries(mix.rows, dQ),
             at_seen_keys(mix.rows, nan_to_inf(dK)),
             dV,
-            _placed(da, key_pos_embeddings, low),
-            _placed(dc, key_pos_bias, low),
+            _place_rows(da, key_pos_embeddings, low),
+            _place_rows(dc, key_pos_bias, low),
             db,
         )
 
@@ -244,8 +249,8 @@ def learned_gradients(
     Ek: ndarray | None = None,
 ) -> Grads:
     """
-    The errors of dQ, dK, da, dc, db for x = scale dS, the tables' by the rows that are read; Eq and
-    Ek are those of query and key.
+    Bound the errors of dQ, dK, da, dc, db for x = scale dS, the tables' by the rows that are read;
+    Eq and Ek are those of query and key.
 
     With t = x laid out by relative position: dQ = x k + t a, dK = x^T (q+b), da = sum_b t^T q,
     dc = sum_bi t, db = sum_bi x k. Or by way of k + a, whose gradient x q is one for each pair,
@@ -271,26 +276,32 @@ def learned_relative_score_grad(
     *,
     precision: Precisions,
 ) -> Grads:
-    """`learned_gradients` of an exact dS."""
+    """Compute `learned_gradients` of an exact dS."""
     at = learned_relative_terms(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
     place, low = places_of(at), first_place(key_pos_embeddings, at.s.shape, align)
 
     def bound(P: Precision) -> Grads:
         x, E = given_gradient(d_output, at.scale, P)
         dQ, dK, da, dc, db = learned_gradients(at, x, E, place, P)
-        return dQ, dK, _placed(da, key_pos_embeddings, low), _placed(dc, key_pos_bias, low), db
+        return (
+            dQ,
+            dK,
+            _place_rows(da, key_pos_embeddings, low),
+            _place_rows(dc, key_pos_bias, low),
+            db,
+        )
 
     return total(bound, precision)
 
 
 def places_of(at: Learned) -> "OfPlaces":
-    """The gradients by the table's rows, the way that is cheaper."""
+    """Compute the gradients by the table's rows, the way that is cheaper."""
     few = is_few_keys(at.index, at.q.shape[-1])
     return (gradient_by_read_rows if few else gradient_by_all_rows)(at)
 
 
 def first_place(table: ndarray, shape: tuple[int, ...], align: str) -> int:
-    """The first row of the tables that some pair reads."""
+    """Compute the first row of the tables that some pair reads."""
     N, M = shape[-2:]
     return len(table) // 2 - (M - N if align == "end" else 0) - (N - 1)
 
@@ -331,8 +342,8 @@ def gradient_by_all_rows(at: Learned) -> OfPlaces:
 
 def gradient_by_read_rows(at: Learned) -> OfPlaces:
     """
-    The same where M is much smaller than N: only the places that a query reads, and the queries
-    that read a place.
+    Compute the same where M is much smaller than N: only the places that a query reads, and the
+    queries that read a place.
     """
     (N, M), W, batch = at.index.shape, at.table.shape[-2], at.q.shape[0]
     reader = np.arange(M) - np.arange(W)[:, None] + N - 1
@@ -364,7 +375,7 @@ def gradient_by_read_rows(at: Learned) -> OfPlaces:
     return of
 
 
-def _placed(E: ndarray, table: ndarray, low: int) -> ndarray:
+def _place_rows(E: ndarray, table: ndarray, low: int) -> ndarray:
     whole = np.zeros_like(table)
     whole[low : low + len(E)] = E
     return whole

@@ -42,7 +42,8 @@ def softmax_grad(
     d_output: ndarray, score: ndarray, mask: ndarray | None = None, *, precision: Precisions
 ) -> Grads:
     """
-    The errors of dS = p (dW - D), D = sum p dW, of an exact dW, and of a float mask's gradient.
+    Bound the errors of dS = p (dW - D), D = sum p dW, of an exact dW, and of a float mask's
+    gradient.
 
     The weights are those of the forward pass or made again, rounded to prob, with the error E_P;
 
@@ -90,7 +91,7 @@ def dot_gradients(
     Eq: ndarray | None = None,
     Ek: ndarray | None = None,
 ) -> tuple[ndarray, ndarray]:
-    """The errors of dQ = x K and dK = x^T Q for x = scale dS."""
+    """Bound the errors of dQ = x K and dK = x^T Q for x = scale dS."""
     dQ = product_gradient(x, E, at.kT.swapaxes(-1, -2), Ek, P)
     return dQ, product_gradient(x, E, at.q, Eq, P, transposed=True)
 
@@ -98,7 +99,7 @@ def dot_gradients(
 def scaled_dot_product_score_grad(
     d_output: ndarray, query: ndarray, key: ndarray, *, precision: Precisions
 ) -> Grads:
-    """The errors of dQ = scale dS K and dK = scale dS^T Q of an exact dS."""
+    """Bound the errors of dQ = scale dS K and dK = scale dS^T Q of an exact dS."""
     at = products(query, key)
 
     def bound(P: Precision) -> Grads:
@@ -160,7 +161,7 @@ def additive_gradients(
     at: Additive, dS: ndarray, E_dS: ndarray, hidden: ndarray, chain: Rows | None, P: Precision
 ) -> Grads:
     """
-    The errors of the gradients by query, key and the three weights, dS with the error E_dS.
+    Bound the errors of the gradients by query, key and the three weights, dS with the error E_dS.
 
     dz = dS w (1 - t^2); summed over keys for W_q q, over queries for W_k k, each rounded to
     `score`; then one product with the weight and one with the input; dw = sum dS t. Hidden pairs
@@ -197,7 +198,7 @@ def additive_score_grad(
     *,
     precision: Precisions,
 ) -> Grads:
-    """`additive_gradients` of an exact dS, the leading axes as one."""
+    """Compute `additive_gradients` of an exact dS, the leading axes as one."""
     dS, q, k = (x.reshape(-1, *x.shape[-2:]) for x in (d_output, query, key))
     at = additive(q, k, w_query, w_key, w_score)
     seen = np.zeros(dS.shape, bool)

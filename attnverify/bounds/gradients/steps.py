@@ -50,8 +50,8 @@ class Backward:
 
 def backward(mix: WeightedMean, d_output: ndarray, d_weights: ndarray | None = None) -> Backward:
     """
-    The backward pass of softmax, dropout and the product with the values; `d_weights` arrives at
-    the weights themselves, where they are a result too.
+    Compute the backward pass of softmax, dropout and the product with the values; `d_weights`
+    arrives at the weights themselves, where they are a result too.
     """
     p, factor = mix.rows.p, mix.factor
     dW = d_output @ mix.v.swapaxes(-1, -2)
@@ -74,7 +74,8 @@ def backward(mix: WeightedMean, d_output: ndarray, d_weights: ndarray | None = N
 
 def recomputed_exponent_error(at: Rows, E: ndarray, Es: ndarray | None, P: Precision) -> ndarray:
     """
-    The error of the exponent s - lse, with what the errors of sum and logarithm amount to in it:
+    Bound the error of the exponent s - lse, with what the errors of sum and logarithm amount to in
+    it:
 
         E_lse = max(log sum p e^E, -log sum p e^-E) + R + g(4, u) (1 + |lse| + log n)
         L     = E + E_lse + g(3, u) (|s - lse| + Es + E_lse)
@@ -124,8 +125,8 @@ def score_gradient_error(
     output: Format | None = None,
 ) -> tuple[ndarray, ndarray]:
     """
-    The errors of dS and of dV, the latter stored; of values and a gradient that have errors of
-    their own, where those are the results of an earlier stage, and an output kept in the format
+    Bound the errors of dS and of dV, the latter stored; of values and a gradient that have errors
+    of their own, where those are the results of an earlier stage, and an output kept in the format
     `output` instead of storage.
 
         E_P' = rounded(p, E_P, prob);  E_dV = dot(w^T, E_w, dO) [+ narrow partials], stored
@@ -145,12 +146,12 @@ def score_gradient_error(
     E = exponent_error(chain, Es, P)
     L = recomputed_exponent_error(chain, E, Es, P)
     E_P = zero_where_hidden(chain, rounding_error(p, recomputed_error(chain, L, P), P.prob), E)
-    dV = product_gradient(at.w, _dropped(at.w, E_P, mix, P), dO, E_dO, P, transposed=True)
+    dV = product_gradient(at.w, _dropout_error(at.w, E_P, mix, P), dO, E_dO, P, transposed=True)
     vT = mix.v.swapaxes(-1, -2)
     E_vT = None if Ev is None else Ev.swapaxes(-1, -2)
     factors = operand_error(dO, E_dO, P), operand_error(vT, E_vT, P)
     E_dP = rounding_error(at.dW, dot_error(dO, factors[0], vT, factors[1], P), P.score)
-    E_dP = _dropped(at.dP, E_dP, mix, P)
+    E_dP = _dropout_error(at.dP, E_dP, mix, P)
     E_dP = E_dP if at.d_weights is None else rounding_error(at.dP, E_dP, P.score)
     most_P, size_dP = p + E_P, np.abs(at.dP)
     D_output = _output_error(at, E, E_P, P, Ev, E_dO, output or P.storage)
@@ -178,7 +179,7 @@ def _output_error(
     E_dO: ndarray | None,
     output: Format,
 ) -> ndarray:
-    """The error of a row's mean gradient D where it is taken from the output, dO . o."""
+    """Bound the error of a row's mean gradient D where it is taken from the output, dO . o."""
     E_o = mean_error(at.mix, E, Ev, P, output)
     most_dO, most_o = np.abs(at.d_output), np.abs(at.mix.o) + E_o
     lost = most_dO * E_o
@@ -207,7 +208,8 @@ def difference_error(
     P: Precision,
 ) -> ndarray:
     """
-    The error of p (dP - D), x = dP - D, or of p dP - p D: `score_gradient_error` has the formula.
+    Bound the error of p (dP - D), x = dP - D, or of p dP - p D: `score_gradient_error` has the
+    formula.
     """
     E_x, u, most_P = E_dP + E_D, P.softmax.u, chain.p + E_P
     most_x, apart = np.abs(x) + E_x, np.abs(dP) + np.abs(dP - x) + E_x
@@ -217,8 +219,8 @@ def difference_error(
 
 def merged_error(at: Backward, L: ndarray, E_dP: ndarray, P: Precision) -> ndarray:
     """
-    What the gradient by a score loses, per weight p, where a row's parts b were attended to apart
-    and merged with the weights w_b = exp(lse_b - lse), and each step is differentiated:
+    Bound what the gradient by a score loses, per weight p, where a row's parts b were attended to
+    apart and merged with the weights w_b = exp(lse_b - lse), and each step is differentiated:
 
         dS_j = p_j|b (w_b dP_j - w_b D_b) + p_j|b w_b (D_b' - D),    D_b = D_b' = sum_i p_i|b dP_i
 
@@ -242,15 +244,15 @@ def merged_error(at: Backward, L: ndarray, E_dP: ndarray, P: Precision) -> ndarr
 
 
 def _largest_seen(chain: Rows, x: ndarray) -> ndarray:
-    """The largest entry of each row among the keys that it sees."""
+    """Compute the largest entry of each row among the keys that it sees."""
     x = x if chain.visible is None else np.where(chain.visible, x, 0.0)
     return np.asarray(x.max(-1, keepdims=True))
 
 
-def _dropped(x: ndarray, E: ndarray, mix: WeightedMean, P: Precision) -> ndarray:
+def _dropout_error(x: ndarray, E: ndarray, mix: WeightedMean, P: Precision) -> ndarray:
     """
-    The error after the dropout factor: exact for p = 0, else the constant's three roundings and one
-    to `prob`.
+    Bound the error after the dropout factor: exact for p = 0, else the constant's three roundings
+    and one to `prob`.
     """
     E = E if mix.factor is None else E * mix.factor
     return (
@@ -261,7 +263,7 @@ def _dropped(x: ndarray, E: ndarray, mix: WeightedMean, P: Precision) -> ndarray
 
 
 def nan_to_inf(E: ndarray) -> ndarray:
-    """E with inf for what is no number."""
+    """Put inf where E is no number."""
     return np.where(np.isnan(E), np.inf, E) if np.isnan(E.sum()) else E
 
 
@@ -279,10 +281,10 @@ def product_gradient(
     extra: ndarray | float = 0.0,
 ) -> ndarray:
     """
-    The error of x @ y (x^T @ y), operands rounded, summed in any order, stored; `joined` instead of
-    storage if not `narrow`. `terms`: how many are summed, where x leaves out some that are zero or
-    the sum goes on with other products; `size`: of the numbers that are multiplied, where y is a
-    sum whose parts may be multiplied apart; `extra`: what the product loses besides.
+    Bound the error of x @ y (x^T @ y), operands rounded, summed in any order, stored; `joined`
+    instead of storage if not `narrow`. `terms`: how many are summed, where x leaves out some that
+    are zero or the sum goes on with other products; `size`: of the numbers that are multiplied,
+    where y is a sum whose parts may be multiplied apart; `extra`: what the product loses besides.
 
     Where gradients are accumulated over blocks in a narrow format, g(number of blocks, u_partial)
     (|x|+E) (|y|+Ey) more, and as many eta_partial: a block's gradient may lie in the range of
@@ -302,14 +304,16 @@ def product_gradient(
 
 
 def at_seen_keys(chain: Rows, E: ndarray) -> ndarray:
-    """The bound of a gradient of keys or values: exactly zero for a key that no query sees."""
+    """
+    Compute the bound of a gradient of keys or values: exactly zero for a key that no query sees.
+    """
     if chain.visible is None:
         return E
     return np.where(chain.seen_keys[..., None] | np.isinf(E), E, 0.0)
 
 
 def at_seeing_queries(chain: Rows, E: ndarray) -> ndarray:
-    """The bound of a gradient of queries: exactly zero for a query that sees no key."""
+    """Compute the bound of a gradient of queries: exactly zero for a query that sees no key."""
     return E if chain.fully_masked is None else np.where(chain.fully_masked, 0.0, E)
 
 
@@ -317,8 +321,9 @@ def scaled_gradient(
     dS: ndarray, E_dS: ndarray, scale: float, chain: Rows | None, P: Precision
 ) -> tuple[ndarray, ndarray]:
     """
-    scale dS and its error: the scale's constant and product, three more roundings where it follows
-    the matrix product, or four where the other factor was scaled, before the product or within it.
+    Compute scale dS and its error: the scale's constant and product, three more roundings where it
+    follows the matrix product, or four where the other factor was scaled, before the product or
+    within it.
     """
     x = dS * scale
     E = scaled_error(x, E_dS, scale, P)
@@ -330,15 +335,17 @@ def scaled_gradient(
 
 
 def given_gradient(dS: ndarray, scale: float, P: Precision) -> tuple[ndarray, ndarray]:
-    """The same for a gradient that is an input, exact but for what `prob` makes of scale dS."""
+    """
+    Compute the same for a gradient that is an input, exact but for what `prob` makes of scale dS.
+    """
     x, E = scaled_gradient(dS, np.zeros_like(dS), scale, None, P)
     return x, E if log2(scale).is_integer() else rounding_error(x, E, P.prob)
 
 
 def mask_gradient(dS: ndarray, E_dS: ndarray, mask: ndarray | None, P: Precision) -> Grads:
     """
-    The error of the score's gradient summed over the axes along which a float mask was broadcast,
-    stored; 0 where it hides.
+    Bound the error of the score's gradient summed over the axes along which a float mask was
+    broadcast, stored; 0 where it hides.
     """
     if mask is None or mask.dtype == bool:
         return ()
@@ -362,8 +369,8 @@ def shared_gradient(
     size: ndarray | None = None,
 ) -> ndarray:
     """
-    The error of a parameter's gradient: summed over the axes that share it, in any order or in
-    narrow partials, stored. `size` instead of |x|, where x is itself a sum that may come last.
+    Bound the error of a parameter's gradient: summed over the axes that share it, in any order or
+    in narrow partials, stored. `size` instead of |x|, where x is itself a sum that may come last.
     """
     terms = terms or int(np.prod([x.shape[axis] for axis in axes], dtype=np.int64))
     size = np.abs(x) if size is None else size

@@ -127,7 +127,7 @@ def step_of(form: Form, space: str, function: Operation, kind: Kind, count: int)
 
 
 def values(form: Form, place: int, kind: Kind, count: int) -> list[Read]:
-    """The bits of an operand with so many numbers."""
+    """Read the bits of an operand with so many numbers."""
     items = form.items(place)
     bits = KINDS[f"b{8 * kind.size}"]
     if len(items) != count:

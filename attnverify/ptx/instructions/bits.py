@@ -178,8 +178,8 @@ def leading_zeros(x: Array) -> Array:
 
 def highest_bit(x: Array, amount: bool) -> Array:
     """
-    The place of the highest bit that differs from the sign, or how far it is from the top; all bits
-    set if there is none.
+    Find the place of the highest bit that differs from the sign, or how far it is from the top; all
+    bits set if there is none.
     """
     pattern = (np.where(x < 0, ~x, x) if x.dtype.kind == "i" else x).view(BITS[x.dtype.itemsize])
     zeros = leading_zeros(pattern)

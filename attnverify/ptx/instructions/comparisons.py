@@ -44,26 +44,26 @@ def comparison(name: str, kind: Kind, form: Form) -> Callable[[Array, Array], Ar
             return ORDER[name]
         raise form.refuse(f"{name} of {kind.name}")
     if name in ("num", "nan"):
-        return unordered if name == "nan" else lambda x, y: ~unordered(x, y)
+        return is_unordered if name == "nan" else lambda x, y: ~is_unordered(x, y)
     if name == "ne":  # NumPy holds NaN different from everything; ordered, it is not
         return lambda x, y: (x < y) | (x > y)
     if name in ORDER:
         return ORDER[name]
     if name in UNORDERED:
         ordered = ORDER[UNORDERED[name]]
-        return lambda x, y: ordered(x, y) | unordered(x, y)
+        return lambda x, y: ordered(x, y) | is_unordered(x, y)
     raise form.refuse(f"the comparison {name}")
 
 
-def unordered(x: Array, y: Array) -> Array:
-    """Whether one of two is NaN."""
+def is_unordered(x: Array, y: Array) -> Array:
+    """Tell whether one of two is NaN."""
     return np.asarray(np.isnan(x) | np.isnan(y))
 
 
 def compared(
     form: Form,
 ) -> tuple[Kind, list[Callable[..., list[Array]]], Callable[[Array, Array], Array]]:
-    """The type of a comparison, its operands as lists of numbers, and the function."""
+    """Read the type of a comparison, its operands as lists of numbers, and the function."""
     names = (*ORDER, *UNSIGNED, *UNORDERED, "num", "nan")
     name, ftz = form.choice(*names), form.flag("ftz")
     kind = form.kind(*WHOLE, *FLOATING)
@@ -82,7 +82,8 @@ def numbers(read: Read, kind: Kind, ftz: bool) -> Callable[..., list[Array]]:
 @instruction("setp")
 def set_predicate(form: Form) -> Step:
     """
-    One predicate, or two: the second of the opposite comparison, or of the second half of a pair.
+    Set one predicate, or two: the second of the opposite comparison, or of the second half of a
+    pair.
     """
     form.expect(3, 4)
     logic = form.choice(*LOGIC, default="")
@@ -200,7 +201,7 @@ PROPERTIES: dict[str, Callable[[Array], Array]] = {
 
 @instruction("copysign")
 def copy_sign(form: Form) -> Step:
-    """The sign of the first on the size of the second."""
+    """Put the sign of the first on the size of the second."""
     form.expect(3)
     kind = form.kind("f32", "f64")
     return form.result(

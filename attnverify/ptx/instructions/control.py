@@ -18,7 +18,8 @@ STOP = -1
 
 def guard_of(form: Form) -> "Step":
     """
-    The lanes for which an instruction's own guard holds; None stands for all lanes that are here.
+    Find the lanes for which an instruction's own guard holds; None stands for all lanes that are
+    here.
     """
     guard, inverted = form.of.guard, form.of.inverted
     if guard is None:

@@ -30,7 +30,9 @@ FLOATS = ["f16", "bf16", "f32", "f64"]
 
 @instruction("mov")
 def move(form: Form) -> Step:
-    """A value, an address, or a register taken apart into a vector or put together from one."""
+    """
+    Move a value, an address, or a register taken apart into a vector or put together from one.
+    """
     form.expect(2)
     kind = form.kind(
         "pred",
@@ -149,7 +151,7 @@ class Conversion:
 
 
 def conversion(form: Form, modes: Conversion, to: Kind, of: Kind) -> Callable[[Array], Array]:
-    """The function from numbers of one type (halves as float32) to the bits of another."""
+    """Build the function from numbers of one type (halves as float32) to the bits of another."""
     if modes.satfinite and not (to.name in ("f16", "bf16") and of.name == "f32"):
         raise form.refuse(".satfinite here")
     if of.floating and to.floating:
@@ -262,7 +264,7 @@ def float_to_float(form: Form, modes: Conversion, to: Kind, of: Kind) -> Callabl
 
 
 def pack(form: Form, modes: Conversion, to: Kind, of: Kind) -> Step:
-    """Two float32 numbers into the two halves of a register, the first into the upper one."""
+    """Pack two float32 numbers into the two halves of a register, the first into the upper one."""
     form.expect(3)
     if (
         of.name != "f32"

@@ -110,7 +110,7 @@ def double(form: Form) -> Step:
 
 
 def halves_of(read: Read, kind: Kind) -> Callable[..., list[Array]]:
-    """The one or two numbers of an operand, as float32."""
+    """Read the one or two numbers of an operand, as float32."""
     if kind.packed == 1:
         return lambda m: [widen(read(m).view(np.uint16), kind.name)]
     low, high = np.uint32(0xFFFF), np.uint32(16)

@@ -51,7 +51,10 @@ def saturating(function: Callable[[Array, Array], Array]) -> Callable[[Array, Ar
 @instruction("mul", "mad")
 @by_type
 def multiply(form: Form) -> Step:
-    """The low half of a product, its high half, or all of it; for ``mad`` plus a third operand."""
+    """
+    Compute the low half of a product, its high half, or all of it; for ``mad`` plus a third
+    operand.
+    """
     form.expect(3 if form.name == "mul" else 4)
     part = form.choice("lo", "hi", "wide")
     kind = form.kind(*WHOLE)
@@ -66,7 +69,7 @@ def multiply(form: Form) -> Step:
 
 
 def plus(product: Function) -> Function:
-    """The product of two numbers plus a third."""
+    """Compute the product of two numbers plus a third."""
     return lambda x, y, z: product(x, y) + z
 
 
@@ -75,7 +78,7 @@ def wide_product(to: Kind) -> Callable[[Array, Array], Array]:
 
 
 def high_half(x: Array, y: Array) -> Array:
-    """The upper half of the product of all bits."""
+    """Compute the upper half of the product of all bits."""
     size = x.dtype.itemsize
     if size < 8:
         wide = np.dtype(f"{x.dtype.kind}{2 * size}")

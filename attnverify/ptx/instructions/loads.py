@@ -91,7 +91,7 @@ def load_registers(form: Form) -> Step:
 
 
 def scatter(form: Form, place: int, kind: Kind) -> Callable[["Machine", Array, Array], None]:
-    """A writer of what some lanes were given: the bits of a type, widened to the register."""
+    """Build a writer of what some lanes were given: the bits of a type, widened to the register."""
     items = form.items(0)
     if place >= len(items):
         raise form.refuse("wanted more registers")
@@ -172,7 +172,7 @@ def store_registers(form: Form) -> Step:
 
 
 def stored(form: Form, item: object, kind: Kind, bits: Kind) -> Read:
-    """The bits of what is stored: a register, or a number as its type has it."""
+    """Read the bits of what is stored: a register, or a number as its type has it."""
     if isinstance(item, Register):
         return form.reading(item, bits, wider=True)
     read = form.reading(item, kind)  # type: ignore[arg-type]

@@ -24,14 +24,14 @@ def rows(m: "Machine", x: Array) -> Array:
 
 
 def two(form: Form) -> tuple[Operand, Operand]:
-    """The first operand, of which the second half may be left out."""
+    """Read the first operand, of which the second half may be left out."""
     operand = form.operand(0)
     return (operand.first, operand.second) if isinstance(operand, Pair) else (operand, Sink())
 
 
 @instruction("shfl")
 def shuffle(form: Form) -> Step:
-    """A register of another lane; with a segment and a bound packed into one operand."""
+    """Read a register of another lane; with a segment and a bound packed into one operand."""
     form.choice("sync")
     mode = form.choice("up", "down", "bfly", "idx")
     form.kind("b32")
@@ -54,7 +54,8 @@ def shuffle(form: Form) -> Step:
 
 def source_lanes(mode: str, by: Array, bound: Array) -> tuple[Array, Array]:
     """
-    The lane that each lane reads, itself where that is out of its range; and whether it is within.
+    Find the lane that each lane reads, itself where that is out of its range; and whether it is
+    within.
     """
     by, clamp, segment = (
         (part & np.uint32(31)).astype(np.int64) for part in (by, bound, bound >> np.uint32(8))
@@ -72,7 +73,7 @@ def source_lanes(mode: str, by: Array, bound: Array) -> tuple[Array, Array]:
 
 
 def check_sources(m: "Machine", here: Array, source: Array) -> None:
-    """No lane may read one that is not here."""
+    """Refuse a lane that would read one that is not here."""
     absent = here & ~np.take_along_axis(here, source, 1)
     if absent.any():
         m.fail(
@@ -84,7 +85,7 @@ def check_sources(m: "Machine", here: Array, source: Array) -> None:
 
 @instruction("vote")
 def vote(form: Form) -> Step:
-    """What all lanes that take part say of a predicate."""
+    """Compute what all lanes that take part say of a predicate."""
     form.choice("sync")
     mode = form.choice("all", "any", "uni", "ballot")
     kind = form.kind("b32" if mode == "ballot" else "pred")
@@ -127,7 +128,7 @@ def active_mask(form: Form) -> Step:
 
 @instruction("elect")
 def elect(form: Form) -> Step:
-    """One lane of those that take part: the lowest."""
+    """Choose one lane of those that take part: the lowest."""
     form.choice("sync")
     form.expect(2)
     first, second = two(form)
@@ -161,7 +162,7 @@ NEUTRAL = {"add": 0, "or": 0, "xor": 0, "and": -1}
 
 @instruction("redux")
 def reduce(form: Form) -> Step:
-    """The sum, least, largest or joined bits of the lanes that take part."""
+    """Compute the sum, least, largest or joined bits of the lanes that take part."""
     form.choice("sync")
     name = form.choice(*REDUCTIONS)
     kind = form.kind(*(["b32"] if name in ("and", "or", "xor") else ["u32", "s32"]))
@@ -181,7 +182,7 @@ def reduce(form: Form) -> Step:
 
 @instruction("match")
 def match(form: Form) -> Step:
-    """Which lanes hold the same value: those of each lane, or all or none."""
+    """Find which lanes hold the same value: those of each lane, or all or none."""
     mode = form.choice("any", "all")
     form.choice("sync")
     kind = form.kind("b32", "b64")

@@ -41,7 +41,7 @@ class HostArrays:
         return pointer
 
     def bring_back(self) -> None:
-        """What the kernel wrote."""
+        """Copy back what the kernel wrote."""
         for _, bytes_, allocation in self.placed:
             if allocation.touched:
                 bytes_[:] = allocation.contents

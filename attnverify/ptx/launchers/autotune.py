@@ -19,8 +19,8 @@ class Compiler(Protocol):
     compiling: bool
 
 
-def chosen(configs: list[Any], policy: Policy) -> list[Any]:
-    """The configurations in the order in which they are tried."""
+def order_configurations(configs: list[Any], policy: Policy) -> list[Any]:
+    """Put the configurations in the order in which they are tried."""
     start = (
         {"first": 0, "last": len(configs) - 1}.get(policy, policy)
         if isinstance(policy, str)
@@ -36,7 +36,7 @@ def tuned(driver: Compiler, policy: Policy) -> Callable[..., Any]:
     def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
         tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
         failed: Exception | None = None
-        for config in chosen(list(tuner.prune_configs(kwargs)), policy):
+        for config in order_configurations(list(tuner.prune_configs(kwargs)), policy):
             given = {**kwargs, **config.all_kwargs()}
             try:
                 with compiling(driver):

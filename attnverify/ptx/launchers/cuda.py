@@ -34,7 +34,9 @@ def launch(
     """
     host = HostArrays()
     given = [*arrays, *(x for x in arguments if isinstance(x, np.ndarray) and x.ndim)]
-    for number, (start, end) in enumerate(merged(sorted(extent(x) for x in given if x.size))):
+    for number, (start, end) in enumerate(
+        merge_stretches(sorted(extent(x) for x in given if x.size))
+    ):
         host.place(start, end - start, f"array {number}")
     placed = [argument(x, host) for x in arguments]
     done = kernel.launch(grid, threads, placed, memory=host.memory, **settings)
@@ -43,12 +45,12 @@ def launch(
 
 
 def extent(x: Array) -> tuple[int, int]:
-    """Where the bytes of an array begin and end on the host."""
+    """Find where the bytes of an array begin and end on the host."""
     return tuple(int(at) for at in np.lib.array_utils.byte_bounds(x))  # type: ignore[return-value]
 
 
-def merged(stretches: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Stretches that share bytes, as one."""
+def merge_stretches(stretches: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Merge stretches that share bytes."""
     found: list[tuple[int, int]] = []
     for start, end in stretches:
         if found and start < found[-1][1]:
@@ -65,13 +67,13 @@ def argument(x: Any, host: HostArrays) -> Any:
     if isinstance(x, np.ndarray | np.void):
         x = x.tobytes()
     if isinstance(x, bytes | bytearray | memoryview):
-        return translated(bytes(x), host)
+        return translate_struct(bytes(x), host)
     if isinstance(x, int | np.int64 | np.uint64) and not isinstance(x, bool):
         return type(x)(host.address(int(x)))
     return x
 
 
-def translated(struct: bytes, host: HostArrays) -> bytes:
+def translate_struct(struct: bytes, host: HostArrays) -> bytes:
     whole = len(struct) // 8 * 8
     words = np.frombuffer(struct[:whole], np.uint64)
     return (

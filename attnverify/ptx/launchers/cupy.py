@@ -75,8 +75,8 @@ class RawKernel:
 
 def raw(x: Any, kind: str) -> Any:
     """
-    An argument as CuPy passes it: Python numbers become 64 bits wide there, and must fit the
-    parameter here.
+    Convert an argument as CuPy passes it: Python numbers become 64 bits wide there, and must fit
+    the parameter here.
     """
     if isinstance(x, bool | int | float) and not isinstance(x, np.generic):
         wanted = {"f": float, "u": int, "s": int, "b": int}[kind[0]]
@@ -85,7 +85,7 @@ def raw(x: Any, kind: str) -> Any:
 
 
 def pointed_at(arguments: Sequence[Any]) -> "list[DeviceArray]":
-    """The living arrays into which some word of the arguments points."""
+    """Find the living arrays into which some word of the arguments points."""
     words = {int(word) for x in arguments for word in words_of(x)}
     found = []
     for owner in list(LIVING.values()):
@@ -124,7 +124,7 @@ class RawModule:
             raise NotImplementedError(
                 "RawModule(path=...): a compiled binary cannot be executed here, give code="
             )
-        self.machine, self.code = machine, numbered(code, sys._getframe(1))
+        self.machine, self.code = machine, add_line_numbers(code, sys._getframe(1))
         self.names = tuple(name_expressions or ())
         self.options = (*options, *(option for option in OPTIONS if option not in options))
         self.module: Compiled | None = None
@@ -141,7 +141,7 @@ class RawModule:
         return RawKernel(self.machine, self, name)
 
 
-def numbered(code: str, frame: FrameType | None) -> str:
+def add_line_numbers(code: str, frame: FrameType | None) -> str:
     """
     The source with the lines of the Python file that it stands in, if it stands in that of a
     caller, so that a finding names these.

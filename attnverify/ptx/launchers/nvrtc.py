@@ -40,7 +40,7 @@ def compile_source(
     source: str, options: Sequence[str] = (), target: int = 90, names: Sequence[str] = ()
 ) -> Compiled:
     """
-    The kernels of a CUDA C++ source, compiled with line numbers for a target.
+    Compile the kernels of a CUDA C++ source, with line numbers, for a target.
 
     A ValueError carries the compiler's words. ``names`` are expressions of templates to
     instantiate.
@@ -65,18 +65,20 @@ def compile_text(
         first, text = kept.read_text().split("\n", 1)
         return text, dict(zip(names, first.split("\t")[1:], strict=True))
     text, lowered = compile_now(source, options, names)
-    keep(kept, "\t".join(["//", *lowered]) + "\n" + text)
+    write_to_cache(kept, "\t".join(["//", *lowered]) + "\n" + text)
     return text, dict(zip(names, lowered, strict=True))
 
 
 def cache_folder() -> Path:
-    """Where compiled kernels are kept: ATTNVERIFY_CACHE_DIR, or the user's folder for caches."""
+    """
+    Tell where compiled kernels are kept: ATTNVERIFY_CACHE_DIR, or the user's folder for caches.
+    """
     given = os.environ.get("ATTNVERIFY_CACHE_DIR")
     usual = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "attnverify"
     return Path(given) if given else usual / "ptx"
 
 
-def keep(path: Path, text: str) -> None:
+def write_to_cache(path: Path, text: str) -> None:
     """Write a file whole or not at all; a folder that cannot be written to keeps nothing."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,8 +94,8 @@ def keep(path: Path, text: str) -> None:
 
 @cache
 def library() -> Any:
-    """NVRTC, from its wheel or from a CUDA toolkit."""
-    for path in libraries():
+    """Load NVRTC, from its wheel or from a CUDA toolkit."""
+    for path in find_libraries():
         try:
             return ctypes.CDLL(path)
         except OSError:
@@ -101,7 +103,7 @@ def library() -> Any:
     raise ImportError("NVRTC is not here: pip install nvidia-cuda-nvrtc")
 
 
-def libraries() -> Iterator[str]:
+def find_libraries() -> Iterator[str]:
     for site in {sysconfig.get_path(name) for name in ("purelib", "platlib")}:
         for folder in FOLDERS:
             yield from map(str, sorted(Path(site, folder).glob("libnvrtc.so.*")))

@@ -25,7 +25,7 @@ HOST, DEVICE = torch.device("cpu"), torch.device("cuda", 0)
 
 
 def is_device(x: Any) -> bool:
-    """Whether something names a GPU."""
+    """Tell whether something names a GPU."""
     if isinstance(x, torch.device):
         return x.type == "cuda"
     return isinstance(x, str) and (x == "cuda" or x.startswith("cuda:"))
@@ -89,7 +89,7 @@ class Stream(Event):
 
 
 def answers(target: int) -> dict[str, Any]:
-    """What ``torch.cuda`` says and does."""
+    """Collect what ``torch.cuda`` says and does."""
     capability = divmod(target, 10)
     shared = {80: 166912, 86: 101376, 89: 101376, 90: 232448}.get(target, 101376)
     properties = SimpleNamespace(

@@ -98,7 +98,7 @@ class Driver(DriverBase):  # type: ignore[misc]
         return GPUTarget("cuda", self.target, 32)
 
     def get_current_device(self) -> int:
-        """A number that no real device has: a JIT function keeps what it compiled by it."""
+        """Give a number that no real device has: a JIT function keeps what it compiled by it."""
         return 10_000 + self.target
 
     def set_current_device(self, device: int) -> None:
@@ -173,7 +173,7 @@ class Launcher:
             return
         started = time.perf_counter()
         kernel, arrays = self.kernel(), HostArrays()
-        pairs = list(flattened(arguments, self.kinds, self.names))
+        pairs = list(flatten_arguments(arguments, self.kinds, self.names))
         for value, kind, name in pairs:
             if kind.startswith("*"):
                 place(value, arrays, name)
@@ -189,15 +189,15 @@ class Launcher:
 
     def scratch(self, blocks: int, left: int, arrays: HostArrays) -> list[np.uint64]:
         """
-        The parameters behind a kernel's own: memory for its blocks, if it asked for some, and for a
-        profiler, which it has not.
+        Add the parameters behind a kernel's own: memory for its blocks, if it asked for some, and
+        for a profiler, which it has not.
         """
         size = getattr(self.metadata, "global_scratch_size", 0) * blocks
         made = arrays.memory.reserve(size, "global scratch").address if size else 0
         return [np.uint64(made), np.uint64(0)][:left]
 
     def kernel(self) -> Kernel:
-        """The kernel that Triton's compiler has left in its cache."""
+        """Load the kernel that Triton's compiler has left in its cache."""
         key, name = self.metadata.hash, self.metadata.name
         if key not in KERNELS:
             files = get_cache_manager(key).get_group(f"{name[:150]}.json") or {}
@@ -209,13 +209,13 @@ class Launcher:
         return KERNELS[key]
 
 
-def flattened(
+def flatten_arguments(
     values: Sequence[Any], kinds: Sequence[Any], names: Sequence[str]
 ) -> Iterator[tuple[Any, str, str]]:
     """Arguments, types and names in a row, without what the compiler knows already."""
     for value, kind, name in zip(values, kinds, names, strict=True):
         if isinstance(kind, tuple):
-            yield from flattened(
+            yield from flatten_arguments(
                 tuple(value), kind, [f"{name}[{place}]" for place in range(len(kind))]
             )
         elif kind.startswith("tensordesc"):
@@ -227,7 +227,7 @@ def flattened(
 
 
 def place(value: Any, arrays: HostArrays, name: str) -> None:
-    """The whole storage of a tensor: on a GPU, that is what was allocated."""
+    """Place the whole storage of a tensor: on a GPU, that is what was allocated."""
     tensor = getattr(value, "base", value) if type(value).__name__ == "TensorWrapper" else value
     if isinstance(tensor, torch.Tensor):
         storage = tensor.untyped_storage()

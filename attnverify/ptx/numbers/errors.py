@@ -134,8 +134,8 @@ def step(x: Array, ulps: int, certain: Array, draw: Draw) -> Array:
 
 def within(exact: Array, error: Array, moved: Array, to: Format) -> Array:
     """
-    The number of the format nearest to ``moved`` that is no further off than allowed, or nearest to
-    the exact one if none is.
+    Find the number of the format nearest to ``moved`` that is no further off than allowed, or
+    nearest to the exact one if none is.
     """
     near = rounded(moved, to)
     inner = np.where(moved < exact, rounded(moved, to, "rp"), rounded(moved, to, "rm"))

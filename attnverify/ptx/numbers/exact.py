@@ -68,7 +68,7 @@ def fused_f64(x: Array, y: Array, z: Array) -> Array:
 
 
 def to_float(exact: Fraction, sign: float) -> float:
-    """The nearest float64; a zero takes its sign from the quick result."""
+    """Round to the nearest float64; a zero takes its sign from the quick result."""
     if exact == 0:
         return sign * 0.0
     try:

@@ -52,7 +52,7 @@ NAN = {"f16": 0x7FFF, "bf16": 0x7FFF, "tf32": 0x7FFFFFFF, "f32": 0x7FFFFFFF}
 """The NaN that an instruction gives."""
 
 
-def away(x: Array) -> Array:
+def round_ties_away(x: Array) -> Array:
     """To the nearest integer, ties away from zero."""
     return np.copysign(np.floor(np.abs(x) + 0.5), x)
 
@@ -62,7 +62,7 @@ MODES: dict[str, Callable[[Array], Array]] = {
     "rz": np.trunc,
     "rm": np.floor,
     "rp": np.ceil,
-    "rna": away,
+    "rna": round_ties_away,
 }
 BEYOND: dict[str, Callable[[Array], Any]] = {
     "rn": lambda x: True,
@@ -96,7 +96,9 @@ def widen(bits: Array, kind: str) -> Array:
 
 
 def narrow(x: Array, kind: str, mode: str = "rn") -> Array:
-    """The bits of numbers, rounded once to a format; NaN becomes the one that instructions give."""
+    """
+    Give the bits of numbers, rounded once to a format; NaN becomes the one that instructions give.
+    """
     if kind == "bf16" and mode == "rn" and x.dtype == np.float32:
         return narrow_to_bf16(x)
     if mode != "rn" or kind in ("bf16", "tf32"):

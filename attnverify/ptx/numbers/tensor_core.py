@@ -40,7 +40,7 @@ UNITS = {80: Unit(8, 24), 90: Unit(16, 25)}
 
 
 def unit_of(target: int) -> Unit:
-    """The tensor cores of a target, or of the one before it."""
+    """Find the tensor cores of a target, or of the one before it."""
     known = [arch for arch in UNITS if arch <= target]
     return UNITS[max(known, default=80)]
 
@@ -62,7 +62,7 @@ def multiply(
 
 
 def add_group(left: Array, right: Array, c: Array, kind: str, bits: int, result: str) -> Array:
-    """One group of products, added to c."""
+    """Add one group of products to c."""
     a, b = k_first(left)[..., :, None], k_first(right)[..., None, :]
     top = largest_exponent(left, right, FORMATS[kind].least, exponents_of(c, FORMATS[result].least))
     scale = power(bits - top)
@@ -122,7 +122,8 @@ products.
 
 def exponents_of(x: Array, least: int) -> Array:
     """
-    The exponent of each number in its format, whose subnormals have that of the least normal one.
+    Compute the exponent of each number in its format, whose subnormals have that of the least
+    normal one.
     """
     field = ((x.view(np.uint32) >> np.uint32(23)) & np.uint32(0xFF)).astype(np.int16) - np.int16(
         127
@@ -131,7 +132,7 @@ def exponents_of(x: Array, least: int) -> Array:
 
 
 def rounded_result(x: Array, result: str) -> Array:
-    """The float64 sum in the format of the result, as float32."""
+    """Round the float64 sum to the format of the result, as float32."""
     if result == "f16":
         return x.astype(np.float16).astype(np.float32)
     # towards zero: without the digits that float32 has no room for

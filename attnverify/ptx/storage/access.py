@@ -36,7 +36,7 @@ WIDE = {
 }
 
 
-def spaces(
+def group_by_space(
     m: "Machine", space: str, addresses: Array, lanes: Array
 ) -> list[tuple[str, Array, Array]]:
     """Lanes and addresses by the space they lie in: generic addresses say it themselves."""
@@ -73,7 +73,7 @@ def load(
     watched for it.
     """
     values = np.empty(len(lanes), WIDE[size])
-    parts = spaces(m, space, addresses, lanes)
+    parts = group_by_space(m, space, addresses, lanes)
     for name, at, of in parts:
         found = load_from(m, name, at, of, size, READ if plain else FREE)
         if len(parts) == 1:
@@ -107,7 +107,7 @@ def store(
 ) -> None:
     """Lanes write values at their addresses."""
     what = WRITE if plain else FREE_WRITE
-    for name, at, of in spaces(m, space, addresses, lanes):
+    for name, at, of in group_by_space(m, space, addresses, lanes):
         given = values if len(of) == len(lanes) else values[np.searchsorted(lanes, of)]
         if name == "shared":
             offsets = in_shared(m, at, of, size)
@@ -155,7 +155,7 @@ def updated(
     """
     count = operands[0].shape[1]
     before = np.empty((len(lanes), count), part)
-    for name, at, of in spaces(m, space, addresses, lanes):
+    for name, at, of in group_by_space(m, space, addresses, lanes):
         chosen = np.searchsorted(lanes, of)
         given = [operand[chosen] for operand in operands]
         size = part.itemsize * count

@@ -25,7 +25,7 @@ def copy(m: "Machine", to: Array, of: Array, lanes: Array, size: int, counts: Ar
     """Lanes start to copy; of ``size`` bytes the first ``counts``, and zeros for the rest."""
     offsets = in_shared(m, to, lanes, size)
     check_shared(m, offsets, lanes, size, WRITE)
-    values = copied(m, of, lanes, size, counts)
+    values = copy_bytes(m, of, lanes, size, counts)
     m.copies.start(lanes, offsets, values, m.index, size)
     if m.shared.watched:
         m.shared.arriving[m.shared.places(offsets, size)] = True
@@ -34,7 +34,7 @@ def copy(m: "Machine", to: Array, of: Array, lanes: Array, size: int, counts: Ar
             m.shared.unfenced[m.shared.places(offsets, size)] = False
 
 
-def copied(m: "Machine", of: Array, lanes: Array, size: int, counts: Array | None) -> Array:
+def copy_bytes(m: "Machine", of: Array, lanes: Array, size: int, counts: Array | None) -> Array:
     if counts is None:
         return load(m, "global", of, lanes, size)
     values = np.zeros(len(lanes), WIDE[size])
@@ -97,7 +97,7 @@ def store_rows(m: "Machine", addresses: Array, some: Array, rows: int, values: A
 
 
 def first_lanes(some: Array, count: int) -> Array:
-    """The first lanes of some warps."""
+    """Find the first lanes of some warps."""
     return np.asarray((np.flatnonzero(some)[:, None] * WARP + np.arange(count)).reshape(-1))
 
 
@@ -108,8 +108,8 @@ def read_matrix(
     m: "Machine", offsets: Array, places: Array, groups: Array, size: int
 ) -> tuple[Array, Array]:
     """
-    The elements at offsets [groups rows K] of the shared memory of each group's block, and their
-    places [groups each] in that of all blocks.
+    Read the elements at offsets [groups rows K] of the shared memory of each group's block, and
+    their places [groups each] in that of all blocks.
     """
     shared = m.shared
     lane = np.flatnonzero(groups) * GROUP

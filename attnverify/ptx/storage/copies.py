@@ -45,7 +45,7 @@ class Copies:
 
     def arrived(self, lanes: Array, pending: int | None) -> list[Batch]:
         """
-        What these lanes have waited for: all groups but the last ``pending``, or with None all
+        Find what these lanes have waited for: all groups but the last ``pending``, or with None all
         copies.
         """
         limit = np.zeros(len(self.committed), np.int64)

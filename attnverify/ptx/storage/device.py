@@ -77,8 +77,8 @@ class Memory:
         self, size: int, label: str = "", low: int = 0, initialised: bool = False
     ) -> Allocation:
         """
-        Room for so many bytes, ``low`` bytes behind a multiple of 256; at first every byte is 255,
-        NaN in every format.
+        Reserve room for so many bytes, ``low`` bytes behind a multiple of 256; at first every byte
+        is 255, NaN in every format.
         """
         if size >= 1 << (ALONE - 1):
             raise ValueError(f"size: wanted less than {1 << (ALONE - 1)} bytes, got {size}")
@@ -93,12 +93,12 @@ class Memory:
         return made
 
     def at(self, address: int) -> Allocation | None:
-        """The array in whose addresses this one lies, if any."""
+        """Find the array in whose addresses this one lies, if any."""
         number = address >> ALONE
         return self.arrays[number - 1] if 0 < number <= len(self.arrays) else None
 
     def copy(self) -> "Memory":
-        """The same arrays with the same contents, touched by nobody."""
+        """Copy the arrays with their contents, touched by nobody."""
         made = Memory()
         made.variables = {module: dict(places) for module, places in self.variables.items()}
         for array in self.arrays:

@@ -37,7 +37,7 @@ class Product:
 
 
 def cells(rows: Array, warps: Array | slice) -> Any:
-    """The places of some registers of some warps, or of all, in a table of both."""
+    """Find the places of some registers of some warps, or of all, in a table of both."""
     return rows if isinstance(warps, slice) else np.ix_(rows, warps)
 
 
@@ -72,7 +72,7 @@ class Groups:
         return wrong
 
     def collides(self, reads: Array, writes: Array, warps: Array | slice) -> str | None:
-        """Whether an access hits a product that is under way."""
+        """Tell whether an access hits a product that is under way."""
         if not self.products:
             return None
         if self.written[cells(reads, warps)].any():
@@ -111,8 +111,8 @@ class Groups:
 
     def continues(self, product: Product) -> bool:
         """
-        Whether whatever is under way with these registers is a product of the same shape into the
-        same ones.
+        Tell whether whatever is under way with these registers is a product of the same shape into
+        the same ones.
         """
         same = [
             p

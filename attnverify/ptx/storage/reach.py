@@ -27,7 +27,9 @@ WRITING = (WRITE, UPDATE, FREE_WRITE)
 
 
 def in_shared(m: "Machine", at: Array, lanes: Array, size: int) -> Array:
-    """The offsets of addresses in the bytes of all blocks; within a block's own, and aligned."""
+    """
+    Find the offsets of addresses in the bytes of all blocks; within a block's own, and aligned.
+    """
     at = at & 0xFFFFFFFF
     if at.size and int(at.max()) + size > m.shared.size:
         place = int(np.flatnonzero(at + size > m.shared.size)[0])
@@ -74,7 +76,7 @@ def check_shared(m: "Machine", offsets: Array, lanes: Array, size: int, what: st
         check_free(
             m, shared.being_read[places], lanes, "a wgmma that was not waited for reads here"
         )
-    conflict = touch(shared.shadow, places, actors, m.index, what)
+    conflict = touch_places(shared.shadow, places, actors, m.index, what)
     if conflict is not None:
         tell_race(m, conflict, lanes, what, "another warp", "no barrier of the block lies between")
     if what in WRITING and shared.asynchronous:
@@ -86,7 +88,9 @@ def check_free(m: "Machine", busy: Array, lanes: Array, why: str) -> None:
         m.fail("not waited for", why, int(lanes[np.flatnonzero(busy.any(1))[0]]))
 
 
-def touch(shadow: Shadow, places: Array, actors: Actors, index: int, what: str) -> Conflict | None:
+def touch_places(
+    shadow: Shadow, places: Array, actors: Actors, index: int, what: str
+) -> Conflict | None:
     if what == READ:
         return shadow.read(places, actors, index)
     if what == WRITE:
@@ -113,7 +117,7 @@ def reach(
     m: "Machine", at: Array, lanes: Array, size: int
 ) -> list[tuple[Allocation, Array, Array | slice]]:
     """
-    The arrays that addresses lie in, offsets in their bytes, and which of the lanes these are.
+    Find the arrays that addresses lie in, offsets in their bytes, and which of the lanes these are.
     """
     check_aligned(m, at, lanes, size)
     array = m.memory.at(int(at[0]))
@@ -127,7 +131,7 @@ def reach(
 def reach_one(
     m: "Machine", number: int, at: Array, lanes: Array, size: int
 ) -> tuple[Allocation, Array, Array]:
-    """Those addresses that lie in one stretch of 64 GiB."""
+    """Find those addresses that lie in one stretch of 64 GiB."""
     where = np.flatnonzero(at >> ALONE == number)
     array = m.memory.at(number << ALONE)
     if array is None:
@@ -140,11 +144,15 @@ def reach_one(
     bad = (offsets < array.low) | (offsets + size > array.high)
     if bad.any():
         first = int(np.flatnonzero(bad)[0])
-        m.fail("out of bounds", beyond(array, int(offsets[first]), size), int(lanes[where[first]]))
+        m.fail(
+            "out of bounds",
+            describe_distance(array, int(offsets[first]), size),
+            int(lanes[where[first]]),
+        )
     return array, offsets, where
 
 
-def beyond(array: Allocation, offset: int, size: int) -> str:
+def describe_distance(array: Allocation, offset: int, size: int) -> str:
     """In words, how far an access is from the array in whose addresses it lies."""
     room = array.high - array.low
     at = offset - array.low
@@ -164,7 +172,7 @@ def touch_device(
         unit = m.kernel.unit("global")
         first = offsets // unit
         places = first[:, None] + np.arange(size // unit) if size > unit else first[:, None]
-        conflict = touch(array.shadowed(unit), places, m.of(m.of_grid, lanes), m.index, what)
+        conflict = touch_places(array.shadowed(unit), places, m.of(m.of_grid, lanes), m.index, what)
         if conflict is not None:
             tell_race(
                 m, conflict, lanes, what, "another block", f"nothing orders blocks ({array.label})"

@@ -82,7 +82,7 @@ class Shadow:
         return found
 
     def against(self, places: Array, actors: Actors, atomic: bool = False) -> Conflict | None:
-        """What a write collides with."""
+        """Tell what a write collides with."""
         self.stamp_reads()
         found = None
         if self.written:
@@ -118,7 +118,7 @@ class Shadow:
 
     @staticmethod
     def foreign(stamps: Array, actors: Actors, wrote: bool) -> Conflict | None:
-        """The first stamp that another actor left in the same time."""
+        """Find the first stamp that another actor left in the same time."""
         whose = stamps >> SHIFT
         bad = (whose >= actors.since[:, None]) & (whose != actors.who[:, None])
         if not bad.any():

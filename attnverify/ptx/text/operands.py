@@ -85,7 +85,7 @@ OFFSET = re.compile(r"^(\S+?)\s*(?:\+\s*(-?\w+)|(-\d+))?$")
 
 
 def split_top(text: str) -> list[str]:
-    """The parts between the commas that lie outside of all brackets."""
+    """Find the parts between the commas that lie outside of all brackets."""
     parts, depth, start = [], 0, 0
     for at, letter in enumerate(text):
         depth += (letter in "{[(") - (letter in "}])")

@@ -153,7 +153,7 @@ def read_body(text: Text, start: int, end: int) -> Program:
 
 
 def read_parameters(text: str) -> list[Parameter]:
-    """The parameters of a kernel, laid out as a launch hands them over."""
+    """Read the parameters of a kernel, laid out as a launch hands them over."""
     found: list[Parameter] = []
     offset = 0
     for part in split_top(text):
@@ -171,7 +171,7 @@ def read_parameters(text: str) -> list[Parameter]:
 
 
 def read_variable(space: str, text: str) -> Variable:
-    """``.align 16 .b8 name[64] = {1, 2}`` of a state space."""
+    """Read ``.align 16 .b8 name[64] = {1, 2}`` of a state space."""
     match = VARIABLE.match(text.strip())
     if match is None or match[2] not in KINDS:
         raise NotUnderstood(f".{space} {' '.join(text.split())[:200]}")
@@ -184,7 +184,7 @@ def read_variable(space: str, text: str) -> Variable:
 
 
 def read_initial(text: str, size: int, whole: str) -> bytes:
-    """The bytes of ``{1, 0x2, 0f3F800000}`` or of one number."""
+    """Read the bytes of ``{1, 0x2, 0f3F800000}`` or of one number."""
     made = b""
     for part in split_top(text.strip().strip("{}")):
         if not is_number(part):

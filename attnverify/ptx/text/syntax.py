@@ -103,7 +103,7 @@ class Text:
             at = stop
 
     def closing(self, opening: int) -> int:
-        """The place of the brace that closes the one at this place."""
+        """Find the place of the brace that closes the one at this place."""
         depth = 0
         for match in re.compile(r"[{}]").finditer(self.text, opening):
             depth += 1 if match[0] == "{" else -1
@@ -123,7 +123,8 @@ class Program:
 
     def target(self, name: str, scopes: tuple[int, ...]) -> int:
         """
-        The index of the instruction behind a label, looked up from the innermost scope outwards.
+        Find the index of the instruction behind a label, looked up from the innermost scope
+        outwards.
         """
         for scope in reversed(scopes):
             if (scope, name) in self.labels:

@@ -35,8 +35,8 @@ class Section:
 
 def render_page(title: str, lead: Markup, sections: list[Section]) -> str:
     """
-    A whole page. It loads nothing, and no script runs in it but its own: the policy in its head
-    names that by its hash.
+    Render a whole page. It loads nothing, and no script runs in it but its own: the policy in its
+    head names that by its hash.
     """
     style, script = ((HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     return render(
@@ -77,7 +77,7 @@ def _environment(folder: Path) -> Environment:
 
 
 def to_printable(value: Any) -> Any:
-    """The text with a mark in place of each character that cannot be seen; None is nothing."""
+    """Put a mark in place of each character that cannot be seen; None is nothing."""
     if isinstance(value, Markup):
         return value
     return UNSEEN.sub("\N{REPLACEMENT CHARACTER}", "" if value is None else str(value))

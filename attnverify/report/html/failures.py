@@ -25,7 +25,7 @@ def name_of(tally: Tally) -> str:
 
 
 def render_root_causes(report: Report, failed: list[Tally], anchors: dict[int, str]) -> Markup:
-    """The causes from the lowest level upwards: mended first what stands first."""
+    """Render the causes from the lowest level upwards: mended first what stands first."""
     if not failed:
         return Markup()
     causes = report.get("root_causes", [])
@@ -49,7 +49,7 @@ def render_root_causes(report: Report, failed: list[Tally], anchors: dict[int, s
 
 
 def render_failures(report: Report, failed: list[Tally], anchors: dict[int, str]) -> Markup:
-    """Every failed cell; the one that tells of each root cause is open."""
+    """Render every failed cell; the one that tells of each root cause is open."""
     if not failed:
         return Markup()
     causes = report.get("root_causes", [])
@@ -77,7 +77,9 @@ def render_failures(report: Report, failed: list[Tally], anchors: dict[int, str]
 def describe_finding(
     finding: dict[str, Any], report: Report, identity: str, with_pictures: bool
 ) -> dict[str, Any]:
-    """One finding, with the line that replays it where the failures of this report are kept."""
+    """
+    Describe one finding, with the line that replays it where the failures of this report are kept.
+    """
     pictures = describe_pictures(finding["evidence"]) if with_pictures else NO_PICTURES
     replay = finding["record"] and format_replay(finding["record"], report)
     return finding | {"identity": identity, "replay": replay} | pictures
@@ -87,7 +89,10 @@ NO_PICTURES: dict[str, Any] = {"small": None, "drawn": None}
 
 
 def describe_pictures(evidence: dict[str, Any]) -> dict[str, Any]:
-    """The picture of the smallest case, and that of a case as it was drawn where it shows more."""
+    """
+    Describe the picture of the smallest case, and that of a case as it was drawn where it shows
+    more.
+    """
     small, drawn = evidence["picture"], evidence["drawn"]
     in_numbers = drawn and small and small["total"] == 1  # the map of one element shows nothing
     return {
@@ -97,7 +102,7 @@ def describe_pictures(evidence: dict[str, Any]) -> dict[str, Any]:
 
 
 def format_replay(record: dict[str, Any], report: Report) -> str:
-    """The line that replays it, also where the failures are kept elsewhere."""
+    """Write the line that replays it, also where the failures are kept elsewhere."""
     folder = report.get("failures", DEFAULT_FOLDER)
     elsewhere = f" --failures {shlex.quote(folder)}" if folder != DEFAULT_FOLDER else ""
     return f"{record['replay']}{elsewhere}"

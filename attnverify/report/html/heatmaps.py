@@ -20,13 +20,14 @@ Plane = list[list[float]]
 
 
 def describe_picture(picture: dict[str, Any]) -> dict[str, Any]:
-    """The worst elements in numbers and the whole in words."""
+    """Describe the worst elements in numbers and the whole in words."""
     return {"maps": None, "worst": describe_worst(picture), "caption": describe_in_words(picture)}
 
 
 def describe_maps(picture: dict[str, Any]) -> dict[str, Any]:
     """
-    The same with maps of expected, actual and error / bound side by side, the worst element framed.
+    Describe the same with maps of expected, actual and error / bound side by side, the worst
+    element framed.
     """
     expected, actual, ratio = (to_floats(picture[name]) for name in ("expected", "actual", "ratio"))
     scale = largest_magnitude(expected) or largest_magnitude(actual) or 1.0
@@ -70,7 +71,8 @@ def colours_of(plane: Plane, scale: float) -> list[list[str]]:
 
 def colour_of_value(x: float, scale: float) -> str:
     """
-    The colour of a value: n5 ... z0 ... p5; NaN and what is no finite number have one of their own.
+    Choose the colour of a value: n5 ... z0 ... p5; NaN and what is no finite number have one of
+    their own.
     """
     if isnan(x):
         return "nan"
@@ -85,7 +87,7 @@ def colour_of_ratio(ratio: float) -> str:
 
 
 def draw_squares(colours: list[list[str]]) -> list[tuple[str, str]]:
-    """A path of unit squares for each colour, and crosses where there is no number."""
+    """Draw a path of unit squares for each colour, and crosses where there is no number."""
     places: dict[str, list[tuple[int, int]]] = {}
     for i, line in enumerate(colours):
         for j, colour in enumerate(line):
@@ -101,20 +103,20 @@ def draw_squares(colours: list[list[str]]) -> list[tuple[str, str]]:
 
 
 def draw_dots(within: list[list[bool]]) -> list[tuple[str, str]]:
-    """A dot on each element that is out of bound."""
+    """Draw a dot on each element that is out of bound."""
     out = [(i, j) for i, line in enumerate(within) for j, inside in enumerate(line) if not inside]
     return [("out", "".join(f"M{j + 0.4:g} {i + 0.4:g}h.2v.2h-.2z" for i, j in out))]
 
 
 def describe_frame(picture: dict[str, Any]) -> dict[str, Any]:
-    """Where the frame around the worst element is drawn, and which element that is."""
+    """Say where the frame around the worst element is drawn, and which element that is."""
     (row, column), (first, left) = position_of_worst(picture), picture["origin"]
     x, y = column - left, row - first
     return {"x": x, "y": y, "row": row, "column": column, "index": format_index(picture["index"])}
 
 
 def position_of_worst(picture: dict[str, Any]) -> tuple[int, int]:
-    """The row and the column of the worst element in its slice."""
+    """Find the row and the column of the worst element in its slice."""
     row, column = [0, 0, *picture["index"]][-2:]
     return row, column
 
@@ -124,7 +126,7 @@ def format_index(index: list[int]) -> str:
 
 
 def describe_sides(picture: dict[str, Any]) -> str:
-    """What lies along the sides of the maps."""
+    """Say what lies along the sides of the maps."""
     (first, left), extents = picture["origin"], (len(picture["actual"]), len(picture["actual"][0]))
     names = [axis or name for axis, name in zip(picture["axes"], ("row", "column"), strict=True)]
     down, right = (
@@ -136,7 +138,8 @@ def describe_sides(picture: dict[str, Any]) -> str:
 
 def describe_in_words(picture: dict[str, Any]) -> str:
     """
-    The maps in words: which slice of which output, how much of it is wrong, and its worst element.
+    Describe the maps in words: which slice of which output, how much of it is wrong, and its worst
+    element.
     """
     lead = "".join(f"{i}, " for i in picture["index"][:-2])
     axes = [axis or name for axis, name in zip(picture["axes"], ("rows", "columns"), strict=True)]
@@ -164,7 +167,7 @@ def describe_in_words(picture: dict[str, Any]) -> str:
 
 
 def is_window(picture: dict[str, Any]) -> bool:
-    """Whether a window of the slice is shown and not the whole of it."""
+    """Tell whether a window of the slice is shown and not the whole of it."""
     rows, columns = [1, 1, *picture["shape"]][-2:]
     return bool((rows, columns) != (len(picture["actual"]), len(picture["actual"][0])))
 
@@ -175,14 +178,14 @@ def format_number(x: Any) -> str:
 
 def format_share(share: Any) -> str:
     """
-    ``12x`` of the bound; where the specification is exact, or NaN is at stake, no number says how
-    much.
+    Format ``12x`` of the bound; where the specification is exact, or NaN is at stake, no number
+    says how much.
     """
     return f"{float(share):.3g}x of the bound" if float(share) < inf else "not the expected bits"
 
 
 def describe_worst(picture: dict[str, Any]) -> list[dict[str, Any]]:
-    """The worst elements of the window in numbers, from the worst downwards."""
+    """Describe the worst elements of the window in numbers, from the worst downwards."""
     (first, left), worst = picture["origin"], position_of_worst(picture)
     ratio = to_floats(picture["ratio"])
 

@@ -18,7 +18,7 @@ Tally = dict[str, Any]
 
 
 def report_page(report: Report) -> str:
-    """The whole page of a report."""
+    """Render the whole page of a report."""
     tallies = report["tallies"]
     failed = sort_by_cause(report, [tally for tally in tallies if tally["verdict"] == "failed"])
     anchors = {id(tally): f"failure-{number}" for number, tally in enumerate(failed, 1)}
@@ -37,7 +37,7 @@ def report_page(report: Report) -> str:
 
 
 def sort_by_cause(report: Report, failed: list[Tally]) -> list[Tally]:
-    """The failed cells, those that show a root cause first, in the order of the causes."""
+    """Sort the failed cells, those that show a root cause first, in the order of the causes."""
     shown = [
         (cause["backend"], name)
         for cause in report.get("root_causes", [])
@@ -50,7 +50,7 @@ def sort_by_cause(report: Report, failed: list[Tally]) -> list[Tally]:
 
 
 def describe_outcome(report: Report, failed: list[Tally]) -> str:
-    """The title: how many cells failed, of how many."""
+    """Write the title: how many cells failed, of how many."""
     total = len(report["tallies"])
     weak = sum(tally["verdict"] == "weak" for tally in report["tallies"])
     if failed:
@@ -61,7 +61,9 @@ def describe_outcome(report: Report, failed: list[Tally]) -> str:
 
 
 def render_lead(report: Report) -> Markup:
-    """The counts of the verdicts, what was run, and the backends that could not be judged."""
+    """
+    Render the counts of the verdicts, what was run, and the backends that could not be judged.
+    """
     tallies, options = report["tallies"], report.get("options", {})
     counts = [(v, sum(tally["verdict"] == v for tally in tallies)) for v in VERDICTS]
     totals = {name: sum(tally[name] for tally in tallies) for name in ("cases", "strong", "checks")}
@@ -80,15 +82,15 @@ def render_lead(report: Report) -> Markup:
 
 
 def describe_state(backend: dict[str, Any]) -> str:
-    """``judged``, or why the backend could not be."""
+    """Say ``judged``, or why the backend could not be."""
     words = (word for word in ("broken", "missing") if backend.get(word))
     return next((f"{word} ({backend[word]})" for word in words), "judged")
 
 
 def render_verdicts(tallies: list[Tally], anchors: dict[int, str]) -> Markup:
     """
-    One row for each operation, implementation and dtype, one column for each aspect; backends of
-    one name have a row each.
+    Render one row for each operation, implementation and dtype, one column for each aspect;
+    backends of one name have a row each.
     """
     rows: dict[tuple[Any, ...], dict[str, Tally]] = defaultdict(dict)
     for tally in tallies:
@@ -120,7 +122,7 @@ def describe_row(
 
 
 def describe_cell(tally: Tally | None, anchors: dict[int, str]) -> dict[str, Any] | None:
-    """One verdict in words; a failure leads to its place below."""
+    """Write one verdict in words; a failure leads to its place below."""
     if tally is None:
         return None
     words = {"known failure": tally.get("kind") or "known", "failed": "FAILED"}
@@ -133,7 +135,7 @@ def describe_cell(tally: Tally | None, anchors: dict[int, str]) -> dict[str, Any
 
 
 def render_reasons(tallies: list[Tally], verdict: str) -> Markup:
-    """Every reason once, with the cells of which it is told; nothing where there is none."""
+    """Render every reason once, with the cells of which it is told; nothing where there is none."""
     found: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for tally in tallies:
         if tally["verdict"] == verdict:
@@ -149,7 +151,7 @@ def render_reasons(tallies: list[Tally], verdict: str) -> Markup:
 
 
 def render_environment(report: Report) -> Markup:
-    """The backends with what they run on, and the machine."""
+    """Render the backends with what they run on, and the machine."""
     backends = report.get("backends", [])
     facts = {
         "installed": report.get("installed", ""),

@@ -378,6 +378,43 @@ def test_what_still_runs_at_the_end_is_given_up(capsys: pytest.CaptureFixture[st
     assert json.loads(Path("report.json").read_text())["campaign"]["not_reached"] == 3
 
 
+COARSE = """\
+from attnverify import numpy_ref
+
+PRECISION = {"slack": 1e30}
+
+
+def scaled_dot_product_score(query, key):
+    return numpy_ref.scaled_dot_product_score(query, key)
+"""
+"""A right function that claims an arithmetic so coarse that zeros would pass for it."""
+
+
+@pytest.mark.parametrize(("allowed", "status"), [((), 1), (("--allow-weak",), 0)])
+def test_a_cell_without_a_discriminating_case_is_weak_and_no_green(
+    allowed: tuple[str, ...], status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("mine.py").write_text(COARSE)
+    line = ("--backend", "mine.py", "--op", "scaled_dot_product_score", "--isolate", "none")
+    chosen = options(*line, *allowed, "--report-json", "r.json")
+    run, todo = planned(*line, *allowed)
+    quick = [unit for unit in todo if unit.profile == "quick"]
+    state = state_of(run, quick)
+    for unit in quick:
+        state.take(here(unit))
+    assert finish(state, chosen, 1.0) == status
+    report = json.loads(Path("r.json").read_text())
+    verdicts = {tally["aspect"]: tally["verdict"] for tally in report["tallies"]}
+    assert verdicts["values"] == "weak" and "failed" not in verdicts.values()
+    assert "weak: 1 cell without a discriminating case" in capsys.readouterr().out
+
+
+def test_one_unit_with_a_discriminating_case_makes_a_cell_of_a_campaign_pass() -> None:
+    weak, strong = outcome(UNIT, cases=9), outcome(UNIT, cases=9, strong=1)
+    assert summed(weak, weak).decided(()).verdict == "weak"
+    assert summed(weak, strong, weak).decided(()).verdict == "passed"
+
+
 def test_a_cell_that_failed_often_enough_is_asked_no_more() -> None:
     run, todo = planned("--backend", FIRST, "--op", "causal_mask", "--isolate", "none")
     state = state_of(

@@ -25,8 +25,8 @@ WARP = 32
 G, T = np.arange(WARP) // 4, np.arange(WARP) % 4
 
 
-def matrices(form: Form) -> tuple[int, bool]:
-    """How many 8 x 8 matrices of 16 bits, and whether they are transposed."""
+def count_matrices(form: Form) -> tuple[int, bool]:
+    """Tell how many 8 x 8 matrices of 16 bits, and whether they are transposed."""
     form.choice("sync")
     form.choice("aligned")
     form.choice("m8n8")
@@ -47,7 +47,7 @@ def of_rows(rows: Array, trans: bool) -> Array:
 @instruction("ldmatrix")
 def load_matrices(form: Form) -> Step:
     """Lanes 8 i to 8 i + 7 say where the rows of matrix i lie."""
-    count, trans = matrices(form)
+    count, trans = count_matrices(form)
     puts, address = [form.writing(item, "b32") for item in form.items(0)], form.address(1)
     if len(puts) != count:
         raise form.refuse(f"wanted {count} registers")
@@ -61,12 +61,12 @@ def load_matrices(form: Form) -> Step:
                 .view(np.uint32)
                 .reshape(-1, WARP)
             )
-            put(m, spread(pairs, some))
+            put(m, spread_over_lanes(pairs, some))
 
     return run
 
 
-def spread(x: Array, some: Array) -> Array:
+def spread_over_lanes(x: Array, some: Array) -> Array:
     """[warps 32] of some warps as the lanes of all."""
     if some.all():
         return x.reshape(-1)
@@ -77,7 +77,7 @@ def spread(x: Array, some: Array) -> Array:
 
 @instruction("stmatrix")
 def store_matrices(form: Form) -> Step:
-    count, trans = matrices(form)
+    count, trans = count_matrices(form)
     address, reads = form.address(0), [form.reading(item, "b32") for item in form.items(1)]
     if len(reads) != count:
         raise form.refuse(f"wanted {count} registers")

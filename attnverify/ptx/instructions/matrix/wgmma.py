@@ -164,7 +164,7 @@ def registers_of(operand: Operand) -> tuple[int, ...]:
 
 
 def whole_groups(m: "Machine") -> Array:
-    """Which warp groups are here, with all their warps."""
+    """Tell which warp groups are here, with all their warps."""
     warps = m.whole_warps("wgmma.mma_async")
     if m.width % GROUP:
         m.fail(
@@ -249,7 +249,7 @@ STORING = ("st", "stmatrix", "red", "cp", "bra", "bar", "barrier", "fence", "mem
 
 
 def used_registers(instructions: list[Instruction]) -> frozenset[int]:
-    """The registers of all products, and those that are moved into them."""
+    """Collect the registers of all products, and those that are moved into them."""
     products = [i for i in instructions if i.name == "wgmma" and "mma_async" in i.modifiers]
     found = {r for i in products for operand in i.operands[:2] for r in registers_of(operand)}
     moves = [registers_of(Vector(i.operands)) for i in instructions if is_move(i)]
@@ -291,7 +291,7 @@ def watched(form: Form, step: Step, registers: frozenset[int]) -> Step:
 
 
 def touched_by(form: Form) -> tuple[set[int], set[int]]:
-    """The registers that an instruction reads and those that it writes."""
+    """List the registers that an instruction reads and those that it writes."""
     operands = form.operands
     stores = form.name in STORING or not operands
     sources = operands if stores else operands[1:]
