@@ -27,6 +27,7 @@ NUMBERS = {
     "attnverify/diagnosis/factor_fit.py": "fitted factors, in words",
     "attnverify/diagnosis/identify.py": "a measured share and its scatter",
     "attnverify/bench/plugin.py": "two measured times",
+    "attnverify/verdicts/found_out.py": "two answers of the specification, a part of a bound",
     "attnverify/ptx/numbers/errors.py": "an approximate instruction, kept within its stated error",
 }
 """Modules in which something else is subtracted: never an output and what was expected."""
