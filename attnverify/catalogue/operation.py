@@ -15,6 +15,7 @@ from attnverify.catalogue.traits import (
     CHAPTERS,
     DTYPES,
     GRADIENT_SKIPS,
+    SATURATING,
     TRAITS,
     UNSTAGED_GRADIENT,
     UNTIMED_GRADIENT,
@@ -109,7 +110,10 @@ class Operation:
     def families(self) -> tuple[str, ...]:
         """The families of numbers that its inputs are drawn from."""
         own = self.traits.families
-        return (*own, "one_hot") if self.is_gradient else own
+        if not self.is_gradient:
+            return own
+        left_out = SATURATING if self.traits.parameters else ()
+        return (*(name for name in own if name not in left_out), "one_hot")
 
     @property
     def exact(self) -> bool:
@@ -133,6 +137,14 @@ class Operation:
     def is_attention(self) -> bool:
         """Whether it takes the mean of given values, without projections of its own."""
         return {"query", "key", "value"} <= set(self.arguments) and not self.traits.parameters
+
+    @property
+    def is_staged(self) -> bool:
+        """
+        Whether it consists of the stages of :mod:`attnverify.reference.staged_attention`: of the
+        gradients those of the attentions alone do.
+        """
+        return self.traits.staged and (self.is_attention or not self.is_gradient)
 
     @property
     def is_score(self) -> bool:
@@ -198,7 +210,7 @@ class Operation:
         if self.is_gradient:
             reasons = GRADIENT_SKIPS | reasons
             reasons |= {} if self.is_attention else UNTIMED_GRADIENT
-            reasons |= {} if self.traits.staged else UNSTAGED_GRADIENT
+            reasons |= {} if self.is_staged else UNSTAGED_GRADIENT
         return reasons.get(check)
 
     @cached_property

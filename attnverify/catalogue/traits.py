@@ -62,6 +62,9 @@ _ATTENTION_FAMILIES = (
 _LAYER_FAMILIES = (
     *("normal", "spread", "lattice", "ties", "uniform", "small", "large", "offset_values"),
 )
+SATURATING = ("large", "offset_values")
+"""Families in which a layer's softmax has one weight and no derivative; its bound says nothing."""
+
 _WITHOUT_HEADS = ("N M", "B N M", "B 1 M", "B N 1")
 _WITH_HEADS = ("N M", "B H N M", "B 1 N M", "B 1 1 M", "1 H N M", "B 1 N 1")
 _PER_HEAD = ("N M", "B*H N M")

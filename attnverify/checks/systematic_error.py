@@ -49,7 +49,7 @@ SCALED_STAGE: dict[str, Callable[[StagedAttention, float], StagedAttention]] = {
 
 def factors_of(operation: Operation) -> tuple[str, ...]:
     """List the factors that an operation consists of, those of its scores first."""
-    if not operation.traits.staged or operation.skips("systematic errors"):
+    if not operation.is_staged or operation.skips("systematic errors"):
         return ()
     has = {
         "scale": True,

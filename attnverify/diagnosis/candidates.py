@@ -68,9 +68,9 @@ def candidates(operation: str) -> tuple[Candidate, ...]:
     op, (known, _) = CATALOGUE[operation], registry.read_faults()
     found = [from_convention(op, convention) for convention in conventions(operation)]
     found += [from_fault(f) for f in known.values() if f.operation.name == operation]
-    if op.traits.staged:
+    if op.is_staged:
         found += [from_change(op, words, change) for words, change in stage_mistakes(op)]
-    if op.traits.staged and not op.is_score:
+    if op.is_staged and not op.is_score:
         found += [from_change(op, words, change) for words, change in tile_mistakes()]
     found += [from_mistake(op, words, mistake) for words, mistake in common_mistakes(op)]
     found += [

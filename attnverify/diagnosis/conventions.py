@@ -345,7 +345,7 @@ def conventions(operation: str) -> tuple[Convention, ...]:
 
 
 def conventions_of(operation: Operation) -> Iterator[Convention]:
-    if operation.traits.staged:
+    if operation.is_staged:
         for applies, question, said, words, change in STAGE_ROWS:
             if applies(operation.forward):
                 yield Convention(question, said, words, change)

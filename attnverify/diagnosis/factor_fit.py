@@ -93,7 +93,7 @@ def fit_factor(operation: Operation, seen: Sequence[Observation]) -> Explanation
         return None
     of_stage = (
         slopes_of_heads(wrong, seen) or fit_stage_factor(wrong, seen)
-        if operation.traits.staged
+        if operation.is_staged
         else None
     )
     return of_stage or whole_output(wrong, seen) or each_output(wrong)

@@ -111,7 +111,7 @@ def identify(backend: Backend, dtype: str = "float32") -> list[ConventionCard]:
 
 def card_of(implementation: Implementation, dtype: str) -> ConventionCard:
     card = ConventionCard(implementation.name, implementation.backend.name, dtype)
-    if implementation.operation.traits.staged:
+    if implementation.operation.is_staged:
         identify_staged(implementation, dtype, card)
     else:
         identify_unstaged(implementation, dtype, card)

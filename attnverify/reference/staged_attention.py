@@ -92,7 +92,7 @@ def spec_stages(operation: Operation, inputs: Inputs, dtype: str = "float64") ->
     Build the stages as the specification has them. ValueError for an operation that does not
     consist of them.
     """
-    if not operation.traits.staged:
+    if not operation.is_staged:
         staged = ", ".join(name for name, row in TRAITS.items() if row.staged)
         raise ValueError(f"operation: wanted one of {staged}, got {operation.name}")
     made = StagedAttention(operation, inputs, dtype)

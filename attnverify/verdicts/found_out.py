@@ -13,6 +13,7 @@ from numpy import ndarray
 from attnverify import bounds
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.dtypes import largest, round_to
+from attnverify.catalogue.operation import Operation
 from attnverify.catalogue.pytrees import leaves, map_leaves
 from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import Case
@@ -64,7 +65,7 @@ def _is_explained(implementation: Implementation, seen: Observation, dtype: str)
             if operation.exact
             else arrays(bounds.bound(operation.name, rounded, implementation.precision(dtype)))
         )
-        return len(narrow) == len(seen.actual) and all(
+        return [x.shape for x in narrow] == [x.shape for x in seen.actual] and all(
             compare(actual, expected, limit + np.nan_to_num(np.abs(near - expected)), top).passed
             for actual, expected, near, limit in zip(
                 seen.actual, seen.expected, narrow, limits, strict=True
@@ -79,6 +80,14 @@ def _round_leaf(leaf: Any, dtype: str) -> Any:
 
 WIDTHS = (64, 32, 16, 128)
 """Widths of a head that kernels are written for."""
+
+
+def has_heads_of_any_width(operation: Operation) -> bool:
+    """
+    Tell whether the width of a head is free: that of a layer is bound to its parameters, which have
+    widths of their own.
+    """
+    return "query" in operation.arguments and not operation.traits.parameters
 
 
 def supported_variants(recipe: Recipe, width: int) -> Iterator[Recipe]:

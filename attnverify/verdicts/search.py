@@ -20,7 +20,13 @@ from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.judging import Verdict, judge
 from attnverify.verdicts.cell import Cell
 from attnverify.verdicts.findings import Failures, describe_failures
-from attnverify.verdicts.found_out import COMPUTES_IN, WIDTHS, find_narrower, supported_variants
+from attnverify.verdicts.found_out import (
+    COMPUTES_IN,
+    WIDTHS,
+    find_narrower,
+    has_heads_of_any_width,
+    supported_variants,
+)
 from attnverify.verdicts.tally import Options, Tally, unsupported
 
 
@@ -112,7 +118,7 @@ def search_for_failures(
         if not search.wants_more(cases):
             break
         search.judge(recipe)
-    if search.is_unsupported():
+    if search.is_unsupported() and has_heads_of_any_width(implementation.operation):
         widths = list(WIDTHS)
         for recipe in draw_recipes(operation, kind, cases, seed):
             search.judge_supported(recipe, widths)

@@ -16,7 +16,7 @@ from attnverify.catalogue.pytrees import leaves, map_leaves
 from attnverify.inputs.expand import expand
 from attnverify.inputs.fixed_cases import fixed_recipe
 
-STEP = 1e-20
+STEP = 2.0**-70
 SIZES = {"B": 2, "H": 2, "N": 3, "M": 4, "D": 3, "E": 2, "Q": 2, "K": 3, "A": 3, "P": 5}
 PARTS = [name for name in CATALOGUE if name.endswith("_grad") and not CATALOGUE[name].is_attention]
 

@@ -155,7 +155,7 @@ def _learned_relative_attention(
     tables: dict[str, Any] = {
         "content": query_bias,
         "table": embeddings.transpose(0, 1),
-        "table_bias": table_bias.T,
+        "table_bias": table_bias.T.clone(memory_format=torch.contiguous_format),
         "first": first,
     }
     return attention(
@@ -185,9 +185,7 @@ def attention(
     )
     check_supported(query, key, value, content, distance, table, table_bias)
     mask, keep = (x if x is None else x[(None,) * (4 - x.ndim)] for x in (mask, keep))
-    content, distance, table_bias = (
-        x if x is None else x.contiguous() for x in (content, distance, table_bias)
-    )
+    content, distance = (x if x is None else x.contiguous() for x in (content, distance))
     tensors = query, key, value, mask, keep, slopes, content, distance, table, table_bias
     return operators().Fused.apply(*tensors, causal, first, share, deterministic)[0]
 

@@ -69,7 +69,7 @@ def rounding_mistakes(operation: Operation) -> Iterator[tuple[str, Callable[[Obs
     """Operands that are rounded before they are multiplied."""
     for name, rounding in ROUNDINGS.items():
         yield f"inputs rounded to {name}", with_rounded_inputs(operation, rounding)
-    if operation.traits.staged and not operation.is_gradient and "value" in operation.arguments:
+    if operation.is_staged and not operation.is_gradient and "value" in operation.arguments:
         yield "both products in TF32", with_products_in_tf32(operation)
 
 

@@ -50,7 +50,9 @@ def loaded(folder: Path, text: str, name: str = "mine.py") -> Backend:
 
 
 def only(backend: Backend) -> Implementation:
-    (implementation,) = backend.implementations
+    """Its one function; what torch derives from it follows."""
+    implementation, *derived = backend.implementations
+    assert {each.name for each in derived} <= {f"{implementation.name}_grad"}
     return implementation
 
 

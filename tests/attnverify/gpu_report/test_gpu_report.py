@@ -67,7 +67,7 @@ def test_what_compute_sanitizer_would_watch_passes() -> None:
 def test_the_suite_runs_as_a_program() -> None:
     told = runner.run("suite-torch_impl", HERE)
     assert told["verdict"] == "passed", told
-    assert told["figures"]["shifts"].startswith("passed: 24 of 24 cells")
+    assert told["figures"]["shifts"].startswith("passed: 32 of 32 cells")
 
 
 @pytest.mark.thorough

@@ -15,7 +15,7 @@ from attnverify.precision import REFERENCE
 from attnverify.reference.staged_attention import evaluate, spec_stages
 
 
-@pytest.mark.parametrize("operation", [name for name, op in CATALOGUE.items() if op.traits.staged])
+@pytest.mark.parametrize("operation", [name for name, op in CATALOGUE.items() if op.is_staged])
 def test_unchanged_stages_are_the_specification(operation: str) -> None:
     for kind in (
         ("any", "nan")
