@@ -127,9 +127,10 @@ def diagnose_hidden(
     clean = [case_of(replace(o.recipe, poison=None), o.dtype) for o in failing[:3]]
     again = observe(implementation, clean)
     wrong = [o for o in again if o.wrong]
-    if again and not wrong:
-        return Cause(HIDDEN, (Explanation("0 times NaN", HIDDEN),))
-    cause = explain(implementation, wrong, (), [o for o in again if not o.wrong], among)
+    if right := len(again) - len(wrong):
+        share = f" in {right} of {len(again)} cases" if wrong else ""
+        return Cause(f"{HIDDEN}{share}", (Explanation("0 times NaN", HIDDEN),))
+    cause = explain(implementation, wrong, (), (), among)
     if cause is None:
         return None
     return Cause(f"{cause}, with ordinary numbers in the hidden slots too", cause.explanations)

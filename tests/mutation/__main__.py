@@ -1,8 +1,8 @@
 """
 Try mutants until the file tells of so many, and go on where it ends.
 
-    nice python -m tests.mutation --file docs/data/mutants.json --number 300
-    python -m tests.mutation --file docs/data/mutants.json --table docs/data/mutants.md
+    nice python -m tests.mutation --file tests/mutation/mutants.json --number 300
+    python -m tests.mutation --file tests/mutation/mutants.json --table docs/data/mutants.md
 
 Who survives is told apart by hand, in the file: `why` says that a mutant is equivalent, or which
 test it asks for.

@@ -250,13 +250,13 @@ ROWS = (
 def test_the_filter_leaves_the_rows_that_fit(browser: Browser, tmp_path: Path) -> None:
     page = open_page(browser, written(tmp_path, large(240)))
     page.evaluate(
-        "{ const text = document.getElementById('text'); text.value = 'softmax float16'; "
+        "{ const text = document.getElementById('text'); text.value = 'merge_masks float16'; "
         "text.dispatchEvent(new Event('input')); }"
     )
     left = page.evaluate(
         f"{ROWS}.map((row) => [...row.cells].slice(0, 3).map((cell) => cell.textContent))"
     )
-    assert left and all(row[0] == "softmax" and row[2] == "float16" for row in left)
+    assert left and all(row[0] == "merge_masks" and row[2] == "float16" for row in left)
     assert (
         page.evaluate("document.getElementById('found').textContent") == f"{len(left)} of 48 rows"
     )
