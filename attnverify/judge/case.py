@@ -14,7 +14,7 @@ from numpy import ndarray
 
 from attnverify import bounds
 from attnverify.catalogue.operation import CATALOGUE, Operation
-from attnverify.catalogue.pytrees import leaves
+from attnverify.catalogue.pytrees import leaves, map_leaves
 from attnverify.inputs.expand import checksum, expand
 from attnverify.inputs.recipe import Inputs, Recipe
 from attnverify.judge.weak_cases import rejects_all, trivial_answers
@@ -66,10 +66,11 @@ class Case:
     def bounds(self, precision: Precision) -> Any:
         """
         Compute the error bounds of the outputs under a declared arithmetic; None for an operation
-        that moves numbers and computes none.
+        that moves numbers and computes none, 0 for its gradient: a gradient is added to what is
+        there, and the sum of 0 and -0 is 0.
         """
         if self.operation.exact:
-            return None
+            return map_leaves(_zeros, self.expected) if self.operation.is_gradient else None
         if precision not in self._bounds:
             self._bounds[precision] = bounds.bound(
                 self.operation.name, self.inputs, precision, self._reference_error
@@ -98,6 +99,10 @@ class Case:
     def _trivial_answers(self) -> list[Any]:
         with np.errstate(all="ignore"):
             return list(trivial_answers(self.operation, self.inputs, self.expected))
+
+
+def _zeros(expected: Any) -> Any:
+    return None if expected is None else np.zeros(np.shape(expected))
 
 
 @lru_cache(maxsize=2048)

@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 from numpy import inf, nan
 
+from attnverify.catalogue.pytrees import leaves
+from attnverify.inputs.recipe import Recipe
+from attnverify.judge.case import case_of
 from attnverify.judge.comparison import Comparison, compare, is_within
+from attnverify.precision import REFERENCE
 
 
 def held(actual: float, expected: float, bound: float | None, largest: float = inf) -> Comparison:
@@ -14,6 +18,15 @@ def held(actual: float, expected: float, bound: float | None, largest: float = i
         None if bound is None else np.array([bound]),
         largest,
     )
+
+
+def test_the_sign_of_zero_counts_where_numbers_move_and_not_where_gradients_are_added() -> None:
+    for operation, passes in (("rel_shift", False), ("rel_shift_grad", True)):
+        recipe = Recipe(operation, {"N": 1, "M": 2}, {"family": "special", "seed": 41})
+        bound = case_of(recipe, "float32").bounds(REFERENCE)
+        zero = None if bound is None else np.zeros(1)
+        assert compare(np.array([0.0]), np.array([-0.0]), zero).passed == passes
+        assert all(not part.any() for part in leaves(bound) if part is not None)
 
 
 def test_an_error_at_the_bound_passes_and_one_above_it_does_not() -> None:
