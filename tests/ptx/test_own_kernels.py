@@ -92,8 +92,11 @@ def noticed(removals: list[Removal]) -> float:
 def test_a_removed_barrier_is_noticed() -> None:
     (call, *_) = recorded_triton(90, "bfloat16", ["Transformer-XL"])
     removals = list(remove_each(call))
-    # eight of fifty change nothing in a kernel of two loops, of whole blocks and of the last ones
-    assert noticed(removals) > 0.8, summary(removals)
+    # read in the PTX: the turn of a band writes back where the same thread has read (bar.sync, each
+    # of two loops), its shared memory is no operand of wgmma (fence.proxy), the first accumulators
+    # are nobody's (wgmma.fence), and a tile is overwritten behind another barrier (bar.sync)
+    redundant = [removal for removal in removals if removal.outcome in ("redundant", "idle")]
+    assert len(removals) >= 50 and len(redundant) <= 8, summary(removals)
     assert all(removal.outcome != "wrong" for removal in removals)
 
 
