@@ -33,10 +33,10 @@ def get_slopes(n_heads: int) -> Float[ndarray, "H"]:
     [0.0625, 0.00390625, 0.25]
 
     Source: Press et al. 2022, section 3 and the authors' code; labml-nn, ``transformers/alibi``;
-    seed 004.
+    its page (seed 004).
 
-    Erratum: seed 004 speaks of the closest power of two, which for 7 heads were 8; its code takes
-    4, as its next sentence says.
+    Erratum: labml's ALiBi page (seed 004) speaks of the closest power of two, which for 7 heads
+    were 8; its code takes 4, as its next sentence says.
     """
     check_integer("n_heads", n_heads)
     n = 2 ** (int(n_heads).bit_length() - 1)
@@ -63,10 +63,11 @@ def get_alibi_biases(n_heads: int, visible: Bool[ndarray, "N M"]) -> Float[ndarr
     ... )[0].tolist()
     [[0.0625, 0.0625, 0.0625], [0.0625, 0.125, 0.125], [0.0625, 0.0625, 0.125]]
 
-    Source: labml-nn, ``transformers/alibi``; seed 004.
+    Source: labml-nn, ``transformers/alibi``; its page (seed 004).
 
-    Erratum: a comment in seed 004 takes ``arange`` for the distance, since the mask is causal; its
-    code counts visible keys, another bias under any mask that is not purely causal.
+    Erratum: a comment on labml's ALiBi page (seed 004) takes ``arange`` for the distance, since the
+    mask is causal; its code counts visible keys, another bias under any mask that is not purely
+    causal.
     """
     check_visible(visible)
     return get_slopes(n_heads)[:, None, None] * np.cumsum(visible, axis=-1)
@@ -109,11 +110,11 @@ def alibi_attention(
     >>> get_slopes(1).item(), np.log((1 - weight) / weight).round(9).item()
     (0.00390625, 0.00390625)
 
-    Source: Press et al. 2022, section 3; seed 004.
+    Source: Press et al. 2022, section 3; labml's ALiBi page (seed 004).
 
-    Errata: seed 004 caches the biases of the first mask it meets for every later mask that is not
-    longer. Its text asks for a causal mask because its biases count visible keys
-    (:func:`get_alibi_biases`, clause 2).
+    Errata: labml's ALiBi page (seed 004) caches the biases of the first mask it meets for every
+    later mask that is not longer. Its text asks for a causal mask because its biases count visible
+    keys (:func:`get_alibi_biases`, clause 2).
     """
     check("query [B H N D], key [B H M D], value [B H M E]", query, key, value)
     return attend(alibi_score(query, key), value, causal_and(visible, query, key))

@@ -58,12 +58,14 @@ def softmax(score: Float[ndarray, "... N M"], mask: Mask = None) -> Float[ndarra
     ...     softmax(score), softmax(score - np.inf, np.isfinite(score))
     (array([[nan, nan, nan]]), array([[0., 0., 0.]]))
 
-    Source: seed 001, sections 2.1 to 2.3; rows without keys: design, section 3.
+    Source: Bridle 1990; the PyTorch tutorial (seed 001), sections 2.1 to 2.3; rows without keys:
+    this project's choice, and that of PyTorch's attention.
 
-    Errata: seed 001 shows masking as ``masked_fill(mask, 0)``; before a softmax that is a score
-    like any other and hides nothing. Its next listing fills with -inf, right but for the rows that
-    lose every key, which turn NaN: its own example mask hides the whole last row, and the gradient
-    by every value is NaN too. Seed 003 adds ``mask * 1e-9`` (for -1e9), which hides nothing.
+    Errata: the PyTorch tutorial (seed 001) shows masking as ``masked_fill(mask, 0)``; before a
+    softmax that is a score like any other and hides nothing. Its next listing fills with -inf,
+    right but for the rows that lose every key, which turn NaN: its own example mask hides the whole
+    last row, and the gradient by every value is NaN too. The TensorFlow 2 tutorial (seed 003) adds
+    ``mask * 1e-9`` (for -1e9), which hides nothing.
     """
     check("score [... N M]", score)
     score, visible = masked(score, mask)
@@ -93,7 +95,8 @@ def softmax_grad(
     >>> softmax_grad(np.array([[1.0, 0.0]]), np.zeros((1, 2)))[0].tolist()
     [[0.25, -0.25]]
 
-    Source: Bridle 1990, by the chain rule; rows without keys: design, section 3.
+    Source: Bridle 1990, by the chain rule; rows without keys: this project's choice, and that
+    of PyTorch's attention.
     """
     check("score [... N M], d_output [... N M]", score, d_output)
     weights, (_, visible) = softmax(score, mask), masked(score, mask)
@@ -131,7 +134,8 @@ def dropout(weights: Float[ndarray, "..."], keep: Keep, p: float) -> Float[ndarr
     >>> dropout(np.array([0.5, 0.25, 0.25]), np.array([True, False, True]), p=0.75)
     array([2., 0., 1.])
 
-    Source: Srivastava et al. 2014; ``torch.nn.Dropout``; seed 001, section 2.3.
+    Source: Srivastava et al. 2014; ``torch.nn.Dropout``; the PyTorch tutorial (seed 001), section
+    2.3.
     """
     if not (isinstance(p, (int, float)) and 0 <= p < 1):
         raise ValueError(f"p: wanted a number with 0 <= p < 1, got {p!r}")
@@ -281,7 +285,7 @@ def additive_attention(
     ... ).tolist()
     [[[2.0]]]
 
-    Source: Bahdanau et al. 2015; seed 001, section 2.3.
+    Source: Bahdanau et al. 2015; the PyTorch tutorial (seed 001), section 2.3.
     """
     check_additive(query, key, value, w_query, w_key, w_score)
     check_mask("mask", mask, scores_shape(query, key), float_too=True)
@@ -390,7 +394,7 @@ def scaled_dot_product_attention(
     ... ).round(9).item()
     5.0
 
-    Source: Vaswani et al. 2017, section 3.2.1; seed 001, section 2.3.
+    Source: Vaswani et al. 2017, section 3.2.1; the PyTorch tutorial (seed 001), section 2.3.
     """
     check("query [B H N D], key [B H M D], value [B H M E]", query, key, value)
     check_mask("mask", mask, scores_shape(query, key), float_too=True)

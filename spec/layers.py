@@ -87,7 +87,8 @@ def self_attention(
     >>> self_attention(x, {"w_query": 0 * one, "w_key": one, "w_value": one}).ravel().tolist()
     [1.0, 1.0]
 
-    Source: seed 001, section 3.
+    Source: Vaswani et al. 2017, section 3.2.1, with one head; the PyTorch tutorial (seed 001),
+    section 3.
     """
     check("x [B N F]", x)
     check_parameters(SELF_ATTENTION, parameters, F=x.shape[-1])
@@ -125,7 +126,7 @@ def self_attention_grad(
     >>> d_x.ravel().tolist(), d_parameters["w_value"].item()
     ([1.0, 1.0], 2.0)
 
-    Source: seed 001, section 3, by the chain rule.
+    Source: Vaswani et al. 2017, section 3.2.1, by the chain rule.
     """
     check("x [B N F]", x)
     check_parameters(SELF_ATTENTION, parameters, F=x.shape[-1])
@@ -183,7 +184,7 @@ def multi_head_attention(
     >>> output[0].tolist(), weights.shape
     ([[1.0, 2.0], [1.0, 2.0]], (1, 2, 2, 2))
 
-    Source: Vaswani et al. 2017, section 3.2.2; seed 001, section 4.
+    Source: Vaswani et al. 2017, section 3.2.2; the PyTorch tutorial (seed 001), section 4.
     """
     check("query [B N F], key [B M F], value [B M F]", query, key, value)
     check_heads(query.shape[-1], num_heads)
@@ -240,7 +241,7 @@ def multi_head_self_attention(
     >>> multi_head_self_attention(x, parameters, num_heads=2)[0][0].tolist()
     [[2.0, 4.0], [2.0, 4.0]]
 
-    Source: seed 001, section 4.4.
+    Source: Vaswani et al. 2017, section 3.2.3; the PyTorch tutorial (seed 001), section 4.4.
     """
     check("x [B N F]", x)
     return multi_head_attention(x, x, x, parameters, num_heads, attn_mask, key_padding_mask)
@@ -264,7 +265,7 @@ def relative_multi_head_attention(
     1. ``parameters``: query.linear.weight and key.linear.weight [F F], without biases (the score
        has its own); value.linear and output with ``.weight`` [F F] and ``.bias`` [F] (absent = 0);
        key_pos_embeddings [2P H D], key_pos_bias [2P H], query_pos_bias [H D].
-    2. ``align`` chooses between the two seeds, as in
+    2. ``align`` chooses between labml's two slices, as in
        :func:`attnverify.spec.relative.learned_relative_score`; ``visible`` broadcasts to [B H N M].
 
     >>> x, one = np.array([[[1.0], [3.0]]]), np.eye(1)
@@ -282,8 +283,8 @@ def relative_multi_head_attention(
     ... ).ravel().tolist()
     [2.0, 2.0]
 
-    Source: labml-nn, ``transformers/xl/relative_mha.py`` and ``transformers/mha.py``; seeds 000 and
-    002.
+    Source: labml-nn, ``transformers/xl/relative_mha.py`` and ``transformers/mha.py``; its Chinese
+    and English pages (seeds 000 and 002).
     """
     check("query [B N F], key [B M F], value [B M F]", query, key, value)
     F = query.shape[-1]
@@ -337,10 +338,11 @@ def alibi_multi_head_attention(
     ... ).ravel().tolist()
     [1.0, 3.0]
 
-    Source: labml-nn, ``transformers/alibi`` and ``transformers/mha.py``; seed 004.
+    Source: labml-nn, ``transformers/alibi`` and ``transformers/mha.py``; its page (seed 004).
 
-    Errata: seed 004 keeps the biases of an earlier call whenever that call was at least as long,
-    whatever its mask was. It describes a mask [N N B] and asserts that its last axis is 1.
+    Errata: labml's ALiBi page (seed 004) keeps the biases of an earlier call whenever that call was
+    at least as long, whatever its mask was. It describes a mask [N N B] and asserts that its last
+    axis is 1.
     """
     check("query [B N F], key [B N F], value [B N F]", query, key, value)
     B, N, F = query.shape
@@ -386,7 +388,7 @@ def transformer_xl_layer(
     2. Keys and values come from memory and segment, M = S + N; queries from the segment alone.
        ``position`` has a row for each key.
     3. The residual is added before the norm ("post-norm"). The norm divides by the root of
-       variance + eps; the seed's library has eps 1e-3.
+       variance + eps; Keras has eps 1e-3.
     4. The memory is a constant for the gradient: none flows into ``mem``.
 
     >>> x, one = np.array([[[1.0, 3.0]]]), np.eye(2)
@@ -403,12 +405,12 @@ def transformer_xl_layer(
     ... ).ravel().tolist()
     [-1.0, 1.0]
 
-    Source: Dai et al. 2019, section 3.3; seed 003.
+    Source: Dai et al. 2019, section 3.3; the TensorFlow 2 tutorial (seed 003).
 
-    Errata of seed 003: the mask is added as ``mask * 1e-9`` and hides nothing; ``tf.sqrt`` does not
-    support integers (TensorFlow's documentation); ``qvk_net`` is named query-value-key and split as
-    query, key, value; the padding is described with the shape that
-    :func:`attnverify.spec.shifts.rel_shift` corrects.
+    Errata of the TensorFlow 2 tutorial (seed 003): the mask is added as ``mask * 1e-9`` and hides
+    nothing; ``tf.sqrt`` does not support integers (TensorFlow's documentation); ``qvk_net`` is
+    named query-value-key and split as query, key, value; the padding is described with the shape
+    that :func:`attnverify.spec.shifts.rel_shift` corrects.
     """
     check("x [B N F], mem? [B S F]", x, mem)
     B, N, F = x.shape
@@ -480,7 +482,7 @@ def transformer_xl(
     >>> hidden.ravel().tolist(), mems[0].ravel().tolist()
     ([-1.0, 1.0], [1.0, 3.0])
 
-    Source: Dai et al. 2019, section 3; seed 003.
+    Source: Dai et al. 2019, section 3; the TensorFlow 2 tutorial (seed 003).
     """
     check("x [B N F]", x)
     check_list("parameters", parameters)

@@ -92,11 +92,11 @@ def transformer_xl_score(
     array([0., 2.])
 
     Source: Dai et al. 2019, section 3.3; ``RelPartialLearnableMultiHeadAttn`` of
-    kimiyoung/transformer-xl; seed 003.
+    kimiyoung/transformer-xl; the TensorFlow 2 tutorial (seed 003).
 
-    Erratum: comments of seed 003 give u and v the shape of w, a bias for each position and batch
-    entry; then equal queries and keys score by their place. The paper's u and v are one vector for
-    each head.
+    Erratum: comments of the TensorFlow 2 tutorial (seed 003) give u and v the shape of w, a bias
+    for each position and batch entry; then equal queries and keys score by their place. The paper's
+    u and v are one vector for each head.
     """
     check_transformer_xl(query, key, position, u, v)
     D = query.shape[-1]
@@ -175,7 +175,7 @@ def transformer_xl_attention(
     array([[4.],
            [7.]])
 
-    Source: Dai et al. 2019, section 3.3; seed 003.
+    Source: Dai et al. 2019, section 3.3; the TensorFlow 2 tutorial (seed 003).
     """
     check("query [B H N D], key [B H M D], value [B H M E]", query, key, value)
     score = transformer_xl_score(query, key, position, u, v)
@@ -285,14 +285,15 @@ def learned_relative_score(
     ... ).ravel().tolist()
     [0.0, 10.0]
 
-    Source: labml-nn, ``transformers/xl/relative_mha.py``; seeds 000 and 002.
+    Source: labml-nn, ``transformers/xl/relative_mha.py``; its Chinese and English pages (seeds 000
+    and 002).
 
-    Errata: the two seeds are one module and slice its tables differently: seed 000 at
-    ``[P - M : P + N]`` (aligned at the end), seed 002 at ``[P - N : P + M]`` (aligned at the
-    start). Beyond P = 4096 both slices are cut: where the end lies beyond the table (seed 000:
-    N > P, seed 002: M > P) every pair in silence reads the row of an earlier offset; where the
-    beginning lies before it (seed 000: M > P, seed 002: N > P) it counts from the table's end: few
-    rows or none are left, which is broadcast in silence or raises.
+    Errata: two pages of labml's show one module and slice its tables differently: labml's Chinese
+    page (seed 000) at ``[P - M : P + N]`` (aligned at the end), labml's English page (seed 002) at
+    ``[P - N : P + M]`` (aligned at the start). Beyond P = 4096 both slices are cut: where the end
+    lies beyond the table (Chinese: N > P, English: M > P) every pair in silence reads the row of an
+    earlier offset; where the beginning lies before it (Chinese: M > P, English: N > P) it counts
+    from the table's end: few rows or none are left, which is broadcast in silence or raises.
     """
     t = table_rows(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
     (B, H, N, D), M = query.shape, key.shape[2]
@@ -383,7 +384,8 @@ def learned_relative_attention(
     ... ).round(9).item()
     7.0
 
-    Source: labml-nn, ``transformers/xl/relative_mha.py``; seeds 000 and 002.
+    Source: labml-nn, ``transformers/xl/relative_mha.py``; its Chinese and English pages (seeds 000
+    and 002).
     """
     check("query [B H N D], key [B H M D], value [B H M E]", query, key, value)
     score = learned_relative_score(

@@ -42,10 +42,11 @@ def shift_right(x: Float[ndarray, "... N M"]) -> Float[ndarray, "... N M"]:
     >>> shift_right(np.arange(1.0, 13.0).reshape(6, 2))[4]
     array([0., 7.])
 
-    Source: labml-nn, ``transformers/xl/relative_mha.py``; seeds 000 and 002.
+    Source: labml-nn, ``transformers/xl/relative_mha.py``; its Chinese and English pages (seeds 000
+    and 002).
 
-    Erratum: seed 002 (and labml until its issue 218) prints ``[9, 0, 7]`` as the last row. The code
-    gives ``[6, 0, 7]``, as seed 000 says.
+    Erratum: labml's English page (seed 002), until issue 218, prints ``[9, 0, 7]`` as the last row.
+    The code gives ``[6, 0, 7]``, as labml's Chinese page (seed 000) says.
     """
     check("x [... N M]", x)
     *_, N, M = x.shape
@@ -88,10 +89,10 @@ def rel_shift(x: Float[ndarray, "... N M"]) -> Float[ndarray, "... N M"]:
 
     Source: Dai et al. 2019, appendix B; ``_rel_shift`` of kimiyoung/transformer-xl.
 
-    Errata: seed 003 pads [N M] to [N M+1] but reshapes to [N+1 M], which has another number of
-    elements unless N = M, and cuts the wrong axis; the shape to take is [M+1 N]. With N = M the
-    reshape is right, and the slice gives [N+1 N-1]. Seed 003 also defines ``_rel_shift`` and calls
-    ``rel_shift``.
+    Errata: the TensorFlow 2 tutorial (seed 003) pads [N M] to [N M+1] but reshapes to [N+1 M],
+    which has another number of elements unless N = M, and cuts the wrong axis; the shape to take is
+    [M+1 N]. With N = M the reshape is right, and the slice gives [N+1 N-1]. The tutorial also
+    defines ``_rel_shift`` and calls ``rel_shift``.
     """
     check("x [... N M]", x)
     *_, N, M = x.shape
@@ -122,7 +123,7 @@ def shift_right_grad(
     array([[1., 2.],
            [4., 0.]])
 
-    Source: the transpose of labml-nn's ``shift_right``, seed 002.
+    Source: the transpose of labml-nn's ``shift_right``.
     """
     check("x [... N M], d_output [... N M]", x, d_output)
     *_, N, M = x.shape

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 import click
 
 from attnverify import __version__, describe_installation
-from attnverify.cli import failures, judging, measuring, operations, reading
+from attnverify.cli import comparing, failures, judging, measuring, operations, reading
 from attnverify.cli.parameters import STATUS
 
 COMPLETION = """\
@@ -62,6 +62,7 @@ for command in (
     operations.new,
     reading.page,
     reading.matrix,
+    comparing.compare,
     reading.bench_report,
 ):
     attnverify.add_command(command)

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -185,14 +186,25 @@ def broken_links(site: Path) -> list[str]:
     ]
 
 
+THEME = "https://github.com/pradyunsg/furo"
+"""The theme's own mention in the foot of a page."""
+
+
+def cited() -> set[str]:
+    """The public sources that the pages may lead to: those of the files of facts."""
+    read = tomllib.loads((ROOT / "docs" / "data" / "facts.toml").read_text())
+    threads = tomllib.loads((ROOT / "docs" / "data" / "threads.toml").read_text())["threads"]
+    return {url for kind in ("papers", "code") for _, url in read[kind].values()} | set(
+        threads.values()
+    )
+
+
 def leads(path: Path, link: str, pages: dict[Path, Links]) -> bool:
     parts = urlsplit(link)
     if parts.scheme == "data":
         return True
     if parts.scheme or parts.netloc:
-        return link.startswith(
-            "https://github.com/pradyunsg/furo"
-        )  # the theme's own mention in the foot of a page
+        return link in cited() or link.startswith(THEME)
     target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
     known = target in pages and (
         not parts.fragment or unquote(parts.fragment) in pages[target].names

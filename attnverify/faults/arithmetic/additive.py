@@ -56,7 +56,7 @@ def additive_score_squeezed(**given: Any) -> Any:
 @fault(
     "additive",
     "an output squeezed and broadcast back",
-    source="seed 001, AdditiveAttention",
+    source="the PyTorch tutorial, AdditiveAttention",
     clause="[B N E]",
     reveals="N = 1, B > 1",
 )

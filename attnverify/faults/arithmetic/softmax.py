@@ -278,7 +278,7 @@ def softmax_nan_of_empty_rows(**given: Any) -> Any:
 @fault(
     "softmax",
     "an average where a row sees no key",
-    source="seed 001, masked_fill(-1e9)",
+    source="the PyTorch tutorial, masked_fill(-1e9)",
     clause=EMPTY,
     reveals="a row that sees no key",
 )
@@ -300,7 +300,7 @@ def transformer_xl_attention_nan_of_empty_rows(**given: Any) -> Any:
 @fault(
     "softmax",
     "hidden scores filled with 0",
-    source="seed 001, masked_fill(0)",
+    source="the PyTorch tutorial, masked_fill(0)",
     clause=ABSENT,
     reveals="a hidden key",
 )

@@ -59,7 +59,7 @@ def alibi_attention_cached_slopes(memory: Any, **given: Any) -> Any:
 @fault(
     "state",
     "biases cached by their length, whatever the mask",
-    source="labml, alibi; seed 004",
+    source="labml's ALiBi page",
     clause="alibi_multi_head_attention, clause 3",
     reveals="mask A, then mask B of the same length",
     stateful=True,
@@ -74,7 +74,7 @@ def alibi_multi_head_attention_cached_biases(memory: Any, **given: Any) -> Any:
 @fault(
     "state",
     "biases cached by their length, whatever the mask",
-    source="labml, alibi; seed 004",
+    source="labml's ALiBi page",
     clause=ALONE,
     reveals="mask A, then mask B",
     stateful=True,

@@ -46,7 +46,7 @@ def checked_but(operation: Any, given: Any, name: str, mend: Any) -> Any:
 @fault(
     "refusals",
     "a table that is too small, its slice wrapped",
-    source="seeds 000 and 002",
+    source="labml's page, relative_mha",
     clause="learned_relative_score, clause 4",
     reveals="N or M beyond P",
     unchecked=True,

@@ -134,7 +134,7 @@ def transformer_xl_memory_in_place(mems: Any, **given: Any) -> Any:
 @fault(
     "side effects",
     "the caller's list of memories replaced",
-    source="seed 003, mems[i] = ...",
+    source="the TensorFlow 2 tutorial, mems[i] = ...",
     clause="update_mems, clause 4",
     reveals="the list after the call",
     raw=True,

@@ -24,7 +24,7 @@ def clipped(t: ndarray, P: int) -> ndarray:
 @fault(
     "relative",
     "the other alignment",
-    source="seeds 000 and 002",
+    source="labml's page, relative_mha",
     clause="learned_relative_score, clause 2",
     reveals="N other than M",
 )
@@ -35,7 +35,7 @@ def learned_relative_score_other_alignment(align: str, **given: Any) -> Any:
 @fault(
     "relative",
     "the end alignment whatever is asked for",
-    source="seed 000",
+    source="labml's Chinese page, relative_mha",
     clause="learned_relative_score, clause 2",
     reveals="align start, N other than M",
 )

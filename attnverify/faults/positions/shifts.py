@@ -57,7 +57,7 @@ def shift_right_zero_fill(x: ndarray) -> Any:
 @fault(
     "shifts",
     "a reshape to [N+1 M] for [M+1 N]",
-    source="the TF2 tutorial, seed 003",
+    source="the TensorFlow 2 tutorial",
     clause=LEFT,
     reveals="N other than M",
 )

@@ -163,7 +163,7 @@ def merge_masks_wipes_numbers(attn_mask: Any, key_padding_mask: Any, num_heads: 
 @fault(
     "masks",
     "the lowest finite number for hidden",
-    source="seed 001, section 4.2",
+    source="the PyTorch tutorial, section 4.2",
     clause="merge_masks, clause 3",
     reveals="anything hidden",
 )

@@ -68,7 +68,7 @@ def scaled_dot_product_attention_minus_ten_thousand(**given: Any) -> Any:
 @fault(
     "masks",
     "hidden keys at -1e9 instead of hidden",
-    source="seed 001, section 2.3",
+    source="the PyTorch tutorial, section 2.3",
     clause=VISIBLE,
     reveals="a row that sees no key",
 )

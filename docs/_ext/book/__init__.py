@@ -6,7 +6,7 @@ directives that execute.
 from pathlib import Path
 from typing import Any
 
-from book import docstrings
+from book import docstrings, facts
 
 
 def setup(app: Any) -> dict[str, Any]:
@@ -27,6 +27,7 @@ def setup(app: Any) -> dict[str, Any]:
     )
     app.connect("html-page-context", accessibility.mend, priority=900)  # after the theme
     app.connect("autodoc-process-docstring", without_errata)
+    app.connect("viewcode-find-source", source_for_readers)
     return {"version": "1", "parallel_read_safe": False}
 
 
@@ -37,3 +38,13 @@ def without_errata(
 
     if name.split(".")[-1] in CATALOGUE:
         lines[:] = docstrings.without_errata(lines)
+    lines[:] = facts.without_seeds("\n".join(lines)).split("\n")
+
+
+def source_for_readers(app: Any, modname: str) -> tuple[str, dict[str, Any]]:
+    """The source page of a module of the specification, and where its functions stand in it."""
+    from sphinx.pycode import ModuleAnalyzer
+
+    analyzer = ModuleAnalyzer.for_module(modname)
+    analyzer.find_tags()
+    return facts.without_seeds(analyzer.code), analyzer.tags

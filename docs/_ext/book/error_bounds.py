@@ -12,7 +12,8 @@ from typing import Any
 
 from attnverify.bounds import BOUNDS
 from attnverify.catalogue.operation import Operation
-from book import status
+from attnverify.inputs.fixed_cases import fixed_cases
+from book import facts, status
 
 ROOT = Path(__file__).parents[3]
 
@@ -29,17 +30,51 @@ def section(operation: Operation) -> Iterator[str]:
 
 
 def derivation(operation: Operation) -> Iterator[str]:
-    """The docstring of the bound, and of every function of the derivation that it calls."""
+    """What the bound is made of, rule by rule as formulas, and one case in numbers."""
     twin = BOUNDS[operation.name]
     yield (
-        "The bound of each element is derived, in the docstrings of the functions that evaluate "
-        "it (:doc:`/chapters/bounds` tells how):\n"
+        "Each element has a bound of its own. It is built of these rules (:doc:`/chapters/bounds` "
+        "derives the smallest case; u is the unit roundoff of the format, g(k, u) = k u / (1 - k "
+        "u) is k roundings in a row, acc(n) the sum of n terms, and E the error so far):\n"
     )
-    for function in (twin, *steps(twin)):
+    for function in rules(twin):
+        rule = facts.read()["rules"][function.__name__]
         place = Path(inspect.getfile(function)).relative_to(ROOT).as_posix()
-        yield f".. code-block:: none\n   :caption: {function.__name__}, {place}\n"
-        yield from ("   " + line for line in (inspect.getdoc(function) or "").splitlines())
-        yield ""
+        yield f"{rule['says']}\n"
+        yield f".. math:: {rule['formula']}\n"
+        yield f"(``{function.__name__}`` in ``{place}``)\n"
+    yield from worked_number(operation)
+
+
+def rules(twin: Callable[..., Any]) -> list[Callable[..., Any]]:
+    """The rules of a bound; where it calls none that has a formula, itself."""
+    return steps(twin) or [twin]
+
+
+def worked_number(operation: Operation) -> Iterator[str]:
+    """The largest bound of the first fixed case, computed in the build."""
+    recipe = fixed_cases(operation.name)[0]
+    sizes = ", ".join(f"{letter} = {size}" for letter, size in recipe.sizes.items())
+    yield (
+        f"In numbers: the first of the suite's fixed cases ({sizes}), the largest bound of any "
+        "element, and the same in units of the roundoff:\n"
+    )
+    yield ".. run::\n"
+    yield from ("   " + line for line in NUMBER.format(name=operation.name).splitlines())
+    yield ""
+
+
+NUMBER = """\
+from attnverify.bounds import bound
+from attnverify.catalogue.pytrees import leaves
+from attnverify.inputs.fixed_cases import fixed_cases
+from attnverify.judge.case import case_of
+from attnverify.precision import FORMATS, eager
+for dtype in ("float64", "float32", "float16", "bfloat16"):
+    case = case_of(fixed_cases("{name}")[0], dtype)
+    allowed = next(leaves(bound("{name}", case.inputs, eager(FORMATS[dtype])))).max()
+    print(f"{{dtype:8}} {{allowed:.2g}}, {{allowed / FORMATS[dtype].u:.3g}} u")
+"""
 
 
 def steps(function: Callable[..., Any], depth: int = 3) -> list[Callable[..., Any]]:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.catalogue.traits import CHAPTERS
-from book import conventions, error_bounds, live_cells, pitfalls, status
+from book import conventions, error_bounds, facts, live_cells, pitfalls, status
 from book.docstrings import formulas, sentence
 from book.formula_lines import ANCHORS
-from book.source_lines import find
+from book.source_lines import find, whole
 
 DOCS = Path(__file__).parents[2]
 
@@ -91,16 +91,23 @@ def parts(operation: Operation) -> Iterator[str]:
     yield from heading(operation.name, "=")
     yield f".. py:currentmodule:: attnverify.spec.{operation.chapter}\n"
     yield f"*Chapter* :doc:`{operation.chapter} <chapter_{operation.chapter}>`\n"
+    yield from facts.section_why(operation)
     yield from declare_function(operation)
+    yield from heading("The arguments in words", "-")
+    yield from facts.section_arguments(operation)
     yield from heading("The formula and its code", "-")
+    yield from facts.section_symbols(operation)
     yield from sides(operation)
+    yield from whole_function(operation)
     yield from heading("A worked example", "-")
     yield f".. include:: /worked_examples/{operation.name}.rst\n"
     yield from live_cells.cell(operation)
     if gradient:
         yield from heading("The gradient", "-")
         yield from declare_function(gradient)
+        yield from facts.section_arguments(gradient)
         yield from sides(gradient)
+        yield from whole_function(gradient)
     yield from heading("Traps", "-")
     yield from pitfalls.section(operation)
     yield from heading("Numerics", "-")
@@ -138,6 +145,19 @@ def sides(operation: Operation) -> Iterator[str]:
             yield f"      .. code-block:: python\n         :caption: {passage.place}\n"
             yield from ("         " + line for line in passage.text.splitlines())
             yield ""
+
+
+def whole_function(operation: Operation) -> Iterator[str]:
+    """The function without its docstring, which stands above, and the helpers that it calls."""
+    shown = operation.forward.specification if operation.is_gradient else None
+    passages = whole(operation.specification, shown)
+    yield "The whole function, as it runs" + (
+        ", and the functions of the specification that it calls:\n" if passages[1:] else ":\n"
+    )
+    for passage in passages:
+        yield f".. code-block:: python\n   :caption: {passage.place}\n"
+        yield from ("   " + line for line in passage.text.splitlines())
+        yield ""
 
 
 def lines_to_run(operation: Operation) -> Iterator[str]:

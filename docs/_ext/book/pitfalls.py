@@ -18,6 +18,7 @@ from attnverify.judge.case import case_of
 from attnverify.judge.comparison import compare
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.observation import Observation, observe_one
+from book import facts
 from book.docstrings import errata
 
 PICTURED = {
@@ -30,7 +31,7 @@ PICTURED = {
 
 def section(operation: Operation) -> Iterator[str]:
     for text in errata(operation.specification):
-        yield f"{text}\n"
+        yield f"{facts.without_seeds(text)}\n"
     shipped = [fault for fault in faults_of(operation) if fault.source != "this project"]
     others = [fault for fault in faults_of(operation) if fault.source == "this project"]
     if pictured := next(
@@ -67,12 +68,16 @@ def table(faults: list[Fault], more: dict[str, str]) -> Iterator[str]:
         "what shows it": "reveals",
     }
     yield ".. list-table::\n   :header-rows: 1\n   :class: faults\n"
-    rows = [list(columns)] + [
-        [literal_free(getattr(fault, name)) for name in columns.values()] for fault in faults
-    ]
+    rows = [list(columns)] + [[told(fault, name) for name in columns.values()] for fault in faults]
     for row in rows:
         yield "   * - " + "\n     - ".join(row)
     yield ""
+
+
+def told(fault: Fault, name: str) -> str:
+    """One cell of the table: the words, or the source with a link to its thread."""
+    text = getattr(fault, name)
+    return (name == "source" and facts.linked_source(text)) or literal_free(text)
 
 
 def literal_free(text: str) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.traits import CHAPTERS
 
 ROOT = Path(__file__).parents[3]
@@ -54,6 +55,54 @@ def named(name: str) -> Any:
         if inspect.isfunction(function) and function.__module__.startswith("attnverify.spec."):
             return function
     raise ValueError(f"anchor: wanted a function of spec/, got {name!r}")
+
+
+def whole(function: Any, shown: Any = None) -> list[Passage]:
+    """
+    A function of spec/ without its docstring, then the helpers of its chapter and of others that it
+    calls, each once: what is no operation and checks no argument. Those that are shown with another
+    function already are left out.
+    """
+    before = called(shown) if shown else []
+    helpers = [named(name) for name in called(function) if name not in before]
+    return [without_docstring(each) for each in (function, *helpers)]
+
+
+def called(function: Any) -> list[str]:
+    """The names of helpers that a function calls, directly or through one another."""
+    names: dict[str, None] = {}
+    waiting = [function]
+    while waiting:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(waiting.pop(0))))
+        for node in ast.walk(tree):
+            name = node.id if isinstance(node, ast.Name) else ""
+            if name not in names and is_helper(name):
+                names[name] = None
+                waiting.append(named(name))
+    return list(names)
+
+
+def is_helper(name: str) -> bool:
+    """Whether a function of that name belongs to the specification and has no page of its own."""
+    if name in CATALOGUE or name.startswith("check"):
+        return False
+    return any(
+        inspect.isfunction(function := vars(importlib.import_module(module)).get(name))
+        and function.__module__.startswith("attnverify.spec.")
+        and not function.__module__.endswith(".shapes")
+        for module in (f"attnverify.spec.{chapter}" for chapter in CHAPTERS)
+    )
+
+
+def without_docstring(function: Any) -> Passage:
+    lines, first = inspect.getsourcelines(function)
+    (tree,) = ast.parse("".join(lines)).body
+    assert isinstance(tree, ast.FunctionDef)
+    place = Path(inspect.getfile(function)).relative_to(ROOT).as_posix()
+    if ast.get_docstring(tree):
+        told = tree.body[0]
+        lines[told.lineno - 1 : told.end_lineno] = []
+    return Passage("".join(lines).rstrip(), f"{place}:{first}", function.__name__)
 
 
 def statements(lines: list[str], words: str) -> Iterator[tuple[int, int]]:

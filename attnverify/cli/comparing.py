@@ -1,0 +1,52 @@
+"""The command that sets two saved reports beside each other."""
+
+from pathlib import Path
+
+import click
+
+from attnverify.cli.parameters import FILE, Command
+from attnverify.cli.reading import load_report
+
+STATUS = "Exit status: 0 nothing fails that did not, 1 something does, 2 a report cannot be read"
+
+
+def print_comparison(old: str, new: str, factor: float, output: str | None) -> int:
+    from attnverify.report.comparison import compare_reports, comparison_page, describe_comparison
+
+    found = compare_reports(load_report(old), load_report(new), factor)
+    print("\n".join(describe_comparison(found)))
+    if output:
+        try:
+            Path(output).write_text(comparison_page(found), encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise click.ClickException(str(error)) from None
+        print(f"\npage: {output}")
+    return 1 if found.new_failures else 0
+
+
+compare = Command(
+    "compare",
+    callback=print_comparison,
+    params=[
+        click.Argument(["old"], type=FILE, metavar="OLD"),
+        click.Argument(["new"], type=FILE, metavar="NEW"),
+        click.Option(
+            ["--factor"],
+            type=click.FloatRange(min=1, min_open=True),
+            default=1.5,
+            metavar="X",
+            help="a budget or a time has moved by more than this (default: 1.5)",
+        ),
+        click.Option(
+            ["-o", "--output"],
+            type=FILE,
+            metavar="FILE",
+            help="write a page of HTML, too",
+        ),
+    ],
+    help="Compare two saved reports: new failures, gone failures, what moved.\n\nOLD and NEW are "
+    "what attnverify run --report-json wrote.",
+    short_help="Compare two saved reports: new failures, gone failures, what moved.",
+    example="attnverify compare old.json new.json -o moved.html",
+    status=STATUS,
+)

@@ -1,0 +1,91 @@
+"""
+What a page says beside the specification, from docs/data/facts.toml: why an operation exists, who
+published it, and its arguments and letters in words.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from attnverify.catalogue.operation import Operation
+
+DATA = Path(__file__).parents[2] / "data"
+SEEDS = re.compile(r"(\s*)\(seeds? \d{3}(?:\s+and\s+\d{3})?\)")
+
+
+@lru_cache
+def read(name: str = "facts") -> dict[str, Any]:
+    """One of the files of facts."""
+    return tomllib.loads((DATA / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def of(operation: Operation) -> dict[str, Any]:
+    """The facts of an operation; a gradient has those of its forward operation."""
+    return dict(read()["operations"][operation.forward.name])
+
+
+def section_why(operation: Operation) -> Iterator[str]:
+    """Why it exists and where it is used, then its papers and public code."""
+    found = of(operation)
+    yield f"{found['why']}\n"
+    for title, key, kind in (("Paper", "papers", "papers"), ("Public code", "code", "code")):
+        links = [link(*read()[kind][name]) for name in found[key]]
+        yield f"**{title}**: {'; '.join(links)}.\n"
+
+
+def link(text: str, url: str) -> str:
+    """A link in reStructuredText; what was set in italics is the text of a link as it is."""
+    return f"`{text.replace('*', '')} <{url}>`__"
+
+
+def linked_source(source: str) -> str:
+    """The source of a fault, linked where its thread was read."""
+    url = read("threads")["threads"].get(source)
+    return link(source, url) if url else ""
+
+
+def meaning(operation: Operation, argument: str) -> str:
+    """An argument in words."""
+    own = of(operation).get("arguments", {})
+    return str(own.get(argument) or read()["arguments"][argument])
+
+
+def section_arguments(operation: Operation) -> Iterator[str]:
+    """Every argument in words, and the letters of their shapes."""
+    yield ".. list-table::\n   :header-rows: 1\n   :class: arguments\n"
+    yield "   * - argument\n     - shape\n     - what it is"
+    for name in operation.arguments:
+        axes = operation.axes.get(name)
+        shape = f"[{axes}]" if axes else "-"
+        yield f"   * - ``{name}``\n     - {shape}\n     - {meaning(operation, name)}"
+    yield ""
+    said = [f"{letter}: {read()['letters'][letter]}" for letter in letters(operation)]
+    if said:
+        yield f"The letters: {'; '.join(said)}.\n"
+
+
+def section_symbols(operation: Operation) -> Iterator[str]:
+    """What the formula's symbols are, beside it."""
+    own = of(operation).get("symbols", "")
+    if "query" in operation.arguments or "score" in operation.arguments:
+        own = f"i counts queries and j keys. {own}".rstrip()
+    if operation.gradient:
+        own = f"{own} In the gradient a bar is the derivative of the loss by what is under it."
+    if own:
+        yield f"{own.strip()}\n"
+
+
+def letters(operation: Operation) -> list[str]:
+    """The letters of an operation's shapes, in the order of the facts."""
+    return [letter for letter in read()["letters"] if letter in operation.sizes]
+
+
+def without_seeds(text: str) -> str:
+    """
+    Text as readers see it: the repository's errata name the documents that they correct by the
+    project's own numbers too. Line ends are kept.
+    """
+    return SEEDS.sub(lambda found: "\n" * found[0].count("\n"), text)
