@@ -21,6 +21,7 @@ from attnverify.ptx.launchers import cuda, nvrtc
 from attnverify.ptx.launchers.cupy import as_cupy
 from attnverify.ptx.launchers.torch_cuda import pretended_cuda
 from attnverify.ptx.launchers.triton import on_machine
+from tests.support.roundings import count_roundings
 
 HERE = Path(__file__)
 
@@ -98,7 +99,7 @@ def test_arguments_arrive_as_they_are_typed() -> None:
     x, z = torch.randn(32), torch.empty(32)
     with on_machine(90):
         scaled[(1,)](x, 2.5, 3, True, z, BLOCK=32)
-    assert torch.allclose(z, x * 2.5 + 3, atol=1e-6)
+    assert count_roundings(z, x * 2.5 + 3) <= 2
 
 
 def test_a_finding_names_the_line_of_the_source() -> None:

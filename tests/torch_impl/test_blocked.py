@@ -30,6 +30,7 @@ from attnverify.torch_impl.blocked.attention import (
 )
 from attnverify.torch_impl.blocked.tiles import below, blocks, exponentials
 from tests.support.memory_passes import Passes
+from tests.support.roundings import count_roundings
 
 BLOCKED = {x.name: x for x in load("torch_impl").implementations if x.name.endswith("_blocked")}
 EXTENTS = [(3, 40), (2, 150), (64, 2000)]
@@ -212,12 +213,9 @@ def test_no_weight_is_subnormal(dtype: torch.dtype) -> None:
     S = torch.linspace(-1.1, 0, 4000, dtype=dtype) * -torch.tensor(tiny, dtype=dtype).log()
     weights = below(S.clone(), torch.zeros(1, dtype=dtype))
     assert bool(((weights == 0) | (weights >= tiny)).all()) and 0 < int((weights == 0).sum()) < 1000
-    assert torch.allclose(
-        weights,
-        S.exp().where(S.exp() >= tiny, 0),
-        rtol=1e-4 if dtype == torch.float32 else 1e-12,
-        atol=2 * tiny,
-    )
+    relative = 1e-4 if dtype == torch.float32 else 1e-12
+    expected = S.exp().where(S.exp() >= tiny, 0)
+    assert bool(((weights - expected).abs() <= relative * expected + 2 * tiny).all())
 
 
 def test_a_row_without_keys_has_no_weights_and_the_sum_one() -> None:
@@ -230,6 +228,4 @@ def test_a_row_without_keys_has_no_weights_and_the_sum_one() -> None:
 def test_far_keys_of_alibi_are_as_eager_has_them(slopes: int) -> None:
     """Distances at which weights underflow."""
     given = [normal(1, slopes, 300, 4) for _ in range(3)]
-    assert torch.allclose(
-        alibi_attention_blocked(*given), alibi_attention_eager(*given), rtol=1e-12, atol=1e-14
-    )
+    assert count_roundings(alibi_attention_blocked(*given), alibi_attention_eager(*given)) < 64

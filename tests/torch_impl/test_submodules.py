@@ -16,6 +16,7 @@ from torch.nn.utils import parametrizations, parametrize, prune
 from attnverify import spec
 from attnverify.spec.shapes import PATTERN
 from attnverify.torch_impl.modules import MultiHeadAttention, TransformerXL
+from tests.support.roundings import count_roundings
 from tests.support.torch_modules import (
     BUILD,
     NAMES,
@@ -229,7 +230,7 @@ def test_tied_weights_are_one_weight_with_one_gradient() -> None:
     for each in (module, apart):
         of_module(each, inputs_of(layer)).square().sum().backward()
     both = apart.q_proj.weight.grad + apart.k_proj.weight.grad
-    torch.testing.assert_close(module.q_proj.weight.grad, both, rtol=1e-12, atol=1e-12)
+    assert count_roundings(module.q_proj.weight.grad, both) < 16
 
 
 def test_one_projection_may_be_two() -> None:

@@ -3,7 +3,6 @@ Long sequences: the specification of a sampled row is the specification of the w
 fault that depends on size is found.
 """
 
-import numpy as np
 import pytest
 
 from attnverify.backends.loader import Implementation, load
@@ -21,6 +20,7 @@ from attnverify.inputs.expand import expand
 from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement
 from attnverify.judge.judging import judge
+from tests.support.roundings import count_roundings
 from tests.support.sample_backends import implementation
 
 JUDGED = [name for name, operation in CATALOGUE.items() if has_independent_rows(operation)]
@@ -37,7 +37,7 @@ def test_a_row_alone_is_the_row_of_the_whole(operation: str, N: int, M: int) -> 
     whole = CATALOGUE[operation].specification(**inputs)
     for i in range(max(N - M, 0), N):
         alone = CATALOGUE[operation].specification(**single_row(CATALOGUE[operation], inputs, i))
-        np.testing.assert_allclose(alone[..., 0, :], whole[..., i, :], rtol=1e-12, atol=1e-14)
+        assert count_roundings(alone[..., 0, :], whole[..., i, :]) < 64
 
 
 @pytest.mark.parametrize("operation", JUDGED)

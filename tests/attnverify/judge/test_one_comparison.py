@@ -1,6 +1,6 @@
 """
 One comparison: nothing in the judge and in the book holds two arrays against each other but
-``attnverify.judge.comparison``, and there is no ``atol`` anywhere.
+``attnverify.judge.comparison``, and there is no ``atol`` anywhere, in the tests neither.
 """
 
 import ast
@@ -71,6 +71,20 @@ OTHERS = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*
 @pytest.mark.parametrize("path", [*SOURCES, *OTHERS], ids=place)
 def test_nothing_has_a_tolerance(path: Path) -> None:
     assert list(tolerances(path.read_text())) == []
+
+
+TESTS = [
+    path
+    for path in sorted((ROOT / "tests").rglob("*.py"))
+    if not path.relative_to(ROOT / "tests").parts[0].startswith("sample_")
+]
+"""The samples of users' tests and kernels apart: their tolerances are what is judged."""
+
+
+@pytest.mark.parametrize("path", TESTS, ids=place)
+def test_no_test_of_ours_has_an_absolute_tolerance(path: Path) -> None:
+    named = {getattr(node, "arg", "") for node in ast.walk(ast.parse(path.read_text()))}
+    assert not named & {"atol", "abs_tol"}
 
 
 JUDGING = [path for path in SOURCES if path.relative_to(ROOT).parts[1] not in FORMULAS]

@@ -26,6 +26,7 @@ from attnverify.judge.judging import judge
 from attnverify.torch_impl.modules import as_operations, attention_modules
 from attnverify.torch_impl.modules.transformer_xl import TransformerXL
 from attnverify.torch_impl.triton import additive, attention
+from tests.support.roundings import count_roundings
 from tests.support.torch_modules import BUILD, OPTIONS, H, inputs_of, of_module, rng, turn
 
 WITH_WEIGHTS = ("multi_head_attention", "multi_head_self_attention")
@@ -407,9 +408,7 @@ def test_dropout_drops_the_same_weights(name: str) -> None:
             x.data.copy_(torch.from_numpy(rng(x.numel()).standard_normal(x.shape)) / 3)
         torch.manual_seed(0)
         outputs.append(of_module(lambda_of(module, asked), given).detach())
-    torch.testing.assert_close(
-        *outputs, rtol=0, atol=roundings(33, 7) * U * float(outputs[0].abs().max())
-    )
+    assert count_roundings(*outputs) <= roundings(33, 7)
 
 
 def test_under_autocast_the_layers_come_out_in_its_dtype() -> None:
