@@ -22,14 +22,44 @@ WIDE = (
 # settings do not matter. Additive attention is projected in float32 first; its tanh is
 # 1 - 2 / (1 + exp(2z)).
 FUSED = {"preset": "fused"}
-PRECISION = {
-    "*": WIDE,
+KERNELS = {
     "scaled_dot_product_attention_cuda": FUSED,
     "alibi_attention_cuda": FUSED,
     "transformer_xl_attention_cuda": FUSED,
     "learned_relative_attention_cuda": FUSED,
     "additive_attention_cuda": WIDE | FUSED | {"joined": "float32", "tanh_form": "exponential"},
 }
+# What CuPy compiles of its own for a device makes float32 subnormals zero (-ftz=true), before a
+# kernel of ours and behind it too.
+FLUSHED = ("score", "softmax", "bias", "joined", "stage", "prescale")
+
+
+def claims(on_device: bool) -> dict[str, Any]:
+    """What PRECISION declares of every implementation, by dtype where there is a device."""
+    if not on_device:
+        return {"*": WIDE} | KERNELS
+    return {"*": by_dtype(WIDE, FLUSHED)} | {name: by_dtype(x) for name, x in KERNELS.items()}
+
+
+def by_dtype(claim: dict[str, Any], stages: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A claim for arithmetic in float32 that flushes, and float64's that does not."""
+    flushing = claim | dict.fromkeys(("acc", *stages), "float32_ftz")
+    stored = {dtype: {"storage": f"{dtype}_ftz"} for dtype in ("float32", "bfloat16")}
+    return {
+        dtype: claim if dtype == "float64" else flushing | stored.get(dtype, {})
+        for dtype in ("float64", "float32", "float16", "bfloat16")
+    }
+
+
+def __getattr__(name: str) -> Any:
+    """PRECISION waits until it is asked for, since whether there is a device CuPy has to say."""
+    if name != "PRECISION":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if missing():
+        return claims(on_device=False)
+    from . import arrays
+
+    return claims(arrays.on_device())
 
 
 def from_numpy(x: Any, dtype: Any) -> Any:

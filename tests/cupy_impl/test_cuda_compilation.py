@@ -20,6 +20,7 @@ import pytest
 from cupy.cuda import nvrtc
 
 from attnverify.cupy_impl.cuda.kernel_configs import Instance, instance
+from attnverify.cupy_impl.cuda.launch import options
 from attnverify.cupy_impl.cuda.source import text
 
 ROOM = {80: 163 * 1024, 90: 227 * 1024}
@@ -42,9 +43,7 @@ def compiled(made: Instance, arch: int) -> Iterator[Used]:
     """What every kernel of an instance needs, as the assembler says."""
     program = nvrtc.createProgram(text(made.source), made.source, [], [])
     try:
-        nvrtc.compileProgram(
-            program, [f"-arch=sm_{arch}", "-std=c++17", *made.defines, "--ptxas-options=-v"]
-        )
+        nvrtc.compileProgram(program, [f"-arch=sm_{arch}", *options(made), "--ptxas-options=-v"])
     except nvrtc.NVRTCError:
         pytest.fail(nvrtc.getProgramLog(program)[:3000])
     assert len(nvrtc.getCUBIN(program)) > 1000

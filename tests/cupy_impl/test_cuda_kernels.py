@@ -42,6 +42,7 @@ from attnverify.inputs.sampling import draw_recipes
 from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement
 from attnverify.judge.judging import judge
+from attnverify.ptx.launchers.nvrtc import compile_text
 
 SDPA, ALIBI, XL, LEARNED = (
     "scaled_dot_product_attention",
@@ -540,7 +541,7 @@ def test_blocks_ask_for_the_shared_memory_that_they_use(
 
 
 def test_a_gpu_is_given_the_whole_source_and_the_parameters_by_value(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     calls: list[Any] = []
 
@@ -548,27 +549,57 @@ def test_a_gpu_is_given_the_whole_source_and_the_parameters_by_value(
         def __call__(self, *args: Any, **options: Any) -> None:
             calls.append((args, options))
 
-    def module(code: str, options: tuple[str, ...]) -> Any:
-        calls.append((code, options))
+    def compile_source(source: str, options: tuple[str, ...]) -> bytes:
+        calls.append((source, options))
+        return b"binary"
+
+    def module(path: str) -> Any:
+        assert Path(path).read_bytes() == b"binary" and Path(path).parent == tmp_path
         return SimpleNamespace(get_function=lambda name: function)
 
-    function = Function()
+    function, device = Function(), SimpleNamespace(id=0, compute_capability="90")
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(launch, "compile_source", compile_source)
     monkeypatch.setattr(launch.cupy, "RawModule", module)
-    monkeypatch.setattr(launch.cupy.cuda, "Device", lambda: SimpleNamespace(id=0))
-    launch.compiled.cache_clear()
+    monkeypatch.setattr(launch.cupy.cuda, "Device", lambda *number: device)
     made = kernel_configs.instance("attention.cu", "bfloat16", 64, True, False, True)
-    launch.launch(made, "forward", (6, 1), bytes(24), True)
+    for _ in range(2):  # the second time the binary is there
+        launch.compiled.cache_clear()
+        launch.launch(made, "forward", (6, 1), bytes(24), True)
     launch.compiled.cache_clear()
-    (code, options), (args, given) = calls
+    (code, options), (args, given), again = calls
     assert "KERNEL(forward)" in code and "#define KERNEL" in code and '#include "' not in code
-    assert "-DELEMENT=bfloat16" in options and "-DMASKED=0" in options
-    assert args[:2] == ((6, 1), (128,)) and args[2][0].tobytes() == bytes(24)
+    assert "-DELEMENT=bfloat16" in options and "-DMASKED=0" in options and "-arch=sm_90" in options
+    assert args[:2] == again[0][:2] == ((6, 1), (128,)) and args[2][0].tobytes() == bytes(24)
     assert (
         given["shared_mem"]
         == function.max_dynamic_shared_size_bytes
         == made.shared_bytes("forward")
         > 48 * 1024
     )
+
+
+def test_a_folder_that_cannot_be_written_to_costs_a_compilation(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    kept = launch.keep(b"binary", tmp_path / "file" / "a.cubin")
+    assert kept.read_bytes() == b"binary" and kept.name == "a.cubin"
+
+
+def test_a_source_that_does_not_compile_is_told_in_the_compilers_words() -> None:
+    with pytest.raises(ValueError, match='identifier "x" is undefined'):
+        launch.compile_source("x y;", ("-arch=sm_90",))
+
+
+def test_a_gpu_keeps_subnormal_numbers() -> None:
+    """The options are the launcher's; the one that CuPy would add makes subnormals zero."""
+    made = kernel_configs.instance("additive.cu", "float32", 64, False, False, True)
+    given = ("-arch=compute_90", *launch.options(made))
+    ours, cupys = (
+        re.findall(r"(?:add|mul|fma)\S*\.f32", compile_text(source.text(made.source), options)[0])
+        for options in (given, (*given, "-ftz=true"))
+    )
+    assert len(ours) > 100 and not any("ftz" in each for each in ours)
+    assert any("ftz" in each for each in cupys)
 
 
 def test_nothing_is_compiled_before_it_is_needed() -> None:

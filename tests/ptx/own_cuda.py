@@ -8,7 +8,7 @@ import numpy as np
 
 from attnverify.cupy_impl.cuda import additive as cuda_additive
 from attnverify.cupy_impl.cuda import attention as cuda_attention
-from attnverify.cupy_impl.cuda import kernel_arguments, kernel_configs, source
+from attnverify.cupy_impl.cuda import kernel_arguments, kernel_configs, launch, source
 from attnverify.ptx.kernel import Module, Recorded
 from attnverify.ptx.launchers import cuda, nvrtc
 from tests.ptx.own_cases import Case, gradient_of_output
@@ -17,12 +17,7 @@ SEEN: list[np.ndarray] = []
 
 
 def compiled(made: kernel_configs.Instance, target: int, ftz: bool) -> Module:
-    options = (
-        "-std=c++17",
-        *made.defines,
-        "--device-as-default-execution-space",
-        *(["-ftz=true"] if ftz else []),
-    )
+    options = (*launch.options(made), *(["-ftz=true"] if ftz else []))
     return nvrtc.compile_source(source.text(made.source), options, target)
 
 
@@ -40,7 +35,7 @@ def cuda_on_machine(
             SEEN.append(x)
         return kernel_arguments.tensor(x, name, axes)
 
-    def launch(
+    def run(
         made: kernel_configs.Instance,
         kernel: str,
         grid: tuple[int, int],
@@ -64,7 +59,7 @@ def cuda_on_machine(
     ) -> kernel_configs.Instance:
         return kernel_configs.instance(source, dtype, widest, relative, masked, True)
 
-    changed = {"tensor": tensor, "launch": launch, "instance": instance}
+    changed = {"tensor": tensor, "launch": run, "instance": instance}
     before = [
         (module, name, getattr(module, name))
         for module in (cuda_attention, cuda_additive)
