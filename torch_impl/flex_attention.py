@@ -22,6 +22,8 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from .attention import without_hidden
 
 ScoreMod = Callable[..., Tensor]
+NARROWEST = 16
+"""The least width of a head that inductor takes (torch/_inductor/kernel/flex/flex_attention.py)."""
 
 
 def flex(
@@ -58,6 +60,8 @@ def masking(score_mod: ScoreMod, seen: Tensor | None) -> ScoreMod:
 def on_gpu(
     query: Tensor, key: Tensor, value: Tensor, score_mod: ScoreMod, seen: Tensor | None
 ) -> Tensor:
+    if min(query.shape[-1], value.shape[-1]) < NARROWEST:
+        raise NotImplementedError(f"flex_attention has no heads below {NARROWEST} on a GPU")
     if seen is None:
         return compiled()(query, key, value, score_mod=score_mod)
     B, H, N, M = seen.shape
