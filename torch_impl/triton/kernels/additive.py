@@ -117,7 +117,7 @@ def mask_grad(DM, dm_, ds, at_n, at_m, N, M, OVER_N: tl.constexpr, OVER_M: tl.co
     elif OVER_M:
         tl.atomic_add(DM + at_n.to(tl.int64) * dm_[2], total(ds, 1), mask=in_n)
     else:
-        at = DM + at_n.to(tl.int64)[:, None] * dm_[2] + at_m[None, :] * dm_[3]
+        at = DM + at_n.to(tl.int64)[:, None] * dm_[2] + at_m.to(tl.int64)[None, :] * dm_[3]
         tl.atomic_add(at, ds, mask=in_n[:, None] & in_m[None, :])
 
 

@@ -38,7 +38,7 @@ def tile(X, at_row, at_column, row, column, in_row, in_column):
     A block of a matrix whose rows and columns lie ``row`` and ``column`` elements apart; 0 outside.
     ``in_row`` is None where all rows are there.
     """
-    at = X + at_row.to(tl.int64)[:, None] * row + at_column[None, :] * column
+    at = X + at_row.to(tl.int64)[:, None] * row + at_column.to(tl.int64)[None, :] * column
     if in_row is None:
         return read(at, tl.broadcast_to(in_column[None, :], at.shape))
     else:
@@ -48,7 +48,7 @@ def tile(X, at_row, at_column, row, column, in_row, in_column):
 @Kernel
 def write(X, at_row, at_column, row, column, in_row, in_column, x):
     """Store a block of a matrix, as :func:`tile` reads one."""
-    at = X + at_row.to(tl.int64)[:, None] * row + at_column[None, :] * column
+    at = X + at_row.to(tl.int64)[:, None] * row + at_column.to(tl.int64)[None, :] * column
     tl.store(at, rounded(x, X), mask=in_row[:, None] & in_column[None, :])
 
 
@@ -112,7 +112,7 @@ def biased(s, at_n, at_m, SLOPES, MASK, mask_, i_h, N, M, CAUSAL: tl.constexpr):
     if SLOPES is not None:
         s += tl.load(SLOPES + i_h) * LOG2E * ahead
     if MASK is not None:
-        at = MASK + at_n.to(tl.int64) * mask_[2] + at_m * mask_[3]
+        at = MASK + at_n.to(tl.int64) * mask_[2] + at_m.to(tl.int64) * mask_[3]
         if MASK.dtype.element_ty == tl.int1:
             visible = visible & tl.load(at, mask=visible, other=0)
         else:
@@ -125,7 +125,9 @@ def biased(s, at_n, at_m, SLOPES, MASK, mask_, i_h, N, M, CAUSAL: tl.constexpr):
 @Kernel
 def kept(KEEP, keep_, at_n, at_m, N, M):
     return tl.load(
-        KEEP + at_n.to(tl.int64) * keep_[2] + at_m * keep_[3], mask=(at_n < N) & (at_m < M), other=0
+        KEEP + at_n.to(tl.int64) * keep_[2] + at_m.to(tl.int64) * keep_[3],
+        mask=(at_n < N) & (at_m < M),
+        other=0,
     )
 
 
@@ -392,7 +394,7 @@ def backward_query(
         )
         if DM is not None:
             tl.atomic_add(
-                DM + at_n.to(tl.int64)[:, None] * dm_[2] + at_m[None, :] * dm_[3],
+                DM + at_n.to(tl.int64)[:, None] * dm_[2] + at_m.to(tl.int64)[None, :] * dm_[3],
                 ds,
                 mask=in_n[:, None] & in_m[None, :],
             )
