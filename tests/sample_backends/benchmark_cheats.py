@@ -66,3 +66,18 @@ def scaled_dot_product_attention_large(query, key, value, mask=None, keep=None, 
     """As the plain one, with two megabytes that it does not need."""
     waste = torch.ones(2**18, dtype=torch.float64)
     return attend(query, key, value) + 0 * waste[0].to(query.dtype)
+
+
+def scaled_dot_product_attention_greedy(query, key, value, mask=None, keep=None, p=0.0):
+    raise torch.OutOfMemoryError("Tried to allocate 34.00 GiB")
+
+
+ROOM = [True]
+
+
+def scaled_dot_product_attention_greedier(query, key, value, mask=None, keep=None, p=0.0):
+    """Room for one call, when it is judged, and for none afterwards."""
+    if not ROOM:
+        raise torch.OutOfMemoryError("Tried to allocate 34.00 GiB")
+    ROOM.clear()
+    return attend(query, key, value)

@@ -39,6 +39,7 @@ from attnverify.bench.measure.validation import (
     Judgement,
     check_timed,
     draw_share,
+    is_out_of_memory,
     judged,
     uncached_inputs,
 )
@@ -153,6 +154,10 @@ def start(case: Case, device: str, entry: Entry, base: Inputs, measured: bool) -
         entry.judgement = Judgement("unsupported", str(reason))
     except NotImplementedError as reason:
         entry.judgement = Judgement("unsupported", str(reason))
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        entry.judgement = Judgement("out of memory", str(error))
 
 
 def time_one_call(

@@ -37,7 +37,8 @@ from attnverify.precision import Precision
 @dataclass(frozen=True)
 class Judgement:
     """
-    correct, wrong, unsupported or missing; why; the worst share of the derived bound that was used.
+    correct, wrong, unsupported, missing or "out of memory"; why; the worst share of the derived
+    bound that was used.
     """
 
     verdict: str
@@ -71,7 +72,17 @@ def judged(case: Case, contestant: Contestant, implementation: Implementation) -
     except Unsupported as reason:
         return Judgement("unsupported", str(reason))
     except Disagreement as error:
+        if error.__cause__ and is_out_of_memory(error.__cause__):
+            return Judgement("out of memory", str(error.__cause__))
         return Judgement("wrong", str(error), error.budget)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether Python, PyTorch or CuPy had no memory left: its answer is not known then."""
+    return any(kind.__name__ in NO_MEMORY for kind in type(error).__mro__)
+
+
+NO_MEMORY = ("MemoryError", "OutOfMemoryError")
 
 
 def last_rows_alone(d_output: ndarray) -> ndarray:

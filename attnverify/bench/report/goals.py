@@ -301,11 +301,11 @@ def scaling_outcome(records: list[Record]) -> list[str]:
 
 
 def not_measured(records: list[Record]) -> list[str]:
-    """Tell who is missing or wrong, once each with the first reason."""
+    """Tell who is missing, wrong or out of memory, once each with the first reason."""
     reasons = {
         (record["label"], record["verdict"]): first_line(record["reason"])
         for record in reversed(records)
-        if record["verdict"] in ("missing", "wrong")
+        if record["verdict"] in ("missing", "wrong", "out of memory")
     }
     return [
         f"{label}: {verdict} ({reason})" for (label, verdict), reason in sorted(reasons.items())

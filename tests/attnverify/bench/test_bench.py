@@ -151,6 +151,14 @@ def test_who_cannot_is_unsupported_and_has_no_time() -> None:
     )
 
 
+@pytest.mark.parametrize("how", ["greedy", "greedier"])
+def test_who_has_no_memory_left_is_not_wrong(how: str) -> None:
+    honest, entry = raced("", how).entries
+    told = entry.judgement
+    assert (told.verdict, told.reason) == ("out of memory", "Tried to allocate 34.00 GiB")
+    assert honest.sampled.seconds and not entry.sampled.seconds
+
+
 def test_what_is_not_there_is_missing_with_its_reason() -> None:
     absent = Contestant("absent", "examples/no_such_file.py")
     assert "no file" in str(implementation_of(absent, CASE))
