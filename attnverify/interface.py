@@ -123,6 +123,7 @@ def check(
     Raises CheckFailed with the finding where something that must hold does not, where no case was
     discriminating or nothing could be judged; ValueError for an argument that is wrong.
     """
+    __tracebackhide__ = True  # pytest shows the line of the user's test, and the finding
     names = [dtype] if isinstance(dtype, str) else [*dtype]
     dtypes = tuple(_read("dtype", parse_dtype, name) for name in names)
     options = Options(_read("profile", parse_profile, profile), seed, failures)
@@ -148,6 +149,7 @@ def check(
 
 
 def _read(argument: str, parse: Callable[[str], str], text: str) -> str:
+    __tracebackhide__ = True
     try:
         return parse(text)
     except ValueError as error:

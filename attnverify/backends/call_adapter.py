@@ -29,6 +29,9 @@ BIASES = ("attn_bias", "bias")
 """A mask to add, of libraries whose boolean mask has another name or is not there."""
 
 CAUSAL = ("is_causal", "causal")
+CAUSAL_MASK = "causal mask"
+"""What ARGUMENTS says of a flag that is to be given True where the mask is the causal one."""
+
 SCALES = ("scale", "softmax_scale", "sm_scale")
 
 
@@ -39,12 +42,14 @@ class Binding:
 
     given    parameters by the specification's arguments; bias: the parameter of a float mask
     fixed    parameters whose value follows from the operation: is_causal=False
+    causal   the parameter that is given True in place of a mask that is the causal one
     scale    the parameter that is given 1/sqrt(D); unused: those that keep their defaults
     """
 
     given: Mapping[str, str]
     bias: str
     fixed: Mapping[str, Any]
+    causal: str
     scale: str
     unused: tuple[str, ...]
 
@@ -52,10 +57,20 @@ class Binding:
         """The mapping in words; "" where it is that of the specification."""
         words = [f"{name}={own}" for own, name in self.given.items() if name != own]
         words += [f"{self.bias}=float mask"] if self.bias else []
-        words += [f"{name}={value}" for name, value in self.fixed.items()]
+        words += [f"{name}={value}" for name, value in self.fixed.items() if name != self.causal]
+        words += [f"{self.causal}=True for the causal mask, aligned at the end"] * bool(self.causal)
         words += [f"{self.scale}=1/sqrt(D)"] if self.scale else []
         left = f"; left at their defaults: {', '.join(self.unused)}" if self.unused else ""
         return ", ".join(words) + left if words else ""
+
+    def describe_unjudged(self) -> str:
+        """Name the flag whose other value is never given, with the line that has it judged."""
+        flags = [n for n, v in self.fixed.items() if v is False and n != self.causal]
+        return "".join(
+            f"{name}=True is not judged; to have it judged where the mask is causal: "
+            f'ARGUMENTS = {{"{name}": "{CAUSAL_MASK}"}}'
+            for name in flags
+        )
 
 
 def bind(function: Callable[..., Any], operation: Operation, declared: Declarations) -> Binding:
@@ -71,7 +86,9 @@ def bind(function: Callable[..., Any], operation: Operation, declared: Declarati
     scale = next((n for n in SCALES if n in free and "query" in operation.arguments), "")
     if scale and free[scale].default is None:
         scale = ""  # None is what they all call 1/sqrt(D)
-    fixed = {name: operation.traits.causal for name in CAUSAL if name in free}
+    flags = [n for n in parameters if declared.arguments.get(n) == CAUSAL_MASK]
+    fixed = {n: operation.traits.causal for n in (*CAUSAL, *flags) if n in free}
+    causal = flags[0] if flags and operation.mask == "mask" else ""
     rest = [name for name in free if name not in (bias, *SCALES, *fixed)]
     for name in rest:
         if free[name].default is inspect.Parameter.empty:
@@ -83,7 +100,7 @@ def bind(function: Callable[..., Any], operation: Operation, declared: Declarati
     for own in operation.arguments:
         if own not in named and operation.requires(own):
             raise ValueError(f"{operation.name}: no argument takes {own}")
-    return Binding(named, bias, fixed, scale, tuple(rest))
+    return Binding(named, bias, fixed, causal, scale, tuple(rest))
 
 
 def _named(
@@ -162,6 +179,8 @@ def adapt_signature(
     def adapted(**inputs: Any) -> Any:
         extra = {"dtype": inputs.pop("dtype")} if "dtype" in inputs else {}
         given = dict(binding.fixed) | extra
+        if binding.causal and _is_causal_mask(inputs):
+            inputs["mask"], given[binding.causal] = None, True
         if binding.scale:
             given[binding.scale] = inputs["query"].shape[-1] ** -0.5
         for own, value in inputs.items():
@@ -175,7 +194,21 @@ def adapt_signature(
 
     adapted.takes_dtype = "dtype" in parameters  # type: ignore[attr-defined]
     adapted.mapping = binding.describe()  # type: ignore[attr-defined]
+    adapted.causal = binding.causal  # type: ignore[attr-defined]
+    adapted.unjudged = binding.describe_unjudged()  # type: ignore[attr-defined]
     return adapted
+
+
+def _is_causal_mask(inputs: Mapping[str, Any]) -> bool:
+    """Tell whether the mask of a call shows each query its own position and those before it."""
+    mask = inputs.get("mask")
+    if mask is None or "bool" not in str(mask.dtype):
+        return False
+    N, M = inputs["query"].shape[-2], inputs["key"].shape[-2]
+    rows = [[j <= M - N + i for j in range(M)] for i in range(N)]
+    if tuple(mask.shape[-2:]) != (N, M):
+        return False
+    return all(one == rows for one in mask.reshape(-1, N, M).tolist())
 
 
 def _takes_any_name(function: Callable[..., Any]) -> bool:

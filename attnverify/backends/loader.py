@@ -340,10 +340,19 @@ def exported_functions(modules: list[ModuleType]) -> dict[str, Callable[..., Any
                 name.islower()
                 and callable(thing)
                 and not isinstance(thing, type)
+                and not is_device_kernel(thing)
                 and name not in BACKEND_FUNCTIONS
             ):
                 functions[name] = thing
     return functions
+
+
+def is_device_kernel(thing: Any) -> bool:
+    """
+    Tell whether this is a kernel, which a function launches and nobody calls: of Triton, autotuned
+    perhaps, or of CuPy.
+    """
+    return type(thing).__module__.startswith("triton.") or type(thing).__name__ == "RawKernel"
 
 
 def implementations(
@@ -363,6 +372,8 @@ def implementations(
         adapted = adapt_signature(on_device, operation, backend.declared)
         if mapping := getattr(adapted, "mapping", ""):
             backend.notes.append(f"{name} is called with {mapping}")
+        if unjudged := getattr(adapted, "unjudged", ""):
+            backend.notes.append(f"{name}: {unjudged}")
         yield Implementation(backend, operation, how, adapted)
         yield from gradient_by_autograd(backend, operation, how, adapted, functions)
 
@@ -410,6 +421,7 @@ def gradient_by_autograd(
     if grad is not None and exported not in functions and backend.library is not None:
         by_library = by_autograd(function, backend.library.name)
         if by_library is not None:
+            by_library.causal = getattr(function, "causal", "")  # type: ignore[attr-defined]
             yield Implementation(backend, grad, how, by_library)
 
 

@@ -2,11 +2,13 @@
 
 import argparse
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
 
 from attnverify import PACKAGE, describe_installation
+from attnverify.cli.first_look import find_operations, find_unreadable
 from attnverify.cli.parameters import FILE, STATUS, Command, to_click
 from attnverify.cli.pytest_options import PYTEST, to_pytest
 from attnverify.options import CAMPAIGN, RUN, STATE_FOLDER
@@ -40,6 +42,9 @@ def judge(backends: tuple[str, ...], **given: Any) -> int:
     """``pytest -m differential`` on the importable body, from anywhere."""
     named = [f"{function}{operation_of(given)}" for function in given.pop("fn")]
     given["backend"] = introduce((*backends, *named), given)
+    if not is_worth_a_run(given):
+        return NOTHING_JUDGED
+    given["op"] = operations_of_inputs(given)
     return run_pytest([*ours(given), *to_pytest(given), *rest()])
 
 
@@ -53,6 +58,41 @@ def introduce(backends: tuple[str, ...], given: dict[str, Any]) -> list[str]:
         raise click.UsageError(HOW_TO_NAME_ONE)
     print(f"{describe_installation()}: {', '.join(sources)}", flush=True)
     return sources
+
+
+NOTHING_JUDGED = 2
+
+
+def is_worth_a_run(given: dict[str, Any]) -> bool:
+    """
+    Tell whether one of the files can be read, or a report of those that cannot is wanted; they are
+    printed at once.
+    """
+    unreadable = [lines for source in given["backend"] if (lines := find_unreadable(source))]
+    for lines in unreadable:
+        print("\n".join(lines), flush=True)
+    wants_report = any(given[name] for name in ("report", "report_json", "junitxml"))
+    return wants_report or len(unreadable) < len(given["backend"])
+
+
+def operations_of_inputs(given: dict[str, Any]) -> tuple[str, ...]:
+    """
+    The operations to judge. With --inputs there is one: where --op does not name it, that of the
+    backend's only function. Raises UsageError before anything is loaded.
+    """
+    asked: tuple[str, ...] = given["op"]
+    if not given["inputs"]:
+        return asked
+    if not Path(given["inputs"]).is_file():
+        raise click.UsageError(f"--inputs: no file {given['inputs']}")
+    found = asked or tuple({one for name in given["backend"] for one in find_operations(name)})
+    if len(found) != 1:
+        there = f" ({', '.join(sorted(found))})" if found else ""
+        raise click.UsageError(
+            f"--inputs: wanted one operation, by --op, got {len(found)}{there}: a file of arrays "
+            "holds the arguments of one"
+        )
+    return found
 
 
 HOW_TO_NAME_ONE = """a backend to judge is wanted:

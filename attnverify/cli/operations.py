@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -102,17 +103,26 @@ def {name}({parameters}):
 '''
 
 
-def write_template(operation: str, arrays: str, output: str | None) -> int:
+LIBRARIES = ("torch", "cupy", "jax", "numpy")
+
+
+def installed_library() -> str:
+    """The first library of arrays that is installed; NumPy always is."""
+    return next(name for name in LIBRARIES if find_spec(name) is not None)
+
+
+def write_template(operation: str, arrays: str | None, output: str | None) -> int:
     """A file with one function to fill in; a file that is there is not touched."""
     from attnverify.catalogue.operation import CATALOGUE
 
+    library = arrays or installed_library()
     path = Path(output or f"{operation}.py")
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(template(CATALOGUE[operation].specification, arrays, str(path)))
+            file.write(template(CATALOGUE[operation].specification, library, str(path)))
     except OSError as error:
         raise click.ClickException(f"{path}: {error.strerror}") from None
-    print(f"{path}: write the function, then\n  attnverify run {path}")
+    print(f"{path}: write the function for arrays of {library}, then\n  attnverify run {path}")
     return 0
 
 
@@ -139,9 +149,9 @@ new = Command(
         click.Argument(["operation"], type=OPERATION, metavar="OPERATION"),
         click.Option(
             ["--arrays"],
-            type=click.Choice(["torch", "cupy", "jax", "numpy"]),
-            default="torch",
-            help="the library whose arrays it takes (default: torch)",
+            type=click.Choice(LIBRARIES),
+            default=None,
+            help="the library whose arrays it takes (default: the first of them that is installed)",
         ),
         click.Option(
             ["-o", "--output"],

@@ -13,6 +13,7 @@ from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import ml_dtypes
 import numpy as np
@@ -42,7 +43,7 @@ def read_arrays(path: str) -> Arrays:
             return {name: _of_torch(x) for name, x in _load_torch(path).items()}
         with np.load(path, allow_pickle=False) as file:
             return {name: _of_numpy(file[name]) for name in file.files}
-    except (OSError, ValueError, AttributeError, ImportError) as error:
+    except (OSError, ValueError, AttributeError, ImportError, EOFError, BadZipFile) as error:
         raise ValueError(
             "inputs: wanted a file of NumPy (.npz) or PyTorch (.pt) that holds arrays by name, got "
             f"{path} ({' '.join(str(error).split())[:200]})"

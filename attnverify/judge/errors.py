@@ -26,6 +26,14 @@ class Disagreement(AssertionError):
         self.kind, self.budget, self.comparison, self.path = kind, budget, comparison, path
 
 
+class WrongDtype(Disagreement):
+    """An output has another dtype than the specification says."""
+
+    def __init__(self, path: str, wanted: str, got: str) -> None:
+        super().__init__(f"{path}: wanted dtype {wanted}, got {got}", path=path)
+        self.got = got
+
+
 class Unsupported(Exception):
     """The implementation says that it does not support this case."""
 

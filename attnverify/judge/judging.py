@@ -18,7 +18,7 @@ from attnverify.catalogue.traits import DTYPES
 from attnverify.inputs.recipe import Inputs
 from attnverify.judge.case import Case
 from attnverify.judge.comparison import Comparison, compare
-from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.judge.errors import Disagreement, Unsupported, WrongDtype
 from attnverify.judge.invoke import announce, convert_and_call
 from attnverify.precision import Precision
 
@@ -130,7 +130,7 @@ def checked_output(
             and not getattr(implementation.function, "takes_dtype", False)
         ):
             raise Unsupported(f"takes no dtype: returns {dtype_name(output)}")
-        raise Disagreement(f"{path}: wanted dtype {wanted}, got {dtype_name(output)}")
+        raise WrongDtype(path, wanted, dtype_name(output))
     if str(getattr(output, "device", "")) != str(getattr(sample, "device", "")):
         raise Disagreement(f"{path}: wanted device {sample.device}, got {output.device}")
     return library.to_numpy(output)

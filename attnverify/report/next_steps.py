@@ -11,7 +11,7 @@ from attnverify.backends.declarations import NO_GRADIENT
 from attnverify.catalogue.traits import DTYPES
 from attnverify.options import FAILURES
 from attnverify.report.root_causes import representative_cells
-from attnverify.verdicts.found_out import COMPUTES_IN
+from attnverify.verdicts.found_out import ABOUT_DTYPES
 
 if TYPE_CHECKING:
     from attnverify.session import Verification
@@ -42,28 +42,47 @@ def next_steps(
     for backend in run.backends:
         yield from for_backend(backend)
     if not tallies and not any(backend.broken or backend.missing for backend in run.backends):
-        yield "next, for the names of the operations, by which functions are found: attnverify list"
+        yield from name_what_is_there(run)
+
+
+def name_what_is_there(run: "Verification") -> Iterator[str]:
+    """Say of each backend what it has, where nothing of it was asked for."""
+    for backend in run.backends:
+        found = dict.fromkeys(
+            one.operation.name for one in backend.implementations if not one.operation.is_gradient
+        )
+        asked = f"--op {' --op '.join(run.operations)}" if run.operations else "what was asked for"
+        yield f"{backend.source} has {', '.join(found)}, and nothing of {asked}"
+    yield "next, for the names of the operations, by which functions are found: attnverify list"
 
 
 def lines_to_add(tallies: list[dict[str, Any]]) -> Iterator[str]:
     """List what was found out of a backend that it may declare, each with the line."""
-    found: dict[tuple[str, str], list[str]] = {}
+    found: dict[tuple[str, str], dict[str, list[str]]] = {}
     for tally in tallies:
-        if tally["verdict"] == "unsupported":
-            found.setdefault((tally["backend"], tally["reason"]), []).append(tally["dtype"])
-    for (backend, reason), dtypes in found.items():
-        if line := declaration(reason, dtypes):
-            yield f"{backend} {reason} ({', '.join(dict.fromkeys(dtypes))}); if meant so, add"
-            yield f"  {line}"
+        name = declaration(tally["reason"])
+        if tally["verdict"] == "unsupported" and name:
+            reasons = found.setdefault((tally["backend"], name), {})
+            reasons.setdefault(tally["reason"], []).append(tally["dtype"])
+    for (backend, name), reasons in found.items():
+        told = [f"{reason} ({', '.join(dict.fromkeys(d))})" for reason, d in reasons.items()]
+        without = {dtype for dtypes in reasons.values() for dtype in dtypes}
+        yield f"{backend} {'; '.join(told)}; if meant so, add"
+        yield f"  {name} = {value_of(name, without)}".replace("'", '"')
 
 
-def declaration(reason: str, dtypes: list[str]) -> str:
-    """Write the line that says of a backend what the reason says; "" where there is none."""
+def declaration(reason: str) -> str:
+    """Name what a file declares by which the reason says; "" where nothing does."""
     if reason == NO_GRADIENT:
-        return 'FEATURES = {"gradient": False}'
-    if reason.startswith(COMPUTES_IN):
-        return f"DTYPES = {tuple(name for name in DTYPES if name not in dtypes)}".replace("'", '"')
-    return ""
+        return "FEATURES"
+    return "DTYPES" if reason.startswith(ABOUT_DTYPES) else ""
+
+
+def value_of(name: str, without: set[str]) -> Any:
+    """Say what stands behind a declaration; of the dtypes those that are left."""
+    if name == "FEATURES":
+        return {"gradient": False}
+    return tuple(dtype for dtype in DTYPES if dtype not in without)
 
 
 def is_file(backend: Any) -> bool:

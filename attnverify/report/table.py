@@ -37,7 +37,7 @@ def header(run: "Verification") -> list[str]:
             else ""
         )
         found = (
-            f"{len(backend.implementations)} implementations on {backend.device}, "
+            f"{number_of(len(backend.implementations), 'implementation')} on {backend.device}, "
             f"{backend.versions}"
         )
         lines.append(f"  {backend.source}: {state or found}")
@@ -230,6 +230,12 @@ def summary_line(tallies: list[dict[str, Any]]) -> str:
         sum(tally[key] for tally in tallies) for key in ("cases", "strong", "checks")
     )
     return (
-        f"{len(tallies)} cells: {words or 'nothing was judged'}; {cases} cases, "
-        f"{discriminating} discriminating; {checks} checks"
+        f"{number_of(len(tallies), 'cell')}: {words or 'nothing was judged'}; "
+        f"{number_of(cases, 'case')}, {discriminating} discriminating; "
+        f"{number_of(checks, 'check')}"
     )
+
+
+def number_of(count: int, noun: str) -> str:
+    """Write ``1 cell``, ``2 cells``"""
+    return f"{count} {noun}{'' if count == 1 else 's'}"

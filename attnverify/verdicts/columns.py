@@ -31,9 +31,9 @@ from attnverify.timing import measure_block
 from attnverify.verdicts.cell import Cell
 from attnverify.verdicts.findings import describe_recorded
 from attnverify.verdicts.search import (
-    computes_in_narrower,
     fatal_case,
     forward_and_gradient,
+    leaves_dtype_out,
     search_for_failures,
 )
 from attnverify.verdicts.tally import CellResult, Options, Tally, decide_verdict, unsupported
@@ -88,7 +88,7 @@ def collect_evidence(
 
 def judge_values(cell: Cell, options: Options) -> Tally:
     tally = search_for_failures(cell, cell.implementation, options, "any", options.cases)
-    if options.inputs or tally.findings or computes_in_narrower(tally):
+    if options.inputs or tally.findings or leaves_dtype_out(tally):
         return tally  # what is wrong at small sizes needs no long sequence to show it
     return tally + run_checks(cell, cell.implementation, options)
 

@@ -1,6 +1,6 @@
 """
-What a backend does and does not say: that it computes in a narrower dtype than its inputs have, and
-which sizes it supports.
+What a backend does and does not say: that it computes in a narrower dtype than its inputs have,
+that it does not take a dtype at all, and which sizes it supports.
 """
 
 from collections.abc import Iterator
@@ -16,9 +16,10 @@ from attnverify.catalogue.dtypes import largest, round_to
 from attnverify.catalogue.operation import Operation
 from attnverify.catalogue.pytrees import leaves, map_leaves
 from attnverify.inputs.recipe import Recipe
-from attnverify.judge.case import Case
+from attnverify.judge.case import Case, case_of
 from attnverify.judge.comparison import compare
-from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.judge.errors import Disagreement, Unsupported, WrongDtype
+from attnverify.judge.judging import judge
 from attnverify.judge.observation import Observation, arrays, observe_one
 from attnverify.reference.oracle import evaluate_spec
 
@@ -27,6 +28,57 @@ NARROWER = {"float64": ("float32",), "float32": ("float16", "bfloat16")}
 
 COMPUTES_IN = "computes in"
 """How the reason begins where that is what a function does."""
+
+DOES_NOT_TAKE = "does not take"
+"""How the reason begins where a function fails for the dtype of its inputs alone."""
+
+ABOUT_DTYPES = (COMPUTES_IN, DOES_NOT_TAKE)
+"""Beginnings of the reasons that DTYPES may declare."""
+
+ASKED = 3
+"""Failing cases that are judged once more in float32, to tell the dtype from other causes."""
+
+
+def find_untaken_dtype(implementation: Implementation, failing: dict[str, list[Case]]) -> str:
+    """
+    Say that a function does not take a dtype, where every case of it fails in the same way and
+    passes in float32: it raises an error about types, or its NumPy promotes half precision. "" for
+    every other failure.
+    """
+    if len(failing) != 1:
+        return ""
+    ((kind, cases),) = failing.items()
+    dtype, words = cases[0].dtype, _describe_type_error(implementation, cases[0])
+    if dtype == "float32" or not words:
+        return ""
+    right = all(_passes(implementation, case_of(c.recipe, "float32")) for c in cases[:ASKED])
+    return f"{DOES_NOT_TAKE} {dtype}: {words}" if right else ""
+
+
+def _describe_type_error(implementation: Implementation, case: Case) -> str:
+    """Say what a case raises about types, or which dtype NumPy makes of its own; "" otherwise."""
+    try:
+        judge(implementation, case)
+    except Unsupported:
+        return ""
+    except Disagreement as error:
+        words = " ".join(str(error).split())
+        about_types = "TypeError" in error.kind or "NoLoop" in error.kind
+        if error.kind.startswith("raised") and (about_types or "not implemented for" in words):
+            return words
+        library = implementation.backend.library
+        library = implementation.backend.library
+        promotes = isinstance(error, WrongDtype) and error.got in ("float32", "float64")
+        return words if promotes and library is not None and library.name == "numpy" else ""
+    return ""
+
+
+def _passes(implementation: Implementation, case: Case) -> bool:
+    try:
+        judge(implementation, case)
+    except (Disagreement, Unsupported):
+        return False
+    return True
 
 
 def find_narrower(implementation: Implementation, case: Case) -> str:

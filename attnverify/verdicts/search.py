@@ -21,9 +21,11 @@ from attnverify.judge.judging import Verdict, judge
 from attnverify.verdicts.cell import Cell
 from attnverify.verdicts.findings import Failures, describe_failures
 from attnverify.verdicts.found_out import (
+    ABOUT_DTYPES,
     COMPUTES_IN,
     WIDTHS,
     find_narrower,
+    find_untaken_dtype,
     has_heads_of_any_width,
     supported_variants,
 )
@@ -92,6 +94,18 @@ class Search:
         self.failing = kept
         return "" if kept else next(iter(found.values()), "")
 
+    def find_undeclared(self) -> str:
+        """
+        Say what the function does with a dtype that its file does not name, where that explains
+        every failure; "" otherwise.
+        """
+        if self.dtype in self.implementation.backend.declared.dtypes or not self.failing:
+            return ""
+        if not self.passing and (words := find_untaken_dtype(self.implementation, self.failing)):
+            return words
+        narrower = self.leave_out_narrower()
+        return f"{COMPUTES_IN} {narrower}" if narrower else ""
+
     def wants_more(self, cases: int) -> bool:
         """
         Tell whether further draws are worth it in place of those that were weak or not supported.
@@ -114,6 +128,8 @@ def search_for_failures(
     operation, seed = implementation.operation.name, options.seed
     for recipe in first_recipes(operation, cell.aspect, options, kind, cases):
         search.judge(recipe)
+    for recipe in causal_recipes(implementation) if kind == "any" else ():
+        search.judge(recipe)
     for recipe in draw_recipes(operation, kind, 4 * cases, seed)[cases:]:
         if not search.wants_more(cases):
             break
@@ -125,9 +141,8 @@ def search_for_failures(
     if not search.failing:
         for recipe in hypothesis_examples(operation, kind, max(2, options.cases // 10), seed):
             search.judge(recipe)
-    declared = implementation.backend.declared.dtypes
-    if cell.dtype not in declared and (narrower := search.leave_out_narrower()):
-        return unsupported(f"{COMPUTES_IN} {narrower}")
+    if reason := search.find_undeclared():
+        return unsupported(reason)
     found = describe_found(search, cell, kind, min(max(cases, 40), 100))
     return search.tally + Tally(findings=found)
 
@@ -136,16 +151,15 @@ def judge_given_inputs(search: Search, cell: Cell, kind: str) -> Tally:
     """Judge somebody's own arrays: a failure is diagnosed and recorded, and not made smaller."""
     implementation, options = search.implementation, search.options
     search.judge(recipe_of_file(implementation.operation, options.inputs))
-    declared = implementation.backend.declared.dtypes
-    if cell.dtype not in declared and (narrower := search.leave_out_narrower()):
-        return unsupported(f"{COMPUTES_IN} {narrower}")
+    if reason := search.find_undeclared():
+        return unsupported(reason)
     failures = Failures(implementation, cell.dtype, cell.aspect, kind, options, search.tally.cases)
     return search.tally + Tally(findings=list(describe_failures(failures, search.failing).values()))
 
 
-def computes_in_narrower(tally: Tally) -> bool:
-    """Tell whether a search has shown that, and nothing else."""
-    return any(reason.startswith(COMPUTES_IN) for reason in tally.reasons)
+def leaves_dtype_out(tally: Tally) -> bool:
+    """Tell whether a search has shown that the dtype is not judged, and nothing else."""
+    return any(reason.startswith(ABOUT_DTYPES) for reason in tally.reasons)
 
 
 def first_recipes(
@@ -158,6 +172,21 @@ def first_recipes(
         *(fixed_cases(operation) if kind == "any" else ()),
         *draw_recipes(operation, kind, cases, options.seed),
     ]
+
+
+CAUSAL_SIZES = ((4, 4), (1, 6), (3, 8), (17, 40), (33, 65))
+"""Queries and keys for a function with a flag for the causal mask: as many, and fewer, in tiles."""
+
+
+def causal_recipes(implementation: Implementation) -> Iterator[Recipe]:
+    """Yield recipes with the causal mask, which few draws have, for a flag that stands for it."""
+    if not getattr(implementation.function, "causal", ""):
+        return
+    mask = {"pattern": "causal", "axes": "N M", "form": "bool", "seed": 0}
+    for N, M in CAUSAL_SIZES:
+        sizes = {"B": 2, "H": 2, "N": N, "M": M, "D": 8, "E": 8}
+        values = {"family": "normal", "seed": N}
+        yield Recipe(implementation.operation.name, sizes, values, mask)
 
 
 def describe_found(search: Search, cell: Cell, kind: str, fresh: int) -> list[Finding]:

@@ -177,7 +177,7 @@ def test_an_installation_judges_a_file(installed: Environment, tmp_path: Path) -
     (tmp_path / "kernel.py").write_text(KERNEL)
     line = ("run", "kernel.py", "--profile", "quick", "--dtype", "fp32", "-k", "values")
     done = installed.run("-m", "attnverify", *line, folder=tmp_path)
-    assert "1 cells: 1 passed" in done.stdout and str(installed.packages) in done.stdout
+    assert "1 cell: 1 passed" in done.stdout and str(installed.packages) in done.stdout
 
 
 USERS_FILE = """

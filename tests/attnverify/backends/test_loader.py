@@ -456,3 +456,21 @@ def test_a_missing_package_is_asked_before_its_chapters_are_imported(tmp_path: P
 def test_an_interrupt_is_not_swallowed(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         loaded(tmp_path, "raise KeyboardInterrupt\n")
+
+
+TRITON = """
+import triton
+
+@triton.jit
+def softmax_kernel(score, out):
+    pass
+
+def softmax(score, mask=None):
+    return score
+"""
+
+
+def test_a_kernel_of_triton_is_no_function_to_call(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    backend = loaded(tmp_path, TRITON)
+    assert {one.name for one in backend.implementations} == {"softmax"}

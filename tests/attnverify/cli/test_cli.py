@@ -237,3 +237,64 @@ def test_the_tests_of_the_directory_are_not_collected() -> None:
     Path("conftest.py").write_text("raise RuntimeError('somebody else')\n")
     Path("pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
     assert judged("--backend", FIRST, "--op", "shift_right").status == 0
+
+
+def test_a_file_that_is_not_there_is_told_before_anything_is_loaded() -> None:
+    Path("kernel.py").write_text("")
+    program = "import sys; from attnverify.cli import main; status = main(['run', 'kernle.py']); "
+    program += "print(*{'numpy', 'pytest'} & {*sys.modules}); sys.exit(status)"
+    done = in_a_process(start=("-c", program))
+    lines = done.output.splitlines()[1:]
+    assert done.status == 2 and lines[0].endswith("no file kernle.py); did you mean kernel.py?")
+    assert lines[1:] == [""]
+
+
+def test_a_syntax_error_is_shown_with_its_line() -> None:
+    Path("broken.py").write_text("def softmax(score):\n    return (score\n")
+    lines = verify("run", "broken.py").output.splitlines()
+    assert lines[1].endswith("SyntaxError: '(' was never closed (line 2))")
+    assert lines[2:] == ["    return (score", "           ^"]
+
+
+def test_a_neighbour_is_judged_beside_a_file_that_cannot_be_read() -> None:
+    done = judged(FIRST, "none.py", "--op", "shift_right")
+    assert done.status == 2 and done.verdicts()["shift_right", "values"] == "passed"
+    assert done.output.index("no file none.py") < done.output.index("verification")
+
+
+def test_what_a_file_has_is_told_where_nothing_of_it_was_asked_for() -> None:
+    Path("mine.py").write_text("def shift_right(x):\n    return x\n")
+    done = verify("run", "mine.py", "--op", "softmax")
+    assert (
+        done.status == 2 and "mine.py has shift_right, and nothing of --op softmax" in done.output
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("def softmax(score): ...\ndef rel_shift(x): ...\n", "got 2 (rel_shift, softmax)"),
+        ("def helper(): ...\n", "by --op, got 0"),
+    ],
+)
+def test_the_operation_of_ones_own_arrays_must_be_told(text: str, words: str) -> None:
+    Path("mine.py").write_text(text)
+    Path("case.npz").write_bytes(b"")
+    done = verify("run", "mine.py", "--inputs", "case.npz")
+    assert done.status == 4 and words in done.output
+    assert "no file other.npz" in verify("run", "mine.py", "--inputs", "other.npz").output
+
+
+def test_the_only_operation_of_a_file_is_that_of_ones_own_arrays() -> None:
+    Path("mine.py").write_text("import numpy as np\ndef softmax_online(score): ...\n")
+    Path("empty.npz").write_bytes(b"")
+    assert "wanted a file of NumPy" in verify("run", "mine.py", "--inputs", "empty.npz").output
+
+
+@pytest.mark.parametrize("library", ["torch", "numpy"])
+def test_a_new_file_takes_arrays_of_a_library_that_is_installed(
+    library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operations, "find_spec", lambda name: name == library or None)
+    assert f"for arrays of {library}" in verify("new", "softmax").output
+    assert f"import {library}\n" in Path("softmax.py").read_text()

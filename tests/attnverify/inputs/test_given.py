@@ -121,12 +121,14 @@ def test_the_command_judges_them(
     Path("mine.py").write_text(MINE.format(tail=tail))
     done = verify("run", "mine.py", "--op", ATTENTION.name, "--inputs", "case.npz")
     assert done.status == status
-    assert "1 cells: 1 " in done.output
+    assert "1 cell: 1 " in done.output
 
 
-def test_they_are_judged_as_one_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_they_are_judged_as_the_only_operation_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(MINE.format(tail=""))
     np.savez("case.npz", **ARRAYS)  # type: ignore[arg-type]
     done = verify("run", "mine.py", "--inputs", "case.npz")
-    assert done.status == 4 and "wanted one operation, by --op, got 0" in done.output
+    assert done.status == 0 and "1 cell: 1 passed" in done.output

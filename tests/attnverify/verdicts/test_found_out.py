@@ -6,10 +6,19 @@ from pathlib import Path
 import pytest
 
 from attnverify.backends.loader import load
+from attnverify.failures.finding import Finding
 from attnverify.report.next_steps import lines_to_add
+from attnverify.verdicts import search
 from attnverify.verdicts.cell import cells
 from attnverify.verdicts.columns import judge_cell
 from attnverify.verdicts.tally import CellResult, Options
+
+
+@pytest.fixture(autouse=True)
+def failures_are_not_diagnosed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is looked at here is the verdict; to shrink and explain a failure takes longer."""
+    monkeypatch.setattr(search, "describe_found", lambda found, *_: [*map(Finding, found.failing)])
+
 
 RIGHT = """
 import torch
@@ -191,3 +200,91 @@ def test_a_declaration_that_cannot_be_read_breaks_the_file(declared: str, tmp_pa
     file = tmp_path / "mine.py"
     file.write_text(attention(declared=declared))
     assert declared.partition(" ")[0] in str(load(str(file)).broken)
+
+
+FLAG = """
+import torch
+{declared}
+
+def scaled_dot_product_attention(query, key, value, attn_mask=None, is_causal=False):
+    score = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
+    N, M = score.shape[-2:]
+    visible = torch.ones(N, M, dtype=torch.bool)
+    if is_causal:
+        visible = visible.tril({diagonal})
+    if attn_mask is not None:
+        if attn_mask.dtype != torch.bool:
+            raise NotImplementedError("float mask")
+        visible = visible & attn_mask
+    weights = torch.softmax(score.masked_fill(~visible, float("-inf")), -1)
+    return torch.where(visible, weights, 0) @ value
+"""
+DECLARED = 'ARGUMENTS = {"is_causal": "causal mask"}'
+
+
+@pytest.mark.parametrize(
+    ("declared", "diagonal", "verdict"),
+    [(DECLARED, "M - N", "passed"), (DECLARED, "", "failed"), ("", "", "passed")],
+    ids=["right", "aligned at the start", "not declared"],
+)
+def test_a_flag_for_the_causal_mask_is_judged_where_it_is_declared(
+    declared: str, diagonal: str, verdict: str, tmp_path: Path
+) -> None:
+    text = FLAG.format(declared=declared, diagonal=diagonal)
+    assert judge_file(tmp_path, text, "float32").verdict == verdict
+
+
+def test_a_flag_that_is_not_judged_is_told_with_the_line_to_add(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(FLAG.format(declared="", diagonal=""))
+    (note,) = [note for note in load(str(tmp_path / "mine.py")).notes if "not judged" in note]
+    assert "is_causal=True is not judged" in note and DECLARED in note
+
+
+PROMOTES = """
+import numpy as np
+{declared}
+
+def scaled_dot_product_attention(query, key, value):
+    score = np.einsum("bhnd,bhmd->bhnm", query, key).astype({dtype}) / np.sqrt(query.shape[-1])
+    e = np.exp(score - score.max(-1, keepdims=True)).astype({dtype})
+    return np.einsum("bhnm,bhme->bhne", e / e.sum(-1, keepdims=True), value){change}
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "words"),
+    [
+        ("float16", "does not take float16: output: wanted dtype float16, got float32"),
+        ("bfloat16", "does not take bfloat16: raised TypeError: invalid data type for einsum"),
+    ],
+)
+def test_half_precision_that_numpy_does_not_take_is_found_out(
+    dtype: str, words: str, tmp_path: Path
+) -> None:
+    text = PROMOTES.format(declared="", dtype="np.float32", change="")
+    result = judge_file(tmp_path, text, dtype)
+    assert (result.verdict, result.reason) == ("unsupported", words)
+
+
+@pytest.mark.parametrize(
+    ("declared", "dtype", "change"),
+    [
+        ('DTYPES = ("float32", "float16", "bfloat16")', "np.float32", ""),  # it says it does
+        ("", "np.float64", ""),  # in float32 the dtype is wrong as well
+        ("", "np.float32", " * (1 + 1e-3)"),  # in float32 the numbers are
+        ("", "np.float32", " @ None"),  # what raises does so in every dtype
+    ],
+    ids=["declared", "promotes float32", "wrong numbers", "raises"],
+)
+@pytest.mark.parametrize("judged", ["float16", "bfloat16"])
+def test_what_fails_in_float32_too_is_no_matter_of_the_dtype(
+    declared: str, dtype: str, change: str, judged: str, tmp_path: Path
+) -> None:
+    text = PROMOTES.format(declared=declared, dtype=dtype, change=change)
+    assert judge_file(tmp_path, text, judged).verdict == "failed"
+
+
+def test_dtypes_that_are_left_out_for_several_reasons_make_one_line(tmp_path: Path) -> None:
+    text = PROMOTES.format(declared="", dtype="np.float32", change="")
+    found = [judge_file(tmp_path, text, dtype).as_dict() for dtype in ("float16", "bfloat16")]
+    assert [*lines_to_add(found)][1:] == ['  DTYPES = ("float64", "float32")']
