@@ -148,15 +148,22 @@ def present(x: Array, rows: Bool[Array, "..."]) -> Array:
 
 
 def attend_grad(
-    d_output: Array, weights: Array, value: Array, keep: Keep = None, p: float = 0.0
+    d_output: Array,
+    weights: Array,
+    value: Array,
+    keep: Keep = None,
+    p: float = 0.0,
+    at_weights: Array | None = None,
 ) -> tuple[Float[Array, "... N M"], Float[Array, "... M E"]]:
     """
     The gradients of :func:`attend` by score and value, from the weights. Absent rows of d_output
-    and value are 0 already.
+    and value are 0 already; ``at_weights`` arrives at the weights before their dropout.
     """
     dropped, d_weights = weights, d_output @ value.mT
     if keep is not None:
         dropped, d_weights = kept(weights, keep, p), kept(d_weights, keep, p)
+    if at_weights is not None:
+        d_weights += at_weights
     d_weights -= (weights * d_weights).sum(axis=-1, keepdims=True)
     return weights * d_weights, dropped.mT @ d_output
 
@@ -301,12 +308,12 @@ def heads_grad(
     score: Array,
     keep: Keep = None,
     p: float = 0.0,
+    at_weights: Array | None = None,
 ) -> tuple[Array, Array, Array, Array]:
     """The gradients by score, query, key and value where the score holds q.k / sqrt(D)."""
     pairs = seen(score)
     sees, is_seen = pairs.any(axis=-1), pairs.any(axis=-2)
-    d_score, d_value = attend_grad(
-        present(d_output, sees), normalised(score, pairs), present(value, is_seen), keep, p
-    )
+    weights, value = normalised(score, pairs), present(value, is_seen)
+    d_score, d_value = attend_grad(present(d_output, sees), weights, value, keep, p, at_weights)
     g = d_score / math.sqrt(query.shape[-1])
     return d_score, g @ present(key, is_seen), g.mT @ present(query, sees), d_value

@@ -24,7 +24,9 @@ from .shapes import Layout, check, check_heads, check_list, check_mask, check_pa
 __all__ = [
     "alibi_multi_head_attention",
     "multi_head_attention",
+    "multi_head_attention_grad",
     "multi_head_self_attention",
+    "multi_head_self_attention_grad",
     "relative_multi_head_attention",
     "self_attention",
     "self_attention_grad",
@@ -77,6 +79,26 @@ def affine(x: Array, weight: Array, bias: Array | None) -> Array:
     if bias is not None:
         y += bias
     return y
+
+
+def linear_grad(
+    d_y: Array, x: Array, parameters: Parameters, name: str
+) -> tuple[Array, dict[str, Array]]:
+    """The gradients of :func:`linear` by x and by its parameters, those that are there."""
+    weight, bias = f"{name}.weight", f"{name}.bias"
+    grads = {weight: over_rows(d_y, x)}
+    if parameters.get(bias) is not None:
+        grads[bias] = d_y.reshape(-1, d_y.shape[-1]).sum(axis=0)
+    return d_y @ parameters[weight], grads
+
+
+def narrowed(grads: Mapping[str, Array], parameters: Parameters) -> dict[str, Array]:
+    """The gradients of the parameters, each in its parameter's dtype and in the order of these."""
+    return {
+        name: narrow(grads[name], weight.dtype)
+        for name, weight in parameters.items()
+        if name in grads
+    }
 
 
 def heads(x: Array, H: int) -> Float[Array, "... H N D"]:
@@ -185,6 +207,55 @@ def multi_head_attention(
     return narrow(output, dtype), narrow(weights, dtype)
 
 
+@ieee
+def multi_head_attention_grad(
+    d_output: Float[Array, "B N F"],
+    d_weights: Float[Array, "B H N M"],
+    query: Float[Array, "B N F"],
+    key: Float[Array, "B M F"],
+    value: Float[Array, "B M F"],
+    parameters: Parameters,
+    num_heads: int,
+    attn_mask: Bool[Array, "... N M"] | Float[Array, "... N M"] | None = None,
+    key_padding_mask: Bool[Array, "B M"] | None = None,
+) -> tuple[Any, ...]:
+    """
+    See :func:`spec.layers.multi_head_attention_grad`.
+
+    Forward once more, wide throughout; a parameter's gradient is one product over batch and
+    positions.
+    """
+    size, inputs = check(PROJECTED, query, key, value), (query, key, value)
+    check_heads(size["F"], num_heads)
+    weights = checked(MULTI_HEAD, parameters, F=size["F"])
+    arriving = {"d_output": "B N F", "d_weights": "B H N M"}
+    check(PROJECTED | arriving, *inputs, d_output, d_weights, H=num_heads)
+    mask = None
+    if attn_mask is not None or key_padding_mask is not None:
+        mask = merge_masks(attn_mask, key_padding_mask, num_heads)
+        check_masks(attn_mask, key_padding_mask, size["B"], num_heads, size["N"], size["M"])
+    d_output, d_weights, *wides, mask = wide(d_output, d_weights, *inputs, mask)
+    names = "q_proj", "k_proj", "v_proj"
+    q, k, v = (
+        heads(linear(x, weights, name), num_heads) for name, x in zip(names, wides, strict=True)
+    )
+    score = hide(scaled_products(q, k), mask)
+    is_seen = seen(score).any(axis=(1, 2))
+    d_attended, d_parameters = linear_grad(d_output, merged(attend(score, v)), weights, "out_proj")
+    d_score, *d_heads = heads_grad(
+        heads(d_attended, num_heads), q, k, v, score, at_weights=d_weights
+    )
+    xs = wides[0], present(wides[1], is_seen), present(wides[2], is_seen)
+    d_inputs = []
+    for name, x, d, given in zip(names, xs, d_heads, inputs, strict=True):
+        d_x, grads = linear_grad(merged(d), x, weights, name)
+        d_inputs.append(narrow(d_x, given.dtype))
+        d_parameters |= grads
+    if attn_mask is not None and attn_mask.ndim == 3:
+        d_score = d_score.reshape(attn_mask.shape)
+    return *d_inputs, narrowed(d_parameters, parameters), *mask_grad(d_score, attn_mask)
+
+
 def check_masks(
     attn_mask: Array | None, key_padding_mask: Array | None, B: int, H: int, N: int, M: int
 ) -> None:
@@ -214,6 +285,37 @@ def multi_head_self_attention(
     """
     check({"x": "B N F"}, x)
     return multi_head_attention(x, x, x, parameters, num_heads, attn_mask, key_padding_mask)
+
+
+@ieee
+def multi_head_self_attention_grad(
+    d_output: Float[Array, "B N F"],
+    d_weights: Float[Array, "B H N N"],
+    x: Float[Array, "B N F"],
+    parameters: Parameters,
+    num_heads: int,
+    attn_mask: Bool[Array, "... N N"] | Float[Array, "... N N"] | None = None,
+    key_padding_mask: Bool[Array, "B N"] | None = None,
+) -> tuple[Any, ...]:
+    """
+    See :func:`spec.layers.multi_head_self_attention_grad`.
+
+    The three gradients of :func:`multi_head_attention_grad` are added while they are wide.
+    """
+    check({"x": "B N F"}, x)
+    (wide_x,) = wide(x)
+    d_query, d_key, d_value, *rest = multi_head_attention_grad(
+        d_output,
+        d_weights,
+        wide_x,
+        wide_x,
+        wide_x,
+        parameters,
+        num_heads,
+        attn_mask,
+        key_padding_mask,
+    )
+    return narrow(d_query + d_key + d_value, x.dtype), *rest
 
 
 @ieee

@@ -78,15 +78,20 @@ def attended(
 
 
 def attended_grad(
-    d_output: ndarray, score: ndarray, value: ndarray, keep: ndarray | None = None, p: float = 0.0
+    d_output: ndarray,
+    score: ndarray,
+    value: ndarray,
+    keep: ndarray | None = None,
+    p: float = 0.0,
+    d_weights: ndarray | float = 0.0,
 ) -> tuple[ndarray, ndarray]:
     """
     The gradients of :func:`attended` by score and value: two matrix products and the softmax's
-    Jacobian.
+    Jacobian. ``d_weights`` arrives at the softmax's weights themselves.
     """
     hidden, weights = score == HIDDEN, weigh(score)
     d_value = sum_seen(dropped(weights, keep, p).mT, hidden.mT, d_output)
-    d_weights = dropped(d_output @ value.mT, keep, p)
+    d_weights = dropped(d_output @ value.mT, keep, p) + d_weights
     return weights_grad(d_weights, weights, hidden), d_value
 
 

@@ -28,7 +28,9 @@ from .shapes import hold, hold_heads, hold_layers, hold_mask, hold_parameters
 __all__ = [
     "alibi_multi_head_attention",
     "multi_head_attention",
+    "multi_head_attention_grad",
     "multi_head_self_attention",
+    "multi_head_self_attention_grad",
     "relative_multi_head_attention",
     "self_attention",
     "self_attention_grad",
@@ -64,6 +66,28 @@ def linear(x: ndarray, parameters: Parameters, name: str) -> ndarray:
     y: ndarray = x @ parameters[f"{name}.weight"].T
     bias = parameters.get(f"{name}.bias")
     return y if bias is None else y + bias
+
+
+def linear_grad(
+    d_y: ndarray, x: ndarray, parameters: Parameters, name: str
+) -> tuple[ndarray, dict[str, ndarray]]:
+    """The gradients of :func:`linear` by x and by its parameters: over all rows in one product."""
+    weight, bias = f"{name}.weight", f"{name}.bias"
+    rows = d_y.reshape(-1, d_y.shape[-1])
+    grads = {weight: rows.T @ x.reshape(-1, x.shape[-1])}
+    if parameters.get(bias) is not None:
+        grads[bias] = rows.sum(axis=0)
+    return d_y @ parameters[weight], grads
+
+
+def in_order(grads: Mapping[str, ndarray], parameters: Parameters) -> dict[str, ndarray]:
+    """The gradients of the parameters in the parameters' order."""
+    return {name: grads[name] for name in parameters if name in grads}
+
+
+def seen_alone(x: Float[ndarray, "B M F"], hidden: Bool[ndarray, "B H N M"]) -> ndarray:
+    """The keys or values that some query of some head sees, 0 in place of the others."""
+    return np.where(hidden.all(axis=(1, 2))[..., None], 0, x)
 
 
 def heads(x: Float[ndarray, "... N F"], H: int) -> Float[ndarray, "... H N D"]:
@@ -150,6 +174,51 @@ def multi_head_attention(
     ), weights
 
 
+@rounds_once
+def multi_head_attention_grad(
+    d_output: Float[ndarray, "B N F"],
+    d_weights: Float[ndarray, "B H N M"],
+    query: Float[ndarray, "B N F"],
+    key: Float[ndarray, "B M F"],
+    value: Float[ndarray, "B M F"],
+    parameters: Parameters,
+    num_heads: int,
+    attn_mask: Bool[ndarray, "... N M"] | Float[ndarray, "... N M"] | None = None,
+    key_padding_mask: Bool[ndarray, "B M"] | None = None,
+) -> tuple[Any, ...]:
+    """
+    See :func:`spec.layers.multi_head_attention_grad`.
+
+    Projections, scores and weights once more, then product by product back; what arrives at the
+    weights joins before the softmax.
+    """
+    at = hold(query=(query, "B N F"), key=(key, "B M F"), value=(value, "B M F"))
+    root = sqrt(hold_heads(at["F"], num_heads))
+    hold_parameters(parameters, {"F": at["F"]}, MULTI_HEAD)
+    sizes = at | {"H": num_heads}
+    hold(sizes, d_output=(d_output, "B N F"), d_weights=(d_weights, "B H N M"))
+    mask = merge_masks(attn_mask, key_padding_mask, num_heads, query.dtype)
+    hold_merged(attn_mask, key_padding_mask, at, num_heads)
+    inputs = {"q_proj": query, "k_proj": key, "v_proj": value}
+    q, k, v = (heads(linear(x, parameters, name), num_heads) for name, x in inputs.items())
+    score = hide(q @ k.mT / root, mask)
+    hidden = score == HIDDEN
+    d_attended, d_parameters = linear_grad(
+        d_output, side_by_side(attended(score, v)), parameters, "out_proj"
+    )
+    d_score, d_v = attended_grad(heads(d_attended, num_heads), score, v, d_weights=d_weights)
+    d_q, d_k = products_grad(d_score / root, hidden, q, k)
+    xs = query, seen_alone(key, hidden), seen_alone(value, hidden)
+    d_inputs = []
+    for name, x, d in zip(inputs, xs, (d_q, d_k, d_v), strict=True):
+        d_x, grads = linear_grad(side_by_side(d), x, parameters, name)
+        d_inputs.append(d_x)
+        d_parameters |= grads
+    if attn_mask is not None and attn_mask.ndim == 3:
+        d_score = d_score.reshape(attn_mask.shape)
+    return *d_inputs, in_order(d_parameters, parameters), *mask_grad(d_score, attn_mask)
+
+
 def hold_merged(attn_mask: Any, key_padding_mask: Any, at: Mapping[str, int], H: int) -> None:
     """merge_masks held the masks to each other; query and key have their say here."""
     B, N, M = at["B"], at["N"], at["M"]
@@ -179,6 +248,28 @@ def multi_head_self_attention(
     """
     hold(x=(x, "B N F"))
     return multi_head_attention(x, x, x, parameters, num_heads, attn_mask, key_padding_mask)
+
+
+@rounds_once
+def multi_head_self_attention_grad(
+    d_output: Float[ndarray, "B N F"],
+    d_weights: Float[ndarray, "B H N N"],
+    x: Float[ndarray, "B N F"],
+    parameters: Parameters,
+    num_heads: int,
+    attn_mask: Bool[ndarray, "... N N"] | Float[ndarray, "... N N"] | None = None,
+    key_padding_mask: Bool[ndarray, "B N"] | None = None,
+) -> tuple[Any, ...]:
+    """
+    See :func:`spec.layers.multi_head_self_attention_grad`.
+
+    The three gradients of :func:`multi_head_attention_grad` added up.
+    """
+    hold(x=(x, "B N F"))
+    d_query, d_key, d_value, *rest = multi_head_attention_grad(
+        d_output, d_weights, x, x, x, parameters, num_heads, attn_mask, key_padding_mask
+    )
+    return d_query + d_key + d_value, *rest
 
 
 @rounds_once

@@ -193,6 +193,7 @@ def attend_grad(
     mask: Mask = None,
     keep: Keep = None,
     p: float = 0.0,
+    d_weights: ndarray | None = None,
 ) -> tuple[Float[ndarray, "... N M"], Float[ndarray, "... M E"]]:
     r"""
     The gradients of :func:`attend` by its score and its values, from the gradient by its output.
@@ -203,6 +204,8 @@ def attend_grad(
 
     1. Dropout is linear: the gradient passes it as the weights did, with the same draw.
     2. A hidden key receives exactly 0, and a row that sees no key gives nothing.
+    3. Where the softmax's weights are a result too, what arrives at them is added to
+       :math:`\bar w`.
     """
     weights, (_, visible) = softmax(score, mask), masked(score, mask)
     dropped = dropout(weights, keep, p)
@@ -215,6 +218,7 @@ def attend_grad(
             continue
         d_value[b][j] += np.outer(dropped[row][j], d_output[row])
         d_weight = dropout(value[b][j] @ d_output[row], kept[row][j], p)
+        d_weight = d_weight if d_weights is None else d_weight + d_weights[row][j]
         d_score[row][j] = weights[row][j] * (d_weight - weights[row][j] @ d_weight)
     return d_score, d_value
 

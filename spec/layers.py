@@ -30,7 +30,9 @@ from .shapes import check, check_heads, check_list, check_parameters
 __all__ = [
     "alibi_multi_head_attention",
     "multi_head_attention",
+    "multi_head_attention_grad",
     "multi_head_self_attention",
+    "multi_head_self_attention_grad",
     "relative_multi_head_attention",
     "self_attention",
     "self_attention_grad",
@@ -45,6 +47,25 @@ def linear(x: ndarray, parameters: Parameters, name: str) -> ndarray:
     r"""A projection, :math:`y_g = \sum_f W_{gf} x_f + b_g`."""
     y = np.einsum("...f,gf->...g", x, parameters[f"{name}.weight"])
     return y + parameters[f"{name}.bias"] if parameters.get(f"{name}.bias") is not None else y
+
+
+def linear_grad(
+    d_y: ndarray, x: ndarray, parameters: Parameters, name: str
+) -> tuple[ndarray, dict[str, ndarray]]:
+    r"""
+    The gradients of :func:`linear` by x, and by its weight and bias under their names.
+
+    .. math:: \bar x_f = \sum_g \bar y_g W_{gf}, \qquad \bar W_{gf} = \sum_i \bar y_{ig} x_{if},
+              \qquad \bar b_g = \sum_i \bar y_{ig}
+
+    with i for batch and position together. A bias that is absent has no gradient.
+    """
+    weight, bias = f"{name}.weight", f"{name}.bias"
+    rows_y, rows_x = d_y.reshape(-1, d_y.shape[-1]), x.reshape(-1, x.shape[-1])
+    grads = {weight: np.einsum("ig,if->gf", rows_y, rows_x)}
+    if parameters.get(bias) is not None:
+        grads[bias] = rows_y.sum(0)
+    return np.einsum("...g,gf->...f", d_y, parameters[weight]), grads
 
 
 def split_heads(x: ndarray, H: int) -> Float[ndarray, "B H N D"]:
@@ -69,6 +90,38 @@ def layer_norm(x: ndarray, weight: ndarray, bias: ndarray | None, eps: float) ->
     centred = x - x.mean(axis=-1, keepdims=True)
     y = weight * centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
     return y if bias is None else y + bias
+
+
+def layer_norm_grad(
+    d_y: ndarray, x: ndarray, parameters: Parameters, eps: float
+) -> tuple[ndarray, dict[str, ndarray]]:
+    r"""
+    The gradients of :func:`layer_norm` by x, and by its gain and bias under their names.
+
+    With :math:`z = (x - \mu) / \sqrt{\sigma^2 + \epsilon}` and :math:`\bar z = \gamma \bar y`,
+
+    .. math:: \bar x = \frac{\bar z - \text{mean}(\bar z) - z\, \text{mean}(z \bar z)}{\sqrt{\sigma^2
+              + \epsilon}}, \qquad \bar\gamma = \sum_i \bar y_i z_i, \qquad \bar\beta = \sum_i
+              \bar y_i
+    """
+    centred = x - x.mean(axis=-1, keepdims=True)
+    deviation = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
+    z, d_z = centred / deviation, d_y * parameters["layer_norm.weight"]
+    mean, slope = (each.mean(axis=-1, keepdims=True) for each in (d_z, z * d_z))
+    grads = {"layer_norm.weight": (d_y * z).sum((0, 1))}
+    if parameters.get("layer_norm.bias") is not None:
+        grads["layer_norm.bias"] = d_y.sum((0, 1))
+    return (d_z - mean - z * slope) / deviation, grads
+
+
+def in_order(gradients: Mapping[str, Any], parameters: Parameters) -> dict[str, Any]:
+    """The gradients by the parameters, in the order of the parameters; an absent one has none."""
+    return {name: gradients[name] for name in parameters if name in gradients}
+
+
+def present(x: ndarray, visible: Bool[ndarray, "B H N M"]) -> ndarray:
+    """Keys or values [B M F], with 0 for those that no query of any head sees: they are absent."""
+    return np.where(visible.any((1, 2))[..., None], x, 0)
 
 
 def self_attention(
@@ -197,6 +250,85 @@ def multi_head_attention(
     return linear(merge_heads(attend(score, v, mask)), parameters, "out_proj"), softmax(score, mask)
 
 
+def multi_head_attention_grad(
+    d_output: Float[ndarray, "B N F"],
+    d_weights: Float[ndarray, "B H N M"],
+    query: Float[ndarray, "B N F"],
+    key: Float[ndarray, "B M F"],
+    value: Float[ndarray, "B M F"],
+    parameters: Parameters,
+    num_heads: int,
+    attn_mask: Bool[ndarray, "... N M"] | Float[ndarray, "... N M"] | None = None,
+    key_padding_mask: Bool[ndarray, "B M"] | None = None,
+) -> tuple[Any, ...]:
+    r"""
+    The gradients of :func:`multi_head_attention` by query, key, value, the parameters, and by
+    attn_mask if it is float; ``d_weights`` is what arrives at the weights.
+
+    With a the heads side by side, and :math:`\bar q, \bar k, \bar v` the gradients of the attention
+    between the projections, from :math:`\bar a` and from what arrives at its weights,
+
+    .. math:: \bar a = \bar o W_O, \qquad \overline{\text{query}} = \bar q W_Q, \qquad
+              \bar W_O = \sum_{bi} \bar o_{bi} a_{bi}^\top, \qquad \bar b_O = \sum_{bi} \bar o_{bi}
+
+    and likewise for key and value, and for the other weights and biases.
+
+    1. The gradients of the parameters are a mapping with their names, each in the shape of its
+       parameter; a bias that is absent has none.
+    2. A key that no query of any head sees is absent: its gradient is exactly 0, and it gives
+       nothing to the weights.
+    3. The gradient of a mask that all heads and batch entries share is the sum over them.
+
+    >>> x, one = np.array([[[1.0, 2.0], [3.0, 6.0]]]), np.eye(2)
+    >>> parameters = {
+    ...     "q_proj.weight": 0 * one,
+    ...     "k_proj.weight": one,
+    ...     "v_proj.weight": one,
+    ...     "out_proj.weight": one,
+    ... }
+    >>> d_query, d_key, d_value, d_parameters = multi_head_attention_grad(
+    ...     np.ones((1, 2, 2)), np.zeros((1, 2, 2, 2)), x, x, x, parameters, num_heads=2
+    ... )
+    >>> d_value[0].tolist(), d_parameters["out_proj.weight"].tolist()
+    ([[1.0, 1.0], [1.0, 1.0]], [[4.0, 8.0], [4.0, 8.0]])
+
+    Source: Vaswani et al. 2017, section 3.2.2, by the chain rule.
+    """
+    check("query [B N F], key [B M F], value [B M F]", query, key, value)
+    check_heads(query.shape[-1], num_heads)
+    check_parameters(MULTI_HEAD, parameters, F=query.shape[-1])
+    inputs = {"q_proj": query, "k_proj": key, "v_proj": value}
+    q, k, v = (split_heads(linear(x, parameters, name), num_heads) for name, x in inputs.items())
+    score = scaled_dot_product_score(q, k)
+    B, H, N, M = score.shape
+    check(
+        "d_output [B N F], d_weights [B H N M]",
+        d_output,
+        d_weights,
+        B=B,
+        H=H,
+        N=N,
+        M=M,
+        F=query.shape[-1],
+    )
+    mask = merge_masks(attn_mask, key_padding_mask, num_heads)
+    check_masks(attn_mask, key_padding_mask, *score.shape)
+    visible = masked(score, mask)[1]
+    attended = merge_heads(attend(score, v, mask))
+    d_attended, d_out_proj = linear_grad(d_output, attended, parameters, "out_proj")
+    d_score, d_v = attend_grad(
+        split_heads(d_attended, num_heads), score, v, mask, d_weights=d_weights
+    )
+    d_q, d_k = products_grad(d_score / np.sqrt(q.shape[-1]), visible, q, k)
+    d_query, d_q_proj = linear_grad(merge_heads(d_q), query, parameters, "q_proj")
+    d_key, d_k_proj = linear_grad(merge_heads(d_k), present(key, visible), parameters, "k_proj")
+    d_value, d_v_proj = linear_grad(merge_heads(d_v), present(value, visible), parameters, "v_proj")
+    d_parameters = d_q_proj | d_k_proj | d_v_proj | d_out_proj
+    per_head = attn_mask is not None and attn_mask.ndim == 3
+    d_mask = mask_grad(d_score.reshape(-1, N, M) if per_head else d_score, attn_mask)
+    return d_query, d_key, d_value, in_order(d_parameters, parameters), *d_mask
+
+
 MULTI_HEAD = ", ".join(
     f"{name}.weight [F F], {name}.bias? [F]" for name in ("q_proj", "k_proj", "v_proj", "out_proj")
 )
@@ -245,6 +377,46 @@ def multi_head_self_attention(
     """
     check("x [B N F]", x)
     return multi_head_attention(x, x, x, parameters, num_heads, attn_mask, key_padding_mask)
+
+
+def multi_head_self_attention_grad(
+    d_output: Float[ndarray, "B N F"],
+    d_weights: Float[ndarray, "B H N N"],
+    x: Float[ndarray, "B N F"],
+    parameters: Parameters,
+    num_heads: int,
+    attn_mask: Bool[ndarray, "... N N"] | Float[ndarray, "... N N"] | None = None,
+    key_padding_mask: Bool[ndarray, "B N"] | None = None,
+) -> tuple[Any, ...]:
+    r"""
+    The gradients of :func:`multi_head_self_attention` by x, by the parameters, and by attn_mask if
+    it is float.
+
+    .. math:: \bar x = \overline{\text{query}} + \overline{\text{key}} + \overline{\text{value}}
+
+    1. x is query, key and value: its gradient is the sum over the three.
+    2. The rest is that of :func:`multi_head_attention_grad`.
+
+    >>> x, one = np.array([[[1.0, 2.0], [3.0, 6.0]]]), np.eye(2)
+    >>> parameters = {
+    ...     "q_proj.weight": 0 * one,
+    ...     "k_proj.weight": one,
+    ...     "v_proj.weight": one,
+    ...     "out_proj.weight": one,
+    ... }
+    >>> d_x, d_parameters = multi_head_self_attention_grad(
+    ...     np.ones((1, 2, 2)), np.zeros((1, 2, 2, 2)), x, parameters, num_heads=2
+    ... )
+    >>> d_x[0].tolist()
+    [[1.0, 1.0], [1.0, 1.0]]
+
+    Source: seed 001, section 4.4, by the chain rule.
+    """
+    check("x [B N F]", x)
+    d_query, d_key, d_value, *rest = multi_head_attention_grad(
+        d_output, d_weights, x, x, x, parameters, num_heads, attn_mask, key_padding_mask
+    )
+    return d_query + d_key + d_value, *rest
 
 
 def relative_multi_head_attention(

@@ -95,7 +95,7 @@ def merge_masks(
 
 def four_axes(attn_mask: Any, H: int) -> ndarray:
     """[N M] becomes [1 1 N M], and [B*H N M] becomes [B H N M]."""
-    if not (isinstance(attn_mask, ndarray) and attn_mask.dtype.kind in "bf"):
+    if not (isinstance(attn_mask, ndarray) and attn_mask.dtype.kind in "bfc"):
         raise ValueError(f"attn_mask: wanted a boolean or float array, got {kind(attn_mask)}")
     if (
         attn_mask.ndim not in (2, 3)

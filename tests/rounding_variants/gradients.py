@@ -57,11 +57,20 @@ def score_gradient(at: Machine, s: ndarray, inputs: Inputs) -> tuple[ndarray, nd
     w = at.prob(weights_again(at, s, lse))
     dV = drop.on_output(product_by_queries(at, drop.on_weights(w), drop.on_values(dO)))
     dP = seen_gradient(s, dropped_gradient(at, at.score(at.product(dO, T(v))), drop))
+    own = own_gradient(at, s, inputs)
+    dP = dP if own is None else at.score(dP + own)
     if at.order.mean == "output":
-        D = at.contract(dO, at.to(o, at.P.storage))[..., None]
+        D = at.contract(dO, at.to(o, inputs.get("kept") or at.P.storage))[..., None]
+        D = D if own is None else at.acc(D + at.contract(w, own)[..., None])
     else:
         D = at.contract(w, dP)[..., None]
     return at.prob(row_gradient(at, w, dP, D)), dV
+
+
+def own_gradient(at: Machine, s: ndarray, inputs: Inputs) -> ndarray | None:
+    """What arrives at the weights themselves, where they are a result."""
+    d_weights = inputs.get("d_weights")
+    return None if d_weights is None else seen_gradient(s, at.read(d_weights))
 
 
 def weights_again(at: Machine, s: ndarray, lse: ndarray) -> ndarray:
@@ -81,6 +90,15 @@ def merged_score_gradient(at: Machine, s: ndarray, inputs: Inputs) -> tuple[ndar
     done = [drop.on_output(at.acc(at.quotient(o, size))) for o, _, size in parts]
     weights, _ = merge_weights(at, [log_sum_exp(m, size) for _, m, size in parts])
     shares = [at.acc(w * at.contract(dO, o)[..., None]) for w, o in zip(weights, done, strict=True)]
+    own = own_gradient(at, s, inputs)
+    if own is not None:
+        shares = [
+            at.acc(
+                share
+                + at.acc(w * at.contract(softmax(at, s[..., keys]), own[..., keys])[..., None])
+            )
+            for share, w, keys in zip(shares, weights, several, strict=True)
+        ]
     whole = at.add_up(shares, "left")
     dS, dV = np.zeros_like(s), np.zeros_like(v)
     for keys, w, share in zip(several, weights, shares, strict=True):
@@ -89,6 +107,7 @@ def merged_score_gradient(at: Machine, s: ndarray, inputs: Inputs) -> tuple[ndar
         here, vT = drop.of(keys), T(v[..., keys, :])
         dP = dropped_gradient(at, at.score(at.product(d_part, vT)), here)
         dP = seen_gradient(s[..., keys], dP)
+        dP = dP if own is None else at.score(dP + at.acc(w * own[..., keys]))
         D = at.contract(p, dP)[..., None]
         inner = row_gradient(at, p, dP, D)
         dS[..., keys] = at.prob(at.score(at.acc(inner + at.score(p * d_lse))))

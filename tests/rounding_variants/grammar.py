@@ -137,7 +137,10 @@ CHOICES: dict[str, tuple[str, ...]] = {
 CHOICES |= {
     "softmax_grad": (*CHOICES["softmax"], "difference"),
     "dropout_grad": CHOICES["dropout"],
-    "self_attention_grad": (*CHOICES["self_attention"], *BACK_SCALED),
+    **{
+        f"{layer}_grad": (*CHOICES[layer], *BACK_SCALED)
+        for layer in ("self_attention", "multi_head_attention", "multi_head_self_attention")
+    },
     "scaled_dot_product_score_grad": (*ADDED, "d_scale"),
     "additive_score_grad": (*CHOICES["additive_score"], "square"),
     "transformer_xl_score_grad": (*ADDED, "factors", "d_scale"),

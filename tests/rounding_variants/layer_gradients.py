@@ -2,16 +2,19 @@
 
 from typing import Any
 
+import numpy as np
 from numpy import ndarray
 
+from tests.rounding_variants.attention import weighted
 from tests.rounding_variants.gradients import (
     dot_parts,
     mask_gradient,
     score_gradient,
     weight_gradient,
 )
+from tests.rounding_variants.layers import merge_heads, projected, split_heads
 from tests.rounding_variants.machine import Machine
-from tests.rounding_variants.scores import masked_scores
+from tests.rounding_variants.scores import bias_of, dot_scores, hide, masked_scores
 
 Inputs = dict[str, Any]
 
@@ -26,18 +29,113 @@ def self_attention_gradient(
     dS, dV = score_gradient(at, masked_scores(at, q, k, mask), inputs)
     dQ, dK = dot_parts(at, dS, inputs)
     d_projected = [at.stage(d) for d in (dQ, dK, dV)]
-    total, d_weights = None, {}
-    for name, d in zip(names, d_projected, strict=True):
-        if at.order.addend == "first" and total is not None:
-            total = at.stage(at.product(d, weights[name], total))
-        else:
-            part = at.stage(at.product(d, weights[name]))
-            total = part if total is None else at.stage(total + part)
-        d_weights[name] = at.out(at.stage(weight_gradient(at, d, x)))
-    assert total is not None
+    total = added_products(at, d_projected, list(weights.values()))
+    d_weights = {
+        name: at.out(at.stage(weight_gradient(at, d, x)))
+        for name, d in zip(names, d_projected, strict=True)
+    }
     d_parameters = {name: d_weights[name] for name in parameters}
     rest = tuple(at.out(d) for d in mask_gradient(at, dS, inputs))
     return at.out(total), d_parameters, *rest
 
 
-LAYER_GRADIENTS = {"self_attention_grad": self_attention_gradient}
+def linear_gradient(
+    at: Machine, d: ndarray, x: ndarray, parameters: Inputs, name: str
+) -> tuple[ndarray, dict[str, ndarray]]:
+    """The gradients of x W^T + b by x, not rounded yet, and by weight and bias."""
+    found = {f"{name}.weight": at.out(at.stage(weight_gradient(at, d, x)))}
+    if parameters.get(f"{name}.bias") is not None:
+        axes = (0, 1) if at.order.addend == "first" else 0
+        each = d if at.order.addend == "first" else at.join(at.sum(d, 1))
+        found[f"{name}.bias"] = at.out(at.stage(at.sum(each, axes)))
+    return at.product(d, at.read(parameters[f"{name}.weight"])), found
+
+
+def heads_gradient(
+    at: Machine,
+    d_output: ndarray,
+    inputs: Inputs,
+    s: ndarray,
+    parameters: Inputs,
+    name: str,
+    products: Any = dot_parts,
+) -> tuple[ndarray, list[ndarray], dict[str, ndarray]]:
+    """
+    dS, what arrives behind the three projections, and the gradients of the output projection and of
+    what the score has of its own.
+    """
+    o = at.stage(weighted(at, s, inputs["value"])[0])
+    d_heard, found = linear_gradient(at, at.read(d_output), merge_heads(o), parameters, name)
+    d_heads = split_heads(at.stage(d_heard), s.shape[1])
+    dS, dV = score_gradient(at, s, inputs | {"d_output": d_heads, "kept": at.P.stage})
+    dQ, dK, *own = products(at, dS, inputs)
+    found |= {name: at.out(at.stage(d)) for name, d in zip(inputs.get("own", ()), own, strict=True)}
+    return dS, [at.stage(merge_heads(d)) for d in (dQ, dK, dV)], found
+
+
+def seen_alone(x: ndarray, s: ndarray) -> ndarray:
+    """Keys or values, 0 for those that no query of any head sees."""
+    return np.where((s > -np.inf).any((1, 2))[..., None], x, 0).astype(x.dtype)
+
+
+def multi_head_gradient(
+    at: Machine,
+    d_output: ndarray,
+    d_weights: ndarray,
+    query: ndarray,
+    key: ndarray,
+    value: ndarray,
+    parameters: Inputs,
+    num_heads: int,
+    attn_mask: ndarray | None = None,
+    key_padding_mask: ndarray | None = None,
+    self_attention: bool = False,
+) -> tuple[Any, ...]:
+    pairs = {"q_proj": query, "k_proj": key, "v_proj": value}
+    q, k, v = projected(at, pairs, parameters, num_heads)
+    mask = attn_mask
+    if mask is not None:
+        mask = mask.reshape(-1, num_heads if mask.ndim == 3 else 1, *mask.shape[-2:])
+        mask = ~mask if mask.dtype == bool else mask
+    s = hide(at, dot_scores(at, q, k, bias_of(at, mask)), mask)
+    s = s if key_padding_mask is None else hide(at, s, ~key_padding_mask[:, None, None, :])
+    inputs = {"query": q, "key": k, "value": v, "d_weights": d_weights, "mask": mask}
+    dS, d_heads, found = heads_gradient(at, d_output, inputs, s, parameters, "out_proj")
+    xs = at.read(query), seen_alone(at.read(key), s), seen_alone(at.read(value), s)
+    d_inputs = []
+    for name, x, d in zip(pairs, xs, d_heads, strict=True):
+        d_x, grads = linear_gradient(at, d, x, parameters, name)
+        d_inputs.append(d_x)
+        found |= grads
+    d_parameters = {name: found[name] for name in parameters}
+    rest = (at.out(d).reshape(attn_mask.shape) for d in mask_gradient(at, dS, inputs))
+    if self_attention:
+        weights = [parameters[f"{name}.weight"] for name in pairs]
+        return at.out(added_products(at, d_heads, weights)), d_parameters, *rest
+    return *(at.out(at.stage(d)) for d in d_inputs), d_parameters, *rest
+
+
+def added_products(at: Machine, factors: list[ndarray], weights: list[ndarray]) -> ndarray:
+    """The sum of d W over several projections: product by product, or one on top of the other."""
+    total = None
+    for d, weight in zip(factors, weights, strict=True):
+        if at.order.addend == "first" and total is not None:
+            total = at.stage(at.product(d, at.read(weight), total))
+        else:
+            part = at.stage(at.product(d, at.read(weight)))
+            total = part if total is None else at.stage(total + part)
+    assert total is not None
+    return total
+
+
+def multi_head_self_gradient(
+    at: Machine, d_output: ndarray, d_weights: ndarray, x: ndarray, *rest: Any, **more: Any
+) -> tuple[Any, ...]:
+    return multi_head_gradient(at, d_output, d_weights, x, x, x, *rest, **more, self_attention=True)
+
+
+LAYER_GRADIENTS = {
+    "self_attention_grad": self_attention_gradient,
+    "multi_head_attention_grad": multi_head_gradient,
+    "multi_head_self_attention_grad": multi_head_self_gradient,
+}

@@ -85,6 +85,17 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "boolean": {"mask": some_pairs()},
         "float": {"mask": hiding(some_pairs())},
     },
+    "multi_head_attention_grad": {
+        "a mask for all": {"attn_mask": hiding(SEEN)},
+        "a mask per head": {"attn_mask": hiding(np.stack([SEEN, ~SEEN, SEEN, SEEN]))},
+        "padding": {"key_padding_mask": np.array([[False, True, True, False], [True] * 4])},
+    },
+    "multi_head_self_attention_grad": {
+        "both masks": {
+            "attn_mask": hiding(some_pairs()),
+            "key_padding_mask": np.array([[False, True, False], [False] * 3]),
+        }
+    },
     "learned_relative_score_grad": {"start": {"align": "start"}, "end": {"align": "end"}},
 }
 CASES = [

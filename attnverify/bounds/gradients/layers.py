@@ -9,6 +9,15 @@ from numpy import ndarray
 
 from attnverify.bounds.attention import masked_products
 from attnverify.bounds.error_rules import gamma, rounding_error, storage_error
+from attnverify.bounds.gradients.heads import (
+    HeadsBackward,
+    Pair,
+    ProjectedHeads,
+    dot_scores,
+    heads_gradients,
+    parameter_gradients,
+    projected_heads,
+)
 from attnverify.bounds.gradients.scores import dot_gradients, projection
 from attnverify.bounds.gradients.steps import (
     backward,
@@ -16,7 +25,7 @@ from attnverify.bounds.gradients.steps import (
     scaled_gradient,
     score_gradient_error,
 )
-from attnverify.bounds.layers import affine, linear_error
+from attnverify.bounds.layers import affine, linear_error, merged_masks
 from attnverify.bounds.scores import products
 from attnverify.bounds.softmax_rows import Precisions, total
 from attnverify.bounds.weighted_mean import weighted_mean
@@ -57,7 +66,7 @@ def self_attention_grad(
         E_x, *E_weights = summed_projections(x, weights, parts, P)
         named = dict(zip(names, E_weights, strict=True))
         E_mask = mask_gradient(back.dS, E_dS, mask, P)
-        return E_x, {name: named[name] for name in parameters}, *E_mask
+        return E_x, in_order(named, parameters), *E_mask
 
     return total(bound, precision)
 
@@ -83,3 +92,96 @@ def summed_projections(
         found.append(storage_error(dW, E_dW, P.stage, P.storage))
     E = E + gamma(len(parts) - 1, P.stage.u) * (size + E)
     return [rounding_error(whole, E, P.storage), *found]
+
+
+def in_order(grads: Mapping[str, Any], parameters: Parameters) -> dict[str, Any]:
+    """Order what belongs to the parameters as these are; an absent bias has no gradient."""
+    return {name: grads[name] for name in parameters if name in grads}
+
+
+def multi_head_attention_grad(
+    d_output: ndarray,
+    d_weights: ndarray,
+    query: ndarray,
+    key: ndarray,
+    value: ndarray,
+    parameters: Parameters,
+    num_heads: int,
+    attn_mask: ndarray | None = None,
+    key_padding_mask: ndarray | None = None,
+    *,
+    precision: Precisions,
+) -> tuple[Any, ...]:
+    """
+    Bound the errors of the gradients of query, key, value, the parameters, and of a float mask:
+    `heads_gradients` between the projections, then each projection's own.
+    """
+    mask = merged_masks(attn_mask, key_padding_mask, num_heads)
+    inputs = dict(zip(MULTI_HEAD, (query, key, value), strict=False))
+    layer = projected_heads(inputs, parameters, MULTI_HEAD, num_heads, mask)
+    scores = dot_scores(layer.q, layer.k, mask)
+
+    def bound(P: Precision) -> tuple[Any, ...]:
+        back = heads_gradients(layer, scores, d_output, P, d_weights)
+        E_inputs, found = input_gradients(layer, back, P)
+        E_mask = merged_mask_gradient(back.dS, attn_mask, P)
+        return *E_inputs, in_order(found, parameters), *E_mask
+
+    return total(bound, precision)
+
+
+def multi_head_self_attention_grad(
+    d_output: ndarray,
+    d_weights: ndarray,
+    x: ndarray,
+    parameters: Parameters,
+    num_heads: int,
+    attn_mask: ndarray | None = None,
+    key_padding_mask: ndarray | None = None,
+    *,
+    precision: Precisions,
+) -> tuple[Any, ...]:
+    """Bound the errors of the same, x the sum over the three: `summed_projections`."""
+    mask = merged_masks(attn_mask, key_padding_mask, num_heads)
+    inputs = dict.fromkeys(MULTI_HEAD[:3], x)
+    layer = projected_heads(inputs, parameters, MULTI_HEAD, num_heads, mask)
+    scores = dot_scores(layer.q, layer.k, mask)
+
+    def bound(P: Precision) -> tuple[Any, ...]:
+        back = heads_gradients(layer, scores, d_output, P, d_weights)
+        _, found = input_gradients(layer, back, P)
+        weights = [layer.net[name][0] for name in inputs]
+        E_x, *_ = summed_projections(x, weights, tuple(back.dz.values()), P)
+        E_mask = merged_mask_gradient(back.dS, attn_mask, P)
+        return E_x, in_order(found, parameters), *E_mask
+
+    return total(bound, precision)
+
+
+MULTI_HEAD = ("q_proj", "k_proj", "v_proj", "out_proj")
+
+
+def merged_mask_gradient(dS: Pair, attn_mask: ndarray | None, P: Precision) -> tuple[ndarray, ...]:
+    """Bound the error of the gradient of attn_mask, whose first axis may be batch and heads."""
+    per_head = attn_mask is not None and attn_mask.ndim == 3
+    x, E = (y.reshape(-1, *y.shape[-2:]) if per_head else y for y in dS)
+    return mask_gradient(x, E, attn_mask, P)
+
+
+def input_gradients(
+    layer: ProjectedHeads, back: HeadsBackward, P: Precision
+) -> tuple[list[ndarray], dict[str, ndarray]]:
+    """
+    The errors of the gradients of query, key and value, stored, and of all projections' parameters.
+
+    Exactly zero are those of a query that sees no key, and of a key or value that no query sees, in
+    any head.
+    """
+    E_inputs, found = [], dict(back.found)
+    for (name, x), counts in zip(layer.inputs.items(), layer.present, strict=True):
+        weight = layer.net[name][0]
+        E, grads = parameter_gradients(name, layer.net[name], back.dz[name], x, P)
+        E = storage_error(back.dz[name][0] @ weight, E, P.stage, P.storage)
+        E_inputs.append(np.where(counts[..., None] | np.isinf(E), E, 0.0))
+        found |= grads
+    return E_inputs, found

@@ -134,12 +134,18 @@ def inner_error(
 
 
 def projection(
-    dz: ndarray, E: ndarray, x: ndarray, w: ndarray, P: Precision, terms: int | None = None
+    dz: ndarray,
+    E: ndarray,
+    x: ndarray,
+    w: ndarray,
+    P: Precision,
+    terms: int | None = None,
+    Ex: ndarray | None = None,
 ) -> tuple[ndarray, ndarray]:
     """
     The errors of dx = dz W and dW = sum over batch and positions of dz^T x, both stored; the second
     is one sum, or one for each batch element, rounded to `joined`, and their sum. `terms`: how many
-    dx sums, where it goes on with other products.
+    dx sums, where it goes on with other products; Ex: the error of x, where it was computed.
     """
     Ez = operand_error(dz, E, P, stored=False)
     dx = rounding_error(
@@ -150,7 +156,7 @@ def projection(
         dz.swapaxes(-1, -2),
         None if Ez is None else Ez.swapaxes(-1, -2),
         x,
-        operand_error(x, None, P),
+        operand_error(x, Ex, P),
         P,
         len(x) * x.shape[1],
     )

@@ -153,7 +153,7 @@ def score_gradient_error(
     E_dP = rounding_error(at.dW, dot_error(dO, factors[0], vT, factors[1], P), P.score)
     E_dP = _dropout_error(at.dP, E_dP, mix, P)
     E_dP = E_dP if at.d_weights is None else rounding_error(at.dP, E_dP, P.score)
-    most_P, size_dP = p + E_P, np.abs(at.dP)
+    most_P, size_dP = p + E_P, sizes_at_weights(at)
     D_output = _output_error(at, E, E_P, P, Ev, E_dO, output or P.storage)
     per_key = (
         E_P * size_dP
@@ -168,6 +168,16 @@ def score_gradient_error(
     E_dS = difference_error(chain, E_P, at.dP, E_dP, at.x, E_D, P)
     E_dS = rounding_error(at.dS, rounding_error(at.dS, E_dS, P.prob), P.score)
     return zero_where_hidden(chain, E_dS, E), at_seen_keys(chain, nan_to_inf(dV))
+
+
+def sizes_at_weights(at: Backward) -> ndarray:
+    """
+    Compute |dP|: of the two apart, that from the output and that of the weights themselves, where
+    there are both; a row's mean may be taken of each.
+    """
+    if at.d_weights is None:
+        return np.abs(at.dP)
+    return np.abs(at.dP - at.d_weights) + np.abs(at.d_weights)
 
 
 def _output_error(
@@ -237,7 +247,7 @@ def merged_error(at: Backward, L: ndarray, E_dP: ndarray, P: Precision) -> ndarr
     """
     chain, u = at.mix.rows, max(P.acc.u, P.score.u)
     n, E = at.mix.v.shape[-2], at.d_output.shape[-1]
-    most, r = _largest_seen(chain, np.abs(at.dP) + E_dP), np.expm1(_largest_seen(chain, L))
+    most, r = _largest_seen(chain, sizes_at_weights(at) + E_dP), np.expm1(_largest_seen(chain, L))
     mean = r + gamma(1, P.prob.u) + accumulation_error(n, P) + accumulation_error(E, P)
     mean = (mean + gamma(2, u)) * most + _largest_seen(chain, E_dP)
     return 2 * mean + 4 * (r + gamma(4, u)) * most

@@ -119,6 +119,13 @@ ANCHORS: dict[str, list[list[str]]] = {
         ["self_attention_grad: d_x ="],
         ["self_attention_grad: d_parameters ="],
     ],
+    "multi_head_attention_grad": [
+        ["multi_head_attention_grad: d_attended, d_out_proj ="],
+        ["linear_grad: np.einsum(\"...g,gf->...f\""],
+        ["linear_grad: grads ="],
+        ["linear_grad: grads[bias] ="],
+    ],
+    "multi_head_self_attention_grad": [["multi_head_self_attention_grad: return"]],
     "additive_attention_grad": [
         ["additive_attention_grad: d_w_score +="],
         ["additive_attention_grad: d_z ="],

@@ -1,0 +1,178 @@
+"""
+Bounds for the backward pass of an attention in heads between projections, which the layers share.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.bounds.attention import masked_products
+from attnverify.bounds.error_rules import rounding_error, storage_error, sum_error
+from attnverify.bounds.gradients.scores import dot_gradients, projection
+from attnverify.bounds.gradients.steps import (
+    at_seeing_queries,
+    at_seen_keys,
+    backward,
+    nan_to_inf,
+    scaled_gradient,
+    score_gradient_error,
+    shared_gradient,
+)
+from attnverify.bounds.layers import affine, linear_error, merge, split, zero_unseen_keys
+from attnverify.bounds.scores import products
+from attnverify.bounds.softmax_rows import Rows
+from attnverify.bounds.weighted_mean import weighted_mean, weighted_mean_error
+from attnverify.precision import Precision
+
+Linear = tuple[ndarray, ndarray | None]  # weight and bias
+Pair = tuple[ndarray, ndarray]  # a value and its error
+
+
+def bias_gradient(dz: ndarray, E: ndarray, P: Precision) -> ndarray:
+    """
+    Bound the error of the sum of dz over batch and positions, stored: one sum, or one for each
+    batch element, rounded to `joined`, and their sum.
+    """
+    each = dz.sum(1)
+    E = rounding_error(each, sum_error(dz, E, (1,), P, dz.shape[0] * dz.shape[1]), P.joined)
+    return shared_gradient(each, E, (0,), P)
+
+
+def parameter_gradients(
+    name: str, net: Linear, dz: Pair, x: ndarray, P: Precision, Ex: ndarray | None = None
+) -> tuple[ndarray, dict[str, ndarray]]:
+    """
+    The errors of dx = dz W, and of weight and bias under their names; all are rounded to `stage`
+    before they are stored.
+    """
+    within, (weight, bias) = replace(P, storage=P.stage), net
+    E_x, E_W = projection(*dz, x, weight, within, Ex=Ex)
+    dW = np.einsum("bng,bnf->gf", dz[0], x)
+    found = {f"{name}.weight": storage_error(dW, E_W, P.stage, P.storage)}
+    if bias is not None:
+        E_b = bias_gradient(*dz, within)
+        found[f"{name}.bias"] = storage_error(dz[0].sum((0, 1)), E_b, P.stage, P.storage)
+    return E_x, found
+
+
+@dataclass(frozen=True)
+class Scores:
+    """
+    The scores of queries and keys in float64, and what becomes of errors on the way to them and
+    back.
+
+    error      the scores' error, from those of queries and transposed keys
+    gradients  the gradients of queries and keys with their errors, from scale dS and its error; and
+               the errors of those of parameters that the score has of its own, by their names
+    """
+
+    rows: Rows
+    scale: float
+    error: Callable[[Precision, ndarray, ndarray], ndarray | None]
+    gradients: Callable[
+        [ndarray, ndarray, Precision, ndarray, ndarray], tuple[Pair, Pair, dict[str, ndarray]]
+    ]
+
+
+def dot_scores(q: ndarray, k: ndarray, mask: ndarray | None) -> Scores:
+    """Compute the scores q.k / sqrt(D) under a mask."""
+    at = products(q, k)
+
+    def gradients(
+        s: ndarray, E: ndarray, P: Precision, Eq: ndarray, Ek: ndarray
+    ) -> tuple[Pair, Pair, dict[str, ndarray]]:
+        E_dq, E_dk = dot_gradients(at, s, E, P, Eq, Ek)
+        return (s @ k, E_dq), (s.swapaxes(-1, -2) @ q, E_dk), {}
+
+    def error(P: Precision, Eq: ndarray, Ek: ndarray) -> ndarray | None:
+        return masked_products(at, mask, Eq, Ek)[1](P)
+
+    return Scores(masked_products(at, mask)[0], at.scale, error, gradients)
+
+
+@dataclass(frozen=True)
+class ProjectedHeads:
+    """
+    Inputs by the names of their projections, hidden keys and values zero; weight and bias of each
+    projection and of the output's; queries, keys and values in heads, in float64.
+    """
+
+    inputs: dict[str, ndarray]
+    net: dict[str, Linear]
+    output: str
+    heads: int
+    q: ndarray
+    k: ndarray
+    v: ndarray
+    present: tuple[ndarray, ndarray, ndarray]
+    """Which queries see a key, and which keys and values are seen, in some head."""
+
+
+def projected_heads(
+    inputs: Mapping[str, ndarray],
+    parameters: Mapping[str, ndarray],
+    names: Sequence[str],
+    heads: int,
+    mask: ndarray | None,
+) -> ProjectedHeads:
+    """Project query, key and value; `names` are those of the projections, the output's last."""
+    visible = mask if mask is None or mask.dtype == bool else mask > -np.inf
+    (query, key, value), (*_, output) = inputs.values(), names
+    found = dict(
+        zip(inputs, (query, *(zero_unseen_keys(x, visible) for x in (key, value))), strict=True)
+    )
+    net = {name: (parameters[f"{name}.weight"], parameters.get(f"{name}.bias")) for name in names}
+    q, k, v = (split(affine(x, *net[name]), heads) for name, x in found.items())
+    pairs = np.ones((len(q), 1, q.shape[-2], k.shape[-2]), bool)
+    pairs = pairs if visible is None else pairs & visible
+    seen = pairs.any((1, 2))
+    return ProjectedHeads(found, net, output, heads, q, k, v, (pairs.any((1, 3)), seen, seen))
+
+
+@dataclass(frozen=True)
+class HeadsBackward:
+    """
+    What leaves the heads: the gradient behind each projection with its error, that of the scores,
+    and the errors of those of parameters.
+    """
+
+    dz: dict[str, Pair]
+    dS: Pair
+    found: dict[str, ndarray]
+
+
+def heads_gradients(
+    layer: ProjectedHeads,
+    scores: Scores,
+    d_output: ndarray,
+    P: Precision,
+    d_weights: ndarray | None = None,
+) -> HeadsBackward:
+    """
+    Bound the backward pass from the layer's output to the results of its projections, each kept in
+    `stage`: queries, keys and values have the errors of theirs, and so has the gradient that the
+    output projection hands to the heads, whose attention kept its own output in `stage`.
+    """
+    within, w_out = replace(P, storage=P.stage), layer.net[layer.output][0]
+    Eq, Ek, Ev = (
+        split(linear_error((x, None), *layer.net[name], P, P.stage), layer.heads)
+        for name, x in layer.inputs.items()
+    )
+    Es, mix = scores.error(P, Eq, Ek.swapaxes(-1, -2)), weighted_mean(scores.rows, layer.v)
+    heard = merge(mix.o), merge(weighted_mean_error(mix, Es, Ev, P, P.stage))
+    given = d_output, np.zeros_like(d_output)
+    E_heads, found = parameter_gradients(
+        layer.output, layer.net[layer.output], given, heard[0], P, heard[1]
+    )
+    d_heads = split(d_output @ w_out, layer.heads)
+    back = backward(mix, d_heads, d_weights)
+    E_dS, E_dv = score_gradient_error(back, Es, within, Ev, split(E_heads, layer.heads), P.stage)
+    s, E = scaled_gradient(back.dS, E_dS, scores.scale, scores.rows, P)
+    (dq, E_dq), (dk, E_dk), own = scores.gradients(s, E, within, Eq, Ek)
+    E_dq = at_seeing_queries(scores.rows, E_dq)
+    E_dk = at_seen_keys(scores.rows, nan_to_inf(E_dk))
+    parts = (dq, E_dq), (dk, E_dk), (back.w.swapaxes(-1, -2) @ d_heads, E_dv)
+    dz = {name: (merge(d), merge(E_d)) for name, (d, E_d) in zip(layer.inputs, parts, strict=True)}
+    return HeadsBackward(dz, (back.dS, E_dS), found | own)
