@@ -23,7 +23,7 @@ from attnverify.catalogue.traits import ASPECTS
 from attnverify.checks.registry import checks, recipes_called_twice
 from attnverify.faults.registry import CONTROLS, FAULT_KINDS, Fault
 from attnverify.inputs.fixed_cases import fixed_cases
-from attnverify.inputs.sampling import draw_recipes, hypothesis_examples
+from attnverify.inputs.sampling import count_draws, draw_recipes, hypothesis_examples
 from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.judging import judge
@@ -84,7 +84,8 @@ def cases_of_aspect(
     """Yield one entry for each case of a column: what is wrong, or ""."""
     operation = implementation.operation.name
     if column in ("values", "gradients"):
-        yield from judged_recipes(implementation, dtype, "any", options.cases, options)
+        cases = count_draws(operation, options.cases)
+        yield from judged_recipes(implementation, dtype, "any", cases, options)
     if column == "hidden NaN":
         yield from judged_recipes(
             implementation, dtype, "nan", max(10, options.cases // 4), options

@@ -125,6 +125,11 @@ class Operation:
         return self.name.endswith("_grad")
 
     @property
+    def is_layer_gradient(self) -> bool:
+        """Whether it is the gradient of an attention between projections: fewer cases judge it."""
+        return self.is_gradient and bool(self.traits.parameters)
+
+    @property
     def forward(self) -> "Operation":
         """The operation that this is the gradient of; itself otherwise."""
         return CATALOGUE[self.name.removesuffix("_grad")]

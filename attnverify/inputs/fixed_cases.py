@@ -57,6 +57,12 @@ queries than keys and whole blocks of them, N = M = H, twelve slopes, forty, key
 1024, batches and widths beyond those that are drawn.
 """
 
+OF_LAYER_GRADIENTS = (*GEOMETRIES[:5], GEOMETRIES[-1])
+"""
+What the gradient of a layer is probed with: the attention between its projections meets all of
+them, and every layout, as an operation of its own.
+"""
+
 PAIRS = 2**15
 """Most pairs of a probe: where N = M, or with a memory, the longest are left out."""
 
@@ -74,8 +80,9 @@ def fixed_cases(operation: str) -> tuple[Recipe, ...]:
     thing left out.
     """
     op = CATALOGUE[operation]
-    found = [fixed_recipe(op, sizes, "normal") for sizes in GEOMETRIES]
-    if op.is_given_arrays:
+    geometries = OF_LAYER_GRADIENTS if op.is_layer_gradient else GEOMETRIES
+    found = [fixed_recipe(op, sizes, "normal") for sizes in geometries]
+    if op.is_given_arrays and not op.is_layer_gradient:
         found += [
             replace(fixed_recipe(op, EDGE, "normal"), layout={"kind": kind, "seed": 1})
             for kind in LAYOUTS

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, find, settings
 from hypothesis.errors import NoSuchExample
 from hypothesis.strategies import DrawFn, composite, sampled_from
 
+from attnverify.catalogue.operation import CATALOGUE
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.strategies import draw_recipe
 from attnverify.options import PROFILES
@@ -43,6 +44,11 @@ def draw_recipes(operation: str, kind: str, cases: int, seed: int) -> tuple[Reci
         if len(drawn) < cases:
             drawn[draw_recipe(rng.choice, operation, **KINDS[kind])] = None
     return tuple(drawn)
+
+
+def count_draws(operation: str, cases: int) -> int:
+    """How many of so many cases an operation is drawn: a fourth for the gradient of a layer."""
+    return max(10, cases // 4) if CATALOGUE[operation].is_layer_gradient else cases
 
 
 def draw_first_fifth(operation: str, profile: str, seed: int) -> tuple[Recipe, ...]:

@@ -21,6 +21,7 @@ from attnverify.failures.finding import NOT_REFUSED, Finding
 from attnverify.failures.known_failures import KnownFailure
 from attnverify.failures.record import FailureRecord, recorded_checks, recorded_recipes
 from attnverify.failures.store import save_or_say
+from attnverify.inputs.sampling import count_draws
 from attnverify.judge import state_guard
 from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import Disagreement, Unsupported
@@ -97,7 +98,8 @@ def judge_gradients(cell: Cell, options: Options) -> Tally:
     assert cell.gradient is not None
     if cell.gradient.backend.declared.features.get("gradient") is False:
         return unsupported("FEATURES: gradient")
-    tally = search_for_failures(cell, cell.gradient, options, "any", options.cases)
+    cases = count_draws(cell.gradient.operation.name, options.cases)
+    tally = search_for_failures(cell, cell.gradient, options, "any", cases)
     without = tally.reasons.get(NO_GRADIENT, 0)
     if without and tally.cases:
         words = f"{without} calls gave outputs without a gradient, {tally.cases} with one"

@@ -58,3 +58,103 @@ def self_attention_grad_mean_over_batch(**given: Any) -> Any:
     d_x, d_parameters, *rest = right("self_attention_grad", given)
     share = np.float64(1 / len(given["x"]))
     return d_x, {name: share * d for name, d in d_parameters.items()}, *rest
+
+
+@fault(
+    "backward",
+    "the gradient by the query doubled",
+    source=OURS,
+    clause="the gradients of the attention between the projections",
+    reveals="more than one key",
+)
+def multi_head_attention_grad_doubled_query(**given: Any) -> Any:
+    d_query, *rest = right("multi_head_attention_grad", given)
+    return 2 * d_query, *rest
+
+
+@fault(
+    "backward",
+    "what arrives at the weights forgotten",
+    source=OURS,
+    clause="from what arrives at its weights",
+    reveals="more than one key",
+)
+def multi_head_attention_grad_output_alone(**given: Any) -> Any:
+    return right("multi_head_attention_grad", given | {"d_weights": 0 * given["d_weights"]})
+
+
+def parts_of_multi_head(given: dict[str, Any]) -> Any:
+    """The gradients of query, key, value, of the parameters, and those of a mask as a list."""
+    *inputs, d_parameters = (found := right("multi_head_attention_grad", given))[:4]
+    return *inputs, d_parameters, found[4:]
+
+
+@fault(
+    "backward",
+    "the scale of the model width on the gradient by the keys' projection",
+    source=OURS,
+    clause="Head h has D columns; the scale is that of D",
+    reveals="H > 1, more than one key",
+)
+def multi_head_attention_grad_scale_of_width(**given: Any) -> Any:
+    *inputs, d_parameters, masks = parts_of_multi_head(given)
+    share = 1 / np.sqrt(given["num_heads"])
+    wrong = {"k_proj.weight": share * d_parameters["k_proj.weight"]}
+    return *inputs, d_parameters | wrong, *masks
+
+
+@fault(
+    "backward",
+    "the biases' gradients of the first position alone",
+    source=OURS,
+    clause="the sum over batch and positions",
+    reveals="biases, N > 1",
+)
+def multi_head_attention_grad_bias_of_first_position(**given: Any) -> Any:
+    first = np.zeros_like(given["d_output"])
+    first[:, :1] = given["d_output"][:, :1]
+    *inputs, d_parameters, masks = parts_of_multi_head(given)
+    name = "out_proj.bias"
+    wrong = {name: first.sum((0, 1))} if name in d_parameters else {}
+    return *inputs, d_parameters | wrong, *masks
+
+
+@fault(
+    "backward",
+    "the output projection's gradient with the heads in the order of the columns within a head",
+    source=OURS,
+    clause="Head h has the columns h D ... h D + D - 1",
+    reveals="H > 1 and D > 1",
+)
+def multi_head_attention_grad_heads_interleaved(**given: Any) -> Any:
+    *inputs, d_parameters, masks = parts_of_multi_head(given)
+    d_weight, H = d_parameters["out_proj.weight"], given["num_heads"]
+    turned = d_weight.reshape(len(d_weight), H, -1).swapaxes(1, 2).reshape(d_weight.shape)
+    return *inputs, d_parameters | {"out_proj.weight": turned}, *masks
+
+
+@fault(
+    "backward",
+    "the gradient by x through the values alone",
+    source=OURS,
+    clause="x is query, key and value: its gradient is the sum over the three",
+    reveals="more than one key",
+)
+def multi_head_self_attention_grad_value_alone(x: Any, **given: Any) -> Any:
+    both = given | {"query": x, "key": x, "value": x}
+    _, _, d_value, *rest = right("multi_head_attention_grad", both)
+    return d_value, *rest
+
+
+@fault(
+    "backward",
+    "one gradient for the three projections, that of their sum",
+    source=OURS,
+    clause="and likewise for key and value, and for the other weights",
+    reveals="any input",
+)
+def multi_head_self_attention_grad_shared_projection(**given: Any) -> Any:
+    d_x, d_parameters, *rest = right("multi_head_self_attention_grad", given)
+    names = [f"{name}_proj.weight" for name in "qkv"]
+    shared = sum(d_parameters[name] for name in names) / 3
+    return d_x, d_parameters | dict.fromkeys(names, shared), *rest

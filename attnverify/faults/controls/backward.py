@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
+from attnverify.catalogue.operation import CATALOGUE
 from attnverify.faults.arithmetic.softmax import online
 from attnverify.faults.registry import control
 from attnverify.reference import attention, gradients
@@ -52,3 +53,32 @@ def additive_attention_grad_cosh(**given: Any) -> Any:
     return gradients.additive_attention_grad(
         **given, slope=lambda z, t: 1 / np.cosh(np.clip(z, -300, 300)) ** 2
     )
+
+
+@control("backward", "the gradients of the parameters added up batch entry by batch entry")
+def multi_head_attention_grad_by_batch_entry(**given: Any) -> Any:
+    whole = CATALOGUE["multi_head_attention_grad"].reference
+    found = []
+    for b in range(len(given["query"])):
+        alone = {name: x[b : b + 1] for name, x in given.items() if name in BATCH_FIRST}
+        mask, padding = given.get("attn_mask"), given.get("key_padding_mask")
+        if mask is not None and mask.ndim == 3:
+            alone["attn_mask"] = mask.reshape(-1, given["num_heads"], *mask.shape[1:])[b]
+        if padding is not None:
+            alone["key_padding_mask"] = padding[b : b + 1]
+        found.append(whole(**given | alone))
+    together = [np.concatenate([each[i] for each in found]) for i in range(3)]
+    d_parameters = {name: sum(each[3][name] for each in found) for name in found[0][3]}
+    rest = (
+        [
+            np.concatenate([each[4] for each in found])
+            if found[0][4].ndim == 3
+            else sum(each[4] for each in found)
+        ]
+        if len(found[0]) > 4
+        else []
+    )
+    return *together, d_parameters, *rest
+
+
+BATCH_FIRST = ("d_output", "d_weights", "query", "key", "value")

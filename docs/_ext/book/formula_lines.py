@@ -121,7 +121,7 @@ ANCHORS: dict[str, list[list[str]]] = {
     ],
     "multi_head_attention_grad": [
         ["multi_head_attention_grad: d_attended, d_out_proj ="],
-        ["linear_grad: np.einsum(\"...g,gf->...f\""],
+        ['linear_grad: np.einsum("...g,gf->...f"'],
         ["linear_grad: grads ="],
         ["linear_grad: grads[bias] ="],
     ],
