@@ -101,8 +101,8 @@ def layer_norm_grad(
     With :math:`z = (x - \mu) / \sqrt{\sigma^2 + \epsilon}` and :math:`\bar z = \gamma \bar y`,
 
     .. math:: \bar x = \frac{\bar z - \text{mean}(\bar z) - z\, \text{mean}(z \bar z)}
-              {\sqrt{\sigma^2 + \epsilon}}, \qquad \bar\gamma = \sum_i \bar y_i z_i, \qquad \bar\beta = \sum_i
-              \bar y_i
+              {\sqrt{\sigma^2 + \epsilon}}, \qquad \bar\gamma = \sum_i \bar y_i z_i, \qquad
+              \bar\beta = \sum_i \bar y_i
     """
     centred = x - x.mean(axis=-1, keepdims=True)
     deviation = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)

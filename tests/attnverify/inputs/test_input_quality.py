@@ -28,8 +28,12 @@ def arrays(tree: object) -> list[ndarray]:
 
 
 def scale(recipe: Recipe, dtype: str) -> float:
-    """The size of the numbers that went in; an output of exact zeros is small beside it."""
-    finite = [x[np.isfinite(x)] for x in arrays(expand(recipe, dtype))]
+    """
+    The size of the numbers that went in, and of all that came out; an output of exact zeros (the
+    gradient by a query that sees one key) is small beside it.
+    """
+    both = expand(recipe, dtype), case_of(recipe, dtype).expected
+    finite = [x[np.isfinite(x)] for x in arrays(both)]
     return max((float(np.abs(x).max(initial=0.0)) for x in finite), default=1.0)
 
 
