@@ -87,7 +87,8 @@ def in_order(grads: Mapping[str, ndarray], parameters: Parameters) -> dict[str, 
 
 def seen_alone(x: Float[ndarray, "B M F"], hidden: Bool[ndarray, "B H N M"]) -> ndarray:
     """The keys or values that some query of some head sees, 0 in place of the others."""
-    return np.where(hidden.all(axis=(1, 2))[..., None], 0, x)
+    unseen: ndarray = np.all(hidden, axis=(1, 2))
+    return np.where(unseen[..., None], 0, x)
 
 
 def heads(x: Float[ndarray, "... N F"], H: int) -> Float[ndarray, "... H N D"]:

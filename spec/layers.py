@@ -121,7 +121,8 @@ def in_order(gradients: Mapping[str, Any], parameters: Parameters) -> dict[str, 
 
 def present(x: ndarray, visible: Bool[ndarray, "B H N M"]) -> ndarray:
     """Keys or values [B M F], with 0 for those that no query of any head sees: they are absent."""
-    return np.where(visible.any((1, 2))[..., None], x, 0)
+    seen: ndarray = np.any(visible, axis=(1, 2))
+    return np.where(seen[..., None], x, 0)
 
 
 def self_attention(

@@ -127,8 +127,8 @@ def projected_heads(
     q, k, v = (split(affine(x, *net[name]), heads) for name, x in found.items())
     pairs = np.ones((len(q), 1, q.shape[-2], k.shape[-2]), bool)
     pairs = pairs if visible is None else pairs & visible
-    seen = pairs.any((1, 2))
-    return ProjectedHeads(found, net, output, heads, q, k, v, (pairs.any((1, 3)), seen, seen))
+    sees, seen = np.asarray(pairs.any((1, 3))), np.asarray(pairs.any((1, 2)))
+    return ProjectedHeads(found, net, output, heads, q, k, v, (sees, seen, seen))
 
 
 @dataclass(frozen=True)
