@@ -5,7 +5,7 @@ from difflib import get_close_matches
 import click
 
 from attnverify import __version__, describe_installation
-from attnverify.cli import comparing, failures, judging, measuring, operations, reading
+from attnverify.cli import benching, comparing, failures, judging, measuring, operations, reading
 from attnverify.cli.parameters import STATUS
 
 COMPLETION = """\
@@ -63,6 +63,8 @@ for command in (
     reading.page,
     reading.matrix,
     comparing.compare,
+    comparing.annotate,
+    benching.bench,
     reading.bench_report,
 ):
     attnverify.add_command(command)

@@ -1,4 +1,4 @@
-"""The command that sets two saved reports beside each other."""
+"""Commands on saved reports: two beside each other, and one as a workflow shows it."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import click
 
 from attnverify.cli.parameters import FILE, Command
 from attnverify.cli.reading import load_report
+from attnverify.options import REQUIRED
 
 STATUS = "Exit status: 0 nothing fails that did not, 1 something does, 2 a report cannot be read"
 
@@ -49,4 +50,45 @@ compare = Command(
     short_help="Compare two saved reports: new failures, gone failures, what moved.",
     example="attnverify compare old.json new.json -o moved.html",
     status=STATUS,
+)
+
+
+def print_annotations(report: str, require: str, summary: str | None) -> int:
+    from attnverify.report.workflow import annotate as annotate_report
+    from attnverify.report.workflow import summarise
+
+    found = load_report(report)
+    for line in annotate_report(found, require):
+        print(line)
+    if summary:
+        try:
+            with Path(summary).open("a", encoding="utf-8", errors="replace") as file:
+                file.write("\n".join(summarise(found)) + "\n")
+        except OSError as error:
+            raise click.ClickException(str(error)) from None
+    return 0
+
+
+annotate = Command(
+    "annotate",
+    callback=print_annotations,
+    params=[
+        click.Argument(["report"], type=FILE, metavar="REPORT"),
+        click.Option(
+            ["--require"],
+            type=click.Choice(list(REQUIRED)),
+            default="answer",
+            help="what is an error; all else is a warning (default: answer)",
+        ),
+        click.Option(
+            ["--summary"],
+            type=FILE,
+            metavar="FILE",
+            help="add a summary in Markdown, as to $GITHUB_STEP_SUMMARY",
+        ),
+    ],
+    help="Write a saved report as annotations of a workflow.\n\nREPORT is what attnverify run "
+    "--report-json wrote.",
+    short_help="Write a saved report as annotations of a workflow.",
+    example="attnverify annotate report.json --summary summary.md",
 )

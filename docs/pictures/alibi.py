@@ -1,9 +1,10 @@
 """ALiBi: slopes, and what they make of a distance."""
 
+import matplotlib.pyplot as plt
 import numpy as np
 from numpy import ndarray
 
-from attnverify.spec import get_slopes
+from attnverify.spec import causal_mask, get_slopes, softmax
 from pictures import style
 
 
@@ -22,6 +23,18 @@ def slopes(counts: list[int]) -> None:
     axes.set_yscale("log", base=2)
     axes.set(xlabel="head h", ylabel="slope")
     axes.legend()
+
+
+def triangle(count: int, length: int) -> None:
+    """The biased triangle of each head: how far back it looks, by the weights of equal scores."""
+    i, j = np.arange(length)[:, None], np.arange(length)
+    _, axes = plt.subplots(2, count // 2, figsize=(1.7 * count / 2, 3.9), layout="constrained")
+    for panel, slope in zip(axes.flat, get_slopes(count), strict=True):
+        weights = softmax(slope * (j - i), causal_mask(length, length))
+        shown = np.ma.array(weights, mask=~causal_mask(length, length))
+        panel.imshow(shown, cmap=style.MAPS[style.now["theme"]], vmin=0)
+        panel.set(title=f"slope 1/{1 / slope:g}", xticks=[], yticks=[])
+        panel.spines[:].set_visible(False)
 
 
 def heads(biases: ndarray, visible: ndarray) -> None:

@@ -38,6 +38,7 @@ def without_errata(
 
     if name.split(".")[-1] in CATALOGUE:
         lines[:] = docstrings.without_errata(lines)
+    lines[:] = docstrings.stacked(lines)
     lines[:] = facts.without_seeds("\n".join(lines)).split("\n")
 
 

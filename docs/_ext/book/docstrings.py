@@ -11,6 +11,7 @@ from typing import Any
 Function = Callable[..., Any]
 
 ERRATA = re.compile(r"^Errat(um|a)\b")
+WORDS = re.compile(r"\\text\{[^{}]*\}")
 CLAUSE = re.compile(r"^(\d+)\. ")
 
 
@@ -33,7 +34,7 @@ def formulas(function: Function) -> list[str]:
     parts: list[str] = []
     for block in blocks:
         for part in block.removeprefix(".. math::").split(r"\qquad"):
-            text = " ".join(part.split()).rstrip(", ")
+            text = plain_text(" ".join(part.split()).rstrip(", "))
             if text and parts and "=" not in text:
                 parts[-1] += r",\quad " + text
             elif text:
@@ -57,6 +58,29 @@ def clauses(function: Function) -> dict[int, str]:
             else:
                 found[max(found)] += " " + line.strip()
     return found
+
+
+def stacked(lines: list[str]) -> list[str]:
+    """
+    The lines of a docstring with the parts of each formula, which ``\\qquad`` separates, below each
+    other: beside each other they are wider than a page.
+    """
+    blocks = re.split(r"(\n[ \t]*\n)", plain_text("\n".join(lines)))
+    told = (below(block) if ".. math::" in block else block for block in blocks)
+    return "".join(told).split("\n")
+
+
+def plain_text(formula: str) -> str:
+    """A formula whose words have plain underscores: MathJax shows the backslash of others."""
+    return WORDS.sub(lambda found: found[0].replace(r"\_", "_"), formula)
+
+
+def below(formula: str) -> str:
+    """The parts of one formula, each in a line of its own."""
+    if r"\qquad" not in formula:
+        return formula
+    head, directive, parts = formula.partition(".. math::")
+    return f"{head}{directive} & " + r" \\ & ".join(parts.strip().split(r"\qquad"))
 
 
 def without_errata(lines: list[str]) -> list[str]:

@@ -14,6 +14,7 @@ from attnverify.bounds import BOUNDS
 from attnverify.catalogue.operation import Operation
 from attnverify.inputs.fixed_cases import fixed_cases
 from book import facts, status
+from book.docstrings import below
 
 ROOT = Path(__file__).parents[3]
 
@@ -41,7 +42,7 @@ def derivation(operation: Operation) -> Iterator[str]:
         rule = facts.read()["rules"][function.__name__]
         place = Path(inspect.getfile(function)).relative_to(ROOT).as_posix()
         yield f"{rule['says']}\n"
-        yield f".. math:: {rule['formula']}\n"
+        yield below(f".. math:: {rule['formula']}") + "\n"
         yield f"(``{function.__name__}`` in ``{place}``)\n"
     yield from worked_number(operation)
 

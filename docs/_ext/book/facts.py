@@ -59,7 +59,7 @@ def section_arguments(operation: Operation) -> Iterator[str]:
     yield "   * - argument\n     - shape\n     - what it is"
     for name in operation.arguments:
         axes = operation.axes.get(name)
-        shape = f"[{axes}]" if axes else "-"
+        shape = f"[{axes}]" if axes else "\\-"
         yield f"   * - ``{name}``\n     - {shape}\n     - {meaning(operation, name)}"
     yield ""
     said = [f"{letter}: {read()['letters'][letter]}" for letter in letters(operation)]

@@ -9,7 +9,16 @@ from pathlib import Path
 
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.catalogue.traits import CHAPTERS
-from book import conventions, error_bounds, facts, live_cells, pitfalls, status
+from book import (
+    conventions,
+    docstrings,
+    error_bounds,
+    facts,
+    gallery,
+    live_cells,
+    pitfalls,
+    status,
+)
 from book.docstrings import formulas, sentence
 from book.formula_lines import ANCHORS
 from book.source_lines import find, whole
@@ -26,12 +35,30 @@ def write(folder: Path) -> None:
     pages = {operation.name: page(operation) for operation in pages_of_the_book()}
     pages |= {f"chapter_{chapter}": contents(chapter) for chapter in CHAPTERS}
     for name, text in pages.items():
-        path = folder / f"{name}.rst"
-        if not path.exists() or path.read_text() != text:
-            path.write_text(text)
+        write_changed(folder / f"{name}.rst", text)
+    write_changed(folder / "table.inc", "\n".join(table()))
+    write_changed(folder.parent / "chapters" / "gallery.rst", gallery.page())
     for path in folder.glob("*.rst"):
         if path.stem not in pages:
             path.unlink()
+
+
+def write_changed(path: Path, text: str) -> None:
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+
+
+def table() -> Iterator[str]:
+    """Every operation with its sentence and its chapter, for the front page."""
+    yield ".. list-table::\n   :header-rows: 1\n   :class: operations\n"
+    yield "   * - operation\n     - what it computes\n     - chapter"
+    for chapter in CHAPTERS:
+        for operation in pages_of_the_book():
+            if operation.chapter == chapter:
+                told = docstrings.plain_text(sentence(operation.specification))
+                yield f"   * - :doc:`/operations/{operation.name}`\n     - {told}"
+                yield f"     - :doc:`{chapter} </operations/chapter_{chapter}>`"
+    yield ""
 
 
 @lru_cache

@@ -1,0 +1,138 @@
+"""
+A user's own kernel in a race: judged first, then timed beside the peers that are installed, in the
+way of every other benchmark.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from attnverify.backends.loader import Backend, Implementation
+from attnverify.bench.measure.cases import COMPILED, Case, cases
+from attnverify.bench.measure.contestants import Contestant, contestants
+from attnverify.bench.measure.race import Entry, Race, enter, record, run
+from attnverify.bench.measure.validation import Judgement
+from attnverify.bench.plugin import device, two_threads
+from attnverify.bench.report.results import Record, device_name, new_results_file
+from attnverify.fault_score import cases_of_aspect
+from attnverify.verdicts.tally import Options
+
+INTERPRETED = "the PTX machine executes it here, and its seconds say nothing of a GPU's"
+
+
+def race_backend(
+    found: Backend, names: tuple[str, ...], sizes: dict[str, int], wrong: bool, seconds: float
+) -> Iterator[list[Record]]:
+    """
+    Race every implementation of a backend that has a case, one race for each operation: records of
+    all contestants, the backend's own first. A wrong one is timed only where `wrong` says so.
+    """
+    for implementation in found.implementations:
+        operation = implementation.operation
+        if operation.is_gradient or (names and operation.name not in names):
+            continue
+        case = choose_case(implementation, sizes, seconds)
+        if case is None:
+            yield [not_raced(implementation, "no case of a size of the field is known for it")]
+            continue
+        with two_threads(seconds > 0):
+            raced = race_one(implementation, case, wrong, measured=seconds > 0)
+        yield [record(raced, entry) for entry in raced.entries]
+
+
+def choose_case(
+    implementation: Implementation, sizes: dict[str, int], seconds: float
+) -> Case | None:
+    """The first case of the operation that this device measures, with the sizes that are asked."""
+    operation, on = implementation.operation, device()
+    known = (case for case in cases(operation.chapter, on) if case.operation == operation.name)
+    first = next((case for case in known if case.mode == "forward"), None)
+    if first is None:
+        return None
+    told = ", ".join(f"{letter}={size}" for letter, size in sizes.items())
+    return replace(
+        first,
+        name=f"own sizes, {told}" if told else first.name,
+        sizes=with_sizes(first.sizes, sizes),
+        seconds=seconds,
+        without=(*COMPILED, "torch_impl:eager"),
+    )
+
+
+def with_sizes(known: dict[str, int], asked: dict[str, int]) -> dict[str, int]:
+    """
+    The sizes of a case with those that are asked; what was as large as one of them goes with it.
+    """
+    follow = {
+        letter: asked[leader]
+        for letter, leader in (("M", "N"), ("E", "D"), ("P", "N"))
+        if leader in asked and known.get(letter) == known.get(leader)
+    }
+    return known | {letter: size for letter, size in follow.items() if letter in known} | asked
+
+
+def race_one(implementation: Implementation, case: Case, wrong: bool, measured: bool) -> Race:
+    """One race: the user's kernel, then everyone who has the operation."""
+    source = Path(implementation.backend.source)
+    place = str(source.resolve()) if source.exists() else str(source)
+    own = Contestant(label_of(implementation), place, implementation.how)
+    entry = enter_own(implementation, case, own, wrong)
+    others = (enter(case, contestant) for contestant in contestants(case))
+    return run(case, device(), (entry, *others), measured)
+
+
+def label_of(implementation: Implementation) -> str:
+    how = f":{implementation.how}" if implementation.how else ""
+    return f"{implementation.backend.name}{how}"
+
+
+def enter_own(implementation: Implementation, case: Case, own: Contestant, wrong: bool) -> Entry:
+    """
+    The user's kernel as an entry: held to the cases of the quick profile first, since the one case
+    that is timed shows little.
+    """
+    if "machine" in implementation.backend.device:
+        return Entry(own, None, Judgement("not timed", INTERPRETED))
+    words = first_wrong(implementation, case.dtype)
+    if words and not wrong:
+        return Entry(own, implementation, Judgement("wrong, not timed", words))
+    entry = enter(case, own)
+    if words and entry.runs:
+        entry.judgement = Judgement("wrong", words, entry.judgement.budget)
+    return entry
+
+
+def first_wrong(implementation: Implementation, dtype: str) -> str:
+    """What the specification says first against its values; "" where they are right."""
+    said = cases_of_aspect(implementation, dtype, "values", Options(profile="quick"))
+    return next((words.strip() for words in said if words), "")
+
+
+def not_raced(implementation: Implementation, reason: str) -> Record:
+    """The record of what has no race."""
+    return {
+        "case": "none",
+        "operation": implementation.operation.name,
+        "dtype": "float32",
+        "mode": "forward",
+        "device": device(),
+        "sizes": {},
+        "label": label_of(implementation),
+        "ours": False,
+        "verdict": "not timed",
+        "reason": reason,
+        "refused": "",
+        "peak_extra_bytes": None,
+        "seconds": {},
+        "ratios": {},
+    }
+
+
+def keep_records(records: list[Record], folder: Path) -> Path:
+    """Keep records where ``attnverify bench-report --results`` finds them."""
+    path = new_results_file(folder, device_name(device()))
+    timed = [{"extra_info": record} for record in records if record["seconds"]]
+    left_out = [record for record in records if not record["seconds"]]
+    path.write_text(json.dumps({"benchmarks": timed, "left_out": left_out}, indent=1) + "\n")
+    return path

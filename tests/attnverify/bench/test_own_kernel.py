@@ -1,0 +1,75 @@
+"""A user's own kernel in a race: it is judged first, and a wrong one is timed only when asked."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from attnverify.backends.loader import load
+from attnverify.bench import own_kernel
+from attnverify.bench.report import results
+from attnverify.cli.commands import attnverify
+
+RIGHT = """
+import numpy as np
+
+PRECISION = "wide"
+
+
+def additive_score(query, key, w_query, w_key, w_score):
+    q, k = (x.astype(np.float64) @ w.astype(np.float64).T
+            for x, w in ((query, w_query), (key, w_key)))
+    score = np.tanh(q[..., :, None, :] + k[..., None, :, :]) @ w_score.astype(np.float64)
+    return score.astype(query.dtype)
+"""
+WRONG = RIGHT.replace("np.tanh(", "0.9 * np.tanh(")
+SMALL = ("--sizes", "N=6,M=5,Q=4,K=4,A=3", "--seconds", "0")
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No peers: what they take is no matter here."""
+    monkeypatch.setattr(own_kernel, "contestants", lambda case: [])
+
+
+def bench(folder: Path, code: str, *more: str) -> Result:
+    (folder / "my_score.py").write_text(code)
+    asked = ["bench", str(folder / "my_score.py"), *SMALL, *more]
+    return CliRunner().invoke(attnverify, asked, standalone_mode=False)
+
+
+def test_a_right_kernel_is_timed_and_its_record_kept(tmp_path: Path) -> None:
+    done = bench(tmp_path, RIGHT, "--results", str(tmp_path / "results"))
+    assert done.return_value == 0, done.output
+    assert "own sizes, N=6" in done.output and "correct" in done.output
+    (path,) = results.files(tmp_path / "results")
+    (record,) = results.read(path)
+    assert record["label"] == "my_score" and record["sizes"]["N"] == 6 and record["seconds"]
+
+
+def test_a_wrong_kernel_is_not_timed_unless_asked_and_then_marked(tmp_path: Path) -> None:
+    done = bench(tmp_path, WRONG)
+    assert done.return_value == 1 and "wrong, not timed" in done.output
+    (tmp_path / "again").mkdir()
+    asked = bench(tmp_path / "again", WRONG, "--wrong")
+    assert asked.return_value == 1 and "wrong:" in asked.output and " us " in asked.output
+
+
+def test_a_backend_without_the_operation_says_so(tmp_path: Path) -> None:
+    done = bench(tmp_path, RIGHT, "--op", "softmax")
+    assert "none of the operations" in str(done.exception)
+
+
+def test_sizes_that_were_alike_stay_alike() -> None:
+    square = {"B": 1, "N": 8, "M": 8, "D": 4, "E": 4}
+    assert own_kernel.with_sizes(square, {"N": 3}) == square | {"N": 3, "M": 3}
+    assert own_kernel.with_sizes(square, {"N": 3, "M": 5}) == square | {"N": 3, "M": 5}
+
+
+def test_what_the_ptx_machine_executes_is_not_timed(tmp_path: Path) -> None:
+    (tmp_path / "my_score.py").write_text(RIGHT)
+    (implementation,) = load(str(tmp_path / "my_score.py")).implementations
+    implementation.backend.device = "PTX sm_90a, machine"
+    case = own_kernel.choose_case(implementation, {}, 0.0)
+    entry = own_kernel.enter_own(implementation, case, own_kernel.Contestant("x", "x"), wrong=True)
+    assert entry.judgement.verdict == "not timed" and not entry.runs

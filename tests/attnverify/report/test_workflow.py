@@ -1,0 +1,127 @@
+"""A report in a workflow: annotations, the summary, and the steps of the action as they stand."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from attnverify import ROOT
+from attnverify.report import workflow
+from tests.support import synthetic_reports
+
+RIGHT = """
+from attnverify import spec
+
+
+def get_slopes(n_heads):
+    return spec.get_slopes(n_heads)
+"""
+WRONG = """
+import numpy as np
+
+
+def get_slopes(n_heads):
+    return 2.0 ** (-8 * np.arange(1, n_heads + 1) / n_heads)
+"""
+
+
+def report(source: str = "kernel.py") -> dict:
+    made = synthetic_reports.large(12)
+    made["backends"][0] |= {"name": made["tallies"][0]["backend"], "source": source}
+    return made
+
+
+def test_each_failed_cell_is_one_line_with_its_level():
+    made = report()
+    lines = list(workflow.annotate(made, "answer"))
+    assert len(lines) == len(workflow.failures(made)) > 0
+    assert all(re.match(r"::(error|warning) file=kernel\.py,line=1,title=", line) for line in lines)
+    required = [tally["aspect"] in ("values", "gradients") for tally in workflow.failures(made)]
+    assert [line.startswith("::error") for line in lines] == required
+
+
+def test_words_of_a_report_end_no_command_and_open_no_tag():
+    made = synthetic_reports.hostile()
+    for line in workflow.annotate(made):
+        assert re.fullmatch(r"::(error|warning) (file=[^:,]*,line=1,)?title=[^:,]*::.*", line), line
+    assert "<script>" not in "\n".join(workflow.summarise(made))
+    assert workflow.escape("50%\n, a:b", ":,") == "50%25%0A%2C a%3Ab"
+
+
+def test_the_line_of_the_function_is_found(tmp_path: Path):
+    (tmp_path / "kernel.py").write_text(WRONG)
+    tally = {"implementation": "get_slopes", "operation": "get_slopes", "how": ""}
+    assert workflow.find_line(str(tmp_path / "kernel.py"), tally) == 5
+    assert workflow.find_line(str(tmp_path / "none.py"), tally) == 1
+
+
+def test_a_backend_that_cannot_be_judged_is_an_error():
+    made = report()
+    made["backends"][0]["broken"] = "SyntaxError: invalid syntax"
+    first = next(workflow.annotate(made))
+    assert first.startswith("::error file=kernel.py,line=1,title=not judged::SyntaxError")
+
+
+def steps() -> list[dict]:
+    return yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"]
+
+
+def run_steps(folder: Path, **given: str) -> tuple[int, str]:
+    """
+    Run the action's own lines as a runner does: each in bash -e, its inputs in the environment.
+    What it installs is installed already; the artifact stays where it is.
+    """
+    action = yaml.safe_load((ROOT / "action.yml").read_text())
+    inputs = {name: given.get(name, each.get("default")) for name, each in action["inputs"].items()}
+    files = {name: folder / name for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
+    known = {f"inputs.{name}": str(value) for name, value in inputs.items()}
+    said = ""
+    for step in steps()[1:]:
+        if "run" not in step:
+            continue
+        outputs = dict(re.findall("(.*)=(.*)", read(files["GITHUB_OUTPUT"])))
+        known |= {f"steps.judge.outputs.{name}": value for name, value in outputs.items()}
+        asked = {name: filled(value, known) for name, value in step["env"].items()}
+        path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+        environment = os.environ | asked | {name: str(file) for name, file in files.items()}
+        environment |= {"PATH": path, "PYTHONPATH": str(ROOT)}
+        command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240
+        )
+        said += done.stdout
+        if done.returncode:
+            return done.returncode, said
+    return 0, said
+
+
+def filled(value: str, known: dict[str, str]) -> str:
+    """An expression of a workflow with what it stands for."""
+    return re.sub(r"\$\{\{ (.*?) \}\}", lambda found: known[found[1]], value)
+
+
+def read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+@pytest.mark.parametrize(("code", "status"), [(RIGHT, 0), (WRONG, 1)], ids=["right", "wrong"])
+def test_the_steps_of_the_action_judge_a_kernel(tmp_path: Path, code: str, status: int):
+    (tmp_path / "kernel.py").write_text(code)
+    ended, said = run_steps(tmp_path, backend="kernel.py", operations="get_slopes")
+    assert ended == status, said
+    assert ("::error file=kernel.py,line=5,title=get_slopes" in said) == bool(status)
+    summary = read(tmp_path / "GITHUB_STEP_SUMMARY")
+    assert "| `get_slopes` |" in summary and ("no failure" in summary) == (not status)
+    kept = {path.name for path in (tmp_path / "attnverify-report").iterdir()}
+    assert kept == {"report.html", "report.json", "junit.xml"}
+
+
+def test_the_action_installs_itself_and_keeps_the_report():
+    first, *_ = steps()
+    assert first["run"].endswith('install --quiet "$ACTION_PATH"')
+    (kept,) = [step for step in steps() if "uses" in step]
+    assert kept["uses"].startswith("actions/upload-artifact@") and "report" in kept["with"]["path"]

@@ -1,0 +1,62 @@
+"""The gallery of real bugs: each has a thread, lines, and what two tests said of it when run."""
+
+import sys
+
+import pytest
+
+from attnverify import ROOT
+from attnverify.faults.registry import read_faults
+
+sys.path.insert(0, str(ROOT / "docs" / "_ext"))
+sys.path.insert(0, str(ROOT / "docs" / "data"))
+
+import measure_gallery
+from book import gallery
+
+BUGS = [bug["fault"] for bug in gallery.read_bugs()]
+each_bug = pytest.mark.parametrize("name", BUGS)
+
+
+def test_there_are_many_bugs_of_many_kinds():
+    faults = [read_faults()[0][name] for name in BUGS]
+    assert len(set(BUGS)) == len(BUGS) >= 12 and len({fault.kind for fault in faults}) >= 8
+    assert set(BUGS) == set(gallery.measured())
+
+
+def test_every_bug_has_its_thread_its_story_and_its_lines():
+    text = gallery.page()
+    for bug in gallery.read_bugs():
+        assert gallery.thread(read_faults()[0][bug["fault"]]).count("https://github.com/") == 1
+        assert bug["title"] in text and bug["told"].count(".") >= 2 and bug["code"].count("\n") >= 2
+
+
+def test_a_bug_without_a_thread_is_refused():
+    with pytest.raises(ValueError, match=r"wanted a thread in threads\.toml"):
+        gallery.thread(read_faults()[0]["softmax_nan_of_empty_rows"])
+
+
+@each_bug
+def test_the_usual_test_says_what_the_page_says(name):
+    assert measure_gallery.usual_test(read_faults()[0][name]) == gallery.measured()[name]["usual"]
+
+
+def test_the_suite_finds_them_all_and_many_pass_the_usual_test():
+    said = gallery.measured().values()
+    assert all(each["suite"] for each in said)
+    assert sum(each["usual"] == "passes" for each in said) >= 6
+
+
+def test_the_usual_test_fails_what_is_plainly_wrong():
+    faults = read_faults()[0]
+    assert measure_gallery.usual_test(faults["scaled_dot_product_attention_unscaled"]) == "fails"
+
+
+@pytest.mark.parametrize("name", ["get_slopes_plain_series"])
+def test_the_suite_says_what_the_page_says(name):
+    assert measure_gallery.suite_says(read_faults()[0][name]) == gallery.measured()[name]["suite"]
+
+
+@pytest.mark.thorough
+@each_bug
+def test_the_suite_says_of_every_bug_what_the_page_says(name):
+    assert measure_gallery.suite_says(read_faults()[0][name]) == gallery.measured()[name]["suite"]
