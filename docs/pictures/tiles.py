@@ -26,4 +26,4 @@ def running(scores: ndarray, width: int) -> None:
         top, total = new, kept + added
     left.set(xlabel="key j", ylabel="score", title="scores, and their maximum so far")
     right.set(xlabel="tile", title="the sum as it is kept", xticks=range(tile + 1))
-    right.legend()
+    right.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))

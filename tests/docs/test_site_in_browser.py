@@ -356,11 +356,74 @@ def test_axe_finds_a_fault_that_is_there(browser: Browser, tmp_path: Path) -> No
     }
 
 
-@pytest.mark.parametrize("name", LOOKED_AT)
-def test_a_page_fits_a_phone(browser: Browser, address: str, name: str) -> None:
-    page = open_page(browser, f"{address}/{name}", width=390, height=844)
+WIDTHS = (320, 360, 390, 600, 800, 1020, 1100, 1320, 1366, 1600, 1920, 2560)
+KINDS = (
+    *LOOKED_AT,
+    "operations/transformer_xl.html",
+    "operations/update_mems.html",
+    "operations/chapter_layers.html",
+    "chapters/gallery.html",
+    "chapters/blocked_attention.html",
+    "chapters/where_you_work.html",
+    "chapters/state.html",
+    "search.html",
+    "genindex.html",
+    "_modules/attnverify/spec/alibi.html",
+)
+"""A page of each kind, and those with the longest lines."""
+
+CUT = """
+(() => {
+  const wide = document.documentElement.scrollWidth > window.innerWidth;
+  const hides = (e) => ['hidden', 'clip'].includes(getComputedStyle(e).overflowX)
+    && !e.closest('mjx-assistive-mml');  // a formula for screen readers, which nobody is to see
+  const cut = [...document.querySelectorAll('article *')].filter(
+    (e) => e.clientWidth > 1 && e.scrollWidth > e.clientWidth + 1 && hides(e) && e.innerText?.trim()
+  );
+  return [...(wide ? ['the page: ' + document.documentElement.scrollWidth] : []),
+          ...cut.map((e) => e.className + ': ' + e.innerText.slice(0, 60))];
+})()
+"""
+"""What is wider than the window, and what hides some of its own text; what scrolls does neither."""
+
+
+def cut_off(page: Page, widths: tuple[int, ...]) -> list[str]:
+    """What is cut off or hidden, and at which widths of the window."""
+    found = []
+    for width in widths:
+        page.set_viewport_size({"width": width, "height": 900})
+        found += [f"{width} px, {words}" for words in page.evaluate(CUT)]
+    return found
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_no_text_is_cut_off_at_any_width(browser: Browser, address: str, name: str) -> None:
+    page = open_page(browser, f"{address}/{name}")
     settled(page)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert cut_off(page, WIDTHS) == []
+
+
+def test_text_that_is_cut_off_is_noticed(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "cut.html"
+    path.write_text(
+        '<!doctype html><article><div style="width: 500px">wide</div>'
+        '<p style="width: 90px; overflow: hidden; white-space: nowrap">long enough to be cut</p>'
+        '<pre style="width: 90px; overflow: auto">this one may be as long as it likes</pre>'
+    )
+    found = cut_off(open_page(browser, path.as_uri()), (320, 600))
+    assert [words.partition(",")[0] for words in found] == ["320 px", "320 px", "600 px"]
+
+
+def test_a_page_is_printed_without_what_only_a_screen_needs(browser: Browser, address: str) -> None:
+    page = open_page(browser, f"{address}/operations/rel_shift.html")
+    settled(page)
+    page.emulate_media(media="print")
+    shown = "[...document.querySelectorAll('.sidebar-drawer, .live, .only-dark')]"
+    assert page.evaluate(f"{shown}.filter((e) => e.offsetParent).length") == 0
+    scrolls = (
+        "[...document.querySelectorAll('article pre')].map((e) => getComputedStyle(e).overflowX)"
+    )
+    assert set(page.evaluate(scrolls)) == {"visible"}
 
 
 @pytest.mark.xdist_group("tutorial")  # it needs none of the pages: beside their build
