@@ -17,6 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from attnverify.backends.loader import Implementation
+from attnverify.diagnosis.call_budget import CallBudget
 from attnverify.diagnosis.candidates import Candidate, are_equivalent, candidates, pairs
 from attnverify.diagnosis.cause import Cause, Explanation
 from attnverify.diagnosis.factor_fit import fit_factor
@@ -50,6 +51,7 @@ def diagnose(
     others: Sequence[Case] = (),
     among: Sequence[Candidate] | None = None,
     passing: Sequence[Case] = (),
+    budget: CallBudget | None = None,
 ) -> Cause | None:
     """
     The likely cause of a failure, or None.
@@ -58,14 +60,23 @@ def diagnose(
     a cause of their own, and are left out where nothing explains both. ``among`` are the
     candidates, by default all of :func:`attnverify.diagnosis.candidates.candidates`.
     """
-    failing = [o for o in observe(implementation, choose_failing(cases)) if o.wrong]
+    budget = budget or CallBudget.of_findings(1, (*cases, *others))
+    failing = [o for o in look_at(implementation, choose_failing(cases), budget) if o.wrong]
     if not failing:
         return None
     if any(o.recipe.poison in ("nan", "inf") for o in failing):
-        return diagnose_hidden(implementation, failing, among)
-    beside = observe(implementation, [case for case in others if case not in cases])
+        return diagnose_hidden(implementation, failing, among, budget)
+    beside = look_at(implementation, [case for case in others if case not in cases], budget)
     passed = [o for o in beside if not o.wrong] + passed_observations(implementation, passing)
-    return explain(implementation, failing, [o for o in beside if o.wrong], passed, among)
+    elsewhere = [o for o in beside if o.wrong]
+    return explain(implementation, failing, elsewhere, passed, among, budget)
+
+
+def look_at(
+    implementation: Implementation, cases: Sequence[Case], budget: CallBudget
+) -> list[Observation]:
+    """Observe the cases, for as long as the budget lasts."""
+    return observe(implementation, [case for case in cases if budget.affords_case(case)])
 
 
 def choose_failing(cases: Sequence[Case]) -> list[Case]:
@@ -98,6 +109,7 @@ def explain(
     others: Sequence[Observation],
     passed: Sequence[Observation],
     among: Sequence[Candidate] | None,
+    budget: CallBudget,
 ) -> Cause | None:
     """The cause of observations."""
     operation = implementation.operation
@@ -112,25 +124,28 @@ def explain(
     if best:
         return cause_of_candidates(best)
     found = output_format(failing) or fit_factor(operation, [*failing, *passed])
-    return Cause(found.words, (found,)) if found else localize(implementation, failing)
+    return Cause(found.words, (found,)) if found else localize(implementation, failing, budget)
 
 
 def diagnose_hidden(
     implementation: Implementation,
     failing: Sequence[Observation],
     among: Sequence[Candidate] | None,
+    budget: CallBudget,
 ) -> Cause | None:
     """
     What fails with NaN in hidden slots is asked again with ordinary numbers there: where it is
     right, the mask is, and so are the weights.
     """
     clean = [case_of(replace(o.recipe, poison=None), o.dtype) for o in failing[:3]]
-    again = observe(implementation, clean)
+    again = look_at(implementation, clean, budget)
     wrong = [o for o in again if o.wrong]
+    if not again:
+        return None
     if right := len(again) - len(wrong):
         share = f" in {right} of {len(again)} cases" if wrong else ""
         return Cause(f"{HIDDEN}{share}", (Explanation("0 times NaN", HIDDEN),))
-    cause = explain(implementation, wrong, (), (), among)
+    cause = explain(implementation, wrong, (), (), among, budget)
     if cause is None:
         return None
     return Cause(f"{cause}, with ordinary numbers in the hidden slots too", cause.explanations)

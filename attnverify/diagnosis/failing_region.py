@@ -9,26 +9,37 @@ tried on fresh draws and sought again with these among the cases, until it holds
 over.
 """
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import cycle
+from itertools import chain, cycle
 
 from attnverify.backends.loader import Implementation
+from attnverify.diagnosis.call_budget import CallBudget
 from attnverify.diagnosis.condition_search import find_conjunction
 from attnverify.inputs.conditions import Condition, parse_condition
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import draw_recipes
 from attnverify.judge.case import Case, case_of
-from attnverify.judge.errors import Disagreement, Unsupported
-from attnverify.judge.judging import judge
 
 ROUNDS = 3
-SECONDS = 4.0
-"""After so long, what was found is offered with the counts that it has."""
+TRIES = 2
+"""So many failing cases at most are judged in another dtype."""
 
 OTHER_SEED = 1_000_003
 """Added to the seed of the run, for draws that the run has not seen."""
+
+
+@dataclass(frozen=True)
+class Draws:
+    """How the run drew its cases (:func:`attnverify.inputs.sampling.draw_recipes`)."""
+
+    kind: str
+    count: int
+    seed: int
+
+    def others(self, operation: str, number: int) -> tuple[Recipe, ...]:
+        """Draws that the run has not seen, others for each number."""
+        return draw_recipes(operation, self.kind, self.count, self.seed + number * OTHER_SEED)
 
 
 @dataclass
@@ -44,17 +55,20 @@ class LabelledCases:
     failing: list[Case] = field(default_factory=list)
     passing: list[Case] = field(default_factory=list)
 
-    def add(self, recipes: Iterable[Recipe], end: float) -> None:
-        """Judge further recipes until the time is over."""
+    def add(self, recipes: Iterable[Recipe], budget: CallBudget) -> None:
+        """Judge further recipes for as long as the budget lasts."""
         for recipe in recipes:
-            if time.monotonic() > end:
-                return
             case = case_of(recipe, self.dtype)
-            kind = outcome_kind(self.implementation, case)
-            if kind in self.kinds:
-                self.failing.append(case)
-            elif kind == "passed":
-                self.passing.append(case)
+            self.label(case, budget.outcome(self.implementation, case))
+            if not all(budget.left):
+                return
+
+    def label(self, case: Case, kind: str) -> None:
+        """Put a case where its outcome belongs."""
+        if kind in self.kinds:
+            self.failing.append(case)
+        elif kind == "passed":
+            self.passing.append(case)
 
     def empty_copy(self) -> "LabelledCases":
         return LabelledCases(self.implementation, self.dtype, self.kinds)
@@ -124,92 +138,69 @@ def format_counts(counts: tuple[int, int]) -> str:
     return f"{counts[0]} of {counts[1]}"
 
 
-def outcome_kind(implementation: Implementation, case: Case) -> str:
-    """The kind of the failure, "passed", or "" where the case says nothing."""
-    try:
-        return "passed" if judge(implementation, case).judged else ""
-    except Unsupported:
-        return ""
-    except Disagreement as error:
-        return error.kind
-
-
-def offers(implementation: Implementation, dtype: str, failures: dict[str, list[Case]],
-    passing: list[Case], kind: str, count: int,
-           seed: int) -> dict[str, RegionOffer]:  # fmt: skip
+def offers(
+    implementation: Implementation,
+    dtype: str,
+    failures: dict[str, list[Case]],
+    passing: list[Case],
+    draws: Draws,
+    budget: CallBudget,
+) -> dict[str, RegionOffer]:
     """
     A region for each kind of failure: one for all of them where they have one in common, else one
     each.
-
-    ``kind``, ``count`` and ``seed`` are those of the run's draws
-    (:func:`attnverify.inputs.sampling.draw`).
     """
-    alike = [case for failing in failures.values() for case in failing]
-    together = generalise(
-        LabelledCases(implementation, dtype, frozenset(failures), alike, [*passing]),
-        kind,
-        count,
-        seed,
-    )
+
+    def region(kinds: Iterable[str], calls: CallBudget) -> RegionOffer:
+        failing = list(chain.from_iterable(failures[kind] for kind in kinds))
+        known = LabelledCases(implementation, dtype, frozenset(kinds), failing, [*passing])
+        return generalise(known, draws, calls)
+
+    share = 1 if len(failures) == 1 else len(failures) + 1
+    kernel, oracle = (left // share for left in budget.left)
+    together = region(failures, budget.part(kernel, oracle))
     if together.when or len(failures) == 1:
         return dict.fromkeys(failures, together)
-    return {
-        what: generalise(
-            LabelledCases(implementation, dtype, frozenset({what}), [*failing], [*passing]),
-            kind,
-            count,
-            seed,
-        )
-        for what, failing in failures.items()
-    }
+    return {what: region([what], budget.part(kernel, oracle)) for what in failures}
 
 
-def generalise(cases: LabelledCases, kind: str, count: int, seed: int) -> RegionOffer:
+def generalise(cases: LabelledCases, draws: Draws, budget: CallBudget) -> RegionOffer:
     """
     The shortest region of the failures, sought again with the counterexamples that fresh draws
     give.
     """
-    end = time.monotonic() + SECONDS
-    operation, failed = cases.implementation.operation.name, cases.failing[:4]
+    implementation, failed = cases.implementation, cases.failing[:TRIES]
+    for case, kind in budget.outcomes.items():
+        cases.label(case, kind)
+    others = [dtype for dtype in implementation.operation.dtypes if dtype != cases.dtype]
+    calls = budget.less(len(others), len(others))
     if cases.passing:
-        cases.add(
-            list(
-                cross_recipes(
-                    cases.failing, draw_recipes(operation, kind, count, seed + OTHER_SEED)
-                )
-            ),
-            end,
-        )
+        crossed = cross_recipes(cases.failing, draws.others(implementation.operation.name, 1))
+        cases.add(crossed, half_of(calls))
     for round_ in range(1, ROUNDS + 1):
-        when, fresh = (
-            find_conjunction(cases.failing, cases.passing),
-            cases.empty_copy(),
-        )
-        fresh.add(
-            draw_recipes(
-                operation,
-                kind,
-                count if cases.passing else count // 4,
-                seed + (round_ + 1) * OTHER_SEED,
-            ),
-            end,
-        )
+        when, fresh = find_conjunction(cases.failing, cases.passing), cases.empty_copy()
+        fresh.add(draws.others(implementation.operation.name, round_ + 1), half_of(calls))
         found = evaluate_region(when, cases, fresh)
-        if found.holds or time.monotonic() > end:
+        if found.holds:
             break
         cases = cases.merged_with(fresh)
-    return replace(
-        found,
-        dtype="*" if fails_in_every_dtype(cases.implementation, failed) else cases.dtype,
-    )
+    everywhere = fails_in_every_dtype(implementation, failed, others, budget)
+    return replace(found, dtype="*" if everywhere else cases.dtype)
 
 
-def fails_in_every_dtype(implementation: Implementation, failed: list[Case]) -> bool:
-    """Whether some of these cases fail in every other dtype too."""
-    others = [other for other in implementation.operation.dtypes if other != failed[0].dtype]
+def half_of(budget: CallBudget) -> CallBudget:
+    """Half of what is left of the oracle's calls, which are the fewer."""
+    kernel, oracle = budget.left
+    return budget.part(kernel, (oracle + 1) // 2)
+
+
+def fails_in_every_dtype(
+    implementation: Implementation, failed: list[Case], others: Sequence[str], budget: CallBudget
+) -> bool:
+    """Whether one of these cases fails in every other dtype too."""
     return all(
         any(
-            outcome_kind(implementation, case_of(case.recipe, other)) not in ("", "passed")
+            budget.outcome(implementation, case_of(case.recipe, other)) not in ("", "passed")
             for case in failed
         )
         for other in others

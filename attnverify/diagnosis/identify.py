@@ -7,7 +7,6 @@ rows that see no key. An answer is what explains all recipes of its round, withi
 diagnosis; "none of ..." is an answer too, and so is "not told apart".
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, product
@@ -30,7 +29,6 @@ from attnverify.reference.staged_attention import Change, evaluate, spec_stages
 
 DEVIATIONS = 2
 """As many answers of one round may be others than the specification's."""
-SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -155,11 +153,10 @@ def identify_staged(implementation: Implementation, dtype: str, card: Convention
     for convention in conventions(operation.name):
         if convention.change is not None:
             still.setdefault(convention.question, [None]).append(convention)
-    until = time.monotonic() + SECONDS
     for turn in rounds(operation):
         seen = collect_observations(implementation, turn.recipes, dtype, card)
         if seen:
-            answered(operation, turn, seen, still, card, until)
+            answered(operation, turn, seen, still, card)
     if operation.traits.slopes:
         dtype_of_biases(implementation, changes_of(non_spec_answers(still)), card)
 
@@ -183,7 +180,6 @@ def answered(
     seen: Sequence[Observation],
     still: OpenAnswers,
     card: ConventionCard,
-    until: float,
 ) -> None:
     """Narrow the open answers down by one round, and write on the card what it showed."""
     ground = changes_of([c for c in non_spec_answers(still) if c.question not in turn.questions])
@@ -195,7 +191,7 @@ def answered(
     asked = {
         question: answers for question, answers in asked.items() if answers not in ([], [None])
     }
-    fitting = consistent_combinations(seen, ground, asked, until)
+    fitting = consistent_combinations(seen, ground, asked)
     for question, answers in asked.items():
         law = law_of(operation, question)
         found = list(dict.fromkeys(one[question] for one in fitting))
@@ -228,18 +224,14 @@ def evaluate_changes(o: Observation, changes: Sequence[Change]) -> Any:
 
 
 def consistent_combinations(
-    seen: Sequence[Observation], ground: Sequence[Change], asked: OpenAnswers, until: float
+    seen: Sequence[Observation], ground: Sequence[Change], asked: OpenAnswers
 ) -> list[dict[str, Convention | None]]:
     """
     The combinations of answers with the fewest deviations from the specification that explain every
     observation.
     """
     for deviations in range(min(DEVIATIONS, len(asked)) + 1):
-        found = [
-            one
-            for one in combined(asked, deviations)
-            if time.monotonic() < until and explains(seen, ground, one)
-        ]
+        found = [one for one in combined(asked, deviations) if explains(seen, ground, one)]
         if found:
             return found
     return []

@@ -15,20 +15,24 @@ from numpy import ndarray
 from attnverify import bounds
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.operation import CATALOGUE
+from attnverify.diagnosis.call_budget import CallBudget
 from attnverify.diagnosis.cause import Cause
 from attnverify.inputs.masks import scores_shape, visible_pairs
-from attnverify.inputs.recipe import Inputs
+from attnverify.inputs.recipe import Inputs, layout_kinds
 from attnverify.judge.comparison import compare
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.invoke import call, to_backend_array
 from attnverify.judge.judging import checked_output
 from attnverify.judge.observation import Observation
+from attnverify.reference.oracle import evaluate_spec
 
-MOST_CALLS = 140
-"""As many calls show the weights of a recipe: one for each E of its keys."""
+MOST_CALLS = 8
+"""As many calls at most show the weights of a recipe: one for each E of its keys."""
 
 
-def localize(implementation: Implementation, observed: Sequence[Observation]) -> Cause | None:
+def localize(
+    implementation: Implementation, observed: Sequence[Observation], budget: CallBudget
+) -> Cause | None:
     """What probes of the failing recipes say."""
     operation = implementation.operation
     for o in sorted(observed, key=lambda o: -o.size):  # where there is more, more can be told
@@ -39,7 +43,7 @@ def localize(implementation: Implementation, observed: Sequence[Observation]) ->
             and "parameters" not in o.inputs
         ):
             try:
-                told = localize_by_weights(implementation, o)
+                told = localize_by_weights(implementation, o, budget)
             except (Disagreement, Unsupported):
                 continue
             if told:
@@ -48,11 +52,14 @@ def localize(implementation: Implementation, observed: Sequence[Observation]) ->
     return Cause(where) if where else None
 
 
-def localize_by_weights(implementation: Implementation, o: Observation) -> Cause | None:
+def localize_by_weights(
+    implementation: Implementation, o: Observation, budget: CallBudget
+) -> Cause | None:
     """The stages of one recipe, first to last; None where the probe shows nothing."""
-    if o.inputs["key"].shape[-2] > MOST_CALLS * o.inputs["value"].shape[-1]:
+    calls = -(-o.inputs["key"].shape[-2] // o.inputs["value"].shape[-1])
+    if calls > MOST_CALLS or not budget.affords(calls, 1):
         return None
-    own, law, bound = weights(implementation, o.inputs, o.dtype)
+    own, law, bound = weights(implementation, o, o.inputs)
     wrong = exceeds_bound(own, law, bound)
     if not wrong.any():
         return Cause(f"the weights are right, and {describe_wrong_outputs(o)}")
@@ -71,6 +78,8 @@ def localize_by_weights(implementation: Implementation, o: Observation) -> Cause
             "the weights of a row are right but for a factor: rows sum to "
             f"{sums.min():.4g} .. {sums.max():.4g}{describe_indices(wrong)}"
         )
+    if not budget.affords(calls, 1):
+        return Cause(f"the weights are wrong{describe_indices(wrong)}")
     return localize_in_scores(implementation, o, wrong)
 
 
@@ -82,7 +91,7 @@ def localize_in_scores(implementation: Implementation, o: Observation, wrong: nd
         or "key_pos_bias" in o.inputs
         or (o.recipe.mask or {}).get("form") in ("noisy", "finite")
     )
-    without = exceeds_bound(*weights(implementation, without_nonfinite(o.inputs) | blank, o.dtype))
+    without = exceeds_bound(*weights(implementation, o, without_nonfinite(o.inputs) | blank))
     if not without.any():
         zero = "w_score" if "w_score" in blank else "query"
         return Cause(f"the weights are wrong, and right where {zero} is 0{describe_indices(wrong)}")
@@ -103,34 +112,37 @@ def without_nonfinite(inputs: Inputs) -> Inputs:
 
 
 def weights(
-    implementation: Implementation, inputs: Inputs, dtype: str
+    implementation: Implementation, o: Observation, inputs: Inputs
 ) -> tuple[ndarray, ndarray, ndarray]:
     """
     The implementation's weights, the specification's, and their bound: values that are unit
-    vectors, E keys at a time.
+    vectors, E keys at a time, laid out as the recipe says.
     """
-    M, E = inputs["value"].shape[-2:]
-    parts = [unit_values(implementation, inputs, dtype, start) for start in range(0, M, E)]
-    own, law, bound = (np.concatenate(part, axis=-1)[..., :M] for part in zip(*parts, strict=True))
-    return own, law, bound
-
-
-def unit_values(
-    implementation: Implementation, inputs: Inputs, dtype: str, start: int
-) -> tuple[ndarray, ndarray, ndarray]:
-    M, E = inputs["value"].shape[-2:]
-    value = np.broadcast_to(
-        1.0 * (np.arange(M)[:, None] == start + np.arange(E)), inputs["value"].shape
-    )
-    given = inputs | {"value": value}
+    shape, M = inputs["value"].shape, inputs["value"].shape[-2]
+    E = shape[-1]
+    given = inputs | {"value": np.broadcast_to(np.eye(M), (*shape[:-1], M))}
+    law = evaluate_spec(implementation.operation, given)
     with np.errstate(all="ignore"):
-        law = implementation.operation.reference(**given)
-        bound = bounds.bound(implementation.operation.name, given, implementation.precision(dtype))
-    output = call(
-        implementation,
-        {name: to_backend_array(implementation, x, dtype) for name, x in given.items()},
-    )
-    return checked_output(output, law, dtype, implementation, "output"), law, bound
+        bound = bounds.bound(
+            implementation.operation.name, given, implementation.precision(o.dtype)
+        )
+    own = []
+    for start in range(0, M, E):
+        value = np.broadcast_to(np.eye(M, start + E)[:, start:], shape)
+        output = call(implementation, laid_out(implementation, o, inputs | {"value": value}))
+        part = law[..., start : start + E]
+        wanted = np.zeros((*part.shape[:-1], E))
+        own.append(checked_output(output, wanted, o.dtype, implementation, "output"))
+    return np.concatenate(own, axis=-1)[..., :M], law, bound
+
+
+def laid_out(implementation: Implementation, o: Observation, inputs: Inputs) -> Inputs:
+    """Arrays of the backend, arranged in memory as those of the recipe."""
+    kinds = layout_kinds(o.recipe, len(inputs))
+    return {
+        name: to_backend_array(implementation, x, o.dtype, kind)
+        for (name, x), kind in zip(inputs.items(), kinds, strict=True)
+    }
 
 
 def exceeds_bound(own: ndarray, law: ndarray, bound: ndarray | None) -> ndarray:

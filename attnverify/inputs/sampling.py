@@ -5,12 +5,13 @@ First each choice is drawn evenly and from the seed alone, so that a few hundred
 everything, in every process alike (Hypothesis' own draws repeat each other and depend on the
 modules that are loaded: that serves its search). All implementations of an operation are shown the
 same recipes, so that what the specification says of them is computed once. Then Hypothesis hunts
-for a failure with the same choices; where one is found, by either, it shrinks.
+for a failure with the same choices; where one is found, by either, it is made smaller, one part
+after the other.
 """
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from random import Random
 from typing import Any
@@ -32,8 +33,6 @@ KINDS: dict[str, dict[str, Any]] = {
 
 CASES = PROFILES
 """At least as many cases for each operation, implementation and dtype."""
-
-SHRINK_SECONDS = 15.0
 
 
 @lru_cache(maxsize=256)
@@ -89,29 +88,82 @@ def hypothesis_examples(operation: str, kind: str, cases: int, seed: int) -> tup
     return tuple(tried)
 
 
-def shrink(
-    failing: Recipe,
-    kind: str,
-    fails: Callable[[Recipe], bool],
-    seed: int,
-    seconds: float = SHRINK_SECONDS,
-) -> Recipe:
+def shrink(failing: Recipe, fails: Callable[[Recipe], bool]) -> Recipe:
     """
-    A small recipe that fails like the given one: the smallest that Hypothesis finds in the time.
+    A small recipe that fails like the given one: what can be left out or made smaller is, boldly
+    first.
     """
-    smallest, end, known = failing, time.monotonic() + seconds, dict[Recipe, bool]()
+    smallest, tried = failing, {failing}
+    while True:
+        for recipe in simpler_recipes(smallest):
+            if recipe not in tried and shrink_key(recipe) < shrink_key(smallest):
+                tried.add(recipe)
+                if fails(recipe):
+                    smallest = recipe
+                    break
+        else:
+            return smallest
 
-    def still_fails(recipe: Recipe) -> bool:
-        nonlocal smallest
-        if recipe not in known:
-            known[recipe] = time.monotonic() < end and fails(recipe)
-        if known[recipe] and shrink_key(recipe) < shrink_key(smallest):
-            smallest = recipe
-        return known[recipe]
 
-    with suppress(NoSuchExample):
-        find(strategy(failing.operation, kind), still_fails, settings=QUIET, random=Random(seed))
-    return smallest
+def simpler_recipes(recipe: Recipe) -> Iterator[Recipe]:
+    """Recipes with less in them: everything at once, then sizes and parts one after the other."""
+    least = dict.fromkeys(recipe.sizes, 1)
+    plain = without_parts(recipe)
+    yield from (resized(plain, least), resized(recipe, least), plain)
+    for letters in ("BHL", "DEFQKAP", "N", "M", "NM"):
+        yield resized(recipe, {letter: 1 for letter in letters if letter in recipe.sizes})
+    yield from one_part_less(recipe)
+    for letter, size in recipe.sizes.items():
+        yield from (
+            resized(recipe, {letter: smaller})
+            for smaller in (1, size // 2, size - 1)
+            if 1 <= smaller < size
+        )
+
+
+def one_part_less(recipe: Recipe) -> Iterator[Recipe]:
+    """The recipe without each of what it may be without."""
+    op = CATALOGUE[recipe.operation]
+    parts: dict[str, Any] = {"padding": None, "poison": None}
+    if op.mask and op.allows_none(op.mask):
+        parts["mask"] = None
+    if "keep" in op.arguments and not op.requires("keep"):
+        parts["dropout"] = None
+    parts["layout"] = {"kind": "contiguous", "seed": 0}
+    parts["values"] = recipe.values | {"family": "normal"}
+    if recipe.options.get("lead"):
+        parts["options"] = recipe.options | {"lead": ()}
+    yield from (
+        replace(recipe, **{name: part})
+        for name, part in parts.items()
+        if getattr(recipe, name) != part
+    )
+
+
+def without_parts(recipe: Recipe) -> Recipe:
+    """The recipe without all of that."""
+    while (less := next(one_part_less(recipe), None)) is not None:
+        recipe = less
+    return recipe
+
+
+def resized(recipe: Recipe, sizes: dict[str, int]) -> Recipe:
+    """The recipe with other sizes, and with those that hang on them (:func:`draw_sizes`)."""
+    op, old = CATALOGUE[recipe.operation], recipe.sizes
+    new = old | sizes
+    if op.traits.square and "M" in new:
+        new["M"] = new["N"]
+    if "F" in new and "H" in new and op.has_heads:
+        width = new.get("D", max(new["F"] // old["H"], 1))
+        new["F"] = new["H"] * (width + width % 2 * op.traits.even_width)
+        new |= {"D": new["F"] // new["H"]} if "D" in new else {}
+    elif "F" in new:
+        new["F"] += new["F"] % 2 * op.traits.even_width
+    if op.has_memory and {"N", "S", "M"} <= set(new):
+        new["M"] = new["N"] + new["S"] * recipe.options.get("mems", True)
+    if "P" in new:
+        new["P"] = max(new["P"], new.get("N", 1), new.get("M", 1))
+    return replace(recipe, sizes=new)
 
 
 def shrink_key(recipe: Recipe) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from attnverify.backends.loader import Implementation
 from attnverify.checks.call_sequences import passes_when_reloaded
+from attnverify.diagnosis.call_budget import CallBudget
 from attnverify.diagnosis.cause import Cause
 from attnverify.diagnosis.diagnose import NUMERIC, choose_failing, diagnose
 from attnverify.failures.evidence import (
@@ -20,7 +21,7 @@ from attnverify.failures.finding import Finding
 from attnverify.failures.record import FailureRecord
 from attnverify.failures.store import save_or_say
 from attnverify.inputs.recipe import Recipe
-from attnverify.inputs.sampling import shrink
+from attnverify.inputs.sampling import shrink, shrink_key
 from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.judging import judge
@@ -28,6 +29,10 @@ from attnverify.verdicts.tally import Options
 
 MAX_KINDS_REPORTED = 3
 CASES_OF_OTHER_KINDS = 3
+AGAIN = 3
+"""So many failing cases are run again, should the smallest not fail a second time."""
+OF_A_FINDING, OF_SHRINKING = (48, 12), (8, 7)
+"""Calls of the kernel and of the oracle for all but the region, and for the smallest case."""
 
 DEPENDS_ON_EARLIER_CALLS = (
     "a freshly loaded backend gives the right answer to this call: the result depends on the calls "
@@ -39,14 +44,12 @@ PASSED_AGAIN = "passed when it was run again: the result depends on the calls be
 @dataclass(frozen=True)
 class Failures:
     """
-    Where failures were met: by whom, in what, among which draws and how many cases, and which of
-    them passed.
+    Where failures were met: by whom, in what, among how many cases, and which of them passed.
     """
 
     implementation: Implementation
     dtype: str
     aspect: str
-    kind: str
     options: Options
     cases: int
     passing: tuple[Case, ...] = ()
@@ -61,23 +64,28 @@ class Failures:
             pass
         return None
 
-    def shrink(self, case: Case, what: str) -> Case:
+    def shrink(self, failing: Sequence[Case], what: str, budget: CallBudget) -> Case:
         """A small case that fails in the same way and is not known to; somebody's own as it is."""
         if self.options.inputs:
-            return case
+            return failing[0]
 
         def fails(recipe: Recipe) -> bool:
             small = case_of(recipe, self.dtype)
             known = any(line.covers(small) for line in self.options.regions)
-            return not known and self.reproduce(small, what) is not None
+            return not known and budget.outcome(self.implementation, small) == what
 
-        return case_of(shrink(case.recipe, self.kind, fails, self.options.seed), self.dtype)
+        smallest = min((case.recipe for case in failing), key=shrink_key)
+        return case_of(shrink(smallest, fails), self.dtype)
 
 
-def describe_failures(failures: Failures, failing: dict[str, list[Case]]) -> dict[str, Finding]:
+def describe_failures(
+    failures: Failures, failing: dict[str, list[Case]], budget: CallBudget
+) -> dict[str, Finding]:
     """Write a finding for each kind of failure, by its kind; of many kinds the first few."""
     return {
-        what: describe_failure(failures, what, cases, of_other_kinds(failing, what))
+        what: describe_failure(
+            failures, what, cases, of_other_kinds(failing, what), budget.part(*OF_A_FINDING)
+        )
         for what, cases in list(failing.items())[:MAX_KINDS_REPORTED]
     }
 
@@ -95,29 +103,34 @@ def of_other_kinds(failing: dict[str, list[Case]], what: str) -> list[Case]:
 
 
 def describe_failure(
-    failures: Failures, what: str, failing: list[Case], others: Sequence[Case] = ()
+    failures: Failures,
+    what: str,
+    failing: list[Case],
+    others: Sequence[Case],
+    budget: CallBudget,
 ) -> Finding:
     """The finding by the smallest case that fails in this way, recorded and diagnosed."""
     share = f"{len(failing)} of {failures.cases} cases"
-    smallest = failures.shrink(failing[0], what)
-    for case in dict.fromkeys((smallest, *failing)):
+    smallest = failures.shrink(failing, what, budget.part(*OF_SHRINKING))
+    again = [case for case in dict.fromkeys((smallest, *failing[:AGAIN])) if budget.affords()]
+    for case in again:
         error = failures.reproduce(case, what)
         if error is not None:
             break
     else:
         return Finding(what, share=share, message=f"{failing[0].recipe}\n{PASSED_AGAIN}")
     implementation = failures.implementation
-    depends = passes_when_reloaded(implementation, case)
+    depends = budget.affords() and passes_when_reloaded(implementation, case)
     record = FailureRecord.of(implementation, case, failures.aspect)
     return Finding(
         what,
         share=share,
         message=str(error),
-        cause=None if depends else cause_of(failures, [*failing, case], others),
+        cause=None if depends else cause_of(failures, [*failing, case], others, budget),
         record=record,
         evidence=Evidence(
             picture_of_error(record.operation, error),
-            unshrunk_evidence(failures, failing, case, what),
+            unshrunk_evidence(failures, failing, case, what, budget),
         ),
         notes=(
             *save_or_say(record, failures.options.failures, implementation),
@@ -127,22 +140,26 @@ def describe_failure(
 
 
 def unshrunk_evidence(
-    failures: Failures, failing: Sequence[Case], smallest: Case, what: str
+    failures: Failures, failing: Sequence[Case], smallest: Case, what: str, budget: CallBudget
 ) -> DrawnCase | None:
     """
     Keep a failing case as it was drawn, where its picture has more to show than that of the
     smallest.
     """
     case = most_informative(failing)
-    if visible_extent(case.recipe) <= visible_extent(smallest.recipe):
+    if visible_extent(case.recipe) <= visible_extent(smallest.recipe) or not budget.affords():
         return None
     shown = picture_of_error(case.operation.name, failures.reproduce(case, what))
     return DrawnCase(str(case.recipe), shown) if shown else None
 
 
-def cause_of(failures: Failures, failing: Sequence[Case], others: Sequence[Case]) -> Cause | None:
+def cause_of(
+    failures: Failures, failing: Sequence[Case], others: Sequence[Case], budget: CallBudget
+) -> Cause | None:
     """The likely cause, held against the cases that passed."""
-    return diagnose(failures.implementation, failing, others, passing=failures.passing)
+    return diagnose(
+        failures.implementation, failing, others, passing=failures.passing, budget=budget
+    )
 
 
 def describe_recorded(

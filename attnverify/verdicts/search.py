@@ -5,9 +5,11 @@ Searching a cell for failures: recipe after recipe, recorded ones first.
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from attnverify.backends.loader import Implementation
-from attnverify.diagnosis.failing_region import offers
+from attnverify.diagnosis.call_budget import CallBudget
+from attnverify.diagnosis.failing_region import Draws, offers
 from attnverify.failures.finding import Finding, offered_line
 from attnverify.failures.known_failures import KnownFailure
 from attnverify.failures.record import find_record, recorded_recipes
@@ -19,7 +21,7 @@ from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.judging import Verdict, judge
 from attnverify.verdicts.cell import Cell
-from attnverify.verdicts.findings import Failures, describe_failures
+from attnverify.verdicts.findings import MAX_KINDS_REPORTED, Failures, describe_failures
 from attnverify.verdicts.found_out import (
     ABOUT_DTYPES,
     COMPUTES_IN,
@@ -75,6 +77,11 @@ class Search:
                     return
             if not self.passing and not self.failing:
                 widths.remove(width)
+
+    def budget(self) -> CallBudget:
+        """The calls that its findings may make."""
+        judged = chain(self.passing, *self.failing.values())
+        return CallBudget.of_findings(min(len(self.failing), MAX_KINDS_REPORTED), judged)
 
     def leave_out_narrower(self) -> str:
         """
@@ -153,8 +160,9 @@ def judge_given_inputs(search: Search, cell: Cell, kind: str) -> Tally:
     search.judge(recipe_of_file(implementation.operation, options.inputs))
     if reason := search.find_undeclared():
         return unsupported(reason)
-    failures = Failures(implementation, cell.dtype, cell.aspect, kind, options, search.tally.cases)
-    return search.tally + Tally(findings=list(describe_failures(failures, search.failing).values()))
+    failures = Failures(implementation, cell.dtype, cell.aspect, options, search.tally.cases)
+    found = describe_failures(failures, search.failing, search.budget())
+    return search.tally + Tally(findings=list(found.values()))
 
 
 def leaves_dtype_out(tally: Tally) -> bool:
@@ -196,12 +204,14 @@ def describe_found(search: Search, cell: Cell, kind: str, fresh: int) -> list[Fi
     """
     implementation, options = search.implementation, search.options
     cases, passing = search.tally.cases, tuple(search.passing)
-    failures = Failures(implementation, cell.dtype, cell.aspect, kind, options, cases, passing)
-    found = describe_failures(failures, search.failing)
+    failures = Failures(implementation, cell.dtype, cell.aspect, options, cases, passing)
+    budget = search.budget()
+    found = describe_failures(failures, search.failing, budget)
     if not found:
         return []
     failing = {what: search.failing[what] for what in found}
-    regions = offers(implementation, cell.dtype, failing, search.passing, kind, fresh, options.seed)
+    draws = Draws(kind, fresh, options.seed)
+    regions = offers(implementation, cell.dtype, failing, search.passing, draws, budget)
     return [
         replace(
             finding,

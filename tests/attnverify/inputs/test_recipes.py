@@ -27,7 +27,13 @@ from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.masks import PATTERNS, visible_pairs
 from attnverify.inputs.memory_layouts import LAYOUTS, arrange
 from attnverify.inputs.recipe import Inputs, Recipe, parse_recipe
-from attnverify.inputs.sampling import draw_recipes, hypothesis_examples, shrink, shrink_key
+from attnverify.inputs.sampling import (
+    draw_recipes,
+    hypothesis_examples,
+    shrink,
+    shrink_key,
+    simpler_recipes,
+)
 from attnverify.inputs.strategies import (
     BLOCK_EDGES,
     HEADS,
@@ -35,6 +41,7 @@ from attnverify.inputs.strategies import (
     WIDTHS,
 )
 from attnverify.inputs.value_families import FAMILIES
+from attnverify.reference.oracle import evaluate_spec
 
 SDPA, ALIBI, HEADED = "scaled_dot_product_attention", "alibi_attention", "multi_head_attention"
 DRAWN = {
@@ -430,19 +437,33 @@ def test_probes_meet_every_operation(operation: str) -> None:
 @pytest.mark.parametrize("condition", ["M >= 3", "N > 1", "H == 2", "D > 4", "B == 2"])
 def test_shrinking_ends_at_small_geometry(condition: str) -> None:
     failing = next(r for r in drawn(SDPA) if of_sizes(condition)(r) and shrink_key(r)[0] > 10_000)
-    smallest = shrink(failing, "any", of_sizes(condition), seed=0)
+    smallest = shrink(failing, of_sizes(condition))
     assert of_sizes(condition)(smallest)
     assert shrink_key(smallest)[0] <= 7
 
 
 def test_shrinking_drops_what_does_not_matter() -> None:
     failing = next(r for r in drawn(SDPA) if crossed(r))
-    smallest = shrink(failing, "any", lambda recipe: recipe.dropout is not None, seed=0)
+    smallest = shrink(failing, lambda recipe: recipe.dropout is not None)
     assert (
         smallest.poison is None
         and smallest.layout["kind"] == "contiguous"
         and smallest.values["family"] == "normal"
     )
+
+
+def test_shrinking_of_what_fails_everywhere_takes_one_attempt() -> None:
+    failing = next(r for r in drawn(SDPA) if crossed(r))
+    tried = list[Recipe]()
+    smallest = shrink(failing, lambda recipe: not tried.append(recipe))
+    assert smallest == tried[0] and set(smallest.sizes.values()) == {1}
+
+
+@pytest.mark.parametrize("operation", CATALOGUE)
+def test_what_shrinking_tries_are_calls_that_the_specification_takes(operation: str) -> None:
+    small = min(drawn(operation)[:3], key=shrink_key)
+    for recipe in simpler_recipes(small):
+        evaluate_spec(CATALOGUE[operation], expand(recipe, "float64"))
 
 
 def test_a_recipe_is_read_by_people() -> None:

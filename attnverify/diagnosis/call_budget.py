@@ -1,0 +1,90 @@
+"""
+The price of a finding: how many calls it may make of the kernel and of the oracle beyond those of
+the run, counted and not timed, so that what is told does not hang on the speed of a machine.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from attnverify.backends.loader import Implementation
+from attnverify.judge.case import Case
+from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.judge.judging import judge
+
+KERNEL, ORACLE = 60, 20
+"""Calls for one finding: its shrinking, its cause and its region together."""
+
+
+@dataclass
+class CallBudget:
+    """
+    What is left of the calls, and what was seen for those that were made.
+
+    A case that the run has judged costs no call of the oracle, whose answer is kept.
+
+    judged    the cases of the run
+    outcomes  what further cases have shown: the kind of their failure, "passed", or ""
+    whole     the budget that this one is a part of
+    """
+
+    kernel: int = KERNEL
+    oracle: int = ORACLE
+    judged: frozenset[Case] = frozenset()
+    outcomes: dict[Case, str] = field(default_factory=dict)
+    whole: "CallBudget | None" = None
+
+    @classmethod
+    def of_findings(cls, number: int, judged: Iterable[Case] = ()) -> "CallBudget":
+        """The budget of so many findings in the cases of a run."""
+        return cls(number * KERNEL, number * ORACLE, frozenset(judged))
+
+    def part(self, kernel: int = KERNEL, oracle: int = ORACLE) -> "CallBudget":
+        """No more than so many of its calls; what is not spent stays here."""
+        return CallBudget(kernel, oracle, self.judged, self.outcomes, self)
+
+    def less(self, kernel: int = 0, oracle: int = 0) -> "CallBudget":
+        """Its calls but for so many, which are kept for later."""
+        left_kernel, left_oracle = self.left
+        return self.part(max(left_kernel - kernel, 0), max(left_oracle - oracle, 0))
+
+    @property
+    def left(self) -> tuple[int, int]:
+        """Calls of the kernel and of the oracle that may still be made."""
+        kernel, oracle = (self.kernel, self.oracle) if self.whole is None else self.whole.left
+        return min(self.kernel, kernel), min(self.oracle, oracle)
+
+    def affords(self, kernel: int = 1, oracle: int = 0) -> bool:
+        """Take so many calls, if as many are left."""
+        left_kernel, left_oracle = self.left
+        if kernel > left_kernel or oracle > left_oracle:
+            return False
+        self._take(kernel, oracle)
+        return True
+
+    def affords_case(self, case: Case) -> bool:
+        """Take the calls that one more look at a case costs, if they are left."""
+        return self.affords(1, int(case not in self.judged and case not in self.outcomes))
+
+    def outcome(self, implementation: Implementation, case: Case) -> str:
+        """
+        The kind of the failure, "passed", or "" where the case says nothing or no call is left.
+        """
+        if case not in self.outcomes and self.affords_case(case):
+            self.outcomes[case] = outcome_kind(implementation, case)
+        return self.outcomes.get(case, "")
+
+    def _take(self, kernel: int, oracle: int) -> None:
+        self.kernel -= kernel
+        self.oracle -= oracle
+        if self.whole is not None:
+            self.whole._take(kernel, oracle)
+
+
+def outcome_kind(implementation: Implementation, case: Case) -> str:
+    """The kind of the failure, "passed", or "" where the case says nothing."""
+    try:
+        return "passed" if judge(implementation, case).judged else ""
+    except Unsupported:
+        return ""
+    except Disagreement as error:
+        return error.kind
