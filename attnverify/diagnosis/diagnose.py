@@ -23,6 +23,7 @@ from attnverify.diagnosis.cause import Cause, Explanation
 from attnverify.diagnosis.factor_fit import fit_factor
 from attnverify.diagnosis.localize import localize
 from attnverify.diagnosis.mistakes.arithmetic import output_format
+from attnverify.diagnosis.mistakes.narrow_operands import find_narrow_operands
 from attnverify.judge.case import Case, case_of
 from attnverify.judge.observation import Observation, observe, passed_observation
 
@@ -113,6 +114,8 @@ def explain(
 ) -> Cause | None:
     """The cause of observations."""
     operation = implementation.operation
+    if among is None and (narrow := find_narrow_operands(implementation, failing, budget)):
+        return Cause(narrow.words, (narrow,))
     tried = candidates(operation.name) if among is None else among
     best = best_matches(tried, [*failing, *others, *passed]) or best_matches(
         tried, [*failing, *passed]

@@ -19,6 +19,7 @@ from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.diagnosis.cause import Explanation
 from attnverify.diagnosis.localize import output_names
 from attnverify.judge.observation import Observation, arrays, tolerance
+from attnverify.precision import FORMATS
 from attnverify.reference.staged_attention import StagedAttention, evaluate, spec_stages
 
 Gained = Callable[[StagedAttention, Any], StagedAttention]
@@ -28,6 +29,11 @@ MOST = 4
 
 CLEARLY = 4.0
 """So many bounds at least must an error be for a factor to be looked for."""
+
+ROUNDINGS = 8
+"""A factor that is no further from 1 than so many roundings may be made of them."""
+SHOWN = 5e-5
+"""So far from 1 must a factor be to be told in hundredths of a per cent."""
 
 NEAR = 0.02
 """How far a fitted factor may be from a power of a size, relatively, for the power to be tried."""
@@ -146,25 +152,40 @@ def each_output(wrong: Sequence[Observation]) -> Explanation | None:
     most = max(wrong, key=lambda o: len(o.actual), default=None)
     if most is None or len(most.actual) < 2:
         return None
-    names, told = output_names(most), list[str]()
+    names, told, zero = output_names(most), list[str](), list[str]()
     for number in range(len(most.actual)):
         parts = [output_of(o, number) for o in wrong if number < len(o.actual)]
         off = [part for part in parts if part.distance(part.expected) > 1]
         if not off:
             continue
         if not any(part.actual[0].any() for part in off):
-            told.append(f"{names[number]} is 0 everywhere: no gradient reaches it")
+            zero.append(names[number])
             continue
         models = [scaled_output_model(part) for part in parts]
         factor = fit_common_factor([scaled_output_model(part) for part in off], models)
         if factor is None:
             return None
         told.append(f"{names[number]} is {factor.words}")
-    if not told:
+    if not told and not zero:
         return None
-    others = len(most.actual) - len(told)
+    others = len(most.actual) - len(told) - len(zero)
+    told = [*([describe_zeros(zero)] if zero else []), *told]
     words = "; ".join(told) + ("; the others are right" if others else "")
     return Explanation(words, words)
+
+
+def describe_zeros(names: Sequence[str]) -> str:
+    """Outputs that are nothing but zeros: ``no gradient reaches query and key``."""
+    inputs = [name.removeprefix("the gradient by ") for name in names]
+    if all(name != short for name, short in zip(names, inputs, strict=True)):
+        return f"no gradient reaches {enumerate_names(inputs)}: 0 everywhere"
+    return f"{enumerate_names(names)} {'is' if len(names) == 1 else 'are'} 0 everywhere"
+
+
+def enumerate_names(names: Sequence[str]) -> str:
+    """``query``, ``query and key``, ``query, key and mask``"""
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def output_of(o: Observation, number: int) -> Observation:
@@ -179,7 +200,7 @@ def fit_common_factor(
     """The factor, if one number or a power of a size explains everything."""
     g = fit_least_squares(wrong)
     if all(fit.fits(g) for fit in all_of_them):
-        return factor_in_words(g)
+        return factor_in_words(g) if is_no_rounding(g, wrong[0].observation.dtype) else None
     each = [fit_least_squares([fit]) for fit in wrong]
     if not all(fit.fits(g) for fit, g in zip(wrong, each, strict=True)):
         return None
@@ -192,6 +213,11 @@ def fit_common_factor(
     )
     words = f"off by a factor of {letter}^{exponent:g}"
     return Explanation(words, words) if explains else None
+
+
+def is_no_rounding(g: float, dtype: str) -> bool:
+    """Whether a factor is further from 1 than roundings of the dtype explain."""
+    return abs(g - 1) > max(SHOWN, ROUNDINGS * FORMATS[dtype].u)
 
 
 def fit_least_squares(fits: Sequence[FactorModel]) -> float:

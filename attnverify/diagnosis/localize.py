@@ -18,12 +18,10 @@ from attnverify.catalogue.operation import CATALOGUE
 from attnverify.diagnosis.call_budget import CallBudget
 from attnverify.diagnosis.cause import Cause
 from attnverify.inputs.masks import scores_shape, visible_pairs
-from attnverify.inputs.recipe import Inputs, layout_kinds
+from attnverify.inputs.recipe import Inputs
 from attnverify.judge.comparison import compare
 from attnverify.judge.errors import Disagreement, Unsupported
-from attnverify.judge.invoke import call, to_backend_array
-from attnverify.judge.judging import checked_output
-from attnverify.judge.observation import Observation
+from attnverify.judge.observation import Observation, observe_answer
 from attnverify.reference.oracle import evaluate_spec
 
 MOST_CALLS = 8
@@ -126,23 +124,11 @@ def weights(
         bound = bounds.bound(
             implementation.operation.name, given, implementation.precision(o.dtype)
         )
-    own = []
+    own: list[ndarray] = []
     for start in range(0, M, E):
         value = np.broadcast_to(np.eye(M, start + E)[:, start:], shape)
-        output = call(implementation, laid_out(implementation, o, inputs | {"value": value}))
-        part = law[..., start : start + E]
-        wanted = np.zeros((*part.shape[:-1], E))
-        own.append(checked_output(output, wanted, o.dtype, implementation, "output"))
+        own += observe_answer(implementation, o, inputs | {"value": value})
     return np.concatenate(own, axis=-1)[..., :M], law, bound
-
-
-def laid_out(implementation: Implementation, o: Observation, inputs: Inputs) -> Inputs:
-    """Arrays of the backend, arranged in memory as those of the recipe."""
-    kinds = layout_kinds(o.recipe, len(inputs))
-    return {
-        name: to_backend_array(implementation, x, o.dtype, kind)
-        for (name, x), kind in zip(inputs.items(), kinds, strict=True)
-    }
 
 
 def exceeds_bound(own: ndarray, law: ndarray, bound: ndarray | None) -> ndarray:

@@ -148,12 +148,18 @@ def dtype_keyword(implementation: Implementation, dtype: str) -> Inputs:
     return {"dtype": implementation.backend.library.from_numpy(np.zeros(1), dtype).dtype}
 
 
-def to_backend_arrays(implementation: Implementation, case: Case) -> Inputs:
-    """Convert the inputs to arrays of the backend, laid out in memory as the recipe says."""
+def to_backend_arrays(
+    implementation: Implementation, case: Case, changed: Inputs | None = None
+) -> Inputs:
+    """
+    Convert the inputs to arrays of the backend, laid out in memory as the recipe says; ``changed``:
+    what a probe asks in place of some of them.
+    """
     kinds = layout_kinds(case.recipe, len(case.inputs))
+    inputs = case.inputs | (changed or {})
     return {
         name: to_backend_array(implementation, value, case.dtype, kind)
-        for (name, value), kind in zip(case.inputs.items(), kinds, strict=True)
+        for (name, value), kind in zip(inputs.items(), kinds, strict=True)
     }
 
 

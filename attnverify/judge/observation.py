@@ -17,7 +17,12 @@ from attnverify.inputs.recipe import Inputs, Recipe
 from attnverify.judge.case import Case
 from attnverify.judge.comparison import Comparison, compare
 from attnverify.judge.errors import Disagreement, Unsupported
-from attnverify.judge.invoke import convert_and_call
+from attnverify.judge.invoke import (
+    call,
+    convert_and_call,
+    dtype_keyword,
+    to_backend_arrays,
+)
 from attnverify.judge.judging import checked_output
 from attnverify.precision import FORMATS
 
@@ -192,6 +197,24 @@ def observe_one(implementation: Implementation, case: Case) -> Observation:
     ]
     ratio = max((c.budget if c.passed else max(c.budget, 1 + 1e-9) for c in each), default=0.0)
     return Observation(case, actual, tuple(expected), bounds, ratio)
+
+
+def observe_answer(
+    implementation: Implementation, seen: Observation, changed: Inputs
+) -> tuple[ndarray, ...]:
+    """
+    Obtain the answer to the inputs of an observation with some of them changed; raises as
+    :func:`observe_one` does.
+    """
+    given = to_backend_arrays(implementation, seen.case, changed)
+    own = call(implementation, given | dtype_keyword(implementation, seen.dtype))
+    outputs = [leaf for leaf in leaves(own) if leaf is not None]
+    if len(outputs) != len(seen.expected):
+        raise Disagreement(f"output: wanted {len(seen.expected)} arrays, got {len(outputs)}")
+    return tuple(
+        checked_output(output, expected, seen.dtype, implementation, "output")
+        for output, expected in zip(outputs, seen.expected, strict=True)
+    )
 
 
 def passed_observation(implementation: Implementation, case: Case) -> Observation:

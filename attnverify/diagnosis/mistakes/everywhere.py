@@ -56,6 +56,12 @@ def common_mistakes(operation: Operation) -> Iterator[Mistake]:
             )
     if not operation.is_gradient and operation.axes:
         yield from unwritten(operation)
+    if operation.is_gradient and operation.is_staged and "D" in operation.sizes:
+        for number, argument in enumerate(("query", "key")):
+            yield (
+                f"a {argument} whose gradient is not scaled",
+                partial(with_unscaled_gradient, number=number),
+            )
     for one, other in ((0, 1), (1, 2), (2, 3)):
         yield (
             f"axes {one} and {other} of the output exchanged",
@@ -65,6 +71,13 @@ def common_mistakes(operation: Operation) -> Iterator[Mistake]:
             f"axes {one} and {other} of the output reshaped into each other",
             with_changed_output(partial(reshaped_instead_of_transposed, one=one, other=other)),
         )
+
+
+def with_unscaled_gradient(operation: Operation, inputs: Inputs, number: int) -> Any:
+    """The gradients with one of them as it is before its factor 1/sqrt(D)."""
+    width = inputs["query"].shape[-1]
+    found = operation.reference(**inputs)
+    return tuple(x * width**0.5 if i == number else x for i, x in enumerate(found))
 
 
 def wrong_heads(operation: Operation) -> Iterator[Mistake]:

@@ -1,0 +1,134 @@
+"""
+Operands that are read in a narrower format than they have, as TF32 does it, and the declaration
+under which such arithmetic passes.
+
+A kernel that reads an input in a format cannot tell it from the input rounded to that format: its
+answer stays the same, bit for bit. That is asked only where the errors are no larger than the
+bound of such operands allows; what ignores the input altogether is further away than that.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.backends.loader import Implementation
+from attnverify.catalogue.dtypes import round_to
+from attnverify.diagnosis.call_budget import CallBudget
+from attnverify.diagnosis.cause import Explanation
+from attnverify.diagnosis.mistakes.arithmetic import to_tf32
+from attnverify.judge.comparison import compare
+from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.judge.observation import Observation, arrays, observe_answer
+from attnverify.precision import FORMATS, Precision
+
+ASKED = ("value", "x", "key", "score")
+"""The input that is rounded: the first of these that there is."""
+
+
+@dataclass(frozen=True)
+class OperandFormat:
+    """A format of operands: what it is called and declared as, and how a kernel comes to it."""
+
+    name: str
+    declared: str
+    rounding: Callable[[ndarray], ndarray]
+
+
+def to_tf32_by_truncation(x: ndarray) -> ndarray:
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32) & np.uint32(0xFFFFE000)
+    return np.where(np.isfinite(x), bits.view(np.float32).astype(np.float64), x)
+
+
+def _rounded_to(dtype: str) -> OperandFormat:
+    return OperandFormat(dtype, dtype, lambda x: round_to(x, dtype))
+
+
+NARROWER: dict[str, tuple[OperandFormat, ...]] = {
+    "float64": (_rounded_to("float32"),),
+    "float32": (
+        _rounded_to("bfloat16"),
+        _rounded_to("float16"),
+        OperandFormat("TF32", "tf32", to_tf32),
+        OperandFormat("TF32", "tf32", to_tf32_by_truncation),
+    ),
+}
+"""The coarsest first: what reads bfloat16 does not see the digits of TF32 either."""
+
+
+SMALL = 2.0**-16
+"""So much smaller is the input that is rounded: float16 has few digits there, TF32 has all."""
+
+
+def find_narrow_operands(
+    implementation: Implementation, wrong: Sequence[Observation], budget: CallBudget
+) -> Explanation | None:
+    """The format in which a kernel reads its operands, where that explains all that is wrong."""
+    seen = max(wrong, key=lambda o: o.size)
+    name = next((name for name in ASKED if isinstance(seen.inputs.get(name), ndarray)), None)
+    formats = [
+        narrow
+        for narrow in NARROWER.get(seen.dtype, ())
+        if is_allowed(wrong, with_operands(implementation, seen.dtype, narrow))
+    ]
+    if name is None or not formats or not budget.affords():
+        return None
+    probe = Probe(implementation, seen, name, SMALL * seen.inputs[name])
+    before = probe.answer(probe.small)
+    for narrow in formats:
+        rounded = narrow.rounding(probe.small)
+        if before is not None and (rounded != probe.small).any() and budget.affords():
+            again = probe.answer(rounded)
+            if again is not None and are_same_bits(before, again):
+                return describe_operands(narrow, name)
+    return None
+
+
+def describe_operands(narrow: OperandFormat, name: str) -> Explanation:
+    fact = f"operands in {narrow.name}"
+    return Explanation(
+        fact,
+        f"{fact}: the answer is the same, bit for bit, when {name} is rounded to it; declare "
+        f'PRECISION = {{"operand": "{narrow.declared}"}}, under which these cases pass',
+    )
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A call of an observation with one input changed; ``small`` is the input, made small."""
+
+    implementation: Implementation
+    seen: Observation
+    name: str
+    small: ndarray
+
+    def answer(self, x: ndarray) -> tuple[ndarray, ...] | None:
+        """The outputs, or None where there are none to compare."""
+        try:
+            return observe_answer(self.implementation, self.seen, {self.name: x})
+        except (Disagreement, Unsupported):
+            return None
+
+
+def are_same_bits(one: Sequence[ndarray], other: Sequence[ndarray]) -> bool:
+    return all(np.array_equal(x, y, equal_nan=True) for x, y in zip(one, other, strict=True))
+
+
+def with_operands(implementation: Implementation, dtype: str, narrow: OperandFormat) -> Precision:
+    return replace(implementation.precision(dtype), operand=FORMATS[narrow.declared])
+
+
+def is_allowed(wrong: Sequence[Observation], precision: Precision) -> bool:
+    """Whether all that is wrong is within the bounds of another declaration."""
+    return all(_is_within(o, precision) for o in wrong)
+
+
+def _is_within(o: Observation, precision: Precision) -> bool:
+    limits = o.case.bounds(precision)
+    if limits is None or [x.shape for x in o.actual] != [x.shape for x in o.expected]:
+        return False
+    return all(
+        compare(actual, expected, limit).passed
+        for actual, expected, limit in zip(o.actual, o.expected, arrays(limits), strict=True)
+    )
