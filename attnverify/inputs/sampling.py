@@ -9,7 +9,7 @@ for a failure with the same choices; where one is found, by either, it is made s
 after the other.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -88,12 +88,12 @@ def hypothesis_examples(operation: str, kind: str, cases: int, seed: int) -> tup
     return tuple(tried)
 
 
-def shrink(failing: Recipe, fails: Callable[[Recipe], bool]) -> Recipe:
+def shrink(failing: Sequence[Recipe], fails: Callable[[Recipe], bool]) -> Recipe:
     """
-    A small recipe that fails like the given one: what can be left out or made smaller is, boldly
-    first.
+    A small recipe that fails like the given ones: of the smallest, what can be left out or made
+    smaller is, boldly first.
     """
-    smallest, tried = failing, {failing}
+    smallest, tried = min(failing, key=shrink_key), set(failing)
     while True:
         for recipe in simpler_recipes(smallest):
             if recipe not in tried and shrink_key(recipe) < shrink_key(smallest):

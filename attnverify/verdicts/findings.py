@@ -21,7 +21,7 @@ from attnverify.failures.finding import Finding
 from attnverify.failures.record import FailureRecord
 from attnverify.failures.store import save_or_say
 from attnverify.inputs.recipe import Recipe
-from attnverify.inputs.sampling import shrink, shrink_key
+from attnverify.inputs.sampling import shrink
 from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.judging import judge
@@ -74,8 +74,7 @@ class Failures:
             known = any(line.covers(small) for line in self.options.regions)
             return not known and budget.outcome(self.implementation, small) == what
 
-        smallest = min((case.recipe for case in failing), key=shrink_key)
-        return case_of(shrink(smallest, fails), self.dtype)
+        return case_of(shrink([case.recipe for case in failing], fails), self.dtype)
 
 
 def describe_failures(

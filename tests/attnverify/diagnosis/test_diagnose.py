@@ -343,7 +343,7 @@ def test_a_convention_without_stages_has_a_function() -> None:
 
 @pytest.fixture
 def unshrunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(findings_module, "shrink", lambda failing, *rest: failing)
+    monkeypatch.setattr(findings_module, "shrink", lambda failing, fails: failing[0])
 
 
 def test_a_finding_tells_its_cause(

@@ -437,14 +437,14 @@ def test_probes_meet_every_operation(operation: str) -> None:
 @pytest.mark.parametrize("condition", ["M >= 3", "N > 1", "H == 2", "D > 4", "B == 2"])
 def test_shrinking_ends_at_small_geometry(condition: str) -> None:
     failing = next(r for r in drawn(SDPA) if of_sizes(condition)(r) and shrink_key(r)[0] > 10_000)
-    smallest = shrink(failing, of_sizes(condition))
+    smallest = shrink([failing], of_sizes(condition))
     assert of_sizes(condition)(smallest)
     assert shrink_key(smallest)[0] <= 7
 
 
 def test_shrinking_drops_what_does_not_matter() -> None:
     failing = next(r for r in drawn(SDPA) if crossed(r))
-    smallest = shrink(failing, lambda recipe: recipe.dropout is not None)
+    smallest = shrink([failing], lambda recipe: recipe.dropout is not None)
     assert (
         smallest.poison is None
         and smallest.layout["kind"] == "contiguous"
@@ -455,7 +455,7 @@ def test_shrinking_drops_what_does_not_matter() -> None:
 def test_shrinking_of_what_fails_everywhere_takes_one_attempt() -> None:
     failing = next(r for r in drawn(SDPA) if crossed(r))
     tried = list[Recipe]()
-    smallest = shrink(failing, lambda recipe: not tried.append(recipe))
+    smallest = shrink([failing], lambda recipe: not tried.append(recipe))
     assert smallest == tried[0] and set(smallest.sizes.values()) == {1}
 
 
