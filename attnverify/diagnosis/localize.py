@@ -60,7 +60,7 @@ def localize_by_weights(
     own, law, bound = weights(implementation, o, o.inputs)
     wrong = exceeds_bound(own, law, bound)
     if not wrong.any():
-        return Cause(f"the weights are right, and {describe_wrong_outputs(o)}")
+        return Cause(f"the weights are right, and {describe_wrong_outputs(o, 'what is wrong is ')}")
     visible = np.broadcast_to(check_visible_pairs(implementation, o.inputs), law.shape)
     leaks, lost = wrong & ~visible, visible & (own == 0) & (law > 1e3 * bound)
     if leaks.any() and np.isfinite(own).all():
@@ -70,8 +70,9 @@ def localize_by_weights(
         return Cause(fact + describe_indices(leaks))
     if lost.any():
         return Cause(f"a visible key has no weight{describe_indices(lost)}")
-    if ratios_agree(own, law, bound):
-        sums = own.sum(axis=-1)
+    sums = own.sum(axis=-1)
+    off = np.abs(sums - law.sum(axis=-1)) > bound.sum(axis=-1)
+    if off.any() and ratios_agree(own, law, bound):
         return Cause(
             "the weights of a row are right but for a factor: rows sum to "
             f"{sums.min():.4g} .. {sums.max():.4g}{describe_indices(wrong)}"

@@ -194,7 +194,7 @@ SOME = (
 )
 """They are asked at each commit, and all of them before a release."""
 
-RIGHT, UNTRUE = 0.8, 8
+RIGHT, UNTRUE = 0.9, 0
 """At least this share is right, and at most so many are untrue."""
 
 
