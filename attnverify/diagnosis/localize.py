@@ -24,7 +24,7 @@ from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.observation import Observation, observe_answer
 from attnverify.reference.oracle import evaluate_spec
 
-MOST_CALLS = 8
+MOST_CALLS = 12
 """As many calls at most show the weights of a recipe: one for each E of its keys."""
 
 

@@ -31,7 +31,7 @@ MAX_KINDS_REPORTED = 3
 CASES_OF_OTHER_KINDS = 3
 AGAIN = 3
 """So many failing cases are run again, should the smallest not fail a second time."""
-OF_A_FINDING, OF_SHRINKING = (48, 12), (8, 7)
+OF_A_FINDING, OF_SHRINKING = (52, 12), (8, 7)
 """Calls of the kernel and of the oracle for all but the region, and for the smallest case."""
 
 DEPENDS_ON_EARLIER_CALLS = (
