@@ -244,6 +244,18 @@ RUN = (
         parse_device,
         words=lambda: ("cpu", "cuda", "cuda:0", "cuda:1"),
     ),
+    Option(
+        "minutes",
+        "N",
+        "begin no cell after so many minutes; those that tell most come first",
+        parse_seconds,
+    ),
+    Option(
+        "resume",
+        "",
+        "go on with the run of the same files, seed and profile that was broken off",
+        is_flag=True,
+    ),
     Option("seed", "N", 'seed of the draws, or "random" (default: 0)', parse_seed, "0"),
     Option(
         "isolate",

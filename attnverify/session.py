@@ -2,7 +2,7 @@
 A verification session: what one run judges, with which options, and what could not be judged.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,12 +35,23 @@ class Verification:
     known_failures: list[KnownFailure]
     workers: dict[str, Worker] = field(default_factory=dict)
     """The processes of the backends that are judged in one of their own, by source."""
+    find_kept: Callable[[str], dict[str, Any] | None] = lambda cell: None
+    """What an earlier run has found of a cell, where this one goes on with it."""
+    keep: Callable[[str, dict[str, Any]], None] = lambda cell, tally: None
+    """Writes down what was found of a cell."""
     require: str | None = None
     """What must hold of every backend; None: the answer, and all of our own columns."""
     allow_weak: bool = False
 
     def judge(self, cell: Cell) -> CellResult:
-        """Judge a cell, in this process or in the backend's own."""
+        """Judge a cell, in this process or in the backend's own, unless an earlier run has."""
+        if kept := self.find_kept(cell.full_id):
+            return CellResult.from_dict(kept)
+        result = self._judge_now(cell)
+        self.keep(cell.full_id, result.as_dict())
+        return result
+
+    def _judge_now(self, cell: Cell) -> CellResult:
         worker = self.workers.get(cell.implementation.backend.source)
         known = self.known(cell)
         return (

@@ -34,10 +34,13 @@ class Collector:
     def __init__(self) -> None:
         self.tallies: list[dict[str, Any]] = []
         self.failed: list[pytest.TestReport] = []
+        self.left_out: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call":
             self.tallies.extend(tallies_of(report))
+        if report.when == "setup":
+            self.left_out += [str(x) for name, x in report.user_properties if name == "left out"]
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(
@@ -68,8 +71,13 @@ def print_summary(
     run: Verification,
     tallies: list[dict[str, Any]],
     reports: dict[str, str | None],
+    left_out: list[str],
+    limits: list[str],
 ) -> None:
-    """Print the last section of a run; the reports that were asked for are written as well."""
+    """
+    Print the last section of a run; the reports that were asked for are written as well. Cells that
+    were left out are told, by ``limits`` and in the reports, of a green run too.
+    """
     reporter.section("verification")
     width, colour = terminal_width(sys.stdout) if reporter.isatty else None, reporter.hasmarkup
     causes = [
@@ -83,6 +91,8 @@ def print_summary(
         *(colourize(line, colour) for line in causes),
     ]:
         reporter.write_line(line)
+    for line in limits:
+        reporter.write_line(line, yellow=True)
     for line in [*lines_to_add(tallies), *describe_not_required(run, tallies)]:
         reporter.write_line(line, yellow=True)
     for known in unmatched_known_failures(run):
@@ -93,7 +103,7 @@ def print_summary(
         )
     for words in describe_damaged_records(run.options.failures):
         reporter.write_line(f"warning: {words}", yellow=True)
-    write_reports(as_json(run, tallies), reports)
+    write_reports(as_json(run, tallies) | ({"left_out": left_out} if left_out else {}), reports)
     for line in next_steps(run, tallies, reports["--report"]):
         reporter.write_line(line)
 

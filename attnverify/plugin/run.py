@@ -10,6 +10,8 @@ import gc
 import json
 import os
 import random
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from attnverify.isolation.supervisor import Limits, Worker, runs_in_own_process
 from attnverify.machine import count_processors, share_out_processors
 from attnverify.plugin import BACKENDS, is_ours
 from attnverify.plugin.closing import Collector, print_summary
+from attnverify.plugin.journal import Journal, open_journal, tell_cut, tell_resumed
 from attnverify.report.json_report import REPORTS
 from attnverify.report.progress import Progress, show_progress
 from attnverify.report.table import header
@@ -35,7 +38,7 @@ from attnverify.session import (
     unjudged_backends,
     unmatched_known_failures,
 )
-from attnverify.verdicts.cell import Cell, run_order
+from attnverify.verdicts.cell import Cell, run_order, telling_order
 from attnverify.verdicts.tally import JUDGED, Options
 
 ASPECT_OF = {
@@ -59,10 +62,16 @@ class State:
 
     collector: Collector = field(default_factory=Collector)
     verification: Verification | None = None
+    journal: Journal | None = None
+    started: float = field(default_factory=time.monotonic)
     collected: bool = False
     cells: int = 0
     selected: int = 0
     problem: str = ""
+
+    def is_over(self, minutes: float | None) -> bool:
+        """Tell whether no further cell is to begin."""
+        return minutes is not None and time.monotonic() - self.started > 60 * minutes
 
     @property
     def tallies(self) -> list[dict[str, Any]]:
@@ -153,8 +162,25 @@ def build_verification(config: pytest.Config) -> Verification:
     workers = workers_of(config, sources)
     backends = list(backends_of(sources, workers))
     gc.freeze()  # what is loaded by now stays: the collector need not look at it again and again
-    required, weak = option("attn_require"), option("attn_allow_weak")
-    return Verification(backends, operations, dtypes, options, known, workers, required, weak)
+    run = Verification(backends, operations, dtypes, options, known, workers)
+    run.require, run.allow_weak = option("attn_require"), option("attn_allow_weak")
+    journal = open_journal(config, sources, settings_of(config, run))
+    if journal is not None:
+        config.stash[STATE].journal = journal
+        run.find_kept, run.keep = journal.find, journal.add
+    return run
+
+
+def settings_of(config: pytest.Config, run: Verification) -> list[Any] | None:
+    """
+    List what a result depends on beside files and versions; None for a run that does not name its
+    backends itself, and has no journal.
+    """
+    option, inputs = config.getoption, run.options.inputs
+    if not named_on_the_line(config) or option("collectonly"):
+        return None
+    limits = [option(f"attn_{name}") for name in ("case_seconds", "memory", "isolate", "device")]
+    return [run.options, limits, run.known_failures, Path(inputs).read_bytes() if inputs else b""]
 
 
 def processes_of(config: pytest.Config) -> int:
@@ -224,6 +250,8 @@ def pytest_configure_node(node: Any) -> None:
         node.workerinput["attn_backends"] = json.dumps(
             {source: worker.told for source, worker in run.workers.items()}, default=dict
         )
+        if journal := node.config.stash[STATE].journal:
+            node.workerinput["attn_journal"] = journal.path.stem
         pytest_unconfigure(node.config)  # they have said what they are, and are judged elsewhere
 
 
@@ -284,9 +312,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.clear()  # the controller says why
     items[:] = [item for item in items if not has_no_cell(item)]
     differential = [index for index, item in enumerate(items) if cell_of(item)]
-    ordered = sorted(
-        (items[index] for index in differential), key=lambda item: run_order(cell_of(item))
+    order: Callable[[Cell], Any] = (
+        run_order if config.getoption("attn_minutes") is None else telling_order
     )
+    ordered = sorted((items[index] for index in differential), key=lambda i: order(cell_of(i)))
     for index, item in zip(differential, ordered, strict=True):
         items[index] = item
         if config.pluginmanager.hasplugin("xdist"):  # --dist loadgroup keeps them in one worker
@@ -298,6 +327,14 @@ def cell_of(item: pytest.Item) -> Any:
     """Find the cell that a differential test is about; None for every other test."""
     cell = getattr(getattr(item, "callspec", None), "params", {}).get("cell")
     return cell if isinstance(cell, Cell) else None
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave a cell out that would begin after the minutes of this run."""
+    minutes, cell = item.config.getoption("attn_minutes"), cell_of(item)
+    if cell is not None and item.config.stash[STATE].is_over(minutes):
+        item.user_properties.append(("left out", cell.title))
+        pytest.skip(f"left out: --minutes {minutes:g} is over")
 
 
 def has_no_cell(item: pytest.Item) -> bool:
@@ -326,7 +363,13 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if run is None or config.getoption("collectonly"):
         return
     if state.tallies or (state.collected and not state.is_narrowed()):
-        print_summary(terminalreporter, run, state.tallies, report_paths(config))
+        left = state.collector.left_out
+        minutes = config.getoption("attn_minutes")
+        limits = [
+            *tell_cut(left, len(state.tallies), minutes),
+            *tell_resumed(config, state.journal),
+        ]
+        print_summary(terminalreporter, run, state.tallies, report_paths(config), left, limits)
     elif named_on_the_line(config):
         terminalreporter.write_line("attnverify: no differential test was run: nothing was judged")
 
@@ -339,6 +382,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """
     config = session.config
     state = config.stash[STATE]
+    if state.journal and not is_worker(config) and 0 < state.selected <= len(state.tallies):
+        state.journal.forget()
     if is_worker(config):
         config.workeroutput["attn_counts"] = state.counts()  # type: ignore[attr-defined]
     elif exitstatus in (0, 5) and not config.getoption("collectonly"):

@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 
 
 SCHEMA = Path(__file__).with_name("report.schema.json")
-VERSION = 1
+VERSION = 2
 """Of the schema, which describes what a report holds."""
+
+READABLE = (1, VERSION)
+"""The versions that can be read: 1 knew no cells that were left out."""
 
 
 def package_versions() -> str:
@@ -88,8 +91,8 @@ def read_report(text: str) -> dict[str, Any]:
     if not isinstance(report, dict) or not isinstance(report.get("tallies"), list):
         raise ValueError("it has no tallies")
     version = report.get("version", VERSION)
-    if version != VERSION:
-        raise ValueError(f"version: wanted {VERSION}, got {version}")
+    if version not in READABLE:
+        raise ValueError(f"version: wanted {' or '.join(map(str, READABLE))}, got {version}")
     for tally in report["tallies"]:
         tally["budget"] = float(tally["budget"])
     return report

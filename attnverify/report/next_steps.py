@@ -42,18 +42,18 @@ def next_steps(
     for backend in run.backends:
         yield from for_backend(backend)
     if not tallies and not any(backend.broken or backend.missing for backend in run.backends):
-        yield from name_what_is_there(run)
+        if run.operations:
+            yield from name_what_is_there(run)
+        yield "next, for the names of the operations, by which functions are found: attnverify list"
 
 
 def name_what_is_there(run: "Verification") -> Iterator[str]:
     """Say of each backend what it has, where nothing of it was asked for."""
     for backend in run.backends:
-        found = dict.fromkeys(
-            one.operation.name for one in backend.implementations if not one.operation.is_gradient
-        )
-        asked = f"--op {' --op '.join(run.operations)}" if run.operations else "what was asked for"
-        yield f"{backend.source} has {', '.join(found)}, and nothing of {asked}"
-    yield "next, for the names of the operations, by which functions are found: attnverify list"
+        there = [one.operation for one in backend.implementations]
+        found = dict.fromkeys(one.name for one in there if not one.is_gradient)
+        asked = " --op ".join(run.operations)
+        yield f"{backend.source} has {', '.join(found)}, and nothing of --op {asked}"
 
 
 def lines_to_add(tallies: list[dict[str, Any]]) -> Iterator[str]:

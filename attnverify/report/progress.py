@@ -9,7 +9,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import suppress
 from typing import Any, cast
 
@@ -20,6 +20,9 @@ from rich.text import Text
 
 from attnverify.isolation import status_board
 from attnverify.judge.invoke import announce
+
+FEW = 60
+"""Cells of a run that has a line for each as it comes; of more those that fail have one."""
 
 SECONDS = 0.1
 """Between two lines; the eye needs no more."""
@@ -92,6 +95,14 @@ class Progress:
             if name == "tally" and report.when == "call"
         ]
         self.cases += sum(tally["cases"] + tally["checks"] for tally in tallies)
+        for tally in tallies:
+            if self.total <= FEW or report.failed:
+                self.tell(verdict_line(tally))
+
+    def tell(self, line: str) -> None:
+        """Print a verdict above the line of progress, as it comes."""
+        with suppress(OSError):
+            self.display.console.print(Text(line, no_wrap=True, overflow="ellipsis"))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_report_teststatus(self) -> Generator[None, Status, Status]:
@@ -129,6 +140,15 @@ class Progress:
         if 3 <= self.done < self.total:
             told += f", about {clock(elapsed / self.done * (self.total - self.done))} left"
         return told + "".join(f": {name_of(nodeid)}" for nodeid in list(self.running)[:1])
+
+
+def verdict_line(tally: Mapping[str, Any]) -> str:
+    """Format ``failed  values  float32  softmax of my_kernel: 3 of 54 cases: NaN``"""
+    first = next(iter(str(tally["reason"]).splitlines()), "")
+    kinds = [finding["kind"] for finding in tally["findings"]]
+    why = "; ".join(kinds) if tally["verdict"] == "failed" else first
+    told = f"{tally['implementation']} of {tally['backend']}" + (f": {why}" if why else "")
+    return f"{tally['verdict']:<13} {tally['aspect']:<12} {tally['dtype']:<8} {told}"
 
 
 def clock(seconds: float) -> str:

@@ -28,6 +28,17 @@ class Cell:
     def id(self) -> str:
         return f"{self.implementation.operation.name}-{self.implementation.label}-{self.dtype}"
 
+    @property
+    def full_id(self) -> str:
+        """Among all cells of a run, those of backends of the same name included."""
+        return f"{self.implementation.backend.source} {self.id} {self.aspect}"
+
+    @property
+    def title(self) -> str:
+        """For people: ``values of softmax_online of my_kernel in float16``"""
+        own = self.implementation
+        return f"{self.aspect} of {own.name} of {own.backend.name} in {self.dtype}"
+
     def result(self) -> CellResult:
         """Build the result of this cell, before anything was judged."""
         own = self.implementation
@@ -81,6 +92,18 @@ def run_order(cell: Cell) -> tuple[int, int]:
 
 
 RUN_ORDER = {name: place for place, name in enumerate(CATALOGUE)}
+
+
+def telling_order(cell: Cell) -> tuple[int, int, int]:
+    """
+    Tell where a cell comes in a run that may be cut: answers before the rest of the contract, the
+    dtypes in which kernels are used first.
+    """
+    dtype = TELLING_DTYPES.index(cell.dtype) if cell.dtype in TELLING_DTYPES else 0
+    return ASPECTS.index(cell.aspect), dtype, run_order(cell)[0]
+
+
+TELLING_DTYPES = ("float32", "float16", "bfloat16", "float64")
 
 
 def pair_with_gradients(backend: Backend) -> Iterator[tuple[Implementation, Implementation | None]]:

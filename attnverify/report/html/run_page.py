@@ -51,13 +51,16 @@ def sort_by_cause(report: Report, failed: list[Tally]) -> list[Tally]:
 
 def describe_outcome(report: Report, failed: list[Tally]) -> str:
     """Write the title: how many cells failed, of how many."""
-    total = len(report["tallies"])
+    left_out = len(report.get("left_out", ()))
+    total = f"{len(report['tallies'])} cells"
+    rest = f", {left_out} left out" if left_out else ""
     weak = sum(tally["verdict"] == "weak" for tally in report["tallies"])
     if failed:
-        return f"Verification: {len(failed)} of {total} cells failed"
+        return f"Verification: {len(failed)} of {total} failed{rest}"
     if weak:
-        return f"Verification: {weak} of {total} cells are weak"
-    return f"Verification: {f'no failure in {total} cells' if total else 'nothing was judged'}"
+        return f"Verification: {weak} of {total} are weak{rest}"
+    found = f"no failure in {total}" if report["tallies"] else "nothing was judged"
+    return f"Verification: {found}{rest}"
 
 
 def render_lead(report: Report) -> Markup:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from attnverify.report.next_steps import next_steps
-from attnverify.report.progress import clock, name_of
+from attnverify.report.progress import clock, name_of, verdict_line
 from attnverify.report.terminal_colours import colourize, use_colour
 from tests.support.run_attnverify import ROOT, Run, in_a_process, judged
 from tests.support.sample_backends import HERE
@@ -203,6 +203,7 @@ def run(**backend: Any) -> Any:
     known = {"source": "mine.py", "broken": None, "missing": None} | backend
     return SimpleNamespace(
         options=SimpleNamespace(failures=".attnverify/failures"),
+        operations=(),
         backends=[SimpleNamespace(**known)],
     )
 
@@ -262,3 +263,17 @@ def test_where_nothing_was_judged_the_next_line_says_what_helps(
     backend: dict[str, str], words: str
 ) -> None:
     assert next(next_steps(run(**backend), [], None)).startswith(words)
+
+
+def test_each_verdict_of_a_small_run_has_its_line_as_it_comes() -> None:
+    output = at_a_terminal(*LINE).output
+    first = re.search(r"passed +values +float32 +shift_right of mixed_verdicts", output)
+    assert first and first.start() < output.index("verification")
+
+
+def test_the_line_of_a_failure_says_what_fails() -> None:
+    cell = {"aspect": "values", "dtype": "float32", "implementation": "softmax", "backend": "mine"}
+    failed = cell | {"verdict": "failed", "reason": "long", "findings": [{"kind": "NaN"}]}
+    assert " ".join(verdict_line(failed).split()) == "failed values float32 softmax of mine: NaN"
+    without = cell | {"verdict": "unsupported", "reason": "has no gradient", "findings": []}
+    assert verdict_line(without).endswith("softmax of mine: has no gradient")

@@ -1,0 +1,135 @@
+"""A run that is cut by ``--minutes`` says so, and one that was broken off goes on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnverify.plugin.journal import Journal, fingerprint
+from attnverify.plugin.run import State
+from attnverify.report.html.run_page import describe_outcome
+from attnverify.session import Verification
+from tests.support.run_attnverify import judged, load_backends_here
+
+RIGHT = """
+import numpy as np
+
+def shift_right(x):
+    padded = np.concatenate([x, np.zeros((*x.shape[:-1], 1), x.dtype)], -1)
+    flat = padded.reshape(*x.shape[:-2], -1)[..., : -x.shape[-2]]
+    return flat.reshape(x.shape).copy()
+"""
+LINE = ("mine.py", "--require", "answer")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    load_backends_here(monkeypatch)
+    Path("mine.py").write_text(RIGHT)
+
+
+@pytest.fixture
+def one_cell_is_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        State, "is_over", lambda state, minutes: minutes is not None and len(state.tallies) > 0
+    )
+
+
+@pytest.fixture
+def judged_now(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The aspects that are judged and not taken from a run before."""
+    found: list[str] = []
+    judge = Verification._judge_now
+
+    def judge_now(run: Verification, cell: Any) -> Any:
+        found.append(cell.aspect)
+        return judge(run, cell)
+
+    monkeypatch.setattr(Verification, "_judge_now", judge_now)
+    return found
+
+
+@pytest.mark.usefixtures("one_cell_is_in_time")
+def test_a_green_run_that_was_cut_says_what_it_left_out() -> None:
+    done = judged(*LINE, "--minutes", "5")
+    assert done.status == 0 and list(done.verdicts().values()) == ["passed"]
+    assert "cut by --minutes 5: 2 of 3 cells were not judged, and nothing is known" in done.output
+    assert (done.report or {})["left_out"][0] == "refusals of shift_right of mine in float32"
+    assert describe_outcome(done.report or {}, []).endswith("no failure in 1 cells, 2 left out")
+
+
+def test_a_run_with_no_time_at_all_is_not_green() -> None:
+    done = judged(*LINE, "--minutes", "0.0000001")
+    assert done.status == 2 and (done.report or {})["tallies"] == []
+
+
+@pytest.mark.usefixtures("one_cell_is_in_time")
+def test_answers_in_the_dtypes_of_kernels_come_first() -> None:
+    done = judged(*LINE, "--minutes", "5", "--dtype", "float64", "--dtype", "float16")
+    assert [tally["dtype"] for tally in (done.report or {})["tallies"]] == ["float32"]
+
+
+@pytest.mark.usefixtures("one_cell_is_in_time")
+def test_a_run_that_was_cut_goes_on_and_ends_as_if_it_had_not(judged_now: list[str]) -> None:
+    whole = judged(*LINE)
+    judged(*LINE, "--minutes", "5")
+    judged_now.clear()
+    done = judged(*LINE, "--resume")
+    assert judged_now == ["refusals", "side effects"]
+    assert "resumed: 1 cell judged before" in done.output
+    assert done.report == whole.report and done.status == whole.status == 0
+
+
+def test_an_interrupted_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = Verification._judge_now
+
+    def interrupted(run: Verification, cell: Any) -> Any:
+        if cell.aspect != "values":
+            raise KeyboardInterrupt
+        return judge(run, cell)
+
+    monkeypatch.setattr(Verification, "_judge_now", interrupted)
+    assert judged(*LINE).status == 2
+    monkeypatch.setattr(Verification, "_judge_now", judge)
+    assert "resumed: 1 cell judged before" in judged(*LINE, "--resume").output
+
+
+@pytest.mark.parametrize("change", ["the file", "its neighbour", "the seed", "nothing"])
+@pytest.mark.usefixtures("one_cell_is_in_time")
+def test_what_has_changed_is_judged_anew(change: str, judged_now: list[str]) -> None:
+    judged(*LINE, "--minutes", "5")
+    if change in ("the file", "its neighbour"):
+        with Path("mine.py" if change == "the file" else "helper.py").open("a") as file:
+            file.write("# changed\n")
+    judged_now.clear()
+    done = judged(*LINE, "--resume", "--seed", "1" if change == "the seed" else "0")
+    assert ("values" in judged_now) == (change != "nothing")
+    assert ("nothing to resume" in done.output) == (change != "nothing")
+
+
+def test_a_run_that_ended_leaves_nothing_to_resume(judged_now: list[str]) -> None:
+    judged(*LINE)
+    judged_now.clear()
+    assert "nothing to resume" in judged(*LINE, "--resume").output
+    assert "values" in judged_now
+
+
+def test_half_a_line_is_no_result(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "state" / "resume" / "x.jsonl")
+    journal.add("a cell", {"verdict": "passed"})
+    with journal.path.open("a") as file:
+        file.write(json.dumps(["another", {}])[:9])
+    journal.read()
+    assert journal.kept == {"a cell": {"verdict": "passed"}}
+
+
+def test_a_module_s_code_is_part_of_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("kernels_of_mine").mkdir()
+    Path("kernels_of_mine/__init__.py").write_text("")
+    monkeypatch.syspath_prepend(".")
+    before = fingerprint(["kernels_of_mine"])
+    assert before == fingerprint(["kernels_of_mine"]) != fingerprint(["kernels_of_mine"], "seed 1")
+    Path("kernels_of_mine/softmax.cu").write_text("__global__")
+    assert fingerprint(["kernels_of_mine"]) != before
