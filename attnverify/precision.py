@@ -186,6 +186,23 @@ _CHOICES = {
 }
 
 
+def _flush(dtype: str) -> dict[str, str]:
+    """Write the undeclared arithmetic of a dtype with formats that flush subnormal numbers."""
+    found = vars(PRESETS[UNDECLARED](FORMATS[dtype]))
+    return {
+        name: f"{value.name}_ftz"
+        for name, value in found.items()
+        if isinstance(value, Format) and value.name != "float16"
+    }
+
+
+SUBNORMALS_FLUSHED = {dtype: _flush(dtype) for dtype in DTYPES}
+"""
+The undeclared arithmetic of a library that flushes subnormal numbers; of float16 they are computed
+in float32, where they are normal.
+"""
+
+
 def resolve(declared: object, operation: str, implementation: str, dtype: str) -> Precision:
     """
     Find the Precision that a backend's PRECISION declares for one operation, implementation and

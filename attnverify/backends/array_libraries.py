@@ -32,6 +32,8 @@ class Library:
     missing: Callable[[], str | None]
     unsupported: Callable[[str], str] = lambda dtype: ""
     """Why the library has no numbers of a dtype; "" where it has."""
+    flushes_subnormals: Callable[[], bool] = lambda: False
+    """Whether numbers below the smallest normal one count as 0, as seen on its device."""
     forget: Callable[[], None] = lambda: None
     """Lets go of what it has compiled for the sizes of a cell."""
 
@@ -113,6 +115,7 @@ def jax_library() -> Library:
         lambda: None,
         lambda: None,
         unsupported,
+        lambda: not np.asarray(jax.numpy.asarray(np.float32(1e-39)) * 1).any(),
         jax.clear_caches,
     )
 

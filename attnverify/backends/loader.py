@@ -39,7 +39,7 @@ from attnverify.backends.machine import Machine, find_machine, imported_names
 from attnverify.backends.source import Source, parse_source
 from attnverify.catalogue.operation import CATALOGUE, Operation, parse_name
 from attnverify.catalogue.traits import CHAPTERS
-from attnverify.precision import Precision, resolve
+from attnverify.precision import SUBNORMALS_FLUSHED, Precision, resolve
 
 PROJECT_BACKENDS = ("numpy_ref", "torch_impl", "cupy_impl")
 BACKEND_FUNCTIONS = ("from_numpy", "to_numpy", "synchronize", "missing")
@@ -264,7 +264,10 @@ def populate(
         backend.broken = describe(error)
         return backend
     if backend.precision is None:
-        backend.notes.append("PRECISION is not declared: judged as eager")
+        flushes = backend.library.flushes_subnormals()
+        backend.precision = SUBNORMALS_FLUSHED if flushes else None
+        also = f", with subnormal numbers as 0, as {backend.library.name} has them here"
+        backend.notes.append(f"PRECISION is not declared: judged as eager{also if flushes else ''}")
     if not backend.implementations:
         backend.broken = f"names no operation of the catalogue{describe_names(root, functions)}"
     return backend

@@ -5,6 +5,7 @@ that says why not.
 
 import importlib
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -474,3 +475,28 @@ def test_a_kernel_of_triton_is_no_function_to_call(tmp_path: Path) -> None:
     pytest.importorskip("triton")
     backend = loaded(tmp_path, TRITON)
     assert {one.name for one in backend.implementations} == {"softmax"}
+
+
+@pytest.mark.parametrize(("flushes", "eta"), [(True, 2.0**-126), (False, 2.0**-150)])
+def test_a_library_that_flushes_subnormals_is_judged_so(
+    flushes: bool, eta: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = replace(array_library("numpy"), flushes_subnormals=lambda: flushes)
+    monkeypatch.setattr(backends_module, "library_of", lambda *_: library)
+    backend = loaded(tmp_path, "def shift_right(x):\n    return x\n")
+    assert only(backend).precision("float32").acc.eta == eta
+    assert any("subnormal numbers as 0" in note for note in backend.notes) == flushes
+
+
+def test_what_a_file_declares_of_its_arithmetic_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = replace(array_library("numpy"), flushes_subnormals=lambda: True)
+    monkeypatch.setattr(backends_module, "library_of", lambda *_: library)
+    assert not only(loaded(tmp_path, SOFTMAX)).precision("float32").storage.ftz
+
+
+def test_jax_is_asked_whether_it_flushes_subnormals(tmp_path: Path) -> None:
+    jax = pytest.importorskip("jax")
+    small = jax.numpy.asarray(np.float32(1e-39))
+    assert array_library("jax").flushes_subnormals() == (float(small * 1) == 0)

@@ -113,6 +113,18 @@ def test_the_device_is_chosen_for_a_run(monkeypatch: pytest.MonkeyPatch) -> None
     assert load(str(TRITON)).device == "PTX sm_80, machine"
 
 
+@pytest.mark.parametrize("file", [TRITON, CUDA], ids=["Triton", "CUDA"])
+def test_one_function_of_a_file_runs_on_the_machine_too(file: Path) -> None:
+    backend = load(f"{file}:softmax")
+    assert backend.device == "PTX sm_90a, machine" and 0 < budget(backend, "float32") <= 1
+
+
+def test_one_function_of_a_module_runs_on_the_machine_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SAMPLES))
+    backend = load(f"{CUDA.stem}:softmax=softmax")
+    assert backend.device == "PTX sm_90a, machine" and 0 < budget(backend, "float32") <= 1
+
+
 def test_the_interpreter_is_left_to_who_asks_for_it(tmp_path: Path) -> None:
     asked = 'import os\n\nos.environ["TRITON_INTERPRET"] = "1"\nimport torch\n'
     assert changed(tmp_path, TRITON, "import torch\n", asked).machine is None
