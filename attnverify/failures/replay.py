@@ -2,12 +2,20 @@
 Judging a recorded failure again.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
 from attnverify.backends.loader import Implementation
+from attnverify.catalogue.pytrees import leaves
 from attnverify.checks.registry import checks
 from attnverify.diagnosis.cause import Cause
 from attnverify.diagnosis.diagnose import diagnose
 from attnverify.failures.record import FailureRecord
 from attnverify.inputs.fixed_cases import fixed_cases
+from attnverify.inputs.recipe import Inputs
 from attnverify.inputs.sampling import draw_recipes
 from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import Disagreement, Unsupported
@@ -39,6 +47,29 @@ FIRST_DRAWS = 20
 """As many recipes as the shortest run draws."""
 
 
+SMALL = 48
+"""So many numbers at most are printed: what one can work out by hand."""
+
+
+def describe_small_inputs(inputs: Inputs) -> str:
+    """A line for each input with its numbers, where all of them are few; else nothing."""
+    size = sum(np.size(leaf) for leaf in leaves(inputs) if isinstance(leaf, ndarray))
+    if not 0 < size <= SMALL:
+        return ""
+    return "".join(f"\n    {name} = {describe_literal(x)}" for name, x in inputs.items())
+
+
+def describe_literal(x: Any) -> str:
+    """Arrays as nested lists, with the digits that tell float32 numbers apart."""
+    if isinstance(x, ndarray):
+        return describe_literal(x.tolist())
+    if isinstance(x, Mapping):
+        return "{" + ", ".join(f"{key}: {describe_literal(part)}" for key, part in x.items()) + "}"
+    if isinstance(x, (list, tuple)):
+        return "[" + ", ".join(map(describe_literal, x)) + "]"
+    return f"{x:.9g}" if isinstance(x, float) else str(x)
+
+
 def replay(failure: FailureRecord, implementation: Implementation) -> float:
     """
     Judge what was recorded once more; the share of the bound. Raises Disagreement or Unsupported.
@@ -56,5 +87,6 @@ def replay(failure: FailureRecord, implementation: Implementation) -> float:
         return judge(implementation, failure.case).budget
     except Disagreement as error:
         cause = cause_again(failure, implementation, error.kind)
-        words = f"{error}\n  cause: {cause}" if cause else str(error)
+        words = str(error) + describe_small_inputs(failure.case.inputs)
+        words += f"\n  cause: {cause}" if cause else ""
         raise Disagreement(words, error.kind, error.budget, error.comparison, error.path) from error

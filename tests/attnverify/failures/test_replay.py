@@ -10,14 +10,18 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from attnverify.backends.loader import load
 from attnverify.failures.record import FailureRecord, find_record, read_record, recorded_recipes
+from attnverify.failures.replay import describe_small_inputs, replay
 from attnverify.failures.store import save
 from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import case_of
+from attnverify.judge.errors import Disagreement
 from attnverify.judge.judging import judge
 from attnverify.verdicts import search
 from tests.support.run_attnverify import Run, in_a_process, judged, verify
@@ -53,6 +57,34 @@ def test_a_failure_is_written_as_a_small_record_and_a_script() -> None:
     for path in records():
         assert path.stat().st_size <= 1000
         assert path.stem == read_record(path).hash and path.with_suffix(".py").exists()
+
+
+@pytest.mark.parametrize(
+    "inputs, told",
+    [
+        (
+            {"score": np.array([[0.5, -np.inf]]), "mask": np.array([[True, False]]), "p": 0.25},
+            "\n    score = [[0.5, -inf]]\n    mask = [[True, False]]\n    p = 0.25",
+        ),
+        (
+            {"x": [np.float32([1 / 3])], "mem": None},
+            "\n    x = [[0.333333343]]\n    mem = None",
+        ),
+        ({"score": np.zeros((7, 7))}, ""),
+        ({"N": 3, "M": 4}, ""),
+    ],
+)
+def test_inputs_are_printed_where_they_are_few(inputs: Any, told: str) -> None:
+    assert describe_small_inputs(inputs) == told
+
+
+def test_a_replay_prints_the_numbers_that_went_in() -> None:
+    record = FailureRecord.of(implementation("softmax_zeros"), case_of(RECIPE, "float32"), "values")
+    with pytest.raises(Disagreement) as told:
+        replay(record, implementation("softmax_zeros"))
+    score = case_of(RECIPE, "float32").inputs["score"]
+    assert f"\n    score = [[{score[0, 0]:.9g}, " in str(told.value)
+    assert re.search(r"\n    mask = \[\[(True|False), ", str(told.value))
 
 
 def test_the_hash_names_what_was_drawn_and_not_who_failed() -> None:
