@@ -66,7 +66,8 @@ def diagnose(
     if not failing:
         return None
     if any(o.recipe.poison in ("nan", "inf") for o in failing):
-        return diagnose_hidden(implementation, failing, among, budget)
+        passed = passed_observations(implementation, passing)
+        return diagnose_hidden(implementation, failing, passed, among, budget)
     beside = look_at(implementation, [case for case in others if case not in cases], budget)
     passed = [o for o in beside if not o.wrong] + passed_observations(implementation, passing)
     elsewhere = [o for o in beside if o.wrong]
@@ -133,6 +134,7 @@ def explain(
 def diagnose_hidden(
     implementation: Implementation,
     failing: Sequence[Observation],
+    passed: Sequence[Observation],
     among: Sequence[Candidate] | None,
     budget: CallBudget,
 ) -> Cause | None:
@@ -148,9 +150,9 @@ def diagnose_hidden(
     if right := len(again) - len(wrong):
         share = f" in {right} of {len(again)} cases" if wrong else ""
         return Cause(f"{HIDDEN}{share}", (Explanation("0 times NaN", HIDDEN),))
-    cause = explain(implementation, wrong, (), (), among, budget)
-    if cause is None:
-        return None
+    cause = explain(implementation, wrong, (), passed, among, budget)
+    if cause is None or len(cause.explanations) > 1:  # few cases: what they cannot tell apart
+        return Cause("wrong with ordinary numbers in the hidden slots too")
     return Cause(f"{cause}, with ordinary numbers in the hidden slots too", cause.explanations)
 
 

@@ -30,6 +30,8 @@ MOST = 4
 CLEARLY = 4.0
 """So many bounds at least must an error be for a factor to be looked for."""
 
+ENOUGH = 4
+"""So many numbers at least must be wrong: some factor explains any single one."""
 ROUNDINGS = 8
 """A factor that is no further from 1 than so many roundings may be made of them."""
 SHOWN = 5e-5
@@ -97,12 +99,24 @@ def fit_factor(operation: Operation, seen: Sequence[Observation]) -> Explanation
         return None
     if max((o.distance(o.expected) for o in wrong), default=0.0) < CLEARLY:
         return None
+    if sum(count_wrong_numbers(o) for o in wrong) < ENOUGH:
+        return None
     of_stage = (
         slopes_of_heads(wrong, seen) or fit_stage_factor(wrong, seen)
         if operation.is_staged
         else None
     )
     return of_stage or whole_output(wrong, seen) or each_output(wrong)
+
+
+def count_wrong_numbers(o: Observation) -> int:
+    """How many elements of the outputs are beyond their bounds."""
+    with np.errstate(all="ignore"):
+        return sum(
+            int(np.count_nonzero(~(np.abs(a - e) <= b)))
+            for a, e, b in zip(o.actual, o.expected, o.bounds, strict=True)
+            if b is not None and a.shape == e.shape
+        )
 
 
 def fit_stage_factor(

@@ -169,9 +169,7 @@ def describe_wrong_outputs(o: Observation, prefix: str = "wrong: ") -> str:
     ):
         wrong = exceeds_bound(actual, expected, bound)
         if wrong.any() and expected.ndim:
-            told.append(
-                output_names(o)[number] + describe_indices(wrong, axis_letters(o, expected))
-            )
+            told.append(output_names(o)[number] + describe_indices(wrong, axis_letters(o, number)))
     return prefix + "; ".join(told) if told else ""
 
 
@@ -195,22 +193,23 @@ def output_names(o: Observation) -> list[str]:
     )
 
 
-def axis_letters(o: Observation, output: ndarray) -> str:
+def axis_letters(o: Observation, number: int) -> str:
     """
-    The axes of an output: those of the scores where it has their shape, BHNE where it has four
-    axes, unnamed otherwise.
+    The axes of an output: those of the input that it is the gradient of; those of the scores where
+    it has their shape, BHNE where it has four axes, unnamed otherwise.
     """
-    shape = scores_shape(CATALOGUE[o.recipe.operation], o.inputs)
+    operation, output = CATALOGUE[o.recipe.operation], o.expected[number]
+    if operation.is_gradient:
+        name = output_names(o)[number].removeprefix("the gradient by ")
+        letters = operation.axes.get(name, "").replace(" ", "")
+        return letters if len(letters) == output.ndim else "?" * output.ndim
+    shape = scores_shape(operation, o.inputs)
     if shape is not None and output.shape == shape:
         return "BHNM"[-output.ndim :] if output.ndim != 3 else "BNM"
-    return (
-        {4: "BHNE", 3: "BNE"}.get(output.ndim, "?" * output.ndim)
-        if not o.recipe.operation.endswith("_grad")
-        else "?" * output.ndim
-    )
+    return {4: "BHNE", 3: "BNE"}.get(output.ndim, "?" * output.ndim)
 
 
-NAMES = {"B": "batch element", "H": "head", "N": "row", "M": "key", "E": "column"}
+NAMES = {"B": "batch element", "H": "head", "N": "row", "M": "key", "E": "column", "D": "column"}
 
 
 def describe_indices(wrong: ndarray, axes: str = "") -> str:

@@ -19,6 +19,7 @@ from attnverify.catalogue.pytrees import leaves, map_leaves
 from attnverify.diagnosis.candidates import Candidate, are_equivalent, candidates, from_fault
 from attnverify.diagnosis.conventions import SPEC_ANSWERS, STAGE_ROWS, Convention, conventions
 from attnverify.diagnosis.diagnose import NUMERIC, diagnose
+from attnverify.diagnosis.localize import describe_wrong_outputs
 from attnverify.diagnosis.operation_conventions import (
     CONVENTIONS_OF_OPERATION,
     OPERATION_SPEC_ANSWERS,
@@ -373,3 +374,30 @@ def test_one_function_under_two_names_is_told_once() -> None:
     assert are_equivalent(series, convention, "get_slopes") and not are_equivalent(
         series, candidates("get_slopes")[-1], "get_slopes"
     )
+
+
+def test_where_a_gradient_is_wrong_is_told_by_the_axes_of_its_input() -> None:
+    case = case_of(fixed_cases(f"{SDPA}_grad")[0], "float32")
+    expected = tuple(arrays(case.expected))
+    wrong = [x.copy() for x in expected]
+    wrong[1][:, 2, 3:] += 1
+    bounds = tuple(np.full(x.shape, 1e-6) for x in expected)
+    seen = Observation(case, tuple(wrong), expected, bounds, 9.0)
+    assert (
+        describe_wrong_outputs(seen) == "wrong: the gradient by key: from key 3 on, in head 2 alone"
+    )
+
+
+def test_what_few_clean_cases_cannot_tell_apart_is_not_told_of_hidden_slots() -> None:
+    def zeros(inputs: dict[str, Any], dtype: str) -> Any:
+        return 0 * np.nan_to_num(CATALOGUE[SDPA].reference(**inputs))
+
+    def zeros_if(said: Callable[[Observation], bool]) -> Callable[[Observation], Any]:
+        return lambda o: [x * (not said(o)) for x in arrays(o.case.expected)]
+
+    one = Candidate("one", "one", zeros_if(lambda o: True))
+    other = Candidate("other", "other", zeros_if(lambda o: bool(o.actual)))
+    recipes = in_float32(draw_recipes(SDPA, "nan", 8, 0))
+    said = [diagnose(computed(SDPA, zeros), recipes, among=c) for c in ([one], [one, other])]
+    assert str(said[0]).startswith("equals the specification with one (")
+    assert str(said[1]) == "wrong with ordinary numbers in the hidden slots too"

@@ -21,6 +21,7 @@ from attnverify.diagnosis.diagnose import diagnose
 from attnverify.diagnosis.factor_fit import (
     describe_zeros,
     fit_common_factor,
+    fit_factor,
     is_no_rounding,
     scaled_output_model,
 )
@@ -142,6 +143,15 @@ def test_only_a_factor_beyond_roundings_is_told_of_what_it_fits(
     fit = scaled_output_model(seen)
     found = fit_common_factor([fit], [fit])
     assert (found.words if found else None) == told
+
+
+@pytest.mark.parametrize("sizes, told", [({"E": 1}, False), ({"E": 6}, True)])
+def test_a_factor_is_not_fitted_to_a_single_number(sizes: dict[str, int], told: bool) -> None:
+    one = {"B": 1, "H": 1, "N": 1, "M": 2} | sizes
+    case = case_of(fixed_recipe(SDPA, one, "normal"), "float32")
+    bounds = (1e-3 * np.abs(case.expected),)
+    seen = Observation(case, (8.5 * case.expected,), (case.expected,), bounds, 9.0)
+    assert (fit_factor(SDPA, [seen]) is not None) is told
 
 
 @pytest.mark.parametrize(
