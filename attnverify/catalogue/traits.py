@@ -70,28 +70,24 @@ _WITH_HEADS = ("N M", "B H N M", "B 1 N M", "B 1 1 M", "1 H N M", "B 1 N 1")
 _PER_HEAD = ("N M", "B*H N M")
 
 _PART = {
-    "long sequences": "each element knows one query and one key: no length is special",
     "relations": "no keys are summed",
 }
 _MOVED = {
-    "long sequences": "it is judged bit for bit at any size",
     "relations": "it is judged bit for bit",
     "systematic errors": "it computes nothing",
 }
 _TABLE = {
-    "long sequences": "it has no keys",
     "relations": "it has no keys",
     "systematic errors": "a factor that is off shows in every element",
 }
 _LAYER = {
-    "long sequences": "it is made of an attention that is judged so",
     "relations": "it is made of an attention that is judged so",
     "systematic errors": "it is made of an attention that is judged so",
 }
 _TIMED = {"benchmarks": "it is timed within the attentions and layers that use it"}
+_SHORT = {"long sequences": "it has no keys"}
 _ONE_WAY = {"conventions": "nothing in it is met otherwise in public code"}
 GRADIENT_SKIPS = {
-    "long sequences": "only the query's gradient has rows of its own; benchmarks hold them",
     "relations": "those of its operation are judged on the outputs",
     "systematic errors": "those of its operation are measured on the outputs",
 }
@@ -114,7 +110,6 @@ TRAITS: dict[str, Traits] = {
         mask_axes=("N M", "1 M", "N 1"),
         skipped=_TIMED
         | {
-            "long sequences": "its longest row is a fixed case",
             "systematic errors": "it has no factor of its own",
         },
     ),
@@ -140,7 +135,7 @@ TRAITS: dict[str, Traits] = {
     "learned_relative_attention": Traits(
         _ATTENTION_FAMILIES, positional=True, staged=True, mask_axes=_WITH_HEADS
     ),
-    "get_slopes": Traits(skipped=_TABLE | _TIMED),
+    "get_slopes": Traits(skipped=_TABLE | _TIMED | _SHORT),
     "get_alibi_biases": Traits(mask_axes=("N M",), skipped=_TABLE),
     "alibi_attention": Traits(
         _ATTENTION_FAMILIES,
@@ -150,7 +145,7 @@ TRAITS: dict[str, Traits] = {
         staged=True,
         mask_axes=_WITH_HEADS,
     ),
-    "init_mems": Traits(exact=True, skipped=_MOVED | _ONE_WAY | _TIMED),
+    "init_mems": Traits(exact=True, skipped=_MOVED | _ONE_WAY | _TIMED | _SHORT),
     "update_mems": Traits(("normal", "special"), exact=True, skipped=_MOVED),
     "self_attention": Traits(
         _LAYER_FAMILIES,
@@ -202,9 +197,7 @@ TRAITS: dict[str, Traits] = {
         positional=True,
         even_width=True,
         parameters=layers.TRANSFORMER_XL,
-        skipped=_ONE_WAY
-        | _TIMED
-        | {name: _LAYER[name] for name in ("long sequences", "systematic errors")},
+        skipped=_ONE_WAY | _TIMED | {"systematic errors": _LAYER["systematic errors"]},
     ),
 }
 

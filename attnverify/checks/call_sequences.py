@@ -14,7 +14,6 @@ from typing import Any
 
 from attnverify.backends.loader import Implementation, reload
 from attnverify.catalogue.pytrees import leaves
-from attnverify.catalogue.traits import DTYPES
 from attnverify.inputs.memory_layouts import shares_memory
 from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import Case, case_of
@@ -22,6 +21,14 @@ from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.invoke import call, dtype_keyword, to_backend_arrays
 from attnverify.judge.judging import judge
 from attnverify.judge.side_effects import leaf_paths
+
+OTHER_DTYPE = {
+    "float64": "bfloat16",
+    "float32": "float16",
+    "float16": "float32",
+    "bfloat16": "float32",
+}
+"""The dtype of the call before the last: a narrow one before a wide one, and the other way."""
 
 
 def call_steps(first: Recipe, other: Recipe, dtype: str) -> list[tuple[str, Case]]:
@@ -40,8 +47,8 @@ def call_steps(first: Recipe, other: Recipe, dtype: str) -> list[tuple[str, Case
             ("the same geometry under a boolean mask", one, dtype),
             ("the same geometry under another mask", two, dtype),
         ]
-    if dtype in DTYPES:
-        steps.append(("another dtype", first, DTYPES[DTYPES.index(dtype) - 1]))
+    if dtype in OTHER_DTYPE:
+        steps.append(("another dtype", first, OTHER_DTYPE[dtype]))
     steps.append(("the first call once more", first, dtype))
     return [(words, case_of(recipe, own)) for words, recipe, own in steps]
 

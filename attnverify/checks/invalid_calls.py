@@ -64,8 +64,10 @@ def invalid_combinations(right: Inputs) -> dict[str, Inputs]:
             longer = np.concatenate([right[name], right[name]], axis=-2)
             wrong[f"{name} longer than {other}, without a mask"] = {**right, **masks, name: longer}
     if {"key_pos_embeddings", "key_pos_bias"} <= set(right):
-        tables = {name: right[name][:4] for name in ("key_pos_embeddings", "key_pos_bias")}
-        wrong["tables of two positions"] = {**right, **tables}
+        M = right["key"].shape[-2]
+        for P, words in ((2, "two positions"), (M - 1, "M - 1 positions"), (M // 2, "M / 2")):
+            tables = {name: right[name][: 2 * P] for name in ("key_pos_embeddings", "key_pos_bias")}
+            wrong[f"tables of {words}"] = {**right, **tables}
     return wrong
 
 
@@ -124,6 +126,8 @@ def invalid_masks(name: str, mask: ndarray, right: Inputs) -> Iterator[tuple[str
             "with a batch that is no multiple of the heads",
             np.broadcast_to(mask, (7, *mask.shape)).copy(),
         )
+        yield "of one batch entry's heads", np.stack([mask] * right["num_heads"])
+        yield "with one entry for all", mask[None]
 
 
 def invalid_lists(name: str, arrays: Any, op: Operation) -> Iterator[tuple[str, Any]]:

@@ -13,6 +13,7 @@ from typing import Any
 from attnverify.backends.loader import Implementation
 from attnverify.checks.call_sequences import judge_output_ownership, judge_sequence
 from attnverify.checks.invalid_calls import calls_refused_by_spec
+from attnverify.checks.large_sizes import large_size_checks
 from attnverify.checks.long_sequences import long_sequence_checks
 from attnverify.checks.metamorphic import relation_checks
 from attnverify.checks.systematic_error import systematic_error_checks
@@ -33,10 +34,13 @@ def checks(operation: str, aspect: str, profile: str, seed: int) -> dict[str, Ch
         return dict(
             [
                 *long_sequence_checks(operation, profile),
+                *large_size_checks(operation, profile),
                 *relation_checks(operation, profile, seed),
                 *systematic_error_checks(operation, seed),
             ]
         )
+    if aspect == "gradients":
+        return dict(large_size_checks(operation, profile))
     if aspect == "refusals":
         return {
             words: partial(judge_refusal, inputs)

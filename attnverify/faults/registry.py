@@ -71,7 +71,7 @@ CONTROLS: dict[str, Fault] = {}
 
 def read_faults() -> tuple[dict[str, Fault], dict[str, Fault]]:
     """All faults and all controls, once the packages beside this module are imported."""
-    for name in ("arithmetic", "contract", "controls", "positions", "visibility"):
+    for name in ("arithmetic", "contract", "controls", "positions", "real_sizes", "visibility"):
         package = importlib.import_module(f"attnverify.faults.{name}")
         for _, module, _ in pkgutil.iter_modules(package.__path__):
             importlib.import_module(f"{package.__name__}.{module}")

@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 from attnverify.catalogue.operation import CATALOGUE, Operation
-from attnverify.inputs.memory_layouts import LAYOUTS
+from attnverify.inputs.memory_layouts import LAYOUTS, SHARED
 from attnverify.inputs.recipe import Recipe
 
 SIZES = {
@@ -28,33 +28,32 @@ GEOMETRIES: tuple[dict[str, int], ...] = (
     {"N": 3, "M": 5},
     {"N": 1, "M": 9},
     {"N": 9, "M": 1},
-    {"N": 2, "M": 33, "B": 1},
     {"N": 2, "M": 65, "B": 1, "H": 2},
     {"N": 129, "M": 3, "B": 1, "H": 1},
     {"N": 128, "M": 3, "B": 1, "H": 1},
     {"N": 6, "M": 6, "H": 6, "B": 1},
     {"N": 4, "M": 5, "H": 12, "B": 1, "D": 1},
-    {"N": 2, "M": 3, "H": 40, "B": 1, "D": 1, "E": 1},
-    {"N": 2, "M": 1025, "B": 1, "H": 2, "D": 2, "E": 2},
+    {"N": 2, "M": 3, "H": 80, "B": 1, "D": 1, "E": 1},
+    {"N": 2, "M": 3, "H": 2, "B": 1, "D": 192, "E": 256, "Q": 192, "K": 256, "A": 192},
     {"N": 1025, "M": 2, "B": 1, "H": 2, "D": 2, "E": 2},
     {
         "N": 2,
         "M": 3,
         "B": 17,
         "H": 1,
-        "D": 130,
-        "E": 130,
+        "D": 257,
+        "E": 257,
         "Q": 70,
         "K": 66,
-        "A": 130,
+        "A": 257,
         "S": 67,
-        "F": 130,
+        "F": 258,
     },
 )
 """
 Alike, the smallest, as many positions as the memory, one query, one key, a key beyond a block, more
-queries than keys and whole blocks of them, N = M = H, twelve slopes, forty, keys and queries beyond
-1024, batches and widths beyond those that are drawn.
+queries than keys and whole blocks of them, N = M = H, twelve slopes, eighty, the widths of large
+models, queries beyond 1024, batches and widths beyond those that are drawn.
 """
 
 OF_LAYER_GRADIENTS = (*GEOMETRIES[:5], GEOMETRIES[-1])
@@ -66,11 +65,13 @@ them, and every layout, as an operation of its own.
 PAIRS = 2**15
 """Most pairs of a probe: where N = M, or with a memory, the longest are left out."""
 
-LONG = {"N": 2, "M": 1025, "B": 2, "H": 1, "D": 2, "E": 2}
+LONG = {"N": 2, "M": 1025, "B": 1, "H": 2, "D": 2, "E": 2}
 EDGE = {"N": 3, "M": 65, "H": 2, "D": 2, "E": 2}
-"""Long keys under a mask; a key beyond a block in every layout."""
+"""Long keys, under a mask where there is one; a key beyond a block in every layout."""
 
-FAMILIES = ("identity", "needles", "large", "one_signed", "spread", "offset_values")
+FAMILIES = ("identity", "needles", "one_signed", "spread", "offset_values")
+FAR = ("far_below", "farthest_below")
+"""Under them, a finite number that stands for "hidden" lets in what is hidden."""
 
 
 @lru_cache(maxsize=128)
@@ -102,7 +103,8 @@ def fixed_cases(operation: str) -> tuple[Recipe, ...]:
             fixed_recipe(op, {}, "spread", fixed_mask(op, pattern))
             for pattern in ("left_padding", "empty_rows", "one_key", "nothing", "first_block")
         ]
-        found.append(fixed_recipe(op, LONG, "normal", fixed_mask(op, "random")))
+    found.append(fixed_recipe(op, LONG, "normal", fixed_mask(op, "random") if op.mask else None))
+    found += _beside_finite_numbers(op) + _under_padding(op) + _shared_arrays(op)
     if "keep" in op.arguments:
         found.append(replace(fixed_recipe(op, {}, "normal"), dropout=None))
         found += [
@@ -110,6 +112,42 @@ def fixed_cases(operation: str) -> tuple[Recipe, ...]:
             for axes in op.traits.mask_axes
         ]
     return tuple({r.text: r for r in found if pair_count(r) <= PAIRS}.values())
+
+
+def _beside_finite_numbers(op: Operation) -> list[Recipe]:
+    """
+    Scores below whatever finite number may stand for "hidden", with large numbers in hidden slots;
+    the dtype's lowest number over a row's first keys; outputs near the end of float16.
+    """
+    found: list[Recipe] = []
+    if op.mask in ("mask", "visible") and (op.is_attention or "score" in op.arguments):
+        hidden = {"pattern": "random", "axes": op.key_mask_axes or "1 M", "form": "bool", "seed": 2}
+        found += [
+            replace(fixed_recipe(op, {"N": 5, "M": 9}, family, hidden), poison="finite")
+            for family in FAR
+        ]
+        if op.mask == "mask":
+            lowest = {"pattern": "first_block", "axes": "N M", "form": "lowest", "seed": 5}
+            found.append(fixed_recipe(op, {"N": 3, "M": 65, "B": 1, "H": 2}, "spread", lowest))
+    if op.is_attention and not op.is_gradient:
+        found.append(fixed_recipe(op, {"N": 3, "M": 17, "B": 1}, "near_overflow"))
+    return found
+
+
+def _under_padding(op: Operation) -> list[Recipe]:
+    """NaN in a float attn_mask where the padding hides the key anyway."""
+    if not {"attn_mask", "key_padding_mask"} <= set(op.arguments):
+        return []
+    mask = {"pattern": "random", "axes": "B*H N M", "form": "finite", "seed": 3}
+    return [replace(fixed_recipe(op, {}, "normal", mask), poison="nan")]
+
+
+def _shared_arrays(op: Operation) -> list[Recipe]:
+    """One array as key and as value."""
+    if not {"key", "value"} <= set(op.arguments):
+        return []
+    recipe = fixed_recipe(op, {"N": 3, "M": 7, "D": 6, "E": 6, "K": 6})
+    return [replace(recipe, layout={"kind": SHARED, "seed": 1})]
 
 
 def pair_count(recipe: Recipe) -> int:

@@ -7,6 +7,8 @@ packed      a slice of a wider last axis, as in a joint q/k/v
 offset      not at the beginning of its buffer
 expanded    a stride of 0 along heads (one key head for all) or along the columns of a gradient
 reversed    a negative stride, where the library allows it
+width_first the last axis not the densest one: keys stored [B H D M]
+shared      one array as key and as value, wherever both are given
 
 This file needs NumPy alone: the stand-alone script of a failure carries it along.
 """
@@ -25,7 +27,7 @@ def arrange(from_numpy: Convert, x: ndarray, dtype: str, kind: str) -> Any:
     """
     The array in one of the layouts; as the library makes it where it has no arrays of that layout.
     """
-    if x.ndim == 0 or kind == "contiguous":
+    if x.ndim == 0 or kind in ("contiguous", SHARED):
         return from_numpy(x, dtype)
     try:
         return LAYOUTS[kind](from_numpy, x, dtype)
@@ -75,13 +77,29 @@ def reversed_(from_numpy: Convert, x: ndarray, dtype: str) -> Any:
     return from_numpy(np.ascontiguousarray(x[..., ::-1]), dtype)[..., ::-1]
 
 
+def width_first(from_numpy: Convert, x: ndarray, dtype: str) -> Any:
+    if x.ndim < 2:
+        return from_numpy(x, dtype)
+    return from_numpy(np.ascontiguousarray(x.swapaxes(-1, -2)), dtype).swapaxes(-1, -2)
+
+
 LAYOUTS = {
     "transposed": transposed,
     "packed": packed,
     "offset": offset,
     "expanded": expanded,
     "reversed": reversed_,
+    "width_first": width_first,
 }
+
+SHARED = "shared"
+
+
+def share_key_and_value(given: dict[str, Any], kind: str) -> dict[str, Any]:
+    """The arguments, one array in the place of key and value where the layout says so."""
+    if kind != SHARED or "value" not in given:
+        return given
+    return given | {"value": given["key"]}
 
 
 def shares_memory(one: Any, other: Any) -> bool:

@@ -23,6 +23,7 @@ def poison_hidden_slots(inputs: "Inputs", operation: "Operation", poison: str, d
     Write the poison to the keys, values and table rows that no query of their head sees, in place.
     """
     number = {"nan": np.nan, "inf": np.inf, "finite": FINITE.get(dtype, 1e30)}[poison]
+    poison_padded_mask(inputs, number)
     visible = visible_pairs(operation, inputs)
     if visible is None or "key" not in inputs:
         if visible is not None and "score" in inputs:
@@ -36,6 +37,17 @@ def poison_hidden_slots(inputs: "Inputs", operation: "Operation", poison: str, d
             inputs[name][unseen] = number
     for name, rows in unread_table_rows(operation, inputs, visible).items():
         inputs[name][rows] = number
+
+
+def poison_padded_mask(inputs: "Inputs", number: float) -> None:
+    """Write the poison to a float attn_mask wherever the padding hides the key, in place."""
+    mask, padding = inputs.get("attn_mask"), inputs.get("key_padding_mask")
+    if mask is None or padding is None or mask.dtype == bool:
+        return
+    hidden = padding.all(axis=0)
+    if mask.ndim == 3:
+        hidden = np.repeat(padding, len(mask) // len(padding), axis=0)[:, None]
+    mask[np.broadcast_to(hidden, mask.shape)] = number
 
 
 def unread_table_rows(

@@ -14,6 +14,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.dtypes import largest, tiny
+from attnverify.inputs.memory_layouts import SHARED
 
 if TYPE_CHECKING:
     from attnverify.inputs.recipe import Inputs, Recipe
@@ -40,6 +41,8 @@ SCORING = ("query", "x", "score")
 def apply_family(inputs: "Inputs", recipe: "Recipe", dtype: str, rng: np.random.Generator) -> None:
     """Bend the standard normal arrays to the recipe's family, in place."""
     FAMILIES[recipe.values["family"]](inputs, dtype, rng)
+    if recipe.layout["kind"] == SHARED and "value" in inputs:
+        inputs["value"] = inputs["key"].copy()
     if recipe.layout["kind"] in ("expanded", "mixed"):
         make_broadcastable(inputs)
 
@@ -139,8 +142,9 @@ def offset_values(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> Non
 def one_signed(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
     """Near-uniform weights over values of one sign: the worst for accumulators."""
     scale(inputs, 0.05, SCORING)
-    if isinstance(inputs.get("value"), ndarray):
-        inputs["value"] = 1 + np.abs(inputs["value"])
+    for name in ("value", "d_output"):
+        if isinstance(inputs.get(name), ndarray):
+            inputs[name] = 1 + np.abs(inputs[name])
 
 
 def identity(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
@@ -152,6 +156,57 @@ def identity(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
     if isinstance(value, ndarray):
         M, E = value.shape[-2:]
         value[...] = np.arange(M)[:, None] % E == np.arange(E)
+
+
+def columns(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
+    """
+    Near-uniform weights over values whose column e is nonzero for the keys j = e mod E alone: a
+    key that is lost takes E / M off its column, however many there are.
+    """
+    one_signed(inputs, dtype, rng)
+    value = inputs.get("value")
+    if isinstance(value, ndarray):
+        M, E = value.shape[-2:]
+        value[...] = np.where(np.arange(M)[:, None] % E == np.arange(E), 2.0, 0.0)
+
+
+def far_below(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
+    """
+    Scores that all lie far below zero, yet apart by more than they may err: a finite number that
+    stands for "hidden" stands above them.
+    """
+    lower_scores(inputs, rng, {"float64": 2e6, "float32": 2e6}.get(dtype, 2e4))
+
+
+def farthest_below(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
+    """
+    The same as far as the arithmetic goes: float16 ends at 65504, and beyond 1e9 a shift that the
+    exponents of a row share may leave float32, so that no bound is finite.
+    """
+    lower_scores(inputs, rng, {"float64": 2e15, "float16": 2e4}.get(dtype, 2e8))
+
+
+def lower_scores(inputs: "Inputs", rng: np.random.Generator, depth: float) -> None:
+    """Bend the arrays that make up the scores: all scores between once and nine times -depth."""
+    for name in ("score", "w_score"):
+        if isinstance(inputs.get(name), ndarray):
+            inputs[name] = -(1 + rng.random(inputs[name].shape)) * depth
+    if "w_score" in inputs:
+        inputs["w_score"] *= 2 / len(inputs["w_score"])
+        for name, most in {"query": 4.0, "key": 0.7, "w_query": 4.0, "w_key": 0.7}.items():
+            inputs[name] = most * rng.random(inputs[name].shape) ** (6 if most > 1 else 1)
+    elif query_and_key(inputs)[0] is not None:
+        size = np.sqrt(depth / np.sqrt(inputs["query"].shape[-1]))
+        for name, sign in (("query", size), ("key", -size)):
+            inputs[name] = sign * (1 + 0.5 * rng.random(inputs[name].shape))
+
+
+def near_overflow(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
+    """Values between 30000 and 60000: float16 ends at 65504."""
+    value = inputs.get("value")
+    if isinstance(value, ndarray):
+        wide_logits(inputs, dtype, rng)
+        inputs["value"] = np.copysign(3e4 + 3e4 * rng.random(value.shape), value)
 
 
 def subnormal(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
@@ -267,6 +322,10 @@ FAMILIES: dict[str, Family] = {
     "offset_values": offset_values,
     "one_signed": one_signed,
     "huge_values": huge_values,
+    "near_overflow": near_overflow,
+    "columns": columns,
+    "far_below": far_below,
+    "farthest_below": farthest_below,
     "subnormal": subnormal,
     "one_hot": one_hot,
     "special": special,

@@ -16,7 +16,7 @@ from attnverify.backends.array_libraries import Library
 from attnverify.backends.declarations import NO_GRADIENT
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.pytrees import leaves, map_leaves
-from attnverify.inputs.memory_layouts import arrange
+from attnverify.inputs.memory_layouts import arrange, share_key_and_value
 from attnverify.inputs.recipe import Inputs, layout_kinds
 from attnverify.judge import state_guard
 from attnverify.judge.case import Case
@@ -157,10 +157,11 @@ def to_backend_arrays(
     """
     kinds = layout_kinds(case.recipe, len(case.inputs))
     inputs = case.inputs | (changed or {})
-    return {
+    given = {
         name: to_backend_array(implementation, value, case.dtype, kind)
         for (name, value), kind in zip(inputs.items(), kinds, strict=True)
     }
+    return given if changed else share_key_and_value(given, case.recipe.layout["kind"])
 
 
 def to_backend_array(

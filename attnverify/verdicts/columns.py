@@ -104,7 +104,7 @@ def judge_gradients(cell: Cell, options: Options) -> Tally:
     if without and tally.cases:
         words = f"{without} calls gave outputs without a gradient, {tally.cases} with one"
         tally += Tally(findings=[Finding("no gradient", message=words)])
-    return tally
+    return tally if tally.findings else tally + run_checks(cell, cell.gradient, options)
 
 
 def judge_hidden_nan(cell: Cell, options: Options) -> Tally:

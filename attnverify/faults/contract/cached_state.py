@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
+from attnverify.catalogue.pytrees import map_leaves
+from attnverify.faults.adapter import widened
 from attnverify.faults.registry import fault
 from attnverify.reference import attention, gradients, layers
 
@@ -218,12 +220,42 @@ def rel_shift_static_output(x: ndarray, memory: Any) -> Any:
     raw=True,
 )
 def alibi_attention_static_output(query: ndarray, value: ndarray, memory: Any, **given: Any) -> Any:
-    from attnverify.catalogue.pytrees import map_leaves
-    from attnverify.faults.adapter import widened
-
     output = attention.alibi_attention(
         **map_leaves(widened, {"query": query, "value": value, **given})
     )
     buffer = memory.setdefault((output.shape, query.dtype), np.empty(output.shape, query.dtype))
     buffer[...] = output
     return buffer
+
+
+@fault(
+    "state",
+    "the narrowest dtype so far kept for every call",
+    source="this project",
+    clause=ALONE,
+    reveals="a narrow dtype before a wide one",
+    stateful=True,
+    raw=True,
+)
+def scaled_dot_product_attention_narrowest_dtype(memory: Any, query: Any, **given: Any) -> Any:
+    return _in_narrowest("scaled_dot_product_attention", memory, query=query, **given)
+
+
+@fault(
+    "state",
+    "the narrowest dtype so far kept for every call",
+    source="this project",
+    clause=ALONE,
+    reveals="a narrow dtype before a wide one",
+    stateful=True,
+    raw=True,
+)
+def transformer_xl_score_narrowest_dtype(memory: Any, query: Any, **given: Any) -> Any:
+    return _in_narrowest("transformer_xl_score", memory, query=query, **given)
+
+
+def _in_narrowest(operation: str, memory: Any, **given: Any) -> Any:
+    dtype = memory.get("dtype", given["query"].dtype)
+    memory["dtype"] = min(dtype, given["query"].dtype, key=lambda one: one.itemsize)
+    wide = map_leaves(widened, given)
+    return getattr(attention, operation)(**wide).astype(memory["dtype"]).astype(np.float64)

@@ -15,7 +15,7 @@ from attnverify.catalogue import operation as catalogue
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.catalogue.pytrees import leaves
 from attnverify.catalogue.traits import CHECKS, TRAITS, Traits
-from attnverify.checks.long_sequences import long_sequence_checks
+from attnverify.checks.large_sizes import large_size_checks
 from attnverify.checks.metamorphic import relation_checks, take_along
 from attnverify.checks.registry import checks
 from attnverify.checks.systematic_error import systematic_error_checks
@@ -28,7 +28,7 @@ ROWS = [CATALOGUE[name] for name in TRAITS]
 TIMED = {case.timed for case in (*CPU, *field_shapes())}
 
 APPLIED: dict[str, Callable[[str], Iterable[Any]]] = {
-    "long sequences": lambda name: long_sequence_checks(name, "quick"),
+    "long sequences": lambda name: large_size_checks(name, "default"),
     "relations": lambda name: relation_checks(name, "quick", 0),
     "systematic errors": lambda name: systematic_error_checks(name, 0),
     "conventions": conventions,

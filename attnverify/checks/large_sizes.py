@@ -1,0 +1,121 @@
+"""
+Large sizes: what a kernel does with thousands of keys, with thousands of queries, and with more
+pairs of batch and head than a grid's axis holds.
+
+Few queries see many keys, so that every element of a call is judged as any other case is. Weights
+are near-uniform and values of one sign, which is the worst for an accumulator, or each value stands
+in one column alone, so that a single lost key shows.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache, partial
+from time import process_time
+
+from attnverify.backends.loader import Implementation
+from attnverify.catalogue.operation import CATALOGUE, Operation
+from attnverify.inputs.fixed_cases import fixed_recipe
+from attnverify.inputs.recipe import Recipe
+from attnverify.judge.case import Case
+from attnverify.judge.judging import judge
+
+Check = Callable[[Implementation, str], None]
+
+COLUMNS = {"B": 1, "H": 2, "D": 8, "E": 128, "Q": 4, "K": 5, "A": 6}
+SUMS = COLUMNS | {"E": 8}
+FEW = {"B": 1, "H": 1, "D": 6, "E": 2, "Q": 2, "K": 2, "A": 2, "L": 1, "F": 6}
+
+ATTENDED = {
+    "quick": (("columns", COLUMNS | {"N": 2, "M": 2051}),),
+    "default": (
+        ("columns", COLUMNS | {"N": 2, "M": 2051}),
+        ("columns", COLUMNS | {"N": 2, "M": 8185}),
+        ("one_signed", SUMS | {"N": 3, "M": 8192}),
+        ("one_signed", SUMS | {"N": 2051, "M": 3}),
+    ),
+}
+"""Family and sizes for an attention and for its gradient; thorough: as default."""
+
+LONG = FEW | {"N": 3, "M": 8192, "S": 8189}
+SQUARE = FEW | {"N": 1281}
+
+GRID = {"N": 1, "M": 2, "D": 2, "E": 2}
+GRIDS = (GRID | {"B": 33, "H": 32}, GRID | {"B": 2049, "H": 32})
+PATIENCE = 20.0
+"""CPU seconds that a grid may take: kernels that are emulated walk it block by block."""
+
+
+def large_size_checks(operation: str, profile: str) -> list[tuple[str, Check]]:
+    """Named checks of one operation at the profile's sizes."""
+    recipes = large_recipes(CATALOGUE[operation], profile)
+    found: list[tuple[str, Check]] = [
+        (f"large: {describe_sizes(recipe)}", partial(judge_whole, recipe)) for recipe in recipes
+    ]
+    if profile == "quick" or not _has_grid(CATALOGUE[operation]):
+        return found
+    grids = [_grid(CATALOGUE[operation], sizes) for sizes in GRIDS]
+    return [*found, ("large: every block of two grids", partial(judge_grids, grids))]
+
+
+def large_recipes(op: Operation, profile: str) -> list[Recipe]:
+    """Recipes of thousands of keys, or of queries; few enough pairs to be judged one by one."""
+    if op.skips("long sequences"):
+        return []
+    if op.is_gradient and profile == "quick":
+        return []
+    if "value" in op.arguments and not op.traits.parameters:
+        cases = ATTENDED["quick" if profile == "quick" else "default"]
+        return [
+            fixed_recipe(op, sizes, family)
+            for family, sizes in cases
+            if sizes["M"] >= sizes["N"] or not op.traits.causal  # who sees nothing shows nothing
+        ]
+    if profile == "quick":
+        return []
+    long = fixed_recipe(op, SQUARE if op.traits.square else LONG)
+    if "keep" in op.arguments:
+        long = replace(long, dropout={"p": 0.25, "seed": 2})
+    padded = {"pattern": "right_padding", "axes": "N M", "form": "bool", "seed": 5}
+    masked = [fixed_recipe(op, LONG, "normal", padded)] if op.mask == "attn_mask" else []
+    return [long, *(masked if not op.traits.square else [])]
+
+
+def describe_sizes(recipe: Recipe) -> str:
+    sizes = " ".join(f"{x}={recipe.sizes[x]}" for x in "NMSF" if recipe.sizes.get(x, 0) > 1000)
+    return f"{recipe.values['family']} {sizes}" + (", padded" if recipe.padding else "")
+
+
+def judge_whole(recipe: Recipe, implementation: Implementation, dtype: str) -> None:
+    judge(implementation, large_case(recipe, dtype))
+
+
+@lru_cache(maxsize=4)
+def large_case(recipe: Recipe, dtype: str) -> Case:
+    """The case of a recipe, kept for the next implementation alone: its arrays are large."""
+    return Case(recipe, dtype)
+
+
+def _has_grid(op: Operation) -> bool:
+    return {"B", "H"} <= op.sizes and "value" in op.arguments and not op.traits.parameters
+
+
+def _grid(op: Operation, sizes: dict[str, int]) -> Recipe:
+    recipe = fixed_recipe(op, sizes)
+    return replace(recipe, dropout={"p": 0.25, "seed": 2}) if "keep" in op.arguments else recipe
+
+
+def judge_grids(recipes: list[Recipe], implementation: Implementation, dtype: str) -> None:
+    """
+    Judge one grid after the other, as long as the next is not bound to take minutes.
+    """
+    spent = 0.0
+    for before, recipe in zip([None, *recipes], recipes, strict=False):
+        if before and spent * _blocks(recipe) / _blocks(before) > PATIENCE:
+            return
+        start = process_time()
+        judge_whole(recipe, implementation, dtype)
+        spent = process_time() - start
+
+
+def _blocks(recipe: Recipe) -> int:
+    return recipe.sizes["B"] * recipe.sizes["H"]

@@ -1,0 +1,1 @@
+"""Faults that show at the sizes of real models alone: long keys, wide heads, full grids."""

@@ -1,0 +1,146 @@
+"""
+Faults of finite numbers that stand for "hidden": a sentinel that real scores lie below, the lowest
+number of a float mask, and NaN that a mask should have covered.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.faults.real_sizes.table import OURS, add_staged
+from attnverify.faults.registry import ALL, fault
+from attnverify.reference import attention
+
+ABSENT = "a hidden key is absent"
+
+
+def weigh_with(sentinel: float) -> Any:
+    """The softmax with a finite score for hidden keys; a row that sees no key gives 0."""
+
+    def weigh(score: ndarray, visible: ndarray) -> ndarray:
+        filled = np.where(visible, score, sentinel)
+        weights = attention.weigh(filled, np.ones_like(visible))
+        return np.where(visible.any(axis=-1, keepdims=True), weights, 0)
+
+    return weigh
+
+
+def mix_all(weights: ndarray, visible: ndarray, value: ndarray) -> ndarray:
+    """The sum over all keys with a weight, hidden or not."""
+    return attention.mix(weights, visible | (weights != 0), value)
+
+
+FINE = ("float64",)
+WIDE = (*FINE, "float32", "bfloat16")
+SENTINELS = (
+    ("softmax", -1e4, "ten thousand", ALL),
+    ("scaled_dot_product_attention", -1e4, "ten thousand", ALL),
+    ("scaled_dot_product_attention", -1e9, "a thousand million", FINE),
+    ("additive_attention", -1e4, "ten thousand", ALL),
+    ("alibi_attention", -1e4, "ten thousand", ALL),
+    ("transformer_xl_attention", -1e6, "a million", WIDE),
+    ("transformer_xl_attention", -1e8, "a hundred million", WIDE),
+    ("learned_relative_attention", -1e7, "ten million", WIDE),
+)
+for operation, sentinel, size, dtypes in SENTINELS:
+    mixed = {} if operation == "softmax" else {"mix": mix_all}
+    add_staged(
+        operation,
+        f"sentinel_1e{round(np.log10(-sentinel))}",
+        {"weigh": weigh_with(sentinel), **mixed},
+        kind="masks",
+        words=f"hidden scores of minus {size} instead of minus infinity",
+        clause=ABSENT,
+        reveals=f"a hidden key, visible scores below {sentinel:g}",
+        wrong_in=dtypes,
+    )
+
+
+def grad_weigh(operation: str, sentinel: float) -> None:
+    add_staged(
+        f"{operation}_grad",
+        "sentinel_1e8",
+        {
+            "weigh": weigh_with(sentinel),
+            "value_grad": lambda w, visible, d: attention.mix(w.mT, w.mT != 0, d),
+        },
+        kind="backward",
+        words="hidden scores of minus a hundred million instead of minus infinity",
+        clause=ABSENT,
+        reveals="a hidden key, visible scores below -1e8",
+        wrong_in=WIDE,
+    )
+
+
+for operation in ("scaled_dot_product_attention", "learned_relative_attention"):
+    grad_weigh(operation, -1e8)
+
+
+@fault(
+    "softmax",
+    "a first tile of 16 keys at the lowest number counted in full",
+    source=OURS,
+    clause="softmax, clause 1",
+    reveals="a float mask with the lowest number over a row's first 16 keys",
+)
+def scaled_dot_product_attention_lowest_first_tile(mask: Any = None, **given: Any) -> Any:
+    if mask is None or mask.dtype == bool or mask.shape[-1] <= 16:
+        return attention.scaled_dot_product_attention(mask=mask, **given)
+
+    def weigh(score: ndarray, visible: ndarray) -> ndarray:
+        e = attention.exponentials(score, visible)
+        stale = (score[..., :16] < -6e4).all(axis=-1, keepdims=True) & visible[..., :16]
+        e[..., :16] = np.where(stale, 1.0, e[..., :16])
+        total = e.sum(axis=-1, keepdims=True)
+        return np.where(visible, e / np.where(total == 0, 1, total), 0)
+
+    return attention.scaled_dot_product_attention(mask=mask, **given, weigh=weigh)
+
+
+@fault(
+    "masks",
+    "padding added to a float mask: NaN stays NaN",
+    source=OURS,
+    clause="merge_masks, clause 3",
+    reveals="NaN in a float attn_mask under the padding",
+)
+def merge_masks_added_padding(attn_mask: Any, key_padding_mask: Any, num_heads: int) -> Any:
+    if attn_mask is None or attn_mask.dtype == bool or key_padding_mask is None:
+        return attention.merge_masks(attn_mask, key_padding_mask, num_heads)
+    merged = attention.merge_masks(attn_mask, None, num_heads)
+    return merged + np.where(key_padding_mask[:, None, None, :], -np.inf, 0.0)
+
+
+@fault(
+    "refusals",
+    "a mask of one batch entry's heads repeated for every entry",
+    source=OURS,
+    clause="merge_masks: attn_mask is [N M] or [B*H N M]",
+    reveals="attn_mask [H N M] where B > 1",
+    unchecked=True,
+)
+def merge_masks_repeated(attn_mask: Any, key_padding_mask: Any, num_heads: int) -> Any:
+    repeated = attn_mask
+    if (
+        isinstance(attn_mask, ndarray)
+        and attn_mask.ndim == 3
+        and isinstance(key_padding_mask, ndarray)
+        and key_padding_mask.ndim == 2
+        and len(attn_mask) == num_heads
+    ):
+        repeated = np.tile(attn_mask, (len(key_padding_mask), 1, 1))
+    return CATALOGUE["merge_masks"].reference(repeated, key_padding_mask, num_heads)
+
+
+@fault(
+    "numerics",
+    "outputs beyond 20000 are infinite",
+    source=OURS,
+    clause="the sum of weights and values",
+    reveals="values beyond 20000",
+)
+def scaled_dot_product_attention_overflow_at_20000(**given: Any) -> Any:
+    output = attention.scaled_dot_product_attention(**given)
+    return np.where(np.abs(output) > 20000, np.copysign(np.inf, output), output)
