@@ -16,6 +16,7 @@ from attnverify.checks.invalid_calls import calls_refused_by_spec
 from attnverify.checks.large_sizes import large_size_checks
 from attnverify.checks.long_sequences import long_sequence_checks
 from attnverify.checks.metamorphic import relation_checks
+from attnverify.checks.projected_factors import projected_factor_checks
 from attnverify.checks.systematic_error import systematic_error_checks
 from attnverify.inputs.fixed_cases import fixed_cases, pair_count
 from attnverify.inputs.recipe import Recipe
@@ -37,10 +38,16 @@ def checks(operation: str, aspect: str, profile: str, seed: int) -> dict[str, Ch
                 *large_size_checks(operation, profile),
                 *relation_checks(operation, profile, seed),
                 *systematic_error_checks(operation, seed),
+                *projected_factor_checks(operation, profile, seed),
             ]
         )
     if aspect == "gradients":
-        return dict(large_size_checks(operation, profile))
+        return dict(
+            [
+                *large_size_checks(operation, profile),
+                *projected_factor_checks(operation, profile, seed),
+            ]
+        )
     if aspect == "refusals":
         return {
             words: partial(judge_refusal, inputs)

@@ -65,17 +65,18 @@ def factors_of(operation: Operation) -> tuple[str, ...]:
 @dataclass(frozen=True)
 class Measurement:
     """
-    How much too large a factor is, its standard error, and what the declared arithmetic may round
-    it by.
+    How much too large a factor is, its standard error, what the declared arithmetic may round it
+    by, and how many standard errors beyond that are wanted.
     """
 
     alpha: float
     error: float
     allowed: float
+    errors: float = ERRORS
 
     @property
     def significant(self) -> bool:
-        return abs(self.alpha) > self.allowed + ERRORS * self.error
+        return abs(self.alpha) > self.allowed + self.errors * self.error
 
     def __str__(self) -> str:
         share = (

@@ -149,16 +149,18 @@ def multi_head_attention_first_4096_keys(
 
 @fault(
     "layers",
-    "the oldest memory position lost beyond 2048",
+    "memory positions before the last 4096 lost",
     source=OURS,
     clause="transformer_xl_layer, clause 1",
-    reveals="S > 2048",
+    reveals="S > 4096",
 )
-def transformer_xl_layer_first_memory(mem: Any = None, visible: Any = None, **given: Any) -> Any:
-    if mem is not None and mem.shape[1] > 2048:
-        M = mem.shape[1] + given["x"].shape[1]
-        seen = np.arange(M) > 0
-        visible = np.broadcast_to(seen, (1, M)) if visible is None else visible & seen
+def transformer_xl_layer_last_4096_memories(
+    mem: Any = None, visible: Any = None, **given: Any
+) -> Any:
+    if mem is not None:
+        S, N = mem.shape[1], given["x"].shape[1]
+        seen = np.arange(S + N) >= S - 4096
+        visible = np.broadcast_to(seen, (N, S + N)) if visible is None else visible & seen
     return layers.transformer_xl_layer(mem=mem, visible=visible, **given)
 
 

@@ -22,6 +22,7 @@ from attnverify.catalogue.dtypes import largest, round_to
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import leaves
 from attnverify.catalogue.traits import DTYPES
+from attnverify.checks.large_sizes import large_recipes
 from attnverify.inputs.expand import expand
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.masks import PATTERNS, visible_pairs
@@ -335,10 +336,13 @@ def test_this_dropout_is_drawn(p: float) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_is_drawn_by_some_operation(family: str) -> None:
-    assert family in {
-        name for names in (operation.families for operation in CATALOGUE.values()) for name in names
-    }
+def test_every_family_is_drawn_by_some_operation_or_stands_in_a_fixed_case(family: str) -> None:
+    fixed = [
+        recipe.values["family"]
+        for name, operation in CATALOGUE.items()
+        for recipe in (*fixed_cases(name), *large_recipes(operation, "default"))
+    ]
+    assert family in {*fixed, *(each for one in CATALOGUE.values() for each in one.families)}
 
 
 @pytest.mark.parametrize("family", CATALOGUE[f"{SDPA}_grad"].families)

@@ -1,0 +1,154 @@
+r"""
+Factors of gradients and of layers: one that is off by less than any single element shows.
+
+The residual of a call is projected on what a factor would change: of a gradient on the gradient
+itself, of a layer on the derivative of its output by the logarithm of each parameter's factor,
+
+.. math:: \hat\alpha = \langle G, o - \bar o \rangle / \langle G, G \rangle.
+
+A rounding inside of a gradient moves many of its elements at once, so that nothing within a call
+may be taken as independent. Calls are: the standard error is that of the mean over ``CALLS`` of
+them, drawn apart, and ``ERRORS_OF_FEW`` of it are wanted, beyond which Student's distribution of so
+few leaves one in ten million.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.backends.loader import Implementation
+from attnverify.catalogue.operation import CATALOGUE, Operation
+from attnverify.catalogue.pytrees import leaves
+from attnverify.checks.systematic_error import STEP, Measurement, allowed_rounding
+from attnverify.inputs.expand import expand
+from attnverify.inputs.fixed_cases import fixed_recipe
+from attnverify.inputs.recipe import Inputs
+from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.judge.invoke import call, to_backend_array
+from attnverify.judge.judging import checked_output
+from attnverify.timing import account_for
+
+Case = Callable[[Implementation, str], None]
+
+CALLS = 8
+ERRORS_OF_FEW = 20.0
+
+SIZES = {"B": 2, "H": 4, "N": 40, "M": 56, "D": 16, "E": 16, "Q": 12, "K": 12, "A": 8, "P": 56}
+SIZES |= {"F": 24, "S": 16, "L": 1}
+
+
+def has_projected_factors(operation: Operation) -> bool:
+    return operation.is_gradient or bool(operation.traits.parameters)
+
+
+def projected_factor_checks(operation: str, profile: str, seed: int) -> list[tuple[str, Case]]:
+    """One check that measures every factor of a gradient or a layer; none in the quick profile."""
+    if profile == "quick" or not has_projected_factors(CATALOGUE[operation]):
+        return []
+    return [("systematic: every factor", partial(judge_factors, operation, seed))]
+
+
+def judge_factors(operation: str, seed: int, implementation: Implementation, dtype: str) -> None:
+    """Raise Disagreement if a factor is systematically off."""
+    for name, found in measure_projected(implementation, dtype, seed).items():
+        if found.significant:
+            raise Disagreement(
+                f"{name} is {found}; the declared arithmetic rounds it by {found.allowed:.1e} at "
+                "most",
+                "systematic error",
+            )
+
+
+def measure_projected(
+    implementation: Implementation, dtype: str, seed: int
+) -> dict[str, Measurement]:
+    """Every factor of the operation, measured in several calls."""
+    operation = implementation.operation
+    shares: dict[str, list[float]] = {}
+    for number in range(CALLS):
+        inputs = drawn_inputs(operation.name, dtype, CALLS * seed + number)
+        columns = directions(operation.name, dtype, CALLS * seed + number)
+        outputs = _call(implementation, inputs, columns, dtype)
+        for name, (output, expected, column) in outputs.items():
+            share = np.vdot(column, output - expected) / max(np.vdot(column, column), 1e-300)
+            shares.setdefault(name, []).append(float(share))
+    allowed = allowed_rounding("slopes", implementation.precision(dtype), _sized(inputs))
+    return {name: _measurement(found, allowed) for name, found in shares.items()}
+
+
+def _measurement(shares: list[float], allowed: float) -> Measurement:
+    error = float(np.std(shares, ddof=1)) / len(shares) ** 0.5
+    return Measurement(float(np.mean(shares)), error, allowed, ERRORS_OF_FEW)
+
+
+def _sized(inputs: Inputs) -> Inputs:
+    """The inputs under the names by which the rounding of an accumulator is told."""
+    x = inputs.get("query", inputs.get("x"))
+    return {"query": x, "key": inputs.get("key", x)}
+
+
+@lru_cache(maxsize=64)
+def drawn_inputs(operation: str, dtype: str, number: int) -> Inputs:
+    """A well-conditioned call, under a float mask of ordinary numbers where it has a gradient."""
+    op = CATALOGUE[operation]
+    takes_bias = op.is_gradient and op.mask == "mask"
+    axes = "N M"
+    mask = {"pattern": "random", "axes": axes, "form": "finite", "seed": number}
+    recipe = fixed_recipe(op, SIZES, "normal", mask if takes_bias else None, 1000 + number)
+    inputs = expand(recipe, dtype)
+    return inputs | {name: inputs[name] / 8 for name in ("query", "key") if "w_score" in inputs}
+
+
+@lru_cache(maxsize=64)
+def directions(operation: str, dtype: str, number: int) -> dict[str, tuple[int, ndarray, ndarray]]:
+    """
+    By the name of a factor: the place of an output, what is expected of it, and its derivative by
+    the logarithm of the factor.
+    """
+    op, inputs = CATALOGUE[operation], drawn_inputs(operation, dtype, number)
+    with account_for("oracle"):
+        expected = list(leaves(op.reference(**inputs)))
+        if op.is_gradient:
+            return {f"gradient {place}": (place, x, x) for place, x in enumerate(expected)}
+        found = {"output": (0, expected[0], expected[0])}
+        for name in _factors(inputs["parameters"]):
+            above, below = (
+                next(leaves(op.reference(**inputs | {"parameters": changed})))
+                for changed in _scaled(inputs["parameters"], name)
+            )
+            found[name] = (0, expected[0], (above - below) / (2 * STEP))
+        return {name: each for name, each in found.items() if np.any(each[2])}
+
+
+def _factors(parameters: Any) -> list[str]:
+    first = parameters[0] if isinstance(parameters, list) else parameters
+    return [name for name, x in first.items() if x is not None]
+
+
+def _scaled(parameters: Any, name: str) -> Iterator[Any]:
+    """The parameters with one of them a little larger, and a little smaller."""
+    for gain in (1 + STEP, 1 - STEP):
+        if isinstance(parameters, list):
+            yield [layer | {name: layer[name] * gain} for layer in parameters]
+        else:
+            yield parameters | {name: parameters[name] * gain}
+
+
+def _call(
+    implementation: Implementation, inputs: Inputs, columns: dict[str, Any], dtype: str
+) -> dict[str, tuple[ndarray, ndarray, ndarray]]:
+    """By the name of a factor: what came, what was expected, and the direction."""
+    given = {name: to_backend_array(implementation, x, dtype) for name, x in inputs.items()}
+    outputs = list(leaves(call(implementation, given)))
+    found = {}
+    for name, (place, expected, column) in columns.items():
+        if place >= len(outputs):
+            raise Unsupported("fewer outputs than expected: told elsewhere")
+        x = checked_output(outputs[place], expected, dtype, implementation, name)
+        if not np.isfinite(x).all():
+            raise Unsupported("not finite: told elsewhere")
+        found[name] = (x, expected, column)
+    return found
