@@ -10,6 +10,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE), str(HERE / "_ext")]
 
 from attnverify import __version__  # noqa: E402
+from attnverify.faults.registry import read_faults  # noqa: E402
 
 project = "Attention, verified"
 author = "the attnverify contributors"
@@ -24,6 +25,14 @@ extensions = [
     "matplotlib.sphinxext.plot_directive",
     "book",
 ]
+FAULTS, CONTROLS = read_faults()
+PUBLIC = [fault for fault in FAULTS.values() if fault.source != "this project"]
+rst_epilog = f"""
+.. |faults| replace:: {len(FAULTS)}
+.. |public_faults| replace:: {len(PUBLIC)}
+.. |controls| replace:: {len(CONTROLS)}
+"""
+
 exclude_patterns = ["worked_examples", "_ext"]
 nitpicky = True
 nitpick_ignore_regex = [

@@ -62,6 +62,9 @@ What the gradient of a layer is probed with: the attention between its projectio
 them, and every layout, as an operation of its own.
 """
 
+WIDE = 192
+"""Columns of a head beyond which projections of standard normal numbers saturate a layer."""
+
 PAIRS = 2**15
 """Most pairs of a probe: where N = M, or with a memory, the longest are left out."""
 
@@ -82,7 +85,7 @@ def fixed_cases(operation: str) -> tuple[Recipe, ...]:
     """
     op = CATALOGUE[operation]
     geometries = OF_LAYER_GRADIENTS if op.is_layer_gradient else GEOMETRIES
-    found = [fixed_recipe(op, sizes, "normal") for sizes in geometries]
+    found = [fixed_recipe(op, sizes, _family_of(op, sizes)) for sizes in geometries]
     if op.is_given_arrays and not op.is_layer_gradient:
         found += [
             replace(fixed_recipe(op, EDGE, "normal"), layout={"kind": kind, "seed": 1})
@@ -112,6 +115,15 @@ def fixed_cases(operation: str) -> tuple[Recipe, ...]:
             for axes in op.traits.mask_axes
         ]
     return tuple({r.text: r for r in found if pair_count(r) <= PAIRS}.values())
+
+
+def _family_of(op: Operation, sizes: dict[str, int]) -> str:
+    """
+    Choose the family of a geometry: standard normal numbers, except in layers as wide as large
+    models. There the scores of standard normal projections grow with the width, until the layer's
+    bound says nothing.
+    """
+    return "small" if op.traits.parameters and sizes.get("D", 0) >= WIDE else "normal"
 
 
 def _beside_finite_numbers(op: Operation) -> list[Recipe]:

@@ -1,5 +1,6 @@
 """
-A test with teeth: N other than M, masks, empty rows, NaN in a hidden slot, a given draw, gradients.
+A test with teeth: N other than M, masks, empty rows, NaN in a hidden slot, a given draw, gradients,
+and sizes of real models: thousands of keys or queries, wide heads, many pairs of batch and head.
 """
 
 import torch
@@ -41,6 +42,14 @@ def check_scaled_dot_product_attention(attention):
             for p in (0.0, 0.25):
                 keep = torch.rand(2, 3, N, M) < 0.75 if p else None
                 agree(attention, query, key, value, mask, keep, p)
+    for B, H, N, M, D in (
+        (1, 2, 2, 4300, 4),
+        (1, 1, 1600, 3, 4),
+        (1, 2, 3, 5, 200),
+        (33, 32, 1, 2, 2),
+    ):
+        query, key, value = (torch.randn(B, H, size, D, dtype=torch.double) for size in (N, M, M))
+        agree(attention, query, key, value, None, None, 0.0)
 
 
 def agree(attention, query, key, value, mask, keep, p):

@@ -326,11 +326,9 @@ def init_mems_one_buffer(n_layers: int, mem_len: int, batch: int, width: int) ->
 @control("masks", "the smaller of two masks")
 def merge_masks_smaller(attn_mask: Any, key_padding_mask: Any, num_heads: int) -> Any:
     merged = attention.merge_masks(attn_mask, None, num_heads)
-    return (
-        merged
-        if key_padding_mask is None
-        else np.where(key_padding_mask, HIDDEN, np.inf)[:, None, None].clip(max=merged)
-    )
+    if key_padding_mask is None:
+        return merged
+    return np.fmin(merged, np.where(key_padding_mask, HIDDEN, np.nan)[:, None, None])
 
 
 @control("causal", "a frontier from a running sum")

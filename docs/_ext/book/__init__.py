@@ -15,11 +15,12 @@ def setup(app: Any) -> dict[str, Any]:
     without Sphinx.
     """
     from book import accessibility, live_cells, pages
-    from book.directives import Measured, Picture, Run
+    from book.directives import Measured, NoticedSince, Picture, Run
 
     app.add_directive("run", Run)
     app.add_directive("picture", Picture)
     app.add_directive("measured", Measured)
+    app.add_directive("noticed-since", NoticedSince)
     app.connect("builder-inited", lambda app: pages.write(Path(app.srcdir) / "operations"))
     app.connect(
         "build-finished",

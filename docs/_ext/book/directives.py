@@ -146,3 +146,10 @@ class Measured(SphinxDirective):
         raced = ", ".join(f"{path.parts[-3]} ({path.parts[-2]})" for path in status.newest())
         text = f"Raced on {raced}." if raced else f"Speed: {status.NOT_MEASURED}."
         return [nodes.paragraph(text, f"{text} The pages of the operations say what came of it.")]
+
+
+class NoticedSince(SphinxDirective):
+    """A table: which faults were noticed before some cases were drawn for their sake, and since."""
+
+    def run(self) -> list[nodes.Node]:
+        return self.parse_text_to_nodes("\n".join(status.noticed_since()))

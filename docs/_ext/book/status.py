@@ -16,6 +16,8 @@ from attnverify.catalogue.traits import DTYPES
 DATA = Path(__file__).parents[2] / "data"
 RESULTS = DATA.parents[1] / "benchmarks" / "results"
 NOT_MEASURED = "not measured yet"
+NOTICED = ("faults", "entries", "noticed_before", "noticed_since")
+"""The columns of the table of new faults."""
 
 
 @lru_cache
@@ -102,6 +104,24 @@ def kills(operation: Operation) -> Iterator[str]:
         f"{score['median']} cases, the hardest, ``{score['hardest']}``, {score['worst']}). "
         f"{origin(found)}\n"
     )
+
+
+def noticed_since() -> Iterator[str]:
+    """By kind of fault: how many were noticed before the hard cases were drawn, and since."""
+    found = read("noticed")
+    if not found:
+        yield f"{NOT_MEASURED}.\n"
+        return
+    kinds = found["kinds"]
+    total = {name: sum(row[name] for row in kinds.values()) for name in NOTICED}
+    yield from listed(
+        ["kind", "faults", "faults x dtypes", "noticed before", "noticed since"],
+        [
+            [kind, *(str(row[name]) for name in NOTICED)]
+            for kind, row in (*kinds.items(), ("all", total))
+        ],
+    )
+    yield f"{origin(found)} Before: commit ``{found['before']}``.\n"
 
 
 def speed(operation: Operation) -> Iterator[str]:

@@ -194,8 +194,7 @@ def test_a_weak_check_kills_little_and_is_told_what_reveals_the_rest(
 def test_a_strong_check_kills_most_forward_and_backward() -> None:
     (found,) = measure_user_tests(str(CHECKS / "strong_torch.py"))
     names = {each.name for each in found.killed}
-    # what shows beyond thousands of keys, in wide heads or on full grids, no short check can see
-    assert len(names) > 0.6 * (len(names) + len(found.survivors))
+    assert len(names) > 0.7 * (len(names) + len(found.survivors))
     assert {
         "scaled_dot_product_attention_grad_without_mean",
         "scaled_dot_product_attention_grad_mask_unsummed",
