@@ -31,7 +31,7 @@ ATTENDED = {
         ("columns", COLUMNS | {"N": 2, "M": 2051}),
         ("columns", COLUMNS | {"N": 2, "M": 8185}),
         ("one_signed", SUMS | {"N": 3, "M": 8192}),
-        ("one_signed", SUMS | {"N": 2051, "M": 3}),
+        ("one_signed", SUMS | {"N": 4099, "M": 3}),
     ),
 }
 """Family and sizes for an attention and for its gradient; thorough: as default."""

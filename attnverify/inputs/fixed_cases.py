@@ -147,8 +147,11 @@ def _beside_finite_numbers(op: Operation) -> list[Recipe]:
 
 
 def _under_padding(op: Operation) -> list[Recipe]:
-    """NaN in a float attn_mask where the padding hides the key anyway."""
-    if not {"attn_mask", "key_padding_mask"} <= set(op.arguments):
+    """
+    NaN in a float attn_mask where the padding hides the key anyway: of the function that merges the
+    two, whose answer it is. Of layers that merge them it is a question of what is hidden.
+    """
+    if op.chapter != "masks" or "key_padding_mask" not in op.arguments:
         return []
     mask = {"pattern": "random", "axes": "B*H N M", "form": "finite", "seed": 3}
     return [replace(fixed_recipe(op, {}, "normal", mask), poison="nan")]

@@ -5,6 +5,7 @@ Summarise reports for the book: what was measured, when and on what, an entry fo
     pytest -m faults --attn-score-json score.json
     python docs/data/summarise.py verdicts "two CPU cores; not run on a GPU" run.json
     [more.json ...] python docs/data/summarise.py kills default score.json
+    python docs/data/summarise.py noticed COMMIT score-of-commit.json score.json
 """
 
 import json
@@ -73,6 +74,29 @@ def kills(profile: str, entries: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def noticed(
+    commit: str, before: list[dict[str, Any]], since: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """By kind: how many of the faults scored at an earlier commit were noticed then, and since."""
+    earlier = {(entry["fault"], entry["dtype"]): entry["killed"] for entry in before}
+    kinds: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for entry in since:
+        if (entry["fault"], entry["dtype"]) in earlier:
+            kinds[entry["kind"]].append(entry)
+    return stamp("default", "seed 0") | {
+        "before": commit,
+        "kinds": {
+            kind: {
+                "faults": len({entry["fault"] for entry in found}),
+                "entries": len(found),
+                "noticed_before": sum(earlier[e["fault"], e["dtype"]] for e in found),
+                "noticed_since": sum(entry["killed"] for entry in found),
+            }
+            for kind, found in sorted(kinds.items())
+        },
+    }
+
+
 def score(found: list[dict[str, Any]]) -> dict[str, Any]:
     killed = [entry for entry in found if entry["killed"]]
     hardest = max(found, key=lambda entry: (not entry["killed"], entry["cases"]))
@@ -105,11 +129,12 @@ def stamp(profile: str, installed: str) -> dict[str, Any]:
 def main() -> None:
     kind, said, *paths = sys.argv[1:]
     read = [json.loads(Path(path).read_text()) for path in paths]
-    found = (
-        verdicts(said, read)
-        if kind == "verdicts"
-        else kills(said, [entry for entries in read for entry in entries])
-    )
+    made = {
+        "verdicts": lambda: verdicts(said, read),
+        "kills": lambda: kills(said, [entry for entries in read for entry in entries]),
+        "noticed": lambda: noticed(said, *read),
+    }
+    found = made[kind]()
     (HERE / f"{kind}.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
