@@ -234,6 +234,7 @@ def alibi_attention_static_output(query: ndarray, value: ndarray, memory: Any, *
     source="this project",
     clause=ALONE,
     reveals="a narrow dtype before a wide one",
+    wrong_in=("float64", "float32"),
     stateful=True,
     raw=True,
 )
@@ -247,6 +248,7 @@ def scaled_dot_product_attention_narrowest_dtype(memory: Any, query: Any, **give
     source="this project",
     clause=ALONE,
     reveals="a narrow dtype before a wide one",
+    wrong_in=("float64", "float32"),
     stateful=True,
     raw=True,
 )
