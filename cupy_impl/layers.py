@@ -15,6 +15,7 @@ from .relative import (
     Visible,
     check_even,
     learned_relative_attention,
+    learned_relative_attention_grad,
     sinusoids,
     transformer_xl_attention,
 )
@@ -23,11 +24,13 @@ from .shapes import Layout, check, check_heads, check_list, check_mask, check_pa
 
 __all__ = [
     "alibi_multi_head_attention",
+    "alibi_multi_head_attention_grad",
     "multi_head_attention",
     "multi_head_attention_grad",
     "multi_head_self_attention",
     "multi_head_self_attention_grad",
     "relative_multi_head_attention",
+    "relative_multi_head_attention_grad",
     "self_attention",
     "self_attention_grad",
     "transformer_xl",
@@ -51,7 +54,8 @@ def linears(*names: str) -> dict[str, str]:
 
 SELF = {"w_query": "K F", "w_key": "K F", "w_value": "E F"}
 MULTI_HEAD = linears("q_proj", "k_proj", "v_proj", "out_proj")
-ALIBI = linears("query.linear", "key.linear", "value.linear", "output")
+LABML = ("query.linear", "key.linear", "value.linear")
+ALIBI = linears(*LABML, "output")
 RELATIVE = {
     name: axes
     for name, axes in ALIBI.items()
@@ -90,6 +94,28 @@ def linear_grad(
     if parameters.get(bias) is not None:
         grads[bias] = d_y.reshape(-1, d_y.shape[-1]).sum(axis=0)
     return d_y @ parameters[weight], grads
+
+
+def inputs_grad(
+    d_heads: Sequence[Array],
+    inputs: Sequence[Array],
+    weights: Parameters,
+    names: Sequence[str],
+    is_seen: Bool[Array, "B M"] | None,
+) -> tuple[list[Array], dict[str, Array]]:
+    """
+    The gradients by query, key and value, in their dtypes, from those by their heads; and those of
+    their projections. What no head sees is left out.
+    """
+    query, key, value = wide(*inputs)
+    if is_seen is not None:
+        key, value = present(key, is_seen), present(value, is_seen)
+    d_inputs, d_parameters = [], {}
+    for name, x, d, given in zip(names, (query, key, value), d_heads, inputs, strict=True):
+        d_x, grads = linear_grad(merged(d), x, weights, name)
+        d_inputs.append(narrow(d_x, given.dtype))
+        d_parameters |= grads
+    return d_inputs, d_parameters
 
 
 def narrowed(grads: Mapping[str, Array], parameters: Parameters) -> dict[str, Array]:
@@ -245,12 +271,8 @@ def multi_head_attention_grad(
     d_score, *d_heads = heads_grad(
         heads(d_attended, num_heads), q, k, v, score, at_weights=d_weights
     )
-    xs = wides[0], present(wides[1], is_seen), present(wides[2], is_seen)
-    d_inputs = []
-    for name, x, d, given in zip(names, xs, d_heads, inputs, strict=True):
-        d_x, grads = linear_grad(merged(d), x, weights, name)
-        d_inputs.append(narrow(d_x, given.dtype))
-        d_parameters |= grads
+    d_inputs, grads = inputs_grad(d_heads, inputs, weights, names, is_seen)
+    d_parameters |= grads
     if attn_mask is not None and attn_mask.ndim == 3:
         d_score = d_score.reshape(attn_mask.shape)
     return *d_inputs, narrowed(d_parameters, parameters), *mask_grad(d_score, attn_mask)
@@ -347,11 +369,47 @@ def projected(
     query: Array, key: Array, value: Array, parameters: Parameters, H: int
 ) -> tuple[Array, ...]:
     """Query, key and value per head, by labml's names."""
-    names = ("query.linear", "key.linear", "value.linear")
     return tuple(
         heads(linear(x, parameters, name), H)
-        for name, x in zip(names, wide(query, key, value), strict=True)
+        for name, x in zip(LABML, wide(query, key, value), strict=True)
     )
+
+
+@ieee
+def relative_multi_head_attention_grad(
+    d_output: Float[Array, "B N F"],
+    query: Float[Array, "B N F"],
+    key: Float[Array, "B M F"],
+    value: Float[Array, "B M F"],
+    parameters: Parameters,
+    num_heads: int,
+    align: str,
+    visible: Visible = None,
+) -> tuple[Any, ...]:
+    """
+    See :func:`spec.layers.relative_multi_head_attention_grad`.
+
+    Around :func:`cupy_impl.relative.learned_relative_attention_grad`, forward once more.
+    """
+    size, inputs = check(PROJECTED, query, key, value), (query, key, value)
+    check_heads(size["F"], num_heads)
+    weights = checked(RELATIVE, parameters, F=size["F"], H=num_heads, D=size["F"] // num_heads)
+    check(PROJECTED | {"d_output": "B N F"}, *inputs, d_output)
+    names = ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")
+    terms = *projected(*inputs, weights, num_heads), *(weights[name] for name in names)
+    heard = merged(learned_relative_attention(*terms, align, visible))
+    (d_output,) = wide(d_output)
+    d_attended, d_parameters = linear_grad(d_output, heard, weights, "output")
+    *d_heads, d_table, d_bias, d_query_bias = learned_relative_attention_grad(
+        heads(d_attended, num_heads), *terms, align, visible
+    )
+    d_parameters |= dict(zip(names, (d_table, d_bias, d_query_bias), strict=True))
+    is_seen = None
+    if visible is not None:
+        xp, shape = cupy.get_array_module(query), (size["B"], num_heads, size["N"], size["M"])
+        is_seen = xp.broadcast_to(visible, shape).any(axis=(1, 2))
+    d_inputs, grads = inputs_grad(d_heads, inputs, weights, LABML, is_seen)
+    return *d_inputs, narrowed(d_parameters | grads, parameters)
 
 
 @ieee
@@ -378,6 +436,40 @@ def alibi_multi_head_attention(
     score = scaled_products(q, k)
     score += biases(num_heads, visible, score.dtype)
     return narrow(linear(merged(attend(hide(score, visible), v)), parameters, "output"), dtype)
+
+
+@ieee
+def alibi_multi_head_attention_grad(
+    d_output: Float[Array, "B N F"],
+    query: Float[Array, "B N F"],
+    key: Float[Array, "B N F"],
+    value: Float[Array, "B N F"],
+    parameters: Parameters,
+    num_heads: int,
+    visible: Bool[Array, "N N"],
+) -> tuple[Any, ...]:
+    """
+    See :func:`spec.layers.alibi_multi_head_attention_grad`.
+
+    Forward once more; the biases are added and have no gradient.
+    """
+    size, inputs = check(PROJECTED_ALIKE, query, key, value), (query, key, value)
+    check_heads(size["F"], num_heads)
+    weights = checked(ALIBI, parameters, F=size["F"])
+    check(PROJECTED_ALIKE | {"d_output": "B N F"}, *inputs, d_output)
+    check_visible(visible)
+    if visible.shape != (size["N"], size["N"]):
+        raise ValueError(f"visible: wanted shape [N N] with N={size['N']}, got {visible.shape}")
+    q, k, v = projected(*inputs, weights, num_heads)
+    score = scaled_products(q, k)
+    score += biases(num_heads, visible, score.dtype)
+    score = hide(score, visible)
+    (d_output,) = wide(d_output)
+    d_attended, d_parameters = linear_grad(d_output, merged(attend(score, v)), weights, "output")
+    _, *d_heads = heads_grad(heads(d_attended, num_heads), q, k, v, score)
+    is_seen = cupy.get_array_module(query).broadcast_to(visible.any(axis=0), key.shape[:2])
+    d_inputs, grads = inputs_grad(d_heads, inputs, weights, LABML, is_seen)
+    return *d_inputs, narrowed(d_parameters | grads, parameters)
 
 
 @ieee

@@ -19,6 +19,7 @@ from .memory import Mems, update_mems
 from .relative import (
     Visible,
     learned_relative_attention,
+    learned_relative_attention_grad,
     sinusoidal_positions,
     transformer_xl_attention,
 )
@@ -27,11 +28,13 @@ from .shapes import hold, hold_heads, hold_layers, hold_mask, hold_parameters
 
 __all__ = [
     "alibi_multi_head_attention",
+    "alibi_multi_head_attention_grad",
     "multi_head_attention",
     "multi_head_attention_grad",
     "multi_head_self_attention",
     "multi_head_self_attention_grad",
     "relative_multi_head_attention",
+    "relative_multi_head_attention_grad",
     "self_attention",
     "self_attention_grad",
     "transformer_xl",
@@ -49,7 +52,8 @@ def linears(*names: str, biased: bool = True) -> dict[str, str]:
 
 SELF = {"w_query": "K F", "w_key": "K F", "w_value": "E F"}
 MULTI_HEAD = linears("q_proj", "k_proj", "v_proj", "out_proj")
-ALIBI = linears("query.linear", "key.linear", "value.linear", "output")
+LABML = ("query.linear", "key.linear", "value.linear", "output")
+ALIBI = linears(*LABML)
 TABLES = {"key_pos_embeddings": "2P H D", "key_pos_bias": "2P H", "query_pos_bias": "H D"}
 RELATIVE = (
     linears("query.linear", "key.linear", biased=False) | linears("value.linear", "output") | TABLES
@@ -78,6 +82,21 @@ def linear_grad(
     if parameters.get(bias) is not None:
         grads[bias] = rows.sum(axis=0)
     return d_y @ parameters[weight], grads
+
+
+def projections_grad(
+    d_heads: Sequence[ndarray],
+    inputs: Sequence[ndarray],
+    parameters: Parameters,
+    names: Sequence[str],
+) -> tuple[list[ndarray], dict[str, ndarray]]:
+    """The gradients by the inputs of some projections, from those by their heads; and theirs."""
+    d_inputs, d_parameters = [], {}
+    for d, x, name in zip(d_heads, inputs, names, strict=True):
+        d_x, grads = linear_grad(side_by_side(d), x, parameters, name)
+        d_inputs.append(d_x)
+        d_parameters |= grads
+    return d_inputs, d_parameters
 
 
 def in_order(grads: Mapping[str, ndarray], parameters: Parameters) -> dict[str, ndarray]:
@@ -210,11 +229,8 @@ def multi_head_attention_grad(
     d_score, d_v = attended_grad(heads(d_attended, num_heads), score, v, d_weights=d_weights)
     d_q, d_k = products_grad(d_score / root, hidden, q, k)
     xs = query, seen_alone(key, hidden), seen_alone(value, hidden)
-    d_inputs = []
-    for name, x, d in zip(inputs, xs, (d_q, d_k, d_v), strict=True):
-        d_x, grads = linear_grad(side_by_side(d), x, parameters, name)
-        d_inputs.append(d_x)
-        d_parameters |= grads
+    d_inputs, grads = projections_grad((d_q, d_k, d_v), xs, parameters, tuple(inputs))
+    d_parameters |= grads
     if attn_mask is not None and attn_mask.ndim == 3:
         d_score = d_score.reshape(attn_mask.shape)
     return *d_inputs, in_order(d_parameters, parameters), *mask_grad(d_score, attn_mask)
@@ -302,8 +318,57 @@ def relative_multi_head_attention(
 def labml_projections(
     query: ndarray, key: ndarray, value: ndarray, parameters: Parameters, H: int
 ) -> list[ndarray]:
-    inputs = {"query.linear": query, "key.linear": key, "value.linear": value}
-    return [heads(linear(x, parameters, name), H) for name, x in inputs.items()]
+    inputs = zip(LABML, (query, key, value), strict=False)
+    return [heads(linear(x, parameters, name), H) for name, x in inputs]
+
+
+@rounds_once
+def relative_multi_head_attention_grad(
+    d_output: Float[ndarray, "B N F"],
+    query: Float[ndarray, "B N F"],
+    key: Float[ndarray, "B M F"],
+    value: Float[ndarray, "B M F"],
+    parameters: Parameters,
+    num_heads: int,
+    align: str,
+    visible: Visible = None,
+) -> tuple[Any, ...]:
+    """
+    See :func:`spec.layers.relative_multi_head_attention_grad`.
+
+    Projections around :func:`numpy_ref.relative.learned_relative_attention_grad`.
+    """
+    at = hold(query=(query, "B N F"), key=(key, "B M F"), value=(value, "B M F"))
+    hold(at, d_output=(d_output, "B N F"))
+    D = hold_heads(at["F"], num_heads)
+    hold_parameters(parameters, {"F": at["F"], "H": num_heads, "D": D}, RELATIVE)
+    q, k, v = labml_projections(query, key, value, parameters, num_heads)
+    terms = q, k, v, *(parameters[name] for name in TABLES), align, visible
+    attended_bhnd = learned_relative_attention(*terms)
+    d_attended, d_parameters = linear_grad(
+        d_output, side_by_side(attended_bhnd), parameters, "output"
+    )
+    *d_heads, d_table, d_bias, d_query_bias = learned_relative_attention_grad(
+        heads(d_attended, num_heads), *terms
+    )
+    d_parameters |= dict(zip(TABLES, (d_table, d_bias, d_query_bias), strict=True))
+    d_inputs, grads = labml_grad(d_heads, query, key, value, parameters, visible)
+    return *d_inputs, in_order(d_parameters | grads, parameters)
+
+
+def labml_grad(
+    d_heads: Sequence[Float[ndarray, "B H N D"]],
+    query: ndarray,
+    key: ndarray,
+    value: ndarray,
+    parameters: Parameters,
+    visible: Visible,
+) -> tuple[list[ndarray], dict[str, ndarray]]:
+    """The gradients by query, key and value and by their projections, from those by their heads."""
+    (B, H, N, _), M = d_heads[0].shape, key.shape[1]
+    hidden = np.broadcast_to(False if visible is None else ~visible, (B, H, N, M))
+    inputs = query, seen_alone(key, hidden), seen_alone(value, hidden)
+    return projections_grad(d_heads, inputs, parameters, LABML[:3])
 
 
 @rounds_once
@@ -330,6 +395,39 @@ def alibi_multi_head_attention(
     return linear(
         side_by_side(attended(hide(q @ k.mT / sqrt(D) + biases, visible), v)), parameters, "output"
     )
+
+
+@rounds_once
+def alibi_multi_head_attention_grad(
+    d_output: Float[ndarray, "B N F"],
+    query: Float[ndarray, "B N F"],
+    key: Float[ndarray, "B N F"],
+    value: Float[ndarray, "B N F"],
+    parameters: Parameters,
+    num_heads: int,
+    visible: Bool[ndarray, "N N"],
+) -> tuple[Any, ...]:
+    """
+    See :func:`spec.layers.alibi_multi_head_attention_grad`.
+
+    Projections around one stacked attention and back; the biases have no gradient.
+    """
+    at = hold(query=(query, "B N F"), key=(key, "B N F"), value=(value, "B N F"))
+    hold(at, d_output=(d_output, "B N F"))
+    root = sqrt(hold_heads(at["F"], num_heads))
+    hold_parameters(parameters, {"F": at["F"]}, ALIBI)
+    biases = get_alibi_biases(num_heads, visible, query.dtype)
+    if visible.shape != (at["N"], at["N"]):
+        raise ValueError(f"visible: wanted shape [N N] with N={at['N']}, got {visible.shape}")
+    q, k, v = labml_projections(query, key, value, parameters, num_heads)
+    score = hide(q @ k.mT / root + biases, visible)
+    d_attended, d_parameters = linear_grad(
+        d_output, side_by_side(attended(score, v)), parameters, "output"
+    )
+    d_score, d_v = attended_grad(heads(d_attended, num_heads), score, v)
+    d_q, d_k = products_grad(d_score / root, score == HIDDEN, q, k)
+    d_inputs, grads = labml_grad((d_q, d_k, d_v), query, key, value, parameters, visible)
+    return *d_inputs, in_order(d_parameters | grads, parameters)
 
 
 @rounds_once

@@ -21,6 +21,7 @@ from .memory import Mems, update_mems
 from .relative import (
     Visible,
     learned_relative_attention,
+    learned_relative_attention_grad,
     sinusoidal_positions,
     transformer_xl_attention,
 )
@@ -29,11 +30,13 @@ from .shapes import check, check_heads, check_list, check_parameters
 
 __all__ = [
     "alibi_multi_head_attention",
+    "alibi_multi_head_attention_grad",
     "multi_head_attention",
     "multi_head_attention_grad",
     "multi_head_self_attention",
     "multi_head_self_attention_grad",
     "relative_multi_head_attention",
+    "relative_multi_head_attention_grad",
     "self_attention",
     "self_attention_grad",
     "transformer_xl",
@@ -472,6 +475,80 @@ def relative_multi_head_attention(
     return linear(merge_heads(attended), parameters, "output")
 
 
+def relative_multi_head_attention_grad(
+    d_output: Float[ndarray, "B N F"],
+    query: Float[ndarray, "B N F"],
+    key: Float[ndarray, "B M F"],
+    value: Float[ndarray, "B M F"],
+    parameters: Parameters,
+    num_heads: int,
+    align: str,
+    visible: Visible = None,
+) -> tuple[Any, ...]:
+    r"""
+    The gradients of :func:`relative_multi_head_attention` by query, key, value and the parameters,
+    the tables among them.
+
+    With a the heads side by side, and :math:`\bar q, \bar k, \bar v` the gradients of
+    :func:`attnverify.spec.relative.learned_relative_attention` from :math:`\bar a`,
+
+    .. math:: \bar a = \bar o W_O, \qquad \overline{\text{query}} = \bar q W_Q, \qquad
+              \bar W_O = \sum_{bi} \bar o_{bi} a_{bi}^\top, \qquad \bar b_O = \sum_{bi} \bar o_{bi}
+
+    and likewise for key and value and their projections.
+
+    1. The gradients of the tables are those of the attention; a row that no visible pair reads gets
+       exactly 0.
+    2. A key that no query of any head sees is absent, as in :func:`multi_head_attention_grad`.
+
+    >>> x, one = np.array([[[1.0], [3.0]]]), np.eye(1)
+    >>> weights = {
+    ...     f"{name}.weight": one
+    ...     for name in ("query.linear", "key.linear", "value.linear", "output")
+    ... }
+    >>> tables = {
+    ...     "key_pos_embeddings": np.zeros((4, 1, 1)),
+    ...     "key_pos_bias": np.zeros((4, 1)),
+    ...     "query_pos_bias": np.zeros((1, 1)),
+    ... }
+    >>> d_query, d_key, d_value, d_parameters = relative_multi_head_attention_grad(
+    ...     np.ones((1, 2, 1)), 0 * x, x, x, weights | tables, num_heads=1, align="end"
+    ... )
+    >>> d_query.ravel().tolist(), d_parameters["key_pos_bias"].ravel().tolist()
+    ([1.0, 1.0], [0.0, -0.5, 0.0, 0.5])
+
+    Source: labml-nn, ``transformers/xl/relative_mha.py``, by the chain rule.
+    """
+    check("query [B N F], key [B M F], value [B M F]", query, key, value)
+    check("query [B N F], d_output [B N F]", query, d_output)
+    F = query.shape[-1]
+    check_heads(F, num_heads)
+    check_parameters(RELATIVE, parameters, F=F, H=num_heads, D=F // num_heads)
+    names = {"query.linear": query, "key.linear": key, "value.linear": value}
+    q, k, v = (split_heads(linear(x, parameters, name), num_heads) for name, x in names.items())
+    tables = {
+        name: parameters[name] for name in ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")
+    }
+    attended = learned_relative_attention(q, k, v, *tables.values(), align, visible)
+    d_attended, d_out = linear_grad(d_output, merge_heads(attended), parameters, "output")
+    d_q, d_k, d_v, *d_tables = learned_relative_attention_grad(
+        split_heads(d_attended, num_heads), q, k, v, *tables.values(), align, visible
+    )
+    seen = seen_pairs(visible, q, k)
+    d_query, d_q_net = linear_grad(merge_heads(d_q), query, parameters, "query.linear")
+    d_key, d_k_net = linear_grad(merge_heads(d_k), present(key, seen), parameters, "key.linear")
+    d_value, d_v_net = linear_grad(
+        merge_heads(d_v), present(value, seen), parameters, "value.linear"
+    )
+    d_parameters = d_q_net | d_k_net | d_v_net | d_out | dict(zip(tables, d_tables, strict=True))
+    return d_query, d_key, d_value, in_order(d_parameters, parameters)
+
+
+def seen_pairs(visible: Visible, q: ndarray, k: ndarray) -> Bool[ndarray, "B H N M"]:
+    """Which pairs of queries and keys in heads see each other."""
+    return np.broadcast_to(True if visible is None else visible, (*q.shape[:-1], k.shape[-2]))
+
+
 RELATIVE = (
     "query.linear.weight [F F], key.linear.weight [F F], value.linear.weight [F F], "
     "value.linear.bias? [F], output.weight [F F], "
@@ -531,6 +608,66 @@ def alibi_multi_head_attention(
         parameters,
         "output",
     )
+
+
+def alibi_multi_head_attention_grad(
+    d_output: Float[ndarray, "B N F"],
+    query: Float[ndarray, "B N F"],
+    key: Float[ndarray, "B N F"],
+    value: Float[ndarray, "B N F"],
+    parameters: Parameters,
+    num_heads: int,
+    visible: Bool[ndarray, "N N"],
+) -> tuple[Any, ...]:
+    r"""
+    The gradients of :func:`alibi_multi_head_attention` by query, key, value and the parameters.
+
+    With a the heads side by side, and :math:`\bar q, \bar k, \bar v` the gradients of the attention
+    between the projections, from :math:`\bar a`,
+
+    .. math:: \bar a = \bar o W_O, \qquad \overline{\text{query}} = \bar q W_Q, \qquad
+              \bar W_O = \sum_{bi} \bar o_{bi} a_{bi}^\top, \qquad \bar b_O = \sum_{bi} \bar o_{bi}
+
+    and likewise for key and value and their projections.
+
+    1. The biases are constants: slopes have no gradient.
+    2. A key that no query sees is absent, as in :func:`multi_head_attention_grad`.
+
+    >>> x, one = np.array([[[1.0], [3.0]]]), np.eye(1)
+    >>> weights = {
+    ...     f"{name}.weight": one
+    ...     for name in ("query.linear", "key.linear", "value.linear", "output")
+    ... }
+    >>> d_query, d_key, d_value, d_parameters = alibi_multi_head_attention_grad(
+    ...     np.ones((1, 2, 1)), 0 * x, x, x, weights, num_heads=1, visible=np.eye(2, dtype=bool)
+    ... )
+    >>> d_value.ravel().tolist(), d_parameters["output.weight"].item()
+    ([1.0, 1.0], 4.0)
+
+    Source: labml-nn, ``transformers/alibi``, by the chain rule.
+    """
+    check("query [B N F], key [B N F], value [B N F]", query, key, value)
+    check("query [B N F], d_output [B N F]", query, d_output)
+    B, N, F = query.shape
+    check_heads(F, num_heads)
+    check_parameters(ALIBI, parameters, F=F)
+    biases = get_alibi_biases(num_heads, visible)
+    if visible.shape != (N, N):
+        raise ValueError(f"visible: wanted shape [N N] with N={N}, got {visible.shape}")
+    names = {"query.linear": query, "key.linear": key, "value.linear": value}
+    q, k, v = (split_heads(linear(x, parameters, name), num_heads) for name, x in names.items())
+    score, seen = scaled_dot_product_score(q, k) + biases, seen_pairs(visible, q, k)
+    attended = merge_heads(attend(score, v, visible))
+    d_attended, d_out = linear_grad(d_output, attended, parameters, "output")
+    d_score, d_v = attend_grad(split_heads(d_attended, num_heads), score, v, visible)
+    d_q, d_k = products_grad(d_score / np.sqrt(F // num_heads), seen, q, k)
+    d_query, d_q_net = linear_grad(merge_heads(d_q), query, parameters, "query.linear")
+    d_key, d_k_net = linear_grad(merge_heads(d_k), present(key, seen), parameters, "key.linear")
+    d_value, d_v_net = linear_grad(
+        merge_heads(d_v), present(value, seen), parameters, "value.linear"
+    )
+    d_parameters = d_q_net | d_k_net | d_v_net | d_out
+    return d_query, d_key, d_value, in_order(d_parameters, parameters)
 
 
 ALIBI = ", ".join(

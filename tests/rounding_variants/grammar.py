@@ -139,7 +139,8 @@ CHOICES |= {
     "dropout_grad": CHOICES["dropout"],
     **{
         f"{layer}_grad": (*CHOICES[layer], *BACK_SCALED)
-        for layer in ("self_attention", "multi_head_attention", "multi_head_self_attention")
+        for layer in CHOICES
+        if layer == "self_attention" or "multi_head" in layer
     },
     "scaled_dot_product_score_grad": (*ADDED, "d_scale"),
     "additive_score_grad": (*CHOICES["additive_score"], "square"),

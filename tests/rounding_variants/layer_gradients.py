@@ -8,13 +8,21 @@ from numpy import ndarray
 from tests.rounding_variants.attention import weighted
 from tests.rounding_variants.gradients import (
     dot_parts,
+    learned_parts,
     mask_gradient,
     score_gradient,
     weight_gradient,
 )
-from tests.rounding_variants.layers import merge_heads, projected, split_heads
+from tests.rounding_variants.layers import LABML, TABLES, merge_heads, projected, split_heads
 from tests.rounding_variants.machine import Machine
-from tests.rounding_variants.scores import bias_of, dot_scores, hide, masked_scores
+from tests.rounding_variants.scores import (
+    alibi_bias,
+    bias_of,
+    dot_scores,
+    hide,
+    learned_scores,
+    masked_scores,
+)
 
 Inputs = dict[str, Any]
 
@@ -59,6 +67,7 @@ def heads_gradient(
     parameters: Inputs,
     name: str,
     products: Any = dot_parts,
+    own: tuple[str, ...] = (),
 ) -> tuple[ndarray, list[ndarray], dict[str, ndarray]]:
     """
     dS, what arrives behind the three projections, and the gradients of the output projection and of
@@ -68,8 +77,8 @@ def heads_gradient(
     d_heard, found = linear_gradient(at, at.read(d_output), merge_heads(o), parameters, name)
     d_heads = split_heads(at.stage(d_heard), s.shape[1])
     dS, dV = score_gradient(at, s, inputs | {"d_output": d_heads, "kept": at.P.stage})
-    dQ, dK, *own = products(at, dS, inputs)
-    found |= {name: at.out(at.stage(d)) for name, d in zip(inputs.get("own", ()), own, strict=True)}
+    dQ, dK, *d_own = products(at, dS, inputs)
+    found |= {name: at.out(at.stage(d)) for name, d in zip(own, d_own, strict=True)}
     return dS, [at.stage(merge_heads(d)) for d in (dQ, dK, dV)], found
 
 
@@ -101,18 +110,64 @@ def multi_head_gradient(
     s = s if key_padding_mask is None else hide(at, s, ~key_padding_mask[:, None, None, :])
     inputs = {"query": q, "key": k, "value": v, "d_weights": d_weights, "mask": mask}
     dS, d_heads, found = heads_gradient(at, d_output, inputs, s, parameters, "out_proj")
-    xs = at.read(query), seen_alone(at.read(key), s), seen_alone(at.read(value), s)
-    d_inputs = []
-    for name, x, d in zip(pairs, xs, d_heads, strict=True):
-        d_x, grads = linear_gradient(at, d, x, parameters, name)
-        d_inputs.append(d_x)
-        found |= grads
+    d_inputs, grads = inputs_gradient(at, d_heads, pairs, parameters, s)
+    found |= grads
     d_parameters = {name: found[name] for name in parameters}
     rest = (at.out(d).reshape(attn_mask.shape) for d in mask_gradient(at, dS, inputs))
     if self_attention:
         weights = [parameters[f"{name}.weight"] for name in pairs]
         return at.out(added_products(at, d_heads, weights)), d_parameters, *rest
-    return *(at.out(at.stage(d)) for d in d_inputs), d_parameters, *rest
+    return *d_inputs, d_parameters, *rest
+
+
+def inputs_gradient(
+    at: Machine, d_heads: list[ndarray], pairs: Inputs, parameters: Inputs, s: ndarray
+) -> tuple[list[ndarray], dict[str, ndarray]]:
+    """The gradients by query, key and value, and by their projections."""
+    query, key, value = pairs.values()
+    xs = at.read(query), seen_alone(at.read(key), s), seen_alone(at.read(value), s)
+    d_inputs, found = [], {}
+    for name, x, d in zip(pairs, xs, d_heads, strict=True):
+        d_x, grads = linear_gradient(at, d, x, parameters, name)
+        d_inputs.append(at.out(at.stage(d_x)))
+        found |= grads
+    return d_inputs, found
+
+
+def relative_gradient(
+    at: Machine, d_output, query, key, value, parameters, num_heads, align, visible=None
+) -> tuple[Any, ...]:  # type: ignore[no-untyped-def]
+    pairs = dict(zip(LABML, (query, key, value), strict=True))
+    q, k, v = projected(at, pairs, parameters, num_heads)
+    tables = {name: parameters[name] for name in TABLES}
+    s = learned_scores(at, q, k, *tables.values(), align, visible)
+    inputs = {"query": q, "key": k, "value": v, "align": align} | tables
+    return labml_gradient(at, d_output, inputs, s, pairs, parameters, learned_parts, TABLES)
+
+
+def alibi_gradient(
+    at: Machine, d_output, query, key, value, parameters, num_heads, visible
+) -> tuple[Any, ...]:  # type: ignore[no-untyped-def]
+    pairs = dict(zip(LABML, (query, key, value), strict=True))
+    q, k, v = projected(at, pairs, parameters, num_heads)
+    bias = alibi_bias(at, num_heads, np.cumsum(visible, -1))
+    s = hide(at, dot_scores(at, q, k, bias), visible)
+    return labml_gradient(at, d_output, {"query": q, "key": k, "value": v}, s, pairs, parameters)
+
+
+def labml_gradient(
+    at: Machine,
+    d_output: ndarray,
+    inputs: Inputs,
+    s: ndarray,
+    pairs: Inputs,
+    parameters: Inputs,
+    *own: Any,
+) -> tuple[Any, ...]:
+    _, d_heads, found = heads_gradient(at, d_output, inputs, s, parameters, "output", *own)
+    d_inputs, grads = inputs_gradient(at, d_heads, pairs, parameters, s)
+    found |= grads
+    return *d_inputs, {name: found[name] for name in parameters}
 
 
 def added_products(at: Machine, factors: list[ndarray], weights: list[ndarray]) -> ndarray:
@@ -138,4 +193,6 @@ LAYER_GRADIENTS = {
     "self_attention_grad": self_attention_gradient,
     "multi_head_attention_grad": multi_head_gradient,
     "multi_head_self_attention_grad": multi_head_self_gradient,
+    "relative_multi_head_attention_grad": relative_gradient,
+    "alibi_multi_head_attention_grad": alibi_gradient,
 }

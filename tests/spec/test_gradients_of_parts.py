@@ -96,6 +96,11 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
             "key_padding_mask": np.array([[False, True, False], [False] * 3]),
         }
     },
+    "relative_multi_head_attention_grad": {
+        "start": {"align": "start", "visible": SEEN},
+        "end": {"align": "end", "visible": SEEN[1:2]},
+    },
+    "alibi_multi_head_attention_grad": {"some pairs": {"visible": some_pairs()}},
     "learned_relative_score_grad": {"start": {"align": "start"}, "end": {"align": "end"}},
 }
 CASES = [

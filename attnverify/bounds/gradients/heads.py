@@ -8,8 +8,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy import ndarray
 
+from attnverify.bounds.alibi import alibi_error, slopes
 from attnverify.bounds.attention import masked_products
 from attnverify.bounds.error_rules import rounding_error, storage_error, sum_error
+from attnverify.bounds.gradients.relative import (
+    first_place,
+    learned_gradients,
+    place_rows,
+    places_of,
+)
 from attnverify.bounds.gradients.scores import dot_gradients, projection
 from attnverify.bounds.gradients.steps import (
     at_seeing_queries,
@@ -21,8 +28,9 @@ from attnverify.bounds.gradients.steps import (
     shared_gradient,
 )
 from attnverify.bounds.layers import affine, linear_error, merge, split, zero_unseen_keys
+from attnverify.bounds.relative import learned_error, learned_relative_terms
 from attnverify.bounds.scores import products
-from attnverify.bounds.softmax_rows import Rows
+from attnverify.bounds.softmax_rows import Rows, rows
 from attnverify.bounds.weighted_mean import weighted_mean, weighted_mean_error
 from attnverify.precision import Precision
 
@@ -65,15 +73,17 @@ class Scores:
 
     error      the scores' error, from those of queries and transposed keys
     gradients  the gradients of queries and keys with their errors, from scale dS and its error; and
-               the errors of those of parameters that the score has of its own, by their names
+               those of parameters that the score has of its own, by their names
+    placed     the error of such a gradient, its rows among those that nobody reads
     """
 
     rows: Rows
     scale: float
     error: Callable[[Precision, ndarray, ndarray], ndarray | None]
     gradients: Callable[
-        [ndarray, ndarray, Precision, ndarray, ndarray], tuple[Pair, Pair, dict[str, ndarray]]
+        [ndarray, ndarray, Precision, ndarray, ndarray], tuple[Pair, Pair, dict[str, Pair]]
     ]
+    placed: Callable[[str, ndarray], ndarray] = lambda name, E: E
 
 
 def dot_scores(q: ndarray, k: ndarray, mask: ndarray | None) -> Scores:
@@ -82,7 +92,7 @@ def dot_scores(q: ndarray, k: ndarray, mask: ndarray | None) -> Scores:
 
     def gradients(
         s: ndarray, E: ndarray, P: Precision, Eq: ndarray, Ek: ndarray
-    ) -> tuple[Pair, Pair, dict[str, ndarray]]:
+    ) -> tuple[Pair, Pair, dict[str, Pair]]:
         E_dq, E_dk = dot_gradients(at, s, E, P, Eq, Ek)
         return (s @ k, E_dq), (s.swapaxes(-1, -2) @ q, E_dk), {}
 
@@ -90,6 +100,57 @@ def dot_scores(q: ndarray, k: ndarray, mask: ndarray | None) -> Scores:
         return masked_products(at, mask, Eq, Ek)[1](P)
 
     return Scores(masked_products(at, mask)[0], at.scale, error, gradients)
+
+
+def counted_scores(q: ndarray, k: ndarray, heads: int, visible: ndarray) -> Scores:
+    """Compute the scores q.k / sqrt(D) and slope times the count of visible keys."""
+    at, m, count, dot = (
+        products(q, k),
+        slopes(heads),
+        np.cumsum(visible, -1),
+        dot_scores(q, k, None),
+    )
+    s = at.raw * at.scale + m[:, None, None] * count
+
+    def error(P: Precision, Eq: ndarray, Ek: ndarray) -> ndarray:
+        return alibi_error(at, m, count, P, Eq, Ek)
+
+    return replace(dot, rows=rows(s, visible, at.lost), error=error)
+
+
+TABLES = ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")
+
+
+def learned_scores(
+    q: ndarray,
+    k: ndarray,
+    parameters: Mapping[str, ndarray],
+    align: str,
+    visible: ndarray | None,
+) -> Scores:
+    """Compute the learned relative scores, whose tables have gradients of their own."""
+    embeddings, bias, query_bias = (parameters[name] for name in TABLES)
+    at = learned_relative_terms(q, k, embeddings, bias, query_bias, align)
+    place, low = places_of(at), first_place(embeddings, at.s.shape, align)
+
+    def error(P: Precision, Eq: ndarray, Ek: ndarray) -> ndarray:
+        return learned_error(at, P, Eq, Ek)
+
+    def gradients(
+        s: ndarray, E: ndarray, P: Precision, Eq: ndarray, Ek: ndarray
+    ) -> tuple[Pair, Pair, dict[str, Pair]]:
+        E_dq, E_dk, *errors = learned_gradients(at, s, E, place, P, Eq, Ek)
+        ta, _, qt, *_ = place(s, E, P, Eq)
+        content, rows_read = s @ k, at.index.max() + 1
+        at_rows = [np.bincount(at.index.ravel(), x.ravel(), minlength=rows_read) for x in s.sum(0)]
+        values = qt.sum(0).swapaxes(0, 1), np.stack(at_rows, -1), content.sum((0, 2))
+        own = dict(zip(TABLES, zip(values, errors, strict=True), strict=True))
+        return (content + ta, E_dq), (s.swapaxes(-1, -2) @ (at.q + at.b), E_dk), own
+
+    def placed(name: str, E: ndarray) -> ndarray:
+        return E if name == "query_pos_bias" else place_rows(E, parameters[name], low)
+
+    return Scores(rows(at.s, visible, at.lost), at.scale, error, gradients, placed)
 
 
 @dataclass(frozen=True)
@@ -175,4 +236,6 @@ def heads_gradients(
     E_dk = at_seen_keys(scores.rows, nan_to_inf(E_dk))
     parts = (dq, E_dq), (dk, E_dk), (back.w.swapaxes(-1, -2) @ d_heads, E_dv)
     dz = {name: (merge(d), merge(E_d)) for name, (d, E_d) in zip(layer.inputs, parts, strict=True)}
-    return HeadsBackward(dz, (back.dS, E_dS), found | own)
+    for name, (value, E) in own.items():
+        found[name] = scores.placed(name, storage_error(value, E, P.stage, P.storage))
+    return HeadsBackward(dz, (back.dS, E_dS), found)

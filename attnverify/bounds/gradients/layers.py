@@ -13,8 +13,11 @@ from attnverify.bounds.gradients.heads import (
     HeadsBackward,
     Pair,
     ProjectedHeads,
+    Scores,
+    counted_scores,
     dot_scores,
     heads_gradients,
+    learned_scores,
     parameter_gradients,
     projected_heads,
 )
@@ -185,3 +188,54 @@ def input_gradients(
         E_inputs.append(np.where(counts[..., None] | np.isinf(E), E, 0.0))
         found |= grads
     return E_inputs, found
+
+
+def relative_multi_head_attention_grad(
+    d_output: ndarray,
+    query: ndarray,
+    key: ndarray,
+    value: ndarray,
+    parameters: Parameters,
+    num_heads: int,
+    align: str,
+    visible: ndarray | None = None,
+    *,
+    precision: Precisions,
+) -> tuple[Any, ...]:
+    """
+    Bound the errors of the gradients of query, key, value and the parameters: `heads_gradients`
+    with `learned_scores`, then each projection's own.
+    """
+    inputs = dict(zip(LABML, (query, key, value), strict=False))
+    layer = projected_heads(inputs, parameters, LABML, num_heads, visible)
+    scores = learned_scores(layer.q, layer.k, parameters, align, visible)
+    return total(lambda P: labml_gradients(layer, scores, d_output, parameters, P), precision)
+
+
+def alibi_multi_head_attention_grad(
+    d_output: ndarray,
+    query: ndarray,
+    key: ndarray,
+    value: ndarray,
+    parameters: Parameters,
+    num_heads: int,
+    visible: ndarray,
+    *,
+    precision: Precisions,
+) -> tuple[Any, ...]:
+    """Bound the same with `counted_scores`."""
+    inputs = dict(zip(LABML, (query, key, value), strict=False))
+    layer = projected_heads(inputs, parameters, LABML, num_heads, visible)
+    scores = counted_scores(layer.q, layer.k, num_heads, visible)
+    return total(lambda P: labml_gradients(layer, scores, d_output, parameters, P), precision)
+
+
+LABML = ("query.linear", "key.linear", "value.linear", "output")
+
+
+def labml_gradients(
+    layer: ProjectedHeads, scores: Scores, d_output: ndarray, parameters: Parameters, P: Precision
+) -> tuple[Any, ...]:
+    """The errors of the gradients of query, key, value and of the parameters."""
+    E_inputs, found = input_gradients(layer, heads_gradients(layer, scores, d_output, P), P)
+    return *E_inputs, in_order(found, parameters)

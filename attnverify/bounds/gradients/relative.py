@@ -231,8 +231,8 @@ def learned_relative_attention_grad(
             at_seeing_queries(mix.rows, dQ),
             at_seen_keys(mix.rows, nan_to_inf(dK)),
             dV,
-            _place_rows(da, key_pos_embeddings, low),
-            _place_rows(dc, key_pos_bias, low),
+            place_rows(da, key_pos_embeddings, low),
+            place_rows(dc, key_pos_bias, low),
             db,
         )
 
@@ -286,8 +286,8 @@ def learned_relative_score_grad(
         return (
             dQ,
             dK,
-            _place_rows(da, key_pos_embeddings, low),
-            _place_rows(dc, key_pos_bias, low),
+            place_rows(da, key_pos_embeddings, low),
+            place_rows(dc, key_pos_bias, low),
             db,
         )
 
@@ -375,7 +375,8 @@ def gradient_by_read_rows(at: Learned) -> OfPlaces:
     return of
 
 
-def _place_rows(E: ndarray, table: ndarray, low: int) -> ndarray:
+def place_rows(E: ndarray, table: ndarray, low: int) -> ndarray:
+    """Give the bound of a whole table: zero but in the rows that are read."""
     whole = np.zeros_like(table)
     whole[low : low + len(E)] = E
     return whole

@@ -158,3 +158,57 @@ def multi_head_self_attention_grad_shared_projection(**given: Any) -> Any:
     names = [f"{name}_proj.weight" for name in "qkv"]
     shared = sum(d_parameters[name] for name in names) / 3
     return d_x, d_parameters | dict.fromkeys(names, shared), *rest
+
+
+@fault(
+    "backward",
+    "the tables' gradients of the first batch entry alone",
+    source=OURS,
+    clause="The gradients of the tables are those of the attention",
+    reveals="B > 1, more than one key",
+)
+def relative_multi_head_attention_grad_tables_of_first_batch(**given: Any) -> Any:
+    *inputs, d_parameters = right("relative_multi_head_attention_grad", given)
+    first = np.zeros_like(given["d_output"])
+    first[:1] = given["d_output"][:1]
+    alone = right("relative_multi_head_attention_grad", given | {"d_output": first})[-1]
+    tables = ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")
+    return *inputs, d_parameters | {name: alone[name] for name in tables}
+
+
+@fault(
+    "backward",
+    "the gradients by key and value exchanged",
+    source=OURS,
+    clause="by query, key, value and the parameters",
+    reveals="more than one key",
+)
+def alibi_multi_head_attention_grad_exchanged(**given: Any) -> Any:
+    d_query, d_key, d_value, d_parameters = right("alibi_multi_head_attention_grad", given)
+    return d_query, d_value, d_key, d_parameters
+
+
+@fault(
+    "backward",
+    "the scores made again without the biases",
+    source=OURS,
+    clause="the gradients of the attention between the projections",
+    reveals="more than one visible key",
+)
+def alibi_multi_head_attention_grad_without_biases(**given: Any) -> Any:
+    *_, d_parameters = right("alibi_multi_head_attention_grad", given)
+    names = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
+    renamed = {
+        name.replace(".linear", "").replace(old, new): x
+        for name, x in given["parameters"].items()
+        for old, new in names.items()
+        if name.startswith(old)
+    }
+    B, N, H = *given["query"].shape[:2], given["num_heads"]
+    alike = {name: given[name] for name in ("d_output", "query", "key", "value", "num_heads")}
+    more = {
+        "parameters": renamed,
+        "attn_mask": ~given["visible"],
+        "d_weights": np.zeros((B, H, N, N)),
+    }
+    return *right("multi_head_attention_grad", alike | more)[:3], d_parameters

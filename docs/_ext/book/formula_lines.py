@@ -125,6 +125,18 @@ ANCHORS: dict[str, list[list[str]]] = {
         ["linear_grad: grads ="],
         ["linear_grad: grads[bias] ="],
     ],
+    "relative_multi_head_attention_grad": [
+        ["relative_multi_head_attention_grad: d_attended, d_out ="],
+        ['linear_grad: np.einsum("...g,gf->...f"'],
+        ["linear_grad: grads ="],
+        ["linear_grad: grads[bias] ="],
+    ],
+    "alibi_multi_head_attention_grad": [
+        ["alibi_multi_head_attention_grad: d_attended, d_out ="],
+        ['linear_grad: np.einsum("...g,gf->...f"'],
+        ["linear_grad: grads ="],
+        ["linear_grad: grads[bias] ="],
+    ],
     "multi_head_self_attention_grad": [["multi_head_self_attention_grad: return"]],
     "additive_attention_grad": [
         ["additive_attention_grad: d_w_score +="],
