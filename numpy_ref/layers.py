@@ -343,7 +343,7 @@ def relative_multi_head_attention_grad(
     D = hold_heads(at["F"], num_heads)
     hold_parameters(parameters, {"F": at["F"], "H": num_heads, "D": D}, RELATIVE)
     q, k, v = labml_projections(query, key, value, parameters, num_heads)
-    terms = q, k, v, *(parameters[name] for name in TABLES), align, visible
+    terms: tuple[Any, ...] = q, k, v, *(parameters[name] for name in TABLES), align, visible
     attended_bhnd = learned_relative_attention(*terms)
     d_attended, d_parameters = linear_grad(
         d_output, side_by_side(attended_bhnd), parameters, "output"

@@ -204,7 +204,7 @@ def alibi_multi_head_attention_grad_without_biases(**given: Any) -> Any:
         for old, new in names.items()
         if name.startswith(old)
     }
-    B, N, H = *given["query"].shape[:2], given["num_heads"]
+    (B, N, _), H = given["query"].shape, given["num_heads"]
     alike = {name: given[name] for name in ("d_output", "query", "key", "value", "num_heads")}
     more = {
         "parameters": renamed,

@@ -47,7 +47,7 @@ def say_nothing(recipe: Recipe, dtype: str) -> tuple[ndarray, ndarray]:
     for expected, bound in zip(arrays(case.expected), arrays(case.bounds(precision)), strict=True):
         largest = np.abs(expected[np.isfinite(expected)]).max(initial=0.0)
         infinite.append((np.isinf(bound) & ~np.isnan(expected)).ravel())
-        # where one key has all the weight, gradients by queries and keys are 0 whatever cancels there
+        # where one key has all the weight, gradients by queries and keys are 0 by cancellation
         small = (1e-3 if largest else 1e-2) * scale(recipe, dtype)
         vacuous.append((np.isfinite(bound) & (bound > max(2 * largest, small))).ravel())
     return np.concatenate(infinite), np.concatenate(vacuous)
