@@ -110,7 +110,8 @@ def inputs_grad(
     query, key, value = wide(*inputs)
     if is_seen is not None:
         key, value = present(key, is_seen), present(value, is_seen)
-    d_inputs, d_parameters = [], {}
+    d_inputs: list[Array] = []
+    d_parameters: dict[str, Array] = {}
     for name, x, d, given in zip(names, (query, key, value), d_heads, inputs, strict=True):
         d_x, grads = linear_grad(merged(d), x, weights, name)
         d_inputs.append(narrow(d_x, given.dtype))
@@ -396,12 +397,13 @@ def relative_multi_head_attention_grad(
     weights = checked(RELATIVE, parameters, F=size["F"], H=num_heads, D=size["F"] // num_heads)
     check(PROJECTED | {"d_output": "B N F"}, *inputs, d_output)
     names = ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")
-    terms = *projected(*inputs, weights, num_heads), *(weights[name] for name in names)
-    heard = merged(learned_relative_attention(*terms, align, visible))
+    q_k_v, tables = projected(*inputs, weights, num_heads), [weights[name] for name in names]
+    terms: tuple[Any, ...] = *q_k_v, *tables, align, visible
+    heard = merged(learned_relative_attention(*terms))
     (d_output,) = wide(d_output)
     d_attended, d_parameters = linear_grad(d_output, heard, weights, "output")
     *d_heads, d_table, d_bias, d_query_bias = learned_relative_attention_grad(
-        heads(d_attended, num_heads), *terms, align, visible
+        heads(d_attended, num_heads), *terms
     )
     d_parameters |= dict(zip(names, (d_table, d_bias, d_query_bias), strict=True))
     is_seen = None

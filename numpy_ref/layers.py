@@ -91,7 +91,8 @@ def projections_grad(
     names: Sequence[str],
 ) -> tuple[list[ndarray], dict[str, ndarray]]:
     """The gradients by the inputs of some projections, from those by their heads; and theirs."""
-    d_inputs, d_parameters = [], {}
+    d_inputs: list[ndarray] = []
+    d_parameters: dict[str, ndarray] = {}
     for d, x, name in zip(d_heads, inputs, names, strict=True):
         d_x, grads = linear_grad(side_by_side(d), x, parameters, name)
         d_inputs.append(d_x)

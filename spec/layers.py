@@ -529,10 +529,11 @@ def relative_multi_head_attention_grad(
     tables = {
         name: parameters[name] for name in ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")
     }
-    attended = learned_relative_attention(q, k, v, *tables.values(), align, visible)
+    terms: tuple[Any, ...] = q, k, v, *tables.values(), align, visible
+    attended = learned_relative_attention(*terms)
     d_attended, d_out = linear_grad(d_output, merge_heads(attended), parameters, "output")
     d_q, d_k, d_v, *d_tables = learned_relative_attention_grad(
-        split_heads(d_attended, num_heads), q, k, v, *tables.values(), align, visible
+        split_heads(d_attended, num_heads), *terms
     )
     seen = seen_pairs(visible, q, k)
     d_query, d_q_net = linear_grad(merge_heads(d_q), query, parameters, "query.linear")
