@@ -58,7 +58,7 @@ def test_verify_list_names_every_operation_and_its_parameters() -> None:
 WRONG = {
     "no command": ((), "Commands:"),
     "a misspelt command": (("rnu",), "Did you mean 'run'?"),
-    "a misspelt first word of a command": (("benhc",), "Did you mean 'bench-report'?"),
+    "a misspelt first word of a command": (("benhc",), "Did you mean 'bench'?"),
     "an argument too few": (("replay",), "Missing argument 'HASH'"),
     "a misspelt option": (("run", FIRST, "--bakend", "x"), "Did you mean '--backend'?"),
     "a misspelt operation": (("run", FIRST, "--op", "sotfmax"), "did you mean softmax?"),
