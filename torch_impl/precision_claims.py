@@ -9,7 +9,8 @@ Where nothing else is said, half types are widened to float32, computed there an
   ulp, gradients added up over blocks in the storage dtype), else the math path, which scales query
   and key by the root of the scale first: the looser of the two.
 - Scores of their own, position scores and projections are products in the storage dtype, rounded
-  once; the sum of two scores and what lies between the stages of a layer is stored.
+  once; the sum of two scores and what lies between the stages of a layer is stored. The gradients
+  of scores are stored before they are multiplied by the scale: PyTorch's derivative of baddbmm.
 - The Triton kernels are "fused": weights and gradients of scores are in the storage dtype on their
   way into a product, q + u is rounded to it, all else is float32; float32 products are not TF32,
   whatever PyTorch's settings say. Their tanh is 1 - 2 / (1 + exp(2z)).
@@ -99,7 +100,7 @@ def scaled_product(dtype: str, cuda: bool) -> Claim:
 
 
 def products_added(dtype: str, cuda: bool) -> Claim:
-    return product(dtype, cuda) | {"score": dtype, "joined": dtype}
+    return scaled_product(dtype, cuda) | {"score": dtype, "joined": dtype}
 
 
 def sdpa(dtype: str, cuda: bool) -> Claim:
@@ -109,7 +110,7 @@ def sdpa(dtype: str, cuda: bool) -> Claim:
 
 
 def with_positions(dtype: str, cuda: bool) -> Claim:
-    return sdpa(dtype, cuda) | {"score": dtype}
+    return sdpa(dtype, cuda) | {"score": dtype, "grad_partial": dtype}
 
 
 def spelled_out_layer(dtype: str, cuda: bool) -> Claim:

@@ -49,6 +49,7 @@ def _joined_factor_gradient(
     sums: int = 1,
     by_pair: bool = False,
     Eq: ndarray | None = None,
+    scale: float,
 ) -> ndarray:
     """
     Bound the error of x^T (q + b), q + b rounded to `joined`; or of x^T q + x^T b, one sum over
@@ -71,6 +72,7 @@ def _joined_factor_gradient(
         terms=2 * sums * x.shape[-2],
         size=whole,
         extra=gamma(1, P.joined.u) * parts + 2 * P.joined.eta,
+        scale=scale,
     )
 
 
@@ -80,7 +82,7 @@ def _of_pairs(x: ndarray, y: ndarray, pairs: int, P: Precision) -> ndarray:
 
 
 def _gradient_by_added_row(
-    x: ndarray, k: ndarray, E: ndarray, axes: tuple[int, ...], P: Precision
+    x: ndarray, k: ndarray, E: ndarray, axes: tuple[int, ...], P: Precision, scale: float
 ) -> ndarray:
     """
     Bound the error of the gradient by a row that every query is given: sum_i (x k)_i, x k with the
@@ -89,7 +91,7 @@ def _gradient_by_added_row(
     """
     size = np.abs(x) @ np.abs(k)
     E = E + (gamma(1, P.score.u) + gamma(1, P.joined.u)) * size
-    return shared_gradient(x @ k, E, axes, P, size=size)
+    return shared_gradient(x @ k, E, axes, P, size=size, scale=scale)
 
 
 def transformer_xl_attention_grad(
@@ -145,17 +147,19 @@ def transformer_xl_gradients(
     dr = t^T (q+v) per batch element, rounded to `joined`, then summed.
     """
     k, r, M = at.kT.swapaxes(-1, -2), at.rT.swapaxes(-1, -2), x.shape[-1]
-    E_u = product_gradient(x, E, k, Ek, P, narrow=False, terms=2 * M)
-    E_v = product_gradient(t, E_t, r, Er, P, narrow=False, terms=2 * M)
+    E_u = product_gradient(x, E, k, Ek, P, narrow=False, terms=2 * M, scale=at.scale)
+    E_v = product_gradient(t, E_t, r, Er, P, narrow=False, terms=2 * M, scale=at.scale)
     dQ = _sum_of_two(x @ k, E_u, t @ r, E_v, P)
-    dK = _joined_factor_gradient(x, E, at.q, at.u, P, Eq=Eq)
-    E_r = _joined_factor_gradient(t, E_t, at.q, at.v, P, narrow=False, sums=len(at.q), Eq=Eq)
+    dK = _joined_factor_gradient(x, E, at.q, at.u, P, Eq=Eq, scale=at.scale)
+    E_r = _joined_factor_gradient(
+        t, E_t, at.q, at.v, P, narrow=False, sums=len(at.q), Eq=Eq, scale=at.scale
+    )
     return (
         dQ,
         dK,
-        shared_gradient(t.swapaxes(-1, -2) @ (at.q + at.v), E_r, (0,), P),
-        _gradient_by_added_row(x, k, E_u, (0, 2), P),
-        _gradient_by_added_row(t, r, E_v, (0, 2), P),
+        shared_gradient(t.swapaxes(-1, -2) @ (at.q + at.v), E_r, (0,), P, scale=at.scale),
+        _gradient_by_added_row(x, k, E_u, (0, 2), P, at.scale),
+        _gradient_by_added_row(t, r, E_v, (0, 2), P, at.scale),
     )
 
 
@@ -257,12 +261,12 @@ def learned_gradients(
     rounded to `joined`: dQ = x (k + a), dK = sum_i x q + x b, da = sum x q.
     """
     k, (N, M) = at.kT.swapaxes(-1, -2), at.s.shape[-2:]
-    E_b = product_gradient(x, E, k, Ek, P, narrow=False, terms=N + 2 * M)
+    E_b = product_gradient(x, E, k, Ek, P, narrow=False, terms=N + 2 * M, scale=at.scale)
     ta, E_ta, qt, E_qt, dc = place(x, E, P, Eq)
     dQ = _sum_of_two(x @ k, E_b + _of_pairs(x, k, M, P), ta, E_ta, P)
-    dK = _joined_factor_gradient(x, E, at.q, at.b, P, by_pair=True, Eq=Eq)
-    da = shared_gradient(qt, E_qt, (0,), P).swapaxes(0, 1)
-    return dQ, dK, da, dc, _gradient_by_added_row(x, k, E_b, (0, 2), P)
+    dK = _joined_factor_gradient(x, E, at.q, at.b, P, by_pair=True, Eq=Eq, scale=at.scale)
+    da = shared_gradient(qt, E_qt, (0,), P, scale=at.scale).swapaxes(0, 1)
+    return dQ, dK, da, dc, _gradient_by_added_row(x, k, E_b, (0, 2), P, at.scale)
 
 
 def learned_relative_score_grad(
@@ -325,9 +329,12 @@ def gradient_by_all_rows(at: Learned) -> OfPlaces:
     ) -> tuple[ndarray, ndarray, ndarray, ndarray, ndarray]:
         t, E_t = (scatter_by_pair(y, at.index, at.table.shape[-2]) for y in (x, E))
         tT, terms = t.swapaxes(-1, -2), t.shape[-1] + x.shape[-1]
-        E_ta = product_gradient(t, E_t, at.table, None, P, narrow=False, terms=terms)
+        E_ta = product_gradient(
+            t, E_t, at.table, None, P, narrow=False, terms=terms, scale=at.scale
+        )
+        terms = len(x) * x.shape[-2]
         E_qt = product_gradient(
-            t, E_t, at.q, Eq, P, transposed=True, narrow=False, terms=len(x) * x.shape[-2]
+            t, E_t, at.q, Eq, P, transposed=True, narrow=False, terms=terms, scale=at.scale
         )
         return (
             t @ at.table,
@@ -355,12 +362,15 @@ def gradient_by_read_rows(at: Learned) -> OfPlaces:
         x: ndarray, E: ndarray, P: Precision, Eq: ndarray | None = None
     ) -> tuple[ndarray, ndarray, ndarray, ndarray, ndarray]:
         row, E_row = x[..., None, :], E[..., None, :]
-        E_ta = product_gradient(row, E_row, table, None, P, narrow=False, terms=W + M)
+        E_ta = product_gradient(
+            row, E_row, table, None, P, narrow=False, terms=W + M, scale=at.scale
+        )
         E_ta = E_ta + _of_pairs(row, table, M, P)
         t, E_t = (np.where(reads, y[..., reader, np.arange(M)], 0.0) for y in (x, E))
         E_q = None if Eq is None else np.where(reads[..., None], Eq[..., reader, :], 0.0)
+        t3, E_t3 = t[..., None], E_t[..., None]
         E_qt = product_gradient(
-            t[..., None], E_t[..., None], q, E_q, P, transposed=True, narrow=False, terms=batch * N
+            t3, E_t3, q, E_q, P, transposed=True, narrow=False, terms=batch * N, scale=at.scale
         )
         E_qt = E_qt + _of_pairs(t[..., None, :], q, N, P)
         dc = shared_gradient(t, E_t, (0, 3), P, terms=batch * N).T

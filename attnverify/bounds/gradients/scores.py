@@ -92,8 +92,8 @@ def dot_gradients(
     Ek: ndarray | None = None,
 ) -> tuple[ndarray, ndarray]:
     """Bound the errors of dQ = x K and dK = x^T Q for x = scale dS."""
-    dQ = product_gradient(x, E, at.kT.swapaxes(-1, -2), Ek, P)
-    return dQ, product_gradient(x, E, at.q, Eq, P, transposed=True)
+    dQ = product_gradient(x, E, at.kT.swapaxes(-1, -2), Ek, P, scale=at.scale)
+    return dQ, product_gradient(x, E, at.q, Eq, P, transposed=True, scale=at.scale)
 
 
 def scaled_dot_product_score_grad(

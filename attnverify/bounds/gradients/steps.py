@@ -289,6 +289,7 @@ def product_gradient(
     terms: int | None = None,
     size: ndarray | None = None,
     extra: ndarray | float = 0.0,
+    scale: float = 1.0,
 ) -> ndarray:
     """
     Bound the error of x @ y (x^T @ y), operands rounded, summed in any order, stored; `joined`
@@ -298,7 +299,8 @@ def product_gradient(
 
     Where gradients are accumulated over blocks in a narrow format, g(number of blocks, u_partial)
     (|x|+E) (|y|+Ey) more, and as many eta_partial: a block's gradient may lie in the range of
-    underflow.
+    underflow. What a block holds may overflow: a part of the sum, perhaps without the `scale` that
+    is in x (PyTorch's derivative of baddbmm multiplies it by alpha once it is stored).
     """
     block = P.grad_block_q if transposed else P.grad_block_k
     x, E = (x.swapaxes(-1, -2), E.swapaxes(-1, -2)) if transposed else (x, E)
@@ -310,6 +312,7 @@ def product_gradient(
         top = (np.abs(x) + E) @ (size if Ey is None else size + Ey)
         blocks = ceil(terms / block)
         grown = grown + gamma(blocks, P.grad_partial.u) * top + blocks * P.grad_partial.eta
+        grown = with_overflow(grown, top / min(scale, 1.0), P.grad_partial)
     return rounding_error(x @ y, grown, P.storage if narrow else P.joined)
 
 
@@ -377,14 +380,18 @@ def shared_gradient(
     P: Precision,
     terms: int | None = None,
     size: ndarray | None = None,
+    scale: float = 1.0,
 ) -> ndarray:
     """
     Bound the error of a parameter's gradient: summed over the axes that share it, in any order or
     in narrow partials, stored. `size` instead of |x|, where x is itself a sum that may come last.
+    A narrow partial may overflow, perhaps without the `scale` that is in x.
     """
     terms = terms or int(np.prod([x.shape[axis] for axis in axes], dtype=np.int64))
     size = np.abs(x) if size is None else size
     grown = sum_error(size, E, axes, P, terms)
     if P.grad_partial is not None:
-        grown = grown + gamma(ceil(terms / P.grad_block_q), P.grad_partial.u) * (size + E).sum(axes)
+        top = (size + E).sum(axes)
+        grown = grown + gamma(ceil(terms / P.grad_block_q), P.grad_partial.u) * top
+        grown = with_overflow(grown, top / min(scale, 1.0), P.grad_partial)
     return rounding_error(x.sum(axes), grown, P.storage)
