@@ -6,6 +6,16 @@ their bounds on each, in a process of its own, and the same recipe gives the sam
 over the code paths and goes on where its file ends.
 """
 
+try:
+    from numpy._core._multiarray_umath import __cpu_dispatch__ as NUMPY_FEATURES
+except ImportError:
+    NUMPY_FEATURES = []
+"""
+What NumPy chooses its loops by, narrow first; versions name it differently, and warn of each
+other's names.
+"""
+AVX512 = [name for name in NUMPY_FEATURES if name.startswith(("AVX512", "X86_V4"))]
+
 CODE_PATHS: dict[str, dict[str, str]] = {
     "as it is": {},
     "oldest": {
@@ -13,7 +23,7 @@ CODE_PATHS: dict[str, dict[str, str]] = {
         "OPENBLAS_CORETYPE": "Prescott",
         "ATEN_CPU_CAPABILITY": "default",
         "ONEDNN_MAX_CPU_ISA": "SSE41",
-        "NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3 AVX512F AVX512_SKX",
+        "NPY_DISABLE_CPU_FEATURES": " ".join(NUMPY_FEATURES),
     },
     "SSE": {
         "MKL_CBWR": "SSE4_2",
@@ -34,7 +44,7 @@ CODE_PATHS: dict[str, dict[str, str]] = {
         "OPENBLAS_CORETYPE": "Haswell",
         "ATEN_CPU_CAPABILITY": "avx2",
         "ONEDNN_MAX_CPU_ISA": "AVX2",
-        "NPY_DISABLE_CPU_FEATURES": "AVX512F AVX512_SKX",
+        "NPY_DISABLE_CPU_FEATURES": " ".join(AVX512),
     },
     "AMD": {
         "MKL_CBWR": "AUTO",

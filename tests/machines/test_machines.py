@@ -29,7 +29,7 @@ def found_under(environment: dict[str, str], *options: str) -> dict[str, Any]:
     """What the check finds in a process of that environment."""
     ours = {name: x for name, x in os.environ.items() if name not in THREADS}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.machines.check", *options],
+        [sys.executable, "-W", "error::ImportWarning", "-m", "tests.machines.check", *options],
         env=ours | {"OMP_NUM_THREADS": "1"} | environment,
         cwd=ROOT,
         capture_output=True,
@@ -82,6 +82,18 @@ def test_what_was_red_on_amd_is_among_the_cases() -> None:
     assert first["sizes"] == {"B": 1, "D": 16, "H": 5, "M": 1, "N": 11, "P": 11}
     assert first["values"] == {"family": "small", "seed": 44}
     assert first["operation"] == "learned_relative_score"
+
+
+def test_numpy_is_told_of_features_by_the_names_that_it_knows() -> None:
+    """It warns of others, and leaves them on."""
+    told = "import numpy; from numpy._core._multiarray_umath import __cpu_features__ as has; "
+    for path in ("oldest", "AVX2"):
+        given = CODE_PATHS[path] | {"PATH": os.environ["PATH"]}
+        names = given["NPY_DISABLE_CPU_FEATURES"].split()
+        code = f"{told}print([name for name in {names} if has.get(name)])"
+        line = [sys.executable, "-W", "error::ImportWarning", "-c", code]
+        done = subprocess.run(line, env=given, capture_output=True, text=True)
+        assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
 def test_each_column_is_judged_without_its_emulated_kernels() -> None:
