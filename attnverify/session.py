@@ -90,7 +90,7 @@ class Verification:
 
 
 def aspects_of_inputs(path: str) -> tuple[str, ...]:
-    """The columns that somebody's own arrays speak of."""
+    """Return the columns that somebody's own arrays speak of."""
     return ("values", "gradients") if D_OUTPUT in read_arrays(path) else ("values",)
 
 

@@ -39,7 +39,7 @@ class Library:
 
 
 def array_library(name: str) -> Library:
-    """The adapter of numpy, torch, cupy or jax."""
+    """Return the adapter of numpy, torch, cupy or jax."""
     if name not in LIBRARIES:
         raise ValueError(f"ARRAYS: wanted one of {', '.join(LIBRARIES)}, got {name!r}")
     make: Callable[[], Library] = {

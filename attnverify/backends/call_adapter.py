@@ -54,7 +54,7 @@ class Binding:
     unused: tuple[str, ...]
 
     def describe(self) -> str:
-        """The mapping in words; "" where it is that of the specification."""
+        """Describe the mapping in words; "" where it is that of the specification."""
         words = [f"{name}={own}" for own, name in self.given.items() if name != own]
         words += [f"{self.bias}=float mask"] if self.bias else []
         words += [f"{name}={value}" for name, value in self.fixed.items() if name != self.causal]
@@ -75,8 +75,8 @@ class Binding:
 
 def bind(function: Callable[..., Any], operation: Operation, declared: Declarations) -> Binding:
     """
-    The binding of a function's parameters. Raises ValueError that names the parameter which is
-    known by no name, or the argument which no parameter takes.
+    Return the binding of a function's parameters. Raises ValueError that names the parameter which
+    is known by no name, or the argument which no parameter takes.
     """
     parameters = parameters_of(function, operation)
     named = _named(parameters, operation, declared.arguments)
@@ -106,7 +106,7 @@ def bind(function: Callable[..., Any], operation: Operation, declared: Declarati
 def _named(
     parameters: Mapping[str, Any], operation: Operation, declared: Mapping[str, str | None]
 ) -> dict[str, str]:
-    """The parameter that takes each argument of the specification, where one is known."""
+    """Return the parameter that takes each argument of the specification, where one is known."""
     found: dict[str, str] = {}
     said = {own: name for name, own in declared.items() if own and name in parameters}
     for own in operation.arguments:
@@ -121,7 +121,7 @@ def _named(
 def parameters_of(
     function: Callable[..., Any], operation: Operation
 ) -> dict[str, inspect.Parameter]:
-    """The parameters of a function by name; of a builtin those that its docstring names."""
+    """Find the parameters of a function by name; of a builtin those that its docstring names."""
     parameters: Mapping[str, inspect.Parameter]
     try:
         parameters = inspect.signature(function).parameters
@@ -132,7 +132,9 @@ def parameters_of(
 
 
 def _documented(function: Any, operation: Operation) -> Mapping[str, inspect.Parameter]:
-    """The signature that begins a docstring: ``softmax(input, dim, *, dtype=None) -> Tensor``."""
+    """
+    Return the signature that begins a docstring: ``softmax(input, dim, *, dtype=None) -> Tensor``.
+    """
     name = getattr(function, "__name__", "")
     found = re.match(rf"\s*{re.escape(name)}(\(.*?\))", function.__doc__ or "", re.DOTALL)
     try:
@@ -147,7 +149,7 @@ def _documented(function: Any, operation: Operation) -> Mapping[str, inspect.Par
 
 
 def _parameters(arguments: ast.arguments) -> Iterator[inspect.Parameter]:
-    """The parameters of a signature that was parsed, with their constant defaults."""
+    """Return the parameters of a signature that was parsed, with their constant defaults."""
     empty = inspect.Parameter.empty
     own = [*arguments.posonlyargs, *arguments.args]
     without = [None] * (len(own) - len(arguments.defaults))
@@ -164,8 +166,8 @@ def adapt_signature(
     function: Callable[..., Any], operation: Operation, declared: Declarations | None = None
 ) -> Callable[..., Any]:
     """
-    The function as one that takes the specification's arguments by name, and ``dtype`` if it knows
-    that keyword. Raises ValueError where its arguments cannot be told.
+    Return the function as one that takes the specification's arguments by name, and ``dtype`` if it
+    knows that keyword. Raises ValueError where its arguments cannot be told.
     """
     declared = declared or Declarations()
     defaults = {
@@ -220,7 +222,7 @@ def _takes_any_name(function: Callable[..., Any]) -> bool:
 
 
 def function_of_names(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that takes every name, as one that says whether it knows ``dtype``."""
+    """Return a function that takes every name, as one that says whether it knows ``dtype``."""
 
     def adapted(**inputs: Any) -> Any:
         return function(**inputs)
@@ -230,7 +232,7 @@ def function_of_names(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _parameter_of(own: str, value: Any, binding: Binding, operation: Operation) -> str:
-    """The parameter that takes an argument of this value; "" where there is none."""
+    """Return the parameter that takes an argument of this value; "" where there is none."""
     if own != operation.mask or value is None or not binding.bias:
         return binding.given.get(own, "")
     is_bool = "bool" in str(getattr(value, "dtype", "bool"))
@@ -254,7 +256,7 @@ def _call(
 
 
 def _to_layout(value: Any, own: str, operation: Operation, layout: str) -> Any:
-    """An array of four axes, batch and heads first, as the layout orders them."""
+    """Return an array of four axes, batch and heads first, as the layout orders them."""
     axes = operation.axes.get(own, "").split()
     return _swapped(value) if layout == "BNHD" and axes[:2] == ["B", "H"] else value
 
@@ -268,7 +270,7 @@ def _from_layout(output: Any, operation: Operation, layout: str) -> Any:
 
 
 def _swapped(x: Any) -> Any:
-    """The array with heads behind positions; what lay in one piece does so again."""
+    """Return the array with heads behind positions; what lay in one piece does so again."""
     other = x.swapaxes(1, 2)
     if hasattr(x, "is_contiguous"):
         return other.contiguous() if x.is_contiguous() else other

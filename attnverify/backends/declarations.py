@@ -48,7 +48,7 @@ class Declarations:
         return bool(self.dtypes) and dtype not in (*self.dtypes, "bool")
 
     def excluded(self, arguments: Mapping[str, Any]) -> str:
-        """The feature of a call that it says it lacks; "" where there is none."""
+        """Return the feature of a call that it says it lacks; "" where there is none."""
         return next(
             (name for name in features_of(arguments) if self.features.get(name) is False),
             self._excluded_word(arguments),
@@ -59,7 +59,7 @@ class Declarations:
         return f"align={word}" if word is not None and known and word not in known else ""
 
     def promised(self, arguments: Mapping[str, Any]) -> list[str]:
-        """The features of a call where it says that it has them all; empty otherwise."""
+        """Return the features of a call where it says that it has them all; empty otherwise."""
         found = list(features_of(arguments))
         return found if all(self.features.get(name) is True for name in found) else []
 
@@ -69,7 +69,7 @@ STRICT = Declarations(DTYPES, {"gradient": True})
 
 
 def features_of(arguments: Mapping[str, Any]) -> Iterator[str]:
-    """The features that a call with these arguments needs."""
+    """Find the features that a call with these arguments needs."""
     masks = [arguments[name] for name in MASKS if arguments.get(name) is not None]
     if masks:
         yield "mask"

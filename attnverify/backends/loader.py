@@ -97,7 +97,9 @@ class Implementation:
         return f"{self.backend.name}:{self.how}" if self.how else self.backend.name
 
     def precision(self, dtype: str) -> Precision:
-        """The arithmetic that it declares in a dtype; where no float is judged, in the widest."""
+        """
+        Return the arithmetic that it declares in a dtype; where no float is judged, in the widest.
+        """
         dtype = "float64" if dtype == "bool" else dtype
         if dtype not in self.precisions:  # asked for in every case
             self.precisions[dtype] = resolve(
@@ -168,7 +170,7 @@ def place_of_code(place: str, by_name: bool) -> Path | None:
 
 
 def functions_of(asked: Source, modules: list[ModuleType]) -> dict[str, Callable[..., Any]]:
-    """The functions of the modules by name; where one alone was asked for, that one."""
+    """Find the functions of the modules by name; where one alone was asked for, that one."""
     if not asked.function:
         return exported_functions(modules)
     function: Any = modules[0]
@@ -194,7 +196,8 @@ def describe(error: BaseException) -> str:
 
 def from_name(name: str) -> list[ModuleType]:
     """
-    A module and, for a package, its submodules; the package is asked first whether it can run here.
+    Load a module and, for a package, its submodules; the package is asked first whether it can run
+    here.
     """
     ours = name.partition(".")[0] in PROJECT_BACKENDS
     package = importlib.import_module(f"attnverify.{name}" if ours else name)
@@ -202,7 +205,7 @@ def from_name(name: str) -> list[ModuleType]:
 
 
 def from_path(path: Path) -> list[ModuleType]:
-    """A file or a package by path, under a private name that shadows nothing."""
+    """Load a file or a package by path, under a private name that shadows nothing."""
     file = path / "__init__.py" if path.is_dir() else path
     if not file.exists():
         raise FileNotFoundError(f"no file {path}")
@@ -224,7 +227,8 @@ def from_path(path: Path) -> list[ModuleType]:
 
 def submodules(package: ModuleType) -> list[ModuleType]:
     """
-    The submodules that can hold operations: the chapters and whatever else lies in the package.
+    Return the submodules that can hold operations: the chapters and whatever else lies in the
+    package.
     """
     if not hasattr(package, "__path__") or (hasattr(package, "missing") and package.missing()):
         return []
@@ -287,8 +291,8 @@ def describe_names(root: ModuleType, functions: dict[str, Callable[..., Any]]) -
 
 def run_on(backend: Backend, machine: Machine, modules: list[ModuleType]) -> None:
     """
-    The implementations as they run on the machine, and once more for each further configuration of
-    autotuned kernels.
+    Return the implementations as they run on the machine, and once more for each further
+    configuration of autotuned kernels.
     """
     backend.device = machine.name
     found = list(backend.implementations)
@@ -310,7 +314,8 @@ def resolve_all(backend: Backend) -> None:
 
 def library_of(root: ModuleType, modules: list[ModuleType], machine: Machine | None) -> Library:
     """
-    The four functions of the backend itself, completed by the adapter of the library that it uses.
+    Return the four functions of the backend itself, completed by the adapter of the library that it
+    uses.
     """
     own = {name: getattr(root, name) for name in BACKEND_FUNCTIONS if hasattr(root, name)}
     name = getattr(root, "ARRAYS", None) or imported_library(modules)
@@ -322,13 +327,13 @@ def library_of(root: ModuleType, modules: list[ModuleType], machine: Machine | N
 
 
 def imported_library(modules: list[ModuleType]) -> str:
-    """The library whose arrays a backend's modules handle, judged by what they import."""
+    """Return the library whose arrays a backend's modules handle, judged by what they import."""
     imported = {name for module in modules for name in imported_names(parse_module(module))}
     return next((library for library in LIBRARIES if library in imported), "numpy")
 
 
 def parse_module(module: ModuleType) -> ast.Module:
-    """The syntax of a module; empty for a compiled one, which has no source to read."""
+    """Parse the syntax of a module; empty for a compiled one, which has no source to read."""
     file = getattr(module, "__file__", None) or ""
     return ast.parse(Path(file).read_bytes() if file.endswith(".py") else "")
 
@@ -385,8 +390,8 @@ def on_device_of(
     backend: Backend, function: Callable[..., Any], operation: Operation
 ) -> Callable[..., Any]:
     """
-    A function of torch that may be given no tensor, told the device of the backend where it takes
-    one: PyTorch's own default is the CPU.
+    Return a function of torch that may be given no tensor, told the device of the backend where it
+    takes one: PyTorch's own default is the CPU.
     """
     without_arrays = operation.takes_dtype or not operation.is_given_arrays
     if not (without_arrays and backend.library is not None and backend.library.name == "torch"):
@@ -399,7 +404,7 @@ def on_device_of(
 
 
 def public_functions(module: ModuleType) -> list[str]:
-    """The functions of a file without ``__all__`` that are its own."""
+    """Return the functions of a file without ``__all__`` that are its own."""
     return [
         name
         for name, thing in vars(module).items()

@@ -66,8 +66,8 @@ class Machine:
 
     def runs(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """
-        The function with this GPU to run on; what the machine does not understand is unsupported,
-        in its words.
+        Return the function with this GPU to run on; what the machine does not understand is
+        unsupported, in its words.
         """
 
         @wraps(function)
@@ -82,14 +82,14 @@ class Machine:
 
     def variants(self, modules: Iterable[ModuleType]) -> "dict[str, Machine]":
         """
-        The configurations of autotuned kernels to run, by the name that they add to the
+        Return the configurations of autotuned kernels to run, by the name that they add to the
         implementation's.
         """
         tuned = any(_is_tuned(thing) for module in modules for thing in vars(module).values())
         return {"last_config": replace(self, tuning="last")} if tuned else {}
 
     def adapter(self, library: str) -> Library:
-        """The adapter of an array library whose arrays this GPU holds."""
+        """Return the adapter of an array library whose arrays this GPU holds."""
         return _cupy_on_host() if library == "cupy" else array_library(library)
 
 
@@ -116,7 +116,7 @@ def _cupy_on_host() -> Library:
 
 def find_machine(path: Path) -> Machine | None:
     """
-    The machine that a user's file, or package, needs here: where it imports Triton or CuPy and
+    Find the machine that a user's file, or package, needs here: where it imports Triton or CuPy and
     there is no GPU, or where ``--device`` asks for one; None where it needs none.
 
     The file chooses another GPU than sm_90a by ``TARGET = "sm_80"``; one that asks for Triton's
@@ -147,7 +147,7 @@ def _has_gpu(library: str) -> bool:
 
 
 def imported_names(tree: ast.AST) -> Iterator[str]:
-    """The top-level packages that a file imports."""
+    """Find the top-level packages that a file imports."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)

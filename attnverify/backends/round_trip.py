@@ -84,7 +84,7 @@ def test_numbers(dtype: str) -> ndarray:
 
 
 def first_difference(back: ndarray, x: ndarray) -> str | None:
-    """The first difference; a NaN is a NaN, and zeros have a sign."""
+    """Return the first difference; a NaN is a NaN, and zeros have a sign."""
     if not isinstance(back, ndarray) or back.shape != x.shape or back.dtype != x.dtype:
         came = f"{back.dtype} {back.shape}" if isinstance(back, ndarray) else type(back).__name__
         return f"wanted {x.dtype} {x.shape}, got {came}"

@@ -44,7 +44,9 @@ def race_backend(
 def choose_case(
     implementation: Implementation, sizes: dict[str, int], seconds: float
 ) -> Case | None:
-    """The first case of the operation that this device measures, with the sizes that are asked."""
+    """
+    Choose the first case of the operation that this device measures, with the sizes that are asked.
+    """
     operation, on = implementation.operation, device()
     known = (case for case in cases(operation.chapter, on) if case.operation == operation.name)
     first = next((case for case in known if case.mode == "forward"), None)
@@ -62,7 +64,8 @@ def choose_case(
 
 def with_sizes(known: dict[str, int], asked: dict[str, int]) -> dict[str, int]:
     """
-    The sizes of a case with those that are asked; what was as large as one of them goes with it.
+    Return the sizes of a case with those that are asked; what was as large as one of them goes with
+    it.
     """
     follow = {
         letter: asked[leader]
@@ -89,8 +92,8 @@ def label_of(implementation: Implementation) -> str:
 
 def enter_own(implementation: Implementation, case: Case, own: Contestant, wrong: bool) -> Entry:
     """
-    The user's kernel as an entry: held to the cases of the quick profile first, since the one case
-    that is timed shows little.
+    Return the user's kernel as an entry: held to the cases of the quick profile first, since the
+    one case that is timed shows little.
     """
     if "machine" in implementation.backend.device:
         return Entry(own, None, Judgement("not timed", INTERPRETED))
@@ -110,7 +113,7 @@ def first_wrong(implementation: Implementation, dtype: str) -> str:
 
 
 def not_raced(implementation: Implementation, reason: str) -> Record:
-    """The record of what has no race."""
+    """Return the record of what has no race."""
     return {
         "case": "none",
         "operation": implementation.operation.name,

@@ -199,8 +199,8 @@ def campaign(chosen: argparse.Namespace) -> int:
 
 def prepare(chosen: argparse.Namespace) -> tuple[Verification, Limits]:
     """
-    The backends, loaded as ``attnverify run`` loads them, and what each case may take on this
-    machine.
+    Return the backends, loaded as ``attnverify run`` loads them, and what each case may take on
+    this machine.
     """
     if not chosen.hours > 0 or chosen.workers < 1:
         raise ValueError(

@@ -135,7 +135,9 @@ def records_of_known_failures(
 
 @lru_cache
 def backend_of(source: str, limits: Limits, isolate: str) -> tuple[Backend, Worker | None]:
-    """The backend, loaded once in each process, and the process of its own where it has one."""
+    """
+    Return the backend, loaded once in each process, and the process of its own where it has one.
+    """
     if not supervisor.runs_in_own_process(source, isolate):
         return load(source), None
     worker = Worker(source, limits)

@@ -91,7 +91,7 @@ def judge_whole(recipe: Recipe, implementation: Implementation, dtype: str) -> N
 
 @lru_cache(maxsize=4)
 def large_case(recipe: Recipe, dtype: str) -> Case:
-    """The case of a recipe, kept for the next implementation alone: its arrays are large."""
+    """Return the case of a recipe, kept for the next implementation alone: its arrays are large."""
     return Case(recipe, dtype)
 
 

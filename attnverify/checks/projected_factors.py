@@ -85,14 +85,16 @@ def _measurement(shares: list[float], allowed: float) -> Measurement:
 
 
 def _sized(inputs: Inputs) -> Inputs:
-    """The inputs under the names by which the rounding of an accumulator is told."""
+    """Return the inputs under the names by which the rounding of an accumulator is told."""
     x = inputs.get("query", inputs.get("x"))
     return {"query": x, "key": inputs.get("key", x)}
 
 
 @lru_cache(maxsize=64)
 def drawn_inputs(operation: str, dtype: str, number: int) -> Inputs:
-    """A well-conditioned call, under a float mask of ordinary numbers where it has a gradient."""
+    """
+    Return a well-conditioned call, under a float mask of ordinary numbers where it has a gradient.
+    """
     op = CATALOGUE[operation]
     takes_bias = op.is_gradient and op.mask == "mask"
     axes = "N M"
@@ -129,7 +131,7 @@ def _factors(parameters: Any) -> list[str]:
 
 
 def _scaled(parameters: Any, name: str) -> Iterator[Any]:
-    """The parameters with one of them a little larger, and a little smaller."""
+    """Return the parameters with one of them a little larger, and a little smaller."""
     for gain in (1 + STEP, 1 - STEP):
         if isinstance(parameters, list):
             yield [layer | {name: layer[name] * gain} for layer in parameters]

@@ -42,7 +42,7 @@ def replay_record(hash: str, script: bool, **given: Any) -> int:
 def find_implementation(
     failure: "FailureRecord", worker: "Worker | None", source: str
 ) -> "Implementation":
-    """The backend's implementation that failed, or another of the same operation."""
+    """Find the backend's implementation that failed, or another of the same operation."""
     from attnverify.backends.loader import load
     from attnverify.isolation.supervisor import describe_backend
 
@@ -57,7 +57,7 @@ def find_implementation(
 def print_script(
     failure: "FailureRecord", worker: "Worker | None", implementation: "Implementation"
 ) -> int:
-    """The program that shows the failure with NumPy and the user's library alone."""
+    """Print the program that shows the failure with NumPy and the user's library alone."""
     from attnverify.failures.script import script
     from attnverify.isolation.supervisor import replay_in_worker
 

@@ -31,7 +31,7 @@ class RunCommand(Command):
 
 
 def split_at_dashes(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """The arguments before ``--`` and those after it."""
+    """Return the arguments before ``--`` and those after it."""
     if "--" not in arguments:
         return arguments, []
     at = arguments.index("--")
@@ -77,8 +77,8 @@ def is_worth_a_run(given: dict[str, Any]) -> bool:
 
 def operations_of_inputs(given: dict[str, Any]) -> tuple[str, ...]:
     """
-    The operations to judge. With --inputs there is one: where --op does not name it, that of the
-    backend's only function. Raises UsageError before anything is loaded.
+    Return the operations to judge. With --inputs there is one: where --op does not name it, that of
+    the backend's only function. Raises UsageError before anything is loaded.
     """
     asked: tuple[str, ...] = given["op"]
     if not given["inputs"]:

@@ -28,7 +28,9 @@ def print_operations(operation: str | None) -> int:
 
 
 def describe(specification: Any) -> Iterator[str]:
-    """An operation: its arguments with their axes and defaults, a sentence, its conventions."""
+    """
+    Describe an operation: its arguments with their axes and defaults, a sentence, its conventions.
+    """
     yield f"{specification.__name__} (chapter {specification.__module__.rpartition('.')[2]})"
     yield f"  {sentence(specification)}"
     yield ""
@@ -53,12 +55,12 @@ def shapes(specification: Any) -> list[str]:
 
 
 def sentence(specification: Any) -> str:
-    """The first sentence of a docstring, in one line."""
+    """Return the first sentence of a docstring, in one line."""
     return " ".join((inspect.getdoc(specification) or "").partition("\n\n")[0].split())
 
 
 def clauses(specification: Any) -> list[str]:
-    """The numbered clauses of a docstring: what to look at twice."""
+    """Return the numbered clauses of a docstring: what to look at twice."""
     found = re.findall(
         r"^(?:\d+\. .*(?:\n {2,}\S.*)*)", inspect.getdoc(specification) or "", re.MULTILINE
     )
@@ -107,7 +109,7 @@ LIBRARIES = ("torch", "cupy", "jax", "numpy")
 
 
 def installed_library() -> str:
-    """The first library of arrays that is installed; NumPy always is."""
+    """Return the first library of arrays that is installed; NumPy always is."""
     return next(name for name in LIBRARIES if find_spec(name) is not None)
 
 

@@ -37,7 +37,7 @@ class Value(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5 
 
 
 def to_click(options: Iterable[Option]) -> list[click.Parameter]:
-    """The options of a command."""
+    """Build the options of a command."""
     return [
         click.Option([f"--{option.name}"], is_flag=True, help=option.help)
         if option.is_flag
@@ -73,14 +73,14 @@ class Command(click.Command):
         return status
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The options, one section for each kind."""
+        """Format the options, one section for each kind."""
         for title, options in self.sections(ctx).items():
             if rows := [row for option in options if (row := option.get_help_record(ctx))]:
                 with formatter.section(title):
                     formatter.write_dl(rows)
 
     def sections(self, ctx: click.Context) -> dict[str, list[click.Option]]:
-        """The options by the title that they stand under."""
+        """Return the options by the title that they stand under."""
         return {"Options": [one for one in self.get_params(ctx) if isinstance(one, click.Option)]}
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -36,7 +36,9 @@ NEEDS = {"numprocesses": ("xdist", "pytest-xdist"), "timeout": ("pytest_timeout"
 
 
 def to_pytest(given: dict[str, Any]) -> Iterator[str]:
-    """The arguments for pytest. Raises UsageError where the package of an option is missing."""
+    """
+    Build the arguments for pytest. Raises UsageError where the package of an option is missing.
+    """
     for option in PYTEST:
         assert option.name is not None
         value, flag = given[option.name], option.opts[0]

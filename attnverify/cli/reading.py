@@ -27,7 +27,9 @@ doctor = Command(
 
 
 def load_report(path: str) -> dict[str, Any]:
-    """A report that was saved as JSON. Raises an error with status 2 where it is no such thing."""
+    """
+    Load a report that was saved as JSON. Raises an error with status 2 where it is no such thing.
+    """
     from attnverify.report.json_report import read_report
 
     try:
@@ -42,7 +44,7 @@ REPORT = click.Argument(["report"], type=FILE, metavar="REPORT")
 
 
 def write_page(report: str, output: str | None) -> int:
-    """The page of a report, beside it unless another place is named."""
+    """Return the page of a report, beside it unless another place is named."""
     from attnverify.report.html import report_page
 
     path = Path(output or Path(report).with_suffix(".html"))

@@ -35,7 +35,7 @@ class CallBudget:
 
     @classmethod
     def of_findings(cls, number: int, judged: Iterable[Case] = ()) -> "CallBudget":
-        """The budget of so many findings in the cases of a run."""
+        """Return the budget of so many findings in the cases of a run."""
         return cls(number * KERNEL, number * ORACLE, frozenset(judged))
 
     def part(self, kernel: int = KERNEL, oracle: int = ORACLE) -> "CallBudget":
@@ -67,7 +67,8 @@ class CallBudget:
 
     def outcome(self, implementation: Implementation, case: Case) -> str:
         """
-        The kind of the failure, "passed", or "" where the case says nothing or no call is left.
+        Return the kind of the failure, "passed", or "" where the case says nothing or no call is
+        left.
         """
         if case not in self.outcomes and self.affords_case(case):
             self.outcomes[case] = outcome_kind(implementation, case)
@@ -81,7 +82,7 @@ class CallBudget:
 
 
 def outcome_kind(implementation: Implementation, case: Case) -> str:
-    """The kind of the failure, "passed", or "" where the case says nothing."""
+    """Return the kind of the failure, "passed", or "" where the case says nothing."""
     try:
         return "passed" if judge(implementation, case).judged else ""
     except Unsupported:

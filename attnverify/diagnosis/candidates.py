@@ -64,7 +64,7 @@ class Candidate:
 
 @lru_cache
 def candidates(operation: str) -> tuple[Candidate, ...]:
-    """The conventions, the known faults and the mistakes of an operation."""
+    """Return the conventions, the known faults and the mistakes of an operation."""
     op, (known, _) = CATALOGUE[operation], registry.read_faults()
     found = [from_convention(op, convention) for convention in conventions(operation)]
     found += [from_fault(f) for f in known.values() if f.operation.name == operation]
@@ -122,8 +122,8 @@ def from_mistake(
 
 def from_fault(fault: registry.Fault) -> Candidate:
     """
-    The fault on arrays of the recipe's dtype and layout, as a backend is given them: what it rounds
-    or misreads it does alike.
+    Return the fault on arrays of the recipe's dtype and layout, as a backend is given them: what it
+    rounds or misreads it does alike.
     """
 
     def answer(seen: Observation) -> Any:

@@ -32,7 +32,7 @@ MOST_TRIED = 60
 
 
 def find_conjunction(failing: Sequence[Case], passing: Sequence[Case]) -> tuple[str, ...]:
-    """The conditions that together describe the failures in the fewest bits."""
+    """Find the conditions that together describe the failures in the fewest bits."""
     let_in: dict[int, tuple[float, str]] = {}
     for bits, text in (
         sorted(candidates(failing, passing), key=lambda pair: pair[0]) if passing else ()
@@ -56,7 +56,7 @@ def prune_dominated(let_in: dict[int, tuple[float, str]]) -> dict[int, tuple[flo
 def shortest_conjunction(
     let_in: dict[int, tuple[float, str]], failing: int, passing: int
 ) -> tuple[str, ...]:
-    """The conjunction of the fewest bits."""
+    """Return the conjunction of the fewest bits."""
     best, chosen = description_length(passing, failing), tuple[int, ...]()
     for length in range(1, MOST_CONDITIONS + 1):
         for masks in combinations(let_in, length):
@@ -74,7 +74,9 @@ def shortest_conjunction(
 
 
 def description_length(passes: int, failures: int) -> float:
-    """The bits that say which cases of a region pass: its size times the entropy of passing."""
+    """
+    Return the bits that say which cases of a region pass: its size times the entropy of passing.
+    """
     total = passes + failures
     return sum(-count * log2(count / total) for count in (passes, failures) if count)
 
@@ -152,7 +154,7 @@ def fields(failing: Sequence[Case], passing: Sequence[Case]) -> Iterator[tuple[f
 
 
 def sizes(letter: str, failed: list[int], passed: list[int]) -> Iterator[str]:
-    """The one size of all failures, or the sizes beyond which they lie."""
+    """Return the one size of all failures, or the sizes beyond which they lie."""
     least, most = min(failed), max(failed)
     if least == most:
         yield f"{letter} == {least}"
@@ -170,7 +172,9 @@ def sizes(letter: str, failed: list[int], passed: list[int]) -> Iterator[str]:
 
 
 def threshold_conditions(words: str, failed: list[float], passed: list[float]) -> Iterator[str]:
-    """A round number between the passes and the least failure, where there is one above 1."""
+    """
+    Return a round number between the passes and the least failure, where there is one above 1.
+    """
     least = min(failed)
     below = max((number for number in passed if number < least), default=1.0)
     if below >= 1 and isfinite(below):

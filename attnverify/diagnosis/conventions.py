@@ -120,8 +120,8 @@ def added_instead(s: StagedAttention) -> StagedAttention:
 
 def within_frontier(s: StagedAttention) -> StagedAttention:
     """
-    The mean of what the frontier leaves, as a large negative number in place of minus infinity
-    gives it.
+    Return the mean of what the frontier leaves, as a large negative number in place of minus
+    infinity gives it.
     """
     seen = np.ones(s.shape[-2:]) if s.causal is None else 1.0 * s.causal
     return replace(s, empty=seen / np.maximum(seen.sum(axis=-1, keepdims=True), 1))
@@ -338,8 +338,8 @@ SPEC_ANSWERS = {
 @lru_cache
 def conventions(operation: str) -> tuple[Convention, ...]:
     """
-    The alternatives to an operation of the catalogue, or to the operation that it is the gradient
-    of.
+    Return the alternatives to an operation of the catalogue, or to the operation that it is the
+    gradient of.
     """
     return tuple(conventions_of(CATALOGUE[operation]))
 

@@ -55,7 +55,7 @@ def diagnose(
     budget: CallBudget | None = None,
 ) -> Cause | None:
     """
-    The likely cause of a failure, or None.
+    Find the likely cause of a failure, or None.
 
     ``cases`` fail, ``passing`` passed, and ``others`` may do either. Others that fail too may have
     a cause of their own, and are left out where nothing explains both. ``among`` are the
@@ -82,7 +82,10 @@ def look_at(
 
 
 def choose_failing(cases: Sequence[Case]) -> list[Case]:
-    """The largest of the cases, and a few of the others: what is small cannot tell causes apart."""
+    """
+    Choose the largest of the cases, and a few of the others: what is small cannot tell causes
+    apart.
+    """
     unique = sorted(dict.fromkeys(cases), key=case_size, reverse=True)
     ordinary = [case for case in unique if case_size(case) <= LARGE] or unique[-1:]
     most = 2 * MOST_FAILING // 3
@@ -113,7 +116,7 @@ def explain(
     among: Sequence[Candidate] | None,
     budget: CallBudget,
 ) -> Cause | None:
-    """The cause of observations."""
+    """Find the cause of observations."""
     operation = implementation.operation
     if among is None and (narrow := find_narrow_operands(implementation, failing, budget)):
         return Cause(narrow.words, (narrow,))
@@ -162,8 +165,10 @@ HIDDEN = (
 
 
 def cause_of_candidates(best: Sequence[tuple[Candidate, float]]) -> Cause:
-    """The function that the implementation is instead, or the two that these recipes cannot tell
-    apart."""
+    """
+    Return the function that the implementation is instead, or the two that these recipes cannot
+    tell apart.
+    """
     words = tuple(dict.fromkeys(candidate.words for candidate, _ in best))
     share = max(ratio for _, ratio in best)
     return Cause(
@@ -176,7 +181,7 @@ def best_matches(
     among: Sequence[Candidate], seen: Sequence[Observation]
 ) -> list[tuple[Candidate, float]]:
     """
-    The candidate that is nearest to all failing observations, with its worst share of the
+    Return the candidate that is nearest to all failing observations, with its worst share of the
     yardstick, and one more that is as near; none where nothing but NaN was seen, with which
     everything agrees that gives NaN.
     """

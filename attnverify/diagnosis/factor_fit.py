@@ -89,7 +89,7 @@ def unit(actual: ndarray, other: ndarray, bound: ndarray | None, dtype: str) -> 
 
 def fit_factor(operation: Operation, seen: Sequence[Observation]) -> Explanation | None:
     """
-    The factor that explains all observations; None also where the errors are so small that
+    Fit the factor that explains all observations; None also where the errors are so small that
     roundings may explain them.
     """
     wrong = [observation for observation in seen if observation.wrong][:MOST]
@@ -160,8 +160,8 @@ def scaled_output_model(o: Observation) -> FactorModel:
 
 def each_output(wrong: Sequence[Observation]) -> Explanation | None:
     """
-    A factor of its own for each output that is wrong: of gradients some are often right, and some
-    nothing but zeros.
+    Return a factor of its own for each output that is wrong: of gradients some are often right, and
+    some nothing but zeros.
     """
     most = max(wrong, key=lambda o: len(o.actual), default=None)
     if most is None or len(most.actual) < 2:
@@ -211,7 +211,7 @@ def output_of(o: Observation, number: int) -> Observation:
 def fit_common_factor(
     wrong: Sequence[FactorModel], all_of_them: Sequence[FactorModel]
 ) -> Explanation | None:
-    """The factor, if one number or a power of a size explains everything."""
+    """Fit the factor, if one number or a power of a size explains everything."""
     g = fit_least_squares(wrong)
     if all(fit.fits(g) for fit in all_of_them):
         return factor_in_words(g) if is_no_rounding(g, wrong[0].observation.dtype) else None
@@ -236,7 +236,7 @@ def is_no_rounding(g: float, dtype: str) -> bool:
 
 def fit_least_squares(fits: Sequence[FactorModel]) -> float:
     """
-    The factor with the smallest sum of squares: the best of the grid, then Gauss-Newton steps.
+    Fit the factor with the smallest sum of squares: the best of the grid, then Gauss-Newton steps.
     """
 
     def cost(g: float) -> float:
@@ -260,7 +260,7 @@ def gauss_newton(fits: Sequence[FactorModel], g: float) -> float:
 def power_of_size(
     sizes: Sequence[dict[str, int]], factors: Sequence[float]
 ) -> tuple[str, float] | None:
-    """The letter and exponent that all factors are powers of."""
+    """Return the letter and exponent that all factors are powers of."""
     for letter in ("D", "H", "M", "N", "E", "B", "A", "F"):
         for exponent in (0.5, -0.5, 1.0, -1.0, 0.25, -0.25):
             powers = [float(size.get(letter, 1)) ** exponent for size in sizes]
@@ -286,7 +286,7 @@ def factor_in_words(g: float) -> Explanation:
 def slopes_of_heads(
     wrong: Sequence[Observation], seen: Sequence[Observation]
 ) -> Explanation | None:
-    """A factor for each head's slope, where the operation has slopes."""
+    """Return a factor for each head's slope, where the operation has slopes."""
     if stages_of(wrong[0]).slopes is None or wrong[0].recipe.operation.endswith("_grad"):
         return None
     found = [(o, fit_per_head(o)) for o in wrong]
@@ -303,7 +303,7 @@ def slopes_of_heads(
 
 
 def fit_per_head(o: Observation) -> ndarray:
-    """The factor of each head's slope: heads do not know of each other."""
+    """Fit the factor of each head's slope: heads do not know of each other."""
     law = stages_of(o)
 
     def head(h: int) -> FactorModel:

@@ -115,7 +115,7 @@ class RegionOffer:
         return every and self.passes[0] == self.fresh_passes[0] == 0
 
     def line(self, implementation: str, aspect: str) -> str:
-        """The line to copy, with a reason still to be given."""
+        """Return the line to copy, with a reason still to be given."""
         return (
             f"{implementation} {self.dtype} "
             f"{aspect}{f' when {self.when}' if self.when else ''} : <reason>"
@@ -147,8 +147,8 @@ def offers(
     budget: CallBudget,
 ) -> dict[str, RegionOffer]:
     """
-    A region for each kind of failure: one for all of them where they have one in common, else one
-    each.
+    Return a region for each kind of failure: one for all of them where they have one in common,
+    else one each.
     """
 
     def region(kinds: Iterable[str], calls: CallBudget) -> RegionOffer:
@@ -166,8 +166,8 @@ def offers(
 
 def generalise(cases: LabelledCases, draws: Draws, budget: CallBudget) -> RegionOffer:
     """
-    The shortest region of the failures, sought again with the counterexamples that fresh draws
-    give.
+    Return the shortest region of the failures, sought again with the counterexamples that fresh
+    draws give.
     """
     implementation, failed = cases.implementation, cases.failing[:TRIES]
     for case, kind in budget.outcomes.items():

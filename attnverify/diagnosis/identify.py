@@ -119,7 +119,7 @@ def card_of(implementation: Implementation, dtype: str) -> ConventionCard:
 def collect_observations(
     implementation: Implementation, recipes: Sequence[Recipe], dtype: str, card: ConventionCard
 ) -> list[Observation]:
-    """The answers to the recipes; why there is none is noted."""
+    """Collect the answers to the recipes; why there is none is noted."""
     seen = []
     for recipe in recipes:
         try:
@@ -162,7 +162,7 @@ def identify_staged(implementation: Implementation, dtype: str, card: Convention
 
 
 def non_spec_answers(still: OpenAnswers) -> list[Convention]:
-    """The most likely answers that are not the specification's."""
+    """Return the most likely answers that are not the specification's."""
     return [answers[0] for answers in still.values() if answers[0] is not None]
 
 
@@ -216,7 +216,7 @@ def differs(seen: Sequence[Observation], ground: Sequence[Change], convention: C
 
 
 def evaluate_changes(o: Observation, changes: Sequence[Change]) -> Any:
-    """The answer of the specification after some changes."""
+    """Evaluate the answer of the specification after some changes."""
     s = spec_stages(CATALOGUE[o.recipe.operation], o.inputs, o.dtype)
     for change in changes:
         s = change(s)
@@ -227,8 +227,8 @@ def consistent_combinations(
     seen: Sequence[Observation], ground: Sequence[Change], asked: OpenAnswers
 ) -> list[dict[str, Convention | None]]:
     """
-    The combinations of answers with the fewest deviations from the specification that explain every
-    observation.
+    Return the combinations of answers with the fewest deviations from the specification that
+    explain every observation.
     """
     for deviations in range(min(DEVIATIONS, len(asked)) + 1):
         found = [one for one in combined(asked, deviations) if explains(seen, ground, one)]
@@ -259,7 +259,7 @@ def explains(
 
 
 def rounds(operation: Operation) -> Iterator[Round]:
-    """The rounds of an operation; a question that it does not have is not asked."""
+    """Return the rounds of an operation; a question that it does not have is not asked."""
     make: Callable[..., Recipe] = lambda family="normal", mask=None, **sizes: probe(
         operation, sizes, family, mask
     )
@@ -383,8 +383,8 @@ def dtype_of_biases(
 
 def identify_unstaged(implementation: Implementation, dtype: str, card: ConventionCard) -> None:
     """
-    The specification, or the one alternative that explains all recipes; rows that see no key are a
-    question of their own.
+    Identify the specification, or the one alternative that explains all recipes; rows that see no
+    key are a question of their own.
     """
     operation, asked = implementation.operation, conventions(implementation.operation.name)
     every = collect_observations(

@@ -53,7 +53,7 @@ def localize(
 def localize_by_weights(
     implementation: Implementation, o: Observation, budget: CallBudget
 ) -> Cause | None:
-    """The stages of one recipe, first to last; None where the probe shows nothing."""
+    """Find the stages of one recipe, first to last; None where the probe shows nothing."""
     calls = -(-o.inputs["key"].shape[-2] // o.inputs["value"].shape[-1])
     if calls > MOST_CALLS or not budget.affords(calls, 1):
         return None
@@ -114,7 +114,7 @@ def weights(
     implementation: Implementation, o: Observation, inputs: Inputs
 ) -> tuple[ndarray, ndarray, ndarray]:
     """
-    The implementation's weights, the specification's, and their bound: values that are unit
+    Return the implementation's weights, the specification's, and their bound: values that are unit
     vectors, E keys at a time, laid out as the recipe says.
     """
     shape, M = inputs["value"].shape, inputs["value"].shape[-2]
@@ -229,7 +229,7 @@ def describe_indices(wrong: ndarray, axes: str = "") -> str:
 
 
 def describe_axis(there: ndarray, name: str) -> str:
-    """The indices of one axis in words."""
+    """Describe the indices of one axis in words."""
     index = np.flatnonzero(there)
     size, first, last = (
         len(there),

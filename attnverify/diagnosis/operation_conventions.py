@@ -19,7 +19,7 @@ Row = tuple[str, str, str, Callable[..., Any]]
 
 
 def reference_of(name: str) -> Callable[..., Any]:
-    """The reference of an operation, which is not imported before it is called."""
+    """Return the reference of an operation, which is not imported before it is called."""
     return lambda *arguments, **named: CATALOGUE[name].reference(*arguments, **named)
 
 
@@ -37,7 +37,7 @@ def plain_series(H: int) -> ndarray:
 
 
 def next_power(H: int) -> ndarray:
-    """The first H of the slopes of the power of two above."""
+    """Return the first H of the slopes of the power of two above."""
     return get_slopes(1 << (H - 1).bit_length())[:H]
 
 
@@ -52,12 +52,12 @@ def power_above(H: int) -> ndarray:
 
 
 def below(H: int) -> int:
-    """The power of two that is not above H."""
+    """Return the power of two that is not above H."""
     return 1 << (H.bit_length() - 1)
 
 
 def counted_from_zero(H: int) -> ndarray:
-    """The slopes of a power of two with h in place of h + 1, the others as they are."""
+    """Return the slopes of a power of two with h in place of h + 1, the others as they are."""
     n = below(H)
     return np.where(np.arange(H) < n, get_slopes(H) * np.exp2(8 / n), get_slopes(H))
 
@@ -109,7 +109,7 @@ def rolled(x: ndarray) -> ndarray:
 
 
 def keep_everything(hids: Any, mems: Any, mem_len: int) -> Any:
-    """The whole of memory and present at mem_len 0, as x[-0:] gives it."""
+    """Return the whole of memory and present at mem_len 0, as x[-0:] gives it."""
     if mem_len or mems is None:
         return update_mems(hids, mems, mem_len)
     return [np.concatenate([mem, hid], axis=1) for mem, hid in zip(mems, hids, strict=True)]
@@ -118,7 +118,7 @@ def keep_everything(hids: Any, mems: Any, mem_len: int) -> Any:
 def joined(
     order: Callable[[ndarray, ndarray], list[ndarray]], first: bool = False
 ) -> Callable[..., Any]:
-    """The first or last mem_len positions of what the order makes of memory and present."""
+    """Return the first or last mem_len positions of what the order makes of memory and present."""
 
     def window(hids: Any, mems: Any, mem_len: int) -> Any:
         if mems is None:
@@ -155,7 +155,7 @@ def opposite(mask: Any) -> Any:
 def with_arguments(
     function: Callable[..., Any], **new: Callable[[dict[str, Any]], Any]
 ) -> Callable[..., Any]:
-    """The function with other arguments, each made from all that are given."""
+    """Return the function with other arguments, each made from all that are given."""
     return lambda **inputs: function(**inputs | {name: make(inputs) for name, make in new.items()})
 
 
@@ -163,8 +163,8 @@ def rescaled(
     names: tuple[str, ...], factor: Callable[[int, int], float]
 ) -> Callable[[dict[str, Any]], Any]:
     """
-    The parameters with those of the query multiplied by a factor of H and D, which multiplies the
-    scores.
+    Return the parameters with those of the query multiplied by a factor of H and D, which
+    multiplies the scores.
     """
 
     def make(inputs: dict[str, Any]) -> Any:

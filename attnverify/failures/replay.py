@@ -25,8 +25,8 @@ from attnverify.judge.side_effects import judge_side_effects
 
 def cause_again(failure: FailureRecord, implementation: Implementation, kind: str) -> Cause | None:
     """
-    The cause as a run tells it: by the cases that every run begins with, which fail in this way or
-    pass, beside the one that is recorded.
+    Find the cause as a run tells it: by the cases that every run begins with, which fail in this
+    way or pass, beside the one that is recorded.
     """
     drawn = "nan" if failure.aspect == "hidden NaN" else "any"
     fixed = fixed_cases(failure.operation) if drawn == "any" else ()
@@ -52,7 +52,7 @@ SMALL = 48
 
 
 def describe_small_inputs(inputs: Inputs) -> str:
-    """A line for each input with its numbers, where all of them are few; else nothing."""
+    """Describe a line for each input with its numbers, where all of them are few; else nothing."""
     size = sum(np.size(leaf) for leaf in leaves(inputs) if isinstance(leaf, ndarray))
     if not 0 < size <= SMALL:
         return ""

@@ -68,7 +68,9 @@ for git bisect run. Run it where the backend's file is found, or name the file: 
 
 
 def relative_source(source: str) -> str:
-    """A file as it is reached from here: a script that is passed on holds nobody's folders."""
+    """
+    Return a file as it is reached from here: a script that is passed on holds nobody's folders.
+    """
     return f"./{Path(os.path.relpath(Path(source).resolve())).as_posix()}"
 
 

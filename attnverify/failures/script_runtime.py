@@ -109,7 +109,7 @@ def arrays(tree: Any) -> list[Any]:
 
 
 def load(source: str) -> ModuleType:
-    """The backend by its name or file: one that cannot be loaded shows nothing."""
+    """Load the backend by its name or file: one that cannot be loaded shows nothing."""
     try:
         return load_file(find(source)) if source[0] == "." else importlib.import_module(source)
     except Exception as error:
@@ -117,7 +117,7 @@ def load(source: str) -> ModuleType:
 
 
 def find(source: str) -> Path:
-    """The file that the command line names, or by its place beneath here or the script."""
+    """Find the file that the command line names, or by its place beneath here or the script."""
     if sys.argv[1:]:
         return Path(sys.argv[1]).resolve()
     places = [base / source for base in (Path.cwd(), *Path(__file__).resolve().parents)]

@@ -154,8 +154,8 @@ def holds_nonfinite(case: Case) -> bool:
 
 def scores(case: Case) -> ndarray:
     """
-    The scaled scores before any mask, ALiBi's bias left out; no scores for operations that do not
-    tell them.
+    Return the scaled scores before any mask, ALiBi's bias left out; no scores for operations that
+    do not tell them.
     """
     operation, inputs = CATALOGUE[case.recipe.operation], case.inputs
     if "score" in inputs:
@@ -187,8 +187,8 @@ def gradient_overflow(case: Case) -> bool:
 
 def hidden_score_lead(case: Case) -> float:
     """
-    The largest margin of a hidden score over the visible scores of its row: an additive mask of
-    less than that does not hide the key.
+    Return the largest margin of a hidden score over the visible scores of its row: an additive mask
+    of less than that does not hide the key.
     """
     visible, score = np.broadcast_arrays(pairs_of_case(case), scores(case))
     seen_most = np.where(visible, score, -np.inf).max(axis=-1)
@@ -198,7 +198,7 @@ def hidden_score_lead(case: Case) -> float:
 
 
 def largest_score(case: Case) -> float:
-    """The largest score that its row sees."""
+    """Return the largest score that its row sees."""
     return nanmax(np.where(pairs_of_case(case), scores(case), -np.inf))
 
 

@@ -28,7 +28,7 @@ from attnverify.spec.shapes import PATTERN
 @lru_cache(maxsize=2048)
 def expand(recipe: Recipe, dtype: str) -> Inputs:
     """
-    The arguments of the operation. The arrays are shared by all who expand this recipe, and
+    Return the arguments of the operation. The arrays are shared by all who expand this recipe, and
     read-only.
     """
     operation = CATALOGUE[recipe.operation]
@@ -121,7 +121,8 @@ def gradients_of_memory(recipe: Recipe, rng: np.random.Generator) -> list[ndarra
 
 def layer_parameters(pattern: str, recipe: Recipe, rng: np.random.Generator) -> Inputs:
     """
-    The weights of a layer: variance 1 / fan-in, so that every stage keeps the size of its input.
+    Return the weights of a layer: variance 1 / fan-in, so that every stage keeps the size of its
+    input.
     """
     biases = recipe.options.get("biases", True)
     made = {}
@@ -144,14 +145,14 @@ def normal(axes: str, recipe: Recipe, rng: np.random.Generator) -> ndarray:
 
 
 def shape_of(axes: str, sizes: dict[str, int], lead: Any = ()) -> tuple[int, ...]:
-    """The shape of ``... N 2P`` for these sizes."""
+    """Return the shape of ``... N 2P`` for these sizes."""
     letters = axes.split()
     tail = tuple(int(axis[:-1] or 1) * sizes[axis[-1]] for axis in letters if axis != "...")
     return (*lead, *tail) if letters[0] == "..." else tail
 
 
 def mask_arguments(operation: Operation, recipe: Recipe, dtype: str, inputs: Inputs) -> Inputs:
-    """The masks of the recipe, under the names that the operation gives them."""
+    """Return the masks of the recipe, under the names that the operation gives them."""
     made: Inputs = {}
     if operation.mask:
         polarity = operation.mask == "attn_mask"

@@ -81,8 +81,8 @@ FAR = ("far_below", "farthest_below")
 @lru_cache(maxsize=128)
 def fixed_cases(operation: str) -> tuple[Recipe, ...]:
     """
-    The probes of an operation: each geometry, each family, each way of hiding keys, each optional
-    thing left out.
+    Return the probes of an operation: each geometry, each family, each way of hiding keys, each
+    optional thing left out.
     """
     op = CATALOGUE[operation]
     geometries = OF_LAYER_GRADIENTS if op.is_layer_gradient else GEOMETRIES
@@ -185,7 +185,7 @@ def fixed_recipe(
     seed: int = 7,
 ) -> Recipe:
     """
-    A recipe with these sizes, the others as usual, fitted to what the operation needs.
+    Return a recipe with these sizes, the others as usual, fitted to what the operation needs.
 
     This is the one way to make a recipe that is not drawn.
     """
@@ -205,7 +205,9 @@ def fixed_recipe(
 
 
 def fitting_sizes(op: Operation, sizes: dict[str, int]) -> dict[str, int]:
-    """The sizes that the operation has: these, the others as usual, some bound to each other."""
+    """
+    Return the sizes that the operation has: these, the others as usual, some bound to each other.
+    """
     full = SIZES | sizes
     if op.traits.square:
         full["M"] = full["N"]

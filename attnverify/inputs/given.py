@@ -37,7 +37,7 @@ Arrays = dict[str, Any]
 
 @lru_cache(maxsize=8)
 def read_arrays(path: str) -> Arrays:
-    """The arrays of a file by name. Raises ValueError where it holds none that can be read."""
+    """Read the arrays of a file by name. Raises ValueError where it holds none that can be read."""
     try:
         if Path(path).suffix in (".pt", ".pth"):
             return {name: _of_torch(x) for name, x in _load_torch(path).items()}
@@ -66,12 +66,12 @@ def _of_torch(x: Any) -> Any:
 
 
 def _of_numpy(x: ndarray) -> ndarray:
-    """The array; numbers of bfloat16 lose their name in NumPy's files."""
+    """Return the array; numbers of bfloat16 lose their name in NumPy's files."""
     return x.view(ml_dtypes.bfloat16) if x.dtype == np.dtype("V2") else x
 
 
 def dtype_of_file(path: str) -> str:
-    """The dtype of the numbers in a file; that of most of them."""
+    """Return the dtype of the numbers in a file; that of most of them."""
     names = [
         x.dtype.name for x in read_arrays(path).values() if getattr(x, "dtype", None) in FLOATS
     ]
@@ -83,8 +83,8 @@ FLOATS = [np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name) for name 
 
 def recipe_of_file(operation: Operation, path: str) -> Recipe:
     """
-    The recipe of a file's arrays as arguments of an operation. Raises ValueError where they are
-    none.
+    Return the recipe of a file's arrays as arguments of an operation. Raises ValueError where they
+    are none.
     """
     inputs = arguments_of(operation, read_arrays(path))
     sizes = sizes_of(operation, inputs)
@@ -103,7 +103,7 @@ def sha_of(path: str) -> str:
 
 
 def given_inputs(recipe: Recipe, operation: Operation) -> Inputs:
-    """The arguments that a recipe's file holds. Raises ValueError where it has changed."""
+    """Return the arguments that a recipe's file holds. Raises ValueError where it has changed."""
     path, sha = recipe.values["file"], recipe.values["sha"]
     if sha_of(path) != sha:
         raise ValueError(f"inputs: {path} is no longer the file that was judged ({sha})")
@@ -136,7 +136,7 @@ def arguments_of(operation: Operation, arrays: Mapping[str, Any]) -> Inputs:
 
 
 def _widen(value: Any) -> Any:
-    """A float array in float64; what has no axes as a number, a word or None."""
+    """Return a float array in float64; what has no axes as a number, a word or None."""
     if not isinstance(value, ndarray):
         return value
     if value.ndim == 0:
@@ -146,7 +146,8 @@ def _widen(value: Any) -> Any:
 
 def sizes_of(operation: Operation, inputs: Inputs) -> dict[str, int]:
     """
-    The sizes that the arrays have, by their letters. Raises ValueError where two arrays disagree.
+    Return the sizes that the arrays have, by their letters. Raises ValueError where two arrays
+    disagree.
     """
     sizes: dict[str, int] = {}
     for name, axes in operation.axes.items():
@@ -180,5 +181,5 @@ def save_inputs(inputs: Mapping[str, Any], folder: str) -> str:
 
 
 def to_array(value: Any) -> Any:
-    """A tensor, or an array of any library, as one of NumPy."""
+    """Return a tensor, or an array of any library, as one of NumPy."""
     return np.asarray(_of_torch(value))

@@ -31,8 +31,8 @@ PATTERNS = (
 
 def draw_visible(mask: dict[str, Any], axes: str, sizes: dict[str, int]) -> ndarray:
     """
-    A boolean array with these axes (a literal 1 is broadcast): True where the pattern lets a query
-    see a key.
+    Draw a boolean array with these axes (a literal 1 is broadcast): True where the pattern lets a
+    query see a key.
     """
     rng = np.random.default_rng(mask["seed"])
     shape = tuple(
@@ -76,7 +76,7 @@ def draw_visible(mask: dict[str, Any], axes: str, sizes: dict[str, int]) -> ndar
 
 
 def draw_mask(recipe: "Recipe", dtype: str, hidden_is_true: bool) -> ndarray:
-    """The mask of the recipe in its form: boolean, or float to add."""
+    """Draw the mask of the recipe in its form: boolean, or float to add."""
     mask = recipe.mask
     assert mask is not None
     visible = draw_visible(mask, mask["axes"], recipe.sizes)
@@ -125,7 +125,7 @@ def merged_visibility(inputs: "Inputs", shape: tuple[int, ...]) -> Any:
 
 
 def scores_shape(operation: "Operation", inputs: "Inputs") -> tuple[int, ...] | None:
-    """The shape of the scores."""
+    """Return the shape of the scores."""
     if "score" in inputs:
         return tuple(inputs["score"].shape)
     query = inputs.get("query", inputs.get("x"))

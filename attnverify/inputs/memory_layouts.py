@@ -25,7 +25,8 @@ Convert = Callable[[ndarray, str], Any]
 
 def arrange(from_numpy: Convert, x: ndarray, dtype: str, kind: str) -> Any:
     """
-    The array in one of the layouts; as the library makes it where it has no arrays of that layout.
+    Arrange the array in one of the layouts; as the library makes it where it has no arrays of that
+    layout.
     """
     if x.ndim == 0 or kind in ("contiguous", SHARED):
         return from_numpy(x, dtype)
@@ -50,7 +51,7 @@ def offset(from_numpy: Convert, x: ndarray, dtype: str) -> Any:
 
 
 def surrounded(x: ndarray, axis: int, before: int, after: int) -> ndarray:
-    """The array between others that nobody may read."""
+    """Return the array between others that nobody may read."""
     shape, place = list(x.shape), [slice(None)] * x.ndim
     shape[axis] += before + after
     place[axis] = slice(before, before + x.shape[axis])
@@ -69,7 +70,7 @@ def expanded(from_numpy: Convert, x: ndarray, dtype: str) -> Any:
 
 
 def namespace(x: Any) -> Any:
-    """The top-level module that the array's type comes from."""
+    """Return the top-level module that the array's type comes from."""
     return sys.modules[type(x).__module__.partition(".")[0]]
 
 
@@ -96,7 +97,7 @@ SHARED = "shared"
 
 
 def share_key_and_value(given: dict[str, Any], kind: str) -> dict[str, Any]:
-    """The arguments, one array in the place of key and value where the layout says so."""
+    """Return the arguments, one array in the place of key and value where the layout says so."""
     if kind != SHARED or "value" not in given:
         return given
     return given | {"value": given["key"]}
@@ -121,7 +122,10 @@ _share: Any = np.shares_memory
 
 
 def element_map(x: Any) -> ndarray | None:
-    """An array over the same bytes, on whatever device they are: for its addresses, not to read."""
+    """
+    Return an array over the same bytes, on whatever device they are: for its addresses, not to
+    read.
+    """
     if isinstance(x, ndarray):
         return x
     place: dict[str, Any] | None

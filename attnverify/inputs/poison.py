@@ -53,7 +53,7 @@ def poison_padded_mask(inputs: "Inputs", number: float) -> None:
 def unread_table_rows(
     operation: "Operation", inputs: "Inputs", visible: ndarray
 ) -> dict[str, tuple[ndarray, ...]]:
-    """The rows of position tables that no visible pair reads, as indices of each table."""
+    """Return the rows of position tables that no visible pair reads, as indices of each table."""
     N, M = visible.shape[-2:]
     i, j = np.arange(N)[:, None], np.arange(M)
     if operation.is_attention and "position" in inputs:

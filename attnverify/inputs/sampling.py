@@ -51,13 +51,13 @@ def count_draws(operation: str, cases: int) -> int:
 
 
 def draw_first_fifth(operation: str, profile: str, seed: int) -> tuple[Recipe, ...]:
-    """The first fifth of the profile's recipes, for checks that make several calls."""
+    """Draw the first fifth of the profile's recipes, for checks that make several calls."""
     return draw_recipes(operation, "any", CASES[profile], seed)[: max(10, CASES[profile] // 5)]
 
 
 @composite
 def strategy(draw: DrawFn, operation: str, kind: str) -> Recipe:
-    """The same recipes with Hypothesis choosing."""
+    """Return the same recipes with Hypothesis choosing."""
     return draw_recipe(lambda options: draw(sampled_from(options)), operation, **KINDS[kind])
 
 
@@ -69,8 +69,8 @@ QUIET = settings(
 @lru_cache(maxsize=256)
 def hypothesis_examples(operation: str, kind: str, cases: int, seed: int) -> tuple[Recipe, ...]:
     """
-    The recipes that Hypothesis generates while none fails, kept so that every implementation is
-    shown the same ones.
+    Return the recipes that Hypothesis generates while none fails, kept so that every implementation
+    is shown the same ones.
     """
     tried: list[Recipe] = []
 
@@ -90,8 +90,8 @@ def hypothesis_examples(operation: str, kind: str, cases: int, seed: int) -> tup
 
 def shrink(failing: Sequence[Recipe], fails: Callable[[Recipe], bool]) -> Recipe:
     """
-    A small recipe that fails like the given ones: of the smallest, what can be left out or made
-    smaller is, boldly first.
+    Find a small recipe that fails like the given ones: of the smallest, what can be left out or
+    made smaller is, boldly first.
     """
     smallest, tried = min(failing, key=shrink_key), set(failing)
     while True:
@@ -122,7 +122,7 @@ def simpler_recipes(recipe: Recipe) -> Iterator[Recipe]:
 
 
 def one_part_less(recipe: Recipe) -> Iterator[Recipe]:
-    """The recipe without each of what it may be without."""
+    """Return the recipe without each of what it may be without."""
     op = CATALOGUE[recipe.operation]
     parts: dict[str, Any] = {"padding": None, "poison": None}
     if op.mask and op.allows_none(op.mask):
@@ -141,14 +141,14 @@ def one_part_less(recipe: Recipe) -> Iterator[Recipe]:
 
 
 def without_parts(recipe: Recipe) -> Recipe:
-    """The recipe without all of that."""
+    """Return the recipe without all of that."""
     while (less := next(one_part_less(recipe), None)) is not None:
         recipe = less
     return recipe
 
 
 def resized(recipe: Recipe, sizes: dict[str, int]) -> Recipe:
-    """The recipe with other sizes, and with those that hang on them (:func:`draw_sizes`)."""
+    """Return the recipe with other sizes, and with those that hang on them (:func:`draw_sizes`)."""
     op, old = CATALOGUE[recipe.operation], recipe.sizes
     new = old | sizes
     if op.traits.square and "M" in new:

@@ -36,7 +36,7 @@ def draw_recipe(
     hiding: bool = False,
 ) -> Recipe:
     """
-    A recipe of one operation.
+    Draw a recipe of one operation.
 
     ``poison`` lists what may stand in hidden slots; ``hiding`` asks for masks that hide something
     from everyone.
@@ -70,7 +70,7 @@ def draw_layout(choose: Choose, op: Operation) -> dict[str, Any]:
 
 
 def draw_sizes(choose: Choose, op: Operation) -> tuple[dict[str, int], dict[str, Any]]:
-    """The sizes that the operation's axes name, and the options that go with them."""
+    """Draw the sizes that the operation's axes name, and the options that go with them."""
     options: dict[str, Any] = {}
     if op.sizes == {"H"}:
         return {"H": choose(range(1, 4097))}, options

@@ -180,8 +180,8 @@ def far_below(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
 
 def farthest_below(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
     """
-    The same as far as the arithmetic goes: float16 ends at 65504, and beyond 1e9 a shift that the
-    exponents of a row share may leave float32, so that no bound is finite.
+    Return the same as far as the arithmetic goes: float16 ends at 65504, and beyond 1e9 a shift
+    that the exponents of a row share may leave float32, so that no bound is finite.
     """
     lower_scores(inputs, rng, {"float64": 2e15, "float16": 2e4}.get(dtype, 2e8))
 

@@ -94,8 +94,9 @@ class Observation:
 
     def compared(self, number: int, other: ndarray) -> Comparison:
         """
-        An output beside a candidate's, which is stored as well: what it rounds to zero or infinity
-        is none of its errors. Exactly, where the output has not the shape that its bound is for.
+        Return an output beside a candidate's, which is stored as well: what it rounds to zero or
+        infinity is none of its errors. Exactly, where the output has not the shape that its bound
+        is for.
         """
         actual, bound = self.actual[number], self.bounds[number]
         with np.errstate(all="ignore"):

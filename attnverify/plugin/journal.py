@@ -84,7 +84,7 @@ class Journal:
                     self.kept[cell] = tally
 
     def find(self, cell: str) -> dict[str, Any] | None:
-        """The result of a cell in the run that was broken off."""
+        """Find the result of a cell in the run that was broken off."""
         return self.kept.get(cell)
 
     def add(self, cell: str, tally: dict[str, Any]) -> None:

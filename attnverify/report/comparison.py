@@ -79,7 +79,7 @@ def compare_reports(old: Report, new: Report, factor: float = 1.5) -> Comparison
 
 
 def _cells(report: Report) -> dict[Cell, Tally]:
-    """The tallies by what they are of; the last word wins where a name stands twice."""
+    """Return the tallies by what they are of; the last word wins where a name stands twice."""
     return {
         (_implementation(tally), tally["backend"], tally["dtype"], tally["aspect"]): tally
         for tally in report["tallies"]

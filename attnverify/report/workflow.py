@@ -53,7 +53,7 @@ def escape(text: str, more: str = "") -> str:
 
 
 def find_line(source: str, tally: Tally) -> int:
-    """The line of the function that was judged, 1 where the file does not say."""
+    """Find the line of the function that was judged, 1 where the file does not say."""
     try:
         tree = ast.parse(Path(source).read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):

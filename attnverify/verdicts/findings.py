@@ -65,7 +65,9 @@ class Failures:
         return None
 
     def shrink(self, failing: Sequence[Case], what: str, budget: CallBudget) -> Case:
-        """A small case that fails in the same way and is not known to; somebody's own as it is."""
+        """
+        Find a small case that fails in the same way and is not known to; somebody's own as it is.
+        """
         if self.options.inputs:
             return failing[0]
 
@@ -90,9 +92,7 @@ def describe_failures(
 
 
 def of_other_kinds(failing: dict[str, list[Case]], what: str) -> list[Case]:
-    """
-    A few cases whose numbers fail in another way, which may have the same cause.
-    """
+    """Return a few cases whose numbers fail in another way, which may have the same cause."""
     return [
         case
         for kind, cases in failing.items()
@@ -108,7 +108,7 @@ def describe_failure(
     others: Sequence[Case],
     budget: CallBudget,
 ) -> Finding:
-    """The finding by the smallest case that fails in this way, recorded and diagnosed."""
+    """Describe the finding by the smallest case that fails in this way, recorded and diagnosed."""
     share = f"{len(failing)} of {failures.cases} cases"
     smallest = failures.shrink(failing, what, budget.part(*OF_SHRINKING))
     again = [case for case in dict.fromkeys((smallest, *failing[:AGAIN])) if budget.affords()]
@@ -155,7 +155,7 @@ def unshrunk_evidence(
 def cause_of(
     failures: Failures, failing: Sequence[Case], others: Sequence[Case], budget: CallBudget
 ) -> Cause | None:
-    """The likely cause, held against the cases that passed."""
+    """Find the likely cause, held against the cases that passed."""
     return diagnose(
         failures.implementation, failing, others, passing=failures.passing, budget=budget
     )

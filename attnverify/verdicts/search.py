@@ -79,7 +79,7 @@ class Search:
                 widths.remove(width)
 
     def budget(self) -> CallBudget:
-        """The calls that its findings may make."""
+        """Return the calls that its findings may make."""
         judged = chain(self.passing, *self.failing.values())
         return CallBudget.of_findings(min(len(self.failing), MAX_KINDS_REPORTED), judged)
 

@@ -203,8 +203,8 @@ def check_last_outputs(
     case: Case, running: list[Entry], inputs: Inputs, number: int, rng: np.random.Generator
 ) -> None:
     """
-    The outputs as they were right after the clock stopped, held to the specification on rows and on
-    a head that are drawn now.
+    Return the outputs as they were right after the clock stopped, held to the specification on rows
+    and on a head that are drawn now.
     """
     share = draw_share(case, inputs, rng)
     for entry in running:

@@ -52,8 +52,8 @@ def parameter_gradients(
     name: str, net: Linear, dz: Pair, x: ndarray, P: Precision, Ex: ndarray | None = None
 ) -> tuple[ndarray, dict[str, ndarray]]:
     """
-    The errors of dx = dz W, and of weight and bias under their names; all are rounded to `stage`
-    before they are stored.
+    Return the errors of dx = dz W, and of weight and bias under their names; all are rounded to
+    `stage` before they are stored.
     """
     within, (weight, bias) = replace(P, storage=P.stage), net
     E_x, E_W = projection(*dz, x, weight, within, Ex=Ex)

@@ -46,7 +46,7 @@ def self_attention_grad(
     precision: Precisions,
 ) -> tuple[Any, ...]:
     """
-    The errors of the gradients of x, of the three weights, and of a float mask.
+    Return the errors of the gradients of x, of the three weights, and of a float mask.
 
     Queries, keys and values have the errors of their projections and are kept in `stage`, and so
     are their gradients dq, dk, dv, by `score_gradient_error` and two products; then
@@ -81,7 +81,7 @@ def summed_projections(
     P: Precision,
 ) -> list[ndarray]:
     """
-    The errors of dx = sum_i dz_i W_i and of each dW_i = dz_i^T x, stored.
+    Return the errors of dx = sum_i dz_i W_i and of each dW_i = dz_i^T x, stored.
 
     Each product is rounded to `stage`, or goes on with the next: then every term passes the
     additions of all. So is each sum of two, g(parts - 1, u_stage) sum |dz_i W_i| in any order.
@@ -175,7 +175,8 @@ def input_gradients(
     layer: ProjectedHeads, back: HeadsBackward, P: Precision
 ) -> tuple[list[ndarray], dict[str, ndarray]]:
     """
-    The errors of the gradients of query, key and value, stored, and of all projections' parameters.
+    Return the errors of the gradients of query, key and value, stored, and of all projections'
+    parameters.
 
     Exactly zero are those of a query that sees no key, and of a key or value that no query sees, in
     any head.
@@ -236,6 +237,6 @@ LABML = ("query.linear", "key.linear", "value.linear", "output")
 def labml_gradients(
     layer: ProjectedHeads, scores: Scores, d_output: ndarray, parameters: Parameters, P: Precision
 ) -> tuple[Any, ...]:
-    """The errors of the gradients of query, key, value and of the parameters."""
+    """Return the errors of the gradients of query, key, value and of the parameters."""
     E_inputs, found = input_gradients(layer, heads_gradients(layer, scores, d_output, P), P)
     return *E_inputs, in_order(found, parameters)

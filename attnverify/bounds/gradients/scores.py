@@ -79,7 +79,7 @@ def softmax_grad(
 def dropout_grad(
     d_output: ndarray, weights: ndarray, keep: ndarray | None, p: float, *, precision: Precisions
 ) -> Grads:
-    """The error of `dropout`, of the gradient."""
+    """Return the error of `dropout`, of the gradient."""
     return (attention.dropout(d_output, keep, p, precision=precision),)
 
 
@@ -143,9 +143,10 @@ def projection(
     Ex: ndarray | None = None,
 ) -> tuple[ndarray, ndarray]:
     """
-    The errors of dx = dz W and dW = sum over batch and positions of dz^T x, both stored; the second
-    is one sum, or one for each batch element, rounded to `joined`, and their sum. `terms`: how many
-    dx sums, where it goes on with other products; Ex: the error of x, where it was computed.
+    Return the errors of dx = dz W and dW = sum over batch and positions of dz^T x, both stored; the
+    second is one sum, or one for each batch element, rounded to `joined`, and their sum. `terms`:
+    how many dx sums, where it goes on with other products; Ex: the error of x, where it was
+    computed.
     """
     Ez = operand_error(dz, E, P, stored=False)
     dx = rounding_error(

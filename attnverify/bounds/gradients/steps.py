@@ -96,8 +96,8 @@ def recomputed_exponent_error(at: Rows, E: ndarray, Es: ndarray | None, P: Preci
 
 def recomputed_error(at: Rows, L: ndarray, P: Precision) -> ndarray:
     """
-    The error of a weight that may be recomputed as exp(s - saved lse), or be w / l: p (e^L - 1),
-    and min(eta, p) in the range of underflow.
+    Return the error of a weight that may be recomputed as exp(s - saved lse), or be w / l: p (e^L -
+    1), and min(eta, p) in the range of underflow.
 
     Where all exponents of the row are moved alike (`shared_shift`) before the normaliser takes it
     back, underflow costs a weight eta e^x, x the shift, and eta is enough here all the same: L >= E

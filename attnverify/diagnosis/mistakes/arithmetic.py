@@ -29,7 +29,8 @@ FEW = 16
 
 def output_format(seen: Sequence[Observation]) -> Explanation | None:
     """
-    The narrower format that every element of the outputs is in, where the expected ones are not.
+    Return the narrower format that every element of the outputs is in, where the expected ones are
+    not.
     """
     wrong = [observation for observation in seen if observation.wrong]
     if not wrong or wrong[0].recipe.operation not in CATALOGUE:

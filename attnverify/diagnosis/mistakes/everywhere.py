@@ -74,7 +74,7 @@ def common_mistakes(operation: Operation) -> Iterator[Mistake]:
 
 
 def with_unscaled_gradient(operation: Operation, inputs: Inputs, number: int) -> Any:
-    """The gradients with one of them as it is before its factor 1/sqrt(D)."""
+    """Return the gradients with one of them as it is before its factor 1/sqrt(D)."""
     width = inputs["query"].shape[-1]
     found = operation.reference(**inputs)
     return tuple(x * width**0.5 if i == number else x for i, x in enumerate(found))
@@ -205,7 +205,7 @@ def lost_key_mistakes(operation: Operation) -> Iterator[Mistake]:
 def with_changed_argument(
     argument: str, change: Callable[[ndarray], ndarray]
 ) -> Callable[[Operation, Inputs], Any]:
-    """The reference with one argument changed."""
+    """Return the reference with one argument changed."""
 
     def answer(operation: Operation, inputs: Inputs) -> Any:
         x = inputs.get(argument)
@@ -217,7 +217,7 @@ def with_changed_argument(
 def with_changed_arguments(
     names: tuple[str, ...], change: Callable[[ndarray], ndarray]
 ) -> Callable[[Operation, Inputs], Any]:
-    """The reference with several arguments changed alike."""
+    """Return the reference with several arguments changed alike."""
 
     def answer(operation: Operation, inputs: Inputs) -> Any:
         return operation.reference(**inputs | {name: change(inputs[name]) for name in names})
@@ -226,7 +226,7 @@ def with_changed_arguments(
 
 
 def with_changed_output(change: Callable[[ndarray], ndarray]) -> Callable[[Operation, Inputs], Any]:
-    """The reference with its first output rearranged."""
+    """Return the reference with its first output rearranged."""
 
     def answer(operation: Operation, inputs: Inputs) -> Any:
         found = operation.reference(**inputs)

@@ -64,7 +64,9 @@ SMALL = 2.0**-16
 def find_narrow_operands(
     implementation: Implementation, wrong: Sequence[Observation], budget: CallBudget
 ) -> Explanation | None:
-    """The format in which a kernel reads its operands, where that explains all that is wrong."""
+    """
+    Find the format in which a kernel reads its operands, where that explains all that is wrong.
+    """
     seen = max(wrong, key=lambda o: o.size)
     name = next((name for name in ASKED if isinstance(seen.inputs.get(name), ndarray)), None)
     formats = [
@@ -104,7 +106,7 @@ class Probe:
     small: ndarray
 
     def answer(self, x: ndarray) -> tuple[ndarray, ...] | None:
-        """The outputs, or None where there are none to compare."""
+        """Return the outputs, or None where there are none to compare."""
         try:
             return observe_answer(self.implementation, self.seen, {self.name: x})
         except (Disagreement, Unsupported):

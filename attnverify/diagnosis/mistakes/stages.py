@@ -44,7 +44,7 @@ def with_scores_multiplied(s: StagedAttention) -> StagedAttention:
 
 
 def with_sentinel(number: float) -> Change:
-    """The number added to hidden scores, and stored."""
+    """Return the number added to hidden scores, and stored."""
 
     def change(s: StagedAttention) -> StagedAttention:
         if s.visible is None:
@@ -69,7 +69,7 @@ def masked_after_softmax(s: StagedAttention) -> StagedAttention:
 
 
 def over_axis(axis: int) -> Change:
-    """A softmax over another axis than the keys."""
+    """Return a softmax over another axis than the keys."""
 
     def weigh(score: ndarray, visible: ndarray) -> ndarray:
         if score.ndim < -axis:

@@ -45,7 +45,7 @@ def split(score: ndarray, size: int) -> Tiles:
 
 
 def largest(score: ndarray) -> ndarray:
-    """The maximum of each row; 0 where a row sees nothing."""
+    """Return the maximum of each row; 0 where a row sees nothing."""
     top = score.max(axis=-1, keepdims=True)
     return np.where(np.isneginf(top), 0.0, top)
 
@@ -61,8 +61,8 @@ def normalised(e: ndarray, total: ndarray) -> ndarray:
 
 def running(score: ndarray, size: int) -> tuple[list[ndarray], list[ndarray]]:
     """
-    The exponentials of each tile under the maximum so far, and the factor that each later tile owes
-    to what came before.
+    Return the exponentials of each tile under the maximum so far, and the factor that each later
+    tile owes to what came before.
     """
     top, exponentials, factors = np.full((*score.shape[:-1], 1), -np.inf), [], []
     for tile in split(score, size):
@@ -77,7 +77,7 @@ def running(score: ndarray, size: int) -> tuple[list[ndarray], list[ndarray]]:
 def accumulated(
     score: ndarray, size: int, rescale_sum: bool = True, rescale_output: bool = True
 ) -> ndarray:
-    """The weights that an online softmax gives when it rescales no more than it is told."""
+    """Return the weights that an online softmax gives when it rescales no more than it is told."""
     exponentials, factors = running(score, size)
     total = np.zeros((*score.shape[:-1], 1))
     weights: list[ndarray] = []
