@@ -6,8 +6,9 @@ ratios are differences of scores, whatever normalises them; queries of zero leav
 mask alone. What is wrong is then placed along the axes: from key 64 on, in head 3 alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import inf
+from typing import Any
 
 import numpy as np
 from numpy import ndarray
@@ -178,10 +179,7 @@ def output_names(o: Observation) -> list[str]:
     What the outputs are: gradients by the inputs they belong to, an attention's output and weights.
     """
     if o.recipe.operation.endswith("_grad"):
-        inputs = [
-            name for name in (*CATALOGUE[o.recipe.operation].axes, "mask") if name in o.inputs
-        ]
-        names = [f"the gradient by {name}" for name in inputs if name != "d_output"]
+        names = [f"the gradient by {name}" for name in differentiable_inputs(o.inputs)]
         others = range(len(names), len(o.actual))
         return [*names, *(f"gradient {number}" for number in others)]
     if o.recipe.operation.startswith("multi_head"):
@@ -191,6 +189,17 @@ def output_names(o: Observation) -> list[str]:
         if len(o.actual) == 1
         else [f"output {number}" for number in range(len(o.actual))]
     )
+
+
+def differentiable_inputs(inputs: Any) -> Iterator[str]:
+    """Yield the names of the float arrays among the inputs, but for the gradients that arrive."""
+    for name, value in inputs.items() if isinstance(inputs, dict) else enumerate(inputs):
+        if str(name).startswith("d_"):
+            continue
+        if isinstance(value, dict | list):
+            yield from (f"{name}.{leaf}" for leaf in differentiable_inputs(value))
+        elif isinstance(value, ndarray) and value.dtype.kind == "f":
+            yield str(name)
 
 
 def axis_letters(o: Observation, number: int) -> str:

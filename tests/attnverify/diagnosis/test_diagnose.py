@@ -407,3 +407,19 @@ def test_what_few_clean_cases_cannot_tell_apart_is_not_told_of_hidden_slots() ->
     said = [diagnose(computed(SDPA, zeros), recipes, among=c) for c in ([one], [one, other])]
     assert str(said[0]).startswith("equals the specification with one (")
     assert str(said[1]) == "wrong with ordinary numbers in the hidden slots too"
+
+
+@pytest.mark.parametrize(
+    ("fault", "named"),
+    [
+        ("multi_head_attention_grad_doubled_query", "query"),
+        ("multi_head_attention_grad_heads_interleaved", "parameters.out_proj.weight"),
+    ],
+)
+def test_a_gradient_is_named_by_its_input_inside_a_mapping_too(fault: str, named: str) -> None:
+    case = case_of(fixed_cases("multi_head_attention_grad")[0], "float32")
+    wrong = tuple(arrays(KNOWN[fault].function(**case.inputs)))
+    expected = tuple(arrays(case.expected))
+    bounds = tuple(np.full(x.shape, 1e-6) for x in expected)
+    told = describe_wrong_outputs(Observation(case, wrong, expected, bounds, 9.0))
+    assert told.startswith(f"wrong: the gradient by {named}") and ";" not in told
