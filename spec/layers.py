@@ -95,28 +95,6 @@ def layer_norm(x: ndarray, weight: ndarray, bias: ndarray | None, eps: float) ->
     return y if bias is None else y + bias
 
 
-def layer_norm_grad(
-    d_y: ndarray, x: ndarray, parameters: Parameters, eps: float
-) -> tuple[ndarray, dict[str, ndarray]]:
-    r"""
-    The gradients of :func:`layer_norm` by x, and by its gain and bias under their names.
-
-    With :math:`z = (x - \mu) / \sqrt{\sigma^2 + \epsilon}` and :math:`\bar z = \gamma \bar y`,
-
-    .. math:: \bar x = \frac{\bar z - \text{mean}(\bar z) - z\, \text{mean}(z \bar z)}
-              {\sqrt{\sigma^2 + \epsilon}}, \qquad \bar\gamma = \sum_i \bar y_i z_i, \qquad
-              \bar\beta = \sum_i \bar y_i
-    """
-    centred = x - x.mean(axis=-1, keepdims=True)
-    deviation = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
-    z, d_z = centred / deviation, d_y * parameters["layer_norm.weight"]
-    mean, slope = (each.mean(axis=-1, keepdims=True) for each in (d_z, z * d_z))
-    grads = {"layer_norm.weight": (d_y * z).sum((0, 1))}
-    if parameters.get("layer_norm.bias") is not None:
-        grads["layer_norm.bias"] = d_y.sum((0, 1))
-    return (d_z - mean - z * slope) / deviation, grads
-
-
 def in_order(gradients: Mapping[str, Any], parameters: Parameters) -> dict[str, Any]:
     """The gradients by the parameters, in the order of the parameters; an absent one has none."""
     return {name: gradients[name] for name in parameters if name in gradients}
