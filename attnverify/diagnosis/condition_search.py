@@ -102,6 +102,7 @@ def candidates(failing: Sequence[Case], passing: Sequence[Case]) -> Iterator[tup
     yield from ((5, f"{letter} is {no} power of two") for letter in letters for no in ("no", "a"))
     yield from fields(failing, passing)
     yield from ((5, f"{name} is {kind}") for kind in LAYOUTS for name in names)
+    yield from ((5, f"{name} is strided along its last axis") for name in names)
     for letter in letters:
         seen = [case.recipe.sizes.get(letter, 0) for case in passing]
         yield from (

@@ -72,7 +72,7 @@ def localize_by_weights(
     if lost.any():
         return Cause(f"a visible key has no weight{describe_indices(lost)}")
     sums = own.sum(axis=-1)
-    off = np.abs(sums - law.sum(axis=-1)) > bound.sum(axis=-1)
+    off = exceeds_bound(sums, law.sum(axis=-1), bound.sum(axis=-1))
     if off.any() and ratios_agree(own, law, bound):
         return Cause(
             "the weights of a row are right but for a factor: rows sum to "

@@ -36,7 +36,7 @@ from numpy import ndarray
 from attnverify.catalogue.dtypes import largest
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.inputs.masks import visible_pairs
-from attnverify.inputs.memory_layouts import LAYOUTS
+from attnverify.inputs.memory_layouts import LAYOUTS, arrange
 from attnverify.inputs.recipe import Inputs, Recipe, layout_kinds
 
 COMPARISON = re.compile(r"([A-Z]|\d+)(?:\s*%\s*([1-9]\d*))?\s*(<=|>=|==|!=|<|>)\s*([A-Z]|\d+)")
@@ -178,8 +178,8 @@ def score_overflow(case: Case) -> bool:
 
 def gradient_overflow(case: Case) -> bool:
     inputs, hidden = case.inputs, ~pairs_of_case(case)
-    if not {"d_output", "value"} <= set(inputs):
-        return False
+    if not {"d_output", "value"} <= set(inputs) or "parameters" in inputs:
+        return False  # a layer's values and weights are its own
     with np.errstate(all="ignore"):
         d_weights = inputs["d_output"] @ inputs["value"].swapaxes(-1, -2)
         return bool((hidden & (np.abs(d_weights) > largest(case.dtype))).any())
@@ -213,6 +213,18 @@ def has_layout(name: str, kind: str, case: Case) -> bool:
     return kind in laid.values() if name == "an input" else laid.get(name) == kind
 
 
+def is_strided(name: str, case: Case) -> bool:
+    """Tell whether neighbours along an argument's last axis (or any argument's) lie apart."""
+    inputs = case.inputs
+    laid = zip(inputs.items(), layout_kinds(case.recipe, len(inputs)), strict=True)
+    asked = [(x, kind) for (each, x), kind in laid if name in ("an input", each)]
+    return any(
+        abs(arrange(lambda a, _: a, x, "", kind).strides[-1]) != x.itemsize
+        for x, kind in asked
+        if isinstance(x, ndarray) and x.ndim and x.shape[-1] > 1
+    )
+
+
 def power_of_two(letter: str, no: str, case: Case) -> bool:
     size = case.recipe.sizes.get(letter, 0)
     return size > 0 and (size & (size - 1) == 0) == (no == "a")
@@ -242,6 +254,7 @@ NUMBER = r"(?P<number>-?\d[\de.+]*)"
 PATTERNS: dict[str, tuple[str, Callable[..., bool]]] = {
     r"([A-Z]) is (a|no) power of two": ("size", power_of_two),
     rf"(an input|[a-z_]+) is ({'|'.join(LAYOUTS)})": ("layout", has_layout),
+    r"(an input|[a-z_]+) is strided along its last axis": ("layout", is_strided),
     rf"a hidden score leads by {NUMBER}": (
         "mask",
         lambda least, case: hidden_score_lead(case) > float(least),

@@ -124,7 +124,7 @@ REGIONS: dict[str, tuple[str, Function, set[str]]] = {
     "strides": (
         "shift_right",
         ignores_strides,
-        {"an input is transposed", "x is transposed", "layout.kind=transposed"},
+        {f"{name} is strided along its last axis" for name in ("an input", "x")},
     ),
     "float masks": ("softmax", float_masks, {"a float mask is given"}),
     "key tail": ("alibi_attention", key_tail, {"M % 16 == 1"}),

@@ -209,6 +209,7 @@ HOLDS = {  # what the plain case lacks
     "M % 2 == 1 and M > 3": LAID,
     "query is transposed": LAID,
     "an input is transposed": LAID,
+    "key is strided along its last axis": {"layout": {"kind": "width_first", "seed": 1}},
     "a float mask is given": LAID,
     "mask.axes=N M": LAID,
     "mask.form!=bool and mask!=None": LAID,
