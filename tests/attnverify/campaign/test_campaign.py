@@ -135,9 +135,9 @@ def test_then_come_the_checks_of_the_thorough_profile_and_blocks_without_end() -
             len(first) + 40,
         )
     )
-    assert [unit.check for unit in more if unit.check] == ["relation: a constant per row"] and more[
-        0
-    ].profile == "thorough"
+    checks = [unit.check for unit in more if unit.check]
+    assert checks == ["large: normal M=8192", "relation: a constant per row"]
+    assert more[0].profile == "thorough"
     blocks = [unit for unit in more if not unit.check]
     assert {unit.profile for unit in blocks} == {"default"} and len(
         {unit.name for unit in blocks}
