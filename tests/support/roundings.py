@@ -20,7 +20,7 @@ def count_roundings(one: Any, other: Any, terms: Any = None) -> float:
     largest = float(np.abs(y if terms is None else to_array(terms)).max())
     if not difference or not largest:
         return float("inf") if difference else 0.0
-    return difference / (largest * float(np.finfo(y.dtype).eps) / 2)
+    return difference / largest * (2 / float(np.finfo(y.dtype).eps))
 
 
 def to_array(x: Any) -> ndarray:
