@@ -7,11 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
+
 
 from attnverify import ROOT
 from attnverify.report import workflow
 from tests.support import synthetic_reports
+
+yaml = pytest.importorskip("yaml", reason="the extra test brings it")
 
 RIGHT = """
 from attnverify import spec
