@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-
 from attnverify import ROOT
 from attnverify.report import workflow
 from tests.support import synthetic_reports
