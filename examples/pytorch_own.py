@@ -62,6 +62,8 @@ def scaled_dot_product_attention_flash(query, key, value, mask=None, keep=None, 
         raise NotImplementedError("the CPU flash kernel wants a mask of two or four axes")
     if mask is not None and mask.requires_grad:
         raise NotImplementedError("the CPU flash kernel has no gradient of the mask")
+    if any(x.stride(-1) != 1 for x in (query, key, value)):
+        raise NotImplementedError("the CPU flash kernel wants a last axis of stride 1")
     if keep is not None:
         raise NotImplementedError("F.scaled_dot_product_attention draws its own dropout mask")
     D, E = query.shape[-1], value.shape[-1]
