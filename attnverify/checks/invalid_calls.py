@@ -171,6 +171,7 @@ NUMBER_CHANGES: dict[str, tuple[tuple[str, Any], ...]] = {
 }
 
 
+@lru_cache(maxsize=64)
 def calls_refused_by_spec(operation: str) -> dict[str, Inputs]:
     """
     Select the invalid calls that the specification does refuse with ValueError: those, and no
