@@ -4,16 +4,11 @@ JSON.
 """
 
 import json
+import re
+from math import isfinite
 
 import numpy as np
-
-from attnverify.spec import alibi, masks, memory, shifts
-
-SPECIFICATION = {
-    name: getattr(module, name)
-    for module in (shifts, masks, alibi, memory)
-    for name in module.__all__
-}
+from chapters import CHAPTER_OF
 
 
 def answer(code, sizes):
@@ -21,7 +16,7 @@ def answer(code, sizes):
     ``{"show": {name: rows}}``, or ``{"error": words}``; the code assigns ``show``, a dictionary
     from name to matrix.
     """
-    names = {"np": np, **SPECIFICATION, **json.loads(sizes)}
+    names = {"np": np, **specification(code), **json.loads(sizes)}
     try:
         exec(code, names)
         return json.dumps({"show": {name: rows(x) for name, x in names["show"].items()}})
@@ -29,5 +24,21 @@ def answer(code, sizes):
         return json.dumps({"error": f"{type(error).__name__}: {error}"})
 
 
+def specification(code):
+    """The operations that the code names; no other chapter is compiled."""
+    named = [name for name in re.findall(r"[a-z_]+", code) if name in CHAPTER_OF]
+    return {name: function_of(name) for name in named}
+
+
+def function_of(name):
+    chapter = f"attnverify.spec.{CHAPTER_OF[name]}"
+    return getattr(__import__(chapter, fromlist=[name]), name)
+
+
 def rows(x):
-    return x.reshape(-1, x.shape[-1]).tolist() if x.size else []
+    """Rows of a matrix; what JSON has no number for is a word."""
+    return [[spelled(number) for number in row] for row in x.tolist()] if x.size else []
+
+
+def spelled(number):
+    return number if isfinite(number) else str(number).replace("inf", "∞")

@@ -10,13 +10,21 @@ function loadAnswer() {
 }
 
 function text(x) {
-  return typeof x === "boolean" ? (x ? "✓" : "") : String(Math.round(x * 1e5) / 1e5);
+  if (typeof x === "string") return x;
+  return typeof x === "boolean" ? (x ? "✓" : "") : String(Math.round(x * 1e4) / 1e4);
+}
+
+// Blue above zero, orange below it, stronger the larger it is; what is no number is grey.
+function shade(x, largest) {
+  if (typeof x === "string") return "#eceff3";
+  const share = largest ? Math.round((100 * Math.abs(x)) / largest) : 0;
+  return `color-mix(in srgb, ${x < 0 ? "#ffb27d" : "#8fc7ff"} ${share}%, #eceff3)`;
 }
 
 // A number of a matrix that others come from keeps the colour of its row wherever it goes; elsewhere its size gives the shade.
 function table(name, rows, origin) {
   const made = document.createElement("table");
-  const largest = Math.max(...rows.flat().map(Math.abs));
+  const largest = Math.max(0, ...rows.flat().filter((x) => typeof x !== "string").map(Math.abs));
   made.createCaption().textContent = name;
   for (const row of rows) {
     const line = made.insertRow();
@@ -24,7 +32,7 @@ function table(name, rows, origin) {
       const cell = line.insertCell();
       cell.textContent = text(x);
       if (origin.size) cell.className = origin.has(x) ? `row${origin.get(x) % 6}` : "none";
-      else cell.style.background = `color-mix(in srgb, #8fc7ff ${Math.round((100 * Math.abs(x)) / largest)}%, #eceff3)`;
+      else cell.style.background = shade(x, largest);
     }
   }
   return made;
@@ -53,7 +61,8 @@ function run(cell) {
   const said = JSON.parse(loadAnswer()(cell.querySelector("textarea").value, JSON.stringify(sizes)));
   const shown = cell.querySelector(".shown");
   const origin = originOf(said.show || {});
-  shown.replaceChildren(...Object.entries(said.show || {}).map(([name, rows]) => table(name, rows, origin)));
+  const tables = Object.entries(said.show || {}).map(([name, rows]) => table(name, rows, origin));
+  shown.replaceChildren(...tables, ...picturesOf(said.show || {}));
   cell.querySelector(".said").textContent = said.error || "";
   cell.dataset.answered = String(Number(cell.dataset.answered || 0) + 1);
 }

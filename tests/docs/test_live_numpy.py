@@ -1,125 +1,177 @@
 """
 The little NumPy of the live cells: the specification's own source, run on it, gives NumPy's
-numbers.
+numbers, for every operation of the catalogue.
 """
 
 import json
+import math
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 
 from attnverify import ROOT, spec
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.inputs.expand import expand
+from attnverify.inputs.fixed_cases import fixed_cases
+from attnverify.inputs.recipe import Recipe
+from attnverify.inputs.sampling import draw_recipes
 
-LIVE = ROOT / "docs" / "live_cells"
+sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 
-SIZES = [(N, M) for N in range(1, 6) for M in range(1, 7)]
-WANTED = {
-    "shift_right": [
-        spec.shift_right(np.arange(1.0, N * M + 1).reshape(N, M)).tolist() for N, M in SIZES
-    ],
-    "rel_shift": [
-        spec.rel_shift(np.arange(1.0, N * M + 1).reshape(N, M)).tolist() for N, M in SIZES
-    ],
-    "causal_mask": [spec.causal_mask(N, M).tolist() for N, M in SIZES],
-    "get_alibi_biases": [
-        spec.get_alibi_biases(N, spec.causal_mask(N, M)).tolist() for N, M in SIZES
-    ],
-    "update_mems": [
-        [
-            spec.update_mems(
-                [np.arange(1.0, N + 1).reshape(1, N, 1)],
-                [np.arange(9.0, 9 + M).reshape(1, M, 1)],
-                L,
-            )[0]
-            .ravel()
-            .tolist()
-            for L in range(8)
-        ]
-        for N, M in SIZES
-    ],
-}
+from book import pages
+from book.live_cells import CELLS, unpacked
+
+CASES, AREA = 3, 60
+"""As many cases of each operation, of about that many numbers."""
 
 PROGRAM = """
-import json, sys
+import json, sys, traceback
 import numpy as np
-from attnverify.spec import alibi, masks, memory, shifts
-SIZES = json.loads(sys.argv[1])
-made = lambda N, M: np.arange(1.0, N * M + 1).reshape(N, M)
-line = lambda first, n: np.arange(first, first + n).reshape(1, n, 1)
-def kept(N, M, mem_len):
-    return memory.update_mems([line(1.0, N)], [line(9.0, M)], mem_len)[0].reshape(-1).tolist()
+from attnverify.spec import {chapters}
 
-found = {
-    "shift_right": [shifts.shift_right(made(N, M)).tolist() for N, M in SIZES],
-    "rel_shift": [shifts.rel_shift(made(N, M)).tolist() for N, M in SIZES],
-    "causal_mask": [masks.causal_mask(N, M).tolist() for N, M in SIZES],
-    "get_alibi_biases": [
-        alibi.get_alibi_biases(N, masks.causal_mask(N, M)).tolist() for N, M in SIZES
-    ],
-    "update_mems": [[kept(N, M, mem_len) for mem_len in range(8)] for N, M in SIZES],
-}
-wrong = (
-    (shifts.rel_shift, np.arange(3)),
-    (masks.causal_mask, 0, 1),
-    (alibi.get_alibi_biases, 2, made(2, 2)),
-)
-for call, *arguments in wrong:
+def packed(x):
+    if isinstance(x, np.ndarray):
+        return {{"shape": list(x.shape), "kind": x.dtype.kind, "data": x.data}}
+    if isinstance(x, dict):
+        return {{"mapping": {{name: packed(part) for name, part in x.items()}}}}
+    return [packed(part) for part in x] if isinstance(x, (list, tuple)) else x
+
+def unpacked(x):
+    if isinstance(x, list):
+        return [unpacked(part) for part in x]
+    if not isinstance(x, dict):
+        return x
+    if "mapping" in x:
+        return {{name: unpacked(part) for name, part in x["mapping"].items()}}
+    kind = {{"b": bool, "i": int, "f": float}}[x["kind"]]
+    return np.array(x["data"], kind).reshape(tuple(x["shape"]))
+
+def answer(chapter, operation, arguments):
+    function = getattr(globals()[chapter], operation)
     try:
-        call(*arguments)
+        return packed(function(**unpacked({{"mapping": arguments}})))
     except ValueError as error:
-        found.setdefault("refused", []).append(str(error))
-print(json.dumps(found))
+        return {{"refused": str(error)}}
+    except Exception as error:
+        return {{"raised": traceback.format_exc()}}
+
+print(json.dumps([answer(*call) for call in json.load(sys.stdin)]))
 """
 
 
+def packed(x: Any) -> Any:
+    """Inputs and answers as JSON: arrays, mappings, lists, and plain numbers and words."""
+    if isinstance(x, np.ndarray):
+        return {"shape": list(x.shape), "kind": x.dtype.kind, "data": x.ravel().tolist()}
+    if isinstance(x, dict):
+        return {"mapping": {name: packed(part) for name, part in x.items()}}
+    return [packed(part) for part in x] if isinstance(x, (list, tuple)) else x
+
+
+def calls_of(name: str) -> list[dict[str, Any]]:
+    """Arguments of the suite's own cases that are neither trivial nor large."""
+    recipes = {*draw_recipes(name, "any", 40, 0), *fixed_cases(name)}
+    chosen = sorted(recipes, key=lambda recipe: (abs(math.log(area(recipe) / AREA)), recipe.text))
+    dtype = "float64" if "float64" in CATALOGUE[name].dtypes else "bool"
+    return [expand(recipe, dtype) for recipe in chosen[:CASES]]
+
+
+def area(recipe: Recipe) -> int:
+    return math.prod(max(size, 1) for size in recipe.sizes.values())
+
+
+REFUSED = [
+    ("rel_shift", {"x": np.arange(3)}),
+    ("causal_mask", {"N": 0, "M": 1}),
+    ("softmax", {"score": np.zeros((2, 2)), "mask": np.zeros((3, 3))}),
+    ("get_alibi_biases", {"n_heads": 2, "visible": np.ones((2, 2))}),
+]
+
+
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def calls() -> list[tuple[str, dict[str, Any]]]:
+    return [(name, arguments) for name in CATALOGUE for arguments in calls_of(name)]
+
+
+@pytest.fixture(scope="module")
+def answers(
+    calls: list[tuple[str, dict[str, Any]]], tmp_path_factory: pytest.TempPathFactory
+) -> list[Any]:
     """What the specification's files say where `import numpy` finds the one of docs/live_cells."""
     folder = tmp_path_factory.mktemp("live")
-    package = folder / "attnverify" / "spec"
-    package.mkdir(parents=True)
-    for above in (package.parent, package):
-        (above / "__init__.py").write_text("")
-    for path in (ROOT / "spec").glob("*.py"):
-        if path.name != "__init__.py":
-            (package / path.name).write_text(path.read_text())
-    for path in LIVE.glob("*.py"):
-        (folder / path.name).write_text(path.read_text())
+    unpacked(folder)
+    program = PROGRAM.format(
+        chapters=", ".join(sorted({each.chapter for each in CATALOGUE.values()}))
+    )
+    sent = [
+        (CATALOGUE[name].chapter, name, packed(arguments)["mapping"])
+        for name, arguments in calls + REFUSED
+    ]
     run = [
         sys.executable,
         "-S",
         "-E",
         "-c",
-        f"import sys; sys.path.insert(0, {str(folder)!r})\n{PROGRAM}",
-        json.dumps(SIZES),
+        f"import sys; sys.path.insert(0, {str(folder)!r})\n{program}",
     ]
-    return json.loads(subprocess.run(run, capture_output=True, text=True, check=True).stdout)
+    done = subprocess.run(run, input=json.dumps(sent), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return list(json.loads(done.stdout))
 
 
-@pytest.mark.parametrize("operation", WANTED)
-def test_the_specification_gives_the_same_numbers_as_on_numpy(found, operation):
-    assert found[operation] == WANTED[operation]
+def same(found: Any, wanted: Any) -> bool:
+    """Equal in structure, shape and kind, and in numbers up to the order of sums."""
+    if isinstance(wanted, list):
+        return len(found) == len(wanted) and all(map(same, found, wanted))
+    if not isinstance(wanted, dict):
+        return bool(found == wanted)
+    if "mapping" in wanted:
+        a, b = found["mapping"], wanted["mapping"]
+        return list(a) == list(b) and all(same(a[name], b[name]) for name in b)
+    if (found["shape"], found["kind"]) != (wanted["shape"], wanted["kind"]):
+        return False
+    return np.allclose(found["data"], wanted["data"], rtol=1e-11, atol=1e-13, equal_nan=True)
 
 
-def test_it_refuses_what_the_specification_refuses(found):
-    assert [words.partition(":")[0] for words in found["refused"]] == ["x", "N", "visible"]
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_the_specification_gives_the_same_numbers_as_on_numpy(calls, answers, name):
+    judged = 0
+    with np.errstate(all="ignore"):
+        for (operation, arguments), found in zip(calls, answers, strict=False):
+            if operation == name:
+                wanted = packed(getattr(spec, name)(**arguments))
+                assert same(found, wanted), (arguments, found, wanted)
+                judged += 1
+    assert judged >= 3
 
 
-def test_a_live_cell_names_an_operation_and_its_own_sliders():
-    sys.path.insert(0, str(ROOT / "docs" / "_ext"))
-    from book.live_cells import CELLS
+def test_a_number_that_differs_is_noticed():
+    right = packed([np.ones((2, 2)), np.array([True])])
+    assert same(right, packed([np.ones((2, 2)), np.array([True])]))
+    for wrong in ([np.ones(4), np.array([True])], [np.ones((2, 2)) + 1e-9, np.array([True])]):
+        assert not same(packed(wrong), right)
+    assert not same(packed([np.ones((2, 2)), np.array([1])]), right)
 
-    for operation, (code, sliders) in CELLS.items():
-        names = {
-            "np": np,
-            **vars(spec),
-            **{letter: first for letter, (_, first, _) in sliders.items()},
-        }
+
+def test_it_refuses_what_the_specification_refuses(calls, answers):
+    for (name, arguments), found in zip(REFUSED, answers[len(calls) :], strict=True):
+        with pytest.raises(ValueError) as refused:
+            getattr(spec, name)(**arguments)
+        assert found == {"refused": str(refused.value)}
+
+
+@pytest.mark.parametrize("name", [operation.name for operation in pages.pages_of_the_book()])
+def test_every_operation_has_a_cell_whose_code_runs_at_every_end_of_its_sliders(name):
+    code, sliders = CELLS[name]["code"], CELLS[name]["sliders"]
+    assert all(least <= first <= most for least, first, most in sliders.values())
+    for position in range(3):
+        names = {"np": np, **vars(spec), **{each: ends[position] for each, ends in sliders.items()}}
         exec(code, names)
-        assert (
-            operation in code
-            and names["show"]
-            and all(least <= first <= most for least, first, most in sliders.values())
-        )
+        assert name in code and all(np.ndim(x) == 2 for x in names["show"].values())
+
+
+def test_there_is_no_cell_of_nothing():
+    assert set(CELLS) == {operation.name for operation in pages.pages_of_the_book()}

@@ -302,7 +302,54 @@ def set_sizes(page: Page, **sizes: int) -> None:
         )
 
 
-@pytest.mark.parametrize("name", ["causal_mask", "get_alibi_biases", "update_mems"])
+def test_the_picture_of_a_live_cell_follows_its_numbers(browser: Browser, address: str) -> None:
+    page = open_page(browser, f"{address}/operations/softmax.html")
+    page.evaluate("document.querySelector('.live').scrollIntoView()")
+    wait_for(page, "document.querySelector('.live').dataset.answered")
+    for N, M, hidden in ((2, 5, 0), (3, 4, 1), (2, 3, 3)):
+        set_sizes(page, N=N, M=M, hidden=hidden)
+        score = 2 * np.sin(np.arange(1.0 * N * M)).reshape(N, M)
+        weights = spec.softmax(score, np.broadcast_to(np.arange(M) < M - hidden, (N, M)))
+        widths = page.evaluate(
+            "[...document.querySelectorAll('.live svg line')]"
+            ".map((line) => line.getAttribute('stroke-width'))"
+        )
+        assert np.allclose([*map(float, widths)], 1 + 5 * weights[weights > 0])
+
+
+@pytest.mark.parametrize("name", ["shift_right", "rel_shift"])
+def test_the_rows_of_a_shift_move_to_their_places(
+    browser: Browser, address: str, name: str
+) -> None:
+    page = open_page(browser, f"{address}/operations/{name}.html")
+    page.emulate_media(reduced_motion="reduce")
+    page.evaluate("document.querySelector('.live').scrollIntoView()")
+    wait_for(page, "document.querySelector('.live').dataset.answered")
+    x = np.arange(1.0, 13.0).reshape(3, 4)
+    assert moved_numbers(page) == places_of(x)
+    page.locator(".live button[aria-pressed]").click()
+    assert moved_numbers(page) == places_of(getattr(spec, name)(x))
+
+
+def moved_numbers(page: Page) -> dict[str, list[str]]:
+    """Where the numbers of the moving picture are to be seen, each with its places."""
+    seen = page.evaluate(
+        "[...document.querySelectorAll('.live svg .moves')].filter((g) => g.style.opacity === '1')"
+        ".map((g) => [g.textContent, g.style.transform])"
+    )
+    return {number: sorted(at for other, at in seen if other == number) for number, _ in seen}
+
+
+def places_of(x: np.ndarray) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for (i, j), number in np.ndenumerate(x):
+        found.setdefault(f"{number:g}", []).append(f"translate({36 * j}px, {36 * i}px)")
+    return {number: sorted(places) for number, places in found.items()}
+
+
+@pytest.mark.parametrize(
+    "name", ["causal_mask", "get_alibi_biases", "update_mems", "alibi_attention", "transformer_xl"]
+)
 def test_the_other_live_cells_answer_from_a_folder_too(
     browser: Browser, site: Path, name: str
 ) -> None:

@@ -8,43 +8,25 @@ one script.
 
 import json
 import shutil
+import tomllib
 from collections.abc import Iterator
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from attnverify.catalogue.operation import Operation
+from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.catalogue.traits import CHAPTERS
 
 DOCS = Path(__file__).parents[2]
-SHIFT = "x = np.arange(1.0, N * M + 1).reshape(N, M)\nshow = {{'before': x, 'after': {}(x)}}"
-CELLS: dict[str, tuple[str, dict[str, tuple[int, int, int]]]] = {
-    "shift_right": (SHIFT.format("shift_right"), {"N": (1, 3, 7), "M": (1, 4, 8)}),
-    "rel_shift": (SHIFT.format("rel_shift"), {"N": (1, 3, 7), "M": (1, 4, 8)}),
-    "causal_mask": ("show = {'visible': causal_mask(N, M)}", {"N": (1, 3, 8), "M": (1, 5, 8)}),
-    "get_alibi_biases": (
-        "biases = get_alibi_biases(H, causal_mask(N, M))\nshow = {f'head {h}': biases[h] for h in "
-        "range(H)}",
-        {"H": (1, 2, 8), "N": (1, 3, 6), "M": (1, 4, 6)},
-    ),
-    "update_mems": (
-        "old = np.arange(1.0, S + 1).reshape(1, S, 1)\nnew = np.arange(S + 1.0, S + N + "
-        "1).reshape(1, N, 1)\n"
-        "(mems,) = update_mems([new], [old], mem_len)\n"
-        "show = {'memory': old.reshape(1, S), 'segment': new.reshape(1, N), 'memory for the next': "
-        "mems.reshape(1, mems.size)}",
-        {"S": (0, 3, 6), "N": (1, 2, 6), "mem_len": (0, 3, 10)},
-    ),
-}
-"""Code and sliders (least, first, most) of the operations that have a cell."""
+LIVE = DOCS / "live_cells"
+CELLS: dict[str, dict[str, Any]] = tomllib.loads((LIVE / "cells.toml").read_text(encoding="utf-8"))
+"""Code and sliders (least, first, most) of each operation's cell."""
 
 
 def cell(operation: Operation) -> Iterator[str]:
     """The cell as HTML inside the page's text."""
-    if operation.name not in CELLS:
-        return
-    code, sliders = CELLS[operation.name]
+    code, sliders = CELLS[operation.name]["code"].strip(), CELLS[operation.name]["sliders"]
     yield "Move the sizes, or change the code: the specification itself runs in your browser.\n"
     yield ".. raw:: html\n"
     lines = [
@@ -70,7 +52,33 @@ def cell(operation: Operation) -> Iterator[str]:
     yield ""
 
 
-SCRIPTS = ("brython.js", "specification.js", "live.js")
+SCRIPTS = ("brython.js", "specification.js", "pictures.js", "live.js")
+OWN = ("pictures.js", "live.js")
+
+
+def modules() -> dict[str, str]:
+    """The specification's chapters and the modules of docs/live_cells, by the names they have."""
+    own = {path.stem: path for path in sorted(LIVE.glob("*.py"))}
+    chapters = {
+        f"attnverify.spec.{stem}": DOCS.parent / "spec" / f"{stem}.py"
+        for stem in (*CHAPTERS, "shapes")
+    }
+    found = {name: path.read_text(encoding="utf-8") for name, path in (own | chapters).items()}
+    where = {operation.name: operation.chapter for operation in CATALOGUE.values()}
+    return found | {"chapters": f"CHAPTER_OF = {where!r}\n"}
+
+
+PACKAGES = ("attnverify", "attnverify.spec")
+"""Empty in a cell: each imports the chapters that it needs."""
+
+
+def unpacked(folder: Path) -> None:
+    """Write the same as files, for any Python."""
+    for package in PACKAGES:
+        (folder / package.replace(".", "/")).mkdir(parents=True, exist_ok=True)
+        (folder / package.replace(".", "/") / "__init__.py").touch()
+    for name, source in modules().items():
+        (folder / f"{name.replace('.', '/')}.py").write_text(source, encoding="utf-8")
 
 
 def sources() -> dict[str, list[Any]]:
@@ -78,22 +86,8 @@ def sources() -> dict[str, list[Any]]:
     What Brython imports, as its virtual file system wants it: kind, source, imported modules,
     whether it is a package.
     """
-    files = {path.stem: path for path in sorted((DOCS / "live_cells").glob("*.py"))}
-    chapters = {
-        f"attnverify.spec.{stem}": DOCS.parent / "spec" / f"{stem}.py"
-        for stem in (*CHAPTERS, "shapes")
-    }
-    found: dict[str, list[Any]] = {
-        name: [".py", path.read_text(), []] for name, path in {**files, **chapters}.items()
-    }
-    for package in ("attnverify", "attnverify.spec"):
-        found[package] = [
-            ".py",
-            "",
-            [],
-            True,
-        ]  # empty: each cell imports the chapters that it needs
-    return library() | found
+    found: dict[str, list[Any]] = {name: [".py", text, []] for name, text in modules().items()}
+    return library() | found | {package: [".py", "", [], True] for package in PACKAGES}
 
 
 LIBRARY = ("sys", "json", "json.encoder", "json.decoder", "json.scanner", "_json", "re",
@@ -125,6 +119,7 @@ def write(static: Path) -> None:
     """Brython, the modules and the cell's script, beside the site's other static files."""
     static.mkdir(parents=True, exist_ok=True)
     shutil.copy(brython() / "brython.js", static / "brython.js")
-    shutil.copy(DOCS / "live_cells" / "live.js", static / "live.js")
+    for name in OWN:
+        shutil.copy(LIVE / name, static / name)
     text = f"__BRYTHON__.use_VFS = true;\n__BRYTHON__.update_VFS({json.dumps(sources())});\n"
     (static / "specification.js").write_text(text)
