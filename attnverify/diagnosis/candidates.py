@@ -15,6 +15,7 @@ from numpy import ndarray
 from attnverify.backends.array_libraries import to_dtype
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.catalogue.pytrees import map_leaves
+from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.conventions import Convention, conventions
 from attnverify.diagnosis.mistakes.arithmetic import rounding_mistakes
 from attnverify.diagnosis.mistakes.everywhere import common_mistakes
@@ -86,7 +87,7 @@ def pairs(operation: str) -> tuple[Candidate, ...]:
     op = CATALOGUE[operation]
     changes = [(c.words, c.change) for c in conventions(operation) if c.change is not None]
     return tuple(
-        from_change(op, f"{one} and with {other}", combined(first, then))
+        from_change(op, say.BOTH.format(one=one, other=other), combined(first, then))
         for (one, first), (other, then) in combinations(changes, 2)
     )
 

@@ -7,7 +7,7 @@ recipe: whoever computes another function in the same arithmetic errs by about a
 explains the failure if it is within it in *all* failing cases, and predicts no failure in the cases
 that passed; the best is told, and a second one only if these cases cannot tell the two apart. Where
 none explains it, two are tried at once, a factor is fitted
-(attnverify/diagnosis/factor_fit.py), and at last what probes have seen is told
+(attnverify/diagnosis/factors), and at last what probes have seen is told
 (attnverify/diagnosis/localize.py).
 """
 
@@ -17,10 +17,11 @@ from dataclasses import replace
 import numpy as np
 
 from attnverify.backends.loader import Implementation
+from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.call_budget import CallBudget
 from attnverify.diagnosis.candidates import Candidate, are_equivalent, candidates, pairs
 from attnverify.diagnosis.cause import Cause, Explanation
-from attnverify.diagnosis.factor_fit import fit_factor
+from attnverify.diagnosis.factors.fit import fit_factor
 from attnverify.diagnosis.localize import localize
 from attnverify.diagnosis.mistakes.arithmetic import output_format
 from attnverify.diagnosis.mistakes.narrow_operands import find_narrow_operands
@@ -151,17 +152,17 @@ def diagnose_hidden(
     if not again:
         return None
     if right := len(again) - len(wrong):
-        share = f" in {right} of {len(again)} cases" if wrong else ""
-        return Cause(f"{HIDDEN}{share}", (Explanation("0 times NaN", HIDDEN),))
+        template = say.ZERO_TIMES_NAN_IN_SOME if wrong else say.ZERO_TIMES_NAN
+        words = template.format(right=right, cases=len(again))
+        return Cause(words, (Explanation(HIDDEN, say.ZERO_TIMES_NAN),))
     cause = explain(implementation, wrong, (), passed, among, budget)
     if cause is None or len(cause.explanations) > 1:  # few cases: what they cannot tell apart
-        return Cause("wrong with ordinary numbers in the hidden slots too")
-    return Cause(f"{cause}, with ordinary numbers in the hidden slots too", cause.explanations)
+        return Cause(say.WRONG_WITHOUT_NAN)
+    return Cause(say.CAUSE_WITHOUT_NAN.format(cause=cause), cause.explanations)
 
 
-HIDDEN = (
-    "a weight of 0 times NaN is NaN: with ordinary numbers in the hidden slots the answer is right"
-)
+HIDDEN = "0 times NaN"
+"""What a hidden NaN shows, whatever else is wrong."""
 
 
 def cause_of_candidates(best: Sequence[tuple[Candidate, float]]) -> Cause:
@@ -172,7 +173,7 @@ def cause_of_candidates(best: Sequence[tuple[Candidate, float]]) -> Cause:
     words = tuple(dict.fromkeys(candidate.words for candidate, _ in best))
     share = max(ratio for _, ratio in best)
     return Cause(
-        f"equals the specification with {' or with '.join(words)} ({share:.2g}x of the bound)",
+        say.EQUALS.format(mistakes=say.EITHER.join(words), share=share),
         tuple(Explanation(each, each) for each in words),
     )
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, cycle
 
 from attnverify.backends.loader import Implementation
+from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.call_budget import CallBudget
 from attnverify.diagnosis.condition_search import find_conjunction
 from attnverify.inputs.conditions import Condition, parse_condition
@@ -124,18 +125,12 @@ class RegionOffer:
     @property
     def evidence(self) -> str:
         """What speaks for the line."""
-        fresh = (
-            f"; on fresh draws {format_counts(self.fresh_failures)} and "
-            f"{format_counts(self.fresh_passes)}"
-        )
-        return (
-            f"(covers {format_counts(self.failures)} failures, {format_counts(self.passes)} "
-            f"passes{fresh})"
-        )
+        names = ("failures", "passes", "fresh_failures", "fresh_passes")
+        return say.COVERS.format(**{name: format_counts(getattr(self, name)) for name in names})
 
 
 def format_counts(counts: tuple[int, int]) -> str:
-    return f"{counts[0]} of {counts[1]}"
+    return say.OF.format(inside=counts[0], all=counts[1])
 
 
 def offers(

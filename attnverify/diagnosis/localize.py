@@ -16,6 +16,7 @@ from numpy import ndarray
 from attnverify import bounds
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.operation import CATALOGUE
+from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.call_budget import CallBudget
 from attnverify.diagnosis.cause import Cause
 from attnverify.inputs.masks import scores_shape, visible_pairs
@@ -61,25 +62,23 @@ def localize_by_weights(
     own, law, bound = weights(implementation, o, o.inputs)
     wrong = exceeds_bound(own, law, bound)
     if not wrong.any():
-        return Cause(f"the weights are right, and {describe_wrong_outputs(o, 'what is wrong is ')}")
+        return Cause(describe_wrong_outputs(o, say.WEIGHTS_RIGHT))
     visible = np.broadcast_to(check_visible_pairs(implementation, o.inputs), law.shape)
     leaks, lost = wrong & ~visible, visible & (own == 0) & (law > 1e3 * bound)
     if leaks.any() and np.isfinite(own).all():
         rows = visible.any(axis=-1, keepdims=True)
         some = (wrong & rows).any()
-        fact = "a hidden key has weight" if some else "rows that see no key have weights"
-        return Cause(fact + describe_indices(leaks))
+        template = say.HIDDEN_KEY_WEIGHED if some else say.EMPTY_ROWS_WEIGHED
+        return Cause(template.format(where=describe_indices(leaks)))
     if lost.any():
-        return Cause(f"a visible key has no weight{describe_indices(lost)}")
+        return Cause(say.VISIBLE_KEY_LOST.format(where=describe_indices(lost)))
     sums = own.sum(axis=-1)
     off = exceeds_bound(sums, law.sum(axis=-1), bound.sum(axis=-1))
     if off.any() and ratios_agree(own, law, bound):
-        return Cause(
-            "the weights of a row are right but for a factor: rows sum to "
-            f"{sums.min():.4g} .. {sums.max():.4g}{describe_indices(wrong)}"
-        )
+        where = describe_indices(wrong)
+        return Cause(say.ROW_FACTOR.format(least=sums.min(), most=sums.max(), where=where))
     if not budget.affords(calls, 1):
-        return Cause(f"the weights are wrong{describe_indices(wrong)}")
+        return Cause(say.WEIGHTS_WRONG.format(where=describe_indices(wrong)))
     return localize_in_scores(implementation, o, wrong)
 
 
@@ -94,9 +93,9 @@ def localize_in_scores(implementation: Implementation, o: Observation, wrong: nd
     without = exceeds_bound(*weights(implementation, o, without_nonfinite(o.inputs) | blank))
     if not without.any():
         zero = "w_score" if "w_score" in blank else "query"
-        return Cause(f"the weights are wrong, and right where {zero} is 0{describe_indices(wrong)}")
-    alike = "the scores are their biases alone" if biased else "all scores are equal"
-    return Cause(f"the weights are wrong even where {alike}{describe_indices(without)}")
+        return Cause(say.WRONG_BY_SCORES.format(zero=zero, where=describe_indices(wrong)))
+    alike = say.BIASES_ALONE if biased else say.ALL_EQUAL
+    return Cause(say.WRONG_WITHOUT_SCORES.format(alike=alike, where=describe_indices(without)))
 
 
 BLANK = ("query", "u", "v", "query_pos_bias", "w_score")
@@ -160,7 +159,7 @@ def ratios_agree(own: ndarray, law: ndarray, bound: ndarray) -> bool:
     return bool(rows.any() and (apart[rows] <= 4 * slack[rows]).all())
 
 
-def describe_wrong_outputs(o: Observation, prefix: str = "wrong: ") -> str:
+def describe_wrong_outputs(o: Observation, template: str = say.WRONG) -> str:
     """Which outputs are wrong, and where in them."""
     if any(a.shape != e.shape for a, e in zip(o.actual, o.expected, strict=True)):
         return ""
@@ -171,7 +170,7 @@ def describe_wrong_outputs(o: Observation, prefix: str = "wrong: ") -> str:
         wrong = exceeds_bound(actual, expected, bound)
         if wrong.any() and expected.ndim:
             told.append(output_names(o)[number] + describe_indices(wrong, axis_letters(o, number)))
-    return prefix + "; ".join(told) if told else ""
+    return template.format(outputs="; ".join(told)) if told else ""
 
 
 def output_names(o: Observation) -> list[str]:
@@ -179,16 +178,14 @@ def output_names(o: Observation) -> list[str]:
     What the outputs are: gradients by the inputs they belong to, an attention's output and weights.
     """
     if o.recipe.operation.endswith("_grad"):
-        names = [f"the gradient by {name}" for name in differentiable_inputs(o.inputs)]
+        names = [say.GRADIENT_BY.format(name=name) for name in differentiable_inputs(o.inputs)]
         others = range(len(names), len(o.actual))
-        return [*names, *(f"gradient {number}" for number in others)]
+        return [*names, *(say.NUMBERED_GRADIENT.format(number=number) for number in others)]
     if o.recipe.operation.startswith("multi_head"):
-        return ["the output", "the weights"]
-    return (
-        ["the output"]
-        if len(o.actual) == 1
-        else [f"output {number}" for number in range(len(o.actual))]
-    )
+        return [say.OUTPUT, say.WEIGHTS]
+    if len(o.actual) == 1:
+        return [say.OUTPUT]
+    return [say.NUMBERED_OUTPUT.format(number=number) for number in range(len(o.actual))]
 
 
 def differentiable_inputs(inputs: Any) -> Iterator[str]:
@@ -209,7 +206,7 @@ def axis_letters(o: Observation, number: int) -> str:
     """
     operation, output = CATALOGUE[o.recipe.operation], o.expected[number]
     if operation.is_gradient:
-        name = output_names(o)[number].removeprefix("the gradient by ")
+        name = output_names(o)[number].removeprefix(say.GRADIENT_BY.format(name=""))
         letters = operation.axes.get(name, "").replace(" ", "")
         return letters if len(letters) == output.ndim else "?" * output.ndim
     shape = scores_shape(operation, o.inputs)
@@ -232,9 +229,9 @@ def describe_indices(wrong: ndarray, axes: str = "") -> str:
         there = np.asarray(
             wrong.any(axis=tuple(other for other in range(wrong.ndim) if other != axis))
         )
-        words = describe_axis(there, NAMES.get(letter, f"index of axis {axis}"))
+        words = describe_axis(there, NAMES.get(letter, say.INDEX_OF_AXIS.format(axis=axis)))
         told += [words] if words else []
-    return ": " + ", ".join(told) if told else ""
+    return say.PLACE.format(places=", ".join(told)) if told else ""
 
 
 def describe_axis(there: ndarray, name: str) -> str:
@@ -248,9 +245,11 @@ def describe_axis(there: ndarray, name: str) -> str:
     if size == 1 or len(index) in (0, size):
         return ""
     if len(index) == 1:
-        return f"in {name} {first} alone" if name != "key" else f"key {first} alone"
+        template = say.ONE_KEY if name == "key" else say.IN_ONE
+        return template.format(name=name, index=first)
     if len(index) == last - first + 1 and last == size - 1:
-        return f"from {name} {first} on"
+        return say.FROM.format(name=name, index=first)
     if len(index) == last - first + 1 and first == 0:
-        return f"up to {name} {last}"
-    return f"{name} " + ", ".join(str(i) for i in index[:4]) + (" ..." if len(index) > 4 else "")
+        return say.UP_TO.format(name=name, index=last)
+    template = say.SOME_AND_MORE if len(index) > 4 else say.SOME
+    return template.format(name=name, indices=", ".join(map(str, index[:4])))

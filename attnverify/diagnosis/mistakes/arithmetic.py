@@ -13,6 +13,7 @@ from numpy import ndarray
 from attnverify.catalogue.dtypes import round_to
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.catalogue.pytrees import map_leaves
+from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.cause import Explanation
 from attnverify.inputs.recipe import Inputs
 from attnverify.judge.comparison import compare
@@ -39,8 +40,8 @@ def output_format(seen: Sequence[Observation]) -> Explanation | None:
         if all(all(holds(dtype, x) for x in o.actual if x.dtype != bool) for o in wrong):
             stored = sum(np.count_nonzero(~fits(dtype, x)) for o in wrong for x in o.expected)
             if stored >= FEW and near(dtype, wrong):
-                words = f"every element of the output is a {dtype} number: computed or stored in it"
-                return Explanation(f"{dtype} arithmetic", words)
+                words = say.STORED_IN.format(dtype=dtype)
+                return Explanation(say.ARITHMETIC.format(dtype=dtype), words)
     return None
 
 
@@ -69,7 +70,7 @@ def near(dtype: str, wrong: Sequence[Observation]) -> bool:
 def rounding_mistakes(operation: Operation) -> Iterator[tuple[str, Callable[[Observation], Any]]]:
     """Operands that are rounded before they are multiplied."""
     for name, rounding in ROUNDINGS.items():
-        yield f"inputs rounded to {name}", with_rounded_inputs(operation, rounding)
+        yield say.INPUTS_ROUNDED.format(name=name), with_rounded_inputs(operation, rounding)
     if operation.is_staged and not operation.is_gradient and "value" in operation.arguments:
         yield "both products in TF32", with_products_in_tf32(operation)
 

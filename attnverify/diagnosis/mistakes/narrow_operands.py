@@ -15,6 +15,7 @@ from numpy import ndarray
 
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.dtypes import round_to
+from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.call_budget import CallBudget
 from attnverify.diagnosis.cause import Explanation
 from attnverify.diagnosis.mistakes.arithmetic import to_tf32
@@ -88,12 +89,8 @@ def find_narrow_operands(
 
 
 def describe_operands(narrow: OperandFormat, name: str) -> Explanation:
-    fact = f"operands in {narrow.name}"
-    return Explanation(
-        fact,
-        f"{fact}: the answer is the same, bit for bit, when {name} is rounded to it; declare "
-        f'PRECISION = {{"operand": "{narrow.declared}"}}, under which these cases pass',
-    )
+    words = say.OPERANDS_DECLARED.format(name=narrow.name, argument=name, declared=narrow.declared)
+    return Explanation(say.OPERANDS.format(name=narrow.name), words)
 
 
 @dataclass(frozen=True)

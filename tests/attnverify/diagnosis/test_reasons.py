@@ -2,7 +2,7 @@
 The reasons that a run gives for kernels as users write them.
 
 Each of the kernels in tests/sample_backends/faulty_kernels and faulty_kernels_torch is wrong in one
-way (one of them in two). What a run says of it is *right* where it holds the words of its row,
+way (some of them in two). What a run says of it is *right* where it holds the words of its row,
 *untrue* where it holds words that it must not, or names another mistake than these words, and
 *vague* otherwise.
 """
@@ -132,9 +132,17 @@ ROWS = {
     f"{SDPA}_weights_in_float16": Row("weights (in|rounded to) float16", "bfloat16"),
     f"{SDPA}_output_in_float16": Row("output.* float16", "bfloat16"),
     f"{SDPA}_zero_times_nan": Row("0 times NaN|weight of 0", "scale", aspect="hidden NaN"),
+    # two mistakes at once
     f"{SDPA}_unscaled_and_zero_times_nan": Row(
-        "not scaled|no scale|0 times NaN", "mask wrong", aspect="hidden NaN"
+        "(?=.*not scaled).*0 times NaN", "mask wrong", aspect="hidden NaN"
     ),
+    f"{SDPA}_inverted_and_unscaled": Row("(?=.*not scaled).*True means hidden", "float16"),
+    f"{SDPA}_unscaled_and_output_not_rescaled": Row(
+        "(?=.*not scaled).*output that is not rescaled", "mask wrong"
+    ),
+    f"{SDPA}_unscaled_or_inverted": Row("(?=.*not scaled).*True means hidden", "dropout ignored"),
+    f"{SDPA}_unscaled_when_masked": Row("not scaled.* when .*mask|when .*mask.*not scaled"),
+    f"{SDPA}_dropout_unscaled_or_noise": Row("kept weights that are not scaled.*when .*dropout"),
     # ALiBi and relative positions
     f"{ALIBI}_plain_series": Row("plain geometric series", "mask"),
     f"{ALIBI}_slopes_from_zero": Row("begin at 1|factor of|slope", "mask"),

@@ -1,0 +1,1 @@
+"""Factors that explain a failure which no convention and no known fault does."""

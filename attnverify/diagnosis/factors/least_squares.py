@@ -1,0 +1,127 @@
+"""
+One factor of a function, fitted to observations by a grid of powers of two and Gauss-Newton steps,
+with the yardstick of the diagnosis as unit.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import log2
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.diagnosis import sentences as say
+from attnverify.diagnosis.cause import Explanation
+from attnverify.judge.observation import Observation, arrays, tolerance
+from attnverify.precision import FORMATS
+
+GRID = tuple(2.0**k for k in range(-6, 7))
+ROUNDINGS = 8
+"""A factor that is no further from 1 than so many roundings may be made of them."""
+SHOWN = 5e-5
+"""So far from 1 must a factor be to be told in hundredths of a per cent."""
+NEAR = 0.02
+"""How far a fitted factor may be from a power of a size, relatively, for the power to be tried."""
+
+
+@dataclass(frozen=True)
+class FactorModel:
+    """The function of a factor that an observation is held against."""
+
+    observation: Observation
+    of: Callable[[Any], Any]
+
+    def residual(self, g: float) -> ndarray:
+        """Outputs minus the function, in units of the yardstick."""
+        seen = self.observation
+        others = arrays(self.of(g))
+        parts = [
+            unit(a, o, b, seen.dtype)
+            for a, o, b in zip(seen.actual, others, seen.bounds, strict=True)
+        ]
+        return np.concatenate([part.ravel() for part in parts])
+
+    def fits(self, g: float | ndarray) -> bool:
+        return self.observation.distance(self.of(g)) <= 1
+
+
+def unit(actual: ndarray, other: ndarray, bound: ndarray | None, dtype: str) -> ndarray:
+    with np.errstate(all="ignore"):
+        size = tolerance(bound, actual, dtype) if bound is not None else np.ones(actual.shape)
+        error: ndarray = np.clip((actual - other) / np.maximum(size, 1e-300), -1e6, 1e6)
+        return np.where(np.isfinite(error), error, 0.0)
+
+
+def fit_common_factor(
+    wrong: Sequence[FactorModel], all_of_them: Sequence[FactorModel]
+) -> Explanation | None:
+    """Fit the factor, if one number or a power of a size explains everything."""
+    g = fit_least_squares(wrong)
+    if all(fit.fits(g) for fit in all_of_them):
+        return factor_in_words(g) if is_no_rounding(g, wrong[0].observation.dtype) else None
+    each = [fit_least_squares([fit]) for fit in wrong]
+    if not all(fit.fits(g) for fit, g in zip(wrong, each, strict=True)):
+        return None
+    power = power_of_size([fit.observation.recipe.sizes for fit in wrong], each)
+    if power is None:
+        return None
+    letter, exponent = power
+    explains = all(
+        fit.fits(fit.observation.recipe.sizes.get(letter, 1) ** exponent) for fit in all_of_them
+    )
+    words = say.OFF_BY_POWER_OF_SIZE.format(letter=letter, exponent=exponent)
+    return Explanation(words, words) if explains else None
+
+
+def is_no_rounding(g: float, dtype: str) -> bool:
+    """Whether a factor is further from 1 than roundings of the dtype explain."""
+    return abs(g - 1) > max(SHOWN, ROUNDINGS * FORMATS[dtype].u)
+
+
+def fit_least_squares(fits: Sequence[FactorModel]) -> float:
+    """
+    Fit the factor with the smallest sum of squares: the best of the grid, then Gauss-Newton steps.
+    """
+
+    def cost(g: float) -> float:
+        return sum(float(np.minimum(np.abs(fit.residual(g)), 1e3).sum()) for fit in fits)
+
+    start = min((*GRID, 0.0, -1.0), key=cost)
+    return gauss_newton(fits, start) if start else start
+
+
+def gauss_newton(fits: Sequence[FactorModel], g: float) -> float:
+    for _ in range(8):
+        h = 1e-5 * abs(g)
+        above, below = (np.concatenate([fit.residual(x) for fit in fits]) for x in (g + h, g - h))
+        slope, here = (above - below) / (2 * h), (above + below) / 2
+        used = np.abs(here) < 1e5  # what was cut off does not move
+        step = float(slope[used] @ here[used]) / max(float(slope[used] @ slope[used]), 1e-300)
+        g -= float(np.clip(step, -abs(g) / 2, abs(g) / 2))
+    return g
+
+
+def power_of_size(
+    sizes: Sequence[dict[str, int]], factors: Sequence[float]
+) -> tuple[str, float] | None:
+    """Return the letter and exponent that all factors are powers of."""
+    for letter in ("D", "H", "M", "N", "E", "B", "A", "F"):
+        for exponent in (0.5, -0.5, 1.0, -1.0, 0.25, -0.25):
+            powers = [float(size.get(letter, 1)) ** exponent for size in sizes]
+            near = all(abs(g / power - 1) < NEAR for g, power in zip(factors, powers, strict=True))
+            if near and len(set(powers)) > 1:
+                return letter, exponent
+    return None
+
+
+def factor_in_words(g: float) -> Explanation:
+    if abs(g - 1) < 0.1:
+        side = say.LOW if g < 1 else say.HIGH
+        return Explanation(side, say.PER_CENT.format(share=abs(g - 1), side=side))
+    near = round(2 * log2(abs(g))) / 2 if g else None
+    if near is None or abs(abs(g) / 2**near - 1) >= 0.01:
+        return Explanation(say.OFF, say.OFF_BY.format(factor=g))
+    sign = "-" if g < 0 else ""
+    words = say.OFF_BY_POWER_OF_TWO.format(factor=g, sign=sign, exponent=near)
+    return Explanation(say.OFF, words)

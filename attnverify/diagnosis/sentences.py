@@ -1,0 +1,86 @@
+"""
+Sentences: every text in which a diagnosis tells what it has found, as templates with named places.
+
+A place that says where begins with a colon, or is empty: ``: from key 64 on``. What a candidate is
+called stands beside its function, in the tables of conventions, faults and mistakes.
+"""
+
+# what the implementation is instead
+
+EQUALS = "equals the specification with {mistakes} ({share:.2g}x of the bound)"
+EITHER = " or with "
+BOTH = "{one} and with {other}"
+
+# hidden slots
+
+ZERO_TIMES_NAN = (
+    "a weight of 0 times NaN is NaN: with ordinary numbers in the hidden slots the answer is right"
+)
+ZERO_TIMES_NAN_IN_SOME = ZERO_TIMES_NAN + " in {right} of {cases} cases"
+WRONG_WITHOUT_NAN = "wrong with ordinary numbers in the hidden slots too"
+CAUSE_WITHOUT_NAN = "{cause}, with ordinary numbers in the hidden slots too"
+
+# arithmetic
+
+INPUTS_ROUNDED = "inputs rounded to {name}"
+ARITHMETIC = "{dtype} arithmetic"
+STORED_IN = "every element of the output is a {dtype} number: computed or stored in it"
+OPERANDS = "operands in {name}"
+OPERANDS_DECLARED = (
+    "operands in {name}: the answer is the same, bit for bit, when {argument} is rounded to it; "
+    'declare PRECISION = {{"operand": "{declared}"}}, under which these cases pass'
+)
+
+# factors
+
+HAS_FACTOR = "{what} {factor}"
+EVERY_OUTPUT = "every output is {factor}"
+OUTPUT_HAS_FACTOR = "{name} is {factor}"
+OTHERS_RIGHT = "{told}; the others are right"
+NO_GRADIENT = "no gradient reaches {names}: 0 everywhere"
+ALL_ZEROS = "nothing but zeros in {names}"
+OFF = "off by a factor"
+OFF_BY = "off by a factor of {factor:.4g}"
+OFF_BY_POWER_OF_TWO = "off by a factor of {factor:.4g} ({sign}2^{exponent:g})"
+OFF_BY_POWER_OF_SIZE = "off by a factor of {letter}^{exponent:g}"
+LOW, HIGH = "low", "high"
+PER_CENT = "{share:.2%} {side}"
+SLOPES = "slopes of some heads"
+SLOPES_OF_HEADS = "slope of {told} (of {heads} heads)"
+SLOPES_OF_MORE_HEADS = "slope of {told} and {more} more (of {heads} heads)"
+HEAD_HAS_FACTOR = "head {head} {factor}"
+
+# what probes of the weights show
+
+WEIGHTS_RIGHT = "the weights are right, and what is wrong is {outputs}"
+HIDDEN_KEY_WEIGHED = "a hidden key has weight{where}"
+EMPTY_ROWS_WEIGHED = "rows that see no key have weights{where}"
+VISIBLE_KEY_LOST = "a visible key has no weight{where}"
+ROW_FACTOR = (
+    "the weights of a row are right but for a factor: rows sum to {least:.4g} .. {most:.4g}{where}"
+)
+WEIGHTS_WRONG = "the weights are wrong{where}"
+WRONG_BY_SCORES = "the weights are wrong, and right where {zero} is 0{where}"
+WRONG_WITHOUT_SCORES = "the weights are wrong even where {alike}{where}"
+BIASES_ALONE, ALL_EQUAL = "the scores are their biases alone", "all scores are equal"
+
+# outputs and where in them
+
+LIST = "{most} and {last}"
+WRONG = "wrong: {outputs}"
+OUTPUT, WEIGHTS = "the output", "the weights"
+NUMBERED_OUTPUT, NUMBERED_GRADIENT = "output {number}", "gradient {number}"
+GRADIENT_BY = "the gradient by {name}"
+PLACE = ": {places}"
+IN_ONE, ONE_KEY = "in {name} {index} alone", "key {index} alone"
+FROM, UP_TO = "from {name} {index} on", "up to {name} {index}"
+SOME, SOME_AND_MORE = "{name} {indices}", "{name} {indices} ..."
+INDEX_OF_AXIS = "index of axis {axis}"
+
+# regions
+
+OF = "{inside} of {all}"
+COVERS = (
+    "(covers {failures} failures, {passes} passes; on fresh draws {fresh_failures} and "
+    "{fresh_passes})"
+)

@@ -1,0 +1,213 @@
+"""
+Every sentence of a diagnosis has a test with its text, and none is made anywhere else.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from string import Formatter
+from typing import Any
+
+import pytest
+
+from attnverify import diagnosis
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.diagnosis import sentences
+from attnverify.diagnosis.candidates import candidates
+
+UNSCALED = "scores that are not scaled"
+Filled = tuple[dict[str, Any], str]
+
+TEXTS: dict[str, Filled] = {
+    "EQUALS": (
+        {"mistakes": UNSCALED, "share": 0.0583},
+        "equals the specification with scores that are not scaled (0.058x of the bound)",
+    ),
+    "EITHER": ({}, " or with "),
+    "BOTH": (
+        {"one": UNSCALED, "other": "a top-left causal mask"},
+        "scores that are not scaled and with a top-left causal mask",
+    ),
+    "ZERO_TIMES_NAN": (
+        {},
+        "a weight of 0 times NaN is NaN: with ordinary numbers in the hidden slots the answer is "
+        "right",
+    ),
+    "ZERO_TIMES_NAN_IN_SOME": (
+        {"right": 2, "cases": 3},
+        "a weight of 0 times NaN is NaN: with ordinary numbers in the hidden slots the answer is "
+        "right in 2 of 3 cases",
+    ),
+    "WRONG_WITHOUT_NAN": ({}, "wrong with ordinary numbers in the hidden slots too"),
+    "CAUSE_WITHOUT_NAN": (
+        {"cause": "every output is 0.36% low"},
+        "every output is 0.36% low, with ordinary numbers in the hidden slots too",
+    ),
+    "INPUTS_ROUNDED": ({"name": "TF32"}, "inputs rounded to TF32"),
+    "ARITHMETIC": ({"dtype": "float16"}, "float16 arithmetic"),
+    "STORED_IN": (
+        {"dtype": "float16"},
+        "every element of the output is a float16 number: computed or stored in it",
+    ),
+    "OPERANDS": ({"name": "TF32"}, "operands in TF32"),
+    "OPERANDS_DECLARED": (
+        {"name": "TF32", "argument": "value", "declared": "tf32"},
+        "operands in TF32: the answer is the same, bit for bit, when value is rounded to it; "
+        'declare PRECISION = {"operand": "tf32"}, under which these cases pass',
+    ),
+    "HAS_FACTOR": ({"what": "the scale is", "factor": "0.36% low"}, "the scale is 0.36% low"),
+    "EVERY_OUTPUT": ({"factor": "3.00% high"}, "every output is 3.00% high"),
+    "OUTPUT_HAS_FACTOR": (
+        {"name": "the gradient by key", "factor": "off by a factor of 3"},
+        "the gradient by key is off by a factor of 3",
+    ),
+    "OTHERS_RIGHT": (
+        {"told": "the gradient by key is 3.00% high"},
+        "the gradient by key is 3.00% high; the others are right",
+    ),
+    "NO_GRADIENT": ({"names": "query and key"}, "no gradient reaches query and key: 0 everywhere"),
+    "ALL_ZEROS": ({"names": "the weights"}, "nothing but zeros in the weights"),
+    "OFF": ({}, "off by a factor"),
+    "OFF_BY": ({"factor": 0.33331}, "off by a factor of 0.3333"),
+    "OFF_BY_POWER_OF_TWO": (
+        {"factor": -0.70711, "sign": "-", "exponent": -0.5},
+        "off by a factor of -0.7071 (-2^-0.5)",
+    ),
+    "OFF_BY_POWER_OF_SIZE": ({"letter": "D", "exponent": 0.5}, "off by a factor of D^0.5"),
+    "LOW": ({}, "low"),
+    "HIGH": ({}, "high"),
+    "PER_CENT": ({"share": 0.0036, "side": "low"}, "0.36% low"),
+    "SLOPES": ({}, "slopes of some heads"),
+    "SLOPES_OF_HEADS": (
+        {"told": "head 1 off by a factor of 2 (2^1)", "heads": 4},
+        "slope of head 1 off by a factor of 2 (2^1) (of 4 heads)",
+    ),
+    "SLOPES_OF_MORE_HEADS": (
+        {"told": "head 1 3.00% high, head 2 3.00% high", "more": 5, "heads": 12},
+        "slope of head 1 3.00% high, head 2 3.00% high and 5 more (of 12 heads)",
+    ),
+    "HEAD_HAS_FACTOR": ({"head": 1, "factor": "3.00% high"}, "head 1 3.00% high"),
+    "WEIGHTS_RIGHT": (
+        {"outputs": "the output: from row 3 on"},
+        "the weights are right, and what is wrong is the output: from row 3 on",
+    ),
+    "HIDDEN_KEY_WEIGHED": (
+        {"where": ": from key 64 on"},
+        "a hidden key has weight: from key 64 on",
+    ),
+    "EMPTY_ROWS_WEIGHED": ({"where": ""}, "rows that see no key have weights"),
+    "VISIBLE_KEY_LOST": (
+        {"where": ": key 3 alone"},
+        "a visible key has no weight: key 3 alone",
+    ),
+    "ROW_FACTOR": (
+        {"least": 0.50001, "most": 2.0, "where": ": from row 2 on"},
+        "the weights of a row are right but for a factor: rows sum to 0.5 .. 2: from row 2 on",
+    ),
+    "WEIGHTS_WRONG": ({"where": ": in head 3 alone"}, "the weights are wrong: in head 3 alone"),
+    "WRONG_BY_SCORES": (
+        {"zero": "query", "where": ""},
+        "the weights are wrong, and right where query is 0",
+    ),
+    "WRONG_WITHOUT_SCORES": (
+        {"alike": "all scores are equal", "where": ": up to key 3"},
+        "the weights are wrong even where all scores are equal: up to key 3",
+    ),
+    "BIASES_ALONE": ({}, "the scores are their biases alone"),
+    "ALL_EQUAL": ({}, "all scores are equal"),
+    "LIST": ({"most": "query, key", "last": "mask"}, "query, key and mask"),
+    "WRONG": ({"outputs": "the output: from row 3 on"}, "wrong: the output: from row 3 on"),
+    "OUTPUT": ({}, "the output"),
+    "WEIGHTS": ({}, "the weights"),
+    "NUMBERED_OUTPUT": ({"number": 1}, "output 1"),
+    "NUMBERED_GRADIENT": ({"number": 7}, "gradient 7"),
+    "GRADIENT_BY": ({"name": "key"}, "the gradient by key"),
+    "PLACE": ({"places": "from key 64 on, in head 3 alone"}, ": from key 64 on, in head 3 alone"),
+    "IN_ONE": ({"name": "head", "index": 3}, "in head 3 alone"),
+    "ONE_KEY": ({"index": 3}, "key 3 alone"),
+    "FROM": ({"name": "key", "index": 64}, "from key 64 on"),
+    "UP_TO": ({"name": "row", "index": 7}, "up to row 7"),
+    "SOME": ({"name": "row", "indices": "2, 4"}, "row 2, 4"),
+    "SOME_AND_MORE": ({"name": "row", "indices": "2, 4, 5, 6"}, "row 2, 4, 5, 6 ..."),
+    "INDEX_OF_AXIS": ({"axis": 2}, "index of axis 2"),
+    "OF": ({"inside": 44, "all": 46}, "44 of 46"),
+    "COVERS": (
+        {
+            "failures": "44 of 44",
+            "passes": "3 of 88",
+            "fresh_failures": "9 of 9",
+            "fresh_passes": "0 of 4",
+        },
+        "(covers 44 of 44 failures, 3 of 88 passes; on fresh draws 9 of 9 and 0 of 4)",
+    ),
+}
+
+
+def templates() -> dict[str, str]:
+    return {name: text for name, text in vars(sentences).items() if name.isupper()}
+
+
+@pytest.mark.parametrize("name", templates())
+def test_each_template_says_what_its_text_is(name: str) -> None:
+    template, (given, text) = templates()[name], TEXTS[name]
+    assert template.format(**given) == text
+    assert {place for _, place, *_ in Formatter().parse(template) if place} <= set(given)
+    assert len(text) <= LINE * 2 and "#" not in text
+
+
+LINE = 100
+"""A sentence is at most two lines."""
+
+
+def test_no_text_is_kept_of_a_template_that_is_gone() -> None:
+    assert set(TEXTS) == set(templates())
+
+
+def test_each_template_is_told_by_some_module() -> None:
+    used = {name for path in MODULES for name in re.findall(r"\bsay\.([A-Z_]+)", path.read_text())}
+    within = re.findall(r"^[A-Z_]+ = ([A-Z_]+) ", Path(sentences.__file__).read_text(), re.M)
+    assert used | set(within) == set(templates())
+
+
+def texts_made_in(source: str) -> Iterator[str]:
+    """Texts with a word in them that a module which tells causes makes on its own."""
+    tree = ast.parse(source)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    if not any(getattr(c.func, "id", "") in ("Cause", "Explanation") for c in calls):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr) and re.search("[a-z]{2}", ast.unparse(parts_of(node))):
+            yield ast.unparse(node)
+    for call in calls:
+        if getattr(call.func, "id", "") in ("Cause", "Explanation"):
+            literals = (arg for arg in call.args if isinstance(arg, ast.Constant))
+            yield from (str(literal.value) for literal in literals if literal.value)
+
+
+def parts_of(text: ast.JoinedStr) -> ast.JoinedStr:
+    """An f-string without its places."""
+    return ast.JoinedStr([part for part in text.values if isinstance(part, ast.Constant)])
+
+
+MODULES = sorted(Path(diagnosis.__path__[0]).rglob("*.py"))
+
+
+def test_no_module_makes_a_sentence_of_its_own() -> None:
+    assert len(MODULES) > 15
+    assert {
+        path.name: made for path in MODULES if (made := [*texts_made_in(path.read_text())])
+    } == {}
+
+
+def test_a_sentence_of_a_modules_own_is_seen() -> None:
+    assert [*texts_made_in("Cause(f'{a} of {b}')")] and [*texts_made_in("Cause('wrong')")]
+    assert not [*texts_made_in("Cause(say.OF.format(a=f'{a}'), (b,))")]
+
+
+@pytest.mark.parametrize("operation", CATALOGUE)
+def test_what_a_candidate_is_called_fits_into_its_sentence(operation: str) -> None:
+    for words in (candidate.words for candidate in candidates(operation)):
+        told = sentences.EQUALS.format(mistakes=words, share=0.5)
+        assert len(told) <= LINE * 2 and words == words.strip() and words[-1] != ".", words
+        assert not re.search(r"[#{}\n]|\bNone\b", words), words
