@@ -36,8 +36,10 @@ from attnverify.options import (
     parse_require,
 )
 from attnverify.precision import resolve
+from attnverify.report.html import framed_page
 from attnverify.report.json_report import read_report
-from attnverify.report.table import format_table
+from attnverify.report.root_causes import triage
+from attnverify.report.table import format_table, summary_line
 from attnverify.verdicts.cell import cells
 from attnverify.verdicts.columns import judge_cell
 from attnverify.verdicts.tally import CellResult, Options
@@ -45,7 +47,7 @@ from attnverify.verdicts.tally import CellResult, Options
 __all__ = ["CheckFailed", "Report", "bound", "check"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """What a run showed: one result for each implementation, dtype and aspect of the verdict."""
 
@@ -86,6 +88,15 @@ class Report:
 
     def __str__(self) -> str:
         return "\n".join(format_table([result.as_dict() for result in self.results]))
+
+    def __repr__(self) -> str:
+        return f"<Report: {summary_line([result.as_dict() for result in self.results])}>"
+
+    def _repr_html_(self) -> str:
+        """Show the report in a notebook: the page of a run, maps included, in a frame."""
+        tallies = [result.as_dict() for result in self.results]
+        causes = [cause.as_dict() for cause in triage(tallies)]
+        return framed_page({"tallies": tallies, "root_causes": causes})
 
 
 class CheckFailed(AssertionError):

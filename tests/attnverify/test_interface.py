@@ -44,6 +44,13 @@ def test_a_right_function_gives_a_report() -> None:
     assert report.passed and {result.dtype for result in report.results} == {"float32", "float64"}
 
 
+def test_a_report_shows_itself_in_a_line_and_as_a_page() -> None:
+    report = av.check(av.spec.rel_shift, "rel_shift")
+    assert repr(report).startswith("<Report: 3 cells: 3 passed; ")
+    frame = report._repr_html_()
+    assert frame.startswith("<iframe") and "<html" not in frame and "&lt;html" in frame
+
+
 def accepts_everything(x):
     return np.array(
         av.spec.shift_right(x.astype(float) if x.ndim > 1 else np.zeros((1, 1))), x.dtype

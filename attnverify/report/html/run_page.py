@@ -36,6 +36,11 @@ def report_page(report: Report) -> str:
     return render_page(describe_outcome(report, failed), render_lead(report), sections)
 
 
+def framed_page(report: Report) -> str:
+    """Render the same in a frame, to be put into another page, whose styles it leaves alone."""
+    return render("frame.html", title="Report of attnverify", page=str(report_page(report)))
+
+
 def sort_by_cause(report: Report, failed: list[Tally]) -> list[Tally]:
     """Sort the failed cells, those that show a root cause first, in the order of the causes."""
     shown = [

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import attnverify as av
 from attnverify.report.html import report_page
 from tests.support.browser import (
     Browser,
@@ -53,6 +54,17 @@ def page(browser: Browser, planted: tuple[dict[str, Any], Path]) -> Page:
 def written(folder: Path, report: dict[str, Any]) -> str:
     (folder / "report.html").write_text(report_page(report), encoding="utf-8")
     return (folder / "report.html").as_uri()
+
+
+def test_a_report_in_a_notebook_is_a_page_in_a_frame(
+    browser: Browser, planted: tuple[dict[str, Any], Path]
+) -> None:
+    page = open_page(browser, "about:blank")
+    html = av.Report.from_json(json.dumps(planted[0]))._repr_html_()
+    page.evaluate("(html) => { document.body.innerHTML = html; }", html)  # as Jupyter does
+    inside = page.frame_locator("iframe")
+    assert inside.locator("h1").inner_text().startswith("Verification: ")
+    assert inside.locator("figure svg").count() > 0 and complaints(page) == []
 
 
 CELL = """(() => {
