@@ -45,7 +45,12 @@ def judge(backends: tuple[str, ...], **given: Any) -> int:
     if not is_worth_a_run(given):
         return NOTHING_JUDGED
     given["op"] = operations_of_inputs(given)
-    return run_pytest([*ours(given), *to_pytest(given), *rest()])
+    status = run_pytest([*ours(given), *to_pytest(given), *rest()])
+    if given["junitxml"] and Path(given["junitxml"]).exists():
+        from attnverify.report.junit import name_cells
+
+        name_cells(given["junitxml"])
+    return status
 
 
 def introduce(backends: tuple[str, ...], given: dict[str, Any]) -> list[str]:

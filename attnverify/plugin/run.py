@@ -28,6 +28,7 @@ from attnverify.plugin import BACKENDS, is_ours
 from attnverify.plugin.closing import Collector, print_summary
 from attnverify.plugin.journal import Journal, open_journal, tell_cut, tell_resumed
 from attnverify.report.json_report import REPORTS
+from attnverify.report.junit import WordedProperties
 from attnverify.report.progress import Progress, show_progress
 from attnverify.report.table import header
 from attnverify.session import (
@@ -232,6 +233,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Tell what is wrong with the options of this command before anything runs."""
     config.stash[STATE] = State()
     config.pluginmanager.register(config.stash[STATE].collector)
+    if not is_worker(config):
+        config.pluginmanager.register(WordedProperties())
     if named_on_the_line(config):
         verification_of(config)
 

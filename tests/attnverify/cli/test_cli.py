@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -101,6 +102,18 @@ def test_pytest_options_are_passed_on() -> None:
     done = judged(FIRST, "-k", "values and rel_shift", "--junitxml", "out.xml", "-v")
     assert list(done.verdicts()) == [("rel_shift", "values")]
     assert Path("out.xml").read_text().count("<testcase ") == 1
+
+
+def test_junit_names_each_cell_and_says_its_verdict_in_short_words() -> None:
+    judged(FIRST, "--op", "rel_shift", "--junitxml", "out.xml", "-n", "1")
+    suite = ElementTree.parse("out.xml").getroot()[0]
+    assert suite.get("name") == "attnverify"
+    for cell in suite:
+        told = {each.get("name"): str(each.get("value")) for each in cell.iter("property")}
+        assert cell.get("classname") == "attnverify.rel_shift"
+        assert str(cell.get("name")).startswith(f"{told['aspect']} [")
+        assert max(map(len, told.values())) < 200 and told["operation"] == "rel_shift"
+        assert told["tally"].split()[:2] == [told["verdict"], told["aspect"].split()[0]]
 
 
 def test_what_follows_two_dashes_is_pytests() -> None:
