@@ -35,28 +35,33 @@ def blocks(text: str) -> list[tuple[str, str, str]]:
     ]
 
 
-def run(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a block of shell with this Python first on the path, and `attnverify` for its module."""
+def run(line: str, folder: Path, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
+    """
+    Run a block of shell with a Python first on the path, and `attnverify` for its module. This one
+    finds the checkout; any other has the package installed.
+    """
     commands = folder / "bin"
     commands.mkdir(exist_ok=True)
     for name, asked in (("python", ""), ("attnverify", "-m attnverify ")):
-        (commands / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {asked}"$@"\n')
+        (commands / name).write_text(f'#!/bin/sh\nexec "{python}" {asked}"$@"\n')
         (commands / name).chmod(0o755)
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("PYTEST")
     }
     environment |= {
         "PATH": os.pathsep.join((str(commands), os.environ["PATH"])),
-        "PYTHONPATH": os.pathsep.join((str(ROOT), str(folder))),
-        "PYTEST_ADDOPTS": "-p attnverify.plugin",  # what an installation does by its entry point
+        "PYTHONPATH": str(folder),
     }
+    if python == sys.executable:
+        environment["PYTHONPATH"] += os.pathsep + str(ROOT)
+        environment["PYTEST_ADDOPTS"] = "-p attnverify.plugin"  # as an installation's entry point
     command = ["bash", "-euo", "pipefail", "-c", line]
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280
     )
 
 
-def follow(text: str, folder: Path, skip: str = "") -> None:
+def follow(text: str, folder: Path, skip: str = "", python: str = sys.executable) -> None:
     """Type what a chapter says, and look for what it shows."""
     last = ""
     for language, caption, body in blocks(text):
@@ -64,7 +69,7 @@ def follow(text: str, folder: Path, skip: str = "") -> None:
             (folder / caption).parent.mkdir(exist_ok=True)
             (folder / caption).write_text(body)
         elif language == "sh" and not (skip and skip in body):
-            done = run(body, folder)
+            done = run(body, folder, python)
             assert done.returncode == 0, body + done.stdout + done.stderr
             last = done.stdout
         elif language == "text":
@@ -84,13 +89,50 @@ def test_attention_in_blocks_is_mended_put_into_triton_and_timed(tmp_path: Path)
     follow((CHAPTERS / "blocked_attention.rst").read_text(), tmp_path)
 
 
-def test_the_ways_into_ones_own_tests_are_as_the_chapter_says(tmp_path: Path):
-    (tmp_path / "my_kernels.py").write_text(SLOPES)
+def go_the_ways_into_ones_own_tests(folder: Path, python: str) -> None:
+    """
+    Type the chapter's three ways into a project: an assertion, generated tests, the command;
+    tests/packaging goes them where the wheel is installed.
+    """
+    (folder / "my_kernels.py").write_text(SLOPES)
     text = (CHAPTERS / "where_you_work.rst").read_text()
-    follow(text, tmp_path, skip="attnverify bench")
-    done = run("python -m pytest -q tests/test_slopes.py", tmp_path)
+    follow(text, folder, skip="attnverify bench", python=python)
+    done = run("python -m pytest -q tests/test_slopes.py", folder, python)
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
-    assert "1 passed" in run(f"{selected(text)} -p no:cacheprovider", tmp_path).stdout
+    assert "1 passed" in run(f"{selected(text)} -p no:cacheprovider", folder, python).stdout
+
+
+def test_the_hook_before_a_commit_stops_a_wrong_kernel(tmp_path: Path):
+    pytest.importorskip("pre_commit", reason="the extra test brings it")
+    source, project = tmp_path / "source", tmp_path / "project"
+    project.mkdir()
+    version = commit(source, {HOOKS: (ROOT / HOOKS).read_text()})
+    (block,) = [body for _, name, body in BLOCKS if name == ".pre-commit-config.yaml"]
+    block = re.sub("repo: [^ ]*", f"repo: {source}", block).replace("TAG", version)
+    files = {".pre-commit-config.yaml": block, "my_kernels.py": SLOPES, "other.py": "1 / 0\n"}
+    commit(project, files)
+    check = f"PRE_COMMIT_HOME={tmp_path}/home {sys.executable} -m pre_commit run --all-files -v"
+    right = run(check, project)
+    assert right.returncode == 0 and "1 implementation" in right.stdout, right.stdout + right.stderr
+    (project / "my_kernels.py").write_text(SLOPES.replace("n_heads)", "n_heads) * 1.001"))
+    wrong = run(check, project)
+    assert wrong.returncode == 1 and "is not what the specification says" in wrong.stdout
+
+
+HOOKS = ".pre-commit-hooks.yaml"
+BLOCKS = blocks((CHAPTERS / "where_you_work.rst").read_text())
+
+
+def commit(folder: Path, files: dict[str, str]) -> str:
+    """Commit files to a repository of their own, and tell which commit it is."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
+        (folder / name).write_text(text)
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", "-C", str(folder)]
+    for line in (["init", "-q"], ["add", "."], ["commit", "-q", "--no-verify", "-m", "files"]):
+        subprocess.run([*git, *line], check=True)
+    line = [*git, "rev-parse", "HEAD"]
+    return subprocess.run(line, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def selected(text: str) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from attnverify import COLUMNS, ROOT
+from tests.docs.test_chapters import go_the_ways_into_ones_own_tests
 from tests.packaging.wheel_environment import Environment, build_wheel, create_environment
 
 pytestmark = pytest.mark.xdist_group("wheel")
@@ -205,3 +206,9 @@ def test_a_users_file_is_checked_against_the_types_of_the_wheel(
     said = done.stdout.splitlines()
     assert "def (score: " in said[0] and "-> attnverify.interface.Report" in said[1], done.stdout
     assert 'Argument 2 to "check" has incompatible type "int"' in said[2] and len(said) == 4
+
+
+def test_the_ways_into_ones_own_tests_work_from_the_wheel(
+    installed: Environment, tmp_path: Path
+) -> None:
+    go_the_ways_into_ones_own_tests(tmp_path, installed.python)

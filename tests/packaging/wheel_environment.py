@@ -16,16 +16,22 @@ SOURCES = ("attnverify", *COLUMNS, "pyproject.toml", "README.md", "LICENSE")
 
 def build_wheel(folder: Path) -> Path:
     """The wheel of this checkout, built from a copy by the build backend itself."""
-    source, out = folder / "source", folder / "dist"
-    for name in SOURCES:
-        ignore = shutil.ignore_patterns("__pycache__")
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, source / name, ignore=ignore)
-        else:
-            shutil.copy(ROOT / name, source / name)
+    source, out = copy_sources(folder / "source"), folder / "dist"
     program = f"from setuptools.build_meta import build_wheel; build_wheel({str(out)!r})"
     run([sys.executable, "-c", program], source)
     return next(out.glob("attnverify-*.whl"))
+
+
+def copy_sources(folder: Path) -> Path:
+    """What an installation is built from, where the build may leave behind what it likes."""
+    ignore = shutil.ignore_patterns("__pycache__")
+    folder.mkdir(parents=True)
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, ignore=ignore)
+        else:
+            shutil.copy(ROOT / name, folder / name)
+    return folder
 
 
 def run(command: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -2,14 +2,18 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+import sysconfig
+import venv
 from pathlib import Path
 
 import pytest
 
-from attnverify import ROOT
+from attnverify import ROOT, __version__
 from attnverify.report import workflow
+from tests.packaging.wheel_environment import copy_sources
 from tests.support import synthetic_reports
 
 yaml = pytest.importorskip("yaml", reason="the extra test brings it")
@@ -71,33 +75,55 @@ def steps() -> list[dict]:
     return yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"]
 
 
-def run_steps(folder: Path, **given: str) -> tuple[int, str]:
+def run_steps(
+    folder: Path,
+    python: str = sys.executable,
+    action: Path = ROOT,
+    cache: Path | None = None,
+    **given: str,
+) -> tuple[int, str]:
     """
-    Run the action's own lines as a runner does: each in bash -e, its inputs in the environment.
-    What it installs is installed already; the artifact stays where it is.
+    Run the action's own lines as a runner does: each in bash -e, its inputs in the environment. The
+    artifact stays where it is; what it installs is installed already, but for a Python of its own.
     """
-    action = yaml.safe_load((ROOT / "action.yml").read_text())
-    inputs = {name: given.get(name, each.get("default")) for name, each in action["inputs"].items()}
+    asked_for = yaml.safe_load((ROOT / "action.yml").read_text())["inputs"]
+    inputs = {name: given.get(name, each.get("default")) for name, each in asked_for.items()}
     files = {name: folder / name for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
     known = {f"inputs.{name}": str(value) for name, value in inputs.items()}
+    known["github.action_path"] = str(action)
+    installed = python == sys.executable
     said = ""
-    for step in steps()[1:]:
+    for step in steps()[installed:]:
+        if step.get("uses", "").startswith("actions/cache/") and cache:
+            restore_or_save(step, folder, cache)
         if "run" not in step:
             continue
         outputs = dict(re.findall("(.*)=(.*)", read(files["GITHUB_OUTPUT"])))
         known |= {f"steps.judge.outputs.{name}": value for name, value in outputs.items()}
         asked = {name: filled(value, known) for name, value in step["env"].items()}
-        path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+        path = os.pathsep.join((str(Path(python).parent), os.environ["PATH"]))
         environment = os.environ | asked | {name: str(file) for name, file in files.items()}
-        environment |= {"PATH": path, "PYTHONPATH": str(ROOT)}
+        environment |= {"PATH": path} | ({"PYTHONPATH": str(ROOT)} if installed else OFFLINE)
         command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
         done = subprocess.run(
             command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240
         )
         said += done.stdout
         if done.returncode:
-            return done.returncode, said
+            return done.returncode, said + done.stderr
     return 0, said
+
+
+OFFLINE = {"PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "PYTHONPATH": ""}
+"""Nothing is fetched (pip reads the second as a setting that is said without its no)."""
+
+
+def restore_or_save(step: dict, folder: Path, cache: Path) -> None:
+    """What actions/cache does with its path."""
+    here = folder / step["with"]["path"]
+    source, target = (cache, here) if "restore" in step["uses"] else (here, cache)
+    if source.exists():
+        shutil.copytree(source, target, dirs_exist_ok=True)
 
 
 def filled(value: str, known: dict[str, str]) -> str:
@@ -121,8 +147,47 @@ def test_the_steps_of_the_action_judge_a_kernel(tmp_path: Path, code: str, statu
     assert kept == {"report.html", "report.json", "junit.xml"}
 
 
-def test_the_action_installs_itself_and_keeps_the_report():
+def test_records_outlive_a_run_and_poison_none(tmp_path: Path):
+    cache = tmp_path / "cache"
+    for code, status in ((WRONG, 1), (RIGHT, 0)):
+        folder = tmp_path / str(len([*tmp_path.iterdir()]))
+        folder.mkdir()
+        (folder / "kernel.py").write_text(code)
+        ended, said = run_steps(folder, cache=cache, backend="kernel.py", operations="get_slopes")
+        assert ended == status, said
+        records = [*cache.glob("*.json")]
+        assert records and ((folder / ".attnverify").exists())
+        (cache / "0123456789ab.json").write_text(records[0].read_text()[:50])
+        (cache / "ba9876543210.json").write_text('{"format": 99}')
+
+
+@pytest.mark.thorough
+def test_the_action_installs_itself_in_a_fresh_environment(tmp_path: Path):
+    python, action = fresh_environment(tmp_path / "fresh"), copy_sources(tmp_path / "action")
+    for code, status in ((RIGHT, 0), (WRONG, 1)):
+        work = tmp_path / f"work{status}"
+        work.mkdir()
+        (work / "kernel.py").write_text(code)
+        ended, said = run_steps(work, python, action, backend="kernel.py", operations="get_slopes")
+        assert ended == status and "1 implementation" in said, said
+        assert f"attnverify {__version__} (installed: {tmp_path}/fresh/" in said
+
+
+def fresh_environment(folder: Path) -> str:
+    """An environment with pip alone, which sees what this one has but for attnverify itself."""
+    venv.create(folder, with_pip=True, symlinks=True)
+    python = str(folder / "bin" / "python")
+    subprocess.run([python, "-m", "pip", "-q", "uninstall", "-y", "setuptools"], check=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    ours = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    (packages / "dependencies.pth").write_text("\n".join(sorted(ours)) + "\n")
+    return python
+
+
+def test_the_action_begins_with_its_installation_and_keeps_the_report():
     first, *_ = steps()
     assert first["run"].endswith('install --quiet "$ACTION_PATH"')
-    (kept,) = [step for step in steps() if "uses" in step]
+    fetched, saved, kept = [step for step in steps() if "uses" in step]
+    assert fetched["with"]["path"] == saved["with"]["path"] == ".attnverify/failures"
+    assert fetched["with"]["key"] == saved["with"]["key"] and fetched["if"] == saved["if"]
     assert kept["uses"].startswith("actions/upload-artifact@") and "report" in kept["with"]["path"]
