@@ -10,9 +10,7 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from numpy import ndarray
 
-from attnverify.backends.array_libraries import to_dtype
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.catalogue.pytrees import map_leaves
 from attnverify.diagnosis import sentences as say
@@ -20,10 +18,9 @@ from attnverify.diagnosis.conventions import Convention, conventions
 from attnverify.diagnosis.mistakes.arithmetic import rounding_mistakes
 from attnverify.diagnosis.mistakes.everywhere import common_mistakes
 from attnverify.diagnosis.mistakes.stages import stage_mistakes
+from attnverify.diagnosis.mistakes.strides import arranged_inputs, stride_mistakes, widened
 from attnverify.diagnosis.mistakes.tiles import tile_mistakes
 from attnverify.faults import registry
-from attnverify.inputs.memory_layouts import arrange
-from attnverify.inputs.recipe import layout_kinds
 from attnverify.inputs.sampling import draw_recipes
 from attnverify.judge.case import case_of
 from attnverify.judge.observation import Observation, arrays
@@ -40,6 +37,7 @@ class Candidate:
     answer  what it says to the recipe of an observation
     rank    0 for a convention, 1 for a known fault, 2 for a mistake that any operation can show
     rounds  whether it rounds on its way, so that a number beside a tie may round to the other side
+    change  the change of a stage that it is, where it is one
     """
 
     name: str
@@ -47,6 +45,7 @@ class Candidate:
     answer: Callable[[Observation], Any]
     rank: int = 1
     rounds: bool = False
+    change: Change | None = None
 
     @property
     def simplicity(self) -> tuple[int, int]:
@@ -74,6 +73,7 @@ def candidates(operation: str) -> tuple[Candidate, ...]:
     if op.is_staged and not op.is_score:
         found += [from_change(op, words, change) for words, change in tile_mistakes()]
     found += [from_mistake(op, words, mistake) for words, mistake in common_mistakes(op)]
+    found += [Candidate(words, words, answer, rank=2) for words, answer in stride_mistakes(op)]
     found += [
         Candidate(words, words, answer, rank=2, rounds=True)
         for words, answer in rounding_mistakes(op)
@@ -92,6 +92,19 @@ def pairs(operation: str) -> tuple[Candidate, ...]:
     )
 
 
+@lru_cache
+def with_another(operation: str, one: Candidate) -> tuple[Candidate, ...]:
+    """A candidate together with each other that is a change of a stage, if it is one itself."""
+    op, first = CATALOGUE[operation], one.change
+    if first is None:
+        return ()
+    return tuple(
+        from_change(op, say.BOTH.format(one=one.words, other=c.words), combined(first, c.change))
+        for c in candidates(operation)
+        if c.change is not None and c is not one
+    )
+
+
 def combined(first: Change, then: Change) -> Change:
     return lambda s: then(first(s))
 
@@ -102,6 +115,7 @@ def from_convention(operation: Operation, convention: Convention) -> Candidate:
         convention.words,
         lambda seen: convention(operation, seen.inputs, seen.dtype),
         rank=0,
+        change=convention.change,
     )
 
 
@@ -112,6 +126,7 @@ def from_change(operation: Operation, words: str, change: Change) -> Candidate:
         lambda seen: evaluate(change(spec_stages(operation, seen.inputs, seen.dtype))),
         rank=2,
         rounds="rounded" in words,
+        change=change,
     )
 
 
@@ -128,31 +143,9 @@ def from_fault(fault: registry.Fault) -> Candidate:
     """
 
     def answer(seen: Observation) -> Any:
-        kinds = layout_kinds(seen.recipe, len(seen.inputs))
-        given = {
-            name: arranged(x, seen.dtype, kind)
-            for (name, x), kind in zip(seen.inputs.items(), kinds, strict=True)
-        }
-        return map_leaves(widened, fault.fresh()(**given))
+        return map_leaves(widened, fault.fresh()(**arranged_inputs(seen)))
 
     return Candidate(fault.name, fault.words, answer)
-
-
-def arranged(tree: Any, dtype: str, kind: str) -> Any:
-    return map_leaves(
-        lambda leaf: (
-            arrange(to_dtype, leaf.copy(), dtype, kind) if isinstance(leaf, ndarray) else leaf
-        ),
-        tree,
-    )
-
-
-def widened(leaf: Any) -> Any:
-    return (
-        leaf.astype(np.float64)
-        if isinstance(leaf, ndarray) and leaf.dtype.kind not in "biu"
-        else leaf
-    )
 
 
 @lru_cache

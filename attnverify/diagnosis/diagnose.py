@@ -6,9 +6,9 @@ every mistake that such an operation can show. The yardstick is the specificatio
 recipe: whoever computes another function in the same arithmetic errs by about as much. A candidate
 explains the failure if it is within it in *all* failing cases, and predicts no failure in the cases
 that passed; the best is told, and a second one only if these cases cannot tell the two apart. Where
-none explains it, two are tried at once, a factor is fitted
-(attnverify/diagnosis/factors), and at last what probes have seen is told
-(attnverify/diagnosis/localize.py).
+none explains it, two are tried at once, a factor is fitted (attnverify/diagnosis/factors), what
+explains a part is told of it (attnverify/diagnosis/matching/parts.py), and at last what probes have
+seen (attnverify/diagnosis/localize.py).
 """
 
 from collections.abc import Sequence
@@ -17,25 +17,19 @@ from dataclasses import replace
 import numpy as np
 
 from attnverify.backends.loader import Implementation
+from attnverify.catalogue.operation import Operation
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.call_budget import CallBudget
 from attnverify.diagnosis.candidates import Candidate, are_equivalent, candidates, pairs
 from attnverify.diagnosis.cause import Cause, Explanation
 from attnverify.diagnosis.factors.fit import fit_factor
 from attnverify.diagnosis.localize import localize
+from attnverify.diagnosis.matching.best import best_matches, cause_of_candidates
+from attnverify.diagnosis.matching.parts import explain_in_parts
 from attnverify.diagnosis.mistakes.arithmetic import output_format
 from attnverify.diagnosis.mistakes.narrow_operands import find_narrow_operands
 from attnverify.judge.case import Case, case_of
-from attnverify.judge.observation import Observation, observe, passed_observation
-
-CLEARLY = 4.0
-"""A candidate explains only what the specification does not: it must be nearer by this factor."""
-FAR = 1000.0
-"""So much nearer must one be that is beyond the bound, which is that of the specification's numbers
-and not of its own."""
-
-TWO_ERRORS = 2.0
-"""An answer that is within its bound is within twice of it from any other that is."""
+from attnverify.judge.observation import Observation, arrays, observe, passed_observation
 
 NUMERIC = ("wrong number", "not exactly 0", "NaN", "infinity")
 """
@@ -72,7 +66,9 @@ def diagnose(
     beside = look_at(implementation, [case for case in others if case not in cases], budget)
     passed = [o for o in beside if not o.wrong] + passed_observations(implementation, passing)
     elsewhere = [o for o in beside if o.wrong]
-    return explain(implementation, failing, elsewhere, passed, among, budget)
+    seen = {o.case for o in failing}
+    more = [case for case in dict.fromkeys(cases) if case not in seen]
+    return explain(implementation, failing, elsewhere, passed, among, budget, more)
 
 
 def look_at(
@@ -116,11 +112,33 @@ def explain(
     passed: Sequence[Observation],
     among: Sequence[Candidate] | None,
     budget: CallBudget,
+    more: Sequence[Case] = (),
 ) -> Cause | None:
-    """Find the cause of observations."""
+    """Find the cause of observations; ``more`` are failing cases that were not looked at."""
     operation = implementation.operation
     if among is None and (narrow := find_narrow_operands(implementation, failing, budget)):
         return Cause(narrow.words, (narrow,))
+    if best := match_candidates(operation, failing, others, passed, among):
+        return cause_of_candidates(best)
+    if found := output_format(failing) or fit_factor(operation, [*failing, *passed]):
+        return Cause(found.words, (found,))
+    tried = candidates(operation.name) if among is None else among
+    further = look_at(implementation, choose_failing(more), budget) if more else []
+    part = explain_in_parts(operation, tried, [*failing, *further], passed)
+    return part or localize(implementation, failing, budget)
+
+
+def match_candidates(
+    operation: Operation,
+    failing: Sequence[Observation],
+    others: Sequence[Observation],
+    passed: Sequence[Observation],
+    among: Sequence[Candidate] | None,
+) -> list[tuple[Candidate, float]]:
+    """
+    Find the candidate that explains everything, or two that these recipes cannot tell apart; of two
+    at once the nearest pair.
+    """
     tried = candidates(operation.name) if among is None else among
     best = best_matches(tried, [*failing, *others, *passed]) or best_matches(
         tried, [*failing, *passed]
@@ -128,11 +146,8 @@ def explain(
     if not best and among is None:
         best = best_matches(pairs(operation.name), [*failing, *passed])[:1]
     if len(best) == 2 and are_equivalent(best[0][0], best[1][0], operation.name):
-        best = best[:1]
-    if best:
-        return cause_of_candidates(best)
-    found = output_format(failing) or fit_factor(operation, [*failing, *passed])
-    return Cause(found.words, (found,)) if found else localize(implementation, failing, budget)
+        return best[:1]
+    return best
 
 
 def diagnose_hidden(
@@ -158,61 +173,28 @@ def diagnose_hidden(
     cause = explain(implementation, wrong, (), passed, among, budget)
     if cause is None or len(cause.explanations) > 1:  # few cases: what they cannot tell apart
         return Cause(say.WRONG_WITHOUT_NAN)
-    return Cause(say.CAUSE_WITHOUT_NAN.format(cause=cause), cause.explanations)
+    words = say.CAUSE_WITHOUT_NAN.format(cause=cause)
+    best = match_candidates(implementation.operation, wrong, (), passed, among)
+    if best and any(shows_nan_beside(o, best[0][0]) for o in failing):
+        words = say.BESIDES_ZERO_TIMES_NAN.format(cause=words)
+    return Cause(words, cause.explanations)
+
+
+def shows_nan_beside(seen: Observation, candidate: Candidate) -> bool:
+    """
+    Whether NaN comes out where a candidate gives a number to the same inputs: what is hidden has no
+    weight in it, and is multiplied all the same.
+    """
+    try:
+        with np.errstate(all="ignore"):
+            numbers = arrays(candidate.answer(seen))
+    except Exception:  # a fault may crash on NaN
+        return False
+    return all(x.shape == y.shape for x, y in zip(seen.actual, numbers, strict=True)) and any(
+        bool((np.isnan(x) & np.isfinite(y)).any())
+        for x, y in zip(seen.actual, numbers, strict=True)
+    )
 
 
 HIDDEN = "0 times NaN"
 """What a hidden NaN shows, whatever else is wrong."""
-
-
-def cause_of_candidates(best: Sequence[tuple[Candidate, float]]) -> Cause:
-    """
-    Return the function that the implementation is instead, or the two that these recipes cannot
-    tell apart.
-    """
-    words = tuple(dict.fromkeys(candidate.words for candidate, _ in best))
-    share = max(ratio for _, ratio in best)
-    return Cause(
-        say.EQUALS.format(mistakes=say.EITHER.join(words), share=share),
-        tuple(Explanation(each, each) for each in words),
-    )
-
-
-def best_matches(
-    among: Sequence[Candidate], seen: Sequence[Observation]
-) -> list[tuple[Candidate, float]]:
-    """
-    Return the candidate that is nearest to all failing observations, with its worst share of the
-    yardstick, and one more that is as near; none where nothing but NaN was seen, with which
-    everything agrees that gives NaN.
-    """
-    wrong = sorted((o for o in seen if o.wrong), key=lambda o: o.size)
-    if not any(o.is_telling for o in wrong):
-        return []
-    worst = dict.fromkeys(among, 0.0)
-    for observation in wrong:  # small ones are cheap, and few candidates outlive them
-        distances = {c: max(ratio, c.distance(observation)) for c, ratio in worst.items()}
-        worst = {candidate: ratio for candidate, ratio in distances.items() if ratio <= TWO_ERRORS}
-    law = max(observation.distance(observation.expected) for observation in wrong)
-    worst = {
-        candidate: ratio
-        for candidate, ratio in worst.items()
-        if ratio < law / (CLEARLY if ratio <= 1 else FAR)
-    }
-    right = [o for o in seen if not o.wrong]
-    worst = {
-        c: ratio for c, ratio in worst.items() if all(c.distance(o) <= TWO_ERRORS for o in right)
-    }
-    ranked = sorted(
-        worst.items(), key=lambda found: (rounded_ratio(found[1]), *found[0].simplicity)
-    )
-    return [
-        found
-        for found in ranked[:2]
-        if rounded_ratio(found[1]) <= 1.25 * rounded_ratio(ranked[0][1])
-    ]
-
-
-def rounded_ratio(ratio: float) -> float:
-    """Differences below a hundredth of the bound say nothing."""
-    return round(ratio, 2) + 0.01

@@ -10,6 +10,9 @@ called stands beside its function, in the tables of conventions, faults and mist
 EQUALS = "equals the specification with {mistakes} ({share:.2g}x of the bound)"
 EITHER = " or with "
 BOTH = "{one} and with {other}"
+WHEN = "{cause}, when {where}"
+PART = "{cause}, when {where}: {explained} of {cases} failing cases; the others are unexplained"
+TWO_PARTS = "{cause}, when {where}; else with {other}"
 
 # hidden slots
 
@@ -19,6 +22,7 @@ ZERO_TIMES_NAN = (
 ZERO_TIMES_NAN_IN_SOME = ZERO_TIMES_NAN + " in {right} of {cases} cases"
 WRONG_WITHOUT_NAN = "wrong with ordinary numbers in the hidden slots too"
 CAUSE_WITHOUT_NAN = "{cause}, with ordinary numbers in the hidden slots too"
+BESIDES_ZERO_TIMES_NAN = "{cause}; besides, a weight of 0 times NaN is NaN"
 
 # arithmetic
 

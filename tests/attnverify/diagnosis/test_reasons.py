@@ -116,7 +116,7 @@ ROWS = {
     # layout and heads
     f"{SDPA}_positions_before_heads": Row(r"\[B N H D\]|N == H|H == N", "scale"),
     f"{SDPA}_viewed_for_transposed": Row("reshaped into each other", "scale is"),
-    f"{SDPA}_strides_of_key_forgotten": Row("key is|key .*contiguous|strided", "scale is"),
+    f"{SDPA}_strides_of_key_forgotten": Row("key is|key read|key .*contiguous|strided", "scale is"),
     f"{SDPA}_keys_of_first_head": Row("first head's key", "scale is"),
     f"{SDPA}_values_of_first_batch": Row("first batch element's value", "scale is"),
     f"{SDPA}_keys_of_next_head": Row("(next|another|wrong|other) head", "scale is"),
@@ -140,7 +140,9 @@ ROWS = {
     f"{SDPA}_unscaled_and_output_not_rescaled": Row(
         "(?=.*not scaled).*output that is not rescaled", "mask wrong"
     ),
-    f"{SDPA}_unscaled_or_inverted": Row("(?=.*not scaled).*True means hidden", "dropout ignored"),
+    f"{SDPA}_unscaled_or_inverted": Row(
+        "(?=.*not scaled).*True means hidden", "dropout ignored", also="True means hidden"
+    ),
     f"{SDPA}_unscaled_when_masked": Row("not scaled.* when .*mask|when .*mask.*not scaled"),
     f"{SDPA}_dropout_unscaled_or_noise": Row("kept weights that are not scaled.*when .*dropout"),
     # ALiBi and relative positions

@@ -29,6 +29,22 @@ TEXTS: dict[str, Filled] = {
         {"one": UNSCALED, "other": "a top-left causal mask"},
         "scores that are not scaled and with a top-left causal mask",
     ),
+    "WHEN": (
+        {"cause": "every output is 0.36% low", "where": "M > 64"},
+        "every output is 0.36% low, when M > 64",
+    ),
+    "PART": (
+        {"cause": "every output is low", "where": "M > 64", "explained": 3, "cases": 8},
+        "every output is low, when M > 64: 3 of 8 failing cases; the others are unexplained",
+    ),
+    "TWO_PARTS": (
+        {"cause": "equals no mask", "where": "a mask is given", "other": UNSCALED},
+        "equals no mask, when a mask is given; else with scores that are not scaled",
+    ),
+    "BESIDES_ZERO_TIMES_NAN": (
+        {"cause": "every output is 0.36% low"},
+        "every output is 0.36% low; besides, a weight of 0 times NaN is NaN",
+    ),
     "ZERO_TIMES_NAN": (
         {},
         "a weight of 0 times NaN is NaN: with ordinary numbers in the hidden slots the answer is "

@@ -1,0 +1,1 @@
+"""Which of the candidates explain what was seen: all of it, or which part."""

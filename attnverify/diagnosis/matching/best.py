@@ -1,0 +1,72 @@
+"""
+The candidates that explain all that was seen, the nearest first.
+"""
+
+from collections.abc import Sequence
+
+from attnverify.diagnosis import sentences as say
+from attnverify.diagnosis.candidates import Candidate
+from attnverify.diagnosis.cause import Cause, Explanation
+from attnverify.judge.observation import Observation
+
+CLEARLY = 4.0
+"""A candidate explains only what the specification does not: it must be nearer by this factor."""
+FAR = 1000.0
+"""So much nearer must one be that is beyond the bound, which is that of the specification's numbers
+and not of its own."""
+
+TWO_ERRORS = 2.0
+"""An answer that is within its bound is within twice of it from any other that is."""
+
+
+def cause_of_candidates(best: Sequence[tuple[Candidate, float]]) -> Cause:
+    """
+    Return the function that the implementation is instead, or the two that these recipes cannot
+    tell apart.
+    """
+    words = tuple(dict.fromkeys(candidate.words for candidate, _ in best))
+    share = max(ratio for _, ratio in best)
+    return Cause(
+        say.EQUALS.format(mistakes=say.EITHER.join(words), share=share),
+        tuple(Explanation(each, each) for each in words),
+    )
+
+
+def best_matches(
+    among: Sequence[Candidate], seen: Sequence[Observation]
+) -> list[tuple[Candidate, float]]:
+    """
+    Return the candidate that is nearest to all failing observations, with its worst share of the
+    yardstick, and one more that is as near; none where nothing but NaN was seen, with which
+    everything agrees that gives NaN.
+    """
+    wrong = sorted((o for o in seen if o.wrong), key=lambda o: o.size)
+    if not any(o.is_telling for o in wrong):
+        return []
+    worst = dict.fromkeys(among, 0.0)
+    for observation in wrong:  # small ones are cheap, and few candidates outlive them
+        distances = {c: max(ratio, c.distance(observation)) for c, ratio in worst.items()}
+        worst = {candidate: ratio for candidate, ratio in distances.items() if ratio <= TWO_ERRORS}
+    law = max(observation.distance(observation.expected) for observation in wrong)
+    worst = {
+        candidate: ratio
+        for candidate, ratio in worst.items()
+        if ratio < law / (CLEARLY if ratio <= 1 else FAR)
+    }
+    right = [o for o in seen if not o.wrong]
+    worst = {
+        c: ratio for c, ratio in worst.items() if all(c.distance(o) <= TWO_ERRORS for o in right)
+    }
+    ranked = sorted(
+        worst.items(), key=lambda found: (rounded_ratio(found[1]), *found[0].simplicity)
+    )
+    return [
+        found
+        for found in ranked[:2]
+        if rounded_ratio(found[1]) <= 1.25 * rounded_ratio(ranked[0][1])
+    ]
+
+
+def rounded_ratio(ratio: float) -> float:
+    """Differences below a hundredth of the bound say nothing."""
+    return round(ratio, 2) + 0.01

@@ -1,0 +1,150 @@
+"""
+Candidates that explain a part of what was seen, with the condition that tells this part from the
+rest.
+
+A kernel may hold two mistakes, or one in a branch of its own. A candidate is told of a part if it
+explains several failing cases, among them one of many numbers, and a condition separates these from
+the failing cases that it does not explain and from the passes in which it would fail. Where another
+change beside it explains everything, the two are told of everything.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from attnverify.catalogue.operation import Operation
+from attnverify.diagnosis import sentences as say
+from attnverify.diagnosis.candidates import Candidate, with_another
+from attnverify.diagnosis.cause import Cause
+from attnverify.diagnosis.condition_search import find_conjunction
+from attnverify.diagnosis.matching.best import (
+    CLEARLY,
+    TWO_ERRORS,
+    best_matches,
+    cause_of_candidates,
+)
+from attnverify.inputs.conditions import parse_condition
+from attnverify.judge.case import Case
+from attnverify.judge.observation import Observation
+
+SMALL_ENOUGH = 15_000
+"""So many numbers at most go into a case that every candidate is held against."""
+SEVERAL = 3
+"""So many failing cases at least must a candidate explain."""
+NUMBERS = 32
+"""So many numbers at least must come out of one of them: few numbers are anything."""
+MOST_JOINED = 2
+"""So many candidates at most, of those that explain the most, are joined with every other."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """
+    What a candidate explains.
+
+    ratio     its worst share of the bound there; conditions: what tells this part from the rest
+    explained the failing cases that it explains, and those that it does not
+    """
+
+    candidate: Candidate
+    ratio: float
+    explained: tuple[Observation, ...]
+    others: tuple[Observation, ...]
+    conditions: tuple[str, ...] = ()
+
+    @property
+    def cause(self) -> Cause:
+        """What it says of the implementation."""
+        return cause_of_candidates([(self.candidate, self.ratio)])
+
+
+def explain_in_parts(
+    operation: Operation,
+    tried: Sequence[Candidate],
+    failing: Sequence[Observation],
+    passed: Sequence[Observation],
+) -> Cause | None:
+    """Find the candidate that explains a part, and what can be said of the others."""
+    telling = [o for o in failing if o.wrong and o.is_telling]
+    wrong = [o for o in telling if o.size <= SMALL_ENOUGH]
+    large = [o for o in telling if o.size > SMALL_ENOUGH]
+    right = [o for o in passed if o.size <= SMALL_ENOUGH]
+    parts = sorted(parts_of(tried, wrong), key=lambda part: -len(part.explained))
+    for part in parts[:MOST_JOINED]:
+        if part.others and (joined := join_with_another(operation, part, [*failing, *passed])):
+            return joined
+    found = plainest([part for one in parts if (part := separated(one, right, large))])
+    return describe_part(found[0], found[1:]) if found else None
+
+
+def plainest(parts: Sequence[Part]) -> list[Part]:
+    """
+    Of the parts that explain the same cases the one with the fewest conditions, and the simplest
+    candidate; what explains the most comes first.
+    """
+    found: dict[frozenset[Case], Part] = {}
+    for part in sorted(parts, key=lambda p: (len(p.conditions), *p.candidate.simplicity)):
+        found.setdefault(frozenset(o.case for o in part.explained), part)
+    return sorted(found.values(), key=lambda p: -len(p.explained))
+
+
+def parts_of(tried: Sequence[Candidate], wrong: Sequence[Observation]) -> Iterator[Part]:
+    """Yield what each candidate explains, where that is something."""
+    law = {o.case: o.distance(o.expected) for o in wrong}
+    for candidate in tried:
+        ratios = {o.case: candidate.distance(o) for o in wrong}
+        own = [o for o in wrong if ratios[o.case] <= min(1.0, law[o.case] / CLEARLY)]
+        if len(own) >= SEVERAL and max(count_numbers(o) for o in own) >= NUMBERS:
+            explained = {o.case for o in own}
+            others = tuple(o for o in wrong if o.case not in explained)
+            yield Part(candidate, max(ratios[o.case] for o in own), tuple(own), others)
+
+
+def count_numbers(o: Observation) -> int:
+    """How many numbers come out."""
+    return sum(x.size for x in o.actual)
+
+
+def join_with_another(
+    operation: Operation, part: Part, seen: Sequence[Observation]
+) -> Cause | None:
+    """Join the candidate with each other change of a stage; the two that explain everything."""
+    best = best_matches(with_another(operation.name, part.candidate), seen)[:1]
+    return cause_of_candidates(best) if best else None
+
+
+def separated(
+    part: Part, right: Sequence[Observation], large: Sequence[Observation]
+) -> Part | None:
+    """
+    Return the part with the conditions that hold of it and of nothing that it contradicts, among
+    the large cases neither.
+    """
+    candidate, inside = part.candidate, [o.case for o in part.explained]
+    spoilt = [o for o in right if candidate.distance(o) > TWO_ERRORS]
+    outside = [o.case for o in (*part.others, *spoilt)]
+    conditions = find_conjunction(inside, outside)
+    holds = [parse_condition(text) for text in conditions]
+    if not conditions or any(all(each(case) for each in holds) for case in outside):
+        return None
+    there = [o for o in large if all(each(o.case) for each in holds)]
+    if any(candidate.distance(o) > 1 for o in there):
+        return None
+    return replace(part, conditions=conditions)
+
+
+def describe_part(part: Part, further: Sequence[Part]) -> Cause:
+    """Tell the part, where it is, and of the others what explains all of them."""
+    where = " and ".join(part.conditions)
+    own, *_ = part.cause.explanations
+    if not part.others:
+        return Cause(say.WHEN.format(cause=part.cause, where=where), (own,))
+    others = {o.case for o in part.others}
+    rest = next((p for p in further if others <= {o.case for o in p.explained}), None)
+    if rest is None:
+        cases = len(part.explained) + len(others)
+        number = len(part.explained)
+        words = say.PART.format(cause=part.cause, where=where, explained=number, cases=cases)
+        return Cause(words, (own,))
+    (other,) = rest.cause.explanations
+    words = say.TWO_PARTS.format(cause=part.cause, where=where, other=other.words)
+    return Cause(words, (own, other))

@@ -1,0 +1,78 @@
+"""
+Two mistakes at once: each is told with the part that it explains; what explains a part by chance is
+not told.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from attnverify.diagnosis.candidates import Candidate, candidates
+from attnverify.diagnosis.cause import Cause
+from attnverify.diagnosis.matching.parts import SEVERAL, explain_in_parts
+from attnverify.inputs.sampling import draw_recipes
+from attnverify.judge.case import case_of
+from attnverify.judge.observation import Observation, arrays
+from tests.attnverify.diagnosis.test_reasons import ROWS, findings, grade, reason
+
+SDPA = "scaled_dot_product_attention"
+OPERATION = case_of(draw_recipes(SDPA, "any", 1, 0)[0], "float32").operation
+TWO = ("unscaled_and_zero_times_nan", "unscaled_when_masked")
+"""The others are asked with the whole table of test_reasons.py."""
+
+
+@pytest.mark.parametrize("name", TWO)
+def test_two_mistakes_are_told_each_with_its_part(name: str) -> None:
+    told = findings(f"{SDPA}_{name}")
+    assert grade(ROWS[f"{SDPA}_{name}"], told) == "right", [reason(finding) for finding in told]
+
+
+def mask_ignored() -> Candidate:
+    return next(c for c in candidates(SDPA) if c.words == "boolean masks ignored")
+
+
+def answered(seen: Observation, answer: np.ndarray) -> Observation:
+    """The same case with an answer, wrong where that is clearly another than the expected one."""
+    given = replace(seen, actual=(answer,))
+    return replace(given, ratio=9.0 if given.distance(seen.expected) > 9 else 0.0)
+
+
+def observations() -> list[Observation]:
+    """Answers without the mask in the cases that have a boolean one; in the others, noise."""
+    found = []
+    for case in (case_of(recipe, "float32") for recipe in draw_recipes(SDPA, "any", 60, 3)):
+        expected = tuple(arrays(case.expected))
+        seen = Observation(case, expected, expected, (np.full(expected[0].shape, 1e-5),), 0.0)
+        if case.recipe.mask is not None and case.recipe.mask["form"] == "bool":
+            found.append(answered(seen, arrays(mask_ignored().answer(seen))[0]))
+        else:
+            waves = np.cos(np.arange(expected[0].size)).reshape(expected[0].shape)
+            found.append(answered(seen, expected[0] + waves))
+    return found
+
+
+def told(seen: list[Observation]) -> Cause | None:
+    failing, passed = ([o for o in seen if o.wrong is wrong] for wrong in (True, False))
+    return explain_in_parts(OPERATION, [mask_ignored()], failing, passed)
+
+
+def test_the_part_is_told_with_what_is_left() -> None:
+    cause = told(observations())
+    assert cause is not None and "when mask.form=bool" in cause.words, cause
+    assert cause.words.endswith("failing cases; the others are unexplained")
+    assert len(cause.explanations) == 1
+
+
+def test_few_cases_are_explained_by_chance() -> None:
+    seen = [o for o in observations() if o.ratio]
+    masked = [o for o in seen if o.recipe.mask and o.recipe.mask["form"] == "bool"]
+    others = [o for o in seen if not (o.recipe.mask and o.recipe.mask["form"] == "bool")]
+    assert told([*masked[: SEVERAL - 1], *others]) is None
+
+
+def test_a_part_that_no_condition_tells_from_the_rest_is_not_told() -> None:
+    """The same recipes, some of them answered right."""
+    seen = observations()
+    again = [replace(o, actual=o.expected, ratio=0.0) for o in seen if o.wrong]
+    assert told(seen) is not None and told([*seen, *again]) is None
