@@ -13,6 +13,8 @@ from attnverify.judge.judging import judge
 
 KERNEL, ORACLE = 60, 20
 """Calls for one finding: its shrinking, its cause and its region together."""
+OF_A_CAUSE = 39, 5
+"""Those of them for the cause, in a run as in a replay."""
 
 
 @dataclass

@@ -11,7 +11,7 @@ explains a part is told of it (attnverify/diagnosis/matching/parts.py), and at l
 seen (attnverify/diagnosis/localize.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -36,6 +36,7 @@ NUMERIC = ("wrong number", "not exactly 0", "NaN", "infinity")
 The kinds of failure that another function can explain; a crash, a shape or a dtype explains itself.
 """
 MOST_FAILING = 8
+CASES_OF_OTHER_KINDS = 3
 MOST_PASSING = 24
 LARGE = 300_000
 """So many numbers at most go into a case that is called for a diagnosis, if there are others."""
@@ -89,6 +90,16 @@ def choose_failing(cases: Sequence[Case]) -> list[Case]:
     rest = ordinary[most:]
     spread = rest[:: max(len(rest) // (MOST_FAILING - most), 1)]
     return [*ordinary[:most], *spread[: MOST_FAILING - most]]
+
+
+def choose_of_other_kinds(failing: Mapping[str, Sequence[Case]], what: str) -> list[Case]:
+    """Choose a few cases whose numbers fail in another way, which may have the same cause."""
+    return [
+        case
+        for kind, cases in failing.items()
+        if kind != what and {kind, what} <= set(NUMERIC)
+        for case in choose_failing(cases)[:CASES_OF_OTHER_KINDS]
+    ]
 
 
 def case_size(case: Case) -> int:

@@ -25,10 +25,10 @@ from attnverify.judge.case import Case, case_of
 from attnverify.machine import describe_machine
 from attnverify.options import PROFILES
 
-FORMAT = 2
+FORMAT = 3
 """
 Of the file: 1 said what was drawn and who failed; 2 says its format, the checksum of the inputs and
-the machine too.
+the machine too; 3 how many cases the run drew, by which a replay finds the cause again.
 """
 
 EXAMPLES = ROOT / "examples" / "failures"
@@ -43,6 +43,7 @@ class FailureRecord:
 
     inputs   the checksum of what the recipe was expanded to; "" for a check
     machine  the processor, the BLAS and the NumPy with which it was seen
+    draws    how many cases the run drew, and from which seed
     """
 
     operation: str
@@ -54,6 +55,7 @@ class FailureRecord:
     check: dict[str, Any] | None = None
     inputs: str = ""
     machine: dict[str, str] = field(default_factory=dict)
+    draws: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -119,7 +121,9 @@ class FailureRecord:
     @property
     def text(self) -> str:
         """The record as its file holds it."""
-        fields = {name: value for name, value in asdict(self).items() if value not in (None, "")}
+        fields = {
+            name: value for name, value in asdict(self).items() if value not in (None, "", {})
+        }
         return json.dumps({"format": FORMAT} | fields, sort_keys=True) + "\n"
 
     def describe_drift(self) -> str:

@@ -3,6 +3,7 @@ Judging a recorded failure again.
 """
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ from numpy import ndarray
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.pytrees import leaves
 from attnverify.checks.registry import checks
+from attnverify.diagnosis.call_budget import OF_A_CAUSE, CallBudget
 from attnverify.diagnosis.cause import Cause
-from attnverify.diagnosis.diagnose import diagnose
+from attnverify.diagnosis.diagnose import choose_of_other_kinds, diagnose
 from attnverify.failures.record import FailureRecord
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.recipe import Inputs
@@ -25,26 +27,34 @@ from attnverify.judge.side_effects import judge_side_effects
 
 def cause_again(failure: FailureRecord, implementation: Implementation, kind: str) -> Cause | None:
     """
-    Find the cause as a run tells it: by the cases that every run begins with, which fail in this
-    way or pass, beside the one that is recorded.
+    Find the cause as the run told it: by the cases that it began with and by those that it drew,
+    which fail in this way, in another, or pass, beside the one that is recorded.
     """
     drawn = "nan" if failure.aspect == "hidden NaN" else "any"
     fixed = fixed_cases(failure.operation) if drawn == "any" else ()
-    failing, passing = list[Case](), list[Case]()
-    for recipe in (*fixed, *draw_recipes(failure.operation, drawn, FIRST_DRAWS, 0)):
+    draws = FIRST_DRAWS | failure.draws
+    failing, passing = {kind: list[Case]()}, list[Case]()
+    for recipe in (*fixed, *draw_recipes(failure.operation, drawn, draws["cases"], draws["seed"])):
         case = case_of(recipe, failure.dtype)
         try:
             if judge(implementation, case).judged:
                 passing.append(case)
         except Disagreement as error:
-            failing += [case] if error.kind == kind else []
+            failing.setdefault(error.kind, []).append(case)
         except Unsupported:
             continue
-    return diagnose(implementation, [*failing, failure.case], passing=passing)
+    judged = frozenset((*passing, *chain(*failing.values())))
+    return diagnose(
+        implementation,
+        [*failing[kind], failure.case],
+        choose_of_other_kinds(failing, kind),
+        passing=passing,
+        budget=CallBudget(*OF_A_CAUSE, judged),
+    )
 
 
-FIRST_DRAWS = 20
-"""As many recipes as the shortest run draws."""
+FIRST_DRAWS = {"cases": 20, "seed": 0}
+"""What the shortest run draws, for a record that does not say what its own did."""
 
 
 SMALL = 48

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 SCHEMA = Path(__file__).with_name("report.schema.json")
-VERSION = 2
+VERSION = 3
 """Of the schema, which describes what a report holds."""
 
-READABLE = (1, VERSION)
+READABLE = (1, 2, VERSION)
 """The versions that can be read: 1 knew no cells that were left out."""
 
 

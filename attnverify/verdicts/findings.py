@@ -3,13 +3,13 @@ From failing recipes to findings: shrink, diagnose, record, picture.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from attnverify.backends.loader import Implementation
 from attnverify.checks.call_sequences import passes_when_reloaded
-from attnverify.diagnosis.call_budget import CallBudget
+from attnverify.diagnosis.call_budget import OF_A_CAUSE, CallBudget
 from attnverify.diagnosis.cause import Cause
-from attnverify.diagnosis.diagnose import NUMERIC, choose_failing, diagnose
+from attnverify.diagnosis.diagnose import choose_of_other_kinds, diagnose
 from attnverify.failures.evidence import (
     DrawnCase,
     Evidence,
@@ -28,7 +28,6 @@ from attnverify.judge.judging import judge
 from attnverify.verdicts.tally import Options
 
 MAX_KINDS_REPORTED = 3
-CASES_OF_OTHER_KINDS = 3
 AGAIN = 3
 """So many failing cases are run again, should the smallest not fail a second time."""
 OF_A_FINDING, OF_SHRINKING = (52, 12), (8, 7)
@@ -44,7 +43,8 @@ PASSED_AGAIN = "passed when it was run again: the result depends on the calls be
 @dataclass(frozen=True)
 class Failures:
     """
-    Where failures were met: by whom, in what, among how many cases, and which of them passed.
+    Where failures were met: by whom, in what, among how many cases, which of them passed, and how
+    many were drawn.
     """
 
     implementation: Implementation
@@ -53,6 +53,7 @@ class Failures:
     options: Options
     cases: int
     passing: tuple[Case, ...] = ()
+    drawn: int = 0
 
     def reproduce(self, case: Case, what: str) -> Disagreement | None:
         """Find the failure of this kind, if the case still fails so."""
@@ -85,20 +86,10 @@ def describe_failures(
     """Write a finding for each kind of failure, by its kind; of many kinds the first few."""
     return {
         what: describe_failure(
-            failures, what, cases, of_other_kinds(failing, what), budget.part(*OF_A_FINDING)
+            failures, what, cases, choose_of_other_kinds(failing, what), budget.part(*OF_A_FINDING)
         )
         for what, cases in list(failing.items())[:MAX_KINDS_REPORTED]
     }
-
-
-def of_other_kinds(failing: dict[str, list[Case]], what: str) -> list[Case]:
-    """Return a few cases whose numbers fail in another way, which may have the same cause."""
-    return [
-        case
-        for kind, cases in failing.items()
-        if kind != what and {kind, what} <= set(NUMERIC)
-        for case in choose_failing(cases)[:CASES_OF_OTHER_KINDS]
-    ]
 
 
 def describe_failure(
@@ -120,7 +111,8 @@ def describe_failure(
         return Finding(what, share=share, message=f"{failing[0].recipe}\n{PASSED_AGAIN}")
     implementation = failures.implementation
     depends = budget.affords() and passes_when_reloaded(implementation, case)
-    record = FailureRecord.of(implementation, case, failures.aspect)
+    draws = {"cases": failures.drawn, "seed": failures.options.seed} if failures.drawn else {}
+    record = replace(FailureRecord.of(implementation, case, failures.aspect), draws=draws)
     return Finding(
         what,
         share=share,
@@ -157,7 +149,11 @@ def cause_of(
 ) -> Cause | None:
     """Find the likely cause, held against the cases that passed."""
     return diagnose(
-        failures.implementation, failing, others, passing=failures.passing, budget=budget
+        failures.implementation,
+        failing,
+        others,
+        passing=failures.passing,
+        budget=budget.part(*OF_A_CAUSE),
     )
 
 

@@ -52,6 +52,8 @@ class Search:
     failing: dict[str, list[Case]] = field(default_factory=dict)
     """By the kind of the failure."""
     passing: list[Case] = field(default_factory=list)
+    drawn: int = 0
+    """So many recipes of the seed were drawn, from the first on."""
 
     def judge(self, recipe: Recipe) -> None:
         case = case_of(recipe, self.dtype)
@@ -133,6 +135,7 @@ def search_for_failures(
     if options.inputs:
         return judge_given_inputs(search, cell, kind)
     operation, seed = implementation.operation.name, options.seed
+    search.drawn = cases
     for recipe in first_recipes(operation, cell.aspect, options, kind, cases):
         search.judge(recipe)
     for recipe in causal_recipes(implementation) if kind == "any" else ():
@@ -141,6 +144,7 @@ def search_for_failures(
         if not search.wants_more(cases):
             break
         search.judge(recipe)
+        search.drawn += 1
     if search.is_unsupported() and has_heads_of_any_width(implementation.operation):
         widths = list(WIDTHS)
         for recipe in draw_recipes(operation, kind, cases, seed):
@@ -204,7 +208,8 @@ def describe_found(search: Search, cell: Cell, kind: str, fresh: int) -> list[Fi
     """
     implementation, options = search.implementation, search.options
     cases, passing = search.tally.cases, tuple(search.passing)
-    failures = Failures(implementation, cell.dtype, cell.aspect, options, cases, passing)
+    drawn = search.drawn
+    failures = Failures(implementation, cell.dtype, cell.aspect, options, cases, passing, drawn)
     budget = search.budget()
     found = describe_failures(failures, search.failing, budget)
     if not found:
