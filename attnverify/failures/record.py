@@ -55,7 +55,7 @@ class FailureRecord:
     check: dict[str, Any] | None = None
     inputs: str = ""
     machine: dict[str, str] = field(default_factory=dict)
-    draws: dict[str, int] = field(default_factory=dict)
+    draws: dict[str, int] | None = None
 
     @classmethod
     def of(
@@ -121,9 +121,7 @@ class FailureRecord:
     @property
     def text(self) -> str:
         """The record as its file holds it."""
-        fields = {
-            name: value for name, value in asdict(self).items() if value not in (None, "", {})
-        }
+        fields = {name: value for name, value in asdict(self).items() if value not in (None, "")}
         return json.dumps({"format": FORMAT} | fields, sort_keys=True) + "\n"
 
     def describe_drift(self) -> str:

@@ -32,7 +32,7 @@ def cause_again(failure: FailureRecord, implementation: Implementation, kind: st
     """
     drawn = "nan" if failure.aspect == "hidden NaN" else "any"
     fixed = fixed_cases(failure.operation) if drawn == "any" else ()
-    draws = FIRST_DRAWS | failure.draws
+    draws = failure.draws or FIRST_DRAWS
     failing, passing = {kind: list[Case]()}, list[Case]()
     for recipe in (*fixed, *draw_recipes(failure.operation, drawn, draws["cases"], draws["seed"])):
         case = case_of(recipe, failure.dtype)

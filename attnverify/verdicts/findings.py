@@ -111,7 +111,7 @@ def describe_failure(
         return Finding(what, share=share, message=f"{failing[0].recipe}\n{PASSED_AGAIN}")
     implementation = failures.implementation
     depends = budget.affords() and passes_when_reloaded(implementation, case)
-    draws = {"cases": failures.drawn, "seed": failures.options.seed} if failures.drawn else {}
+    draws = {"cases": failures.drawn, "seed": failures.options.seed} if failures.drawn else None
     record = replace(FailureRecord.of(implementation, case, failures.aspect), draws=draws)
     return Finding(
         what,

@@ -72,7 +72,7 @@ def explain_in_parts(
     for part in parts[:MOST_JOINED]:
         if part.others and (joined := join_with_another(operation, part, [*failing, *passed])):
             return joined
-    found = plainest([part for one in parts if (part := separated(one, right, large))])
+    found = plainest([told for one in parts if (told := separated(one, right, large))])
     return describe_part(found[0], found[1:]) if found else None
 
 
