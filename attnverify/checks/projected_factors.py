@@ -12,7 +12,7 @@ them, drawn apart, and ``ERRORS_OF_FEW`` of it are wanted, beyond which Student'
 few leaves one in ten million.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
 from typing import Any
 
@@ -32,9 +32,16 @@ from attnverify.judge.judging import checked_output
 from attnverify.timing import account_for
 
 Case = Callable[[Implementation, str], None]
+Directions = dict[str, tuple[int, ndarray, ndarray]]
+"""
+By the name of a factor: the place of an output, what is expected of it, and its derivative by the
+logarithm of the factor.
+"""
 
 CALLS = 8
 ERRORS_OF_FEW = 20.0
+ALIKE = 0.8
+"""Share of what the best factor explains from which another one is told beside it."""
 
 SIZES = {"B": 2, "H": 4, "N": 40, "M": 56, "D": 16, "E": 16, "Q": 12, "K": 12, "A": 8, "P": 56}
 SIZES |= {"F": 24, "S": 16, "L": 1}
@@ -53,35 +60,63 @@ def projected_factor_checks(operation: str, profile: str, seed: int) -> list[tup
 
 def judge_factors(operation: str, seed: int, implementation: Implementation, dtype: str) -> None:
     """Raise Disagreement if a factor is systematically off."""
-    for name, found in measure_projected(implementation, dtype, seed).items():
-        if found.significant:
-            raise Disagreement(
-                f"{name} is {found}; the declared arithmetic rounds it by {found.allowed:.1e} at "
-                "most",
-                "systematic error",
-            )
+    accuse_significant(measure_projected(implementation, dtype, seed))
+
+
+def accuse_significant(measured: dict[str, Measurement]) -> None:
+    """
+    Raise Disagreement for the factor that explains most of the error, if one is off; for several
+    where they explain about as much.
+    """
+    off = {name: found for name, found in measured.items() if found.significant}
+    if off:
+        most = max(off.values(), key=lambda found: found.explained)
+        names = [name for name, found in off.items() if found.explained >= ALIKE * most.explained]
+        raise Disagreement(
+            f"{' or '.join(names)} is {most}; the declared arithmetic rounds it by "
+            f"{most.allowed:.1e} at most",
+            "systematic error",
+        )
 
 
 def measure_projected(
     implementation: Implementation, dtype: str, seed: int
 ) -> dict[str, Measurement]:
     """Every factor of the operation, measured in several calls."""
-    operation = implementation.operation
-    shares: dict[str, list[float]] = {}
-    for number in range(CALLS):
-        inputs = drawn_inputs(operation.name, dtype, CALLS * seed + number)
-        columns = directions(operation.name, dtype, CALLS * seed + number)
+    operation, numbers = implementation.operation.name, range(CALLS * seed, CALLS * (seed + 1))
+    calls = (
+        (drawn_inputs(operation, dtype, number), directions(operation, dtype, number))
+        for number in numbers
+    )
+    return measure_calls(implementation, dtype, calls)
+
+
+def measure_calls(
+    implementation: Implementation, dtype: str, calls: Iterable[tuple[Inputs, Directions]]
+) -> dict[str, Measurement]:
+    """Every factor for which the calls name a direction."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for inputs, columns in calls:
         outputs = _call(implementation, inputs, columns, dtype)
         for name, (output, expected, column) in outputs.items():
-            share = np.vdot(column, output - expected) / max(np.vdot(column, column), 1e-300)
-            shares.setdefault(name, []).append(float(share))
+            found.setdefault(name, []).append(_project(output - expected, column))
     allowed = allowed_rounding("slopes", implementation.precision(dtype), _sized(inputs))
-    return {name: _measurement(found, allowed) for name, found in shares.items()}
+    return {name: _measurement(each, allowed) for name, each in found.items()}
 
 
-def _measurement(shares: list[float], allowed: float) -> Measurement:
+def _project(residual: ndarray, column: ndarray) -> tuple[float, float]:
+    """The coefficient of a residual on a direction, and how much of its square is along it."""
+    along = float(np.vdot(column, residual))
+    square = max(float(np.vdot(column, column)), 1e-300)
+    return along / square, along**2 / square
+
+
+def _measurement(found: list[tuple[float, float]], allowed: float) -> Measurement:
+    shares, explained = np.transpose(found)
     error = float(np.std(shares, ddof=1)) / len(shares) ** 0.5
-    return Measurement(float(np.mean(shares)), error, allowed, ERRORS_OF_FEW)
+    return Measurement(
+        float(np.mean(shares)), error, allowed, ERRORS_OF_FEW, float(np.mean(explained))
+    )
 
 
 def _sized(inputs: Inputs) -> Inputs:
@@ -105,38 +140,46 @@ def drawn_inputs(operation: str, dtype: str, number: int) -> Inputs:
 
 
 @lru_cache(maxsize=64)
-def directions(operation: str, dtype: str, number: int) -> dict[str, tuple[int, ndarray, ndarray]]:
-    """
-    By the name of a factor: the place of an output, what is expected of it, and its derivative by
-    the logarithm of the factor.
-    """
-    op, inputs = CATALOGUE[operation], drawn_inputs(operation, dtype, number)
+def directions(operation: str, dtype: str, number: int) -> Directions:
+    """Compute the directions of a drawn call."""
+    return directions_of(CATALOGUE[operation], drawn_inputs(operation, dtype, number))
+
+
+def directions_of(op: Operation, inputs: Inputs) -> Directions:
+    """Compute the directions of a gradient, or of a layer by each of its parameters."""
     with account_for("oracle"):
         expected = list(leaves(op.reference(**inputs)))
         if op.is_gradient:
             return {f"gradient {place}": (place, x, x) for place, x in enumerate(expected)}
         found = {"output": (0, expected[0], expected[0])}
-        for name in _factors(inputs["parameters"]):
+        for name, scaled in _factors(inputs["parameters"]).items():
             above, below = (
                 next(leaves(op.reference(**inputs | {"parameters": changed})))
-                for changed in _scaled(inputs["parameters"], name)
+                for changed in _scaled(inputs["parameters"], scaled)
             )
             found[name] = (0, expected[0], (above - below) / (2 * STEP))
         return {name: each for name, each in found.items() if np.any(each[2])}
 
 
-def _factors(parameters: Any) -> list[str]:
+def _factors(parameters: Any) -> dict[str, tuple[str, ...]]:
+    """
+    By the name of a factor, the parameters that it multiplies: each by itself, and a whole
+    projection of queries, whose factor is that of the scores.
+    """
     first = parameters[0] if isinstance(parameters, list) else parameters
-    return [name for name, x in first.items() if x is not None]
+    having = [name for name, x in first.items() if x is not None]
+    factors = {name: (name,) for name in having}
+    queries = tuple(name for name in having if name.startswith("q_proj."))
+    return factors | ({"scale": queries} if len(queries) > 1 else {})
 
 
-def _scaled(parameters: Any, name: str) -> Iterator[Any]:
-    """Return the parameters with one of them a little larger, and a little smaller."""
+def _scaled(parameters: Any, names: tuple[str, ...]) -> Iterator[Any]:
+    """Return the parameters with some of them a little larger, and a little smaller."""
     for gain in (1 + STEP, 1 - STEP):
         if isinstance(parameters, list):
-            yield [layer | {name: layer[name] * gain} for layer in parameters]
+            yield [layer | {name: layer[name] * gain for name in names} for layer in parameters]
         else:
-            yield parameters | {name: parameters[name] * gain}
+            yield parameters | {name: parameters[name] * gain for name in names}
 
 
 def _call(

@@ -12,6 +12,7 @@ from typing import Any
 
 from attnverify.backends.loader import Implementation
 from attnverify.checks.call_sequences import judge_output_ownership, judge_sequence
+from attnverify.checks.given_factors import given_factor_checks
 from attnverify.checks.invalid_calls import calls_refused_by_spec
 from attnverify.checks.large_sizes import large_size_checks
 from attnverify.checks.long_sequences import long_sequence_checks
@@ -29,8 +30,19 @@ Check = Callable[[Implementation, str], None]
 
 
 @lru_cache(maxsize=64)
-def checks(operation: str, aspect: str, profile: str, seed: int) -> dict[str, Check]:
-    """List the checks of an operation in one column of the verdict, by name."""
+def checks(
+    operation: str, aspect: str, profile: str, seed: int, inputs: str = ""
+) -> dict[str, Check]:
+    """
+    List the checks of an operation in one column of the verdict, by name; where the inputs are
+    those of a file, the checks on them.
+    """
+    if inputs:
+        return (
+            dict(given_factor_checks(operation, inputs))
+            if aspect in ("values", "gradients")
+            else {}
+        )
     if aspect == "values":
         return dict(
             [
@@ -54,6 +66,12 @@ def checks(operation: str, aspect: str, profile: str, seed: int) -> dict[str, Ch
             for words, inputs in calls_refused_by_spec(operation).items()
         }
     return call_sequence_checks(operation, profile, seed) if aspect == "side effects" else {}
+
+
+def find_check(operation: str, aspect: str, named: dict[str, Any]) -> Check | None:
+    """Find the check that a record names: by its name, and by what the checks are made from."""
+    made_from = {key: value for key, value in named.items() if key != "name"}
+    return checks(operation, aspect, **made_from).get(named["name"])
 
 
 def judge_refusal(inputs: dict[str, Any], implementation: Implementation, dtype: str) -> None:

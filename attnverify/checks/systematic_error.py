@@ -66,13 +66,15 @@ def factors_of(operation: Operation) -> tuple[str, ...]:
 class Measurement:
     """
     How much too large a factor is, its standard error, what the declared arithmetic may round it
-    by, and how many standard errors beyond that are wanted.
+    by, how many standard errors beyond that are wanted, and how much of the squared residuals is
+    its doing.
     """
 
     alpha: float
     error: float
     allowed: float
     errors: float = ERRORS
+    explained: float = 0.0
 
     @property
     def significant(self) -> bool:

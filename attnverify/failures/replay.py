@@ -11,7 +11,7 @@ from numpy import ndarray
 
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.pytrees import leaves
-from attnverify.checks.registry import checks
+from attnverify.checks.registry import find_check
 from attnverify.diagnosis.call_budget import OF_A_CAUSE, CallBudget
 from attnverify.diagnosis.cause import Cause
 from attnverify.diagnosis.diagnose import choose_of_other_kinds, diagnose
@@ -85,10 +85,13 @@ def replay(failure: FailureRecord, implementation: Implementation) -> float:
     Judge what was recorded once more; the share of the bound. Raises Disagreement or Unsupported.
     """
     if failure.check:
-        name, profile, seed = (failure.check[key] for key in ("name", "profile", "seed"))
-        checks(failure.operation, failure.aspect, profile, seed)[name](
-            implementation, failure.dtype
-        )
+        check = find_check(failure.operation, failure.aspect, failure.check)
+        if check is None:
+            raise ValueError(
+                f"record: wanted a check of {failure.operation}, got {failure.check['name']!r}, "
+                "which is none any more"
+            )
+        check(implementation, failure.dtype)
         return 0.0
     if failure.aspect == "side effects":
         judge_side_effects(implementation, failure.case)

@@ -160,7 +160,10 @@ def clock(seconds: float) -> str:
 def name_of(nodeid: str) -> str:
     """
     Read ``softmax-my_kernel-float16 values`` of
-    ``differential.py::test_values[softmax-my_kernel-float16]``
+    ``differential.py::test_values[softmax-my_kernel-float16]``, to which some versions of
+    pytest-xdist append the worker's group: ``@softmax-float16``.
     """
-    aspect, _, cell = nodeid.rpartition("::")[2].removeprefix("test_").partition("[")
+    aspect, _, cell = (
+        nodeid.partition("]@")[0].rpartition("::")[2].removeprefix("test_").partition("[")
+    )
     return f"{cell.rstrip(']')} {aspect.replace('_', ' ')}"

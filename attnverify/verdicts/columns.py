@@ -15,7 +15,7 @@ from typing import Any
 from attnverify.backends.declarations import NO_GRADIENT
 from attnverify.backends.loader import Implementation
 from attnverify.backends.round_trip import check_round_trip
-from attnverify.checks.registry import Check, checks, recipes_called_twice
+from attnverify.checks.registry import Check, checks, find_check, recipes_called_twice
 from attnverify.failures.evidence import Evidence, picture_of_error
 from attnverify.failures.finding import NOT_REFUSED, Finding
 from attnverify.failures.known_failures import KnownFailure
@@ -89,7 +89,7 @@ def collect_evidence(
 
 def judge_values(cell: Cell, options: Options) -> Tally:
     tally = search_for_failures(cell, cell.implementation, options, "any", options.cases)
-    if options.inputs or tally.findings or leaves_dtype_out(tally):
+    if tally.findings or leaves_dtype_out(tally):
         return tally  # what is wrong at small sizes needs no long sequence to show it
     return tally + run_checks(cell, cell.implementation, options)
 
@@ -152,18 +152,14 @@ def checks_to_run(
 ) -> list[tuple[dict[str, Any], Check]]:
     """Recorded checks, then those of this run, each with what it is made from."""
     operation = implementation.operation.name
-    own = [
-        {"name": name} | options.draws for name in checks(operation, cell.aspect, **options.draws)
-    ]
+    made_from = options.draws | ({"inputs": options.inputs} if options.inputs else {})
+    own = [{"name": name} | made_from for name in checks(operation, cell.aspect, **made_from)]
     found = [
         named
         for named in recorded_checks(operation, cell.aspect, options.failures)
-        if named not in own
+        if named not in own and named.get("inputs", "") == options.inputs
     ] + own
-    made = [
-        (named, checks(operation, cell.aspect, named["profile"], named["seed"]).get(named["name"]))
-        for named in found
-    ]
+    made = [(named, find_check(operation, cell.aspect, named)) for named in found]
     return [
         (named, check) for named, check in made if check is not None
     ]  # a record may be older than the checks

@@ -98,6 +98,12 @@ def test_who_is_noticed_is_killed_and_the_file_put_back(
     assert (tmp_path / "a.py").read_bytes() == SOURCE
 
 
+def test_tests_of_which_none_was_collected_notice_nothing(tmp_path: Path) -> None:
+    mutant = planted(tmp_path)
+    assert try_mutant(tmp_path, mutant, {("a",): 0.0}, lambda *asked: 5).killed_by == ""
+    assert try_mutant(tmp_path, mutant, {("a",): 1.0}, lambda *asked: 1).killed_by == "a"
+
+
 @pytest.mark.thorough
 def test_pytest_itself_notices_in_a_fork_and_hangs_no_longer_than_it_may(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("def f(): return 1\n")

@@ -16,6 +16,8 @@ from tests.mutation.changes import Mutant, find_mutants
 
 PATIENCE = 5
 """How often the time that tests take without a mutant they may take with one."""
+NO_TESTS = 5
+"""The exit status of pytest where nothing was collected."""
 LIBRARIES = ("numpy", "torch", "hypothesis.extra.numpy", "pytest")
 """Imported once: each run of tests is a fork that has them already."""
 
@@ -56,12 +58,17 @@ class Limits:
         self.seconds: dict[tuple[str, ...], float] = {}
 
     def of(self, tree: Path, tests: tuple[str, ...]) -> float:
-        """Measured without a mutant, where a test that is red would kill everybody."""
+        """
+        Measured without a mutant, where a test that is red would kill everybody; 0 where no test
+        has the words.
+        """
         if tests not in self.seconds:
             start = time.monotonic()
-            if run_tests(tree, tests, 3600):
+            status = run_tests(tree, tests, 3600)
+            if status not in (0, NO_TESTS):
                 raise SystemExit(f"red without a mutant: pytest {' '.join(tests)}")
-            self.seconds[tests] = 30 + PATIENCE * (time.monotonic() - start)
+            seconds = 30 + PATIENCE * (time.monotonic() - start)
+            self.seconds[tests] = 0.0 if status == NO_TESTS else seconds
         return self.seconds[tests]
 
 
@@ -74,7 +81,7 @@ def try_mutant(
     try:
         write(file, mutant.applied(source))
         run = run or run_tests
-        red = (tests for tests, seconds in limits.items() if run(tree, tests, seconds))
+        red = (tests for tests, seconds in limits.items() if seconds and run(tree, tests, seconds))
         killed = next(red, ())
     finally:
         write(file, source)

@@ -14,6 +14,7 @@ from numpy import ndarray
 from attnverify.bounds import bound
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import leaves
+from attnverify.precision import FORMATS
 from attnverify.reference.oracle import evaluate_spec
 from tests.rounding_variants.attention import SCORES, attention
 from tests.rounding_variants.gradients import gradient
@@ -39,19 +40,23 @@ def compute(derived: Derivation, inputs: dict[str, Any], dtype: str) -> Any:
         return (OPERATIONS.get(operation) or LAYERS[operation])(at, **inputs)
 
 
-def share_of_bound(derived: Derivation, inputs: dict[str, Any], dtype: str) -> float:
+def share_of_bound(
+    derived: Derivation, inputs: dict[str, Any], dtype: str, beyond: float = 0.0
+) -> float:
     """
-    The implementation's largest error as a share of its bound, where the bound is finite; inf where
-    NaN came out.
+    The implementation's largest error as a share of its bound, where the bound is finite and at
+    least ``beyond`` times the rounding of the output; inf where NaN came out.
     """
     operation, worst = derived.operation, 0.0
+    rounding = beyond * FORMATS[dtype].u
     with np.errstate(all="ignore"):
         expected = evaluate_spec(CATALOGUE[operation], inputs)
         limits = bound(operation, inputs, Machine.of(derived, dtype).P)
         actual = compute(derived, inputs, dtype)
         for a, e, E in zip(leaves(actual), leaves(expected), leaves(limits), strict=True):
             if isinstance(e, ndarray):
-                worst = max(worst, largest_share(np.asarray(a), e, np.asarray(E)))
+                E = np.where(rounding * np.abs(e) > E, np.inf, E)
+                worst = max(worst, largest_share(np.asarray(a), e, E))
     return worst
 
 

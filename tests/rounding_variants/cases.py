@@ -24,6 +24,9 @@ Inputs = dict[str, Any]
 Edit = tuple[Any, ...]
 """A path to an array, what is done to it, and with what."""
 
+USUAL = asdict(Order())
+"""What a case as JSON does not name of its order."""
+
 MOST = 1500
 """Most numbers that the largest array of a small case has."""
 
@@ -48,7 +51,7 @@ class Case:
         return {
             "recipe": json.loads(self.recipe.text),
             "arithmetic": self.derived.arithmetic,
-            "order": asdict(self.derived.order),
+            "order": {k: x for k, x in asdict(self.derived.order).items() if x != USUAL[k]},
             "edits": [list(edit) for edit in self.edits],
         }
 

@@ -1,7 +1,9 @@
 """
 Search for the largest share of a bound that a correct implementation can reach.
 
-    python -m tests.rounding_variants.search --evaluations 2000 --file docs/data/bound_shares.json
+    python -m tests.rounding_variants.search --evaluations 2000 --file shares.json
+    python -m tests.rounding_variants.search --file shares.json --table docs/data/bound_shares.md \
+        --witnesses tests/rounding_variants/witnesses.json
 
 Random cases first, then hill climbing from the best of them, over choices, sizes and numbers. The
 file holds the worst case of each operation, dtype and code path as it was found, and how long it
@@ -32,11 +34,15 @@ PATIENCE = 60
 
 @dataclass
 class Search:
-    """The state of a search for one operation and dtype."""
+    """
+    The state of a search for one operation and dtype, among elements whose bound is ``beyond``
+    times the rounding of the output.
+    """
 
     operation: str
     dtype: str
     seed: int = 0
+    beyond: float = 0.0
     best: Case | None = None
     share: float = 0.0
     evaluations: int = 0
@@ -77,7 +83,7 @@ class Search:
 
     def _look(self, case: Case) -> float:
         self.evaluations += 1
-        share = share_of_bound(case.derived, case.inputs(self.dtype), self.dtype)
+        share = share_of_bound(case.derived, case.inputs(self.dtype), self.dtype, self.beyond)
         if share > self.share:
             self.best, self.share = case, share
         return share
@@ -94,6 +100,7 @@ class Search:
             "operation": self.operation.removesuffix("_grad"),
             "direction": self.direction,
             "dtype": self.dtype,
+            **({"beyond": self.beyond} if self.beyond else {}),
             "share": self.share,
             "evaluations": self.evaluations,
             "seconds": round(self.seconds, 1),
@@ -106,7 +113,7 @@ def search_from(data: dict[str, Any]) -> Search:
     name = data["operation"] + ("_grad" if data["direction"] == "backward" else "")
     best = case_from(data) if "recipe" in data else None
     told = {key: data[key] for key in ("share", "evaluations", "seconds")}
-    return Search(name, data["dtype"], best=best, **told)
+    return Search(name, data["dtype"], beyond=data.get("beyond", 0.0), best=best, **told)
 
 
 class File:
@@ -150,24 +157,41 @@ def format_tables(whole: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def format_witnesses(whole: dict[str, Any]) -> str:
+    """The worst case of each search, one on each line: what `test_witnesses.py` computes again."""
+    left_out = {"evaluations", "seconds"}
+    searches = [each for here in whole.values() for each in here["searches"]]
+    told = [search_from(each).data for each in searches if "recipe" in each]
+    lines = [json.dumps({k: x for k, x in each.items() if k not in left_out}) for each in told]
+    return "[\n" + ",\n".join(lines) + "\n]\n"
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--file", type=Path, required=True)
     parser.add_argument("--evaluations", type=int, default=2000, help="for each cell, in all")
+    parser.add_argument(
+        "--beyond", type=float, default=0.0, help="bounds of so many roundings of the output alone"
+    )
     parser.add_argument("--path", default="default", help="the name of this code path")
     parser.add_argument("--operation", action="append", choices=list(BOUNDS))
     parser.add_argument(
         "--table", type=Path, help="write the shares as Markdown, and search no more"
     )
+    parser.add_argument("--witnesses", type=Path, help="write the worst cases, and search no more")
     given = parser.parse_args(arguments)
-    if given.table:
-        given.table.write_text(format_tables(json.loads(given.file.read_text())))
-        return 0
     file = File(given.file, given.path)
+    if given.table:
+        given.table.write_text(format_tables(file.whole))
+    if given.witnesses:
+        given.witnesses.write_text(format_witnesses(file.whole))
+    if given.table or given.witnesses:
+        return 0
     for step in range(250, given.evaluations + 250, 250):
         for operation in given.operation or BOUNDS:
             for dtype in DTYPES:
-                search = file.searches.setdefault((operation, dtype), Search(operation, dtype))
+                begun = Search(operation, dtype, beyond=given.beyond)
+                search = file.searches.setdefault((operation, dtype), begun)
                 missing = min(step, given.evaluations) - search.evaluations
                 if missing > 0:
                     search.go_on(missing)

@@ -40,12 +40,6 @@ def test_a_longer_search_finds_none_either(operation: str, dtype: str) -> None:
     assert search.share <= 1, search.best
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("operation", BOUNDS)
-def test_the_bound_is_used_to_a_twentieth_somewhere(operation: str, dtype: str) -> None:
-    assert Search(operation, dtype).go_on(2000, until=0.05).share >= 0.05
-
-
 EXCEEDED_BEFORE = json.loads(
     (Path(rounding_variants.__file__).parent / "exceeded_before.json").read_text()
 )

@@ -189,11 +189,10 @@ def test_time_is_told_as_a_clock_does(seconds: float, words: str) -> None:
     assert clock(seconds) == words
 
 
-def test_a_cell_is_named_by_its_test() -> None:
-    assert (
-        name_of("a/differential.py::test_hidden_nan[softmax-mine:fast-float16]")
-        == "softmax-mine:fast-float16 hidden nan"
-    )
+@pytest.mark.parametrize("group", ["", "@softmax-float16"])
+def test_a_cell_is_named_by_its_test(group: str) -> None:
+    nodeid = "a/differential.py::test_hidden_nan[softmax-mine:fast-float16]" + group
+    assert name_of(nodeid) == "softmax-mine:fast-float16 hidden nan"
 
 
 # What to do next
