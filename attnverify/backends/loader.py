@@ -39,6 +39,7 @@ from attnverify.backends.machine import Machine, find_machine, imported_names
 from attnverify.backends.source import Source, parse_source
 from attnverify.catalogue.operation import CATALOGUE, Operation, parse_name
 from attnverify.catalogue.traits import CHAPTERS
+from attnverify.device_assignment import chosen_machine
 from attnverify.precision import SUBNORMALS_FLUSHED, Precision, resolve
 
 PROJECT_BACKENDS = ("numpy_ref", "torch_impl", "cupy_impl")
@@ -122,6 +123,8 @@ def load(source: str) -> Backend:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what a user's import warns of is not our business
             backend.machine = machine_of(place_of_code(named.get(place, place), by_name))
+            if backend.machine is not None and place in PROJECT_BACKENDS:
+                check_not_imported(place, backend.machine)
             with backend.machine.entered() if backend.machine else nullcontext():
                 modules = from_name(named.get(place, place)) if by_name else from_path(Path(place))
             functions = functions_of(asked, modules)
@@ -152,11 +155,14 @@ def machine_of(path: Path | None) -> Machine | None:
 def place_of_code(place: str, by_name: bool) -> Path | None:
     """
     Where the kernels of a backend are written: a path, or the file of a module; None for our own
-    columns, which look for a GPU themselves, and for what is no Python.
+    columns, which look for a GPU themselves unless ``--device`` names the PTX machine, and for what
+    is no Python.
     """
     if not by_name:
         return Path(place)
-    if place.partition(".")[0] in (*PROJECT_BACKENDS, "attnverify"):
+    if place in PROJECT_BACKENDS and chosen_machine() is not None:
+        place = f"attnverify.{place}"
+    elif place.partition(".")[0] in (*PROJECT_BACKENDS, "attnverify"):
         return None
     try:
         found = importlib.util.find_spec(place.partition(":")[0])
@@ -167,6 +173,17 @@ def place_of_code(place: str, by_name: bool) -> Path | None:
         return None
     is_own_package = origin.name == "__init__.py" and "site-packages" not in origin.parts
     return origin.parent if is_own_package else origin
+
+
+IMPORTED_ON: dict[str, Machine] = {}
+"""Our own columns that were imported with the machine for a GPU, and which one that was."""
+
+
+def check_not_imported(column: str, machine: Machine) -> None:
+    """A column looks for its GPU as it is imported: what it found before it would keep."""
+    if f"attnverify.{column}" in sys.modules and IMPORTED_ON.get(column) != machine:
+        raise RuntimeError(f"{column} was imported before --device put the machine in place")
+    IMPORTED_ON[column] = machine
 
 
 def functions_of(asked: Source, modules: list[ModuleType]) -> dict[str, Callable[..., Any]]:

@@ -123,10 +123,9 @@ def find_machine(path: Path) -> Machine | None:
     interpreter, by TRITON_INTERPRET, gets it.
     """
     files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
-    texts = [file.read_bytes() for file in files]
-    if os.environ.get(INTERPRET) == "1" or any(INTERPRET.encode() in text for text in texts):
+    trees = [ast.parse(file.read_bytes()) for file in files]
+    if os.environ.get(INTERPRET) == "1" or any(_names_interpreter(tree) for tree in trees):
         return None
-    trees = [ast.parse(text) for text in texts]
     names = {name for tree in trees for name in imported_names(tree)}
     library = "torch" if "triton" in names else "cupy" if "cupy" in names else None
     asked = chosen_machine()
@@ -153,6 +152,11 @@ def imported_names(tree: ast.AST) -> Iterator[str]:
             yield from (alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield node.module.partition(".")[0]
+
+
+def _names_interpreter(tree: ast.AST) -> bool:
+    """Whether a file handles TRITON_INTERPRET; words about it do not count."""
+    return any(isinstance(x, ast.Constant) and x.value == INTERPRET for x in ast.walk(tree))
 
 
 def _declared_target(tree: ast.Module) -> Iterator[str]:

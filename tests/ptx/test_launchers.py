@@ -18,7 +18,7 @@ from triton.backends.nvidia.compiler import CUDABackend
 
 from attnverify import ptx
 from attnverify.ptx.launchers import cuda, nvrtc
-from attnverify.ptx.launchers.cupy import as_cupy
+from attnverify.ptx.launchers.cupy import RawModule, as_cupy
 from attnverify.ptx.launchers.torch_cuda import pretended_cuda
 from attnverify.ptx.launchers.triton import on_machine
 from tests.support.roundings import count_roundings
@@ -331,6 +331,40 @@ def test_a_file_that_uses_cupy_runs_on_the_machine(cupy_file: Any) -> None:
     assert [name for name, _ in machine.launches] == ["scale", "fill<float, 5>"]
 
 
+def compile_half(path: Path, by: str) -> Any:
+    """A kernel as a file compiles it that chooses the options itself."""
+    import cupy
+    from cupy.cuda import nvrtc
+
+    source = f'extern "C" __global__ void half(float *x, float by) {{ x[threadIdx.x] *= {by}; }}'
+    program = nvrtc.createProgram(source, "half.cu", [], [])
+    nvrtc.compileProgram(program, ["-arch=sm_90"])
+    path.write_bytes(nvrtc.getCUBIN(program))
+    return cupy.RawModule(path=str(path)).get_function("half")
+
+
+def test_a_file_that_compiles_for_itself_has_its_own_options(tmp_path: Path) -> None:
+    """No -ftz=true of CuPy's: a subnormal number stays. A number of the host goes by value."""
+    with as_cupy(90):
+        import cupy
+
+        x = cupy.array([2.0**-130, 8], "float32")
+        half = compile_half(tmp_path / "half.bin", "by")
+        half((1,), (2,), (x, np.array([0.5], "float32")))
+    assert x.tolist() == [2.0**-131, 4]
+
+
+def test_a_file_that_compiles_for_itself_is_told_what_is_wrong(tmp_path: Path) -> None:
+    with as_cupy(90), pytest.raises(RuntimeError, match="bye"):
+        compile_half(tmp_path / "half.bin", "bye")
+
+
+def test_a_real_binary_cannot_be_executed(tmp_path: Path) -> None:
+    (path := tmp_path / "real.cubin").write_bytes(b"\x7fELF")
+    with as_cupy(90) as machine, pytest.raises(NotImplementedError, match="compiled binary"):
+        RawModule(machine, path=str(path))
+
+
 def test_subnormal_numbers_are_flushed_as_cupy_compiles(cupy_file: Any) -> None:
     assert cupy_file[1].halved(np.array([0, 1e-38], np.float32))[0] == 0
     x = np.array([0, 1e-38], np.float32)
@@ -379,6 +413,20 @@ def test_a_file_that_wants_a_gpu_of_pytorch_gets_the_machine() -> None:
             add[(1,)](x, y, z, 100, BLOCK=128)
         torch.cuda.synchronize()
     assert z.device.type == "cpu" and torch.equal(z, x + 1) and not z.is_cuda
+
+
+def test_the_body_of_an_operator_finds_the_gpu_too() -> None:
+    with pretended_cuda(90):
+
+        @torch.library.custom_op("attnverify_tests::where", mutates_args=())
+        def where(x: torch.Tensor) -> torch.Tensor:
+            inside.append((x.is_cuda, torch.zeros(1, device=x.device).device.type))
+            return x.clone()
+
+        inside: list[tuple[bool, str]] = []
+        where(torch.ones(2))
+    where(torch.ones(2))
+    assert inside == [(True, "cuda"), (False, "cpu")]
 
 
 def test_pytorch_is_afterwards_what_it_was() -> None:

@@ -7,7 +7,8 @@ A stand-in for CuPy with the machine behind it, for files that compile CUDA C++ 
 
 Arrays are NumPy's, with what CuPy's have beside (``get``, ``data.ptr``); functions are NumPy's;
 ``RawKernel`` and ``RawModule`` are compiled by NVRTC with the options that CuPy would give,
-``-ftz=true`` among them, and executed on the machine. What else CuPy compiles at run time
+``-ftz=true`` among them, and executed on the machine; so is what a file compiles by
+``cupy.cuda.nvrtc`` itself and loads by ``RawModule(path=...)``. What else CuPy compiles at run time
 (``ElementwiseKernel``, ``fuse`` ...) is refused with NotImplementedError.
 """
 
@@ -23,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from attnverify.ptx.kernel import Kernel
-from attnverify.ptx.launchers import cuda
+from attnverify.ptx.launchers import cuda, cupy_nvrtc
 from attnverify.ptx.launchers.cupy_arrays import LIVING, Device, DeviceArray, Stream, wrapped
 from attnverify.ptx.launchers.nvrtc import Compiled, compile_source
 
@@ -78,6 +79,8 @@ def raw(x: Any, kind: str) -> Any:
     Convert an argument as CuPy passes it: Python numbers become 64 bits wide there, and must fit
     the parameter here.
     """
+    if isinstance(x, np.ndarray) and not isinstance(x, DeviceArray):
+        return x.tobytes()  # CuPy hands an array of the host over by value
     if isinstance(x, bool | int | float) and not isinstance(x, np.generic):
         wanted = {"f": float, "u": int, "s": int, "b": int}[kind[0]]
         return wanted(x)
@@ -120,14 +123,10 @@ class RawModule:
         name_expressions: Sequence[str] = (),
         **ignored: Any,
     ) -> None:
-        if code is None:
-            raise NotImplementedError(
-                "RawModule(path=...): a compiled binary cannot be executed here, give code="
-            )
-        self.machine, self.code = machine, add_line_numbers(code, sys._getframe(1))
-        self.names = tuple(name_expressions or ())
+        self.machine, self.names = machine, tuple(name_expressions or ())
+        self.module = None if path is None else cupy_nvrtc.read_binary(Path(path))
+        self.code = "" if code is None else add_line_numbers(code, sys._getframe(1))
         self.options = (*options, *(option for option in OPTIONS if option not in options))
-        self.module: Compiled | None = None
 
     def compiled(self) -> Compiled:
         if self.module is None:
@@ -229,6 +228,7 @@ def cuda_of(machine: Machine) -> ModuleType:
     )
     Device.compute_capability = str(machine.target)  # type: ignore[attr-defined]
     made.Device, made.Stream = Device, Stream  # type: ignore[attr-defined]
+    made.nvrtc = cupy_nvrtc.stand_in()  # type: ignore[attr-defined]
     made.get_current_stream = lambda: Stream.null  # type: ignore[attr-defined]
     made.is_available = lambda: True  # type: ignore[attr-defined]
     made.using_allocator = lambda allocator: nullcontext()  # type: ignore[attr-defined]
@@ -253,7 +253,7 @@ def as_cupy(target: int = 90, **settings: Any) -> Iterator[Machine]:
     for name in before:
         del sys.modules[name]
     made = StandIn(machine)
-    sys.modules |= {"cupy": made, "cupy.cuda": made.cuda}
+    sys.modules |= {"cupy": made, "cupy.cuda": made.cuda, "cupy.cuda.nvrtc": made.cuda.nvrtc}
     try:
         yield machine
     finally:

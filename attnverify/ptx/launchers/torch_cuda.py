@@ -13,6 +13,8 @@ they do on a CPU.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from functools import wraps
 from types import SimpleNamespace
 from typing import Any
 
@@ -51,6 +53,34 @@ class OnHost(TorchFunctionMode):
         if isinstance(given.get("device"), int):
             given["device"] = HOST
         return function(*(HOST if is_device(x) else x for x in args), **given)
+
+
+PRETENDED: ContextVar[bool] = ContextVar("PRETENDED", default=False)
+
+
+def on_host(function: Callable[..., Any]) -> Callable[..., Any]:
+    """
+    Return the body of an operator as it runs here: PyTorch calls it without the mode that saw the
+    operator's own call.
+    """
+
+    @wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with OnHost() if PRETENDED.get() else nullcontext():
+            return function(*args, **kwargs)
+
+    return run
+
+
+def operators_on_host(define: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``custom_op``, or ``triton_op``, for operators whose bodies run on the host."""
+
+    def defined(name: str, function: Any = None, /, **kwargs: Any) -> Any:
+        if function is None:
+            return lambda body: define(name, on_host(body), **kwargs)
+        return define(name, on_host(function), **kwargs)
+
+    return defined
 
 
 class Event:
@@ -123,35 +153,46 @@ def answers(target: int) -> dict[str, Any]:
         "Stream": Stream,
         "is_bf16_supported": lambda *args, **kwargs: True,
         "is_current_stream_capturing": lambda: False,
-        **dict.fromkeys(
-            (
-                "synchronize",
-                "set_device",
-                "empty_cache",
-                "manual_seed",
-                "manual_seed_all",
-                "init",
-                "reset_peak_memory_stats",
-            ),
-            nothing,
-        ),
+        **{name: ignored() for name in IGNORED},
     }
 
 
-def nothing(*args: Any, **kwargs: Any) -> None:
-    """There is nothing to do."""
+IGNORED = (
+    "synchronize",
+    "set_device",
+    "empty_cache",
+    "manual_seed",
+    "manual_seed_all",
+    "init",
+    "reset_peak_memory_stats",
+)
+
+
+def ignored() -> Callable[..., None]:
+    """
+    Make a function that has nothing to do, one for each name: torch.compile keeps a rule for each
+    function of PyTorch, and finds one function under two names to have two.
+    """
+    return lambda *args, **kwargs: None
 
 
 @contextmanager
 def pretended_cuda(target: int = 90) -> Iterator[None]:
     """PyTorch behaves as if the machine were its GPU; afterwards it is what it was."""
-    changed = answers(target)
-    before = {name: getattr(torch.cuda, name) for name in changed}
-    for name, x in changed.items():
-        setattr(torch.cuda, name, x)
+    instead = [(torch.cuda, name, x) for name, x in answers(target).items()]
+    instead += [
+        (torch.library, name, operators_on_host(getattr(torch.library, name)))
+        for name in ("custom_op", "triton_op")
+        if not PRETENDED.get()
+    ]
+    before = [(module, name, getattr(module, name)) for module, name, _ in instead]
+    for module, name, x in instead:
+        setattr(module, name, x)
+    token = PRETENDED.set(True)
     try:
         with OnHost():
             yield
     finally:
-        for name, x in before.items():
-            setattr(torch.cuda, name, x)
+        PRETENDED.reset(token)
+        for module, name, x in before:
+            setattr(module, name, x)

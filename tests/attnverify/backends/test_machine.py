@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from attnverify.backends.loader import Backend, load
+from attnverify.backends import loader
+from attnverify.backends.loader import Backend, load, machine_of, place_of_code
 from attnverify.backends.machine import Machine, find_machine
 from attnverify.device_assignment import MACHINE, show_device
 from attnverify.inputs.recipe import Recipe
@@ -172,3 +173,30 @@ def test_a_file_of_another_encoding_is_read(tmp_path: Path) -> None:
     latin = "# -*- coding: latin-1 -*-\n# \xe9\n" + TRITON.read_text()
     (tmp_path / "latin.py").write_bytes(latin.encode("latin-1"))
     assert load(str(tmp_path / "latin.py")).machine == Machine(90, "torch")
+
+
+def test_our_own_columns_run_on_the_machine_where_device_asks_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert place_of_code("torch_impl", True) is None
+    monkeypatch.setenv(MACHINE, "80")
+    found = {name: machine_of(place_of_code(name, True)) for name in ("torch_impl", "cupy_impl")}
+    assert found == {"torch_impl": Machine(80, "torch"), "cupy_impl": Machine(80, "cupy")}
+
+
+def test_a_column_that_was_imported_before_is_not_said_to_run_on_the_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import attnverify.cupy_impl
+
+    monkeypatch.setenv(MACHINE, "90")
+    monkeypatch.setattr(loader, "IMPORTED_ON", {})
+    assert "was imported before --device put the machine in place" in str(load("cupy_impl").broken)
+    assert attnverify.cupy_impl.missing() is None
+
+
+def test_words_about_the_interpreter_do_not_ask_for_it(tmp_path: Path) -> None:
+    (file := tmp_path / "kernels.py").write_text('"""No TRITON_INTERPRET."""\nimport triton\n')
+    assert find_machine(file) == Machine(90, "torch")
+    file.write_text('import os, triton\nos.environ["TRITON_INTERPRET"] = "1"\n')
+    assert find_machine(file) is None

@@ -1,0 +1,76 @@
+"""
+The project's own columns on the machine, as ``--device sm_90a`` runs them: their own launchers,
+binders and options, with Triton's or NVRTC's PTX in place of a binary. In a process of its own, for
+a column looks for its GPU once.
+
+    python -m tests.ptx.own_columns cupy_impl --target 90 --dtypes bfloat16 --cases 2
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from attnverify import ROOT
+from attnverify.device_assignment import show_device
+
+HOW = {"torch_impl": "triton", "cupy_impl": "cuda"}
+
+
+def judge_column(column: str, *options: str) -> list[dict[str, Any]]:
+    """What the judge says of cases of each kernel of a column, in another process."""
+    command = [sys.executable, "-m", "tests.ptx.own_columns", column, *options]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    return [json.loads(line) for line in ran.stdout.splitlines()]
+
+
+def judged_here(
+    column: str, target: int, dtypes: Sequence[str], cases: int
+) -> Iterator[dict[str, Any]]:
+    """So many discriminating cases of each kernel, and of its gradients, in each dtype."""
+    from attnverify.backends.loader import load
+
+    show_device(f"sm_{target}")
+    backend = load(column)
+    assert backend.implementations and backend.machine, (backend.broken, backend.missing)
+    for implementation in backend.implementations:
+        if implementation.how == HOW[column]:
+            for dtype in dtypes:
+                yield from islice(discriminating(implementation, dtype), cases)
+
+
+def discriminating(implementation: Any, dtype: str) -> Iterator[dict[str, Any]]:
+    """The cases that no trivial answer passes, judged: a kernel's verdict one by one."""
+    from attnverify.inputs.sampling import draw_recipes
+    from attnverify.judge.case import case_of
+    from attnverify.judge.errors import Disagreement, Unsupported
+    from attnverify.judge.judging import judge
+
+    told = {"kernel": implementation.name, "dtype": dtype, "on": implementation.backend.device}
+    for recipe in draw_recipes(implementation.operation.name, "any", 80, 0):
+        try:
+            verdict = judge(implementation, case_of(recipe, dtype))
+        except Unsupported:
+            continue
+        except Disagreement as error:
+            yield told | {"recipe": str(recipe), "failed": str(error)}
+            continue
+        if verdict.discriminating:
+            yield told | {"recipe": str(recipe), "budget": verdict.budget}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("column", choices=HOW)
+    parser.add_argument("--target", type=int, default=90)
+    parser.add_argument("--dtypes", nargs="+", default=["bfloat16"])
+    parser.add_argument("--cases", type=int, default=2)
+    given = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    for line in judged_here(given.column, given.target, given.dtypes, given.cases):
+        print(json.dumps(line), flush=True)
