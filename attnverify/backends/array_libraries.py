@@ -35,7 +35,11 @@ class Library:
     flushes_subnormals: Callable[[], bool] = lambda: False
     """Whether numbers below the smallest normal one count as 0, as seen on its device."""
     forget: Callable[[], None] = lambda: None
-    """Lets go of what it has compiled for the sizes of a cell."""
+    """Lets go of what it has compiled for the shapes that it has met."""
+    compiles_shapes: bool = False
+    """Whether a call of other shapes is compiled anew, which takes longer than the call."""
+    has_layouts: bool = True
+    """Whether its arrays lie in memory as their maker chooses; else each layout is a copy."""
 
 
 def array_library(name: str) -> Library:
@@ -110,13 +114,15 @@ def jax_library() -> Library:
 
     return Library(
         "jax",
-        lambda x, dtype: jax.numpy.asarray(to_dtype(x, dtype)),
+        lambda x, dtype: jax.device_put(to_dtype(x, dtype)),  # numpy.asarray would compile a copy
         to_float64,
         lambda: None,
         lambda: None,
         unsupported,
         lambda: not np.asarray(jax.numpy.asarray(np.float32(1e-39)) * 1).any(),
         jax.clear_caches,
+        compiles_shapes=True,
+        has_layouts=False,
     )
 
 
@@ -195,8 +201,8 @@ def jax_gradient(function: Callable[..., Array]) -> Callable[..., tuple[Array, .
         flat, form = jax.tree.flatten(outputs)
         flat = arriving + [jax.numpy.zeros_like(y) for y in flat[len(arriving) :]]
         (grads,) = pull(jax.tree.unflatten(form, flat))
-        found = {id(x): grad for x, grad in zip(wanted, grads, strict=True)}
-        return gradients_of(inputs, lambda x: found.get(id(x)))
+        found = iter(grads)  # by place: one array may be key and value, each with its gradient
+        return gradients_of(inputs, lambda x: next(found) if is_leaf(x) else None)
 
     return gradient
 

@@ -59,6 +59,7 @@ class Backend:
     notes    what its author should know: names that are no operation, no PRECISION declared
     machine  what stands for the GPU that its kernels are written for, where there is none
     declared what it says of the dtypes and features that it is judged in
+    compiled_for  the implementation and dtype whose shapes its library keeps compiled
     """
 
     name: str
@@ -76,6 +77,7 @@ class Backend:
     deterministic: bool = False
     machine: Machine | None = None
     declared: Declarations = STRICT
+    compiled_for: tuple[str, str] | None = None
 
 
 @dataclass(eq=False)

@@ -57,10 +57,11 @@ queries than keys and whole blocks of them, N = M = H, twelve slopes, eighty, th
 models, queries beyond 1024, batches and widths beyond those that are drawn.
 """
 
-OF_LAYER_GRADIENTS = (*GEOMETRIES[:5], GEOMETRIES[-1])
+FEW_GEOMETRIES = (*GEOMETRIES[:5], GEOMETRIES[-1])
 """
 What the gradient of a layer is probed with: the attention between its projections meets all of
-them, and every layout, as an operation of its own.
+them, and every layout, as an operation of its own. And every gradient whose library compiles each
+shape, two programs for one.
 """
 
 WIDE = 192
@@ -79,13 +80,13 @@ FAR = ("far_below", "farthest_below")
 
 
 @lru_cache(maxsize=128)
-def fixed_cases(operation: str) -> tuple[Recipe, ...]:
+def fixed_cases(operation: str, few: bool = False) -> tuple[Recipe, ...]:
     """
-    Return the probes of an operation: each geometry, each family, each way of hiding keys, each
-    optional thing left out.
+    Return the probes of an operation: each geometry (or few of them), each family, each way of
+    hiding keys, each optional thing left out.
     """
     op = CATALOGUE[operation]
-    geometries = OF_LAYER_GRADIENTS if op.is_layer_gradient else GEOMETRIES
+    geometries = FEW_GEOMETRIES if few or op.is_layer_gradient else GEOMETRIES
     found = [fixed_recipe(op, sizes, _family_of(op, sizes)) for sizes in geometries]
     if op.is_given_arrays and not op.is_layer_gradient:
         found += [

@@ -97,8 +97,11 @@ SHARED = "shared"
 
 
 def share_key_and_value(given: dict[str, Any], kind: str) -> dict[str, Any]:
-    """Return the arguments, one array in the place of key and value where the layout says so."""
-    if kind != SHARED or "value" not in given:
+    """
+    Return the arguments, one array in the place of key and value where the layout says so and
+    they are shaped alike.
+    """
+    if kind != SHARED or "value" not in given or given["key"].shape != given["value"].shape:
         return given
     return given | {"value": given["key"]}
 

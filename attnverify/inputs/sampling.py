@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
+from itertools import cycle
 from random import Random
 from typing import Any
 
@@ -53,6 +54,22 @@ def count_draws(operation: str, cases: int) -> int:
 def draw_first_fifth(operation: str, profile: str, seed: int) -> tuple[Recipe, ...]:
     """Draw the first fifth of the profile's recipes, for checks that make several calls."""
     return draw_recipes(operation, "any", CASES[profile], seed)[: max(10, CASES[profile] // 5)]
+
+
+def with_shapes_of(recipes: Sequence[Recipe], models: Sequence[Recipe]) -> tuple[Recipe, ...]:
+    """The recipes in arrays shaped as those of the models, which take turns."""
+    turns = zip(recipes, cycle(models), strict=False)
+    return tuple(dict.fromkeys(_with_shape(recipe, model) for recipe, model in turns))
+
+
+def _with_shape(recipe: Recipe, model: Recipe) -> Recipe:
+    """The recipe's numbers and what they hide, in arrays of the model's shapes and dtypes."""
+    parts: dict[str, Any] = {"sizes": model.sizes, "options": model.options}
+    for name, kept in (("mask", ("axes", "form")), ("padding", ()), ("dropout", ("p", "axes"))):
+        of_model = getattr(model, name)
+        own = getattr(recipe, name) or of_model
+        parts[name] = of_model and own | {key: of_model[key] for key in kept if key in of_model}
+    return replace(recipe, **parts)
 
 
 @composite

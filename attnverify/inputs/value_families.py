@@ -41,10 +41,14 @@ SCORING = ("query", "x", "score")
 def apply_family(inputs: "Inputs", recipe: "Recipe", dtype: str, rng: np.random.Generator) -> None:
     """Bend the standard normal arrays to the recipe's family, in place."""
     FAMILIES[recipe.values["family"]](inputs, dtype, rng)
-    if recipe.layout["kind"] == SHARED and "value" in inputs:
+    if recipe.layout["kind"] == SHARED and _are_alike(inputs.get("key"), inputs.get("value")):
         inputs["value"] = inputs["key"].copy()
     if recipe.layout["kind"] in ("expanded", "mixed"):
         make_broadcastable(inputs)
+
+
+def _are_alike(key: Any, value: Any) -> bool:
+    return isinstance(key, ndarray) and isinstance(value, ndarray) and key.shape == value.shape
 
 
 def make_broadcastable(inputs: "Inputs") -> None:

@@ -155,7 +155,9 @@ def to_backend_arrays(
     Convert the inputs to arrays of the backend, laid out in memory as the recipe says; ``changed``:
     what a probe asks in place of some of them.
     """
-    kinds = layout_kinds(case.recipe, len(case.inputs))
+    library, kinds = implementation.backend.library, layout_kinds(case.recipe, len(case.inputs))
+    if library is not None and not library.has_layouts:
+        kinds = ["contiguous"] * len(kinds)
     inputs = case.inputs | (changed or {})
     given = {
         name: to_backend_array(implementation, value, case.dtype, kind)

@@ -15,7 +15,7 @@ from typing import Any
 from attnverify.backends.declarations import NO_GRADIENT
 from attnverify.backends.loader import Implementation
 from attnverify.backends.round_trip import check_round_trip
-from attnverify.checks.registry import Check, checks, find_check, recipes_called_twice
+from attnverify.checks.registry import Check, checks, find_check
 from attnverify.failures.evidence import Evidence, picture_of_error
 from attnverify.failures.finding import NOT_REFUSED, Finding
 from attnverify.failures.known_failures import KnownFailure
@@ -37,6 +37,7 @@ from attnverify.verdicts.search import (
     leaves_dtype_out,
     search_for_failures,
 )
+from attnverify.verdicts.shown import SEQUENCES, compiles_shapes, recipes_to_call_twice
 from attnverify.verdicts.tally import CellResult, Options, Tally, decide_verdict, unsupported
 
 
@@ -75,16 +76,28 @@ def collect_evidence(
         return cell.result().with_tally(unsupported(reason))
     if words := check_round_trip(cell.implementation.backend, cell.dtype):
         return replace(cell.result(), blocked=words)
+    forget_other_shapes(cell)
     regions = tuple(line for line in known if line.when)
     before = state_guard.snapshot()
     tally = JUDGES[cell.aspect](cell, replace(options, regions=regions, fatal=fatal))
-    library.forget()
     changes = [str(change) for change in state_guard.diff_and_restore(before) if not change.once]
     if cell.aspect == "side effects" and changes and not tally.findings:
         words = "; ".join(changes)
         tally += Tally(findings=[Finding(words, message="seen after the column's last call")])
     unseen = Tally(regions={line.source: [0, 0] for line in regions})
     return replace(cell.result().with_tally(unseen + tally), changes=changes)
+
+
+def forget_other_shapes(cell: Cell) -> None:
+    """
+    Let go of what the library has compiled for another operation or dtype. The columns of one meet
+    the same shapes.
+    """
+    backend, own = cell.implementation.backend, (cell.implementation.name, cell.dtype)
+    assert backend.library is not None
+    if backend.compiled_for not in (None, own):
+        backend.library.forget()
+    backend.compiled_for = own
 
 
 def judge_values(cell: Cell, options: Options) -> Tally:
@@ -154,6 +167,8 @@ def checks_to_run(
     operation = implementation.operation.name
     made_from = options.draws | ({"inputs": options.inputs} if options.inputs else {})
     own = [{"name": name} | made_from for name in checks(operation, cell.aspect, **made_from)]
+    if cell.aspect == "side effects" and compiles_shapes(implementation):
+        own = own[:SEQUENCES]
     found = [
         named
         for named in recorded_checks(operation, cell.aspect, options.failures)
@@ -195,7 +210,7 @@ def judge_side_effects_column(cell: Cell, options: Options) -> Tally:
         operation, around = implementation.operation.name, Values()
         for recipe in (
             *recorded_recipes(operation, cell.aspect, options.failures),
-            *recipes_called_twice(operation, **options.draws),
+            *recipes_to_call_twice(implementation, options),
         ):
             case = case_of(recipe, cell.dtype)
             counted, error = judge_side_effect(implementation, case, options, around)

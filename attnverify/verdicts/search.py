@@ -2,8 +2,6 @@
 Searching a cell for failures: recipe after recipe, recorded ones first.
 """
 
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -12,11 +10,8 @@ from attnverify.diagnosis.call_budget import CallBudget
 from attnverify.diagnosis.failing_region import Draws, offers
 from attnverify.failures.finding import Finding, offered_line
 from attnverify.failures.known_failures import KnownFailure
-from attnverify.failures.record import find_record, recorded_recipes
-from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.given import recipe_of_file
 from attnverify.inputs.recipe import Recipe
-from attnverify.inputs.sampling import draw_recipes, hypothesis_examples
 from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.judging import Verdict, judge
@@ -31,6 +26,7 @@ from attnverify.verdicts.found_out import (
     has_heads_of_any_width,
     supported_variants,
 )
+from attnverify.verdicts.shown import shown_recipes
 from attnverify.verdicts.tally import Options, Tally, unsupported
 
 
@@ -134,23 +130,21 @@ def search_for_failures(
     search = Search(implementation, cell.dtype, options)
     if options.inputs:
         return judge_given_inputs(search, cell, kind)
-    operation, seed = implementation.operation.name, options.seed
     search.drawn = cases
-    for recipe in first_recipes(operation, cell.aspect, options, kind, cases):
+    shown = shown_recipes(implementation, cell.aspect, options, kind, cases)
+    for recipe in (*shown.at_first, *shown.drawn, *shown.causal):
         search.judge(recipe)
-    for recipe in causal_recipes(implementation) if kind == "any" else ():
-        search.judge(recipe)
-    for recipe in draw_recipes(operation, kind, 4 * cases, seed)[cases:]:
+    for recipe in shown.further:
         if not search.wants_more(cases):
             break
         search.judge(recipe)
         search.drawn += 1
     if search.is_unsupported() and has_heads_of_any_width(implementation.operation):
         widths = list(WIDTHS)
-        for recipe in draw_recipes(operation, kind, cases, seed):
+        for recipe in shown.drawn:
             search.judge_supported(recipe, widths)
     if not search.failing:
-        for recipe in hypothesis_examples(operation, kind, max(2, options.cases // 10), seed):
+        for recipe in shown.hunted():
             search.judge(recipe)
     if reason := search.find_undeclared():
         return unsupported(reason)
@@ -172,33 +166,6 @@ def judge_given_inputs(search: Search, cell: Cell, kind: str) -> Tally:
 def leaves_dtype_out(tally: Tally) -> bool:
     """Tell whether a search has shown that the dtype is not judged, and nothing else."""
     return any(reason.startswith(ABOUT_DTYPES) for reason in tally.reasons)
-
-
-def first_recipes(
-    operation: str, aspect: str, options: Options, kind: str, cases: int
-) -> list[Recipe]:
-    """List what every implementation of the operation meets, whatever it shows."""
-    return [
-        *recorded_recipes(operation, aspect, options.failures),
-        *recipes_of_known_failures(operation, aspect, options),
-        *(fixed_cases(operation) if kind == "any" else ()),
-        *draw_recipes(operation, kind, cases, options.seed),
-    ]
-
-
-CAUSAL_SIZES = ((4, 4), (1, 6), (3, 8), (17, 40), (33, 65))
-"""Queries and keys for a function with a flag for the causal mask: as many, and fewer, in tiles."""
-
-
-def causal_recipes(implementation: Implementation) -> Iterator[Recipe]:
-    """Yield recipes with the causal mask, which few draws have, for a flag that stands for it."""
-    if not getattr(implementation.function, "causal", ""):
-        return
-    mask = {"pattern": "causal", "axes": "N M", "form": "bool", "seed": 0}
-    for N, M in CAUSAL_SIZES:
-        sizes = {"B": 2, "H": 2, "N": N, "M": M, "D": 8, "E": 8}
-        values = {"family": "normal", "seed": N}
-        yield Recipe(implementation.operation.name, sizes, values, mask)
 
 
 def describe_found(search: Search, cell: Cell, kind: str, fresh: int) -> list[Finding]:
@@ -225,19 +192,6 @@ def describe_found(search: Search, cell: Cell, kind: str, fresh: int) -> list[Fi
         )
         for what, finding in found.items()
     ]
-
-
-def recipes_of_known_failures(operation: str, aspect: str, options: Options) -> Iterator[Recipe]:
-    """
-    Yield the recipes of the records that known failures name: they fail in every run, whatever is
-    drawn.
-    """
-    for line in options.regions:
-        if line.replay:
-            with suppress(ValueError):
-                failure = find_record(line.replay, options.failures)
-                if (failure.operation, failure.aspect) == (operation, aspect) and not failure.check:
-                    yield Recipe(**failure.recipe)
 
 
 def judge_one(implementation: Implementation, case: Case, options: Options) -> tuple[Tally, str]:

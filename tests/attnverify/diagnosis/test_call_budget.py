@@ -24,7 +24,8 @@ from attnverify.judge.case import case_of
 from attnverify.reference import oracle
 from attnverify.verdicts.cell import Cell
 from attnverify.verdicts.columns import judge_cell
-from attnverify.verdicts.search import Search, describe_found, first_recipes
+from attnverify.verdicts.search import Search, describe_found
+from attnverify.verdicts.shown import shown_recipes
 from attnverify.verdicts.tally import Options
 from tests.support.sample_backends import load_sample
 
@@ -55,7 +56,8 @@ def test_a_finding_costs_no_more_calls_than_its_budget(name: str, calls: Counter
     with TemporaryDirectory() as folder:
         options = Options("quick", failures=folder)
         search = Search(faulty, "float32", options)
-        for recipe in first_recipes(faulty.operation.name, "values", options, "any", 20):
+        shown = shown_recipes(faulty, "values", options, "any", 20)
+        for recipe in shown.at_first + shown.drawn:
             search.judge(recipe)
         calls.clear()
         found = describe_found(search, Cell(faulty, None, "float32", "values"), "any", 20)

@@ -20,7 +20,8 @@ from attnverify.backends.loader import Implementation
 from attnverify.diagnosis.cause import Cause, Explanation
 from attnverify.failures.finding import Finding
 from attnverify.verdicts.cell import Cell
-from attnverify.verdicts.search import Search, describe_found, first_recipes
+from attnverify.verdicts.search import Search, describe_found
+from attnverify.verdicts.shown import shown_recipes
 from attnverify.verdicts.tally import Options
 from tests.support.sample_backends import load_sample
 
@@ -226,7 +227,8 @@ def findings(name: str) -> tuple[Finding, ...]:
     with TemporaryDirectory() as folder:
         options = Options("quick", failures=folder)
         search = Search(implementation, row.dtype, options)
-        for recipe in first_recipes(implementation.operation.name, row.aspect, options, kind, 20):
+        shown = shown_recipes(implementation, row.aspect, options, kind, 20)
+        for recipe in shown.at_first + shown.drawn:
             search.judge(recipe)
         return tuple(describe_found(search, cell, kind, 20))
 

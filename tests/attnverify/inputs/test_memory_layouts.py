@@ -1,11 +1,15 @@
 """Whether two arrays share memory: their elements decide, not the block that they lie in."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from numpy import ndarray
 
-from attnverify.inputs.memory_layouts import shares_memory
+from attnverify.inputs.expand import expand
+from attnverify.inputs.memory_layouts import SHARED, share_key_and_value, shares_memory
+from attnverify.inputs.recipe import Recipe
 from tests.support.sample_backends import tallies
 
 
@@ -56,3 +60,14 @@ def test_what_has_no_memory_shares_none() -> None:
 def test_views_of_one_block_are_outputs_of_their_own() -> None:
     found = tallies("update_mems", "legal_habits")
     assert {name: tally.verdict for name, tally in found.items()} == dict.fromkeys(found, "passed")
+
+
+def test_one_array_is_key_and_value_only_where_both_are_shaped_alike() -> None:
+    sizes = {"B": 1, "H": 2, "N": 3, "M": 4, "D": 5, "E": 5}
+    alike = Recipe(
+        "alibi_attention", sizes, {"family": "normal", "seed": 1}, layout={"kind": SHARED}
+    )
+    for recipe, shared in ((alike, True), (replace(alike, sizes=sizes | {"E": 6}), False)):
+        given = share_key_and_value(expand(recipe, "float32"), SHARED)
+        assert given["value"].shape[-1] == recipe.sizes["E"]
+        assert (given["value"] is given["key"]) == shared

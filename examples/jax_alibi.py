@@ -1,0 +1,32 @@
+"""
+ALiBi attention in plain JAX, compiled by jax.jit and computed in float32.
+
+Every shape that it meets is compiled, and every dtype anew: this file names one.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+DTYPES = ("float32",)
+
+
+def slopes(heads):
+    """A geometric series for a power of two; beyond it every other slope of the next one."""
+    power = 2 ** int(math.log2(heads))
+    first = [2 ** (-8 * (h + 1) / power) for h in range(power)]
+    return first + [2 ** (-4 * (2 * h + 1) / power) for h in range(heads - power)]
+
+
+@jax.jit
+def alibi_attention(query, key, value, visible=None):
+    (_, H, N, D), M = query.shape, key.shape[2]
+    distance = jnp.arange(M) - (jnp.arange(N)[:, None] + M - N)
+    seen = distance <= 0 if visible is None else (distance <= 0) & visible
+    score = jnp.einsum("bhnd,bhmd->bhnm", query, key) / math.sqrt(D)
+    score = score + jnp.asarray(slopes(H), score.dtype)[:, None, None] * distance
+    top = jnp.max(score, -1, keepdims=True, initial=-1e30, where=seen)
+    weight = jnp.where(seen, jnp.exp(jnp.where(seen, score - top, 0)), 0)
+    total = weight.sum(-1, keepdims=True)
+    return jnp.einsum("bhnm,bhme->bhne", weight / jnp.where(total == 0, 1, total), value)

@@ -1,0 +1,88 @@
+"""Which recipes a search shows, to libraries that compile each shape too."""
+
+from dataclasses import replace
+
+import pytest
+from numpy import ndarray
+
+from attnverify.backends.array_libraries import numpy_library
+from attnverify.backends.loader import Backend, Implementation
+from attnverify.catalogue.operation import CATALOGUE, parse_name
+from attnverify.catalogue.pytrees import leaves
+from attnverify.inputs.recipe import Recipe
+from attnverify.judge.case import case_of
+from attnverify.judge.invoke import to_backend_arrays
+from attnverify.verdicts.cell import Cell
+from attnverify.verdicts.columns import forget_other_shapes
+from attnverify.verdicts.shown import count_shapes, recipes_to_call_twice, shown_recipes
+from attnverify.verdicts.tally import Options
+
+ALIBI, QUICK = "alibi_attention", Options("quick")
+
+
+def implementation_of(name: str, **library: object) -> Implementation:
+    """The specification's own function, in a library with these properties."""
+    operation, how = parse_name(name)
+    made = replace(numpy_library(), **library)  # type: ignore[arg-type]
+    return Implementation(
+        Backend("mine", "mine.py", library=made), operation, how, operation.specification
+    )
+
+
+def shapes(recipes: tuple[Recipe, ...]) -> set[tuple[object, ...]]:
+    """What a compiler sees of the recipes: shapes and dtypes."""
+    inputs = [case_of(recipe, "float32").inputs for recipe in recipes]
+    return {
+        tuple((x.shape, str(x.dtype)) if isinstance(x, ndarray) else x for x in leaves(given))
+        for given in inputs
+    }
+
+
+@pytest.mark.parametrize("name", [ALIBI, "scaled_dot_product_attention", "softmax"])
+@pytest.mark.parametrize(("kind", "cases"), [("any", 20), ("nan", 10)])
+def test_draws_of_a_library_that_compiles_share_few_shapes(
+    name: str, kind: str, cases: int
+) -> None:
+    compiled, free = (
+        shown_recipes(
+            implementation_of(name, compiles_shapes=each), "values", QUICK, kind, cases
+        ).drawn
+        for each in (True, False)
+    )
+    assert len(shapes(compiled)) <= count_shapes(cases) < len(shapes(free))
+    assert len(compiled) > cases / 2
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_numbers_in_shapes_of_others_have_an_expected_answer(name: str) -> None:
+    shown = shown_recipes(implementation_of(name, compiles_shapes=True), "values", QUICK, "any", 12)
+    assert shown.drawn
+    for recipe in shown.drawn:
+        _ = case_of(recipe, "float64").expected  # raises ValueError where shapes do not fit
+
+
+def test_what_is_called_twice_was_compiled_before() -> None:
+    mine = implementation_of(ALIBI, compiles_shapes=True)
+    shown = shown_recipes(mine, "values", QUICK, "any", QUICK.cases)
+    twice = tuple(recipes_to_call_twice(mine, QUICK))
+    assert twice
+    assert shapes(twice) <= shapes(shown.at_first + shown.drawn)
+
+
+def test_columns_of_one_dtype_share_what_was_compiled() -> None:
+    forgotten: list[str] = []
+    mine = implementation_of(ALIBI, forget=lambda: forgotten.append("all"))
+    for dtype, aspect in (("float32", "values"), ("float32", "gradients"), ("float16", "values")):
+        forget_other_shapes(Cell(mine, None, dtype, aspect))
+        assert len(forgotten) == (dtype == "float16")
+
+
+@pytest.mark.parametrize(("has_layouts", "dense"), [(True, False), (False, True)])
+def test_arrays_without_layouts_come_as_the_library_makes_them(
+    has_layouts: bool, dense: bool
+) -> None:
+    mine = implementation_of(ALIBI, has_layouts=has_layouts)
+    shown = shown_recipes(mine, "values", QUICK, "any", 20).at_first
+    recipe = next(one for one in shown if one.layout["kind"] == "transposed")
+    given = to_backend_arrays(mine, case_of(recipe, "float32"))
+    assert given["key"].flags["C_CONTIGUOUS"] == dense
