@@ -157,13 +157,13 @@ def attend_grad(
 ) -> tuple[Float[Array, "... N M"], Float[Array, "... M E"]]:
     """
     The gradients of :func:`attend` by score and value, from the weights. Absent rows of d_output
-    and value are 0 already; ``at_weights`` arrives at the weights before their dropout.
+    and value are 0 already; ``at_weights`` arrives at the weights behind their dropout.
     """
     dropped, d_weights = weights, d_output @ value.mT
-    if keep is not None:
-        dropped, d_weights = kept(weights, keep, p), kept(d_weights, keep, p)
     if at_weights is not None:
         d_weights += at_weights
+    if keep is not None:
+        dropped, d_weights = kept(weights, keep, p), kept(d_weights, keep, p)
     d_weights -= (weights * d_weights).sum(axis=-1, keepdims=True)
     return weights * d_weights, dropped.mT @ d_output
 
@@ -209,6 +209,11 @@ def additive_attention(
 
 def check_masks(mask: Any, keep: Any, p: Any, shape: tuple[int, ...]) -> None:
     check_mask("mask", mask, shape, float_too=True)
+    check_draw(keep, p, shape)
+
+
+def check_draw(keep: Any, p: Any, shape: tuple[int, ...]) -> None:
+    """A draw for weights of that shape, and the share that is dropped."""
     check_mask("keep", keep, shape)
     check_dropout(keep, p)
 

@@ -8,19 +8,32 @@ from jaxtyping import Bool, Float
 
 from .alibi import biases, check_visible
 from .arrays import Array, ieee, narrow, wide
-from .attention import Mask, attend, heads_grad, hide, mask_grad, normalised, present, seen
+from .attention import (
+    Keep,
+    Mask,
+    attend,
+    check_draw,
+    heads_grad,
+    hide,
+    kept,
+    mask_grad,
+    normalised,
+    present,
+    seen,
+)
+from .attention import check_masks as check_options
 from .masks import merge_masks
 from .memory import Mems, update_mems
 from .relative import (
     Visible,
+    attend_learned_relative,
+    attend_learned_relative_grad,
+    attend_transformer_xl,
     check_even,
-    learned_relative_attention,
-    learned_relative_attention_grad,
     sinusoids,
-    transformer_xl_attention,
 )
 from .scores import over_rows, scaled_products
-from .shapes import Layout, check, check_heads, check_list, check_mask, check_parameters
+from .shapes import Layout, check, check_heads, check_list, check_parameters
 
 __all__ = [
     "alibi_multi_head_attention",
@@ -154,7 +167,11 @@ def checked(layout: Layout, parameters: Parameters, **sizes: int) -> dict[str, A
 
 @ieee
 def self_attention(
-    x: Float[Array, "B N F"], parameters: Parameters, mask: Mask = None
+    x: Float[Array, "B N F"],
+    parameters: Parameters,
+    mask: Mask = None,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> Float[Array, "B N E"]:
     """
     See :func:`spec.layers.self_attention`.
@@ -163,10 +180,10 @@ def self_attention(
     """
     size = check({"x": "B N F"}, x)
     weights = checked(SELF, parameters, F=size["F"])
-    check_mask("mask", mask, (size["B"], size["N"], size["N"]), float_too=True)
+    check_options(mask, keep, p, (size["B"], size["N"], size["N"]))
     dtype, (x, mask) = x.dtype, wide(x, mask)
     query, key, value = (x @ weights[name].T for name in SELF)
-    return narrow(attend(hide(scaled_products(query, key), mask), value), dtype)
+    return narrow(attend(hide(scaled_products(query, key), mask), value, keep, p), dtype)
 
 
 @ieee
@@ -175,6 +192,8 @@ def self_attention_grad(
     x: Float[Array, "B N F"],
     parameters: Parameters,
     mask: Mask = None,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> tuple[Any, ...]:
     """
     See :func:`spec.layers.self_attention_grad`.
@@ -185,12 +204,12 @@ def self_attention_grad(
     check_parameters(SELF, parameters, F=size["F"])
     wanted = len(parameters["w_value"])
     check({"x": "B N F", "d_output": "B N E"}, x, d_output, E=wanted)
-    check_mask("mask", mask, (size["B"], size["N"], size["N"]), float_too=True)
+    check_options(mask, keep, p, (size["B"], size["N"], size["N"]))
     d_output, wide_x, wide_mask = wide(d_output, x, mask)
     weights = dict(zip(parameters, wide(*parameters.values()), strict=True))
     query, key, value = (wide_x @ weights[name].T for name in SELF)
     score = hide(scaled_products(query, key), wide_mask)
-    d_score, *grads = heads_grad(d_output, query, key, value, score)
+    d_score, *grads = heads_grad(d_output, query, key, value, score, keep, p)
     projected = dict(zip(SELF, grads, strict=True))
     d_x = sum(d @ weights[name] for name, d in projected.items())
     d_parameters = {
@@ -209,6 +228,8 @@ def multi_head_attention(
     num_heads: int,
     attn_mask: Bool[Array, "... N M"] | Float[Array, "... N M"] | None = None,
     key_padding_mask: Bool[Array, "B M"] | None = None,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> tuple[Float[Array, "B N F"], Float[Array, "B H N M"]]:
     """
     See :func:`spec.layers.multi_head_attention`.
@@ -218,6 +239,7 @@ def multi_head_attention(
     size, dtype = check(PROJECTED, query, key, value), query.dtype
     check_heads(size["F"], num_heads)
     parameters = checked(MULTI_HEAD, parameters, F=size["F"])
+    check_draw(keep, p, (size["B"], num_heads, size["N"], size["M"]))
     mask = None
     if attn_mask is not None or key_padding_mask is not None:
         mask = merge_masks(attn_mask, key_padding_mask, num_heads)
@@ -229,7 +251,7 @@ def multi_head_attention(
     )
     score = hide(scaled_products(q, k), mask)
     pairs = seen(score)
-    weights = normalised(score, pairs)
+    weights = kept(normalised(score, pairs), keep, p)
     output = linear(merged(weights @ present(v, pairs.any(axis=-2))), parameters, "out_proj")
     return narrow(output, dtype), narrow(weights, dtype)
 
@@ -245,6 +267,8 @@ def multi_head_attention_grad(
     num_heads: int,
     attn_mask: Bool[Array, "... N M"] | Float[Array, "... N M"] | None = None,
     key_padding_mask: Bool[Array, "B M"] | None = None,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> tuple[Any, ...]:
     """
     See :func:`spec.layers.multi_head_attention_grad`.
@@ -257,6 +281,7 @@ def multi_head_attention_grad(
     weights = checked(MULTI_HEAD, parameters, F=size["F"])
     arriving = {"d_output": "B N F", "d_weights": "B H N M"}
     check(PROJECTED | arriving, *inputs, d_output, d_weights, H=num_heads)
+    check_draw(keep, p, (size["B"], num_heads, size["N"], size["M"]))
     mask = None
     if attn_mask is not None or key_padding_mask is not None:
         mask = merge_masks(attn_mask, key_padding_mask, num_heads)
@@ -268,10 +293,10 @@ def multi_head_attention_grad(
     )
     score = hide(scaled_products(q, k), mask)
     is_seen = seen(score).any(axis=(1, 2))
-    d_attended, d_parameters = linear_grad(d_output, merged(attend(score, v)), weights, "out_proj")
-    d_score, *d_heads = heads_grad(
-        heads(d_attended, num_heads), q, k, v, score, at_weights=d_weights
+    d_attended, d_parameters = linear_grad(
+        d_output, merged(attend(score, v, keep, p)), weights, "out_proj"
     )
+    d_score, *d_heads = heads_grad(heads(d_attended, num_heads), q, k, v, score, keep, p, d_weights)
     d_inputs, grads = inputs_grad(d_heads, inputs, weights, names, is_seen)
     d_parameters |= grads
     if attn_mask is not None and attn_mask.ndim == 3:
@@ -300,6 +325,8 @@ def multi_head_self_attention(
     num_heads: int,
     attn_mask: Bool[Array, "... N N"] | Float[Array, "... N N"] | None = None,
     key_padding_mask: Bool[Array, "B N"] | None = None,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> tuple[Float[Array, "B N F"], Float[Array, "B H N N"]]:
     """
     See :func:`spec.layers.multi_head_self_attention`.
@@ -307,7 +334,9 @@ def multi_head_self_attention(
     It is :func:`multi_head_attention` of x; the three projections are not packed into one.
     """
     check({"x": "B N F"}, x)
-    return multi_head_attention(x, x, x, parameters, num_heads, attn_mask, key_padding_mask)
+    return multi_head_attention(
+        x, x, x, parameters, num_heads, attn_mask, key_padding_mask, keep, p
+    )
 
 
 @ieee
@@ -319,6 +348,8 @@ def multi_head_self_attention_grad(
     num_heads: int,
     attn_mask: Bool[Array, "... N N"] | Float[Array, "... N N"] | None = None,
     key_padding_mask: Bool[Array, "B N"] | None = None,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> tuple[Any, ...]:
     """
     See :func:`spec.layers.multi_head_self_attention_grad`.
@@ -337,6 +368,8 @@ def multi_head_self_attention_grad(
         num_heads,
         attn_mask,
         key_padding_mask,
+        keep,
+        p,
     )
     return narrow(d_query + d_key + d_value, x.dtype), *rest
 
@@ -350,6 +383,8 @@ def relative_multi_head_attention(
     num_heads: int,
     align: str,
     visible: Visible = None,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> Float[Array, "B N F"]:
     """
     See :func:`spec.layers.relative_multi_head_attention`.
@@ -362,7 +397,7 @@ def relative_multi_head_attention(
     q, k, v = projected(query, key, value, parameters, num_heads)
     names = ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")
     embeddings, bias, query_bias = (parameters[name] for name in names)
-    out = learned_relative_attention(q, k, v, embeddings, bias, query_bias, align, visible)
+    out = attend_learned_relative(q, k, v, embeddings, bias, query_bias, align, visible, keep, p)
     return narrow(linear(merged(out), parameters, "output"), dtype)
 
 
@@ -386,6 +421,8 @@ def relative_multi_head_attention_grad(
     num_heads: int,
     align: str,
     visible: Visible = None,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> tuple[Any, ...]:
     """
     See :func:`spec.layers.relative_multi_head_attention_grad`.
@@ -398,11 +435,11 @@ def relative_multi_head_attention_grad(
     check(PROJECTED | {"d_output": "B N F"}, *inputs, d_output)
     names = ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")
     q_k_v, tables = projected(*inputs, weights, num_heads), [weights[name] for name in names]
-    terms: tuple[Any, ...] = *q_k_v, *tables, align, visible
-    heard = merged(learned_relative_attention(*terms))
+    terms: tuple[Any, ...] = *q_k_v, *tables, align, visible, keep, p
+    heard = merged(attend_learned_relative(*terms))
     (d_output,) = wide(d_output)
     d_attended, d_parameters = linear_grad(d_output, heard, weights, "output")
-    *d_heads, d_table, d_bias, d_query_bias = learned_relative_attention_grad(
+    *d_heads, d_table, d_bias, d_query_bias = attend_learned_relative_grad(
         heads(d_attended, num_heads), *terms
     )
     d_parameters |= dict(zip(names, (d_table, d_bias, d_query_bias), strict=True))
@@ -422,6 +459,8 @@ def alibi_multi_head_attention(
     parameters: Parameters,
     num_heads: int,
     visible: Bool[Array, "N N"],
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> Float[Array, "B N F"]:
     """
     See :func:`spec.layers.alibi_multi_head_attention`.
@@ -432,12 +471,14 @@ def alibi_multi_head_attention(
     check_heads(size["F"], num_heads)
     parameters = checked(ALIBI, parameters, F=size["F"])
     check_visible(visible)
+    check_draw(keep, p, (size["B"], num_heads, size["N"], size["N"]))
     if visible.shape != (size["N"], size["N"]):
         raise ValueError(f"visible: wanted shape [N N] with N={size['N']}, got {visible.shape}")
     q, k, v = projected(query, key, value, parameters, num_heads)
     score = scaled_products(q, k)
     score += biases(num_heads, visible, score.dtype)
-    return narrow(linear(merged(attend(hide(score, visible), v)), parameters, "output"), dtype)
+    heard = attend(hide(score, visible), v, keep, p)
+    return narrow(linear(merged(heard), parameters, "output"), dtype)
 
 
 @ieee
@@ -449,6 +490,8 @@ def alibi_multi_head_attention_grad(
     parameters: Parameters,
     num_heads: int,
     visible: Bool[Array, "N N"],
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> tuple[Any, ...]:
     """
     See :func:`spec.layers.alibi_multi_head_attention_grad`.
@@ -460,6 +503,7 @@ def alibi_multi_head_attention_grad(
     weights = checked(ALIBI, parameters, F=size["F"])
     check(PROJECTED_ALIKE | {"d_output": "B N F"}, *inputs, d_output)
     check_visible(visible)
+    check_draw(keep, p, (size["B"], num_heads, size["N"], size["N"]))
     if visible.shape != (size["N"], size["N"]):
         raise ValueError(f"visible: wanted shape [N N] with N={size['N']}, got {visible.shape}")
     q, k, v = projected(*inputs, weights, num_heads)
@@ -467,8 +511,9 @@ def alibi_multi_head_attention_grad(
     score += biases(num_heads, visible, score.dtype)
     score = hide(score, visible)
     (d_output,) = wide(d_output)
-    d_attended, d_parameters = linear_grad(d_output, merged(attend(score, v)), weights, "output")
-    _, *d_heads = heads_grad(heads(d_attended, num_heads), q, k, v, score)
+    heard = merged(attend(score, v, keep, p))
+    d_attended, d_parameters = linear_grad(d_output, heard, weights, "output")
+    _, *d_heads = heads_grad(heads(d_attended, num_heads), q, k, v, score, keep, p)
     is_seen = cupy.get_array_module(query).broadcast_to(visible.any(axis=0), key.shape[:2])
     d_inputs, grads = inputs_grad(d_heads, inputs, weights, LABML, is_seen)
     return *d_inputs, narrowed(d_parameters | grads, parameters)
@@ -483,6 +528,8 @@ def transformer_xl_layer(
     mem: Float[Array, "B S F"] | None = None,
     visible: Visible = None,
     eps: float = 1e-5,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> Float[Array, "B N F"]:
     """
     See :func:`spec.layers.transformer_xl_layer`.
@@ -504,7 +551,7 @@ def transformer_xl_layer(
         heads(part, num_heads)
         for part in (q, kv[..., :F], kv[..., F:], linear(position, parameters, "r_net"))
     )
-    attended = transformer_xl_attention(q, k, v, r, parameters["u"], parameters["v"], visible)
+    attended = attend_transformer_xl(q, k, v, r, parameters["u"], parameters["v"], visible, keep, p)
     y = x + linear(merged(attended), parameters, "o_net")
     return narrow(
         layer_norm(y, parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps),
@@ -525,6 +572,8 @@ def transformer_xl(
     mems: Mems,
     mem_len: int,
     eps: float = 1e-5,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> tuple[Float[Array, "B N F"], Mems]:
     """
     See :func:`spec.layers.transformer_xl`.
@@ -543,8 +592,11 @@ def transformer_xl(
     position = sinusoids(cupy.get_array_module(x), size["N"] + size.get("S", 0), size["F"]).astype(
         hidden.dtype
     )
+    check_draw(keep, p, (len(parameters), size["B"], num_heads, size["N"], len(position)))
     for layer, weights in enumerate(parameters):
         hids.append(x if layer == 0 else narrow(hidden, dtype))
         mem = None if mems is None else mems[layer]
-        hidden = transformer_xl_layer(hidden, position, weights, num_heads, mem, eps=eps)
+        draw = keep if keep is None or keep.ndim < 5 else keep[layer % len(keep)]
+        inputs = hidden, position, weights, num_heads, mem
+        hidden = transformer_xl_layer(*inputs, eps=eps, keep=draw, p=p)
     return narrow(hidden, dtype), update_mems(hids, mems, mem_len)

@@ -11,7 +11,18 @@ import cupy
 from jaxtyping import Bool, Float
 
 from .arrays import Array, default_module, float_dtype, ieee, narrow, wide
-from .attention import HEADS, HEADS_GRAD, attend, heads_grad, hide, present, scores_shape, seen
+from .attention import (
+    HEADS,
+    HEADS_GRAD,
+    Keep,
+    attend,
+    check_draw,
+    heads_grad,
+    hide,
+    present,
+    scores_shape,
+    seen,
+)
 from .masks import causal
 from .shapes import check, check_integer, check_mask
 from .shifts import rel_shift, rel_shift_grad, skewed, unskewed
@@ -153,11 +164,27 @@ def transformer_xl_attention(
 
     What the causal mask shows of rel_shift is a view of the position score: no copy, no wrapping.
     """
+    return attend_transformer_xl(query, key, value, position, u, v, visible)
+
+
+def attend_transformer_xl(
+    query: Float[Array, "B H N D"],
+    key: Float[Array, "B H M D"],
+    value: Float[Array, "B H M E"],
+    position: Float[Array, "H M D"],
+    u: Float[Array, "H D"],
+    v: Float[Array, "H D"],
+    visible: Visible = None,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> Float[Array, "B H N E"]:
+    """:func:`transformer_xl_attention` with the draw of a dropout on the weights."""
     size, dtype = check(HEADS | POSITION, query, key, value, position, u, v), query.dtype
     check_mask("visible", visible, scores_shape(size))
+    check_draw(keep, p, scores_shape(size))
     query, key, value, position, u, v = wide(query, key, value, position, u, v)
     score = transformer_xl_causal_score(query, key, position, u, v, visible)
-    return narrow(attend(score, value), dtype)
+    return narrow(attend(score, value, keep, p), dtype)
 
 
 def transformer_xl_causal_score(
@@ -186,14 +213,33 @@ def transformer_xl_attention_grad(
     The score's gradient is written once through a skewed view, from where position and query take
     theirs by matrix products.
     """
+    return attend_transformer_xl_grad(d_output, query, key, value, position, u, v, visible)
+
+
+def attend_transformer_xl_grad(
+    d_output: Float[Array, "B H N E"],
+    query: Float[Array, "B H N D"],
+    key: Float[Array, "B H M D"],
+    value: Float[Array, "B H M E"],
+    position: Float[Array, "H M D"],
+    u: Float[Array, "H D"],
+    v: Float[Array, "H D"],
+    visible: Visible = None,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> tuple[Array, ...]:
+    """The gradients of :func:`attend_transformer_xl` with the draw of a dropout."""
     inputs = query, key, value, position, u, v
     size = check(HEADS_GRAD | POSITION, query, key, value, d_output, position, u, v)
     check_mask("visible", visible, scores_shape(size))
+    check_draw(keep, p, scores_shape(size))
     d_output, query, key, value, position, u, v = wide(d_output, *inputs)
     score = transformer_xl_causal_score(query, key, position, u, v, visible)
     pairs = seen(score)
     query = present(query, pairs.any(axis=-1))
-    d_score, d_content, d_key, d_value = heads_grad(d_output, query + u[:, None], key, value, score)
+    d_score, d_content, d_key, d_value = heads_grad(
+        d_output, query + u[:, None], key, value, score, keep, p
+    )
     d_distance, d_position, _ = table_grad(
         d_score / math.sqrt(size["D"]), pairs, query + v[:, None], position
     )
@@ -304,16 +350,36 @@ def learned_relative_attention(
 
     The position score is read through a skewed view, as in :func:`learned_relative_score`.
     """
+    return attend_learned_relative(
+        query, key, value, key_pos_embeddings, key_pos_bias, query_pos_bias, align, visible
+    )
+
+
+def attend_learned_relative(
+    query: Float[Array, "B H N D"],
+    key: Float[Array, "B H M D"],
+    value: Float[Array, "B H M E"],
+    key_pos_embeddings: Float[Array, "2P H D"],
+    key_pos_bias: Float[Array, "2P H"],
+    query_pos_bias: Float[Array, "H D"],
+    align: str,
+    visible: Visible = None,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> Float[Array, "B H N E"]:
+    """:func:`learned_relative_attention` with the draw of a dropout on the weights."""
     size, dtype = (
         check(HEADS | TABLES, query, key, value, key_pos_embeddings, key_pos_bias, query_pos_bias),
         query.dtype,
     )
     rows = table_rows(size, align)
     check_mask("visible", visible, scores_shape(size))
+    check_draw(keep, p, scores_shape(size))
     query, key, value, *tables = wide(
         query, key, value, key_pos_embeddings[rows], key_pos_bias[rows], query_pos_bias
     )
-    return narrow(attend(hide(learned_score(query, key, *tables), visible), value), dtype)
+    score = hide(learned_score(query, key, *tables), visible)
+    return narrow(attend(score, value, keep, p), dtype)
 
 
 @ieee
@@ -334,10 +400,38 @@ def learned_relative_attention_grad(
     As :func:`transformer_xl_attention_grad`; no atomic addition, since the skew makes every table
     row a column.
     """
+    return attend_learned_relative_grad(
+        d_output,
+        query,
+        key,
+        value,
+        key_pos_embeddings,
+        key_pos_bias,
+        query_pos_bias,
+        align,
+        visible,
+    )
+
+
+def attend_learned_relative_grad(
+    d_output: Float[Array, "B H N E"],
+    query: Float[Array, "B H N D"],
+    key: Float[Array, "B H M D"],
+    value: Float[Array, "B H M E"],
+    key_pos_embeddings: Float[Array, "2P H D"],
+    key_pos_bias: Float[Array, "2P H"],
+    query_pos_bias: Float[Array, "H D"],
+    align: str,
+    visible: Visible = None,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> tuple[Array, ...]:
+    """The gradients of :func:`attend_learned_relative` with the draw of a dropout."""
     inputs = query, key, value, key_pos_embeddings, key_pos_bias, query_pos_bias
     size = check(HEADS_GRAD | TABLES, query, key, value, d_output, *inputs[3:])
     rows = table_rows(size, align)
     check_mask("visible", visible, scores_shape(size))
+    check_draw(keep, p, scores_shape(size))
     tables = key_pos_embeddings[rows], key_pos_bias[rows], query_pos_bias
     d_output, query, key, value, embeddings, bias, query_bias = wide(
         d_output, query, key, value, *tables
@@ -346,7 +440,7 @@ def learned_relative_attention_grad(
     pairs = seen(score)
     query = present(query, pairs.any(axis=-1))
     d_score, d_content, d_key, d_value = heads_grad(
-        d_output, query + query_bias[:, None], key, value, score
+        d_output, query + query_bias[:, None], key, value, score, keep, p
     )
     g = d_score / math.sqrt(size["D"])
     d_distance, d_embeddings, d_x = table_grad(g, pairs, query, embeddings.swapaxes(0, 1))

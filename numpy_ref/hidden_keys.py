@@ -87,11 +87,11 @@ def attended_grad(
 ) -> tuple[ndarray, ndarray]:
     """
     The gradients of :func:`attended` by score and value: two matrix products and the softmax's
-    Jacobian. ``d_weights`` arrives at the softmax's weights themselves.
+    Jacobian. ``d_weights`` arrives at the weights behind the dropout.
     """
     hidden, weights = score == HIDDEN, weigh(score)
     d_value = sum_seen(dropped(weights, keep, p).mT, hidden.mT, d_output)
-    d_weights = dropped(d_output @ value.mT, keep, p) + d_weights
+    d_weights = dropped(d_output @ value.mT + d_weights, keep, p)
     return weights_grad(d_weights, weights, hidden), d_value
 
 

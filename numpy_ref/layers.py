@@ -12,19 +12,28 @@ from jaxtyping import Bool, Float
 from numpy import ndarray
 
 from .alibi import get_alibi_biases
-from .attention import Mask, mask_grad
-from .hidden_keys import HIDDEN, attended, attended_grad, hide, products_grad, sum_seen, weigh
+from .attention import Keep, Mask, hold_masks, mask_grad
+from .hidden_keys import (
+    HIDDEN,
+    attended,
+    attended_grad,
+    dropped,
+    hide,
+    products_grad,
+    sum_seen,
+    weigh,
+)
 from .masks import merge_masks
 from .memory import Mems, update_mems
 from .relative import (
     Visible,
-    learned_relative_attention,
-    learned_relative_attention_grad,
+    attend_learned_relative,
+    attend_learned_relative_grad,
+    attend_transformer_xl,
     sinusoidal_positions,
-    transformer_xl_attention,
 )
 from .rounding import rounds_once
-from .shapes import hold, hold_heads, hold_layers, hold_mask, hold_parameters
+from .shapes import hold, hold_heads, hold_layers, hold_parameters
 
 __all__ = [
     "alibi_multi_head_attention",
@@ -121,7 +130,11 @@ def side_by_side(x: Float[ndarray, "B H N D"]) -> Float[ndarray, "B N F"]:
 
 @rounds_once
 def self_attention(
-    x: Float[ndarray, "B N F"], parameters: Parameters, mask: Mask = None
+    x: Float[ndarray, "B N F"],
+    parameters: Parameters,
+    mask: Mask = None,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> Float[ndarray, "B N E"]:
     """
     See :func:`spec.layers.self_attention`.
@@ -130,9 +143,9 @@ def self_attention(
     """
     at = hold(x=(x, "B N F"))
     hold_parameters(parameters, {"F": at["F"]}, SELF)
-    hold_mask("mask", mask, (at["B"], at["N"], at["N"]), floats=True)
+    hold_masks(mask, keep, p, (at["B"], at["N"], at["N"]))
     query, key, value = (x @ parameters[name].T for name in SELF)
-    return attended(hide(query @ key.mT / sqrt(key.shape[-1]), mask), value)
+    return attended(hide(query @ key.mT / sqrt(key.shape[-1]), mask), value, keep, p)
 
 
 @rounds_once
@@ -141,6 +154,8 @@ def self_attention_grad(
     x: Float[ndarray, "B N F"],
     parameters: Parameters,
     mask: Mask = None,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> tuple[Any, ...]:
     """
     See :func:`spec.layers.self_attention_grad`.
@@ -151,11 +166,11 @@ def self_attention_grad(
     hold_parameters(parameters, {"F": at["F"]}, SELF)
     sizes = at | {"E": len(parameters["w_value"])}
     hold(sizes, d_output=(d_output, "B N E"))
-    hold_mask("mask", mask, (at["B"], at["N"], at["N"]), floats=True)
+    hold_masks(mask, keep, p, (at["B"], at["N"], at["N"]))
     query, key, value = (x @ parameters[name].T for name in SELF)
     root = sqrt(key.shape[-1])
     score = hide(query @ key.mT / root, mask)
-    d_score, d_value = attended_grad(d_output, score, value)
+    d_score, d_value = attended_grad(d_output, score, value, keep, p)
     d_query, d_key = products_grad(d_score / root, score == HIDDEN, query, key)
     d_x, d_weights = np.zeros_like(x), {}
     for name, d in zip(SELF, (d_query, d_key, d_value), strict=True):
@@ -173,6 +188,8 @@ def multi_head_attention(
     num_heads: int,
     attn_mask: Bool[ndarray, "... N M"] | Float[ndarray, "... N M"] | None = None,
     key_padding_mask: Bool[ndarray, "B M"] | None = None,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> tuple[Float[ndarray, "B N F"], Float[ndarray, "B H N M"]]:
     """
     See :func:`spec.layers.multi_head_attention`.
@@ -184,12 +201,13 @@ def multi_head_attention(
     hold_parameters(parameters, {"F": at["F"]}, MULTI_HEAD)
     mask = merge_masks(attn_mask, key_padding_mask, num_heads, query.dtype)
     hold_merged(attn_mask, key_padding_mask, at, num_heads)
+    hold_masks(None, keep, p, (at["B"], num_heads, at["N"], at["M"]))
     q, k, v = (
         heads(linear(x, parameters, f"{name}_proj"), num_heads)
         for name, x in {"q": query, "k": key, "v": value}.items()
     )
     score = hide(q @ k.mT / sqrt(D), mask)
-    weights = weigh(score)
+    weights = dropped(weigh(score), keep, p)
     return linear(
         side_by_side(sum_seen(weights, score == -np.inf, v)), parameters, "out_proj"
     ), weights
@@ -206,6 +224,8 @@ def multi_head_attention_grad(
     num_heads: int,
     attn_mask: Bool[ndarray, "... N M"] | Float[ndarray, "... N M"] | None = None,
     key_padding_mask: Bool[ndarray, "B M"] | None = None,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> tuple[Any, ...]:
     """
     See :func:`spec.layers.multi_head_attention_grad`.
@@ -220,14 +240,15 @@ def multi_head_attention_grad(
     hold(sizes, d_output=(d_output, "B N F"), d_weights=(d_weights, "B H N M"))
     mask = merge_masks(attn_mask, key_padding_mask, num_heads, query.dtype)
     hold_merged(attn_mask, key_padding_mask, at, num_heads)
+    hold_masks(None, keep, p, (at["B"], num_heads, at["N"], at["M"]))
     inputs = {"q_proj": query, "k_proj": key, "v_proj": value}
     q, k, v = (heads(linear(x, parameters, name), num_heads) for name, x in inputs.items())
     score = hide(q @ k.mT / root, mask)
     hidden = score == HIDDEN
     d_attended, d_parameters = linear_grad(
-        d_output, side_by_side(attended(score, v)), parameters, "out_proj"
+        d_output, side_by_side(attended(score, v, keep, p)), parameters, "out_proj"
     )
-    d_score, d_v = attended_grad(heads(d_attended, num_heads), score, v, d_weights=d_weights)
+    d_score, d_v = attended_grad(heads(d_attended, num_heads), score, v, keep, p, d_weights)
     d_q, d_k = products_grad(d_score / root, hidden, q, k)
     xs = query, seen_alone(key, hidden), seen_alone(value, hidden)
     d_inputs, grads = projections_grad((d_q, d_k, d_v), xs, parameters, tuple(inputs))
@@ -258,6 +279,8 @@ def multi_head_self_attention(
     num_heads: int,
     attn_mask: Bool[ndarray, "... N N"] | Float[ndarray, "... N N"] | None = None,
     key_padding_mask: Bool[ndarray, "B N"] | None = None,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> tuple[Float[ndarray, "B N F"], Float[ndarray, "B H N N"]]:
     """
     See :func:`spec.layers.multi_head_self_attention`.
@@ -265,7 +288,9 @@ def multi_head_self_attention(
     :func:`multi_head_attention` with x three times.
     """
     hold(x=(x, "B N F"))
-    return multi_head_attention(x, x, x, parameters, num_heads, attn_mask, key_padding_mask)
+    return multi_head_attention(
+        x, x, x, parameters, num_heads, attn_mask, key_padding_mask, keep, p
+    )
 
 
 @rounds_once
@@ -277,6 +302,8 @@ def multi_head_self_attention_grad(
     num_heads: int,
     attn_mask: Bool[ndarray, "... N N"] | Float[ndarray, "... N N"] | None = None,
     key_padding_mask: Bool[ndarray, "B N"] | None = None,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> tuple[Any, ...]:
     """
     See :func:`spec.layers.multi_head_self_attention_grad`.
@@ -285,7 +312,7 @@ def multi_head_self_attention_grad(
     """
     hold(x=(x, "B N F"))
     d_query, d_key, d_value, *rest = multi_head_attention_grad(
-        d_output, d_weights, x, x, x, parameters, num_heads, attn_mask, key_padding_mask
+        d_output, d_weights, x, x, x, parameters, num_heads, attn_mask, key_padding_mask, keep, p
     )
     return d_query + d_key + d_value, *rest
 
@@ -299,6 +326,8 @@ def relative_multi_head_attention(
     num_heads: int,
     align: str,
     visible: Visible = None,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> Float[ndarray, "B N F"]:
     """
     See :func:`spec.layers.relative_multi_head_attention`.
@@ -310,8 +339,8 @@ def relative_multi_head_attention(
     hold_parameters(parameters, {"F": F, "H": num_heads, "D": D}, RELATIVE)
     q, k, v = labml_projections(query, key, value, parameters, num_heads)
     embeddings, bias, query_bias = (parameters[name] for name in TABLES)
-    attended_bhnd = learned_relative_attention(
-        q, k, v, embeddings, bias, query_bias, align, visible
+    attended_bhnd = attend_learned_relative(
+        q, k, v, embeddings, bias, query_bias, align, visible, keep, p
     )
     return linear(side_by_side(attended_bhnd), parameters, "output")
 
@@ -333,6 +362,8 @@ def relative_multi_head_attention_grad(
     num_heads: int,
     align: str,
     visible: Visible = None,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> tuple[Any, ...]:
     """
     See :func:`spec.layers.relative_multi_head_attention_grad`.
@@ -344,12 +375,13 @@ def relative_multi_head_attention_grad(
     D = hold_heads(at["F"], num_heads)
     hold_parameters(parameters, {"F": at["F"], "H": num_heads, "D": D}, RELATIVE)
     q, k, v = labml_projections(query, key, value, parameters, num_heads)
-    terms: tuple[Any, ...] = q, k, v, *(parameters[name] for name in TABLES), align, visible
-    attended_bhnd = learned_relative_attention(*terms)
+    tables = (parameters[name] for name in TABLES)
+    terms: tuple[Any, ...] = q, k, v, *tables, align, visible, keep, p
+    attended_bhnd = attend_learned_relative(*terms)
     d_attended, d_parameters = linear_grad(
         d_output, side_by_side(attended_bhnd), parameters, "output"
     )
-    *d_heads, d_table, d_bias, d_query_bias = learned_relative_attention_grad(
+    *d_heads, d_table, d_bias, d_query_bias = attend_learned_relative_grad(
         heads(d_attended, num_heads), *terms
     )
     d_parameters |= dict(zip(TABLES, (d_table, d_bias, d_query_bias), strict=True))
@@ -380,6 +412,8 @@ def alibi_multi_head_attention(
     parameters: Parameters,
     num_heads: int,
     visible: Bool[ndarray, "N N"],
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> Float[ndarray, "B N F"]:
     """
     See :func:`spec.layers.alibi_multi_head_attention`.
@@ -389,13 +423,13 @@ def alibi_multi_head_attention(
     at = hold(query=(query, "B N F"), key=(key, "B N F"), value=(value, "B N F"))
     D = hold_heads(at["F"], num_heads)
     hold_parameters(parameters, {"F": at["F"]}, ALIBI)
+    hold_masks(None, keep, p, (at["B"], num_heads, at["N"], at["N"]))
     biases = get_alibi_biases(num_heads, visible, query.dtype)
     if visible.shape != (at["N"], at["N"]):
         raise ValueError(f"visible: wanted shape [N N] with N={at['N']}, got {visible.shape}")
     q, k, v = labml_projections(query, key, value, parameters, num_heads)
-    return linear(
-        side_by_side(attended(hide(q @ k.mT / sqrt(D) + biases, visible), v)), parameters, "output"
-    )
+    score = hide(q @ k.mT / sqrt(D) + biases, visible)
+    return linear(side_by_side(attended(score, v, keep, p)), parameters, "output")
 
 
 @rounds_once
@@ -407,6 +441,8 @@ def alibi_multi_head_attention_grad(
     parameters: Parameters,
     num_heads: int,
     visible: Bool[ndarray, "N N"],
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> tuple[Any, ...]:
     """
     See :func:`spec.layers.alibi_multi_head_attention_grad`.
@@ -417,15 +453,16 @@ def alibi_multi_head_attention_grad(
     hold(at, d_output=(d_output, "B N F"))
     root = sqrt(hold_heads(at["F"], num_heads))
     hold_parameters(parameters, {"F": at["F"]}, ALIBI)
+    hold_masks(None, keep, p, (at["B"], num_heads, at["N"], at["N"]))
     biases = get_alibi_biases(num_heads, visible, query.dtype)
     if visible.shape != (at["N"], at["N"]):
         raise ValueError(f"visible: wanted shape [N N] with N={at['N']}, got {visible.shape}")
     q, k, v = labml_projections(query, key, value, parameters, num_heads)
     score = hide(q @ k.mT / root + biases, visible)
     d_attended, d_parameters = linear_grad(
-        d_output, side_by_side(attended(score, v)), parameters, "output"
+        d_output, side_by_side(attended(score, v, keep, p)), parameters, "output"
     )
-    d_score, d_v = attended_grad(heads(d_attended, num_heads), score, v)
+    d_score, d_v = attended_grad(heads(d_attended, num_heads), score, v, keep, p)
     d_q, d_k = products_grad(d_score / root, score == HIDDEN, q, k)
     d_inputs, grads = labml_grad((d_q, d_k, d_v), query, key, value, parameters, visible)
     return *d_inputs, in_order(d_parameters | grads, parameters)
@@ -440,6 +477,8 @@ def transformer_xl_layer(
     mem: Float[ndarray, "B S F"] | None = None,
     visible: Visible = None,
     eps: float = 1e-5,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> Float[ndarray, "B N F"]:
     """
     See :func:`spec.layers.transformer_xl_layer`.
@@ -458,8 +497,8 @@ def transformer_xl_layer(
         heads(part, num_heads) for part in np.split(linear(keys, parameters, "qkv_net"), 3, axis=-1)
     )
     r = heads(linear(position, parameters, "r_net"), num_heads)
-    attended_bhnd = transformer_xl_attention(
-        q[:, :, -N:], k, v, r, parameters["u"], parameters["v"], visible
+    attended_bhnd = attend_transformer_xl(
+        q[:, :, -N:], k, v, r, parameters["u"], parameters["v"], visible, keep, p
     )
     y = x + linear(side_by_side(attended_bhnd), parameters, "o_net")
     return layer_norm(y, parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps)
@@ -480,6 +519,8 @@ def transformer_xl(
     mems: Mems,
     mem_len: int,
     eps: float = 1e-5,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> tuple[Float[ndarray, "B N F"], Mems]:
     """
     See :func:`spec.layers.transformer_xl`.
@@ -492,8 +533,19 @@ def transformer_xl(
         hold_layers("mems", mems, len(parameters))
         at = hold(at, **{f"mems.{layer}": (mem, "B S F") for layer, mem in enumerate(mems)})
     position = sinusoidal_positions(at.get("S", 0) + at["N"], at["F"], x.dtype)
-    hids = [x]
+    hold_masks(None, keep, p, (len(parameters), at["B"], num_heads, at["N"], len(position)))
+    hids, draws = [x], each_draw(keep, len(parameters))
     for layer, weights in enumerate(parameters):
         mem = None if mems is None else mems[layer]
-        hids.append(transformer_xl_layer(hids[-1], position, weights, num_heads, mem, eps=eps))
+        inputs = hids[-1], position, weights, num_heads, mem
+        hids.append(transformer_xl_layer(*inputs, eps=eps, keep=draws[layer], p=p))
     return hids[-1], update_mems(hids[:-1], mems, mem_len)
+
+
+def each_draw(keep: Keep, L: int) -> list[Keep]:
+    """The draw of each layer, from one [L B H N M] or what broadcasts to it."""
+    return (
+        [keep] * L
+        if keep is None or keep.ndim < 5
+        else list(np.broadcast_to(keep, (L, *keep.shape[1:])))
+    )

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
+from .attention import Keep, hold_draw
 from .hidden_keys import HIDDEN, attended, attended_grad, hide, products_grad
 from .masks import causal_mask
 from .rounding import float_dtype, rounds_once
@@ -156,8 +157,26 @@ def transformer_xl_attention(
 
     The whole score at once; what the shift wraps around is hidden with the causal mask.
     """
+    return attend_transformer_xl(query, key, value, position, u, v, visible)
+
+
+def attend_transformer_xl(
+    query: Float[ndarray, "B H N D"],
+    key: Float[ndarray, "B H M D"],
+    value: Float[ndarray, "B H M E"],
+    position: Float[ndarray, "H M D"],
+    u: Float[ndarray, "H D"],
+    v: Float[ndarray, "H D"],
+    visible: Visible = None,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> Float[ndarray, "B H N E"]:
+    """:func:`transformer_xl_attention` with the draw of a dropout on the weights."""
     hold_heads_of(query, key, value)
-    return attended(hide_behind(transformer_xl_score(query, key, position, u, v), visible), value)
+    score = hide_behind(transformer_xl_score(query, key, position, u, v), visible)
+    hold_mask("keep", keep, score.shape)
+    hold_draw(keep, p)
+    return attended(score, value, keep, p)
 
 
 @rounds_once
@@ -177,9 +196,27 @@ def transformer_xl_attention_grad(
     The score's gradient, spread back over the rows of ``position``, gives its two gradients as
     matrix products.
     """
+    return attend_transformer_xl_grad(d_output, query, key, value, position, u, v, visible)
+
+
+def attend_transformer_xl_grad(
+    d_output: Float[ndarray, "B H N E"],
+    query: Float[ndarray, "B H N D"],
+    key: Float[ndarray, "B H M D"],
+    value: Float[ndarray, "B H M E"],
+    position: Float[ndarray, "H M D"],
+    u: Float[ndarray, "H D"],
+    v: Float[ndarray, "H D"],
+    visible: Visible = None,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> tuple[ndarray, ...]:
+    """The gradients of :func:`attend_transformer_xl` with the draw of a dropout."""
     hold_heads_of(query, key, value, d_output=(d_output, "B H N E"))
     score = hide_behind(transformer_xl_score(query, key, position, u, v), visible)
-    d_score, d_value = attended_grad(d_output, score, value)
+    hold_mask("keep", keep, score.shape)
+    hold_draw(keep, p)
+    d_score, d_value = attended_grad(d_output, score, value, keep, p)
     M, D = key.shape[2:]
     d_score, hidden = d_score / sqrt(D), score == HIDDEN
     d_content, d_key = products_grad(d_score, hidden, query + u[:, None], key)
@@ -295,12 +332,32 @@ def learned_relative_attention(
 
     The whole score at once, then two stacked products.
     """
+    return attend_learned_relative(
+        query, key, value, key_pos_embeddings, key_pos_bias, query_pos_bias, align, visible
+    )
+
+
+def attend_learned_relative(
+    query: Float[ndarray, "B H N D"],
+    key: Float[ndarray, "B H M D"],
+    value: Float[ndarray, "B H M E"],
+    key_pos_embeddings: Float[ndarray, "2P H D"],
+    key_pos_bias: Float[ndarray, "2P H"],
+    query_pos_bias: Float[ndarray, "H D"],
+    align: str,
+    visible: Visible = None,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> Float[ndarray, "B H N E"]:
+    """:func:`learned_relative_attention` with the draw of a dropout on the weights."""
     hold_heads_of(query, key, value)
     score = learned_relative_score(
         query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align
     )
     hold_mask("visible", visible, score.shape)
-    return attended(hide(score, visible), value)
+    hold_mask("keep", keep, score.shape)
+    hold_draw(keep, p)
+    return attended(hide(score, visible), value, keep, p)
 
 
 @rounds_once
@@ -321,6 +378,33 @@ def learned_relative_attention_grad(
     The score's gradient, spread back over the rows in reach, gives the tables' gradients as matrix
     products.
     """
+    return attend_learned_relative_grad(
+        d_output,
+        query,
+        key,
+        value,
+        key_pos_embeddings,
+        key_pos_bias,
+        query_pos_bias,
+        align,
+        visible,
+    )
+
+
+def attend_learned_relative_grad(
+    d_output: Float[ndarray, "B H N E"],
+    query: Float[ndarray, "B H N D"],
+    key: Float[ndarray, "B H M D"],
+    value: Float[ndarray, "B H M E"],
+    key_pos_embeddings: Float[ndarray, "2P H D"],
+    key_pos_bias: Float[ndarray, "2P H"],
+    query_pos_bias: Float[ndarray, "H D"],
+    align: str,
+    visible: Visible = None,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> tuple[ndarray, ...]:
+    """The gradients of :func:`attend_learned_relative` with the draw of a dropout."""
     hold_heads_of(query, key, value, d_output=(d_output, "B H N E"))
     score = learned_relative_score(
         query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align
@@ -328,7 +412,9 @@ def learned_relative_attention_grad(
     hold_mask("visible", visible, score.shape)
     rows = table_slice(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
     score = hide(score, visible)
-    d_score, d_value = attended_grad(d_output, score, value)
+    hold_mask("keep", keep, score.shape)
+    hold_draw(keep, p)
+    d_score, d_value = attended_grad(d_output, score, value, keep, p)
     d_score, hidden = d_score / sqrt(query.shape[-1]), score == HIDDEN
     d_content, d_key = products_grad(d_score, hidden, query + query_pos_bias[:, None], key)
     d_row = spread(d_score, 0)

@@ -204,8 +204,8 @@ def attend_grad(
 
     1. Dropout is linear: the gradient passes it as the weights did, with the same draw.
     2. A hidden key receives exactly 0, and a row that sees no key gives nothing.
-    3. Where the softmax's weights are a result too, what arrives at them is added to
-       :math:`\bar w`.
+    3. Where the weights behind the dropout are a result too, what arrives at them is added to
+       :math:`\sum_e \bar o_{ie} v_{je}`.
     """
     weights, (_, visible) = softmax(score, mask), masked(score, mask)
     dropped = dropout(weights, keep, p)
@@ -217,8 +217,9 @@ def attend_grad(
         if not j.any():
             continue
         d_value[b][j] += np.outer(dropped[row][j], d_output[row])
-        d_weight = dropout(value[b][j] @ d_output[row], kept[row][j], p)
-        d_weight = d_weight if d_weights is None else d_weight + d_weights[row][j]
+        d_dropped = value[b][j] @ d_output[row]
+        d_dropped = d_dropped if d_weights is None else d_dropped + d_weights[row][j]
+        d_weight = dropout(d_dropped, kept[row][j], p)
         d_score[row][j] = weights[row][j] * (d_weight - weights[row][j] @ d_weight)
     return d_score, d_value
 

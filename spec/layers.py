@@ -15,18 +15,28 @@ from jaxtyping import Bool, Float
 from numpy import ndarray
 
 from .alibi import get_alibi_biases
-from .attention import Mask, attend, attend_grad, mask_grad, masked, products_grad, softmax
+from .attention import (
+    Keep,
+    Mask,
+    attend,
+    attend_grad,
+    dropout,
+    mask_grad,
+    masked,
+    products_grad,
+    softmax,
+)
 from .masks import merge_masks
 from .memory import Mems, update_mems
 from .relative import (
     Visible,
-    learned_relative_attention,
-    learned_relative_attention_grad,
+    attend_learned_relative,
+    attend_learned_relative_grad,
+    attend_transformer_xl,
     sinusoidal_positions,
-    transformer_xl_attention,
 )
 from .scores import scaled_dot_product_score
-from .shapes import check, check_heads, check_list, check_parameters
+from .shapes import check, check_heads, check_list, check_mask, check_parameters
 
 __all__ = [
     "alibi_multi_head_attention",
@@ -107,7 +117,11 @@ def present(x: ndarray, visible: Bool[ndarray, "B H N M"]) -> ndarray:
 
 
 def self_attention(
-    x: Float[ndarray, "B N F"], parameters: Parameters, mask: Mask = None
+    x: Float[ndarray, "B N F"],
+    parameters: Parameters,
+    mask: Mask = None,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> Float[ndarray, "B N E"]:
     r"""
     A sequence that attends to itself, with one head.
@@ -117,6 +131,8 @@ def self_attention(
 
     1. ``parameters``: w_query [K F], w_key [K F], w_value [E F]. There are no biases.
     2. The scale is that of the key width K. The mask broadcasts to [B N N].
+    3. ``keep`` and ``p`` are the draw of a dropout on the weights
+       (:func:`attnverify.spec.attention.dropout`); ``keep`` broadcasts to [B N N].
 
     >>> x, one = np.array([[[0.0], [2.0]]]), np.array([[1.0]])
     >>> self_attention(x, {"w_query": 0 * one, "w_key": one, "w_value": one}).ravel().tolist()
@@ -130,7 +146,7 @@ def self_attention(
     query, key, value = (
         np.einsum("bnf,gf->bng", x, parameters[name]) for name in ("w_query", "w_key", "w_value")
     )
-    return attend(scaled_dot_product_score(query, key), value, mask)
+    return attend(scaled_dot_product_score(query, key), value, mask, keep, p)
 
 
 def self_attention_grad(
@@ -138,6 +154,8 @@ def self_attention_grad(
     x: Float[ndarray, "B N F"],
     parameters: Parameters,
     mask: Mask = None,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> tuple[Any, ...]:
     r"""
     The gradients of :func:`self_attention` by x, by the parameters, and by the mask if it is float.
@@ -169,7 +187,7 @@ def self_attention_grad(
     names = ("w_query", "w_key", "w_value")
     query, key, value = (np.einsum("bnf,gf->bng", x, parameters[name]) for name in names)
     score = scaled_dot_product_score(query, key)
-    d_score, d_value = attend_grad(d_output, score, value, mask)
+    d_score, d_value = attend_grad(d_output, score, value, mask, keep, p)
     scaled, visible = d_score / np.sqrt(key.shape[-1]), masked(score, mask)[1]
     d_projected = dict(
         zip(names, (*products_grad(scaled, visible, query, key), d_value), strict=True)
@@ -190,6 +208,8 @@ def multi_head_attention(
     num_heads: int,
     attn_mask: Bool[ndarray, "... N M"] | Float[ndarray, "... N M"] | None = None,
     key_padding_mask: Bool[ndarray, "B M"] | None = None,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> tuple[Float[ndarray, "B N F"], Float[ndarray, "B H N M"]]:
     r"""
     H attentions side by side on D = F / H columns each, projected together; also their weights.
@@ -205,6 +225,9 @@ def multi_head_attention(
     3. The masks are merged by :func:`attnverify.spec.masks.merge_masks`: True = hidden.
     4. The weights come per head, [B H N M], not averaged. A row that sees no key has weights 0, and
        the output bias alone as its output.
+    5. ``keep`` and ``p`` are the draw of a dropout on the weights
+       (:func:`attnverify.spec.attention.dropout`); ``keep`` broadcasts to [B H N M]. The weights
+       that are returned are those behind the dropout.
 
     >>> x, one = np.array([[[1.0, 2.0], [3.0, 6.0]]]), np.eye(2)
     >>> parameters = {
@@ -229,7 +252,8 @@ def multi_head_attention(
     score = scaled_dot_product_score(q, k)
     mask = merge_masks(attn_mask, key_padding_mask, num_heads)
     check_masks(attn_mask, key_padding_mask, *score.shape)
-    return linear(merge_heads(attend(score, v, mask)), parameters, "out_proj"), softmax(score, mask)
+    attended = merge_heads(attend(score, v, mask, keep, p))
+    return linear(attended, parameters, "out_proj"), dropout(softmax(score, mask), keep, p)
 
 
 def multi_head_attention_grad(
@@ -242,6 +266,8 @@ def multi_head_attention_grad(
     num_heads: int,
     attn_mask: Bool[ndarray, "... N M"] | Float[ndarray, "... N M"] | None = None,
     key_padding_mask: Bool[ndarray, "B M"] | None = None,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> tuple[Any, ...]:
     r"""
     The gradients of :func:`multi_head_attention` by query, key, value, the parameters, and by
@@ -260,6 +286,8 @@ def multi_head_attention_grad(
     2. A key that no query of any head sees is absent: its gradient is exactly 0, and it gives
        nothing to the weights.
     3. The gradient of a mask that all heads and batch entries share is the sum over them.
+    4. What arrives at the weights passes the dropout with what arrives at the output: both come
+       behind it.
 
     >>> x, one = np.array([[[1.0, 2.0], [3.0, 6.0]]]), np.eye(2)
     >>> parameters = {
@@ -296,10 +324,10 @@ def multi_head_attention_grad(
     mask = merge_masks(attn_mask, key_padding_mask, num_heads)
     check_masks(attn_mask, key_padding_mask, *score.shape)
     visible = masked(score, mask)[1]
-    attended = merge_heads(attend(score, v, mask))
+    attended = merge_heads(attend(score, v, mask, keep, p))
     d_attended, d_out_proj = linear_grad(d_output, attended, parameters, "out_proj")
     d_score, d_v = attend_grad(
-        split_heads(d_attended, num_heads), score, v, mask, d_weights=d_weights
+        split_heads(d_attended, num_heads), score, v, mask, keep, p, d_weights
     )
     d_q, d_k = products_grad(d_score / np.sqrt(q.shape[-1]), visible, q, k)
     d_query, d_q_proj = linear_grad(merge_heads(d_q), query, parameters, "q_proj")
@@ -337,6 +365,8 @@ def multi_head_self_attention(
     num_heads: int,
     attn_mask: Bool[ndarray, "... N N"] | Float[ndarray, "... N N"] | None = None,
     key_padding_mask: Bool[ndarray, "B N"] | None = None,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> tuple[Float[ndarray, "B N F"], Float[ndarray, "B H N N"]]:
     r"""
     Multi-head attention of a sequence to itself: query, key and value are the same x.
@@ -358,7 +388,9 @@ def multi_head_self_attention(
     Source: Vaswani et al. 2017, section 3.2.3; the PyTorch tutorial (seed 001), section 4.4.
     """
     check("x [B N F]", x)
-    return multi_head_attention(x, x, x, parameters, num_heads, attn_mask, key_padding_mask)
+    return multi_head_attention(
+        x, x, x, parameters, num_heads, attn_mask, key_padding_mask, keep, p
+    )
 
 
 def multi_head_self_attention_grad(
@@ -369,6 +401,8 @@ def multi_head_self_attention_grad(
     num_heads: int,
     attn_mask: Bool[ndarray, "... N N"] | Float[ndarray, "... N N"] | None = None,
     key_padding_mask: Bool[ndarray, "B N"] | None = None,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> tuple[Any, ...]:
     r"""
     The gradients of :func:`multi_head_self_attention` by x, by the parameters, and by attn_mask if
@@ -396,7 +430,7 @@ def multi_head_self_attention_grad(
     """
     check("x [B N F]", x)
     d_query, d_key, d_value, *rest = multi_head_attention_grad(
-        d_output, d_weights, x, x, x, parameters, num_heads, attn_mask, key_padding_mask
+        d_output, d_weights, x, x, x, parameters, num_heads, attn_mask, key_padding_mask, keep, p
     )
     return d_query + d_key + d_value, *rest
 
@@ -409,6 +443,8 @@ def relative_multi_head_attention(
     num_heads: int,
     align: str,
     visible: Visible = None,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> Float[ndarray, "B N F"]:
     r"""
     labml's relative multi-head attention: learned relative attention between projections.
@@ -421,6 +457,8 @@ def relative_multi_head_attention(
        key_pos_embeddings [2P H D], key_pos_bias [2P H], query_pos_bias [H D].
     2. ``align`` chooses between labml's two slices, as in
        :func:`attnverify.spec.relative.learned_relative_score`; ``visible`` broadcasts to [B H N M].
+    3. ``keep`` and ``p`` are the draw of a dropout on the weights
+       (:func:`attnverify.spec.attention.dropout`); ``keep`` broadcasts to [B H N M].
 
     >>> x, one = np.array([[[1.0], [3.0]]]), np.eye(1)
     >>> weights = {
@@ -449,7 +487,9 @@ def relative_multi_head_attention(
     embeddings, bias, query_bias = (
         parameters[name] for name in ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")
     )
-    attended = learned_relative_attention(q, k, v, embeddings, bias, query_bias, align, visible)
+    attended = attend_learned_relative(
+        q, k, v, embeddings, bias, query_bias, align, visible, keep, p
+    )
     return linear(merge_heads(attended), parameters, "output")
 
 
@@ -462,6 +502,8 @@ def relative_multi_head_attention_grad(
     num_heads: int,
     align: str,
     visible: Visible = None,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> tuple[Any, ...]:
     r"""
     The gradients of :func:`relative_multi_head_attention` by query, key, value and the parameters,
@@ -507,10 +549,10 @@ def relative_multi_head_attention_grad(
     tables = {
         name: parameters[name] for name in ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")
     }
-    terms: tuple[Any, ...] = q, k, v, *tables.values(), align, visible
-    attended = learned_relative_attention(*terms)
+    terms: tuple[Any, ...] = q, k, v, *tables.values(), align, visible, keep, p
+    attended = attend_learned_relative(*terms)
     d_attended, d_out = linear_grad(d_output, merge_heads(attended), parameters, "output")
-    d_q, d_k, d_v, *d_tables = learned_relative_attention_grad(
+    d_q, d_k, d_v, *d_tables = attend_learned_relative_grad(
         split_heads(d_attended, num_heads), *terms
     )
     seen = seen_pairs(visible, q, k)
@@ -542,6 +584,8 @@ def alibi_multi_head_attention(
     parameters: Parameters,
     num_heads: int,
     visible: Bool[ndarray, "N N"],
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> Float[ndarray, "B N F"]:
     r"""
     labml's multi-head attention with ALiBi biases.
@@ -556,6 +600,8 @@ def alibi_multi_head_attention(
     2. ``visible`` [N M] is required, and N = M. The biases count its visible keys
        (:func:`attnverify.spec.alibi.get_alibi_biases`, clause 2).
     3. Every call computes the biases of its own mask.
+    4. ``keep`` and ``p`` are the draw of a dropout on the weights
+       (:func:`attnverify.spec.attention.dropout`); ``keep`` broadcasts to [B H N N].
 
     >>> x, one = np.array([[[1.0], [3.0]]]), np.eye(1)
     >>> weights = {
@@ -582,11 +628,8 @@ def alibi_multi_head_attention(
         raise ValueError(f"visible: wanted shape [N N] with N={N}, got {visible.shape}")
     names = {"query.linear": query, "key.linear": key, "value.linear": value}
     q, k, v = (split_heads(linear(x, parameters, name), num_heads) for name, x in names.items())
-    return linear(
-        merge_heads(attend(scaled_dot_product_score(q, k) + biases, v, visible)),
-        parameters,
-        "output",
-    )
+    score = scaled_dot_product_score(q, k) + biases
+    return linear(merge_heads(attend(score, v, visible, keep, p)), parameters, "output")
 
 
 def alibi_multi_head_attention_grad(
@@ -597,6 +640,8 @@ def alibi_multi_head_attention_grad(
     parameters: Parameters,
     num_heads: int,
     visible: Bool[ndarray, "N N"],
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> tuple[Any, ...]:
     r"""
     The gradients of :func:`alibi_multi_head_attention` by query, key, value and the parameters.
@@ -636,9 +681,9 @@ def alibi_multi_head_attention_grad(
     names = {"query.linear": query, "key.linear": key, "value.linear": value}
     q, k, v = (split_heads(linear(x, parameters, name), num_heads) for name, x in names.items())
     score, seen = scaled_dot_product_score(q, k) + biases, seen_pairs(visible, q, k)
-    attended = merge_heads(attend(score, v, visible))
+    attended = merge_heads(attend(score, v, visible, keep, p))
     d_attended, d_out = linear_grad(d_output, attended, parameters, "output")
-    d_score, d_v = attend_grad(split_heads(d_attended, num_heads), score, v, visible)
+    d_score, d_v = attend_grad(split_heads(d_attended, num_heads), score, v, visible, keep, p)
     d_q, d_k = products_grad(d_score / np.sqrt(F // num_heads), seen, q, k)
     d_query, d_q_net = linear_grad(merge_heads(d_q), query, parameters, "query.linear")
     d_key, d_k_net = linear_grad(merge_heads(d_k), present(key, seen), parameters, "key.linear")
@@ -663,6 +708,8 @@ def transformer_xl_layer(
     mem: Float[ndarray, "B S F"] | None = None,
     visible: Visible = None,
     eps: float = 1e-5,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> Float[ndarray, "B N F"]:
     r"""
     The attention layer of Transformer-XL: relative attention to memory and segment, residual, layer
@@ -679,6 +726,8 @@ def transformer_xl_layer(
     3. The residual is added before the norm ("post-norm"). The norm divides by the root of
        variance + eps; Keras has eps 1e-3.
     4. The memory is a constant for the gradient: none flows into ``mem``.
+    5. ``keep`` and ``p`` are the draw of a dropout on the weights
+       (:func:`attnverify.spec.attention.dropout`); ``keep`` broadcasts to [B H N M].
 
     >>> x, one = np.array([[[1.0, 3.0]]]), np.eye(2)
     >>> parameters = {
@@ -713,8 +762,8 @@ def transformer_xl_layer(
         for part in np.split(linear(keys, parameters, "qkv_net"), 3, axis=-1)
     )
     r = linear(position, parameters, "r_net").reshape(-1, num_heads, F // num_heads).swapaxes(0, 1)
-    attended = transformer_xl_attention(
-        q[:, :, -N:], k, v, r, parameters["u"], parameters["v"], visible
+    attended = attend_transformer_xl(
+        q[:, :, -N:], k, v, r, parameters["u"], parameters["v"], visible, keep, p
     )
     y = x + linear(merge_heads(attended), parameters, "o_net")
     return layer_norm(y, parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps)
@@ -739,6 +788,8 @@ def transformer_xl(
     mems: Mems,
     mem_len: int,
     eps: float = 1e-5,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> tuple[Float[ndarray, "B N F"], Mems]:
     r"""
     A stack of Transformer-XL layers over one segment, and the memory for the next.
@@ -754,6 +805,7 @@ def transformer_xl(
        :func:`attnverify.spec.memory.init_mems` are keys like any other and take their share of the
        weights.
     4. ``mems`` None is no memory, and gives no new one.
+    5. ``keep`` broadcasts to [L B H N M]: each layer has a draw of its own.
 
     >>> one = np.eye(2)
     >>> parameters = {
@@ -785,8 +837,14 @@ def transformer_xl(
     position = sinusoidal_positions(
         x.shape[1] + (0 if mems is None else mems[0].shape[1]), x.shape[2]
     )
-    hids = [x]
+    (B, N, _), M, hids = x.shape, len(position), [x]
+    check_mask("keep", keep, (len(parameters), B, num_heads, N, M))
     for layer, weights in enumerate(parameters):
         mem = None if mems is None else mems[layer]
-        hids.append(transformer_xl_layer(hids[-1], position, weights, num_heads, mem, eps=eps))
+        kept = keep if keep is None or keep.ndim < 5 else keep[layer % len(keep)]
+        hids.append(
+            transformer_xl_layer(
+                hids[-1], position, weights, num_heads, mem, eps=eps, keep=kept, p=p
+            )
+        )
     return hids[-1], update_mems(hids[:-1], mems, mem_len)

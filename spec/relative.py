@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
-from .attention import attend, attend_grad, masked, products_grad, scores_shape
+from .attention import Keep, attend, attend_grad, masked, products_grad, scores_shape
 from .masks import causal_mask
 from .shapes import check, check_integer, check_mask
 from .shifts import rel_shift, rel_shift_grad
@@ -177,9 +177,24 @@ def transformer_xl_attention(
 
     Source: Dai et al. 2019, section 3.3; the TensorFlow 2 tutorial (seed 003).
     """
+    return attend_transformer_xl(query, key, value, position, u, v, visible)
+
+
+def attend_transformer_xl(
+    query: Float[ndarray, "B H N D"],
+    key: Float[ndarray, "B H M D"],
+    value: Float[ndarray, "B H M E"],
+    position: Float[ndarray, "H M D"],
+    u: Float[ndarray, "H D"],
+    v: Float[ndarray, "H D"],
+    visible: Visible = None,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> Float[ndarray, "B H N E"]:
+    """:func:`transformer_xl_attention` with the draw of a dropout on the weights."""
     check("query [B H N D], key [B H M D], value [B H M E]", query, key, value)
     score = transformer_xl_score(query, key, position, u, v)
-    return attend(score, value, causal_and(visible, query, key))
+    return attend(score, value, causal_and(visible, query, key), keep, p)
 
 
 def transformer_xl_attention_grad(
@@ -220,6 +235,22 @@ def transformer_xl_attention_grad(
     >>> d_position.ravel().tolist()
     [-0.5, 0.5]
     """
+    return attend_transformer_xl_grad(d_output, query, key, value, position, u, v, visible)
+
+
+def attend_transformer_xl_grad(
+    d_output: Float[ndarray, "B H N E"],
+    query: Float[ndarray, "B H N D"],
+    key: Float[ndarray, "B H M D"],
+    value: Float[ndarray, "B H M E"],
+    position: Float[ndarray, "H M D"],
+    u: Float[ndarray, "H D"],
+    v: Float[ndarray, "H D"],
+    visible: Visible = None,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> tuple[ndarray, ...]:
+    """The gradients of :func:`attend_transformer_xl` with the draw of a dropout."""
     check(
         "query [B H N D], key [B H M D], value [B H M E], d_output [B H N E]",
         query,
@@ -229,7 +260,7 @@ def transformer_xl_attention_grad(
     )
     score = transformer_xl_score(query, key, position, u, v)
     _, seen = masked(score, causal_and(visible, query, key))
-    d_score, d_value = attend_grad(d_output, score, value, seen)
+    d_score, d_value = attend_grad(d_output, score, value, seen, keep, p)
     N, D = query.shape[-2:]
     g = d_score / np.sqrt(D)
     d_content, d_key = products_grad(g, seen, query + u[:, None, :], key)
@@ -387,12 +418,30 @@ def learned_relative_attention(
     Source: labml-nn, ``transformers/xl/relative_mha.py``; its Chinese and English pages (seeds 000
     and 002).
     """
+    return attend_learned_relative(
+        query, key, value, key_pos_embeddings, key_pos_bias, query_pos_bias, align, visible
+    )
+
+
+def attend_learned_relative(
+    query: Float[ndarray, "B H N D"],
+    key: Float[ndarray, "B H M D"],
+    value: Float[ndarray, "B H M E"],
+    key_pos_embeddings: Float[ndarray, "2P H D"],
+    key_pos_bias: Float[ndarray, "2P H"],
+    query_pos_bias: Float[ndarray, "H D"],
+    align: str,
+    visible: Visible = None,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> Float[ndarray, "B H N E"]:
+    """:func:`learned_relative_attention` with the draw of a dropout on the weights."""
     check("query [B H N D], key [B H M D], value [B H M E]", query, key, value)
     score = learned_relative_score(
         query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align
     )
     check_mask("visible", visible, score.shape)
-    return attend(score, value, visible)
+    return attend(score, value, visible, keep, p)
 
 
 def learned_relative_attention_grad(
@@ -432,6 +481,33 @@ def learned_relative_attention_grad(
     >>> grads[4].ravel().tolist()
     [0.0, -0.5, 0.5, 0.0]
     """
+    return attend_learned_relative_grad(
+        d_output,
+        query,
+        key,
+        value,
+        key_pos_embeddings,
+        key_pos_bias,
+        query_pos_bias,
+        align,
+        visible,
+    )
+
+
+def attend_learned_relative_grad(
+    d_output: Float[ndarray, "B H N E"],
+    query: Float[ndarray, "B H N D"],
+    key: Float[ndarray, "B H M D"],
+    value: Float[ndarray, "B H M E"],
+    key_pos_embeddings: Float[ndarray, "2P H D"],
+    key_pos_bias: Float[ndarray, "2P H"],
+    query_pos_bias: Float[ndarray, "H D"],
+    align: str,
+    visible: Visible = None,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> tuple[ndarray, ...]:
+    """The gradients of :func:`attend_learned_relative` with the draw of a dropout."""
     check(
         "query [B H N D], key [B H M D], value [B H M E], d_output [B H N E]",
         query,
@@ -445,7 +521,7 @@ def learned_relative_attention_grad(
     check_mask("visible", visible, score.shape)
     _, seen = masked(score, visible)
     t = table_rows(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
-    d_score, d_value = attend_grad(d_output, score, value, visible)
+    d_score, d_value = attend_grad(d_output, score, value, visible, keep, p)
     g = d_score / np.sqrt(query.shape[-1])
     d_content, d_key = products_grad(g, seen, query + query_pos_bias[:, None, :], key)
     d_distance, d_embeddings, d_bias = (

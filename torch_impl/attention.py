@@ -120,6 +120,11 @@ def scaled_dot_product_attention_eager(
 def check_options(query: Tensor, key: Tensor, mask: Mask, keep: Keep, p: float) -> None:
     shape = (*query.shape[:-1], key.shape[-2])
     check_mask("mask", mask, shape, float_too=True)
+    check_draw(keep, p, shape)
+
+
+def check_draw(keep: Keep, p: float, shape: tuple[int, ...]) -> None:
+    """A draw for weights of that shape, and the share that is dropped."""
     check_mask("keep", keep, shape)
     check_dropout(keep, p)
 

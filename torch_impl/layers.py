@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from .alibi import check_square, get_alibi_biases
-from .attention import Keep, Mask, bias_and_visible
+from .attention import Keep, Mask, bias_and_visible, check_draw
 from .masks import check_attn_mask, check_padding, two_masks
 from .memory import Mems, update_mems
 from .projections import (
@@ -57,11 +57,19 @@ __all__ = [
 
 
 def self_attention(
-    x: Float[Tensor, "B N F"], parameters: Parameters, mask: Mask = None
+    x: Float[Tensor, "B N F"],
+    parameters: Parameters,
+    mask: Mask = None,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> Float[Tensor, "B N E"]:
     """As :func:`spec.layers.self_attention`: three projections and SDPA."""
     check_self(x, parameters)
-    return _self_attention(x, [partial(affine, weight=parameters[name]) for name in OF_SELF], mask)
+    check_draw(keep, p, (x.shape[0], x.shape[1], x.shape[1]))
+    projections = [partial(affine, weight=parameters[name]) for name in OF_SELF]
+    # the one head has an axis of its own
+    drawn = keep if keep is None or keep.ndim < 3 else keep.unsqueeze(1)
+    return _self_attention(x, projections, mask, drawn, p)
 
 
 def _self_attention(
@@ -89,15 +97,18 @@ def multi_head_attention(
     num_heads: int,
     attn_mask: Bool[Tensor, "... N M"] | Float[Tensor, "... N M"] | None = None,
     key_padding_mask: Bool[Tensor, "B M"] | None = None,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> tuple[Float[Tensor, "B N F"], Float[Tensor, "B H N M"]]:
     """
     As :func:`spec.layers.multi_head_attention`: projections, and product, softmax, product, because
     the weights are a result.
     """
     check_multi_head(query, key, value, parameters, num_heads)
+    check_draw(keep, p, (query.shape[0], num_heads, query.shape[1], key.shape[1]))
     projections = of_mapping(parameters, OF_HEADS)
     return _multi_head_attention(
-        query, key, value, projections, num_heads, attn_mask, key_padding_mask
+        query, key, value, projections, num_heads, attn_mask, key_padding_mask, keep, p
     )
 
 
@@ -159,10 +170,14 @@ def multi_head_self_attention(
     num_heads: int,
     attn_mask: Bool[Tensor, "... N N"] | Float[Tensor, "... N N"] | None = None,
     key_padding_mask: Bool[Tensor, "B N"] | None = None,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> tuple[Float[Tensor, "B N F"], Float[Tensor, "B H N N"]]:
     """As :func:`spec.layers.multi_head_self_attention`."""
     check(X, x)
-    return multi_head_attention(x, x, x, parameters, num_heads, attn_mask, key_padding_mask)
+    return multi_head_attention(
+        x, x, x, parameters, num_heads, attn_mask, key_padding_mask, keep, p
+    )
 
 
 def relative_multi_head_attention(
@@ -173,15 +188,18 @@ def relative_multi_head_attention(
     num_heads: int,
     align: str,
     visible: Visible = None,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> Float[Tensor, "B N F"]:
     """
     As :func:`spec.layers.relative_multi_head_attention`: projections, and SDPA with the shifted
     position score as its mask.
     """
     check_relative(query, key, value, parameters, num_heads)
+    check_draw(keep, p, (query.shape[0], num_heads, query.shape[1], key.shape[1]))
     projections, tables = of_mapping(parameters, LABML), [parameters[name] for name in TABLES]
     return _relative_multi_head_attention(
-        query, key, value, projections, tables, num_heads, align, visible
+        query, key, value, projections, tables, num_heads, align, visible, keep, p
     )
 
 
@@ -216,14 +234,17 @@ def alibi_multi_head_attention(
     parameters: Parameters,
     num_heads: int,
     visible: Bool[Tensor, "N N"],
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> Float[Tensor, "B N F"]:
     """
     As :func:`spec.layers.alibi_multi_head_attention`: projections, and SDPA with the biases of this
     very mask.
     """
     check_alibi(query, key, value, parameters, num_heads)
+    check_draw(keep, p, (query.shape[0], num_heads, query.shape[1], key.shape[1]))
     projections = of_mapping(parameters, LABML)
-    return _alibi_multi_head_attention(query, key, value, projections, num_heads, visible)
+    return _alibi_multi_head_attention(query, key, value, projections, num_heads, visible, keep, p)
 
 
 def _alibi_multi_head_attention(
@@ -254,14 +275,17 @@ def transformer_xl_layer(
     mem: Float[Tensor, "B S F"] | None = None,
     visible: Visible = None,
     eps: float = 1e-5,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> Float[Tensor, "B N F"]:
     """
     As :func:`spec.layers.transformer_xl_layer`. Queries are projected for the segment alone; the
     memory is detached.
     """
     check_xl_layer(x, position, parameters, num_heads, mem, eps)
+    check_draw(keep, p, (x.shape[0], num_heads, x.shape[1], position.shape[0]))
     parts = parts_of_mapping(parameters, eps)
-    return _transformer_xl_layer(x, position, parts, num_heads, mem, visible)
+    return _transformer_xl_layer(x, position, parts, num_heads, mem, visible, keep, p)
 
 
 def _transformer_xl_layer(
@@ -290,14 +314,24 @@ def transformer_xl(
     mems: Mems,
     mem_len: int,
     eps: float = 1e-5,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> tuple[Float[Tensor, "B N F"], Mems]:
     """As :func:`spec.layers.transformer_xl`."""
     check_segment(x, parameters, mems)
-    layers = [
-        partial(transformer_xl_layer, parameters=weights, num_heads=num_heads, eps=eps)
-        for weights in parameters
+    position = positions_of(x, mems)
+    check_draw(keep, p, (len(parameters), x.shape[0], num_heads, x.shape[1], len(position)))
+    draws = [
+        keep if keep is None or keep.ndim < 5 else keep[layer % len(keep)]
+        for layer in range(len(parameters))
     ]
-    *hids, output = hidden_states(x, layers, positions_of(x, mems), mems)
+    layers = [
+        partial(
+            transformer_xl_layer, parameters=weights, num_heads=num_heads, eps=eps, keep=draw, p=p
+        )
+        for weights, draw in zip(parameters, draws, strict=True)
+    ]
+    *hids, output = hidden_states(x, layers, position, mems)
     return output, update_mems(hids, mems, mem_len)
 
 

@@ -25,7 +25,12 @@ from attnverify.bounds.softmax_rows import (
     total,
     zero_where_hidden,
 )
-from attnverify.bounds.weighted_mean import WeightedMean, weighted_mean, weighted_mean_error
+from attnverify.bounds.weighted_mean import (
+    WeightedMean,
+    dropout_error,
+    weighted_mean,
+    weighted_mean_error,
+)
 from attnverify.precision import Precision
 
 ScoreError = Callable[[Precision], ndarray | None]
@@ -71,6 +76,16 @@ def weights_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
     """Bound the error of the softmax weights, stored; zero at hidden keys."""
     E = probability_error(at, Es, P)
     return np.where(np.isinf(E), np.inf, zero_where_hidden(at, rounding_error(at.p, E, P.storage)))
+
+
+def dropped_weights_error(mix: WeightedMean, Es: ndarray | None, P: Precision) -> ndarray:
+    """Bound the error of the weights behind a dropout, stored; zero where one is dropped."""
+    if mix.factor is None:
+        return weights_error(mix.rows, Es, P)
+    E = probability_error(mix.rows, Es, P)
+    w, E = mix.rows.p * mix.factor, dropout_error(mix.rows.p * mix.factor, E, mix, P)
+    E_w = zero_where_hidden(mix.rows, rounding_error(w, E, P.storage))
+    return np.where(np.isinf(E), np.inf, np.where(mix.factor == 0, 0.0, E_w))
 
 
 def softmax(score: ndarray, mask: ndarray | None = None, *, precision: Precisions) -> ndarray:

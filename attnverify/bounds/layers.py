@@ -9,7 +9,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.bounds.alibi import alibi_error, slopes
-from attnverify.bounds.attention import masked_products, weights_error
+from attnverify.bounds.attention import dropped_weights_error, masked_products
 from attnverify.bounds.error_rules import dot_error, operand_error, rounding_error, start_error
 from attnverify.bounds.relative import learned_error, learned_relative_terms
 from attnverify.bounds.scores import products
@@ -82,7 +82,13 @@ def zero_unseen_keys(x: ndarray, visible: ndarray | None) -> ndarray:
 
 
 def self_attention(
-    x: ndarray, parameters: Parameters, mask: ndarray | None = None, *, precision: Precisions
+    x: ndarray,
+    parameters: Parameters,
+    mask: ndarray | None = None,
+    keep: ndarray | None = None,
+    p: float = 0.0,
+    *,
+    precision: Precisions,
 ) -> ndarray:
     """Three projections kept in `stage`, then the attention with their errors."""
     weights = [parameters[f"w_{name}"] for name in ("query", "key", "value")]
@@ -92,7 +98,7 @@ def self_attention(
     def error(P: Precision) -> ndarray:
         Eq, Ek, Ev = (linear_error((x, None), w, None, P, P.stage) for w in weights)
         chain, Es = masked_products(at, mask, Eq, Ek.swapaxes(-1, -2))
-        return weighted_mean_error(weighted_mean(chain, v), Es(P), Ev, P, P.storage)
+        return weighted_mean_error(weighted_mean(chain, v, keep, p), Es(P), Ev, P, P.storage)
 
     return total(error, precision)
 
@@ -119,12 +125,14 @@ def multi_head_attention(
     num_heads: int,
     attn_mask: ndarray | None = None,
     key_padding_mask: ndarray | None = None,
+    keep: ndarray | None = None,
+    p: float = 0.0,
     *,
     precision: Precisions,
 ) -> tuple[ndarray, ndarray]:
     """
     Projections in `stage`, attention, output projection in storage; the weights with the scores'
-    errors, in storage.
+    errors, behind the dropout, in storage.
     """
     mask = merged_masks(attn_mask, key_padding_mask, num_heads)
     visible = None if mask is None else mask > -np.inf
@@ -146,11 +154,11 @@ def multi_head_attention(
             for name, x in inputs.items()
         )
         chain, Es = masked_products(at, mask, Eq, Ek.swapaxes(-1, -2))
-        mix, Es_P = weighted_mean(chain, v), Es(P)
+        mix, Es_P = weighted_mean(chain, v, keep, p), Es(P)
         Eo = weighted_mean_error(mix, Es_P, Ev, P, P.stage)
         return linear_error(
             (merge(mix.o), merge(Eo)), *net["out_proj"], P, P.storage
-        ), weights_error(chain, Es_P, P)
+        ), dropped_weights_error(mix, Es_P, P)
 
     return total(error, precision)
 
@@ -161,12 +169,14 @@ def multi_head_self_attention(
     num_heads: int,
     attn_mask: ndarray | None = None,
     key_padding_mask: ndarray | None = None,
+    keep: ndarray | None = None,
+    p: float = 0.0,
     *,
     precision: Precisions,
 ) -> tuple[ndarray, ndarray]:
     """Bound `multi_head_attention` of x with itself."""
     return multi_head_attention(
-        x, x, x, parameters, num_heads, attn_mask, key_padding_mask, precision=precision
+        x, x, x, parameters, num_heads, attn_mask, key_padding_mask, keep, p, precision=precision
     )
 
 
@@ -183,6 +193,8 @@ def relative_multi_head_attention(
     num_heads: int,
     align: str,
     visible: ndarray | None = None,
+    keep: ndarray | None = None,
+    p: float = 0.0,
     *,
     precision: Precisions,
 ) -> ndarray:
@@ -198,7 +210,7 @@ def relative_multi_head_attention(
         parameters[name] for name in ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")
     )
     at = learned_relative_terms(q, k, embeddings, key_bias, query_bias, align)
-    mix = weighted_mean(rows(at.s, visible, at.lost), v)
+    mix = weighted_mean(rows(at.s, visible, at.lost), v, keep, p)
 
     def error(P: Precision) -> ndarray:
         Eq, Ek, Ev = (
@@ -218,6 +230,8 @@ def alibi_multi_head_attention(
     parameters: Parameters,
     num_heads: int,
     visible: ndarray,
+    keep: ndarray | None = None,
+    p: float = 0.0,
     *,
     precision: Precisions,
 ) -> ndarray:
@@ -234,7 +248,7 @@ def alibi_multi_head_attention(
     q, k, v = (split(affine(x, *net[name]), num_heads) for name, x in inputs.items())
     at, m, count = products(q, k), slopes(num_heads), np.cumsum(visible, -1)
     s = at.raw * at.scale + m[:, None, None] * count
-    mix = weighted_mean(rows(s, visible, at.lost), v)
+    mix = weighted_mean(rows(s, visible, at.lost), v, keep, p)
 
     def error(P: Precision) -> ndarray:
         Eq, Ek, Ev = (

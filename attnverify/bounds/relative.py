@@ -168,11 +168,15 @@ def transformer_xl_score(
 
 
 def transformer_xl_mixture(
-    at: TransformerXL, value: ndarray, visible: ndarray | None
+    at: TransformerXL,
+    value: ndarray,
+    visible: ndarray | None,
+    keep: ndarray | None = None,
+    p: float = 0.0,
 ) -> WeightedMean:
     """Compute the rows under the causal mask, and the mean of the values."""
     N, M = at.s.shape[-2:]
-    return weighted_mean(rows(at.s, causal(N, M, visible), at.lost), value)
+    return weighted_mean(rows(at.s, causal(N, M, visible), at.lost), value, keep, p)
 
 
 def transformer_xl_attention(

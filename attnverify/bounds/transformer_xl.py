@@ -34,6 +34,8 @@ def _layer_with_error(
     visible: ndarray | None,
     eps: float,
     P: Precision,
+    keep: ndarray | None = None,
+    p: float = 0.0,
 ) -> Pair:
     """
     Compute one layer and its error: projections of [mem, x] and of the positions in `stage`, the
@@ -55,7 +57,7 @@ def _layer_with_error(
     at = transformer_xl_terms(
         q[..., -N:, :], k, split(r, num_heads), parameters["u"], parameters["v"]
     )
-    mix = transformer_xl_mixture(at, v, visible)
+    mix = transformer_xl_mixture(at, v, visible, keep, p)
     Es = transformer_xl_error(at, P, Eq[..., -N:, :], Ek.swapaxes(-1, -2), E_r)
     heard, E_heard = merge(mix.o), merge(weighted_mean_error(mix, Es, Ev, P, P.stage))
     out, E_out = (
@@ -77,13 +79,15 @@ def transformer_xl_layer(
     mem: ndarray | None = None,
     visible: ndarray | None = None,
     eps: float = 1e-5,
+    keep: ndarray | None = None,
+    p: float = 0.0,
     *,
     precision: Precisions,
 ) -> ndarray:
     """Bound the error of one layer on exact inputs."""
     return total(
         lambda P: _layer_with_error(
-            (x, None), (position, None), parameters, num_heads, mem, visible, eps, P
+            (x, None), (position, None), parameters, num_heads, mem, visible, eps, P, keep, p
         )[1],
         precision,
     )
@@ -96,6 +100,8 @@ def transformer_xl(
     mems: Sequence[ndarray] | None,
     mem_len: int,
     eps: float = 1e-5,
+    keep: ndarray | None = None,
+    p: float = 0.0,
     *,
     precision: Precisions,
 ) -> tuple[ndarray, list[ndarray] | None]:
@@ -116,7 +122,9 @@ def transformer_xl(
             mem = None if mems is None else mems[index]
             E = np.zeros_like(x) if hidden[1] is None else hidden[1]
             kept += [] if mem is None else [_join_memory(mem, E, mem_len)]
-            hidden = _layer_with_error(hidden, position, each, num_heads, mem, None, eps, P)
+            draw = keep if keep is None or keep.ndim < 5 else keep[index % len(keep)]
+            terms = hidden, position, each, num_heads, mem, None, eps, P, draw, p
+            hidden = _layer_with_error(*terms)
         return np.zeros_like(x) if hidden[1] is None else hidden[1], None if mems is None else kept
 
     return total(error, precision)

@@ -194,3 +194,16 @@ def _settle_bound(mix: WeightedMean, E: ndarray, bound: ndarray) -> ndarray:
     if mix.lost is not None:
         bound = np.where(mix.lost, np.inf, bound)
     return bound if mix.rows.fully_masked is None else np.where(mix.rows.fully_masked, 0.0, bound)
+
+
+def dropout_error(x: ndarray, E: ndarray, mix: WeightedMean, P: Precision) -> ndarray:
+    """
+    Bound the error after the dropout factor: exact for p = 0, else the constant's three roundings
+    and one to `prob`.
+    """
+    E = E if mix.factor is None else E * mix.factor
+    return (
+        rounding_error(x, E + gamma(3, (P.scale_const or P.acc).u) * (np.abs(x) + E), P.prob)
+        if mix.scaled
+        else E
+    )

@@ -73,8 +73,6 @@ def large_recipes(op: Operation, profile: str) -> list[Recipe]:
     if profile == "quick":
         return []
     long = fixed_recipe(op, SQUARE if op.traits.square else LONG)
-    if "keep" in op.arguments:
-        long = replace(long, dropout={"p": 0.25, "seed": 2})
     padded = {"pattern": "right_padding", "axes": "N M", "form": "bool", "seed": 5}
     masked = [fixed_recipe(op, LONG, "normal", padded)] if op.mask == "attn_mask" else []
     return [long, *(masked if not op.traits.square else [])]

@@ -170,10 +170,12 @@ def mask_arguments(operation: Operation, recipe: Recipe, dtype: str, inputs: Inp
 def keep_mask(operation: Operation, recipe: Recipe) -> ndarray | None:
     if recipe.dropout is None:
         return None
-    whole = operation.axes.get("weights", "B H N M" if "H" in recipe.sizes else "B N M")
-    shape = shape_of(
-        recipe.dropout.get("axes", whole), recipe.sizes | {"1": 1}, recipe.options.get("lead", ())
-    )
+    sizes = recipe.sizes | {"1": 1}
+    whole = operation.axes.get("weights", "B H N M" if "H" in sizes else "B N M")
+    if operation.is_stack:
+        whole = f"L {whole}"
+        sizes["M"] = sizes["N"] + sizes["S"] * recipe.options.get("mems", True)
+    shape = shape_of(recipe.dropout.get("axes", whole), sizes, recipe.options.get("lead", ()))
     share = (
         recipe.dropout["p"] or 0.25
     )  # with p = 0 nothing is scaled, and a draw that drops still drops

@@ -112,9 +112,10 @@ def fixed_cases(operation: str, few: bool = False) -> tuple[Recipe, ...]:
     found += _beside_finite_numbers(op) + _under_padding(op) + _shared_arrays(op)
     if "keep" in op.arguments:
         found.append(replace(fixed_recipe(op, {}, "normal"), dropout=None))
+        drawn = [{}] if op.traits.parameters else [{"axes": axes} for axes in op.traits.mask_axes]
         found += [
-            replace(fixed_recipe(op, {}, "spread"), dropout={"p": 0.25, "seed": 2, "axes": axes})
-            for axes in op.traits.mask_axes
+            replace(fixed_recipe(op, {}, "spread"), dropout={"p": 0.25, "seed": 2} | axes)
+            for axes in drawn
         ]
     return tuple({r.text: r for r in found if pair_count(r) <= PAIRS}.values())
 

@@ -10,6 +10,7 @@ from numpy import ndarray
 
 from attnverify.reference.attention import (
     attend,
+    drop,
     get_alibi_biases,
     inverse_root,
     learned_relative_attention,
@@ -47,9 +48,11 @@ def layer_norm(x: ndarray, weight: ndarray, bias: Any, eps: float) -> ndarray:
     return y if bias is None else y + bias
 
 
-def self_attention(x: ndarray, parameters: Any, mask: Any = None, **stages: Any) -> ndarray:
+def self_attention(
+    x: ndarray, parameters: Any, mask: Any = None, keep: Any = None, p: float = 0.0, **stages: Any
+) -> ndarray:
     query, key, value = (x @ parameters[name].T for name in ("w_query", "w_key", "w_value"))
-    return scaled_dot_product_attention(query, key, value, mask, **stages)
+    return scaled_dot_product_attention(query, key, value, mask, keep, p, **stages)
 
 
 def multi_head_attention(
@@ -60,6 +63,8 @@ def multi_head_attention(
     num_heads: int,
     attn_mask: Any = None,
     key_padding_mask: Any = None,
+    keep: Any = None,
+    p: float = 0.0,
     merge_masks: Any = merge_masks,
     see: Any = see,
     weigh: Any = weigh,
@@ -67,6 +72,7 @@ def multi_head_attention(
     join: Any = join,
     scale: Any = inverse_root,
     linear: Any = linear,
+    drop: Any = drop,
 ) -> tuple[ndarray, ndarray]:
     H = num_heads
     q, k, v = (
@@ -77,9 +83,8 @@ def multi_head_attention(
     s, visible = see(
         score, np.broadcast_to(merge_masks(attn_mask, key_padding_mask, H), score.shape)
     )
-    return linear(join(attend(s, visible, v, weigh=weigh)), parameters, "out_proj"), weigh(
-        s, visible
-    )
+    attended = attend(s, visible, v, keep, p, weigh=weigh, drop=drop)
+    return linear(join(attended), parameters, "out_proj"), drop(weigh(s, visible), keep, p)
 
 
 def multi_head_self_attention(
@@ -88,10 +93,12 @@ def multi_head_self_attention(
     num_heads: int,
     attn_mask: Any = None,
     key_padding_mask: Any = None,
+    keep: Any = None,
+    p: float = 0.0,
     **stages: Any,
 ) -> tuple[ndarray, ndarray]:
     return multi_head_attention(
-        x, x, x, parameters, num_heads, attn_mask, key_padding_mask, **stages
+        x, x, x, parameters, num_heads, attn_mask, key_padding_mask, keep, p, **stages
     )
 
 
@@ -192,6 +199,7 @@ def transformer_xl(
     mem_of: Any = None,
     positions: Any = sinusoidal_positions,
     update: Any = update_mems,
+    keep: Any = None,
     **stages: Any,
 ) -> tuple[ndarray, Any]:
     """``kept``: which of the hidden states go to memory; ``mem_of``: which memory a layer reads."""
@@ -199,7 +207,7 @@ def transformer_xl(
     hids = [x]
     for layer, weights in enumerate(parameters):
         mem = None if mems is None else mems[mem_of(layer) if mem_of else layer]
-        hids.append(
-            transformer_xl_layer(hids[-1], position, weights, num_heads, mem, eps=eps, **stages)
-        )
+        draw = keep if keep is None or keep.ndim < 5 else keep[layer % len(keep)]
+        inputs = hids[-1], position, weights, num_heads, mem
+        hids.append(transformer_xl_layer(*inputs, eps=eps, keep=draw, **stages))
     return hids[-1], update(hids[kept], mems, mem_len)

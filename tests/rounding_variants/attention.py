@@ -71,6 +71,13 @@ class Dropout:
             w = w / self.at.constant(1 - self.p)
         return self.at.prob(w)
 
+    def as_result(self, w: ndarray) -> ndarray:
+        """The weights behind the dropout, where they are a result."""
+        if self.kept is None:
+            return w
+        w = np.where(self.kept, w, 0).astype(w.dtype)
+        return self.at.prob(w * self.share) if self.p else w
+
     def on_values(self, v: ndarray) -> ndarray:
         return self.at.acc(v * self.share) if self._elsewhere("values") else v
 

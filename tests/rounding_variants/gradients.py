@@ -56,9 +56,14 @@ def score_gradient(at: Machine, s: ndarray, inputs: Inputs) -> tuple[ndarray, nd
     o, lse = weighted(at, s, inputs["value"], inputs.get("keep"), inputs.get("p", 0.0))
     w = at.prob(weights_again(at, s, lse))
     dV = drop.on_output(product_by_queries(at, drop.on_weights(w), drop.on_values(dO)))
-    dP = seen_gradient(s, dropped_gradient(at, at.score(at.product(dO, T(v))), drop))
-    own = own_gradient(at, s, inputs)
-    dP = dP if own is None else at.score(dP + own)
+    dW, own = at.score(at.product(dO, T(v))), own_gradient(at, s, inputs)
+    if own is not None and at.order.mean == "output":
+        dP = seen_gradient(s, dropped_gradient(at, at.score(dW + own), drop))
+    else:
+        dP = seen_gradient(s, dropped_gradient(at, dW, drop))
+    own = None if own is None else dropped_gradient(at, own, drop)
+    if own is not None and at.order.mean != "output":
+        dP = at.score(dP + own)
     if at.order.mean == "output":
         D = at.contract(dO, at.to(o, inputs.get("kept") or at.P.storage))[..., None]
         D = D if own is None else at.acc(D + at.contract(w, own)[..., None])
@@ -68,7 +73,7 @@ def score_gradient(at: Machine, s: ndarray, inputs: Inputs) -> tuple[ndarray, nd
 
 
 def own_gradient(at: Machine, s: ndarray, inputs: Inputs) -> ndarray | None:
-    """What arrives at the weights themselves, where they are a result."""
+    """What arrives at the weights behind the dropout, where they are a result."""
     d_weights = inputs.get("d_weights")
     return None if d_weights is None else seen_gradient(s, at.read(d_weights))
 
@@ -92,6 +97,7 @@ def merged_score_gradient(at: Machine, s: ndarray, inputs: Inputs) -> tuple[ndar
     shares = [at.acc(w * at.contract(dO, o)[..., None]) for w, o in zip(weights, done, strict=True)]
     own = own_gradient(at, s, inputs)
     if own is not None:
+        own = dropped_gradient(at, own, drop)
         shares = [
             at.acc(
                 share

@@ -28,12 +28,19 @@ Inputs = dict[str, Any]
 
 
 def self_attention_gradient(
-    at: Machine, d_output: ndarray, x: ndarray, parameters: Inputs, mask: ndarray | None = None
+    at: Machine,
+    d_output: ndarray,
+    x: ndarray,
+    parameters: Inputs,
+    mask: ndarray | None = None,
+    keep: ndarray | None = None,
+    p: float = 0.0,
 ) -> tuple[Any, ...]:
     names, x = ("w_query", "w_key", "w_value"), at.read(x)
     weights = {name: at.read(parameters[name]) for name in names}
     q, k, v = (at.stage(at.product(x, weights[name].T)) for name in names)
     inputs = {"query": q, "key": k, "value": v, "d_output": d_output, "mask": mask}
+    inputs |= {"keep": keep, "p": p}
     dS, dV = score_gradient(at, masked_scores(at, q, k, mask), inputs)
     dQ, dK = dot_parts(at, dS, inputs)
     d_projected = [at.stage(d) for d in (dQ, dK, dV)]
@@ -73,7 +80,7 @@ def heads_gradient(
     dS, what arrives behind the three projections, and the gradients of the output projection and of
     what the score has of its own.
     """
-    o = at.stage(weighted(at, s, inputs["value"])[0])
+    o = at.stage(weighted(at, s, inputs["value"], inputs["keep"], inputs["p"])[0])
     d_heard, found = linear_gradient(at, at.read(d_output), merge_heads(o), parameters, name)
     d_heads = split_heads(at.stage(d_heard), s.shape[1])
     dS, dV = score_gradient(at, s, inputs | {"d_output": d_heads, "kept": at.P.stage})
@@ -98,6 +105,8 @@ def multi_head_gradient(
     num_heads: int,
     attn_mask: ndarray | None = None,
     key_padding_mask: ndarray | None = None,
+    keep: ndarray | None = None,
+    p: float = 0.0,
     self_attention: bool = False,
 ) -> tuple[Any, ...]:
     pairs = {"q_proj": query, "k_proj": key, "v_proj": value}
@@ -109,6 +118,7 @@ def multi_head_gradient(
     s = hide(at, dot_scores(at, q, k, bias_of(at, mask)), mask)
     s = s if key_padding_mask is None else hide(at, s, ~key_padding_mask[:, None, None, :])
     inputs = {"query": q, "key": k, "value": v, "d_weights": d_weights, "mask": mask}
+    inputs |= {"keep": keep, "p": p}
     dS, d_heads, found = heads_gradient(at, d_output, inputs, s, parameters, "out_proj")
     d_inputs, grads = inputs_gradient(at, d_heads, pairs, parameters, s)
     found |= grads
@@ -135,24 +145,35 @@ def inputs_gradient(
 
 
 def relative_gradient(
-    at: Machine, d_output, query, key, value, parameters, num_heads, align, visible=None
+    at: Machine,
+    d_output,
+    query,
+    key,
+    value,
+    parameters,
+    num_heads,
+    align,
+    visible=None,
+    keep=None,
+    p=0.0,
 ) -> tuple[Any, ...]:  # type: ignore[no-untyped-def]
     pairs = dict(zip(LABML, (query, key, value), strict=True))
     q, k, v = projected(at, pairs, parameters, num_heads)
     tables = {name: parameters[name] for name in TABLES}
     s = learned_scores(at, q, k, *tables.values(), align, visible)
-    inputs = {"query": q, "key": k, "value": v, "align": align} | tables
+    inputs = {"query": q, "key": k, "value": v, "align": align, "keep": keep, "p": p} | tables
     return labml_gradient(at, d_output, inputs, s, pairs, parameters, learned_parts, TABLES)
 
 
 def alibi_gradient(
-    at: Machine, d_output, query, key, value, parameters, num_heads, visible
+    at: Machine, d_output, query, key, value, parameters, num_heads, visible, keep=None, p=0.0
 ) -> tuple[Any, ...]:  # type: ignore[no-untyped-def]
     pairs = dict(zip(LABML, (query, key, value), strict=True))
     q, k, v = projected(at, pairs, parameters, num_heads)
     bias = alibi_bias(at, num_heads, np.cumsum(visible, -1))
     s = hide(at, dot_scores(at, q, k, bias), visible)
-    return labml_gradient(at, d_output, {"query": q, "key": k, "value": v}, s, pairs, parameters)
+    inputs = {"query": q, "key": k, "value": v, "keep": keep, "p": p}
+    return labml_gradient(at, d_output, inputs, s, pairs, parameters)
 
 
 def labml_gradient(

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from tests.rounding_variants.attention import softmax, weighted
+from tests.rounding_variants.attention import Dropout, softmax, weighted
 from tests.rounding_variants.machine import Machine
 from tests.rounding_variants.operations import positions
 from tests.rounding_variants.scores import (
@@ -66,13 +66,18 @@ def layer_norm(at: Machine, z: ndarray, gain: ndarray, bias: ndarray | None, eps
 
 
 def self_attention(
-    at: Machine, x: ndarray, parameters: Inputs, mask: ndarray | None = None
+    at: Machine,
+    x: ndarray,
+    parameters: Inputs,
+    mask: ndarray | None = None,
+    keep: ndarray | None = None,
+    p: float = 0.0,
 ) -> ndarray:
     q, k, v = (
         at.stage(at.product(at.read(x), at.read(parameters[f"w_{name}"]).T))
         for name in ("query", "key", "value")
     )
-    return at.out(weighted(at, masked_scores(at, q, k, mask), v)[0])
+    return at.out(weighted(at, masked_scores(at, q, k, mask), v, keep, p)[0])
 
 
 def projected(at: Machine, pairs: Inputs, parameters: Inputs, num_heads: int) -> list[ndarray]:
@@ -82,9 +87,17 @@ def projected(at: Machine, pairs: Inputs, parameters: Inputs, num_heads: int) ->
     ]
 
 
-def finished(at: Machine, s: ndarray, v: ndarray, parameters: Inputs, name: str) -> ndarray:
+def finished(
+    at: Machine,
+    s: ndarray,
+    v: ndarray,
+    parameters: Inputs,
+    name: str,
+    keep: ndarray | None = None,
+    p: float = 0.0,
+) -> ndarray:
     """Attention to v, and the last projection, stored as the result."""
-    heard = merge_heads(at.stage(weighted(at, s, v)[0]))
+    heard = merge_heads(at.stage(weighted(at, s, v, keep, p)[0]))
     weight, bias = at.read(parameters[f"{name}.weight"]), parameters.get(f"{name}.bias")
     if bias is None:
         return at.out(at.product(heard, weight.T))
@@ -94,8 +107,17 @@ def finished(at: Machine, s: ndarray, v: ndarray, parameters: Inputs, name: str)
 
 
 def multi_head(
-    at: Machine, query, key, value, parameters, num_heads, attn_mask=None, key_padding_mask=None
-) -> Any:  # type: ignore[no-untyped-def]
+    at: Machine,
+    query: ndarray,
+    key: ndarray,
+    value: ndarray,
+    parameters: Inputs,
+    num_heads: int,
+    attn_mask: ndarray | None = None,
+    key_padding_mask: ndarray | None = None,
+    keep: ndarray | None = None,
+    p: float = 0.0,
+) -> Any:
     pairs = {"q_proj": query, "k_proj": key, "v_proj": value}
     q, k, v = projected(at, pairs, parameters, num_heads)
     mask = attn_mask
@@ -104,7 +126,8 @@ def multi_head(
         mask = ~mask if mask.dtype == bool else mask
     s = hide(at, dot_scores(at, q, k, bias_of(at, mask)), mask)
     s = s if key_padding_mask is None else hide(at, s, ~key_padding_mask[:, None, None, :])
-    return finished(at, s, v, parameters, "out_proj"), at.out(softmax(at, s))
+    weights = Dropout(at, s, keep, p).as_result(softmax(at, s))
+    return finished(at, s, v, parameters, "out_proj", keep, p), at.out(weights)
 
 
 def multi_head_self(
@@ -114,8 +137,10 @@ def multi_head_self(
     num_heads: int,
     attn_mask: ndarray | None = None,
     key_padding_mask: ndarray | None = None,
+    keep: ndarray | None = None,
+    p: float = 0.0,
 ) -> Any:
-    return multi_head(at, x, x, x, parameters, num_heads, attn_mask, key_padding_mask)
+    return multi_head(at, x, x, x, parameters, num_heads, attn_mask, key_padding_mask, keep, p)
 
 
 LABML = ("query.linear", "key.linear", "value.linear")
@@ -123,23 +148,35 @@ TABLES = ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")
 
 
 def relative_multi_head(
-    at: Machine, query, key, value, parameters, num_heads, align, visible=None
+    at: Machine, query, key, value, parameters, num_heads, align, visible=None, keep=None, p=0.0
 ) -> ndarray:  # type: ignore[no-untyped-def]
     pairs = dict(zip(LABML, (query, key, value), strict=True))
     q, k, v = projected(at, pairs, parameters, num_heads)
     s = learned_scores(at, q, k, *(parameters[n] for n in TABLES), align, visible)
-    return finished(at, s, v, parameters, "output")
+    return finished(at, s, v, parameters, "output", keep, p)
 
 
-def alibi_multi_head(at: Machine, query, key, value, parameters, num_heads, visible) -> ndarray:  # type: ignore[no-untyped-def]
+def alibi_multi_head(
+    at: Machine, query, key, value, parameters, num_heads, visible, keep=None, p=0.0
+) -> ndarray:  # type: ignore[no-untyped-def]
     pairs = dict(zip(LABML, (query, key, value), strict=True))
     q, k, v = projected(at, pairs, parameters, num_heads)
     bias = alibi_bias(at, num_heads, np.cumsum(visible, -1))
-    return finished(at, hide(at, dot_scores(at, q, k, bias), visible), v, parameters, "output")
+    s = hide(at, dot_scores(at, q, k, bias), visible)
+    return finished(at, s, v, parameters, "output", keep, p)
 
 
 def txl_layer(
-    at: Machine, x, position, parameters, num_heads, mem=None, visible=None, eps=1e-5
+    at: Machine,
+    x,
+    position,
+    parameters,
+    num_heads,
+    mem=None,
+    visible=None,
+    eps=1e-5,
+    keep=None,
+    p=0.0,
 ) -> ndarray:  # type: ignore[no-untyped-def]
     x, N = at.read(x), x.shape[1]
     both = x if mem is None else np.concatenate([at.read(mem), x], 1)
@@ -147,19 +184,22 @@ def txl_layer(
     q, k, v = (split_heads(part, num_heads) for part in thirds)
     r = split_heads(linear(at, at.read(position), parameters, "r_net"), num_heads)
     s = txl_scores(at, q[:, :, -N:], k, r, parameters["u"], parameters["v"], visible)
-    heard = merge_heads(at.stage(weighted(at, s, v)[0]))
+    heard = merge_heads(at.stage(weighted(at, s, v, keep, p)[0]))
     z = linear(at, heard, parameters, "o_net", residual=x)
     gain, bias = parameters["layer_norm.weight"], parameters.get("layer_norm.bias")
     return layer_norm(at, z, gain, bias, eps)
 
 
-def txl_stack(at: Machine, x, parameters, num_heads, mems, mem_len, eps=1e-5) -> Any:  # type: ignore[no-untyped-def]
+def txl_stack(
+    at: Machine, x, parameters, num_heads, mems, mem_len, eps=1e-5, keep=None, p=0.0
+) -> Any:  # type: ignore[no-untyped-def]
     M = x.shape[1] + (0 if mems is None else mems[0].shape[1])
     position = positions(at, M, x.shape[-1])
     hids = [at.out(at.read(x))]
     for layer, each in enumerate(parameters):
         mem = None if mems is None else mems[layer]
-        hids.append(txl_layer(at, hids[-1], position, each, num_heads, mem, None, eps))
+        draw = keep if keep is None or keep.ndim < 5 else keep[layer]
+        hids.append(txl_layer(at, hids[-1], position, each, num_heads, mem, None, eps, draw, p))
     if mems is None:
         return hids[-1], None
     both = [np.concatenate([mem, hid], 1) for mem, hid in zip(mems, hids, strict=False)]

@@ -73,6 +73,12 @@ def some_pairs() -> ndarray:
     return np.array([[False] * 3, [True, False, True], [True] * 3])
 
 
+def drawn(*shape: int) -> ndarray:
+    """A draw that drops every third weight."""
+    kept: ndarray = np.arange(np.prod(shape)).reshape(shape) % 3 != 1
+    return kept
+
+
 SEEN = np.array([[False] * 4, [True, False, True, True], [True] * 4])
 OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "softmax_grad": {
@@ -84,23 +90,30 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "self_attention_grad": {
         "boolean": {"mask": some_pairs()},
         "float": {"mask": hiding(some_pairs())},
+        "dropout": {"mask": some_pairs(), "keep": ~some_pairs(), "p": 0.25},
     },
     "multi_head_attention_grad": {
         "a mask for all": {"attn_mask": hiding(SEEN)},
         "a mask per head": {"attn_mask": hiding(np.stack([SEEN, ~SEEN, SEEN, SEEN]))},
         "padding": {"key_padding_mask": np.array([[False, True, True, False], [True] * 4])},
+        "dropout": {"keep": drawn(2, 2, 3, 4), "p": 0.25},
     },
     "multi_head_self_attention_grad": {
         "both masks": {
             "attn_mask": hiding(some_pairs()),
             "key_padding_mask": np.array([[False, True, False], [False] * 3]),
-        }
+        },
+        "dropout": {"keep": drawn(2, 2, 3, 3), "p": 0.25},
     },
     "relative_multi_head_attention_grad": {
         "start": {"align": "start", "visible": SEEN},
         "end": {"align": "end", "visible": SEEN[1:2]},
+        "dropout": {"align": "end", "keep": drawn(2, 2, 3, 4), "p": 0.25},
     },
-    "alibi_multi_head_attention_grad": {"some pairs": {"visible": some_pairs()}},
+    "alibi_multi_head_attention_grad": {
+        "some pairs": {"visible": some_pairs()},
+        "dropout": {"keep": drawn(2, 1, 3, 3), "p": 0.25},
+    },
     "learned_relative_score_grad": {"start": {"align": "start"}, "end": {"align": "end"}},
 }
 CASES = [

@@ -3,7 +3,7 @@ Every way through a module as an implementation with a verdict of its own.
 
 ``_module``             eval mode, the sequence first
 ``_module_batch_first`` eval mode, the batch first
-``_module_train``       train mode with a dropout of 0, the sequence first
+``_module_train``       train mode, the sequence first; a draw that is given is the module's own
 ``_autocast``           eval mode, inputs and parameters in float32, in an autocast region of the
                         dtype in which it is judged; there is none of float32 or float64
 ``_module_triton``      eval mode, the sequence first, by the Triton kernels; not exported, for they
@@ -13,18 +13,20 @@ Each builds the module without memory, calls it on the parameters that it is giv
 gradients reach them, and turns the inputs into the module's layout and the output back.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, partial, wraps
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .. import attention, layers
 from ..alibi import check_square
-from ..attention import ADDITIVE_ATTENTION, ATTENTION, Keep, Mask, check_options
+from ..attention import ADDITIVE_ATTENTION, ATTENTION, Keep, Mask, check_draw, check_options
 from ..layers import check_segment, positions_of
 from ..memory import Mems
 from ..projections import (
@@ -87,6 +89,41 @@ class Way(NamedTuple):
             return visible
         return four_axes(visible).permute(2, 3, 0, 1)
 
+    def drawing(self, keep: Keep, p: float, *shape: int) -> AbstractContextManager[Any]:
+        """The surroundings in which the module, with a dropout of p, draws ``keep`` once."""
+        return self.drawing_each(None if keep is None else [keep.expand(shape)], p)
+
+    def drawing_each(self, draws: Iterable[Tensor] | None, p: float) -> AbstractContextManager[Any]:
+        """The same for several draws in a row."""
+        if draws is None:
+            return nullcontext()
+        if not self.train:
+            raise NotImplementedError("eval mode has no dropout")
+        if p == 0:
+            raise NotImplementedError("a module draws nothing where p is 0")
+        return GivenDraws(draws)
+
+
+class GivenDraws(TorchFunctionMode):
+    """
+    Lets ``torch.rand`` give numbers from which these draws follow: 0 for what is dropped, 1 for
+    what is kept.
+    """
+
+    def __init__(self, draws: Iterable[Tensor]) -> None:
+        super().__init__()
+        self.draws = iter(draws)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is not torch.rand:
+            return func(*args, **(kwargs or {}))
+        keep = next(self.draws)
+        if tuple(args[0]) != tuple(keep.shape):
+            raise ValueError(f"draw: wanted shape {tuple(args[0])}, got {tuple(keep.shape)}")
+        return keep.float()
+
 
 @lru_cache(maxsize=512)
 def built(
@@ -118,12 +155,12 @@ def additive_attention(
 ) -> Tensor:
     check(ADDITIVE_ATTENTION, query, key, value, w_query, w_key, w_score)
     check_options(query, key, mask, keep, p)
-    refuse_a_draw(keep)
     parameters = {"w_query": w_query, "w_key": w_key, "w_score": w_score}
     module = way.module(
-        AdditiveAttention, parameters, query.shape[-1], key.shape[-1], len(w_score), dropout=0.0
+        AdditiveAttention, parameters, query.shape[-1], key.shape[-1], len(w_score), dropout=p
     )
-    return module(query, key, value, visible_where_not(mask))
+    with way.drawing(keep, p, *query.shape[:-1], key.shape[-2]):
+        return module(query, key, value, visible_where_not(mask))
 
 
 def scaled_dot_product_attention(
@@ -137,23 +174,29 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     check(ATTENTION, query, key, value)
     check_options(query, key, mask, keep, p)
-    refuse_a_draw(keep)
-    return ScaledDotProductAttention(implementation=way.implementation).train(way.train)(
-        query, key, value, visible_where_not(mask)
-    )
+    module = ScaledDotProductAttention(p, implementation=way.implementation).train(way.train)
+    with way.drawing(keep, p, *query.shape[:-1], key.shape[-2]):
+        return module(query, key, value, visible_where_not(mask))
 
 
-def refuse_a_draw(keep: Any) -> None:
-    if keep is not None:
-        raise NotImplementedError("the module draws its own dropout")
-
-
-def self_attention(way: Way, x: Tensor, parameters: Parameters, mask: Mask = None) -> Tensor:
+def self_attention(
+    way: Way,
+    x: Tensor,
+    parameters: Parameters,
+    mask: Mask = None,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> Tensor:
     check_self(x, parameters)
+    B, N, _ = x.shape
+    check_draw(keep, p, (B, N, N))
     check_mask("mask", mask, (*x.shape[:2], x.shape[1]), float_too=True)
     (K, F), E = parameters["w_query"].shape, len(parameters["w_value"])
-    module = way.module(SelfAttention, parameters, F, K, E, batch_first=way.batch_first)
-    return way.turn(module(way.turn(x), visible_where_not(mask)))
+    options = {"batch_first": way.batch_first, "dropout": p}
+    module = way.module(SelfAttention, parameters, F, K, E, **options)
+    draws = None if keep is None else [keep.expand(B, N, N).unsqueeze(1)]
+    with way.drawing_each(draws, p):
+        return way.turn(module(way.turn(x), visible_where_not(mask)))
 
 
 def multi_head_attention(
@@ -165,12 +208,16 @@ def multi_head_attention(
     num_heads: int,
     attn_mask: Tensor | None = None,
     key_padding_mask: Tensor | None = None,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     check_multi_head(query, key, value, parameters, num_heads)
-    module = way.module(
-        MultiHeadAttention, parameters, query.shape[-1], num_heads, batch_first=way.batch_first
-    )
-    output, weights = module(*map(way.turn, (query, key, value)), attn_mask, key_padding_mask)
+    shape = query.shape[0], num_heads, query.shape[1], key.shape[1]
+    check_draw(keep, p, shape)
+    options = {"batch_first": way.batch_first, "dropout": p}
+    module = way.module(MultiHeadAttention, parameters, query.shape[-1], num_heads, **options)
+    with way.drawing(keep, p, *shape):
+        output, weights = module(*map(way.turn, (query, key, value)), attn_mask, key_padding_mask)
     return way.turn(output), weights
 
 
@@ -181,13 +228,17 @@ def multi_head_self_attention(
     num_heads: int,
     attn_mask: Tensor | None = None,
     key_padding_mask: Tensor | None = None,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     check(X, x)
     check_multi_head(x, x, x, parameters, num_heads)
-    module = way.module(
-        MultiHeadSelfAttention, parameters, x.shape[-1], num_heads, batch_first=way.batch_first
-    )
-    output, weights = module(way.turn(x), attn_mask, key_padding_mask)
+    shape = x.shape[0], num_heads, x.shape[1], x.shape[1]
+    check_draw(keep, p, shape)
+    options = {"batch_first": way.batch_first, "dropout": p}
+    module = way.module(MultiHeadSelfAttention, parameters, x.shape[-1], num_heads, **options)
+    with way.drawing(keep, p, *shape):
+        output, weights = module(way.turn(x), attn_mask, key_padding_mask)
     return way.turn(output), weights
 
 
@@ -200,20 +251,24 @@ def relative_multi_head_attention(
     num_heads: int,
     align: str,
     visible: Visible = None,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> Tensor:
     check_relative(query, key, value, parameters, num_heads)
+    shape = query.shape[0], num_heads, query.shape[1], key.shape[1]
+    check_draw(keep, p, shape)
     options = {
         "align": align,
         "P": len(parameters["key_pos_bias"]) // 2,
         "batch_first": way.batch_first,
-        "dropout_prob": 0.0,
+        "dropout_prob": p,
     }
     module = way.module(
         RelativeMultiHeadAttention, parameters, num_heads, query.shape[-1], **options
     )
     q, k, v = map(way.turn, (query, key, value))
-    shape = query.shape[0], num_heads, query.shape[1], key.shape[1]
-    return way.turn(module(query=q, key=k, value=v, mask=way.mask(visible, shape)))
+    with way.drawing(keep, p, *shape):
+        return way.turn(module(query=q, key=k, value=v, mask=way.mask(visible, shape)))
 
 
 def alibi_multi_head_attention(
@@ -224,13 +279,18 @@ def alibi_multi_head_attention(
     parameters: Parameters,
     num_heads: int,
     visible: Tensor,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> Tensor:
     check_alibi(query, key, value, parameters, num_heads)
     check_square(visible, query.shape[1])
-    options = {"batch_first": way.batch_first, "dropout_prob": 0.0}
+    shape = query.shape[0], num_heads, query.shape[1], key.shape[1]
+    check_draw(keep, p, shape)
+    options = {"batch_first": way.batch_first, "dropout_prob": p}
     module = way.module(AlibiMultiHeadAttention, parameters, num_heads, query.shape[-1], **options)
     q, k, v = map(way.turn, (query, key, value))
-    return way.turn(module(query=q, key=k, value=v, mask=visible))
+    with way.drawing(keep, p, *shape):
+        return way.turn(module(query=q, key=k, value=v, mask=visible))
 
 
 def transformer_xl_layer(
@@ -242,13 +302,16 @@ def transformer_xl_layer(
     mem: Tensor | None = None,
     visible: Visible = None,
     eps: float = 1e-5,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> Tensor:
     check_xl_layer(x, position, parameters, num_heads, mem, eps)
-    module = way.module(
-        TransformerXLLayer, parameters, num_heads, x.shape[-1], eps=eps, batch_first=way.batch_first
-    )
     shape = x.shape[0], num_heads, x.shape[1], position.shape[0]
-    return way.turn(module(way.turn(x), position, way.turn(mem), way.mask(visible, shape)))
+    check_draw(keep, p, shape)
+    options = {"eps": eps, "batch_first": way.batch_first, "dropout": p}
+    module = way.module(TransformerXLLayer, parameters, num_heads, x.shape[-1], **options)
+    with way.drawing(keep, p, *shape):
+        return way.turn(module(way.turn(x), position, way.turn(mem), way.mask(visible, shape)))
 
 
 def transformer_xl(
@@ -259,6 +322,8 @@ def transformer_xl(
     mems: Mems,
     mem_len: int,
     eps: float = 1e-5,
+    keep: Keep = None,
+    p: float = 0.0,
 ) -> tuple[Tensor, Mems]:
     check_segment(x, parameters, mems)
     position = positions_of(x, mems)
@@ -269,11 +334,14 @@ def transformer_xl(
         for layer, weights in enumerate(parameters)
         for name, x in weights.items()
     }
-    options = {"eps": eps, "batch_first": way.batch_first}
+    shape = len(parameters), x.shape[0], num_heads, x.shape[1], len(position)
+    check_draw(keep, p, shape)
+    options = {"eps": eps, "batch_first": way.batch_first, "dropout": p}
     module = way.module(
         TransformerXL, stacked, len(parameters), num_heads, x.shape[-1], mem_len, **options
     )
-    output, new = module(way.turn(x), None if mems is None else [way.turn(mem) for mem in mems])
+    with way.drawing_each(None if keep is None else keep.expand(shape), p):
+        output, new = module(way.turn(x), None if mems is None else [way.turn(mem) for mem in mems])
     return way.turn(output), None if new is None else [way.turn(mem) for mem in new]
 
 

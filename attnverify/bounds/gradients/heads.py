@@ -210,6 +210,8 @@ def heads_gradients(
     d_output: ndarray,
     P: Precision,
     d_weights: ndarray | None = None,
+    keep: ndarray | None = None,
+    p: float = 0.0,
 ) -> HeadsBackward:
     """
     Bound the backward pass from the layer's output to the results of its projections, each kept in
@@ -221,7 +223,7 @@ def heads_gradients(
         split(linear_error((x, None), *layer.net[name], P, P.stage), layer.heads)
         for name, x in layer.inputs.items()
     )
-    Es, mix = scores.error(P, Eq, Ek.swapaxes(-1, -2)), weighted_mean(scores.rows, layer.v)
+    Es, mix = scores.error(P, Eq, Ek.swapaxes(-1, -2)), weighted_mean(scores.rows, layer.v, keep, p)
     heard = merge(mix.o), merge(weighted_mean_error(mix, Es, Ev, P, P.stage))
     given = d_output, np.zeros_like(d_output)
     E_heads, found = parameter_gradients(

@@ -42,6 +42,8 @@ def self_attention_grad(
     x: ndarray,
     parameters: Parameters,
     mask: ndarray | None = None,
+    keep: ndarray | None = None,
+    p: float = 0.0,
     *,
     precision: Precisions,
 ) -> tuple[Any, ...]:
@@ -60,7 +62,8 @@ def self_attention_grad(
     def bound(P: Precision) -> tuple[Any, ...]:
         Eq, Ek, Ev = (linear_error((x, None), w, None, P, P.stage) for w in weights)
         chain, Es = masked_products(at, mask, Eq, Ek.swapaxes(-1, -2))
-        back, within = backward(weighted_mean(chain, v), d_output), replace(P, storage=P.stage)
+        back = backward(weighted_mean(chain, v, keep, p), d_output)
+        within = replace(P, storage=P.stage)
         E_dS, E_dv = score_gradient_error(back, Es(P), within, Ev, output=P.storage)
         s, E = scaled_gradient(back.dS, E_dS, at.scale, chain, P)
         E_dq, E_dk = dot_gradients(at, s, E, within, Eq, Ek)
@@ -112,6 +115,8 @@ def multi_head_attention_grad(
     num_heads: int,
     attn_mask: ndarray | None = None,
     key_padding_mask: ndarray | None = None,
+    keep: ndarray | None = None,
+    p: float = 0.0,
     *,
     precision: Precisions,
 ) -> tuple[Any, ...]:
@@ -125,7 +130,7 @@ def multi_head_attention_grad(
     scores = dot_scores(layer.q, layer.k, mask)
 
     def bound(P: Precision) -> tuple[Any, ...]:
-        back = heads_gradients(layer, scores, d_output, P, d_weights)
+        back = heads_gradients(layer, scores, d_output, P, d_weights, keep, p)
         E_inputs, found = input_gradients(layer, back, P)
         E_mask = merged_mask_gradient(back.dS, attn_mask, P)
         return *E_inputs, in_order(found, parameters), *E_mask
@@ -141,6 +146,8 @@ def multi_head_self_attention_grad(
     num_heads: int,
     attn_mask: ndarray | None = None,
     key_padding_mask: ndarray | None = None,
+    keep: ndarray | None = None,
+    p: float = 0.0,
     *,
     precision: Precisions,
 ) -> tuple[Any, ...]:
@@ -151,7 +158,7 @@ def multi_head_self_attention_grad(
     scores = dot_scores(layer.q, layer.k, mask)
 
     def bound(P: Precision) -> tuple[Any, ...]:
-        back = heads_gradients(layer, scores, d_output, P, d_weights)
+        back = heads_gradients(layer, scores, d_output, P, d_weights, keep, p)
         _, found = input_gradients(layer, back, P)
         weights = [layer.net[name][0] for name in inputs]
         E_x, *_ = summed_projections(x, weights, tuple(back.dz.values()), P)
@@ -200,6 +207,8 @@ def relative_multi_head_attention_grad(
     num_heads: int,
     align: str,
     visible: ndarray | None = None,
+    keep: ndarray | None = None,
+    p: float = 0.0,
     *,
     precision: Precisions,
 ) -> tuple[Any, ...]:
@@ -210,7 +219,8 @@ def relative_multi_head_attention_grad(
     inputs = dict(zip(LABML, (query, key, value), strict=False))
     layer = projected_heads(inputs, parameters, LABML, num_heads, visible)
     scores = learned_scores(layer.q, layer.k, parameters, align, visible)
-    return total(lambda P: labml_gradients(layer, scores, d_output, parameters, P), precision)
+    given = layer, scores, d_output, parameters
+    return total(lambda P: labml_gradients(*given, P, keep, p), precision)
 
 
 def alibi_multi_head_attention_grad(
@@ -221,6 +231,8 @@ def alibi_multi_head_attention_grad(
     parameters: Parameters,
     num_heads: int,
     visible: ndarray,
+    keep: ndarray | None = None,
+    p: float = 0.0,
     *,
     precision: Precisions,
 ) -> tuple[Any, ...]:
@@ -228,15 +240,23 @@ def alibi_multi_head_attention_grad(
     inputs = dict(zip(LABML, (query, key, value), strict=False))
     layer = projected_heads(inputs, parameters, LABML, num_heads, visible)
     scores = counted_scores(layer.q, layer.k, num_heads, visible)
-    return total(lambda P: labml_gradients(layer, scores, d_output, parameters, P), precision)
+    given = layer, scores, d_output, parameters
+    return total(lambda P: labml_gradients(*given, P, keep, p), precision)
 
 
 LABML = ("query.linear", "key.linear", "value.linear", "output")
 
 
 def labml_gradients(
-    layer: ProjectedHeads, scores: Scores, d_output: ndarray, parameters: Parameters, P: Precision
+    layer: ProjectedHeads,
+    scores: Scores,
+    d_output: ndarray,
+    parameters: Parameters,
+    P: Precision,
+    keep: ndarray | None,
+    p: float,
 ) -> tuple[Any, ...]:
     """Return the errors of the gradients of query, key, value and of the parameters."""
-    E_inputs, found = input_gradients(layer, heads_gradients(layer, scores, d_output, P), P)
+    back = heads_gradients(layer, scores, d_output, P, keep=keep, p=p)
+    E_inputs, found = input_gradients(layer, back, P)
     return *E_inputs, in_order(found, parameters)

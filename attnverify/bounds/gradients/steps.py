@@ -25,7 +25,7 @@ from attnverify.bounds.softmax_rows import (
     rescaled_sum_error,
     zero_where_hidden,
 )
-from attnverify.bounds.weighted_mean import WeightedMean, mean_error
+from attnverify.bounds.weighted_mean import WeightedMean, dropout_error, mean_error
 from attnverify.precision import Format, Precision
 
 Grads = tuple[ndarray, ...]
@@ -51,19 +51,21 @@ class Backward:
 def backward(mix: WeightedMean, d_output: ndarray, d_weights: ndarray | None = None) -> Backward:
     """
     Compute the backward pass of softmax, dropout and the product with the values; `d_weights`
-    arrives at the weights themselves, where they are a result too.
+    arrives at the weights behind the dropout, where they are a result too.
     """
     p, factor = mix.rows.p, mix.factor
+    w = p if factor is None else p * factor
     dW = d_output @ mix.v.swapaxes(-1, -2)
-    dP = dW if factor is None else dW * factor
     D = (d_output * mix.o).sum(-1, keepdims=True)
+    dP = dW
     if d_weights is not None:
-        dP, D = dP + d_weights, D + (p * d_weights).sum(-1, keepdims=True)
+        dP, D = dW + d_weights, D + (w * d_weights).sum(-1, keepdims=True)
+    dP = dP if factor is None else dP * factor
     x = dP - D
     return Backward(
         mix,
         d_output,
-        p if factor is None else p * factor,
+        w,
         dW,
         dP,
         zero_where_hidden(mix.rows, p * x),
@@ -130,7 +132,7 @@ def score_gradient_error(
     `output` instead of storage.
 
         E_P' = rounded(p, E_P, prob);  E_dV = dot(w^T, E_w, dO) [+ narrow partials], stored
-        E_dP = rounded(dO v^T, dot, score)
+        E_dP = rounded(dO v^T, dot, score) [+ what arrives at the weights, rounded], dropped
         E_D  = the larger of |dO| Eo + E_dO (|o|+Eo) + acc(E) (|dO|+E_dO) (|o|+Eo) [+ the same of
                what arrives at the weights themselves]
                and sum E_P'|dP| + (p+E_P') E_dP + (acc(n) + g(1,u)) (p+E_P')(|dP|+E_dP)
@@ -146,14 +148,15 @@ def score_gradient_error(
     E = exponent_error(chain, Es, P)
     L = recomputed_exponent_error(chain, E, Es, P)
     E_P = zero_where_hidden(chain, rounding_error(p, recomputed_error(chain, L, P), P.prob), E)
-    dV = product_gradient(at.w, _dropout_error(at.w, E_P, mix, P), dO, E_dO, P, transposed=True)
+    dV = product_gradient(at.w, dropout_error(at.w, E_P, mix, P), dO, E_dO, P, transposed=True)
     vT = mix.v.swapaxes(-1, -2)
     E_vT = None if Ev is None else Ev.swapaxes(-1, -2)
     factors = operand_error(dO, E_dO, P), operand_error(vT, E_vT, P)
     E_dP = rounding_error(at.dW, dot_error(dO, factors[0], vT, factors[1], P), P.score)
-    E_dP = _dropout_error(at.dP, E_dP, mix, P)
-    E_dP = E_dP if at.d_weights is None else rounding_error(at.dP, E_dP, P.score)
+    if at.d_weights is not None:
+        E_dP = rounding_error(at.dW + at.d_weights, E_dP, P.score)
     most_P, size_dP = p + E_P, sizes_at_weights(at)
+    E_dP = dropout_error(size_dP, E_dP, mix, P)
     D_output = _output_error(at, E, E_P, P, Ev, E_dO, output or P.storage)
     per_key = (
         E_P * size_dP
@@ -173,11 +176,12 @@ def score_gradient_error(
 def sizes_at_weights(at: Backward) -> ndarray:
     """
     Compute |dP|: of the two apart, that from the output and that of the weights themselves, where
-    there are both; a row's mean may be taken of each.
+    there are both; a row's mean may be taken of each, and each may pass the dropout alone.
     """
     if at.d_weights is None:
         return np.abs(at.dP)
-    return np.abs(at.dP - at.d_weights) + np.abs(at.d_weights)
+    size = np.abs(at.dW) + np.abs(at.d_weights)
+    return size if at.mix.factor is None else size * at.mix.factor
 
 
 def _output_error(
@@ -200,7 +204,8 @@ def _output_error(
     if at.d_weights is None:
         return found
     size, n = np.abs(at.d_weights), at.d_weights.shape[-1]
-    own = E_P * size + (accumulation_error(n, P) + gamma(1, P.softmax.u)) * (at.w + E_P) * size
+    E_w = dropout_error(at.w, E_P, at.mix, P)
+    own = E_w * size + (accumulation_error(n, P) + gamma(1, P.softmax.u)) * (at.w + E_w) * size
     return (
         found
         + own.sum(-1, keepdims=True)
@@ -257,19 +262,6 @@ def _largest_seen(chain: Rows, x: ndarray) -> ndarray:
     """Compute the largest entry of each row among the keys that it sees."""
     x = x if chain.visible is None else np.where(chain.visible, x, 0.0)
     return np.asarray(x.max(-1, keepdims=True))
-
-
-def _dropout_error(x: ndarray, E: ndarray, mix: WeightedMean, P: Precision) -> ndarray:
-    """
-    Bound the error after the dropout factor: exact for p = 0, else the constant's three roundings
-    and one to `prob`.
-    """
-    E = E if mix.factor is None else E * mix.factor
-    return (
-        rounding_error(x, E + gamma(3, (P.scale_const or P.acc).u) * (np.abs(x) + E), P.prob)
-        if mix.scaled
-        else E
-    )
 
 
 def nan_to_inf(E: ndarray) -> ndarray:

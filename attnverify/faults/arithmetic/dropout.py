@@ -6,7 +6,8 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.faults.registry import fault
-from attnverify.reference import attention, gradients
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.reference import attention, gradients, layers
 
 FACTOR, GIVEN = "dropout: w / (1 - p)", "dropout, clause 1"
 
@@ -198,3 +199,76 @@ def scaled_dot_product_attention_grad_values_undropped(**given: Any) -> Any:
     return gradients.scaled_dot_product_attention_grad(
         **given, drop=lambda weights, keep, p: weights
     )
+
+
+@fault(
+    "dropout",
+    "the weights returned are those before the dropout",
+    source="this project",
+    clause="multi_head_attention, clause 5",
+    reveals="p > 0",
+)
+def multi_head_attention_weights_undropped(**given: Any) -> Any:
+    output, _ = layers.multi_head_attention(**given)
+    return output, layers.multi_head_attention(**given | {"keep": None, "p": 0.0})[1]
+
+
+@fault(
+    "dropout",
+    "kept weights of a layer are not scaled",
+    source="this project",
+    clause=FACTOR,
+    reveals="p > 0",
+)
+def relative_multi_head_attention_dropout_unscaled(**given: Any) -> Any:
+    return layers.relative_multi_head_attention(**given, drop=without_factor)
+
+
+@fault(
+    "dropout",
+    "the first entry's draw for the whole batch",
+    source="this project",
+    clause="alibi_multi_head_attention, clause 4",
+    reveals="p > 0, B > 1",
+)
+def alibi_multi_head_attention_first_draw(keep: Any = None, **given: Any) -> Any:
+    first = None if keep is None else keep[:1]
+    return layers.alibi_multi_head_attention(**given, keep=first)
+
+
+@fault(
+    "dropout",
+    "the first layer's draw for all layers",
+    source="this project",
+    clause="transformer_xl, clause 5",
+    reveals="p > 0, L > 1",
+)
+def transformer_xl_first_draw(keep: Any = None, **given: Any) -> Any:
+    return layers.transformer_xl(**given, keep=None if keep is None else keep[:1])
+
+
+@fault(
+    "dropout",
+    "a layer's backward pass without its draw",
+    source="this project",
+    clause="attend_grad, clause 1",
+    reveals="p > 0",
+)
+def self_attention_grad_without_draw(**given: Any) -> Any:
+    return CATALOGUE["self_attention_grad"].reference(**given | {"keep": None, "p": 0.0})
+
+
+@fault(
+    "dropout",
+    "what arrives at the weights passes no dropout",
+    source="this project",
+    clause="multi_head_attention_grad, clause 4",
+    reveals="p > 0",
+)
+def multi_head_attention_grad_around_dropout(**given: Any) -> Any:
+    grad = CATALOGUE["multi_head_attention_grad"].reference
+    alone = given | {"d_output": 0 * given["d_output"]}
+    dropped, whole = grad(**alone), grad(**alone | {"keep": None, "p": 0.0})
+    *inputs, d_parameters = grad(**given)[:4]
+    d_query = inputs[0] - dropped[0] + whole[0]
+    return d_query, *inputs[1:], d_parameters, *grad(**given)[4:]
