@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.faults.registry import fault
 from attnverify.catalogue.operation import CATALOGUE
+from attnverify.faults.registry import fault
 from attnverify.reference import attention, gradients, layers
 
 FACTOR, GIVEN = "dropout: w / (1 - p)", "dropout, clause 1"
