@@ -837,8 +837,8 @@ def transformer_xl(
     position = sinusoidal_positions(
         x.shape[1] + (0 if mems is None else mems[0].shape[1]), x.shape[2]
     )
-    (B, N, _), M, hids = x.shape, len(position), [x]
-    check_mask("keep", keep, (len(parameters), B, num_heads, N, M))
+    check_mask("keep", keep, (len(parameters), len(x), num_heads, x.shape[1], len(position)))
+    hids = [x]
     for layer, weights in enumerate(parameters):
         mem = None if mems is None else mems[layer]
         kept = keep if keep is None or keep.ndim < 5 else keep[layer % len(keep)]

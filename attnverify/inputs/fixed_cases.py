@@ -108,6 +108,8 @@ def fixed_cases(operation: str, few: bool = False) -> tuple[Recipe, ...]:
             fixed_recipe(op, {}, "spread", fixed_mask(op, pattern))
             for pattern in ("left_padding", "empty_rows", "one_key", "nothing", "first_block")
         ]
+    if "key_padding_mask" in op.arguments:
+        found.append(fixed_recipe(op, {"B": 4, "N": 4}, "spread", fixed_mask(op, "random")))
     found.append(fixed_recipe(op, LONG, "normal", fixed_mask(op, "random") if op.mask else None))
     found += _beside_finite_numbers(op) + _under_padding(op) + _shared_arrays(op)
     if "keep" in op.arguments:

@@ -60,7 +60,9 @@ def multi_head_attention_grad_by_batch_entry(**given: Any) -> Any:
     whole = CATALOGUE["multi_head_attention_grad"].reference
     found = []
     for b in range(len(given["query"])):
-        alone = {name: x[b : b + 1] for name, x in given.items() if name in BATCH_FIRST}
+        alone = {
+            name: x[b : b + 1] for name, x in given.items() if name in BATCH_FIRST and x is not None
+        }
         mask, padding = given.get("attn_mask"), given.get("key_padding_mask")
         if mask is not None and mask.ndim == 3:
             alone["attn_mask"] = mask.reshape(-1, given["num_heads"], *mask.shape[1:])[b]
@@ -81,4 +83,4 @@ def multi_head_attention_grad_by_batch_entry(**given: Any) -> Any:
     return *together, d_parameters, *rest
 
 
-BATCH_FIRST = ("d_output", "d_weights", "query", "key", "value")
+BATCH_FIRST = ("d_output", "d_weights", "query", "key", "value", "keep")

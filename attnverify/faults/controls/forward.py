@@ -226,11 +226,12 @@ def additive_score_unit_by_unit(
 
 @control("layers", "the batch from the last to the first")
 def multi_head_self_attention_reversed_batch(
-    x: ndarray, attn_mask: Any = None, key_padding_mask: Any = None, **given: Any
+    x: ndarray, attn_mask: Any = None, key_padding_mask: Any = None, keep: Any = None, **given: Any
 ) -> Any:
+    draw = None if keep is None else keep[::-1]
     merged = attention.merge_masks(attn_mask, key_padding_mask, given["num_heads"])[::-1]
     output, weights = layers.multi_head_self_attention(
-        x[::-1], **given, merge_masks=lambda *masks: merged
+        x[::-1], **given, keep=draw, merge_masks=lambda *masks: merged
     )
     return output[::-1], weights[::-1]
 
@@ -250,10 +251,10 @@ def transformer_xl_layer_without_position_bias(parameters: Any, **given: Any) ->
 
 
 @control("layers", "the projections of query and key in one matrix")
-def self_attention_one_matrix(x: ndarray, parameters: Any, mask: Any = None) -> Any:
+def self_attention_one_matrix(x: ndarray, parameters: Any, mask: Any = None, **draw: Any) -> Any:
     both = parameters["w_query"].T @ parameters["w_key"]
     score = x @ both @ x.mT * inverse_root(len(parameters["w_key"]))
-    return attention.attend(*attention.see(score, mask), x @ parameters["w_value"].T)
+    return attention.attend(*attention.see(score, mask), x @ parameters["w_value"].T, **draw)
 
 
 @control("layers", "head by head")

@@ -32,8 +32,8 @@ ANCHORS: dict[str, list[list[str]]] = {
         ["transformer_xl_score: distance ="],
     ],
     "transformer_xl_attention": [
-        ["transformer_xl_attention: return", "attend: = weights[(*batch, i)][j]"],
-        ["transformer_xl_attention: score ="],
+        ["attend_transformer_xl: return", "attend: = weights[(*batch, i)][j]"],
+        ["attend_transformer_xl: score ="],
     ],
     "learned_relative_score": [
         [
@@ -44,7 +44,7 @@ ANCHORS: dict[str, list[list[str]]] = {
         ["table_rows: return P"],
     ],
     "learned_relative_attention": [
-        ["learned_relative_attention: return", "attend: = weights[(*batch, i)][j]"]
+        ["attend_learned_relative: return", "attend: = weights[(*batch, i)][j]"]
     ],
     "get_slopes": [["get_slopes: n =", "get_slopes: first ="], ["get_slopes: others ="]],
     "get_alibi_biases": [["get_alibi_biases: return"]],
@@ -147,23 +147,23 @@ ANCHORS: dict[str, list[list[str]]] = {
     "scaled_dot_product_attention_grad": [*PRODUCTS],
     "transformer_xl_attention_grad": [
         [
-            "transformer_xl_attention_grad: d_content, d_key =",
-            "transformer_xl_attention_grad: d_distance[b, h, i] +=",
+            "attend_transformer_xl_grad: d_content, d_key =",
+            "attend_transformer_xl_grad: d_distance[b, h, i] +=",
         ],
         ["products_grad: d_key[b][j] +="],
-        ["transformer_xl_attention_grad: d_position[h, c] +="],
-        ["transformer_xl_attention_grad: return"],
-        ["transformer_xl_attention_grad: return"],
+        ["attend_transformer_xl_grad: d_position[h, c] +="],
+        ["attend_transformer_xl_grad: return"],
+        ["attend_transformer_xl_grad: return"],
     ],
     "learned_relative_attention_grad": [
         [
-            "learned_relative_attention_grad: d_content, d_key =",
-            "learned_relative_attention_grad: d_distance[b, h, i] +=",
+            "attend_learned_relative_grad: d_content, d_key =",
+            "attend_learned_relative_grad: d_distance[b, h, i] +=",
         ],
         ["products_grad: d_key[b][j] +="],
-        ["learned_relative_attention_grad: d_embeddings[t[i, j], h] +="],
-        ["learned_relative_attention_grad: d_bias[t[i, j], h] +="],
-        ["learned_relative_attention_grad: return"],
+        ["attend_learned_relative_grad: d_embeddings[t[i, j], h] +="],
+        ["attend_learned_relative_grad: d_bias[t[i, j], h] +="],
+        ["attend_learned_relative_grad: return"],
     ],
     "alibi_attention_grad": [*PRODUCTS],
 }
