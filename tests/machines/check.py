@@ -2,7 +2,7 @@
 What one process does under a code path: hold our columns to their bounds, and say what the inputs
 were.
 
-    python -m tests.machines.check [--operation NAME]
+    python -m tests.machines.check [--operation NAME] [--column NAME] [--strict]
 
 Judged are what an earlier bound or another machine has accused, and an ordinary case of each
 operation, by every implementation that no emulator runs. What was found is printed as JSON.
@@ -10,7 +10,8 @@ operation, by every implementation that no emulator runs. What was found is prin
 
 import argparse
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +32,17 @@ from tests import rounding_variants
 EMULATED = ("_triton", "_cuda")
 """How the names of kernels end that are emulated where there is no GPU."""
 
+GOLDEN = Path(__file__).parent / "golden_checksums.json"
 RED_ONCE = json.loads(
     (Path(rounding_variants.__file__).parent / "exceeded_before.json").read_text()
 )
 
 
-def implementations(operations: set[str]) -> Iterator[Implementation]:
+def implementations(
+    operations: set[str], columns: Iterable[str] = PROJECT_BACKENDS
+) -> Iterator[Implementation]:
     """Those of our columns, forward and backward, that run here without an emulator."""
-    for name in PROJECT_BACKENDS:
+    for name in columns:
         for pair in pair_with_gradients(load(name)):
             for each in filter(None, pair):
                 emulated = each.name.removesuffix("_grad").endswith(EMULATED)
@@ -55,10 +59,10 @@ def cases(operation: str) -> Iterator[tuple[Recipe, str]]:
         yield fixed_recipe(CATALOGUE[operation], {}), dtype
 
 
-def judge_all(operations: set[str]) -> dict[str, Any]:
+def judge_all(operations: set[str], columns: Iterable[str] = PROJECT_BACKENDS) -> dict[str, Any]:
     """How many cases were judged, the largest share of a bound, and what exceeded one."""
     judged, largest, red = 0, 0.0, []
-    for implementation in implementations(operations):
+    for implementation in implementations(operations, columns):
         for recipe, dtype in cases(implementation.operation.name):
             try:
                 largest = max(largest, judge(implementation, case_of(recipe, dtype)).budget)
@@ -82,13 +86,20 @@ def checksums() -> dict[str, str]:
     }
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--operation", action="append", choices=list(CATALOGUE))
-    asked = set(parser.parse_args().operation or CATALOGUE)
-    found = judge_all(asked) | {"checksums": checksums(), "machine": describe_machine()}
+    parser.add_argument("--column", action="append", choices=PROJECT_BACKENDS)
+    parser.add_argument(
+        "--strict", action="store_true", help="status 1 if one is red or a checksum not golden"
+    )
+    given = parser.parse_args()
+    found = judge_all(set(given.operation or CATALOGUE), given.column or PROJECT_BACKENDS)
+    found |= {"checksums": checksums(), "machine": describe_machine()}
     print(json.dumps(found))
+    golden = found["checksums"] == json.loads(GOLDEN.read_text())
+    return int(given.strict and (bool(found["red"]) or not golden))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -18,11 +18,11 @@ import pytest
 
 from attnverify import ROOT
 from attnverify.machine import THREADS
-from tests.machines import CODE_PATHS, MKL_PATHS
+from tests.machines import CODE_PATHS, MKL_PATHS, check
 from tests.machines.check import RED_ONCE, checksums, implementations
 from tests.machines.main_jobs import Job, describe, next_job, run_missing
 
-GOLDEN = json.loads((Path(__file__).parent / "golden_checksums.json").read_text())
+GOLDEN = json.loads(check.GOLDEN.read_text())
 
 
 def found_under(environment: dict[str, str], *options: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ OPERATIONS = {
 }
 """What the names of the tests of a chapter's operations contain."""
 BOUNDS = ("tests/attnverify/bounds/test_error_rules.py", "tests/attnverify/bounds/test_bounds.py")
+GRADIENTS = ("tests/spec/test_gradients_of_parts.py", "tests/spec/test_gradients.py")
 Tests = tuple[tuple[str, ...], ...]
 """Arguments of pytest, one run after the other until one is red."""
 
@@ -30,11 +31,11 @@ def choose_tests(path: str) -> Tests:
         own = (f"tests/test_{chapter}.py",) if chapter in OPERATIONS else ()
         oracle = ("tests/spec/test_scalar_oracle.py", *words)
         examples = (path, "spec", *own, "-m", "not differential")
-        return (examples, oracle, against, ("tests/spec/test_gradients.py",))
+        return (examples, oracle, against, GRADIENTS)
+    judged = ("-m", "differential", "--attn-profile", "quick", "--attn-backend", folder)
     if folder == "numpy_ref":
-        return (against, against[:1])
+        return (against, against[:1], (*judged, *words))
     if folder == "torch_impl":
-        judged = ("-m", "differential", "--attn-profile", "quick", "--attn-backend", "torch_impl")
         no_way_round = "not triton and not module and not autocast"
         return (
             ("tests/torch_impl/test_derivatives.py", *words),

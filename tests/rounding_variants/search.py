@@ -157,13 +157,27 @@ def format_tables(whole: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def format_witnesses(whole: dict[str, Any]) -> str:
-    """The worst case of each search, one on each line: what `test_witnesses.py` computes again."""
+def format_witnesses(whole: dict[str, Any], path: str) -> str:
+    """
+    The worst case of each search of code paths that begin with these words, one on each line: what
+    `test_witnesses.py` computes again.
+    """
     left_out = {"evaluations", "seconds"}
-    searches = [each for here in whole.values() for each in here["searches"]]
+    chosen = (here for name, here in whole.items() if name.startswith(path))
+    searches = [each for here in chosen for each in here["searches"]]
     told = [search_from(each).data for each in searches if "recipe" in each]
     lines = [json.dumps({k: x for k, x in each.items() if k not in left_out}) for each in told]
     return "[\n" + ",\n".join(lines) + "\n]\n"
+
+
+def write_found(given: argparse.Namespace) -> int:
+    """Write what the file tells where it is asked for."""
+    whole = json.loads(given.file.read_text())
+    if given.table:
+        given.table.write_text(format_tables(whole))
+    if given.witnesses:
+        given.witnesses.write_text(format_witnesses(whole, given.path))
+    return 0
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -175,18 +189,12 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--path", default="default", help="the name of this code path")
     parser.add_argument("--operation", action="append", choices=list(BOUNDS))
-    parser.add_argument(
-        "--table", type=Path, help="write the shares as Markdown, and search no more"
-    )
-    parser.add_argument("--witnesses", type=Path, help="write the worst cases, and search no more")
+    parser.add_argument("--table", type=Path, help="write the shares as Markdown; search no more")
+    parser.add_argument("--witnesses", type=Path, help="write the worst cases; search no more")
     given = parser.parse_args(arguments)
-    file = File(given.file, given.path)
-    if given.table:
-        given.table.write_text(format_tables(file.whole))
-    if given.witnesses:
-        given.witnesses.write_text(format_witnesses(file.whole))
     if given.table or given.witnesses:
-        return 0
+        return write_found(given)
+    file = File(given.file, given.path)
     for step in range(250, given.evaluations + 250, 250):
         for operation in given.operation or BOUNDS:
             for dtype in DTYPES:

@@ -191,6 +191,16 @@ def test_the_table_has_the_largest_share_of_each(tmp_path: Path) -> None:
     assert f"| dropout | forward | {row} |" in table
 
 
+def test_the_worst_cases_are_written_for_the_code_path_that_is_named(tmp_path: Path) -> None:
+    ask = ["--file", str(tmp_path / "shares.json"), "--operation", "dropout"]
+    for path in ("one", "other"):
+        main([*ask, "--evaluations", "5", "--path", path])
+    assert main([*ask, "--path", "one", "--witnesses", str(tmp_path / "found.json")]) == 0
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert [told["dtype"] for told in found] == sorted(DTYPES)
+    assert all(case_from(told).derived.operation == "dropout" for told in found)
+
+
 def test_a_share_above_one_is_the_exit_status(tmp_path: Path) -> None:
     file = File(tmp_path / "shares.json", "default")
     file.searches["dropout", "float16"] = Search("dropout", "float16", share=1.01, evaluations=1)
