@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.patches import ConnectionPatch
+from matplotlib.patches import Rectangle
 from numpy import ndarray
 
 from pictures import style
@@ -12,33 +12,41 @@ from pictures import style
 
 def moved(shift: Callable[[ndarray], ndarray], x: ndarray) -> None:
     """
-    The matrix before and after; a number keeps the colour of its row, and an arrow says where the
-    row lands.
+    The matrix before, each row moved as far as it goes past the frame of the result, and the
+    result, whose gaps are filled from the rows beside; a number keeps the colour of its row.
     """
     N, M = x.shape
     tags = np.arange(1.0, N * M + 1).reshape(N, M)
     after = shift(tags)
     rows = np.where(after > 0, (after - 1) // M, -1)
-    left, right = style.panels(2, width=1.4 + 0.5 * M, height=0.9 + 0.5 * N)
-    style.matrix(left, x, "before", rows=(tags - 1) // M, column="column j", row="row i")
-    style.matrix(right, shift(x), "after", rows=rows, column="column j", row="")
-    for i in range(N):
-        own = np.flatnonzero(rows[i] == i)
-        if len(own):
-            arrow(left, right, (M, i + 0.13), (own[0] + 0.1, i + 0.13), row=i)
-
-
-def arrow(
-    left: Axes, right: Axes, start: tuple[float, float], end: tuple[float, float], row: int
-) -> None:
-    """From a row of the left matrix to where its part in the same row of the right one begins."""
-    look = {
-        "arrowstyle": "-|>",
-        "mutation_scale": 12,
-        "linewidth": 2,
-        "edgecolor": style.colour("soft"),
-        "facecolor": style.row_colour(row),
-    }
-    left.figure.add_artist(
-        ConnectionPatch(start, end, "data", "data", axesA=left, axesB=right, zorder=5, **look)
+    steps = [step_of(after[i], tags[i]) for i in range(N)]
+    sizes = [M, M + max(steps) - min(0, *steps), M]
+    left, middle, right = style.panels(
+        3, width=(1.4 * 3 + 0.5 * sum(sizes)) / 3, height=0.9 + 0.5 * N, width_ratios=sizes
     )
+    style.matrix(left, x, "before", rows=(tags - 1) // M, column="column j", row="row i")
+    stagger(middle, x, steps)
+    style.matrix(right, shift(x), "after", rows=rows, column="column j", row="")
+
+
+def step_of(after: ndarray, own: ndarray) -> int:
+    """How many columns a row moves to the right, read off the first of its numbers that is left."""
+    kept = [(k, j) for k, tag in enumerate(after) for j in np.flatnonzero(own == tag)]
+    return int(kept[0][0] - kept[0][1]) if kept else len(own)
+
+
+def stagger(axes: Axes, x: ndarray, steps: list[int]) -> None:
+    """Each row at its step; what falls out of the frame is faint."""
+    N, M = x.shape
+    for i, step in enumerate(steps):
+        for j in range(M):
+            place, faint = j + step, 1.0 if 0 <= j + step < M else 0.3
+            look = {"facecolor": style.row_colour(i), "edgecolor": style.colour("paper")}
+            axes.add_patch(Rectangle((place, i), 1, 1, alpha=faint, linewidth=1.5, **look))
+            where = {"ha": "center", "va": "center", "fontsize": 9.0, "alpha": faint}
+            axes.text(place + 0.5, i + 0.5, style.text_of(x[i, j]), **where)
+    frame = {"facecolor": "none", "edgecolor": style.colour("ink"), "linewidth": 2}
+    axes.add_patch(Rectangle((0, 0), M, N, zorder=4, **frame))
+    ends = (min(0, *steps) - 0.1, M + max(0, *steps) + 0.1)
+    axes.set(xlim=ends, ylim=(N + 0.1, -0.1), aspect="equal", title="its rows moved")
+    axes.set_axis_off()

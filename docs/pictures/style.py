@@ -77,9 +77,8 @@ def row_colour(row: int) -> str:
 
 def panels(count: int, width: float = 2.7, height: float = 2.5, **more: Any) -> list[Axes]:
     """As many axes side by side."""
-    _, axes = plt.subplots(
-        1, count, figsize=(width * count, height), squeeze=False, layout="constrained", **more
-    )
+    size = {"figsize": (width * count, height), "layout": "constrained"}
+    _, axes = plt.subplots(1, count, squeeze=False, **size, **more)
     return list(axes[0])
 
 

@@ -15,10 +15,12 @@ from attnverify import ROOT
 from attnverify.bench.measure.summary import summarise
 from attnverify.catalogue.operation import CATALOGUE
 
+sys.path.insert(0, str(ROOT / "docs"))
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 
-from book import conventions, docstrings, pages, pitfalls, source_lines
+from book import conventions, docstrings, pages, pitfalls, source_lines, versions
 from book.formula_lines import ANCHORS
+from pictures import overview
 
 OPERATIONS = [operation.name for operation in pages.pages_of_the_book()]
 SECTIONS = (
@@ -28,6 +30,7 @@ SECTIONS = (
     "Numerics",
     "Where it stands",
     "Conventions elsewhere",
+    "Versions of its meaning",
     "The line to run",
 )
 
@@ -183,6 +186,37 @@ def test_the_newest_results_of_a_device_are_shown(monkeypatch, tmp_path):
         and "2 s" in text
         and "3 s" not in text
     )
+
+
+def test_changes_stand_on_the_pages_of_the_operations_that_they_name():
+    told = "\n".join(versions.section(CATALOGUE["update_mems"]))
+    assert "Specified since 0.1.0" in told and "- 0.2.0: The gradients of the parts" in told
+    assert "its common dtype" not in told and "their common dtype" in told
+    unchanged = "\n".join(versions.section(CATALOGUE["get_slopes"]))
+    assert "has not changed" in unchanged
+
+
+def test_an_entry_of_the_changelog_is_read_whole():
+    body = "\nText.\n\n- one `a`\n  and more\n- two\n\nText.\n"
+    assert versions.entries(body) == ["one `a` and more", "two"]
+    assert versions.to_rst("one `a`") == "one ``a``"
+
+
+def test_the_picture_of_the_readme_is_drawn_by_the_code_of_today():
+    drawn = (ROOT / "docs" / "_static" / "suite.svg").read_text()
+    assert f"made from {overview.made_from()}" in drawn, (
+        "PYTHONPATH=.:docs python -m pictures.overview docs/_static/suite.svg"
+    )
+    assert "docs/_static/suite.svg" in (ROOT / "README.md").read_text()
+
+
+def test_the_code_under_a_picture_is_what_draws_it():
+    pytest.importorskip("sphinx", reason="the extra docs brings it")
+    from book import directives
+
+    fold, code, end = directives.source_of("shifts", "moved")
+    assert "docs/pictures/shifts.py" in fold.astext() and end.astext() == "</details>"
+    assert code.astext().startswith("def moved(shift") and "stagger(middle" in code.astext()
 
 
 BLOCK = re.compile(r"^\.\. run::\n(?:   :raises: (\w+)\n)?\n((?:   .*\n|\n)+)", re.MULTILINE)

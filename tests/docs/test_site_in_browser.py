@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import tomllib
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -177,12 +176,12 @@ class Links(HTMLParser):
 
 def broken_links(site: Path) -> list[str]:
     """Links of the built pages that lead nowhere inside the site, and those that lead out of it."""
-    pages = {path: Links(path.read_text()) for path in site.rglob("*.html")}
+    pages, public = {path: Links(path.read_text()) for path in site.rglob("*.html")}, cited()
     return [
         f"{path.relative_to(site)}: {link}"
         for path, page in pages.items()
         for link in page.links
-        if not leads(path, link, pages)
+        if not leads(path, link, pages, public)
     ]
 
 
@@ -191,20 +190,24 @@ THEME = "https://github.com/pradyunsg/furo"
 
 
 def cited() -> set[str]:
-    """The public sources that the pages may lead to: those of the files of facts."""
-    read = tomllib.loads((ROOT / "docs" / "data" / "facts.toml").read_text())
-    threads = tomllib.loads((ROOT / "docs" / "data" / "threads.toml").read_text())["threads"]
-    return {url for kind in ("papers", "code") for _, url in read[kind].values()} | set(
-        threads.values()
-    )
+    """The public sources that the pages may lead to: those that docs/list_links.py lists."""
+    line = [sys.executable, str(ROOT / "docs" / "list_links.py")]
+    done = subprocess.run(line, capture_output=True, text=True, check=True)
+    return {listed.split()[1] for listed in done.stdout.splitlines()}
 
 
-def leads(path: Path, link: str, pages: dict[Path, Links]) -> bool:
+def outward(site: Path) -> set[str]:
+    """The addresses outside of the site to which its pages lead."""
+    links = {link for path in site.rglob("*.html") for link in Links(path.read_text()).links}
+    return {link for link in links if urlsplit(link).netloc and not link.startswith(THEME)}
+
+
+def leads(path: Path, link: str, pages: dict[Path, Links], public: set[str]) -> bool:
     parts = urlsplit(link)
     if parts.scheme == "data":
         return True
     if parts.scheme or parts.netloc:
-        return link in cited() or link.startswith(THEME)
+        return link in public or link.startswith(THEME)
     target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
     known = target in pages and (
         not parts.fragment or unquote(parts.fragment) in pages[target].names
@@ -214,6 +217,10 @@ def leads(path: Path, link: str, pages: dict[Path, Links]) -> bool:
 
 def test_every_link_leads_somewhere(site: Path) -> None:
     assert broken_links(site) == []
+
+
+def test_what_the_list_of_public_sources_has_is_linked(site: Path) -> None:
+    assert outward(site) == cited()
 
 
 def test_a_link_that_leads_nowhere_is_noticed(tmp_path: Path) -> None:
@@ -233,6 +240,14 @@ def test_the_search_finds_rel_shift(browser: Browser, address: str) -> None:
     assert any(link.startswith("operations/rel_shift.html") for link in found) and at_home(
         page, address
     )
+
+
+def test_the_search_shows_the_words_around_a_hit_from_a_folder_too(
+    browser: Browser, site: Path
+) -> None:
+    page = open_page(browser, f"{(site / 'search.html').as_uri()}?q=wrapped")
+    context = wait_for(page, "document.querySelector('#search-results p.context')?.textContent")
+    assert "wrapped" in context.lower() and at_home(page, "file:")
 
 
 def settled(page: Page) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from attnverify.bench.report.goals import GOALS, closing_lines, measured_words, outcome
+from attnverify.bench.report.goals import GOALS, measured_words, outcome
 from attnverify.bench.report.plots import plots
 from attnverify.bench.report.results import Record
+from attnverify.bench.report.scaling import fit_growth
 from attnverify.bench.report.tables import TITLES, groups, rows
 from attnverify.report.html import document
 
@@ -54,8 +55,8 @@ def render_goals(number: int, device: str, records: list[Record]) -> Markup:
         )
         for one in found
     ]
-    grown = [line for line in closing_lines(records, device) if line.startswith("growth")]
-    return render("goals.html", identity=f"goals-{number}-table", rows=lines, growth=grown)
+    grown = [growth.cells for growth in fit_growth(records)]
+    return render("goals.html", number=number, rows=lines, growth=grown)
 
 
 def format_limits(floor: float, goal: float) -> str:

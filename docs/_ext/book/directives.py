@@ -4,9 +4,11 @@ with the session's variables.
 """
 
 import ast
+import inspect
 import io
 from collections.abc import Iterator
 from contextlib import redirect_stdout
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -132,7 +134,19 @@ class Picture(SphinxDirective):
         self.state.nested_parse(
             StringList(lines, self.get_source_info()[0]), self.content_offset, container
         )
-        return [container]
+        return [container, *source_of(module, function)]
+
+
+def source_of(module: str, function: str) -> list[nodes.Node]:
+    """The function that draws, folded away under the picture."""
+    drawn_by = getattr(import_module(f"pictures.{module}"), function)
+    text = inspect.getsource(drawn_by).rstrip()
+    summary = f"The code of this picture, docs/pictures/{module}.py"
+    return [
+        nodes.raw("", f'<details class="drawn-by"><summary>{summary}</summary>', format="html"),
+        nodes.literal_block(text, text, language="python"),
+        nodes.raw("", "</details>", format="html"),
+    ]
 
 
 def code_of(session: list[str], call: list[str], theme: str) -> str:

@@ -18,6 +18,7 @@ from book import (
     live_cells,
     pitfalls,
     status,
+    versions,
 )
 from book.docstrings import formulas, sentence
 from book.formula_lines import ANCHORS
@@ -143,6 +144,8 @@ def parts(operation: Operation) -> Iterator[str]:
     yield from status.section(operation)
     yield from heading("Conventions elsewhere", "-")
     yield from conventions.section(operation)
+    yield from heading("Versions of its meaning", "-")
+    yield from versions.section(operation)
     yield from heading("The line to run", "-")
     yield from lines_to_run(operation)
 

@@ -611,6 +611,13 @@ def test_the_page_needs_nothing_beside_it(records: list[dict[str, object]]) -> N
     assert len(names) == len(set(names))
 
 
+def test_growth_is_a_table_of_the_page(records: list[dict[str, object]]) -> None:
+    page = report_page({"a device, 2026-01-01": records})
+    (table,) = re.findall(r'<table[^>]*id="growth-0-table".*?</table>', page, re.DOTALL)
+    assert "<td>labml-nn</td><td>N^1.00</td><td>N^1.00</td><td>512 to 2048</td>" in table
+    assert "torch_impl" not in table  # wrong at one length: two are too few to fit
+
+
 def test_the_terminal_has_every_contestant(
     records: list[dict[str, object]], capsys: pytest.CaptureFixture[str]
 ) -> None:
