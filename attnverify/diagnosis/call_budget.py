@@ -17,6 +17,15 @@ OF_A_CAUSE = 39, 5
 """Those of them for the cause, in a run as in a replay."""
 
 
+EMULATED = 3
+"""A call of a kernel that an emulated GPU executes counts as so many: it takes seconds."""
+
+
+def price_of(implementation: Implementation) -> int:
+    """What a call of the kernel counts, by what executes it and not by a clock."""
+    return 1 if implementation.backend.machine is None else EMULATED
+
+
 @dataclass
 class CallBudget:
     """
@@ -24,6 +33,7 @@ class CallBudget:
 
     A case that the run has judged costs no call of the oracle, whose answer is kept.
 
+    price     what a call of the kernel counts
     judged    the cases of the run
     outcomes  what further cases have shown: the kind of their failure, "passed", or ""
     whole     the budget that this one is a part of
@@ -31,36 +41,44 @@ class CallBudget:
 
     kernel: int = KERNEL
     oracle: int = ORACLE
+    price: int = 1
     judged: frozenset[Case] = frozenset()
     outcomes: dict[Case, str] = field(default_factory=dict)
     whole: "CallBudget | None" = None
 
     @classmethod
-    def of_findings(cls, number: int, judged: Iterable[Case] = ()) -> "CallBudget":
-        """Return the budget of so many findings in the cases of a run."""
-        return cls(number * KERNEL, number * ORACLE, frozenset(judged))
+    def of_findings(cls, number: int, judged: Iterable[Case] = (), price: int = 1) -> "CallBudget":
+        """
+        Return the budget of so many findings in the cases of a run: of many findings no more than
+        twice the calls of the run, that red costs no more than three times green.
+        """
+        own = frozenset(judged)
+        kernel = min(number * KERNEL, max(KERNEL, 2 * len(own)))
+        return cls(kernel, number * ORACLE, price, own)
 
     def part(self, kernel: int = KERNEL, oracle: int = ORACLE) -> "CallBudget":
         """No more than so many of its calls; what is not spent stays here."""
-        return CallBudget(kernel, oracle, self.judged, self.outcomes, self)
+        return CallBudget(kernel, oracle, self.price, self.judged, self.outcomes, self)
 
     def less(self, kernel: int = 0, oracle: int = 0) -> "CallBudget":
         """Its calls but for so many, which are kept for later."""
         left_kernel, left_oracle = self.left
-        return self.part(max(left_kernel - kernel, 0), max(left_oracle - oracle, 0))
+        kept = kernel * self.price
+        return self.part(max(left_kernel - kept, 0), max(left_oracle - oracle, 0))
 
     @property
     def left(self) -> tuple[int, int]:
-        """Calls of the kernel and of the oracle that may still be made."""
+        """What calls of the kernel may still count, and calls of the oracle."""
         kernel, oracle = (self.kernel, self.oracle) if self.whole is None else self.whole.left
         return min(self.kernel, kernel), min(self.oracle, oracle)
 
     def affords(self, kernel: int = 1, oracle: int = 0) -> bool:
         """Take so many calls, if as many are left."""
         left_kernel, left_oracle = self.left
-        if kernel > left_kernel or oracle > left_oracle:
+        counted = kernel * self.price
+        if counted > left_kernel or oracle > left_oracle:
             return False
-        self._take(kernel, oracle)
+        self._take(counted, oracle)
         return True
 
     def affords_case(self, case: Case) -> bool:

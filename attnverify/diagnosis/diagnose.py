@@ -19,7 +19,7 @@ import numpy as np
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.operation import Operation
 from attnverify.diagnosis import sentences as say
-from attnverify.diagnosis.call_budget import CallBudget
+from attnverify.diagnosis.call_budget import CallBudget, price_of
 from attnverify.diagnosis.candidates import Candidate, are_equivalent, candidates, pairs
 from attnverify.diagnosis.cause import Cause, Explanation
 from attnverify.diagnosis.factors.fit import fit_factor
@@ -57,7 +57,7 @@ def diagnose(
     a cause of their own, and are left out where nothing explains both. ``among`` are the
     candidates, by default all of :func:`attnverify.diagnosis.candidates.candidates`.
     """
-    budget = budget or CallBudget.of_findings(1, (*cases, *others))
+    budget = budget or CallBudget.of_findings(1, (*cases, *others), price_of(implementation))
     failing = [o for o in look_at(implementation, choose_failing(cases), budget) if o.wrong]
     if not failing:
         return None

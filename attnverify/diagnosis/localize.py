@@ -161,7 +161,7 @@ def ratios_agree(own: ndarray, law: ndarray, bound: ndarray) -> bool:
 
 def describe_wrong_outputs(o: Observation, template: str = say.WRONG) -> str:
     """Which outputs are wrong, and where in them."""
-    if any(a.shape != e.shape for a, e in zip(o.actual, o.expected, strict=True)):
+    if [a.shape for a in o.actual] != [e.shape for e in o.expected]:
         return ""
     told = []
     for number, (actual, expected, bound) in enumerate(

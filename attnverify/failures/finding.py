@@ -3,7 +3,7 @@ Findings: one way in which a cell fails, as data, from the judge to the terminal
 page, to the root causes and to a campaign. The text is made of it here and read by nobody.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,13 +66,13 @@ class Finding:
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
-    def lines(self) -> Iterator[str]:
-        """Format the finding as the terminal shows it."""
+    def lines(self, is_cause_told: bool = False) -> Iterator[str]:
+        """Format the finding as the terminal shows it, after others of the same cause or not."""
         title = self.headline or self.kind
         yield f"{self.share}: {title}" if self.share else title
         yield from (f"  {line}" for line in self.message.splitlines())
         if self.cause:
-            yield f"  cause: {self.cause}"
+            yield f"  cause: {AS_ABOVE if is_cause_told else self.cause}"
         if self.record and self.record.recipe and not self.headline:
             yield f"  recipe: {self.record.words}"
         if self.record:
@@ -95,6 +95,17 @@ class Finding:
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> "Finding":
         return from_plain(cls, plain)
+
+
+AS_ABOVE = "as above"
+
+
+def format_findings(findings: Sequence[Finding]) -> Iterator[str]:
+    """Format the findings of a cell; a cause that several have is told of the first."""
+    told = set[frozenset[str]]()
+    for finding in findings:
+        yield from finding.lines(bool(finding.causes) and finding.causes in told)
+        told.add(finding.causes)
 
 
 def offered_line(offer: RegionOffer, implementation: str, aspect: str) -> KnownFailureLine:

@@ -12,7 +12,7 @@ from numpy import ndarray
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.pytrees import leaves
 from attnverify.checks.registry import find_check
-from attnverify.diagnosis.call_budget import OF_A_CAUSE, CallBudget
+from attnverify.diagnosis.call_budget import OF_A_CAUSE, CallBudget, price_of
 from attnverify.diagnosis.cause import Cause
 from attnverify.diagnosis.diagnose import choose_of_other_kinds, diagnose
 from attnverify.failures.record import FailureRecord
@@ -49,7 +49,7 @@ def cause_again(failure: FailureRecord, implementation: Implementation, kind: st
         [*failing[kind], failure.case],
         choose_of_other_kinds(failing, kind),
         passing=passing,
-        budget=CallBudget(*OF_A_CAUSE, judged),
+        budget=CallBudget(*OF_A_CAUSE, price_of(implementation), judged),
     )
 
 

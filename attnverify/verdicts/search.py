@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from attnverify.backends.loader import Implementation
-from attnverify.diagnosis.call_budget import CallBudget
+from attnverify.diagnosis.call_budget import CallBudget, price_of
 from attnverify.diagnosis.failing_region import Draws, offers
 from attnverify.failures.finding import Finding, offered_line
 from attnverify.failures.known_failures import KnownFailure
@@ -28,6 +28,9 @@ from attnverify.verdicts.found_out import (
 )
 from attnverify.verdicts.shown import shown_recipes
 from attnverify.verdicts.tally import Options, Tally, unsupported
+
+FIRST_ASKED = 8
+"""Where narrower arithmetic explains none of the first failing cases, the others are not asked."""
 
 
 def forward_and_gradient(cell: Cell) -> list[Implementation]:
@@ -79,18 +82,19 @@ class Search:
     def budget(self) -> CallBudget:
         """Return the calls that its findings may make."""
         judged = chain(self.passing, *self.failing.values())
-        return CallBudget.of_findings(min(len(self.failing), MAX_KINDS_REPORTED), judged)
+        number = min(len(self.failing), MAX_KINDS_REPORTED)
+        return CallBudget.of_findings(number, judged, price_of(self.implementation))
 
     def leave_out_narrower(self) -> str:
         """
         Leave out the failures that arithmetic in a narrower dtype explains; the dtype, where it
         explains them all.
         """
-        found = {
-            case: find_narrower(self.implementation, case)
-            for cases in self.failing.values()
-            for case in cases
-        }
+        found = dict[Case, str]()
+        for case in chain(*self.failing.values()):
+            found[case] = find_narrower(self.implementation, case)
+            if len(found) == FIRST_ASKED and not any(found.values()):
+                return ""
         kept = {
             kind: left
             for kind, cases in self.failing.items()

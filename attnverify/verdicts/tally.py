@@ -5,7 +5,7 @@ What a cell showed, and the verdict on it.
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from attnverify.failures.finding import UNEXPECTED_PASS, Finding
+from attnverify.failures.finding import UNEXPECTED_PASS, Finding, format_findings
 from attnverify.failures.known_failures import KnownFailure
 from attnverify.failures.plain_data import from_plain, to_plain
 from attnverify.inputs.sampling import CASES
@@ -189,7 +189,7 @@ def _known(result: CellResult, lines: list[KnownFailure]) -> CellResult:
 
 
 def _failed(result: CellResult, words: str) -> CellResult:
-    lines = [f"{result.title} {words}", *map(str, result.findings)]
+    lines = [f"{result.title} {words}", *format_findings(result.findings)]
     return replace(result, verdict="failed", reason="\n".join(lines))
 
 

@@ -58,6 +58,8 @@ def near(dtype: str, wrong: Sequence[Observation]) -> bool:
     """Whether the outputs are not far from what is expected, for numbers of that format."""
     digits = {"float32": 1e-4, "float16": 0.05, "bfloat16": 0.2}[dtype]
     for o in wrong:
+        if len(o.actual) != len(o.expected):
+            return False
         for actual, expected in zip(o.actual, o.expected, strict=True):
             if actual.shape != expected.shape:
                 return False

@@ -54,6 +54,7 @@ def render_failures(report: Report, failed: list[Tally], anchors: dict[int, str]
         return Markup()
     causes = report.get("root_causes", [])
     first = {(cause["backend"], cause["representative"]) for cause in causes}
+    told = find_told(failed, first, anchors)
     return render(
         "failures.html",
         failures=[
@@ -66,12 +67,35 @@ def render_failures(report: Report, failed: list[Tally], anchors: dict[int, str]
                     describe_finding(
                         finding, report, f"{anchors[id(tally)]}-{i}", number < PICTURED
                     )
+                    | {"told": told.get((tally["backend"], names_of_causes(finding)))}
                     for i, finding in enumerate(tally["findings"])
                 ],
             }
             for number, tally in enumerate(failed)
         ],
     )
+
+
+def find_told(
+    failed: list[Tally], first: set[tuple[str, str]], anchors: dict[int, str]
+) -> dict[tuple[str, frozenset[str]], tuple[str, str]]:
+    """
+    Find the cell, by its anchor and name, that tells of each cause: one that represents a root
+    cause, so that the others need only name it.
+    """
+    shown = [tally for tally in failed if (tally["backend"], name_of(tally)) in first]
+    return {
+        (tally["backend"], names_of_causes(finding)): (anchors[id(tally)], name_of(tally))
+        for tally in reversed(shown)
+        for finding in tally["findings"]
+        if names_of_causes(finding)
+    }
+
+
+def names_of_causes(finding: dict[str, Any]) -> frozenset[str]:
+    """Name the mistakes that a finding's diagnosis takes it for."""
+    cause = finding["cause"]
+    return frozenset(each["name"] for each in cause["explanations"]) if cause else frozenset()
 
 
 def describe_finding(

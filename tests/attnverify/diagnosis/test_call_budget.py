@@ -6,6 +6,7 @@ import ast
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,13 +17,14 @@ import pytest
 import attnverify
 from attnverify import numpy_ref as right
 from attnverify.backends.loader import Implementation
+from attnverify.backends.machine import Machine
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.diagnosis.call_budget import KERNEL, ORACLE, CallBudget
+from attnverify.diagnosis.call_budget import EMULATED, KERNEL, ORACLE, CallBudget
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.judge import invoke
 from attnverify.judge.case import case_of
 from attnverify.reference import oracle
-from attnverify.verdicts.cell import Cell
+from attnverify.verdicts.cell import Cell, applicable_aspects
 from attnverify.verdicts.columns import judge_cell
 from attnverify.verdicts.search import Search, describe_found
 from attnverify.verdicts.shown import shown_recipes
@@ -65,20 +67,59 @@ def test_a_finding_costs_no_more_calls_than_its_budget(name: str, calls: Counter
     assert calls["oracle"] <= ORACLE * len(found)
 
 
+def test_a_kernel_on_an_emulated_gpu_is_called_a_third_as_often(calls: Counter[str]) -> None:
+    wrong = softmax_of(lambda score, mask=None: right.softmax(score, mask) * 0.9)
+    made = []
+    for machine in (None, Machine(90, "torch")):
+        backend = replace(wrong.backend, machine=machine)
+        search = Search(replace(wrong, backend=backend), "float32", Options("quick"))
+        for recipe in first_recipes("softmax", "values", search.options, "any", 20):
+            search.judge(recipe)
+        calls.clear()
+        with TemporaryDirectory() as folder:
+            search.options = replace(search.options, failures=folder)
+            (found,) = describe_found(search, Cell(wrong, None, "float32", "values"), "any", 20)
+        assert found.cause is not None and "every output" in found.cause.words
+        made.append(calls["backend"])
+    assert made[0] > KERNEL / EMULATED >= made[1] > 0
+
+
 def softmax_of(function: Any) -> Implementation:
     return Implementation(load_sample("one_fault_each"), CATALOGUE["softmax"], "softmax", function)
 
 
+SAMPLE = load_sample("one_fault_each")
+RIGHT: dict[str, Any] = {name: getattr(right, name) for name in ("softmax", "update_mems", SDPA)}
+
+
+def all_cells(implementation: Implementation) -> list[Cell]:
+    """Every column of an implementation that comes without a gradient."""
+    aspects = applicable_aspects(implementation, None)
+    return [Cell(implementation, None, "float32", aspect) for aspect in aspects]
+
+
+def wrong_function(**arguments: Any) -> Any:
+    """An answer that is wrong in every element, with a mask in another way, and refuses nothing."""
+    first = arguments.get("query", next(iter(arguments.values())))
+    if isinstance(first, list):
+        return [x * 0 + 2 for x in first]
+    width = arguments.get("value", first).shape[-1:]
+    number = np.nan if arguments.get("mask") is not None else 2
+    return np.full((*first.shape[:-1], *width), number, first.dtype)
+
+
+@pytest.mark.parametrize("operation", RIGHT)
 def test_a_run_that_fails_makes_three_times_the_calls_of_one_that_passes(
-    calls: Counter[str], tmp_path: Path
+    operation: str, calls: Counter[str], tmp_path: Path
 ) -> None:
     made = []
-    for function in (right.softmax, lambda score, mask=None: np.full_like(score, 2)):
+    for function in (RIGHT[operation], wrong_function):
         calls.clear()
-        cell = Cell(softmax_of(function), None, "float32", "values")
-        judge_cell(cell, Options("quick", failures=str(tmp_path)), ())
+        implementation = Implementation(SAMPLE, CATALOGUE[operation], operation, function)
+        for cell in all_cells(implementation):
+            judge_cell(cell, Options("quick", failures=str(tmp_path)), ())
         made.append(calls["backend"])
-    assert made[0] < made[1] <= 3 * made[0]
+    assert made[0] < made[1] <= 3 * made[0], made
 
 
 def test_a_part_of_a_budget_is_spent_from_the_whole() -> None:
@@ -91,7 +132,7 @@ def test_a_part_of_a_budget_is_spent_from_the_whole() -> None:
 
 def test_a_case_is_paid_for_once_and_one_of_the_run_needs_no_oracle() -> None:
     own, other = (case_of(recipe, "float32") for recipe in fixed_cases("softmax")[:2])
-    budget = CallBudget(3, 1, frozenset([own]))
+    budget = CallBudget(3, 1, judged=frozenset([own]))
     twice = softmax_of(lambda score, mask=None: 2 * right.softmax(score, mask))
     for case, left in ((own, (2, 1)), (other, (1, 0)), (other, (1, 0))):
         assert budget.outcome(twice, case) == "wrong number" and budget.left == left

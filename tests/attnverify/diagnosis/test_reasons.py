@@ -19,6 +19,7 @@ import pytest
 from attnverify.backends.loader import Implementation
 from attnverify.diagnosis.cause import Cause, Explanation
 from attnverify.failures.finding import Finding
+from attnverify.failures.replay import cause_again
 from attnverify.verdicts.cell import Cell
 from attnverify.verdicts.search import Search, describe_found
 from attnverify.verdicts.shown import shown_recipes
@@ -263,6 +264,20 @@ def test_every_faulty_kernel_has_a_row() -> None:
 def test_the_reason_is_right(name: str) -> None:
     told = findings(name)
     assert grade(ROWS[name], told) == "right", [reason(finding) for finding in told]
+
+
+REPLAYED = (*SOME[:3], pytest.param(None, marks=pytest.mark.thorough))
+
+
+@pytest.mark.parametrize("name", REPLAYED)
+def test_a_replay_tells_the_cause_that_the_run_told(name: str | None) -> None:
+    told = [(n, finding) for n in ([name] if name else ROWS) for finding in findings(n)]
+    again = {
+        (n, f.kind): (str(f.cause), str(cause_again(f.record, kernel(n), f.kind)))
+        for n, f in told
+        if f.record
+    }
+    assert again and {key: both for key, both in again.items() if both[0] != both[1]} == {}
 
 
 @pytest.mark.thorough

@@ -7,7 +7,7 @@ import pytest
 
 from attnverify.diagnosis.cause import Cause, Explanation
 from attnverify.failures.evidence import DrawnCase, Evidence, Picture
-from attnverify.failures.finding import Finding, KnownFailureLine
+from attnverify.failures.finding import Finding, KnownFailureLine, format_findings
 from attnverify.failures.record import FailureRecord
 from attnverify.inputs.recipe import Recipe
 from attnverify.verdicts.tally import CellResult, Tally
@@ -57,6 +57,15 @@ def result(**more: object) -> CellResult:
 def test_the_text_has_every_part_in_its_order() -> None:
     assert FINDING.record
     assert str(FINDING) == TEXT.format(hash=FINDING.record.hash)
+
+
+def test_a_cause_that_several_findings_of_a_cell_have_is_told_once() -> None:
+    other = Cause("equals another", (Explanation("another", "another"),))
+    several = [
+        replace(FINDING, cause=cause) for cause in (FINDING.cause, FINDING.cause, other, None)
+    ]
+    causes = [line for line in format_findings(several) if line.startswith("  cause: ")]
+    assert causes == [f"  cause: {FINDING.cause}", "  cause: as above", "  cause: equals another"]
 
 
 def test_a_headline_that_names_the_case_needs_no_recipe() -> None:

@@ -20,6 +20,7 @@ from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.traits import DTYPES
 from attnverify.diagnosis.cause import Cause, Explanation
 from attnverify.failures.finding import NOT_REFUSED, Finding
+from attnverify.report.html.failures import render_failures
 from attnverify.report.root_causes import (
     RootCause,
     format_root_causes,
@@ -104,6 +105,22 @@ def test_an_attention_and_a_layer_wait_for_the_softmax() -> None:
     ]
     assert found(*tallies) == [(BLIND, 1, 2)]
     assert triage(tallies)[0].cells[0]["operation"] == "softmax"
+
+
+def test_one_cause_is_told_once_with_its_cells_in_terminal_json_and_page() -> None:
+    dtypes = ("float32", "float16")
+    tallies = [failed("softmax", BLIND, dtype=dtype, causes=("a slip",)) for dtype in dtypes]
+    causes = triage(tallies)
+    assert format_root_causes(causes)[1:] == [
+        "  1. mine, softmax: a slip when a row sees no key",
+        "       shown by softmax values f32 f16",
+    ]
+    plain = [cause.as_dict() for cause in causes]
+    assert [cause["cells"] for cause in plain] == [[f"softmax {dtype} values" for dtype in dtypes]]
+    anchors = {id(tally): f"failure-{number}" for number, tally in enumerate(tallies, 1)}
+    page = render_failures({"tallies": tallies, "root_causes": plain}, tallies, anchors)
+    assert page.count("it equals") == 1
+    assert 'as told of <a href="#failure-1">softmax float32 values</a>' in page
 
 
 def test_another_dtype_does_not_block() -> None:
