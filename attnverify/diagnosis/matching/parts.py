@@ -10,6 +10,7 @@ change beside it explains everything, the two are told of everything.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import comb, log2
 
 from attnverify.catalogue.operation import Operation
 from attnverify.diagnosis import sentences as say
@@ -32,6 +33,11 @@ SEVERAL = 3
 """So many failing cases at least must a candidate explain."""
 NUMBERS = 32
 """So many numbers at least must come out of one of them: few numbers are anything."""
+NO_BRANCH = ("layout", "values", "poison")
+"""What no branch of a kernel hangs on: where its arrays lie, and their numbers."""
+BITS = 8
+"""As many at least must it take to say which of the cases are the part: some hundred conditions are
+tried."""
 MOST_JOINED = 2
 """So many candidates at most, of those that explain the most, are joined with every other."""
 
@@ -126,20 +132,32 @@ def separated(
     holds = [parse_condition(text) for text in conditions]
     if not conditions or any(all(each(case) for each in holds) for case in outside):
         return None
+    if any(each.topic in NO_BRANCH for each in holds) or is_chance(len(inside), len(outside)):
+        return None
     there = [o for o in large if all(each(o.case) for each in holds)]
     if any(candidate.distance(o) > 1 for o in there):
         return None
     return replace(part, conditions=conditions)
 
 
-def describe_part(part: Part, further: Sequence[Part]) -> Cause:
-    """Tell the part, where it is, and of the others what explains all of them."""
+def is_chance(inside: int, outside: int) -> bool:
+    """Whether one of the conditions that are tried may tell so few cases apart by chance."""
+    return log2(comb(inside + outside, inside)) < BITS
+
+
+def describe_part(part: Part, further: Sequence[Part]) -> Cause | None:
+    """
+    Tell the part, where it is, and of the others what explains all of them; None where it is not
+    by far the larger part and nothing does.
+    """
     where = " and ".join(part.conditions)
     own, *_ = part.cause.explanations
     if not part.others:
         return Cause(say.WHEN.format(cause=part.cause, where=where), (own,))
     others = {o.case for o in part.others}
     rest = next((p for p in further if others <= {o.case for o in p.explained}), None)
+    if rest is None and len(part.explained) < 2 * len(others):
+        return None
     if rest is None:
         cases = len(part.explained) + len(others)
         number = len(part.explained)
