@@ -23,7 +23,7 @@ from pathlib import Path
 from attnverify import describe_installation
 from attnverify.device_assignment import gpu_descriptions
 from attnverify.machine import PLATFORMS
-from attnverify.report.terminal_colours import colourize
+from attnverify.report.terminal_colours import print_folded
 
 SECONDS = 120.0
 """A first import may read a gigabyte from a cold disk."""
@@ -171,14 +171,13 @@ def main() -> int:
         point.name for point in entry_points(group="attnverify.backends") if point.name not in OURS
     ]
     questions = (*QUESTIONS, *map(backend, (*OURS, *named)))
-    for line in (describe_installation(), *machine(), *platforms()):
-        print(line, flush=True)
+    print_folded((describe_installation(), *machine(), *platforms()))
     with ThreadPoolExecutor(max_workers=count_cores()) as pool:
         answers = []
         for answer in pool.map(ask_in_subprocess, questions):
             answers.append(answer)
-            print("\n".join(map(colourize, answer.lines())), flush=True)
-    print("\n".join(["", *map(colourize, verdict(answers))]))
+            print_folded(answer.lines())
+    print_folded(["", *verdict(answers)])
     return 1 if blocking_problems(answers) else 0
 
 

@@ -9,6 +9,7 @@ import click
 
 from attnverify.cli.parameters import FILE, Command, to_click
 from attnverify.options import OPTIONS
+from attnverify.report.terminal_colours import print_folded
 
 if TYPE_CHECKING:
     from attnverify.backends.loader import Implementation
@@ -85,10 +86,11 @@ def judge(
         )
     except (Disagreement, WorkerDied) as error:
         source = implementation.backend.source
-        print(
+        told = (
             f"{implementation.name} of {source} in {failure.dtype} ({failure.aspect})\n  "
             f"{error}\n  recipe: {failure.words}"
         )
+        print_folded(told.splitlines())
         return 1
     except Unsupported as reason:
         print(f"unsupported: {reason}")

@@ -11,6 +11,7 @@ import click
 
 from attnverify.cli.parameters import FILE, Command, Value
 from attnverify.options import OPTIONS
+from attnverify.report.terminal_colours import print_folded
 
 OPERATION = Value(OPTIONS["op"])
 
@@ -20,10 +21,9 @@ def print_operations(operation: str | None) -> int:
     from attnverify.catalogue.operation import CATALOGUE
 
     if operation:
-        print("\n".join(describe(CATALOGUE[operation].specification)))
+        print_folded(describe(CATALOGUE[operation].specification))
         return 0
-    for name, one in CATALOGUE.items():
-        print(f"{name}({', '.join(one.arguments)})")
+    print_folded(f"{name}({', '.join(one.arguments)})" for name, one in CATALOGUE.items())
     return 0
 
 

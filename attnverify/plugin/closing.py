@@ -2,22 +2,24 @@
 
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
+from copy import copy
 from typing import Any, cast
 
 import pytest
 
 from attnverify.failures.record import describe_damaged_records
 from attnverify.report.json_report import as_json, write_reports
-from attnverify.report.next_steps import lines_to_add, next_steps
+from attnverify.report.next_steps import declaration, lines_to_add, next_steps
 from attnverify.report.root_causes import (
+    SHORT_DTYPES,
     format_root_causes,
     format_weak_cells,
     representative_cells,
     triage,
 )
 from attnverify.report.table import format_table, header
-from attnverify.report.terminal_colours import colourize, terminal_width
+from attnverify.report.terminal_colours import colourize, fold_lines, terminal_width
 from attnverify.session import Verification, unmatched_known_failures
 from attnverify.timing import time_summary
 
@@ -26,6 +28,15 @@ def tallies_of(report: pytest.TestReport) -> list[dict[str, Any]]:
     return [
         cast(dict[str, Any], value) for name, value in report.user_properties if name == "tally"
     ]
+
+
+def folded(report: pytest.TestReport, width: int | None) -> pytest.TestReport:
+    """A report of a cell with its words as wide as a terminal; any other as it is."""
+    if width is None or not tallies_of(report):
+        return report
+    shown = copy(report)
+    shown.longrepr = "\n".join(fold_lines(report.longreprtext.splitlines(), width))
+    return shown
 
 
 class Collector:
@@ -54,7 +65,7 @@ class Collector:
         if full and config.getoption("verbose") < 1:
             self.failed = stats.get("failed", [])
             stats["failed"] = [
-                report
+                folded(report, terminal_width(sys.stdout))
                 for report in self.failed
                 if all(tally in full for tally in tallies_of(report))
             ]
@@ -79,33 +90,53 @@ def print_summary(
     were left out are told, by ``limits`` and in the reports, of a green run too.
     """
     reporter.section("verification")
-    width, colour = terminal_width(sys.stdout) if reporter.isatty else None, reporter.hasmarkup
+    width, colour = terminal_width(sys.stdout), reporter.hasmarkup
+
+    def tell(lines: Iterable[str], **markup: bool) -> None:
+        for line in fold_lines(lines, width):
+            reporter.write_line(colourize(line, colour and not markup), **markup)
+
     causes = [
         *format_root_causes(triage(tallies)),
         *format_weak_cells(tallies),
         time_summary(tallies),
     ]
-    for line in [
-        *(colourize(line, colour) for line in [*header(run), ""]),
-        *format_table(tallies, width, colour),
-        *(colourize(line, colour) for line in causes),
-    ]:
+    tell([*header(run), ""])
+    for line in format_table(tallies, width, colour):
         reporter.write_line(line)
-    for line in limits:
-        reporter.write_line(line, yellow=True)
-    for line in [*lines_to_add(tallies), *describe_not_required(run, tallies)]:
-        reporter.write_line(line, yellow=True)
-    for known in unmatched_known_failures(run):
-        reporter.write_line(
-            f"{known.source}: speaks of no cell of this run: {known.name} {known.dtype} "
-            f"{known.aspect}",
-            yellow=True,
-        )
-    for words in describe_damaged_records(run.options.failures):
-        reporter.write_line(f"warning: {words}", yellow=True)
+    tell(causes)
+    tell(limits, yellow=True)
+    tell(describe_unsupported(tallies), yellow=True)
+    tell([*lines_to_add(tallies), *describe_not_required(run, tallies)], yellow=True)
+    tell(describe_unmatched(run), yellow=True)
+    damaged = describe_damaged_records(run.options.failures)
+    tell((f"warning: {words}" for words in damaged), yellow=True)
     write_reports(as_json(run, tallies) | ({"left_out": left_out} if left_out else {}), reports)
-    for line in next_steps(run, tallies, reports["--report"]):
-        reporter.write_line(line)
+    tell(next_steps(run, tallies, reports["--report"]))
+
+
+def describe_unmatched(run: Verification) -> list[str]:
+    """Write one line for each known failure that speaks of nothing in this run."""
+    return [
+        f"{known.source}: speaks of no cell of this run: {known.name} {known.dtype} {known.aspect}"
+        for known in unmatched_known_failures(run)
+    ]
+
+
+def describe_unsupported(tallies: list[dict[str, Any]]) -> list[str]:
+    """
+    Write one line for each reason by which a whole cell was left out, and its dtypes; without what
+    a file declares, and what it may.
+    """
+    found: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
+    for tally in tallies:
+        declared = tally["reason"].startswith(("DTYPES", "FEATURES"))
+        if tally["verdict"] == "unsupported" and not (declared or declaration(tally["reason"])):
+            found[tally["backend"], tally["reason"]][SHORT_DTYPES[tally["dtype"]]] = None
+    return [
+        f"{backend}: unsupported: {reason} ({', '.join(dtypes)})"
+        for (backend, reason), dtypes in found.items()
+    ]
 
 
 def describe_not_required(run: Verification, tallies: list[dict[str, Any]]) -> list[str]:

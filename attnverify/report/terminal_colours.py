@@ -4,6 +4,8 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Iterable
+from textwrap import wrap
 from typing import TextIO
 
 COLOURS = {
@@ -33,8 +35,49 @@ def use_colour(stream: TextIO) -> bool:
 
 
 def terminal_width(stream: TextIO) -> int | None:
-    """Read the columns of the terminal that a stream is; None where it is none."""
-    return shutil.get_terminal_size().columns if stream.isatty() else None
+    """Read the columns of the terminal that a stream is, or as COLUMNS says; None without both."""
+    asked = os.environ.get("COLUMNS", "").isdecimal()
+    return shutil.get_terminal_size().columns if asked or stream.isatty() else None
+
+
+COPIED = re.compile(r"^(.*?:) ((?:attnverify|python) .*|\S.* : <reason>)(?: +(\(.*))?$")
+"""Words, what somebody will copy, words again."""
+
+COLUMN = re.compile(r"^ *\S+(?: \S+)* {2,}(?=\S)")
+"""A word in a column of its own, before its description."""
+
+
+def fold(line: str, width: int | None) -> list[str]:
+    """
+    Fold a line to a terminal's width, its rest below its beginning. What is to be copied stays
+    whole, on a line of its own.
+    """
+    if width is None or len(line) <= width:
+        return [line]
+    start = len(line) - len(line.lstrip())
+    if copied := COPIED.match(line):
+        words, whole, more = copied.groups()
+        rest = fold(f"{' ' * start}  {more}", width) if more else []
+        return [*fold(words, width), f"{' ' * start}  {whole}", *rest]
+    column = COLUMN.match(line)
+    indent = column.end() if column and column.end() <= width // 2 else start + 2
+    return wrap(
+        line,
+        width,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def fold_lines(lines: Iterable[str], width: int | None) -> list[str]:
+    return [part for line in lines for part in fold(line, width)]
+
+
+def print_folded(lines: Iterable[str]) -> None:
+    """Print lines as wide as the terminal, with their verdicts in colour."""
+    for part in fold_lines(lines, terminal_width(sys.stdout)):
+        print(colourize(part), flush=True)
 
 
 def colourize(line: str, colour: bool | None = None) -> str:
