@@ -12,11 +12,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
+import pytest
+
 from attnverify import ROOT
 from attnverify.device_assignment import show_device
+from attnverify.ptx.kernel import Kernel
 
 HOW = {"torch_impl": "triton", "cupy_impl": "cuda"}
 
@@ -27,6 +31,21 @@ def judge_column(column: str, *options: str) -> list[dict[str, Any]]:
     ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert ran.returncode == 0, ran.stderr[-2000:]
     return [json.loads(line) for line in ran.stdout.splitlines()]
+
+
+@contextmanager
+def launches() -> Iterator[list[str]]:
+    """The kernels that the machine executes meanwhile."""
+    names: list[str] = []
+    execute = Kernel.launch
+
+    def launch(kernel: Kernel, *args: Any, **settings: Any) -> Any:
+        names.append(kernel.name)
+        return execute(kernel, *args, **settings)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Kernel, "launch", launch)
+        yield names
 
 
 def judged_here(
@@ -54,14 +73,15 @@ def discriminating(implementation: Any, dtype: str) -> Iterator[dict[str, Any]]:
     told = {"kernel": implementation.name, "dtype": dtype, "on": implementation.backend.device}
     for recipe in draw_recipes(implementation.operation.name, "any", 80, 0):
         try:
-            verdict = judge(implementation, case_of(recipe, dtype))
+            with launches() as names:
+                verdict = judge(implementation, case_of(recipe, dtype))
         except Unsupported:
             continue
         except Disagreement as error:
             yield told | {"recipe": str(recipe), "failed": str(error)}
             continue
         if verdict.discriminating:
-            yield told | {"recipe": str(recipe), "budget": verdict.budget}
+            yield told | {"recipe": str(recipe), "budget": verdict.budget, "launched": names}
 
 
 if __name__ == "__main__":

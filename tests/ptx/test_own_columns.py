@@ -20,7 +20,7 @@ def test_compiled_kernels_are_right_in_every_column(column: str) -> None:
     told = judge_column(column, "--cases", "1")
     assert len({line["kernel"] for line in told}) == 2 * OPERATIONS
     assert {line["on"] for line in told} == {"PTX sm_90a, machine"}
-    assert [line for line in told if "failed" in line] == []
+    assert [line for line in told if "failed" in line or not line["launched"]] == []
     assert all(0 <= line["budget"] <= 1 for line in told) and any(line["budget"] for line in told)
 
 
@@ -30,4 +30,4 @@ def test_compiled_kernels_are_right_in_every_dtype(column: str, target: str) -> 
     dtypes = "float32", "float16", "bfloat16"
     told = judge_column(column, "--target", target, "--cases", "12", "--dtypes", *dtypes)
     assert len({(line["kernel"], line["dtype"]) for line in told}) == 6 * OPERATIONS
-    assert [line for line in told if "failed" in line] == []
+    assert [line for line in told if "failed" in line or not line["launched"]] == []

@@ -1,0 +1,114 @@
+"""
+The faults that are planted in the project's kernels, executed as a GPU would be given them: after
+how many cases of the suite the compiled path shows each, beside the tests that run the same faults
+in Triton's interpreter and on the C++ host machine.
+
+    python -m tests.ptx.planted_faults torch_impl >> docs/data/planted_faults.jsonl
+"""
+
+import argparse
+import json
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnverify.device_assignment import show_device
+from tests.ptx.own_columns import launches
+
+COLUMNS = ("torch_impl", "cupy_impl")
+
+
+def run_faults(column: str, only: str, most: int) -> Iterator[dict[str, Any]]:
+    """Plant each fault in turn, in a column that was imported with the machine for its GPU."""
+    from attnverify.backends.loader import load
+
+    show_device("sm_90a")
+    backend = load(column)
+    assert backend.device == "PTX sm_90a, machine", backend.broken
+    by_name = {implementation.name: implementation for implementation in backend.implementations}
+    with backend.machine.entered():  # type: ignore[union-attr]  # these modules import the column
+        faults = triton_faults() if column == "torch_impl" else cuda_faults()
+    for name, (plant, operation, dtype) in faults.items():
+        if only not in name:
+            continue
+        how = "triton" if column == "torch_impl" else "cuda"
+        started = time.process_time()
+        with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+            plant(Path(folder), patch)
+            with launches() as names:
+                count, told = find_fault(by_name[f"{operation}_{how}"], dtype, most)
+            assert names, "the machine has executed nothing"
+        seconds = round(time.process_time() - started, 1)
+        told = {"caught after": count, "how": told, "dtype": dtype, "CPU seconds": seconds}
+        yield {"column": column, "fault": name, "operation": operation} | told
+
+
+def triton_faults() -> dict[str, Any]:
+    from attnverify.torch_impl.triton import additive_operators, operators
+    from attnverify.torch_impl.triton.kernels import attention
+    from tests.support.triton_sabotage import planted, put
+    from tests.torch_impl.triton.test_kernels import FAULTS
+
+    def plant(module: Any, old: str, new: str) -> Any:
+        place = operators if module is attention else additive_operators
+        return lambda folder, patch: put(planted(module, old, new, folder), place, patch)
+
+    return {
+        name: (plant(module, old, new), operation, "float32")
+        for name, (module, operation, old, new) in FAULTS.items()
+    }
+
+
+def cuda_faults() -> dict[str, Any]:
+    from attnverify.cupy_impl.cuda import launch, source
+    from tests.cupy_impl.test_cuda_kernels import FAULTS, planted
+
+    def plant(name: str) -> Any:
+        def change(folder: Path, patch: pytest.MonkeyPatch) -> None:
+            launch.compiled.cache_clear()
+            kernels = folder / "kernels"
+            shutil.copytree(source.FOLDER, kernels)
+            planted(name, kernels)
+            patch.setattr(source, "FOLDER", kernels)
+
+        return change
+
+    return {
+        name: (plant(name), operation, "float16" if name == "fragments swapped" else "float32")
+        for name, (_, operation, _, _) in FAULTS.items()
+    }
+
+
+def find_fault(implementation: Any, dtype: str, most: int) -> tuple[int, str]:
+    """After how many cases a fault shows, and how: by what the machine saw, or by its numbers."""
+    from attnverify.judge.case import case_of
+    from attnverify.judge.errors import Disagreement
+    from attnverify.judge.judging import judge
+    from tests.support.triton_sabotage import cases
+
+    recipes = islice(cases(implementation.operation.name), most)
+    for count, recipe in enumerate(recipes, 1):
+        try:
+            judge(implementation, case_of(recipe, dtype))
+        except Disagreement as error:
+            seen = re.search(r"machine saw: (\w+)", str(error))
+            assert "raised " not in str(error), f"the fault does not run: {error}"
+            return count, seen[1] if seen else "by its numbers"
+    return 0, ""
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("column", choices=COLUMNS)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--most", type=int, default=24)
+    given = parser.parse_args()
+    for line in run_faults(given.column, given.only, given.most):
+        print(json.dumps(line), flush=True)
