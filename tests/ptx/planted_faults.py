@@ -3,16 +3,16 @@ The faults that are planted in the project's kernels, executed as a GPU would be
 how many cases of the suite the compiled path shows each, beside the tests that run the same faults
 in Triton's interpreter and on the C++ host machine.
 
-    python -m tests.ptx.planted_faults torch_impl >> docs/data/planted_faults.jsonl
+    python -m tests.ptx.planted_faults cupy_impl --only scale
 """
 
 import argparse
 import json
 import re
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ def run_faults(column: str, only: str, most: int) -> Iterator[dict[str, Any]]:
     assert backend.device == "PTX sm_90a, machine", backend.broken
     by_name = {implementation.name: implementation for implementation in backend.implementations}
     with backend.machine.entered():  # type: ignore[union-attr]  # these modules import the column
-        faults = triton_faults() if column == "torch_impl" else cuda_faults()
+        faults = import_module(f"tests.ptx.faults_of_{column}").find_faults()
     for name, (plant, operation, dtype) in faults.items():
         if only not in name:
             continue
@@ -48,42 +48,6 @@ def run_faults(column: str, only: str, most: int) -> Iterator[dict[str, Any]]:
         seconds = round(time.process_time() - started, 1)
         told = {"caught after": count, "how": told, "dtype": dtype, "CPU seconds": seconds}
         yield {"column": column, "fault": name, "operation": operation} | told
-
-
-def triton_faults() -> dict[str, Any]:
-    from attnverify.torch_impl.triton import additive_operators, operators
-    from attnverify.torch_impl.triton.kernels import attention
-    from tests.support.triton_sabotage import planted, put
-    from tests.torch_impl.triton.test_kernels import FAULTS
-
-    def plant(module: Any, old: str, new: str) -> Any:
-        place = operators if module is attention else additive_operators
-        return lambda folder, patch: put(planted(module, old, new, folder), place, patch)
-
-    return {
-        name: (plant(module, old, new), operation, "float32")
-        for name, (module, operation, old, new) in FAULTS.items()
-    }
-
-
-def cuda_faults() -> dict[str, Any]:
-    from attnverify.cupy_impl.cuda import launch, source
-    from tests.cupy_impl.test_cuda_kernels import FAULTS, planted
-
-    def plant(name: str) -> Any:
-        def change(folder: Path, patch: pytest.MonkeyPatch) -> None:
-            launch.compiled.cache_clear()
-            kernels = folder / "kernels"
-            shutil.copytree(source.FOLDER, kernels)
-            planted(name, kernels)
-            patch.setattr(source, "FOLDER", kernels)
-
-        return change
-
-    return {
-        name: (plant(name), operation, "float16" if name == "fragments swapped" else "float32")
-        for name, (_, operation, _, _) in FAULTS.items()
-    }
 
 
 def find_fault(implementation: Any, dtype: str, most: int) -> tuple[int, str]:
