@@ -16,7 +16,11 @@ OPERATIONS = {
 }
 """What the names of the tests of a chapter's operations contain."""
 BOUNDS = ("tests/attnverify/bounds/test_error_rules.py", "tests/attnverify/bounds/test_bounds.py")
-GRADIENTS = ("tests/spec/test_gradients_of_parts.py", "tests/spec/test_gradients.py")
+GRADIENTS = (
+    "tests/spec/test_invalid_gradient_calls.py",
+    "tests/spec/test_gradients_of_parts.py",
+    "tests/spec/test_gradients.py",
+)
 Tests = tuple[tuple[str, ...], ...]
 """Arguments of pytest, one run after the other until one is red."""
 

@@ -1,0 +1,47 @@
+"""What arrives at an output has its shape: every gradient refuses another, in every column."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attnverify import cupy_impl, numpy_ref, spec
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.inputs.expand import expand
+from attnverify.inputs.fixed_cases import fixed_recipe
+
+COLUMNS = {"spec": spec, "numpy_ref": numpy_ref, "cupy_impl": cupy_impl}
+GRADIENTS = [name for name, operation in CATALOGUE.items() if "d_output" in operation.arguments]
+CASES = [
+    (column, name)
+    for column, module in COLUMNS.items()
+    for name in GRADIENTS
+    if hasattr(module, name)
+]
+
+
+def call(column: str, name: str, **other: Any) -> Any:
+    inputs = expand(fixed_recipe(CATALOGUE[name], {}), "float64")
+    return getattr(COLUMNS[column], name)(**inputs | other)
+
+
+def arriving(name: str) -> np.ndarray:
+    inputs = expand(fixed_recipe(CATALOGUE[name], {}), "float64")
+    x: np.ndarray = inputs["d_output"]
+    return x
+
+
+@pytest.mark.parametrize(("column", "name"), CASES)
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_a_longer_axis_is_refused(column: str, name: str, axis: int) -> None:
+    x = arriving(name)
+    longer = np.concatenate([x, np.take(x, [0], axis)], axis)
+    with pytest.raises(ValueError, match="d_output"):
+        call(column, name, d_output=longer)
+    call(column, name, d_output=x)
+
+
+def test_every_gradient_of_the_specification_is_asked() -> None:
+    asked = {name for column, name in CASES if column == "spec"}
+    named = {name for name, operation in CATALOGUE.items() if operation.is_gradient}
+    assert named - asked == {"update_mems_grad"}, "whose arguments are lists of memories"
