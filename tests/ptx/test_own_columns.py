@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from tests.ptx.own_columns import HOW, judge_column
+from tests.ptx.own_kernels.columns import HOW, judge_column
 
 OPERATIONS = 5
 """With fused kernels, in each column; each of them has a gradient."""

@@ -14,9 +14,9 @@ import pytest
 
 from attnverify.ptx.kernel import Recorded
 from attnverify.ptx.removal import Removal, remove_each, summary
-from tests.ptx.own_cases import CASES, run_reference
-from tests.ptx.own_cuda import cuda_on_machine, run_cuda
-from tests.ptx.own_triton import run_triton, triton_on_machine
+from tests.ptx.own_kernels.cases import CASES, run_reference
+from tests.ptx.own_kernels.cuda import cuda_on_machine, run_cuda
+from tests.ptx.own_kernels.triton import run_triton, triton_on_machine
 
 ERRORS = {"bfloat16": 2e-2, "float16": 3e-3, "float32": 5e-6}
 EVERY = list(product(CASES, (80, 90), ERRORS))

@@ -3,7 +3,7 @@ The faults that are planted in the project's kernels, executed as a GPU would be
 how many cases of the suite the compiled path shows each, beside the tests that run the same faults
 in Triton's interpreter and on the C++ host machine.
 
-    python -m tests.ptx.planted_faults cupy_impl --only scale
+    python -m tests.ptx.own_kernels.planted_faults cupy_impl --only scale
 """
 
 import argparse
@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from attnverify.device_assignment import show_device
-from tests.ptx.own_columns import launches
+from tests.ptx.own_kernels.columns import launches
 
 COLUMNS = ("torch_impl", "cupy_impl")
 
@@ -34,7 +34,7 @@ def run_faults(column: str, only: str, most: int) -> Iterator[dict[str, Any]]:
     assert backend.device == "PTX sm_90a, machine", backend.broken
     by_name = {implementation.name: implementation for implementation in backend.implementations}
     with backend.machine.entered():  # type: ignore[union-attr]  # these modules import the column
-        faults = import_module(f"tests.ptx.faults_of_{column}").find_faults()
+        faults = import_module(f"tests.ptx.own_kernels.faults_of_{column}").find_faults()
     for name, (plant, operation, dtype) in faults.items():
         if only not in name:
             continue

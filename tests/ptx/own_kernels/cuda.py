@@ -11,7 +11,7 @@ from attnverify.cupy_impl.cuda import attention as cuda_attention
 from attnverify.cupy_impl.cuda import kernel_arguments, kernel_configs, launch, source
 from attnverify.ptx.kernel import Module, Recorded
 from attnverify.ptx.launchers import cuda, nvrtc
-from tests.ptx.own_cases import Case, gradient_of_output
+from tests.ptx.own_kernels.cases import Case, gradient_of_output
 
 SEEN: list[np.ndarray] = []
 

@@ -13,7 +13,7 @@ from attnverify.torch_impl.triton import additive as triton_additive
 from attnverify.torch_impl.triton import additive_operators, operators
 from attnverify.torch_impl.triton import attention as triton_attention
 from attnverify.torch_impl.triton.kernels import block_sizes
-from tests.ptx.own_cases import Case, gradient_of_output
+from tests.ptx.own_kernels.cases import Case, gradient_of_output
 
 
 @contextmanager

@@ -3,7 +3,7 @@ The project's own columns on the machine, as ``--device sm_90a`` runs them: thei
 binders and options, with Triton's or NVRTC's PTX in place of a binary. In a process of its own, for
 a column looks for its GPU once.
 
-    python -m tests.ptx.own_columns cupy_impl --target 90 --dtypes bfloat16 --cases 2
+    python -m tests.ptx.own_kernels.columns cupy_impl --target 90 --dtypes bfloat16 --cases 2
 """
 
 import argparse
@@ -27,7 +27,7 @@ HOW = {"torch_impl": "triton", "cupy_impl": "cuda"}
 
 def judge_column(column: str, *options: str) -> list[dict[str, Any]]:
     """What the judge says of cases of each kernel of a column, in another process."""
-    command = [sys.executable, "-m", "tests.ptx.own_columns", column, *options]
+    command = [sys.executable, "-m", "tests.ptx.own_kernels.columns", column, *options]
     ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert ran.returncode == 0, ran.stderr[-2000:]
     return [json.loads(line) for line in ran.stdout.splitlines()]
