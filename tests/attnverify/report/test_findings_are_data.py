@@ -24,6 +24,7 @@ READS = {
     "judge/invoke.py": "every warning, to silence it",
     "report/html/document.py": "letters that no page may hold",
     "report/json_report.py": "its own rows, to print each on a line",
+    "report/junit.py": "the names of the tests of cells",
     "report/terminal_colours.py": "the words of verdicts, to colour them where they are printed",
 }
 """The modules that have a regular expression, and what it reads."""
