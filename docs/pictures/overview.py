@@ -108,6 +108,8 @@ def save(path: Path) -> None:
         suite()
         about = {"Description": f"made from {made_from()}", "Date": None}
         plt.savefig(path, metadata=about, facecolor=style.colour("paper"))
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(line.rstrip() for line in lines) + "\n")
 
 
 if __name__ == "__main__":
