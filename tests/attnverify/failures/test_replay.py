@@ -487,5 +487,5 @@ def test_a_record_is_plain_json() -> None:
     failing()
     record = json.loads(records()[0].read_text())
     about = {"format", "operation", "dtype", "aspect", "recipe", "inputs"}
-    assert set(record) == about | {"implementation", "backend", "machine"}
+    assert set(record) == about | {"implementation", "backend", "machine", "draws"}
     assert record["backend"] == "mine.py" and record["operation"] == "softmax"
