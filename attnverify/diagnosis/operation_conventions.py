@@ -115,17 +115,6 @@ def keep_everything(hids: Any, mems: Any, mem_len: int) -> Any:
     return [np.concatenate([mem, hid], axis=1) for mem, hid in zip(mems, hids, strict=True)]
 
 
-def empty_for_none(hids: Any, mems: Any, mem_len: int) -> Any:
-    """A memory that is None taken as one without positions, so that there is one from then on."""
-    return update_mems(hids, [hid[:, :0] for hid in hids] if mems is None else mems, mem_len)
-
-
-def empty_for_none_and_everything(hids: Any, mems: Any, mem_len: int) -> Any:
-    """That, and the whole of memory and present at mem_len 0."""
-    mems = [hid[:, :0] for hid in hids] if mems is None else mems
-    return keep_everything(hids, mems, mem_len)
-
-
 def joined(
     order: Callable[[ndarray, ndarray], list[ndarray]], first: bool = False
 ) -> Callable[..., Any]:
@@ -327,10 +316,6 @@ CONVENTIONS_OF_OPERATION: dict[str, tuple[Row, ...]] = {
     "update_mems": (
         ("memory window", "everything at mem_len 0", "a memory that keeps everything at mem_len 0",
          keep_everything),
-        ("no memory", "an empty one", "a memory of None taken as an empty one", empty_for_none),
-        ("no memory", "an empty one, everything at mem_len 0",
-         "a memory of None taken as an empty one, and everything kept at mem_len 0",
-         empty_for_none_and_everything),
         ("memory window", "the first mem_len", "the first positions kept",
          joined(lambda mem, hid: [mem, hid], first=True)),
         ("memory window", "the present alone", "the memory before the present forgotten",
@@ -365,11 +350,7 @@ OPERATION_SPEC_ANSWERS = {
     },
     "get_alibi_biases": {"ALiBi sign": "grow", "ALiBi distance": "visible keys"},
     "sinusoidal_positions": {"order": "distances falling to 0", "halves": "sines first"},
-    "update_mems": {
-        "no memory": "None",
-        "memory window": "the last mem_len",
-        "order of memory": "memory first",
-    },
+    "update_mems": {"memory window": "the last mem_len", "order of memory": "memory first"},
     "multi_head_attention": {"mask polarity": "True = hidden", "padding polarity": "True = hidden"},
     "multi_head_self_attention": {
         "mask polarity": "True = hidden",

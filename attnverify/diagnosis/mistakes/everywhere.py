@@ -15,6 +15,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.operation import Operation
+from attnverify.diagnosis.mistakes.memory import memory_mistakes
 from attnverify.inputs.recipe import Inputs
 
 Mistake = tuple[str, Callable[[Operation, Inputs], Any]]
@@ -48,6 +49,7 @@ def common_mistakes(operation: Operation) -> Iterator[Mistake]:
             )
     if {"key", "value"} <= set(operation.arguments):
         yield from lost_key_mistakes(operation)
+    yield from memory_mistakes(operation)
     if "D" in " ".join(operation.axes.values()):
         for width in (16, 32, 64):
             yield (
