@@ -8,6 +8,14 @@ import pytest
 from tests.support.left_behind import environment_changes
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """
+    What a command prints in a test does not hang on the width that pytest-xdist gives its workers.
+    """
+    if hasattr(config, "workerinput"):
+        os.environ.pop("COLUMNS", None)
+
+
 @pytest.fixture(autouse=True)
 def environment_is_left_as_it_was() -> Iterator[None]:
     """A test that leaves a variable behind fails itself, and not one after it."""
