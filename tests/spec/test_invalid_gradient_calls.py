@@ -45,3 +45,13 @@ def test_every_gradient_of_the_specification_is_asked() -> None:
     asked = {name for column, name in CASES if column == "spec"}
     named = {name for name, operation in CATALOGUE.items() if operation.is_gradient}
     assert named - asked == {"update_mems_grad"}, "whose arguments are lists of memories"
+
+
+@pytest.mark.parametrize("column", [c for c in COLUMNS if hasattr(COLUMNS[c], "update_mems_grad")])
+@pytest.mark.parametrize("shape", [(1, 3, 1), (1, 2, 2), (2, 2, 1)])
+def test_what_arrives_at_a_memory_has_its_shape(column: str, shape: tuple[int, ...]) -> None:
+    old, new = np.ones((1, 2, 1)), np.ones((1, 1, 1))
+    grad = COLUMNS[column].update_mems_grad
+    with pytest.raises(ValueError, match="d_new_mems"):
+        grad([np.ones(shape)], [new], [old], mem_len=2)
+    assert grad([np.ones((1, 2, 1))], [new], [old], mem_len=2)
