@@ -122,18 +122,34 @@ def answers(
     return list(json.loads(done.stdout))
 
 
-def same(found: Any, wanted: Any) -> bool:
+def largest(packed: Any) -> float:
+    """The largest finite number of an answer: what its sums are rounded beside."""
+    if isinstance(packed, list):
+        return max(map(largest, packed), default=0.0)
+    if not isinstance(packed, dict):
+        return 0.0
+    if "mapping" in packed:
+        return max(map(largest, packed["mapping"].values()), default=0.0)
+    return max((abs(x) for x in packed["data"] if math.isfinite(x)), default=0.0)
+
+
+def same(found: Any, wanted: Any, room: float = 0.0) -> bool:
     """Equal in structure, shape and kind, and in numbers up to the order of sums."""
     if isinstance(wanted, list):
-        return len(found) == len(wanted) and all(map(same, found, wanted))
+        return len(found) == len(wanted) and all(
+            same(*pair, room) for pair in zip(found, wanted, strict=False)
+        )
     if not isinstance(wanted, dict):
         return bool(found == wanted)
     if "mapping" in wanted:
         a, b = found["mapping"], wanted["mapping"]
-        return list(a) == list(b) and all(same(a[name], b[name]) for name in b)
+        return list(a) == list(b) and all(same(a[name], b[name], room) for name in b)
     if (found["shape"], found["kind"]) != (wanted["shape"], wanted["kind"]):
         return False
-    return np.allclose(found["data"], wanted["data"], rtol=1e-11, atol=1e-13, equal_nan=True)
+    a, b = np.asarray(found["data"], float), np.asarray(wanted["data"], float)
+    finite = np.isfinite(b)
+    near = abs(a - b)[finite] <= room
+    return bool(near.all()) and np.array_equal(a[~finite], b[~finite], equal_nan=True)
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
@@ -143,7 +159,7 @@ def test_the_specification_gives_the_same_numbers_as_on_numpy(calls, answers, na
         for (operation, arguments), found in zip(calls, answers, strict=False):
             if operation == name:
                 wanted = packed(getattr(spec, name)(**arguments))
-                assert same(found, wanted), (arguments, found, wanted)
+                assert same(found, wanted, 1e-12 * largest(wanted)), (arguments, found, wanted)
                 judged += 1
     assert judged >= 3
 

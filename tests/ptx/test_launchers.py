@@ -372,7 +372,9 @@ def test_subnormal_numbers_are_flushed_as_cupy_compiles(cupy_file: Any) -> None:
     assert x[0] > 0
 
 
-def test_cupy_answers_what_files_ask_and_refuses_the_rest() -> None:
+def test_cupy_answers_what_files_ask_and_refuses_the_rest(tmp_path: Path) -> None:
+    binary = tmp_path / "kernel.cubin"
+    binary.write_bytes(b"\x7fELF")
     with as_cupy(80):
         import cupy as cp
 
@@ -387,7 +389,7 @@ def test_cupy_answers_what_files_ask_and_refuses_the_rest() -> None:
         with pytest.raises(NotImplementedError, match="ElementwiseKernel"):
             cp.ElementwiseKernel("T x", "T y", "y = x", "copy")
         with pytest.raises(NotImplementedError, match="give code="):
-            cp.RawModule(path="kernel.cubin")
+            cp.RawModule(path=str(binary))
 
 
 def test_cupy_is_afterwards_what_it_was() -> None:

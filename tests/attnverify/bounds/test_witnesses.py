@@ -25,6 +25,7 @@ from attnverify.precision import DTYPES
 from tests import rounding_variants
 from tests.rounding_variants import share_of_bound
 from tests.rounding_variants.cases import case_from
+from tests.rounding_variants.search import Search
 
 CLOSE = 0.9
 """What is left of a share where exponentials of another library round otherwise."""
@@ -54,7 +55,13 @@ def test_a_bound_is_as_tight_as_when_its_witness_was_found(told: Told) -> None:
 
 @pytest.mark.parametrize("cell", [*product(BOUNDS, DTYPES)], ids="-".join)
 def test_every_bound_is_used_to_a_twentieth_somewhere(cell: tuple[str, str]) -> None:
-    assert max(told["share"] for told in WITNESSES if cell_of(told) == cell) >= 0.05
+    shares = [told["share"] for told in WITNESSES if cell_of(told) == cell]
+    assert max(shares or [found(*cell)]) >= 0.05
+
+
+def found(operation: str, dtype: str) -> float:
+    """Search the share of a new operation, which has no witness yet."""
+    return Search(operation, dtype).go_on(250, until=0.05).share
 
 
 def modules_with(rule: Callable[..., Any]) -> Iterator[Any]:
