@@ -3,11 +3,14 @@
 import re
 from functools import partial
 from importlib.util import find_spec
+from itertools import chain, count
 from pathlib import Path
 
 from markupsafe import Markup
 
+from attnverify.bench.report.figures import Style, assign_styles
 from attnverify.bench.report.goals import GOALS, measured_words, outcome
+from attnverify.bench.report.history import SHOWN, Run, draw_history, tell_goals, tell_times
 from attnverify.bench.report.plots import plots
 from attnverify.bench.report.results import Record
 from attnverify.bench.report.scaling import fit_growth
@@ -16,29 +19,43 @@ from attnverify.report.html import document
 
 render = partial(document.render, folder=Path(__file__).parent / "templates")
 
+HISTORY = (
+    "Each contestant's time beside that of the first run shown: the geometric mean over the cases "
+    "that all of them timed. What moves for everybody is the machine."
+)
 
-def report_page(results: dict[str, list[Record]]) -> str:
-    """Render all devices with their last results, ``{"<device>, <date>": records}``."""
-    sections = [
-        section
-        for number, (title, records) in enumerate(results.items())
-        for section in device_sections(number, title, records)
+
+def report_page(devices: dict[str, list[Run]]) -> str:
+    """Render all devices: their last run, and how it came to it."""
+    every = [record for runs in devices.values() for run in runs for record in run.records]
+    styles, figures = assign_styles(every), count()
+    parts = [
+        device_sections(number, runs, styles, figures, alone=len(devices) == 1)
+        for number, runs in enumerate(devices.values())
     ]
-    lead = render("lead.html", results=results)
-    return document.render_page("Benchmarks of attention", lead, sections)
+    lead = render("lead.html", devices=devices)
+    return document.render_page("Benchmarks of attention", lead, [*chain.from_iterable(parts)])
 
 
-def device_sections(number: int, title: str, records: list[Record]) -> list[document.Section]:
-    device = next((record["device"] for record in records if "device" in record), "cpu")
-    times = [(name, rows(group)) for name, group in groups(records)]
+def device_sections(
+    number: int, runs: list[Run], styles: dict[str, Style], figures: "count[int]", alone: bool
+) -> list[document.Section]:
+    """Render what is told of one device; its name stands in the headings where it is not alone."""
+    last = runs[-1].records
+    times = [(name, rows(group)) for name, group in groups(last)]
     bodies = {
-        "goals": render_goals(number, device, records),
-        "plots": render("plots.html", plots=drawn_plots(records)),
-        "times": render("times.html", identity=f"case-{number}", titles=TITLES, cases=times),
-        "machine": render("machine.html", lines=describe_machine(records)),
+        "Goals": render_goals(number, runs[-1].kind, last),
+        "Plots": render("plots.html", plots=place_plots(plots(last, styles), figures)),
+        "Times": render(
+            "times.html", identity=f"case-{number}", titles=TITLES, cases=times, styles=styles
+        ),
+        "History": render_history(number, runs[-SHOWN:], styles, figures),
+        "Machine": render("machine.html", lines=describe_machine(last)),
     }
     return [
-        document.Section(f"{name}-{number}", f"{title}: {name}", body)
+        document.Section(
+            f"{name.lower()}-{number}", name if alone else f"{name}: {runs[-1].device}", body
+        )
         for name, body in bodies.items()
     ]
 
@@ -63,19 +80,36 @@ def format_limits(floor: float, goal: float) -> str:
     return f"{floor:g}, {goal:g}" if goal != float("inf") else f"{floor:g}, views"
 
 
-def drawn_plots(records: list[Record]) -> list[tuple[str, Markup]]:
-    """List each plot after its caption."""
+def render_history(
+    number: int, runs: list[Run], styles: dict[str, Style], figures: "count[int]"
+) -> Markup:
+    """Render the runs beside each other, as a plot and as tables; one run has no history."""
+    drawn = draw_history(runs, styles)
+    return render(
+        "history.html",
+        number=number,
+        runs=[run.name for run in runs],
+        plots=place_plots({HISTORY: drawn} if drawn else {}, figures),
+        goals=tell_goals(runs),
+        times=tell_times(runs),
+        styles=styles,
+    )
+
+
+def place_plots(drawn: dict[str, str], figures: "count[int]") -> list[tuple[str, Markup]]:
+    """List each plot after its caption, its names its own on the whole page."""
     return [
-        (caption, Markup(with_unique_ids(svg, str(number))))
-        for number, (caption, svg) in enumerate(plots(records).items())
+        (caption, Markup(with_unique_ids(svg, str(next(figures)), caption)))
+        for caption, svg in drawn.items()
     ]
 
 
-def with_unique_ids(svg: str, number: str) -> str:
+def with_unique_ids(svg: str, number: str, caption: str) -> str:
     """Names inside a plot are its own: another plot on the page may use the same."""
     svg = re.sub(r'\bid="', f'id="plot{number}-', svg)
     svg = re.sub(r'href="#', f'href="#plot{number}-', svg)
-    return re.sub(r"url\(#", f"url(#plot{number}-", svg).replace("<svg ", '<svg role="img" ', 1)
+    named = Markup('<svg class="plot" role="img" aria-label="{}" ').format(caption)
+    return re.sub(r"url\(#", f"url(#plot{number}-", svg).replace("<svg ", named, 1)
 
 
 def describe_machine(records: list[Record]) -> list[str]:

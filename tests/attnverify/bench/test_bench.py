@@ -40,6 +40,7 @@ from attnverify.bench.measure.validation import (
 )
 from attnverify.bench.plugin import AboveNoise, signature, two_threads
 from attnverify.bench.report.goals import BEST, GOALS, Goal, closing_lines, outcome
+from attnverify.bench.report.history import Run
 from attnverify.bench.report.html_page import report_page
 from attnverify.bench.report.plots import plots
 from attnverify.bench.report.results import (
@@ -596,7 +597,7 @@ def records() -> list[dict[str, object]]:
 
 
 def test_the_page_needs_nothing_beside_it(records: list[dict[str, object]]) -> None:
-    page = report_page({"a device, 2026-01-01": records})
+    page = report_page({"a-device": [Run("a-device", "2026-01-01 12:00", "0123456", records)]})
     assert page.count("<figure>") == 4 and page.count("<svg ") == 4
     assert (
         "row 3 &lt;of&gt; 5" in page
@@ -612,7 +613,7 @@ def test_the_page_needs_nothing_beside_it(records: list[dict[str, object]]) -> N
 
 
 def test_growth_is_a_table_of_the_page(records: list[dict[str, object]]) -> None:
-    page = report_page({"a device, 2026-01-01": records})
+    page = report_page({"a-device": [Run("a-device", "2026-01-01 12:00", "0123456", records)]})
     (table,) = re.findall(r'<table[^>]*id="growth-0-table".*?</table>', page, re.DOTALL)
     assert "<td>labml-nn</td><td>N^1.00</td><td>N^1.00</td><td>512 to 2048</td>" in table
     assert "torch_impl" not in table  # wrong at one length: two are too few to fit
@@ -642,7 +643,7 @@ def test_the_report_is_made_of_committed_results(
     (folder / "120000.json").write_text(json.dumps(written))
     page = tmp_path / "page.html"
     assert main(["bench-report", "--results", str(tmp_path / "results"), "-o", str(page)]) == 0
-    assert "a-device, 2026-01-01, 0123456" in page.read_text()
+    assert "a-device: run of 2026-01-01 12:00, 0123456." in page.read_text()
     assert main(["bench-report", "--results", str(tmp_path)]) == 2
 
 
