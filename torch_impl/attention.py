@@ -6,14 +6,18 @@ what is visible. Two functions turn these into an output: :func:`fused` calls
 ``F.scaled_dot_product_attention``, :func:`explicit` spells the formula out.
 """
 
+from contextlib import nullcontext
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .scores import additive, scaled, wide
 from .shapes import check, check_dropout, check_mask, pattern
 from .transforms.autocast import lowered
+from .transforms.derivatives import in_forward_mode, is_batched
 
 __all__ = [
     "additive_attention",
@@ -91,7 +95,8 @@ def scaled_dot_product_attention(
     As :func:`spec.attention.scaled_dot_product_attention`.
 
     ``F.scaled_dot_product_attention`` with the kernel that PyTorch chooses. It takes no given draw:
-    with ``keep`` the formula is spelled out.
+    with ``keep`` the formula is spelled out. A kernel may have first derivatives alone: for one of
+    a gradient take the eager function, or ``torch.nn.attention.sdpa_kernel(SDPBackend.MATH)``.
     """
     check(ATTENTION, query, key, value)
     check_options(query, key, mask, keep, p)
@@ -200,9 +205,7 @@ def fused(
     and is cleared after.
     """
     if visible is None:
-        return F.scaled_dot_product_attention(
-            query, key, value, attn_mask=None if bias is None else as_mask(bias, query)
-        )
+        return _by_pytorch(query, key, value, None if bias is None else as_mask(bias, query))
     sees = visible.any(-1, keepdim=True)
     if bias is None:
         mask = visible | ~sees
@@ -211,7 +214,18 @@ def fused(
         mask = torch.where(visible, bias, torch.where(sees, -torch.inf, 0.0).to(bias.dtype))
     query, key, value = without_hidden(query, key, value, visible)
     mask = mask.expand(*mask.shape[:-2], query.shape[-2], key.shape[-2])
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask).where(sees, 0)
+    return _by_pytorch(query, key, value, mask).where(sees, 0)
+
+
+def _by_pytorch(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    """
+    ``F.scaled_dot_product_attention``, by its formula where PyTorch would take a kernel that has no
+    derivative: no kernel knows tangents, and under vmap a CPU's does not see that its mask needs a
+    gradient.
+    """
+    of_mask = is_batched(mask) and query.device.type == "cpu"
+    with sdpa_kernel(SDPBackend.MATH) if of_mask or in_forward_mode() else nullcontext():
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
 
 
 def as_mask(bias: Tensor, query: Tensor) -> Tensor:

@@ -59,8 +59,8 @@ def check(wanted: Pattern, *tensors: Any, **sizes: Any) -> None:
         bound = bind(argument, tuple(tensor.shape), sizes)
         if bound is None:
             raise ValueError(
-                f"{argument.name}: wanted shape [{argument.text}] with {known(argument, sizes)}, "
-                f"got {tuple(tensor.shape)}"
+                f"{argument.name}: wanted shape [{argument.text}] with "
+                f"{known(argument, sizes, tuple(tensor.shape))}, got {tuple(tensor.shape)}"
             )
         sizes = bound
 
@@ -84,14 +84,14 @@ def bind(argument: Axes, shape: tuple[int, ...], sizes: dict[str, Any]) -> dict[
     return sizes
 
 
-def known(argument: Axes, sizes: dict[str, Any]) -> str:
-    letters = ["..."] * argument.free + [letter for _, letter in argument.sizes]
-    return (
-        " ".join(
-            f"{letter}={sizes[letter]}" for letter in dict.fromkeys(letters) if letter in sizes
-        )
-        or "sizes of at least 1"
-    )
+def known(argument: Axes, sizes: dict[str, Any], shape: tuple[int, ...]) -> str:
+    """What was wanted of the letters; where one of them is 0, also that none may be."""
+    letters = dict.fromkeys(["..."] * argument.free + [letter for _, letter in argument.sizes])
+    given = " ".join(f"{letter}={sizes[letter]}" for letter in letters if letter in sizes)
+    last_first = zip(reversed(shape), reversed(argument.sizes), strict=False)
+    empty = any(size == 0 and letter != "S" for size, (_, letter) in last_first)
+    least = "sizes of at least 1"
+    return f"{given} and {least}" if given and empty else given or least
 
 
 def check_parameters(wanted: Pattern, parameters: Any, **sizes: Any) -> None:

@@ -2,17 +2,20 @@
 Derivatives of every path by every transformation of PyTorch: right, or refused in words, and never
 zero in silence.
 
-Paths without a formula of their own have all of them. Blocks and kernels have first derivatives in
-reverse mode, flex_attention has none here.
+Paths without a formula of their own have all of them, but for the second ones of the kernels that
+PyTorch takes where values are as wide as keys. Blocks and kernels have first derivatives in reverse
+mode, flex_attention has none here.
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnverify.torch_impl.transforms.derivatives import first_derivatives
 from tests.support.roundings import count_roundings
@@ -208,6 +211,98 @@ def test_flex_attention_has_no_vmap_and_says_so(path: str) -> None:
     attend, tensors = as_function(path)
     with pytest.raises(NotImplementedError, match="no vmap"):
         torch.func.vmap(attend)({name: x[None] for name, x in tensors.items()})
+
+
+# Values as wide as keys: PyTorch takes a kernel of its own, which has first derivatives alone,
+# unless a mask of positions needs a gradient
+
+FUSED_BY_PYTORCH = [path for path in taking("") if path.endswith("attention")]
+FUSED_BY_PYTORCH.remove("additive_attention")
+OF_POSITIONS = [path for path in FUSED_BY_PYTORCH if path.startswith(("transformer", "learned"))]
+
+
+def as_wide(path: str) -> tuple[Callable[[Tensors], Tensor], Tensors]:
+    """A path as a function of query, key and value, the values as wide as the keys."""
+    attend, tensors = as_function(path, dtype=torch.float64)
+    tensors["value"] = tensors["value"][..., : tensors["key"].shape[-1]]
+    moving = {name: tensors[name] for name in ("query", "key", "value")}
+    return lambda some: attend(tensors | some), moving
+
+
+def gradient_of(attend: Callable[[Tensors], Tensor]) -> Callable[[Tensors], Tensors]:
+    """The gradient of a length, as a function."""
+    return torch.func.grad(lambda tensors: attend(tensors).square().sum())
+
+
+def second_by_reverse_mode(path: str) -> Tensors:
+    """The derivative of the gradient's sum, by autograd twice."""
+    attend, tensors = as_wide(path)
+    leaves = {name: x.detach().requires_grad_() for name, x in tensors.items()}
+    inputs = list(leaves.values())
+    length = attend(leaves).square().sum()
+    first = torch.autograd.grad(length, inputs, create_graph=True)
+    second = torch.autograd.grad(sum(x.sum() for x in first), inputs)  # type: ignore[arg-type]
+    return dict(zip(leaves, second, strict=True))
+
+
+def second_by_forward_mode(path: str) -> Tensors:
+    """The same by the directional derivative of the gradient."""
+    attend, tensors = as_wide(path)
+    ones = {name: torch.ones_like(x) for name, x in tensors.items()}
+    return torch.func.jvp(gradient_of(attend), (tensors,), (ones,))[1]
+
+
+@forward_mode
+@pytest.mark.parametrize("path", FUSED_BY_PYTORCH)
+def test_forward_mode_takes_the_formula_in_place_of_the_kernel(path: str) -> None:
+    attend, tensors = as_wide(path)
+    tangents = tangents_of(tensors)
+    output, tangent = torch.func.jvp(attend, (tensors,), (tangents,))
+    weights = normal(*output.shape).double()
+    gradients = torch.func.grad(lambda tensors: (attend(tensors) * weights).sum())(tensors)
+    torch.testing.assert_close((tangent * weights).sum(), inner(tangents, gradients))
+
+
+@forward_mode
+@pytest.mark.parametrize("path", FUSED_BY_PYTORCH)
+def test_forward_over_reverse_gives_second_derivatives(path: str) -> None:
+    attend, tensors = as_wide(path)
+    up, down = (
+        gradient_of(attend)({name: x + step for name, x in tensors.items()})
+        for step in (1e-5, -1e-5)
+    )
+    for name, x in second_by_forward_mode(path).items():
+        torch.testing.assert_close(x, (up[name] - down[name]) / 2e-5)
+
+
+@forward_mode
+@pytest.mark.parametrize("path", FUSED_BY_PYTORCH)
+def test_reverse_over_reverse_is_the_same_by_the_formula(path: str) -> None:
+    with nullcontext() if path in OF_POSITIONS else sdpa_kernel(SDPBackend.MATH):
+        second = second_by_reverse_mode(path)
+    torch.testing.assert_close(second, second_by_forward_mode(path))
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # by PyTorch, of its own kernel
+@pytest.mark.parametrize("path", FUSED_BY_PYTORCH)
+def test_a_mask_under_vmap_may_need_a_gradient(path: str) -> None:
+    """``torch.func.stack_module_state`` gives such parameters."""
+    attend, tensors = as_wide(path)
+    both = {name: torch.stack([x, x / 2]).requires_grad_() for name, x in tensors.items()}
+    several = torch.func.vmap(attend)(both)
+    alone = torch.stack([attend({name: x[i] for name, x in both.items()}) for i in range(2)])
+    torch.testing.assert_close(several, alone)
+    inputs = list(both.values())
+    found, expected = (
+        torch.autograd.grad(output.square().sum(), inputs) for output in (several, alone)
+    )
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("path", sorted({*FUSED_BY_PYTORCH} - {*OF_POSITIONS}))
+def test_reverse_over_reverse_is_refused_by_a_kernel_of_pytorch(path: str) -> None:
+    with pytest.raises(RuntimeError, match=r"derivative for \S+flash\S+ is not implemented"):
+        second_by_reverse_mode(path)
 
 
 def test_every_path_stands_in_one_of_these_lists() -> None:

@@ -6,6 +6,7 @@ and on which device what is given no tensor comes to stand.
 import copy
 import pickle
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -65,6 +66,20 @@ def test_a_module_from_the_meta_device_begins_like_any_other(name: str) -> None:
 def reset(module: nn.Module) -> nn.Module:
     seeded(module.reset_parameters)
     return module
+
+
+@each_module
+def test_a_module_names_the_device_and_dtype_that_skip_init_asks_for(name: str) -> None:
+    """As ``torch.nn.utils.skip_init`` looks for them: in the signature of the class."""
+    parameters = signature(type(MODULES[name]())).parameters
+    assert {"device", "dtype"} <= set(parameters)
+    assert all(x.kind is not x.VAR_POSITIONAL for x in parameters.values())
+
+
+def test_skip_init_builds_a_module_without_a_beginning() -> None:
+    module = nn.utils.skip_init(MultiHeadSelfAttention, 6, 2, dtype=torch.float64)
+    assert {x.shape[0] for x in module.parameters()} == {6} and module.embed_dim == 6
+    assert all(x.dtype == torch.float64 and x.is_cpu for x in module.parameters())
 
 
 @each_module

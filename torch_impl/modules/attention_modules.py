@@ -251,8 +251,19 @@ def call_spaced(module: nn.Module, x: Tensor) -> Tensor:
 class MultiHeadSelfAttention(MultiHeadAttention):
     """Seed 001, section 4.4: query, key and value are the same x."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        batch_first: bool = False,
+        implementation: str = "torch",
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        options = dropout, bias, batch_first, implementation, device, dtype
+        super().__init__(embed_dim, num_heads, *options)
         self.register_load_state_dict_pre_hook(state_dicts.multi_head_self)
 
     def forward(  # type: ignore[override]  # one x, as the source document has it

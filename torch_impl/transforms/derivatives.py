@@ -12,10 +12,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-__all__ = ["entry_by_entry", "first_derivatives"]
+__all__ = ["entry_by_entry", "first_derivatives", "in_forward_mode", "is_batched"]
 
 REFUSAL = "{who} has first derivatives alone: for a derivative of its gradient take {instead}"
+
+
+def in_forward_mode() -> bool:
+    """Whether somebody has tensors with tangents, by ``forward_ad`` or ``torch.func.jvp``."""
+    return forward_ad._current_level >= 0
+
+
+def is_batched(x: Tensor | None) -> bool:
+    """Whether a tensor stands for several under ``vmap``."""
+    return x is not None and torch._C._functorch.is_batchedtensor(x)
 
 
 def first_derivatives(
