@@ -3,7 +3,13 @@
 from collections.abc import Mapping
 
 LIBRARIES = ("CUBLAS_WORKSPACE_CONFIG", "CUDA_HOME", "CUDA_MODULE_LOADING", "KMP_", "PYTEST_")
-LIBRARIES += ("TORCHINDUCTOR_", "TORCH_", "TRITON_CACHE_DIR", "TRITON_PTXAS_PATH")
+LIBRARIES += (
+    "TORCHINDUCTOR_",
+    "_TORCHINDUCTOR_",
+    "TORCH_",
+    "TRITON_CACHE_DIR",
+    "TRITON_PTXAS_PATH",
+)
 LIBRARIES += ("TRITON_LIBDEVICE_PATH", "DISABLE_CUPTI_LAZY_REINIT", "TEARDOWN_CUPTI")
 """The beginnings of variables that libraries set for themselves when they are first used."""
 

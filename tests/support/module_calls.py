@@ -36,6 +36,8 @@ MODULES: dict[str, Callable[..., nn.Module]] = {
     "TransformerXL": lambda **o: TransformerXL(2, H, F, mem_len=4, batch_first=True, **o),
 }
 WITH_WEIGHTS = ("MultiHeadAttention", "MultiHeadSelfAttention")
+UNSEEN_BIASES = ("k_proj.bias", "key.linear.bias", "r_net.bias")
+"""They add one number to all scores of a row, which the softmax does not see."""
 
 
 def drawn(name: str, **options: Any) -> nn.Module:
