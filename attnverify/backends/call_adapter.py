@@ -178,7 +178,8 @@ def adapt_signature(
         return function_of_names(function)
     binding, parameters = bind(function, operation, declared), parameters_of(function, operation)
 
-    def adapted(**inputs: Any) -> Any:
+    def own_arguments(**inputs: Any) -> dict[str, Any]:
+        """What the function is given, by its own names."""
         extra = {"dtype": inputs.pop("dtype")} if "dtype" in inputs else {}
         given = dict(binding.fixed) | extra
         if binding.causal and _is_causal_mask(inputs):
@@ -191,9 +192,14 @@ def adapt_signature(
                 given[name] = _to_layout(value, own, operation, declared.layout)
             elif not _is_default(value, defaults[own]):
                 raise NotImplementedError(f"takes no {own}")
-        output = _call(function, given, parameters)
+        return given
+
+    def adapted(**inputs: Any) -> Any:
+        output = _call(function, own_arguments(**inputs), parameters)
         return _from_layout(output, operation, declared.layout)
 
+    if declared.layout != "BNHD" and not _by_place_alone(parameters):
+        adapted.own_arguments = own_arguments  # type: ignore[attr-defined]
     adapted.takes_dtype = "dtype" in parameters  # type: ignore[attr-defined]
     adapted.mapping = binding.describe()  # type: ignore[attr-defined]
     adapted.causal = binding.causal  # type: ignore[attr-defined]
@@ -228,6 +234,7 @@ def function_of_names(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(**inputs)
 
     adapted.takes_dtype = "dtype" in inspect.signature(function).parameters  # type: ignore[attr-defined]
+    adapted.own_arguments = dict  # type: ignore[attr-defined]
     return adapted
 
 
@@ -249,10 +256,15 @@ def _call(
     parameters: Mapping[str, inspect.Parameter],
 ) -> Any:
     """Call by name, and what has a place alone by its place."""
-    only = inspect.Parameter.POSITIONAL_ONLY
-    places = [name for name, p in parameters.items() if p.kind is only and name in given]
+    places = [name for name in _by_place_alone(parameters) if name in given]
     named = {name: value for name, value in given.items() if name not in places}
     return function(*(given[name] for name in places), **named)
+
+
+def _by_place_alone(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
+    """Name the parameters that cannot be named in a call."""
+    only = inspect.Parameter.POSITIONAL_ONLY
+    return [name for name, parameter in parameters.items() if parameter.kind is only]
 
 
 def _to_layout(value: Any, own: str, operation: Operation, layout: str) -> Any:

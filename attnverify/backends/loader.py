@@ -449,6 +449,7 @@ def gradient_by_autograd(
         by_library = by_autograd(function, backend.library.name)
         if by_library is not None:
             by_library.causal = getattr(function, "causal", "")  # type: ignore[attr-defined]
+            by_library.forward = function  # type: ignore[attr-defined]
             yield Implementation(backend, grad, how, by_library)
 
 

@@ -3,8 +3,8 @@ A stand-alone script of a recorded failure: it needs NumPy and the backend's own
 """
 
 import base64
-import os
 import re
+import textwrap
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -21,6 +21,8 @@ from attnverify.backends.loader import Implementation
 from attnverify.catalogue.pytrees import leaves, map_leaves
 from attnverify.catalogue.traits import DTYPES
 from attnverify.failures import script_runtime
+from attnverify.failures.literals import WIDTH
+from attnverify.failures.page import relative_source, write_page
 from attnverify.failures.record import FailureRecord
 from attnverify.failures.replay import replay
 from attnverify.inputs import memory_layouts
@@ -32,46 +34,59 @@ from attnverify.reference.oracle import evaluate_spec
 
 def script(failure: FailureRecord, implementation: Implementation) -> str:
     """
-    Write a program that shows the failure with NumPy and the backend's own library alone: every
-    call that was made, in order.
+    Write a program that shows the failure with NumPy and the backend's own library alone: a page
+    where one call on few numbers does.
     """
+    is_one_call = not failure.check and failure.aspect != "side effects"
+    page = write_page(failure.case, implementation) if is_one_call else ""
+    return f'"""\n{describe(failure, implementation)}\n"""\n\n' + (
+        page or write_every_call(failure, implementation)
+    )
+
+
+def describe(failure: FailureRecord, implementation: Implementation) -> str:
+    """Say what the program shows, whether it is what was recorded, and how it is run."""
+    what = (
+        f"{failure.implementation} of {place_of(failure, implementation)}, {failure.dtype}, "
+        f"{failure.aspect}: {failure.words}"
+    )
+    paragraphs = (what, failure.describe_drift(), STATUSES)
+    return "\n\n".join(textwrap.fill(text, WIDTH) for text in paragraphs if text)
+
+
+STATUSES = (
+    "Exits with 1 where it shows the failure, 0 where the failure is gone, 125 where it cannot "
+    "run: fit for git bisect run. Run it where the backend's file is found, or name the file: "
+    "python THIS_FILE."
+)
+
+
+def place_of(failure: FailureRecord, implementation: Implementation) -> str:
+    """Where the backend is, without anybody's folders."""
+    by_name = implementation.backend.by_name
+    return failure.backend if by_name else relative_source(failure.backend)
+
+
+def write_every_call(failure: FailureRecord, implementation: Implementation) -> str:
+    """Write the program of any failure: every call that was made, in order, and what compares."""
     operation, library = implementation.operation, implementation.backend.library
     assert library is not None
     steps = (
         calls_of(failure, implementation) if failure.check else [step_of(failure, implementation)]
     )
     fixed = {
-        "source": failure.backend
-        if implementation.backend.by_name
-        else relative_source(failure.backend),
+        "source": place_of(failure, implementation),
         "chapter": operation.chapter,
         "name": failure.implementation,
         "forward": failure.implementation.replace("_grad", ""),
         "library": library.name,
     }
-    title = (
-        f"{failure.implementation} of {failure.backend}, {failure.dtype}, {failure.aspect}: "
-        f"{failure.words}"
-    )
     modules = (memory_layouts, comparison, script_runtime)
     sources = [Path(str(module.__file__)).read_text() for module in modules]
     body = re.sub(r"^from attnverify\..*\n", "", "\n\n".join(sources), flags=re.MULTILINE)
     calls = "".join(f"show_again(\n{pack_arguments(fixed | step)})\n" for step in steps)
     again = f"{calls}sys.exit(int(any(SHOWN)))\n" if calls else TOO_LARGE
-    return f'"""\n{title}\n\n{STATUSES}"""\n\n{body}\n\n{again}'
-
-
-STATUSES = """\
-Exits with 1 where it shows the failure, 0 where the failure is gone, 125 where it cannot run: fit
-for git bisect run. Run it where the backend's file is found, or name the file: python THIS FILE.
-"""
-
-
-def relative_source(source: str) -> str:
-    """
-    Return a file as it is reached from here: a script that is passed on holds nobody's folders.
-    """
-    return f"./{Path(os.path.relpath(Path(source).resolve())).as_posix()}"
+    return f"{body}\n\n{again}"
 
 
 TOO_LARGE = """\
