@@ -1,7 +1,7 @@
 """
-ALiBi attention in plain JAX, compiled by jax.jit and computed in float32.
+ALiBi attention in plain JAX, compiled by jax.jit and computed in float32, whatever it is given.
 
-Every shape that it meets is compiled, and every dtype anew: this file names one.
+Without ``DTYPES`` it is judged in float64 as well, which is unsupported unless x64 is on.
 """
 
 import math
@@ -9,7 +9,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-DTYPES = ("float32",)
+DTYPES = ("float32", "float16", "bfloat16")
 
 
 def slopes(heads):
@@ -21,12 +21,14 @@ def slopes(heads):
 
 @jax.jit
 def alibi_attention(query, key, value, visible=None):
-    (_, H, N, D), M = query.shape, key.shape[2]
+    (_, H, N, D), M, dtype = query.shape, key.shape[2], value.dtype
+    query, key, value = (x.astype(jnp.float32) for x in (query, key, value))
     distance = jnp.arange(M) - (jnp.arange(N)[:, None] + M - N)
     seen = distance <= 0 if visible is None else (distance <= 0) & visible
     score = jnp.einsum("bhnd,bhmd->bhnm", query, key) / math.sqrt(D)
-    score = score + jnp.asarray(slopes(H), score.dtype)[:, None, None] * distance
+    score = score + jnp.asarray(slopes(H))[:, None, None] * distance
     top = jnp.max(score, -1, keepdims=True, initial=-1e30, where=seen)
     weight = jnp.where(seen, jnp.exp(jnp.where(seen, score - top, 0)), 0)
     total = weight.sum(-1, keepdims=True)
-    return jnp.einsum("bhnm,bhme->bhne", weight / jnp.where(total == 0, 1, total), value)
+    output = jnp.einsum("bhnm,bhme->bhne", weight / jnp.where(total == 0, 1, total), value)
+    return output.astype(dtype)

@@ -15,7 +15,8 @@ from numpy import ndarray
 from attnverify import bounds
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.dtypes import largest
-from attnverify.catalogue.operation import CATALOGUE, Operation
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.catalogue.rows import has_independent_rows, sampled_rows, single_row
 from attnverify.inputs.expand import expand
 from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.inputs.recipe import Inputs, Recipe
@@ -42,11 +43,6 @@ def long_sequence_checks(operation: str, profile: str) -> list[tuple[str, Case]]
         (f"long: N={N} M={M}", partial(judge_long, long_recipe(operation, N, M)))
         for N, M in LENGTHS[profile]
     ]
-
-
-def has_independent_rows(operation: Operation) -> bool:
-    """Tell whether a row of its output is the output of its query alone."""
-    return operation.is_attention and not operation.is_gradient
 
 
 def long_recipe(operation: str, N: int, M: int) -> Recipe:
@@ -84,61 +80,9 @@ def judge_row(
     """
     operation = implementation.operation
     alone = single_row(operation, inputs, i)
-    if operation.is_gradient:
-        alone["d_output"] = inputs["d_output"][..., i : i + 1, :]
     with np.errstate(all="ignore"):
         with account_for("oracle"):
             expected = operation.reference(**alone)
         bound = bounds.bound(operation.name, alone, implementation.precision(dtype))
     expected, bound = (expected[0], bound[0]) if operation.is_gradient else (expected, bound)
     return compare(result[..., i : i + 1, :], expected, bound, largest(dtype))
-
-
-def sampled_rows(N: int) -> list[int]:
-    """Choose the first and last rows, the edges of blocks, and some between."""
-    rows = {0, N - 1, N // 2, *(edge for edge in (15, 16, 64, 127, 128, 511, 512) if edge < N)}
-    return sorted(rows)
-
-
-def single_row(operation: Operation, inputs: Inputs, i: int) -> Inputs:
-    """Cut out the inputs of which row i of the output is the only row."""
-    if operation.traits.causal:
-        return _single_causal_row(inputs, i)
-    if "key_pos_bias" in inputs:
-        return _single_row_of_tables(inputs, i)
-    return _single_query(inputs, i)
-
-
-def _single_query(inputs: Inputs, i: int) -> Inputs:
-    N, masks = (
-        inputs["query"].shape[-2],
-        {name: inputs[name] for name in ("mask", "visible") if inputs.get(name) is not None},
-    )
-    rows = {
-        name: mask[..., i : i + 1, :] if mask.ndim > 1 and mask.shape[-2] == N else mask
-        for name, mask in masks.items()
-    }
-    return inputs | rows | {"query": inputs["query"][..., i : i + 1, :]}
-
-
-def _single_causal_row(inputs: Inputs, i: int) -> Inputs:
-    """Row i of an end-aligned causal attention: one query against the keys up to its own."""
-    N, M = inputs["query"].shape[-2], inputs["key"].shape[-2]
-    seen = max(M - N + i + 1, 1)
-    cut = {"key": inputs["key"][..., :seen, :], "value": inputs["value"][..., :seen, :]}
-    if "position" in inputs:
-        cut["position"] = inputs["position"][:, M - seen :]
-    row = _single_query(inputs, i) | cut
-    if M - N + i < 0:  # a row before all keys
-        return row | {"visible": np.zeros((1, 1), bool)}
-    visible = row.get("visible")
-    return row if visible is None else row | {"visible": visible[..., :seen]}
-
-
-def _single_row_of_tables(inputs: Inputs, i: int) -> Inputs:
-    """Row i with its tables moved, so that a single query reads what row i reads."""
-    N, M, P = inputs["query"].shape[-2], inputs["key"].shape[-2], len(inputs["key_pos_bias"]) // 2
-    first = P - i - (M - N if inputs["align"] == "end" else 0)  # the row that key 0 reads
-    rows = np.clip(np.arange(-M, M) + first, 0, 2 * P - 1)
-    tables = {name: inputs[name][rows] for name in ("key_pos_embeddings", "key_pos_bias")}
-    return _single_query(inputs, i) | tables | {"align": "start"}

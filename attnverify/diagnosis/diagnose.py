@@ -57,6 +57,7 @@ def diagnose(
     a cause of their own, and are left out where nothing explains both. ``among`` are the
     candidates, by default all of :func:`attnverify.diagnosis.candidates.candidates`.
     """
+    cases = [case for case in cases if not case.rows]  # what is judged in rows is not seen whole
     budget = budget or CallBudget.of_findings(1, (*cases, *others), price_of(implementation))
     failing = [o for o in look_at(implementation, choose_failing(cases), budget) if o.wrong]
     if not failing:

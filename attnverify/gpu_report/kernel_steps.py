@@ -15,7 +15,8 @@ from typing import Any
 
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.operation import Operation
-from attnverify.checks.long_sequences import judge_row, long_recipe, sampled_rows
+from attnverify.catalogue.rows import sampled_rows
+from attnverify.checks.long_sequences import judge_row, long_recipe
 from attnverify.gpu_report.context import (
     Figures,
     StepContext,

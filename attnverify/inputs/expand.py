@@ -17,7 +17,8 @@ from numpy import ndarray
 from attnverify.catalogue.dtypes import round_to
 from attnverify.catalogue.operation import ARGUMENT_SIZES, CATALOGUE, Operation
 from attnverify.catalogue.pytrees import leaves
-from attnverify.inputs.given import GIVEN, given_inputs
+from attnverify.catalogue.rows import single_row
+from attnverify.inputs.given import GIVEN, given_inputs, recipe_of_file
 from attnverify.inputs.masks import draw_mask, draw_visible
 from attnverify.inputs.poison import poison_hidden_slots
 from attnverify.inputs.recipe import Inputs, Recipe
@@ -33,6 +34,8 @@ def expand(recipe: Recipe, dtype: str) -> Inputs:
     """
     operation = CATALOGUE[recipe.operation]
     if recipe.values["family"] == GIVEN:
+        if "row" in recipe.values:
+            return row_of_file(recipe, dtype)
         found = given_inputs(recipe, operation)
         return {name: round_inputs(value, dtype) for name, value in found.items()}
     rng = np.random.default_rng(recipe.values["seed"])
@@ -50,6 +53,15 @@ def expand(recipe: Recipe, dtype: str) -> Inputs:
             if name in inputs
         }
     return inputs
+
+
+def row_of_file(recipe: Recipe, dtype: str) -> Inputs:
+    """Cut a row out of a file's call; nothing of it is copied."""
+    operation = CATALOGUE[recipe.operation]
+    whole = recipe_of_file(operation, recipe.values["file"])
+    if whole.values["sha"] != recipe.values["sha"]:
+        given_inputs(recipe, operation)  # says what has changed
+    return single_row(operation, expand(whole, dtype), recipe.values["row"])
 
 
 def checksum(recipe: Recipe, dtype: str) -> str:

@@ -9,8 +9,10 @@ names; those of a mapping are joined by a point, ``parameters.q_proj.weight``.
 import hashlib
 import io
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
+from math import prod
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -19,9 +21,10 @@ import ml_dtypes
 import numpy as np
 from numpy import ndarray
 
-from attnverify.catalogue.operation import Operation
+from attnverify.catalogue.operation import CATALOGUE, Operation
+from attnverify.catalogue.rows import sampled_rows, single_row
 from attnverify.catalogue.traits import DTYPES
-from attnverify.inputs.recipe import Inputs, Recipe
+from attnverify.inputs.recipe import Inputs, Recipe, format_mapping
 
 GIVEN = "given"
 """The family of numbers that a file holds."""
@@ -30,7 +33,13 @@ D_OUTPUT = "d_output"
 """The argument with which a file speaks of gradients too."""
 
 LARGEST = 2**26
-"""Most pairs of a query and a key, over batch and heads: the specification holds a float64 each."""
+"""
+Most pairs of a query and a key, over batch and heads: the specification holds a float64 each. An
+attention on more is judged in sampled rows.
+"""
+
+MOST_ROWS = 32
+"""So many rows of a large call are judged at most."""
 
 Arrays = dict[str, Any]
 
@@ -84,17 +93,58 @@ FLOATS = [np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name) for name 
 def recipe_of_file(operation: Operation, path: str) -> Recipe:
     """
     Return the recipe of a file's arrays as arguments of an operation. Raises ValueError where they
-    are none.
+    are none, and where there are too many pairs even for sampled rows.
     """
-    inputs = arguments_of(operation, read_arrays(path))
-    sizes = sizes_of(operation, inputs)
-    pairs = int(np.prod([sizes.get(letter, 1) for letter in "BHNM"]))
-    if pairs > LARGEST:
+    sizes = sizes_of(operation, arguments_of(operation, read_arrays(path)))
+    pairs = count_pairs(sizes)
+    rows = operation.is_attention and pairs // sizes["N"] <= LARGEST
+    if pairs > LARGEST and not rows:
         raise ValueError(
-            f"inputs: wanted at most {LARGEST} pairs of a query and a key (B H N M), got {pairs}"
+            f"inputs: wanted at most {LARGEST} pairs of a query and a key (B H N M; of an "
+            f"attention, which is judged by rows, B H M), got {pairs}"
         )
     values = {"family": GIVEN, "seed": 0, "file": str(Path(path).absolute()), "sha": sha_of(path)}
     return Recipe(operation.name, sizes, values)
+
+
+def describe_file(operation: Operation, path: str) -> str:
+    """Describe the sizes in a file, and how much of such a call is judged."""
+    recipe = recipe_of_file(operation, path)
+    rows = recipes_of_rows(recipe)
+    part = f"; too many pairs to be held at once: {len(rows)} sampled rows are judged"
+    of_gradients = (
+        ", and of the gradients the one by the query" if D_OUTPUT in read_arrays(path) else ""
+    )
+    return format_mapping(dict(sorted(recipe.sizes.items()))) + (
+        part + of_gradients if rows else ""
+    )
+
+
+def count_pairs(sizes: Mapping[str, int]) -> int:
+    """Count the pairs of a query and a key, over batch and heads."""
+    return prod(sizes.get(letter, 1) for letter in "BHNM")
+
+
+def recipes_of_rows(recipe: Recipe) -> list[Recipe]:
+    """
+    Return sampled rows of a call that is too large for the specification, each as a call of its
+    own; none of one that is not.
+    """
+    pairs, N = count_pairs(recipe.sizes), recipe.sizes.get("N", 1)
+    if pairs <= LARGEST:
+        return []
+    drawn = np.random.default_rng(0).permutation(N)[: min(MOST_ROWS, LARGEST * N // pairs)]
+    rows = sorted({*sampled_rows(N), *drawn.tolist()})
+    operation = CATALOGUE[recipe.operation]
+    whole = given_inputs(recipe, operation)
+    return [
+        replace(
+            recipe,
+            sizes=sizes_of(operation, single_row(operation, whole, row)),
+            values=recipe.values | {"row": row},
+        )
+        for row in rows
+    ]
 
 
 def sha_of(path: str) -> str:
@@ -103,7 +153,7 @@ def sha_of(path: str) -> str:
 
 
 def given_inputs(recipe: Recipe, operation: Operation) -> Inputs:
-    """Return the arguments that a recipe's file holds. Raises ValueError where it has changed."""
+    """Return all arguments in a recipe's file. Raises ValueError where it has changed."""
     path, sha = recipe.values["file"], recipe.values["sha"]
     if sha_of(path) != sha:
         raise ValueError(f"inputs: {path} is no longer the file that was judged ({sha})")

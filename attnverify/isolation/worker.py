@@ -152,7 +152,7 @@ class Announcer:
         )
         if drawn is not None:
             self.board.write(case | {"during": "the specification's answer before it"}, SLOW)
-            _ = drawn.expected, drawn.bounds(implementation.precision(dtype))
+            drawn.prepare(implementation.precision(dtype))
         self.board.write(case, 1.0)
         self.case = case
 

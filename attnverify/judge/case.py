@@ -16,6 +16,7 @@ from attnverify import bounds
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.catalogue.pytrees import leaves, map_leaves
 from attnverify.inputs.expand import checksum, expand
+from attnverify.inputs.given import GIVEN, recipes_of_rows
 from attnverify.inputs.recipe import Inputs, Recipe
 from attnverify.judge.weak_cases import rejects_all, trivial_answers
 from attnverify.precision import REFERENCE, Precision
@@ -48,6 +49,31 @@ class Case:
     @cached_property
     def inputs(self) -> Inputs:
         return expand(self.recipe, self.dtype)
+
+    @cached_property
+    def rows(self) -> "tuple[Case, ...]":
+        """
+        Sampled rows of a call that is too large for the specification, each a case of its own;
+        ``()`` where everything is judged.
+        """
+        if self.recipe.values["family"] != GIVEN:
+            return ()
+        return tuple(case_of(row, self.dtype) for row in recipes_of_rows(self.recipe))
+
+    @property
+    def output_shapes(self) -> list[tuple[int, ...]]:
+        """Of each output of floats; of a call that is judged in rows, of the one they are in."""
+        if self.rows:
+            query, value = self.inputs["query"], self.inputs["value"]
+            width = (query if self.operation.is_gradient else value).shape[-1]
+            return [(*query.shape[:-1], width)]
+        arrays = (leaf for leaf in leaves(self.expected) if isinstance(leaf, ndarray))
+        return [leaf.shape for leaf in arrays if leaf.dtype.kind == "f"]
+
+    def prepare(self, precision: Precision) -> None:
+        """Work out what is expected, and the bounds, before anybody is called and timed."""
+        for case in self.rows or (self,):
+            _ = case.expected, case.bounds(precision)
 
     @property
     def checksum(self) -> str:
@@ -86,14 +112,29 @@ class Case:
         return bounds.error(self.operation.name, self.inputs, REFERENCE)
 
     def is_discriminating(self, precision: Precision) -> bool:
-        """Tell whether trivial answers apply to it, and none of them passes."""
+        """
+        Tell whether trivial answers apply to it, and none of them passes; of sampled rows, none
+        that one of them does not reject.
+        """
+        if self.rows:
+            return any(row.is_discriminating(precision) for row in self.rows)
         if precision not in self._discriminating:
             answers = self._trivial_answers
             with np.errstate(all="ignore"):
                 self._discriminating[precision] = bool(answers) and rejects_all(
-                    answers, self.expected, self.bounds(precision)
+                    map(self.in_row, answers),
+                    self.in_row(self.expected),
+                    self.in_row(self.bounds(precision)),
                 )
         return self._discriminating[precision]
+
+    def in_row(self, outputs: Any) -> Any:
+        """
+        Return what a row of a large call is judged by: of a gradient the one by the query, since
+        those by key and value are sums over all rows. Of every other case all outputs.
+        """
+        is_row = "row" in self.recipe.values
+        return outputs[0] if is_row and self.operation.is_gradient else outputs
 
     @cached_property
     def _trivial_answers(self) -> list[Any]:

@@ -15,7 +15,7 @@ from numpy import ndarray
 from attnverify.backends.array_libraries import Library
 from attnverify.backends.declarations import NO_GRADIENT
 from attnverify.backends.loader import Implementation
-from attnverify.catalogue.pytrees import leaves, map_leaves
+from attnverify.catalogue.pytrees import map_leaves
 from attnverify.inputs.memory_layouts import arrange, share_key_and_value
 from attnverify.inputs.recipe import Inputs, layout_kinds
 from attnverify.judge import state_guard
@@ -185,10 +185,5 @@ def poison_memory(implementation: Implementation, case: Case) -> None:
     """Leave NaN in the memory that the outputs will probably be given."""
     library = implementation.backend.library
     assert library is not None
-    arrays = [
-        leaf
-        for leaf in leaves(case.expected)
-        if isinstance(leaf, ndarray) and leaf.dtype.kind == "f"
-    ]
-    freed = [library.from_numpy(np.full(x.shape, np.nan), case.dtype) for x in arrays]
+    freed = [library.from_numpy(np.full(x, np.nan), case.dtype) for x in case.output_shapes]
     del freed

@@ -63,8 +63,29 @@ def compare_with_case(
     outputs: Any, case: Case, implementation: Implementation
 ) -> Iterator[tuple[str, Comparison]]:
     """Compare the outputs of a case beside what is expected, each with its path."""
+    if case.rows:
+        return compare_rows(outputs, case, implementation)
     bound = case.bounds(implementation.precision(case.dtype))
     return compare_outputs(outputs, case.expected, bound, case.dtype, implementation)
+
+
+def compare_rows(
+    outputs: Any, case: Case, implementation: Implementation
+) -> Iterator[tuple[str, Comparison]]:
+    """Compare sampled rows of the output, or of the query's gradient, of a large call."""
+    if case.operation.is_gradient:
+        if not isinstance(outputs, (list, tuple)) or not outputs:
+            raise Disagreement(f"output: wanted gradients, got {describe_value(outputs)}")
+        outputs = outputs[0]
+    (shape,) = case.output_shapes
+    unseen = np.broadcast_to(0.0, shape)
+    output = checked_output(outputs, unseen, case.dtype, implementation, "output")
+    precision = implementation.precision(case.dtype)
+    for row in case.rows:
+        i = row.recipe.values["row"]
+        expected, bound = row.in_row(row.expected), row.in_row(row.bounds(precision))
+        comparison = compare(output[..., i : i + 1, :], expected, bound, largest(case.dtype))
+        yield f"row {i} of {shape[-2]}", comparison
 
 
 def compare_outputs(

@@ -6,41 +6,35 @@ Under pytest-xdist every worker loads the backends for itself and the controller
 tallies.
 """
 
-import gc
 import json
-import os
-import random
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from attnverify.backends.loader import PROJECT_BACKENDS
 from attnverify.catalogue.traits import CHAPTERS
-from attnverify.device_assignment import assign_device, show_device
-from attnverify.failures.record import forget_what_was_read
-from attnverify.isolation.supervisor import Limits, Worker, runs_in_own_process
-from attnverify.machine import count_processors, share_out_processors
-from attnverify.plugin import BACKENDS, is_ours
-from attnverify.plugin.closing import Collector, print_summary
-from attnverify.plugin.journal import Journal, open_journal, tell_cut, tell_resumed
-from attnverify.report.json_report import REPORTS
+from attnverify.machine import share_out_processors
+from attnverify.plugin import is_ours
+from attnverify.plugin.closing import print_summary
+from attnverify.plugin.journal import tell_cut, tell_resumed
+from attnverify.plugin.setup import report_paths, seed_of, verification_of
+from attnverify.plugin.state import (
+    STATE,
+    State,
+    is_about_backends,
+    is_worker,
+    named_on_the_line,
+    state_of,
+)
 from attnverify.report.junit import WordedProperties
 from attnverify.report.progress import Progress, show_progress
 from attnverify.report.table import header
-from attnverify.session import (
-    Verification,
-    backends_of,
-    check_inputs,
-    known_failures,
-    unjudged_backends,
-    unmatched_known_failures,
-)
+from attnverify.session import unjudged_backends, unmatched_known_failures
 from attnverify.verdicts.cell import Cell, run_order, telling_order
-from attnverify.verdicts.tally import JUDGED, Options
+from attnverify.verdicts.tally import JUDGED
+
+__all__ = ["state_of", "verification_of"]
 
 ASPECT_OF = {
     "test_values": "values",
@@ -49,184 +43,6 @@ ASPECT_OF = {
     "test_side_effects": "side effects",
     "test_hidden_nan": "hidden NaN",
 }
-
-
-@dataclass
-class State:
-    """
-    What a pytest run has to do with us.
-
-    collected  whether differential tests were collected; cells: how many; selected: how many of
-               them are left to run
-    problem    why they cannot run: an option that is wrong, told once everything is collected
-    """
-
-    collector: Collector = field(default_factory=Collector)
-    verification: Verification | None = None
-    journal: Journal | None = None
-    started: float = field(default_factory=time.monotonic)
-    collected: bool = False
-    cells: int = 0
-    selected: int = 0
-    problem: str = ""
-
-    def is_over(self, minutes: float | None) -> bool:
-        """Tell whether no further cell is to begin."""
-        return minutes is not None and time.monotonic() - self.started > 60 * minutes
-
-    @property
-    def tallies(self) -> list[dict[str, Any]]:
-        return self.collector.tallies
-
-    def counts(self) -> list[Any]:
-        """Collect what the controller of pytest-xdist learns from a worker."""
-        return [self.collected, self.cells, self.selected, self.problem]
-
-    def learn(self, collected: bool, cells: int, selected: int, problem: str) -> None:
-        self.collected, self.problem = self.collected or collected, self.problem or problem
-        self.cells, self.selected = max(self.cells, cells), max(self.selected, selected)
-
-    def is_narrowed(self) -> bool:
-        """Tell whether somebody chose other tests: the cells were collected and none is left."""
-        return self.cells > 0 and self.selected == 0
-
-
-STATE = pytest.StashKey[State]()
-
-
-def state_of(config: pytest.Config) -> State:
-    return config.stash[STATE]
-
-
-def is_worker(config: pytest.Config) -> bool:
-    return hasattr(config, "workerinput")
-
-
-def named_on_the_line(config: pytest.Config) -> bool:
-    """Tell whether this very command names a backend, and not the configuration of a project."""
-    arguments = map(str, config.invocation_params.args)
-    return any(argument.startswith("--attn-backend") for argument in arguments)
-
-
-def is_about_backends(config: pytest.Config) -> bool:
-    """Tell whether a run is about backends and nothing else."""
-    return named_on_the_line(config) or (
-        bool(sources_of(config)) and config.getoption("markexpr").strip() == "differential"
-    )
-
-
-# The options
-
-
-def sources_of(config: pytest.Config) -> list[str]:
-    """List the backends to judge: those of the options, or else those of the configuration."""
-    return list(config.getoption("attn_backend") or config.getini(BACKENDS))
-
-
-def verification_of(config: pytest.Config) -> Verification:
-    """Find the run's Verification, made when the first differential test asks for it."""
-    state = config.stash[STATE]
-    if state.verification is None:
-        try:
-            state.verification = build_verification(config)
-        except ValueError as error:
-            raise pytest.UsageError(str(error)) from None
-    return state.verification
-
-
-def build_verification(config: pytest.Config) -> Verification:
-    """
-    Read the options and load the backends. Raises ValueError for an option that is wrong.
-    """
-    option, sources = config.getoption, sources_of(config)
-    if not sources:
-        raise ValueError(
-            "differential tests: wanted a backend to judge, got none: name one by "
-            f"--attn-backend=FILE, or by {BACKENDS} in pytest's configuration"
-        )
-    share_out_processors(processes_of(config))
-    if (device := option("attn_device")) and not is_worker(config):
-        show_device(device)
-    if worker := os.environ.get("PYTEST_XDIST_WORKER"):
-        assign_device(int(worker.removeprefix("gw")))
-    forget_what_was_read()  # in an earlier run of this process, in another directory perhaps
-    for name, path in report_paths(config).items():
-        if path and not Path(path).absolute().parent.is_dir():
-            raise ValueError(f"{name}: wanted a file in a directory that exists, got {path}")
-    known = known_failures(option("attn_known_failures"), sources)
-    operations, dtypes = (tuple(option(name) or ()) for name in ("attn_op", "attn_dtype"))
-    inputs = str(Path(option("attn_inputs")).absolute()) if option("attn_inputs") else ""
-    if inputs and (own := check_inputs(inputs, operations, dtypes)):
-        dtypes = (own,)
-    failures = str(option("attn_failures"))
-    options = Options(option("attn_profile"), seed_of(config), failures, inputs=inputs)
-    workers = workers_of(config, sources)
-    backends = list(backends_of(sources, workers))
-    gc.freeze()  # what is loaded by now stays: the collector need not look at it again and again
-    run = Verification(backends, operations, dtypes, options, known, workers)
-    run.require, run.allow_weak = option("attn_require"), option("attn_allow_weak")
-    journal = open_journal(config, sources, settings_of(config, run))
-    if journal is not None:
-        config.stash[STATE].journal = journal
-        run.find_kept, run.keep = journal.find, journal.add
-    return run
-
-
-def settings_of(config: pytest.Config, run: Verification) -> list[Any] | None:
-    """
-    List what a result depends on beside files and versions; None for a run that does not name its
-    backends itself, and has no journal.
-    """
-    option, inputs = config.getoption, run.options.inputs
-    if not named_on_the_line(config) or option("collectonly"):
-        return None
-    limits = [option(f"attn_{name}") for name in ("case_seconds", "memory", "isolate", "device")]
-    return [run.options, limits, run.known_failures, Path(inputs).read_bytes() if inputs else b""]
-
-
-def processes_of(config: pytest.Config) -> int:
-    """
-    Count how many processes the processors are shared out among: the workers of pytest-xdist. A
-    single process takes one of them: on small cases a library's threads only wait for each other.
-    """
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 0))
-    return workers or len(getattr(config.option, "tx", None) or ()) or count_processors()
-
-
-def report_paths(config: pytest.Config) -> dict[str, str | None]:
-    """Tell where each report is to be written."""
-    return {
-        name: config.getoption(f"attn_{name.removeprefix('--').replace('-', '_')}")
-        for name in REPORTS
-    }
-
-
-def workers_of(config: pytest.Config, sources: list[str]) -> dict[str, Worker]:
-    """
-    Start a process for each backend that gets one. Under pytest-xdist what the controller was told
-    does for everyone.
-    """
-    option = config.getoption
-    limits = Limits(option("attn_case_seconds"), option("attn_memory"))
-    told = json.loads(getattr(config, "workerinput", {}).get("attn_backends", "{}"))
-    return {
-        source: Worker(source, limits, told.get(source))
-        for source in sources
-        if runs_in_own_process(source, option("attn_isolate"))
-    }
-
-
-def seed_of(config: pytest.Config) -> int:
-    """Choose the same number in every xdist worker."""
-    if is_worker(config):
-        return int(config.workerinput["attn_seed"])  # type: ignore[attr-defined]
-    asked = config.getoption("attn_seed")
-    if asked == "random":
-        config.option.attn_seed = asked = str(random.SystemRandom().randrange(2**31))
-    return int(asked)
-
-
-# The hooks
 
 
 def pytest_configure(config: pytest.Config) -> None:

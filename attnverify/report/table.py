@@ -11,7 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.traits import ASPECTS
+from attnverify.inputs.given import describe_file
 from attnverify.machine import describe_machine
 from attnverify.report.json_report import known_kinds, package_versions
 from attnverify.report.root_causes import SHORT_DTYPES
@@ -28,6 +30,8 @@ def header(run: "Verification") -> list[str]:
         f"{run.options.seed}, {package_versions()}"
     ]
     lines += [f"  {name}: {words}" for name, words in describe_machine().items()]
+    if path := run.options.inputs:
+        lines.append(f"  {path}: {describe_file(CATALOGUE[run.operations[0]], path)}")
     for backend in run.backends:
         state = (
             f"broken ({backend.broken})"

@@ -63,6 +63,17 @@ class Search:
         elif tally.cases:
             self.passing.append(case)
 
+    def look_at_rows(self, large: Case) -> None:
+        """
+        Put the rows of a large call that fail as calls of their own in its place, where there are
+        any: they are small enough to be explained.
+        """
+        alone = Search(self.implementation, self.dtype, self.options)
+        for row in large.rows:
+            alone.judge(row.recipe)
+        if alone.failing:
+            self.failing, self.passing = alone.failing, alone.passing
+
     def is_unsupported(self) -> bool:
         """Tell whether every call so far was said to be unsupported."""
         return self.tally.unsupported > 0 and not (self.tally.cases or self.tally.known)
@@ -110,6 +121,8 @@ class Search:
         """
         if self.dtype in self.implementation.backend.declared.dtypes or not self.failing:
             return ""
+        if any(case.rows for case in chain(*self.failing.values())):
+            return ""  # the specification has not seen all of them
         if not self.passing and (words := find_untaken_dtype(self.implementation, self.failing)):
             return words
         narrower = self.leave_out_narrower()
@@ -159,10 +172,14 @@ def search_for_failures(
 def judge_given_inputs(search: Search, cell: Cell, kind: str) -> Tally:
     """Judge somebody's own arrays: a failure is diagnosed and recorded, and not made smaller."""
     implementation, options = search.implementation, search.options
-    search.judge(recipe_of_file(implementation.operation, options.inputs))
+    recipe = recipe_of_file(implementation.operation, options.inputs)
+    search.judge(recipe)
+    if search.failing:
+        search.look_at_rows(case_of(recipe, cell.dtype))
     if reason := search.find_undeclared():
         return unsupported(reason)
-    failures = Failures(implementation, cell.dtype, cell.aspect, options, search.tally.cases)
+    judged = len(search.passing) + sum(map(len, search.failing.values()))
+    failures = Failures(implementation, cell.dtype, cell.aspect, options, judged)
     found = describe_failures(failures, search.failing, search.budget())
     return search.tally + Tally(findings=list(found.values()))
 

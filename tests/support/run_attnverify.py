@@ -18,7 +18,7 @@ import pytest
 from attnverify import ROOT, cli
 from attnverify.isolation import supervisor
 from attnverify.options import OPTIONS
-from attnverify.plugin import run as plugin_run
+from attnverify.plugin import setup as plugin_setup
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def load_backends_here(patch: pytest.MonkeyPatch) -> None:
     Judge files in this process, where their isolation is not what is tested: a process takes a
     second to start, and says the same (isolation/test_isolation.py).
     """
-    for module in (supervisor, plugin_run):
+    for module in (supervisor, plugin_setup):
         patch.setattr(module, "runs_in_own_process", lambda source, which: False)
 
 

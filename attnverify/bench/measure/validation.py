@@ -19,11 +19,8 @@ from attnverify.backends.loader import Implementation
 from attnverify.bench.measure.cases import Case
 from attnverify.bench.measure.contestants import Contestant, given
 from attnverify.catalogue.operation import CATALOGUE, Operation
-from attnverify.checks.long_sequences import (
-    has_independent_rows,
-    judge_row,
-    sampled_rows,
-)
+from attnverify.catalogue.rows import has_independent_rows, sampled_rows
+from attnverify.checks.long_sequences import judge_row
 from attnverify.checks.metamorphic import take_along
 from attnverify.inputs.expand import expand
 from attnverify.inputs.recipe import Inputs

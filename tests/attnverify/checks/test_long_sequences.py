@@ -7,14 +7,12 @@ import pytest
 
 from attnverify.backends.loader import Implementation, load
 from attnverify.catalogue.operation import CATALOGUE
+from attnverify.catalogue.rows import has_independent_rows, sampled_rows, single_row
 from attnverify.checks.long_sequences import (
     LENGTHS,
-    has_independent_rows,
     judge_long,
     long_recipe,
     long_sequence_checks,
-    sampled_rows,
-    single_row,
 )
 from attnverify.inputs.expand import expand
 from attnverify.judge.case import case_of

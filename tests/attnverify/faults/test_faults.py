@@ -12,7 +12,7 @@ import pytest
 
 from attnverify.fault_score import dtypes_of, score_fault
 from attnverify.faults.registry import ALL, Fault, read_faults
-from attnverify.plugin.run import seed_of
+from attnverify.plugin.setup import seed_of
 from attnverify.verdicts.tally import Options
 
 FAULTS, CONTROLS = read_faults()

@@ -13,9 +13,12 @@ from attnverify.backends.loader import Backend, implementation_of_function
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.failures.record import find_record
 from attnverify.failures.replay import replay
+from attnverify.inputs import given
 from attnverify.inputs.expand import expand
-from attnverify.inputs.given import dtype_of_file, recipe_of_file
+from attnverify.inputs.given import describe_file, dtype_of_file, recipe_of_file, save_inputs
+from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement
+from attnverify.judge.judging import judge
 from tests.support.run_attnverify import verify
 
 RNG = np.random.default_rng(0)
@@ -121,6 +124,7 @@ def test_the_command_judges_them(
     Path("mine.py").write_text(MINE.format(tail=tail))
     done = verify("run", "mine.py", "--op", ATTENTION.name, "--inputs", "case.npz")
     assert done.status == status
+    assert "case.npz: B=1 D=4 E=3 H=2 M=35 N=5" in " ".join(done.output.split())
     assert "1 cell: 1 " in done.output
 
 
@@ -132,3 +136,99 @@ def test_they_are_judged_as_the_only_operation_of_a_file(
     np.savez("case.npz", **ARRAYS)  # type: ignore[arg-type]
     done = verify("run", "mine.py", "--inputs", "case.npz")
     assert done.status == 0 and "1 cell: 1 passed" in done.output
+
+
+LONG = {
+    "query": RNG.standard_normal((1, 2, 300, 4)).astype(np.float32),
+    "key": RNG.standard_normal((1, 2, 300, 4)).astype(np.float32),
+    "value": RNG.standard_normal((1, 2, 300, 3)).astype(np.float32),
+}
+
+
+@pytest.fixture
+def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the specification room for a tenth of the pairs of LONG."""
+    monkeypatch.setattr(given, "LARGEST", 18_000)
+
+
+def wrong_when_long(query: Any, key: Any, value: Any) -> Any:
+    """Is right for a row alone, and loses the last query of many."""
+    output = right(query, key, value)
+    output[..., 256:, :] *= np.float32(1.01)
+    return output
+
+
+@pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize("name", ["scaled_dot_product_attention", "alibi_attention"])
+def test_what_does_not_fit_is_judged_in_sampled_rows(name: str, tmp_path: Path) -> None:
+    shapes = []
+
+    def noted(query: Any, key: Any, value: Any) -> Any:
+        shapes.append(query.shape)
+        return getattr(numpy_ref, name)(query, key, value)
+
+    report = av.check(noted, name, inputs=LONG, arrays="numpy", failures=str(tmp_path))
+    assert {(r.verdict, r.cases, r.strong) for r in report.results} == {("passed", 1, 1)}
+    assert set(shapes) == {(1, 2, 300, 4)}  # as it was given, and never another
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_a_row_that_is_wrong_alone_is_explained_alone(tmp_path: Path) -> None:
+    with pytest.raises(av.CheckFailed, match="the keys behind the first 32 left out") as caught:
+        check(wrong, tmp_path, LONG)
+    (finding,) = caught.value.report.results[0].findings
+    assert finding.record is not None
+    assert finding.share == "35 of 35 cases"
+    assert finding.record.recipe["sizes"] == {"B": 1, "H": 2, "N": 1, "D": 4, "M": 300, "E": 3}
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_what_is_wrong_in_the_whole_call_alone_is_told_by_its_row(tmp_path: Path) -> None:
+    with pytest.raises(av.CheckFailed, match=r"row 2\d\d of 300: 6 of 6") as caught:
+        check(wrong_when_long, tmp_path, LONG)
+    (finding,) = caught.value.report.results[0].findings
+    assert finding.record is not None
+    backend = Backend("mine", "mine", by_name=True)
+    implementation_of_function(backend, wrong_when_long, ATTENTION.name, "numpy")
+    with pytest.raises(Disagreement, match=r"row 2\d\d of 300"):
+        replay(find_record(finding.record.hash, str(tmp_path)), backend.implementations[0])
+
+
+@pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize(("factor", "verdict"), [(1, "passed"), (2, "failed")])
+def test_of_large_gradients_the_one_by_the_query_is_judged(
+    factor: float, verdict: str, tmp_path: Path
+) -> None:
+    def doubled(d_output: Any, query: Any, key: Any, value: Any) -> Any:
+        first, *rest = numpy_ref.scaled_dot_product_attention_grad(d_output, query, key, value)
+        return factor * first, *rest
+
+    backend = Backend("mine", "mine", by_name=True)
+    name = "scaled_dot_product_attention_grad"
+    implementation_of_function(backend, doubled, name, "numpy")
+    path = save_inputs(LONG | {"d_output": LONG["value"]}, str(tmp_path))
+    case = case_of(recipe_of_file(CATALOGUE[name], path), "float32")
+    try:
+        seen = "passed" if judge(backend.implementations[0], case).discriminating else "weak"
+    except Disagreement as error:
+        seen = "failed" if "row 0 of 300" in str(error) else str(error)
+    assert seen == verdict
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_what_has_no_rows_of_its_own_is_refused_where_it_does_not_fit(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="wanted at most 18000 pairs"):
+        av.check(
+            numpy_ref.scaled_dot_product_score,
+            "scaled_dot_product_score",
+            inputs={name: LONG[name] for name in ("query", "key")},
+            arrays="numpy",
+            failures=str(tmp_path),
+        )
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_the_head_of_a_run_says_that_rows_are_sampled(tmp_path: Path) -> None:
+    path = save_inputs(LONG, str(tmp_path))
+    words = "too many pairs to be held at once: 35 sampled rows are judged"
+    assert describe_file(ATTENTION, path).endswith(words)
