@@ -10,7 +10,8 @@ every count, option and mapping what it cannot be.
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import ndarray
@@ -24,28 +25,57 @@ DISTINCT = {"Q": 8, "K": 9, "A": 11, "F": 12}
 """With the usual sizes of fixed cases, no two alike: no mismatch fits by luck."""
 
 
+class Limits(NamedTuple):
+    """What a call keeps to, for a kernel that takes no other; by default every option is in use."""
+
+    sizes: tuple[tuple[str, int], ...] = ()
+    has_mask: bool = True
+    align: str = "end"
+
+
+UNLIMITED = Limits()
+SAME_WIDTH, SQUARE, EVEN = (("D", 8), ("E", 8)), (("N", 6), ("M", 6)), (("H", 4),)
+WIDE = (("D", 64), ("E", 64))
+
+
+def limits_of(op: Operation) -> list[Limits]:
+    """List what the calls may keep to, from nothing on to what the most limited kernels take."""
+    sizes = ((), SAME_WIDTH, SAME_WIDTH + SQUARE, SAME_WIDTH + SQUARE + EVEN, WIDE + SQUARE + EVEN)
+    masks = (True, False) if op.mask and not op.requires(op.mask) else (True,)
+    aligns = ("end", "start") if "align" in op.arguments else ("end",)
+    return [Limits(*each) for each in product(sizes, masks, aligns)]
+
+
 @lru_cache(maxsize=64)
-def valid_call(operation: str) -> Inputs:
-    """Build a call that the specification accepts, with every option in use."""
+def valid_call(operation: str, limits: Limits = UNLIMITED) -> Inputs:
+    """Build a call that the specification accepts."""
     op = CATALOGUE[operation]
     mask = {"pattern": "random", "axes": "N M", "form": "bool", "seed": 1}
-    recipe = fixed_recipe(op, DISTINCT, mask=mask if op.mask else None)
+    sizes = DISTINCT | dict(limits.sizes)
+    recipe = fixed_recipe(op, sizes, mask=mask if op.mask and limits.has_mask else None)
+    if "align" in recipe.options:
+        recipe = replace(recipe, options=recipe.options | {"align": limits.align})
     if "keep" in op.arguments:
         recipe = replace(recipe, dropout={"p": 0.25, "seed": 1})
     return expand(recipe, "float64")
 
 
+def without_dropout(op: Operation, call: Inputs) -> Inputs:
+    """Return a call without what the operation can be called without."""
+    optional = "keep" in call and not op.requires("keep")
+    return call | {"keep": None, "p": 0.0} if optional else call
+
+
 @lru_cache(maxsize=64)
-def invalid_calls(operation: str) -> dict[str, Inputs]:
+def invalid_calls(operation: str, limits: Limits = UNLIMITED) -> dict[str, Inputs]:
     """
     Build every invalid call of an operation, by a few words that say what is wrong.
 
     Dropout is in use only where it is what is wrong: who does not support it must still refuse the
     rest.
     """
-    op, right = CATALOGUE[operation], valid_call(operation)
-    optional = "keep" in right and not op.requires("keep")
-    plain = right | {"keep": None, "p": 0.0} if optional else right
+    op, right = CATALOGUE[operation], valid_call(operation, limits)
+    plain = without_dropout(op, right)
     wrong: dict[str, Inputs] = {}
     for name, value in right.items():
         for words, other in invalid_values(op, name, value, right):
@@ -172,13 +202,13 @@ NUMBER_CHANGES: dict[str, tuple[tuple[str, Any], ...]] = {
 
 
 @lru_cache(maxsize=64)
-def calls_refused_by_spec(operation: str) -> dict[str, Inputs]:
+def calls_refused_by_spec(operation: str, limits: Limits = UNLIMITED) -> dict[str, Inputs]:
     """
     Select the invalid calls that the specification does refuse with ValueError: those, and no
     others, everyone must refuse.
     """
     refused = {}
-    for words, inputs in invalid_calls(operation).items():
+    for words, inputs in invalid_calls(operation, limits).items():
         try:
             with np.errstate(all="ignore"):
                 CATALOGUE[operation].specification(**inputs)

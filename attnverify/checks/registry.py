@@ -13,7 +13,14 @@ from typing import Any
 from attnverify.backends.loader import Implementation
 from attnverify.checks.call_sequences import judge_output_ownership, judge_sequence
 from attnverify.checks.given_factors import given_factor_checks
-from attnverify.checks.invalid_calls import calls_refused_by_spec
+from attnverify.checks.invalid_calls import (
+    UNLIMITED,
+    Limits,
+    calls_refused_by_spec,
+    limits_of,
+    valid_call,
+    without_dropout,
+)
 from attnverify.checks.large_sizes import large_size_checks
 from attnverify.checks.long_sequences import long_sequence_checks
 from attnverify.checks.metamorphic import relation_checks
@@ -22,7 +29,7 @@ from attnverify.checks.systematic_error import systematic_error_checks
 from attnverify.inputs.fixed_cases import fixed_cases, pair_count
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import draw_first_fifth
-from attnverify.judge.errors import Disagreement
+from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.invoke import call, to_backend_array
 
 Check = Callable[[Implementation, str], None]
@@ -62,8 +69,8 @@ def checks(
         )
     if aspect == "refusals":
         return {
-            words: partial(judge_refusal, inputs)
-            for words, inputs in calls_refused_by_spec(operation).items()
+            words: partial(judge_refusal_within_limits, words)
+            for words in calls_refused_by_spec(operation)
         }
     return call_sequence_checks(operation, profile, seed) if aspect == "side effects" else {}
 
@@ -74,14 +81,39 @@ def find_check(operation: str, aspect: str, named: dict[str, Any]) -> Check | No
     return checks(operation, aspect, **made_from).get(named["name"])
 
 
+def judge_refusal_within_limits(words: str, implementation: Implementation, dtype: str) -> None:
+    """Require ValueError of an invalid call that is made from a valid one which is accepted."""
+    limits = accepted_limits(implementation, dtype)
+    refused = calls_refused_by_spec(implementation.operation.name, limits)
+    if words not in refused:
+        raise Unsupported(f"no call with {words}")
+    judge_refusal(refused[words], implementation, dtype)
+
+
+@lru_cache(maxsize=64)
+def accepted_limits(implementation: Implementation, dtype: str) -> Limits:
+    """Find what a valid call keeps to that the implementation accepts; nothing, if none is."""
+    op = implementation.operation
+    for limits in limits_of(op):
+        inputs = without_dropout(op, valid_call(op.name, limits))
+        try:
+            call(implementation, arrays_of(inputs, implementation, dtype))
+        except (Disagreement, Unsupported):
+            continue
+        return limits
+    return UNLIMITED
+
+
+def arrays_of(inputs: dict[str, Any], implementation: Implementation, dtype: str) -> dict[str, Any]:
+    """Return the inputs as arrays of the backend."""
+    wide = dtype if dtype != "bool" else "float64"
+    return {name: to_backend_array(implementation, value, wide) for name, value in inputs.items()}
+
+
 def judge_refusal(inputs: dict[str, Any], implementation: Implementation, dtype: str) -> None:
     """Require ValueError of an invalid call."""
-    wide = dtype if dtype != "bool" else "float64"
     try:
-        call(
-            implementation,
-            {name: to_backend_array(implementation, value, wide) for name, value in inputs.items()},
-        )
+        call(implementation, arrays_of(inputs, implementation, dtype))
     except Disagreement as error:
         if not isinstance(error.__cause__, ValueError):
             raise

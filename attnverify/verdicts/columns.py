@@ -15,9 +15,10 @@ from typing import Any
 from attnverify.backends.declarations import NO_GRADIENT
 from attnverify.backends.loader import Implementation
 from attnverify.backends.round_trip import check_round_trip
+from attnverify.checks.calls_of_check import calls_of_check
 from attnverify.checks.registry import Check, checks, find_check
 from attnverify.failures.evidence import Evidence, picture_of_error
-from attnverify.failures.finding import NOT_REFUSED, Finding
+from attnverify.failures.finding import NOT_REFUSED, Finding, KnownFailureLine
 from attnverify.failures.known_failures import KnownFailure
 from attnverify.failures.record import FailureRecord, recorded_checks, recorded_recipes
 from attnverify.failures.store import save_or_say
@@ -32,6 +33,7 @@ from attnverify.timing import measure_block
 from attnverify.verdicts.cell import Cell
 from attnverify.verdicts.findings import describe_recorded
 from attnverify.verdicts.search import (
+    count_outcomes,
     fatal_case,
     forward_and_gradient,
     leaves_dtype_out,
@@ -137,13 +139,35 @@ def run_checks(cell: Cell, implementation: Implementation, options: Options) -> 
     tally = Tally()
     for named, check in checks_to_run(cell, implementation, options):
         counted, error = run_check(named, check, implementation, cell.dtype)
+        if error and (known := known_by_regions(check, implementation, cell.dtype, options)):
+            counted, error = known, None
         tally += counted
         if error:
             record = FailureRecord.of_check(implementation, cell.dtype, cell.aspect, named)
-            tally.findings.append(
-                describe_recorded(named["name"], str(error), record, implementation, options, error)
+            found = describe_recorded(
+                named["name"], str(error), record, implementation, options, error
             )
+            tally.findings.append(replace(found, offer=offer_of_cell(cell, f"({named['name']})")))
     return tally
+
+
+def known_by_regions(
+    check: Check, implementation: Implementation, dtype: str, options: Options
+) -> Tally | None:
+    """
+    Count a check as known to fail where one of its calls lies in the region of a known failure; of
+    a check of many calls, where all of them do.
+    """
+    if not options.regions:
+        return None
+    calls = calls_of_check(check, implementation, dtype)
+    needed = all if len(calls) > MOST_RELATED else any
+    lines = [line for line in options.regions if calls and needed(map(line.covers, calls))]
+    return Tally(known=1, regions=count_outcomes(lines, failed=1)) if lines else None
+
+
+MOST_RELATED = 3
+"""So many calls at most are related to one another; more are a sample."""
 
 
 def run_check(
@@ -200,8 +224,15 @@ def judge_refusals(cell: Cell, options: Options) -> Tally:
         record=record,
         evidence=Evidence(picture_of_error(record.operation, wrong[0][1])),
         notes=save_or_say(record, options.failures, own),
+        offer=offer_of_cell(cell, f"({len(wrong)} of {tally.checks} invalid calls)"),
     )
     return tally + Tally(findings=[finding])
+
+
+def offer_of_cell(cell: Cell, evidence: str) -> KnownFailureLine:
+    """Offer the line that would declare a whole cell as known: what is wrong hangs on no case."""
+    line = f"{cell.implementation.name} {cell.dtype} {cell.aspect} : <reason>"
+    return KnownFailureLine(line, evidence)
 
 
 def judge_side_effects_column(cell: Cell, options: Options) -> Tally:
@@ -217,11 +248,13 @@ def judge_side_effects_column(cell: Cell, options: Options) -> Tally:
             tally += counted
             if error and not tally.findings:  # one shows them all
                 record = FailureRecord.of(implementation, case, cell.aspect)
-                tally.findings.append(
-                    describe_recorded(str(error), "", record, implementation, options, error)
-                )
+                found = describe_recorded(str(error), "", record, implementation, options, error)
+                tally.findings.append(replace(found, offer=offer_of_cell(cell, FIRST_CASE)))
         tally += run_checks(cell, implementation, options)
     return tally
+
+
+FIRST_CASE = "(the first case that shows it)"
 
 
 def judge_side_effect(

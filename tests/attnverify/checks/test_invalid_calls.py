@@ -4,20 +4,29 @@ words, and expected of everyone.
 """
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy import ndarray
 
+from attnverify.backends.loader import Implementation
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import leaves
-from attnverify.checks.invalid_calls import calls_refused_by_spec, invalid_calls, valid_call
-from attnverify.checks.registry import judge_refusal
+from attnverify.checks.invalid_calls import (
+    UNLIMITED,
+    calls_refused_by_spec,
+    invalid_calls,
+    limits_of,
+    valid_call,
+    without_dropout,
+)
+from attnverify.checks.registry import accepted_limits, judge_refusal
 from attnverify.judge.errors import Disagreement
 from attnverify.verdicts.cell import Cell
 from attnverify.verdicts.columns import judge_cell
 from attnverify.verdicts.tally import Options
-from tests.support.sample_backends import implementation
+from tests.support.sample_backends import implementation, load_sample
 
 MESSAGE = re.compile(r"[\w.\[\]]+: wanted [^\n]+, got [^\n]+")
 NOT_WRONG = {
@@ -157,3 +166,30 @@ def test_all_that_is_not_refused_is_told_at_once() -> None:
     )
     assert "4 of 4 invalid calls are not refused with ValueError" in tally.reason
     assert all(words in tally.reason for words in calls_refused_by_spec("softmax"))
+
+
+def limited(query: Any, key: Any, value: Any, **others: Any) -> Any:
+    """A kernel for square calls of one width and an even number of heads, which refuses nothing."""
+    N, D, H = query.shape[-2], query.shape[-1], query.shape[1]
+    if others.get("mask") is not None or (key.shape[-2], value.shape[-1]) != (N, D) or H % 2:
+        raise NotImplementedError("square calls of one width and an even number of heads")
+    return query
+
+
+def test_invalid_calls_are_made_from_one_that_a_limited_kernel_takes() -> None:
+    backend, op = load_sample("one_fault_each"), CATALOGUE["scaled_dot_product_attention"]
+    kernel = Implementation(backend, op, "limited", limited)
+    found = accepted_limits(kernel, "float32")
+    assert dict(found.sizes) | {"N": 6, "M": 6, "H": 4} == dict(found.sizes)
+    assert not found.has_mask
+    tally = judge_cell(Cell(kernel, None, "float32", "refusals"), Options("quick"))
+    assert tally.verdict == "failed" and "query of integers: accepted" in tally.reason
+    assert accepted_limits(implementation("softmax_right"), "float32") == UNLIMITED
+
+
+@pytest.mark.parametrize("operation", CATALOGUE)
+def test_every_call_that_a_limited_kernel_may_take_is_valid(operation: str) -> None:
+    op = CATALOGUE[operation]
+    for limits in limits_of(op):
+        with np.errstate(all="ignore"):
+            op.specification(**without_dropout(op, valid_call(operation, limits)))
