@@ -13,7 +13,7 @@ from typing import Any
 
 from attnverify.precision import DTYPES
 
-SWITCHES = ("gradient", "mask", "float mask", "dropout", "N != M", "E != D")
+SWITCHES = ("gradient", "mask", "float mask", "dropout", "N != M", "E != D", "weights")
 """The features that a file has or has not."""
 
 FEATURES = (*SWITCHES, "align")

@@ -14,6 +14,7 @@ from numpy import ndarray
 from attnverify.backends.array_libraries import Library, dtype_name
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.dtypes import largest
+from attnverify.catalogue.operation import Operation
 from attnverify.catalogue.traits import DTYPES
 from attnverify.inputs.recipe import Inputs
 from attnverify.judge.case import Case
@@ -46,8 +47,9 @@ def judge(implementation: Implementation, case: Case) -> Verdict:
     """Hold the outputs to the specification; raise Disagreement or Unsupported."""
     announce.get()(implementation, case.dtype, case, None)
     outputs = convert_and_call(implementation, case)
-    comparisons = list(compare_with_case(outputs, case, implementation))
-    for path, comparison in comparisons:
+    comparisons = []
+    for path, comparison in compare_with_case(outputs, case, implementation):
+        comparisons.append((path, comparison))
         if not comparison.passed:
             message = f"{path}: {comparison}" + describe_input_shapes(case.inputs)
             raise Disagreement(
@@ -115,9 +117,17 @@ def compare_outputs(
                 f"{path}: wanted {len(expected)} arrays, got {describe_value(outputs)}"
             )
         bounds = bound if bound is not None else [None] * len(expected)
-        for index, (output, value, limit) in enumerate(zip(outputs, expected, bounds, strict=True)):
+        parts = enumerate(zip(outputs, expected, bounds, strict=True))
+        given_first = sorted(parts, key=lambda part: part[1][0] is None)
+        for index, (output, value, limit) in given_first:
             yield from compare_outputs(
                 output, value, limit, dtype, implementation, f"{path}[{index}]"
+            )
+    elif outputs is None and path == WEIGHTS and has_weights(implementation.operation):
+        if implementation.backend.declared.features.get("weights") is not False:
+            raise Disagreement(
+                f"{path}: wanted the weights, {expected.shape}, got None; to have the output "
+                'judged alone: FEATURES = {"weights": False}'
             )
     elif expected is None or outputs is None:
         if expected is not outputs:
@@ -127,6 +137,14 @@ def compare_outputs(
     else:
         actual = checked_output(outputs, expected, dtype, implementation, path)
         yield path, compare(actual, expected, bound, largest(dtype) if dtype != "bool" else np.inf)
+
+
+WEIGHTS = "output[1]"
+
+
+def has_weights(operation: Operation) -> bool:
+    """Whether the operation returns its weights behind its output."""
+    return operation.name.startswith("multi_head") and not operation.is_gradient
 
 
 def checked_output(

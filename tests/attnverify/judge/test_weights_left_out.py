@@ -1,0 +1,53 @@
+"""
+A kernel that returns None for the weights has its output judged.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from attnverify.backends.loader import Implementation, load
+from attnverify.inputs.fixed_cases import fixed_cases
+from attnverify.judge.case import case_of
+from attnverify.judge.errors import Disagreement
+from attnverify.judge.judging import judge
+
+MULTI_HEAD = """
+from attnverify import numpy_ref
+
+PRECISION = "wide"
+{declared}
+
+
+def multi_head_attention(**inputs):
+    output, _ = numpy_ref.multi_head_attention(**inputs)
+    return output * {factor}, None
+"""
+DECLARED = 'FEATURES = {"weights": False}'
+
+
+def kernel(folder: Path, declared: str, factor: float) -> Implementation:
+    file = folder / "mine.py"
+    file.write_text(MULTI_HEAD.format(declared=declared, factor=factor))
+    (found,) = load(str(file)).implementations
+    return found
+
+
+CASE = case_of(fixed_cases("multi_head_attention")[0], "float32")
+
+
+def test_the_output_is_judged_where_weights_are_said_to_be_left_out(tmp_path: Path) -> None:
+    assert judge(kernel(tmp_path, DECLARED, 1.0), CASE).judged
+
+
+@pytest.mark.parametrize("declared", ["", DECLARED])
+def test_a_wrong_output_is_told_before_the_weights(declared: str, tmp_path: Path) -> None:
+    with pytest.raises(Disagreement) as told:
+        judge(kernel(tmp_path, declared, 1.1), CASE)
+    assert told.value.kind == "wrong number" and str(told.value).startswith("output[0]: ")
+
+
+@pytest.mark.parametrize("declared", ["", 'FEATURES = {"weights": True}'])
+def test_weights_that_are_not_said_to_be_left_out_are_missed(declared: str, tmp_path: Path) -> None:
+    with pytest.raises(Disagreement, match=r"wanted the weights, .* got None; .*FEATURES = "):
+        judge(kernel(tmp_path, declared, 1.0), CASE)
