@@ -22,13 +22,14 @@ from .attention import (
     seen,
 )
 from .attention import check_masks as check_options
-from .masks import merge_masks
-from .memory import Mems, update_mems
+from .masks import causal, merge_masks
+from .memory import Mems, check_gradients, update_mems, zeros_like
 from .relative import (
     Visible,
     attend_learned_relative,
     attend_learned_relative_grad,
     attend_transformer_xl,
+    attend_transformer_xl_grad,
     check_even,
     sinusoids,
 )
@@ -47,7 +48,9 @@ __all__ = [
     "self_attention",
     "self_attention_grad",
     "transformer_xl",
+    "transformer_xl_grad",
     "transformer_xl_layer",
+    "transformer_xl_layer_grad",
 ]
 
 Parameters = Mapping[str, Array]
@@ -157,6 +160,24 @@ def layer_norm(x: Array, weight: Array, bias: Array | None, eps: float) -> Array
     )
     y = weight * centred / deviation
     return y if bias is None else y + bias
+
+
+def layer_norm_grad(
+    d_y: Array, x: Array, parameters: Parameters, eps: float
+) -> tuple[Array, dict[str, Array]]:
+    """The gradients of :func:`layer_norm` by x and by its parameters."""
+    centred = x - x.mean(axis=-1, keepdims=True)
+    rstd = 1 / cupy.get_array_module(x).sqrt(
+        (centred * centred).mean(axis=-1, keepdims=True) + float(eps)
+    )
+    centred *= rstd
+    d_x = d_y * parameters["layer_norm.weight"]
+    grads = {"layer_norm.weight": (d_y * centred).sum(axis=(0, 1))}
+    if parameters.get("layer_norm.bias") is not None:
+        grads["layer_norm.bias"] = d_y.sum(axis=(0, 1))
+    slope = (centred * d_x).mean(axis=-1, keepdims=True)
+    d_x -= d_x.mean(axis=-1, keepdims=True) + centred * slope
+    return d_x * rstd, grads
 
 
 def checked(layout: Layout, parameters: Parameters, **sizes: int) -> dict[str, Any]:
@@ -559,6 +580,76 @@ def transformer_xl_layer(
     )
 
 
+@ieee
+def transformer_xl_layer_grad(
+    d_output: Float[Array, "B N F"],
+    x: Float[Array, "B N F"],
+    position: Float[Array, "M F"],
+    parameters: Parameters,
+    num_heads: int,
+    mem: Float[Array, "B S F"] | None = None,
+    visible: Visible = None,
+    eps: float = 1e-5,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> tuple[Any, ...]:
+    """
+    See :func:`spec.layers.transformer_xl_layer_grad`.
+
+    Forward once more; keys and values have one product with the memory in it, queries one without.
+    """
+    layout = {"x": "B N F", "mem": "B S F?", "d_output": "B N F"}
+    size, dtypes = check(layout, x, mem, d_output), (x.dtype, position.dtype)
+    F, M = size["F"], size.get("S", 0) + size["N"]
+    check({"position": "M F"}, position, M=M, F=F)
+    check_heads(F, num_heads)
+    weights = checked(TRANSFORMER_XL, parameters, F=F, H=num_heads, D=F // num_heads)
+    check_eps(eps)
+    d_mem = () if mem is None else tuple(zeros_like([mem]))
+    d_output, x, mem, position = wide(d_output, x, mem, position)
+    xp = cupy.get_array_module(x)
+    whole, net = x if mem is None else xp.concatenate([mem, x], axis=1), parted(weights)
+    r, kv = linear(position, weights, "r_net"), linear(whole, net, "kv")
+    q, k, v, r = (heads(y, num_heads) for y in (linear(x, net, "q"), kv[..., :F], kv[..., F:], r))
+    terms: tuple[Any, ...] = q, k, v, r, weights["u"], weights["v"], visible, keep, p
+    heard = merged(attend_transformer_xl(*terms))
+    z = x + linear(heard, weights, "o_net")
+    d_z, d_parameters = layer_norm_grad(d_output, z, weights, eps)
+    d_heard, grads = linear_grad(d_z, heard, weights, "o_net")
+    d_q, d_k, d_v, d_r, d_u, d_bias = attend_transformer_xl_grad(heads(d_heard, num_heads), *terms)
+    d_parameters |= grads | {"u": d_u, "v": d_bias}
+    d_position, grads = linear_grad(merged(d_r[None])[0], position, weights, "r_net")
+    pairs = causal(xp, size["N"], M, visible)
+    is_seen = xp.broadcast_to(pairs, (len(x), num_heads, *pairs.shape[-2:])).any(axis=(1, 2))
+    d_x, d_net = linear_grad(merged(d_q), x, net, "q")
+    d_kv = xp.concatenate([merged(d_k), merged(d_v)], axis=-1)
+    d_whole, d_kv_net = linear_grad(d_kv, present(whole, is_seen), net, "kv")
+    d_parameters |= grads | joined(xp, d_net | d_kv_net)
+    d_x = d_z + d_x + d_whole[:, M - size["N"] :]
+    d_inputs = (narrow(d, dtype) for d, dtype in zip((d_x, d_position), dtypes, strict=True))
+    return *d_inputs, narrowed(d_parameters, parameters), *d_mem
+
+
+def parted(parameters: Parameters) -> dict[str, Array]:
+    """The projection qkv_net as one of queries and one of keys and values."""
+    F = parameters["qkv_net.weight"].shape[-1]
+    return {
+        f"{name}.{part}": parameters[f"qkv_net.{part}"][rows]
+        for name, rows in (("q", slice(F)), ("kv", slice(F, None)))
+        for part in ("weight", "bias")
+        if parameters.get(f"qkv_net.{part}") is not None
+    }
+
+
+def joined(xp: Any, net: Parameters) -> dict[str, Array]:
+    """The parts of :func:`parted` as one projection again."""
+    return {
+        f"qkv_net.{part}": xp.concatenate([net[f"q.{part}"], net[f"kv.{part}"]])
+        for part in ("weight", "bias")
+        if f"q.{part}" in net
+    }
+
+
 def check_eps(eps: Any) -> None:
     if not (isinstance(eps, int | float) and eps >= 0):
         raise ValueError(f"eps: wanted a number of at least 0, got {eps!r}")
@@ -600,3 +691,41 @@ def transformer_xl(
         inputs = hidden, position, weights, num_heads, mem
         hidden = transformer_xl_layer(*inputs, eps=eps, keep=draw, p=p)
     return narrow(hidden, dtype), update_mems(hids, mems, mem_len)
+
+
+@ieee
+def transformer_xl_grad(
+    d_output: Float[Array, "B N F"],
+    d_new_mems: Mems,
+    x: Float[Array, "B N F"],
+    parameters: Sequence[Parameters],
+    num_heads: int,
+    mems: Mems,
+    mem_len: int,
+    eps: float = 1e-5,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> tuple[Any, ...]:
+    """
+    See :func:`spec.layers.transformer_xl_grad`.
+
+    What goes from layer to layer stays wide, in both directions.
+    """
+    _, new_mems = transformer_xl(x, parameters, num_heads, mems, mem_len, eps, keep, p)
+    size = check({"x": "B N F", "d_output": "B N F"}, x, d_output)
+    check_gradients(d_new_mems, new_mems)
+    dtype, (hidden, d_hidden) = x.dtype, wide(x, d_output)
+    M = size["N"] + (0 if mems is None else mems[0].shape[1])
+    position = sinusoids(cupy.get_array_module(x), M, size["F"]).astype(hidden.dtype)
+    given: list[tuple[Any, ...]] = []
+    for layer, weights in enumerate(parameters):
+        mem = None if mems is None else wide(mems[layer])[0]
+        draw = keep if keep is None or keep.ndim < 5 else keep[layer % len(keep)]
+        given.append((hidden, position, weights, num_heads, mem, None, eps, draw, p))
+        hidden = transformer_xl_layer(*given[-1])
+    d_parameters: list[dict[str, Array]] = []
+    for inputs in reversed(given):
+        d_hidden, _, d_weights, *_ = transformer_xl_layer_grad(d_hidden, *inputs)
+        d_parameters.insert(0, d_weights)
+    d_mems = () if mems is None else (zeros_like(mems),)
+    return narrow(d_hidden, dtype), d_parameters, *d_mems

@@ -65,15 +65,19 @@ def update_mems_grad(
 
     Zeros beside every input; the new memory is computed for its shapes alone.
     """
-    kept = update_mems(hids, mems, mem_len)
-    if kept is None or mems is None:
+    check_gradients(d_new_mems, update_mems(hids, mems, mem_len))
+    return (zeros_like(hids),) if mems is None else (zeros_like(hids), zeros_like(mems))
+
+
+def check_gradients(d_new_mems: Mems, new_mems: Mems) -> None:
+    """What arrives at the new memory has its shapes."""
+    if new_mems is None:
         if d_new_mems is not None:
             raise ValueError(f"d_new_mems: wanted None, got {type(d_new_mems).__name__}")
-        return (zeros_like(hids),)
-    check_list("d_new_mems", d_new_mems, len(kept))
-    for layer, (gradient, x) in enumerate(zip(d_new_mems or [], kept, strict=True)):
+        return
+    check_list("d_new_mems", d_new_mems, len(new_mems))
+    for layer, (gradient, x) in enumerate(zip(d_new_mems or [], new_mems, strict=True)):
         check({"new": "B S F", f"d_new_mems.{layer}": "B S F"}, x, gradient)
-    return zeros_like(hids), zeros_like(mems)
 
 
 def zeros_like(arrays: Sequence[Array]) -> list[Array]:

@@ -24,12 +24,13 @@ from .hidden_keys import (
     weigh,
 )
 from .masks import merge_masks
-from .memory import Mems, update_mems
+from .memory import Mems, hold_gradients, update_mems
 from .relative import (
     Visible,
     attend_learned_relative,
     attend_learned_relative_grad,
     attend_transformer_xl,
+    attend_transformer_xl_grad,
     sinusoidal_positions,
 )
 from .rounding import rounds_once
@@ -47,7 +48,9 @@ __all__ = [
     "self_attention",
     "self_attention_grad",
     "transformer_xl",
+    "transformer_xl_grad",
     "transformer_xl_layer",
+    "transformer_xl_layer_grad",
 ]
 
 Parameters = Mapping[str, ndarray]
@@ -491,8 +494,7 @@ def transformer_xl_layer(
     hold({"M": keys.shape[1], "F": F}, position=(position, "M F"))
     D = hold_heads(F, num_heads)
     hold_parameters(parameters, {"F": F, "H": num_heads, "D": D}, TRANSFORMER_XL)
-    if not isinstance(eps, (int, float)) or not eps >= 0:
-        raise ValueError(f"eps: wanted a number of at least 0, got {eps!r}")
+    hold_eps(eps)
     q, k, v = (
         heads(part, num_heads) for part in np.split(linear(keys, parameters, "qkv_net"), 3, axis=-1)
     )
@@ -504,11 +506,94 @@ def transformer_xl_layer(
     return layer_norm(y, parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps)
 
 
+def hold_eps(eps: Any) -> None:
+    if not isinstance(eps, (int, float)) or not eps >= 0:
+        raise ValueError(f"eps: wanted a number of at least 0, got {eps!r}")
+
+
 def layer_norm(x: ndarray, weight: ndarray, bias: ndarray | None, eps: float) -> ndarray:
     x = x - x.mean(axis=-1, keepdims=True)
     variance = np.vecdot(x, x)[..., None] / x.shape[-1]
     y = x / np.sqrt(variance + eps) * weight
     return y if bias is None else y + bias
+
+
+@rounds_once
+def transformer_xl_layer_grad(
+    d_output: Float[ndarray, "B N F"],
+    x: Float[ndarray, "B N F"],
+    position: Float[ndarray, "M F"],
+    parameters: Parameters,
+    num_heads: int,
+    mem: Float[ndarray, "B S F"] | None = None,
+    visible: Visible = None,
+    eps: float = 1e-5,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> tuple[Any, ...]:
+    """
+    See :func:`spec.layers.transformer_xl_layer_grad`.
+
+    Forward once more; the three parts of qkv_net have a gradient each, and are joined.
+    """
+    at = hold(x=(x, "B N F")) if mem is None else hold(x=(x, "B N F"), mem=(mem, "B S F"))
+    hold({name: at[name] for name in "BNF"}, d_output=(d_output, "B N F"))
+    B, N, F, H = at["B"], at["N"], at["F"], num_heads
+    whole = x if mem is None else np.concatenate([mem, x], axis=1)
+    M = whole.shape[1]
+    hold({"M": M, "F": F}, position=(position, "M F"))
+    hold_parameters(parameters, {"F": F, "H": H, "D": hold_heads(F, H)}, TRANSFORMER_XL)
+    hold_eps(eps)
+    q, k, v = (heads(part, H) for part in np.split(linear(whole, parameters, "qkv_net"), 3, -1))
+    r = heads(linear(position, parameters, "r_net"), H)
+    row_biases = parameters["u"], parameters["v"]
+    terms: tuple[Any, ...] = q[:, :, -N:], k, v, r, *row_biases, visible, keep, p
+    heard = side_by_side(attend_transformer_xl(*terms))
+    y = x + linear(heard, parameters, "o_net")
+    d_y, d_parameters = layer_norm_grad(d_output, y, parameters, eps)
+    d_heard, grads = linear_grad(d_y, heard, parameters, "o_net")
+    *d_heads, d_r, d_u, d_v = attend_transformer_xl_grad(heads(d_heard, H), *terms)
+    d_parameters |= grads | {"u": d_u, "v": d_v}
+    hidden = ~(np.tri(N, M, M - N, dtype=bool) & (True if visible is None else visible))
+    keys = seen_alone(whole, np.broadcast_to(hidden, (B, H, N, M)))
+    d_parts, grads = projections_grad(d_heads, (x, keys, keys), thirds(parameters), THIRDS)
+    for part in ("weight", "bias"):
+        if f"{THIRDS[0]}.{part}" in grads:
+            found = [grads[f"{name}.{part}"] for name in THIRDS]
+            d_parameters[f"qkv_net.{part}"] = np.concatenate(found)
+    d_position, grads = linear_grad(side_by_side(d_r[None])[0], position, parameters, "r_net")
+    d_x = d_y + d_parts[0] + (d_parts[1] + d_parts[2])[:, M - N :]
+    d_mem = () if mem is None else (np.zeros_like(mem),)
+    return d_x, d_position, in_order(d_parameters | grads, parameters), *d_mem
+
+
+THIRDS = ("q", "k", "v")
+
+
+def thirds(parameters: Parameters) -> dict[str, ndarray]:
+    """The projection qkv_net as three."""
+    return {
+        f"{name}.{part}": x
+        for part in ("weight", "bias")
+        if parameters.get(f"qkv_net.{part}") is not None
+        for name, x in zip(THIRDS, np.split(parameters[f"qkv_net.{part}"], 3), strict=True)
+    }
+
+
+def layer_norm_grad(
+    d_y: ndarray, x: ndarray, parameters: Parameters, eps: float
+) -> tuple[ndarray, dict[str, ndarray]]:
+    """The gradients of :func:`layer_norm` by x and by its parameters."""
+    gain, bias = NORM
+    x = x - x.mean(axis=-1, keepdims=True)
+    root = np.sqrt(np.vecdot(x, x)[..., None] / x.shape[-1] + eps)
+    x = x / root
+    d_x = d_y * parameters[gain]
+    slope = np.vecdot(x, d_x)[..., None] / x.shape[-1]
+    grads = {gain: (d_y * x).sum((0, 1))}
+    if parameters.get(bias) is not None:
+        grads[bias] = d_y.sum((0, 1))
+    return (d_x - d_x.mean(axis=-1, keepdims=True) - x * slope) / root, grads
 
 
 @rounds_once
@@ -540,6 +625,43 @@ def transformer_xl(
         inputs = hids[-1], position, weights, num_heads, mem
         hids.append(transformer_xl_layer(*inputs, eps=eps, keep=draws[layer], p=p))
     return hids[-1], update_mems(hids[:-1], mems, mem_len)
+
+
+@rounds_once
+def transformer_xl_grad(
+    d_output: Float[ndarray, "B N F"],
+    d_new_mems: Mems,
+    x: Float[ndarray, "B N F"],
+    parameters: Sequence[Parameters],
+    num_heads: int,
+    mems: Mems,
+    mem_len: int,
+    eps: float = 1e-5,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> tuple[Any, ...]:
+    """
+    See :func:`spec.layers.transformer_xl_grad`.
+
+    Layer after layer forward, and back through each of them from its input; wide in between.
+    """
+    _, new_mems = transformer_xl(x, parameters, num_heads, mems, mem_len, eps, keep, p)
+    hold(hold(x=(x, "B N F")), d_output=(d_output, "B N F"))
+    hold_gradients(d_new_mems, new_mems)
+    S = 0 if mems is None else mems[0].shape[1]
+    position = sinusoidal_positions(S + x.shape[1], x.shape[2], x.dtype)
+    inputs: list[tuple[Any, ...]] = []
+    hidden, draws = x, each_draw(keep, len(parameters))
+    for layer, weights in enumerate(parameters):
+        mem = None if mems is None else mems[layer]
+        inputs.append((hidden, position, weights, num_heads, mem, None, eps, draws[layer], p))
+        hidden = transformer_xl_layer(*inputs[-1])
+    d_hidden, d_parameters = d_output, []
+    for given in reversed(inputs):
+        d_hidden, _, d_weights, *_ = transformer_xl_layer_grad(d_hidden, *given)
+        d_parameters.append(d_weights)
+    d_mems = () if mems is None else ([np.zeros_like(mem) for mem in mems],)
+    return d_hidden, d_parameters[::-1], *d_mems
 
 
 def each_draw(keep: Keep, L: int) -> list[Keep]:

@@ -63,13 +63,18 @@ def update_mems_grad(
 
     Zeros in the shapes and formats of the inputs.
     """
-    kept = update_mems(hids, mems, mem_len)
-    if kept is None or mems is None:
+    hold_gradients(d_new_mems, update_mems(hids, mems, mem_len))
+    d_hids = [np.zeros_like(hid) for hid in hids]
+    return (d_hids,) if mems is None else (d_hids, [np.zeros_like(mem) for mem in mems])
+
+
+def hold_gradients(d_new_mems: Mems, new_mems: Mems) -> None:
+    """What arrives at the new memory has its shapes."""
+    if new_mems is None:
         if d_new_mems is not None:
             raise ValueError(f"d_new_mems: wanted None, got {type(d_new_mems).__name__}")
-        return ([np.zeros_like(hid) for hid in hids],)
-    hold_layers("d_new_mems", d_new_mems, len(kept))
-    for layer, (gradient, x) in enumerate(zip(d_new_mems or [], kept, strict=True)):
+        return
+    hold_layers("d_new_mems", d_new_mems, len(new_mems))
+    for layer, (gradient, x) in enumerate(zip(d_new_mems or [], new_mems, strict=True)):
         sizes = dict(zip("BSF", x.shape, strict=True))
         hold(sizes, **{f"d_new_mems.{layer}": (gradient, "B S F")})
-    return [np.zeros_like(hid) for hid in hids], [np.zeros_like(mem) for mem in mems]

@@ -33,7 +33,9 @@ from .layers import (
     self_attention,
     self_attention_grad,
     transformer_xl,
+    transformer_xl_grad,
     transformer_xl_layer,
+    transformer_xl_layer_grad,
 )
 from .masks import causal_mask, merge_masks
 from .memory import init_mems, update_mems, update_mems_grad
@@ -98,7 +100,9 @@ __all__ = [
     "transformer_xl",
     "transformer_xl_attention",
     "transformer_xl_attention_grad",
+    "transformer_xl_grad",
     "transformer_xl_layer",
+    "transformer_xl_layer_grad",
     "transformer_xl_score",
     "transformer_xl_score_grad",
     "update_mems",

@@ -27,12 +27,14 @@ from .attention import (
     softmax,
 )
 from .masks import merge_masks
-from .memory import Mems, update_mems
+from .memory import Mems, check_list_of_gradients, update_mems
 from .relative import (
     Visible,
     attend_learned_relative,
     attend_learned_relative_grad,
     attend_transformer_xl,
+    attend_transformer_xl_grad,
+    causal_and,
     sinusoidal_positions,
 )
 from .scores import scaled_dot_product_score
@@ -50,7 +52,9 @@ __all__ = [
     "self_attention",
     "self_attention_grad",
     "transformer_xl",
+    "transformer_xl_grad",
     "transformer_xl_layer",
+    "transformer_xl_layer_grad",
 ]
 
 Parameters = Mapping[str, ndarray]
@@ -103,6 +107,28 @@ def layer_norm(x: ndarray, weight: ndarray, bias: ndarray | None, eps: float) ->
     centred = x - x.mean(axis=-1, keepdims=True)
     y = weight * centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
     return y if bias is None else y + bias
+
+
+def layer_norm_grad(
+    d_y: ndarray, x: ndarray, parameters: Parameters, eps: float
+) -> tuple[ndarray, dict[str, ndarray]]:
+    r"""
+    The gradients of :func:`layer_norm` by x, and by its gain and bias under their names.
+
+    With :math:`z = (x - \mu) / \sqrt{\sigma^2 + \epsilon}` and :math:`\bar z = \gamma \bar y`,
+
+    .. math:: \bar x = \frac{\bar z - \text{mean}(\bar z) - z\, \text{mean}(z \bar z)}
+              {\sqrt{\sigma^2 + \epsilon}}, \qquad \bar\gamma = \sum_i \bar y_i z_i, \qquad
+              \bar\beta = \sum_i \bar y_i
+    """
+    centred = x - x.mean(axis=-1, keepdims=True)
+    deviation = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
+    z, d_z = centred / deviation, d_y * parameters["layer_norm.weight"]
+    mean, slope = (each.mean(axis=-1, keepdims=True) for each in (d_z, z * d_z))
+    grads = {"layer_norm.weight": (d_y * z).sum((0, 1))}
+    if parameters.get("layer_norm.bias") is not None:
+        grads["layer_norm.bias"] = d_y.sum((0, 1))
+    return (d_z - mean - z * slope) / deviation, grads
 
 
 def in_order(gradients: Mapping[str, Any], parameters: Parameters) -> dict[str, Any]:
@@ -769,6 +795,103 @@ def transformer_xl_layer(
     return layer_norm(y, parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps)
 
 
+def transformer_xl_layer_grad(
+    d_output: Float[ndarray, "B N F"],
+    x: Float[ndarray, "B N F"],
+    position: Float[ndarray, "M F"],
+    parameters: Parameters,
+    num_heads: int,
+    mem: Float[ndarray, "B S F"] | None = None,
+    visible: Visible = None,
+    eps: float = 1e-5,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> tuple[Any, ...]:
+    r"""
+    The gradients of :func:`transformer_xl_layer` by x, position and the parameters, and by the
+    memory if there is one: zeros.
+
+    With y what the norm is given, :math:`\bar y` from :math:`\bar o` by the norm, and
+    :math:`\bar q, \bar k, \bar v, \bar r` the gradients of
+    :func:`attnverify.spec.relative.transformer_xl_attention` from :math:`\bar y W_O`,
+
+    .. math:: \bar x = \bar y + [\bar q ; \bar k ; \bar v]\, W_{QKV}, \qquad
+              \overline{\text{position}} = \bar r W_R, \qquad
+              \bar W_{QKV} = \sum_{bj} [\bar q ; \bar k ; \bar v]_{bj}\, [\text{mem} ; x]_{bj}^\top
+
+    1. The residual hands :math:`\bar y` on to x beside what comes through the attention.
+    2. The memory is a constant: its own gradient is 0, but the keys and values made of it have
+       their part in that of qkv_net. There are no queries of it.
+    3. A key that no query of any head sees is absent: it gives nothing to the weights of keys and
+       values.
+
+    >>> x, one = np.array([[[1.0, 3.0]]]), np.eye(2)
+    >>> parameters = {
+    ...     "qkv_net.weight": np.zeros((6, 2)),
+    ...     "r_net.weight": one,
+    ...     "o_net.weight": one,
+    ...     "layer_norm.weight": np.ones(2),
+    ...     "u": np.zeros((1, 2)),
+    ...     "v": np.zeros((1, 2)),
+    ... }
+    >>> d_x, d_position, d_parameters = transformer_xl_layer_grad(
+    ...     np.ones((1, 1, 2)), x, np.zeros((1, 2)), parameters, num_heads=1, eps=0.0
+    ... )
+    >>> d_x.ravel().tolist(), d_parameters["layer_norm.weight"].tolist()
+    ([0.0, 0.0], [-1.0, 1.0])
+
+    Source: Dai et al. 2019, section 3.3, by the chain rule.
+    """
+    check("x [B N F], mem? [B S F]", x, mem)
+    check("x [B N F], d_output [B N F]", x, d_output)
+    (N, F), H = x.shape[1:], num_heads
+    keys = x if mem is None else np.concatenate([mem, x], axis=1)
+    check("position [M F]", position, M=keys.shape[1], F=F)
+    check_heads(F, H)
+    check_parameters(TRANSFORMER_XL, parameters, F=F, H=H, D=F // H)
+    check_eps(eps)
+    q, k, v = (
+        split_heads(part, H) for part in np.split(linear(keys, parameters, "qkv_net"), 3, axis=-1)
+    )
+    r = linear(position, parameters, "r_net").reshape(-1, H, F // H).swapaxes(0, 1)
+    u_v = parameters["u"], parameters["v"]
+    terms: tuple[Any, ...] = q[:, :, -N:], k, v, r, *u_v, visible, keep, p
+    attended = merge_heads(attend_transformer_xl(*terms))
+    y = x + linear(attended, parameters, "o_net")
+    d_y, d_norm = layer_norm_grad(d_output, y, parameters, eps)
+    d_attended, d_o_net = linear_grad(d_y, attended, parameters, "o_net")
+    d_q, d_k, d_v, d_r, d_u, d_v_bias = attend_transformer_xl_grad(
+        split_heads(d_attended, H), *terms
+    )
+    net = split_qkv_net(parameters)
+    d_kv = np.concatenate([merge_heads(d_k), merge_heads(d_v)], axis=-1)
+    present_keys = present(keys, causal_and(visible, q[:, :, -N:], k))
+    d_x, d_q_net = linear_grad(merge_heads(d_q), x, net, "q")
+    d_keys, d_kv_net = linear_grad(d_kv, present_keys, net, "kv")
+    d_qkv_net = {
+        f"qkv_net.{part}": np.concatenate([d_q_net[f"q.{part}"], d_kv_net[f"kv.{part}"]])
+        for part in ("weight", "bias")
+        if f"q.{part}" in d_q_net
+    }
+    d_rows = d_r.swapaxes(0, 1).reshape(-1, F)
+    d_position, d_r_net = linear_grad(d_rows, position, parameters, "r_net")
+    d_parameters = d_qkv_net | d_r_net | d_o_net | d_norm | {"u": d_u, "v": d_v_bias}
+    d_mem = () if mem is None else (np.zeros_like(mem),)
+    return d_y + d_x + d_keys[:, -N:], d_position, in_order(d_parameters, parameters), *d_mem
+
+
+def split_qkv_net(parameters: Parameters) -> dict[str, ndarray]:
+    """The projection qkv_net as two: that of the queries, and that of keys and values."""
+    F = parameters["qkv_net.weight"].shape[-1]
+    parts = {"q": slice(F), "kv": slice(F, None)}
+    return {
+        f"{name}.{part}": parameters[f"qkv_net.{part}"][rows]
+        for name, rows in parts.items()
+        for part in ("weight", "bias")
+        if parameters.get(f"qkv_net.{part}") is not None
+    }
+
+
 TRANSFORMER_XL = (
     "qkv_net.weight [3F F], qkv_net.bias? [3F], r_net.weight [F F], r_net.bias? [F], o_net.weight "
     "[F F], o_net.bias? [F], "
@@ -848,3 +971,64 @@ def transformer_xl(
             )
         )
     return hids[-1], update_mems(hids[:-1], mems, mem_len)
+
+
+def transformer_xl_grad(
+    d_output: Float[ndarray, "B N F"],
+    d_new_mems: Mems,
+    x: Float[ndarray, "B N F"],
+    parameters: Sequence[Parameters],
+    num_heads: int,
+    mems: Mems,
+    mem_len: int,
+    eps: float = 1e-5,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> tuple[Any, ...]:
+    r"""
+    The gradients of :func:`transformer_xl` by x and by the parameters of each layer, and by the
+    memory if there is one: zeros.
+
+    .. math:: \bar h_L = \bar o, \qquad \bar h_l = \overline{\text{transformer\_xl\_layer}}_l(\bar
+              h_{l+1}), \qquad \bar x = \bar h_0
+
+    1. Layer by layer, from the last to the first, each by :func:`transformer_xl_layer_grad`.
+    2. What arrives at the new memory goes nowhere
+       (:func:`attnverify.spec.memory.update_mems_grad`), and none flows into the old one.
+
+    >>> one = np.eye(2)
+    >>> parameters = {
+    ...     "qkv_net.weight": np.zeros((6, 2)),
+    ...     "r_net.weight": one,
+    ...     "o_net.weight": one,
+    ...     "layer_norm.weight": np.ones(2),
+    ...     "u": np.zeros((1, 2)),
+    ...     "v": np.zeros((1, 2)),
+    ... }
+    >>> x, mems = np.array([[[1.0, 3.0]]]), [np.array([[[5.0, 9.0]]])]
+    >>> d_x, d_parameters, d_mems = transformer_xl_grad(
+    ...     np.array([[[1.0, 0.0]]]), mems, x, [parameters], 1, mems, mem_len=1, eps=1.0
+    ... )
+    >>> d_x.ravel().round(3).tolist(), d_mems[0].ravel().tolist()
+    ([0.177, -0.177], [0.0, 0.0])
+
+    Source: Dai et al. 2019, section 3, by the chain rule.
+    """
+    _, new_mems = transformer_xl(x, parameters, num_heads, mems, mem_len, eps, keep, p)
+    check("x [B N F], d_output [B N F]", x, d_output)
+    check_list_of_gradients("d_new_mems", d_new_mems, new_mems)
+    M = x.shape[1] + (0 if mems is None else mems[0].shape[1])
+    position = sinusoidal_positions(M, x.shape[2])
+    hids, given = [x], []
+    for layer, weights in enumerate(parameters):
+        mem = None if mems is None else mems[layer]
+        kept = keep if keep is None or keep.ndim < 5 else keep[layer % len(keep)]
+        given.append((hids[-1], position, weights, num_heads, mem, None, eps, kept, p))
+        hids.append(transformer_xl_layer(*given[-1]))
+    d_hidden = d_output
+    d_parameters: list[dict[str, ndarray]] = []
+    for inputs in given[::-1]:
+        d_hidden, _, d_weights, *_ = transformer_xl_layer_grad(d_hidden, *inputs)
+        d_parameters.insert(0, d_weights)
+    d_mems = () if mems is None else ([np.zeros_like(mem) for mem in mems],)
+    return d_hidden, d_parameters, *d_mems

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
@@ -87,12 +88,24 @@ def parts_of_mapping(parameters: Parameters, eps: float) -> TransformerXLParts:
         partial(query_key_value, parameters=parameters),
         partial(linear, parameters=parameters, name="r_net"),
         partial(linear, parameters=parameters, name="o_net"),
-        lambda y: F.layer_norm(
-            y, y.shape[-1:], parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps
+        lambda y: normalised(
+            y, parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps
         ),
         parameters["u"],
         parameters["v"],
     )
+
+
+def normalised(y: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    """
+    Layer norm over the last axis, of half types on a CPU in float32: there PyTorch adds up the
+    gradients of weight and bias row by row in the half type, where 3000 ones are 256.
+    """
+    half = y.dtype in (torch.float16, torch.bfloat16) and y.dtype == weight.dtype
+    if y.device.type != "cpu" or not half:
+        return F.layer_norm(y, y.shape[-1:], weight, bias, eps)
+    wide_bias = None if bias is None else bias.float()
+    return F.layer_norm(y.float(), y.shape[-1:], weight.float(), wide_bias, eps).to(y.dtype)
 
 
 def linear(x: Tensor, parameters: Parameters, name: str) -> Tensor:

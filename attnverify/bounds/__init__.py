@@ -26,6 +26,7 @@ from attnverify.bounds.gradients import attention as attention_gradients
 from attnverify.bounds.gradients import layers as layer_gradients
 from attnverify.bounds.gradients import relative as relative_gradients
 from attnverify.bounds.gradients import scores as score_gradients
+from attnverify.bounds.gradients import transformer_xl as transformer_xl_gradients
 from attnverify.bounds.softmax_rows import added
 from attnverify.catalogue.traits import EXACT, TRAITS
 from attnverify.precision import REFERENCE, Precision
@@ -33,6 +34,7 @@ from attnverify.precision import REFERENCE, Precision
 _MODULES = (
     *(scores, attention, relative, alibi, layers, transformer_xl),
     *(score_gradients, attention_gradients, relative_gradients, layer_gradients),
+    transformer_xl_gradients,
 )
 
 BOUNDS: Mapping[str, Callable[..., Any]] = {

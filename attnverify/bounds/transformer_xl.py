@@ -1,6 +1,7 @@
 """Bounds for the Transformer-XL layer and for a stack of them over one segment."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy import ndarray
@@ -14,6 +15,7 @@ from attnverify.bounds.error_rules import (
 )
 from attnverify.bounds.layers import Pair, Parameters, affine, linear_error, merge, split
 from attnverify.bounds.relative import (
+    TransformerXL,
     sinusoid_error,
     sinusoids,
     transformer_xl_error,
@@ -21,26 +23,47 @@ from attnverify.bounds.relative import (
     transformer_xl_terms,
 )
 from attnverify.bounds.softmax_rows import Precisions, total
-from attnverify.bounds.weighted_mean import weighted_mean_error
+from attnverify.bounds.weighted_mean import WeightedMean, weighted_mean_error
 from attnverify.precision import Format, Precision
 
 
-def _layer_with_error(
+@dataclass(frozen=True)
+class LayerForward:
+    """
+    One layer up to its norm: what its projections are given and give, in heads, the attention, and
+    the sum z that is normalised, in float64 and with their errors.
+    """
+
+    net: dict[str, tuple[ndarray, ndarray | None]]
+    x: Pair
+    keys: Pair
+    position: Pair
+    Eq: ndarray
+    k: Pair
+    v: Pair
+    E_r: ndarray
+    at: TransformerXL
+    mix: WeightedMean
+    Es: ndarray
+    heard: Pair
+    z: tuple[ndarray, ndarray]
+
+
+def layer_forward(
     x: Pair,
     position: Pair,
     parameters: Parameters,
     num_heads: int,
     mem: ndarray | None,
     visible: ndarray | None,
-    eps: float,
     P: Precision,
     keep: ndarray | None = None,
     p: float = 0.0,
-) -> Pair:
+) -> LayerForward:
     """
-    Compute one layer and its error: projections of [mem, x] and of the positions in `stage`, the
-    attention with all their errors, the output projection, whose sum may begin with the residual,
-    the residual sum rounded to `stage`, layer norm, storage.
+    Compute projections of [mem, x] and of the positions in `stage`, the attention with all their
+    errors, the output projection, whose sum may begin with the residual, and the residual sum
+    rounded to `stage`.
     """
     (value, E), N = x, x[0].shape[1]
     whole = value if mem is None else np.concatenate([mem, value], 1)
@@ -51,24 +74,32 @@ def _layer_with_error(
     }
     qkv, r = affine(whole, *net["qkv_net"]), affine(position[0], *net["r_net"])
     E_qkv = linear_error((whole, E_whole), *net["qkv_net"], P, P.stage)
-    E_r = split(linear_error(position, *net["r_net"], P, P.stage), num_heads).swapaxes(-1, -2)
+    E_r = split(linear_error(position, *net["r_net"], P, P.stage), num_heads)
     q, k, v = (split(part, num_heads) for part in np.split(qkv, 3, -1))
     Eq, Ek, Ev = (split(part, num_heads) for part in np.split(E_qkv, 3, -1))
     at = transformer_xl_terms(
         q[..., -N:, :], k, split(r, num_heads), parameters["u"], parameters["v"]
     )
-    mix = transformer_xl_mixture(at, v, visible, keep, p)
-    Es = transformer_xl_error(at, P, Eq[..., -N:, :], Ek.swapaxes(-1, -2), E_r)
+    mix, Eq = transformer_xl_mixture(at, v, visible, keep, p), Eq[..., -N:, :]
+    Es = transformer_xl_error(at, P, Eq, Ek.swapaxes(-1, -2), E_r.swapaxes(-1, -2))
     heard, E_heard = merge(mix.o), merge(weighted_mean_error(mix, Es, Ev, P, P.stage))
     out, E_out = (
         affine(heard, *net["o_net"]),
         linear_error((heard, E_heard), *net["o_net"], P, P.stage, (value, E)),
     )
     z, E_z = value + out, E_out if E is None else E_out + E
+    summed = z, rounding_error(z, E_z, P.stage)
+    kept = (whole, E_whole), position, Eq, (k, Ek), (v, Ev), E_r, at, mix, Es, (heard, E_heard)
+    return LayerForward(net, x, *kept, summed)
+
+
+def layer_with_error(
+    forward: LayerForward, parameters: Parameters, eps: float, P: Precision
+) -> Pair:
+    """Compute the norm of one layer's sum and its error, stored."""
     norm = parameters.get("layer_norm.weight"), parameters.get("layer_norm.bias"), eps
-    return normalised(z, *norm), layer_norm_error(
-        z, rounding_error(z, E_z, P.stage), *norm, P, P.storage
-    )
+    z, E = forward.z
+    return normalised(z, *norm), layer_norm_error(z, E, *norm, P, P.storage)
 
 
 def transformer_xl_layer(
@@ -85,12 +116,12 @@ def transformer_xl_layer(
     precision: Precisions,
 ) -> ndarray:
     """Bound the error of one layer on exact inputs."""
-    return total(
-        lambda P: _layer_with_error(
-            (x, None), (position, None), parameters, num_heads, mem, visible, eps, P, keep, p
-        )[1],
-        precision,
-    )
+
+    def error(P: Precision) -> ndarray | None:
+        given = (x, None), (position, None), parameters, num_heads, mem, visible, P, keep, p
+        return layer_with_error(layer_forward(*given), parameters, eps, P)[1]
+
+    return total(error, precision)
 
 
 def transformer_xl(
@@ -111,23 +142,40 @@ def transformer_xl(
 
     The positions are computed in `acc` and stored, whatever the layers keep between their stages.
     """
-    M = x.shape[1] + (0 if mems is None else mems[0].shape[1])
 
     def error(P: Precision) -> tuple[ndarray, list[ndarray] | None]:
-        values = sinusoids(M, x.shape[-1])[2]
-        position = values, rounding_error(values, sinusoid_error(M, x.shape[-1], P), P.storage)
-        hidden: Pair = (x, None)
-        kept = []
-        for index, each in enumerate(parameters):
-            mem = None if mems is None else mems[index]
-            E = np.zeros_like(x) if hidden[1] is None else hidden[1]
-            kept += [] if mem is None else [_join_memory(mem, E, mem_len)]
-            draw = keep if keep is None or keep.ndim < 5 else keep[index % len(keep)]
-            terms = hidden, position, each, num_heads, mem, None, eps, P, draw, p
-            hidden = _layer_with_error(*terms)
-        return np.zeros_like(x) if hidden[1] is None else hidden[1], None if mems is None else kept
+        layers, (_, E) = stack_forward(x, parameters, num_heads, mems, eps, P, keep, p)
+        errors = (np.zeros_like(x) if each.x[1] is None else each.x[1] for each in layers)
+        kept = [
+            _join_memory(mem, E_x, mem_len) for mem, E_x in zip(mems or [], errors, strict=False)
+        ]
+        return np.zeros_like(x) if E is None else E, None if mems is None else kept
 
     return total(error, precision)
+
+
+def stack_forward(
+    x: ndarray,
+    parameters: Sequence[Parameters],
+    num_heads: int,
+    mems: Sequence[ndarray] | None,
+    eps: float,
+    P: Precision,
+    keep: ndarray | None,
+    p: float,
+) -> tuple[list[LayerForward], Pair]:
+    """Compute each layer of a stack up to its norm, and the last one's output with its error."""
+    M = x.shape[1] + (0 if mems is None else mems[0].shape[1])
+    values = sinusoids(M, x.shape[-1])[2]
+    position = values, rounding_error(values, sinusoid_error(M, x.shape[-1], P), P.storage)
+    hidden: Pair = (x, None)
+    layers = []
+    for index, each in enumerate(parameters):
+        mem = None if mems is None else mems[index]
+        draw = keep if keep is None or keep.ndim < 5 else keep[index % len(keep)]
+        layers.append(layer_forward(hidden, position, each, num_heads, mem, None, P, draw, p))
+        hidden = layer_with_error(layers[-1], each, eps, P)
+    return layers, hidden
 
 
 def _join_memory(mem: ndarray, E: ndarray, mem_len: int) -> ndarray:

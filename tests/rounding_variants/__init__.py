@@ -23,6 +23,7 @@ from tests.rounding_variants.layer_gradients import LAYER_GRADIENTS
 from tests.rounding_variants.layers import LAYERS
 from tests.rounding_variants.machine import Machine
 from tests.rounding_variants.operations import OPERATIONS
+from tests.rounding_variants.transformer_xl_gradients import TRANSFORMER_XL_GRADIENTS
 
 __all__ = ["compute", "largest_share", "share_of_bound"]
 
@@ -33,6 +34,8 @@ def compute(derived: Derivation, inputs: dict[str, Any], dtype: str) -> Any:
     with np.errstate(all="ignore"):
         if operation in LAYER_GRADIENTS:
             return LAYER_GRADIENTS[operation](at, **inputs)
+        if operation in TRANSFORMER_XL_GRADIENTS:
+            return TRANSFORMER_XL_GRADIENTS[operation](at, **inputs)
         if operation.endswith("_grad"):
             return gradient(at, operation, inputs)
         if operation in SCORES:

@@ -140,7 +140,7 @@ CHOICES |= {
     **{
         f"{layer}_grad": (*CHOICES[layer], *BACK_SCALED)
         for layer in CHOICES
-        if layer == "self_attention" or "multi_head" in layer
+        if "linear" in CHOICES[layer] or layer == "self_attention"
     },
     "scaled_dot_product_score_grad": (*ADDED, "d_scale"),
     "additive_score_grad": (*CHOICES["additive_score"], "square"),

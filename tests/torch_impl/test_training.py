@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from attnverify.torch_impl.modules import TransformerXLLayer
 from examples.training import characters, copy_task
 from examples.training.copy_task import CHANCE, PATHS, Copier, begin, settled, train
 
@@ -131,3 +132,12 @@ def test_a_path_that_is_off_leaves_the_spread(change: str, eager: Tensor, spread
     model = begin(path="eager")
     CHANGES[change](model)
     assert distance(first_losses(model), eager) > 2 * spread
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_gradient_of_a_norms_bias_is_a_sum_in_float32(dtype: torch.dtype) -> None:
+    """3000 ones; nn.LayerNorm's kernel for half types on a CPU finds 2048 and 256 (torch 2.13)."""
+    layer = TransformerXLLayer(2, 4, dtype=dtype)
+    x = torch.randn(3000, 4, generator=torch.Generator().manual_seed(0)).to(dtype)
+    layer.layer_norm(x).sum().backward()
+    assert (layer.layer_norm.bias.grad == torch.tensor(3000.0).to(dtype)).all()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..layers import _transformer_xl_layer, hidden_states, positions_of
 from ..memory import Mems, init_mems, update_mems
-from ..projections import POSITION, TransformerXLParts
+from ..projections import POSITION, TransformerXLParts, normalised
 from ..selectable_attentions import known, named
 from ..shapes import check, check_eps, check_heads, check_integer, check_integers, check_list
 from . import state_dicts
@@ -22,6 +22,13 @@ from .initialisation import describe, empty, reset_children
 from .layouts import layout
 
 __all__ = ["TransformerXL", "TransformerXLLayer"]
+
+
+class LayerNorm(nn.LayerNorm):
+    """PyTorch's, with the gradients of weight and bias added up in float32 at least."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return normalised(x, self.weight, self.bias, self.eps)
 
 
 class TransformerXLLayer(nn.Module):
@@ -56,7 +63,7 @@ class TransformerXLLayer(nn.Module):
         self.qkv_net = nn.Linear(embed_size, 3 * embed_size, bias, **factory)
         self.r_net = nn.Linear(embed_size, embed_size, bias, **factory)
         self.o_net = nn.Linear(embed_size, embed_size, bias, **factory)
-        self.layer_norm = nn.LayerNorm(embed_size, eps, **factory)
+        self.layer_norm = LayerNorm(embed_size, eps, **factory)
         of_head = num_heads, embed_size // num_heads
         self.u, self.v = empty(*of_head, **factory), empty(*of_head, **factory)
         self.register_load_state_dict_pre_hook(state_dicts.transformer_xl_layer)

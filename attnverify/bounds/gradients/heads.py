@@ -49,14 +49,20 @@ def bias_gradient(dz: ndarray, E: ndarray, P: Precision) -> ndarray:
 
 
 def parameter_gradients(
-    name: str, net: Linear, dz: Pair, x: ndarray, P: Precision, Ex: ndarray | None = None
+    name: str,
+    net: Linear,
+    dz: Pair,
+    x: ndarray,
+    P: Precision,
+    Ex: ndarray | None = None,
+    terms: int | None = None,
 ) -> tuple[ndarray, dict[str, ndarray]]:
     """
     Return the errors of dx = dz W, and of weight and bias under their names; all are rounded to
-    `stage` before they are stored.
+    `stage` before they are stored. `terms`: how many dx sums, where it goes on with other products.
     """
     within, (weight, bias) = replace(P, storage=P.stage), net
-    E_x, E_W = projection(*dz, x, weight, within, Ex=Ex)
+    E_x, E_W = projection(*dz, x, weight, within, terms, Ex)
     dW = np.einsum("bng,bnf->gf", dz[0], x)
     found = {f"{name}.weight": storage_error(dW, E_W, P.stage, P.storage)}
     if bias is not None:

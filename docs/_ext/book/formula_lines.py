@@ -138,6 +138,16 @@ ANCHORS: dict[str, list[list[str]]] = {
         ["linear_grad: grads[bias] ="],
     ],
     "multi_head_self_attention_grad": [["multi_head_self_attention_grad: return"]],
+    "transformer_xl_layer_grad": [
+        ["transformer_xl_layer_grad: return"],
+        ["transformer_xl_layer_grad: d_position, d_r_net ="],
+        ["transformer_xl_layer_grad: d_kv_net =", "linear_grad: grads ="],
+    ],
+    "transformer_xl_grad": [
+        ["transformer_xl_grad: d_hidden = d_output"],
+        ["transformer_xl_grad: d_hidden, _, d_weights, *_ ="],
+        ["transformer_xl_grad: return"],
+    ],
     "additive_attention_grad": [
         ["additive_attention_grad: d_w_score +="],
         ["additive_attention_grad: d_z ="],
