@@ -17,7 +17,7 @@ from ..attention import ADDITIVE_ATTENTION, Keep, Mask, check_options
 from ..scores import wide
 from ..shapes import check
 from ..transforms.autocast import lowered
-from ..transforms.derivatives import first_derivatives
+from ..transforms.derivatives import applied, first_derivatives
 from . import additive_operators as operators
 from .tiles import present
 
@@ -47,7 +47,8 @@ def additive_attention_blocked(
         query, key, value = query.where(sees, 0), key.where(seen, 0), value.where(seen, 0)
     q, k, x, w_query, w_key, w_score = wide(query, key, value, w_query, w_key, w_score)
     q, k, x = (y.unsqueeze(1) for y in (F.linear(q, w_query), F.linear(k, w_key), x))
-    out, _, _ = BlockedAdditive.apply(q, k, x, mask, keep, w_score, 1 / (1 - p))
+    given = q, k, x, mask, keep, w_score, 1 / (1 - p)
+    out, _, _ = applied(BlockedAdditive, *IN_WORDS, *given)
     return out.squeeze(1).to(query.dtype)
 
 

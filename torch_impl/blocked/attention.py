@@ -21,7 +21,7 @@ from ..relative import Visible, check_learned_relative, check_transformer_xl, fo
 from ..scores import wide
 from ..shapes import check
 from ..transforms.autocast import lowered
-from ..transforms.derivatives import first_derivatives
+from ..transforms.derivatives import applied, first_derivatives
 from . import operators
 from .tiles import present
 
@@ -170,7 +170,8 @@ def attention(
         bias = None if bias is None else bias.where(read[..., 0], 0)
     q, k, x, *shared = wide(query, key, value, content, distance, table, bias)
     steep = None if steep is None else steep.to(q.dtype)
-    out, _, _ = Blocked.apply(q, k, x, mask, keep, steep, *shared, causal, first, share)
+    given = q, k, x, mask, keep, steep, *shared, causal, first, share
+    out, _, _ = applied(Blocked, *IN_WORDS, *given)
     return out.to(query.dtype)
 
 

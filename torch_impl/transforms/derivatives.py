@@ -3,8 +3,7 @@ What operators with a gradient of their own do under PyTorch's transformations o
 
 Reverse mode is right, by ``backward`` and by ``torch.func.grad``, and so is ``vmap``, entry by
 entry. A derivative of the gradient is refused in words, also where PyTorch would take it for zero
-in silence; forward mode is refused by PyTorch itself, for an autograd function without a ``jvp``
-(to write one that refuses would keep ``torch.compile`` out).
+in silence, and so is forward mode.
 """
 
 from collections.abc import Sequence
@@ -14,9 +13,10 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-__all__ = ["entry_by_entry", "first_derivatives", "in_forward_mode", "is_batched"]
+__all__ = ["applied", "entry_by_entry", "first_derivatives", "in_forward_mode", "is_batched"]
 
 REFUSAL = "{who} has first derivatives alone: for a derivative of its gradient take {instead}"
+NO_FORWARD_MODE = "{who} has no forward mode (no jvp): take {instead}"
 
 
 def in_forward_mode() -> bool:
@@ -27,6 +27,26 @@ def in_forward_mode() -> bool:
 def is_batched(x: Tensor | None) -> bool:
     """Whether a tensor stands for several under ``vmap``."""
     return x is not None and torch._C._functorch.is_batchedtensor(x)
+
+
+def applied(
+    function: type[torch.autograd.Function], who: str, instead: str, *args: Any
+) -> tuple[Tensor, ...]:
+    """
+    What an autograd function without a ``jvp`` makes of its arguments; where PyTorch asks for one,
+    which may be deep inside of other transformations, its refusal is put in our words.
+
+    A ``jvp`` that refuses would keep ``torch.compile`` out.
+    """
+    if not in_forward_mode():
+        return tuple(function.apply(*args))
+    try:
+        return tuple(function.apply(*args))
+    except (NotImplementedError, RuntimeError) as error:
+        if "jvp" not in str(error):
+            raise
+        refusal = NO_FORWARD_MODE.format(who=who, instead=instead)
+        raise NotImplementedError(refusal) from error
 
 
 def first_derivatives(

@@ -24,6 +24,7 @@ from ..attention import (
 from ..scores import wide
 from ..shapes import check
 from ..transforms.autocast import lowered
+from ..transforms.derivatives import applied
 from .attention import check_supported
 
 __all__ = ["additive_attention_triton"]
@@ -50,9 +51,9 @@ def additive_attention_triton(
     z_query, z_key = F.linear(*wide(query, w_query)), F.linear(*wide(key, w_key))
     mask, keep = (x if x is None else x[(None,) * (3 - x.ndim)] for x in (mask, keep))
     deterministic = torch.are_deterministic_algorithms_enabled()
-    return operators().FusedAdditive.apply(
-        z_query, z_key, w_score.contiguous(), value, mask, keep, 1 / (1 - p), deterministic
-    )[0]
+    given = z_query, z_key, w_score.contiguous(), value, mask, keep, 1 / (1 - p), deterministic
+    by = operators()
+    return applied(by.FusedAdditive, *by.IN_WORDS, *given)[0]
 
 
 def operators() -> Any:

@@ -18,6 +18,7 @@ from ..attention import ATTENTION, Keep, Mask, check_options
 from ..relative import Visible, check_learned_relative, check_transformer_xl
 from ..shapes import check
 from ..transforms.autocast import lowered
+from ..transforms.derivatives import applied
 
 __all__ = [
     "alibi_attention_triton",
@@ -187,7 +188,9 @@ def attention(
     mask, keep = (x if x is None else x[(None,) * (4 - x.ndim)] for x in (mask, keep))
     content, distance = (x if x is None else x.contiguous() for x in (content, distance))
     tensors = query, key, value, mask, keep, slopes, content, distance, table, table_bias
-    return operators().Fused.apply(*tensors, causal, first, share, deterministic)[0]
+    by = operators()
+    options = causal, first, share, deterministic
+    return applied(by.Fused, *by.IN_WORDS, *tensors, *options)[0]
 
 
 def check_supported(*tensors: Tensor | None) -> None:
