@@ -57,7 +57,7 @@ def one_head(mask: Tensor | None) -> Tensor | None:
     return None if mask is None else mask[(None,) * (3 - mask.ndim)].unsqueeze(1)
 
 
-IN_WORDS = "additive_attention_blocked", "additive_attention"
+IN_WORDS = "additive_attention_blocked", "additive_attention (a module: implementation='torch')"
 
 
 class BlockedAdditive(torch.autograd.Function):

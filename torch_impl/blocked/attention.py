@@ -175,7 +175,10 @@ def attention(
     return out.to(query.dtype)
 
 
-IN_WORDS = "an attention in blocks", "the attention of that name that ends in _eager"
+IN_WORDS = (
+    "an attention in blocks",
+    "the attention of that name that ends in _eager (a module: implementation='eager')",
+)
 
 
 class Blocked(torch.autograd.Function):

@@ -159,7 +159,7 @@ def backward(ctx: Any, d_output: Tensor, d_lse: Tensor) -> tuple[Tensor | None, 
     return *found, *([] if len(found) == 5 else [None]), None, None, None
 
 
-IN_WORDS = "additive_attention_triton", "additive_attention"
+IN_WORDS = "additive_attention_triton", "additive_attention (a module: implementation='torch')"
 
 torch.library.register_autograd(
     "torch_impl::additive_attention", backward, setup_context=setup_context

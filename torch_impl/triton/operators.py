@@ -272,7 +272,10 @@ def backward(ctx: Any, d_output: Tensor, d_lse: Tensor) -> tuple[Tensor | None, 
     )
 
 
-IN_WORDS = "a fused attention", "the attention of that name that ends in _eager"
+IN_WORDS = (
+    "a fused attention",
+    "the attention of that name that ends in _eager (a module: implementation='eager')",
+)
 
 torch.library.register_autograd("torch_impl::attention", backward, setup_context=setup_context)
 for operator in (attention, attention_grad):
