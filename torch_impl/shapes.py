@@ -119,8 +119,9 @@ def check_parameters(wanted: Pattern, parameters: Any, **sizes: Any) -> None:
 
 
 def check_integer(name: str, number: Any, least: int = 1) -> None:
-    """Hold a size or a count to the integers from ``least`` upwards."""
-    whole = isinstance(number, (Integral, torch.SymInt)) and not isinstance(number, bool)
+    """Hold a size or a count to the integers from ``least`` upwards; a tracer's is a tensor."""
+    kinds = (Integral, torch.SymInt, Tensor) if torch.jit.is_tracing() else (Integral, torch.SymInt)
+    whole = isinstance(number, kinds) and not isinstance(number, bool)
     if not whole or number < least:
         raise ValueError(f"{name}: wanted an integer of at least {least}, got {number!r}")
 

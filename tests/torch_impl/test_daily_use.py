@@ -191,6 +191,22 @@ def test_a_default_dtype_is_honoured(name: str) -> None:
         torch.set_default_dtype(torch.float32)
 
 
+@each_way
+def test_a_call_stays_with_its_tensors_whatever_the_default_device(
+    name: str, implementation: str
+) -> None:
+    """Draws, positions and masks are made beside what was given, in the backward pass too."""
+    module = drawn(name, implementation=implementation, dropout=0.3).train()
+    tensors, outputs = given(name), []
+    for default in ("cpu", "meta"):
+        torch.manual_seed(0)
+        with torch.device(default):
+            outputs.append(first(module(**tensors)))
+            if outputs[-1].requires_grad:
+                outputs[-1].sum().backward()
+    assert torch.equal(*outputs)
+
+
 def scattered(x: Tensor) -> Tensor:
     """The same numbers with others between them."""
     room = torch.full((*x.shape, 2), 9.0)

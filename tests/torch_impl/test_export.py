@@ -78,6 +78,30 @@ def test_a_program_survives_a_file(tmp_path: Path) -> None:
     assert agree_everywhere(name, torch.export.load(file).module(), module)
 
 
+# A trace, which PyTorch deprecates and tensorboard's ``add_graph`` takes
+
+
+def in_order(given: dict[str, Any]) -> tuple[Any, ...]:
+    """Arguments as a tracer takes them: by position, and tuples for lists."""
+    return tuple(tuple(x) if isinstance(x, list) else x for x in given.values())
+
+
+@each_module
+def test_a_traced_module_takes_every_batch_and_length(name: str) -> None:
+    module, given = drawn(name).eval(), arguments(name, *MADE_OF)
+
+    class ByPosition(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, *args: Any) -> Tensor:
+            return first(self.module(**dict(zip(given, args, strict=True))))
+
+    traced = torch.jit.trace(ByPosition(), in_order(given), check_trace=False)
+    assert agree_everywhere(name, lambda **given: traced(*in_order(given)), module)
+
+
 # ONNX, computed by onnxruntime
 
 
