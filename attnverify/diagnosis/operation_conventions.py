@@ -302,9 +302,12 @@ CONVENTIONS_OF_OPERATION: dict[str, tuple[Row, ...]] = {
          visible: -get_alibi_biases(n_heads, visible)),
         ("ALiBi distance", "positions", "positions counted in place of visible keys",
          lambda n_heads, visible: get_alibi_biases(n_heads, np.ones_like(visible))),
-        ("ALiBi distance", "from 0", "a count that begins at 0",
+        ("ALiBi distance", "from 0", "a count that begins at 0, a constant per row",
          lambda n_heads, visible: get_slopes(n_heads)[:, None,
          None] * (np.cumsum(visible, axis=-1) - 1)),
+        ("ALiBi distance", "to the last", "a count back from the last visible key, a constant per "
+         "row", lambda n_heads, visible: get_slopes(n_heads)[:, None, None] * (
+         np.cumsum(visible, axis=-1) - visible.sum(axis=-1, keepdims=True))),
     ),
     "sinusoidal_positions": (
         ("order", "distances rising", "distances rising from 0", lambda M,

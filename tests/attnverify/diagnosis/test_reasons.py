@@ -49,6 +49,8 @@ XL, LEARNED = "transformer_xl_attention", "learned_relative_attention"
 BLOCKS = r"M > (16|32|64)|block|tile|split"
 """A fault of tiles is told by the length from which it shows, or by its name."""
 
+EARLIER = "depends on the calls before"
+
 SCORES = "product of query and key|biases|scale is|scale that|mask wrong|mask of"
 """What is none of the business of a kernel whose scores are right."""
 
@@ -160,6 +162,7 @@ ROWS = {
     f"{ALIBI}_own_key_hidden": Row("own key", "slope"),
     f"{ALIBI}_one_key_beyond": Row("one key (beyond|ahead)", "slope"),
     f"{ALIBI}_mask_instead_of_frontier": Row("in place of the causal|where another is", "slope"),
+    f"{ALIBI}_tf32": Row("TF32|tf32", "mask|bfloat16|bias"),
     f"{ALIBI}_float32_in_float64": Row("float32", "bias|slope|mask", dtype="float64"),
     "get_slopes_closest_power": Row("closest|nearest power|next power", "begin at 1"),
     "get_slopes_from_zero": Row("begin at 1|factor of|from 0", "plain"),
@@ -174,6 +177,11 @@ ROWS = {
     "update_mems_keeps_all": Row("mem_len 0|everything kept|mem_len=0", "window"),
     "update_mems_segment_first": Row("behind the present|present in front|segment first", "short"),
     "sinusoidal_positions_alternating": Row("in turn|alternat", "width"),
+    "get_alibi_biases_from_zero": Row("constant per row", "slope", dtype="float64"),
+    "get_alibi_biases_to_the_last_key": Row("constant per row", "slope", dtype="float64"),
+    # state
+    f"{SDPA}_mask_cached_by_keys": Row(EARLIER, "mask of|ignored"),
+    f"{SDPA}_output_accumulated": Row(EARLIER, "scale"),
     # gradients
     f"{SDPA}_grad_query_not_scaled": Row(
         "query whose gradient is not scaled", aspect="gradients", also="the gradient by query"
@@ -195,6 +203,48 @@ ROWS = {
     f"{SDPA}_weights_detached": Row("no gradient.*(weights|query)", "scale", aspect="gradients"),
     f"{SDPA}_key_detached": Row("no gradient.*key|key.*no gradient", "scale", aspect="gradients"),
 }
+
+
+RECOGNISED: dict[str, tuple[str, ...]] = {
+    "arithmetic narrower than the dtype": ("_computed_in_float32", "_float32_in_float64"),
+    "weights rounded to a narrow format": ("_weights_in_bfloat16", "_weights_in_float16"),
+    "TF32": (f"{SDPA}_tf32", f"{ALIBI}_tf32"),
+    "a weight of 0 times NaN": (f"{SDPA}_zero_times_nan", f"{SDPA}_unscaled_and_zero_times_nan"),
+    "a constant per row in ALiBi biases": (
+        "get_alibi_biases_from_zero",
+        "get_alibi_biases_to_the_last_key",
+    ),
+    "permuted axes": ("_positions_before_heads", "_mask_transposed", "_strides_of_key_forgotten"),
+    "sum or accumulator not rescaled": ("_sum_not_rescaled", "_output_not_rescaled"),
+    "partial results merged wrongly": ("_halves_averaged", "_merged_by_sums"),
+    "last tile unmasked or dropped": ("_tail_not_masked", "_last_tile_dropped"),
+    "off by one in causality and alignment": ("causal_mask_strict", "_one_key_beyond"),
+    "head or batch index wrong": ("_keys_of_next_head", "_values_of_first_batch"),
+    "mask inverted, added, multiplied, at a sentinel": (
+        "_mask_inverted",
+        "_mask_added",
+        "_mask_multiplied",
+        "_mask_at_minus_10000",
+    ),
+    "scale missing, twice, by another width": (
+        f"{SDPA}_unscaled",
+        "_scaled_twice",
+        "_scaled_by_value_width",
+    ),
+    "dropout scale": (f"{SDPA}_dropout_unscaled", "_dropout_divided_by_p"),
+    "gradient terms missing": (
+        "_grad_without_delta",
+        "_grad_value_without_mask",
+        "_grad_query_not_scaled",
+        "_grad_mask_not_summed",
+    ),
+    "state left from a call before": (f"{SDPA}_mask_cached_by_keys", "_output_accumulated"),
+}
+"""What must be recognised, each with at least two kernels, by the ends of their names."""
+
+
+def kernels_of(ends: Sequence[str]) -> list[str]:
+    return [name for name in ROWS if name.endswith(tuple(ends))]
 
 
 SOME = (
@@ -235,8 +285,9 @@ def findings(name: str) -> tuple[Finding, ...]:
 
 
 def reason(finding: Finding) -> str:
-    """What the reader is told: the kind of failure, where it shows, and its cause."""
-    return f"{finding.symptom}; {finding.cause}" if finding.cause else finding.symptom
+    """What the reader is told: the kind of failure, where it shows, its cause, what else it is."""
+    told = f"{finding.symptom}; {finding.cause}" if finding.cause else finding.symptom
+    return "; ".join((told, *finding.message.splitlines()[1:][-1:], *finding.notes))
 
 
 def grade(row: Row, told: Sequence[Finding]) -> str:
@@ -284,6 +335,15 @@ def test_a_replay_tells_the_cause_that_the_run_told(name: str | None) -> None:
 def test_most_reasons_are_right() -> None:
     grades = Counter(grade(row, findings(name)) for name, row in ROWS.items())
     assert grades["right"] >= RIGHT * len(ROWS) and grades["untrue"] <= UNTRUE, grades
+
+
+@pytest.mark.parametrize("mistake", RECOGNISED)
+@pytest.mark.thorough
+def test_what_must_be_recognised_is(mistake: str) -> None:
+    names = kernels_of(RECOGNISED[mistake])
+    told = {name: [reason(f) for f in findings(name)] for name in names}
+    vague = {name: told[name] for name in names if grade(ROWS[name], findings(name)) != "right"}
+    assert len(names) >= 2 and vague == {}
 
 
 def test_words_that_must_not_appear_outweigh_right_ones() -> None:

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from ._pieces import drop, hide, scores, softmax
+from ._pieces import alibi_slopes, both, causal, distances, drop, hide, scores, softmax
 
 
 def _attend(query, key, value, mask, keep, p):
@@ -88,6 +88,15 @@ def scaled_dot_product_attention_tf32(query, key, value, mask=None, keep=None, p
     score = hide(score / np.float32(math.sqrt(query.shape[-1])), mask).astype(np.float32)
     weights = drop(softmax(score), keep, p).astype(np.float32)
     return (_to_tf32(weights) @ _to_tf32(value)).astype(query.dtype)
+
+
+def alibi_attention_tf32(query, key, value, visible=None):
+    """The same with ALiBi's biases, which are added in float32."""
+    score = _to_tf32(query) @ _to_tf32(key).swapaxes(-1, -2)
+    score = score / np.float32(math.sqrt(query.shape[-1]))
+    biases = alibi_slopes(query.shape[1]) * distances(query, key)
+    score = hide((score + biases).astype(np.float32), both(visible, causal(query, key)))
+    return (_to_tf32(softmax(score).astype(np.float32)) @ _to_tf32(value)).astype(query.dtype)
 
 
 def _to_bfloat16(x):

@@ -209,3 +209,14 @@ def sinusoidal_positions_alternating(M, F):
     """Sine and cosine side by side."""
     angle = np.arange(M - 1, -1, -1)[:, None] * 10000.0 ** (-2 * np.arange(F // 2) / F)
     return np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(M, F).astype(np.float32)
+
+
+def get_alibi_biases_from_zero(n_heads, visible):
+    """The first visible key has the bias 0."""
+    return alibi_slopes(n_heads) * (np.cumsum(visible, axis=-1) - 1)
+
+
+def get_alibi_biases_to_the_last_key(n_heads, visible):
+    """Minus the distance to the row's last visible key."""
+    seen = np.cumsum(visible, axis=-1)
+    return alibi_slopes(n_heads) * (seen - seen[..., -1:])
