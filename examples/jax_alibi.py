@@ -21,10 +21,12 @@ def slopes(heads):
 
 @jax.jit
 def alibi_attention(query, key, value, visible=None):
-    (_, H, N, D), M, dtype = query.shape, key.shape[2], value.dtype
+    (B, H, N, D), M, dtype = query.shape, key.shape[2], value.dtype
     query, key, value = (x.astype(jnp.float32) for x in (query, key, value))
     distance = jnp.arange(M) - (jnp.arange(N)[:, None] + M - N)
     seen = distance <= 0 if visible is None else (distance <= 0) & visible
+    used = jnp.broadcast_to(seen, (B, H, N, M)).any(2)[..., None]  # a weight of 0 times NaN is NaN
+    key, value = (jnp.where(used, x, 0) for x in (key, value))
     score = jnp.einsum("bhnd,bhmd->bhnm", query, key) / math.sqrt(D)
     score = score + jnp.asarray(slopes(H))[:, None, None] * distance
     top = jnp.max(score, -1, keepdims=True, initial=-1e30, where=seen)

@@ -72,6 +72,8 @@ def localize_by_weights(
         return Cause(template.format(where=describe_indices(leaks)))
     if lost.any():
         return Cause(say.VISIBLE_KEY_LOST.format(where=describe_indices(lost)))
+    if (undefined := np.isnan(own) & wrong).any():
+        return Cause(say.NAN_WEIGHTS.format(where=describe_indices(undefined)))
     sums = own.sum(axis=-1)
     off = exceeds_bound(sums, law.sum(axis=-1), bound.sum(axis=-1))
     if off.any() and ratios_agree(own, law, bound):

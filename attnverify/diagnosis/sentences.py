@@ -63,6 +63,7 @@ VISIBLE_KEY_LOST = "a visible key has no weight{where}"
 ROW_FACTOR = (
     "the weights of a row are right but for a factor: rows sum to {least:.4g} .. {most:.4g}{where}"
 )
+NAN_WEIGHTS = "the weights are NaN{where}"
 WEIGHTS_WRONG = "the weights are wrong{where}"
 WRONG_BY_SCORES = "the weights are wrong, and right where {zero} is 0{where}"
 WRONG_WITHOUT_SCORES = "the weights are wrong even where {alike}{where}"

@@ -15,6 +15,7 @@ from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.traits import ASPECTS
 from attnverify.inputs.given import describe_file
 from attnverify.machine import describe_machine
+from attnverify.options import ANSWER
 from attnverify.report.json_report import known_kinds, package_versions
 from attnverify.report.root_causes import SHORT_DTYPES
 from attnverify.report.terminal_colours import colourize
@@ -68,12 +69,16 @@ class Row:
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
 
     def add(self, dtype: str, tallies: list[dict[str, Any]]) -> None:
-        """Add one more dtype with its tallies, one a column."""
+        """Add one more dtype with its tallies, one a column; the budget is that of its answer."""
         slack = tallies[0]["slack"]
         self.dtypes.append(SHORT_DTYPES[dtype])
+        answers = [tally for tally in tallies if tally["aspect"] in ANSWER] or tallies
+        judged = any(tally["cases"] or tally["known"] for tally in tallies)
         self.budgets.append(
-            f"{max(tally['budget'] for tally in tallies):.2g}x"
+            f"{max(tally['budget'] for tally in answers):.2g}x"
             + (f"(slack {slack:g})" if slack > 1 else "")
+            if judged
+            else "-"
         )
         for tally in tallies:
             self.counts["cases"] += tally["cases"]

@@ -14,7 +14,12 @@ from attnverify.checks.registry import recipes_called_twice
 from attnverify.failures.record import find_record, recorded_recipes
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.recipe import Recipe
-from attnverify.inputs.sampling import draw_recipes, hypothesis_examples, with_shapes_of
+from attnverify.inputs.sampling import (
+    count_draws,
+    draw_recipes,
+    hypothesis_examples,
+    with_shapes_of,
+)
 from attnverify.verdicts.tally import Options
 
 
@@ -64,8 +69,9 @@ def shown_recipes(
     drawn = draw_recipes(operation, kind, cases, seed)
 
     def share(recipes: tuple[Recipe, ...]) -> tuple[Recipe, ...]:
-        few = compiles_shapes(implementation)
-        return with_shapes_of(recipes, drawn[: count_shapes(cases)]) if few else recipes
+        if not compiles_shapes(implementation):
+            return recipes
+        return with_shapes_of(recipes, shared_models(operation, drawn, kind, options))
 
     return Shown(
         (
@@ -78,6 +84,22 @@ def shown_recipes(
         share(draw_recipes(operation, kind, 4 * cases, seed)[cases:]),
         lambda: share(hypothesis_examples(operation, kind, max(2, options.cases // 10), seed)),
     )
+
+
+def shared_models(
+    operation: str, drawn: tuple[Recipe, ...], kind: str, options: Options
+) -> tuple[Recipe, ...]:
+    """
+    Choose the recipes whose shapes the draws share. What hides something takes those that the
+    values and gradients were compiled for, as far as they hide anything.
+    """
+    count = count_shapes(len(drawn))
+    if kind == "any":
+        return drawn[:count]
+    cases = count_draws(operation, options.cases)
+    compiled = draw_recipes(operation, "any", cases, options.seed)[: count_shapes(cases)]
+    hiding = [r for r in compiled if r.padding or (r.mask and "M" in r.mask["axes"])]
+    return (*hiding, *drawn)[:count]
 
 
 def recipes_to_call_twice(implementation: Implementation, options: Options) -> list[Recipe]:

@@ -5,6 +5,7 @@ What a cell showed, and the verdict on it.
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from attnverify.backends.declarations import NO_GRADIENT
 from attnverify.failures.finding import UNEXPECTED_PASS, Finding, format_findings
 from attnverify.failures.known_failures import KnownFailure
 from attnverify.failures.plain_data import from_plain, to_plain
@@ -172,7 +173,10 @@ def decide_verdict(result: CellResult, known: tuple[KnownFailure, ...] = ()) -> 
         return _failed(result, f"passes ({result.aspect})")
     if not result.evidence:
         reasons = result.reasons | ({OUTSIDE: result.outside} if result.outside else {})
-        return replace(result, verdict="unsupported", reason=most_common(reasons))
+        told = (
+            NO_GRADIENT if NO_GRADIENT in reasons else most_common(reasons)
+        )  # who answers has none
+        return replace(result, verdict="unsupported", reason=told)
     if result.cases and not result.strong:
         words = f"{result.title} ({result.aspect}): {WEAK.format(cases=result.cases)}"
         return replace(result, verdict="weak", reason=words)

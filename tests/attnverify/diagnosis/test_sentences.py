@@ -121,6 +121,7 @@ TEXTS: dict[str, Filled] = {
         {"least": 0.50001, "most": 2.0, "where": ": from row 2 on"},
         "the weights of a row are right but for a factor: rows sum to 0.5 .. 2: from row 2 on",
     ),
+    "NAN_WEIGHTS": ({"where": ": in row 3 alone"}, "the weights are NaN: in row 3 alone"),
     "WEIGHTS_WRONG": ({"where": ": in head 3 alone"}, "the weights are wrong: in head 3 alone"),
     "WRONG_BY_SCORES": (
         {"zero": "query", "where": ""},

@@ -23,7 +23,21 @@ def test_dtypes_of_the_same_verdicts_share_a_line() -> None:
     head, line, *_ = format_table(alike(20))
     assert head.split()[:3] == ["operation", "implementation", "dtypes"]
     assert line.split()[:6] == ["additive_score", "kernels_0", "f64", "f32", "f16", "bf16"]
-    assert line.endswith("0.041x 0.093x 0.14x 0.2x")
+    assert line.endswith("0.01x 0.062x 0.11x 0.16x")
+
+
+def test_the_budget_of_a_row_is_that_of_its_answer() -> None:
+    hidden, values = "hidden NaN", "values"
+    for aspect, told in ((hidden, "0.01x"), (values, "infx")):
+        some = alike(5)
+        for tally in some:
+            tally["budget"] = float("inf") if tally["aspect"] == aspect else 0.01
+        assert format_table(some)[1].endswith(told)
+
+
+def test_what_was_not_judged_has_no_budget() -> None:
+    nothing = [tally | {"cases": 0, "strong": 0, "known": 0} for tally in alike(5)]
+    assert format_table(nothing)[1].endswith(" -")
 
 
 def test_an_operation_is_named_once() -> None:

@@ -69,6 +69,14 @@ def test_what_is_called_twice_was_compiled_before() -> None:
     assert shapes(twice) <= shapes(shown.at_first + shown.drawn)
 
 
+def test_what_hides_keys_is_drawn_in_shapes_that_the_values_had() -> None:
+    mine = implementation_of("scaled_dot_product_attention", compiles_shapes=True)
+    values = shown_recipes(mine, "values", QUICK, "any", QUICK.cases).drawn
+    hidden = shown_recipes(mine, "hidden NaN", QUICK, "nan", 10).drawn
+    assert len(shapes(hidden) - shapes(values)) < len(shapes(hidden)) == count_shapes(10)
+    assert {recipe.poison for recipe in hidden} == {"nan", "inf"}
+
+
 def test_columns_of_one_dtype_share_what_was_compiled() -> None:
     forgotten: list[str] = []
     mine = implementation_of(ALIBI, forget=lambda: forgotten.append("all"))
