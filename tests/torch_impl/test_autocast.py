@@ -3,7 +3,7 @@ Autocast: every function and module of torch_impl takes what it multiplies in th
 region, forwards and backwards, and rounds nothing else.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from numpy import ndarray
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from attnverify.backends.loader import load
@@ -139,6 +140,51 @@ def test_float64_is_left_alone(path: str) -> None:
                 PATHS[path](**given)
         else:
             assert PATHS[path](**given).dtype == torch.float64
+
+
+# A region of a GPU, by tensors without numbers
+
+ON_A_GPU = [
+    path
+    for path in PATHS
+    if split(path)[1] == "triton" or split(path)[0].startswith(("additive", "scaled_dot_product"))
+]
+"""Those that PyTorch can follow on tensors of a GPU that is not there."""
+
+
+def dtype_on_a_gpu(path: str, given: torch.dtype = torch.float32) -> torch.dtype:
+    """The dtype of what a path makes of fake tensors of a GPU."""
+    tensors = {
+        name: torch.empty(x.shape, dtype=given, device="cuda") if isinstance(x, Tensor) else x
+        for name, x in inputs_of(path).items()
+    }
+    return PATHS[path](**tensors).dtype
+
+
+@pytest.fixture
+def region_of_a_gpu() -> Iterator[None]:
+    """As ``torch.autocast("cuda", torch.bfloat16)``, which asks for a GPU, sets it."""
+    before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+    torch.set_autocast_enabled("cuda", True)
+    torch.set_autocast_dtype("cuda", torch.bfloat16)
+    with torch.no_grad(), FakeTensorMode():
+        yield
+    torch.set_autocast_enabled("cuda", before[0])
+    torch.set_autocast_dtype("cuda", before[1])
+
+
+@pytest.mark.parametrize("path", ON_A_GPU)
+def test_a_region_of_a_gpu_has_the_same_rules(path: str, region_of_a_gpu: None) -> None:
+    assert dtype_on_a_gpu(path) == torch.bfloat16
+    assert PATHS[path](**inputs_of(path)).dtype == torch.float32  # on the CPU, of another region
+    if split(path)[1] != "triton":  # which has no float64
+        assert dtype_on_a_gpu(path, torch.float64) == torch.float64
+
+
+@pytest.mark.parametrize("path", ON_A_GPU)
+def test_a_region_of_the_cpu_is_none_of_a_gpu(path: str) -> None:
+    with torch.no_grad(), FakeTensorMode(), torch.autocast("cpu", torch.bfloat16):
+        assert dtype_on_a_gpu(path) == torch.float32
 
 
 # Masks
