@@ -16,6 +16,7 @@ READS = {
     "cli/operations.py": "a docstring's clauses and its annotations",
     "doctor.py": "what pip and the kernel of the system say",
     "failures/known_failures.py": "the user's file of known failures",
+    "failures/page.py": "its own body, for the names that it must import",
     "failures/record.py": "the name of a record's file",
     "failures/script.py": "the source that a script is made of",
     "gpu_report/runner.py": "a device's name, for a file",
