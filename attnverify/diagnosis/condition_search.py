@@ -145,13 +145,20 @@ MEASURES: dict[str, Callable[[Case], float]] = {
 
 
 def fields(failing: Sequence[Case], passing: Sequence[Case]) -> Iterator[tuple[float, str]]:
-    """What a field of the recipe is in every failure, and what it is in none."""
+    """
+    What a field of the recipe is in every failure, and what it is in none; that it is not there is
+    a sentence.
+    """
     for path in PATHS:
         failed = [str(field_of(case.recipe, path)) for case in failing]
-        if len(set(failed)) == 1:
+        if len(set(failed)) == 1 and failed[0] != ABSENT:
             yield 5, f"{path}={failed[0]}"
         passed = {str(field_of(case.recipe, path)): None for case in passing}
-        yield from ((7, f"{path}!={value}") for value in passed if value not in failed)
+        others = (value for value in passed if value not in (*failed, ABSENT))
+        yield from ((7, f"{path}!={value}") for value in others)
+
+
+ABSENT = "None"
 
 
 def sizes(letter: str, failed: list[int], passed: list[int]) -> Iterator[str]:

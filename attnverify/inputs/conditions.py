@@ -89,7 +89,7 @@ class Condition:
 def parse_condition(text: str) -> Condition:
     """One condition of a region."""
     if text in SENTENCES:
-        topic = "dropout" if text == "dropout is given" else "mask"
+        topic = "dropout" if "dropout" in text else "mask"
         return Condition(text, SENTENCES[text], frozenset({text}), topic)
     for pattern, (topic, holds) in PATTERNS.items():
         if match := re.fullmatch(pattern, text):
@@ -244,6 +244,9 @@ SENTENCES: dict[str, Predicate] = {
     ),
     "a padding mask is given": lambda case: case.recipe.padding is not None,
     "dropout is given": lambda case: case.recipe.dropout is not None,
+    "no mask is given": lambda case: case.recipe.mask is None,
+    "no padding mask is given": lambda case: case.recipe.padding is None,
+    "no dropout is given": lambda case: case.recipe.dropout is None,
 }
 """
 What a case shows, in words; where a key is hidden from every row of its head, poison may stand in

@@ -16,10 +16,15 @@ import pytest
 from attnverify import numpy_ref as right
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.diagnosis.condition_search import find_conjunction, shortest_conjunction
+from attnverify.diagnosis.condition_search import (
+    candidates,
+    find_conjunction,
+    shortest_conjunction,
+)
 from attnverify.diagnosis.failing_region import RegionOffer
 from attnverify.failures.known_failures import KnownFailure, parse_line
 from attnverify.inputs.recipe import Recipe
+from attnverify.inputs.sampling import draw_recipes
 from attnverify.judge.case import Case, case_of
 from attnverify.verdicts.cell import Cell
 from attnverify.verdicts.columns import judge_cell
@@ -250,3 +255,14 @@ def test_an_offer_that_the_fresh_draws_refute_does_not_hold() -> None:
     offer = RegionOffer(("N > M",), (5, 5), (0, 9), (3, 4), (0, 8), "*")
     assert not offer.holds and replace(offer, fresh_failures=(4, 4)).holds
     assert not replace(offer, fresh_failures=(4, 4), fresh_passes=(1, 8)).holds
+
+
+def test_what_is_not_given_is_said_in_words() -> None:
+    cases = [
+        case_of(r, "float32") for r in draw_recipes("scaled_dot_product_attention", "any", 60, 0)
+    ]
+    for part in ("mask", "dropout"):
+        failing = [case for case in cases if getattr(case.recipe, part) is None]
+        passing = [case for case in cases if case not in failing]
+        assert find_conjunction(failing, passing) == (f"no {part} is given",)
+        assert not [text for _, text in candidates(failing, passing) if "None" in text]

@@ -215,6 +215,7 @@ HOLDS = {  # what the plain case lacks
     "mask.form!=bool and mask!=None": LAID,
     "a pair is hidden": {"mask": MASK},
     "dropout is given": {"dropout": {"p": 0.5, "seed": 1}},
+    "dropout is given and no mask is given": {"dropout": {"p": 0.5, "seed": 1}},
     "a score exceeds 88": {
         "values": {"family": "large", "seed": 1},
         "sizes": SIZES | {"N": 7, "M": 17},
