@@ -67,7 +67,8 @@ def transformer_xl_layer(x, position, parameters, num_heads, mem=None, visible=N
     (_, N, F), M = x.shape, len(position)
     mask = hidden(N, M, visible, x).permute(2, 3, 0, 1)
     r = one_further(position)[:, None].expand(-1, len(x), -1)
-    mems = None if mem is None else mem.transpose(0, 1)
+    # XLNetModel.cache_mem has detached what it hands to the layers
+    mems = None if mem is None else mem.detach().transpose(0, 1)
     inputs = (x.transpose(0, 1), None, mask, None, r, None, mems)
     layer = xlnet(num_heads, F // num_heads, eps)
     state = dict.fromkeys(

@@ -26,6 +26,7 @@ from attnverify.checks.long_sequences import long_sequence_checks
 from attnverify.checks.metamorphic import relation_checks
 from attnverify.checks.projected_factors import projected_factor_checks
 from attnverify.checks.systematic_error import systematic_error_checks
+from attnverify.checks.training_path import has_training_path, training_checks
 from attnverify.inputs.fixed_cases import fixed_cases, pair_count
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import draw_first_fifth
@@ -65,6 +66,7 @@ def checks(
             [
                 *large_size_checks(operation, profile),
                 *projected_factor_checks(operation, profile, seed),
+                *training_checks(operation, seed),
             ]
         )
     if aspect == "refusals":
@@ -73,6 +75,11 @@ def checks(
             for words in calls_refused_by_spec(operation)
         }
     return call_sequence_checks(operation, profile, seed) if aspect == "side effects" else {}
+
+
+def concerns(name: str, implementation: Implementation) -> bool:
+    """Whether a check has anything to ask of an implementation."""
+    return not name.startswith("training: ") or has_training_path(implementation)
 
 
 def find_check(operation: str, aspect: str, named: dict[str, Any]) -> Check | None:

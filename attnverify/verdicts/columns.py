@@ -16,7 +16,7 @@ from attnverify.backends.declarations import NO_GRADIENT
 from attnverify.backends.loader import Implementation
 from attnverify.backends.round_trip import check_round_trip
 from attnverify.checks.calls_of_check import calls_of_check
-from attnverify.checks.registry import Check, checks, find_check
+from attnverify.checks.registry import Check, checks, concerns, find_check
 from attnverify.failures.evidence import Evidence, picture_of_error
 from attnverify.failures.finding import NOT_REFUSED, Finding, KnownFailureLine
 from attnverify.failures.known_failures import KnownFailure
@@ -119,7 +119,9 @@ def judge_gradients(cell: Cell, options: Options) -> Tally:
     if without and tally.cases:
         words = f"{without} calls gave outputs without a gradient, {tally.cases} with one"
         tally += Tally(findings=[Finding("no gradient", message=words)])
-    return tally if tally.findings else tally + run_checks(cell, cell.gradient, options)
+    if tally.findings or leaves_dtype_out(tally):
+        return tally
+    return tally + run_checks(cell, cell.gradient, options)
 
 
 def judge_hidden_nan(cell: Cell, options: Options) -> Tally:
@@ -190,7 +192,8 @@ def checks_to_run(
     """Recorded checks, then those of this run, each with what it is made from."""
     operation = implementation.operation.name
     made_from = options.draws | ({"inputs": options.inputs} if options.inputs else {})
-    own = [{"name": name} | made_from for name in checks(operation, cell.aspect, **made_from)]
+    names = checks(operation, cell.aspect, **made_from)
+    own = [{"name": name} | made_from for name in names if concerns(name, implementation)]
     if cell.aspect == "side effects" and compiles_shapes(implementation):
         own = own[:SEQUENCES]
     found = [
