@@ -3,6 +3,7 @@ Try mutants until the file tells of so many, and go on where it ends.
 
     nice python -m tests.mutation --file tests/mutation/mutants.json --number 300
     python -m tests.mutation --file tests/mutation/mutants.json --table docs/data/mutants.md
+    python -m tests.mutation --by-hand
 
 Who survives is told apart by hand, in the file: `why` says that a mutant is equivalent, or which
 test it asks for.
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.mutation.changes import Mutant
+from tests.mutation.sabotages import SABOTAGES
 from tests.mutation.targets import choose_tests, target_files
 from tests.mutation.trial import Limits, copy_tree, draw_mutants, try_mutant
 
@@ -53,6 +55,23 @@ def tell(tree: Path, mutant: Mutant, limits: Limits) -> dict[str, Any]:
     }
 
 
+def try_sabotages(word: str) -> int:
+    """Try the sabotages made by hand whose name has this word; 1 where one is not noticed."""
+    limits, survived = Limits(), 0
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        tree = Path(folder)
+        copy_tree(ROOT, tree)
+        for sabotage in SABOTAGES:
+            if word not in sabotage.name:
+                continue
+            seconds = limits.of(tree, sabotage.tests)
+            verdict = try_mutant(tree, sabotage.mutant(ROOT), {sabotage.tests: seconds})
+            survived += not verdict.killed_by
+            told = "noticed" if verdict.killed_by else "NOT NOTICED"
+            print(f"{told} {verdict.seconds} s: {sabotage.name}", flush=True)
+    return int(survived > 0)
+
+
 def format_table(told: list[dict[str, Any]]) -> str:
     """The share killed by package, and the survivors with what they are."""
     lines = ["# Mutants, and how many of them a test notices", ""]
@@ -78,7 +97,11 @@ def format_table(told: list[dict[str, Any]]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--file", type=Path, required=True)
+    chosen = parser.add_mutually_exclusive_group(required=True)
+    chosen.add_argument("--file", type=Path)
+    chosen.add_argument(
+        "--by-hand", nargs="?", const="", metavar="WORD", help="sabotages whose name has this word"
+    )
     parser.add_argument(
         "--number", type=int, default=300, help="in all, those of the file included"
     )
@@ -86,6 +109,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", default="", metavar="WORD", help="files whose path has this word")
     parser.add_argument("--table", type=Path, help="write what the file tells, and try no more")
     given = parser.parse_args(arguments)
+    if given.by_hand is not None:
+        return try_sabotages(given.by_hand)
     if given.table:
         given.table.write_text(format_table(json.loads(given.file.read_text())))
     else:

@@ -36,18 +36,21 @@ def choose_tests(path: str) -> Tests:
         oracle = ("tests/spec/test_scalar_oracle.py", *words)
         examples = (path, "spec", *own, "-m", "not differential")
         return (examples, oracle, against, GRADIENTS)
-    judged = ("-m", "differential", "--attn-profile", "quick", "--attn-backend", folder)
     if folder == "numpy_ref":
-        return (against, against[:1], (*judged, *words))
+        return (against, against[:1], judged(folder, chapter, words[1]))
     if folder == "torch_impl":
-        no_way_round = "not triton and not module and not autocast"
-        return (
-            ("tests/torch_impl/test_derivatives.py", *words),
-            (*judged, "-k", f"({words[1]}) and {no_way_round}"),
-        )
+        derivatives = ("tests/torch_impl/test_derivatives.py", *words)
+        return (derivatives, judged(folder, chapter, f"({words[1]}) and {NO_WAY_ROUND}"))
     return JUDGE.get(path, (BOUNDS, LEGAL_ORDERS))
 
 
+def judged(column: str, chapter: str, words: str) -> tuple[str, ...]:
+    """The cells of a column in one chapter whose names have these words."""
+    chosen = ("-m", "differential", "--attn-profile", "quick", "--attn-backend", column)
+    return (f"tests/test_{chapter}.py", *chosen, "-k", words)
+
+
+NO_WAY_ROUND = "not triton and not module and not autocast"
 LEGAL_ORDERS = (
     "tests/attnverify/bounds/test_witnesses.py",
     "tests/attnverify/bounds/test_legal_orders.py",
