@@ -11,6 +11,7 @@ from numpy import ndarray
 
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.pytrees import leaves
+from attnverify.checks.call_sequences import passes_when_reloaded
 from attnverify.checks.registry import find_check
 from attnverify.diagnosis.call_budget import OF_A_CAUSE, CallBudget, price_of
 from attnverify.diagnosis.cause import Cause
@@ -30,6 +31,8 @@ def cause_again(failure: FailureRecord, implementation: Implementation, kind: st
     Find the cause as the run told it: by the cases that it began with and by those that it drew,
     which fail in this way, in another, or pass, beside the one that is recorded.
     """
+    if passes_when_reloaded(implementation, failure.case):
+        return None  # what hangs on earlier calls is told as that
     drawn = "nan" if failure.aspect == "hidden NaN" else "any"
     fixed = fixed_cases(failure.operation) if drawn == "any" else ()
     draws = failure.draws or FIRST_DRAWS
