@@ -120,7 +120,8 @@ def check_parameters(wanted: Pattern, parameters: Any, **sizes: Any) -> None:
 
 def check_integer(name: str, number: Any, least: int = 1) -> None:
     """Hold a size or a count to the integers from ``least`` upwards; a tracer's is a tensor."""
-    kinds = (Integral, torch.SymInt, Tensor) if torch.jit.is_tracing() else (Integral, torch.SymInt)
+    tracing = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    kinds = (Integral, torch.SymInt, Tensor) if tracing else (Integral, torch.SymInt)
     whole = isinstance(number, kinds) and not isinstance(number, bool)
     if not whole or number < least:
         raise ValueError(f"{name}: wanted an integer of at least {least}, got {number!r}")

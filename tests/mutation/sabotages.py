@@ -170,6 +170,6 @@ SABOTAGES = (
         'partial(linear, parameters=parameters, name="r_net"),',
         "lambda x: (lambda y: 0.5 * y + 0.5 * y.detach())"
         '(linear(x, parameters=parameters, name="r_net")),',
-        judged("torch_impl", "layers", f"gradients and transformer_xl_layer and {NO_WAY_ROUND}"),
+        judged("torch_impl", "layers", f"gradients and [transformer_xl_layer- and {NO_WAY_ROUND}"),
     ),
 )
