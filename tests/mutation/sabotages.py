@@ -90,8 +90,8 @@ SABOTAGES = (
     Sabotage(
         "only the first six outputs compared",
         "attnverify/judge/judging.py",
-        "(output, value, limit) in enumerate(zip(outputs, expected, bounds, strict=True)):",
-        "(output, value, limit) in enumerate([*zip(outputs, expected, bounds, strict=True)][:6]):",
+        "parts = enumerate(zip(outputs, expected, bounds, strict=True))",
+        "parts = enumerate([*zip(outputs, expected, bounds, strict=True)][:6])",
         JUDGED[:1],
     ),
     Sabotage(
@@ -138,7 +138,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "of a long output the first row alone",
-        "attnverify/checks/long_sequences.py",
+        "attnverify/catalogue/rows.py",
         "    return sorted(rows)\n",
         "    return sorted(rows)[:1]\n",
         ("tests/attnverify/checks/test_long_sequences.py",),
@@ -153,8 +153,8 @@ SABOTAGES = (
     Sabotage(
         "no NaN in the memory that is free",
         "attnverify/judge/invoke.py",
-        "    freed = [library.from_numpy(np.full(x.shape, np.nan), case.dtype) for x in arrays]\n",
-        "    freed = [library.from_numpy(np.full(x.shape, 0.0), case.dtype) for x in arrays]\n",
+        "np.full(x, np.nan), case.dtype)",
+        "np.full(x, 0.0), case.dtype)",
         ("tests/attnverify/judge/test_judge.py", "-k", "freed_memory"),
     ),
     Sabotage(
