@@ -92,7 +92,7 @@ SABOTAGES = (
         "attnverify/judge/judging.py",
         "parts = enumerate(zip(outputs, expected, bounds, strict=True))",
         "parts = enumerate([*zip(outputs, expected, bounds, strict=True)][:6])",
-        JUDGED[:1],
+        (*JUDGED[:1], "-k", "each_of_many"),
     ),
     Sabotage(
         "each row held to its largest bound",

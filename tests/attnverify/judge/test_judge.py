@@ -9,7 +9,7 @@ import pytest
 from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import Disagreement, Unsupported
-from attnverify.judge.judging import judge
+from attnverify.judge.judging import compare_outputs, judge
 from attnverify.judge.side_effects import judge_side_effects
 from attnverify.verdicts import findings as findings_module
 from attnverify.verdicts.columns import judge_cell
@@ -226,6 +226,15 @@ def test_freed_memory_is_poisoned() -> None:
     recipe = Recipe("softmax", {"N": 5, "M": 7}, {"family": "normal", "seed": 1}, mask=mask)
     with pytest.raises(Disagreement, match="got nan, expected 0"):
         judge(implementation("softmax_uninitialised"), case_of(recipe, "float32"))
+
+
+@pytest.mark.parametrize("wrong", range(8))
+def test_each_of_many_outputs_is_compared(wrong: int) -> None:
+    expected = [np.full(3, 1.0) for _ in range(8)]
+    outputs = [x + (index == wrong) for index, x in enumerate(expected)]
+    right = implementation("softmax_right")
+    compared = compare_outputs(outputs, expected, [np.zeros(3)] * 8, "float64", right)
+    assert [path for path, each in compared if not each.passed] == [f"output[{wrong}]"]
 
 
 APART = ("right", "no_float_masks", "never", "two_faults", "infinity", "remembers")
