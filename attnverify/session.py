@@ -2,6 +2,7 @@
 A verification session: what one run judges, with which options, and what could not be judged.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +40,8 @@ class Verification:
     """What an earlier run has found of a cell, where this one goes on with it."""
     keep: Callable[[str, dict[str, Any]], None] = lambda cell, tally: None
     """Writes down what was found of a cell."""
+    began: float = field(default_factory=time.time)
+    """When the run began, in seconds since 1970."""
     require: str | None = None
     """What must hold of every backend; None: the answer, and all of our own columns."""
     allow_weak: bool = False

@@ -214,7 +214,7 @@ def prepare(chosen: argparse.Namespace) -> tuple[Verification, Limits]:
     memory = chosen.memory or (
         0 if chosen.address else int(0.75 * min(supervisor.available(), 2**30) / chosen.workers)
     )
-    limits = Limits(chosen.case_seconds, memory)
+    limits, began = Limits(chosen.case_seconds, memory), time.time()
     known = known_failures(chosen.known_failures, sources)
     workers = {
         source: Worker(source, limits)
@@ -229,7 +229,7 @@ def prepare(chosen: argparse.Namespace) -> tuple[Verification, Limits]:
         worker.close()
     options = Options("thorough", seed, chosen.failures)
     operations, dtypes = tuple(chosen.op or ()), tuple(chosen.dtype or ())
-    run = Verification(backends, operations, dtypes, options, known)
+    run = Verification(backends, operations, dtypes, options, known, began=began)
     run.require, run.allow_weak = chosen.require, chosen.allow_weak
     return run, limits
 

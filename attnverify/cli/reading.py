@@ -43,14 +43,14 @@ def load_report(path: str) -> dict[str, Any]:
 REPORT = click.Argument(["report"], type=FILE, metavar="REPORT")
 
 
-def write_page(report: str, output: str | None) -> int:
-    """Return the page of a report, beside it unless another place is named."""
-    from attnverify.report.html import report_page
+def make_page(report: str, output: str | None, book: str) -> int:
+    """Write the page of a report, beside it unless another place is named."""
+    from attnverify.report.json_report import write_page
 
     path = Path(output or Path(report).with_suffix(".html"))
-    page = report_page(load_report(report))
+    found = load_report(report)
     try:
-        path.write_text(page, encoding="utf-8", errors="replace")
+        write_page(found, path, Path(report), book)
     except OSError as error:
         raise click.ClickException(str(error)) from None
     print(f"report: {path}")
@@ -59,7 +59,7 @@ def write_page(report: str, output: str | None) -> int:
 
 page = Command(
     "page",
-    callback=write_page,
+    callback=make_page,
     params=[
         REPORT,
         click.Option(
@@ -67,6 +67,12 @@ page = Command(
             type=FILE,
             metavar="FILE",
             help="where the page goes (default: beside the report)",
+        ),
+        click.Option(
+            ["--book"],
+            default="",
+            metavar="ADDRESS",
+            help="where the book is built: the clauses of the specification lead there",
         ),
     ],
     help="Make the page of a report that was saved as JSON.\n\nREPORT is what attnverify run "

@@ -7,15 +7,17 @@ came, what was expected, the error as a share of the bound. Of a large slice it 
 the worst element.
 """
 
+import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.operation import CATALOGUE, float_axes
+from attnverify.failures.literals import write_numbers
 from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import Case
 from attnverify.judge.comparison import Comparison
@@ -65,14 +67,64 @@ class DrawnCase:
 
 
 @dataclass(frozen=True)
+class Argument:
+    """
+    One argument of the case that is shown, or one part of it.
+
+    kind      its dtype, or the type of what is no array
+    values    as Python writes them; "" of an array of more numbers than a page has room for
+    checksum  twelve hexadecimal digits of an array's bits, as float64 where it holds floats
+    """
+
+    name: str
+    kind: str
+    shape: list[int]
+    values: str
+    checksum: str
+
+
+@dataclass(frozen=True)
 class Evidence:
     """
-    The picture of the smallest failing case, where numbers were compared; and that of a case as it
-    was drawn, where it has more to show.
+    The picture of the smallest failing case, where numbers were compared; that of a case as it was
+    drawn, where it has more to show; and the arguments of the smallest. A check has none: it makes
+    many calls.
     """
 
     picture: Picture | None = None
     drawn: DrawnCase | None = None
+    inputs: tuple[Argument, ...] = ()
+
+
+MOST_NUMBERS = 64
+"""Arrays of so many numbers are written out."""
+
+
+def describe_inputs(case: Case) -> tuple[Argument, ...]:
+    """Describe the arguments of a case: the values where they are few, else their sizes."""
+    named = (pair for name, value in case.inputs.items() for pair in _named_leaves(name, value))
+    return tuple(_describe_argument(name, value, case.dtype) for name, value in named)
+
+
+def _named_leaves(name: str, tree: Any) -> Iterator[tuple[str, Any]]:
+    """Name each leaf of an argument: ``parameters.query.weight``, ``layers[0]``."""
+    if isinstance(tree, dict):
+        for key, branch in tree.items():
+            yield from _named_leaves(f"{name}.{key}", branch)
+    elif isinstance(tree, list | tuple):
+        for number, branch in enumerate(tree):
+            yield from _named_leaves(f"{name}[{number}]", branch)
+    else:
+        yield name, tree
+
+
+def _describe_argument(name: str, value: Any, dtype: str) -> Argument:
+    if not isinstance(value, ndarray):
+        return Argument(name, type(value).__name__, [], repr(value), "")
+    kind = dtype if value.dtype.kind == "f" else value.dtype.name
+    written = write_numbers(value, dtype) if value.size <= MOST_NUMBERS else ""
+    bits = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()[:12]
+    return Argument(name, kind, list(value.shape), written, bits)
 
 
 def picture_of_error(operation: str, error: Disagreement | None) -> Picture | None:

@@ -15,7 +15,7 @@ WIDTH = 96
 
 def write_array(make: str, x: ndarray, dtype: str = "", digits: str = "float64") -> str:
     """Write an array as nested lists, on as many lines as it takes."""
-    text = _nested(x.tolist(), digits)
+    text = write_numbers(x, digits)
     line = f"{make}({text}{', ' * bool(dtype)}{dtype})"
     if len(line) <= WIDTH - len("expected = "):
         return line
@@ -24,6 +24,11 @@ def write_array(make: str, x: ndarray, dtype: str = "", digits: str = "float64")
         text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
     )
     return f"{make}(\n{folded},\n{indent * bool(dtype)}{dtype}{f',{chr(10)}' * bool(dtype)})"
+
+
+def write_numbers(x: ndarray, dtype: str) -> str:
+    """Write the numbers of an array as nested lists, each by as few digits as its dtype needs."""
+    return _nested(x.tolist(), dtype)
 
 
 def _nested(x: Any, digits: str) -> str:

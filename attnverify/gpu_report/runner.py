@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from attnverify import ROOT
+from attnverify.backends.commit import commit_of_suite
 
 LIMITS = {
     "environment": 60,
@@ -175,7 +176,7 @@ def write(folder: Path | None, device: str, quick: bool, outcomes: dict[str, Out
         "device": known.get("device", device),
         "on": device,
         "date": when,
-        "commit": commit(),
+        "commit": commit_of_suite(),
         "quick": quick,
     }
     told |= {
@@ -221,20 +222,6 @@ def stop_process_group(child: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
-
-
-def commit() -> str:
-    """Name the commit of this checkout, and whether it was changed since."""
-    try:
-        name, changed = (
-            subprocess.run(
-                ["git", *words], cwd=ROOT, capture_output=True, text=True, check=False
-            ).stdout.strip()
-            for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "-uno"))
-        )
-    except OSError:
-        return "unknown"
-    return f"{name}{' with changes' if changed else ''}" if name else "unknown"
 
 
 # In the process of a step

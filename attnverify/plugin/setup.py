@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def build_verification(config: pytest.Config) -> Verification:
     """
     Read the options and load the backends. Raises ValueError for an option that is wrong.
     """
-    option, sources = config.getoption, sources_of(config)
+    began, option, sources = time.time(), config.getoption, sources_of(config)
     if not sources:
         raise ValueError(
             "differential tests: wanted a backend to judge, got none: name one by "
@@ -64,7 +65,7 @@ def build_verification(config: pytest.Config) -> Verification:
     workers = workers_of(config, sources)
     backends = list(backends_of(sources, workers))
     gc.freeze()  # what is loaded by now stays: the collector need not look at it again and again
-    run = Verification(backends, operations, dtypes, options, known, workers)
+    run = Verification(backends, operations, dtypes, options, known, workers, began=began)
     run.require, run.allow_weak = option("attn_require"), option("attn_allow_weak")
     journal = open_journal(config, sources, settings_of(config, run))
     if journal is not None:

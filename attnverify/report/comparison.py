@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnverify.report.html.document import Section, render, render_page
+from attnverify.report.html.origin import commits_of_backends, describe_run
 
 Report = dict[str, Any]
 Tally = dict[str, Any]
@@ -40,6 +41,7 @@ class Comparison:
     other    verdicts that changed, neither to *failed* nor from it
     added    cells that the old report lacks and removed those that the new one lacks, as changes
     unlike   what the two runs were asked for differently, which may explain the rest
+    runs     when each of them was, and of what commits
     """
 
     new_failures: list[Change] = field(default_factory=list)
@@ -50,6 +52,7 @@ class Comparison:
     added: list[Change] = field(default_factory=list)
     removed: list[Change] = field(default_factory=list)
     unlike: list[Change] = field(default_factory=list)
+    runs: tuple[str, ...] = ()
 
 
 SECTIONS = {
@@ -72,7 +75,8 @@ def compare_reports(old: Report, new: Report, factor: float = 1.5) -> Comparison
     if not factor > 1:
         raise ValueError(f"factor: wanted a number above 1, got {factor}")
     before, after = _cells(old), _cells(new)
-    found = Comparison(unlike=_differences(old, new))
+    runs = (f"Old: {describe_run(old)}", f"New: {describe_run(new)}")
+    found = Comparison(unlike=_differences(old, new), runs=runs)
     for cell in sorted(before.keys() | after.keys()):
         _compare_cell(found, ", ".join(cell), before.get(cell), after.get(cell), factor)
     return found
@@ -137,7 +141,8 @@ def _differences(old: Report, new: Report) -> list[Change]:
     about = [
         report.get("options", {})
         | report.get("environment", {})
-        | {key: report[key] for key in ("attnverify", "installed") if key in report}
+        | {key: report[key] for key in ("attnverify", "installed", "commit") if key in report}
+        | commits_of_backends(report)
         for report in (old, new)
     ]
     names = {name: None for each in about for name in each}
@@ -151,6 +156,7 @@ def _differences(old: Report, new: Report) -> list[Change]:
 def describe_comparison(found: Comparison) -> Iterator[str]:
     """Write the comparison for a terminal: one line of counts, then each section that has lines."""
     yield outcome(found)
+    yield from found.runs
     for name, title in SECTIONS.items():
         if changes := getattr(found, name):
             yield ""
@@ -184,5 +190,7 @@ def comparison_page(found: Comparison) -> str:
         for name, title in SECTIONS.items()
         if (rows := getattr(found, name))
     ]
-    lead = render("comparison_lead.html", outcome=outcome(found), any=bool(sections))
+    lead = render(
+        "comparison_lead.html", runs=found.runs, outcome=outcome(found), any=bool(sections)
+    )
     return render_page("Two verifications compared", lead, sections)

@@ -6,15 +6,22 @@ import json
 import math
 import platform
 import re
+import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnverify import __version__
+from attnverify.backends.commit import commit_of_backend, commit_of_suite
+from attnverify.catalogue.docstrings import clauses, sentence, without_markup
+from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.device_assignment import gpu_descriptions
+from attnverify.faults.registry import read_faults
 from attnverify.machine import count_processors, describe_machine
 from attnverify.report.html import report_page
+from attnverify.report.reproducers import copy_reproducers
 from attnverify.report.root_causes import triage
 
 if TYPE_CHECKING:
@@ -22,11 +29,14 @@ if TYPE_CHECKING:
 
 
 SCHEMA = Path(__file__).with_name("report.schema.json")
-VERSION = 3
+VERSION = 4
 """Of the schema, which describes what a report holds."""
 
-READABLE = (1, 2, VERSION)
-"""The versions that can be read: 1 knew no cells that were left out."""
+READABLE = (1, 2, 3, VERSION)
+"""
+The versions that can be read: 1 knew no cells that were left out; 3 and those before it neither
+when the run was, nor at which commit, nor the arguments of a case.
+"""
 
 
 def package_versions() -> str:
@@ -45,13 +55,16 @@ def known_kinds(tallies: list[dict[str, Any]]) -> dict[str, int]:
     return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
 
 
-def as_json(run: "Verification", tallies: list[dict[str, Any]]) -> dict[str, Any]:
+def as_json(
+    run: "Verification", tallies: list[dict[str, Any]], clock: Callable[[], float] = time.time
+) -> dict[str, Any]:
     """Describe the whole run for a machine: options, backends, every tally."""
     backends = [
         {
             key: getattr(backend, key)
             for key in ("name", "source", "broken", "missing", "notes", "versions", "device")
         }
+        | {"commit": commit_of_backend(backend.source)}
         for backend in run.backends
     ]
     options = {"profile": run.options.profile, "seed": run.options.seed, "cases": run.options.cases}
@@ -59,15 +72,54 @@ def as_json(run: "Verification", tallies: list[dict[str, Any]]) -> dict[str, Any
         "known_failures": known_kinds(tallies),
         "root_causes": [cause.as_dict() for cause in triage(tallies)],
     }
+    found |= describe_what_was_violated([t for t in tallies if t["verdict"] == "failed"])
     about = {
         "version": VERSION,
         "attnverify": __version__,
+        "commit": commit_of_suite(),
+        "date": datetime.fromtimestamp(run.began, UTC).isoformat(timespec="seconds"),
+        "seconds": round(max(clock() - run.began, 0.0), 1),
         "options": options,
         "failures": run.options.failures,
         "installed": package_versions(),
         "environment": describe_environment(),
     }
     return about | {"backends": backends, "tallies": tallies, **found}
+
+
+def describe_what_was_violated(failed: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """
+    Say what the specification says of each operation that failed, and which clause each mistake
+    violates that a diagnosis names.
+    """
+    findings = [found for tally in failed for found in tally["findings"]]
+    records = [found["record"] for found in findings if found["record"]]
+    causes = [found["cause"] for found in findings if found["cause"]]
+    violated = _clauses_of_mistakes(
+        {each["name"] for cause in causes for each in cause["explanations"]}
+    )
+    names = [each["operation"] for each in (*failed, *records)]
+    names += [clause.partition(",")[0] for clause in violated.values()]
+    said = {
+        n: _describe_specification(CATALOGUE[n]) for n in dict.fromkeys(names) if n in CATALOGUE
+    }
+    return {"specification": said, "violated": violated}
+
+
+def _clauses_of_mistakes(names: set[str]) -> dict[str, str]:
+    """Find the clauses that those mistakes violate which are seeded as faults."""
+    faults = read_faults()[0] if names else {}
+    return {name: faults[name].clause for name in sorted(names) if name in faults}
+
+
+def _describe_specification(operation: Operation) -> dict[str, Any]:
+    said = clauses(operation.specification)
+    return {
+        "function": f"attnverify.spec.{operation.chapter}.{operation.name}",
+        "page": f"operations/{operation.forward.name}.html",
+        "sentence": without_markup(sentence(operation.specification)),
+        "clauses": {str(number): without_markup(text) for number, text in said.items()},
+    }
 
 
 def json_text(report: dict[str, Any]) -> str:
@@ -102,18 +154,30 @@ ROW = re.compile(r"\[\n +([^\[\]{}]*?)\n +\]")
 """A list without lists in it; a line's end stands in no word of JSON."""
 
 
-REPORTS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "--report": report_page,
-    "--report-json": json_text,
+def write_page(
+    report: dict[str, Any], path: Path, saved: Path | None = None, book: str = ""
+) -> None:
+    """Write the page of a report and, beside it, the programs that show its failures."""
+    page = report_page(report, copy_reproducers(report, path, saved), book)
+    path.write_text(page, encoding="utf-8", errors="replace")
+
+
+def write_json(report: dict[str, Any], path: Path) -> None:
+    path.write_text(json_text(report), encoding="utf-8", errors="replace")
+
+
+REPORTS: dict[str, Callable[[dict[str, Any], Path], None]] = {
+    "--report": write_page,
+    "--report-json": write_json,
 }
-"""What is written for each option that asks for a report."""
+"""What writes the report for each option that asks for one."""
 
 
 def write_reports(report: dict[str, Any], paths: dict[str, str | None]) -> None:
     """Write the reports that were asked for, each to the path of its option."""
     for option, path in paths.items():
         if path:
-            Path(path).write_text(REPORTS[option](report), encoding="utf-8", errors="replace")
+            REPORTS[option](report, Path(path))
 
 
 def describe_environment() -> dict[str, str]:

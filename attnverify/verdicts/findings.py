@@ -13,6 +13,7 @@ from attnverify.diagnosis.diagnose import choose_of_other_kinds, diagnose
 from attnverify.failures.evidence import (
     DrawnCase,
     Evidence,
+    describe_inputs,
     most_informative,
     picture_of_error,
     visible_extent,
@@ -122,6 +123,7 @@ def describe_failure(
         evidence=Evidence(
             picture_of_error(record.operation, error),
             unshrunk_evidence(failures, failing, case, what, budget),
+            describe_inputs(case),
         ),
         notes=(
             *save_or_say(record, failures.options.failures, implementation),
@@ -170,6 +172,9 @@ def describe_recorded(
         kind,
         message=message,
         record=record,
-        evidence=Evidence(picture_of_error(record.operation, error)),
+        evidence=Evidence(
+            picture_of_error(record.operation, error),
+            inputs=describe_inputs(record.case) if record.recipe else (),
+        ),
         notes=save_or_say(record, options.failures, implementation),
     )

@@ -23,6 +23,8 @@ import numpy as np
 import pytest
 
 from attnverify import ROOT, spec
+from attnverify.catalogue import docstrings
+from attnverify.catalogue.operation import CATALOGUE
 from tests.support.browser import (
     Browser,
     Page,
@@ -221,6 +223,15 @@ def test_every_link_leads_somewhere(site: Path) -> None:
 
 def test_what_the_list_of_public_sources_has_is_linked(site: Path) -> None:
     assert outward(site) == cited()
+
+
+def test_every_clause_has_a_place_to_which_reports_lead(site: Path) -> None:
+    for name, operation in CATALOGUE.items():
+        page = site / "operations" / f"{operation.forward.name}.html"
+        places = Links(page.read_text()).names
+        said = docstrings.clauses(operation.specification)
+        wanted = {docstrings.anchor_of_clause(name, number) for number in said}
+        assert wanted and wanted | {f"attnverify.spec.{operation.chapter}.{name}"} <= places, name
 
 
 def test_a_link_that_leads_nowhere_is_noticed(tmp_path: Path) -> None:

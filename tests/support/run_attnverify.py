@@ -68,13 +68,14 @@ def judged(*options: str, profile: str = "quick", dtype: str = "float32") -> Run
 
 def report_in(path: str | Path) -> dict[str, Any]:
     """
-    A report without what no two runs have in common: the time that each cell took, and where the
-    failures are kept.
+    A report without what no two runs have in common: when it was and how long it took, the time of
+    each cell, and where the failures are kept.
     """
     report: dict[str, Any] = json.loads(Path(path).read_text())
     for tally in report["tallies"]:
         tally.pop("seconds", None)
-    report.pop("failures", None)
+    for name in ("failures", "date", "seconds"):
+        report.pop(name, None)
     return report
 
 

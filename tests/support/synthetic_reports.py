@@ -30,11 +30,24 @@ def large(cells: int) -> dict[str, Any]:
     causes = [cause(t) for t in failed[:9]]
     backends = [backend(f"kernels_{number}") for number in range((cells + 499) // 500)]
     return {
+        "date": "2026-01-02T03:04:05+00:00",
+        "seconds": 61.0,
+        "commit": "0123456789abcdef0123456789abcdef01234567",
         "options": {"profile": "quick", "seed": 0, "cases": 20},
         "backends": backends,
         "tallies": found,
         "root_causes": causes,
+        "specification": {"softmax": SPECIFICATION},
+        "violated": {"softmax_average_of_empty_rows": "softmax, clause 3"},
     }
+
+
+SPECIFICATION = {
+    "function": "attnverify.spec.attention.softmax",
+    "page": "operations/softmax.html",
+    "sentence": "Weights that sum to one.",
+    "clauses": {"1": "The first.", "3": "The third."},
+}
 
 
 def hostile() -> dict[str, Any]:
@@ -55,9 +68,11 @@ def hostile() -> dict[str, Any]:
             found["offer"] = {"line": HOSTILE, "evidence": HOSTILE}
             found["record"] |= {"words": HOSTILE, "replay": f"attnverify replay '{HOSTILE}'"}
             shown = found["evidence"]["picture"] | {"path": HOSTILE, "axes": [HOSTILE, HOSTILE]}
+            argument = {"name": HOSTILE, "kind": HOSTILE, "shape": [], "checksum": HOSTILE}
             found["evidence"] = {
                 "picture": shown,
                 "drawn": {"recipe": HOSTILE, "picture": shown},
+                "inputs": [argument | {"values": HOSTILE}, argument | {"values": ""}],
             }
     words = {
         "name": HOSTILE,
@@ -65,6 +80,7 @@ def hostile() -> dict[str, Any]:
         "notes": [HOSTILE],
         "versions": HOSTILE,
         "device": HOSTILE,
+        "commit": HOSTILE,
     }
     report["backends"] = [
         words | {"broken": HOSTILE, "missing": None},
@@ -80,6 +96,9 @@ def hostile() -> dict[str, Any]:
             "representative": HOSTILE,
         }
     ]
+    said = SPECIFICATION | {"function": HOSTILE, "sentence": HOSTILE, "clauses": {"1": HOSTILE}}
+    report |= {"specification": {"softmax": said}, "violated": {HOSTILE: HOSTILE}}
+    report |= {"date": HOSTILE, "attnverify": HOSTILE, "commit": HOSTILE}
     return report | {"failures": HOSTILE, "installed": HOSTILE, "environment": {HOSTILE: HOSTILE}}
 
 
@@ -103,6 +122,7 @@ def backend(source: str) -> dict[str, Any]:
         "notes": [],
         "versions": "numpy 2",
         "device": "cpu",
+        "commit": "none: no git repository holds it",
     }
 
 

@@ -4,10 +4,12 @@ the line that replays it.
 """
 
 import shlex
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from markupsafe import Markup
 
+from attnverify.catalogue.docstrings import anchor_of_clause
 from attnverify.report.html.document import render
 from attnverify.report.html.heatmaps import describe_maps, describe_picture
 
@@ -48,8 +50,13 @@ def render_root_causes(report: Report, failed: list[Tally], anchors: dict[int, s
     )
 
 
-def render_failures(report: Report, failed: list[Tally], anchors: dict[int, str]) -> Markup:
-    """Render every failed cell; the one that tells of each root cause is open."""
+def render_failures(
+    report: Report, failed: list[Tally], anchors: dict[int, str], programs: Mapping[str, str]
+) -> Markup:
+    """
+    Render every failed cell, with the programs that show it by the hashes of their records; the
+    cell that tells of each root cause is open.
+    """
     if not failed:
         return Markup()
     causes = report.get("root_causes", [])
@@ -67,13 +74,77 @@ def render_failures(report: Report, failed: list[Tally], anchors: dict[int, str]
                     describe_finding(
                         finding, report, f"{anchors[id(tally)]}-{i}", number < PICTURED
                     )
-                    | {"told": told.get((tally["backend"], names_of_causes(finding)))}
+                    | {
+                        "told": told.get((tally["backend"], names_of_causes(finding))),
+                        "program": programs.get((finding["record"] or {}).get("hash", "")),
+                        "clauses": [*find_clauses(report, tally, finding)],
+                    }
                     for i, finding in enumerate(tally["findings"])
                 ],
             }
             for number, tally in enumerate(failed)
         ],
     )
+
+
+def find_clauses(
+    report: Report, tally: Tally, finding: dict[str, Any]
+) -> Iterator[tuple[str, str, str]]:
+    """
+    Find what the specification says against a failure, each with its place on the page: the clauses
+    that the mistakes violate which the diagnosis names, and the whole operation, or its gradient
+    where that failed.
+    """
+    said, violated = report.get("specification", {}), report.get("violated", {})
+    for mistake in sorted(names_of_causes(finding) & violated.keys()):
+        operation, _, number = violated[mistake].partition(", clause ")
+        known = number in said.get(operation, {}).get("clauses", {})
+        yield VIOLATES, violated[mistake], anchor_of_operation(operation, number) if known else ""
+    record = finding["record"] or {}
+    names = (record.get("operation"), tally["operation"])
+    if name := next((each for each in names if each in said), ""):
+        yield SHOULD, f"{name}, as specified", anchor_of_operation(name)
+
+
+VIOLATES = "What that violates"
+SHOULD = "What it should do"
+
+
+def anchor_of_operation(name: str, number: str = "") -> str:
+    """Name the place on the page of an operation, or of one of its clauses."""
+    return f"specification-{name}" + f"-{number}" * bool(number)
+
+
+def render_specification(report: Report, book: str = "") -> Markup:
+    """
+    Render what the specification says of each operation that failed; with links into the book where
+    it is said where that is.
+    """
+    found = report.get("specification", {})
+    if not found:
+        return Markup()
+    root = f"{book.rstrip('/')}/" if book else ""
+    return render(
+        "specification.html",
+        operations=[describe_specification(name, said, root) for name, said in found.items()],
+    )
+
+
+def describe_specification(name: str, said: dict[str, Any], root: str) -> dict[str, Any]:
+    page = f"{root}{said['page']}"
+    return said | {
+        "name": name,
+        "anchor": anchor_of_operation(name),
+        "place": root and f"{page}#{said['function']}",
+        "clauses": [
+            {
+                "text": text,
+                "anchor": anchor_of_operation(name, number),
+                "place": root and f"{page}#{anchor_of_clause(name, int(number))}",
+            }
+            for number, text in said["clauses"].items()
+        ],
+    }
 
 
 def find_told(
@@ -104,9 +175,11 @@ def describe_finding(
     """
     Describe one finding, with the line that replays it where the failures of this report are kept.
     """
-    pictures = describe_pictures(finding["evidence"]) if with_pictures else NO_PICTURES
+    evidence = {"inputs": []} | finding["evidence"]  # older reports have none
+    pictures = describe_pictures(evidence) if with_pictures else NO_PICTURES
     replay = finding["record"] and format_replay(finding["record"], report)
-    return finding | {"identity": identity, "replay": replay} | pictures
+    more = {"identity": identity, "replay": replay, "evidence": evidence}
+    return finding | more | pictures
 
 
 NO_PICTURES: dict[str, Any] = {"small": None, "drawn": None}

@@ -2,6 +2,7 @@
 
 import json
 from collections import defaultdict
+from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
@@ -9,7 +10,13 @@ from markupsafe import Markup
 
 from attnverify.catalogue.traits import ASPECTS, DTYPES
 from attnverify.report.html.document import Section, render, render_page
-from attnverify.report.html.failures import name_of, render_failures, render_root_causes
+from attnverify.report.html.failures import (
+    name_of,
+    render_failures,
+    render_root_causes,
+    render_specification,
+)
+from attnverify.report.html.origin import commits_of_backends, describe_run
 
 VERDICTS = ("failed", "weak", "known failure", "unsupported", "passed")
 
@@ -17,15 +24,21 @@ Report = dict[str, Any]
 Tally = dict[str, Any]
 
 
-def report_page(report: Report) -> str:
-    """Render the whole page of a report."""
+def report_page(report: Report, programs: Mapping[str, str] | None = None, book: str = "") -> str:
+    """
+    Render the whole page of a report.
+
+    programs  where the programs that show its failures are from the page, by hash
+    book      the address of the book, to which the clauses of the specification lead
+    """
     tallies = report["tallies"]
     failed = sort_by_cause(report, [tally for tally in tallies if tally["verdict"] == "failed"])
     anchors = {id(tally): f"failure-{number}" for number, tally in enumerate(failed, 1)}
     bodies = {
         ("causes", "Root causes"): render_root_causes(report, failed, anchors),
         ("verdicts", "Verdicts"): render_verdicts(tallies, anchors),
-        ("failures", "Failures"): render_failures(report, failed, anchors),
+        ("failures", "Failures"): render_failures(report, failed, anchors, programs or {}),
+        ("specification", "What the specification says"): render_specification(report, book),
         ("weak", "Weak"): render_reasons(tallies, "weak"),
         ("known", "Known failures"): render_reasons(tallies, "known failure"),
         ("unsupported", "Unsupported"): render_reasons(tallies, "unsupported"),
@@ -80,6 +93,8 @@ def render_lead(report: Report) -> Markup:
         counts=[(verdict, number) for verdict, number in counts if number],
         profile=options.get("profile"),
         seed=options.get("seed"),
+        run=describe_run(report),
+        commits=[f"{name}: {commit}" for name, commit in commits_of_backends(report).items()],
         troubles=[
             f"{b['source']}: {state}"
             for b in report.get("backends", [])

@@ -30,6 +30,7 @@ def setup(app: Any) -> dict[str, Any]:
     app.connect("html-page-context", search.load)
     app.connect("html-page-context", accessibility.mend, priority=900)  # after the theme
     app.connect("autodoc-process-docstring", without_errata)
+    app.connect("object-description-transform", name_clauses)
     app.connect("viewcode-find-source", source_for_readers)
     return {"version": "1", "parallel_read_safe": False}
 
@@ -43,6 +44,18 @@ def without_errata(
         lines[:] = docstrings.without_errata(lines)
     lines[:] = docstrings.stacked(lines)
     lines[:] = facts.without_seeds("\n".join(lines)).split("\n")
+
+
+def name_clauses(app: Any, domain: str, kind: str, content: Any) -> None:
+    """Give each clause of a function a name, to which reports lead."""
+    from docutils import nodes
+
+    from attnverify.catalogue.docstrings import anchor_of_clause
+
+    function = content.parent[0]["fullname"]
+    for clauses in content.findall(nodes.enumerated_list):
+        for number, clause in enumerate(clauses, clauses.get("start", 1)):
+            clause["ids"].append(anchor_of_clause(function, number))
 
 
 def source_for_readers(app: Any, modname: str) -> tuple[str, dict[str, Any]]:

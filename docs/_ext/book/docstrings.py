@@ -3,26 +3,18 @@ A docstring of the specification in its parts: sentence, formulas, clauses, exam
 errata.
 """
 
-import inspect
 import re
 from collections.abc import Callable
 from typing import Any
+
+from attnverify.catalogue.docstrings import clauses, paragraphs, sentence
+
+__all__ = ["clauses", "paragraphs", "sentence"]
 
 Function = Callable[..., Any]
 
 ERRATA = re.compile(r"^Errat(um|a)\b")
 WORDS = re.compile(r"\\text\{[^{}]*\}")
-CLAUSE = re.compile(r"^(\d+)\. ")
-
-
-def paragraphs(function: Function) -> list[str]:
-    """The blocks between blank lines, as they stand."""
-    return re.split(r"\n\s*\n", inspect.getdoc(function) or "")
-
-
-def sentence(function: Function) -> str:
-    """The first sentence, in one line."""
-    return " ".join(paragraphs(function)[0].split())
 
 
 def formulas(function: Function) -> list[str]:
@@ -45,19 +37,6 @@ def formulas(function: Function) -> list[str]:
 def errata(function: Function) -> list[str]:
     """The paragraphs that say where a source is wrong."""
     return [" ".join(block.split()) for block in paragraphs(function) if ERRATA.match(block)]
-
-
-def clauses(function: Function) -> dict[int, str]:
-    """The numbered clauses."""
-    found: dict[int, str] = {}
-    for block in paragraphs(function):
-        for line in block.splitlines() if CLAUSE.match(block) else []:
-            number = CLAUSE.match(line)
-            if number:
-                found[int(number[1])] = line[number.end() :]
-            else:
-                found[max(found)] += " " + line.strip()
-    return found
 
 
 def stacked(lines: list[str]) -> list[str]:

@@ -8,6 +8,7 @@ import pytest
 from attnverify import PACKAGE
 
 READS = {
+    "catalogue/docstrings.py": "the clauses of the specification",
     "backends/call_adapter.py": "the signature that a compiled function says in its docstring",
     "backends/source.py": "what the user calls a backend",
     "bench/report/html_page.py": "a plot that matplotlib drew",

@@ -24,6 +24,7 @@ from attnverify.judge.comparison import compare
 from attnverify.report.html import report_page
 from attnverify.report.html.document import render
 from attnverify.report.json_report import json_text
+from attnverify.report.reproducers import copy_reproducers
 from tests.support.run_attnverify import Run, in_a_process, judged, verify
 from tests.support.sample_backends import HERE
 from tests.support.synthetic_reports import HOSTILE, hostile, large
@@ -221,7 +222,8 @@ def test_workers_and_processes_of_their_own_lose_no_picture(
         for tallies in ((planted[0].report or {})["tallies"], report["tallies"])
     )
     assert done.status == 1 and alone == spread
-    assert Path("out.html").read_text() == report_page(report)
+    programs = copy_reproducers(report, Path("out.html"))
+    assert programs and Path("out.html").read_text() == report_page(report, programs)
 
 
 # Text stays text

@@ -18,7 +18,7 @@ from tests.support.run_attnverify import verify
 
 jsonschema = pytest.importorskip("jsonschema", reason="the extra test brings it")
 
-VERSIONS = {1: "db92b2505167", 2: "f8800d6a37fc", 3: "f71199f40f12"}
+VERSIONS = {1: "db92b2505167", 2: "f8800d6a37fc", 3: "f71199f40f12", 4: "0131e0666707"}
 """The checksum of each version: a schema that is changed has a new one, and a line here."""
 
 NAN = """\
