@@ -49,7 +49,7 @@ def one_of(text: str, words: Iterable[str], what: str = "") -> str:
     known = tuple(words)
     if text in known:
         return text
-    close = difflib.get_close_matches(text, known, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(text, known, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
     raise ValueError(f"wanted {what or ', '.join(known)}, got {text}{hint}")
 

@@ -7,6 +7,7 @@ when it is asked for.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -184,27 +185,46 @@ def torch_gradient(function: Callable[..., Array]) -> Callable[..., tuple[Array,
 
 
 def jax_gradient(function: Callable[..., Array]) -> Callable[..., tuple[Array, ...]]:
+    """
+    The gradient by ``jax.vjp``. Of a function that its author compiles whole, the gradient is
+    compiled whole too, as in a training step: one program for a shape where there were two.
+    """
     jax = import_module("jax")
+    is_compiled = isinstance(getattr(function, "own", function), jax.stages.Wrapped)
+    compiled: dict[str, Callable[..., list[Any]]] = {}
 
     def is_leaf(x: Any) -> bool:
         return hasattr(x, "dtype") and "float" in dtype_name(x)
 
-    def gradient(**inputs: Any) -> tuple[Any, ...]:
-        arriving, inputs = split_gradients(inputs)
-        wanted = [x for x in leaves(inputs) if is_leaf(x)]
+    def pull_back(frame: Any, arrays: list[Any], arriving: list[Any]) -> list[Any]:
+        """Return the gradient by each array of floats, in the place of each in the frame."""
 
         def from_leaves(given: list[Any]) -> Any:
-            rest = iter(given)
-            return function(**map_leaves(lambda x: next(rest) if is_leaf(x) else x, inputs))
+            floats = iter(given)
+            rest = iter([next(floats) if is_leaf(x) else x for x in arrays])
+            return function(**map_leaves(lambda x: next(rest) if x is ARRAY else x, frame))
 
-        outputs, pull = jax.vjp(from_leaves, wanted)
+        outputs, pull = jax.vjp(from_leaves, [x for x in arrays if is_leaf(x)])
         flat, form = jax.tree.flatten(outputs)
         flat = arriving + [jax.numpy.zeros_like(y) for y in flat[len(arriving) :]]
         (grads,) = pull(jax.tree.unflatten(form, flat))
+        return list(grads)
+
+    def gradient(**inputs: Any) -> tuple[Any, ...]:
+        arriving, inputs = split_gradients(inputs)
+        frame = map_leaves(lambda x: ARRAY if hasattr(x, "dtype") else x, inputs)
+        find: Callable[..., list[Any]] = partial(pull_back, frame)
+        if is_compiled:  # what is no array is a part of the program
+            find = compiled.setdefault(repr(frame), jax.jit(find))
+        grads = find([x for x in leaves(inputs) if hasattr(x, "dtype")], arriving)
         found = iter(grads)  # by place: one array may be key and value, each with its gradient
         return gradients_of(inputs, lambda x: next(found) if is_leaf(x) else None)
 
     return gradient
+
+
+ARRAY = "an array"
+"""What stands in an array's place in the frame of a call."""
 
 
 MEMORY_GRADIENT = "d_new_mems"

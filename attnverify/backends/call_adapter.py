@@ -98,7 +98,7 @@ def bind(function: Callable[..., Any], operation: Operation, declared: Declarati
                 f'say what it is given: ARGUMENTS = {{"{name}": "{operation.arguments[0]}"}}'
             )
     for own in operation.arguments:
-        if own not in named and operation.requires(own):
+        if own not in named and operation.requires(own) and not _takes_any_name(function):
             raise ValueError(f"{operation.name}: no argument takes {own}")
     return Binding(named, bias, fixed, causal, scale, tuple(rest))
 
@@ -174,7 +174,8 @@ def adapt_signature(
         name: parameter.default
         for name, parameter in inspect.signature(operation.specification).parameters.items()
     }
-    if _takes_any_name(function):
+    takes_any = _takes_any_name(function)
+    if takes_any and _has_names_of(function, operation):
         return function_of_names(function)
     binding, parameters = bind(function, operation, declared), parameters_of(function, operation)
 
@@ -190,6 +191,8 @@ def adapt_signature(
             name = _parameter_of(own, value, binding, operation)
             if name:
                 given[name] = _to_layout(value, own, operation, declared.layout)
+            elif takes_any:
+                given[own] = value
             elif not _is_default(value, defaults[own]):
                 raise NotImplementedError(f"takes no {own}")
         return given
@@ -198,6 +201,7 @@ def adapt_signature(
         output = _call(function, own_arguments(**inputs), parameters)
         return _from_layout(output, operation, declared.layout)
 
+    adapted.own = function  # type: ignore[attr-defined]
     if declared.layout != "BNHD" and not _by_place_alone(parameters):
         adapted.own_arguments = own_arguments  # type: ignore[attr-defined]
     adapted.takes_dtype = "dtype" in parameters  # type: ignore[attr-defined]
@@ -227,12 +231,18 @@ def _takes_any_name(function: Callable[..., Any]) -> bool:
     return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
 
+def _has_names_of(function: Callable[..., Any], operation: Operation) -> bool:
+    """Tell whether the parameters that are named are the specification's arguments."""
+    return {*parameters_of(function, operation)} <= {*operation.arguments, "dtype"}
+
+
 def function_of_names(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that takes every name, as one that says whether it knows ``dtype``."""
 
     def adapted(**inputs: Any) -> Any:
         return function(**inputs)
 
+    adapted.own = function  # type: ignore[attr-defined]
     adapted.takes_dtype = "dtype" in inspect.signature(function).parameters  # type: ignore[attr-defined]
     adapted.own_arguments = dict  # type: ignore[attr-defined]
     return adapted

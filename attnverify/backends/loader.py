@@ -132,6 +132,9 @@ def load(source: str) -> Backend:
             functions = functions_of(asked, modules)
     except KeyboardInterrupt:
         raise
+    except NoSuchFunction as error:
+        backend.broken = str(error)
+        return backend
     except BaseException as error:  # a user's file may do anything while it is imported
         if (
             isinstance(error, ModuleNotFoundError)
@@ -192,10 +195,18 @@ def functions_of(asked: Source, modules: list[ModuleType]) -> dict[str, Callable
     """Find the functions of the modules by name; where one alone was asked for, that one."""
     if not asked.function:
         return exported_functions(modules)
-    function: Any = modules[0]
+    found: Any = modules[0]
     for name in asked.function.split("."):
-        function = getattr(function, name)
-    return {asked.operation or asked.name: function}
+        if not hasattr(found, name):
+            close = difflib.get_close_matches(name, exported_functions(modules), n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise NoSuchFunction(f"{asked.place} has no {asked.function}{hint}")
+        found = getattr(found, name)
+    return {asked.operation or asked.name: found}
+
+
+class NoSuchFunction(Exception):
+    """What was asked for by its name is not in the module."""
 
 
 def reload(implementation: Implementation) -> Implementation | None:
@@ -227,7 +238,11 @@ def from_path(path: Path) -> list[ModuleType]:
     """Load a file or a package by path, under a private name that shadows nothing."""
     file = path / "__init__.py" if path.is_dir() else path
     if not file.exists():
-        raise FileNotFoundError(f"no file {path}")
+        raise FileNotFoundError(
+            f"{path} is a folder without __init__.py: name one of its files"
+            if path.is_dir()
+            else f"no file {path}"
+        )
     private = (
         f"_attnverify_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
     )
@@ -286,13 +301,14 @@ def populate(
     except Exception as error:
         backend.broken = describe(error)
         return backend
+    if not backend.implementations:
+        backend.broken = f"names no operation of the catalogue{describe_names(root, functions)}"
+        return backend
     if backend.precision is None:
         flushes = backend.library.flushes_subnormals()
         backend.precision = SUBNORMALS_FLUSHED if flushes else None
         also = f", with subnormal numbers as 0, as {backend.library.name} has them here"
         backend.notes.append(f"PRECISION is not declared: judged as eager{also if flushes else ''}")
-    if not backend.implementations:
-        backend.broken = f"names no operation of the catalogue{describe_names(root, functions)}"
     return backend
 
 
@@ -305,7 +321,15 @@ def describe_names(root: ModuleType, functions: dict[str, Callable[..., Any]]) -
                 f": {name} is imported there, not defined: list it in __all__, or judge it by "
                 f"--fn {place}:{name}"
             )
-    return f": its functions are {', '.join(functions)}" if functions else ": it has no function"
+    if functions:
+        return f": its functions are {', '.join(functions)}"
+    classes = [n.name for n in ast.walk(parse_module(root)) if isinstance(n, ast.ClassDef)]
+    if not classes:
+        return ": it has no function"
+    return (
+        f": it has no function, but classes ({', '.join(classes)}); what can be called is judged "
+        f"under the name of an operation, as in softmax = {classes[0]}()"
+    )
 
 
 def run_on(backend: Backend, machine: Machine, modules: list[ModuleType]) -> None:
@@ -347,8 +371,28 @@ def library_of(root: ModuleType, modules: list[ModuleType], machine: Machine | N
 
 def imported_library(modules: list[ModuleType]) -> str:
     """Return the library whose arrays a backend's modules handle, judged by what they import."""
-    imported = {name for module in modules for name in imported_names(parse_module(module))}
-    return next((library for library in LIBRARIES if library in imported), "numpy")
+    layer, seen = modules, {*modules}
+    while layer:
+        imported = {name for module in layer for name in imported_names(parse_module(module))}
+        if library := next((name for name in LIBRARIES if name in imported), ""):
+            return library
+        layer = [near for module in layer for near in neighbours(module) if near not in seen]
+        seen |= {*layer}
+    return "numpy"
+
+
+def neighbours(module: ModuleType) -> list[ModuleType]:
+    """List the modules of its folder that a module has its names from: they may do the work."""
+    things = vars(module).values()
+    names = [getattr(t, "__module__", None) or getattr(t, "__name__", None) for t in things]
+    found = [sys.modules[name] for name in names if isinstance(name, str) and name in sys.modules]
+    folder = folder_of(module)
+    return [one for one in dict.fromkeys(found) if folder and folder_of(one) == folder]
+
+
+def folder_of(module: ModuleType) -> Path | None:
+    file = getattr(module, "__file__", None)
+    return Path(file).parent if file else None
 
 
 def parse_module(module: ModuleType) -> ast.Module:
@@ -395,6 +439,8 @@ def implementations(
             backend.notes += suggest_operation(name)
             continue
         operation, how = parsed
+        if inspect.iscoroutinefunction(function):
+            raise ValueError(f"{name} is async: wanted a function that returns its output")
         on_device = on_device_of(backend, function, operation)
         adapted = adapt_signature(on_device, operation, backend.declared)
         if mapping := getattr(adapted, "mapping", ""):

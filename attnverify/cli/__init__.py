@@ -13,6 +13,8 @@ WRONG_OPTION = 4
 def main(arguments: list[str] | None = None) -> int:
     """Entry point of the console script; returns the exit status."""
     given = sys.argv[1:] if arguments is None else arguments
+    if arguments is None:
+        see_the_folder()
     try:
         return run_command(given)
     except KeyboardInterrupt:
@@ -21,6 +23,12 @@ def main(arguments: list[str] | None = None) -> int:
     except ImportError as error:
         print(f"attnverify: {error}; {ADVICE.get(error.name or '', DOCTOR)}", file=sys.stderr)
         return 2
+
+
+def see_the_folder() -> None:
+    """A module of the folder can be named, as with python -m; it shadows nothing."""
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.append(os.getcwd())
 
 
 DOCTOR = "attnverify doctor says what is missing on this machine"

@@ -30,7 +30,9 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def _suggest_command(self, name: str) -> str:
-        """Name the command that is nearest as a whole or by its first word."""
+        """Name the command that is nearest as a whole or by its first word; run, for a file."""
+        if name.endswith(".py"):
+            return f" Did you mean 'attnverify run {name}'?"
         heads = {command.partition("-")[0]: command for command in self.commands}
         names = heads | {command: command for command in self.commands}
         close = get_close_matches(name, names, n=1)

@@ -61,11 +61,11 @@ def find_operations(source: str) -> list[str]:
     names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
     if asked.function:
         names = [name for name in names if name == asked.function]
-    found = (_operation_of(name.removesuffix("_grad")) for name in names)
+    found = (operation_of_name(name.removesuffix("_grad")) for name in names)
     return list(dict.fromkeys(operation for operation in found if operation))
 
 
-def _operation_of(name: str) -> str:
+def operation_of_name(name: str) -> str:
     """Read ``softmax`` of ``softmax_online``; "" where a name begins with no operation."""
     known = (one for one in operation_names() if name == one or name.startswith(f"{one}_"))
     return max(known, key=len, default="")

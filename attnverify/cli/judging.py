@@ -2,13 +2,15 @@
 
 import argparse
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from attnverify import PACKAGE, describe_installation
-from attnverify.cli.first_look import find_operations, find_unreadable
+from attnverify.backends.source import parse_source
+from attnverify.cli.first_look import find_operations, find_unreadable, operation_of_name
 from attnverify.cli.parameters import FILE, STATUS, Command, to_click
 from attnverify.cli.pytest_options import PYTEST, to_pytest
 from attnverify.options import CAMPAIGN, RUN, STATE_FOLDER
@@ -40,8 +42,8 @@ def split_at_dashes(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 def judge(backends: tuple[str, ...], **given: Any) -> int:
     """``pytest -m differential`` on the importable body, from anywhere."""
-    named = [f"{function}{operation_of(given)}" for function in given.pop("fn")]
-    given["backend"] = introduce((*backends, *named), given)
+    named = [f"{function}{operation_of(function, given)}" for function in given.pop("fn")]
+    given["backend"] = introduce((*map(partial(with_operation, given), backends), *named), given)
     if not is_worth_a_run(given):
         return NOTHING_JUDGED
     given["op"] = operations_of_inputs(given)
@@ -109,11 +111,18 @@ HOW_TO_NAME_ONE = """a backend to judge is wanted:
   attnverify run numpy_ref                one of our own: numpy_ref, torch_impl, cupy_impl"""
 
 
-def operation_of(given: dict[str, Any]) -> str:
-    """What --op makes of the function of --fn, whose name may say another thing or nothing."""
+def with_operation(given: dict[str, Any], source: str) -> str:
+    """Let --op say what one function of a file is whose own name does not."""
+    asked = parse_source(source)
+    says_it = not asked.function or asked.operation or operation_of_name(asked.name)
+    return source if says_it else f"{source}{operation_of(source, given)}"
+
+
+def operation_of(source: str, given: dict[str, Any]) -> str:
+    """What --op makes of one function, whose name may say another thing or nothing."""
     operations = given["op"]
     if len(operations) > 1:
-        raise click.UsageError(f"--fn: wanted one --op for it, got {len(operations)}")
+        raise click.UsageError(f"{source}: wanted one --op for it, got {len(operations)}")
     return f"={operations[0]}" if operations else ""
 
 

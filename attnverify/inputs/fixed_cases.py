@@ -74,6 +74,7 @@ LONG = {"N": 2, "M": 1025, "B": 1, "H": 2, "D": 2, "E": 2}
 EDGE = {"N": 3, "M": 65, "H": 2, "D": 2, "E": 2}
 """Long keys, under a mask where there is one; a key beyond a block in every layout."""
 
+FAMILY_SIZES = {"N": 3, "M": 17, "E": 17, "B": 1, "D": 16}
 FAMILIES = ("identity", "needles", "one_signed", "spread", "offset_values")
 FAR = ("far_below", "farthest_below")
 """Under them, a finite number that stands for "hidden" lets in what is hidden."""
@@ -82,8 +83,8 @@ FAR = ("far_below", "farthest_below")
 @lru_cache(maxsize=128)
 def fixed_cases(operation: str, few: bool = False) -> tuple[Recipe, ...]:
     """
-    Return the probes of an operation: each geometry (or few of them), each family, each way of
-    hiding keys, each optional thing left out.
+    Return the probes of an operation: each geometry (or few of them, for a library that compiles
+    each), each family, each way of hiding keys, each optional thing left out.
     """
     op = CATALOGUE[operation]
     geometries = FEW_GEOMETRIES if few or op.is_layer_gradient else GEOMETRIES
@@ -94,10 +95,7 @@ def fixed_cases(operation: str, few: bool = False) -> tuple[Recipe, ...]:
             for kind in LAYOUTS
         ]
     if "value" in op.arguments:
-        found += [
-            fixed_recipe(op, {"N": 3, "M": 17, "E": 17, "B": 1, "D": 16}, family)
-            for family in FAMILIES
-        ]
+        found += [fixed_recipe(op, FAMILY_SIZES, family) for family in FAMILIES]
     if "x" in op.arguments and op.chapter == "layers":
         found += [
             fixed_recipe(op, {"H": 2, "D": 16, "F": 32}, family)
@@ -111,7 +109,8 @@ def fixed_cases(operation: str, few: bool = False) -> tuple[Recipe, ...]:
     if "key_padding_mask" in op.arguments:
         found.append(fixed_recipe(op, {"B": 4, "N": 4}, "spread", fixed_mask(op, "random")))
     found.append(fixed_recipe(op, LONG, "normal", fixed_mask(op, "random") if op.mask else None))
-    found += _beside_finite_numbers(op) + _under_padding(op) + _shared_arrays(op)
+    found += _beside_finite_numbers(op, few) + _under_padding(op)
+    found += [] if few else _shared_arrays(op)
     if "keep" in op.arguments:
         found.append(replace(fixed_recipe(op, {}, "normal"), dropout=None))
         drawn = [{}] if op.traits.parameters else [{"axes": axes} for axes in op.traits.mask_axes]
@@ -131,7 +130,7 @@ def _family_of(op: Operation, sizes: dict[str, int]) -> str:
     return "small" if op.traits.parameters and sizes.get("D", 0) >= WIDE else "normal"
 
 
-def _beside_finite_numbers(op: Operation) -> list[Recipe]:
+def _beside_finite_numbers(op: Operation, few: bool) -> list[Recipe]:
     """
     Scores below whatever finite number may stand for "hidden", with large numbers in hidden slots;
     the dtype's lowest number over a row's first keys; outputs near the end of float16.
@@ -147,7 +146,8 @@ def _beside_finite_numbers(op: Operation) -> list[Recipe]:
             lowest = {"pattern": "first_block", "axes": "N M", "form": "lowest", "seed": 5}
             found.append(fixed_recipe(op, {"N": 3, "M": 65, "B": 1, "H": 2}, "spread", lowest))
     if op.is_attention and not op.is_gradient:
-        found.append(fixed_recipe(op, {"N": 3, "M": 17, "B": 1}, "near_overflow"))
+        sizes = FAMILY_SIZES if few else {"N": 3, "M": 17, "B": 1}
+        found.append(fixed_recipe(op, sizes, "near_overflow"))
     return found
 
 

@@ -5,9 +5,11 @@ nothing was judged.
 
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnverify.backends.declarations import NO_GRADIENT
+from attnverify.backends.source import parse_source
 from attnverify.catalogue.traits import DTYPES
 from attnverify.options import FAILURES
 from attnverify.report.root_causes import representative_cells
@@ -85,6 +87,18 @@ def value_of(name: str, without: set[str]) -> Any:
     return tuple(dtype for dtype in DTYPES if dtype not in without)
 
 
+def see_its_import(backend: Any) -> Iterator[str]:
+    """Say how to import a file as it wants to be: alone, or as a part of its package."""
+    path = Path(parse_source(backend.source).place).absolute()
+    if "relative import" not in backend.broken or not (path.parent / "__init__.py").exists():
+        yield f"next, to see where its import fails: python {shlex.quote(str(backend.source))}"
+        return
+    root = next(folder for folder in path.parents if not (folder / "__init__.py").exists())
+    name = ".".join(path.relative_to(root).with_suffix("").parts)
+    go = "" if root == Path.cwd() else f"cd {shlex.quote(str(root))} && "
+    yield f"next, it is a part of a package, judge it as one: {go}attnverify run {name}"
+
+
 def is_file(backend: Any) -> bool:
     """Tell whether a backend is a file that is there."""
     return backend.source.endswith(".py") and "FileNotFoundError" not in backend.broken
@@ -102,6 +116,13 @@ def for_backend(backend: Any) -> Iterator[str]:
             "attnverify itself can use, and how to get it: attnverify doctor"
         )
     elif (backend.broken or "").startswith("cannot be imported") and is_file(backend):
-        yield f"next, to see where its import fails: python {shlex.quote(backend.source)}"
+        yield from see_its_import(backend)
     elif (backend.broken or "").startswith("names no operation"):
+        yield from name_the_operation(backend.source)
         yield "next, for the names of the operations, by which functions are found: attnverify list"
+
+
+def name_the_operation(source: str) -> Iterator[str]:
+    """Say how to tell which operation a function is that was asked for by a name of its own."""
+    if parse_source(source).function:
+        yield f"next, say which operation it is: attnverify run {shlex.quote(source)}=OPERATION"

@@ -39,7 +39,7 @@ from attnverify.verdicts.search import (
     leaves_dtype_out,
     search_for_failures,
 )
-from attnverify.verdicts.shown import SEQUENCES, compiles_shapes, recipes_to_call_twice
+from attnverify.verdicts.shown import compiles_shapes, count_sequences, recipes_to_call_twice
 from attnverify.verdicts.tally import CellResult, Options, Tally, decide_verdict, unsupported
 
 
@@ -195,7 +195,7 @@ def checks_to_run(
     names = checks(operation, cell.aspect, **made_from)
     own = [{"name": name} | made_from for name in names if concerns(name, implementation)]
     if cell.aspect == "side effects" and compiles_shapes(implementation):
-        own = own[:SEQUENCES]
+        own = own[: count_sequences(options)]
     found = [
         named
         for named in recorded_checks(operation, cell.aspect, options.failures)

@@ -39,8 +39,9 @@ class Shown(NamedTuple):
     hunted: Callable[[], tuple[Recipe, ...]]
 
 
-SEQUENCES = 3
-"""Checks of calls in a row, where each has shapes of its own to compile."""
+def count_sequences(options: Options) -> int:
+    """How many checks of calls in a row, where each has shapes of its own to compile."""
+    return 1 if options.profile == "quick" else 3
 
 
 def compiles_shapes(implementation: Implementation) -> bool:
@@ -52,7 +53,7 @@ def compiles_shapes(implementation: Implementation) -> bool:
 
 def count_shapes(cases: int) -> int:
     """How many shapes so many draws share, for a library that compiles each."""
-    return min(max(cases // 3, 2), 40)
+    return min(max(cases // 5, 2), 40)
 
 
 def fixed_recipes(implementation: Implementation, options: Options) -> tuple[Recipe, ...]:

@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,6 +33,33 @@ def test_an_array_that_is_key_and_value_has_two_gradients() -> None:
     for_key, for_value = gradient(key=one, value=one, d_output=arriving)
     assert (for_key == 2).all()
     assert (for_value == 5).all()
+
+
+def softmax(x: Any, axis: int) -> Any:
+    y = jax.numpy.exp(x)
+    return y / y.sum(axis, keepdims=True)
+
+
+def whole_gradients(function: Callable[..., Any]) -> int:
+    """How many programs hold the gradient of a function from its input to its end."""
+    found: list[str] = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda name, _, **more: found.append(f"{name} {more.get('fun_name')}")
+    )
+    x = jax.device_put(np.array([1.0, 2.0], np.float32))
+    (grad,) = jax_gradient(function)(x=x, axis=-1, d_output=x)
+    assert [round(float(g), 4) for g in grad] == [-0.1966, 0.1966]
+    compiled = [name for name in found if "backend_compile" in name]
+    assert compiled
+    return sum("pull_back" in name for name in compiled)
+
+
+def test_the_gradient_of_a_compiled_function_is_one_program() -> None:
+    assert whole_gradients(jax.jit(softmax, static_argnames="axis")) == 1
+
+
+def test_the_gradient_of_a_function_that_is_not_compiled_is_run_step_by_step() -> None:
+    assert whole_gradients(softmax) == 0
 
 
 def test_handing_arrays_over_compiles_nothing() -> None:

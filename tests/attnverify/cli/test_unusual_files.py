@@ -1,0 +1,117 @@
+"""What a file may be besides functions: each is judged, or told with what to type instead."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from attnverify.backends.loader import load
+from attnverify.cli import main
+from attnverify.report.next_steps import for_backend
+from tests.support.run_attnverify import judged, load_backends_here, verify
+
+RIGHT = """
+import numpy as np
+
+def shift_right(x):
+    padded = np.concatenate([x, np.zeros((*x.shape[:-1], 1), x.dtype)], -1)
+    flat = padded.reshape(*x.shape[:-2], -1)[..., : -x.shape[-2]]
+    return flat.reshape(x.shape).copy()
+"""
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    load_backends_here(monkeypatch)
+
+
+def write(text: str, name: str = "mine.py") -> str:
+    Path(name).parent.mkdir(exist_ok=True)
+    Path(name).write_text(text)
+    return name
+
+
+def test_a_function_of_another_name_is_judged_as_the_operation_that_op_names() -> None:
+    write(RIGHT.replace("shift_right", "moved"))
+    line = ("mine.py:moved", "--op", "shift_right", "-k", "values")
+    assert list(judged(*line).verdicts().values()) == ["passed"]
+
+
+def test_a_function_of_another_name_is_told_how_to_say_which_operation_it_is() -> None:
+    output = verify("run", f"{write(RIGHT.replace('shift_right', 'moved'))}:moved").output
+    assert "say which operation it is: attnverify run mine.py:moved=OPERATION" in output
+
+
+def test_one_function_is_one_operation() -> None:
+    line = ("run", f"{write(RIGHT)}:moved", "--op", "shift_right", "--op", "softmax")
+    done = verify(*line)
+    assert done.status == 4
+    assert "mine.py:moved: wanted one --op for it, got 2" in done.output
+
+
+def test_a_misspelt_function_is_told_with_the_nearest() -> None:
+    reason = load(f"{write(RIGHT)}:shift_rihgt").broken
+    assert reason == "mine.py has no shift_rihgt; did you mean shift_right?"
+
+
+def test_a_folder_that_is_no_package_is_called_a_folder() -> None:
+    write(RIGHT, "kernels/mine.py")
+    assert "kernels is a folder without __init__.py" in (load("kernels").broken or "")
+
+
+def test_an_async_function_is_told_to_be_one() -> None:
+    write("async def softmax(score, mask=None):\n    return score\n")
+    assert "softmax is async" in (load("mine.py").broken or "")
+
+
+def test_a_class_is_told_how_it_is_judged() -> None:
+    write("class Soft:\n    def __call__(self, score, mask=None):\n        return score\n")
+    assert "softmax = Soft()" in (load("mine.py").broken or "")
+
+
+def test_of_a_file_without_an_operation_nothing_is_said_of_its_precision() -> None:
+    assert load(write("")).notes == []
+
+
+def test_a_file_that_leaves_the_library_to_its_neighbour_is_given_its_arrays() -> None:
+    write("", "pack/__init__.py")
+    write("import torch\n\ndef norm(x):\n    return torch.softmax(x, -1)\n", "pack/inner.py")
+    write("from .inner import norm\n\ndef softmax(x):\n    return norm(x)\n", "pack/kern.py")
+    sys.path.append(str(Path.cwd()))
+    try:
+        library = load("pack.kern").library
+    finally:
+        for name in ("pack", "pack.inner", "pack.kern"):
+            sys.modules.pop(name, None)
+    assert library is not None and library.name == "torch"
+
+
+def test_a_part_of_a_package_is_told_as_what_it_is_judged() -> None:
+    write("", "pack/__init__.py")
+    write("from .inner import norm\n", "pack/kern.py")
+    (told,) = for_backend(load("pack/kern.py"))
+    assert told.endswith("judge it as one: attnverify run pack.kern")
+
+
+def test_a_module_of_the_folder_is_found_by_the_console_script(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if one not in ("", str(Path.cwd()))])
+    monkeypatch.setattr(sys, "argv", ["attnverify", "--version"])
+    assert main() == 0
+    assert sys.path[-1] == str(Path.cwd())
+    assert "attnverify" in capsys.readouterr().out
+
+
+def test_a_file_in_place_of_a_command_is_told_the_command() -> None:
+    done = verify(write(RIGHT))
+    assert done.status == 4
+    assert "Did you mean 'attnverify run mine.py'?" in done.output
+
+
+def test_no_far_word_is_suggested() -> None:
+    output = verify("run", write(RIGHT), "--profile", "fast").output
+    assert "wanted quick, default, thorough, got fast" in output
+    assert "did you mean" not in output
