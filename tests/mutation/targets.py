@@ -12,7 +12,7 @@ OPERATIONS = {
     "memory": "mems",
     "relative": "positions or transformer_xl or learned_relative",
     "scores": "score",
-    "shifts": "shift",
+    "shifts": "shift or columns",
 }
 """What the names of the tests of a chapter's operations contain."""
 BOUNDS = ("tests/attnverify/bounds/test_error_rules.py", "tests/attnverify/bounds/test_bounds.py")
@@ -40,7 +40,8 @@ def choose_tests(path: str) -> Tests:
         return (against, against[:1], judged(folder, chapter, words[1]))
     if folder == "torch_impl":
         derivatives = ("tests/torch_impl/test_derivatives.py", *words)
-        return (derivatives, judged(folder, chapter, f"({words[1]}) and {NO_WAY_ROUND}"))
+        views = ("tests/torch_impl/test_copies_and_views.py", *words)
+        return (views, derivatives, judged(folder, chapter, f"({words[1]}) and {NO_WAY_ROUND}"))
     return JUDGE.get(path, (BOUNDS, LEGAL_ORDERS))
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from attnverify.torch_impl.masks import merge_masks
 from attnverify.torch_impl.memory import SlidingMemory, update_mems
 from attnverify.torch_impl.relative import learned_relative_score, transformer_xl_score
-from attnverify.torch_impl.shifts import rel_shift, shift_right, skewed, slanted
+from attnverify.torch_impl.shifts import columns_read, rel_shift, shift_right, skewed, slanted
 from tests.support.memory_passes import Passes
 
 B, H, N, M, D, F = 2, 3, 37, 53, 5, 6
@@ -86,6 +86,15 @@ def test_the_gradient_of_a_view_is_that_of_the_shift(zero: int) -> None:
         torch.autograd.grad(shifted, x, weights),
     )
     assert torch.equal(of_buffer[..., 1:] if zero == 0 else of_buffer[..., :-1], of_x)
+
+
+@pytest.mark.parametrize("W", [N + M, M + N + 3])
+def test_the_columns_that_visible_pairs_read_are_those_of_the_skewed_view(W: int) -> None:
+    visible = torch.zeros(2, N, M, dtype=torch.bool)
+    visible[0, 4, 7] = visible[1, 5:7, 7] = visible[1, -1, 0] = True
+    column = skewed(torch.arange(W).expand(2, N, W), M)
+    expected = [[w in column[each][visible[each]] for w in range(W)] for each in range(2)]
+    assert columns_read(visible, W).tolist() == expected
 
 
 @pytest.mark.parametrize("learned", [False, True])
