@@ -9,7 +9,7 @@ OPERATIONS = {
     "attention": "softmax or dropout or attention",
     "layers": "multi_head or self_attention or transformer_xl",
     "masks": "mask",
-    "memory": "mems",
+    "memory": "mems or memory",
     "relative": "positions or transformer_xl or learned_relative",
     "scores": "score",
     "shifts": "shift or columns",

@@ -13,6 +13,7 @@ from torch import Tensor
 from attnverify.torch_impl.masks import merge_masks
 from attnverify.torch_impl.memory import SlidingMemory, update_mems
 from attnverify.torch_impl.relative import learned_relative_score, transformer_xl_score
+from attnverify.torch_impl.scores import apart
 from attnverify.torch_impl.shifts import columns_read, rel_shift, shift_right, skewed, slanted
 from tests.support.memory_passes import Passes
 
@@ -131,6 +132,20 @@ def test_masks_are_merged_in_one_pass(attn_mask: Tensor, padding: Tensor | None,
     assert passes(lambda: merge_masks(attn_mask, padding, H)).large(N * M) == [size]
 
 
+# Products
+
+
+@pytest.mark.parametrize(("width", "wanted"), [(31, 32), (32, 32), (33, 64)])
+def test_rows_of_a_bfloat16_score_are_filled_up_where_a_product_could_read_on(
+    width: int, wanted: int
+) -> None:
+    x = normal(N, width, dtype=torch.bfloat16)
+    (filled,) = apart(x)
+    assert filled.shape == (N, wanted)
+    assert torch.equal(filled, torch.nn.functional.pad(x, (0, wanted - width)))
+    assert apart(x.float())[0].shape == x.shape
+
+
 # Memory
 
 
@@ -161,6 +176,7 @@ def test_a_sliding_memory_is_the_memory(S: int, lengths: tuple[int, ...]) -> Non
 
 def test_a_sliding_memory_stays_where_it_is() -> None:
     sliding = SlidingMemory(normal(B, 8, F), 8)
+    assert sliding.buffer.shape[1] == 2 * 8
     buffer, size = sliding.buffer.data_ptr(), sliding.buffer.itemsize
     places = [(sliding.update(normal(B, 2, F)).data_ptr() - buffer) // (F * size) for _ in range(9)]
     assert places == [
