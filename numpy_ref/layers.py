@@ -25,6 +25,20 @@ from .hidden_keys import (
 )
 from .masks import merge_masks
 from .memory import Mems, hold_gradients, update_mems
+from .projections import (
+    NORM,
+    Parameters,
+    heads,
+    in_order,
+    layer_norm,
+    layer_norm_grad,
+    linear,
+    linear_grad,
+    linears,
+    projections_grad,
+    seen_alone,
+    side_by_side,
+)
 from .relative import (
     Visible,
     attend_learned_relative,
@@ -53,14 +67,6 @@ __all__ = [
     "transformer_xl_layer_grad",
 ]
 
-Parameters = Mapping[str, ndarray]
-
-
-def linears(*names: str, biased: bool = True) -> dict[str, str]:
-    """The parameters of square projections, and their axes."""
-    weights = {f"{name}.weight": "F F" for name in names}
-    return weights | {f"{name}.bias": "F" for name in names if biased}
-
 
 SELF = {"w_query": "K F", "w_key": "K F", "w_value": "E F"}
 MULTI_HEAD = linears("q_proj", "k_proj", "v_proj", "out_proj")
@@ -70,65 +76,11 @@ TABLES = {"key_pos_embeddings": "2P H D", "key_pos_bias": "2P H", "query_pos_bia
 RELATIVE = (
     linears("query.linear", "key.linear", biased=False) | linears("value.linear", "output") | TABLES
 )
-NORM = {"layer_norm.weight": "F", "layer_norm.bias": "F"}
 TRANSFORMER_XL = (
     {"qkv_net.weight": "3F F", "qkv_net.bias": "3F", "u": "H D", "v": "H D"}
     | linears("r_net", "o_net")
     | NORM
 )
-
-
-def linear(x: ndarray, parameters: Parameters, name: str) -> ndarray:
-    y: ndarray = x @ parameters[f"{name}.weight"].T
-    bias = parameters.get(f"{name}.bias")
-    return y if bias is None else y + bias
-
-
-def linear_grad(
-    d_y: ndarray, x: ndarray, parameters: Parameters, name: str
-) -> tuple[ndarray, dict[str, ndarray]]:
-    """The gradients of :func:`linear` by x and by its parameters: over all rows in one product."""
-    weight, bias = f"{name}.weight", f"{name}.bias"
-    rows = d_y.reshape(-1, d_y.shape[-1])
-    grads = {weight: rows.T @ x.reshape(-1, x.shape[-1])}
-    if parameters.get(bias) is not None:
-        grads[bias] = rows.sum(axis=0)
-    return d_y @ parameters[weight], grads
-
-
-def projections_grad(
-    d_heads: Sequence[ndarray],
-    inputs: Sequence[ndarray],
-    parameters: Parameters,
-    names: Sequence[str],
-) -> tuple[list[ndarray], dict[str, ndarray]]:
-    """The gradients by the inputs of some projections, from those by their heads; and theirs."""
-    d_inputs: list[ndarray] = []
-    d_parameters: dict[str, ndarray] = {}
-    for d, x, name in zip(d_heads, inputs, names, strict=True):
-        d_x, grads = linear_grad(side_by_side(d), x, parameters, name)
-        d_inputs.append(d_x)
-        d_parameters |= grads
-    return d_inputs, d_parameters
-
-
-def in_order(grads: Mapping[str, ndarray], parameters: Parameters) -> dict[str, ndarray]:
-    """The gradients of the parameters in the parameters' order."""
-    return {name: grads[name] for name in parameters if name in grads}
-
-
-def seen_alone(x: Float[ndarray, "B M F"], hidden: Bool[ndarray, "B H N M"]) -> ndarray:
-    """The keys or values that some query of some head sees, 0 in place of the others."""
-    unseen: ndarray = np.all(hidden, axis=(1, 2))
-    return np.where(unseen[..., None], 0, x)
-
-
-def heads(x: Float[ndarray, "... N F"], H: int) -> Float[ndarray, "... H N D"]:
-    return x.reshape(*x.shape[:-1], H, -1).swapaxes(-2, -3)
-
-
-def side_by_side(x: Float[ndarray, "B H N D"]) -> Float[ndarray, "B N F"]:
-    return x.transpose(0, 2, 1, 3).reshape(x.shape[0], x.shape[2], -1)
 
 
 @rounds_once
@@ -511,13 +463,6 @@ def hold_eps(eps: Any) -> None:
         raise ValueError(f"eps: wanted a number of at least 0, got {eps!r}")
 
 
-def layer_norm(x: ndarray, weight: ndarray, bias: ndarray | None, eps: float) -> ndarray:
-    x = x - x.mean(axis=-1, keepdims=True)
-    variance = np.vecdot(x, x)[..., None] / x.shape[-1]
-    y = x / np.sqrt(variance + eps) * weight
-    return y if bias is None else y + bias
-
-
 @rounds_once
 def transformer_xl_layer_grad(
     d_output: Float[ndarray, "B N F"],
@@ -578,22 +523,6 @@ def thirds(parameters: Parameters) -> dict[str, ndarray]:
         if parameters.get(f"qkv_net.{part}") is not None
         for name, x in zip(THIRDS, np.split(parameters[f"qkv_net.{part}"], 3), strict=True)
     }
-
-
-def layer_norm_grad(
-    d_y: ndarray, x: ndarray, parameters: Parameters, eps: float
-) -> tuple[ndarray, dict[str, ndarray]]:
-    """The gradients of :func:`layer_norm` by x and by its parameters."""
-    gain, bias = NORM
-    x = x - x.mean(axis=-1, keepdims=True)
-    root = np.sqrt(np.vecdot(x, x)[..., None] / x.shape[-1] + eps)
-    x = x / root
-    d_x = d_y * parameters[gain]
-    slope = np.vecdot(x, d_x)[..., None] / x.shape[-1]
-    grads = {gain: (d_y * x).sum((0, 1))}
-    if parameters.get(bias) is not None:
-        grads[bias] = d_y.sum((0, 1))
-    return (d_x - d_x.mean(axis=-1, keepdims=True) - x * slope) / root, grads
 
 
 @rounds_once

@@ -23,7 +23,7 @@ from attnverify.spec import (
     transformer_xl_attention,
     transformer_xl_layer,
 )
-from attnverify.spec.layers import layer_norm
+from attnverify.spec.projections import layer_norm
 from tests.support.random_arrays import close, normals
 
 CHAPTER = "layers"

@@ -15,6 +15,8 @@ OPERATIONS = {
     "shifts": "shift or columns",
 }
 """What the names of the tests of a chapter's operations contain."""
+PARTS = {"projections": "layers"}
+"""A file of every column that holds a part of a chapter."""
 BOUNDS = ("tests/attnverify/bounds/test_error_rules.py", "tests/attnverify/bounds/test_bounds.py")
 GRADIENTS = (
     "tests/spec/test_invalid_gradient_calls.py",
@@ -28,7 +30,7 @@ Tests = tuple[tuple[str, ...], ...]
 def choose_tests(path: str) -> Tests:
     """The tests that must notice a mutant of this file."""
     folder, _, rest = path.partition("/")
-    chapter = Path(rest).stem
+    chapter = PARTS.get(Path(rest).stem, Path(rest).stem)
     words = ("-k", OPERATIONS.get(chapter, "test"))
     against = ("tests/numpy_ref/test_against_spec.py", *words)
     if folder == "spec":
@@ -79,7 +81,7 @@ JUDGE: dict[str, Tests] = {
 def target_files(root: Path) -> Iterator[str]:
     """The files that are mutated."""
     for column in ("spec", "numpy_ref", "torch_impl"):
-        yield from (f"{column}/{chapter}.py" for chapter in CHAPTERS)
+        yield from (f"{column}/{chapter}.py" for chapter in sorted((*CHAPTERS, *PARTS)))
     yield from sorted(
         file.relative_to(root).as_posix()
         for file in (root / "attnverify" / "bounds").rglob("*.py")

@@ -57,11 +57,11 @@ OWN = ("pictures.js", "live.js")
 
 
 def modules() -> dict[str, str]:
-    """The specification's chapters and the modules of docs/live_cells, by the names they have."""
+    """The specification's modules and those of docs/live_cells, by the names they have."""
     own = {path.stem: path for path in sorted(LIVE.glob("*.py"))}
     chapters = {
         f"attnverify.spec.{stem}": DOCS.parent / "spec" / f"{stem}.py"
-        for stem in (*CHAPTERS, "shapes")
+        for stem in (*CHAPTERS, "projections", "shapes")
     }
     found = {name: path.read_text(encoding="utf-8") for name, path in (own | chapters).items()}
     where = {operation.name: operation.chapter for operation in CATALOGUE.values()}
