@@ -1,6 +1,6 @@
 """Layers: projections around the attentions, wide from the first product to the last."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cupy
@@ -25,10 +25,13 @@ from .attention import check_masks as check_options
 from .masks import causal, merge_masks
 from .memory import Mems, check_gradients, update_mems, zeros_like
 from .projections import (
+    FEED_FORWARD,
     NORM,
     Parameters,
     affine,
     checked,
+    feed_forward,
+    feed_forward_grad,
     heads,
     inputs_grad,
     layer_norm,
@@ -49,7 +52,7 @@ from .relative import (
     sinusoids,
 )
 from .scores import over_rows, scaled_products
-from .shapes import check, check_heads, check_list, check_parameters
+from .shapes import Layout, check, check_heads, check_list, check_parameters
 
 __all__ = [
     "alibi_multi_head_attention",
@@ -469,7 +472,9 @@ def transformer_xl_layer(
     F = size["F"]
     check({"position": "M F"}, position, M=size.get("S", 0) + size["N"], F=F)
     check_heads(F, num_heads)
-    parameters = checked(TRANSFORMER_XL, parameters, F=F, H=num_heads, D=F // num_heads)
+    parameters = checked(
+        layout_of_layer(parameters), parameters, F=F, H=num_heads, D=F // num_heads
+    )
     check_eps(eps)
     x, mem, position = wide(x, mem, position)
     keys = x if mem is None else cupy.get_array_module(x).concatenate([mem, x], axis=1)
@@ -482,10 +487,15 @@ def transformer_xl_layer(
     )
     attended = attend_transformer_xl(q, k, v, r, parameters["u"], parameters["v"], visible, keep, p)
     y = x + linear(merged(attended), parameters, "o_net")
-    return narrow(
-        layer_norm(y, parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps),
-        dtype,
-    )
+    y = layer_norm(y, parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps)
+    return narrow(feed_forward(y, parameters, eps) if "ff_in.weight" in parameters else y, dtype)
+
+
+def layout_of_layer(parameters: Any) -> Layout:
+    """The layout of a layer's mapping; one name of the feed-forward asks for all of these."""
+    names = parameters if isinstance(parameters, Mapping) else ()
+    feeds = any(str(name).startswith("ff_") for name in names)
+    return TRANSFORMER_XL | FEED_FORWARD if feeds else TRANSFORMER_XL
 
 
 @ieee
@@ -511,7 +521,7 @@ def transformer_xl_layer_grad(
     F, M = size["F"], size.get("S", 0) + size["N"]
     check({"position": "M F"}, position, M=M, F=F)
     check_heads(F, num_heads)
-    weights = checked(TRANSFORMER_XL, parameters, F=F, H=num_heads, D=F // num_heads)
+    weights = checked(layout_of_layer(parameters), parameters, F=F, H=num_heads, D=F // num_heads)
     check_eps(eps)
     d_mem = () if mem is None else tuple(zeros_like([mem]))
     d_output, x, mem, position = wide(d_output, x, mem, position)
@@ -522,10 +532,14 @@ def transformer_xl_layer_grad(
     terms: tuple[Any, ...] = q, k, v, r, weights["u"], weights["v"], visible, keep, p
     heard = merged(attend_transformer_xl(*terms))
     z = x + linear(heard, weights, "o_net")
-    d_z, d_parameters = layer_norm_grad(d_output, z, weights, eps)
+    d_normed, d_ff = d_output, dict[str, Array]()
+    if "ff_in.weight" in weights:
+        norm = weights["layer_norm.weight"], weights.get("layer_norm.bias"), eps
+        d_normed, d_ff = feed_forward_grad(d_output, layer_norm(z, *norm), weights, eps)
+    d_z, d_parameters = layer_norm_grad(d_normed, z, weights, eps)
     d_heard, grads = linear_grad(d_z, heard, weights, "o_net")
     d_q, d_k, d_v, d_r, d_u, d_bias = attend_transformer_xl_grad(heads(d_heard, num_heads), *terms)
-    d_parameters |= grads | {"u": d_u, "v": d_bias}
+    d_parameters |= grads | d_ff | {"u": d_u, "v": d_bias}
     d_position, grads = linear_grad(merged(d_r[None])[0], position, weights, "r_net")
     pairs = causal(xp, size["N"], M, visible)
     is_seen = xp.broadcast_to(pairs, (len(x), num_heads, *pairs.shape[-2:])).any(axis=(1, 2))

@@ -1,4 +1,4 @@
-"""Projections, heads and the layer norm, which the layers share."""
+"""Projections, heads, the layer norm and the feed-forward, which the layers share."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,6 +24,14 @@ def linears(*names: str) -> dict[str, str]:
 
 
 NORM = {"layer_norm.weight": "F", "layer_norm.bias": "F?"}
+FEED_FORWARD = {
+    "ff_in.weight": "I F",
+    "ff_in.bias": "I?",
+    "ff_out.weight": "F I",
+    "ff_out.bias": "F?",
+    "ff_norm.weight": "F",
+    "ff_norm.bias": "F?",
+}
 
 
 def linear(x: Array, parameters: Parameters, name: str) -> Array:
@@ -99,7 +107,7 @@ def layer_norm(x: Array, weight: Array, bias: Array | None, eps: float) -> Array
 
 
 def layer_norm_grad(
-    d_y: Array, x: Array, parameters: Parameters, eps: float
+    d_y: Array, x: Array, parameters: Parameters, eps: float, name: str = "layer_norm"
 ) -> tuple[Array, dict[str, Array]]:
     """The gradients of :func:`layer_norm` by x and by its parameters."""
     centred = x - x.mean(axis=-1, keepdims=True)
@@ -107,13 +115,35 @@ def layer_norm_grad(
         (centred * centred).mean(axis=-1, keepdims=True) + float(eps)
     )
     centred *= rstd
-    d_x = d_y * parameters["layer_norm.weight"]
-    grads = {"layer_norm.weight": (d_y * centred).sum(axis=(0, 1))}
-    if parameters.get("layer_norm.bias") is not None:
-        grads["layer_norm.bias"] = d_y.sum(axis=(0, 1))
+    d_x = d_y * parameters[f"{name}.weight"]
+    grads = {f"{name}.weight": (d_y * centred).sum(axis=(0, 1))}
+    if parameters.get(f"{name}.bias") is not None:
+        grads[f"{name}.bias"] = d_y.sum(axis=(0, 1))
     slope = (centred * d_x).mean(axis=-1, keepdims=True)
     d_x -= d_x.mean(axis=-1, keepdims=True) + centred * slope
     return d_x * rstd, grads
+
+
+def feed_forward(x: Array, parameters: Parameters, eps: float) -> Array:
+    """Two linear maps, the ReLU between them in place; then residual and norm."""
+    inner = linear(x, parameters, "ff_in")
+    cupy.get_array_module(x).maximum(inner, 0, out=inner)
+    y = x + linear(inner, parameters, "ff_out")
+    return layer_norm(y, parameters["ff_norm.weight"], parameters.get("ff_norm.bias"), eps)
+
+
+def feed_forward_grad(
+    d_output: Array, x: Array, parameters: Parameters, eps: float
+) -> tuple[Array, dict[str, Array]]:
+    """The gradients of :func:`feed_forward` by x and by its parameters; forward once more."""
+    inner = linear(x, parameters, "ff_in")
+    cupy.get_array_module(x).maximum(inner, 0, out=inner)
+    y = x + linear(inner, parameters, "ff_out")
+    d_y, d_parameters = layer_norm_grad(d_output, y, parameters, eps, "ff_norm")
+    d_inner, grads = linear_grad(d_y, inner, parameters, "ff_out")
+    d_inner *= inner > 0
+    d_x, more = linear_grad(d_inner, x, parameters, "ff_in")
+    return d_y + d_x, d_parameters | grads | more
 
 
 def checked(layout: Layout, parameters: Parameters, **sizes: int) -> dict[str, Any]:

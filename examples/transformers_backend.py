@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 from transformers import BloomConfig, MptConfig, XLNetConfig, XLNetModel
 from transformers.models.bloom.modeling_bloom import BloomAttention, build_alibi_tensor
 from transformers.models.mpt.modeling_mpt import MptAttention, build_mpt_alibi_tensor
-from transformers.models.xlnet.modeling_xlnet import XLNetRelativeAttention
+from transformers.models.xlnet.modeling_xlnet import XLNetFeedForward, XLNetRelativeAttention
 
 # A CPU that multiplies bfloat16 in hardware flushes subnormals, of its products and sums too.
 FTZ = {"storage": "bfloat16_ftz", "acc": "float32_ftz"}
@@ -74,9 +74,25 @@ def transformer_xl_layer(x, position, parameters, num_heads, mem=None, visible=N
     state = dict.fromkeys(
         dict(layer.named_parameters()), x.new_zeros(())
     )  # seg_embed and r_s_bias are not read
-    return functional_call(layer, state | xlnet_names(parameters, num_heads), inputs)[0].transpose(
-        0, 1
-    )
+    names = xlnet_names(parameters, num_heads)
+    normed = functional_call(layer, state | names, inputs)[0].transpose(0, 1)
+    return feed_forward(normed, parameters, eps) if "ff_in.weight" in parameters else normed
+
+
+def feed_forward(x, parameters, eps):
+    """XLNet's, with the ReLU among the activations that it may have."""
+    config = {"ff_activation": "relu", "layer_norm_eps": eps, "dropout": 0.0}
+    with torch.device("meta"):
+        layer = XLNetFeedForward(
+            XLNetConfig(
+                d_model=x.shape[-1], n_head=1, d_inner=len(parameters["ff_in.weight"]), **config
+            )
+        )
+    state = {}
+    for theirs, ours in (("layer_1", "ff_in"), ("layer_2", "ff_out"), ("layer_norm", "ff_norm")):
+        weight = state[f"{theirs}.weight"] = parameters[f"{ours}.weight"]
+        state[f"{theirs}.bias"] = parameters.get(f"{ours}.bias", weight.new_zeros(len(weight)))
+    return functional_call(layer, state, (x,))
 
 
 def update_mems(hids, mems, mem_len):

@@ -26,8 +26,11 @@ from .hidden_keys import (
 from .masks import merge_masks
 from .memory import Mems, hold_gradients, update_mems
 from .projections import (
+    FEED_FORWARD,
     NORM,
     Parameters,
+    feed_forward,
+    feed_forward_grad,
     heads,
     in_order,
     layer_norm,
@@ -445,7 +448,7 @@ def transformer_xl_layer(
     keys = x if mem is None else np.concatenate([mem, x], axis=1)
     hold({"M": keys.shape[1], "F": F}, position=(position, "M F"))
     D = hold_heads(F, num_heads)
-    hold_parameters(parameters, {"F": F, "H": num_heads, "D": D}, TRANSFORMER_XL)
+    hold_xl_parameters(parameters, {"F": F, "H": num_heads, "D": D})
     hold_eps(eps)
     q, k, v = (
         heads(part, num_heads) for part in np.split(linear(keys, parameters, "qkv_net"), 3, axis=-1)
@@ -455,7 +458,15 @@ def transformer_xl_layer(
         q[:, :, -N:], k, v, r, parameters["u"], parameters["v"], visible, keep, p
     )
     y = x + linear(side_by_side(attended_bhnd), parameters, "o_net")
-    return layer_norm(y, parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps)
+    norm = parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps
+    return feed_forward(layer_norm(y, *norm), parameters, eps)
+
+
+def hold_xl_parameters(parameters: Any, known: Mapping[str, int]) -> None:
+    """Hold a layer's mapping to its names; one of the feed-forward's asks for all of these."""
+    names = parameters if isinstance(parameters, Mapping) else {}
+    option = FEED_FORWARD if any(str(name)[:3] == "ff_" for name in names) else {}
+    hold_parameters(parameters, known, TRANSFORMER_XL | option)
 
 
 def hold_eps(eps: Any) -> None:
@@ -487,7 +498,7 @@ def transformer_xl_layer_grad(
     whole = x if mem is None else np.concatenate([mem, x], axis=1)
     M = whole.shape[1]
     hold({"M": M, "F": F}, position=(position, "M F"))
-    hold_parameters(parameters, {"F": F, "H": H, "D": hold_heads(F, H)}, TRANSFORMER_XL)
+    hold_xl_parameters(parameters, {"F": F, "H": H, "D": hold_heads(F, H)})
     hold_eps(eps)
     q, k, v = (heads(part, H) for part in np.split(linear(whole, parameters, "qkv_net"), 3, -1))
     r = heads(linear(position, parameters, "r_net"), H)
@@ -495,10 +506,12 @@ def transformer_xl_layer_grad(
     terms: tuple[Any, ...] = q[:, :, -N:], k, v, r, *row_biases, visible, keep, p
     heard = side_by_side(attend_transformer_xl(*terms))
     y = x + linear(heard, parameters, "o_net")
-    d_y, d_parameters = layer_norm_grad(d_output, y, parameters, eps)
+    norm = parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps
+    d_normed, d_ff = feed_forward_grad(d_output, layer_norm(y, *norm), parameters, eps)
+    d_y, d_parameters = layer_norm_grad(d_normed, y, parameters, eps)
     d_heard, grads = linear_grad(d_y, heard, parameters, "o_net")
     *d_heads, d_r, d_u, d_v = attend_transformer_xl_grad(heads(d_heard, H), *terms)
-    d_parameters |= grads | {"u": d_u, "v": d_v}
+    d_parameters |= grads | d_ff | {"u": d_u, "v": d_v}
     hidden = ~(np.tri(N, M, M - N, dtype=bool) & (True if visible is None else visible))
     keys = seen_alone(whole, np.broadcast_to(hidden, (B, H, N, M)))
     d_parts, grads = projections_grad(d_heads, (x, keys, keys), thirds(parameters), THIRDS)

@@ -1,4 +1,4 @@
-"""Projections, heads and the layer norm, which the layers share."""
+"""Projections, heads, the layer norm and the feed-forward, which the layers share."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,6 +16,14 @@ def linears(*names: str, biased: bool = True) -> dict[str, str]:
 
 
 NORM = {"layer_norm.weight": "F", "layer_norm.bias": "F"}
+FEED_FORWARD = {
+    "ff_in.weight": "I F",
+    "ff_in.bias": "I",
+    "ff_out.weight": "F I",
+    "ff_out.bias": "F",
+    "ff_norm.weight": "F",
+    "ff_norm.bias": "F",
+}
 
 
 def linear(x: ndarray, parameters: Parameters, name: str) -> ndarray:
@@ -79,10 +87,10 @@ def layer_norm(x: ndarray, weight: ndarray, bias: ndarray | None, eps: float) ->
 
 
 def layer_norm_grad(
-    d_y: ndarray, x: ndarray, parameters: Parameters, eps: float
+    d_y: ndarray, x: ndarray, parameters: Parameters, eps: float, name: str = "layer_norm"
 ) -> tuple[ndarray, dict[str, ndarray]]:
     """The gradients of :func:`layer_norm` by x and by its parameters."""
-    gain, bias = NORM
+    gain, bias = f"{name}.weight", f"{name}.bias"
     x = x - x.mean(axis=-1, keepdims=True)
     root = np.sqrt(np.vecdot(x, x)[..., None] / x.shape[-1] + eps)
     x = x / root
@@ -92,3 +100,27 @@ def layer_norm_grad(
     if parameters.get(bias) is not None:
         grads[bias] = d_y.sum((0, 1))
     return (d_x - d_x.mean(axis=-1, keepdims=True) - x * slope) / root, grads
+
+
+def feed_forward(x: ndarray, parameters: Parameters, eps: float) -> ndarray:
+    """The feed-forward of each position, where the layer has one; else x."""
+    if "ff_in.weight" not in parameters:
+        return x
+    inner = np.maximum(linear(x, parameters, "ff_in"), 0)
+    y = x + linear(inner, parameters, "ff_out")
+    return layer_norm(y, parameters["ff_norm.weight"], parameters.get("ff_norm.bias"), eps)
+
+
+def feed_forward_grad(
+    d_output: ndarray, x: ndarray, parameters: Parameters, eps: float
+) -> tuple[ndarray, dict[str, ndarray]]:
+    """The gradients of :func:`feed_forward` by x and by its parameters."""
+    if "ff_in.weight" not in parameters:
+        return d_output, {}
+    inner = np.maximum(linear(x, parameters, "ff_in"), 0)
+    y = x + linear(inner, parameters, "ff_out")
+    d_y, d_parameters = layer_norm_grad(d_output, y, parameters, eps, "ff_norm")
+    d_inner, grads = linear_grad(d_y, inner, parameters, "ff_out")
+    d_inner[inner == 0] = 0
+    d_x, more = linear_grad(d_inner, x, parameters, "ff_in")
+    return d_y + d_x, d_parameters | grads | more

@@ -7,7 +7,7 @@ nobody knows is refused. The batch comes first here, always. A module of torch_i
 own ``state_dict`` equals the function of the same name.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,8 @@ from .masks import merge_masks
 from .memory import Mems, check_list_of_gradients, update_mems
 from .projections import (
     Parameters,
+    feed_forward,
+    feed_forward_grad,
     in_order,
     layer_norm,
     layer_norm_grad,
@@ -665,8 +667,8 @@ def transformer_xl_layer(
     p: float = 0.0,
 ) -> Float[ndarray, "B N F"]:
     r"""
-    The attention layer of Transformer-XL: relative attention to memory and segment, residual, layer
-    norm.
+    The layer of Transformer-XL: relative attention to memory and segment, residual, layer norm; and
+    the position-wise feed-forward, where its parameters are given.
 
     .. math:: y = \text{layer\_norm}\big(x + \text{transformer\_xl\_attention}(q, k, v, r W_R^\top,
               u, v)\, W_O^\top\big),
@@ -681,6 +683,10 @@ def transformer_xl_layer(
     4. The memory is a constant for the gradient: none flows into ``mem``.
     5. ``keep`` and ``p`` are the draw of a dropout on the weights
        (:func:`attnverify.spec.attention.dropout`); ``keep`` broadcasts to [B H N M].
+    6. With ff_in [I F], ff_out [F I] and ff_norm among the ``parameters``, all of them or none, the
+       layer goes on to
+       :math:`\text{layer\_norm}'\big(y + \max(y W_1^\top + b_1, 0)\, W_2^\top + b_2\big)`, with
+       the same eps.
 
     >>> x, one = np.array([[[1.0, 3.0]]]), np.eye(2)
     >>> parameters = {
@@ -696,7 +702,8 @@ def transformer_xl_layer(
     ... ).ravel().tolist()
     [-1.0, 1.0]
 
-    Source: Dai et al. 2019, section 3.3; the TensorFlow 2 tutorial (seed 003).
+    Source: Dai et al. 2019, section 3.3; Vaswani et al. 2017, section 3.3; the TensorFlow 2
+    tutorial (seed 003).
 
     Errata of the TensorFlow 2 tutorial (seed 003): the mask is added as ``mask * 1e-9`` and hides
     nothing; ``tf.sqrt`` does not support integers (TensorFlow's documentation); ``qvk_net`` is
@@ -708,7 +715,7 @@ def transformer_xl_layer(
     keys = x if mem is None else np.concatenate([mem, x], axis=1)
     check("position [M F]", position, M=keys.shape[1], F=F)
     check_heads(F, num_heads)
-    check_parameters(TRANSFORMER_XL, parameters, F=F, H=num_heads, D=F // num_heads)
+    check_xl_parameters(parameters, F, num_heads)
     check_eps(eps)
     q, k, v = (
         split_heads(part, num_heads)
@@ -719,7 +726,8 @@ def transformer_xl_layer(
         q[:, :, -N:], k, v, r, parameters["u"], parameters["v"], visible, keep, p
     )
     y = x + linear(merge_heads(attended), parameters, "o_net")
-    return layer_norm(y, parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps)
+    normed = layer_norm(y, parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps)
+    return feed_forward(normed, parameters, eps) if "ff_in.weight" in parameters else normed
 
 
 def transformer_xl_layer_grad(
@@ -751,6 +759,8 @@ def transformer_xl_layer_grad(
        their part in that of qkv_net. There are no queries of it.
     3. A key that no query of any head sees is absent: it gives nothing to the weights of keys and
        values.
+    4. Through the feed-forward, where there is one, :math:`\bar o` becomes what arrives at the norm
+       first. The derivative of its ReLU is 0 where it is given 0.
 
     >>> x, one = np.array([[[1.0, 3.0]]]), np.eye(2)
     >>> parameters = {
@@ -775,7 +785,7 @@ def transformer_xl_layer_grad(
     keys = x if mem is None else np.concatenate([mem, x], axis=1)
     check("position [M F]", position, M=keys.shape[1], F=F)
     check_heads(F, H)
-    check_parameters(TRANSFORMER_XL, parameters, F=F, H=H, D=F // H)
+    check_xl_parameters(parameters, F, H)
     check_eps(eps)
     q, k, v = (
         split_heads(part, H) for part in np.split(linear(keys, parameters, "qkv_net"), 3, axis=-1)
@@ -785,7 +795,11 @@ def transformer_xl_layer_grad(
     terms: tuple[Any, ...] = q[:, :, -N:], k, v, r, *u_v, visible, keep, p
     attended = merge_heads(attend_transformer_xl(*terms))
     y = x + linear(attended, parameters, "o_net")
-    d_y, d_norm = layer_norm_grad(d_output, y, parameters, eps)
+    norm = parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps
+    d_normed, d_ff = d_output, dict[str, ndarray]()
+    if "ff_in.weight" in parameters:
+        d_normed, d_ff = feed_forward_grad(d_output, layer_norm(y, *norm), parameters, eps)
+    d_y, d_norm = layer_norm_grad(d_normed, y, parameters, eps)
     d_attended, d_o_net = linear_grad(d_y, attended, parameters, "o_net")
     d_q, d_k, d_v, d_r, d_u, d_v_bias = attend_transformer_xl_grad(
         split_heads(d_attended, H), *terms
@@ -802,7 +816,7 @@ def transformer_xl_layer_grad(
     }
     d_rows = d_r.swapaxes(0, 1).reshape(-1, F)
     d_position, d_r_net = linear_grad(d_rows, position, parameters, "r_net")
-    d_parameters = d_qkv_net | d_r_net | d_o_net | d_norm | {"u": d_u, "v": d_v_bias}
+    d_parameters = d_qkv_net | d_r_net | d_o_net | d_norm | {"u": d_u, "v": d_v_bias} | d_ff
     d_mem = () if mem is None else (np.zeros_like(mem),)
     return d_y + d_x + d_keys[:, -N:], d_position, in_order(d_parameters, parameters), *d_mem
 
@@ -824,6 +838,18 @@ TRANSFORMER_XL = (
     "[F F], o_net.bias? [F], "
     "layer_norm.weight [F], layer_norm.bias? [F], u [H D], v [H D]"
 )
+FEED_FORWARD = (
+    "ff_in.weight [I F], ff_in.bias? [I], ff_out.weight [F I], ff_out.bias? [F], "
+    "ff_norm.weight [F], ff_norm.bias? [F]"
+)
+
+
+def check_xl_parameters(parameters: Any, F: int, H: int) -> None:
+    """Hold a layer's mapping to its names: with one of the feed-forward's, to all of these too."""
+    names = parameters if isinstance(parameters, Mapping) else ()
+    feeds = any(str(name).startswith("ff_") for name in names)
+    pattern = f"{TRANSFORMER_XL}, {FEED_FORWARD}" if feeds else TRANSFORMER_XL
+    check_parameters(pattern, parameters, F=F, H=H, D=F // H)
 
 
 def check_eps(eps: Any) -> None:

@@ -1,5 +1,6 @@
 """
-What the layers are made of besides attention: projections, heads side by side, the layer norm.
+What the layers are made of besides attention: projections, heads side by side, the layer norm,
+the position-wise feed-forward.
 
 No chapter of its own: :mod:`layers` has the operations.
 """
@@ -64,7 +65,7 @@ def layer_norm(x: ndarray, weight: ndarray, bias: ndarray | None, eps: float) ->
 
 
 def layer_norm_grad(
-    d_y: ndarray, x: ndarray, parameters: Parameters, eps: float
+    d_y: ndarray, x: ndarray, parameters: Parameters, eps: float, name: str = "layer_norm"
 ) -> tuple[ndarray, dict[str, ndarray]]:
     r"""
     The gradients of :func:`layer_norm` by x, and by its gain and bias under their names.
@@ -77,12 +78,49 @@ def layer_norm_grad(
     """
     centred = x - x.mean(axis=-1, keepdims=True)
     deviation = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
-    z, d_z = centred / deviation, d_y * parameters["layer_norm.weight"]
+    z, d_z = centred / deviation, d_y * parameters[f"{name}.weight"]
     mean, slope = (each.mean(axis=-1, keepdims=True) for each in (d_z, z * d_z))
-    grads = {"layer_norm.weight": (d_y * z).sum((0, 1))}
-    if parameters.get("layer_norm.bias") is not None:
-        grads["layer_norm.bias"] = d_y.sum((0, 1))
+    grads = {f"{name}.weight": (d_y * z).sum((0, 1))}
+    if parameters.get(f"{name}.bias") is not None:
+        grads[f"{name}.bias"] = d_y.sum((0, 1))
     return (d_z - mean - z * slope) / deviation, grads
+
+
+def relu(x: ndarray) -> ndarray:
+    r""":math:`\max(x, 0)`; a complex number goes by its real part."""
+    return np.where(x.real <= 0, 0, x)
+
+
+def relu_grad(d_y: ndarray, x: ndarray) -> ndarray:
+    """The gradient of :func:`relu`, which is 0 at 0."""
+    return np.where(x <= 0, 0, d_y)
+
+
+def feed_forward(x: ndarray, parameters: Parameters, eps: float) -> ndarray:
+    r"""
+    Two linear maps with a ReLU between them, residual, layer norm, for each position by itself.
+
+    .. math:: y = \text{layer\_norm}\big(x + \max(x W_1^\top + b_1, 0)\, W_2^\top + b_2\big)
+    """
+    inner = relu(linear(x, parameters, "ff_in"))
+    y = x + linear(inner, parameters, "ff_out")
+    return layer_norm(y, parameters["ff_norm.weight"], parameters.get("ff_norm.bias"), eps)
+
+
+def feed_forward_grad(
+    d_output: ndarray, x: ndarray, parameters: Parameters, eps: float
+) -> tuple[ndarray, dict[str, ndarray]]:
+    r"""
+    The gradients of :func:`feed_forward` by x, and by its parameters under their names.
+
+    1. The derivative of the ReLU is 0 where what it is given is 0.
+    """
+    given = linear(x, parameters, "ff_in")
+    y = x + linear(relu(given), parameters, "ff_out")
+    d_y, d_norm = layer_norm_grad(d_output, y, parameters, eps, "ff_norm")
+    d_inner, d_out = linear_grad(d_y, relu(given), parameters, "ff_out")
+    d_x, d_in = linear_grad(relu_grad(d_inner, given), x, parameters, "ff_in")
+    return d_y + d_x, d_in | d_out | d_norm
 
 
 def in_order(gradients: Mapping[str, Any], parameters: Parameters) -> dict[str, Any]:

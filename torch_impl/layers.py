@@ -304,7 +304,8 @@ def _transformer_xl_layer(
     check_mask("visible", visible, (*q.shape[:-1], k.shape[-2]))
     r = split_heads(parts.position(position), num_heads)
     attended = attentions.transformer_xl(q, k, v, r, parts.u, parts.v, visible, keep, p)
-    return parts.norm(x + parts.output(merge_heads(attended)))
+    y = parts.norm(x + parts.output(merge_heads(attended)))
+    return y if parts.feed_forward is None else parts.feed_forward(y)
 
 
 def transformer_xl(

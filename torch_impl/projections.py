@@ -53,6 +53,10 @@ TRANSFORMER_XL = pattern(
     f"qkv_net.weight [3F F], qkv_net.bias? [3F], {linears('r_net', 'o_net')}, layer_norm.weight "
     "[F], layer_norm.bias? [F], u [H D], v [H D]"
 )
+FEED_FORWARD = pattern(
+    "ff_in.weight [I F], ff_in.bias? [I], ff_out.weight [F I], ff_out.bias? [F], ff_norm.weight "
+    "[F], ff_norm.bias? [F]"
+)
 
 
 class Projections(NamedTuple):
@@ -67,7 +71,8 @@ class Projections(NamedTuple):
 class TransformerXLParts(NamedTuple):
     """
     What a layer of Transformer-XL is made of: queries of a segment with keys and values of memory
-    and segment, the positions' projection, the output's, the norm, and the two biases.
+    and segment, the positions' projection, the output's, the norm, the two biases, and what follows
+    the norm, if anything does.
     """
 
     query_key_value: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
@@ -76,6 +81,7 @@ class TransformerXLParts(NamedTuple):
     norm: Project
     u: Tensor
     v: Tensor
+    feed_forward: Project | None = None
 
 
 def of_mapping(parameters: Parameters, names: Sequence[str]) -> Projections:
@@ -84,16 +90,28 @@ def of_mapping(parameters: Parameters, names: Sequence[str]) -> Projections:
 
 
 def parts_of_mapping(parameters: Parameters, eps: float) -> TransformerXLParts:
+    def projection(name: str) -> Project:
+        return partial(linear, parameters=parameters, name=name)
+
+    def norm(name: str) -> Project:
+        given = parameters[f"{name}.weight"], parameters.get(f"{name}.bias")
+        return lambda y: normalised(y, *given, eps)
+
+    feeds = "ff_in.weight" in parameters
     return TransformerXLParts(
         partial(query_key_value, parameters=parameters),
-        partial(linear, parameters=parameters, name="r_net"),
-        partial(linear, parameters=parameters, name="o_net"),
-        lambda y: normalised(
-            y, parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps
-        ),
+        projection("r_net"),
+        projection("o_net"),
+        norm("layer_norm"),
         parameters["u"],
         parameters["v"],
+        feed_forward(projection("ff_in"), projection("ff_out"), norm("ff_norm")) if feeds else None,
     )
+
+
+def feed_forward(inner: Project, outer: Project, norm: Project) -> Project:
+    """The position-wise feed-forward: two linear maps, ReLU, residual, norm."""
+    return lambda x: norm(x + outer(F.relu(inner(x))))
 
 
 def normalised(y: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
@@ -190,7 +208,10 @@ def check_xl_layer(
     check_xl_inputs(x, position, mem)
     width = x.shape[-1]
     check_heads(width, num_heads)
-    check_parameters(TRANSFORMER_XL, parameters, F=width, H=num_heads, D=width // num_heads)
+    names = parameters if isinstance(parameters, Mapping) else ()
+    feeds = any(str(name).startswith("ff_") for name in names)
+    wanted = (*TRANSFORMER_XL, *FEED_FORWARD) if feeds else TRANSFORMER_XL
+    check_parameters(wanted, parameters, F=width, H=num_heads, D=width // num_heads)
     check_eps(eps)
 
 

@@ -46,6 +46,9 @@ _MASK_SIZES = {
 }
 """The sizes of what an annotation does not spell out."""
 
+INNER = "I"
+"""The inner width of a layer's feed-forward: a recipe has it where the layer has that option."""
+
 MASKS = ("mask", "visible", "attn_mask")
 """The names that a mask for queries and keys has."""
 

@@ -34,6 +34,7 @@ class Traits:
     staged      it consists of the stages of :mod:`attnverify.reference.staged_attention`
     even_width  its sines and cosines share the model width
     parameters  the arrays in its mapping ``parameters``, as a pattern of the specification
+    option      more of them, which are there together or not at all
     mask_axes   the documented shapes of its mask (or of its draw, where it has no mask)
     skipped     the checks that do not apply to it, each with the reason
     """
@@ -47,6 +48,7 @@ class Traits:
     staged: bool = False
     even_width: bool = False
     parameters: str = ""
+    option: str = ""
     mask_axes: tuple[str, ...] = ()
     skipped: Mapping[str, str] = field(default_factory=dict)
 
@@ -188,6 +190,7 @@ TRAITS: dict[str, Traits] = {
         causal=True,
         positional=True,
         parameters=layers.TRANSFORMER_XL,
+        option=layers.FEED_FORWARD,
         mask_axes=_WITH_HEADS,
         skipped=_LAYER | _ONE_WAY,
     ),
@@ -197,6 +200,7 @@ TRAITS: dict[str, Traits] = {
         positional=True,
         even_width=True,
         parameters=layers.TRANSFORMER_XL,
+        option=layers.FEED_FORWARD,
         skipped=_ONE_WAY | _TIMED | {"systematic errors": _LAYER["systematic errors"]},
     ),
 }

@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy import ndarray
 
-from attnverify.catalogue.operation import CATALOGUE, Operation
+from attnverify.catalogue.operation import CATALOGUE, INNER, Operation
 from attnverify.inputs.expand import expand
 from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.inputs.recipe import Inputs
+from attnverify.spec.shapes import PATTERN
 
 DISTINCT = {"Q": 8, "K": 9, "A": 11, "F": 12}
 """With the usual sizes of fixed cases, no two alike: no mismatch fits by luck."""
@@ -113,6 +114,7 @@ def invalid_values(
         yield from invalid_lists(name, value, op)
     elif name == "parameters":
         yield from invalid_parameters(value)
+        yield from incomplete_options(op, value, right)
     else:
         yield from NUMBER_CHANGES.get(name, ())
 
@@ -183,6 +185,16 @@ def invalid_parameters(parameters: Any) -> Iterator[tuple[str, Any]]:
             again(first | {name: np.concatenate([first[name], first[name][..., :1]], axis=-1)}),
         )
     yield "with a name that nobody knows", again(first | {"q_proj.bais": np.ones(3)})
+
+
+def incomplete_options(op: Operation, parameters: Any, right: Inputs) -> Iterator[tuple[str, Any]]:
+    """Yield parameters with one of those that are there together or not at all."""
+    for name, _, axes in PATTERN.findall(op.traits.option)[:1]:
+        sizes = {"F": right["x"].shape[-1], INNER: 3}
+        one = {name: np.ones([sizes[letter] for letter in axes.split()])}
+        stack = isinstance(parameters, list)
+        changed = [parameters[0] | one, *parameters[1:]] if stack else parameters | one
+        yield f"with {name} and no other of the option", changed
 
 
 NUMBER_CHANGES: dict[str, tuple[tuple[str, Any], ...]] = {

@@ -15,9 +15,10 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.dtypes import round_to
-from attnverify.catalogue.operation import ARGUMENT_SIZES, CATALOGUE, Operation
+from attnverify.catalogue.operation import ARGUMENT_SIZES, CATALOGUE, INNER, Operation
 from attnverify.catalogue.pytrees import leaves
 from attnverify.catalogue.rows import single_row
+from attnverify.catalogue.traits import Traits
 from attnverify.inputs.given import GIVEN, given_inputs, recipe_of_file
 from attnverify.inputs.masks import draw_mask, draw_visible
 from attnverify.inputs.poison import poison_hidden_slots
@@ -103,8 +104,7 @@ def normal_arrays(operation: Operation, recipe: Recipe, rng: np.random.Generator
             made[name] = normal(axes, recipe, rng)
     if operation.traits.parameters:
         layers_of = [
-            layer_parameters(operation.traits.parameters, recipe, rng)
-            for _ in range(sizes.get("L", 1))
+            layer_parameters(operation.traits, recipe, rng) for _ in range(sizes.get("L", 1))
         ]
         if "qkv_net.weight" in layers_of[0] and operation.is_gradient:
             weaken_attentions(layers_of)
@@ -141,14 +141,18 @@ def weaken_attentions(layers_of: list[Inputs]) -> None:
     for parameters in layers_of:
         parameters["qkv_net.weight"] /= 2
         parameters["o_net.weight"] /= 16
+        if "ff_out.weight" in parameters:
+            parameters["ff_out.weight"] /= 16
 
 
-def layer_parameters(pattern: str, recipe: Recipe, rng: np.random.Generator) -> Inputs:
+def layer_parameters(traits: Traits, recipe: Recipe, rng: np.random.Generator) -> Inputs:
     """
     Return the weights of a layer: variance 1 / fan-in, so that every stage keeps the size of its
-    input.
+    input. Those of the feed-forward are there where its inner width is; its last inner unit is
+    given 0 exactly, where more than one is.
     """
-    biases = recipe.options.get("biases", True)
+    biases, inner = recipe.options.get("biases", True), recipe.sizes.get(INNER, 0)
+    pattern = f"{traits.parameters}, {traits.option}" if inner else traits.parameters
     made = {}
     for name, optional, axes in PATTERN.findall(pattern):
         if optional and not biases:
@@ -156,11 +160,14 @@ def layer_parameters(pattern: str, recipe: Recipe, rng: np.random.Generator) -> 
         x = normal(axes, recipe, rng)
         made[name] = (
             1 + 0.25 * x
-            if name == "layer_norm.weight"
+            if name.endswith("norm.weight")
             else x / np.sqrt(x.shape[-1])
             if name.endswith("weight")
             else x
         )
+    if inner > 1:
+        for name in {"ff_in.weight", "ff_in.bias"} & set(made):
+            made[name][-1] = 0
     return made
 
 

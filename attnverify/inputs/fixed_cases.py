@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from attnverify.catalogue.operation import CATALOGUE, Operation
+from attnverify.catalogue.operation import CATALOGUE, INNER, Operation
 from attnverify.inputs.memory_layouts import LAYOUTS, SHARED
 from attnverify.inputs.recipe import Recipe
 
@@ -101,6 +101,8 @@ def fixed_cases(operation: str, few: bool = False) -> tuple[Recipe, ...]:
             fixed_recipe(op, {"H": 2, "D": 16, "F": 32}, family)
             for family in ("large", "offset_values")
         ]
+    if op.traits.option:
+        found += [fixed_recipe(op, {INNER: inner}) for inner in (12, 33)]
     if op.mask:
         found += [
             fixed_recipe(op, {}, "spread", fixed_mask(op, pattern))
@@ -221,4 +223,5 @@ def fitting_sizes(op: Operation, sizes: dict[str, int]) -> dict[str, int]:
     if op.has_memory:
         full["M"] = full["N"] + full["S"]
     full = {"P": max(full["N"], full["M"]) + 1} | full
-    return {letter: size for letter, size in full.items() if letter in op.sizes}
+    letters = op.sizes | {INNER} if op.traits.option else op.sizes
+    return {letter: size for letter, size in full.items() if letter in letters}

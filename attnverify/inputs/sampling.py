@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, find, settings
 from hypothesis.errors import NoSuchExample
 from hypothesis.strategies import DrawFn, composite, sampled_from
 
-from attnverify.catalogue.operation import CATALOGUE
+from attnverify.catalogue.operation import CATALOGUE, INNER
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.strategies import draw_recipe
 from attnverify.options import PROFILES
@@ -127,7 +127,7 @@ def simpler_recipes(recipe: Recipe) -> Iterator[Recipe]:
     least = dict.fromkeys(recipe.sizes, 1)
     plain = without_parts(recipe)
     yield from (resized(plain, least), resized(recipe, least), plain)
-    for letters in ("BHL", "DEFQKAP", "N", "M", "NM"):
+    for letters in ("BHL", "DEFQKAPI", "N", "M", "NM"):
         yield resized(recipe, {letter: 1 for letter in letters if letter in recipe.sizes})
     yield from one_part_less(recipe)
     for letter, size in recipe.sizes.items():
@@ -146,6 +146,8 @@ def one_part_less(recipe: Recipe) -> Iterator[Recipe]:
         parts["mask"] = None
     if "keep" in op.arguments and not op.requires("keep"):
         parts["dropout"] = None
+    if INNER in recipe.sizes:
+        parts["sizes"] = {a: size for a, size in recipe.sizes.items() if a != INNER}
     parts["layout"] = {"kind": "contiguous", "seed": 0}
     parts["values"] = recipe.values | {"family": "normal"}
     if recipe.options.get("lead"):
@@ -186,6 +188,6 @@ def resized(recipe: Recipe, sizes: dict[str, int]) -> Recipe:
 def shrink_key(recipe: Recipe) -> tuple[int, int]:
     """Small geometry first, then few words."""
     product = 1
-    for letter in "BHNMDEFQKAL":
+    for letter in "BHNMDEFQKALI":
         product *= max(recipe.sizes.get(letter, 1), 1)
     return product, len(recipe.text)

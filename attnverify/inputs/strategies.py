@@ -9,7 +9,7 @@ case one can read.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from attnverify.catalogue.operation import CATALOGUE, Operation
+from attnverify.catalogue.operation import CATALOGUE, INNER, Operation
 from attnverify.inputs.masks import PATTERNS
 from attnverify.inputs.recipe import Recipe
 
@@ -87,6 +87,8 @@ def draw_sizes(choose: Choose, op: Operation) -> tuple[dict[str, int], dict[str,
     sizes["F"] = sizes["H"] * sizes["D"] if "D" in sizes else choose((1, 2, 3, 5, 8))
     draw_special_sizes(choose, op, sizes, options)
     sizes = {letter: size for letter, size in sizes.items() if letter in op.sizes}
+    if op.traits.option and (inner := choose((0, 0, 1, 3, 8, 17))):
+        sizes[INNER] = inner
     if "..." in " ".join(op.axes.values()):
         options["lead"] = choose(((), (1,), (2,), (2, 3), (1, 1, 2)))
     return sizes, options

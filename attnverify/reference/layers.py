@@ -175,8 +175,10 @@ def transformer_xl_layer(
     norm: Any = layer_norm,
     residual: Any = np.add,
     join: Any = join,
+    feed: Any = None,
     **stages: Any,
 ) -> ndarray:
+    """``feed``: the feed-forward, :func:`feed_forward` unless another is given."""
     H, N = num_heads, x.shape[1]
     keys = x if mem is None else together(mem, x)
     q, k, v = (split(part, H) for part in parts(linear(keys, parameters, "qkv_net"), H))
@@ -185,7 +187,21 @@ def transformer_xl_layer(
         q[:, :, -N:], k, v, r, parameters["u"], parameters["v"], visible, **stages
     )
     y = residual(x, linear(join(attended), parameters, "o_net"))
-    return norm(y, parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps)
+    y = norm(y, parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps)
+    return (feed or feed_forward)(y, parameters, eps) if "ff_in.weight" in parameters else y
+
+
+def feed_forward(
+    x: ndarray,
+    parameters: Any,
+    eps: float,
+    activation: Any = lambda a: np.maximum(a, 0),
+    residual: Any = np.add,
+    norm: Any = layer_norm,
+) -> ndarray:
+    y = linear(activation(linear(x, parameters, "ff_in")), parameters, "ff_out")
+    bias = parameters.get("ff_norm.bias")
+    return norm(residual(x, y), parameters["ff_norm.weight"], bias, eps)
 
 
 def transformer_xl(

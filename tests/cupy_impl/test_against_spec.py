@@ -480,6 +480,8 @@ WRONG: list[tuple[str, tuple[Any, ...]]] = [
     ("transformer_xl_layer", (x, x[0], XL, 2, x)),
     ("transformer_xl_layer", (x, x[0], XL, 2, None, None, -1.0)),
     ("transformer_xl_layer", (x, x[0], [], 2)),
+    ("transformer_xl_layer", (x, x[0], XL | {"ff_in.weight": FF}, 2)),
+    ("transformer_xl_layer", (x, x[0], XL | {"ff_in": FF}, 2)),
     ("transformer_xl", (x, XL, 2, None, 1)),
     ("transformer_xl", (x, [XL], 2, [x, x], 1)),
     ("transformer_xl", (x, [XL, 3], 2, None, 1)),

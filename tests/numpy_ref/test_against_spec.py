@@ -204,7 +204,16 @@ def xl_parameters(d: Draw) -> dict[str, ndarray]:
         "u": "H D",
         "v": "H D",
     }
-    return weights(d, **axes, **square("r_net", "o_net"))
+    fed = {
+        "ff_in.weight": "A F",
+        "ff_in.bias": "A",
+        "ff_out.weight": "F A",
+        "ff_out.bias": "F",
+        "ff_norm.weight": "F",
+        "ff_norm.bias": "F",
+    }
+    option = fed if d.rng.random() < 0.5 else {}
+    return weights(d, **axes, **square("r_net", "o_net"), **option)
 
 
 def xl_layer(d: Draw) -> Case:

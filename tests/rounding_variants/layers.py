@@ -1,5 +1,6 @@
 """Whole layers, with what they keep between their stages rounded to `stage`."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,16 @@ def merge_heads(x: ndarray) -> ndarray:
     return x.swapaxes(-2, -3).reshape(*x.shape[:-3], x.shape[-2], -1)
 
 
-def layer_norm(at: Machine, z: ndarray, gain: ndarray, bias: ndarray | None, eps: float) -> ndarray:
+def layer_norm(
+    at: Machine,
+    z: ndarray,
+    parameters: Inputs,
+    eps: float,
+    name: str = "layer_norm",
+    kept: Callable[[ndarray], ndarray] | None = None,
+) -> ndarray:
+    """The norm by its weight and bias of that name; rounded by ``kept``, else as a result."""
+    gain, bias, out = parameters[f"{name}.weight"], parameters.get(f"{name}.bias"), kept or at.out
     d, eps = at.work(z.shape[-1]), at.work(eps)
     gain, bias = at.read(gain), at.read(np.zeros(gain.shape) if bias is None else bias)
     mu = at.sum(z)[..., None] / d
@@ -57,12 +67,12 @@ def layer_norm(at: Machine, z: ndarray, gain: ndarray, bias: ndarray | None, eps
     root = np.sqrt(variance + eps)
     rstd = at.work(1) / root
     if at.order.norm == "quotient":
-        return at.out(c / root * gain + bias)
+        return out(c / root * gain + bias)
     if at.order.norm == "root":
-        return at.out(c * rstd * gain + bias)
+        return out(c * rstd * gain + bias)
     if at.order.norm == "shifted":
-        return at.out((z * rstd - mu * rstd) * gain + bias)
-    return at.out(z * (rstd * gain) + (bias - mu * (rstd * gain)))
+        return out((z * rstd - mu * rstd) * gain + bias)
+    return out(z * (rstd * gain) + (bias - mu * (rstd * gain)))
 
 
 def self_attention(
@@ -186,8 +196,16 @@ def txl_layer(
     s = txl_scores(at, q[:, :, -N:], k, r, parameters["u"], parameters["v"], visible)
     heard = merge_heads(at.stage(weighted(at, s, v, keep, p)[0]))
     z = linear(at, heard, parameters, "o_net", residual=x)
-    gain, bias = parameters["layer_norm.weight"], parameters.get("layer_norm.bias")
-    return layer_norm(at, z, gain, bias, eps)
+    if "ff_in.weight" not in parameters:
+        return layer_norm(at, z, parameters, eps)
+    fed = feed_forward(at, layer_norm(at, z, parameters, eps, kept=at.stage), parameters)
+    return layer_norm(at, fed[1], parameters, eps, "ff_norm")
+
+
+def feed_forward(at: Machine, x: ndarray, parameters: Inputs) -> tuple[ndarray, ndarray]:
+    """What the ReLU gives, and the sum that is normalised."""
+    inner = np.maximum(linear(at, x, parameters, "ff_in"), 0)
+    return inner, linear(at, inner, parameters, "ff_out", residual=x)
 
 
 def txl_stack(

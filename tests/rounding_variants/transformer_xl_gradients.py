@@ -8,7 +8,14 @@ from numpy import ndarray
 from tests.rounding_variants.attention import weighted
 from tests.rounding_variants.gradients import score_gradient, sheared, txl_parts
 from tests.rounding_variants.layer_gradients import added_products, linear_gradient
-from tests.rounding_variants.layers import linear, merge_heads, split_heads, txl_layer
+from tests.rounding_variants.layers import (
+    feed_forward,
+    layer_norm,
+    linear,
+    merge_heads,
+    split_heads,
+    txl_layer,
+)
 from tests.rounding_variants.machine import Machine
 from tests.rounding_variants.operations import positions
 from tests.rounding_variants.scores import txl_scores
@@ -18,13 +25,18 @@ PARTS = ("query", "key", "value")
 
 
 def layer_norm_gradient(
-    at: Machine, d_y: ndarray, z: ndarray, parameters: Inputs, eps: float
+    at: Machine,
+    d_y: ndarray,
+    z: ndarray,
+    parameters: Inputs,
+    eps: float,
+    name: str = "layer_norm",
 ) -> tuple[ndarray, dict[str, ndarray]]:
     """
     With mean and rstd as they were kept, in `stage`: of the normalised numbers, or of z itself,
     as b z + c.
     """
-    d, gain = at.work(z.shape[-1]), at.read(parameters["layer_norm.weight"])
+    d, gain = at.work(z.shape[-1]), at.read(parameters[f"{name}.weight"])
     mu = at.sum(z)[..., None] / d
     variance = at.sum((z - mu) * (z - mu))[..., None] / d
     rstd = at.stage(at.work(1) / np.sqrt(variance + at.work(eps)))
@@ -38,9 +50,9 @@ def layer_norm_gradient(
         of_a, of_z = at.sum(a)[..., None], at.contract(a, z)[..., None]
         b = (of_a * mu - of_z) * rstd * rstd * rstd / d
         dz = rstd * a + b * z + (-b * mu - of_a * rstd / d)
-    found = {"layer_norm.weight": at.out(at.sum(d_y * n, (0, 1)))}
-    if parameters.get("layer_norm.bias") is not None:
-        found["layer_norm.bias"] = at.out(at.sum(d_y, (0, 1)))
+    found = {f"{name}.weight": at.out(at.sum(d_y * n, (0, 1)))}
+    if parameters.get(f"{name}.bias") is not None:
+        found[f"{name}.bias"] = at.out(at.sum(d_y, (0, 1)))
     return at.stage(dz), found
 
 
@@ -67,7 +79,11 @@ def txl_layer_gradient(
     s = txl_scores(at, q[:, :, -N:], k, r, *u_v.values(), visible)
     heard = merge_heads(at.stage(weighted(at, s, v, keep, p)[0]))
     z = linear(at, heard, parameters, "o_net", residual=x)
-    dz, found = layer_norm_gradient(at, at.read(d_output), z, parameters, eps)
+    d_normed, of_feed_forward = at.read(d_output), {}
+    if "ff_in.weight" in parameters:
+        normed = layer_norm(at, z, parameters, eps, kept=at.stage)
+        d_normed, of_feed_forward = feed_forward_gradient(at, d_normed, normed, parameters, eps)
+    dz, found = layer_norm_gradient(at, d_normed, z, parameters, eps)
     d_heard, grads = linear_gradient(at, dz, heard, parameters, "o_net")
     d_heads = split_heads(at.stage(d_heard), H)
     given = {"value": v, "keep": keep, "p": p, "d_output": d_heads, "kept": at.P.stage}
@@ -79,10 +95,25 @@ def txl_layer_gradient(
     d_rows = at.stage(merge_heads(d_r))[None]
     d_position, grads = linear_gradient(at, d_rows, position[None], parameters, "r_net")
     d_x, more = inputs_gradient(at, dz, (dQ, dK, dV), (x, whole, whole), parameters)
-    found |= grads | more
+    found |= grads | more | of_feed_forward
     d_mem = () if mem is None else (np.zeros(mem.shape),)
     d_parameters = {name: found[name] for name in parameters}
     return at.out(d_x), at.out(at.stage(d_position))[0], d_parameters, *d_mem
+
+
+def feed_forward_gradient(
+    at: Machine, d_output: ndarray, x: ndarray, parameters: Inputs, eps: float
+) -> tuple[ndarray, dict[str, ndarray]]:
+    """Of what is fed forward, and of the parameters; the ReLU lets through where it gave more."""
+    inner, z = feed_forward(at, x, parameters)
+    dz, found = layer_norm_gradient(at, d_output, z, parameters, eps, "ff_norm")
+    d_inner, grads = linear_gradient(at, dz, inner, parameters, "ff_out")
+    d_given = np.where(inner > 0, at.stage(d_inner), 0)
+    found |= grads | linear_gradient(at, d_given, x, parameters, "ff_in")[1]
+    weight = at.read(parameters["ff_in.weight"])
+    if at.order.addend == "first":
+        return at.stage(at.product(d_given, weight, dz)), found
+    return at.stage(dz + at.stage(at.product(d_given, weight))), found
 
 
 def shifted_back(dS: ndarray) -> ndarray:

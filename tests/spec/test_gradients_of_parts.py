@@ -27,6 +27,11 @@ def case(operation: str, **options: Any) -> dict[str, Any]:
     return dict(expand(recipe, "float64")) | options
 
 
+def with_feed_forward(operation: str) -> Any:
+    """The parameters of layers that have one; of its inner units one is given 0 exactly."""
+    return expand(fixed_recipe(CATALOGUE[operation], SIZES | {"I": 5}), "float64")["parameters"]
+
+
 def is_float(x: Any) -> bool:
     return isinstance(x, ndarray) and x.dtype.kind == "f"
 
@@ -129,10 +134,12 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "without memory": {"mem": None, "position": np.cos(np.arange(24.0)).reshape(3, 8)},
         "some keys": {"visible": np.eye(3, 5, 2, dtype=bool) | (np.arange(5) == 1)},
         "eps": {"eps": 0.25},
+        "feed-forward": {"parameters": with_feed_forward("transformer_xl_layer_grad")},
         "dropout": {"keep": drawn(2, 2, 3, 5), "p": 0.25},
     },
     "transformer_xl_grad": {
         "without memory": {"mems": None, "d_new_mems": None},
+        "feed-forward": {"parameters": with_feed_forward("transformer_xl_grad")},
         "nothing kept": {"mem_len": 0, "d_new_mems": [np.zeros((2, 0, 8))] * 2},
         "dropout": {"keep": drawn(2, 2, 1, 3, 5), "p": 0.25},
     },

@@ -190,6 +190,14 @@ def mapping(names: str, **tables: tuple[int, ...]) -> Inputs:
     )
 
 
+def fed_parameters() -> Inputs:
+    """Those of the feed-forward, of inner width 5."""
+    draw = drawing(4)
+    shapes = {"ff_in": (5, F), "ff_out": (F, 5), "ff_norm": (F,)}
+    weights = {f"{name}.weight": draw(*shape) for name, shape in shapes.items()}
+    return weights | {f"{name}.bias": draw(shape[0]) for name, shape in shapes.items()}
+
+
 def xl_parameters() -> Inputs:
     draw = drawing(3)
     joined = {"qkv_net.weight": draw(3 * F, F), "qkv_net.bias": draw(3 * F)}
@@ -236,7 +244,8 @@ def test_labmls_layers_are_their_formulas(column: Any) -> None:
 
 @COLUMNS
 def test_transformer_xl_is_its_formula(column: Any) -> None:
-    mems, layers = [drawing(seed)(B, 3, F) for seed in (11, 12)], [xl_parameters()] * 2
+    mems = [drawing(seed)(B, 3, F) for seed in (11, 12)]
+    layers = [xl_parameters(), xl_parameters() | fed_parameters()]
     output, kept = column.transformer_xl(X, layers, H, mems, 5, 1e-3)
     for b in range(B):
         wide = [long(mem[b]) for mem in mems]

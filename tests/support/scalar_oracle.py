@@ -354,7 +354,16 @@ def xl_layer(x: Any, position: Any, P: Inputs, H: int, mem: Any, eps: float) -> 
         [a + b for a, b in zip(*rows, strict=True)]
         for rows in zip(x, linear(joined(heads), P, "o_net"), strict=True)
     ]
-    return normed(summed, P["layer_norm.weight"], P["layer_norm.bias"], eps)
+    y = normed(summed, P["layer_norm.weight"], P["layer_norm.bias"], eps)
+    return fed_forward(y, P, eps) if "ff_in.weight" in P else y
+
+
+def fed_forward(x: Any, P: Inputs, eps: float) -> Matrix:
+    """Vaswani 2017, section 3.3, post-norm: max(0, x W1 + b1) W2 + b2, residual."""
+    inner = [[a if a > 0 else LONG(0) for a in row] for row in linear(x, P, "ff_in")]
+    rows = zip(x, linear(inner, P, "ff_out"), strict=True)
+    summed = [[a + b for a, b in zip(*pair, strict=True)] for pair in rows]
+    return normed(summed, P["ff_norm.weight"], P["ff_norm.bias"], eps)
 
 
 def xl_stack(x: Any, layers: Any, H: int, mems: Any, S: int, eps: float) -> tuple[Any, list[Any]]:

@@ -187,6 +187,18 @@ def test_a_published_stack_loads_but_for_what_it_has_besides() -> None:
         stack.load_state_dict(state)
 
 
+def test_a_published_stack_loads_its_feed_forward_where_ours_has_one() -> None:
+    state = {
+        name.removeprefix("transformer."): x
+        for name, x in transfo_xl(layers=2, heads=2, width=6).items()
+    }
+    stack = TransformerXL(2, 2, 6, 4, bias=False, feed_forward=12)
+    report = stack.load_state_dict(state, strict=False)
+    assert not report.missing_keys
+    assert all("word_emb" in name for name in report.unexpected_keys)
+    assert torch.equal(stack.layers[1].ff_out.weight, state["layers.1.pos_ff.CoreNet.3.weight"])
+
+
 def test_biases_that_all_layers_share_come_to_all_of_them() -> None:
     state = transfo_xl(layers=2, heads=2, width=6, untied=False)
     inner = {

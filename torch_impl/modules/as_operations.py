@@ -308,7 +308,8 @@ def transformer_xl_layer(
     check_xl_layer(x, position, parameters, num_heads, mem, eps)
     shape = x.shape[0], num_heads, x.shape[1], position.shape[0]
     check_draw(keep, p, shape)
-    options = {"eps": eps, "batch_first": way.batch_first, "dropout": p}
+    options: dict[str, Any] = {"eps": eps, "batch_first": way.batch_first, "dropout": p}
+    options["feed_forward"] = inner_width([parameters])
     module = way.module(TransformerXLLayer, parameters, num_heads, x.shape[-1], **options)
     with way.drawing(keep, p, *shape):
         return way.turn(module(way.turn(x), position, way.turn(mem), way.mask(visible, shape)))
@@ -336,13 +337,22 @@ def transformer_xl(
     }
     shape = len(parameters), x.shape[0], num_heads, x.shape[1], len(position)
     check_draw(keep, p, shape)
-    options = {"eps": eps, "batch_first": way.batch_first, "dropout": p}
+    options: dict[str, Any] = {"eps": eps, "batch_first": way.batch_first, "dropout": p}
+    options["feed_forward"] = inner_width(parameters)
     module = way.module(
         TransformerXL, stacked, len(parameters), num_heads, x.shape[-1], mem_len, **options
     )
     with way.drawing_each(None if keep is None else keep.expand(shape), p):
         output, new = module(way.turn(x), None if mems is None else [way.turn(mem) for mem in mems])
     return way.turn(output), None if new is None else [way.turn(mem) for mem in new]
+
+
+def inner_width(parameters: list[Parameters]) -> int | None:
+    """The inner width of the feed-forward in each layer; None where there is none."""
+    widths = {len(each["ff_in.weight"]) if "ff_in.weight" in each else None for each in parameters}
+    if len(widths) > 1:
+        raise NotImplementedError("the layers of a module are alike")
+    return widths.pop()
 
 
 WAYS = {

@@ -30,6 +30,15 @@ XL = {
     "qvk_net.weight": "qkv_net.weight",
     "qvk_net.bias": "qkv_net.bias",
 }
+FEED_FORWARD = {
+    f"pos_ff.{theirs}.{kind}": f"{ours}.{kind}"
+    for theirs, ours in (
+        ("CoreNet.0", "ff_in"),
+        ("CoreNet.3", "ff_out"),
+        ("layer_norm", "ff_norm"),
+    )
+    for kind in ("weight", "bias")
+}
 
 
 def rename(state: State, prefix: str, names: Mapping[str, str]) -> None:
@@ -72,17 +81,19 @@ def multi_head_self(module: nn.Module, state: State, prefix: str, *_: Any) -> No
 
 
 def transformer_xl_layer(module: nn.Module, state: State, prefix: str, *_: Any) -> None:
-    """Transformer-XL's r_w_bias and r_r_bias, and seed 003's qvk_net."""
+    """
+    Transformer-XL's r_w_bias and r_r_bias, seed 003's qvk_net, and the feed-forward ``pos_ff`` of a
+    published layer where ours has one; where it has none, that is reported as unexpected.
+    """
     rename(state, prefix, XL)
+    if module.feed_forward is not None:
+        rename(state, prefix, FEED_FORWARD)
 
 
 def transformer_xl(module: nn.Module, state: State, prefix: str, *_: Any) -> None:
     """
     Transformer-XL's ``layers.<number>.dec_attn``, and biases that all layers share. The frequencies
     of its positions are what ours are.
-
-    ``pos_ff``, the feed-forward of a published layer, has no place here yet and is reported as
-    unexpected.
     """
     state.pop(f"{prefix}pos_emb.inv_freq", None)
     layers = range(len(cast(nn.ModuleList, module.layers)))

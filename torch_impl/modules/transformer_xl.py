@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..layers import _transformer_xl_layer, hidden_states, positions_of
 from ..memory import Mems, init_mems, update_mems
-from ..projections import POSITION, TransformerXLParts, normalised
+from ..projections import POSITION, Project, TransformerXLParts, feed_forward, normalised
 from ..selectable_attentions import known, named
 from ..shapes import check, check_eps, check_heads, check_integer, check_integers, check_list
 from . import state_dicts
@@ -34,7 +34,8 @@ class LayerNorm(nn.LayerNorm):
 class TransformerXLLayer(nn.Module):
     """
     Seed 003's relative multi-head attention, with u and v as parameters of its own; ``bias`` is
-    that of the projections.
+    that of the projections. With ``feed_forward``, its inner width, the position-wise feed-forward
+    follows: two linear maps with a ReLU between them, residual, norm.
 
     x and mem [N B F] and [S B F], position [M F], mask [N M], [N M B] or [N M B H] with
     True = visible; all but the position batch first where ``batch_first`` is given. The memory is
@@ -52,9 +53,11 @@ class TransformerXLLayer(nn.Module):
         implementation: str = "torch",
         device: Any = None,
         dtype: torch.dtype | None = None,
+        feed_forward: int | None = None,
     ) -> None:
         super().__init__()
         check_integers(embed_size=embed_size)
+        check_inner_width(feed_forward)
         check_heads(embed_size, num_heads)
         check_eps(eps)
         self.implementation, self.dropout = known(implementation), share(dropout)
@@ -64,6 +67,11 @@ class TransformerXLLayer(nn.Module):
         self.r_net = nn.Linear(embed_size, embed_size, bias, **factory)
         self.o_net = nn.Linear(embed_size, embed_size, bias, **factory)
         self.layer_norm = LayerNorm(embed_size, eps, **factory)
+        self.feed_forward = feed_forward
+        if feed_forward is not None:
+            self.ff_in = nn.Linear(embed_size, feed_forward, **factory)
+            self.ff_out = nn.Linear(feed_forward, embed_size, **factory)
+            self.ff_norm = LayerNorm(embed_size, eps, **factory)
         of_head = num_heads, embed_size // num_heads
         self.u, self.v = empty(*of_head, **factory), empty(*of_head, **factory)
         self.register_load_state_dict_pre_hook(state_dicts.transformer_xl_layer)
@@ -79,7 +87,8 @@ class TransformerXLLayer(nn.Module):
             nn.init.normal_(bias, std=0.02)
 
     def extra_repr(self) -> str:
-        return describe(self, "num_heads", "embed_size", "dropout", "batch_first")
+        option = () if self.feed_forward is None else ("feed_forward",)
+        return describe(self, "num_heads", "embed_size", "dropout", "batch_first", *option)
 
     def forward(
         self, x: Tensor, position: Tensor, mem: Tensor | None = None, mask: Tensor | None = None
@@ -104,7 +113,15 @@ class TransformerXLLayer(nn.Module):
             self.layer_norm,
             self.u,
             self.v,
+            self.feeding(),
         )
+
+    def feeding(self) -> Project | None:
+        """What follows the norm, if anything does."""
+        if self.feed_forward is None:
+            return None
+        inner, outer = partial(call_spaced, self.ff_in), partial(call_spaced, self.ff_out)
+        return feed_forward(inner, outer, self.ff_norm)
 
     def query_key_value(self, x: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """One call of qkv_net; of the queries of the memory nobody asks."""
@@ -117,7 +134,8 @@ class TransformerXL(nn.Module):
     A stack of layers over one segment x [N B F]: the last hidden state, and the memory [S B F] of
     every layer for the next call.
 
-    Each layer is attention, residual and norm. Positions are sinusoids in the dtype of x.
+    Each layer is attention, residual and norm, and a feed-forward of an inner width where
+    ``feed_forward`` gives one. Positions are sinusoids in the dtype of x.
     """
 
     def __init__(
@@ -133,6 +151,7 @@ class TransformerXL(nn.Module):
         implementation: str = "torch",
         device: Any = None,
         dtype: torch.dtype | None = None,
+        feed_forward: int | None = None,
     ) -> None:
         super().__init__()
         check_integers(n_layer=n_layer)
@@ -140,9 +159,8 @@ class TransformerXL(nn.Module):
         self.mem_len, self.embed_size, self.batch_first = mem_len, embed_size, batch_first
         self.implementation, self.dropout = known(implementation), share(dropout)
         options = num_heads, embed_size, dropout, bias, eps, batch_first, implementation
-        self.layers = nn.ModuleList(
-            TransformerXLLayer(*options, device=device, dtype=dtype) for _ in range(n_layer)
-        )
+        more = {"device": device, "dtype": dtype, "feed_forward": feed_forward}
+        self.layers = nn.ModuleList(TransformerXLLayer(*options, **more) for _ in range(n_layer))
         self.register_load_state_dict_pre_hook(state_dicts.transformer_xl)
 
     def reset_parameters(self) -> None:
@@ -174,3 +192,9 @@ class TransformerXL(nn.Module):
     def turned(self, mems: Mems) -> Mems:
         """A list of tensors between the layout of this module and batch first."""
         return None if mems is None else [layout(self.batch_first).turn(mem) for mem in mems]
+
+
+def check_inner_width(feed_forward: Any) -> None:
+    """Hold the inner width of a feed-forward to the integers from 1 upwards, or to None."""
+    if feed_forward is not None:
+        check_integers(feed_forward=feed_forward)

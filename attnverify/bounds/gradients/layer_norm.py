@@ -7,7 +7,7 @@ from numpy import ndarray
 
 from attnverify.bounds.error_rules import accumulation_error, gamma, rounding_error
 from attnverify.bounds.gradients.steps import shared_gradient
-from attnverify.bounds.transformer_xl import layer_norm_error, mean, variance_ratio
+from attnverify.bounds.layer_norm import layer_norm_error, mean, variance_ratio
 from attnverify.precision import Precision
 
 Pair = tuple[ndarray, ndarray]  # a value and its error
@@ -59,6 +59,7 @@ def layer_norm_gradient(
     bias: ndarray | None,
     eps: float,
     P: Precision,
+    name: str = "layer_norm",
 ) -> tuple[Pair, dict[str, ndarray]]:
     """
     Compute dz = rstd (a - m1 - n m2) with its error, kept in `stage`, and the errors of the
@@ -87,11 +88,11 @@ def layer_norm_gradient(
     E = (rstd + R) * E + R * np.abs(inner)
     dz = rstd * inner
     E_dz = rounding_error(dz, rounding_error(dz, E, P.acc, 2), P.stage)
-    return (dz, E_dz), _parameters_gradient(d_y, saved, bias, P)
+    return (dz, E_dz), _parameters_gradient(d_y, saved, bias, P, name)
 
 
 def _parameters_gradient(
-    d_y: Pair, saved: SavedNorm, bias: ndarray | None, P: Precision
+    d_y: Pair, saved: SavedNorm, bias: ndarray | None, P: Precision, name: str
 ) -> dict[str, ndarray]:
     """
     Bound the errors of sum dy n and sum dy over batch and positions; n is made on the way, as
@@ -102,7 +103,7 @@ def _parameters_gradient(
     E = np.abs(n) * E_dy + E_n * most + gamma(4, P.acc.u) * saved.size * most
     E = E + 2 * P.acc.eta
     size = saved.size * most
-    found = {"layer_norm.weight": shared_gradient(dy * n, E, (0, 1), P, size=size)}
+    found = {f"{name}.weight": shared_gradient(dy * n, E, (0, 1), P, size=size)}
     if bias is not None:
-        found["layer_norm.bias"] = shared_gradient(dy, E_dy, (0, 1), P)
+        found[f"{name}.bias"] = shared_gradient(dy, E_dy, (0, 1), P)
     return found

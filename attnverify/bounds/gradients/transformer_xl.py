@@ -8,6 +8,8 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.bounds.error_rules import gamma, rounding_error, start_error, storage_error
+from attnverify.bounds.feed_forward import feed_forward
+from attnverify.bounds.gradients.feed_forward import feed_forward_gradient
 from attnverify.bounds.gradients.heads import Pair, parameter_gradients
 from attnverify.bounds.gradients.layer_norm import layer_norm_gradient
 from attnverify.bounds.gradients.layers import in_order
@@ -22,7 +24,12 @@ from attnverify.bounds.gradients.steps import (
 )
 from attnverify.bounds.layers import Parameters, merge, split
 from attnverify.bounds.softmax_rows import Precisions, total
-from attnverify.bounds.transformer_xl import LayerForward, layer_forward, stack_forward
+from attnverify.bounds.transformer_xl import (
+    LayerForward,
+    layer_forward,
+    normed_sum,
+    stack_forward,
+)
 from attnverify.precision import Precision
 
 
@@ -42,12 +49,17 @@ def layer_backward(
     forward: LayerForward, d_output: Pair, parameters: Parameters, eps: float, P: Precision
 ) -> LayerBackward:
     """
-    Bound the backward pass of one layer: `layer_norm_gradient`, the output projection, the
-    attention between results of projections, and these; each result is kept in `stage`.
+    Bound the backward pass of one layer: `feed_forward_gradient` where there is one,
+    `layer_norm_gradient`, the output projection, the attention between results of projections, and
+    these; each result is kept in `stage`.
     """
     within, H = replace(P, storage=P.stage), forward.at.q.shape[1]
     gain, bias = parameters["layer_norm.weight"], parameters.get("layer_norm.bias")
-    dz, found = layer_norm_gradient(d_output, *forward.z, gain, bias, eps, P)
+    d_normed, of_feed_forward = d_output, dict[str, ndarray]()
+    if "ff_in.weight" in parameters:
+        fed = feed_forward(*normed_sum(forward, parameters, eps, P), parameters, P)
+        d_normed, of_feed_forward = feed_forward_gradient(fed, d_output, parameters, eps, P)
+    dz, found = layer_norm_gradient(d_normed, *forward.z, gain, bias, eps, P)
     heard, E_heard = forward.heard
     E_heads, grads = parameter_gradients("o_net", forward.net["o_net"], dz, heard, P, E_heard)
     d_heads = split(dz[0] @ forward.net["o_net"][0], H), split(E_heads, H)
@@ -58,7 +70,7 @@ def layer_backward(
     )
     d_position = (rows[0] @ forward.net["r_net"][0])[0], E_position[0]
     d_x, more = inputs_backward(forward, dz, parts, P)
-    return LayerBackward(d_x, d_position, found | grads | more)
+    return LayerBackward(d_x, d_position, found | grads | more | of_feed_forward)
 
 
 def attention_backward(

@@ -74,7 +74,7 @@ ANCHORS: dict[str, list[list[str]]] = {
         [
             "transformer_xl_layer: attended =",
             "transformer_xl_layer: y = x",
-            "transformer_xl_layer: return",
+            "transformer_xl_layer: normed =",
         ],
         ["transformer_xl_layer: keys =", "transformer_xl_layer: q, k, v ="],
     ],

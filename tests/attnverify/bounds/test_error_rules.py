@@ -16,6 +16,7 @@ from numpy import ndarray
 
 from attnverify.bounds import BOUNDS
 from attnverify.bounds.error_rules import accumulation_error, dot_error, rounding_error
+from attnverify.bounds.feed_forward import relu_error, relu_gradient
 from attnverify.bounds.softmax_rows import rows, weight_displacement
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.precision import REFERENCE, Format, Precision
@@ -299,3 +300,17 @@ def test_the_float64_specification_stays_within_its_own_bound(operation: str) ->
             *(x if isinstance(x, tuple) else (x,) for x in (expected, exact, E)), strict=False
         ):
             assert (np.abs(exactly(a) - b) <= limit).all()
+
+
+def test_an_error_below_zero_does_not_pass_a_relu_and_one_beside_zero_does() -> None:
+    a, E = np.array([-2.0, -0.5, 0.0, 0.5, 2.0]), np.ones(5)
+    assert relu_error(a, E).tolist() == [0.0, 0.5, 1.0, 1.0, 1.0]
+    assert relu_error(a, 0 * E).tolist() == [0.0] * 5
+
+
+def test_the_gradient_of_a_relu_has_both_branches_within_the_error_of_zero_alone() -> None:
+    a, d = np.array([-2.0, -0.5, 0.0, 0.5, 2.0]), np.full(5, 3.0)
+    value, error = relu_gradient(d, np.full(5, 0.25), a, np.ones(5))
+    assert value.tolist() == [0.0, 0.0, 0.0, 3.0, 3.0]
+    assert error.tolist() == [0.0, 3.25, 3.25, 3.25, 0.25]
+    assert relu_gradient(d, 0 * d, a, 0 * a)[1].tolist() == [0.0] * 5

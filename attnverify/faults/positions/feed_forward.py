@@ -1,0 +1,266 @@
+"""Faults of the position-wise feed-forward in a Transformer-XL layer, forward and backward."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.faults.registry import fault
+from attnverify.reference import layers as staged
+from attnverify.reference.layers import feed_forward, layer_norm
+
+OURS = "this project"
+CLAUSE, BACKWARD = "transformer_xl_layer, clause 6", "transformer_xl_layer_grad, clause 4"
+FED = "a feed-forward"
+LAYER = "transformer_xl_layer_grad"
+Given = dict[str, Any]
+
+
+def layer(given: Given, **changed: Any) -> Any:
+    """A layer whose feed-forward differs in these stages."""
+    return staged.transformer_xl_layer(**given, feed=partial(feed_forward, **changed))
+
+
+def layer_with(given: Given, change: Callable[[Given], Given]) -> Any:
+    """A layer whose feed-forward sees other parameters."""
+
+    def feed(x: ndarray, parameters: Given, eps: float) -> ndarray:
+        return feed_forward(x, change(parameters), eps)
+
+    return staged.transformer_xl_layer(**given, feed=feed)
+
+
+@fault("layers", "no ReLU between the two maps", source=OURS, clause=CLAUSE, reveals=FED)
+def transformer_xl_layer_without_relu(**given: Any) -> Any:
+    return layer(given, activation=lambda a: a)
+
+
+@fault(
+    "layers",
+    "GELU in place of the ReLU",
+    source="OpenAI GPT, BERT and their descendants",
+    clause=CLAUSE,
+    reveals=FED,
+)
+def transformer_xl_layer_gelu(**given: Any) -> Any:
+    def gelu(a: ndarray) -> ndarray:
+        return a / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (a + 0.044715 * a**3)))
+
+    return layer(given, activation=gelu)
+
+
+@fault("layers", "a ReLU that lets 1 % through below 0", source=OURS, clause=CLAUSE, reveals=FED)
+def transformer_xl_layer_leaky_relu(**given: Any) -> Any:
+    return layer(given, activation=lambda a: np.maximum(a, a / 100))
+
+
+@fault("layers", "no residual around the two maps", source=OURS, clause=CLAUSE, reveals=FED)
+def transformer_xl_layer_feed_without_residual(**given: Any) -> Any:
+    return layer(given, residual=lambda x, y: y)
+
+
+@fault(
+    "layers",
+    "the feed-forward normed before its residual",
+    source=OURS,
+    clause=CLAUSE,
+    reveals=FED,
+)
+def transformer_xl_layer_feed_normed_first(**given: Any) -> Any:
+    def feed(x: ndarray, parameters: Given, eps: float) -> ndarray:
+        normed: ndarray = feed_forward(x, parameters, eps, residual=lambda x, y: y)
+        return x + normed
+
+    return staged.transformer_xl_layer(**given, feed=feed)
+
+
+@fault(
+    "layers",
+    "a feed-forward of what was normed again",
+    source="Transformer-XL's pre_lnorm",
+    clause=CLAUSE,
+    reveals=FED,
+)
+def transformer_xl_layer_feed_pre_norm(**given: Any) -> Any:
+    def feed(x: ndarray, parameters: Given, eps: float) -> ndarray:
+        normed = layer_norm(x, parameters["ff_norm.weight"], parameters.get("ff_norm.bias"), eps)
+        unchanged = {"residual": lambda x, y: y, "norm": lambda y, *rest: y}
+        return x + feed_forward(normed, parameters, eps, **unchanged)
+
+    return staged.transformer_xl_layer(**given, feed=feed)
+
+
+@fault("layers", "no inner bias", source=OURS, clause=CLAUSE, reveals=f"{FED}, biases")
+def transformer_xl_layer_without_inner_bias(**given: Any) -> Any:
+    return layer_with(given, lambda p: {n: x for n, x in p.items() if n != "ff_in.bias"})
+
+
+@fault("layers", "no bias of the second map", source=OURS, clause=CLAUSE, reveals=f"{FED}, biases")
+def transformer_xl_layer_without_outer_bias(**given: Any) -> Any:
+    return layer_with(given, lambda p: {n: x for n, x in p.items() if n != "ff_out.bias"})
+
+
+@fault(
+    "layers",
+    "the first map's weight not transposed where it is square",
+    source=OURS,
+    clause="weights as in torch.nn.Linear",
+    reveals=f"{FED} with I = F > 1",
+)
+def transformer_xl_layer_inner_transposed(**given: Any) -> Any:
+    def turned(p: Given) -> Given:
+        weight = p["ff_in.weight"]
+        return p | {"ff_in.weight": weight.T} if weight.shape[0] == weight.shape[1] else p
+
+    return layer_with(given, turned)
+
+
+@fault(
+    "layers",
+    "the second norm by the parameters of the first",
+    source=OURS,
+    clause=CLAUSE,
+    reveals=FED,
+)
+def transformer_xl_layer_one_norm_for_both(**given: Any) -> Any:
+    return layer_with(given, lambda p: p | {"ff_norm.weight": p["layer_norm.weight"]})
+
+
+@fault(
+    "layers",
+    "the eps of another library in the second norm",
+    source="Keras's 1e-3",
+    clause=CLAUSE,
+    reveals=f"{FED}, eps 1e-5",
+    wrong_in=("float64", "float32", "float16"),
+)
+def transformer_xl_layer_second_eps(**given: Any) -> Any:
+    def feed(x: ndarray, parameters: Given, eps: float) -> ndarray:
+        return feed_forward(x, parameters, 1e-3)
+
+    return staged.transformer_xl_layer(**given, feed=feed)
+
+
+@fault(
+    "layers",
+    "the first layer's feed-forward in all layers",
+    source=OURS,
+    clause="transformer_xl, clause 1",
+    reveals=f"{FED}, L > 1",
+)
+def transformer_xl_shared_feed_forward(parameters: Any, **given: Any) -> Any:
+    first = {name: x for name, x in parameters[0].items() if name.startswith("ff_")}
+    return staged.transformer_xl(parameters=[each | first for each in parameters], **given)
+
+
+# backward
+
+
+def feed_backward(
+    d_output: ndarray,
+    x: ndarray,
+    p: Given,
+    eps: float,
+    slope: Callable[[ndarray], ndarray] = lambda a: a > 0,
+    residual: float = 1.0,
+) -> tuple[ndarray, Given]:
+    """The backward pass of a feed-forward, with another derivative or without its residual."""
+    a = staged.linear(x, p, "ff_in")
+    r = np.maximum(a, 0)
+    z = x + staged.linear(r, p, "ff_out")
+    centred = z - z.mean(-1, keepdims=True)
+    root = np.sqrt((centred**2).mean(-1, keepdims=True) + eps)
+    n, d_n = centred / root, d_output * p["ff_norm.weight"]
+    mean, along = d_n.mean(-1, keepdims=True), (n * d_n).mean(-1, keepdims=True)
+    d_z = (d_n - mean - n * along) / root
+    d_a = (d_z @ p["ff_out.weight"]) * slope(a)
+    found = {
+        "ff_in.weight": np.einsum("bni,bnf->if", d_a, x),
+        "ff_in.bias": d_a.sum((0, 1)),
+        "ff_out.weight": np.einsum("bnf,bni->fi", d_z, r),
+        "ff_out.bias": d_z.sum((0, 1)),
+        "ff_norm.weight": (d_output * n).sum((0, 1)),
+        "ff_norm.bias": d_output.sum((0, 1)),
+    }
+    return residual * d_z + d_a @ p["ff_in.weight"], found
+
+
+def layer_backward(given: Given, **changed: Any) -> Any:
+    """The gradients of a layer whose feed-forward goes back in another way."""
+    parameters, right = given["parameters"], CATALOGUE[LAYER].reference
+    if "ff_in.weight" not in parameters:
+        return right(**given)
+    rest = {name: x for name, x in parameters.items() if not name.startswith("ff_")}
+    forward = {name: x for name, x in given.items() if name != "d_output"} | {"parameters": rest}
+    x = staged.transformer_xl_layer(**forward)
+    d_x, grads = feed_backward(given["d_output"], x, parameters, given["eps"], **changed)
+    d_inputs = right(**given | {"parameters": rest, "d_output": d_x})
+    grads |= d_inputs[2]
+    return *d_inputs[:2], {name: grads[name] for name in parameters}, *d_inputs[3:]
+
+
+@fault(
+    "backward",
+    "the derivative of the ReLU taken for 1 at 0",
+    source="max(x, 0) differentiated as x >= 0",
+    clause=BACKWARD,
+    reveals=f"{FED} with an inner unit that is given 0",
+)
+def transformer_xl_layer_grad_relu_at_zero(**given: Any) -> Any:
+    return layer_backward(given, slope=lambda a: a >= 0)
+
+
+@fault(
+    "backward",
+    "the derivative of the ReLU taken for a half at 0",
+    source="jax.numpy.maximum, which shares the gradient of a tie",
+    clause=BACKWARD,
+    reveals=f"{FED} with an inner unit that is given 0",
+)
+def transformer_xl_layer_grad_relu_half_at_zero(**given: Any) -> Any:
+    return layer_backward(given, slope=lambda a: (a > 0) + (a == 0) / 2)
+
+
+@fault("backward", "the ReLU left out on the way back", source=OURS, clause=BACKWARD, reveals=FED)
+def transformer_xl_layer_grad_through_relu(**given: Any) -> Any:
+    return layer_backward(given, slope=np.ones_like)
+
+
+@fault(
+    "backward",
+    "the gradient through the feed-forward's residual left out",
+    source=OURS,
+    clause=BACKWARD,
+    reveals=FED,
+)
+def transformer_xl_layer_grad_feed_without_residual(**given: Any) -> Any:
+    return layer_backward(given, residual=0.0)
+
+
+@fault(
+    "backward",
+    "no gradient of the second map's bias",
+    source=OURS,
+    clause=BACKWARD,
+    reveals=f"{FED}, biases",
+)
+def transformer_xl_layer_grad_without_outer_bias(**given: Any) -> Any:
+    d_x, d_position, d_parameters, *rest = layer_backward(given)
+    bias = {name: 0 * x for name, x in d_parameters.items() if name == "ff_out.bias"}
+    return d_x, d_position, d_parameters | bias, *rest
+
+
+@fault(
+    "backward",
+    "half of the gradient by the first map in the last layer",
+    source=OURS,
+    clause="transformer_xl_grad, clause 1",
+    reveals=FED,
+)
+def transformer_xl_grad_half_of_inner(**given: Any) -> Any:
+    d_x, d_parameters, *rest = CATALOGUE["transformer_xl_grad"].reference(**given)
+    half = {n: x / 2 for n, x in d_parameters[-1].items() if n == "ff_in.weight"}
+    return d_x, [*d_parameters[:-1], d_parameters[-1] | half], *rest
