@@ -17,6 +17,8 @@ sys.path.insert(0, str(ROOT))
 from tests.support.browser import Browser, Page, chromium, open_page, wait_for  # noqa: E402
 
 WIDTHS = (390, 1020, 1366, 1920)
+PATIENCE = 180_000.0
+"""Milliseconds for a picture of a long page on a busy machine."""
 BOOK = (
     "index.html",
     "operations/rel_shift.html",
@@ -94,7 +96,7 @@ def take_pictures(browser: Browser, path: Path, folder: Path) -> list[Path]:
             _settle(page)
             page.evaluate("scrollTo(0, 0)")
             name = f"{path.stem}-{width}-{'dark' if dark else 'light'}.png"
-            page.screenshot(path=folder / name, full_page=True)
+            page.screenshot(path=folder / name, full_page=True, timeout=PATIENCE)
             if (width, dark) == (WIDTHS[-1], False):
                 page.pdf(path=folder / f"{path.stem}.pdf", format="A4")
             page.close()

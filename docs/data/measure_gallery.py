@@ -1,7 +1,7 @@
 """
 Run each bug of the gallery under a usual test and under this suite, and keep what both said.
 
-    python docs/data/measure_gallery.py        writes docs/data/gallery.json
+    python docs/data/measure_gallery.py   writes docs/data/gallery.json and gallery_reports.json
 """
 
 import json
@@ -23,6 +23,10 @@ from attnverify.faults.registry import Fault, read_faults  # noqa: E402
 from attnverify.inputs.fixed_cases import fitting_sizes  # noqa: E402
 from attnverify.inputs.recipe import Recipe  # noqa: E402
 from attnverify.judge.case import case_of  # noqa: E402
+from attnverify.report.json_report import describe_what_was_violated, json_text  # noqa: E402
+from attnverify.report.root_causes import triage  # noqa: E402
+from attnverify.verdicts.cell import cells  # noqa: E402
+from attnverify.verdicts.columns import judge_cell  # noqa: E402
 from attnverify.verdicts.tally import Options  # noqa: E402
 
 USUAL = {"B": 2, "H": 4, "N": 32, "M": 32, "D": 32, "E": 32, "Q": 32, "K": 32, "A": 32, "F": 32,
@@ -112,9 +116,36 @@ def measure(name: str) -> dict[str, Any]:
     return {"usual": usual_test(fault), "suite": suite_says(fault)}
 
 
+def report_of(fault: Fault) -> dict[str, Any]:
+    """The report of the first cell, as a run judges them, in which the suite finds it."""
+    failed: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for cell in cells([implementation_of(fault).backend], dtypes=("float32",)):
+            result = judge_cell(cell, Options("quick", 0, folder))
+            if result.verdict == "failed":
+                failed = [result.as_dict()]
+                break
+    for tally in failed:
+        tally["findings"], tally["seconds"] = tally["findings"][:1], {}
+        for finding in tally["findings"]:
+            finding["record"] |= {"machine": {}, "replay": f"pytest -m faults -k {fault.name}"}
+    causes = [cause.as_dict() for cause in triage(failed)]
+    return {"tallies": failed, "root_causes": causes} | describe_what_was_violated(failed)
+
+
+def write_reports(names: list[str]) -> None:
+    """Write the reports of the bugs, from which the book makes their pages."""
+    from summarise import stamp
+
+    reports = {name: report_of(read_faults()[0][name]) for name in names}
+    found = stamp("quick", f"numpy {np.__version__}") | {"operations": reports}
+    (HERE / "gallery_reports.json").write_text(json_text(found))
+
+
 def main() -> None:
     from summarise import stamp
 
+    write_reports([bug["fault"] for bug in bugs()])
     found: dict[str, Any] = {}
     for bug in bugs():
         fault = read_faults()[0][bug["fault"]]

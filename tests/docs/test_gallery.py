@@ -1,11 +1,13 @@
 """The gallery of real bugs: each has a thread, lines, and what two tests said of it when run."""
 
+import json
 import sys
 
 import pytest
 
 from attnverify import ROOT
 from attnverify.faults.registry import read_faults
+from attnverify.report.json_report import json_text
 
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 sys.path.insert(0, str(ROOT / "docs" / "data"))
@@ -54,6 +56,23 @@ def test_the_usual_test_fails_what_is_plainly_wrong():
 @pytest.mark.parametrize("name", ["get_slopes_plain_series"])
 def test_the_suite_says_what_the_page_says(name):
     assert measure_gallery.suite_says(read_faults()[0][name]) == gallery.measured()[name]["suite"]
+
+
+def test_every_bug_has_the_page_of_its_report(tmp_path):
+    gallery.write_reports(tmp_path)
+    assert {path.stem for path in (tmp_path / gallery.FOLDER).glob("*.html")} == set(BUGS)
+    for name in BUGS:
+        page = (tmp_path / gallery.FOLDER / f"{name}.html").read_text()
+        assert "1 of 1 cells failed" in page and f"pytest -m faults -k {name}" in page
+        assert f"../{gallery.FOLDER}/{name}.html" in gallery.page()
+
+
+@pytest.mark.parametrize("name", ["get_slopes_plain_series"])
+def test_the_report_of_a_bug_is_what_a_run_says(name):
+    found = measure_gallery.report_of(read_faults()[0][name])
+    assert (
+        json.loads(json_text(found)) == gallery.status.read("gallery_reports")["operations"][name]
+    )
 
 
 @pytest.mark.thorough

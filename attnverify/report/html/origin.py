@@ -41,10 +41,10 @@ WHOLE = 40
 
 def _describe_date(text: str) -> str:
     try:
-        when = datetime.fromisoformat(text).astimezone(UTC)
+        when = datetime.fromisoformat(text)
     except ValueError:
         return NOT_SAID
-    return f"{when:%Y-%m-%d %H:%M} UTC"
+    return f"{when.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if when.tzinfo else f"{when:%Y-%m-%d}"
 
 
 def _describe_duration(seconds: float) -> str:

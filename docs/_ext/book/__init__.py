@@ -14,7 +14,7 @@ def setup(app: Any) -> dict[str, Any]:
     What Sphinx calls; its own modules are imported here, so that the pages' text can be tested
     without Sphinx.
     """
-    from book import accessibility, live_cells, pages, search
+    from book import accessibility, gallery, live_cells, pages, search
     from book.directives import Measured, NoticedSince, Picture, Run
 
     app.add_directive("run", Run)
@@ -27,6 +27,9 @@ def setup(app: Any) -> dict[str, Any]:
         lambda app, error: error or live_cells.write(Path(app.outdir) / "_static" / "live"),
     )
     app.connect("build-finished", lambda app, error: error or search.write(Path(app.outdir)))
+    app.connect(
+        "build-finished", lambda app, error: error or gallery.write_reports(Path(app.outdir))
+    )
     app.connect("html-page-context", search.load)
     app.connect("html-page-context", accessibility.mend, priority=900)  # after the theme
     app.connect("autodoc-process-docstring", without_errata)

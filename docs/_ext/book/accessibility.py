@@ -6,6 +6,7 @@ What the theme and Sphinx leave out for who reads by keyboard or screen reader; 
 import re
 from typing import Any
 
+LINKED_NAME = re.compile(r'(?<=<span class="doc">)\w+(?=</span>)')
 SIGNATURE = re.compile(r'<dt class="sig .*?</dt>', re.DOTALL)
 LISTED = {
     "<dl>": '<div class="parameters">',
@@ -24,13 +25,15 @@ def mend(app: Any, page: str, template: str, context: dict[str, Any], document: 
 
 def mended(html: str) -> str:
     """
-    Headings have a level, what scrolls can be reached by the keyboard, and the parameters of a
-    signature are no list of terms.
+    Headings have a level, what scrolls can be reached by the keyboard, long names break at their
+    underscores, and the parameters of a signature are no list of terms.
     """
     html = html.replace('role="heading">', 'role="heading" aria-level="2">')
     html = html.replace("<pre>", '<pre tabindex="0">').replace(
         '<div class="math notranslate', '<div tabindex="0" class="math notranslate'
     )
+    html = html.replace("<figure ", '<figure tabindex="0" ')
+    html = LINKED_NAME.sub(lambda found: found[0].replace("_", "_<wbr>"), html)
     return SIGNATURE.sub(lambda found: without_list(found[0]), html)
 
 

@@ -4,9 +4,11 @@ this suite says. The words are in docs/data/gallery.toml, what was said in galle
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from attnverify.faults.registry import Fault, read_faults
+from attnverify.report.html import report_page
 from book import facts, status
 
 INTRODUCTION = """\
@@ -60,7 +62,29 @@ def one(bug: dict[str, Any], said: dict[str, Any]) -> Iterator[str]:
     yield "This suite says:\n"
     yield ".. code-block:: none\n"
     yield from ("   " + line for line in said["suite"])
-    yield ""
+    page = f"../{FOLDER}/{fault.name}.html"
+    yield f"\n`The page of its report <{page}>`__ in float32, as a run makes it.\n"
+
+
+FOLDER = "gallery"
+"""Of the built book, in which the pages of the reports are."""
+
+
+def write_reports(book: Path) -> None:
+    """Write the page of each bug's report, its clauses leading into the book around it."""
+    (book / FOLDER).mkdir(exist_ok=True)
+    for name, report in reports().items():
+        page = report_page(report, book="..")
+        (book / FOLDER / f"{name}.html").write_text(page, encoding="utf-8")
+
+
+def reports() -> dict[str, Any]:
+    """The report of each bug, by the name of its fault, with what they have in common."""
+    found = status.read("gallery_reports")
+    options = {"profile": found["profile"], "seed": 0}
+    common = {"options": options, "installed": found["installed"], "commit": found["commit"]}
+    common["date"] = found["date"]
+    return {name: common | report for name, report in found["operations"].items()}
 
 
 def thread(fault: Fault) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.catalogue.traits import CHAPTERS
 from book import (
+    beside,
     conventions,
     docstrings,
     error_bounds,
@@ -33,12 +34,14 @@ def write(folder: Path) -> None:
     is.
     """
     folder.mkdir(exist_ok=True)
-    pages = {operation.name: page(operation) for operation in pages_of_the_book()}
+    written = {operation: page(operation) for operation in pages_of_the_book()}
+    pages = {operation.name: text for operation, text in written.items()}
     pages |= {f"chapter_{chapter}": contents(chapter) for chapter in CHAPTERS}
     for name, text in pages.items():
         write_changed(folder / f"{name}.rst", text)
     write_changed(folder / "table.inc", "\n".join(table()))
     write_changed(folder.parent / "chapters" / "gallery.rst", gallery.page())
+    write_changed(folder.parent / "chapters" / "beside_others.rst", beside.page(written))
     for path in folder.glob("*.rst"):
         if path.stem not in pages:
             path.unlink()

@@ -598,7 +598,7 @@ def records() -> list[dict[str, object]]:
 
 def test_the_page_needs_nothing_beside_it(records: list[dict[str, object]]) -> None:
     page = report_page({"a-device": [Run("a-device", "2026-01-01 12:00", "0123456", records)]})
-    assert page.count("<figure>") == 4 and page.count("<svg ") == 4
+    assert page.count('<figure class="plots"') == 4 and page.count("<svg ") == 4
     assert (
         "row 3 &lt;of&gt; 5" in page
         and "flash_attn is not installed" in page
@@ -615,7 +615,8 @@ def test_the_page_needs_nothing_beside_it(records: list[dict[str, object]]) -> N
 def test_growth_is_a_table_of_the_page(records: list[dict[str, object]]) -> None:
     page = report_page({"a-device": [Run("a-device", "2026-01-01 12:00", "0123456", records)]})
     (table,) = re.findall(r'<table[^>]*id="growth-0-table".*?</table>', page, re.DOTALL)
-    assert "<td>labml-nn</td><td>N^1.00</td><td>N^1.00</td><td>512 to 2048</td>" in table
+    cells = ("labml-nn", "N^1.00", "N^1.00", "512 to 2048")
+    assert "".join(f'<td class="whole">{cell}</td>' for cell in cells) in table
     assert "torch_impl" not in table  # wrong at one length: two are too few to fit
 
 
