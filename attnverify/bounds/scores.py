@@ -257,6 +257,9 @@ def tangent_error(at: Additive, P: Precision) -> ndarray:
     up to five roundings of its own (1 + e, two divisions by one reciprocal, the last difference):
 
         (1 - t^2) (2 exp_ulps u + g(3, u) (|z_q| + |z_k|) + u) + g(5, u) (1 + |t|)
+
+    Within it is (w_1 + w_2) - 2 (w_1 x_2 + w_2 x_1) / (x_1 x_2), x = 1 + e: w.t of two features
+    whose w_1 + w_2 loses nothing; a sixth rounding of the quotient takes that of e.
     """
     u, t = P.softmax.u, np.abs(at.t)
     if P.tanh_form == "relative":

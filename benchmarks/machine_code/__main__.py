@@ -12,7 +12,7 @@ from benchmarks.machine_code.table import (
     HEAD,
     Row,
     find_cuda_rows,
-    find_tangent_row,
+    find_tangent_rows,
     find_triton_row,
 )
 from benchmarks.machine_code.triton_kernels import KERNELS
@@ -23,8 +23,7 @@ def find_rows(wanted: str) -> Iterator[Row]:
     for name in KERNELS:
         if wanted in name and "additive" not in name:
             yield find_triton_row(name)
-    if wanted in "tangent, additive":
-        yield find_tangent_row()
+    yield from find_tangent_rows(wanted)
     for name in CUDA:
         if wanted in name:
             yield from find_cuda_rows(name)

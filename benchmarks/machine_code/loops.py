@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from attnverify.ptx.sass import Line
 
-__all__ = ["Loop", "find_feature_loop", "find_pair_loop"]
+__all__ = ["Loop", "find_feature_gradient_loop", "find_feature_loop", "find_pair_loop"]
 
 BACK = re.compile(r"BRA\S*\s.*?(0x[0-9a-f]+)")
 SHAPE = re.compile(r"HGMMA\.(\d+)x(\d+)x(\d+)")
@@ -82,9 +82,19 @@ def find_pair_loop(lines: list[Line]) -> Loop:
 
 
 def find_feature_loop(lines: list[Line]) -> Loop:
-    """The loop over features of additive scores: the one of reciprocals without a product."""
+    """
+    The loop over features of additive scores: of reciprocals without a product, the shortest;
+    those of large projections are longer.
+    """
+    return min(feature_loops(lines), key=lambda loop: loop.counts.total())
+
+
+def find_feature_gradient_loop(lines: list[Line]) -> Loop:
+    """The loop over features that sums their gradients: it adds to memory."""
+    adding = [loop for loop in feature_loops(lines) if loop.count("RED", "ATOM", "ATOMG", "REDG")]
+    return min(adding, key=lambda loop: loop.counts.total())
+
+
+def feature_loops(lines: list[Line]) -> list[Loop]:
     loops = [count_loop(lines, *each) for each in find_loops(lines)]
-    features = [
-        loop for loop in loops if loop.counts["MUFU.RCP"] and not loop.count("HGMMA", "HMMA")
-    ]
-    return min(features, key=lambda loop: loop.counts.total())
+    return [loop for loop in loops if loop.counts["MUFU.RCP"] and not loop.count("HGMMA", "HMMA")]

@@ -1,13 +1,20 @@
 """The table: what every kernel costs a tile of 64 x 64 pairs in bfloat16 at a width of 64."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from attnverify.cupy_impl.cuda import kernel_configs
 from attnverify.ptx import sass
+from attnverify.ptx.sass import Line
 from attnverify.torch_impl.triton.kernels import block_sizes
 from benchmarks.machine_code import cuda_kernels, triton_kernels
-from benchmarks.machine_code.loops import Loop, find_feature_loop, find_pair_loop
+from benchmarks.machine_code.loops import (
+    Loop,
+    find_feature_gradient_loop,
+    find_feature_loop,
+    find_pair_loop,
+)
 
 __all__ = [
     "CUDA",
@@ -15,11 +22,17 @@ __all__ = [
     "Row",
     "find_costs",
     "find_cuda_rows",
-    "find_tangent_row",
+    "find_tangent_rows",
     "find_triton_row",
 ]
 
 WIDTH, ARCH = 64, 90
+TANGENTS = {
+    "tangent, additive": ("forward, additive", find_feature_loop),
+    "tangent, additive, gradients": ("gradients, additive", find_feature_gradient_loop),
+}
+"""The kernel whose loop it is: the gradients make each tangent anew and sum what comes of it."""
+
 CUDA = {"CUDA, plain": False, "CUDA, relative": True}
 GOALS = {
     "forward": 300,
@@ -87,17 +100,23 @@ def find_costs(name: str, made: Any, chosen: block_sizes.Blocks) -> Row:
     return Row(name, blocks, registers, spilled, shared, *costs)
 
 
-def find_tangent_row() -> Row:
-    """The loop over features of the additive scores, for a tangent of each thread."""
-    kernel, which, scores, given = triton_kernels.KERNELS["forward, additive"]
+def find_tangent_rows(wanted: str) -> Iterator[Row]:
+    """The loops over features of additive attention, for a tangent of each thread."""
+    for name, (kernel, find_loop) in TANGENTS.items():
+        if wanted in name:
+            yield find_tangent_row(name, kernel, find_loop)
+
+
+def find_tangent_row(name: str, kernel: str, find_loop: Callable[[list[Line]], Loop]) -> Row:
+    function, which, scores, given = triton_kernels.KERNELS[kernel]
     chosen = block_sizes.of_gpu(which, scores, True, WIDTH, ARCH)
-    made = triton_kernels.compile_kernel(kernel, given, chosen, ARCH, "bf16", WIDTH)
-    loop = find_feature_loop(sass.disassemble(made.asm["cubin"])[kernel.fn.__name__])
+    made = triton_kernels.compile_kernel(function, given, chosen, ARCH, "bf16", WIDTH)
+    loop = find_loop(sass.disassemble(made.asm["cubin"])[function.fn.__name__])
     tangents = 2 * chosen.queries * chosen.keys / (32 * chosen.warps)
     registers, spilled = triton_kernels.find_resources(made.asm["cubin"])
     shared, blocks = made.metadata.shared / 1024, describe_blocks(chosen)
     costs = loop.counts.total() / tangents, 0.0, loop.count("MUFU") / tangents
-    return Row("tangent, additive", blocks, registers, spilled, shared, *costs)
+    return Row(name, blocks, registers, spilled, shared, *costs)
 
 
 def find_cuda_rows(name: str) -> list[Row]:

@@ -43,11 +43,13 @@ FLOAT32 = {
     "DS",
     "ZQ",
     "ZK",
+    "XQ",
+    "XK",
     "DZQ",
     "DZK",
     "DWS",
 }
-WIDTHS = {"D", "E", "A"}
+WIDTHS = {"D", "E", "A", "rows_n", "rows_m"}
 INTEGERS = {"B", "H", *WIDTHS, *launch.VARYING}
 XL, LEARNED = {"U", "W", "R", "DU", "DW", "DR"}, {"U", "R", "S", "DU", "DR", "DS"}
 KERNELS: dict[str, tuple[launch.Kernel, str, str, set[str]]] = {

@@ -43,6 +43,7 @@ def put(changed: ModuleType, place: ModuleType, monkeypatch: pytest.MonkeyPatch)
         "backward_table",
         "additive_forward",
         "additive_backward",
+        "exponentials",
     ):
         if hasattr(place, name):
             monkeypatch.setattr(place, name, getattr(changed, name))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..transforms.derivatives import entry_by_entry, first_derivatives
-from .kernels.additive import COLUMNS, additive_backward, additive_forward
+from .kernels.additive import COLUMNS, additive_backward, additive_forward, exponentials
 from .kernels.block_sizes import blocks, padded
 from .kernels.launch import launch
 from .operators import strides
@@ -27,6 +27,18 @@ def constants(kernel: str, z_query: Tensor, z_key: Tensor, value: Tensor) -> dic
     )
     sizes = {"BLOCK_N": chosen.queries, "BLOCK_M": chosen.keys, "BLOCK_E": columns}
     return sizes | chosen.options
+
+
+def exponentials_of(z: Tensor, block: int) -> Tensor:
+    """
+    exp(2z) of projections [B N A], as :func:`.kernels.additive.exponentials` lays it out for
+    blocks of so many rows.
+    """
+    B, rows, A = z.shape
+    blocks = -(-rows // block)
+    taken = z.new_empty(B, A + A % 2, blocks * block)
+    launch(exponentials, (B, blocks), z, taken, rows, blocks * block, A, BLOCK=block)
+    return taken
 
 
 def one_head(x: Tensor | None) -> Tensor | None:
@@ -52,12 +64,16 @@ def additive_attention(
     (B, N, A), (M, E) = z_query.shape, value.shape[1:]
     mask, keep = (x if x is None else x.expand(B, N, M) for x in (mask, keep))
     chosen = constants("forward", z_query, z_key, value)
+    taken = (
+        exponentials_of(z_query, chosen["BLOCK_N"]),
+        exponentials_of(z_key, chosen["BLOCK_M"]),
+    )
     launch(
         additive_forward,
         (B, -(-N // chosen["BLOCK_N"])),
-        *(z_query, z_key, w_score, value, output, lse, mask, keep),
+        *(z_query, z_key, *taken, w_score, value, output, lse, mask, keep),
         *(strides(one_head(x)) for x in (value, output, mask, keep)),
-        *(N, M, A, E, share),
+        *(*(x.shape[-1] for x in taken), N, M, A, E, share),
         **chosen,
     )
     return output, lse
@@ -103,6 +119,10 @@ def additive_attention_grad(
         x if x is None else x.expand(B, N, M) for x in (mask, keep, sums[4] if mask_too else None)
     )
     chosen = constants("backward", z_query, z_key, value)
+    taken = (
+        exponentials_of(z_query, chosen["BLOCK_N"]),
+        exponentials_of(z_key, chosen["BLOCK_M"]),
+    )
     for grid, before in (
         in_order(B, together, -(-N // chosen["BLOCK_N"]))
         if deterministic
@@ -111,9 +131,10 @@ def additive_attention_grad(
         launch(
             additive_backward,
             grid,
-            *(d_output, output, lse, z_query, z_key, w_score, value, mask, keep, *sums[:4], spread),
+            *(d_output, output, lse, z_query, z_key, *taken, w_score, value, mask, keep),
+            *(*sums[:4], spread),
             *(strides(one_head(x)) for x in (d_output, output, value, mask, keep, spread)),
-            *(*before, N, M, A, E, share),
+            *(*(x.shape[-1] for x in taken), *before, N, M, A, E, share),
             **chosen,
             OVER_N=over[0],
             OVER_M=over[1],

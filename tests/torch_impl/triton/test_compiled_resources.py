@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from attnverify.torch_impl.triton.kernels import additive, block_sizes
-from benchmarks.machine_code.table import find_costs
+from benchmarks.machine_code.table import find_costs, find_tangent_rows
 from benchmarks.machine_code.triton_kernels import KERNELS, OPTIONAL, compile_kernel, find_resources
 
 MOST_SLOTS = {
@@ -75,6 +75,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("entry", FEW, ids=str)
 def test_kernels_compile_within_their_limits(entry: Entry, record_property: Any) -> None:
     check(entry, record_property)
+
+
+def test_a_tangent_takes_few_issue_slots() -> None:
+    found = {row.name: row.issue for row in find_tangent_rows("tangent")}
+    assert found["tangent, additive"] <= 4.8 and found["tangent, additive, gradients"] <= 20
 
 
 @pytest.mark.thorough

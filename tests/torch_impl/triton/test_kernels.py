@@ -318,13 +318,20 @@ FAULTS = {
         "tl.atomic_add(\n                DM + at_n",
         "tl.store(\n                DM + at_n",
     ),
-    "one weight for two features": (additive, ADDITIVE, "w1 * t1 + w2 * t2", "w1 * t1 + w1 * t2"),
+    "one weight for two features": (additive, ADDITIVE, "(-2.0 * w2) * x1", "(-2.0 * w1) * x1"),
     "tangent's slope": (additive, f"{ADDITIVE}_grad", "(1.0 - t1 * t1)", "(1.0 - t1)"),
     "tangents swapped": (
         additive,
-        ADDITIVE,
-        "return 1.0 - x2 * shared, 1.0 - x1 * shared",
-        "return 1.0 - x1 * shared, 1.0 - x2 * shared",
+        f"{ADDITIVE}_grad",
+        "t1, t2 = 1.0 - x2 * shared, 1.0 - x1 * shared",
+        "t2, t1 = 1.0 - x2 * shared, 1.0 - x1 * shared",
+    ),
+    "scores of large projections": (additive, ADDITIVE, "    if anew:", "    if anew and False:"),
+    "tangents of large projections": (
+        additive,
+        f"{ADDITIVE}_grad",
+        "    if SLOW:",
+        "    if SLOW and False:",
     ),
 }
 
@@ -353,6 +360,19 @@ def test_a_copy_without_a_fault_is_accepted(
     )
     put(planted(module, "tl.", "tl.", tmp_path), place, monkeypatch)
     assert caught(named(backend, operation), 16) == 0
+
+
+def test_a_key_without_numbers_leaves_the_gradients_of_queries_that_do_not_see_it_alone() -> None:
+    query, key, value = (x[:, 0] for x in qkv())
+    key[:, 3] = float("nan")
+    mask = torch.ones(5, 19, dtype=torch.bool)
+    mask[:4, 3] = False
+    weights = normal(6, 7, seed=4), normal(6, 7, seed=5), normal(6, seed=6)
+    query.requires_grad_()
+    output = triton_additive.additive_attention_triton(query, key, value, *weights, mask)
+    (grad,) = torch.autograd.grad(output.sum(), query)
+    assert grad[:, :4].isfinite().all() and grad[:, :4].any()
+    assert output[:, 4].isnan().all()
 
 
 # The interpreter

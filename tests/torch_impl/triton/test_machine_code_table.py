@@ -4,7 +4,11 @@ import pytest
 
 from attnverify.ptx.sass import Line
 from benchmarks.machine_code import __main__ as command
-from benchmarks.machine_code.loops import find_feature_loop, find_pair_loop
+from benchmarks.machine_code.loops import (
+    find_feature_gradient_loop,
+    find_feature_loop,
+    find_pair_loop,
+)
 from benchmarks.machine_code.table import GOALS, Row
 
 PRODUCT = "HGMMA.64x64x16.F32.BF16 R24, gdesc[UR8], R24, gsb0"
@@ -37,6 +41,14 @@ def test_a_tile_takes_the_clocks_of_its_instructions() -> None:
 def test_the_loop_over_features_is_the_one_of_reciprocals() -> None:
     code = lines("MUFU.RCP R1, R1", "FADD R1, R1, R2", "@P1 BRA 0x0", *LONG)
     assert find_feature_loop(code).counts.total() == 3
+
+
+def test_the_loop_that_sums_gradients_of_features_is_the_one_that_adds_to_memory() -> None:
+    scores = ("MUFU.RCP R1, R1", "@P1 BRA 0x0")
+    grads = ("MUFU.RCP R1, R1", "FADD R1, R1, R2", "RED.E.ADD.F32 [R2], R1", "@P1 BRA 0x20")
+    code = lines(*scores, *grads, "EXIT")
+    assert find_feature_gradient_loop(code).counts.total() == 4
+    assert find_feature_loop(code).counts.total() == 2
 
 
 def test_a_missed_goal_is_told(

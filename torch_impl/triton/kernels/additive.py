@@ -5,12 +5,32 @@ A program owns a block of queries of one batch entry and walks over the blocks o
 of a block are summed feature by feature. ZQ [B N A] and ZK [B M A] are the projected queries and
 keys in float32, WS [A] the weights of the features; the rest is named as in
 :mod:`torch_impl.triton.kernels.attention`, with one head.
+
+The tangent of a pair is 1 - 2 / (1 + exp(2 zq) exp(2 zk)), by exponentials XQ [B A rows_n] and XK
+[B A rows_m] that :func:`exponentials` takes beforehand, and two features share one reciprocal: with
+x = 1 + exp(2 zq) exp(2 zk),
+
+    w1 t1 + w2 t2 = (w1 + w2) - 2 (w1 x2 + w2 x1) / (x1 x2).
+
+Where a projection is beyond :data:`LARGEST`, or no number, its exponential is NaN and so are the
+scores of its pairs, which are then made anew from the projections: neighbours take no notice.
 """
 
 import triton.language as tl
 
-from .attention import LOG2E, add_product, biased, kept, of_head, product, tile, weights_grad, write
-from .launch import Kernel, largest, read, rounded, total, whole
+from .attention import (
+    LOG2E,
+    add_product,
+    biased,
+    finite,
+    kept,
+    of_head,
+    product,
+    tile,
+    weights_grad,
+    write,
+)
+from .launch import Kernel, any_of, largest, quotient, read, rounded, total, whole
 
 COLUMNS = 64
 """
@@ -18,23 +38,44 @@ Of the values, as many as the gradients take at a time: in float32 more do not f
 registers beside each other.
 """
 
+FEATURES = tl.constexpr(32)
+"""Whose exponentials are taken at a time."""
 
-@Kernel
-def tanh(z1, z2):
-    """
-    Two hyperbolic tangents 1 - 2 / (1 + exp(2z)) by one division; from 20 on they are 1, and the
-    product would overflow.
-    """
-    x1, x2 = 1.0 + tl.exp(2.0 * tl.minimum(z1, 20.0)), 1.0 + tl.exp(2.0 * tl.minimum(z2, 20.0))
-    shared = 2.0 / (x1 * x2)
-    return 1.0 - x2 * shared, 1.0 - x1 * shared
+LARGEST = tl.constexpr(10.0)
+"""Projections up to here are multiplied as exponentials: four make exp(80), which is finite."""
 
 
 @Kernel
-def feature(Z, at_row, in_row, a, A):
-    """Two features of some projected rows."""
-    at = Z + at_row.to(tl.int64) * A + a
-    return read(at, in_row), read(at + 1, in_row & (a + 1 < A))
+def exponentials(Z, X, rows, padded_rows, A, BLOCK: tl.constexpr):
+    """
+    exp(2z) of projections [rows A], transposed, for blocks of rows and pairs of features: 0 beyond
+    the last of either.
+    """
+    i_b, at_row = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    Z, X = Z + i_b * rows * A, X + i_b * padded_rows * (A + A % 2)
+    for a in range(0, whole(A), FEATURES):
+        at_a = a + tl.arange(0, FEATURES)
+        inside = (at_row < rows)[:, None] & (at_a < A)[None, :]
+        z = read(Z + at_row.to(tl.int64)[:, None] * A + at_a[None, :], inside)
+        x = tl.where(tl.abs(z) <= LARGEST, tl.exp(2.0 * z), float("nan"))
+        at = X + at_a.to(tl.int64)[None, :] * padded_rows + at_row[:, None]
+        in_a = tl.broadcast_to((at_a < A + A % 2)[None, :], inside.shape)
+        tl.store(at, tl.where(inside, x, 0.0), mask=in_a)
+
+
+@Kernel
+def feature(Z, at_row, in_row, A, FINITE: tl.constexpr):
+    """A feature of some projected rows."""
+    z = read(Z + at_row.to(tl.int64) * A, in_row)
+    return finite(z) if FINITE else z
+
+
+@Kernel
+def slow_tangent(ZQ, ZK, at_n, at_m, in_n, in_m, A, FINITE: tl.constexpr):
+    """The tangent of a feature for a block of pairs, of any projections; it is 1 from 20 on."""
+    q, k = feature(ZQ, at_n, in_n, A, FINITE), feature(ZK, at_m, in_m, A, FINITE)
+    z = q[:, None] + k[None, :]
+    return 1.0 - 2.0 / (1.0 + tl.exp(2.0 * tl.where(z > 20.0, 20.0, z)))
 
 
 @Kernel
@@ -46,28 +87,78 @@ def weight(WS, a, A):
 
 
 @Kernel
-def tangents(ZQ, ZK, at_n, at_m, in_n, in_m, a, A):
-    """The tangents of two features for a block of pairs."""
-    q1, q2 = feature(ZQ, at_n, in_n, a, A)
-    k1, k2 = feature(ZK, at_m, in_m, a, A)
-    return tanh(q1[:, None] + k1[None, :], q2[:, None] + k2[None, :])
+def sum_of_two(a, b):
+    """a + b, and what the rounding of it loses."""
+    c = a + b
+    of_b = c - a
+    return c, (a - (c - of_b)) + (b - of_b)
 
 
 @Kernel
-def scores(ZQ, ZK, WS, at_n, at_m, in_n, in_m, A, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr):
-    """The scores of a block of pairs, in base 2."""
+def lost_of_weights(WS, A):
+    """What the sums of two weights lose by rounding, summed."""
+    lost = 0.0
+    for a in range(0, whole(A), 2):
+        w1, w2 = weight(WS, a, A)
+        _, more = sum_of_two(w1, w2)
+        lost += more
+    return lost
+
+
+@Kernel
+def one_more(XQ, XK, at_n, at_m):
+    """1 + exp(2z) of a feature for a block of pairs."""
+    return tl.load(XQ + at_n)[:, None] * tl.load(XK + at_m)[None, :] + 1.0
+
+
+@Kernel
+def scores(
+    ZQ, ZK, XQ, XK, WS, lost, at_n, at_m, in_n, in_m, rows_n, rows_m, A,
+    FINITE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
+    """The scores of a block of pairs, in base 2, and whether some were made anew."""
     s = tl.full([BLOCK_N, BLOCK_M], 0.0, tl.float32)
     for a in range(0, whole(A), 2):
-        t1, t2 = tangents(ZQ, ZK, at_n, at_m, in_n, in_m, a, A)
+        x1, x2 = one_more(XQ, XK, at_n, at_m), one_more(XQ + rows_n, XK + rows_m, at_n, at_m)
         w1, w2 = weight(WS, a, A)
-        s += w1 * t1 + w2 * t2
-    return s * LOG2E
+        s += quotient((-2.0 * w1) * x2 + (-2.0 * w2) * x1, x1 * x2) + (w1 + w2)
+        XQ, XK = XQ + 2 * rows_n, XK + 2 * rows_m
+    no_number = (tl.abs(s) < float("inf")) == 0
+    anew = any_of(no_number)
+    s = s * LOG2E + lost * LOG2E
+    if anew:
+        slow = tl.full([BLOCK_N, BLOCK_M], 0.0, tl.float32)
+        for a in range(0, whole(A)):
+            t = slow_tangent(ZQ + a, ZK + a, at_n, at_m, in_n, in_m, A, FINITE)
+            slow += tl.load(WS + a).to(tl.float32) * t
+        s = tl.where(no_number, slow * LOG2E, s)
+    return s, anew
+
+
+@Kernel
+def tangents(
+    ZQ, ZK, XQ, XK, at_n, at_m, in_n, in_m, two, rows_n, rows_m, A,
+    SLOW: tl.constexpr,
+):  # fmt: skip
+    """
+    The tangents of two features, or of the last, for a block of pairs of finite projections;
+    SLOW: some of them are beyond :data:`LARGEST`.
+    """
+    x1, x2 = one_more(XQ, XK, at_n, at_m), one_more(XQ + rows_n, XK + rows_m, at_n, at_m)
+    shared = quotient(2.0, x1 * x2)
+    t1, t2 = 1.0 - x2 * shared, 1.0 - x1 * shared
+    if SLOW:
+        bad = shared != shared
+        t1 = tl.where(bad, slow_tangent(ZQ, ZK, at_n, at_m, in_n, in_m, A, True), t1)
+        second = slow_tangent(ZQ + 1, ZK + 1, at_n, at_m, in_n & two, in_m & two, A, True)
+        t2 = tl.where(bad, second, t2)
+    return t1, t2
 
 
 @Kernel
 def additive_forward(
-    ZQ, ZK, WS, V, OUT, LSE, MASK, KEEP, v_, o_, mask_, keep_, N, M, A, E, share,
-    BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_E: tl.constexpr,
+    ZQ, ZK, XQ, XK, WS, V, OUT, LSE, MASK, KEEP, v_, o_, mask_, keep_, rows_n, rows_m, N, M, A, E,
+    share, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_E: tl.constexpr,
 ):  # fmt: skip
     """
     Output and log-sum-exp of a block of queries, by an online softmax over the blocks of keys.
@@ -76,6 +167,8 @@ def additive_forward(
     at_n, at_e = i_n + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_E)
     in_n, in_e = at_n < N, at_e < E
     ZQ, ZK = ZQ + i_b * N * A, ZK + i_b * M * A
+    XQ, XK = XQ + i_b * rows_n * (A + A % 2), XK + i_b * rows_m * (A + A % 2)
+    lost = lost_of_weights(WS, A)
     if MASK is not None:
         MASK = of_head(MASK, mask_, i_b, 0)
     if KEEP is not None:
@@ -86,7 +179,10 @@ def additive_forward(
     for i_m in range(0, whole(M), BLOCK_M):
         at_m = i_m + tl.arange(0, BLOCK_M)
         in_m = at_m < M
-        s = scores(ZQ, ZK, WS, at_n, at_m, in_n, in_m, A, BLOCK_N, BLOCK_M)
+        s, _ = scores(
+            ZQ, ZK, XQ, XK, WS, lost, at_n, at_m, in_n, in_m, rows_n, rows_m, A,
+            False, BLOCK_N, BLOCK_M,
+        )  # fmt: skip
         s, _ = biased(s, at_n[:, None], at_m[None, :], None, MASK, mask_, 0, N, M, False)
         rise = tl.maximum(top, largest(s, 1))
         level = tl.where(rise == float("-inf"), 0.0, rise)
@@ -122,9 +218,34 @@ def mask_grad(DM, dm_, ds, at_n, at_m, N, M, OVER_N: tl.constexpr, OVER_M: tl.co
 
 
 @Kernel
+def feature_grads(
+    ds, ZQ, ZK, XQ, XK, WS, DZQ, DZK, DWS, at_n, at_m, in_n, in_m, rows_n, rows_m, A,
+    SLOW: tl.constexpr,
+):  # fmt: skip
+    """
+    Add what the gradients of a block's scores give to those of the projections and weights.
+    """
+    for a in range(0, whole(A), 2):
+        two = a + 1 < A
+        t1, t2 = tangents(
+            ZQ + a, ZK + a, XQ + a * rows_n, XK + a * rows_m, at_n, at_m, in_n, in_m, two,
+            rows_n, rows_m, A, SLOW,
+        )  # fmt: skip
+        w1, w2 = weight(WS, a, A)
+        tl.atomic_add(DWS + a, total(total(ds * t1, 1), 0))
+        tl.atomic_add(DWS + a + 1, total(total(ds * t2, 1), 0), mask=two)
+        z1, z2 = ds * (1.0 - t1 * t1) * w1, ds * (1.0 - t2 * t2) * w2
+        at_q, at_k = DZQ + at_n.to(tl.int64) * A + a, DZK + at_m.to(tl.int64) * A + a
+        tl.atomic_add(at_q, total(z1, 1), mask=in_n)
+        tl.atomic_add(at_q + 1, total(z2, 1), mask=in_n & two)
+        tl.atomic_add(at_k, total(z1, 0), mask=in_m)
+        tl.atomic_add(at_k + 1, total(z2, 0), mask=in_m & two)
+
+
+@Kernel
 def additive_backward(
-    DO, OUT, LSE, ZQ, ZK, WS, V, MASK, KEEP, DZQ, DZK, DWS, DV, DM, do_, o_, v_, mask_, keep_, dm_,
-    before_b, before_n, N, M, A, E, share,
+    DO, OUT, LSE, ZQ, ZK, XQ, XK, WS, V, MASK, KEEP, DZQ, DZK, DWS, DV, DM,
+    do_, o_, v_, mask_, keep_, dm_, rows_n, rows_m, before_b, before_n, N, M, A, E, share,
     OVER_N: tl.constexpr, OVER_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_E: tl.constexpr,
 ):  # fmt: skip
@@ -148,6 +269,8 @@ def additive_backward(
         o = tile(OUT, at_n, at_e, o_[2], o_[3], sees, at_e < E)
         delta += total(do.to(tl.float32) * o.to(tl.float32), 1)
     ZQ, ZK = ZQ + i_b * N * A, ZK + i_b * M * A
+    XQ, XK = XQ + i_b * rows_n * (A + A % 2), XK + i_b * rows_m * (A + A % 2)
+    lost = lost_of_weights(WS, A)
     DZQ, DZK, DWS = DZQ + i_b * N * A, DZK + i_b * M * A, DWS + i_b * A
     if MASK is not None:
         MASK = of_head(MASK, mask_, i_b, 0)
@@ -158,7 +281,10 @@ def additive_backward(
     for i_m in range(0, whole(M), BLOCK_M):
         at_m = i_m + tl.arange(0, BLOCK_M)
         in_m = at_m < M
-        s = scores(ZQ, ZK, WS, at_n, at_m, in_n, in_m, A, BLOCK_N, BLOCK_M)
+        s, slow = scores(
+            ZQ, ZK, XQ, XK, WS, lost, at_n, at_m, in_n, in_m, rows_n, rows_m, A,
+            True, BLOCK_N, BLOCK_M,
+        )  # fmt: skip
         s, visible = biased(s, at_n[:, None], at_m[None, :], None, MASK, mask_, 0, N, M, False)
         dp = tl.full([BLOCK_N, BLOCK_M], 0.0, tl.float32)
         for i_e in range(0, whole(E), BLOCK_E):
@@ -178,15 +304,43 @@ def additive_backward(
             tl.atomic_add(
                 at_v, product(tl.trans(rounded(p, V)), do), mask=in_m[:, None] & (at_e < E)[None, :]
             )
-        for a in range(0, whole(A), 2):
-            t1, t2 = tangents(ZQ, ZK, at_n, at_m, in_n, in_m, a, A)
-            w1, w2 = weight(WS, a, A)
-            two = a + 1 < A
-            tl.atomic_add(DWS + a, total(total(ds * t1, 1), 0))
-            tl.atomic_add(DWS + a + 1, total(total(ds * t2, 1), 0), mask=two)
-            z1, z2 = ds * (1.0 - t1 * t1) * w1, ds * (1.0 - t2 * t2) * w2
-            at_q, at_k = DZQ + at_n.to(tl.int64) * A + a, DZK + at_m.to(tl.int64) * A + a
-            tl.atomic_add(at_q, total(z1, 1), mask=in_n)
-            tl.atomic_add(at_q + 1, total(z2, 1), mask=in_n & two)
-            tl.atomic_add(at_k, total(z1, 0), mask=in_m)
-            tl.atomic_add(at_k + 1, total(z2, 0), mask=in_m & two)
+        if slow:
+            feature_grads(
+                ds,
+                ZQ,
+                ZK,
+                XQ,
+                XK,
+                WS,
+                DZQ,
+                DZK,
+                DWS,
+                at_n,
+                at_m,
+                in_n,
+                in_m,
+                rows_n,
+                rows_m,
+                A,
+                True,
+            )
+        else:
+            feature_grads(
+                ds,
+                ZQ,
+                ZK,
+                XQ,
+                XK,
+                WS,
+                DZQ,
+                DZK,
+                DWS,
+                at_n,
+                at_m,
+                in_n,
+                in_m,
+                rows_n,
+                rows_m,
+                A,
+                False,
+            )

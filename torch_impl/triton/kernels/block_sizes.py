@@ -55,8 +55,8 @@ COMPILED = {
         Blocks(16, 16, 4, 1),
     ),
     ("forward", "additive", True): (
-        Blocks(64, 64, 8, 2),
-        Blocks(64, 64, 8, 2),
+        Blocks(32, 128, 4, 2),
+        Blocks(32, 128, 4, 2),
         Blocks(32, 32, 4, 1),
     ),
     ("backward", "plain", True): (Blocks(64, 64, 4, 2), Blocks(64, 64, 8, 2), Blocks(32, 32, 4, 1)),
@@ -71,9 +71,9 @@ COMPILED = {
         Blocks(16, 16, 4, 1),
     ),
     ("backward", "additive", True): (
-        Blocks(64, 64, 8, 2),
-        Blocks(64, 64, 8, 2),
-        Blocks(64, 64, 8, 2),
+        Blocks(32, 128, 8, 2),
+        Blocks(32, 128, 8, 2),
+        Blocks(32, 128, 8, 2),
     ),
     # float32 products take no tensor cores: a block lives in registers
     ("forward", "plain", False): (Blocks(32, 32, 4, 2), Blocks(16, 16, 4, 1), Blocks(16, 16, 4, 1)),

@@ -9,6 +9,7 @@ touched. What the interpreter of Triton 3.6 cannot do is said here once, functio
 - a number that is known at run time is no bound of a loop since NumPy 2.4: :func:`whole`;
 - bfloat16 is a bit pattern, and products multiply the patterns: :func:`read` and :func:`rounded`
   give the numbers in float32;
+- no assembler: :func:`quotient`; no branch by what each program has found: :func:`any_of`;
 - ``tl.max`` and ``tl.sum`` are compiled functions unless TRITON_INTERPRET is set: :func:`largest`,
   :func:`total`.
 """
@@ -24,9 +25,19 @@ from triton.runtime import interpreter
 from triton.runtime.jit import JITFunction
 
 from ..emulation.interpreter import interpreting
-from ..emulation.recording import builder, recorded
+from ..emulation.recording import builder, recorded, tied_to_data
 
-__all__ = ["Kernel", "largest", "launch", "read", "rounded", "total", "whole"]
+__all__ = [
+    "Kernel",
+    "any_of",
+    "largest",
+    "launch",
+    "quotient",
+    "read",
+    "rounded",
+    "total",
+    "whole",
+]
 
 
 VARYING = ("before", "before_b", "before_n", "N", "M", "rows", "first")
@@ -111,6 +122,32 @@ def rounded(x, LIKE):
 def _(x: Any, LIKE: Any) -> Any:
     x = x.to(LIKE.dtype.element_ty)
     return x.to(tl.float32) if x.dtype == tl.bfloat16 else x
+
+
+@Kernel
+def quotient(a, b):
+    """a / b by the GPU's own reciprocal, of a normal number whose reciprocal is one."""
+    of_b = tl.inline_asm_elementwise(
+        "rcp.approx.ftz.f32 $0, $1;", "=r,r", [b], dtype=tl.float32, is_pure=True, pack=1
+    )
+    return a * of_b
+
+
+@quotient.instead
+def _(a: Any, b: Any) -> Any:
+    return a / b
+
+
+@Kernel
+def any_of(x):
+    """Whether a block of truths has a true one."""
+    return largest(largest(x.to(tl.int32), 1), 0) != 0
+
+
+@any_of.instead
+def _(x: Any) -> bool:
+    tied_to_data(x.handle)
+    return bool(x.handle.data.any())
 
 
 @Kernel
