@@ -37,7 +37,8 @@ def exponentials_of(z: Tensor, block: int) -> Tensor:
     B, rows, A = z.shape
     blocks = -(-rows // block)
     taken = z.new_empty(B, A + A % 2, blocks * block)
-    launch(exponentials, (B, blocks), z, taken, rows, blocks * block, A, BLOCK=block)
+    sizes = {"BLOCK": block, "num_warps": 4, "num_stages": 1}
+    launch(exponentials, (B, blocks), z, taken, rows, blocks * block, A, **sizes)
     return taken
 
 
