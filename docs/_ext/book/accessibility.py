@@ -33,6 +33,7 @@ def mended(html: str) -> str:
         '<div class="math notranslate', '<div tabindex="0" class="math notranslate'
     )
     html = html.replace("<figure ", '<figure tabindex="0" ')
+    html = html.replace('<div class="table-wrapper', '<div tabindex="0" class="table-wrapper')
     html = LINKED_NAME.sub(lambda found: found[0].replace("_", "_<wbr>"), html)
     return SIGNATURE.sub(lambda found: without_list(found[0]), html)
 
