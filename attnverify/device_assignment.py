@@ -37,10 +37,16 @@ def show_device(name: str) -> None:
     kind, _, number = name.partition(":")
     found = [] if kind == "cpu" else devices()
     if kind == "cuda" and int(number or 0) >= len(found):
-        raise ValueError(f"--device: wanted one of {len(found)} CUDA devices, got {name}")
+        raise ValueError(
+            f"--device: wanted one of {len(found)} CUDA devices, got {name}"
+            if found
+            else f"--device: there is no CUDA device here, got {name}; {IN_ITS_PLACE}"
+        )
     if kind == "cpu" or number:
         os.environ["CUDA_VISIBLE_DEVICES"] = found[int(number)] if found else ""
 
+
+IN_ITS_PLACE = "sm_90a stands for one, executed by the PTX machine"
 
 TARGETS = {"sm_80": 80, "sm_86": 86, "sm_89": 89, "sm_90": 90, "sm_90a": 90}
 """The GPUs that the PTX machine stands for, and their compute capabilities."""

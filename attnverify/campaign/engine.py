@@ -353,7 +353,9 @@ def finish(state: Campaign, chosen: argparse.Namespace, seconds: float) -> int:
     }
     numbers |= {"cut_off": len(state.under_way), "not_reached": missed}
     report = as_json(state.run, tallies) | {"campaign": numbers}
-    write_reports(report, {"--report": chosen.report, "--report-json": chosen.report_json})
+    asked = {"--report": chosen.report, "--report-json": chosen.report_json}
+    for words in write_reports(report, asked):
+        print(words)
     for line in next_steps(state.run, tallies, chosen.report):
         print(line)
     return status(state, tallies, missed)

@@ -75,7 +75,7 @@ class Finding:
             yield f"  cause: {AS_ABOVE if is_cause_told else self.cause}"
         if self.record and self.record.recipe and not self.headline:
             yield f"  recipe: {self.record.words}"
-        if self.record:
+        if self.record and is_recorded(self.notes):
             yield f"  replay: {self.record.replay_line}"
         yield from (f"  {note}" for note in self.notes)
         if self.offer:
@@ -98,6 +98,13 @@ class Finding:
 
 
 AS_ABOVE = "as above"
+NOT_RECORDED = "not recorded: "
+"""How a note begins that says why a failure was not kept."""
+
+
+def is_recorded(notes: Sequence[str]) -> bool:
+    """Tell whether the record of a finding with these notes was kept, and can be replayed."""
+    return not any(note.startswith(NOT_RECORDED) for note in notes)
 
 
 def format_findings(findings: Sequence[Finding]) -> Iterator[str]:
@@ -109,4 +116,14 @@ def format_findings(findings: Sequence[Finding]) -> Iterator[str]:
 
 
 def offered_line(offer: RegionOffer, implementation: str, aspect: str) -> KnownFailureLine:
-    return KnownFailureLine(offer.line(implementation, aspect), offer.evidence)
+    cost = COST.format(passes=offer.passes[0]) if is_wide(offer) else ""
+    return KnownFailureLine(offer.line(implementation, aspect), f"{offer.evidence}{cost}")
+
+
+def is_wide(offer: RegionOffer) -> bool:
+    """Tell whether a region holds much of what passes: then the failures share another thing."""
+    inside, all_ = offer.passes
+    return inside > all_ / 4
+
+
+COST = "; too wide: it would leave those {passes} that pass unjudged, too"

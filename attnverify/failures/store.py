@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from attnverify.backends.loader import Implementation
+from attnverify.failures.finding import NOT_RECORDED
 from attnverify.failures.record import FailureRecord, forget_what_was_read
 from attnverify.failures.script import script
 from attnverify.options import STATE_FOLDER
@@ -65,6 +66,9 @@ def write_atomically(path: Path, text: str) -> None:
         beside.unlink(missing_ok=True)
 
 
+ELSEWHERE = "for a replay, name a folder that can be written: --failures DIR"
+
+
 def save_or_say(
     failure: FailureRecord, folder: str, implementation: Implementation | None
 ) -> tuple[str, ...]:
@@ -72,5 +76,5 @@ def save_or_say(
     try:
         save(failure, folder, implementation)
     except OSError as error:
-        return (f"not recorded: {error.strerror or error}: {folder}",)
+        return (f"{NOT_RECORDED}{error.strerror or error}: {folder}; {ELSEWHERE}",)
     return ()

@@ -111,8 +111,10 @@ def print_summary(
     tell(describe_unmatched(run), yellow=True)
     damaged = describe_damaged_records(run.options.failures)
     tell((f"warning: {words}" for words in damaged), yellow=True)
-    write_reports(as_json(run, tallies) | ({"left_out": left_out} if left_out else {}), reports)
-    tell(next_steps(run, tallies, reports["--report"]))
+    report = as_json(run, tallies) | ({"left_out": left_out} if left_out else {})
+    for words in write_reports(report, reports):
+        tell([words], red=True)
+    tell(next_steps(run, tallies, reports["--report"], bool(left_out)))
 
 
 def describe_unmatched(run: Verification) -> list[str]:

@@ -137,6 +137,16 @@ TOLD = 8
 """Most cells that are named where a run was cut."""
 
 
+def tell_interrupted(selected: int, judged: int) -> list[str]:
+    """Say what a run that was broken off has not judged."""
+    if not judged:
+        return ["interrupted before anything was judged"]
+    return [
+        f"interrupted: {selected - judged} of {selected} cells were not judged",
+        "next, to go on where it was broken off: the same line with --resume",
+    ]
+
+
 def tell_resumed(config: pytest.Config, journal: Journal | None) -> list[str]:
     """Say what --resume has found."""
     if not config.getoption("attn_resume") or journal is None:

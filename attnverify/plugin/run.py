@@ -17,7 +17,7 @@ from attnverify.catalogue.traits import CHAPTERS
 from attnverify.machine import share_out_processors
 from attnverify.plugin import is_ours
 from attnverify.plugin.closing import print_summary
-from attnverify.plugin.journal import tell_cut, tell_resumed
+from attnverify.plugin.journal import tell_cut, tell_interrupted, tell_resumed
 from attnverify.plugin.setup import report_paths, seed_of, verification_of
 from attnverify.plugin.state import (
     STATE,
@@ -171,7 +171,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
     state = config.stash[STATE]
     state.collector.restore(terminalreporter)
     if state.verification is None and state.tallies:
@@ -181,14 +181,21 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     run = state.verification
     if run is None or config.getoption("collectonly"):
         return
+    is_broken_off = exitstatus == pytest.ExitCode.INTERRUPTED and not terminalreporter.stats.get(
+        "error"
+    )
+    broken_off = tell_interrupted(state.selected, len(state.tallies)) if is_broken_off else []
     if state.tallies or (state.collected and not state.is_narrowed()):
         left = state.collector.left_out
         minutes = config.getoption("attn_minutes")
         limits = [
             *tell_cut(left, len(state.tallies), minutes),
             *tell_resumed(config, state.journal),
+            *broken_off,
         ]
         print_summary(terminalreporter, run, state.tallies, report_paths(config), left, limits)
+    elif broken_off:
+        terminalreporter.write_line(f"attnverify: {broken_off[0]}")
     elif named_on_the_line(config):
         terminalreporter.write_line("attnverify: no differential test was run: nothing was judged")
 

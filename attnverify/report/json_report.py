@@ -173,11 +173,19 @@ REPORTS: dict[str, Callable[[dict[str, Any], Path], None]] = {
 """What writes the report for each option that asks for one."""
 
 
-def write_reports(report: dict[str, Any], paths: dict[str, str | None]) -> None:
-    """Write the reports that were asked for, each to the path of its option."""
+def write_reports(report: dict[str, Any], paths: dict[str, str | None]) -> list[str]:
+    """
+    Write the reports that were asked for, each to the path of its option; say of each that cannot
+    be written why.
+    """
+    told = []
     for option, path in paths.items():
-        if path:
-            REPORTS[option](report, Path(path))
+        try:
+            if path:
+                REPORTS[option](report, Path(path))
+        except OSError as error:
+            told.append(f"{option}: not written: {error.strerror or error}: {path}")
+    return told
 
 
 def describe_environment() -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from attnverify.backends.declarations import NO_GRADIENT
 from attnverify.backends.source import parse_source
 from attnverify.catalogue.traits import DTYPES
+from attnverify.failures.finding import is_recorded
 from attnverify.options import FAILURES
 from attnverify.report.root_causes import representative_cells
 from attnverify.verdicts.found_out import ABOUT_DTYPES
@@ -20,17 +21,17 @@ if TYPE_CHECKING:
 
 
 def next_steps(
-    run: "Verification", tallies: list[dict[str, Any]], page: str | None
+    run: "Verification", tallies: list[dict[str, Any]], page: str | None, is_cut: bool = False
 ) -> Iterator[str]:
     """
     Write the lines that follow the table; the failure to see first is that of the lowest root
-    cause. ``page`` is where the report went.
+    cause. ``page`` is where the report went; a run that was cut says so itself.
     """
     replays = [
         finding["record"]["replay"]
         for tally in representative_cells(tallies)
         for finding in tally["findings"]
-        if finding["record"]
+        if finding["record"] and is_recorded(finding.get("notes", ()))
     ]
     if replays:
         yield (
@@ -43,7 +44,8 @@ def next_steps(
         yield "next, for a page with pictures of the failures: the same line with --report out.html"
     for backend in run.backends:
         yield from for_backend(backend)
-    if not tallies and not any(backend.broken or backend.missing for backend in run.backends):
+    unusable = any(backend.broken or backend.missing for backend in run.backends)
+    if not (tallies or is_cut or unusable):
         if run.operations:
             yield from name_what_is_there(run)
         yield "next, for the names of the operations, by which functions are found: attnverify list"
@@ -91,7 +93,7 @@ def see_its_import(backend: Any) -> Iterator[str]:
     """Say how to import a file as it wants to be: alone, or as a part of its package."""
     path = Path(parse_source(backend.source).place).absolute()
     if "relative import" not in backend.broken or not (path.parent / "__init__.py").exists():
-        yield f"next, to see where its import fails: python {shlex.quote(str(backend.source))}"
+        yield f"next, to see where its import fails: python {shlex.quote(backend.source)}"
         return
     root = next(folder for folder in path.parents if not (folder / "__init__.py").exists())
     name = ".".join(path.relative_to(root).with_suffix("").parts)

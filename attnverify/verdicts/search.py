@@ -8,7 +8,7 @@ from itertools import chain
 from attnverify.backends.loader import Implementation
 from attnverify.diagnosis.call_budget import CallBudget, price_of
 from attnverify.diagnosis.failing_region import Draws, offers
-from attnverify.failures.finding import Finding, offered_line
+from attnverify.failures.finding import Finding, is_wide, offered_line
 from attnverify.failures.known_failures import KnownFailure
 from attnverify.inputs.given import recipe_of_file
 from attnverify.inputs.recipe import Recipe
@@ -208,7 +208,7 @@ def describe_found(search: Search, cell: Cell, kind: str, fresh: int) -> list[Fi
     return [
         replace(
             finding,
-            condition=regions[what].conditions,
+            condition=() if is_wide(regions[what]) else regions[what].conditions,
             offer=offered_line(regions[what], cell.implementation.name, cell.aspect),
         )
         for what, finding in found.items()

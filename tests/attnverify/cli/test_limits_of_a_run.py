@@ -63,6 +63,7 @@ def test_a_green_run_that_was_cut_says_what_it_left_out() -> None:
 def test_a_run_with_no_time_at_all_is_not_green() -> None:
     done = judged(*LINE, "--minutes", "0.0000001")
     assert done.status == 2 and (done.report or {})["tallies"] == []
+    assert "cut by --minutes" in done.output and "attnverify list" not in done.output
 
 
 @pytest.mark.usefixtures("one_cell_is_in_time")
@@ -91,9 +92,26 @@ def test_an_interrupted_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
         return judge(run, cell)
 
     monkeypatch.setattr(Verification, "_judge_now", interrupted)
-    assert judged(*LINE).status == 2
+    done = judged(*LINE)
+    assert done.status == 2 and "interrupted: 2 of 3 cells were not judged" in done.output
+    assert "to go on where it was broken off: the same line with --resume" in done.output
     monkeypatch.setattr(Verification, "_judge_now", judge)
     assert "resumed: 1 cell judged before" in judged(*LINE, "--resume").output
+
+
+def test_a_run_that_is_interrupted_at_once_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(run: Verification, cell: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Verification, "_judge_now", interrupted)
+    assert "interrupted before anything was judged" in judged(*LINE).output
+
+
+def test_a_report_that_cannot_be_written_costs_no_verdict() -> None:
+    Path("report.html").mkdir()
+    done = judged(*LINE, "--report", "report.html")
+    assert "--report: not written: Is a directory: report.html" in done.output
+    assert done.status == 0 and len(done.verdicts()) == 3
 
 
 @pytest.mark.parametrize("change", ["the file", "its neighbour", "the seed", "nothing"])

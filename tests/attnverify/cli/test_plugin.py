@@ -285,7 +285,7 @@ def test_a_device_may_be_chosen_among_those_that_are_seen(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(
     ("device", "words"),
-    [("tpu", "wanted cpu, cuda, cuda:N or sm_80"), ("cuda:9", "wanted one of 0 CUDA devices")],
+    [("tpu", "wanted cpu, cuda, cuda:N or sm_80"), ("cuda:9", "there is no CUDA device here")],
 )
 def test_a_device_that_is_not_there_is_a_usage_error(
     device: str, words: str, monkeypatch: pytest.MonkeyPatch

@@ -6,8 +6,14 @@ from dataclasses import fields, replace
 import pytest
 
 from attnverify.diagnosis.cause import Cause, Explanation
+from attnverify.diagnosis.failing_region import RegionOffer
 from attnverify.failures.evidence import DrawnCase, Evidence, Picture
-from attnverify.failures.finding import Finding, KnownFailureLine, format_findings
+from attnverify.failures.finding import (
+    Finding,
+    KnownFailureLine,
+    format_findings,
+    offered_line,
+)
 from attnverify.failures.record import FailureRecord
 from attnverify.inputs.recipe import Recipe
 from attnverify.verdicts.tally import CellResult, Tally
@@ -44,7 +50,6 @@ TEXT = """\
   inputs: score (1, 2)
   cause: equals something (0.2x)
   recipe: softmax: layout kind=contiguous seed=0, sizes M=2 N=1, values family=normal seed=1
-  replay: attnverify replay {hash} --backend 'my file.py'
   not recorded: Read-only file system: here
   known failures: softmax * values : <reason>  (covers 3 of 3 failures)"""
 
@@ -55,8 +60,23 @@ def result(**more: object) -> CellResult:
 
 
 def test_the_text_has_every_part_in_its_order() -> None:
+    assert str(FINDING) == TEXT
+
+
+def test_what_was_recorded_alone_is_offered_for_a_replay() -> None:
     assert FINDING.record
-    assert str(FINDING) == TEXT.format(hash=FINDING.record.hash)
+    line = f"  replay: attnverify replay {FINDING.record.hash} --backend 'my file.py'"
+    assert line in replace(FINDING, notes=()).lines()
+    assert line not in FINDING.lines()
+
+
+@pytest.mark.parametrize(("passes", "cost"), [(4, ""), (18, "those 18 that pass unjudged, too")])
+def test_a_line_that_holds_much_of_what_passes_says_what_it_costs(passes: int, cost: str) -> None:
+    offer = RegionOffer(("N > M",), (19, 19), (passes, 43), (2, 2), (1, 2), "*")
+    line = offered_line(offer, "softmax", "values")
+    assert line.line == "softmax * values when N > M : <reason>"
+    assert line.evidence.startswith(f"(covers 19 of 19 failures, {passes} of 43 passes")
+    assert line.evidence.endswith(cost or ")")
 
 
 def test_a_cause_that_several_findings_of_a_cell_have_is_told_once() -> None:
