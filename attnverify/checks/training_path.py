@@ -142,9 +142,11 @@ def forward_expectation(case: Case, implementation: Implementation) -> tuple[Any
 
 
 def made_by(implementation: Implementation, case: Case, step: Callable[..., Any]) -> Any:
-    """Make a step of training with the inputs of a case."""
+    """Make a step of training with the inputs of a case, where its kernels run."""
     if not has_training_path(implementation):
         raise Unsupported("its gradients are not PyTorch's own")
+    if (machine := implementation.backend.machine) is not None:
+        step = machine.runs(step)
     given = to_backend_arrays(implementation, case)
     return call(replace(implementation, function=step), given)
 

@@ -3,9 +3,12 @@ The training path: what is right where all inputs need a gradient and each graph
 wrong elsewhere, is noticed by these checks alone.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -13,7 +16,12 @@ from attnverify.backends.loader import Implementation, load
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.traits import DTYPES
 from attnverify.checks.registry import checks, concerns
-from attnverify.checks.training_path import has_training_path, subsets, training_checks
+from attnverify.checks.training_path import (
+    forward_of,
+    has_training_path,
+    subsets,
+    training_checks,
+)
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement, Unsupported
@@ -52,6 +60,36 @@ def test_a_fault_of_the_training_path_is_noticed(how: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_is_right_is_not_accused(dtype: str) -> None:
     assert objections(OWN["sound"], dtype) == []
+
+
+class Pretended:
+    """A machine on which alone a kernel runs."""
+
+    inside = False
+
+    def runs(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*args: Any, **given: Any) -> Any:
+            self.inside = True
+            try:
+                return function(*args, **given)
+            finally:
+                self.inside = False
+
+        return called
+
+
+def test_a_step_is_made_on_the_machine_that_a_kernel_needs() -> None:
+    machine, forward = Pretended(), forward_of(OWN["sound"])
+    assert forward is not None
+
+    def kernel(**given: Any) -> Any:
+        if not machine.inside:
+            raise RuntimeError("0 active drivers")
+        return forward(**given)
+
+    kernel.forward = kernel  # type: ignore[attr-defined]
+    backend = replace(OWN["sound"].backend, machine=machine)  # type: ignore[arg-type]
+    assert objections(replace(OWN["sound"], function=kernel, backend=backend)) == []
 
 
 @pytest.mark.parametrize("own", TORCH, ids=lambda own: own.name)
