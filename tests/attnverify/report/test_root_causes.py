@@ -118,7 +118,7 @@ def test_one_cause_is_told_once_with_its_cells_in_terminal_json_and_page() -> No
     plain = [cause.as_dict() for cause in causes]
     assert [cause["cells"] for cause in plain] == [[f"softmax {dtype} values" for dtype in dtypes]]
     anchors = {id(tally): f"failure-{number}" for number, tally in enumerate(tallies, 1)}
-    page = render_failures({"tallies": tallies, "root_causes": plain}, tallies, anchors)
+    page = render_failures({"tallies": tallies, "root_causes": plain}, tallies, anchors, {})
     assert page.count("it equals") == 1
     assert 'as told of <a href="#failure-1">softmax float32 values</a>' in page
 
