@@ -89,7 +89,8 @@ class Verification:
         ]
         inputs = self.options.inputs
         aspects = aspects_of_inputs(inputs) if inputs else ASPECTS
-        return cells(usable, self.operations, self.dtypes, chapter, aspects)
+        thorough = self.options.profile == "thorough"
+        return cells(usable, self.operations, self.dtypes, chapter, aspects, thorough)
 
 
 def aspects_of_inputs(path: str) -> tuple[str, ...]:

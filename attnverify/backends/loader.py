@@ -82,12 +82,16 @@ class Backend:
 
 @dataclass(eq=False)
 class Implementation:
-    """One function of a backend: an operation, and how (``""`` for the plain name)."""
+    """
+    One function of a backend: an operation, and how (``""`` for the plain name). ``thorough`` is
+    one that no shorter profile judges.
+    """
 
     backend: Backend
     operation: Operation
     how: str
     function: Callable[..., Any]
+    thorough: bool = False
     precisions: dict[str, Precision] = field(default_factory=dict, repr=False)
 
     @property
@@ -335,7 +339,8 @@ def describe_names(root: ModuleType, functions: dict[str, Callable[..., Any]]) -
 def run_on(backend: Backend, machine: Machine, modules: list[ModuleType]) -> None:
     """
     Return the implementations as they run on the machine, and once more for each further
-    configuration of autotuned kernels.
+    configuration of autotuned kernels; those between the first and the last are for the thorough
+    profile.
     """
     backend.device = machine.name
     found = list(backend.implementations)
@@ -344,8 +349,9 @@ def run_on(backend: Backend, machine: Machine, modules: list[ModuleType]) -> Non
         implementation.function = machine.runs(function)
         for name, other in machine.variants(modules).items():
             how = f"{implementation.how}_{name}" if implementation.how else name
+            thorough, runs = other.tuning != "last", other.runs(function)
             backend.implementations.append(
-                replace(implementation, how=how, function=other.runs(function), precisions={})
+                replace(implementation, how=how, function=runs, thorough=thorough, precisions={})
             )
 
 

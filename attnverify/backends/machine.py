@@ -34,12 +34,13 @@ class Machine:
 
     target   the compute capability that kernels are compiled for, 90 for sm_90a
     library  ``torch`` (its Triton kernels run) or ``cupy`` (its RawKernel and RawModule)
-    tuning   the configuration of ``triton.autotune`` that runs: "first" or "last" of its list
+    tuning   the configuration of ``triton.autotune`` that runs: "first" or "last" of its list, or
+             its place there
     """
 
     target: int
     library: str
-    tuning: str = "first"
+    tuning: str | int = "first"
 
     @property
     def name(self) -> str:
@@ -82,24 +83,27 @@ class Machine:
 
     def variants(self, modules: Iterable[ModuleType]) -> "dict[str, Machine]":
         """
-        Return the configurations of autotuned kernels to run, by the name that they add to the
-        implementation's.
+        Return the configurations of autotuned kernels to run besides the first, by the name that
+        they add to the implementation's; where kernels have lists of several lengths, as many as
+        the longest has.
         """
-        tuned = any(_is_tuned(thing) for module in modules for thing in vars(module).values())
-        return {"last_config": replace(self, tuning="last")} if tuned else {}
+        things = (thing for module in modules for thing in vars(module).values())
+        most = max(map(_count_configurations, things), default=0)
+        found = {f"config_{at + 1}": replace(self, tuning=at) for at in range(1, most - 1)}
+        return found | ({"last_config": replace(self, tuning="last")} if most > 1 else {})
 
     def adapter(self, library: str) -> Library:
         """Return the adapter of an array library whose arrays this GPU holds."""
         return _cupy_on_host() if library == "cupy" else array_library(library)
 
 
-def _is_tuned(thing: Any) -> bool:
-    """Whether this is a Triton kernel, below its heuristics, with configurations to choose from."""
+def _count_configurations(thing: Any) -> int:
+    """Count those that a Triton kernel, below its heuristics, has to choose from."""
     while thing is not None and type(thing).__module__.startswith("triton."):
-        if len(getattr(thing, "configs", ())) > 1:
-            return True
+        if configs := getattr(thing, "configs", ()):
+            return len(configs)
         thing = getattr(thing, "fn", None)
-    return False
+    return 0
 
 
 def _cupy_on_host() -> Library:

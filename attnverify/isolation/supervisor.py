@@ -342,8 +342,8 @@ def describe_backend(worker: Worker) -> Backend:
     for name in told.keys() - {"implementations"}:
         setattr(backend, name, told[name])
     backend.implementations = [
-        Implementation(backend, CATALOGUE[operation], how, not_callable_here)
-        for operation, how in told["implementations"]
+        Implementation(backend, CATALOGUE[operation], how, not_callable_here, thorough)
+        for operation, how, thorough in told["implementations"]
     ]
     return backend
 

@@ -108,7 +108,7 @@ def describe_loaded(backend: Backend, notes: list[str]) -> Message:
         "precision",
     )
     found = [
-        (implementation.operation.name, implementation.how)
+        (implementation.operation.name, implementation.how, implementation.thorough)
         for implementation in backend.implementations
     ]
     return {name: getattr(backend, name) for name in names} | {

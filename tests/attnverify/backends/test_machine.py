@@ -4,17 +4,23 @@ PTX machine and judged.
 """
 
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
+from triton import Config, autotune, heuristics, jit
 
 from attnverify.backends import loader
 from attnverify.backends.loader import Backend, load, machine_of, place_of_code
 from attnverify.backends.machine import Machine, find_machine
 from attnverify.device_assignment import MACHINE, show_device
 from attnverify.inputs.recipe import Recipe
+from attnverify.isolation.worker import describe_loaded
 from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.judging import judge
+from attnverify.session import Verification
+from attnverify.verdicts.tally import Options
 
 SAMPLES = Path(__file__).parents[2] / "sample_backends" / "gpu"
 CUDA, TRITON = SAMPLES / "cuda_softmax.py", SAMPLES / "triton_softmax.py"
@@ -64,6 +70,55 @@ def test_a_fault_of_the_last_configuration_alone_is_seen_there(tmp_path: Path) -
     assert budget(backend, "float32") <= 1
     with pytest.raises(Disagreement, match="bound"):
         budget(backend, "float32", "softmax_last_config")
+
+
+def with_three_configurations(folder: Path) -> Backend:
+    """The sample with one configuration more, between its two, and a fault in that one alone."""
+    text = TRITON.read_text()
+    for old, new in (
+        ("num_warps=1), ", 'num_warps=1), triton.Config({"LANES": 2}, num_warps=1), '),
+        ("found = e /", "found = (LANES != 2 or 1.01) * e /"),
+    ):
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    (folder / TRITON.name).write_text(text)
+    return load(str(folder / TRITON.name))
+
+
+def test_the_first_and_last_configurations_are_judged_in_quick_and_all_in_thorough(
+    tmp_path: Path,
+) -> None:
+    backend = with_three_configurations(tmp_path)
+    judged = {
+        profile: {
+            cell.implementation.name
+            for cell in Verification([backend], (), (), Options(profile), []).cells(None)
+        }
+        for profile in ("quick", "thorough")
+    }
+    assert judged["quick"] == {"softmax", "softmax_last_config"}
+    assert judged["thorough"] == judged["quick"] | {"softmax_config_2"}
+    assert ("softmax", "config_2", True) in describe_loaded(backend, [])["implementations"]
+    assert all(budget(backend, "float32", name) <= 1 for name in judged["quick"])
+    with pytest.raises(Disagreement, match="bound"):
+        budget(backend, "float32", "softmax_config_2")
+
+
+def test_as_many_configurations_are_judged_as_the_longest_list_has() -> None:
+    def tuned(*sizes: int) -> Any:
+        return autotune([Config({"SIZE": size}) for size in sizes], key=[])(jit(kernel))
+
+    def kernel(SIZE):  # type: ignore[no-untyped-def]
+        pass
+
+    module = ModuleType("kernels")
+    module.__dict__.update(one=tuned(1), few=heuristics({})(tuned(1, 2, 3, 4)), two=tuned(1, 2))
+    found = Machine(90, "torch").variants([module])
+    assert {name: machine.tuning for name, machine in found.items()} == {
+        "config_2": 1,
+        "config_3": 2,
+        "last_config": "last",
+    }
 
 
 def test_cuda_source_of_a_user_is_judged() -> None:
