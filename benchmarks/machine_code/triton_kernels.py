@@ -50,7 +50,7 @@ FLOAT32 = {
     "DWS",
 }
 WIDTHS = {"D", "E", "A", "rows_n", "rows_m"}
-INTEGERS = {"B", "H", *WIDTHS, *launch.VARYING}
+INTEGERS = {*WIDTHS, *launch.VARYING}
 XL, LEARNED = {"U", "W", "R", "DU", "DW", "DR"}, {"U", "R", "S", "DU", "DR", "DS"}
 KERNELS: dict[str, tuple[launch.Kernel, str, str, set[str]]] = {
     "forward": (attention.forward, "forward", "plain", set()),
@@ -78,7 +78,7 @@ def _find_kind(
     if name in constants or (name in OPTIONAL and name not in given):
         return "constexpr", constants.get(name)
     if name.endswith("_"):
-        return (*("i32",) * (2 if name == "s_" else 3), "constexpr"), 1
+        return (*("i32",) * 3, "constexpr"), 1
     if name in FLOAT32 or (name == "DV" and kernel is additive.additive_backward):
         return "*fp32", None
     masks = {

@@ -13,7 +13,7 @@ from ..transforms.derivatives import entry_by_entry, first_derivatives
 from .kernels.additive import COLUMNS, additive_backward, additive_forward, exponentials
 from .kernels.block_sizes import blocks, padded
 from .kernels.launch import launch
-from .operators import strides
+from .operators import expanded, is_aligned, strides, taken_together
 
 __all__ = ["FusedAdditive", "additive_attention", "additive_attention_grad"]
 
@@ -38,7 +38,8 @@ def exponentials_of(z: Tensor, block: int) -> Tensor:
     blocks = -(-rows // block)
     taken = z.new_empty(B, A + A % 2, blocks * block)
     sizes = {"BLOCK": block, "num_warps": 4, "num_stages": 1}
-    launch(exponentials, (B, blocks), z, taken, rows, blocks * block, A, **sizes)
+    even = A % 16 == 0
+    launch(exponentials, (B, blocks), z, taken, rows, blocks * block, A, aligned=even, **sizes)
     return taken
 
 
@@ -63,7 +64,9 @@ def additive_attention(
     """
     output, lse = fake(z_query, z_key, w_score, value)
     (B, N, A), (M, E) = z_query.shape, value.shape[1:]
-    mask, keep = (x if x is None else x.expand(B, N, M) for x in (mask, keep))
+    pairs = expanded((B, N, M), mask, keep)
+    aligned = is_aligned(z_query, value, z_key, output, *pairs, others=(w_score,))
+    mask, keep = pairs if aligned else expanded((B, N, M), *taken_together(mask, keep))
     chosen = constants("forward", z_query, z_key, value)
     taken = (
         exponentials_of(z_query, chosen["BLOCK_N"]),
@@ -75,6 +78,7 @@ def additive_attention(
         *(z_query, z_key, *taken, w_score, value, output, lse, mask, keep),
         *(strides(one_head(x)) for x in (value, output, mask, keep)),
         *(*(x.shape[-1] for x in taken), N, M, A, E, share),
+        aligned=aligned,
         **chosen,
     )
     return output, lse
@@ -116,9 +120,11 @@ def additive_attention_grad(
     sums = [torch.zeros(shape, dtype=torch.float32, device=value.device) for shape in shapes]
     over = (False, False) if mask_shape is None else (mask_shape[1] < N, mask_shape[2] < M)
     together = B if mask_shape is None or mask_shape[0] == B else 1
-    mask, keep, spread = (
-        x if x is None else x.expand(B, N, M) for x in (mask, keep, sums[4] if mask_too else None)
-    )
+    pairs = expanded((B, N, M), mask, keep, sums[4] if mask_too else None)
+    dense = z_key, d_output, output, *pairs
+    aligned = is_aligned(z_query, value, *dense, others=(w_score,))
+    mask, keep = pairs[:2] if aligned else taken_together(mask, keep)
+    mask, keep, spread = expanded((B, N, M), mask, keep, pairs[2])
     chosen = constants("backward", z_query, z_key, value)
     taken = (
         exponentials_of(z_query, chosen["BLOCK_N"]),
@@ -136,6 +142,7 @@ def additive_attention_grad(
             *(*sums[:4], spread),
             *(strides(one_head(x)) for x in (d_output, output, value, mask, keep, spread)),
             *(*(x.shape[-1] for x in taken), *before, N, M, A, E, share),
+            aligned=aligned,
             **chosen,
             OVER_N=over[0],
             OVER_M=over[1],

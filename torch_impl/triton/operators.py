@@ -3,9 +3,9 @@ The kernels as operators of PyTorch: with fake implementations for torch.compile
 
 One operator serves every attention by scaled inner products. Its arguments are those of the
 kernels: ``mask`` and ``keep`` have four axes that broadcast to [B H N M], ``table`` [H rows D] and
-``table_bias`` [H rows] are position rows, of which the pair (i, j) reads row ``first`` - i + j,
-``content`` and ``distance`` [H D] are added to the queries for the one score and the other,
-``share`` is 1 / (1 - p).
+``table_bias`` [H rows], without gaps, are position rows, of which the pair (i, j) reads row
+``first`` - i + j, ``content`` and ``distance`` [H D] are added to the queries for the one score and
+the other, ``share`` is 1 / (1 - p).
 """
 
 from math import sqrt
@@ -28,6 +28,40 @@ def strides(x: Tensor | None, heads: bool = False) -> tuple[int, ...]:
     None none that is read.
     """
     return (0, 0, 0, 0) if x is None else (0, *x.stride()) if heads else x.stride()
+
+
+def is_aligned(
+    query: Tensor, value: Tensor, *dense: Tensor | None, others: tuple[Tensor | None, ...] = ()
+) -> bool:
+    """
+    Whether a GPU's kernels can be told that widths, addresses and strides are multiples of 16, but
+    for last strides, which are 1; of ``others`` the addresses. Where nothing is compiled it makes
+    no difference.
+    """
+    strided = [x for x in (query, value, *dense) if x is not None]
+    return not query.is_cuda or (
+        all(x.shape[-1] % 16 == 0 for x in (query, value))
+        and all(x.data_ptr() % 16 == 0 for x in (*strided, *others) if x is not None)
+        and all(x.stride(-1) == 1 for x in strided)
+        and all(step % 16 == 0 for x in strided for step in x.stride()[:-1])
+    )
+
+
+def expanded(shape: tuple[int, ...], *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+    return tuple(x if x is None else x.expand(shape) for x in tensors)
+
+
+def taken_together(mask: Tensor | None, keep: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """
+    A mask and a draw of dropout as the general variant of a kernel takes them, both or neither: for
+    the one that is not given stands a single True.
+    """
+    if (mask is None) == (keep is None):
+        return mask, keep
+    given = mask if keep is None else keep
+    assert given is not None
+    true = given.new_ones((1,) * given.ndim, dtype=torch.bool)
+    return (mask, true) if keep is None else (true, keep)
 
 
 def constants(
@@ -89,7 +123,10 @@ def attention(
         share,
     )
     full = (*query.shape[:-1], key.shape[-2])
-    mask, keep = (x if x is None else x.expand(full) for x in (mask, keep))
+    others = slopes, content, distance, table_bias
+    pairs = expanded(full, mask, keep)
+    aligned = is_aligned(query, value, key, output, *pairs, table, others=others)
+    mask, keep = pairs if aligned else expanded(full, *taken_together(mask, keep))
     chosen = constants("forward", query, key, value, mask, table, causal)
     B, H, N = query.shape[:3]
     launch(
@@ -97,8 +134,9 @@ def attention(
         (B * H, -(-N // chosen["BLOCK_N"])),
         *(query, key, value, output, lse, mask, keep, slopes, content, distance, table, table_bias),
         *(strides(x) for x in (query, key, value, output, mask, keep)),
-        *(strides(x, heads=True) for x in (table, table_bias)),
+        strides(table, heads=True),
         *numbers(query, key, value, table, first, share),
+        aligned=aligned,
         **chosen,
     )
     return output, lse
@@ -138,24 +176,29 @@ def attention_grad(
     ``deterministic``: no two programs that run at a time add to the same place.
     """
     B, H, N, M, D = *query.shape[:3], *key.shape[2:]
+    if mask_too and mask is not None:
+        d_pairs, d_rows, d_columns = mask_sums(mask, lse, M)
+    else:
+        d_pairs = d_rows = d_columns = None
+    others, mask_shape = (slopes, content, distance, table_bias), () if mask is None else mask.shape
+    pairs = expanded((B, H, N, M), mask, keep, d_pairs)
+    aligned = is_aligned(query, value, key, d_output, output, *pairs, table, others=others)
+    if not aligned:
+        mask, keep = taken_together(mask, keep)
     chosen = constants("backward", query, key, value, mask, table, causal)
     blocks_n = -(-N // chosen["BLOCK_N"])
     d_query, d_key, d_value = (x.new_empty(x.shape) for x in (query, key, value))
     d_content, d_distance = (
         x if x is None else lse.new_empty(B, H, blocks_n, D) for x in (content, distance)
     )
-    if mask_too and mask is not None:
-        d_pairs, d_rows, d_columns = mask_sums(mask, lse, M)
-    else:
-        d_pairs = d_rows = d_columns = None
     d_table, d_bias = (x if x is None else lse.new_zeros(x.shape) for x in (table, table_bias))
     added = (None, None) if deterministic else (d_table, d_bias)
-    delta, mask_shape = torch.empty_like(lse), () if mask is None else mask.shape
-    mask, keep, spread = (x if x is None else x.expand(B, H, N, M) for x in (mask, keep, d_pairs))
+    delta = torch.empty_like(lse)
+    mask, keep, spread = expanded((B, H, N, M), mask, keep, d_pairs)
     given = (query, key, value, mask, keep, slopes, content, distance, table, table_bias)
     placed = (
         *(strides(x) for x in (query, key, value, mask, keep)),
-        *(strides(x, heads=True) for x in (table, table_bias)),
+        strides(table, heads=True),
     )
     sizes = numbers(query, key, value, table, first, share)
     one_by_one = deterministic and d_pairs is not None and d_pairs.shape[:2] != (B, H)
@@ -178,6 +221,7 @@ def attention_grad(
             ),
             *(strides(d_output), strides(output), *placed, strides(d_query), strides(spread)),
             *(before, *sizes),
+            aligned=aligned,
             **chosen,
         )
     launch(
@@ -186,6 +230,7 @@ def attention_grad(
         *(d_output, lse, delta, *given, d_key, d_value, d_columns),
         *(strides(d_output), *placed, strides(d_key), strides(d_value)),
         *sizes,
+        aligned=aligned,
         **chosen,
     )
     if deterministic and table is not None:
@@ -195,6 +240,7 @@ def attention_grad(
             *(d_output, lse, delta, *given[:5], *given[6:], d_table, d_bias),
             *(strides(d_output), *placed),
             *(B, *sizes),
+            aligned=aligned,
             **chosen,
         )
     sums = [x if x is None else x.sum((0, 2)) for x in (d_content, d_distance)] + [d_table, d_bias]

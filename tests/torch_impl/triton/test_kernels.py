@@ -388,7 +388,9 @@ RUNS = {
 }
 
 
-def one_by_one(kernel: launch.Kernel, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
+def one_by_one(
+    kernel: launch.Kernel, grid: tuple[int, ...], *args: Any, aligned: bool, **constants: Any
+) -> None:
     constants = {name: value for name, value in constants.items() if name not in launch.OPTIONS}
     for i in range(grid[0]):
         with interpreter.interpreting(range(i, i + 1)):

@@ -30,7 +30,7 @@ from .attention import (
     weights_grad,
     write,
 )
-from .launch import Kernel, any_of, largest, quotient, read, rounded, total, whole
+from .launch import Kernel, any_of, largest, quotient, read, rounded, strides_of, total, whole
 
 COLUMNS = 64
 """
@@ -163,6 +163,7 @@ def additive_forward(
     """
     Output and log-sum-exp of a block of queries, by an online softmax over the blocks of keys.
     """
+    v_, o_, mask_, keep_ = strides_of(v_), strides_of(o_), strides_of(mask_), strides_of(keep_)
     i_b, i_n = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK_N
     at_n, at_e = i_n + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_E)
     in_n, in_e = at_n < N, at_e < E
@@ -256,6 +257,8 @@ def additive_backward(
     So many batch entries and blocks of queries were launched before. The columns of the values are
     taken BLOCK_E at a time.
     """
+    do_, o_, v_ = strides_of(do_), strides_of(o_), strides_of(v_)
+    mask_, keep_, dm_ = strides_of(mask_), strides_of(keep_), strides_of(dm_)
     i_b, i_n = (tl.program_id(0) + before_b).to(tl.int64), (tl.program_id(1) + before_n) * BLOCK_N
     at_n = i_n + tl.arange(0, BLOCK_N)
     in_n = at_n < N

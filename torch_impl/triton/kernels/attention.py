@@ -17,7 +17,7 @@ compiled kernel. ``q_`` are the strides of Q.
 import triton.language as tl
 
 from .bands import pair_scores, pair_scores_at_once, turned_to_pairs
-from .launch import Kernel, largest, read, rounded, total, whole
+from .launch import Kernel, largest, read, rounded, strides_of, total, whole
 
 LOG2E = tl.constexpr(1.4426950408889634)
 """
@@ -85,7 +85,7 @@ def joined(q, U, at_d, in_d):
 
 
 @Kernel
-def band(q, R, S, r_, s_, first, rows, at_d, in_d, BLOCK: tl.constexpr, FULL: tl.constexpr = False):
+def band(q, R, S, r_, first, rows, at_d, in_d, BLOCK: tl.constexpr, FULL: tl.constexpr = False):
     """
     Relative scores q . R + S of BLOCK rows from ``first`` on. FULL: the table has all of these.
     """
@@ -95,7 +95,7 @@ def band(q, R, S, r_, s_, first, rows, at_d, in_d, BLOCK: tl.constexpr, FULL: tl
     g = product(q, tl.trans(tile(R, at_r, at_d, r_[2], r_[3], None if FULL else in_r, in_d)))
     if S is not None:
         in_s = at >= 0 if FULL else in_r
-        g += read(S + at_r.to(tl.int64) * s_[2], in_s).to(tl.float32)[None, :]
+        g += read(S + at_r, in_s).to(tl.float32)[None, :]
     return g
 
 
@@ -133,7 +133,7 @@ def kept(KEEP, keep_, at_n, at_m, N, M):
 
 @Kernel
 def forward_step(
-    qu, qw, K, V, MASK, KEEP, SLOPES, R, S, k_, v_, mask_, keep_, r_, s_,
+    qu, qw, K, V, MASK, KEEP, SLOPES, R, S, k_, v_, mask_, keep_, r_,
     at_n, at_m, at_d, at_e, in_d, in_e, i_h, N, M, rows, low, scale, before, top, norm, out,
     CAUSAL: tl.constexpr, HIDING: tl.constexpr, BLOCK_N: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
@@ -144,7 +144,7 @@ def forward_step(
     in_m = None if FULL else at_m < M
     k = tile(K, at_m, at_d, k_[2], k_[3], in_m, in_d)
     if R is not None:
-        g = band(qw, R, S, r_, s_, low, rows, at_d, in_d, BLOCK_N, FULL)
+        g = band(qw, R, S, r_, low, rows, at_d, in_d, BLOCK_N, FULL)
         after = turned_to_pairs(g, BLOCK_N)
         s = add_product(pair_scores(before, after, BLOCK_N), qu, tl.trans(k))
         before = after
@@ -196,7 +196,7 @@ def full_blocks(
 @Kernel
 def forward(
     Q, K, V, OUT, LSE, MASK, KEEP, SLOPES, U, W, R, S,
-    q_, k_, v_, o_, mask_, keep_, r_, s_,
+    q_, k_, v_, o_, mask_, keep_, r_,
     H, N, M, D, E, rows, first, scale, share,
     CAUSAL: tl.constexpr, HIDING: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
@@ -205,6 +205,8 @@ def forward(
     Output and log-sum-exp, in base 2, of a block of queries, by an online softmax over the blocks
     of keys: first those that are seen whole, then those at the edge.
     """
+    q_, k_, v_, o_ = strides_of(q_), strides_of(k_), strides_of(v_), strides_of(o_)
+    mask_, keep_, r_ = strides_of(mask_), strides_of(keep_), strides_of(r_)
     i_b, i_h = (tl.program_id(0) // H).to(tl.int64), (tl.program_id(0) % H).to(tl.int64)
     i_n = tl.program_id(1) * BLOCK_N
     at_n, at_d, at_e = i_n + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_E)
@@ -219,14 +221,14 @@ def forward(
     if R is not None:
         R = of_head(R, r_, 0, i_h)
     if S is not None:
-        S = of_head(S, s_, 0, i_h)
+        S += i_h * rows
     low = first - i_n - (BLOCK_N - 1)
     top = tl.full([BLOCK_N], float("-inf"), tl.float32)
     norm = tl.full([BLOCK_N], 0.0, tl.float32)
     out = tl.full([BLOCK_N, BLOCK_E], 0.0, tl.float32)
     before = norm
     if R is not None:
-        g = band(qw, R, S, r_, s_, low, rows, at_d, in_d, BLOCK_N)
+        g = band(qw, R, S, r_, low, rows, at_d, in_d, BLOCK_N)
         before = turned_to_pairs(g, BLOCK_N)
     scale *= LOG2E
     stop = M
@@ -237,14 +239,14 @@ def forward(
         for i_m in range(0, whole(full), BLOCK_M):
             at_m = i_m + tl.arange(0, BLOCK_M)
             before, top, norm, out = forward_step(
-                qu, qw, K, V, MASK, KEEP, SLOPES, R, S, k_, v_, mask_, keep_, r_, s_,
+                qu, qw, K, V, MASK, KEEP, SLOPES, R, S, k_, v_, mask_, keep_, r_,
                 at_n, at_m, at_d, at_e, in_d, in_e, i_h, N, M, rows, low + i_m + BLOCK_M, scale,
                 before, top, norm, out, CAUSAL, HIDING, BLOCK_N, True,
             )  # fmt: skip
     for i_m in range(whole(full), whole(stop), BLOCK_M):
         at_m = i_m + tl.arange(0, BLOCK_M)
         before, top, norm, out = forward_step(
-            qu, qw, K, V, MASK, KEEP, SLOPES, R, S, k_, v_, mask_, keep_, r_, s_,
+            qu, qw, K, V, MASK, KEEP, SLOPES, R, S, k_, v_, mask_, keep_, r_,
             at_n, at_m, at_d, at_e, in_d, in_e, i_h, N, M, rows, low + i_m + BLOCK_M, scale,
             before, top, norm, out, CAUSAL, HIDING, BLOCK_N, False,
         )  # fmt: skip
@@ -305,7 +307,7 @@ def weights_grad(s, visible, lse, delta, dp, KEEP, keep_, at_n, at_m, N, M, shar
 @Kernel
 def backward_query(
     DO, OUT, LSE, DELTA, Q, K, V, MASK, KEEP, SLOPES, U, W, R, S, DQ, DM, DMN, DU, DW, DR, DS,
-    do_, o_, q_, k_, v_, mask_, keep_, r_, s_, dq_, dm_,
+    do_, o_, q_, k_, v_, mask_, keep_, r_, dq_, dm_,
     before, H, N, M, D, E, rows, first, scale, share,
     CAUSAL: tl.constexpr, HIDING: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
@@ -318,6 +320,9 @@ def backward_query(
     summed over queries or keys is added to, DMN [B H N] has its sums over the keys, DU and DW
     [B H N/BLOCK_N D] those over a block; DR and DS are added to.
     """
+    do_, o_, q_, k_ = strides_of(do_), strides_of(o_), strides_of(q_), strides_of(k_)
+    v_, mask_, keep_ = strides_of(v_), strides_of(mask_), strides_of(keep_)
+    r_, dq_, dm_ = strides_of(r_), strides_of(dq_), strides_of(dm_)
     i_head = tl.program_id(0) + before
     i_b, i_h = (i_head // H).to(tl.int64), (i_head % H).to(tl.int64)
     i_n = tl.program_id(1) * BLOCK_N
@@ -338,12 +343,12 @@ def backward_query(
     if R is not None:
         R = of_head(R, r_, 0, i_h)
     if S is not None:
-        S = of_head(S, s_, 0, i_h)
+        S += i_h * rows
     if DM is not None:
         DM = of_head(DM, dm_, i_b, i_h)
     low = first - i_n - (BLOCK_N - 1)
     if R is not None:
-        g = band(qw, R, S, r_, s_, low, rows, at_d, in_d, BLOCK_N)
+        g = band(qw, R, S, r_, low, rows, at_d, in_d, BLOCK_N)
         band_before = turned_to_pairs(g, BLOCK_N)
         ds_before = tl.full([BLOCK_N, BLOCK_M], 0.0, tl.float32)
     if DMN is not None:
@@ -360,7 +365,7 @@ def backward_query(
         v = tile(of_head(V, v_, i_b, i_h), at_m, at_e, v_[2], v_[3], in_m, in_e)
         lower = at_m[None, :] - i_m <= at_n[:, None] - i_n
         if R is not None:
-            g = band(qw, R, S, r_, s_, low + i_m + BLOCK_M, rows, at_d, in_d, BLOCK_N)
+            g = band(qw, R, S, r_, low + i_m + BLOCK_M, rows, at_d, in_d, BLOCK_N)
             after = turned_to_pairs(g, BLOCK_N)
             s = add_product(pair_scores(band_before, after, BLOCK_N), qu, tl.trans(k))
             band_before = after
@@ -430,7 +435,7 @@ def backward_query(
 @Kernel
 def backward_key(
     DO, LSE, DELTA, Q, K, V, MASK, KEEP, SLOPES, U, W, R, S, DK, DV, DMM,
-    do_, q_, k_, v_, mask_, keep_, r_, s_, dk_, dv_,
+    do_, q_, k_, v_, mask_, keep_, r_, dk_, dv_,
     H, N, M, D, E, rows, first, scale, share,
     CAUSAL: tl.constexpr, HIDING: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
@@ -439,6 +444,9 @@ def backward_key(
     The gradients of a block of keys and values, over the queries that may see it; DMM [B H M] are
     the mask's sums over these.
     """
+    do_, q_, k_, v_ = strides_of(do_), strides_of(q_), strides_of(k_), strides_of(v_)
+    mask_, keep_ = strides_of(mask_), strides_of(keep_)
+    r_, dk_, dv_ = strides_of(r_), strides_of(dk_), strides_of(dv_)
     i_b, i_h = (tl.program_id(0) // H).to(tl.int64), (tl.program_id(0) % H).to(tl.int64)
     i_m = tl.program_id(1) * BLOCK_M
     at_m, at_d, at_e = i_m + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_E)
@@ -452,7 +460,7 @@ def backward_key(
     if R is not None:
         R = of_head(R, r_, 0, i_h)
     if S is not None:
-        S = of_head(S, s_, 0, i_h)
+        S += i_h * rows
     dk = tl.full([BLOCK_M, BLOCK_D], 0.0, tl.float32)
     dv = tl.full([BLOCK_M, BLOCK_E], 0.0, tl.float32)
     if DMM is not None:
@@ -471,8 +479,8 @@ def backward_key(
         qu, qw = joined(q, U, i_h * D + at_d, in_d), joined(q, W, i_h * D + at_d, in_d)
         if R is not None:
             low = first - i_n - (BLOCK_N - 1) + i_m
-            before = band(qw, R, S, r_, s_, low, rows, at_d, in_d, BLOCK_N)
-            after = band(qw, R, S, r_, s_, low + BLOCK_N, rows, at_d, in_d, BLOCK_N)
+            before = band(qw, R, S, r_, low, rows, at_d, in_d, BLOCK_N)
+            after = band(qw, R, S, r_, low + BLOCK_N, rows, at_d, in_d, BLOCK_N)
             s = add_product(pair_scores_at_once(before, after, BLOCK_N), qu, tl.trans(k))
         else:
             s = product(qu, tl.trans(k))
@@ -515,7 +523,7 @@ def backward_key(
 @Kernel
 def backward_table(
     DO, LSE, DELTA, Q, K, V, MASK, KEEP, U, W, R, S, DR, DS,
-    do_, q_, k_, v_, mask_, keep_, r_, s_,
+    do_, q_, k_, v_, mask_, keep_, r_,
     B, H, N, M, D, E, rows, first, scale, share,
     CAUSAL: tl.constexpr, HIDING: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
@@ -528,15 +536,15 @@ def backward_table(
     blocks of keys those on the diagonal and above, of the second those below. They are put together
     as one block, key by key modulo the block.
     """
+    do_, q_, k_, v_ = strides_of(do_), strides_of(q_), strides_of(k_), strides_of(v_)
+    mask_, keep_, r_ = strides_of(mask_), strides_of(keep_), strides_of(r_)
     i_h, i_r = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK_N
     at, at_d, at_e = tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_E)
     at_r, in_d, in_e = i_r + at, at_d < D, at_e < E
     in_r = at_r < rows
     r = tile(of_head(R, r_, 0, i_h), at_r, at_d, r_[2], r_[3], in_r, in_d)
     if S is not None:
-        bias = read(of_head(S, s_, 0, i_h) + at_r.to(tl.int64) * s_[2], in_r).to(tl.float32)[
-            None, :
-        ]
+        bias = read(S + i_h * rows + at_r, in_r).to(tl.float32)[None, :]
     if MASK is not None:
         MASK = of_head(MASK, mask_, 0, i_h)
     if KEEP is not None:

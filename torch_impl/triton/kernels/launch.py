@@ -35,12 +35,13 @@ __all__ = [
     "quotient",
     "read",
     "rounded",
+    "strides_of",
     "total",
     "whole",
 ]
 
 
-VARYING = ("before", "before_b", "before_n", "N", "M", "rows", "first")
+VARYING = ("before", "before_b", "before_n", "B", "H", "N", "M", "rows", "first")
 """
 Arguments that change from call to call: the compiler is not told that one is 1 or a multiple of 16,
 or it would be run again.
@@ -50,13 +51,14 @@ or it would be run again.
 class Kernel(JITFunction):
     """
     A function for Triton's compiler that other interpreted functions may call: there it runs
-    ``interpreted`` instead.
+    ``interpreted`` instead. Launched as ``general``, it is compiled without a word on addresses,
+    strides and widths; else it is told which are multiples of 16, for loads of 16 bytes.
     """
 
     def __init__(self, fn: Callable[..., Any]) -> None:
-        super().__init__(
-            fn, do_not_specialize=[name for name in signature(fn).parameters if name in VARYING]
-        )
+        names = list(signature(fn).parameters)
+        super().__init__(fn, do_not_specialize=[name for name in names if name in VARYING])
+        self.general = JITFunction(fn, do_not_specialize=names)
         self.interpreted = interpreter.InterpretedFunction(fn)
         self.recorded = recorded(
             lambda *args, **kwargs: self.interpreted.rewrite()(*args, **kwargs)
@@ -77,16 +79,55 @@ OPTIONS = ("num_warps", "num_stages", "maxnreg")
 """Of the compiler."""
 
 
-def launch(kernel: Kernel, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
-    """Run a kernel on the device of its first tensor."""
+WIDTHS = ("BLOCK_D", "BLOCK_E")
+"""Constants that hold a width: the general variant has one for both, 64, 128 or 256."""
+
+
+def launch(
+    kernel: Kernel, grid: tuple[int, ...], *args: Any, aligned: bool, **constants: Any
+) -> None:
+    """
+    Run a kernel on the device of its first tensor. ``aligned``: all that the compiler is told of is
+    a multiple of 16, but for last strides, which are 1.
+    """
     device = args[0].device
     if device.type == "cuda":
+        chosen, args, constants = choose_variant(kernel, args, aligned, constants)
         with torch.cuda.device(device):
-            kernel[grid](*args, **constants)
+            chosen[grid](*args, **constants)
     else:
         constants = {name: value for name, value in constants.items() if name not in OPTIONS}
         with interpreting(range(grid[0])):
             kernel.interpreted[(1, *grid[1:])](*args, **constants)
+
+
+def choose_variant(
+    kernel: Kernel, args: tuple[Any, ...], aligned: bool, constants: dict[str, Any]
+) -> tuple[JITFunction, tuple[Any, ...], dict[str, Any]]:
+    """Return what is compiled for a call, and with which arguments it is launched."""
+    if aligned:
+        return kernel, args, constants
+    args = tuple(without_hints(x) if isinstance(x, tuple) else x for x in args)
+    widths = [constants[name] for name in WIDTHS if name in constants]
+    widest = {name: max(64, *widths) for name in WIDTHS if name in constants}
+    return kernel.general, args, constants | widest
+
+
+def without_hints(strides: tuple[int, ...]) -> tuple[int, ...]:
+    """
+    Write strides so that none is 1 or a multiple of 16: Triton looks at every number of a tuple,
+    whatever it is told not to specialise. :func:`strides_of` reads them.
+    """
+    return *(2 * stride + 3 for stride in strides), 0
+
+
+@Kernel
+def strides_of(given):
+    """The strides that a kernel is given: four numbers as they are, five without hints."""
+    if len(given) == 5:
+        return (given[0] - 3) >> 1, (given[1] - 3) >> 1, (given[2] - 3) >> 1, (given[3] - 3) >> 1
+    else:
+        return given
 
 
 @Kernel
