@@ -123,8 +123,9 @@ def find_machine(path: Path) -> Machine | None:
     Find the machine that a user's file, or package, needs here: where it imports Triton or CuPy and
     there is no GPU, or where ``--device`` asks for one; None where it needs none.
 
-    The file chooses another GPU than sm_90a by ``TARGET = "sm_80"``; one that asks for Triton's
-    interpreter, by TRITON_INTERPRET, gets it.
+    The file chooses another GPU than sm_90a by ``TARGET = "sm_80"``; one with tensor descriptors
+    gets that, for its kernels then have no TMA. One that asks for Triton's interpreter, by
+    TRITON_INTERPRET, gets it.
     """
     files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
     trees = [ast.parse(file.read_bytes()) for file in files]
@@ -137,7 +138,8 @@ def find_machine(path: Path) -> Machine | None:
         return Machine(asked, library or "torch")
     if library is None or (asked is None and _has_gpu(library)):
         return None
-    said = next((name for tree in trees for name in _declared_target(tree)), "sm_90a")
+    usual = "sm_80" if any(_has_descriptors(tree) for tree in trees) else "sm_90a"
+    said = next((name for tree in trees for name in _declared_target(tree)), usual)
     return Machine(asked or _parse_target(said), library)
 
 
@@ -161,6 +163,16 @@ def imported_names(tree: ast.AST) -> Iterator[str]:
 def _names_interpreter(tree: ast.AST) -> bool:
     """Whether a file handles TRITON_INTERPRET; words about it do not count."""
     return any(isinstance(x, ast.Constant) and x.value == INTERPRET for x in ast.walk(tree))
+
+
+DESCRIPTORS = ("make_tensor_descriptor", "TensorDescriptor")
+
+
+def _has_descriptors(tree: ast.AST) -> bool:
+    """Whether a file handles Triton's tensor descriptors."""
+    return any(
+        getattr(node, "attr", getattr(node, "id", None)) in DESCRIPTORS for node in ast.walk(tree)
+    )
 
 
 def _declared_target(tree: ast.Module) -> Iterator[str]:

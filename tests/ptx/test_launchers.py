@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import CUDABackend
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from attnverify import ptx
 from attnverify.ptx.launchers import cuda, nvrtc
@@ -189,6 +190,40 @@ def test_heuristics_are_asked() -> None:
     with on_machine(90) as machine:
         chosen[(1,)](x, y, z, 70)
     assert torch.equal(z, x + y) and len(machine.launches) == 1
+
+
+@triton.jit
+def doubled_by_descriptors(X, Z, N, M, BLOCK: tl.constexpr):
+    x = tl.make_tensor_descriptor(X, [N, M], [M, 1], [BLOCK, 32])
+    z = tl.make_tensor_descriptor(Z, [N, M], [M, 1], [BLOCK, 32])
+    at = tl.program_id(0) * BLOCK
+    z.store([at, 0], x.load([at, 0]) * 2)
+
+
+@triton.jit
+def doubled_by_given_descriptors(x, z, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK
+    z.store([at, 0], x.load([at, 0]) * 2)
+
+
+def described(x: torch.Tensor) -> TensorDescriptor:
+    return TensorDescriptor(x, [40, 32], [32, 1], [16, 32])
+
+
+def test_tensor_descriptors_are_executed_for_a_gpu_without_tma() -> None:
+    x, y, z = torch.randn(40, 32), *(torch.full((40, 32), torch.nan) for _ in range(2))
+    with on_machine(80):
+        doubled_by_descriptors[(3,)](x, y, 40, 32, BLOCK=16)
+        doubled_by_given_descriptors[(3,)](described(x), described(z), BLOCK=16)
+    assert torch.equal(y, 2 * x) and torch.equal(z, 2 * x)
+
+
+def test_tensor_descriptors_of_hopper_are_refused_with_what_helps() -> None:
+    x, z = torch.zeros(40, 32), torch.zeros(40, 32)
+    with on_machine(90), pytest.raises(ptx.NotUnderstood, match=r"TMA.*compile it for sm_80"):
+        doubled_by_descriptors[(3,)](x, z, 40, 32, BLOCK=16)
+    with on_machine(90), pytest.raises(ptx.NotUnderstood, match=r"TMA.*compile it for sm_80"):
+        doubled_by_given_descriptors[(3,)](described(x), described(z), BLOCK=16)
 
 
 def test_bad_settings_are_named() -> None:

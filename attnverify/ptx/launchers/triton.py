@@ -141,6 +141,8 @@ class Driver(DriverBase):  # type: ignore[misc]
         """There is none."""
 
 
+TMA = "copies by tensor descriptors (TMA) of sm_90; compile it for sm_80, which has none"
+
 KERNELS: dict[str, Kernel] = {}
 """Kernels by the key of Triton's cache."""
 
@@ -205,7 +207,10 @@ class Launcher:
             if path is None:
                 raise NotUnderstood(f"{name}: Triton's cache holds no PTX of it")
             with open(path) as file:
-                KERNELS[key] = load(file.read())[name]
+                text = file.read()
+            if "cp.async.bulk.tensor" in text:
+                raise NotUnderstood(f"{name}: {TMA}")
+            KERNELS[key] = load(text)[name]
         return KERNELS[key]
 
 
@@ -219,11 +224,21 @@ def flatten_arguments(
                 tuple(value), kind, [f"{name}[{place}]" for place in range(len(kind))]
             )
         elif kind.startswith("tensordesc"):
-            raise NotUnderstood(
-                f"the argument {name}: a tensor descriptor (TMA) is not modelled; compile for sm_80"
-            )
+            yield from flatten_descriptor(value, kind, name)
         elif kind != "constexpr":
             yield value, kind, name
+
+
+def flatten_descriptor(value: Any, kind: str, name: str) -> Iterator[tuple[Any, str, str]]:
+    """
+    A descriptor of a tensor as a GPU without TMA is given it: address, lengths, strides and what
+    lies outside, and lengths and strides once more.
+    """
+    sizes, lengths = (*value.shape, *value.strides), len(value.shape)
+    yield value.base, "*" + kind.removeprefix("tensordesc<").partition("[")[0], name
+    yield from ((size, "i64", name) for size in sizes)
+    yield value.padding == "nan", "i1", name
+    yield from ((size, "i32" if at < lengths else "i64", name) for at, size in enumerate(sizes))
 
 
 def place(value: Any, arrays: HostArrays, name: str) -> None:

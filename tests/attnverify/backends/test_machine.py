@@ -164,6 +164,21 @@ def test_a_file_chooses_its_gpu(tmp_path: Path) -> None:
     assert wrong.broken is not None and "TARGET: wanted one of sm_80" in wrong.broken
 
 
+@pytest.mark.parametrize(
+    ("text", "target"),
+    [
+        ("import triton.language as tl\n\n\ndef f(x):\n    tl.make_tensor_descriptor(x)", 80),
+        ("import triton.tools as t\nTARGET = 'sm_90a'\nt.tensor_descriptor.TensorDescriptor", 90),
+        ("import triton\nwords = 'make_tensor_descriptor'", 90),
+    ],
+)
+def test_tensor_descriptors_are_judged_for_a_gpu_without_tma(
+    text: str, target: int, tmp_path: Path
+) -> None:
+    (file := tmp_path / "kernels.py").write_text(text)
+    assert find_machine(file) == Machine(target, "torch")
+
+
 def test_the_device_is_chosen_for_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     show_device("sm_80")
     assert load(str(TRITON)).device == "PTX sm_80, machine"

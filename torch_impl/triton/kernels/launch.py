@@ -56,7 +56,8 @@ class Kernel(JITFunction):
     """
 
     def __init__(self, fn: Callable[..., Any]) -> None:
-        names = list(signature(fn).parameters)
+        given = signature(fn).parameters.items()
+        names = [name for name, one in given if one.annotation is not tl.constexpr]
         super().__init__(fn, do_not_specialize=[name for name in names if name in VARYING])
         self.general = JITFunction(fn, do_not_specialize=names)
         self.interpreted = interpreter.InterpretedFunction(fn)
