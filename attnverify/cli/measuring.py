@@ -109,11 +109,16 @@ gpu_report = Command(
             help="this step alone; repeatable: " + ", ".join(runner.LIMITS),
         ),
         click.Option(
+            ["--group"],
+            type=click.Choice(list(runner.GROUPS)),
+            help=f"these steps alone, which end within {runner.BUDGET:.0f} s: "
+            + "; ".join(f"{name}: {', '.join(steps)}" for name, steps in runner.GROUPS.items()),
+        ),
+        click.Option(
             ["--seconds"],
             type=float,
-            default=runner.BUDGET,
             metavar="S",
-            help=f"for all steps together (default: {runner.BUDGET:.0f})",
+            help=f"for all steps together (default: {runner.BUDGET:.0f} for a group)",
         ),
         click.Option(
             ["--out"],

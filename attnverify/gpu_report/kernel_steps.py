@@ -11,6 +11,7 @@ import subprocess
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from attnverify.backends.loader import Implementation
@@ -32,6 +33,7 @@ from attnverify.inputs.expand import expand
 from attnverify.inputs.recipe import Inputs
 from attnverify.judge.errors import Unsupported
 from attnverify.judge.invoke import call, to_backend_array
+from attnverify.ptx.sass import read_version
 
 
 def environment(here: StepContext) -> Figures:
@@ -49,6 +51,8 @@ def environment(here: StepContext) -> Figures:
         else platform.processor() or platform.machine()
     )
     found["versions"] = {"torch CUDA": torch.version.cuda}
+    if path := os.environ.get("TRITON_PTXAS_PATH"):
+        found["versions"]["ptxas for Triton"] = read_version(Path(path))
     for package in (
         "numpy",
         "torch",

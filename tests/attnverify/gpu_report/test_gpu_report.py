@@ -21,6 +21,7 @@ from attnverify.backends.loader import Implementation, load
 from attnverify.cli import main
 from attnverify.gpu_report import external_steps, kernel_steps, pytorch_steps, runner
 from attnverify.gpu_report.context import StepContext
+from attnverify.ptx import sass
 
 HERE = StepContext("cpu", quick=True, seconds=100)
 
@@ -38,6 +39,62 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 def test_every_step_has_a_limit_and_is_there() -> None:
     assert set(runner.LIMITS) == set(runner.steps()) == {*PASSED, *NOT_RUN, *PROGRAMS, *WATCHED}
+
+
+def end_of(steps: tuple[str, ...]) -> int:
+    """When the last of them is done where each takes all of its time, as the pool takes them."""
+    slots = [runner.LIMITS["environment"]] * runner.AT_ONCE
+    for name in steps:
+        slots[slots.index(min(slots))] += runner.LIMITS[name]
+    return max(slots)
+
+
+def test_every_step_of_a_group_has_its_time() -> None:
+    grouped = [name for steps in runner.GROUPS.values() for name in steps]
+    assert sorted(["environment", *grouped]) == sorted(runner.LIMITS)
+    assert max(map(end_of, runner.GROUPS.values())) <= runner.BUDGET
+    assert end_of(tuple(grouped)) > runner.BUDGET  # all of them together do not end
+
+
+@pytest.mark.parametrize(
+    ("versions", "chosen", "used"),
+    [
+        (("12.8.93", "13.5.37", "13.3.1"), None, "13.5.37"),
+        (("12.8.93", "13.2.9"), None, None),
+        ((), None, None),
+        (("13.5.37",), "mine", None),
+    ],
+)
+def test_triton_gets_an_assembler_without_the_known_error(
+    versions: tuple[str, ...], chosen: str | None, used: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "assemblers", lambda: {name: Path(name) for name in versions})
+    if chosen is None:
+        monkeypatch.delenv(runner.ASSEMBLER, raising=False)
+    else:
+        monkeypatch.setenv(runner.ASSEMBLER, chosen)
+    assert runner.choose_assembler() == ({runner.ASSEMBLER: used} if used else {})
+
+
+def test_the_assembler_is_named_in_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    version, path = next(iter(sass.assemblers().items()))
+    monkeypatch.setenv(runner.ASSEMBLER, str(path))
+    assert runner.run("environment", HERE)["figures"]["versions"]["ptxas for Triton"] == version
+
+
+def test_a_group_is_run_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: dict[str, float] = {}
+
+    def outcome(name: str, device: str, quick: bool, seconds: float) -> runner.Outcome:
+        given[name] = seconds
+        return runner.Outcome(name, "passed")
+
+    monkeypatch.setattr(runner, "outcome_of", outcome)
+    assert main(["gpu-report", "--group", "judged", "--device", "cpu"]) == 0
+    assert list(given) == ["environment", *runner.GROUPS["judged"]]
+    assert given["suite-torch_impl"] == runner.LIMITS["suite-torch_impl"]
 
 
 @pytest.mark.parametrize("name", PASSED)

@@ -20,7 +20,7 @@ from tests.ptx.own_kernels.cases import Case, gradient_of_output
 def triton_on_machine(target: int, **settings: Any) -> Iterator[Driver]:
     """The kernels of torch_impl for this target, with the blocks of its table, on CPU tensors."""
 
-    def launch(kernel: Any, grid: Any, *args: Any, **constants: Any) -> None:
+    def launch(kernel: Any, grid: Any, *args: Any, aligned: bool, **constants: Any) -> None:
         kernel[grid](*args, **constants)
 
     def of(

@@ -158,6 +158,7 @@ def one_by_one(order: int) -> Any:
         *args: Any,
         num_warps: int,
         num_stages: int,
+        aligned: bool,
         **constants: Any,
     ) -> None:
         programs = list(product(range(grid[0]), range(grid[1])))

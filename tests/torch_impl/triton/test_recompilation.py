@@ -71,7 +71,13 @@ def launches(call: Callable[[int, int], Tensor], monkeypatch: pytest.MonkeyPatch
     launched: list[Any] = []
 
     def launch(
-        kernel: Any, grid: Any, *args: Any, num_warps: int, num_stages: int, **constants: Any
+        kernel: Any,
+        grid: Any,
+        *args: Any,
+        num_warps: int,
+        num_stages: int,
+        aligned: bool,
+        **constants: Any,
     ) -> None:
         launched.append((kernel, args, constants))
 

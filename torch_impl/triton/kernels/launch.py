@@ -85,7 +85,7 @@ WIDTHS = ("BLOCK_D", "BLOCK_E")
 
 
 def launch(
-    kernel: Kernel, grid: tuple[int, ...], *args: Any, aligned: bool, **constants: Any
+    kernel: Kernel, grid: tuple[int, ...], *args: Any, aligned: bool = True, **constants: Any
 ) -> None:
     """
     Run a kernel on the device of its first tensor. ``aligned``: all that the compiler is told of is
