@@ -97,10 +97,12 @@ def compile_kernel(
     arch: int,
     dtype: str,
     D: int,
+    aligned: bool = True,
     **flags: Any,
 ) -> Any:
     """
-    A kernel compiled for heads of this width, told what the launcher tells of aligned tensors.
+    A kernel compiled for heads of this width, told what the launcher tells of aligned tensors, or
+    nothing, as of all others.
     """
     E = min(D, additive.COLUMNS) if kernel is additive.additive_backward else D
     constants = {
@@ -114,16 +116,20 @@ def compile_kernel(
     constants |= {"BLOCK_N": chosen.queries, "BLOCK_M": chosen.keys}
     kinds = {name: _find_kind(kernel, name, given, dtype, constants) for name in kernel.arg_names}
     known: dict[tuple[int, ...], Any] = {}
-    aligned: list[tuple[int, ...]] = []
+    sixteenfold: list[tuple[int, ...]] = []
+    if not aligned:  # as launch.without_hints writes strides
+        kinds = {name: (("i32",) * 5, 0) if name.endswith("_") else x for name, x in kinds.items()}
     for place, (name, (of, value)) in enumerate(kinds.items()):
+        if isinstance(of, tuple) and not aligned:
+            continue
         if isinstance(of, tuple):
             known[place, len(of) - 1] = value
-            aligned += [(place, axis) for axis in range(len(of) - 1)]
+            sixteenfold += [(place, axis) for axis in range(len(of) - 1)]
         elif of == "constexpr":
             known[(place,)] = value
-        elif of.startswith("*") or name in WIDTHS:
-            aligned.append((place,))
-    attributes = {place: [["tt.divisibility", 16]] for place in aligned}
+        elif aligned and (of.startswith("*") or name in WIDTHS):
+            sixteenfold.append((place,))
+    attributes = {place: [["tt.divisibility", 16]] for place in sixteenfold}
     source = triton.compiler.ASTSource(
         kernel, {name: of for name, (of, _) in kinds.items()}, known, attributes
     )
