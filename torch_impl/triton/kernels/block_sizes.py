@@ -126,6 +126,11 @@ BEFORE_HOPPER: dict[tuple[str, str, bool], tuple[Blocks, Blocks, Blocks]] = {
         Blocks(32, 32, 8, 2),
         Blocks(16, 16, 4, 1),
     ),
+    ("forward", "additive", True): (
+        Blocks(32, 128, 4, 2),
+        Blocks(32, 128, 8, 2),
+        Blocks(32, 32, 4, 1),
+    ),
     # left alone, ptxas settles for 32 registers and spills 2304 bytes in the gradient of rows
     ("backward", "relative", True): (
         Blocks(32, 32, 4, 2),
