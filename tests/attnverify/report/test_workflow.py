@@ -144,7 +144,8 @@ def test_the_steps_of_the_action_judge_a_kernel(tmp_path: Path, code: str, statu
     summary = read(tmp_path / "GITHUB_STEP_SUMMARY")
     assert "| `get_slopes` |" in summary and ("no failure" in summary) == (not status)
     kept = {path.name for path in (tmp_path / "attnverify-report").iterdir()}
-    assert kept == {"report.html", "report.json", "junit.xml"}
+    programs = {"reproducers"} if status else set()
+    assert kept == {"report.html", "report.json", "junit.xml"} | programs
 
 
 def test_records_outlive_a_run_and_poison_none(tmp_path: Path):
