@@ -21,6 +21,7 @@ from attnverify.inputs.conditions import (
     largest_score,
     parse_condition,
 )
+from attnverify.inputs.field_words import say_field
 from attnverify.inputs.memory_layouts import LAYOUTS
 
 MOST_CONDITIONS = 3
@@ -152,10 +153,10 @@ def fields(failing: Sequence[Case], passing: Sequence[Case]) -> Iterator[tuple[f
     for path in PATHS:
         failed = [str(field_of(case.recipe, path)) for case in failing]
         if len(set(failed)) == 1 and failed[0] != ABSENT:
-            yield 5, f"{path}={failed[0]}"
+            yield 5, say_field(path, "=", failed[0])
         passed = {str(field_of(case.recipe, path)): None for case in passing}
         others = (value for value in passed if value not in (*failed, ABSENT))
-        yield from ((7, f"{path}!={value}") for value in others)
+        yield from ((7, say_field(path, "!=", value)) for value in others)
 
 
 ABSENT = "None"

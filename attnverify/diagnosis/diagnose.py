@@ -8,7 +8,7 @@ explains the failure if it is within it in *all* failing cases, and predicts no 
 that passed; the best is told, and a second one only if these cases cannot tell the two apart. Where
 none explains it, two are tried at once, a factor is fitted (attnverify/diagnosis/factors), what
 explains a part is told of it (attnverify/diagnosis/matching/parts.py), and at last what probes have
-seen (attnverify/diagnosis/localize.py).
+seen (attnverify/diagnosis/whereabouts).
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,11 +23,11 @@ from attnverify.diagnosis.call_budget import CallBudget, price_of
 from attnverify.diagnosis.candidates import Candidate, are_equivalent, candidates, pairs
 from attnverify.diagnosis.cause import Cause, Explanation
 from attnverify.diagnosis.factors.fit import fit_factor
-from attnverify.diagnosis.localize import localize
 from attnverify.diagnosis.matching.best import best_matches, cause_of_candidates
 from attnverify.diagnosis.matching.parts import explain_in_parts
 from attnverify.diagnosis.mistakes.arithmetic import output_format
 from attnverify.diagnosis.mistakes.narrow_operands import find_narrow_operands
+from attnverify.diagnosis.whereabouts.probes import localize
 from attnverify.judge.case import Case, case_of
 from attnverify.judge.observation import Observation, arrays, observe, passed_observation
 

@@ -76,11 +76,14 @@ WRONG = "wrong: {outputs}"
 OUTPUT, WEIGHTS = "the output", "the weights"
 NUMBERED_OUTPUT, NUMBERED_GRADIENT = "output {number}", "gradient {number}"
 GRADIENT_BY = "the gradient by {name}"
+THERE = ", {what} where it is wrong"
+ZERO, NAN, OTHER_SIGN = "0", "NaN", "with the other sign"
 PLACE = ": {places}"
 IN_ONE, ONE_KEY = "in {name} {index} alone", "key {index} alone"
+IN_LAST, LAST_KEY = "in the last {name} ({index}) alone", "the last key ({index}) alone"
 FROM, UP_TO = "from {name} {index} on", "up to {name} {index}"
 SOME, SOME_AND_MORE = "{name} {indices}", "{name} {indices} ..."
-INDEX_OF_AXIS = "index of axis {axis}"
+INDEX_OF_AXIS = "axis {axis}, index"
 
 # regions
 

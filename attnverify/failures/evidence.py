@@ -65,6 +65,11 @@ class DrawnCase:
     recipe: str
     picture: Picture
 
+    def __str__(self) -> str:
+        """In a line, for those who do not see the picture."""
+        place = f" in {self.picture.path}" if self.picture.path != "output" else ""
+        return f"{self.recipe}: {self.picture.wrong} of {self.picture.total} elements{place}"
+
 
 @dataclass(frozen=True)
 class Argument:

@@ -75,6 +75,8 @@ class Finding:
             yield f"  cause: {AS_ABOVE if is_cause_told else self.cause}"
         if self.record and self.record.recipe and not self.headline:
             yield f"  recipe: {self.record.words}"
+        if self.evidence.drawn:
+            yield f"  larger: {self.evidence.drawn}"
         if self.record and is_recorded(self.notes):
             yield f"  replay: {self.record.replay_line}"
         yield from (f"  {note}" for note in self.notes)

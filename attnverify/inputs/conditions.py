@@ -17,7 +17,8 @@ Without ``when`` a line speaks of the whole cell. With it, it speaks of a region
 whatever fails there is known, and the rest stays judged. Conditions are joined by "and": a sentence
 (``a row sees no key``, ``H is no power of two``, ``query is transposed``, ``a score exceeds 88``,
 ``a hidden score leads by 1e4``, see SENTENCES and PATTERNS); a comparison of sizes and numbers
-(``N > M``, ``H != 8``, ``D % 8 != 0``); or a field of the recipe (``poison=finite``,
+(``N > M``, ``H != 8``, ``D % 8 != 0``); or a field of the recipe, in words (``hidden slots hold
+NaN``, ``a boolean mask is given``, see field_words.py) or by its name (``poison=finite``,
 ``mask.form!=lowest``, ``options.align=end``). A reason may begin with its kind: ``[limitation]``,
 where the author promises no more, or ``[nonconformance]``, where the implementation does something
 else than the specification; the two are counted apart.
@@ -26,8 +27,8 @@ else than the specification; the two are counted apart.
 import operator
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,6 +36,7 @@ from numpy import ndarray
 
 from attnverify.catalogue.dtypes import largest
 from attnverify.catalogue.operation import CATALOGUE
+from attnverify.inputs.field_words import parse_sentence
 from attnverify.inputs.masks import visible_pairs
 from attnverify.inputs.memory_layouts import LAYOUTS, arrange
 from attnverify.inputs.recipe import Inputs, Recipe, layout_kinds
@@ -86,6 +88,7 @@ class Condition:
         return self.predicate(case)
 
 
+@lru_cache(maxsize=4096)
 def parse_condition(text: str) -> Condition:
     """One condition of a region."""
     if text in SENTENCES:
@@ -101,8 +104,8 @@ def parse_condition(text: str) -> Condition:
         letters = frozenset(side for side in (left, right) if not side.isdigit())
         compare = partial(sizes_compare, left=left, sign=sign, right=right, modulus=modulus)
         return Condition(text, compare, letters, "size")
-    if match := FIELD.fullmatch(text):
-        path, sign, wanted = match.groups()
+    if found := parse_sentence(text) or parse_field(text):
+        path, sign, wanted = found
         compare = partial(field_is, path=path, wanted=wanted, excludes=sign == "!=")
         topic = {"padding": "mask"}.get(path.partition(".")[0], path.partition(".")[0])
         return Condition(text, compare, frozenset({path}), topic, sign == "!=")
@@ -111,6 +114,12 @@ def parse_condition(text: str) -> Condition:
         f"when: wanted {sentences}, a comparison like 'N > M' or a field like 'poison=finite', got "
         f"{text!r}"
     )
+
+
+def parse_field(text: str) -> tuple[str, ...] | None:
+    """Return the field, the sign and the value of ``poison=finite``."""
+    match = FIELD.fullmatch(text)
+    return match.groups() if match else None
 
 
 def pairs_of_case(case: Case) -> ndarray:
@@ -284,8 +293,9 @@ def field_is(case: Case, path: str, wanted: str, excludes: bool) -> bool:
 
 
 def field_of(recipe: Recipe, path: str) -> Any:
-    place: Any = asdict(recipe)
-    for name in path.split("."):
+    first, *rest = path.split(".")
+    place: Any = getattr(recipe, first, None)
+    for name in rest:
         place = place.get(name) if isinstance(place, dict) else None
     return (
         tuple(place) if isinstance(place, list) else place

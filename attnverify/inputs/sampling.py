@@ -105,14 +105,18 @@ def hypothesis_examples(operation: str, kind: str, cases: int, seed: int) -> tup
     return tuple(tried)
 
 
-def shrink(failing: Sequence[Recipe], fails: Callable[[Recipe], bool]) -> Recipe:
+def shrink(
+    failing: Sequence[Recipe],
+    fails: Callable[[Recipe], bool],
+    simpler: Callable[[Recipe], Iterator[Recipe]] | None = None,
+) -> Recipe:
     """
     Find a small recipe that fails like the given ones: of the smallest, what can be left out or
-    made smaller is, boldly first.
+    made smaller is, boldly first, or in the order of ``simpler``.
     """
     smallest, tried = min(failing, key=shrink_key), set(failing)
     while True:
-        for recipe in simpler_recipes(smallest):
+        for recipe in (simpler or simpler_recipes)(smallest):
             if recipe not in tried and shrink_key(recipe) < shrink_key(smallest):
                 tried.add(recipe)
                 if fails(recipe):

@@ -21,11 +21,10 @@ from attnverify.failures.evidence import (
 from attnverify.failures.finding import Finding
 from attnverify.failures.record import FailureRecord
 from attnverify.failures.store import save_or_say
-from attnverify.inputs.recipe import Recipe
-from attnverify.inputs.sampling import shrink
-from attnverify.judge.case import Case, case_of
+from attnverify.judge.case import Case
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.judging import judge
+from attnverify.verdicts.shrinking import find_smallest
 from attnverify.verdicts.tally import Options
 
 MAX_KINDS_REPORTED = 3
@@ -73,12 +72,11 @@ class Failures:
         if self.options.inputs:
             return failing[0]
 
-        def fails(recipe: Recipe) -> bool:
-            small = case_of(recipe, self.dtype)
-            known = any(line.covers(small) for line in self.options.regions)
-            return not known and budget.outcome(self.implementation, small) == what
+        def outcome(case: Case) -> str:
+            known = any(line.covers(case) for line in self.options.regions)
+            return "" if known else budget.outcome(self.implementation, case)
 
-        return case_of(shrink([case.recipe for case in failing], fails), self.dtype)
+        return find_smallest(failing, self.passing, what, outcome)
 
 
 def describe_failures(

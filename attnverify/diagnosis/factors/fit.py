@@ -16,7 +16,7 @@ from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.cause import Explanation
 from attnverify.diagnosis.factors.least_squares import FactorModel, fit_common_factor
 from attnverify.diagnosis.factors.stages import fit_stage_factor, slopes_of_heads
-from attnverify.diagnosis.localize import exceeds_bound, output_names
+from attnverify.diagnosis.whereabouts.outputs import exceeds_bound, output_names
 from attnverify.judge.observation import Observation
 
 MOST = 4

@@ -47,11 +47,10 @@ def best_matches(
     for observation in wrong:  # small ones are cheap, and few candidates outlive them
         distances = {c: max(ratio, c.distance(observation)) for c, ratio in worst.items()}
         worst = {candidate: ratio for candidate, ratio in distances.items() if ratio <= TWO_ERRORS}
-    law = max(observation.distance(observation.expected) for observation in wrong)
     worst = {
         candidate: ratio
         for candidate, ratio in worst.items()
-        if ratio < law / (CLEARLY if ratio <= 1 else FAR)
+        if ratio < law_of(candidate, wrong) / (CLEARLY if ratio <= 1 else FAR)
     }
     right = [o for o in seen if not o.wrong]
     worst = {
@@ -65,6 +64,13 @@ def best_matches(
         for found in ranked[:2]
         if rounded_ratio(found[1]) <= 1.25 * rounded_ratio(ranked[0][1])
     ]
+
+
+def law_of(candidate: Candidate, wrong: Sequence[Observation]) -> float:
+    """How far the specification is from what was seen, by the yardstick of the candidate."""
+    if candidate.rounds:
+        return max(o.distance_of_most(o.expected) for o in wrong)
+    return max(o.distance(o.expected) for o in wrong)
 
 
 def rounded_ratio(ratio: float) -> float:

@@ -22,6 +22,7 @@ from attnverify.diagnosis.matching.best import (
     TWO_ERRORS,
     best_matches,
     cause_of_candidates,
+    law_of,
 )
 from attnverify.inputs.conditions import parse_condition
 from attnverify.judge.case import Case
@@ -95,10 +96,10 @@ def plainest(parts: Sequence[Part]) -> list[Part]:
 
 def parts_of(tried: Sequence[Candidate], wrong: Sequence[Observation]) -> Iterator[Part]:
     """Yield what each candidate explains, where that is something."""
-    law = {o.case: o.distance(o.expected) for o in wrong}
     for candidate in tried:
         ratios = {o.case: candidate.distance(o) for o in wrong}
-        own = [o for o in wrong if ratios[o.case] <= min(1.0, law[o.case] / CLEARLY)]
+        near = [o for o in wrong if ratios[o.case] <= 1.0]
+        own = [o for o in near if ratios[o.case] <= law_of(candidate, [o]) / CLEARLY]
         if len(own) >= SEVERAL and max(count_numbers(o) for o in own) >= NUMBERS:
             explained = {o.case for o in own}
             others = tuple(o for o in wrong if o.case not in explained)

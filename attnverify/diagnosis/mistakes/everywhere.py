@@ -15,6 +15,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.operation import Operation
+from attnverify.diagnosis.mistakes.exchanged import exchanged_pairs
 from attnverify.diagnosis.mistakes.memory import memory_mistakes
 from attnverify.inputs.recipe import Inputs
 
@@ -58,6 +59,7 @@ def common_mistakes(operation: Operation) -> Iterator[Mistake]:
             )
     if not operation.is_gradient and operation.axes:
         yield from unwritten(operation)
+    yield from exchanged_pairs(operation)
     if operation.is_gradient and operation.is_staged and "D" in operation.sizes:
         for number, argument in enumerate(("query", "key")):
             yield (

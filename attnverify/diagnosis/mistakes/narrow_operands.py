@@ -62,6 +62,10 @@ SMALL = 2.0**-16
 """So much smaller is the input that is rounded: float16 has few digits there, TF32 has all."""
 
 
+SEEN = 16
+"""So many roundings must the digits make of an answer, for one that stays the same to say much."""
+
+
 def find_narrow_operands(
     implementation: Implementation, wrong: Sequence[Observation], budget: CallBudget
 ) -> Explanation | None:
@@ -81,7 +85,7 @@ def find_narrow_operands(
     before = probe.answer(probe.small)
     for narrow in formats:
         rounded = narrow.rounding(probe.small)
-        if before is not None and (rounded != probe.small).any() and budget.affords():
+        if before is not None and probe.shows(rounded) and budget.affords():
             again = probe.answer(rounded)
             if again is not None and are_same_bits(before, again):
                 return describe_operands(narrow, name)
@@ -101,6 +105,23 @@ class Probe:
     seen: Observation
     name: str
     small: ndarray
+
+    def shows(self, rounded: ndarray) -> bool:
+        """
+        Whether whoever reads every digit would answer otherwise: no other input makes the answer so
+        large that the digits are lost in it.
+        """
+        operation, u = self.seen.case.operation, FORMATS[self.seen.dtype].u
+        with np.errstate(all="ignore"):
+            answers = [
+                arrays(operation.reference(**self.seen.inputs | {self.name: x}))
+                for x in (self.small, rounded)
+            ]
+        return any(
+            not compare(one, other, SEEN * u * np.abs(one)).passed
+            for one, other in zip(*answers, strict=True)
+            if one.dtype != bool
+        )
 
     def answer(self, x: ndarray) -> tuple[ndarray, ...] | None:
         """Return the outputs, or None where there are none to compare."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.catalogue.dtypes import round_to
+from attnverify.catalogue.dtypes import largest, round_to
 from attnverify.catalogue.operation import Operation
 from attnverify.reference import attention
 from attnverify.reference.staged_attention import Change, StagedAttention
@@ -99,6 +99,26 @@ def without_draw(s: StagedAttention) -> StagedAttention:
     return replace(s, inputs=s.inputs | {"keep": None}, kept=1.0)
 
 
+def without_maximum(empty: float, dtype: str = "") -> Change:
+    """
+    Return the exponentials of the scores as they are, as the dtype holds them, by default one that
+    is wide enough for the inputs; ``empty`` stands for a sum of 0.
+    """
+
+    def change(s: StagedAttention) -> StagedAttention:
+        held = dtype or ("float64" if s.dtype == "float64" else "float32")
+
+        def weigh(score: ndarray, visible: ndarray) -> ndarray:
+            weights = np.where(visible, round_to(np.exp(score), held), 0.0)
+            total = weights.sum(axis=-1, keepdims=True)
+            shares = weights / np.where(total == 0, empty, total)
+            return np.where(visible.any(axis=-1, keepdims=True), shares, 0.0)
+
+        return replace(s, weigh=weigh)
+
+    return change
+
+
 def stored_in(dtype: str) -> Change:
     return lambda s: replace(s, stored=lambda weights: round_to(weights, dtype))
 
@@ -143,6 +163,9 @@ def value_gradient_unmasked(s: StagedAttention) -> StagedAttention:
     return replace(s, rescore=remember, backward={"value_grad": value_grad})
 
 
+OVERFLOWS = {dtype: float(np.log(largest(dtype))) for dtype in ("float16", "float32", "float64")}
+"""The largest number whose exponential is finite."""
+
 ANY: Applies = lambda op: True
 MASKED: Applies = lambda op: op.mask is not None
 DROPPED: Applies = lambda op: "keep" in op.arguments
@@ -161,6 +184,17 @@ STAGE_MISTAKES: tuple[tuple[Applies, str, Change], ...] = (
      masked_after_softmax),
     (ANY, "a softmax over the queries", over_axis(-2)),
     (ANY, "a softmax over the heads", over_axis(-3)),
+    *(
+        row
+        for empty in (0.0, 1.0)
+        for row in (
+            (ANY, "exponentials without the maximum subtracted, which overflow from a score of "
+             f"{OVERFLOWS['float32']:.3g} on ({OVERFLOWS['float64']:.3g} in float64)",
+             without_maximum(empty)),
+            (ANY, "exponentials in float16 without the maximum subtracted, which overflow from a "
+             f"score of {OVERFLOWS['float16']:.3g} on", without_maximum(empty, "float16")),
+        )
+    ),
     (DROPPED, "dropout on the scores, before the softmax", dropped_scores),
     (DROPPED, "dropped keys hidden before the softmax, so that kept weights are renormalised",
      dropped_keys_hidden),

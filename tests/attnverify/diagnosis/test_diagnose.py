@@ -19,11 +19,11 @@ from attnverify.catalogue.pytrees import leaves, map_leaves
 from attnverify.diagnosis.candidates import Candidate, are_equivalent, candidates, from_fault
 from attnverify.diagnosis.conventions import SPEC_ANSWERS, STAGE_ROWS, Convention, conventions
 from attnverify.diagnosis.diagnose import NUMERIC, diagnose
-from attnverify.diagnosis.localize import describe_wrong_outputs
 from attnverify.diagnosis.operation_conventions import (
     CONVENTIONS_OF_OPERATION,
     OPERATION_SPEC_ANSWERS,
 )
+from attnverify.diagnosis.whereabouts.outputs import describe_wrong_outputs
 from attnverify.faults import registry
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.recipe import Recipe
@@ -350,7 +350,7 @@ def test_a_convention_without_stages_has_a_function() -> None:
 
 @pytest.fixture
 def unshrunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(findings_module, "shrink", lambda failing, fails: failing[0])
+    monkeypatch.setattr(findings_module, "find_smallest", lambda failing, *rest: failing[0])
 
 
 def test_a_finding_tells_its_cause(
@@ -389,9 +389,8 @@ def test_where_a_gradient_is_wrong_is_told_by_the_axes_of_its_input() -> None:
     wrong[1][:, 2, 3:] += 1
     bounds = tuple(np.full(x.shape, 1e-6) for x in expected)
     seen = Observation(case, tuple(wrong), expected, bounds, 9.0)
-    assert (
-        describe_wrong_outputs(seen) == "wrong: the gradient by key: from key 3 on, in head 2 alone"
-    )
+    words = "wrong: the gradient by key: from key 3 on, in the last head (2) alone"
+    assert describe_wrong_outputs([seen]) == words
 
 
 def test_what_few_clean_cases_cannot_tell_apart_is_not_told_of_hidden_slots() -> None:
@@ -421,5 +420,5 @@ def test_a_gradient_is_named_by_its_input_inside_a_mapping_too(fault: str, named
     wrong = tuple(arrays(KNOWN[fault].function(**case.inputs)))
     expected = tuple(arrays(case.expected))
     bounds = tuple(np.full(x.shape, 1e-6) for x in expected)
-    told = describe_wrong_outputs(Observation(case, wrong, expected, bounds, 9.0))
+    told = describe_wrong_outputs([Observation(case, wrong, expected, bounds, 9.0)])
     assert told.startswith(f"wrong: the gradient by {named}") and ";" not in told

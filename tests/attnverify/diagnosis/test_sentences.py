@@ -147,7 +147,13 @@ TEXTS: dict[str, Filled] = {
     "UP_TO": ({"name": "row", "index": 7}, "up to row 7"),
     "SOME": ({"name": "row", "indices": "2, 4"}, "row 2, 4"),
     "SOME_AND_MORE": ({"name": "row", "indices": "2, 4, 5, 6"}, "row 2, 4, 5, 6 ..."),
-    "INDEX_OF_AXIS": ({"axis": 2}, "index of axis 2"),
+    "IN_LAST": ({"name": "head", "index": 7}, "in the last head (7) alone"),
+    "LAST_KEY": ({"index": 7}, "the last key (7) alone"),
+    "THERE": ({"what": "3.00% high"}, ", 3.00% high where it is wrong"),
+    "ZERO": ({}, "0"),
+    "NAN": ({}, "NaN"),
+    "OTHER_SIGN": ({}, "with the other sign"),
+    "INDEX_OF_AXIS": ({"axis": 2}, "axis 2, index"),
     "OF": ({"inside": 44, "all": 46}, "44 of 46"),
     "COVERS": (
         {

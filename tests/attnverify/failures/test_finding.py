@@ -50,6 +50,7 @@ TEXT = """\
   inputs: score (1, 2)
   cause: equals something (0.2x)
   recipe: softmax: layout kind=contiguous seed=0, sizes M=2 N=1, values family=normal seed=1
+  larger: softmax: N=9: 1 of 2 elements
   not recorded: Read-only file system: here
   known failures: softmax * values : <reason>  (covers 3 of 3 failures)"""
 

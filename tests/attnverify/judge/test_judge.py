@@ -72,7 +72,7 @@ WRONG_GRADIENTS = {
 @pytest.fixture(autouse=True)
 def unshrunk(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Shrinking has its own tests (inputs/test_recipes.py); here it would only take time."""
-    monkeypatch.setattr(findings_module, "shrink", lambda failing, fails: failing[0])
+    monkeypatch.setattr(findings_module, "find_smallest", lambda failing, *rest: failing[0])
 
 
 @pytest.fixture(scope="session")

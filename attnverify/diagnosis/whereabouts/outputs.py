@@ -1,0 +1,152 @@
+"""
+Which outputs are wrong, where in them, and what stands there.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, get_args
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.catalogue.operation import CATALOGUE, float_axes
+from attnverify.diagnosis import sentences as say
+from attnverify.diagnosis.factors.least_squares import (
+    ROUNDINGS,
+    factor_in_words,
+    is_no_rounding,
+)
+from attnverify.diagnosis.whereabouts.places import describe_indices
+from attnverify.judge.comparison import compare
+from attnverify.judge.observation import Observation
+from attnverify.precision import FORMATS
+
+ENOUGH = 4
+"""So many wrong numbers at least must have one factor: some factor explains any single one."""
+
+
+def exceeds_bound(own: ndarray, law: ndarray, bound: ndarray | None) -> ndarray:
+    """Which elements the comparison finds wrong."""
+    *_, right = compare(own, law, bound).arrays
+    return ~right
+
+
+def most_telling(observed: Sequence[Observation]) -> list[Observation]:
+    """Those first in which a part is right, and among them those with more to tell of."""
+    return sorted((o for o in observed if o.wrong), key=lambda o: (not is_partly_right(o), -o.size))
+
+
+def is_partly_right(o: Observation) -> bool:
+    """Whether a tenth at least of the numbers of an output that is wrong are right."""
+    for wrong, expected in zip(wrong_elements(o), o.expected, strict=False):
+        numbers = wrong[expected != 0]  # what is 0 by a mask is right in any case
+        if wrong.any() and numbers.size > 10 * numbers.sum() / 9:
+            return True
+    return False
+
+
+def wrong_elements(o: Observation) -> list[ndarray]:
+    """Which elements of each output are wrong; none where outputs have other shapes."""
+    if [a.shape for a in o.actual] != [e.shape for e in o.expected]:
+        return []
+    both = zip(o.actual, o.expected, o.bounds, strict=True)
+    return [exceeds_bound(*each) for each in both]
+
+
+def describe_wrong_outputs(observed: Sequence[Observation], template: str = say.WRONG) -> str:
+    """Which outputs are wrong, what stands there, and where that is in the most telling answer."""
+    ranked = most_telling(observed)
+    told = [
+        name
+        + describe_numbers(ranked, number)
+        + describe_indices(wrong, axes_of(ranked[0], number))
+        for o in ranked[:1]
+        for number, (name, wrong) in enumerate(
+            zip(output_names(o), wrong_elements(o), strict=False)
+        )
+        if wrong.any() and wrong.ndim
+    ]
+    return template.format(outputs="; ".join(told)) if told else ""
+
+
+def describe_numbers(observed: Sequence[Observation], number: int) -> str:
+    """What stands in one output wherever it is wrong: zeros, NaN, or the same multiple."""
+    parts = [part for o in observed if (part := wrong_numbers(o, number))]
+    actual, expected, bound = (np.concatenate(side) for side in zip(*parts, strict=True))
+    if actual.dtype == bool or len(actual) < ENOUGH:
+        return ""
+    if np.isnan(actual).all():
+        return say.THERE.format(what=say.NAN)
+    if not actual.any():
+        return say.THERE.format(what=say.ZERO)
+    dtype = observed[0].dtype
+    factor = common_factor(actual, expected, bound)
+    if factor is None or not is_no_rounding(factor, dtype):
+        return ""
+    is_sign = not is_no_rounding(-factor, dtype)
+    return say.THERE.format(what=say.OTHER_SIGN if is_sign else factor_in_words(factor).words)
+
+
+def wrong_numbers(o: Observation, number: int) -> tuple[ndarray, ndarray, ndarray] | None:
+    """The wrong elements of one output, what they should be, and the bound of each."""
+    found = wrong_elements(o)
+    if number >= len(found):
+        return None
+    wrong, actual, bound = found[number], o.actual[number][found[number]], o.bounds[number]
+    u = FORMATS[o.dtype].u if o.dtype in FORMATS else 0.0
+    limit = ROUNDINGS * u * np.abs(actual) if bound is None else bound[wrong]
+    return actual, o.expected[number][wrong], limit
+
+
+def common_factor(actual: ndarray, expected: ndarray, bound: ndarray) -> float | None:
+    """The factor that all numbers have in common within their bounds, where there is one."""
+    with np.errstate(all="ignore"):
+        factor = float(np.median(actual / expected))
+        if not np.isfinite(factor):
+            return None
+        limit = bound * max(1.0, abs(factor))
+        return factor if compare(actual, factor * expected, limit).passed else None
+
+
+def output_names(o: Observation) -> list[str]:
+    """
+    What the outputs are: gradients by the inputs they belong to, an attention's output and weights.
+    """
+    if o.recipe.operation.endswith("_grad"):
+        names = [say.GRADIENT_BY.format(name=name) for name in differentiable_inputs(o.inputs)]
+        others = range(len(names), len(o.actual))
+        return [*names, *(say.NUMBERED_GRADIENT.format(number=number) for number in others)]
+    if o.recipe.operation.startswith("multi_head"):
+        return [say.OUTPUT, say.WEIGHTS]
+    if len(o.actual) == 1:
+        return [say.OUTPUT]
+    return [say.NUMBERED_OUTPUT.format(number=number) for number in range(len(o.actual))]
+
+
+def differentiable_inputs(inputs: Any) -> Iterator[str]:
+    """Yield the names of the float arrays among the inputs, but for the gradients that arrive."""
+    for name, value in inputs.items() if isinstance(inputs, dict) else enumerate(inputs):
+        if str(name).startswith("d_"):
+            continue
+        if isinstance(value, dict | list):
+            yield from (f"{name}.{leaf}" for leaf in differentiable_inputs(value))
+        elif isinstance(value, ndarray) and value.dtype.kind == "f":
+            yield str(name)
+
+
+def axes_of(o: Observation, number: int) -> str:
+    """
+    The letters of an output's axes: those of the input that it is the gradient of, or those that
+    the specification names; ``?`` for one without a name.
+    """
+    operation, ndim = CATALOGUE[o.recipe.operation], o.expected[number].ndim
+    if operation.is_gradient:
+        name = output_names(o)[number].removeprefix(say.GRADIENT_BY.format(name=""))
+        letters = operation.axes.get(name, "").split()
+    else:
+        returned = operation.specification.__annotations__.get("return")
+        parts = [part for part in get_args(returned) if part is not type(None)] or [returned]
+        part = parts[min(number, len(parts) - 1)]
+        letters = str(float_axes(part) or getattr(part, "dim_str", "")).split()
+    if "..." in letters:
+        letters = ["?"] * (ndim - len(letters) + 1) + letters[1:]
+    return "".join(letters) if len(letters) == ndim else "?" * ndim
