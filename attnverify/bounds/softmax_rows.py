@@ -179,6 +179,19 @@ def underflow_beside_normaliser(at: Rows, P: Precision) -> ndarray:
         return P.softmax.eta * np.exp(shared_shift(np.abs(at.m), P))
 
 
+def exponential_underflow(at: Rows, P: Precision) -> ndarray:
+    """
+    Bound what an exponential that errs by exp_ulps ulps costs a weight below the smallest normal
+    number, beyond the one rounding min(eta e^shift, p): an ulp is 2 eta there, whatever the size,
+    so (2 exp_ulps - 1) min(eta e^shift, p). What rounds to 0 comes out as 0, hence p; where
+    subnormal numbers are flushed there is no such ulp.
+    """
+    beyond = 0.0 if P.softmax.ftz else max(2 * P.exp_ulps - 1, 0.0)
+    vanishing = at.p < 2 * P.softmax.tiny * np.exp(shared_shift(np.abs(at.m), P))
+    eta = underflow_beside_normaliser(at, P)
+    return np.where(vanishing, beyond * np.minimum(eta, at.p), 0.0)
+
+
 def _admitted_error(at: Rows, Es: ndarray, size: ndarray, P: Precision) -> ndarray:
     """
     Es, zero at hidden keys, inf at visible ones that are no numbers or leave the score format where
@@ -275,7 +288,7 @@ def probability_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
     """
     Bound the error of the softmax weights, before they are stored: `displaced` by the exponents'
     errors; then sum, normaliser and division act on p + |dp|, and a weight in the underflow range
-    of exp loses at most min(eta e^shift, p).
+    of exp loses at most min(eta e^shift, p), and `exponential_underflow`.
     """
     E = exponent_error(at, Es, P)
     p, moved = at.p, weight_displacement(at, E)
@@ -283,7 +296,7 @@ def probability_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
     eta = underflow_beside_normaliser(at, P)
     vanishing = p < 2 * P.softmax.tiny * (eta / P.softmax.eta)
     grown = moved + relative * (p + moved) + np.where(vanishing, np.minimum(eta, p), 0.0)
-    return zero_where_hidden(at, grown, E)
+    return zero_where_hidden(at, grown + exponential_underflow(at, P), E)
 
 
 def zero_where_hidden(at: Rows, E: ndarray, exponent: ndarray | None = None) -> ndarray:

@@ -10,6 +10,7 @@ from attnverify.bounds.error_rules import gamma, operand_error, rounding_error
 from attnverify.bounds.softmax_rows import (
     Rows,
     exponent_error,
+    exponential_underflow,
     finite,
     normaliser_error,
     rescaled_sum_error,
@@ -128,6 +129,7 @@ def mean_error(
         M  = min(sum W+ |x| / W-, max |x|)           a majorant of sum p' |x|
         e2 = g(1, u_prob) max(M, sum p |x-o| / W- + 2 e1)    rounding P
              + sum min(eta, p) |x|                           x = 0 for what P's underflow hides
+             + sum `exponential_underflow` |x|
         ev = sum W+ Ev / W-                                  the values' own errors, at most max Ev
         e3 = R (M + e2 + ev) + (n + 2K + 4) eta / (1-p)      the sum over keys
         e4 = rl (|o| + e1 + e2 + e3 + ev) / (1 - rl)         normaliser and division
@@ -173,6 +175,7 @@ def _underflow_error(mix: WeightedMean, P: Precision) -> float | ndarray:
     if P.storage.ftz:
         eta, tiny = max(eta, P.storage.tiny), max(tiny, P.storage.tiny)
     small = np.minimum(mix.rows.p, eta) * (mix.rows.p < 2 * tiny)
+    small = small + exponential_underflow(mix.rows, P)
     if mix.factor is not None:
         small = small * mix.factor
     return np.asarray(small @ mix.size) if small.any() else 0.0

@@ -174,15 +174,20 @@ class Machine:
     ) -> ndarray:
         """
         A function as good as NumPy's, or off by as many ulps as declared, to either side, but exact
-        at 0; rounded to a format, that of the softmax if none is named.
+        at 0 and where the result rounds to 0; rounded to a format, that of the softmax if none is
+        named. Below the smallest normal number an ulp is the smallest subnormal.
         """
         fmt = fmt or self.P.softmax
         if self.order.functions == "library":
             return self.to(exact(x), fmt)
         wide = exact(x.astype(np.longdouble if self.work is np.float64 else np.float64))
         side = np.where(np.frexp(wide)[0] * 2**9 % 1 < 0.5, -1, 1) * (x != 0)
-        off = max(2 * ulps - 1, 0.0) * fmt.u
-        return self.to((wide * (1 + off * side)).astype(self.work), fmt)
+        off = max(2 * ulps - 1, 0.0) * fmt.u * side
+        near = wide * (1 + off)
+        if not fmt.ftz:
+            small = (fmt.eta < np.abs(wide)) & (np.abs(wide) < fmt.tiny)
+            near = np.where(small, wide + off * fmt.tiny, near)
+        return self.to(near.astype(self.work), fmt)
 
     def decay(self, before: ndarray, after: ndarray) -> ndarray:
         """

@@ -22,6 +22,7 @@ from attnverify.bounds.scores import scaled_error
 from attnverify.bounds.softmax_rows import (
     Rows,
     exponent_error,
+    exponential_underflow,
     rescaled_sum_error,
     zero_where_hidden,
 )
@@ -99,7 +100,7 @@ def recomputed_exponent_error(at: Rows, E: ndarray, Es: ndarray | None, P: Preci
 def recomputed_error(at: Rows, L: ndarray, P: Precision) -> ndarray:
     """
     Return the error of a weight that may be recomputed as exp(s - saved lse), or be w / l: p (e^L -
-    1), and min(eta, p) in the range of underflow.
+    1), and min(eta, p) in the range of underflow, with `exponential_underflow`.
 
     Where all exponents of the row are moved alike (`shared_shift`) before the normaliser takes it
     back, underflow costs a weight eta e^x, x the shift, and eta is enough here all the same: L >= E
@@ -113,9 +114,8 @@ def recomputed_error(at: Rows, L: ndarray, P: Precision) -> ndarray:
     log_norm = np.log(at.norm)
     E_P = np.where(L < 1, at.p * np.expm1(np.minimum(L, 1.0)), np.exp(at.d - log_norm + L) - at.p)
     low = max(P.softmax.tiny, P.prob.tiny)
-    return zero_where_hidden(
-        at, E_P + np.where(at.p < 2 * low, np.minimum(P.softmax.eta, at.p), 0.0)
-    )
+    lost = np.where(at.p < 2 * low, np.minimum(P.softmax.eta, at.p), 0.0)
+    return zero_where_hidden(at, E_P + lost + exponential_underflow(at, P))
 
 
 def score_gradient_error(
