@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from attnverify.backends.loader import PROJECT_BACKENDS, Backend, load
+from attnverify.backends.loader import Backend, load
+from attnverify.backends.source import PROJECT_BACKENDS
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.traits import ASPECTS
 from attnverify.failures.known_failures import (

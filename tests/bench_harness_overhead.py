@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from attnverify.backends.loader import PROJECT_BACKENDS
+from attnverify.backends.source import PROJECT_BACKENDS
 from attnverify.bench.plugin import replay, replayed
 from attnverify.timing import time_shares
 

@@ -8,8 +8,7 @@ import subprocess
 from pathlib import Path
 
 from attnverify import IS_CHECKOUT, PACKAGE, ROOT
-from attnverify.backends.loader import PROJECT_BACKENDS
-from attnverify.backends.source import parse_source
+from attnverify.backends.source import PROJECT_BACKENDS, parse_source
 
 HOME = ROOT if IS_CHECKOUT else PACKAGE
 """The folder that holds the specification and our own columns."""

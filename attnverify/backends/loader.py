@@ -36,13 +36,12 @@ from attnverify.backends.array_libraries import (
 from attnverify.backends.call_adapter import adapt_signature
 from attnverify.backends.declarations import STRICT, Declarations, read_declarations
 from attnverify.backends.machine import Machine, find_machine, imported_names
-from attnverify.backends.source import Source, parse_source
+from attnverify.backends.source import PROJECT_BACKENDS, Source, parse_source
 from attnverify.catalogue.operation import CATALOGUE, Operation, parse_name
 from attnverify.catalogue.traits import CHAPTERS
 from attnverify.device_assignment import chosen_machine
 from attnverify.precision import SUBNORMALS_FLUSHED, Precision, resolve
 
-PROJECT_BACKENDS = ("numpy_ref", "torch_impl", "cupy_impl")
 BACKEND_FUNCTIONS = ("from_numpy", "to_numpy", "synchronize", "missing")
 
 

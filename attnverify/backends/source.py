@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+PROJECT_BACKENDS = ("numpy_ref", "torch_impl", "cupy_impl")
+
 
 @dataclass(frozen=True)
 class Source:

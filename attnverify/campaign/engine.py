@@ -29,7 +29,8 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-from attnverify.backends.loader import PROJECT_BACKENDS, load
+from attnverify.backends.loader import load
+from attnverify.backends.source import PROJECT_BACKENDS
 from attnverify.campaign.merging import CellTotal
 from attnverify.campaign.work_units import (
     Outcome,

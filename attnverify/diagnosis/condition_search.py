@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from math import floor, isfinite, log2, log10
 
+from attnverify.catalogue.field_words import say_field
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.inputs.conditions import (
     SENTENCES,
@@ -21,7 +22,6 @@ from attnverify.inputs.conditions import (
     largest_score,
     parse_condition,
 )
-from attnverify.inputs.field_words import say_field
 from attnverify.inputs.memory_layouts import LAYOUTS
 
 MOST_CONDITIONS = 3

@@ -27,7 +27,6 @@ from typing import Any
 
 from attnverify import ROOT
 from attnverify.backends.commit import commit_of_suite
-from attnverify.ptx.sass import assemblers
 
 LIMITS = {
     "environment": 60,
@@ -237,6 +236,8 @@ def choose_assembler() -> dict[str, str]:
     Tell Triton to use the newest ptxas that is here in place of its own, where that one is without
     a known error and the user has chosen none.
     """
+    from attnverify.ptx.sass import assemblers  # loads NumPy, which the command line does without
+
     found = {tuple(map(int, name.split("."))): path for name, path in assemblers().items()}
     newest = max(found, default=(0,))
     if ASSEMBLER in os.environ or newest < SOUND_ASSEMBLER:

@@ -35,8 +35,8 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.dtypes import largest
+from attnverify.catalogue.field_words import parse_sentence
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.inputs.field_words import parse_sentence
 from attnverify.inputs.masks import visible_pairs
 from attnverify.inputs.memory_layouts import LAYOUTS, arrange
 from attnverify.inputs.recipe import Inputs, Recipe, layout_kinds

@@ -19,8 +19,7 @@ from typing import Any
 import pytest
 
 from attnverify import PACKAGE, ROOT, __version__
-from attnverify.backends.loader import PROJECT_BACKENDS
-from attnverify.backends.source import parse_source
+from attnverify.backends.source import PROJECT_BACKENDS, parse_source
 from attnverify.options import STATE_FOLDER
 from attnverify.report.table import number_of
 

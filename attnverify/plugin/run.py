@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from attnverify.backends.loader import PROJECT_BACKENDS
+from attnverify.backends.source import PROJECT_BACKENDS
 from attnverify.catalogue.traits import CHAPTERS
 from attnverify.machine import share_out_processors
 from attnverify.plugin import is_ours

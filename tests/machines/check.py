@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from attnverify.backends.loader import PROJECT_BACKENDS, Implementation, load
+from attnverify.backends.loader import Implementation, load
+from attnverify.backends.source import PROJECT_BACKENDS
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.inputs.expand import checksum
 from attnverify.inputs.fixed_cases import fixed_recipe

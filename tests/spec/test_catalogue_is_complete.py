@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnverify.backends.loader import PROJECT_BACKENDS, Backend, Implementation, load
+from attnverify.backends.loader import Backend, Implementation, load
+from attnverify.backends.source import PROJECT_BACKENDS
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import map_leaves
 from attnverify.catalogue.traits import CHAPTERS

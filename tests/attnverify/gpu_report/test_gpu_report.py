@@ -68,7 +68,7 @@ def test_every_step_of_a_group_has_its_time() -> None:
 def test_triton_gets_an_assembler_without_the_known_error(
     versions: tuple[str, ...], chosen: str | None, used: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "assemblers", lambda: {name: Path(name) for name in versions})
+    monkeypatch.setattr(sass, "assemblers", lambda: {name: Path(name) for name in versions})
     if chosen is None:
         monkeypatch.delenv(runner.ASSEMBLER, raising=False)
     else:

@@ -22,7 +22,7 @@ READS = {
     "failures/script.py": "the source that a script is made of",
     "gpu_report/runner.py": "a device's name, for a file",
     "inputs/conditions.py": "the conditions of a known-failures file",
-    "inputs/field_words.py": "the same, where they are words",
+    "catalogue/field_words.py": "the same, where they are words",
     "isolation/supervisor.py": "a traceback of Python, and what the system says of its memory",
     "judge/invoke.py": "every warning, to silence it",
     "report/html/document.py": "letters that no page may hold",

@@ -2,8 +2,8 @@
 
 import pytest
 
+from attnverify.catalogue.field_words import FIELDS, TRUTHS, parse_sentence, say_field
 from attnverify.inputs.conditions import parse_condition
-from attnverify.inputs.field_words import FIELDS, TRUTHS, parse_sentence, say_field
 from attnverify.inputs.masks import PATTERNS
 from attnverify.inputs.memory_layouts import LAYOUTS
 from attnverify.inputs.strategies import MASK_FORMS
