@@ -135,7 +135,6 @@ def transformer_xl_layer_one_norm_for_both(**given: Any) -> Any:
     source="Keras's 1e-3",
     clause=CLAUSE,
     reveals=f"{FED}, eps 1e-5",
-    wrong_in=("float64", "float32", "float16"),
 )
 def transformer_xl_layer_second_eps(**given: Any) -> Any:
     def feed(x: ndarray, parameters: Given, eps: float) -> ndarray:
