@@ -89,6 +89,8 @@ def draw_sizes(choose: Choose, op: Operation) -> tuple[dict[str, int], dict[str,
     sizes = {letter: size for letter, size in sizes.items() if letter in op.sizes}
     if op.traits.option and (inner := choose((0, 0, 1, 3, 8, 17))):
         sizes[INNER] = inner
+    if op.is_stack:
+        limit_depth(sizes)
     if "..." in " ".join(op.axes.values()):
         options["lead"] = choose(((), (1,), (2,), (2, 3), (1, 1, 2)))
     return sizes, options
@@ -105,10 +107,6 @@ def draw_special_sizes(
     if op.traits.even_width:
         sizes["F"] += sizes["F"] % 2 * (sizes["H"] if "D" in sizes else 1)
         sizes["D"] = sizes["F"] // sizes["H"]
-    if op.is_stack:
-        # worst cases grow by the width with every layer: deep and wide at once, a bound would say
-        # nothing
-        sizes["L"] = max(min(sizes["L"], 64 // sizes["F"]), 1)
     if op.has_memory:
         sizes["S"] = choose((1, 2, 3, 0, 5, 7))
         options["mems"] = choose((True, True, True, False))
@@ -117,6 +115,17 @@ def draw_special_sizes(
         options["mem_len"] = choose((1, 2, 3, 5, 0, 8, 20))
     if "eps" in op.arguments:
         options["eps"] = choose((1e-5, 1e-3))
+
+
+def limit_depth(sizes: dict[str, int]) -> None:
+    """
+    Leave a stack so many layers that its bounds say something: worst cases grow by the width with
+    every layer, and by as much again with its feed-forward, of which the widest has none.
+    """
+    if INNER in sizes and sizes["F"] > 64:
+        del sizes[INNER]
+    most = min(2, 32 // sizes["F"]) if INNER in sizes else 64 // sizes["F"]
+    sizes["L"] = max(min(sizes["L"], most), 1)
 
 
 def draw_lengths(choose: Choose) -> tuple[int, int]:
