@@ -59,6 +59,7 @@ class Backend:
     machine  what stands for the GPU that its kernels are written for, where there is none
     declared what it says of the dtypes and features that it is judged in
     compiled_for  the implementation and dtype whose shapes its library keeps compiled
+    copy     the same file, loaded once more, whose calls were all as wrong as here
     """
 
     name: str
@@ -77,6 +78,7 @@ class Backend:
     machine: Machine | None = None
     declared: Declarations = STRICT
     compiled_for: tuple[str, str] | None = None
+    copy: "Backend | None" = None
 
 
 @dataclass(eq=False)
@@ -213,11 +215,15 @@ class NoSuchFunction(Exception):
 
 
 def reload(implementation: Implementation) -> Implementation | None:
-    """The same implementation of the same file, loaded anew; None for what is imported by name."""
-    if implementation.backend.by_name:
+    """
+    The same implementation of the same file, loaded anew; None for what is imported by name. One
+    copy serves until it is let go: an import may be slow.
+    """
+    backend = implementation.backend
+    if backend.by_name:
         return None
-    again = load(implementation.backend.source)
-    return next((i for i in again.implementations if i.name == implementation.name), None)
+    backend.copy = backend.copy or load(backend.source)
+    return next((i for i in backend.copy.implementations if i.name == implementation.name), None)
 
 
 def describe(error: BaseException) -> str:

@@ -17,7 +17,7 @@ from attnverify.catalogue.pytrees import leaves
 from attnverify.inputs.memory_layouts import shares_memory
 from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import Case, case_of
-from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.judge.errors import Disagreement, NotCompiled, Unsupported
 from attnverify.judge.invoke import call, dtype_keyword, to_backend_arrays
 from attnverify.judge.judging import judge
 from attnverify.judge.side_effects import leaf_paths
@@ -70,6 +70,8 @@ def judge_sequence(
         except Unsupported:
             continue
         except Disagreement as error:
+            if isinstance(error, NotCompiled):
+                continue
             if case in right or passes_when_reloaded(implementation, case):
                 message = (
                     f"{words} is wrong after {', '.join(gone)}: the result depends on "
@@ -87,6 +89,9 @@ def passes_when_reloaded(implementation: Implementation, case: Case) -> bool:
     """
     Tell whether a freshly loaded backend gives the right answer; what is imported by name cannot be
     loaded afresh.
+
+    A copy that has only been wrong serves again. One that was right has shown that earlier calls
+    matter: the next question gets another.
     """
     fresh = reload(implementation)
     if fresh is None:
@@ -95,6 +100,7 @@ def passes_when_reloaded(implementation: Implementation, case: Case) -> bool:
         judge(fresh, case)
     except (Disagreement, Unsupported):
         return False
+    implementation.backend.copy = None
     return True
 
 

@@ -123,7 +123,7 @@ def judge_refusal(inputs: dict[str, Any], implementation: Implementation, dtype:
         call(implementation, arrays_of(inputs, implementation, dtype))
     except Disagreement as error:
         if not isinstance(error.__cause__, ValueError):
-            raise
+            raise Disagreement(str(error), error.kind) from error
     else:
         raise Disagreement("accepted")
 

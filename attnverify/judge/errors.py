@@ -17,7 +17,7 @@ class Disagreement(AssertionError):
     def __init__(
         self,
         message: str,
-        kind: str = "form",
+        kind: str = "wrong type",
         budget: float = 0.0,
         comparison: Comparison | None = None,
         path: str = "output",
@@ -30,8 +30,19 @@ class WrongDtype(Disagreement):
     """An output has another dtype than the specification says."""
 
     def __init__(self, path: str, wanted: str, got: str) -> None:
-        super().__init__(f"{path}: wanted dtype {wanted}, got {got}", path=path)
+        super().__init__(f"{path}: wanted dtype {wanted}, got {got}", "wrong dtype", path=path)
         self.got = got
+
+
+class NotCompiled(Disagreement):
+    """The compiler of a kernel gives up: there is no answer, and nobody can take it for one."""
+
+    def __init__(self, raised: str, reason: str) -> None:
+        super().__init__(raised, DOES_NOT_COMPILE)
+        self.reason = f"{DOES_NOT_COMPILE}: {reason}"
+
+
+DOES_NOT_COMPILE = "does not compile"
 
 
 class Unsupported(Exception):

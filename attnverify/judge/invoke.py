@@ -20,7 +20,7 @@ from attnverify.inputs.memory_layouts import arrange, share_key_and_value
 from attnverify.inputs.recipe import Inputs, layout_kinds
 from attnverify.judge import state_guard
 from attnverify.judge.case import Case
-from attnverify.judge.errors import DeviceLost, Disagreement, Unsupported
+from attnverify.judge.errors import DeviceLost, Disagreement, NotCompiled, Unsupported
 from attnverify.judge.process_state import Values
 from attnverify.judge.state_guard import Change
 from attnverify.ptx.findings import Finding
@@ -106,12 +106,24 @@ def call(
             raise Disagreement(
                 f"the PTX machine saw: {told}", f"{error.kind} on the PTX machine"
             ) from error
-        raise Disagreement(
-            f"raised {describe_error(error)}", f"raised {type(error).__name__}"
-        ) from error
+        told = f"raised {describe_error(error)}"
+        if type(error).__module__ in COMPILERS:
+            raise NotCompiled(told, last_words(error)) from error
+        raise Disagreement(told, f"raised {type(error).__name__}") from error
     if changes is not None:
         changes += found
     return outputs
+
+
+COMPILERS = ("triton.compiler.errors", "triton.runtime.errors")
+"""Where the errors are defined by which Triton says that a kernel cannot be compiled."""
+
+
+def last_words(error: BaseException) -> str:
+    """Return what a compiler says at last: the cause, behind the place and the source."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1][:200]
 
 
 def device_responds(library: Library) -> bool:

@@ -160,7 +160,8 @@ def checked_output(
             f"{describe_value(output)}"
         )
     if tuple(output.shape) != expected.shape:
-        raise Disagreement(f"{path}: wanted shape {expected.shape}, got {tuple(output.shape)}")
+        told = f"{path}: wanted shape {expected.shape}, got {tuple(output.shape)}"
+        raise Disagreement(told, "wrong shape")
     wanted = "bool" if expected.dtype == bool else dtype
     if dtype_name(output) != wanted:
         if (
@@ -171,7 +172,8 @@ def checked_output(
             raise Unsupported(f"takes no dtype: returns {dtype_name(output)}")
         raise WrongDtype(path, wanted, dtype_name(output))
     if str(getattr(output, "device", "")) != str(getattr(sample, "device", "")):
-        raise Disagreement(f"{path}: wanted device {sample.device}, got {output.device}")
+        told = f"{path}: wanted device {sample.device}, got {output.device}"
+        raise Disagreement(told, "wrong device")
     return library.to_numpy(output)
 
 

@@ -4,6 +4,7 @@ nothing was judged.
 """
 
 import shlex
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from attnverify.backends.declarations import NO_GRADIENT
 from attnverify.backends.source import parse_source
 from attnverify.catalogue.traits import DTYPES
 from attnverify.failures.finding import is_recorded
+from attnverify.judge.errors import DOES_NOT_COMPILE
 from attnverify.options import FAILURES
 from attnverify.report.root_causes import representative_cells
 from attnverify.verdicts.found_out import ABOUT_DTYPES
@@ -73,6 +75,7 @@ def lines_to_add(tallies: list[dict[str, Any]]) -> Iterator[str]:
         without = {dtype for dtypes in reasons.values() for dtype in dtypes}
         yield f"{backend} {'; '.join(told)}; if meant so, add"
         yield f"  {name} = {value_of(name, without)}".replace("'", '"')
+    yield from describe_uncompiled(tallies)
 
 
 def declaration(reason: str) -> str:
@@ -87,6 +90,18 @@ def value_of(name: str, without: set[str]) -> Any:
     if name == "FEATURES":
         return {"gradient": False}
     return tuple(dtype for dtype in DTYPES if dtype not in without)
+
+
+def describe_uncompiled(tallies: list[dict[str, Any]]) -> Iterator[str]:
+    """Say of each backend how many calls its kernels were not compiled for, and why."""
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for tally in tallies:
+        for reason, count in tally["reasons"].items():
+            if reason.startswith(DOES_NOT_COMPILE):
+                found[tally["backend"]][reason] += count
+    for backend, reasons in found.items():
+        why, _ = reasons.most_common(1)[0]
+        yield f"{backend} {why}: {reasons.total()} calls were left out"
 
 
 def see_its_import(backend: Any) -> Iterator[str]:

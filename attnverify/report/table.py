@@ -73,12 +73,9 @@ class Row:
         slack = tallies[0]["slack"]
         self.dtypes.append(SHORT_DTYPES[dtype])
         answers = [tally for tally in tallies if tally["aspect"] in ANSWER] or tallies
-        judged = any(tally["cases"] or tally["known"] for tally in tallies)
+        shares = [tally["budget"] for tally in answers if has_budget(tally)]
         self.budgets.append(
-            f"{max(tally['budget'] for tally in answers):.2g}x"
-            + (f"(slack {slack:g})" if slack > 1 else "")
-            if judged
-            else "-"
+            f"{max(shares):.2g}x" + (f"(slack {slack:g})" if slack > 1 else "") if shares else "-"
         )
         for tally in tallies:
             self.counts["cases"] += tally["cases"]
@@ -100,6 +97,13 @@ class Row:
         found |= {"operation": self.operation, "implementation": self.label}
         found |= {"dtypes": " ".join(self.dtypes), BUDGET: " ".join(self.budgets)}
         return [found.get(name, "-") for name in names]
+
+
+def has_budget(tally: dict[str, Any]) -> bool:
+    """Tell whether a number was held to its bound: not where every call raised."""
+    if tally["verdict"] == "failed" and not (tally["budget"] or tally["strong"]):
+        return False
+    return bool(tally["cases"] or tally["known"])
 
 
 def format_table(

@@ -25,16 +25,15 @@ from attnverify.failures.store import save_or_say
 from attnverify.inputs.sampling import count_draws
 from attnverify.judge import state_guard
 from attnverify.judge.case import Case, case_of
-from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.judge.errors import DOES_NOT_COMPILE, Disagreement, Unsupported
 from attnverify.judge.invoke import announce
 from attnverify.judge.process_state import Values
 from attnverify.judge.side_effects import judge_side_effects
 from attnverify.timing import measure_block
 from attnverify.verdicts.cell import Cell
 from attnverify.verdicts.findings import describe_recorded
+from attnverify.verdicts.one_case import count_outcomes, fatal_case, reason_of
 from attnverify.verdicts.search import (
-    count_outcomes,
-    fatal_case,
     forward_and_gradient,
     leaves_dtype_out,
     search_for_failures,
@@ -182,6 +181,8 @@ def run_check(
     except Unsupported as reason:
         return unsupported(str(reason)), None
     except Disagreement as error:
+        if reason := reason_of(error, implementation):
+            return unsupported(reason), None
         return Tally(checks=1), error
     return Tally(checks=1), None
 
@@ -272,7 +273,7 @@ def judge_side_effect(
     except Unsupported as reason:
         return unsupported(str(reason)), None
     except Disagreement as error:
-        if error.kind.startswith("raised"):
+        if error.kind.startswith(("raised", DOES_NOT_COMPILE)):
             return unsupported("every call raised: see values"), None
         return Tally(), error
     return Tally(checks=1), None

@@ -39,11 +39,13 @@ ASKED = 3
 """Failing cases that are judged once more in float32, to tell the dtype from other causes."""
 
 
-def find_untaken_dtype(implementation: Implementation, failing: dict[str, list[Case]]) -> str:
+def find_untaken_dtype(
+    implementation: Implementation, failing: dict[str, list[Case]], hidden: bool = False
+) -> str:
     """
     Say that a function does not take a dtype, where every case of it fails in the same way and
     passes in float32: it raises an error about types, or its NumPy promotes half precision. "" for
-    every other failure.
+    every other failure. What is ``hidden`` may do harm in float32, of another kind.
     """
     if len(failing) != 1:
         return ""
@@ -51,8 +53,13 @@ def find_untaken_dtype(implementation: Implementation, failing: dict[str, list[C
     dtype, words = cases[0].dtype, _describe_type_error(implementation, cases[0])
     if dtype == "float32" or not words:
         return ""
-    right = all(_passes(implementation, case_of(c.recipe, "float32")) for c in cases[:ASKED])
+    kinds = {_kind_of_failure(implementation, c) for c in cases_in_float32(cases[:ASKED])}
+    right = kinds == {""} or (hidden and kind not in kinds)
     return f"{DOES_NOT_TAKE} {dtype}: {words}" if right else ""
+
+
+def cases_in_float32(cases: list[Case]) -> Iterator[Case]:
+    return (case_of(case.recipe, "float32") for case in cases)
 
 
 def _describe_type_error(implementation: Implementation, case: Case) -> str:
@@ -73,12 +80,15 @@ def _describe_type_error(implementation: Implementation, case: Case) -> str:
     return ""
 
 
-def _passes(implementation: Implementation, case: Case) -> bool:
+def _kind_of_failure(implementation: Implementation, case: Case) -> str:
+    """Judge a case: the kind of its failure, "" where it passes."""
     try:
         judge(implementation, case)
-    except (Disagreement, Unsupported):
-        return False
-    return True
+    except Unsupported:
+        return "unsupported"
+    except Disagreement as error:
+        return error.kind
+    return ""
 
 
 def find_narrower(implementation: Implementation, case: Case) -> str:

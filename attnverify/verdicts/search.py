@@ -2,30 +2,33 @@
 Searching a cell for failures: recipe after recipe, recorded ones first.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
+from attnverify.backends.declarations import NO_GRADIENT, features_of
 from attnverify.backends.loader import Implementation
 from attnverify.diagnosis.call_budget import CallBudget, price_of
 from attnverify.diagnosis.failing_region import Draws, offers
 from attnverify.failures.finding import Finding, is_wide, offered_line
-from attnverify.failures.known_failures import KnownFailure
 from attnverify.inputs.given import recipe_of_file
 from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import Case, case_of
-from attnverify.judge.errors import Disagreement, Unsupported
-from attnverify.judge.judging import Verdict, judge
+from attnverify.judge.errors import DOES_NOT_COMPILE
 from attnverify.verdicts.cell import Cell
 from attnverify.verdicts.findings import MAX_KINDS_REPORTED, Failures, describe_failures
 from attnverify.verdicts.found_out import (
     ABOUT_DTYPES,
+    ASKED,
     COMPUTES_IN,
+    DOES_NOT_TAKE,
     WIDTHS,
     find_narrower,
     find_untaken_dtype,
     has_heads_of_any_width,
     supported_variants,
 )
+from attnverify.verdicts.one_case import judge_one
 from attnverify.verdicts.shown import shown_recipes
 from attnverify.verdicts.tally import Options, Tally, unsupported
 
@@ -53,6 +56,8 @@ class Search:
     passing: list[Case] = field(default_factory=list)
     drawn: int = 0
     """So many recipes of the seed were drawn, from the first on."""
+    kind: str = "any"
+    """What is drawn: "nan" where hidden slots hold NaN."""
 
     def judge(self, recipe: Recipe) -> None:
         case = case_of(recipe, self.dtype)
@@ -78,6 +83,21 @@ class Search:
         """Tell whether every call so far was said to be unsupported."""
         return self.tally.unsupported > 0 and not (self.tally.cases or self.tally.known)
 
+    def uncompiled(self) -> dict[str, int]:
+        """Return what the compiler said, and of how many calls."""
+        found = self.tally.reasons.items()
+        return {words: count for words, count in found if words.startswith(DOES_NOT_COMPILE)}
+
+    def wants_other_widths(self) -> bool:
+        """Tell whether sizes that kernels are written for would show more than those drawn."""
+        few = self.is_unsupported() or sum(self.uncompiled().values()) > self.tally.cases
+        return few and has_heads_of_any_width(self.implementation.operation)
+
+    def never_compiled(self) -> str:
+        """Quote the compiler, where no call was answered; "" otherwise."""
+        answered = not self.is_unsupported() or NO_GRADIENT in self.tally.reasons
+        return "" if answered else next(iter(self.uncompiled()), "")
+
     def judge_supported(self, recipe: Recipe, widths: list[int]) -> None:
         """Judge a recipe of sizes that kernels are written for, as far as it is supported."""
         for width in list(widths):
@@ -89,6 +109,15 @@ class Search:
                     return
             if not self.passing and not self.failing:
                 widths.remove(width)
+
+    def compiles_in_float32(self, recipes: tuple[Recipe, ...]) -> bool:
+        """Tell whether the dtype alone, which the file does not name, keeps it from compiling."""
+        if self.dtype in ("float32", *self.implementation.backend.declared.dtypes):
+            return False
+        other, widths = Search(self.implementation, "float32", self.options), list(WIDTHS)
+        for recipe in recipes[:ASKED]:
+            other.judge_supported(recipe, widths)
+        return other.tally.cases > 0
 
     def budget(self) -> CallBudget:
         """Return the calls that its findings may make."""
@@ -123,7 +152,8 @@ class Search:
             return ""
         if any(case.rows for case in chain(*self.failing.values())):
             return ""  # the specification has not seen all of them
-        if not self.passing and (words := find_untaken_dtype(self.implementation, self.failing)):
+        own, hidden = self.implementation, self.kind == "nan"
+        if not self.passing and (words := find_untaken_dtype(own, self.failing, hidden)):
             return words
         narrower = self.leave_out_narrower()
         return f"{COMPUTES_IN} {narrower}" if narrower else ""
@@ -144,7 +174,7 @@ def search_for_failures(
     Judge recipe after recipe, recorded failures first, then let Hypothesis hunt; of each kind of
     failure shrink one and tell.
     """
-    search = Search(implementation, cell.dtype, options)
+    search = Search(implementation, cell.dtype, options, kind=kind)
     if options.inputs:
         return judge_given_inputs(search, cell, kind)
     search.drawn = cases
@@ -156,7 +186,7 @@ def search_for_failures(
             break
         search.judge(recipe)
         search.drawn += 1
-    if search.is_unsupported() and has_heads_of_any_width(implementation.operation):
+    if search.wants_other_widths():
         widths = list(WIDTHS)
         for recipe in shown.drawn:
             search.judge_supported(recipe, widths)
@@ -165,6 +195,10 @@ def search_for_failures(
             search.judge(recipe)
     if reason := search.find_undeclared():
         return unsupported(reason)
+    if words := search.never_compiled():
+        if search.compiles_in_float32(shown.drawn):
+            return unsupported(f"{DOES_NOT_TAKE} {cell.dtype}: {words}")
+        return search.tally + Tally(findings=[Finding(DOES_NOT_COMPILE, message=words)])
     found = describe_found(search, cell, kind, min(max(cases, 40), 100))
     return search.tally + Tally(findings=found)
 
@@ -209,51 +243,24 @@ def describe_found(search: Search, cell: Cell, kind: str, fresh: int) -> list[Fi
         replace(
             finding,
             condition=() if is_wide(regions[what]) else regions[what].conditions,
+            notes=(*finding.notes, *tell_feature(search, what)),
             offer=offered_line(regions[what], cell.implementation.name, cell.aspect),
         )
         for what, finding in found.items()
     ]
 
 
-def judge_one(implementation: Implementation, case: Case, options: Options) -> tuple[Tally, str]:
-    """
-    Judge a case: what is to be counted, and the kind of its failure, "" if it passed, is not
-    supported, or is known to fail.
-    """
-    regions = [line for line in options.regions if line.covers(case)]
-    if fatal := fatal_case(regions, options):
-        return fatal, ""
-    try:
-        return passed_case(judge(implementation, case), regions), ""
-    except Unsupported as reason:
-        return unsupported(str(reason)), ""
-    except Disagreement as error:
-        if regions:
-            return Tally(known=1, regions=count_outcomes(regions, failed=1)), ""
-        return Tally(cases=1, budget=error.budget), error.kind
+NO_ANSWER = ("raised", "wrong shape", "wrong type")
+"""How the kinds of failures begin by which a function may say that it does not do a thing."""
 
 
-def fatal_case(regions: list[KnownFailure], options: Options) -> Tally | None:
-    """
-    Count a case that lies where the process ended before as failing there, without running it.
-    """
-    fatal = [line for line in regions if line in options.fatal]
-    return Tally(known=1, regions=count_outcomes(fatal, failed=1)) if fatal else None
-
-
-def passed_case(verdict: Verdict, regions: list[KnownFailure]) -> Tally:
-    """Count a case that passed; one whose bounds are not finite says nothing."""
-    if not verdict.judged:
-        return Tally(outside=1)
-    return Tally(
-        cases=1,
-        strong=int(verdict.discriminating),
-        budget=verdict.budget,
-        regions=count_outcomes(regions, passed=1),
-    )
-
-
-def count_outcomes(
-    regions: list[KnownFailure], failed: int = 0, passed: int = 0
-) -> dict[str, list[int]]:
-    return {line.source: [failed, passed] for line in regions}
+def tell_feature(search: Search, what: str) -> Iterator[str]:
+    """Give the line that declares a feature, where it alone sets these failures apart."""
+    own, passing = search.implementation.backend.declared, search.passing
+    if not what.startswith(NO_ANSWER) or not passing:
+        return
+    needed = [list(features_of(case.inputs)) for case in search.failing[what]]
+    known = {name for case in passing for name in features_of(case.inputs)} | {*own.features}
+    found = [name for name in needed[0] if name not in known and all(name in n for n in needed)]
+    if found:
+        yield f'if this is not supported, say so in the file: FEATURES = {{"{found[-1]}": False}}'

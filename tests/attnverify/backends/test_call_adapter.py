@@ -83,6 +83,20 @@ def test_what_no_parameter_takes_is_unsupported(
         adapt_signature(function, SDPA)(**INPUTS, **given)
 
 
+def test_what_a_function_takes_by_any_name_it_is_given_by_the_specifications() -> None:
+    seen = dict[str, Any]()
+
+    def softmax(x, **kwargs):  # type: ignore[no-untyped-def]
+        seen.update(kwargs)
+        return numpy_ref.softmax(x, **kwargs)
+
+    score, visible = RNG.standard_normal((5, 5)), np.triu(np.ones((5, 5), bool))
+    for mask in (None, visible):
+        given = adapt_signature(softmax, CATALOGUE["softmax"])(score=score, mask=mask)
+        assert np.array_equal(given, numpy_ref.softmax(score, mask))
+    assert list(seen) == ["mask"]
+
+
 def test_causal_is_what_the_operation_is() -> None:
     assert bind(flash_attn, SDPA, Declarations()).fixed == {"causal": False}
     assert bind(flash_attn, ALIBI, Declarations()).fixed == {"causal": True}

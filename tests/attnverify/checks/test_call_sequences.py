@@ -1,11 +1,12 @@
 """Sequences of calls: what outlives a call is found, whoever keeps it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from attnverify.backends.loader import Implementation, load
-from attnverify.checks.call_sequences import call_steps, judge_sequence
+from attnverify.checks.call_sequences import call_steps, judge_sequence, passes_when_reloaded
 from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement, Unsupported
@@ -89,6 +90,27 @@ def test_what_is_wrong_alone_is_no_state(tmp_path: Path) -> None:
             written(tmp_path, "def softmax(score, mask=None):\n    return 0 * score\n"),
             "float32",
         )
+
+
+@pytest.mark.parametrize("body", ["0 * score", "KEPT['gone']"])
+def test_what_is_wrong_alone_is_imported_once_more_and_no_oftener(
+    body: str, tmp_path: Path
+) -> None:
+    log = f"open({str(tmp_path / 'log')!r}, 'a').write('x')\n"
+    text = f"{log}def softmax(score, mask=None):\n    return {body}\n"
+    implementation = written(tmp_path, text)
+    for first, other in ((SHORT, LONG), (LONG, SHORT)):
+        with pytest.raises(Unsupported, match="no two calls"):
+            judge_sequence(first, other, implementation, "float32")
+    assert len((tmp_path / "log").read_text()) == 2
+
+
+def test_a_copy_that_was_right_is_asked_no_second_time(tmp_path: Path) -> None:
+    """What its first call kept must not hide what the second is alone."""
+    implementation = written(tmp_path, STATEFUL["mask"])
+    other = replace(SHORT, mask={**(SHORT.mask or {}), "seed": 4})
+    cases = [case_of(recipe, "float32") for recipe in (SHORT, other)]
+    assert [passes_when_reloaded(implementation, case) for case in cases] == [True, True]
 
 
 def test_a_sequence_that_nobody_answers_shows_nothing(tmp_path: Path) -> None:

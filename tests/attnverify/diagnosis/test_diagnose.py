@@ -92,7 +92,11 @@ def cause(
             kinds.setdefault(error.kind, []).append(case)
         except Unsupported:
             pass
-    numeric = [failing for kind, failing in kinds.items() if kind in (*NUMERIC, "form")]
+    numeric = [
+        failing
+        for kind, failing in kinds.items()
+        if kind in (*NUMERIC, "wrong shape", "wrong type")
+    ]
     if not numeric:
         return "no failure"
     others = (*fixed_cases(operation)[:6], *draw_recipes(operation, "any", 6, 0))

@@ -3,9 +3,12 @@ Every guard of the judge has a twin that it must catch: one fault each, told in 
 in the right words.
 """
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from attnverify.backends.loader import load
 from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import Disagreement, Unsupported
@@ -245,3 +248,22 @@ def test_every_fault_has_a_test() -> None:
     assert told == {
         i.name for i in load_sample("one_fault_each").implementations if i.how not in APART
     }
+
+
+@pytest.mark.parametrize(
+    ("output", "kind"),
+    [
+        ("np.zeros(score.shape + (1,), score.dtype)", "wrong shape"),
+        ("np.zeros(score.shape, np.float16)", "wrong dtype"),
+        ("score.tolist()", "wrong type"),
+        ("np.full(score.shape, 7, score.dtype)", "wrong number"),
+    ],
+)
+def test_what_is_wrong_is_named_in_words(output: str, kind: str, tmp_path: Path) -> None:
+    text = f"import numpy as np\n\n\ndef softmax(score, mask=None):\n    return {output}\n"
+    (tmp_path / "mine.py").write_text(text)
+    (implementation,) = load(str(tmp_path / "mine.py")).implementations
+    recipe = Recipe("softmax", {"N": 2, "M": 3}, {"family": "normal", "seed": 1})
+    with pytest.raises(Disagreement) as told:
+        judge(implementation, case_of(recipe, "float32"))
+    assert told.value.kind == kind

@@ -40,6 +40,20 @@ def test_what_was_not_judged_has_no_budget() -> None:
     assert format_table(nothing)[1].endswith(" -")
 
 
+@pytest.mark.parametrize(("strong", "told"), [(0, " -"), (3, " 0x")])
+def test_where_every_call_raised_no_budget_was_used(strong: int, told: str) -> None:
+    raised = {"verdict": "failed", "budget": 0.0, "strong": strong}
+    assert format_table([tally | raised for tally in alike(5)])[1].endswith(told)
+
+
+def test_contract_cells_lend_no_budget_to_an_answer_that_was_left_out() -> None:
+    some = alike(5)
+    for tally in some:
+        if tally["aspect"] in ("values", "gradients"):
+            tally |= {"verdict": "unsupported", "cases": 0, "strong": 0, "known": 0}
+    assert format_table(some)[1].endswith(" -")
+
+
 def test_an_operation_is_named_once() -> None:
     lines = format_table(tallies(60))
     named = [line.split()[0] for line in lines[1:-2] if not line.startswith(" ")]

@@ -286,3 +286,124 @@ def test_dtypes_that_are_left_out_for_several_reasons_make_one_line(tmp_path: Pa
     text = PROMOTES.format(declared="", dtype="np.float32", change="")
     found = [judge_file(tmp_path, text, dtype).as_dict() for dtype in ("float16", "bfloat16")]
     assert [*lines_to_add(found)][1:] == ['  DTYPES = ("float64", "float32")']
+
+
+COMPILED = """
+import numpy as np
+{declared}
+
+
+class CompilationError(Exception):
+    pass
+
+
+CompilationError.__module__ = "triton.compiler.errors"
+
+
+def scaled_dot_product_attention(query, key, value):
+    D = query.shape[-1]
+    if {refused}:
+        raise CompilationError("at 13:12:\\n    s = tl.dot(q, k)\\nInput shapes: K >= 16")
+    score = query @ np.swapaxes(key, -1, -2) / np.sqrt(D)
+    e = np.exp(score - score.max(-1, keepdims=True))
+    return e @ value / e.sum(-1, keepdims=True){change}
+"""
+"""A function that raises as Triton does where it cannot compile a kernel."""
+
+REASON = "does not compile: Input shapes: K >= 16"
+
+
+def compiled(refused: str, change: str = "", declared: str = "") -> str:
+    return COMPILED.format(refused=refused, change=change, declared=declared)
+
+
+NARROW = "D % 16 or value.shape[-1] != D"
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"), [("", "passed"), (" * (1 + (key.shape[-2] % 16) / 100)", "failed")]
+)
+def test_a_kernel_is_judged_in_the_widths_that_it_compiles_for(
+    change: str, verdict: str, tmp_path: Path
+) -> None:
+    result = judge_file(tmp_path, compiled(NARROW, change))
+    assert result.verdict == verdict and result.cases >= 15
+    (line,) = lines_to_add([result.as_dict()])
+    assert line == f"mine {REASON}: {result.reasons[REASON]} calls were left out"
+
+
+def test_a_compiler_that_gives_up_refuses_no_invalid_call(tmp_path: Path) -> None:
+    result = judge_file(tmp_path, compiled("query.dtype.kind == 'i'"), aspect="refusals")
+    assert result.verdict == "failed"
+    assert "query of integers: raised CompilationError" in result.reason
+
+
+def test_what_does_not_compile_has_no_side_effects(tmp_path: Path) -> None:
+    result = judge_file(tmp_path, compiled("True"), aspect="side effects")
+    assert result.verdict == "unsupported"
+
+
+def test_a_kernel_that_never_compiles_is_failed(tmp_path: Path) -> None:
+    result = judge_file(tmp_path, compiled("True"), "float32")
+    assert (result.verdict, [f.kind for f in result.findings]) == ("failed", ["does not compile"])
+    assert REASON in result.reason
+
+
+@pytest.mark.parametrize(
+    ("declared", "verdict"), [("", "unsupported"), ('DTYPES = ("float64",)', "failed")]
+)
+def test_a_kernel_that_does_not_compile_in_a_dtype(
+    declared: str, verdict: str, tmp_path: Path
+) -> None:
+    result = judge_file(tmp_path, compiled("query.dtype == np.float64", declared=declared))
+    assert result.verdict == verdict
+    assert verdict == "failed" or result.reason == f"does not take float64: {REASON}"
+
+
+BOOLEAN = """
+import numpy as np
+{declared}
+
+def scaled_dot_product_attention(query, key, value, mask=None):
+    score = query @ np.swapaxes(key, -1, -2) / np.sqrt(query.shape[-1])
+    score = score if mask is None else np.where({shown}, score, -np.inf)
+    top = score.max(-1, keepdims=True)
+    e = np.exp(score - np.where(np.isinf(top), 0, top))
+    total = e.sum(-1, keepdims=True)
+    return e @ value / np.where(total == 0, 1, total)
+"""
+"""An attention for boolean masks; ``shown`` is what it makes of one."""
+
+SAY_SO = 'if this is not supported, say so in the file: FEATURES = {"float mask": False}'
+
+
+@pytest.mark.parametrize(
+    ("declared", "shown", "told"),
+    [
+        ("", "~~mask", True),  # raises TypeError where the mask is of floats
+        ("", "mask > -1", False),  # a wrong number is no refusal
+        ('FEATURES = {"float mask": True}', "~~mask", False),
+    ],
+    ids=["raises", "wrong", "promised"],
+)
+def test_a_feature_that_alone_fails_is_told_with_the_line_to_add(
+    declared: str, shown: str, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # the line stands beside the failure as it is described
+    result = judge_file(tmp_path, BOOLEAN.format(declared=declared, shown=shown))
+    assert result.verdict == "failed" and (SAY_SO in result.reason) == told
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"), [("", "unsupported"), (".astype(np.float64)", "failed")]
+)
+def test_hidden_slots_are_not_judged_in_a_dtype_that_is_not_taken(
+    change: str, verdict: str, tmp_path: Path
+) -> None:
+    """0 times NaN is NaN in float32 too; what promotes float32 as well is failed."""
+    text = PROMOTES.format(declared="", dtype="np.float32", change=change).replace(
+        "key, value):", "key, value, mask=None):"
+    )
+    masked = "    if mask is not None:\n        score = score + np.where(mask, 0, -np.inf)\n    e ="
+    result = judge_file(tmp_path, text.replace("    e =", masked), "float16", "hidden NaN")
+    assert result.verdict == verdict
