@@ -16,7 +16,10 @@ from attnverify.precision import DTYPES
 SWITCHES = ("gradient", "mask", "float mask", "dropout", "N != M", "E != D", "weights")
 """The features that a file has or has not."""
 
-FEATURES = (*SWITCHES, "align")
+FEATURES = (*SWITCHES, "align", "width")
+
+CAUSAL_ALONE = "causal"
+"""What FEATURES says of a kernel that knows no mask but the causal one."""
 
 LAYOUTS = ("BHND", "BNHD")
 """The orders of axes of query, key, value and output."""
@@ -33,7 +36,8 @@ class Declarations:
     What a backend declares.
 
     dtypes    those that it is judged in; empty where it does not say
-    features  "gradient", "mask" ... with True or False, and "align" with the words that it knows
+    features  "gradient", "mask" ... with True or False, "align" with the words that it knows,
+              "width" with the widths of a head; "mask" may be "causal"
     layout    the order of axes of query, key, value and output; "" that of the specification
     arguments what its own names mean: {"q": "query"}; None for what is not to be given
     """
@@ -51,8 +55,13 @@ class Declarations:
         """Return the feature of a call that it says it lacks; "" where there is none."""
         return next(
             (name for name in features_of(arguments) if self.features.get(name) is False),
-            self._excluded_word(arguments),
+            self._excluded_word(arguments) or self._excluded_width(arguments),
         )
+
+    def _excluded_width(self, arguments: Mapping[str, Any]) -> str:
+        width = getattr(arguments.get("query"), "shape", (0,))[-1]
+        known = self.features.get("width")
+        return f"width={width}" if width and known and width not in known else ""
 
     def _excluded_word(self, arguments: Mapping[str, Any]) -> str:
         word, known = arguments.get("align"), self.features.get("align")
@@ -114,6 +123,12 @@ def _read_features(said: Any) -> dict[str, Any]:
     for name, value in said.items():
         if name not in FEATURES:
             raise ValueError(f"FEATURES: wanted {', '.join(FEATURES)}, got {name!r}")
+        if (name, value) == ("mask", CAUSAL_ALONE):
+            continue
         if name in SWITCHES and not isinstance(value, bool):
             raise ValueError(f"FEATURES {name!r}: wanted True or False, got {value!r}")
+        if name == "width" and not (
+            isinstance(value, tuple | list) and all(isinstance(x, int) for x in value)
+        ):
+            raise ValueError(f"FEATURES 'width': wanted widths, as in (32, 64), got {value!r}")
     return dict(said)

@@ -85,16 +85,22 @@ class Machine:
         """
         Return the configurations of autotuned kernels to run besides the first, by the name that
         they add to the implementation's; where kernels have lists of several lengths, as many as
-        the longest has.
+        the longest has. Kernels of modules that a file imports are among them.
         """
-        things = (thing for module in modules for thing in vars(module).values())
-        most = max(map(_count_configurations, things), default=0)
+        most = max(map(_count_configurations, _things_of(modules)), default=0)
         found = {f"config_{at + 1}": replace(self, tuning=at) for at in range(1, most - 1)}
         return found | ({"last_config": replace(self, tuning="last")} if most > 1 else {})
 
     def adapter(self, library: str) -> Library:
         """Return the adapter of an array library whose arrays this GPU holds."""
         return _cupy_on_host() if library == "cupy" else array_library(library)
+
+
+def _things_of(modules: Iterable[ModuleType]) -> Iterator[Any]:
+    """What modules hold, and the modules that they have imported."""
+    for module in modules:
+        for thing in vars(module).values():
+            yield from vars(thing).values() if isinstance(thing, ModuleType) else (thing,)
 
 
 def _count_configurations(thing: Any) -> int:
@@ -123,8 +129,9 @@ def find_machine(path: Path) -> Machine | None:
     Find the machine that a user's file, or package, needs here: where it imports Triton or CuPy and
     there is no GPU, or where ``--device`` asks for one; None where it needs none.
 
-    The file chooses another GPU than sm_90a by ``TARGET = "sm_80"``; one with tensor descriptors
-    gets that, for its kernels then have no TMA. One that asks for Triton's interpreter, by
+    The file chooses another GPU than sm_90a by ``TARGET = "sm_80"``, and asks for one by it where
+    it has its kernels from elsewhere; one with tensor descriptors gets sm_80, for its kernels then
+    have no TMA. One that asks for Triton's interpreter, by
     TRITON_INTERPRET, gets it.
     """
     files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
@@ -132,15 +139,16 @@ def find_machine(path: Path) -> Machine | None:
     if os.environ.get(INTERPRET) == "1" or any(_names_interpreter(tree) for tree in trees):
         return None
     names = {name for tree in trees for name in imported_names(tree)}
-    library = "torch" if "triton" in names else "cupy" if "cupy" in names else None
+    declared = next((name for tree in trees for name in _declared_target(tree)), None)
+    triton = "triton" in names or (declared and "torch" in names)
+    library = "torch" if triton else "cupy" if "cupy" in names else None
     asked = chosen_machine()
     if asked is not None and "torch" in names:
         return Machine(asked, library or "torch")
     if library is None or (asked is None and _has_gpu(library)):
         return None
     usual = "sm_80" if any(_has_descriptors(tree) for tree in trees) else "sm_90a"
-    said = next((name for tree in trees for name in _declared_target(tree)), usual)
-    return Machine(asked or _parse_target(said), library)
+    return Machine(asked or _parse_target(declared or usual), library)
 
 
 def _has_gpu(library: str) -> bool:

@@ -26,6 +26,7 @@ from attnverify.diagnosis.factors.fit import fit_factor
 from attnverify.diagnosis.matching.best import best_matches, cause_of_candidates
 from attnverify.diagnosis.matching.parts import explain_in_parts
 from attnverify.diagnosis.mistakes.arithmetic import output_format
+from attnverify.diagnosis.mistakes.flushed import find_flushed
 from attnverify.diagnosis.mistakes.narrow_operands import find_narrow_operands
 from attnverify.diagnosis.whereabouts.probes import localize
 from attnverify.judge.case import Case, case_of
@@ -128,6 +129,8 @@ def explain(
 ) -> Cause | None:
     """Find the cause of observations; ``more`` are failing cases that were not looked at."""
     operation = implementation.operation
+    if among is None and (flushed := find_flushed(implementation, failing)):
+        return Cause(flushed.words, (flushed,))
     if among is None and (narrow := find_narrow_operands(implementation, failing, budget)):
         return Cause(narrow.words, (narrow,))
     if best := match_candidates(operation, failing, others, passed, among):

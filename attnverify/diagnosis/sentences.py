@@ -29,6 +29,12 @@ BESIDES_ZERO_TIMES_NAN = "{cause}; besides, a weight of 0 times NaN is NaN"
 INPUTS_ROUNDED = "inputs rounded to {name}"
 ARITHMETIC = "{dtype} arithmetic"
 STORED_IN = "every element of the output is a {dtype} number: computed or stored in it"
+FLUSHED = "subnormal numbers count as 0"
+FLUSHED_DECLARED = (
+    "subnormal numbers count as 0, as compiled with -ftz=true; "
+    "declare PRECISION = {declared}, under which these cases pass"
+)
+
 OPERANDS = "operands in {name}"
 OPERANDS_DECLARED = (
     "operands in {name}: the answer is the same, bit for bit, when {argument} is rounded to it; "

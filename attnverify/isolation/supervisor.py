@@ -46,6 +46,9 @@ POLL = 0.05
 LAST_WORDS = 12
 """Lines of its output that are shown with a failure."""
 
+OF_PYTEST = ("PYTEST_VERSION", "PYTEST_CURRENT_TEST")
+"""Variables by which a file tells that it is under test, and may choose other configurations."""
+
 START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); from attnverify.isolation.worker "
     "import "
@@ -143,6 +146,7 @@ class Worker:
             stderr=self.file,
             pass_fds=numbers,
             start_new_session=True,
+            env={name: x for name, x in os.environ.items() if name not in OF_PYTEST},
         )
         theirs.close()
         shared.close()

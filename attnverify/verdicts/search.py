@@ -17,6 +17,7 @@ from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import DOES_NOT_COMPILE
 from attnverify.verdicts.cell import Cell
 from attnverify.verdicts.findings import MAX_KINDS_REPORTED, Failures, describe_failures
+from attnverify.verdicts.fitting import limits_draws
 from attnverify.verdicts.found_out import (
     ABOUT_DTYPES,
     ASKED,
@@ -163,7 +164,8 @@ class Search:
         Tell whether further draws are worth it in place of those that were weak or not supported.
         """
         tally = self.tally
-        some_judged = tally.cases + tally.known > 0
+        limited = limits_draws(self.implementation.backend.declared.features)
+        some_judged = limited or tally.cases + tally.known > 0
         return not self.failing and some_judged and tally.strong + tally.known < cases
 
 

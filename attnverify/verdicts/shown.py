@@ -20,6 +20,7 @@ from attnverify.inputs.sampling import (
     hypothesis_examples,
     with_shapes_of,
 )
+from attnverify.verdicts.fitting import fitted_recipes, limits_draws
 from attnverify.verdicts.tally import Options
 
 
@@ -82,9 +83,20 @@ def shown_recipes(
         ),
         share(drawn),
         tuple(causal_recipes(implementation)) if kind == "any" else (),
-        share(draw_recipes(operation, kind, 4 * cases, seed)[cases:]),
+        share(_further(implementation, drawn, draw_recipes(operation, kind, 4 * cases, seed))),
         lambda: share(hypothesis_examples(operation, kind, max(2, options.cases // 10), seed)),
     )
+
+
+def _further(
+    implementation: Implementation, drawn: tuple[Recipe, ...], all_drawn: tuple[Recipe, ...]
+) -> tuple[Recipe, ...]:
+    """List the draws behind the first; fitted to what the file says it takes, where it does."""
+    features = implementation.backend.declared.features
+    if not limits_draws(features):
+        return all_drawn[len(drawn) :]
+    fitted = dict.fromkeys(fitted_recipes(all_drawn, features))
+    return tuple(recipe for recipe in fitted if recipe not in drawn)
 
 
 def shared_models(

@@ -466,6 +466,28 @@ def test_the_body_of_an_operator_finds_the_gpu_too() -> None:
     assert inside == [(True, "cuda"), (False, "cpu")]
 
 
+class Doubled(torch.autograd.Function):
+    """Asks for a GPU on the way back too, as flash-attention does."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, d: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        assert d.is_cuda and torch.empty(1, device="cuda").is_cuda
+        return 2 * d
+
+
+def test_a_backward_pass_finds_the_gpu() -> None:
+    x = torch.ones(3, requires_grad=True)
+    with pretended_cuda(90):
+        (gradient,) = torch.autograd.grad(Doubled.apply(x).sum(), x)
+    assert gradient.tolist() == [2, 2, 2]
+    with pytest.raises(AssertionError):
+        Doubled.apply(x).sum().backward()
+
+
 def test_pytorch_is_afterwards_what_it_was() -> None:
     before = {name: getattr(torch.cuda, name) for name in dir(torch.cuda)}
     with pytest.raises(RuntimeError, match="inside"), pretended_cuda(90):

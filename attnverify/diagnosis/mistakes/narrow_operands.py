@@ -81,7 +81,7 @@ def find_narrow_operands(
     ]
     if name is None or not formats or not budget.affords():
         return None
-    probe = Probe(implementation, seen, name, SMALL * seen.inputs[name])
+    probe = Probe(implementation, seen, name, make_small(seen.inputs[name], seen.dtype))
     before = probe.answer(probe.small)
     for narrow in formats:
         rounded = narrow.rounding(probe.small)
@@ -90,6 +90,17 @@ def find_narrow_operands(
             if again is not None and are_same_bits(before, again):
                 return describe_operands(narrow, name)
     return None
+
+
+def make_small(x: ndarray, dtype: str) -> ndarray:
+    """
+    Return the input so much smaller, by a power of two; where it would then be subnormal, which a
+    kernel may count as 0, its largest number is near that.
+    """
+    largest = float(np.max(np.abs(x), initial=0.0, where=np.isfinite(x)))
+    if not 0 < largest < FORMATS[dtype].tiny / SMALL:
+        return SMALL * x
+    return np.ldexp(x, int(np.log2(SMALL)) - int(np.frexp(largest)[1]))
 
 
 def describe_operands(narrow: OperandFormat, name: str) -> Explanation:

@@ -60,8 +60,8 @@ PRETENDED: ContextVar[bool] = ContextVar("PRETENDED", default=False)
 
 def on_host(function: Callable[..., Any]) -> Callable[..., Any]:
     """
-    Return the body of an operator as it runs here: PyTorch calls it without the mode that saw the
-    operator's own call.
+    Return the body of an operator, or of a backward pass, as it runs here: PyTorch calls it without
+    the mode that saw the operator's own call.
     """
 
     @wraps(function)
@@ -179,12 +179,17 @@ def ignored() -> Callable[..., None]:
 @contextmanager
 def pretended_cuda(target: int = 90) -> Iterator[None]:
     """PyTorch behaves as if the machine were its GPU; afterwards it is what it was."""
-    instead = [(torch.cuda, name, x) for name, x in answers(target).items()]
+    instead: list[tuple[Any, str, Any]] = [
+        (torch.cuda, name, x) for name, x in answers(target).items()
+    ]
     instead += [
         (torch.library, name, operators_on_host(getattr(torch.library, name)))
         for name in ("custom_op", "triton_op")
         if not PRETENDED.get()
     ]
+    if not PRETENDED.get():
+        backward = torch.autograd.function.BackwardCFunction
+        instead.append((backward, "apply", on_host(backward.apply)))
     before = [(module, name, getattr(module, name)) for module, name, _ in instead]
     for module, name, x in instead:
         setattr(module, name, x)

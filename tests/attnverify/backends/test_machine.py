@@ -104,6 +104,25 @@ def test_the_first_and_last_configurations_are_judged_in_quick_and_all_in_thorou
         budget(backend, "float32", "softmax_config_2")
 
 
+def test_configurations_of_kernels_that_a_file_imports_count() -> None:
+    def kernel(SIZE):  # type: ignore[no-untyped-def]
+        pass
+
+    file, imported = ModuleType("file"), ModuleType("imported")
+    configs = [Config({"SIZE": size}) for size in (1, 2)]
+    imported.__dict__["kernel"] = autotune(configs, key=[])(jit(kernel))
+    file.__dict__["imported"] = imported
+    assert list(Machine(90, "torch").variants([file])) == ["last_config"]
+
+
+def test_a_file_that_names_a_gpu_gets_one_for_kernels_from_elsewhere(tmp_path: Path) -> None:
+    file = tmp_path / "adapter.py"
+    file.write_text("import torch\n")
+    assert find_machine(file) is None
+    file.write_text('import torch\nTARGET = "sm_80"\n')
+    assert find_machine(file) == Machine(80, "torch")
+
+
 def test_as_many_configurations_are_judged_as_the_longest_list_has() -> None:
     def tuned(*sizes: int) -> Any:
         return autotune([Config({"SIZE": size}) for size in sizes], key=[])(jit(kernel))

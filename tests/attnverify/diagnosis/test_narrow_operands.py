@@ -98,6 +98,39 @@ def test_narrow_operands_are_told_with_the_declaration_under_which_they_pass(
     assert cases and told and failing(kernel, json.loads(told[1])) == []
 
 
+def with_subnormals_as_zero(**given: Any) -> Any:
+    """A kernel compiled with -ftz=true."""
+    given = {name: flush(x) if isinstance(x, ndarray) else x for name, x in given.items()}
+    return flush(numpy_ref.scaled_dot_product_attention(**given))
+
+
+def flush(x: ndarray) -> ndarray:
+    return np.where(np.abs(x) < np.finfo(np.float32).tiny, 0, x) if x.dtype.kind == "f" else x
+
+
+def test_subnormal_numbers_that_count_as_0_are_told_and_no_narrow_operands() -> None:
+    cases = [case_of(fixed_recipe(SDPA, {"N": 4, "M": 4}, "subnormal"), "float32")]
+    made = implementation(with_subnormals_as_zero)
+    with pytest.raises(Disagreement):
+        judge(made, cases[0])
+    cause = diagnose(made, cases)
+    assert str(cause).startswith("subnormal numbers count as 0, as compiled with -ftz=true")
+    told = re.search(r"PRECISION = (\{.*?\})", str(cause))
+    assert told
+    declared = {"preset": "wide"} | json.loads(told[1])
+    judge(implementation(with_subnormals_as_zero, declared), cases[0])
+
+
+def test_a_wrong_number_beside_subnormal_ones_is_not_taken_for_them() -> None:
+    def half(**given: Any) -> Any:
+        return with_subnormals_as_zero(**given) * np.float32(0.5)
+
+    made = implementation(half)
+    plain = fixed_recipe(SDPA, {"N": 4, "M": 4}, "normal")
+    cause = diagnose(made, [case_of(plain, "float32")])
+    assert "subnormal" not in str(cause) and "operands" not in str(cause)
+
+
 def test_a_small_fault_that_reads_every_digit_is_not_taken_for_narrow_operands() -> None:
     def slightly_wide(**given: Any) -> Any:
         return numpy_ref.scaled_dot_product_attention(**given) * np.float32(1.0003)

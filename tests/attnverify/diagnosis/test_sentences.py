@@ -66,6 +66,12 @@ TEXTS: dict[str, Filled] = {
         {"dtype": "float16"},
         "every element of the output is a float16 number: computed or stored in it",
     ),
+    "FLUSHED": ({}, "subnormal numbers count as 0"),
+    "FLUSHED_DECLARED": (
+        {"declared": '{"acc": "float32_ftz"}'},
+        "subnormal numbers count as 0, as compiled with -ftz=true; "
+        'declare PRECISION = {"acc": "float32_ftz"}, under which these cases pass',
+    ),
     "OPERANDS": ({"name": "TF32"}, "operands in TF32"),
     "OPERANDS_DECLARED": (
         {"name": "TF32", "argument": "value", "declared": "tf32"},

@@ -341,6 +341,21 @@ def test_nothing_that_a_backend_started_outlives_the_run() -> None:
     assert not sleepers()
 
 
+def test_a_file_cannot_tell_that_it_is_called_under_pytest(tmp_path: Path) -> None:
+    """Some choose another configuration there: Triton's tutorial on fused attention does."""
+    file = tmp_path / "told.py"
+    file.write_text(
+        "import os\nassert 'PYTEST_VERSION' not in os.environ\n"
+        "assert 'PYTEST_CURRENT_TEST' not in os.environ\n"
+        "def shift_right(x):\n    raise NotImplementedError\n"
+    )
+    worker = Worker(str(file), Limits(10.0))
+    try:
+        assert not worker.ready()["broken"]
+    finally:
+        worker.close()
+
+
 def test_an_import_that_hangs_is_broken() -> None:
     done = judged("--backend", path_of(SLOW), "--case-seconds", "0.2")
     assert done.status == 2 and "broken (cannot be imported: hung: no answer in 2 s)" in done.output

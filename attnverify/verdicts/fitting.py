@@ -1,0 +1,61 @@
+"""
+Draws fitted to what a file says that it takes: in place of a recipe that its FEATURES exclude, the
+nearest one that they do not.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import cycle
+from typing import Any
+
+from attnverify.backends.declarations import CAUSAL_ALONE, SWITCHES
+from attnverify.inputs.recipe import Recipe
+from attnverify.inputs.sampling import resized
+
+__all__ = ["CAUSAL", "fitted_recipes", "limits_draws"]
+
+CAUSAL = {"pattern": "causal", "axes": "N M", "form": "bool", "seed": 0}
+"""The mask of a kernel that knows no other."""
+
+
+def limits_draws(features: Mapping[str, Any]) -> bool:
+    """Tell whether a file's FEATURES say of what is drawn that it does not take it."""
+    limits = [features.get(name) for name in SWITCHES if name not in ("gradient", "weights")]
+    return "width" in features or any(limit in (False, CAUSAL_ALONE) for limit in limits)
+
+
+def fitted_recipes(recipes: Sequence[Recipe], features: Mapping[str, Any]) -> tuple[Recipe, ...]:
+    """Fit each recipe; widths take turns."""
+    widths = cycle(features.get("width") or (None,))
+    return tuple(_fitted(recipe, features, next(widths)) for recipe in recipes)
+
+
+def _fitted(recipe: Recipe, features: Mapping[str, Any], width: int | None) -> Recipe:
+    left_out = {name for name, value in features.items() if value is False}
+    parts: dict[str, Any] = {"dropout": None} if "dropout" in left_out else {}
+    if recipe.mask:
+        parts["mask"] = _fitted_mask(recipe.mask, features.get("mask"), "float mask" in left_out)
+    return resized(replace(recipe, **parts), _fitted_sizes(recipe.sizes, left_out, width))
+
+
+def _fitted_mask(mask: dict[str, Any], kinds: Any, bool_alone: bool) -> dict[str, Any] | None:
+    if kinds is False:
+        return None
+    if kinds == CAUSAL_ALONE:
+        return CAUSAL
+    return mask | {"form": "bool"} if bool_alone else mask
+
+
+def _fitted_sizes(
+    sizes: Mapping[str, int], left_out: set[str], width: int | None
+) -> dict[str, int]:
+    """Return the sizes that change; a width counts for operations on heads alone."""
+    found = dict[str, int]()
+    if width and "D" in sizes and "F" not in sizes:
+        found["D"] = width
+        found |= {"E": width} if "E" in sizes else {}
+    if "E != D" in left_out and "E" in sizes:
+        found["E"] = found.get("D", sizes.get("D", sizes["E"]))
+    if "N != M" in left_out and "M" in sizes and "N" in sizes:
+        found["N"] = sizes["M"]
+    return found
