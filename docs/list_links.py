@@ -19,9 +19,9 @@ def public_links() -> Iterator[tuple[str, str, str]]:
     for table, kind in KINDS.items():
         for title, address in read[table].values():
             yield kind, address, title.replace("*", "")
-    threads = tomllib.loads((DATA / "threads.toml").read_text(encoding="utf-8"))["threads"]
-    for source, address in threads.items():
-        yield "thread", address, source
+    for kind, found in tomllib.loads((DATA / "threads.toml").read_text(encoding="utf-8")).items():
+        for source, address in found.items():
+            yield kind.removesuffix("s"), address, source
 
 
 if __name__ == "__main__":

@@ -58,14 +58,14 @@ def softmax(score: Float[ndarray, "... N M"], mask: Mask = None) -> Float[ndarra
     ...     softmax(score), softmax(score - np.inf, np.isfinite(score))
     (array([[nan, nan, nan]]), array([[0., 0., 0.]]))
 
-    Source: Bridle 1990; the PyTorch tutorial (seed 001), sections 2.1 to 2.3; rows without keys:
-    this project's choice, and that of PyTorch's attention.
+    Source: Bridle 1990 (seed 001, sections 2.1 to 2.3); rows without keys: this project's choice,
+    and that of PyTorch's attention.
 
-    Errata: the PyTorch tutorial (seed 001) shows masking as ``masked_fill(mask, 0)``; before a
-    softmax that is a score like any other and hides nothing. Its next listing fills with -inf,
-    right but for the rows that lose every key, which turn NaN: its own example mask hides the whole
-    last row, and the gradient by every value is NaN too. The TensorFlow 2 tutorial (seed 003) adds
-    ``mask * 1e-9`` (for -1e9), which hides nothing.
+    Errata: masking is shown as ``masked_fill(mask, 0)`` (seed 001), and was done so (PsyNeuLink PR
+    #3196); before a softmax that is a score like any other and hides nothing. A fill with -inf is
+    right but for the rows that lose every key, which turn NaN, and so does the gradient by every
+    value (pytorch #103963; an example mask of seed 001 hides a whole row). Adding ``mask * 1e-9``
+    (for -1e9) hides nothing (cyobero/datascience and eight more files; seed 003).
     """
     check("score [... N M]", score)
     score, visible = masked(score, mask)
@@ -134,8 +134,7 @@ def dropout(weights: Float[ndarray, "..."], keep: Keep, p: float) -> Float[ndarr
     >>> dropout(np.array([0.5, 0.25, 0.25]), np.array([True, False, True]), p=0.75)
     array([2., 0., 1.])
 
-    Source: Srivastava et al. 2014; ``torch.nn.Dropout``; the PyTorch tutorial (seed 001), section
-    2.3.
+    Source: Srivastava et al. 2014; ``torch.nn.Dropout`` (seed 001, section 2.3).
     """
     if not (isinstance(p, (int, float)) and 0 <= p < 1):
         raise ValueError(f"p: wanted a number with 0 <= p < 1, got {p!r}")
@@ -290,7 +289,7 @@ def additive_attention(
     ... ).tolist()
     [[[2.0]]]
 
-    Source: Bahdanau et al. 2015; the PyTorch tutorial (seed 001), section 2.3.
+    Source: Bahdanau et al. 2015 (seed 001, section 2.3).
     """
     check_additive(query, key, value, w_query, w_key, w_score)
     check_mask("mask", mask, scores_shape(query, key), float_too=True)
@@ -399,7 +398,7 @@ def scaled_dot_product_attention(
     ... ).round(9).item()
     5.0
 
-    Source: Vaswani et al. 2017, section 3.2.1; the PyTorch tutorial (seed 001), section 2.3.
+    Source: Vaswani et al. 2017, section 3.2.1 (seed 001, section 2.3).
     """
     check("query [B H N D], key [B H M D], value [B H M E]", query, key, value)
     check_mask("mask", mask, scores_shape(query, key), float_too=True)

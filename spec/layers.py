@@ -93,8 +93,7 @@ def self_attention(
     >>> self_attention(x, {"w_query": 0 * one, "w_key": one, "w_value": one}).ravel().tolist()
     [1.0, 1.0]
 
-    Source: Vaswani et al. 2017, section 3.2.1, with one head; the PyTorch tutorial (seed 001),
-    section 3.
+    Source: Vaswani et al. 2017, section 3.2.1, with one head (seed 001, section 3).
     """
     check("x [B N F]", x)
     check_parameters(SELF_ATTENTION, parameters, F=x.shape[-1])
@@ -197,7 +196,7 @@ def multi_head_attention(
     >>> output[0].tolist(), weights.shape
     ([[1.0, 2.0], [1.0, 2.0]], (1, 2, 2, 2))
 
-    Source: Vaswani et al. 2017, section 3.2.2; the PyTorch tutorial (seed 001), section 4.
+    Source: Vaswani et al. 2017, section 3.2.2 (seed 001, section 4).
     """
     check("query [B N F], key [B M F], value [B M F]", query, key, value)
     check_heads(query.shape[-1], num_heads)
@@ -340,7 +339,7 @@ def multi_head_self_attention(
     >>> multi_head_self_attention(x, parameters, num_heads=2)[0][0].tolist()
     [[2.0, 4.0], [2.0, 4.0]]
 
-    Source: Vaswani et al. 2017, section 3.2.3; the PyTorch tutorial (seed 001), section 4.4.
+    Source: Vaswani et al. 2017, section 3.2.3 (seed 001, section 4.4).
     """
     check("x [B N F]", x)
     return multi_head_attention(
@@ -381,7 +380,7 @@ def multi_head_self_attention_grad(
     >>> d_x[0].tolist()
     [[1.0, 1.0], [1.0, 1.0]]
 
-    Source: seed 001, section 4.4, by the chain rule.
+    Source: the forward operation (seed 001, section 4.4), by the chain rule.
     """
     check("x [B N F]", x)
     d_query, d_key, d_value, *rest = multi_head_attention_grad(
@@ -702,13 +701,13 @@ def transformer_xl_layer(
     ... ).ravel().tolist()
     [-1.0, 1.0]
 
-    Source: Dai et al. 2019, section 3.3; Vaswani et al. 2017, section 3.3; the TensorFlow 2
-    tutorial (seed 003).
+    Source: Dai et al. 2019, section 3.3; Vaswani et al. 2017, section 3.3 (seed 003).
 
-    Errata of the TensorFlow 2 tutorial (seed 003): the mask is added as ``mask * 1e-9`` and hides
-    nothing; ``tf.sqrt`` does not support integers (TensorFlow's documentation); ``qvk_net`` is
-    named query-value-key and split as query, key, value; the padding is described with the shape
-    that :func:`attnverify.spec.shifts.rel_shift` corrects.
+    Errata of a tutorial for TensorFlow 2 (seed 003): the mask is added as ``mask * 1e-9`` and hides
+    nothing (as in cyobero/datascience and eight more files); ``tf.sqrt`` does not support integers
+    (TensorFlow's documentation); ``qvk_net`` is named query-value-key and split as query, key,
+    value; the padding is described with the shape that :func:`attnverify.spec.shifts.rel_shift`
+    corrects.
     """
     check("x [B N F], mem? [B S F]", x, mem)
     B, N, F = x.shape
@@ -899,7 +898,7 @@ def transformer_xl(
     >>> hidden.ravel().tolist(), mems[0].ravel().tolist()
     ([-1.0, 1.0], [1.0, 3.0])
 
-    Source: Dai et al. 2019, section 3; the TensorFlow 2 tutorial (seed 003).
+    Source: Dai et al. 2019, section 3 (seed 003).
     """
     check("x [B N F]", x)
     check_list("parameters", parameters)

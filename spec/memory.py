@@ -25,8 +25,7 @@ def init_mems(n_layers: int, mem_len: int, batch: int, width: int) -> Mems:
     >>> init_mems(n_layers=2, mem_len=0, batch=1, width=4) is None
     True
 
-    Source: ``init_mems`` of kimiyoung/transformer-xl and of the TensorFlow 2 tutorial (seed 003)
-    (there with the sequence in front).
+    Source: ``init_mems`` of kimiyoung/transformer-xl (seed 003), there with the sequence in front.
     """
     check_integer("n_layers", n_layers)
     check_integer("mem_len", mem_len, least=0)
@@ -59,13 +58,13 @@ def update_mems(hids: Sequence[Float[ndarray, "B N F"]], mems: Mems, mem_len: in
     >>> update_mems([new], [old], mem_len=0)[0].shape
     (1, 0, 1)
 
-    Source: Dai et al. 2019, section 3.2; ``_update_mems`` of kimiyoung/transformer-xl and of the
-    TensorFlow 2 tutorial (seed 003).
+    Source: Dai et al. 2019, section 3.2; ``_update_mems`` of kimiyoung/transformer-xl (seed 003).
 
-    Errata: the TensorFlow 2 tutorial (seed 003) calls ``tf.stop_gradient(cat)`` and drops the
-    result, so that the gradient flows on; it assigns to ``mems[i]`` and so changes its caller's
-    list (seen where the dtypes differ). Its text says that the first segment has nothing to
-    concatenate; its ``init_mems`` gives zeros, which are keys and take weight.
+    Errata: a tutorial for TensorFlow 2 (seed 003) calls ``tf.stop_gradient(cat)`` and drops the
+    result, so that the gradient flows on (the authors' ``_cache_mem`` returns it); it assigns to
+    ``mems[i]`` and so changes its caller's list (seen where the dtypes differ). Its text says that
+    the first segment has nothing to concatenate; its ``init_mems`` gives zeros, which are keys and
+    take weight.
     """
     check_integer("mem_len", mem_len, least=0)
     check_list("hids", hids)

@@ -92,9 +92,9 @@ def transformer_xl_score(
     array([0., 2.])
 
     Source: Dai et al. 2019, section 3.3; ``RelPartialLearnableMultiHeadAttn`` of
-    kimiyoung/transformer-xl; the TensorFlow 2 tutorial (seed 003).
+    kimiyoung/transformer-xl (seed 003).
 
-    Erratum: comments of the TensorFlow 2 tutorial (seed 003) give u and v the shape of w, a bias
+    Erratum: comments of a tutorial for TensorFlow 2 (seed 003) give u and v the shape of w, a bias
     for each position and batch entry; then equal queries and keys score by their place. The paper's
     u and v are one vector for each head.
     """
@@ -175,7 +175,7 @@ def transformer_xl_attention(
     array([[4.],
            [7.]])
 
-    Source: Dai et al. 2019, section 3.3; the TensorFlow 2 tutorial (seed 003).
+    Source: Dai et al. 2019, section 3.3 (seed 003).
     """
     return attend_transformer_xl(query, key, value, position, u, v, visible)
 

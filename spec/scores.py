@@ -37,10 +37,10 @@ def additive_score(
     >>> additive_score(query, key, one, one, np.array([2.0])).round(3).tolist()
     [[0.0, -1.523, 2.0], [1.523, 0.0, 2.0]]
 
-    Source: Bahdanau et al. 2015, A.1.2; the PyTorch tutorial (seed 001), section 2.1.
+    Source: Bahdanau et al. 2015, A.1.2 (seed 001, section 2.1).
 
-    Erratum: the PyTorch tutorial (seed 001) drops the hidden axis by ``.squeeze()`` without an
-    axis, which also drops every other axis of size 1: with N = 1 the attention's output is [B B E]
+    Erratum: the hidden axis is dropped by ``.squeeze()`` without an axis (seed 001; OpenNMT-py PR
+    #109), which also drops every other axis of size 1: with N = 1 the attention's output is [B B E]
     in silence ([1 E] for B = 1); with M = 1 the softmax runs over the queries, and the product with
     the values raises. B = 1 alone does no harm.
     """
@@ -75,9 +75,9 @@ def scaled_dot_product_score(
     ... )
     array([[ 5., -2.]])
 
-    Source: Vaswani et al. 2017, equation 1; the PyTorch tutorial (seed 001), section 2.2.
+    Source: Vaswani et al. 2017, equation 1 (seed 001, section 2.2).
 
-    Erratum: a comment in the TensorFlow 2 tutorial (seed 003) divides by ``dk`` where its code,
+    Erratum: a comment in a tutorial for TensorFlow 2 (seed 003) divides by ``dk`` where its code,
     rightly, divides by the root.
     """
     check("query [... N D], key [... M D]", query, key)

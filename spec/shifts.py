@@ -89,10 +89,10 @@ def rel_shift(x: Float[ndarray, "... N M"]) -> Float[ndarray, "... N M"]:
 
     Source: Dai et al. 2019, appendix B; ``_rel_shift`` of kimiyoung/transformer-xl.
 
-    Errata: the TensorFlow 2 tutorial (seed 003) pads [N M] to [N M+1] but reshapes to [N+1 M],
+    Errata: a tutorial for TensorFlow 2 (seed 003) pads [N M] to [N M+1] but reshapes to [N+1 M],
     which has another number of elements unless N = M, and cuts the wrong axis; the shape to take is
-    [M+1 N]. With N = M the reshape is right, and the slice gives [N+1 N-1]. The tutorial also
-    defines ``_rel_shift`` and calls ``rel_shift``.
+    [M+1 N], and the authors' own file for TensorFlow does. With N = M the reshape is right, and the
+    slice gives [N+1 N-1]. The tutorial also defines ``_rel_shift`` and calls ``rel_shift``.
     """
     check("x [... N M]", x)
     *_, N, M = x.shape

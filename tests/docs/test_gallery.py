@@ -34,7 +34,7 @@ def test_every_bug_has_its_thread_its_story_and_its_lines():
 
 def test_a_bug_without_a_thread_is_refused():
     with pytest.raises(ValueError, match=r"wanted a thread in threads\.toml"):
-        gallery.thread(read_faults()[0]["softmax_nan_of_empty_rows"])
+        gallery.thread(read_faults()[0]["softmax_without_maximum"])
 
 
 @each_bug

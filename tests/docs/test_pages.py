@@ -93,7 +93,7 @@ def test_errata_go_from_the_specification_to_the_traps():
     specification = CATALOGUE["rel_shift"].specification
     lines = docstrings.without_errata(inspect.getdoc(specification).splitlines())
     assert "Errat" not in "\n".join(lines) and "Source:" in "\n".join(lines)
-    assert "the TensorFlow 2 tutorial pads [N M]" in "\n".join(
+    assert "a tutorial for TensorFlow 2 pads [N M]" in "\n".join(
         pitfalls.section(CATALOGUE["rel_shift"])
     )
 

@@ -56,7 +56,7 @@ def additive_score_squeezed(**given: Any) -> Any:
 @fault(
     "additive",
     "an output squeezed and broadcast back",
-    source="the PyTorch tutorial, AdditiveAttention",
+    source="OpenNMT-py PR #109",
     clause="[B N E]",
     reveals="N = 1, B > 1",
 )
@@ -95,7 +95,7 @@ def additive_score_mean_of_units(**given: Any) -> Any:
 @fault(
     "additive",
     "units bent at 3",
-    source="this project, hard tanh",
+    source="this project",
     clause=SCORE,
     reveals="sums between 0.5 and 3",
 )

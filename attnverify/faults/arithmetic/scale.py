@@ -32,7 +32,7 @@ def scaled_dot_product_attention_scale_of_model_width(query: Any, **given: Any) 
 @fault(
     "scale",
     "the scale 1 / D^5",
-    source="a public copy of Transformer-XL",
+    source="this project",
     clause="transformer_xl_score, clause 4",
     reveals="D > 1",
 )

@@ -148,7 +148,7 @@ def rel_shift_grad_once_more(d_output: ndarray, x: ndarray) -> Any:
 @fault(
     "backward",
     "the gradient flows on into the segment",
-    source="the TensorFlow 2 tutorial, ``_update_mems``",
+    source="this project",
     clause="whatever arrives at the new memory goes nowhere",
     reveals="a memory",
 )

@@ -24,7 +24,7 @@ def weigh_over(axis: int) -> Any:
 @fault(
     "softmax",
     "weights normalised over the queries",
-    source="labml commit 7d1550dd",
+    source="labml #146",
     clause=ROWS,
     reveals="N > 1 or M > 1",
 )
@@ -46,7 +46,7 @@ def softmax_over_axis_two(score: ndarray, mask: Any = None) -> Any:
 @fault(
     "softmax",
     "weights normalised over the queries",
-    source="labml commit 7d1550dd",
+    source="labml #146",
     clause=ROWS,
     reveals="N > 1 or M > 1",
 )
@@ -267,7 +267,7 @@ def empty_rows(fill: Any) -> Any:
 @fault(
     "softmax",
     "NaN where a row sees no key",
-    source="PyTorch, softmax over -inf",
+    source="pytorch #103963",
     clause=EMPTY,
     reveals="a row that sees no key",
 )
@@ -278,7 +278,7 @@ def softmax_nan_of_empty_rows(**given: Any) -> Any:
 @fault(
     "softmax",
     "an average where a row sees no key",
-    source="the PyTorch tutorial, masked_fill(-1e9)",
+    source="the Annotated Transformer's -1e9",
     clause=EMPTY,
     reveals="a row that sees no key",
 )
@@ -289,7 +289,7 @@ def softmax_average_of_empty_rows(**given: Any) -> Any:
 @fault(
     "softmax",
     "NaN where a row sees no key",
-    source="PyTorch, softmax over -inf",
+    source="pytorch #103963",
     clause="transformer_xl_attention, clause 2",
     reveals="N > M",
 )
@@ -300,7 +300,7 @@ def transformer_xl_attention_nan_of_empty_rows(**given: Any) -> Any:
 @fault(
     "softmax",
     "hidden scores filled with 0",
-    source="the PyTorch tutorial, masked_fill(0)",
+    source="PsyNeuLink PR #3196",
     clause=ABSENT,
     reveals="a hidden key",
 )

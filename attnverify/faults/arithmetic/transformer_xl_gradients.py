@@ -118,7 +118,7 @@ def transformer_xl_layer_grad_position_of_first_batch(**given: Any) -> Any:
 @fault(
     "backward",
     "a gradient that flows into the memory",
-    source="PyTorch Transformer-XL without detach, in many copies",
+    source="this project",
     clause="The memory is a constant: its own gradient is 0",
     reveals="a memory",
 )

@@ -151,7 +151,7 @@ def scaled_dot_product_attention_cached_mask(memory: Any, mask: Any = None, **gi
 @fault(
     "state",
     "keys kept from the last call with this shape, one call in fifty",
-    source="flash-attention #359, a race",
+    source="flash-attention #359",
     clause=ALONE,
     reveals="many calls",
     stateful=True,

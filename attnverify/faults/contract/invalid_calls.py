@@ -108,7 +108,7 @@ def softmax_of_integers(score: Any, mask: Any = None) -> Any:
 @fault(
     "refusals",
     "a value longer than the keys, cut",
-    source="PyTorch, flash attention on CPU",
+    source="pytorch PR #193728",
     clause=REFUSED,
     reveals="value longer than key",
     unchecked=True,

@@ -101,7 +101,7 @@ def multi_head_attention_interleaved_heads(**given: Any) -> Any:
 @fault(
     "layout",
     "a joint projection split as query, value, key",
-    source="the TensorFlow 2 tutorial, qvk_net",
+    source="this project",
     clause="transformer_xl_layer, clause 1",
     reveals="any",
 )

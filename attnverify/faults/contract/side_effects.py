@@ -119,7 +119,7 @@ def update_mems_view(hids: Any, mems: Any, mem_len: int) -> Any:
 @fault(
     "side effects",
     "positions added to the caller's memory",
-    source="kimiyoung, mem_transformer.py",
+    source="kimiyoung/transformer-xl, mems_i += pos_emb",
     clause="update_mems, clause 4",
     reveals="mems after the call",
     raw=True,
@@ -134,7 +134,7 @@ def transformer_xl_memory_in_place(mems: Any, **given: Any) -> Any:
 @fault(
     "side effects",
     "the caller's list of memories replaced",
-    source="the TensorFlow 2 tutorial, mems[i] = ...",
+    source="this project",
     clause="update_mems, clause 4",
     reveals="the list after the call",
     raw=True,
@@ -225,7 +225,7 @@ def learned_relative_attention_single_value(
 @fault(
     "side effects",
     "one array for all layers",
-    source="this project, [zeros] * L",
+    source="this project",
     clause="init_mems, clause 2",
     reveals="L > 1",
     raw=True,

@@ -209,7 +209,7 @@ def alibi_attention_slope_of_first_head(**given: Any) -> Any:
 @fault(
     "alibi",
     "positions in place of counts",
-    source="labml, alibi",
+    source="labml's ALiBi page",
     clause="get_alibi_biases: the running count",
     reveals="a hidden key before a visible one",
 )

@@ -41,7 +41,7 @@ def transformer_xl_layer_without_relu(**given: Any) -> Any:
 @fault(
     "layers",
     "GELU in place of the ReLU",
-    source="OpenAI GPT, BERT and their descendants",
+    source="BERT, modeling.py",
     clause=CLAUSE,
     reveals=FED,
 )
@@ -80,7 +80,7 @@ def transformer_xl_layer_feed_normed_first(**given: Any) -> Any:
 @fault(
     "layers",
     "a feed-forward of what was normed again",
-    source="Transformer-XL's pre_lnorm",
+    source="kimiyoung/transformer-xl, pre_lnorm",
     clause=CLAUSE,
     reveals=FED,
 )
@@ -132,7 +132,7 @@ def transformer_xl_layer_one_norm_for_both(**given: Any) -> Any:
 @fault(
     "layers",
     "the eps of another library in the second norm",
-    source="Keras's 1e-3",
+    source="Keras, LayerNormalization's epsilon of 1e-3",
     clause=CLAUSE,
     reveals=f"{FED}, eps 1e-5",
 )
@@ -204,7 +204,7 @@ def layer_backward(given: Given, **changed: Any) -> Any:
 @fault(
     "backward",
     "the derivative of the ReLU taken for 1 at 0",
-    source="max(x, 0) differentiated as x >= 0",
+    source="TensorFlow Playground #19",
     clause=BACKWARD,
     reveals=f"{FED} with an inner unit that is given 0",
 )
@@ -215,7 +215,7 @@ def transformer_xl_layer_grad_relu_at_zero(**given: Any) -> Any:
 @fault(
     "backward",
     "the derivative of the ReLU taken for a half at 0",
-    source="jax.numpy.maximum, which shares the gradient of a tie",
+    source="jax #37821",
     clause=BACKWARD,
     reveals=f"{FED} with an inner unit that is given 0",
 )

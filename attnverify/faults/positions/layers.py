@@ -168,7 +168,7 @@ def transformer_xl_layer_eps_outside(**given: Any) -> Any:
 @fault(
     "layers",
     "the eps of another library",
-    source="the TensorFlow 2 tutorial, Keras's 1e-3",
+    source="Keras, LayerNormalization's epsilon of 1e-3",
     clause=NORM,
     reveals="eps 1e-5, a small variance",
 )

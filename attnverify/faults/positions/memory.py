@@ -157,7 +157,7 @@ def init_mems_empty_arrays(n_layers: int, mem_len: int, batch: int, width: int) 
 @fault(
     "memory",
     "the sequence in front",
-    source="the TensorFlow 2 tutorial",
+    source="kimiyoung/transformer-xl, tf/train.py",
     clause="init_mems: [B S F]",
     reveals="B other than S",
 )

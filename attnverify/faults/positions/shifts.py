@@ -57,7 +57,7 @@ def shift_right_zero_fill(x: ndarray) -> Any:
 @fault(
     "shifts",
     "a reshape to [N+1 M] for [M+1 N]",
-    source="the TensorFlow 2 tutorial",
+    source="this project",
     clause=LEFT,
     reveals="N other than M",
 )
@@ -70,7 +70,7 @@ def rel_shift_wrong_reshape(x: ndarray) -> Any:
 @fault(
     "shifts",
     "rows of the padded buffer, not brought back",
-    source="two public copies of Transformer-XL",
+    source="this project",
     clause=LEFT,
     reveals="N > 1",
 )

@@ -163,7 +163,7 @@ def merge_masks_wipes_numbers(attn_mask: Any, key_padding_mask: Any, num_heads: 
 @fault(
     "masks",
     "the lowest finite number for hidden",
-    source="the PyTorch tutorial, section 4.2",
+    source="transformers PR #17306",
     clause="merge_masks, clause 3",
     reveals="anything hidden",
 )

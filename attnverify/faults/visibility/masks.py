@@ -31,7 +31,7 @@ def added(hidden: float, factor: float = 1.0) -> Any:
 @fault(
     "masks",
     "a mask times 1e-9",
-    source="nine public Transformer-XL files",
+    source="cyobero/datascience and eight more files",
     clause=VISIBLE,
     reveals="any mask",
 )
@@ -68,7 +68,7 @@ def scaled_dot_product_attention_minus_ten_thousand(**given: Any) -> Any:
 @fault(
     "masks",
     "hidden keys at -1e9 instead of hidden",
-    source="the PyTorch tutorial, section 2.3",
+    source="the Annotated Transformer's -1e9",
     clause=VISIBLE,
     reveals="a row that sees no key",
 )
@@ -155,7 +155,7 @@ def softmax_clamped_mask(score: ndarray, mask: Any = None) -> Any:
 @fault(
     "masks",
     "numbers below -9000 hide",
-    source="libraries that fill with -1e4",
+    source="transformers PR #17306",
     clause="softmax, clause 2: no finite number hides a key",
     reveals="rows that are low throughout",
 )

@@ -13,7 +13,8 @@ from typing import Any
 from attnverify.catalogue.operation import Operation
 
 DATA = Path(__file__).parents[2] / "data"
-SEEDS = re.compile(r"(\s*)\(seeds? \d{3}(?:\s+and\s+\d{3})?\)")
+SEED = re.compile(r"\bseeds?\s+\d{3}\b")
+PARENTHESIS = re.compile(r"(\s*)\(([^()]*)\)")
 
 
 @lru_cache
@@ -42,8 +43,8 @@ def link(text: str, url: str) -> str:
 
 
 def linked_source(source: str) -> str:
-    """The source of a fault, linked where its thread was read."""
-    url = read("threads")["threads"].get(source)
+    """The source of a fault, linked to where it can be read."""
+    url = next((found[source] for found in read("threads").values() if source in found), "")
     return link(source, url) if url else ""
 
 
@@ -85,7 +86,26 @@ def letters(operation: Operation) -> list[str]:
 
 def without_seeds(text: str) -> str:
     """
-    Text as readers see it: the repository's errata name the documents that they correct by the
-    project's own numbers too. Line ends are kept.
+    Text as readers see it: the repository names the documents that it corrects by the project's own
+    numbers too, in parentheses. What stands beside them there, and every line end, is kept.
     """
-    return SEEDS.sub(lambda found: "\n" * found[0].count("\n"), text)
+    return PARENTHESIS.sub(lambda found: public(found) if SEED.search(found[2]) else found[0], text)
+
+
+def public(parenthesis: re.Match[str]) -> str:
+    """What readers can open, of the sources in a parenthesis."""
+    kept = [source for source in parenthesis[2].split(";") if not SEED.search(source)]
+    text = f"{parenthesis[1]}({';'.join(kept).strip()})" if kept else ""
+    return text + "\n" * (parenthesis[0].count("\n") - text.count("\n"))
+
+
+def with_links(text: str) -> str:
+    """Text in which the names of sources are links to where they can be read."""
+    named = {
+        " ".join(name.split()): url
+        for found in read("threads").values()
+        for name, url in found.items()
+    }
+    names = sorted(named, key=len, reverse=True)
+    pattern = re.compile("|".join(map(re.escape, names)))
+    return pattern.sub(lambda found: link(found[0], named[found[0]]), text)

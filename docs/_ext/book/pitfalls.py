@@ -31,7 +31,7 @@ PICTURED = {
 
 def section(operation: Operation) -> Iterator[str]:
     for text in errata(operation.specification):
-        yield f"{facts.without_seeds(text)}\n"
+        yield f"{facts.with_links(facts.without_seeds(text))}\n"
     shipped = [fault for fault in faults_of(operation) if fault.source != "this project"]
     others = [fault for fault in faults_of(operation) if fault.source == "this project"]
     if pictured := next(
@@ -45,7 +45,7 @@ def section(operation: Operation) -> Iterator[str]:
         )
         yield from table(shipped, {"where it was": "source"})
     if others:
-        yield f"Further faults, of this project's own making ({len(others)}):\n"
+        yield f"Further faults, seeded without a public thread ({len(others)}):\n"
         yield from table(others, {})
 
 
