@@ -11,8 +11,9 @@ True
 """
 
 import inspect
+import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from attnverify.options import (
 )
 from attnverify.precision import resolve
 from attnverify.report.html import framed_page
-from attnverify.report.json_report import read_report
+from attnverify.report.json_report import describe_origin, read_report
 from attnverify.report.root_causes import triage
 from attnverify.report.table import format_table, summary_line
 from attnverify.verdicts.cell import cells
@@ -52,13 +53,17 @@ class Report:
     """What a run showed: one result for each implementation, dtype and aspect of the verdict."""
 
     results: tuple[CellResult, ...]
+    about: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """When the run was, how long it took, and of which versions, by the keys of the JSON."""
 
     @classmethod
     def from_json(cls, text: str) -> "Report":
         """
         Read the report that ``attnverify run --report-json`` wrote. Raises ValueError otherwise.
         """
-        return cls(tuple(CellResult.from_dict(tally) for tally in read_report(text)["tallies"]))
+        read = read_report(text)
+        results = tuple(CellResult.from_dict(tally) for tally in read.pop("tallies"))
+        return cls(results, read)
 
     @classmethod
     def read(cls, path: str | Path) -> "Report":
@@ -96,7 +101,7 @@ class Report:
         """Show the report in a notebook: the page of a run, maps included, in a frame."""
         tallies = [result.as_dict() for result in self.results]
         causes = [cause.as_dict() for cause in triage(tallies)]
-        return framed_page({"tallies": tallies, "root_causes": causes})
+        return framed_page({**self.about, "tallies": tallies, "root_causes": causes})
 
 
 class CheckFailed(AssertionError):
@@ -135,6 +140,7 @@ def check(
     discriminating or nothing could be judged; ValueError for an argument that is wrong.
     """
     __tracebackhide__ = True  # pytest shows the line of the user's test, and the finding
+    began = time.time()
     names = [dtype] if isinstance(dtype, str) else [*dtype]
     dtypes = tuple(_read("dtype", parse_dtype, name) for name in names)
     options = Options(_read("profile", parse_profile, profile), seed, failures)
@@ -149,7 +155,8 @@ def check(
     backend.declared = Declarations(dtypes)
     implementation_of_function(backend, function, operation, library)
     report = Report(
-        tuple(judge_cell(cell, options) for cell in cells([backend], (), dtypes, None, columns))
+        tuple(judge_cell(cell, options) for cell in cells([backend], (), dtypes, None, columns)),
+        describe_origin(began),
     )
     judged = [result for result in report.results if result.aspect in aspects]
     wrong = [result for result in judged if result.verdict in ("failed", "weak")]

@@ -77,10 +77,11 @@ def merge_masks(
     Errata: a fill with -1e9 "to avoid NaN" (seed 001; the Annotated Transformer's -1e9). A row that
     loses every key then attends to hidden keys: in float64 as if nothing were hidden, in float32
     and bfloat16 evenly, because -1e9 swallows the scores (in float32 those up to 32, half its last
-    place); in float16 it does not fit, and the fill raises. In a float attn_mask the -1e9 also overwrites the mask's own -inf: under left padding a causal
-    row whose only key is padded attends to padded keys in its future. Padding is explained as rows
-    of K that become -inf "so that" columns of the product do (seed 001, section 4.1.1); such scores
-    are -inf, +inf or NaN, by the signs of the query.
+    place); in float16 it does not fit, and the fill raises. In a float attn_mask the -1e9 also
+    overwrites the mask's own -inf: under left padding a causal row whose only key is padded attends
+    to padded keys in its future. Padding is explained as rows of K that become -inf "so that"
+    columns of the product do (seed 001, section 4.1.1); such scores are -inf, +inf or NaN, by the
+    signs of the query.
     """
     check_integer("num_heads", num_heads)
     mask = np.zeros((1, 1, 1, 1))

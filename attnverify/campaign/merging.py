@@ -64,8 +64,8 @@ class CellTotal:
         for record in records:
             with suppress(OSError):
                 path = save(record, folder, None)
-                if script := self.scripts.get(record.hash):
-                    write_atomically(path.with_suffix(".py"), script)
+                if script := self.scripts.get(record.program):
+                    write_atomically(path.with_name(record.program), script)
                 written += 1
         return written
 

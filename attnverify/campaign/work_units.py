@@ -218,5 +218,5 @@ def without_verdict(result: CellResult) -> CellResult:
 
 
 def scripts_in(folder: str) -> dict[str, str]:
-    """Read the scripts of the records that a unit wrote, by their hash."""
-    return {path.stem: path.read_text() for path in sorted(Path(folder).glob("*.py"))}
+    """Read the scripts of the records that a unit wrote, by the names of their files."""
+    return {path.name: path.read_text() for path in sorted(Path(folder).glob("*.py"))}

@@ -91,6 +91,7 @@ class Finding:
                 "hash": self.record.hash,
                 "words": self.record.words,
                 "replay": self.record.replay_line,
+                "program": self.record.program,
             }
         return plain
 

@@ -110,6 +110,12 @@ class FailureRecord:
         return hashlib.sha256(json.dumps(drawn, sort_keys=True).encode()).hexdigest()[:12]
 
     @property
+    def program(self) -> str:
+        """The file of the script that shows it, one for each implementation that failed on it."""
+        who = hashlib.sha256(f"{self.backend}\n{self.implementation}".encode()).hexdigest()[:4]
+        return f"{self.hash}-{who}.py"
+
+    @property
     def words(self) -> str:
         """What was drawn, for people."""
         return self.check["name"] if self.check else str(Recipe(**self.recipe))

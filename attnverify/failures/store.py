@@ -30,7 +30,7 @@ def save(failure: FailureRecord, folder: str, implementation: Implementation | N
     _ignore_state(path.parent)
     write_atomically(path, failure.text)
     if implementation is not None:
-        write_atomically(path.with_suffix(".py"), script(failure, implementation))
+        write_atomically(path.with_name(failure.program), script(failure, implementation))
     for old in _by_age(path.parent)[:-MAX_RECORDS]:
         remove(old)
     forget_what_was_read()
@@ -51,9 +51,9 @@ def _by_age(folder: Path) -> list[Path]:
 
 
 def remove(record: Path) -> None:
-    """Remove a record and its script."""
-    record.unlink(missing_ok=True)
-    record.with_suffix(".py").unlink(missing_ok=True)
+    """Remove a record and its scripts, one for each implementation that failed on it."""
+    for path in (record, *record.parent.glob(f"{record.stem}*.py")):
+        path.unlink(missing_ok=True)
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -73,18 +73,22 @@ def as_json(
         "root_causes": [cause.as_dict() for cause in triage(tallies)],
     }
     found |= describe_what_was_violated([t for t in tallies if t["verdict"] == "failed"])
-    about = {
+    about = describe_origin(run.began, clock)
+    about |= {"options": options, "failures": run.options.failures}
+    return about | {"backends": backends, "tallies": tallies, **found}
+
+
+def describe_origin(began: float, clock: Callable[[], float] = time.time) -> dict[str, Any]:
+    """Say when a run was, how long it took so far, of what, and on what."""
+    return {
         "version": VERSION,
         "attnverify": __version__,
         "commit": commit_of_suite(),
-        "date": datetime.fromtimestamp(run.began, UTC).isoformat(timespec="seconds"),
-        "seconds": round(max(clock() - run.began, 0.0), 1),
-        "options": options,
-        "failures": run.options.failures,
+        "date": datetime.fromtimestamp(began, UTC).isoformat(timespec="seconds"),
+        "seconds": round(max(clock() - began, 0.0), 1),
         "installed": package_versions(),
         "environment": describe_environment(),
     }
-    return about | {"backends": backends, "tallies": tallies, **found}
 
 
 def describe_what_was_violated(failed: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:

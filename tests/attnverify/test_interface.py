@@ -1,6 +1,7 @@
 """The public interface in Python: what check raises, what a bound is, what a report says."""
 
 import doctest
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from attnverify import interface
 from attnverify.options import operation_names
 from tests.support.run_attnverify import ROOT, judged, verify
 from tests.support.sample_backends import HERE
+from tests.support.synthetic_reports import large
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +51,13 @@ def test_a_report_shows_itself_in_a_line_and_as_a_page() -> None:
     assert repr(report).startswith("<Report: 3 cells: 3 passed; ")
     frame = report._repr_html_()
     assert frame.startswith("<iframe") and "<html" not in frame and "&lt;html" in frame
+    assert "date not said" not in frame and f"{report.about['date'][:10]} " in frame
+    assert report.about["commit"] and report.about["environment"]["arithmetic"]
+
+
+def test_a_report_that_was_read_says_what_the_file_says() -> None:
+    read = av.Report.from_json(json.dumps(large(4)))
+    assert read.results and "2026-01-02 03:04 UTC, 1 min 1 s" in read._repr_html_()
 
 
 def accepts_everything(x):

@@ -116,6 +116,10 @@ def additive(N: int, M: int, A: int, B: int, width: int = 64) -> dict[str, int]:
     return {"B": B, "N": N, "M": M, "Q": width, "K": width, "A": A, "E": width}
 
 
+def heads_of_a_layer(N: int, H: int = 8, F: int = 512, B: int = 4) -> dict[str, int]:
+    return {"B": B, "H": H, "N": N, "M": N, "F": F}
+
+
 COMPILED = ("flex, compiled", "torch.compile")
 FEW: dict[str, Any] = {"without": (*COMPILED, "torch_impl:eager")}
 
@@ -171,8 +175,27 @@ CPU = (
     Case("transformer-xl layer", "transformer_xl_layer", relative(128, M=256, F=512) | {"S": 128}),
     Case("shift N=1024", "shift_right", {"N": 1024, "M": 1024}, options={"lead": (4,)}),
     Case("shift N=1024", "rel_shift", {"N": 1024, "M": 1024}, options={"lead": (4,)}),
+    Case("mask N=1024", "causal_mask", {"N": 1024, "M": 1024}),
+    Case("weights N=1024", "softmax", {"N": 1024, "M": 1024}, options={"lead": (8,)}),
+    Case("weights N=1024", "dropout", {"N": 1024, "M": 1024}, options={"lead": (8,)}),
+    Case("positions 1792", "sinusoidal_positions", {"M": 1792, "F": 1024}),
+    Case("scores N=512", "transformer_xl_score", relative(512)),
+    Case("scores N=512", "learned_relative_score", relative(512), options={"align": "end"}),
+    Case("slopes of 112 heads", "get_slopes", {"H": 112}),
+    Case("biases N=1024", "get_alibi_biases", {"H": 8, "N": 1024, "M": 1024}, mask=CAUSAL),
+    Case("memory 1600", "init_mems", {"B": 4, "L": 18, "F": 256}, options={"mem_len": 1600}),
+    Case("layer F=512", "self_attention", {"B": 4, "N": 256, "M": 256, "E": 64, "K": 64, "F": 512}),
+    Case("layer F=512", "multi_head_attention", heads_of_a_layer(256)),
+    Case("layer F=512", "multi_head_self_attention", heads_of_a_layer(256)),
+    Case("layer F=512", "alibi_multi_head_attention", heads_of_a_layer(256), mask=CAUSAL),
+    Case(
+        "three layers",
+        "transformer_xl",
+        {"B": 1, "H": 8, "N": 128, "D": 64, "S": 128, "L": 3, "F": 512},
+        options={"mem_len": 128},
+    ),
 )
-"""What two cores measure in ten minutes."""
+"""What two cores measure in eleven minutes."""
 
 LENGTHS = {"cpu": (512, 1024, 2048, 4096), "cuda": (512, 1024, 2048, 4096, 8192, 16384, 32768)}
 

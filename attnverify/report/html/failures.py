@@ -54,7 +54,7 @@ def render_failures(
     report: Report, failed: list[Tally], anchors: dict[int, str], programs: Mapping[str, str]
 ) -> Markup:
     """
-    Render every failed cell, with the programs that show it by the hashes of their records; the
+    Render every failed cell, with the programs that show it by the names of their files; the
     cell that tells of each root cause is open.
     """
     if not failed:
@@ -76,7 +76,7 @@ def render_failures(
                     )
                     | {
                         "told": told.get((tally["backend"], names_of_causes(finding))),
-                        "program": programs.get((finding["record"] or {}).get("hash", "")),
+                        "program": programs.get((finding["record"] or {}).get("program", "")),
                         "clauses": [*find_clauses(report, tally, finding)],
                     }
                     for i, finding in enumerate(tally["findings"])

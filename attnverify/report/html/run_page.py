@@ -28,7 +28,7 @@ def report_page(report: Report, programs: Mapping[str, str] | None = None, book:
     """
     Render the whole page of a report.
 
-    programs  where the programs that show its failures are from the page, by hash
+    programs  where the programs that show its failures are from the page, by their names
     book      the address of the book, to which the clauses of the specification lead
     """
     tallies = report["tallies"]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from attnverify.catalogue.operation import Operation
+from book.docstrings import below
 
 DATA = Path(__file__).parents[2] / "data"
 SEED = re.compile(r"\bseeds?\s+\d{3}\b")
@@ -35,6 +36,15 @@ def section_why(operation: Operation) -> Iterator[str]:
     for title, key, kind in (("Paper", "papers", "papers"), ("Public code", "code", "code")):
         links = [link(*read()[kind][name]) for name in found[key]]
         yield f"**{title}**: {'; '.join(links)}.\n"
+
+
+def derivation(operation: Operation) -> Iterator[str]:
+    """How the gradient follows from the formula."""
+    found = read("derivations")
+    text = found["derivations"][operation.name].strip()
+    parts = (below(part) if part.startswith(".. math::") else part for part in text.split("\n\n"))
+    yield f"**How it follows.** {found['introduction']}\n"
+    yield "\n\n".join(parts) + "\n"
 
 
 def link(text: str, url: str) -> str:

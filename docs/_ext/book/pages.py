@@ -23,7 +23,7 @@ from book import (
 )
 from book.docstrings import formulas, sentence
 from book.formula_lines import ANCHORS
-from book.source_lines import find, whole
+from book.source_lines import Passage, find, whole
 
 DOCS = Path(__file__).parents[2]
 
@@ -136,6 +136,7 @@ def parts(operation: Operation) -> Iterator[str]:
     if gradient:
         yield from heading("The gradient", "-")
         yield from declare_function(gradient)
+        yield from facts.derivation(operation)
         yield from facts.section_arguments(gradient)
         yield from sides(gradient)
         yield from whole_function(gradient)
@@ -175,7 +176,7 @@ def sides(operation: Operation) -> Iterator[str]:
         yield f"   .. math:: {formula}\n"
         yield "   .. container:: code\n"
         for passage in passages:
-            yield f"      .. code-block:: python\n         :caption: {passage.place}\n"
+            yield f"      .. code-block:: python\n         :caption: {in_the_source(passage)}\n"
             yield from ("         " + line for line in passage.text.splitlines())
             yield ""
 
@@ -188,9 +189,18 @@ def whole_function(operation: Operation) -> Iterator[str]:
         ", and the functions of the specification that it calls:\n" if passages[1:] else ":\n"
     )
     for passage in passages:
-        yield f".. code-block:: python\n   :caption: {passage.place}\n"
+        yield f".. code-block:: python\n   :caption: {in_the_source(passage)}\n"
         yield from ("   " + line for line in passage.text.splitlines())
         yield ""
+
+
+def in_the_source(passage: Passage) -> str:
+    """The place of a passage, with a link to its function in the source, where the site has it."""
+    file, name = passage.place.partition(":")[0], passage.function
+    chapter = Path(file).stem
+    if (CATALOGUE[name].chapter if name in CATALOGUE else SHARED.get(name)) != chapter:
+        return passage.place
+    return f"`{passage.place} <../_modules/attnverify/spec/{chapter}.html#{name}>`__"
 
 
 def lines_to_run(operation: Operation) -> Iterator[str]:

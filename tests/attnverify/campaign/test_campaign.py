@@ -151,7 +151,7 @@ def test_a_unit_brings_tally_and_records_along_and_leaves_nothing_behind(isolate
     records = [finding.record for finding in outcome.result.findings]
     assert records and outcome.result.verdict == "passed"
     assert all(record and record.operation == "causal_mask" for record in records)
-    assert {record.hash for record in records if record} == outcome.scripts.keys()
+    assert {record.program for record in records if record} == outcome.scripts.keys()
     assert all(outcome.scripts.values())
     assert not Path(".attnverify").exists()
 
@@ -214,7 +214,7 @@ def outcome(unit: WorkUnit, *findings: tuple[str, str, int], **numbers: Any) -> 
             Recipe("softmax", {"N": 1, "M": M}, {"family": "normal", "seed": M}).text
         )
         record = FailureRecord("softmax", "float32", "values", recipe, "softmax", "mine")
-        scripts[record.hash] = "print()"
+        scripts[record.program] = "print()"
         found.append(Finding(kind, message=message, condition=(f"M > {M}",), record=record))
     return Outcome(empty(findings=found, **numbers), scripts, "here", 0.1, unit)
 

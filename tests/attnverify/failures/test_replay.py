@@ -48,6 +48,10 @@ def records(folder: str = ".attnverify/failures") -> list[Path]:
     return sorted(Path(folder).glob("*.json"))
 
 
+def program_of(path: Path) -> Path:
+    return path.with_name(read_record(path).program)
+
+
 def aspect_of(path: Path) -> str:
     return read_record(path).aspect
 
@@ -57,7 +61,7 @@ def test_a_failure_is_written_as_a_small_record_and_a_script() -> None:
     assert {aspect_of(path) for path in records()} == {"values", "hidden NaN"}
     for path in records():
         assert path.stat().st_size <= 1000
-        assert path.stem == read_record(path).hash and path.with_suffix(".py").exists()
+        assert path.stem == read_record(path).hash and program_of(path).exists()
 
 
 @pytest.mark.parametrize(
@@ -206,7 +210,7 @@ def test_what_fails_beyond_single_cases_is_replayed_too(name: str) -> None:
     )
     again = verify("replay", checks[0].stem)
     assert again.status == 1 and words in again.output
-    assert shown in in_a_process(str(checks[0].with_suffix(".py")), start=()).output
+    assert shown in in_a_process(str(program_of(checks[0])), start=()).output
     assert verify("replay", checks[0].stem, "--backend", "numpy_ref").status == 0
 
 
@@ -320,7 +324,7 @@ def shows_failure(told: str) -> bool:
 
 
 def script_of(aspect: str = "values") -> Path:
-    return next(path for path in records() if aspect_of(path) == aspect).with_suffix(".py")
+    return program_of(next(path for path in records() if aspect_of(path) == aspect))
 
 
 def test_the_wall_holds(tmp_path: Path) -> None:
@@ -433,7 +437,7 @@ def test_the_script_of_a_wrong_form_says_so(
 ) -> None:
     failure = FailureRecord.of(implementation(name), case_of(RECIPE, "float32"), "values")
     monkeypatch.setattr(page, "MOST_NUMBERS", 100 * is_page)
-    script = save(failure, str(tmp_path), implementation(name)).with_suffix(".py")
+    script = program_of(save(failure, str(tmp_path), implementation(name)))
     done = in_a_process(str(script), start=())
     wanted = "('float32', (2, 3))" if is_page else "float32 (2, 3)"
     assert f"output: wanted {wanted}, got {FORMS[name][is_page]}" in done.output
@@ -451,7 +455,7 @@ def written(body: str, recipe: Recipe) -> str:
     Path("mine.py").write_text(HEAD + "def shift_right(x):\n" + body)
     function = load("mine.py").implementations[0]
     failure = FailureRecord.of(function, case_of(recipe, "float32"), "values")
-    return run_alone(save(failure, "kept", function).with_suffix(".py"))
+    return run_alone(program_of(save(failure, "kept", function)))
 
 
 LAID_OUT = Recipe(

@@ -17,8 +17,11 @@ import pytest
 
 from attnverify import ROOT
 from attnverify.backends.commit import NO_COMMIT, commit_of_backend, describe_commit
+from attnverify.backends.loader import load
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.failures.evidence import MOST_NUMBERS, describe_inputs
+from attnverify.failures.record import FailureRecord
+from attnverify.failures.store import remove, save
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.judge.case import case_of
 from attnverify.report.comparison import compare_reports, describe_comparison
@@ -33,6 +36,7 @@ from tests.support.sample_backends import HERE
 from tests.support.synthetic_reports import large
 
 DATED = large(20)
+CASE = case_of(fixed_cases("softmax")[0], "float32")
 
 
 def git(folder: Path, *words: str) -> str:
@@ -143,8 +147,8 @@ def test_the_programs_beside_the_page_show_the_failures(
 ) -> None:
     folder, report = shown
     links = re.findall(r'href="(reproducers/[^"]*)"', (folder / "out.html").read_text())
-    hashes = {f["record"]["hash"] for t in report["tallies"] for f in t["findings"]}
-    assert links and {Path(link).stem for link in links} == hashes
+    programs = {f["record"]["program"] for t in report["tallies"] for f in t["findings"]}
+    assert links and {Path(link).name for link in links} == programs
     done = subprocess.run(
         [sys.executable, links[0], str(HERE / "two_planted_faults.py")],
         cwd=folder,
@@ -188,21 +192,36 @@ def test_the_clauses_lead_to_the_book_where_it_is_said_where_that_is(
     assert "example.org" not in Path("out.html").read_text()
 
 
-def test_a_program_that_may_be_of_another_implementation_is_not_linked(tmp_path: Path) -> None:
+def test_two_implementations_that_fail_on_one_recipe_have_a_program_each(tmp_path: Path) -> None:
+    folder, told = tmp_path / "failures", {}
+    for name in ("softmax", "softmax_fused"):
+        (tmp_path / f"{name}.py").write_text(f"def {name}(score, mask=None):\n    return score\n")
+        function = load(str(tmp_path / f"{name}.py")).implementations[0]
+        failure = FailureRecord.of(function, CASE, "values")
+        told[name] = save(failure, str(folder), function).with_name(failure.program).read_text()
+    assert len([*folder.glob("*.json")]) == 1 and len([*folder.glob("*.py")]) == 2
+    assert all(text.startswith(f'"""\n{name} of') for name, text in told.items())
+    remove(next(folder.glob("*.json")))
+    assert [path for path in folder.iterdir() if path.suffix in (".json", ".py")] == []
+
+
+def test_a_program_is_copied_once_and_linked_where_it_shows_a_failure(tmp_path: Path) -> None:
     report = large(20) | {"failures": str(tmp_path)}
     records = [f["record"] for t in report["tallies"] for f in t["findings"]]
-    (tmp_path / f"{records[0]['hash']}.py").write_text("")
-    assert len(records) > 1 and len(copy_reproducers(report, tmp_path / "a.html")) == 1
-    records[1]["implementation"] = "softmax_other"
-    assert copy_reproducers(report, tmp_path / "a.html") == {}
+    (tmp_path / "0123456789ab-0000.py").write_text("")
+    assert len(records) > 1 and copy_reproducers(report, tmp_path / "a.html") == {}
+    for record in records:
+        record["program"] = "0123456789ab-0000.py"
+    copied = copy_reproducers(report, tmp_path / "a.html")
+    assert copied == {"0123456789ab-0000.py": "reproducers/0123456789ab-0000.py"}
 
 
-def test_what_is_no_hash_is_no_file(tmp_path: Path) -> None:
+def test_what_is_no_name_of_a_program_is_no_file(tmp_path: Path) -> None:
     report = large(20) | {"failures": str(tmp_path)}
-    (tmp_path.parent / "outside.py").write_text("")
+    (tmp_path.parent / "outside-0.py").write_text("")
     for tally in report["tallies"]:
         for found in tally["findings"]:
-            found["record"]["hash"] = "../outside"
+            found["record"]["program"] = "../outside-0.py"
     assert copy_reproducers(report, tmp_path / "a.html") == {}
 
 
