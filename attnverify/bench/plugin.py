@@ -198,8 +198,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
-    """What a machine is stands in the results, not what it is called."""
+    """What a machine is stands in the results, and how busy it was, not what it is called."""
     machine_info.pop("node", None)
+    machine_info["load"] = round(os.getloadavg()[0], 1)
     for changing in ("hz_actual", "hz_actual_friendly"):
         machine_info["cpu"].pop(changing, None)
 

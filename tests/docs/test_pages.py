@@ -159,13 +159,15 @@ def test_a_convention_that_is_not_true_is_noticed():
 
 def test_the_speed_that_nobody_measured_is_said_to_be_missing(monkeypatch, tmp_path):
     monkeypatch.setattr(pages.status, "read", lambda name: None)
-    monkeypatch.setattr(pages.status, "RESULTS", tmp_path)
+    for root in ("RESULTS", "PARTS"):
+        monkeypatch.setattr(pages.status, root, tmp_path)
     text = "\n".join(pages.status.section(CATALOGUE["softmax"]))
     assert text.count("not measured yet") == 3
 
 
 def test_the_newest_results_of_a_device_are_shown(monkeypatch, tmp_path):
-    monkeypatch.setattr(pages.status, "RESULTS", tmp_path)
+    for root in ("RESULTS", "PARTS"):
+        monkeypatch.setattr(pages.status, root, tmp_path)
     for name, seconds in ("120000.json", 3.0), ("130000.json", 2.0):
         timed = {
             "case": "a case",
@@ -176,13 +178,15 @@ def test_the_newest_results_of_a_device_are_shown(monkeypatch, tmp_path):
             "verdict": "correct",
             "seconds": summarise([seconds]),
         }
-        told = {"benchmarks": [{"extra_info": timed | {"refused": ""}}]}
+        machine = {"load": seconds, "cpu": {"count": 2}}
+        told = {"benchmarks": [{"extra_info": timed | {"refused": ""}}], "machine_info": machine}
         path = tmp_path / "a-device" / "2026-01-01" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(told))
     text = "\n".join(pages.status.speed(CATALOGUE["softmax"]))
+    assert "busy (load 3 on 2 cores)" in pages.status.how_busy(path.with_name("120000.json"))
     assert (
-        "a case: softmax, float32, forward, on a-device, 2026-01-01" in text
+        "a case: softmax, float32, forward, on a-device, 2026-01-01:" in text
         and "2 s" in text
         and "3 s" not in text
     )

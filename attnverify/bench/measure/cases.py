@@ -22,7 +22,7 @@ class Case:
     """
     One thing to be timed by several implementations.
 
-    sizes    the letters of the design; options and mask as a Recipe has them
+    sizes    the letters of its shapes; options and mask as a Recipe has them
     mode     forward; backward (of a graph that stands already); both
     device   where it is meant to run: cpu, cuda
     seconds  how long its rounds may take in all
@@ -68,6 +68,8 @@ class Case:
     def small(self) -> "Case":
         """The same case at a size at which an interpreter runs it in a moment."""
         sizes = {letter: min(size, SMALL.get(letter, size)) for letter, size in self.sizes.items()}
+        if self.operation in SQUARE:
+            sizes["M"] = sizes["N"]
         return replace(self, sizes=sizes, seconds=0.0)
 
 
@@ -86,6 +88,9 @@ SMALL = {
     "S": 8,
     "L": 2,
 }
+
+SQUARE = ("alibi_multi_head_attention", "multi_head_self_attention", "self_attention")
+"""What attends from a sequence to itself."""
 
 CAUSAL = {"pattern": "causal", "axes": "N M", "form": "bool", "seed": 0}
 WINDOW = CAUSAL | {"pattern": "window"}
@@ -108,16 +113,17 @@ def relative(
     return square(N, H, D, B) | {"M": M or N, "P": max(N, M)} | more
 
 
+END: dict[str, Any] = {"align": "end"}
+ROWS = {"N": 256, "M": 256}
+HEADS = {"B": 4, "H": 8, "F": 512} | ROWS
+
+
 def learned(name: str, sizes: dict[str, int], **more: Any) -> Case:
-    return Case(name, LEARNED, sizes, options={"align": "end"}, **more)
+    return Case(name, LEARNED, sizes, options=END, **more)
 
 
 def additive(N: int, M: int, A: int, B: int, width: int = 64) -> dict[str, int]:
     return {"B": B, "N": N, "M": M, "Q": width, "K": width, "A": A, "E": width}
-
-
-def heads_of_a_layer(N: int, H: int = 8, F: int = 512, B: int = 4) -> dict[str, int]:
-    return {"B": B, "H": H, "N": N, "M": N, "F": F}
 
 
 COMPILED = ("flex, compiled", "torch.compile")
@@ -170,24 +176,29 @@ CPU = (
         "layer of labml",
         "relative_multi_head_attention",
         relative(256, F=512),
-        options={"align": "end"},
+        options=END,
     ),
     Case("transformer-xl layer", "transformer_xl_layer", relative(128, M=256, F=512) | {"S": 128}),
     Case("shift N=1024", "shift_right", {"N": 1024, "M": 1024}, options={"lead": (4,)}),
     Case("shift N=1024", "rel_shift", {"N": 1024, "M": 1024}, options={"lead": (4,)}),
     Case("mask N=1024", "causal_mask", {"N": 1024, "M": 1024}),
-    Case("weights N=1024", "softmax", {"N": 1024, "M": 1024}, options={"lead": (8,)}),
-    Case("weights N=1024", "dropout", {"N": 1024, "M": 1024}, options={"lead": (8,)}),
+    Case("softmax N=1024", "softmax", {"N": 1024, "M": 1024}, options={"lead": (8,)}),
+    Case("dropout N=1024", "dropout", {"N": 1024, "M": 1024}, options={"lead": (8,)}),
     Case("positions 1792", "sinusoidal_positions", {"M": 1792, "F": 1024}),
-    Case("scores N=512", "transformer_xl_score", relative(512)),
-    Case("scores N=512", "learned_relative_score", relative(512), options={"align": "end"}),
+    Case("scores of transformer-xl N=512", "transformer_xl_score", relative(512)),
+    Case("scores of offsets N=512", "learned_relative_score", relative(512), options=END),
     Case("slopes of 112 heads", "get_slopes", {"H": 112}),
-    Case("biases N=1024", "get_alibi_biases", {"H": 8, "N": 1024, "M": 1024}, mask=CAUSAL),
-    Case("memory 1600", "init_mems", {"B": 4, "L": 18, "F": 256}, options={"mem_len": 1600}),
-    Case("layer F=512", "self_attention", {"B": 4, "N": 256, "M": 256, "E": 64, "K": 64, "F": 512}),
-    Case("layer F=512", "multi_head_attention", heads_of_a_layer(256)),
-    Case("layer F=512", "multi_head_self_attention", heads_of_a_layer(256)),
-    Case("layer F=512", "alibi_multi_head_attention", heads_of_a_layer(256), mask=CAUSAL),
+    Case("biases of alibi N=1024", "get_alibi_biases", {"H": 8, "N": 1024, "M": 1024}, mask=CAUSAL),
+    Case("empty memory 1600", "init_mems", {"B": 4, "L": 18, "F": 256}, options={"mem_len": 1600}),
+    Case("one head F=512", "self_attention", {"B": 4, "E": 64, "K": 64, "F": 512} | ROWS),
+    Case("eight heads F=512", "multi_head_attention", HEADS),
+    Case("eight heads of x F=512", "multi_head_self_attention", HEADS),
+    Case(
+        "eight heads of alibi F=512",
+        "alibi_multi_head_attention",
+        HEADS,
+        mask=CAUSAL,
+    ),
     Case(
         "three layers",
         "transformer_xl",

@@ -87,10 +87,10 @@ def count_bytes_per_number(x: ndarray, dtype: str) -> int:
 def count_visible_pairs(case: Case, inputs: Inputs) -> float | None:
     """
     Count how many pairs of all batches and heads see each other, from one batch and head of each;
-    None where there are none.
+    None where there are none, and of a layer, whose projections do most of its work.
     """
     operation = CATALOGUE[case.operation]
-    if "query" not in inputs or "value" not in inputs:
+    if "query" not in inputs or "value" not in inputs or operation.traits.parameters:
         return None
     lead = inputs["query"].shape[:-2]
     one = {name: inputs[name][(slice(0, 1),) * len(lead)] for name in ("query", "key")}

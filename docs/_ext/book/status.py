@@ -15,6 +15,8 @@ from attnverify.catalogue.traits import DTYPES
 
 DATA = Path(__file__).parents[2] / "data"
 RESULTS = DATA.parents[1] / "benchmarks" / "results"
+PARTS = RESULTS.with_name("parts")
+"""Results of the operations that no goal names, recorded by themselves."""
 NOT_MEASURED = "not measured yet"
 NOTICED = ("faults", "entries", "noticed_before", "noticed_since")
 """The columns of the table of new faults."""
@@ -131,7 +133,7 @@ def speed(operation: Operation) -> Iterator[str]:
         found = results.select(results.read(path), operation=operation.name)
         for name, group in tables.groups([record for record in found if record["seconds"]]):
             measured = True
-            yield f"Speed, {name}, on {path.parts[-3]}, {path.parts[-2]}:\n"
+            yield f"Speed, {name}, on {path.parts[-3]}, {path.parts[-2]}{how_busy(path)}:\n"
             yield from listed(
                 SHOWN,
                 [
@@ -147,8 +149,16 @@ SHOWN = ["implementation", "median", "rel.", "extra memory", "verdict"]
 
 
 def newest() -> list[Path]:
-    """The last results of each device."""
-    return list({path.parts[-3]: path for path in results.files(RESULTS)}.values())
+    """The last results of each device, of either folder."""
+    found = [path for root in (RESULTS, PARTS) for path in results.files(root)]
+    return list({path.parts[-4:-2]: path for path in found}.values())
+
+
+def how_busy(path: Path) -> str:
+    """Say where a machine did more than it has cores for: times are longer then, ratios less so."""
+    machine = json.loads(path.read_text()).get("machine_info", {})
+    load, cores = machine.get("load", 0), machine.get("cpu", {}).get("count", 1)
+    return f", while the machine was busy (load {load:g} on {cores} cores)" * (load > cores)
 
 
 def listed(head: list[str], rows: list[list[str]]) -> Iterator[str]:
