@@ -12,8 +12,10 @@ from attnverify import ROOT
 
 CHAPTERS = ROOT / "docs" / "chapters"
 BLOCK = re.compile(
-    r"^\.\. code-block:: (\w+)\n(?:   :caption: (.+)\n)?\n((?:(?:   .*)?\n)+)", re.MULTILINE
+    r"^\.\. code-block:: (\w+)\n(?:   :caption: (.+)\n)?(?:   :\S+: .+\n)*\n((?:(?:   .*)?\n)+)",
+    re.MULTILINE,
 )
+STATUS_1 = "ends with status 1"
 SLOPES = """
 import numpy as np
 
@@ -70,7 +72,7 @@ def follow(text: str, folder: Path, skip: str = "", python: str = sys.executable
             (folder / caption).write_text(body)
         elif language == "sh" and not (skip and skip in body):
             done = run(body, folder, python)
-            assert done.returncode == 0, body + done.stdout + done.stderr
+            assert done.returncode == (caption == STATUS_1), body + done.stdout + done.stderr
             last = done.stdout
         elif language == "text":
             assert [line for line in body.splitlines() if line not in last] == [], last
@@ -144,5 +146,7 @@ def selected(text: str) -> str:
 def test_a_block_that_fails_is_noticed(tmp_path: Path):
     with pytest.raises(AssertionError):
         follow(".. code-block:: sh\n\n   false\n\n", tmp_path)
+    with pytest.raises(AssertionError):
+        follow(f".. code-block:: sh\n   :caption: {STATUS_1}\n\n   true\n\n", tmp_path)
     with pytest.raises(AssertionError):
         follow(".. code-block:: sh\n\n   echo a\n\n.. code-block:: text\n\n   b\n\n", tmp_path)

@@ -25,6 +25,7 @@ import pytest
 from attnverify import ROOT, spec
 from attnverify.catalogue import docstrings
 from attnverify.catalogue.operation import CATALOGUE
+from tests.docs.test_chapters import STATUS_1, blocks
 from tests.support.browser import (
     Browser,
     Page,
@@ -517,29 +518,24 @@ def test_the_tutorial_works_as_it_stands(tmp_path: Path) -> None:
     subprocess.run(["git", "clone", "-q", str(ROOT), str(copy)], check=True)
     text = (copy / "docs" / "chapters" / "first_kernel.rst").read_text()
     last = ""
-    for language, block in blocks(text):
-        if language == "sh":
-            environment = {
-                name: value
-                for name, value in os.environ.items()
-                if not name.startswith("PYTEST") and name != "PYTHONPATH"
-            }
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("PYTEST") and name != "PYTHONPATH"
+    }
+    for language, caption, block in blocks(text):
+        if caption and language == "python":
+            (copy / caption).write_text(block)
+        elif language == "sh":
             command = ["bash", "-euo", "pipefail", "-c", block]
             done = subprocess.run(
                 command, cwd=copy, env=environment, capture_output=True, text=True, timeout=600
             )
-            last = done.stdout + "".join(
-                path.read_text() for path in [copy / "said.txt"] if path.exists()
-            )
-            assert done.returncode == 0, block + done.stdout + done.stderr
+            last = done.stdout
+            wanted = caption == STATUS_1
+            assert done.returncode == wanted, block + done.stdout + done.stderr
         else:
             assert [line for line in block.splitlines() if line not in last] == [], last
-
-
-def blocks(text: str) -> list[tuple[str, str]]:
-    """The code blocks of a page, in order: language and text."""
-    found = re.findall(r"^\.\. code-block:: (\w+)\n\n((?:(?:   .*)?\n)+)", text, flags=re.MULTILINE)
-    return [(language, re.sub(r"^   ", "", body, flags=re.MULTILINE)) for language, body in found]
 
 
 def test_the_data_of_the_book_says_where_it_is_from() -> None:
