@@ -56,8 +56,11 @@ def verdict() -> str:
     raise AssertionError("kernel: wanted a failure, got none")
 
 
-def suite() -> None:
-    """Drawn inputs go to the specification and to the kernel; each element is held to its bound."""
+def suite(narrow: bool = False) -> None:
+    """
+    Drawn inputs go to the specification and to the kernel; each element is held to its bound. From
+    left to right, or for a narrow page from above.
+    """
     N = M = 5
     score = np.random.default_rng(1).normal(size=(N, M)).round(1)
     visible = av.spec.causal_mask(N, M) & (np.arange(N) != 2)[:, None]
@@ -65,16 +68,39 @@ def suite() -> None:
     bound = av.bound("softmax", {"score": score, "mask": visible})
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(actual == expected, 0.0, np.abs(actual - expected) / bound)
-    _, axes = plt.subplots(2, 3, figsize=(9.6, 5.4), layout="constrained", width_ratios=[1, 1, 1])
-    draw(axes[0, 0], np.ma.array(score, mask=~visible), "1. inputs, drawn to be hard")
-    draw(axes[0, 1], expected, "2. the specification, in NumPy")
-    draw(axes[1, 1], actual, "3. your kernel, on any device")
-    draw(axes[0, 2], ratio, "4. error / derived bound", ratio > 1)
-    say(axes[1, 0], HARD)
-    say(axes[1, 2], verdict(), "wrong")
-    for start, end in (((0, 0), (0, 1)), ((0, 0), (1, 1)), ((0, 1), (0, 2)), ((1, 1), (0, 2))):
-        connect(axes[start], axes[end])
-    connect(axes[0, 2], axes[1, 2], down=True)
+    panels = PANELS[narrow]
+    figure, axes = plt.subplot_mosaic(panels, figsize=SIZES[narrow], layout="constrained")
+    if narrow:
+        figure.get_layout_engine().set(hspace=0.2)
+    draw(axes["inputs"], np.ma.array(score, mask=~visible), "1. inputs, drawn to be hard")
+    draw(axes["expected"], expected, "2. the specification")
+    draw(axes["actual"], actual, "3. your kernel")
+    draw(axes["ratio"], ratio, "4. error / derived bound", ratio > 1)
+    say(axes["hard"], HARD)
+    say(axes["verdict"], verdict(), "wrong")
+    for start, end in ARROWS:
+        connect(axes[start], axes[end], ENDS["down" if narrow else "right"])
+    connect(axes["ratio"], axes["verdict"], ENDS["aside" if narrow else "below"])
+
+
+PANELS = {
+    False: [["inputs", "expected", "ratio"], ["hard", "actual", "verdict"]],
+    True: [["inputs", "hard"], ["expected", "actual"], ["ratio", "verdict"]],
+}
+SIZES = {False: (9.6, 5.4), True: (5.2, 8.6)}
+ARROWS = (
+    ("inputs", "expected"),
+    ("inputs", "actual"),
+    ("expected", "ratio"),
+    ("actual", "ratio"),
+)
+ENDS = {
+    "right": ((1.02, 0.5), (-0.02, 0.5)),
+    "down": ((0.5, -0.02), (0.5, 1.12)),
+    "below": ((0.5, -0.02), (0.5, 0.95)),
+    "aside": ((1.02, 0.83), (0.15, 0.83)),
+}
+"""Where an arrow begins and ends, as fractions of its two panels."""
 
 
 def draw(axes: Axes, x: ndarray, title: str, marked: ndarray | None = None) -> None:
@@ -84,12 +110,11 @@ def draw(axes: Axes, x: ndarray, title: str, marked: ndarray | None = None) -> N
 
 def say(axes: Axes, words: str, name: str = "ink") -> None:
     axes.set_axis_off()
-    axes.text(0.5, 0.5, words, ha="center", va="center", color=style.colour(name), fontsize=11)
+    axes.text(0.5, 0.5, words, ha="center", va="center", color=style.colour(name), fontsize=10.5)
 
 
-def connect(start: Axes, end: Axes, down: bool = False) -> None:
+def connect(start: Axes, end: Axes, ends: tuple[tuple[float, float], ...]) -> None:
     """An arrow from one panel to the next."""
-    ends = ((0.5, -0.02), (0.5, 0.95)) if down else ((1.02, 0.5), (-0.02, 0.5))
     look = {"arrowstyle": "-|>", "mutation_scale": 14, "color": style.colour("soft")}
     fraction = {"coordsA": "axes fraction", "coordsB": "axes fraction"}
     arrow = ConnectionPatch(*ends, **fraction, axesA=start, axesB=end, **look)

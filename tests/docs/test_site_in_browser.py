@@ -432,6 +432,17 @@ def test_axe_finds_a_fault_that_is_there(browser: Browser, tmp_path: Path) -> No
     }
 
 
+@pytest.mark.parametrize(("width", "beside"), [(1366, True), (1920, True), (390, False)])
+def test_a_formula_stands_beside_its_code_where_there_is_room(
+    browser: Browser, address: str, width: int, beside: bool
+) -> None:
+    page = open_page(browser, f"{address}/operations/rel_shift.html", width=width)
+    settled(page)
+    left = "[...document.querySelector('.sides').children].map((e) => e.getBoundingClientRect().x)"
+    formula, code = page.evaluate(left)
+    assert (formula + 100 < code) == beside
+
+
 WIDTHS = (320, 360, 390, 600, 800, 1020, 1100, 1320, 1366, 1600, 1920, 2560)
 KINDS = (
     *LOOKED_AT,

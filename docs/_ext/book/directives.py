@@ -102,23 +102,32 @@ class Picture(SphinxDirective):
     page's session.
 
     The argument names the function, ``shifts.moved``; the content are its arguments; ``:alt:`` says
-    what is to be seen. It is drawn twice, for a light and for a dark page.
+    what is to be seen. It is drawn twice, for a light and for a dark page; with ``:narrow:``, other
+    arguments, twice more for a page that is too narrow for it.
     """
 
     has_content = True
     required_arguments = 1
-    option_spec = {"alt": directives.unchanged_required}  # noqa: RUF012
+    option_spec = {  # noqa: RUF012
+        "alt": directives.unchanged_required,
+        "narrow": directives.unchanged_required,
+    }
 
     def run(self) -> list[nodes.Node]:
         module, _, function = self.arguments[0].rpartition(".")
         if "alt" not in self.options:
             raise self.error("picture: wanted :alt:, a sentence for who cannot see it")
-        session = self.env.temp_data.get(SESSION, {"code": []})
-        call = [
-            f"from pictures import style, {module}",
-            "with style.drawn({!r}):",
-            f"    {module}.{function}({' '.join(self.content)})",
+        arguments = {"": " ".join(self.content)}
+        if "narrow" in self.options:
+            arguments = {"wide": arguments[""], "narrow": self.options["narrow"]}
+        drawn = [
+            self.draw(f"{module}.{function}({given})", width) for width, given in arguments.items()
         ]
+        return [*drawn, *source_of(module, function)]
+
+    def draw(self, call: str, width: str) -> nodes.Node:
+        """Draw one call in both themes, for any page or for those of one width."""
+        session = self.env.temp_data.get(SESSION, {"code": []})
         lines: list[str] = []
         for theme in ("light", "dark"):
             code = code_of(session["code"], call, theme)
@@ -130,11 +139,11 @@ class Picture(SphinxDirective):
                 "",
             ]
             lines += [f"      {line}".rstrip() for line in code.splitlines()] + [""]
-        container = nodes.container(classes=["picture"])
+        container = nodes.container(classes=["picture", *filter(None, [width])])
         self.state.nested_parse(
             StringList(lines, self.get_source_info()[0]), self.content_offset, container
         )
-        return [container, *source_of(module, function)]
+        return container
 
 
 def source_of(module: str, function: str) -> list[nodes.Node]:
@@ -149,8 +158,10 @@ def source_of(module: str, function: str) -> list[nodes.Node]:
     ]
 
 
-def code_of(session: list[str], call: list[str], theme: str) -> str:
-    return "\n".join([START, *session, call[0], call[1].format(theme), call[2]])
+def code_of(session: list[str], call: str, theme: str) -> str:
+    module = call.partition(".")[0]
+    drawn = f"from pictures import style, {module}\nwith style.drawn({theme!r}):\n    {call}"
+    return "\n".join([START, *session, drawn])
 
 
 class Measured(SphinxDirective):
