@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from attnverify.catalogue.operation import Operation
+from attnverify.catalogue.operation import INNER, Operation
 from book.docstrings import below
 
 DATA = Path(__file__).parents[2] / "data"
@@ -91,7 +91,8 @@ def section_symbols(operation: Operation) -> Iterator[str]:
 
 def letters(operation: Operation) -> list[str]:
     """The letters of an operation's shapes, in the order of the facts."""
-    return [letter for letter in read()["letters"] if letter in operation.sizes]
+    used = operation.sizes | ({INNER} if operation.traits.option else set())
+    return [letter for letter in read()["letters"] if letter in used]
 
 
 def without_seeds(text: str) -> str:
