@@ -84,6 +84,9 @@ def _settle(page: Page) -> None:
     page.evaluate("document.querySelector('.live')?.scrollIntoView()")
     wait_for(page, "(document.querySelector('.live') ?? {dataset: {answered: 1}}).dataset.answered")
     page.evaluate("[...document.images].forEach((each) => { each.loading = 'eager'; })")
+    page.evaluate(  # what a reader would have painted by scrolling there
+        "document.querySelectorAll('*').forEach((e) => { e.style.contentVisibility = 'visible'; })"
+    )
     wait_for(page, "[...document.images].every((each) => each.complete)")
 
 

@@ -33,6 +33,8 @@ HERE: dict[str, Has] = {
     "picture": lambda operation, page: ".. picture::" in page + _example(operation),
     "traps": lambda operation, page: ":class: faults" in page,
     "numerics": lambda operation, page: "\nNumerics\n--------\n" in page,
+    "gradient": lambda operation, page: not operation.gradient or "**How it follows.**" in page,
+    "speed": lambda operation, page: "\nSpeed, " in page,
 }
 """What tells whether a page has what a reader expects, by the row's name."""
 

@@ -130,8 +130,7 @@ def speed(operation: Operation) -> Iterator[str]:
     """Who took how long, in the newest results of each device."""
     measured = False
     for path in newest():
-        found = results.select(results.read(path), operation=operation.name)
-        for name, group in tables.groups([record for record in found if record["seconds"]]):
+        for name, group in tables.groups(raced(path, operation)):
             measured = True
             yield f"Speed, {name}, on {path.parts[-3]}, {path.parts[-2]}{how_busy(path)}:\n"
             yield from listed(
@@ -143,6 +142,14 @@ def speed(operation: Operation) -> Iterator[str]:
             )
     if not measured:
         yield f"Speed: {NOT_MEASURED}.\n"
+    elif any(row["label"] == "documents" for path in newest() for row in raced(path, operation)):
+        yield "``documents`` is eager PyTorch as papers and tutorials print it.\n"
+
+
+def raced(path: Path, operation: Operation) -> list[results.Record]:
+    """The timed records of an operation in a file of results."""
+    found = results.select(results.read(path), operation=operation.name)
+    return [record for record in found if record["seconds"]]
 
 
 SHOWN = ["implementation", "median", "rel.", "extra memory", "verdict"]
