@@ -110,7 +110,8 @@ words.append("CUDA on " + ", ".join(found) if found else "CPU alone")
 TRITON = """
 import os, torch
 interpreted = os.environ.get("TRITON_INTERPRET") == "1" or not torch.cuda.is_available()
-words.append("interpreted: there is no GPU" if interpreted else "kernels are compiled")
+where = "no GPU: our own kernels are interpreted, those of a user's file run on the PTX machine"
+words.append(where if interpreted else "kernels are compiled")
 """
 CUPY = """
 try:
@@ -190,8 +191,8 @@ def machine() -> Iterator[str]:
     }
     found["gpu"] = (
         "; ".join(gpu_descriptions())
-        or "none that nvidia-smi knows of: Triton kernels are interpreted, CUDA C++ is compiled "
-        "for the processor"
+        or "none that nvidia-smi knows of: kernels of a user's file run on the PTX machine; of our "
+        "own, Triton is interpreted and CUDA C++ compiled for the processor"
     )
     return (f"{'':<9}{name:<20}{words}" for name, words in found.items() if words)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.mutation.changes import Mutant
+from tests.mutation.first_contact import FIRST_CONTACT
 from tests.mutation.sabotages import SABOTAGES
 from tests.mutation.targets import choose_tests, target_files
 from tests.mutation.trial import Limits, copy_tree, draw_mutants, try_mutant
@@ -61,7 +62,7 @@ def try_sabotages(word: str) -> int:
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = Path(folder)
         copy_tree(ROOT, tree)
-        for sabotage in SABOTAGES:
+        for sabotage in (*SABOTAGES, *FIRST_CONTACT):
             if word not in sabotage.name:
                 continue
             seconds = limits.of(tree, sabotage.tests)

@@ -12,6 +12,7 @@ import pytest
 from attnverify import ROOT
 from tests.mutation import __main__ as command
 from tests.mutation.changes import Mutant, find_mutants
+from tests.mutation.first_contact import FIRST_CONTACT
 from tests.mutation.sabotages import SABOTAGES, Sabotage
 from tests.mutation.targets import choose_tests, target_files
 from tests.mutation.trial import Verdict, draw_mutants, try_mutant
@@ -76,7 +77,7 @@ def test_the_seed_fixes_the_order_and_every_file_has_its_turn() -> None:
     assert sorted(mutant.path for mutant in drawn[:3]) == files
 
 
-@pytest.mark.parametrize("sabotage", SABOTAGES, ids=lambda each: each.name)
+@pytest.mark.parametrize("sabotage", (*SABOTAGES, *FIRST_CONTACT), ids=lambda each: each.name)
 def test_a_sabotage_changes_a_passage_that_stands_there_once(sabotage: Sabotage) -> None:
     source = (ROOT / sabotage.path).read_bytes()
     assert source.count(sabotage.before.encode()) == 1 and sabotage.before != sabotage.after
