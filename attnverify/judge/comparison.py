@@ -65,16 +65,19 @@ class Comparison:
         return self.wrong == 0
 
     def __str__(self) -> str:
-        share = (
-            "exactly"
-            if self.bound == 0
-            else f"bound {self.bound:.3g}, {self.budget:.3g}x of it (rms {min(self.rms, 1e9):.2g}x)"
-        )
+        share = "exactly" if self.bound == 0 else f"bound {self.bound:.3g}"
+        if np.isfinite(self.budget):
+            share += f", {self.budget:.3g}x of it (rms {min(self.rms, 1e9):.2g}x)"
         return (
             f"{self.wrong} of {self.total} elements differ from the specification; "
             f"worst at {self.index}: "
             f"got {self.actual:.9g}, expected {self.expected:.9g}, {share}"
         )
+
+
+def format_budget(share: float) -> str:
+    """Write ``0.31x``; NaN, and what is not exact where it must be, is beyond any multiple."""
+    return f"{share:.2g}x" if np.isfinite(share) else "infinite"
 
 
 def compare(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from attnverify.judge.comparison import format_budget
 from attnverify.report.html.document import Section, render, render_page
 from attnverify.report.html.origin import commits_of_backends, describe_run
 
@@ -113,7 +114,8 @@ def _compare_cell(
             kept = found.gone_failures
         kept.append(Change(name, _verdict(old), _verdict(new)))
     if moved(old["budget"], new["budget"], factor, SMALL_BUDGET):
-        found.budgets.append(Change(name, f"{old['budget']:.2g}x", f"{new['budget']:.2g}x"))
+        budgets = (format_budget(tally["budget"]) for tally in (old, new))
+        found.budgets.append(Change(name, *budgets))
     spent = [tally.get("seconds", {}).get("backend", 0.0) for tally in (old, new)]
     if moved(spent[0], spent[1], factor, SHORT):
         found.times.append(Change(name, f"{spent[0]:.2g} s", f"{spent[1]:.2g} s"))

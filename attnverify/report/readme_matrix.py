@@ -5,6 +5,7 @@ The matrix of operations by implementations, as Markdown.
 from collections import defaultdict
 from typing import Any
 
+from attnverify.judge.comparison import format_budget
 from attnverify.report.table import catalogue_index
 
 
@@ -35,6 +36,6 @@ def matrix_entry(tallies: list[dict[str, Any]]) -> str:
     passed = sum(tally["verdict"] == "passed" for tally in judged)
     budget = max((tally["budget"] for tally in judged), default=0.0)
     others = sorted({tally["how"] for tally in tallies} - {""})
-    return f"{passed}/{len(judged)} {budget:.2g}x" + (
+    return f"{passed}/{len(judged)} {format_budget(budget)}" + (
         f" (also {', '.join(others)})" if others else ""
     )

@@ -14,6 +14,7 @@ from rich.text import Text
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.traits import ASPECTS
 from attnverify.inputs.given import describe_file
+from attnverify.judge.comparison import format_budget
 from attnverify.machine import describe_machine
 from attnverify.options import ANSWER
 from attnverify.report.json_report import known_kinds, package_versions
@@ -74,9 +75,8 @@ class Row:
         self.dtypes.append(SHORT_DTYPES[dtype])
         answers = [tally for tally in tallies if tally["aspect"] in ANSWER] or tallies
         shares = [tally["budget"] for tally in answers if has_budget(tally)]
-        self.budgets.append(
-            f"{max(shares):.2g}x" + (f"(slack {slack:g})" if slack > 1 else "") if shares else "-"
-        )
+        told = format_budget(max(shares)) if shares else "-"
+        self.budgets.append(f"{told}(slack {slack:g})" if shares and slack > 1 else told)
         for tally in tallies:
             self.counts["cases"] += tally["cases"]
             self.counts["discriminating"] += tally["strong"]

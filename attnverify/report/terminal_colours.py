@@ -40,7 +40,7 @@ def terminal_width(stream: TextIO) -> int | None:
     return shutil.get_terminal_size().columns if asked or stream.isatty() else None
 
 
-COPIED = re.compile(r"^(.*?:) ((?:attnverify|python) .*|\S.* : <reason>)(?: +(\(.*))?$")
+COPIED = re.compile(r"^(.*?:) ((?:attnverify|python|FEATURES) .*|\S.* : <reason>)(?: +(\(.*))?$")
 """Words, what somebody will copy, words again."""
 
 COLUMN = re.compile(r"^ *\S+(?: \S+)* {2,}(?=\S)")

@@ -9,6 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from attnverify.catalogue.traits import ASPECTS, DTYPES
+from attnverify.judge.comparison import format_budget
 from attnverify.report.html.document import Section, render, render_page
 from attnverify.report.html.failures import (
     name_of,
@@ -133,13 +134,15 @@ def describe_row(
     key: tuple[Any, ...], cells: dict[str, Tally], anchors: dict[int, str]
 ) -> dict[str, Any]:
     operation, label, dtype, _ = key
+    budget = max(float(tally["budget"]) for tally in cells.values())
     return {
         "operation": operation,
         "label": label,
         "dtype": dtype,
         "cells": [describe_cell(cells.get(aspect), anchors) for aspect in ASPECTS],
         "verdicts": " ".join(sorted({t["verdict"].partition(" ")[0] for t in cells.values()})),
-        "budget": max(float(tally["budget"]) for tally in cells.values()),
+        "budget": budget,
+        "share": format_budget(budget),
         "cases": sum(tally["cases"] for tally in cells.values()),
     }
 

@@ -28,7 +28,7 @@ def test_dtypes_of_the_same_verdicts_share_a_line() -> None:
 
 def test_the_budget_of_a_row_is_that_of_its_answer() -> None:
     hidden, values = "hidden NaN", "values"
-    for aspect, told in ((hidden, "0.01x"), (values, "infx")):
+    for aspect, told in ((hidden, "0.01x"), (values, " infinite")):
         some = alike(5)
         for tally in some:
             tally["budget"] = float("inf") if tally["aspect"] == aspect else 0.01

@@ -12,7 +12,9 @@ from attnverify.report.terminal_colours import fold
 from tests.support.run_attnverify import Run, load_backends_here, verify
 
 FILES = ROOT / "tests" / "sample_newcomers"
-MAY_BE_LONG = re.compile(r" *(attnverify |python |\S+ \S+ [\w ]+( when .*)? : <reason>|\S+$)")
+MAY_BE_LONG = re.compile(
+    r" *(attnverify |python |FEATURES |\S+ \S+ [\w ]+( when .*)? : <reason>|\S+$)"
+)
 """A command or a known failure, whole on a line of its own; one word, as a path."""
 
 
@@ -81,6 +83,7 @@ def test_what_can_be_looked_up_fits(command: str) -> None:
         ("  a long sentence here", ["  a long", "    sentence", "    here"]),
         ("  name  what it is", ["  name  what", "    it is"]),
         ("next: attnverify replay 12", ["next:", "  attnverify replay 12"]),
+        ("so: FEATURES = {12}", ["so:", "  FEATURES = {12}"]),
         ("x: op * values : <reason>  (why)", ["x:", "  op * values : <reason>", "  (why)"]),
     ],
 )
