@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from attnverify.backends.loader import Backend
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.traits import ASPECTS
 from attnverify.inputs.given import describe_file
@@ -42,13 +43,17 @@ def header(run: "Verification") -> list[str]:
             if backend.missing
             else ""
         )
-        found = (
-            f"{number_of(len(backend.implementations), 'implementation')} on {backend.device}, "
-            f"{backend.versions}"
-        )
+        found = f"{count_implementations(backend)} on {backend.device}, {backend.versions}"
         lines.append(f"  {backend.source}: {state or found}")
         lines += [f"    note: {note}" for note in backend.notes]
     return lines
+
+
+def count_implementations(backend: Backend) -> str:
+    """Write ``1 implementation and 1 gradient``: autograd's counts as one of its own."""
+    gradients = sum(one.operation.is_gradient for one in backend.implementations)
+    forward = number_of(len(backend.implementations) - gradients, "implementation")
+    return forward + (f" and {number_of(gradients, 'gradient')}" if gradients else "")
 
 
 NO_LIMIT = 10_000
