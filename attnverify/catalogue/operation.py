@@ -15,6 +15,7 @@ from attnverify.catalogue.traits import (
     CHAPTERS,
     DTYPES,
     GRADIENT_SKIPS,
+    LETTERS,
     SATURATING,
     TRAITS,
     UNSTAGED_GRADIENT,
@@ -108,6 +109,12 @@ class Operation:
         return frozenset(
             re.findall("[A-Z]", text + "".join(named.get(name, "") for name in self.arguments))
         )
+
+    @property
+    def letters(self) -> dict[str, str]:
+        """What its letters are, in words; those of its optional parts too."""
+        used = self.sizes | ({INNER} if self.traits.option else set())
+        return {letter: words for letter, words in LETTERS.items() if letter in used}
 
     @property
     def families(self) -> tuple[str, ...]:

@@ -209,3 +209,21 @@ EXACT = frozenset(
     name for name in spec.__all__ if (row := TRAITS[name.removesuffix("_grad")]) and row.exact
 )
 """Operations without a bound."""
+
+LETTERS = {
+    "B": "entries of the batch",
+    "H": "heads",
+    "N": "queries (rows)",
+    "M": "keys and values (columns)",
+    "D": "width of a query and a key, in one head",
+    "E": "width of a value",
+    "Q": "width of a query before its projection",
+    "K": "width of a key before its projection",
+    "F": "width of the model",
+    "A": "hidden width of the additive score",
+    "P": "offsets on each side of a learned table, which has 2P rows",
+    "S": "positions of memory",
+    "L": "layers",
+    "I": "inner width of a feed-forward",
+}
+"""The sizes in the shapes of arguments, in words."""

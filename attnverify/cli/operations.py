@@ -5,13 +5,16 @@ import re
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from attnverify.cli.parameters import FILE, Command, Value
 from attnverify.options import OPTIONS
 from attnverify.report.terminal_colours import print_folded
+
+if TYPE_CHECKING:
+    from attnverify.catalogue.operation import Operation
 
 OPERATION = Value(OPTIONS["op"])
 
@@ -21,24 +24,34 @@ def print_operations(operation: str | None) -> int:
     from attnverify.catalogue.operation import CATALOGUE
 
     if operation:
-        print_folded(describe(CATALOGUE[operation].specification))
+        print_folded(describe(CATALOGUE[operation]))
         return 0
     print_folded(f"{name}({', '.join(one.arguments)})" for name, one in CATALOGUE.items())
     return 0
 
 
-def describe(specification: Any) -> Iterator[str]:
+def describe(operation: "Operation") -> Iterator[str]:
     """
-    Describe an operation: its arguments with their axes and defaults, a sentence, its conventions.
+    Describe an operation: its arguments with their axes and defaults, a sentence, its conventions,
+    what it is made of and where it is written.
     """
+    from attnverify.report.root_causes import called_operations
+
+    specification = operation.specification
     yield f"{specification.__name__} (chapter {specification.__module__.rpartition('.')[2]})"
     yield f"  {sentence(specification)}"
     yield ""
     yield from (f"  {line}" for line in shapes(specification))
+    yield ""
+    yield f"  {'; '.join(f'{letter} {words}' for letter, words in operation.letters.items())}"
     if found := clauses(specification):
         yield ""
         yield from (f"  {line}" for line in found)
     yield ""
+    if parts := sorted({*called_operations(specification)}):
+        yield f"made of: {', '.join(parts)}"
+    own = inspect.unwrap(specification)
+    yield f"in NumPy: {inspect.getsourcefile(own)}, line {inspect.getsourcelines(own)[1]}"
     yield f"next, for a file to begin with: attnverify new {specification.__name__}"
 
 
@@ -56,7 +69,7 @@ def shapes(specification: Any) -> list[str]:
 
 def sentence(specification: Any) -> str:
     """Return the first sentence of a docstring, in one line."""
-    return " ".join((inspect.getdoc(specification) or "").partition("\n\n")[0].split())
+    return plain(" ".join((inspect.getdoc(specification) or "").partition("\n\n")[0].split()))
 
 
 def clauses(specification: Any) -> list[str]:
@@ -64,7 +77,30 @@ def clauses(specification: Any) -> list[str]:
     found = re.findall(
         r"^(?:\d+\. .*(?:\n {2,}\S.*)*)", inspect.getdoc(specification) or "", re.MULTILINE
     )
-    return [line.replace("``", "") for clause in found for line in clause.splitlines()]
+    return [line for clause in found for line in plain(clause).splitlines()]
+
+
+def plain(text: str) -> str:
+    """Write what a docstring has for the book as a terminal can show it: names, and formulas."""
+    text = re.sub(r":func:`(?:[\w.]*\.)?(\w+)`", r"\1", text.replace("``", ""))
+    return re.sub(r":math:`([^`]*)`", lambda found: plain_formula(found[1]), text)
+
+
+def plain_formula(latex: str) -> str:
+    """Write ``x[i,j-i]`` for ``x_{i,j-i}``; what is left of LaTeX loses its backslashes."""
+    for pattern, words in FORMULAS.items():
+        latex = re.sub(pattern, words, latex)
+    return latex.replace("\\", "")
+
+
+FORMULAS = {
+    r"\\text\{(.*?)\}": r"\1",
+    r"_\{([^}]*)\}": r"[\1]",
+    r"\^\{([^}]*)\}": r"^(\1)",
+    r"\^\\top": ".T",
+    r"\\big": "",
+    r"\\,": " ",
+}
 
 
 ARRAY = re.compile(r"(?:jaxtyping\.)?(Float|Bool|Int)\[(?:numpy\.)?ndarray, '([^']*)'\]")

@@ -12,6 +12,7 @@ import pytest
 from attnverify import ROOT
 from attnverify.bounds import BOUNDS
 from attnverify.catalogue.operation import CATALOGUE
+from attnverify.catalogue.traits import LETTERS
 from attnverify.faults.registry import read_faults
 
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
@@ -28,7 +29,7 @@ def missing(found: dict, name: str) -> list[str]:
     operation, row = CATALOGUE[name], found["operations"].get(CATALOGUE[name].forward.name, {})
     words = found["arguments"] | row.get("arguments", {})
     lacks = [f"argument {each}" for each in operation.arguments if not words.get(each)]
-    lacks += [f"letter {each}" for each in operation.sizes if each not in found["letters"]]
+    lacks += [f"letter {each}" for each in operation.sizes if each not in LETTERS]
     lacks += [key for key in ("papers", "code") if not row.get(key)]
     return lacks + ["why"] * (row.get("why", "").count(".") + row.get("why", "").count(";") < 2)
 

@@ -1,6 +1,6 @@
 """
 What a page says beside the specification, from docs/data/facts.toml: why an operation exists, who
-published it, and its arguments and letters in words.
+published it, and its arguments in words.
 """
 
 import re
@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from attnverify.catalogue.operation import INNER, Operation
+from attnverify.catalogue.operation import Operation
 from book.docstrings import below
 
 DATA = Path(__file__).parents[2] / "data"
@@ -73,7 +73,7 @@ def section_arguments(operation: Operation) -> Iterator[str]:
         shape = f"[{axes}]" if axes else "\\-"
         yield f"   * - ``{name}``\n     - {shape}\n     - {meaning(operation, name)}"
     yield ""
-    said = [f"{letter}: {read()['letters'][letter]}" for letter in letters(operation)]
+    said = [f"{letter}: {words}" for letter, words in operation.letters.items()]
     if said:
         yield f"The letters: {'; '.join(said)}.\n"
 
@@ -87,12 +87,6 @@ def section_symbols(operation: Operation) -> Iterator[str]:
         own = f"{own} In the gradient a bar is the derivative of the loss by what is under it."
     if own:
         yield f"{own.strip()}\n"
-
-
-def letters(operation: Operation) -> list[str]:
-    """The letters of an operation's shapes, in the order of the facts."""
-    used = operation.sizes | ({INNER} if operation.traits.option else set())
-    return [letter for letter in read()["letters"] if letter in used]
 
 
 def without_seeds(text: str) -> str:

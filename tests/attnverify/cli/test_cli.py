@@ -159,6 +159,15 @@ def test_list_says_what_an_operation_is() -> None:
     assert "  visible    bool [...] or None, by default None" in lines
     assert "  -> output  float [B H N E]" in lines
     assert any(line.startswith("  4. With N > M") for line in lines)
+    assert any("M keys and values (columns); D width of a query" in line for line in lines)
+    assert any(line.startswith("made of: ") and "get_slopes" in line for line in lines)
+    assert any(line.startswith("in NumPy: ") and "alibi.py, line " in line for line in lines)
+
+
+@pytest.mark.parametrize("operation", CATALOGUE)
+def test_list_shows_no_markup(operation: str) -> None:
+    output = verify("list", operation).output
+    assert not re.search(r":\w+:`|\\|`", output.partition("in NumPy")[0])
 
 
 @pytest.mark.parametrize("operation", operation_names())
