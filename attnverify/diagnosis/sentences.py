@@ -31,7 +31,7 @@ ARITHMETIC = "{dtype} arithmetic"
 STORED_IN = "every element of the output is a {dtype} number: computed or stored in it"
 FLUSHED = "subnormal numbers count as 0"
 FLUSHED_DECLARED = (
-    "subnormal numbers count as 0, as compiled with -ftz=true; "
+    "subnormal numbers count as 0, as with -ftz=true or in atomic sums in float32; "
     "declare PRECISION = {declared}, under which these cases pass"
 )
 

@@ -8,6 +8,7 @@ attention, forward and backward in Triton.
 
 Adapted: its package is entered without ``fla/__init__.py`` and ``fla/ops/__init__.py``, which
 import models and every other operator; ``torch.compile`` of its autograd function is left out.
+In float32 its products are those of TF32, Triton's default, and declared so.
 """
 
 import sys
@@ -25,7 +26,7 @@ DTYPES = ("float32", "float16", "bfloat16")
 LAYOUT = "BNHD"
 FEATURES = {"N != M": False, "dropout": False, "mask": "causal"}
 ARGUMENTS = {"causal": "causal mask"}
-PRECISION = "fused"
+PRECISION = {"float32": {"preset": "fused", "operand": "tf32"}, "*": "fused"}
 
 for name in ("fla", "fla.ops", "fla.ops.attn"):
     package = ModuleType(name)

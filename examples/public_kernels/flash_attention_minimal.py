@@ -21,7 +21,7 @@ from checkouts import between, read
 DTYPES = ("float32",)
 FEATURES = {"N != M": False, "E != D": False, "mask": False, "dropout": False}
 FLUSHED = dict.fromkeys(("storage", "acc", "score", "softmax", "prob"), "float32_ftz")
-PRECISION = {"*": {"preset": "fused", **FLUSHED}}  # CuPy compiles with -ftz=true
+PRECISION = {"float32": {"preset": "fused", **FLUSHED}}  # CuPy compiles with -ftz=true
 TILE = 32
 
 SOURCE = between(read("flash-attention-minimal", "flash.cu"), "__global__", "torch::Tensor forward")

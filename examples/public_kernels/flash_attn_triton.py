@@ -6,8 +6,9 @@ forward and backward in Triton, with a bias; written for Triton 2.0 and an A100.
     attnverify run examples/public_kernels/flash_attn_triton.py --profile quick
 
 Adapted: products with ``trans_a`` and ``trans_b``, which Triton 3 does not have, are products with
-``tl.trans``; a mask is handed over as a bias. Its own ``causal=True`` aligns at the start: ALiBi
-attention, with the bias that its documentation proposes, is asked for where N = M.
+``tl.trans``; a mask is handed over as a bias, and None where there is none, for the backward pass
+asks for a fourth argument. Its own ``causal=True`` aligns at the start: ALiBi attention, with the
+bias that its documentation proposes, is asked for where N = M.
 """
 
 import sys
@@ -22,7 +23,13 @@ TARGET = "sm_80"  # the GPU it was written for
 DTYPES = ("float16", "bfloat16")
 LAYOUT = "BNHD"
 FEATURES = {"E != D": False, "dropout": False}
-PRECISION = {"alibi_attention": {"*": {"preset": "fused", "bias_form": "absolute"}}, "*": "fused"}
+ATOMIC = {"preset": "fused", "acc": "float32_ftz"}  # red.global.add.f32 has no subnormal numbers
+PRECISION = {
+    "scaled_dot_product_attention_grad": {"*": ATOMIC},
+    "alibi_attention": {"*": {"preset": "fused", "bias_form": "absolute"}},
+    "alibi_attention_grad": {"*": ATOMIC | {"bias_form": "absolute"}},
+    "*": "fused",
+}
 
 kernels = load(
     "flash-attention",
@@ -37,7 +44,7 @@ kernels = load(
 def scaled_dot_product_attention(query, key, value, mask=None):
     refuse_wide(query)
     if mask is None:
-        return kernels.flash_attn_func(query, key, value)
+        return kernels.flash_attn_func(query, key, value, None)  # its backward asks for a bias
     if mask.requires_grad:
         raise NotImplementedError("FlashAttention does not support bias gradient yet")
     if mask.dtype == torch.bool:

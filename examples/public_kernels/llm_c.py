@@ -7,7 +7,7 @@ and 2 (adapted from flash-attention-minimal, causal) of its causal attention, in
 
 Adapted: the kernels are cut out of the file, whose rest is a program for cuBLAS, and launched as
 ``attention_forward1`` and ``attention_forward2`` launch them; version 1 takes query, key and value
-in one array.
+in one array. Version 2 reads its last tile whole: ``_flash_padded`` gives it whole tiles.
 """
 
 import sys
@@ -22,7 +22,7 @@ DTYPES = ("float32",)
 FEATURES = {"N != M": False, "E != D": False, "mask": "causal", "dropout": False}
 ARGUMENTS = {"causal": "causal mask"}
 FLUSHED = dict.fromkeys(("storage", "acc", "score", "softmax", "prob"), "float32_ftz")
-PRECISION = "fused"  # X
+PRECISION = {"float32": {"preset": "fused", **FLUSHED}}  # CuPy compiles with -ftz=true
 TILE, BLOCK = 32, 256
 
 TEXT = read("llm.c", "dev/cuda/attention_forward.cu")
@@ -71,6 +71,14 @@ def scaled_dot_product_attention_flash(query, key, value, causal=False):
     shared = (3 * TILE * D + TILE * TILE) * 4
     kernels.get_function("attention_forward_kernel2")((B, H), (TILE,), arguments, shared_mem=shared)
     return output
+
+
+def scaled_dot_product_attention_flash_padded(query, key, value, causal=False):
+    """Version 2 in whole tiles: zeros behind the last key, which no query sees."""
+    N = query.shape[-2]
+    pad = [(0, 0), (0, 0), (0, -N % TILE), (0, 0)]
+    query, key, value = (cp.pad(x, pad) for x in (query, key, value))
+    return scaled_dot_product_attention_flash(query, key, value, causal)[:, :, :N]
 
 
 def refuse_others(causal, width):

@@ -8,7 +8,8 @@ tensor descriptors, autotuned, and backward; seen in the copy of bearneck/triton
 
 Adapted: it knows lengths that are multiples of 128 and no others, so that with a causal mask zeros
 are put behind the last query and key, which no query sees; without one, other lengths are not
-supported. Its backward pass compares strides, of axes of length 1 too: it is given copies.
+supported. Its backward pass compares strides, of axes of length 1 too, and refuses a gradient that
+is not contiguous: it is given copies.
 """
 
 import sys
@@ -38,7 +39,10 @@ def scaled_dot_product_attention(query, key, value, causal=False):
     if not causal and N % 128:
         raise NotImplementedError("without a causal mask, lengths that are multiples of 128")
     query, key, value = (fresh(F.pad(x, (0, 0, 0, -N % 128))) for x in (query, key, value))
-    return tutorial.attention(query, key, value, causal, D**-0.5, False)[:, :, :N].contiguous()
+    output = tutorial.attention(query, key, value, causal, D**-0.5, False)
+    if output.requires_grad:
+        output.register_hook(fresh)
+    return output[:, :, :N]
 
 
 def fresh(x):

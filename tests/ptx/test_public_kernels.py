@@ -12,7 +12,9 @@ import pytest
 from attnverify.backends.loader import load
 
 FOLDER = Path(__file__).parents[2] / "examples" / "public_kernels"
-ADAPTERS = sorted(path for path in FOLDER.glob("*.py") if path.stem != "checkouts")
+ADAPTERS = sorted(
+    path for path in FOLDER.glob("*.py") if path.stem not in ("checkouts", "planted_bugs")
+)
 
 
 def checkouts() -> ModuleType:

@@ -22,7 +22,8 @@ def find_flushed(
     if not flushing or not is_allowed(wrong, replace(precision, **flushing)):
         return None
     named = {format: name for name, format in FORMATS.items()}
-    declared = dumps({stage: named[format] for stage, format in flushing.items()})
+    stages = {stage: named[format] for stage, format in flushing.items()}
+    declared = dumps({wrong[0].dtype: stages})
     return Explanation(say.FLUSHED, say.FLUSHED_DECLARED.format(declared=declared))
 
 

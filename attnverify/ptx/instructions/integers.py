@@ -58,9 +58,9 @@ def multiply(form: Form) -> Step:
     form.expect(3 if form.name == "mul" else 4)
     part = form.choice("lo", "hi", "wide")
     kind = form.kind(*WHOLE)
-    to = KINDS[f"{kind.name[0]}{16 * kind.size}"] if part == "wide" else kind
     if kind.size == 8 and part == "wide":
         raise form.refuse("a product of 128 bits")
+    to = KINDS[f"{kind.name[0]}{16 * kind.size}"] if part == "wide" else kind
     product: Function = {"lo": np.multiply, "hi": high_half, "wide": wide_product(to)}[part]  # type: ignore[assignment]
     sources = [form.read(1, kind), form.read(2, kind)]
     if form.name == "mul":

@@ -69,7 +69,7 @@ TEXTS: dict[str, Filled] = {
     "FLUSHED": ({}, "subnormal numbers count as 0"),
     "FLUSHED_DECLARED": (
         {"declared": '{"acc": "float32_ftz"}'},
-        "subnormal numbers count as 0, as compiled with -ftz=true; "
+        "subnormal numbers count as 0, as with -ftz=true or in atomic sums in float32; "
         'declare PRECISION = {"acc": "float32_ftz"}, under which these cases pass',
     ),
     "OPERANDS": ({"name": "TF32"}, "operands in TF32"),

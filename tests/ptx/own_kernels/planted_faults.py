@@ -4,6 +4,7 @@ how many cases of the suite the compiled path shows each, beside the tests that 
 in Triton's interpreter and on the C++ host machine.
 
     python -m tests.ptx.own_kernels.planted_faults cupy_impl --only scale
+    python -m tests.ptx.own_kernels.planted_faults torch_impl --record docs/data/kills_ptx.json
 """
 
 import argparse
@@ -12,6 +13,7 @@ import re
 import tempfile
 import time
 from collections.abc import Iterator
+from datetime import date
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -23,6 +25,9 @@ from attnverify.device_assignment import show_device
 from tests.ptx.own_kernels.columns import launches
 
 COLUMNS = ("torch_impl", "cupy_impl")
+
+MOST = 125
+"""The draws of the suite's default profile: 100, and 25 with NaN in hidden slots."""
 
 
 def run_faults(column: str, only: str, most: int) -> Iterator[dict[str, Any]]:
@@ -62,17 +67,30 @@ def find_fault(implementation: Any, dtype: str, most: int) -> tuple[int, str]:
         try:
             judge(implementation, case_of(recipe, dtype))
         except Disagreement as error:
-            seen = re.search(r"machine saw: (\w+)", str(error))
+            seen = re.search(r"machine saw: ([\w ]+)", str(error))
             assert "raised " not in str(error), f"the fault does not run: {error}"
             return count, seen[1] if seen else "by its numbers"
     return 0, ""
+
+
+def record(line: dict[str, Any], path: Path) -> None:
+    """Put what was found of a fault in place of what was known of it."""
+    held = json.loads(path.read_text()) if path.exists() else {"faults": []}
+    key = line["column"], line["fault"]
+    others = [x for x in held["faults"] if (x["column"], x["fault"]) != key]
+    faults = sorted([*others, line], key=lambda x: (x["column"], x["fault"]))
+    held = {"date": date.today().isoformat(), "cases": MOST, "faults": faults}
+    path.write_text(json.dumps(held, indent=1) + "\n")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("column", choices=COLUMNS)
     parser.add_argument("--only", default="")
-    parser.add_argument("--most", type=int, default=24)
+    parser.add_argument("--most", type=int, default=MOST)
+    parser.add_argument("--record", type=Path)
     given = parser.parse_args()
     for line in run_faults(given.column, given.only, given.most):
         print(json.dumps(line), flush=True)
+        if given.record:
+            record(line, given.record)
