@@ -181,8 +181,8 @@ def run_check(
     except Unsupported as reason:
         return unsupported(str(reason)), None
     except Disagreement as error:
-        if reason := reason_of(error, implementation):
-            return unsupported(reason), None
+        if uncompiled := reason_of(error, implementation):
+            return unsupported(uncompiled), None
         return Tally(checks=1), error
     return Tally(checks=1), None
 

@@ -24,8 +24,8 @@ def judge_one(implementation: Implementation, case: Case, options: Options) -> t
     except Unsupported as reason:
         return unsupported(str(reason)), ""
     except Disagreement as error:
-        if reason := reason_of(error, implementation):
-            return unsupported(reason), ""
+        if uncompiled := reason_of(error, implementation):
+            return unsupported(uncompiled), ""
         if regions:
             return Tally(known=1, regions=count_outcomes(regions, failed=1)), ""
         return Tally(cases=1, budget=error.budget), error.kind
