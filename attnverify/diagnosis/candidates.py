@@ -6,7 +6,7 @@ conventions, the known faults, and the mistakes that any operation or any attent
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,12 @@ from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.conventions import Convention, conventions
 from attnverify.diagnosis.mistakes.arithmetic import rounding_mistakes
 from attnverify.diagnosis.mistakes.everywhere import common_mistakes
-from attnverify.diagnosis.mistakes.stages import stage_mistakes
+from attnverify.diagnosis.mistakes.stages import stage_mistakes, unguarded
 from attnverify.diagnosis.mistakes.strides import arranged_inputs, stride_mistakes, widened
 from attnverify.diagnosis.mistakes.tiles import tile_mistakes
 from attnverify.faults import registry
-from attnverify.inputs.sampling import draw_recipes
-from attnverify.judge.case import case_of
+from attnverify.inputs.sampling import draw_recipes, shrink_key
+from attnverify.judge.case import Case, case_of
 from attnverify.judge.observation import Observation, arrays
 from attnverify.precision import resolve
 from attnverify.reference.staged_attention import Change, evaluate, spec_stages
@@ -83,12 +83,14 @@ def candidates(operation: str) -> tuple[Candidate, ...]:
 
 @lru_cache
 def pairs(operation: str) -> tuple[Candidate, ...]:
-    """Two conventions at once, of an operation that consists of stages."""
+    """Two conventions at once, or an unguarded softmax, in an operation that consists of stages."""
     op = CATALOGUE[operation]
     changes = [(c.words, c.change) for c in conventions(operation) if c.change is not None]
+    empty = [(words, change) for words, change in changes if words.startswith("NaN in rows")]
+    both = (*product(empty, unguarded()), *combinations(changes, 2))
     return tuple(
         from_change(op, say.BOTH.format(one=one, other=other), combined(first, then))
-        for (one, first), (other, then) in combinations(changes, 2)
+        for (one, first), (other, then) in both
     )
 
 
@@ -149,27 +151,33 @@ def from_fault(fault: registry.Fault) -> Candidate:
 
 
 @lru_cache
-def are_equivalent(one: Candidate, other: Candidate, operation: str) -> bool:
+def where_they_differ(
+    one: Candidate, other: Candidate, operation: str, dtype: str
+) -> tuple[Case, ...]:
     """
-    Whether two candidates are one function under two names: on recipes that neither was chosen by,
-    they differ by less than float32 may err.
+    Return a few small cases that tell two candidates apart, of recipes that neither was chosen by;
+    none where they are one function under two names. What few kernels take comes last.
     """
-    for recipe in draw_recipes(operation, "any", 100, UNSEEN):
-        case = case_of(recipe, "float32")
+    recipes, found = draw_recipes(operation, "any", 100, UNSEEN), list[Case]()
+    for recipe in sorted(recipes, key=lambda recipe: (bool(recipe.dropout), shrink_key(recipe))):
+        case = case_of(recipe, dtype)
         unseen = Observation(case, (), (), (), 0.0)
         try:
             with np.errstate(all="ignore"):
                 actual, expected = tuple(arrays(one.answer(unseen))), other.answer(unseen)
         except Exception:  # a fault may crash on what it was not written for
-            return False
-        limits = case.bounds(WIDE)
+            continue
+        limits = None if case.operation.exact else case.bounds(resolve("wide", "", "", dtype))
         bounds = (None,) * len(actual) if limits is None else tuple(arrays(limits))
-        if replace(unseen, actual=actual, bounds=bounds).distance(expected) > 1:
-            return False
-    return True
+        if replace(unseen, actual=actual, bounds=bounds).distance(expected) > TWO_ERRORS:
+            found.append(case)
+        if len(found) == A_FEW:
+            break
+    return tuple(found)
 
 
+A_FEW = 3
+TWO_ERRORS = 2.0
+"""An answer that is within its bound is within twice of it from any other that is."""
 UNSEEN = 2**20
 """The seed of recipes that no diagnosis has met."""
-
-WIDE = resolve("wide", "", "", "float32")

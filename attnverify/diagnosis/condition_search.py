@@ -94,27 +94,28 @@ def candidates(failing: Sequence[Case], passing: Sequence[Case]) -> Iterator[tup
         "an input",
         *(name for name in CATALOGUE[failing[0].recipe.operation].arguments if name.islower()),
     )
-    yield from ((3, text) for text in SENTENCES)
+    yield from ((OFTEN_TRUE.get(text, 3), text) for text in SENTENCES)
     for one, two in combinations(letters, 2):
         yield from (
             (4 if one + two == "NM" else 7, f"{one} {sign} {two}")
             for sign in ("!=", "==", ">", "<", ">=", "<=")
         )
-    yield from ((5, f"{letter} is {no} power of two") for letter in letters for no in ("no", "a"))
-    yield from fields(failing, passing)
+    yield from (
+        (5 if letter == "H" else 9, f"{letter} is {no} power of two")
+        for letter in letters
+        for no in ("no", "a")
+    )
+    yield from fields(failing)
     yield from ((5, f"{name} is {kind}") for kind in LAYOUTS for name in names)
     yield from ((5, f"{name} is strided along its last axis") for name in names)
     for letter in letters:
         seen = [case.recipe.sizes.get(letter, 0) for case in passing]
-        yield from (
-            (6, text)
-            for text in sizes(letter, [case.recipe.sizes[letter] for case in failing], seen)
-        )
+        yield from sizes(letter, [case.recipe.sizes[letter] for case in failing], seen)
     yield from (
-        (8, f"{letter} % {k} {test}")
+        (bits, f"{letter} % {k} {test}")
         for letter in letters
         for k in (64, 32, 16, 8, 4, 2)
-        for test in ("!= 0", "== 0", "== 1")
+        for bits, test in ((8, "!= 0"), (8, "== 0"), (10, "== 1"))
     )
     for words, measure in MEASURES.items():
         yield from (
@@ -125,6 +126,9 @@ def candidates(failing: Sequence[Case], passing: Sequence[Case]) -> Iterator[tup
             )
         )
 
+
+OFTEN_TRUE = {"a row sees a key": 10}
+"""What is true of nearly every case is worth telling only where it keeps many passes out."""
 
 PATHS = (
     *(
@@ -139,54 +143,66 @@ PATHS = (
     ),
     *("options.align", "options.mems", "options.mem_len", "options.biases", "options.lead"),
 )
+KNOWN = {
+    "a score exceeds": (11, 88, 709),
+    "a hidden score leads by": (1e4, 32000, 65500, 1e9, 1e30),
+}
+"""Where exponentials overflow in float16, float32 and float64; sentinels in place of -inf."""
+
 MEASURES: dict[str, Callable[[Case], float]] = {
     "a score exceeds": largest_score,
     "a hidden score leads by": hidden_score_lead,
 }
 
 
-def fields(failing: Sequence[Case], passing: Sequence[Case]) -> Iterator[tuple[float, str]]:
+def fields(failing: Sequence[Case]) -> Iterator[tuple[float, str]]:
     """
-    What a field of the recipe is in every failure, and what it is in none; that it is not there is
-    a sentence.
+    What a field of the recipe is in every failure; that it is not there is a sentence. What it is
+    in none is a matter of chance but for a few values: what no draw of few shows of a failure may
+    still show it.
     """
     for path in PATHS:
-        failed = [str(field_of(case.recipe, path)) for case in failing]
-        if len(set(failed)) == 1 and failed[0] != ABSENT:
-            yield 5, say_field(path, "=", failed[0])
-        passed = {str(field_of(case.recipe, path)): None for case in passing}
-        others = (value for value in passed if value not in (*failed, ABSENT))
-        yield from ((7, say_field(path, "!=", value)) for value in others)
+        failed = {str(field_of(case.recipe, path)) for case in failing}
+        if len(failed) == 1 and failed != {ABSENT}:
+            yield 5, say_field(path, "=", *failed)
+    for path, value in EXCLUDED:
+        yield 7, say_field(path, "!=", value)
 
 
 ABSENT = "None"
+EXCLUDED = (("layout.kind", "contiguous"), ("options.mem_len", "0"), ("poison", "finite"))
+"""What a kernel may do otherwise for one value than for all the others."""
 
 
-def sizes(letter: str, failed: list[int], passed: list[int]) -> Iterator[str]:
+def sizes(letter: str, failed: list[int], passed: list[int]) -> Iterator[tuple[float, str]]:
     """Return the one size of all failures, or the sizes beyond which they lie."""
     least, most = min(failed), max(failed)
     if least == most:
-        yield f"{letter} == {least}"
-    yield f"{letter} != 1"
-    yield from (
-        f"{letter} > {size}"
-        for size in [max((size for size in passed if size < least), default=None)]
-        if size is not None
-    )
-    yield from (
-        f"{letter} < {size}"
-        for size in [min((size for size in passed if size > most), default=None)]
-        if size is not None
-    )
+        yield 8, f"{letter} == {least}"
+    yield 6, f"{letter} != 1"
+    below = max((size for size in passed if size < least), default=None)
+    if below is not None:
+        yield 6, f"{letter} > {below}"
+        yield from ((7, f"{letter} > {k}") for k in TILES if below < k < least)
+    above = min((size for size in passed if size > most), default=None)
+    if above is not None:
+        yield 6, f"{letter} < {above}"
+
+
+TILES = (16, 32, 64, 128, 256)
+"""Sizes beyond which a kernel may well do something else."""
 
 
 def threshold_conditions(words: str, failed: list[float], passed: list[float]) -> Iterator[str]:
     """
-    Return a round number between the passes and the least failure, where there is one above 1.
+    Return a number between the passes and the least failure at which kernels are known to change,
+    else a round one above 1.
     """
     least = min(failed)
     below = max((number for number in passed if number < least), default=1.0)
-    if below >= 1 and isfinite(below):
+    if known := [number for number in KNOWN[words] if below <= number < least]:
+        yield f"{words} {known[0]:g}"
+    elif below >= 1 and isfinite(below):
         digits = 10.0 ** (floor(log10(below)) - 1)
         number = (floor(below / digits) + 1) * digits
         if number < least:

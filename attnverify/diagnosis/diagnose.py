@@ -13,6 +13,7 @@ seen (attnverify/diagnosis/whereabouts).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 
@@ -20,7 +21,13 @@ from attnverify.backends.loader import Implementation
 from attnverify.catalogue.operation import Operation
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.call_budget import CallBudget, price_of
-from attnverify.diagnosis.candidates import Candidate, are_equivalent, candidates, pairs
+from attnverify.diagnosis.candidates import (
+    TWO_ERRORS,
+    Candidate,
+    candidates,
+    pairs,
+    where_they_differ,
+)
 from attnverify.diagnosis.cause import Cause, Explanation
 from attnverify.diagnosis.factors.fit import fit_factor
 from attnverify.diagnosis.matching.best import best_matches, cause_of_candidates
@@ -133,7 +140,8 @@ def explain(
         return Cause(flushed.words, (flushed,))
     if among is None and (narrow := find_narrow_operands(implementation, failing, budget)):
         return Cause(narrow.words, (narrow,))
-    if best := match_candidates(operation, failing, others, passed, among):
+    best = match_candidates(operation, failing, others, passed, among)
+    if best := tell_apart(implementation, best, failing[0].dtype, budget):
         return cause_of_candidates(best)
     if found := output_format(failing) or fit_factor(operation, [*failing, *passed]):
         return Cause(found.words, (found,))
@@ -160,9 +168,29 @@ def match_candidates(
     )
     if not best and among is None:
         best = best_matches(pairs(operation.name), [*failing, *passed])[:1]
-    if len(best) == 2 and are_equivalent(best[0][0], best[1][0], operation.name):
-        return best[:1]
     return best
+
+
+def tell_apart(
+    implementation: Implementation,
+    best: list[tuple[Candidate, float]],
+    dtype: str,
+    budget: CallBudget,
+) -> list[tuple[Candidate, float]]:
+    """
+    Of two candidates that these recipes cannot tell apart, return those that explain what the
+    implementation says to another, on which they differ; the first where they differ on none.
+    """
+    if len(best) < 2:
+        return best
+    cases = where_they_differ(best[0][0], best[1][0], implementation.operation.name, dtype)
+    if not cases:
+        return best[:1]
+    answers = chain.from_iterable(look_at(implementation, [case], budget) for case in cases)
+    found = next(answers, None)
+    if found is None:  # they differ in what it does not take, or nobody knows
+        return best[:1] if all(budget.left) else best
+    return [one for one in best if one[0].distance(found) <= TWO_ERRORS]
 
 
 def diagnose_hidden(

@@ -4,9 +4,9 @@ offered with its evidence.
 
 The region is the shortest conjunction of conditions that is true of every failure and, where there
 is such a one, of no pass (:mod:`attnverify.diagnosis.condition_search`). A few failures have much
-in common by chance: failing cases are crossed with others, one part at a time, and the region is
-tried on fresh draws and sought again with these among the cases, until it holds or the rounds are
-over.
+in common by chance: of failing cases with one thing changed those are judged on which the possible
+regions are most divided (:mod:`attnverify.diagnosis.rival_conditions`), and the region is tried on
+fresh draws and sought again with these among the cases, until it holds or the rounds are over.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,14 +17,24 @@ from attnverify.backends.loader import Implementation
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.call_budget import CallBudget
 from attnverify.diagnosis.condition_search import find_conjunction
+from attnverify.diagnosis.rival_conditions import find_rivals, most_dividing
 from attnverify.inputs.conditions import Condition, parse_condition
 from attnverify.inputs.recipe import Recipe
-from attnverify.inputs.sampling import draw_recipes
+from attnverify.inputs.sampling import draw_recipes, one_part_less, resized, shrink_key
 from attnverify.judge.case import Case, case_of
 
 ROUNDS = 3
 TRIES = 2
 """So many failing cases at most are judged in another dtype."""
+
+FOR_FRESH = 4, 2
+"""Calls of the kernel and of the oracle that are kept for fresh draws."""
+CHANGED = 3
+"""So many failing cases are changed in every size."""
+BETWEEN = (2, 5, 9, 24, 48, 80)
+"""Sizes between those at which kernels change, and multiples of tiles that are no power of two."""
+LARGE = 1_000_000
+"""The product of the sizes of a case that is asked for to tell conditions apart."""
 
 OTHER_SEED = 1_000_003
 """Added to the seed of the run, for draws that the run has not seen."""
@@ -161,8 +171,8 @@ def offers(
 
 def generalise(cases: LabelledCases, draws: Draws, budget: CallBudget) -> RegionOffer:
     """
-    Return the shortest region of the failures, sought again with the counterexamples that fresh
-    draws give.
+    Return the shortest region of the failures, sought again with the answers to the cases on which
+    it and its rivals are most divided, and borne out by fresh draws.
     """
     implementation, failed = cases.implementation, cases.failing[:TRIES]
     for case, kind in budget.outcomes.items():
@@ -170,8 +180,7 @@ def generalise(cases: LabelledCases, draws: Draws, budget: CallBudget) -> Region
     others = [dtype for dtype in implementation.operation.dtypes if dtype != cases.dtype]
     calls = budget.less(len(others), len(others))
     if cases.passing:
-        crossed = cross_recipes(cases.failing, draws.others(implementation.operation.name, 1))
-        cases.add(crossed, half_of(calls))
+        ask_what_divides(cases, draws, calls.less(*FOR_FRESH))
     for round_ in range(1, ROUNDS + 1):
         when, fresh = find_conjunction(cases.failing, cases.passing), cases.empty_copy()
         fresh.add(draws.others(implementation.operation.name, round_ + 1), half_of(calls))
@@ -181,6 +190,20 @@ def generalise(cases: LabelledCases, draws: Draws, budget: CallBudget) -> Region
         cases = cases.merged_with(fresh)
     everywhere = fails_in_every_dtype(implementation, failed, others, budget)
     return replace(found, dtype="*" if everywhere else cases.dtype)
+
+
+def ask_what_divides(cases: LabelledCases, draws: Draws, budget: CallBudget) -> None:
+    """Judge the cases on which the rivals for the region are most divided, while they are."""
+    recipes = changed_recipes(cases.failing, draws.others(cases.implementation.operation.name, 1))
+    left = {case_of(recipe, cases.dtype) for recipe in recipes if is_small(recipe)}
+    left -= {*cases.failing, *cases.passing}
+    while all(budget.left):
+        rivals = find_rivals(cases.failing, cases.passing)
+        asked = most_dividing(rivals, sorted(left, key=lambda case: case.recipe.text))
+        if asked is None:
+            return
+        left.remove(asked)
+        cases.add([asked.recipe], budget)
 
 
 def half_of(budget: CallBudget) -> CallBudget:
@@ -228,12 +251,24 @@ PARTS = (
 )
 
 
-def cross_recipes(failing: list[Case], others: Sequence[Recipe]) -> Iterator[Recipe]:
+def changed_recipes(failing: list[Case], others: Sequence[Recipe]) -> Iterator[Recipe]:
     """
-    The failing cases with one part each taken from another case: where the failure stays, that part
-    was not its cause.
+    Failing cases with one thing changed: a part taken from another case, or left out, a size, or
+    all that are of one size. Where the failure stays, what was changed was not its cause.
     """
     for place, (other, part) in enumerate(zip(others, cycle(PARTS), strict=False)):
         yield replace(
             failing[place % len(failing)].recipe, **{name: getattr(other, name) for name in part}
         )
+    for case in failing[:CHANGED]:
+        yield from one_part_less(case.recipe)
+        for size in set(case.recipe.sizes.values()):
+            alike = [letter for letter, own in case.recipe.sizes.items() if own == size]
+            for new in {max(size - 1, 1), size + 1, *BETWEEN}:
+                yield from (resized(case.recipe, {letter: new}) for letter in alike)
+                yield resized(case.recipe, dict.fromkeys(alike, new))
+    yield from others
+
+
+def is_small(recipe: Recipe) -> bool:
+    return shrink_key(recipe)[0] <= LARGE

@@ -8,6 +8,7 @@ called stands beside its function, in the tables of conventions, faults and mist
 # what the implementation is instead
 
 EQUALS = "equals the specification with {mistakes} ({share:.2g}x of the bound)"
+AS_IN = "{mistake}, as in {packages}"
 EITHER = " or with "
 BOTH = "{one} and with {other}"
 WHEN = "{cause}, when {where}"

@@ -135,6 +135,10 @@ def has_fully_masked_row(case: Case) -> bool:
     return not bool(pairs_of_case(case).any(axis=-1).all())
 
 
+def has_visible_pair(case: Case) -> bool:
+    return bool(pairs_of_case(case).any())
+
+
 def has_key_hidden_from_all(case: Case) -> bool:
     return not bool(pairs_of_case(case).any(axis=-2).all())
 
@@ -241,6 +245,7 @@ def power_of_two(letter: str, no: str, case: Case) -> bool:
 
 SENTENCES: dict[str, Predicate] = {
     "a row sees no key": has_fully_masked_row,
+    "a row sees a key": has_visible_pair,
     "a key is hidden from every row": has_key_hidden_from_all,
     "a pair is hidden": has_hidden_pair,
     "a hidden key stands between visible ones": has_hidden_gap,

@@ -5,8 +5,9 @@ The candidates that explain all that was seen, the nearest first.
 from collections.abc import Sequence
 
 from attnverify.diagnosis import sentences as say
-from attnverify.diagnosis.candidates import Candidate
+from attnverify.diagnosis.candidates import TWO_ERRORS, Candidate
 from attnverify.diagnosis.cause import Cause, Explanation
+from attnverify.diagnosis.public_conventions import PUBLIC
 from attnverify.judge.observation import Observation
 
 CLEARLY = 4.0
@@ -14,9 +15,6 @@ CLEARLY = 4.0
 FAR = 1000.0
 """So much nearer must one be that is beyond the bound, which is that of the specification's numbers
 and not of its own."""
-
-TWO_ERRORS = 2.0
-"""An answer that is within its bound is within twice of it from any other that is."""
 
 
 def cause_of_candidates(best: Sequence[tuple[Candidate, float]]) -> Cause:
@@ -26,8 +24,12 @@ def cause_of_candidates(best: Sequence[tuple[Candidate, float]]) -> Cause:
     """
     words = tuple(dict.fromkeys(candidate.words for candidate, _ in best))
     share = max(ratio for _, ratio in best)
+    named = (
+        say.AS_IN.format(mistake=each, packages=PUBLIC[each]) if each in PUBLIC else each
+        for each in words
+    )
     return Cause(
-        say.EQUALS.format(mistakes=say.EITHER.join(words), share=share),
+        say.EQUALS.format(mistakes=say.EITHER.join(named), share=share),
         tuple(Explanation(each, each) for each in words),
     )
 

@@ -14,12 +14,11 @@ from math import comb, log2
 
 from attnverify.catalogue.operation import Operation
 from attnverify.diagnosis import sentences as say
-from attnverify.diagnosis.candidates import Candidate, with_another
+from attnverify.diagnosis.candidates import TWO_ERRORS, Candidate, with_another
 from attnverify.diagnosis.cause import Cause
 from attnverify.diagnosis.condition_search import find_conjunction
 from attnverify.diagnosis.matching.best import (
     CLEARLY,
-    TWO_ERRORS,
     best_matches,
     cause_of_candidates,
     law_of,

@@ -12,6 +12,7 @@ from numpy import ndarray
 
 from attnverify.catalogue.dtypes import largest, round_to
 from attnverify.catalogue.operation import Operation
+from attnverify.diagnosis.mistakes.sentinels import sentinel_mistakes
 from attnverify.reference import attention
 from attnverify.reference.staged_attention import Change, StagedAttention
 
@@ -22,6 +23,8 @@ def stage_mistakes(operation: Operation) -> Iterator[tuple[str, Change]]:
     """Words and change of each mistake that the operation can show."""
     if operation.is_score:
         return
+    if operation.forward.mask:
+        yield from sentinel_mistakes()
     for applies, words, change in STAGE_MISTAKES:
         if applies(operation.forward):
             yield words, change
@@ -163,8 +166,20 @@ def value_gradient_unmasked(s: StagedAttention) -> StagedAttention:
     return replace(s, rescore=remember, backward={"value_grad": value_grad})
 
 
+def unguarded() -> Iterator[tuple[str, Change]]:
+    """What a softmax as it stands in a textbook shows besides NaN in rows that see no key."""
+    for dtype in ("", "float16"):
+        yield OVERFLOWING[dtype], without_maximum(0.0, dtype)
+
+
 OVERFLOWS = {dtype: float(np.log(largest(dtype))) for dtype in ("float16", "float32", "float64")}
 """The largest number whose exponential is finite."""
+OVERFLOWING = {
+    "": "exponentials without the maximum subtracted, which overflow from a score of "
+    f"{OVERFLOWS['float32']:.3g} on ({OVERFLOWS['float64']:.3g} in float64)",
+    "float16": "exponentials in float16 without the maximum subtracted, which overflow from a "
+    f"score of {OVERFLOWS['float16']:.3g} on",
+}
 
 ANY: Applies = lambda op: True
 MASKED: Applies = lambda op: op.mask is not None
@@ -188,11 +203,8 @@ STAGE_MISTAKES: tuple[tuple[Applies, str, Change], ...] = (
         row
         for empty in (0.0, 1.0)
         for row in (
-            (ANY, "exponentials without the maximum subtracted, which overflow from a score of "
-             f"{OVERFLOWS['float32']:.3g} on ({OVERFLOWS['float64']:.3g} in float64)",
-             without_maximum(empty)),
-            (ANY, "exponentials in float16 without the maximum subtracted, which overflow from a "
-             f"score of {OVERFLOWS['float16']:.3g} on", without_maximum(empty, "float16")),
+            (ANY, OVERFLOWING[""], without_maximum(empty)),
+            (ANY, OVERFLOWING["float16"], without_maximum(empty, "float16")),
         )
     ),
     (DROPPED, "dropout on the scores, before the softmax", dropped_scores),

@@ -24,6 +24,10 @@ TEXTS: dict[str, Filled] = {
         {"mistakes": UNSCALED, "share": 0.0583},
         "equals the specification with scores that are not scaled (0.058x of the bound)",
     ),
+    "AS_IN": (
+        {"mistake": "NaN in rows that see no key", "packages": "labml-nn"},
+        "NaN in rows that see no key, as in labml-nn",
+    ),
     "EITHER": ({}, " or with "),
     "BOTH": (
         {"one": UNSCALED, "other": "a top-left causal mask"},
