@@ -178,19 +178,23 @@ def tell_apart(
     budget: CallBudget,
 ) -> list[tuple[Candidate, float]]:
     """
-    Of two candidates that these recipes cannot tell apart, return those that explain what the
-    implementation says to another, on which they differ; the first where they differ on none.
+    Of candidates that these recipes cannot tell apart, return those that explain what the
+    implementation says to others, on which they differ; at most two, and one where they differ on
+    none.
     """
     if len(best) < 2:
         return best
-    cases = where_they_differ(best[0][0], best[1][0], implementation.operation.name, dtype)
-    if not cases:
-        return best[:1]
+    (one, _), (other, _), *_ = best
+    cases = where_they_differ(one, other, implementation.operation.name, dtype)
     answers = chain.from_iterable(look_at(implementation, [case], budget) for case in cases)
     found = next(answers, None)
-    if found is None:  # they differ in what it does not take, or nobody knows
-        return best[:1] if all(budget.left) else best
-    return [one for one in best if one[0].distance(found) <= TWO_ERRORS]
+    if found is None and cases and not all(budget.left):
+        return best[:2]  # nobody knows
+    if found is None:  # they differ in nothing, or in what the implementation does not take
+        left = [best[0], *best[2:]]
+    else:
+        left = [each for each in best if each[0].distance(found) <= TWO_ERRORS]
+    return tell_apart(implementation, left, dtype, budget) if len(left) < len(best) else left[:2]
 
 
 def diagnose_hidden(

@@ -16,6 +16,9 @@ FAR = 1000.0
 """So much nearer must one be that is beyond the bound, which is that of the specification's numbers
 and not of its own."""
 
+MOST_ALIKE = 6
+"""So many candidates at most that these recipes cannot tell apart are held apart by others."""
+
 
 def cause_of_candidates(best: Sequence[tuple[Candidate, float]]) -> Cause:
     """
@@ -39,7 +42,7 @@ def best_matches(
 ) -> list[tuple[Candidate, float]]:
     """
     Return the candidate that is nearest to all failing observations, with its worst share of the
-    yardstick, and one more that is as near; none where nothing but NaN was seen, with which
+    yardstick, and those that are as near; none where nothing but NaN was seen, with which
     everything agrees that gives NaN.
     """
     wrong = sorted((o for o in seen if o.wrong), key=lambda o: o.size)
@@ -63,7 +66,7 @@ def best_matches(
     )
     return [
         found
-        for found in ranked[:2]
+        for found in ranked[:MOST_ALIKE]
         if rounded_ratio(found[1]) <= 1.25 * rounded_ratio(ranked[0][1])
     ]
 

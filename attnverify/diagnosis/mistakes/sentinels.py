@@ -12,6 +12,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.dtypes import largest, numpy_dtype
+from attnverify.catalogue.operation import Operation
 from attnverify.reference import attention
 from attnverify.reference.attention import HIDDEN
 from attnverify.reference.staged_attention import Change, StagedAttention
@@ -53,7 +54,7 @@ class Sentinel:
         def score_grad(
             weights: ndarray, visible: ndarray, d_weights: ndarray, mean: ndarray
         ) -> ndarray:
-            passes = visible & (sees | (self.place != "for the score")) & ~zeroed
+            passes = (sees | (self.place != "for the score")) & ~zeroed
             return np.where(passes, weights * (d_weights - mean), 0)
 
         return replace(
@@ -134,7 +135,8 @@ SENTINELS: dict[str, Change] = {
 }
 
 
-def sentinel_mistakes() -> Iterator[tuple[str, Change]]:
+def sentinel_mistakes(operation: Operation) -> Iterator[tuple[str, Change]]:
     """Words and change of each, and of minus infinity itself where a score is infinite."""
-    yield from SENTINELS.items()
+    relative = "position" in operation.arguments
+    yield from ((words, each) for words, each in SENTINELS.items() if relative or words != XLNET)
     yield "minus infinity added to a score that overflows, which is NaN", minus_infinity_added

@@ -24,7 +24,7 @@ def stage_mistakes(operation: Operation) -> Iterator[tuple[str, Change]]:
     if operation.is_score:
         return
     if operation.forward.mask:
-        yield from sentinel_mistakes()
+        yield from sentinel_mistakes(operation.forward)
     for applies, words, change in STAGE_MISTAKES:
         if applies(operation.forward):
             yield words, change

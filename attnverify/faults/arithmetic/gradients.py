@@ -26,7 +26,7 @@ SDPA, ALIBI, LEARNED, XL = (
 
 @fault(
     "backward",
-    "NaN where the forward pass was cleaned after the softmax",
+    "NaN in rows that see no key, which reaches hidden keys too",
     source="brevitas PR #1591",
     clause="gradient 0 in a row that sees no key",
     reveals="a row that sees no key",
@@ -39,7 +39,7 @@ def scaled_dot_product_attention_grad_nan_rows(**given: Any) -> Any:
 
 @fault(
     "backward",
-    "NaN where the forward pass was cleaned after the softmax",
+    "NaN in rows that see no key, which reaches hidden keys too",
     source="nGPT #11",
     clause="gradient 0 in a row that sees no key",
     reveals="N > M",
