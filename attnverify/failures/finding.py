@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnverify.diagnosis.cause import Cause
-from attnverify.diagnosis.failing_region import RegionOffer
+from attnverify.diagnosis.regions.failing_region import RegionOffer
 from attnverify.failures.evidence import Evidence
 from attnverify.failures.plain_data import from_plain, to_plain
 from attnverify.failures.record import FailureRecord

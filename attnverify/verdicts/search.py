@@ -9,7 +9,7 @@ from itertools import chain
 from attnverify.backends.declarations import NO_GRADIENT, features_of
 from attnverify.backends.loader import Implementation
 from attnverify.diagnosis.call_budget import CallBudget, price_of
-from attnverify.diagnosis.failing_region import Draws, offers
+from attnverify.diagnosis.regions.failing_region import Draws, offers
 from attnverify.failures.finding import Finding, is_wide, offered_line
 from attnverify.inputs.given import recipe_of_file
 from attnverify.inputs.recipe import Recipe

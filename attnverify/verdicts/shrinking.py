@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from attnverify.diagnosis.condition_search import find_conjunction
+from attnverify.diagnosis.regions.condition_search import find_conjunction
 from attnverify.inputs.conditions import Condition, parse_condition
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import one_part_less, resized, shrink, simpler_recipes

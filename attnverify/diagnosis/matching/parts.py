@@ -16,13 +16,13 @@ from attnverify.catalogue.operation import Operation
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.candidates import TWO_ERRORS, Candidate, with_another
 from attnverify.diagnosis.cause import Cause
-from attnverify.diagnosis.condition_search import find_conjunction
 from attnverify.diagnosis.matching.best import (
     CLEARLY,
     best_matches,
     cause_of_candidates,
     law_of,
 )
+from attnverify.diagnosis.regions.condition_search import find_conjunction
 from attnverify.inputs.conditions import parse_condition
 from attnverify.judge.case import Case
 from attnverify.judge.observation import Observation

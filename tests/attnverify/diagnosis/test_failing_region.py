@@ -16,12 +16,12 @@ import pytest
 from attnverify import numpy_ref as right
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.diagnosis.condition_search import (
+from attnverify.diagnosis.regions.condition_search import (
     candidates,
     find_conjunction,
     shortest_conjunction,
 )
-from attnverify.diagnosis.failing_region import RegionOffer
+from attnverify.diagnosis.regions.failing_region import RegionOffer
 from attnverify.failures.known_failures import KnownFailure, parse_line
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import draw_recipes

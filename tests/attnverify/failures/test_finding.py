@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 import pytest
 
 from attnverify.diagnosis.cause import Cause, Explanation
-from attnverify.diagnosis.failing_region import RegionOffer
+from attnverify.diagnosis.regions.failing_region import RegionOffer
 from attnverify.failures.evidence import DrawnCase, Evidence, Picture
 from attnverify.failures.finding import (
     Finding,

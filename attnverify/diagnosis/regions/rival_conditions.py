@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import combinations
 
-from attnverify.diagnosis.condition_search import JOINT, candidates, description_length
+from attnverify.diagnosis.regions.condition_search import JOINT, candidates, description_length
 from attnverify.inputs.conditions import Case, parse_condition
 
 MOST_TRIED, MOST_KEPT = 60, 24

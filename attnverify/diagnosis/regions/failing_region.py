@@ -3,10 +3,11 @@ From failing cases to the region that they fill: the line that a file of known f
 offered with its evidence.
 
 The region is the shortest conjunction of conditions that is true of every failure and, where there
-is such a one, of no pass (:mod:`attnverify.diagnosis.condition_search`). A few failures have much
-in common by chance: of failing cases with one thing changed those are judged on which the possible
-regions are most divided (:mod:`attnverify.diagnosis.rival_conditions`), and the region is tried on
-fresh draws and sought again with these among the cases, until it holds or the rounds are over.
+is such a one, of no pass (:mod:`attnverify.diagnosis.regions.condition_search`). A few failures
+have much in common by chance: of failing cases with one thing changed those are judged on which the
+possible regions are most divided (:mod:`attnverify.diagnosis.regions.rival_conditions`), and the
+region is tried on fresh draws and sought again with these among the cases, until it holds or the
+rounds are over.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,8 +17,8 @@ from itertools import chain, cycle
 from attnverify.backends.loader import Implementation
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.call_budget import CallBudget
-from attnverify.diagnosis.condition_search import find_conjunction
-from attnverify.diagnosis.rival_conditions import find_rivals, most_dividing
+from attnverify.diagnosis.regions.condition_search import find_conjunction
+from attnverify.diagnosis.regions.rival_conditions import find_rivals, most_dividing
 from attnverify.inputs.conditions import Condition, parse_condition
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import draw_recipes, one_part_less, resized, shrink_key

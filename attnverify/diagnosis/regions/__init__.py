@@ -1,0 +1,1 @@
+"""Which cases fail: the conditions that tell them from those that pass."""
