@@ -180,7 +180,7 @@ def adapt_signature(
     binding, parameters = bind(function, operation, declared), parameters_of(function, operation)
 
     def own_arguments(**inputs: Any) -> dict[str, Any]:
-        """What the function is given, by its own names."""
+        """What the function is given, by its own names, heads in front of positions."""
         extra = {"dtype": inputs.pop("dtype")} if "dtype" in inputs else {}
         given = dict(binding.fixed) | extra
         if binding.causal and _is_causal_mask(inputs):
@@ -190,20 +190,25 @@ def adapt_signature(
         for own, value in inputs.items():
             name = _parameter_of(own, value, binding, operation)
             if name:
-                given[name] = _to_layout(value, own, operation, declared.layout)
+                given[name] = value
             elif takes_any:
                 given[own] = value
             elif not _is_default(value, defaults[own]):
                 raise NotImplementedError(f"takes no {own}")
         return given
 
+    exchanged = _exchanged(binding, operation, declared.layout)
+
     def adapted(**inputs: Any) -> Any:
-        output = _call(function, own_arguments(**inputs), parameters)
-        return _from_layout(output, operation, declared.layout)
+        given = own_arguments(**inputs).items()
+        laid_out = {name: _swapped(x) if name in exchanged else x for name, x in given}
+        output = _call(function, laid_out, parameters)
+        return _from_layout(output) if "return" in exchanged else output
 
     adapted.own = function  # type: ignore[attr-defined]
-    if declared.layout != "BNHD" and not _by_place_alone(parameters):
-        adapted.own_arguments = own_arguments  # type: ignore[attr-defined]
+    adapted.own_arguments = own_arguments  # type: ignore[attr-defined]
+    adapted.exchanged = exchanged  # type: ignore[attr-defined]
+    adapted.places = _by_place_alone(parameters)  # type: ignore[attr-defined]
     adapted.takes_dtype = "dtype" in parameters  # type: ignore[attr-defined]
     adapted.mapping = binding.describe()  # type: ignore[attr-defined]
     adapted.causal = binding.causal  # type: ignore[attr-defined]
@@ -277,15 +282,18 @@ def _by_place_alone(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
     return [name for name, parameter in parameters.items() if parameter.kind is only]
 
 
-def _to_layout(value: Any, own: str, operation: Operation, layout: str) -> Any:
-    """Return an array of four axes, batch and heads first, as the layout orders them."""
-    axes = operation.axes.get(own, "").split()
-    return _swapped(value) if layout == "BNHD" and axes[:2] == ["B", "H"] else value
+def _exchanged(binding: Binding, operation: Operation, layout: str) -> list[str]:
+    """
+    Name the parameters, and "return", whose arrays have heads behind positions in this layout.
+    """
+    if layout != "BNHD":
+        return []
+    headed = [own for own, axes in operation.axes.items() if axes.split()[:2] == ["B", "H"]]
+    names = [binding.given[own] for own in headed if own in binding.given]
+    return [*names, *["return"] * operation.is_attention]
 
 
-def _from_layout(output: Any, operation: Operation, layout: str) -> Any:
-    if layout != "BNHD" or not operation.is_attention:
-        return output
+def _from_layout(output: Any) -> Any:
     if isinstance(output, (list, tuple)):
         return type(output)(_swapped(x) if len(x.shape) == 4 else x for x in output)
     return _swapped(output)

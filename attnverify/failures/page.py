@@ -139,13 +139,16 @@ def _call(case: Case, implementation: Implementation) -> Call | None:
     """Write the call of a case; None where it takes more than literals in one piece each."""
     library = implementation.backend.library
     forward = getattr(implementation.function, "forward", None)
-    own_arguments = getattr(forward or implementation.function, "own_arguments", None)
+    called = forward or implementation.function
+    own_arguments = getattr(called, "own_arguments", None)
     source = parse_source(implementation.backend.source)
     name = implementation.name.replace("_grad", "") if forward else implementation.name
     place = relative_source(source.place) if source.is_path else source.place
     name = source.function or name
     kinds = layout_kinds(case.recipe, len(case.inputs))
     if library is None or own_arguments is None or {*kinds} != {"contiguous"}:
+        return None
+    if getattr(called, "exchanged", None) or getattr(called, "places", None):
         return None
     arriving = {n: x for n, x in case.inputs.items() if forward and n.startswith("d_")}
     inputs = {n: x for n, x in case.inputs.items() if n not in arriving}

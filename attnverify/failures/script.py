@@ -6,6 +6,7 @@ import base64
 import re
 import textwrap
 import zlib
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -20,7 +21,7 @@ from attnverify.backends.array_libraries import dtype_name
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.pytrees import leaves, map_leaves
 from attnverify.catalogue.traits import DTYPES
-from attnverify.failures import script_runtime
+from attnverify.failures import script_loading, script_runtime
 from attnverify.failures.literals import WIDTH
 from attnverify.failures.page import relative_source, write_page
 from attnverify.failures.record import FailureRecord
@@ -29,6 +30,7 @@ from attnverify.inputs import memory_layouts
 from attnverify.inputs.recipe import Inputs, layout_kinds
 from attnverify.judge import comparison
 from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.judge.invoke import dtype_keyword
 from attnverify.reference.oracle import evaluate_spec
 
 
@@ -74,17 +76,22 @@ def write_every_call(failure: FailureRecord, implementation: Implementation) -> 
     steps = (
         calls_of(failure, implementation) if failure.check else steps_of(failure, implementation)
     )
+    called = getattr(implementation.function, "forward", implementation.function)
     fixed = {
         "source": place_of(failure, implementation),
         "chapter": operation.chapter,
         "name": failure.implementation,
         "forward": failure.implementation.replace("_grad", ""),
         "library": library.name,
+        "exchanged": getattr(called, "exchanged", []),
+        "places": getattr(called, "places", []),
+        "takes_dtype": bool(dtype_keyword(implementation, failure.dtype)),
     }
-    modules = (memory_layouts, comparison, script_runtime)
+    modules = (memory_layouts, comparison, script_loading, script_runtime)
     sources = [Path(str(module.__file__)).read_text() for module in modules]
     body = re.sub(r"^from attnverify\..*\n", "", "\n\n".join(sources), flags=re.MULTILINE)
-    calls = "".join(f"show_again(\n{pack_arguments(fixed | step)})\n" for step in steps)
+    own = [fixed | own for step in steps for own in by_own_names(implementation, step)]
+    calls = "".join(f"show_again(\n{pack_arguments(step)})\n" for step in own)
     again = f"{calls}sys.exit(int(any(SHOWN)))\n" if calls else TOO_LARGE
     return f"{body}\n\n{again}"
 
@@ -163,6 +170,23 @@ def step_of_call(implementation: Implementation, dtype: str, inputs: Inputs) -> 
         "expected": expected,
         "bound": bound,
     }
+
+
+def by_own_names(implementation: Implementation, step: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """
+    Yield a step with its arguments by the function's own names; no step that it does not take.
+    """
+    forward = getattr(implementation.function, "forward", None)
+    own_arguments = getattr(forward or implementation.function, "own_arguments", dict)
+    inputs = {n: x.view() if isinstance(x, ndarray) else x for n, x in step["inputs"].items()}
+    arriving = {n: x for n, x in inputs.items() if forward and n.startswith("d_")}
+    with suppress(NotImplementedError):
+        given = own_arguments(**{n: x for n, x in inputs.items() if n not in arriving})
+        names = {id(x): name for name, x in inputs.items()}  # each array is a view of its own
+        kinds = step["layout"]
+        layout = {own: kinds.get(names.get(id(x)), "contiguous") for own, x in given.items()}
+        layout |= {name: kinds[name] for name in arriving}
+        yield step | {"inputs": given | arriving, "layout": layout}
 
 
 def pack_arguments(arguments: dict[str, Any]) -> str:

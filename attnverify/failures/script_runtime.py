@@ -3,30 +3,27 @@ The body of a stand-alone script: call the backend once more on the inputs of a 
 what is out of bound.
 
 A generated script consists of attnverify/inputs/memory_layouts.py, attnverify/judge/comparison.py,
-this file and one call of :func:`show_again` with the recorded arrays. It needs NumPy and the
-backend's own library: nothing else of ours may be imported here.
+attnverify/failures/script_loading.py, this file and one call of :func:`show_again` with the
+recorded arrays. It needs NumPy and the backend's own library: nothing else of ours may be imported
+here.
 """
 
 import base64
 import importlib
-import importlib.util
 import inspect
-import pkgutil
-import sys
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from math import inf, nan  # noqa: F401 - the arrays below are written with them
-from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
+from attnverify.failures.script_loading import FromNumpy, cannot_run, conversion, load, modules
 from attnverify.inputs.memory_layouts import arrange, shares_memory
 from attnverify.judge.comparison import compare
-
-FromNumpy = Callable[[ndarray, str], Any]
 
 
 def array(dtype: str, shape: tuple[int, ...], packed_bytes: str) -> ndarray:
@@ -44,6 +41,9 @@ def show_again(
     inputs: Any,
     expected: Any,
     bound: Any,
+    exchanged: list[str],
+    places: list[str],
+    takes_dtype: bool,
 ) -> None:
     """
     Print what the implementation gives now against what the specification says, and note in SHOWN
@@ -61,7 +61,8 @@ def show_again(
     del freed  # poison for what is never written
     with np.errstate(all="ignore"):
         try:
-            output = run(module, name, forward, dict(given), from_numpy, dtype)
+            also = {"dtype": from_numpy(np.zeros(1), dtype).dtype} if takes_dtype else {}
+            output = run(module, name, forward, given | also, exchanged, places)
         except NotImplementedError as error:
             cannot_run(f"not supported: {error}")
         except Exception as error:
@@ -88,12 +89,6 @@ SHOWN: list[bool] = []
 """What was shown: True for a failure."""
 
 
-def cannot_run(why: str) -> NoReturn:
-    """End with the status by which git bisect passes over a commit."""
-    print(why)
-    sys.exit(125)
-
-
 LOADED: dict[str, ModuleType] = {}
 """Several calls in one script are made to one module: what it remembers shows."""
 
@@ -106,62 +101,6 @@ def arrays(tree: Any) -> list[Any]:
             for leaf in arrays(branch)
         ]
     return [tree] if hasattr(tree, "shape") else []
-
-
-def load(source: str) -> ModuleType:
-    """Load the backend by its name or file: one that cannot be loaded shows nothing."""
-    try:
-        return load_file(find(source)) if source[0] == "." else importlib.import_module(source)
-    except Exception as error:
-        cannot_run(f"{source} cannot be loaded: {type(error).__name__}: {error}")
-
-
-def find(source: str) -> Path:
-    """Find the file that the command line names, or by its place beneath here or the script."""
-    if sys.argv[1:]:
-        return Path(sys.argv[1]).resolve()
-    places = [base / source for base in (Path.cwd(), *Path(__file__).resolve().parents)]
-    return next((place for place in places if place.exists()), places[0]).resolve()
-
-
-def load_file(path: Path) -> ModuleType:
-    file, places = (path / "__init__.py", [str(path)]) if path.is_dir() else (path, None)
-    spec = importlib.util.spec_from_file_location(
-        "_backend", file, submodule_search_locations=places
-    )
-    assert spec is not None and spec.loader is not None
-    sys.modules["_backend"] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def modules(root: ModuleType, chapter: str) -> Iterator[ModuleType]:
-    """Search the module itself, then the chapter, then whatever else lies in the package."""
-    yield root
-    found = [
-        name
-        for _, name, _ in pkgutil.iter_modules(getattr(root, "__path__", []))
-        if not name.startswith("_")
-    ]
-    for name in sorted(found, key=lambda name: name != chapter):
-        yield importlib.import_module(f"{root.__name__}.{name}")
-
-
-def conversion(library: str) -> FromNumpy:
-    """NumPy array to the library's, for a backend that brings no ``from_numpy``."""
-    if library == "torch":
-        torch = importlib.import_module("torch")
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        return lambda x, dtype: torch.from_numpy(np.array(x)).to(
-            device, getattr(torch, dtype) if x.dtype.kind == "f" else None
-        )
-    asarray = importlib.import_module("jax.numpy" if library == "jax" else library).asarray
-
-    def from_numpy(x: ndarray, dtype: str) -> Any:
-        narrow = importlib.import_module("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype
-        return asarray(np.array(x, narrow if x.dtype.kind == "f" else x.dtype))
-
-    return from_numpy
 
 
 def to_layout(x: Any, kind: str, from_numpy: FromNumpy, dtype: str) -> Any:
@@ -200,15 +139,15 @@ def run(
     name: str,
     forward: str,
     given: dict[str, Any],
-    from_numpy: FromNumpy,
-    dtype: str,
+    exchanged: list[str],
+    places: list[str],
 ) -> Any:
     if hasattr(module, name):
-        return call(getattr(module, name), given, from_numpy, dtype)
+        return call(getattr(module, name), given, exchanged, places)
     torch = importlib.import_module("torch")
     arriving = list(tensors([x for key, x in given.items() if key.startswith("d_")]))
     inputs = {key: requiring(x) for key, x in given.items() if not key.startswith("d_")}
-    outputs = list(tensors(call(getattr(module, forward), inputs, from_numpy, dtype)))
+    outputs = list(tensors(call(getattr(module, forward), inputs, exchanged, places)))
     pairs = [(y, d) for y, d in zip(outputs, arriving, strict=False) if y.requires_grad]
     wanted = [x for x in tensors(inputs) if x.requires_grad]
     heads = [list(part) for part in zip(*pairs, strict=True)]
@@ -252,15 +191,34 @@ def gradients_of(tree: Any, grads: dict[int, Any]) -> Any:
 
 
 def call(
-    function: Callable[..., Any], given: dict[str, Any], from_numpy: FromNumpy, dtype: str
+    function: Callable[..., Any], given: dict[str, Any], exchanged: list[str], places: list[str]
 ) -> Any:
-    """By name where the function has the specification's names, by position otherwise."""
-    parameters = inspect.signature(function).parameters
-    wanted = {"dtype": from_numpy(np.zeros(1), dtype).dtype} if "dtype" in parameters else {}
-    open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    if open_ended or set(given) <= set(parameters):
-        return function(**given, **wanted)
-    return function(*list(given.values())[: len(parameters) - len(wanted)], **wanted)
+    """
+    Call by name, and what has a place alone by its place; what is exchanged has heads behind
+    positions.
+    """
+    named = {name: swapped(x) if name in exchanged else x for name, x in given.items()}
+    first = [named.pop(name) for name in places if name in named]
+    with suppress(ValueError):  # a builtin does not say what it takes
+        signature = inspect.signature(function)
+        try:
+            signature.bind(*first, **named)
+        except TypeError as error:
+            cannot_run(f"{function.__name__} takes other arguments: {error}")
+    output = function(*first, **named)
+    return swapped(output) if "return" in exchanged else output
+
+
+def swapped(x: Any) -> Any:
+    """Return an array of four axes with heads and positions exchanged; each of several."""
+    if isinstance(x, (list, tuple)):
+        return type(x)(swapped(each) for each in x)
+    if len(x.shape) != 4:
+        return x
+    other = x.swapaxes(1, 2)
+    if hasattr(x, "is_contiguous"):
+        return other.contiguous() if x.is_contiguous() else other
+    return other.copy() if getattr(getattr(x, "flags", None), "c_contiguous", False) else other
 
 
 def show(

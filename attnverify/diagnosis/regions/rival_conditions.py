@@ -13,7 +13,8 @@ from heapq import nsmallest
 from itertools import combinations
 
 from attnverify.diagnosis.regions.condition_search import JOINT, candidates, description_length
-from attnverify.inputs.conditions import Case, parse_condition
+from attnverify.inputs.conditions import parse_condition
+from attnverify.judge.case import Case
 
 MOST_TRIED, MOST_KEPT = 60, 24
 """So many conditions that let the fewest passes in are joined in pairs, and so many rivals kept."""
@@ -52,7 +53,7 @@ def find_rivals(failing: Sequence[Case], passing: Sequence[Case]) -> list[Rival]
             )
     tried = nsmallest(MOST_TRIED, single, key=lambda row: (row[0].bit_count(), row[1]))
     joined = ((a[0] & b[0], a[1] + b[1] + JOINT, (a[2], b[2])) for a, b in combinations(tried, 2))
-    every = [((1 << len(passing)) - 1, 0.0, ())]
+    every: list[tuple[int, float, tuple[str, ...]]] = [((1 << len(passing)) - 1, 0.0, ())]
     every += [(passes, bits, (text,)) for passes, bits, text in tried]
     rivals = (made_of(*row, len(failing)) for row in (*every, *joined))
     return nsmallest(MOST_KEPT, rivals, key=lambda rival: rival.bits)

@@ -23,9 +23,9 @@ SHOWN: dict[str, tuple[str, str, str]] = {
     "labml-nn": ("labml", "cade4cb79924", SDPA),
     "BLOOM and MPT": ("transformers", "32f609d6fb71", f"{ALIBI}_mpt"),
     "1e30 subtracted": ("transformers", "b93d69b5e8f2", XLNET),
-    "added to hidden scores, and a softmax in float32": (
+    "added to hidden scores, as in Hugging Face's BLOOM": (
         "transformers",
-        "05e54f0e6786",
+        "bc20dd7e2e72",
         f"{ALIBI}_grad_bloom",
     ),
     "x-transformers' Attend": ("x_transformers", "58fb61ca5e21", ALIBI),

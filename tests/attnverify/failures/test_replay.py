@@ -484,6 +484,57 @@ def test_the_script_tells_of_a_changed_input() -> None:
     assert "changed" not in written(RIGHT, LAID_OUT)
 
 
+CALLED = {
+    "own names": ("v, k, q, is_causal=False, attn_mask=None", ""),
+    "places": ("k, q, v, attn_mask=None, /", ""),
+    "heads behind positions": ("q, k, v, attn_mask=None", 'LAYOUT = "BNHD"'),
+}
+"""Functions that are not called by the specification's names, in its order and layout."""
+
+SDPA = "scaled_dot_product_attention"
+HEADS_BEHIND = "q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))"
+
+
+def attention_called(how: str, factor: int) -> str:
+    """A right attention, or one of too large an output, that wants to be called so."""
+    parameters, layout = CALLED[how]
+    first, last = (HEADS_BEHIND, ".swapaxes(1, 2)") if layout else ("pass", "")
+    return f"""
+from attnverify import numpy_ref
+
+PRECISION = "wide"
+{layout}
+
+
+def scaled_dot_product_attention({parameters}):
+    {first}
+    return {factor} * numpy_ref.scaled_dot_product_attention(q, k, v, attn_mask){last}
+"""
+
+
+@pytest.mark.parametrize("how", CALLED)
+@pytest.mark.parametrize("factor, wrong", [(1, r"output: 0 of \d"), (2, r"output: [1-9]\d* of \d")])
+def test_the_script_calls_a_function_as_the_judge_does(how: str, factor: int, wrong: str) -> None:
+    layout = {"kind": "offset", "seed": 0}
+    sizes = {"B": 2, "H": 3, "N": 4, "M": 5, "D": 6, "E": 7}
+    recipe = Recipe(SDPA, sizes, {"family": "normal", "seed": 1}, mask=MASK, layout=layout)
+    Path("mine.py").write_text(attention_called(how, factor))
+    function = load("mine.py").implementations[0]
+    failure = FailureRecord.of(function, case_of(recipe, "float32"), "values")
+    program = program_of(save(failure, "kept", function))
+    assert re.search(wrong, in_a_process(str(program), start=()).output)
+
+
+def test_the_script_of_a_function_that_takes_other_arguments_by_now_cannot_run() -> None:
+    Path("mine.py").write_text(HEAD + "def shift_right(x):\n" + RIGHT)
+    function = load("mine.py").implementations[0]
+    failure = FailureRecord.of(function, case_of(LAID_OUT, "float32"), "values")
+    program = program_of(save(failure, "kept", function))
+    Path("mine.py").write_text(HEAD + "def shift_right(x, how):\n" + RIGHT)
+    done = in_a_process(str(program), start=())
+    assert done.status == 125 and "shift_right takes other arguments: missing" in done.output
+
+
 def test_a_process_of_its_own_replays_too() -> None:
     failing()
     done = in_a_process("replay", records()[0].stem)
