@@ -12,7 +12,7 @@ import pytest
 
 from attnverify import ptx
 from attnverify.ptx.numbers.tensor_core import UNITS, multiply
-from ptx import scalar
+from tests.ptx.numbers import scalar
 from tests.ptx.small import kernel
 from tests.support.roundings import count_roundings
 

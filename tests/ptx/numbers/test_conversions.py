@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from attnverify import ptx
-from ptx import scalar
-from tests.ptx.scalar import clamped, encode, flushed, saturated, value, wrapped
+from tests.ptx.numbers import scalar
+from tests.ptx.numbers.scalar import clamped, encode, flushed, saturated, value, wrapped
+from tests.ptx.numbers.test_floats import same
 from tests.ptx.small import apply, corners, kernel, numbers_of
-from tests.ptx.test_floats import same
 
 WHOLE = ["u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64"]
 FLOATS = ["f16", "bf16", "f32", "f64"]

@@ -13,7 +13,7 @@ import pytest
 
 from attnverify import ptx
 from attnverify.ptx.numbers.errors import APPROXIMATE
-from tests.ptx.scalar import flushed, value
+from tests.ptx.numbers.scalar import flushed, value
 from tests.ptx.small import apply, corners, numbers_of
 
 Function = Callable[[mpmath.mpf], mpmath.mpf]

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from tests.ptx.scalar import clamped, wrapped
+from tests.ptx.numbers.scalar import clamped, wrapped
 from tests.ptx.small import apply, corners, numbers_of
 
 WHOLE = ["u16", "s16", "u32", "s32", "u64", "s64"]

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from attnverify import ptx
-from ptx import scalar
-from tests.ptx.scalar import flushed, order, saturated, value
+from tests.ptx.numbers import scalar
+from tests.ptx.numbers.scalar import flushed, order, saturated, value
 from tests.ptx.small import apply, corners, numbers_of
 
 SINGLE = corners("f32")
