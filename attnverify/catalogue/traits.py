@@ -86,7 +86,6 @@ _LAYER = {
     "relations": "it is made of an attention that is judged so",
     "systematic errors": "it is made of an attention that is judged so",
 }
-_TIMED = {"benchmarks": "it is timed within the attentions and layers that use it"}
 _SHORT = {"long sequences": "it has no keys"}
 _ONE_WAY = {"conventions": "nothing in it is met otherwise in public code"}
 GRADIENT_SKIPS = {
@@ -104,40 +103,33 @@ UNSTAGED_GRADIENT = {"conventions": "those of its operation are met in its outpu
 TRAITS: dict[str, Traits] = {
     "additive_score": Traits(_SCORE_FAMILIES, staged=True, skipped=_PART | _ONE_WAY),
     "scaled_dot_product_score": Traits(_SCORE_FAMILIES, staged=True, skipped=_PART),
-    "causal_mask": Traits(exact=True, skipped=_MOVED | _TIMED),
+    "causal_mask": Traits(exact=True, skipped=_MOVED),
     "merge_masks": Traits(exact=True, mask_axes=_PER_HEAD, skipped=_MOVED),
     "softmax": Traits(
         ("normal", "spread", "large", "minus_infinity", "ties", "small", "uniform", "brink"),
         staged=True,
         mask_axes=("N M", "1 M", "N 1"),
-        skipped=_TIMED
-        | {
-            "systematic errors": "it has no factor of its own",
-        },
+        skipped={"systematic errors": "it has no factor of its own"},
     ),
     "dropout": Traits(
         ("normal", "uniform", "lattice", "small", "huge_values", "subnormal"),
         mask_axes=("1 M", "N 1"),
-        skipped=_PART | _TIMED | {"systematic errors": _TABLE["systematic errors"]},
+        skipped=_PART | {"systematic errors": _TABLE["systematic errors"]},
     ),
     "additive_attention": Traits(_ATTENTION_FAMILIES, staged=True, mask_axes=_WITHOUT_HEADS),
     "scaled_dot_product_attention": Traits(_ATTENTION_FAMILIES, staged=True, mask_axes=_WITH_HEADS),
     "shift_right": Traits(("normal", "special", "lattice"), exact=True, skipped=_MOVED),
     "rel_shift": Traits(("normal", "special", "lattice"), exact=True, skipped=_MOVED),
-    "sinusoidal_positions": Traits(even_width=True, skipped=_TABLE | _TIMED),
-    "transformer_xl_score": Traits(
-        _SCORE_FAMILIES, positional=True, staged=True, skipped=_PART | _TIMED
-    ),
+    "sinusoidal_positions": Traits(even_width=True, skipped=_TABLE),
+    "transformer_xl_score": Traits(_SCORE_FAMILIES, positional=True, staged=True, skipped=_PART),
     "transformer_xl_attention": Traits(
         _ATTENTION_FAMILIES, causal=True, positional=True, staged=True, mask_axes=_WITH_HEADS
     ),
-    "learned_relative_score": Traits(
-        _SCORE_FAMILIES, positional=True, staged=True, skipped=_PART | _TIMED
-    ),
+    "learned_relative_score": Traits(_SCORE_FAMILIES, positional=True, staged=True, skipped=_PART),
     "learned_relative_attention": Traits(
         _ATTENTION_FAMILIES, positional=True, staged=True, mask_axes=_WITH_HEADS
     ),
-    "get_slopes": Traits(skipped=_TABLE | _TIMED | _SHORT),
+    "get_slopes": Traits(skipped=_TABLE | _SHORT),
     "get_alibi_biases": Traits(mask_axes=("N M",), skipped=_TABLE),
     "alibi_attention": Traits(
         _ATTENTION_FAMILIES,
@@ -147,27 +139,27 @@ TRAITS: dict[str, Traits] = {
         staged=True,
         mask_axes=_WITH_HEADS,
     ),
-    "init_mems": Traits(exact=True, skipped=_MOVED | _ONE_WAY | _TIMED | _SHORT),
+    "init_mems": Traits(exact=True, skipped=_MOVED | _ONE_WAY | _SHORT),
     "update_mems": Traits(("normal", "special"), exact=True, skipped=_MOVED),
     "self_attention": Traits(
         _LAYER_FAMILIES,
         square=True,
         parameters=layers.SELF_ATTENTION,
         mask_axes=_WITHOUT_HEADS,
-        skipped=_LAYER | _ONE_WAY | _TIMED,
+        skipped=_LAYER | _ONE_WAY,
     ),
     "multi_head_attention": Traits(
         _LAYER_FAMILIES,
         parameters=layers.MULTI_HEAD,
         mask_axes=_PER_HEAD,
-        skipped=_LAYER | _TIMED,
+        skipped=_LAYER,
     ),
     "multi_head_self_attention": Traits(
         _LAYER_FAMILIES,
         square=True,
         parameters=layers.MULTI_HEAD,
         mask_axes=_PER_HEAD,
-        skipped=_LAYER | _TIMED,
+        skipped=_LAYER,
     ),
     "relative_multi_head_attention": Traits(
         _LAYER_FAMILIES,
@@ -183,7 +175,7 @@ TRAITS: dict[str, Traits] = {
         slopes=True,
         parameters=layers.ALIBI,
         mask_axes=("N M",),
-        skipped=_LAYER | _TIMED,
+        skipped=_LAYER,
     ),
     "transformer_xl_layer": Traits(
         _LAYER_FAMILIES,
@@ -201,7 +193,7 @@ TRAITS: dict[str, Traits] = {
         even_width=True,
         parameters=layers.TRANSFORMER_XL,
         option=layers.FEED_FORWARD,
-        skipped=_ONE_WAY | _TIMED | {"systematic errors": _LAYER["systematic errors"]},
+        skipped=_ONE_WAY | {"systematic errors": _LAYER["systematic errors"]},
     ),
 }
 

@@ -36,8 +36,10 @@ TRAITS = f"""    "{NAME}": Traits(
         _SCORE_FAMILIES,
         skipped=_PART
         | _ONE_WAY
-        | _TIMED
-        | {{"systematic errors": "it has no factor of its own"}},
+        | {{
+            "systematic errors": "it has no factor of its own",
+            "benchmarks": "it is timed within its attention",
+        }},
     ),
 """
 

@@ -24,7 +24,7 @@ from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement
 from attnverify.judge.judging import judge
-from attnverify.verdicts import search
+from attnverify.verdicts import one_case
 from tests.support.run_attnverify import Run, in_a_process, judged, verify
 from tests.support.sample_backends import HERE, implementation
 
@@ -254,7 +254,7 @@ def test_recorded_failures_are_met_first_by_other_backends(monkeypatch: pytest.M
     failing()
     met: list[Recipe] = []
     monkeypatch.setattr(
-        search,
+        one_case,
         "judge",
         lambda function, case: met.append(case.recipe) or judge(function, case),
     )

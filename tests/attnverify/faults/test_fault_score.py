@@ -24,7 +24,7 @@ from attnverify.fault_score import (
 )
 from attnverify.faults.registry import CONTROLS, FAULTS, fault, read_faults, register
 from attnverify.faults.user_tests import measure_user_tests
-from attnverify.verdicts import columns, search
+from attnverify.verdicts import columns, one_case
 from attnverify.verdicts.cell import Cell, applicable_aspects
 from attnverify.verdicts.tally import Options
 
@@ -41,7 +41,7 @@ def test_the_score_judges_the_very_cases_of_a_run(
 ) -> None:
     seen: dict[str, list[Any]] = {"cells": [], "score": []}
     for module, judge, key in (
-        (search, "judge", "cells"),
+        (one_case, "judge", "cells"),
         (columns, "judge_side_effects", "cells"),
         (fault_score, "judge", "score"),
         (fault_score, "judge_side_effects", "score"),

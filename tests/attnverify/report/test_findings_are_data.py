@@ -28,6 +28,7 @@ READS = {
     "report/html/document.py": "letters that no page may hold",
     "report/json_report.py": "its own rows, to print each on a line",
     "report/junit.py": "the names of the tests of cells",
+    "report/reproducers.py": "the names of files in a report that anybody may have written",
     "report/terminal_colours.py": "the words of verdicts, to colour them where they are printed",
 }
 """The modules that have a regular expression, and what it reads."""
