@@ -59,7 +59,7 @@ def print_script(
     failure: "FailureRecord", worker: "Worker | None", implementation: "Implementation"
 ) -> int:
     """Print the program that shows the failure with NumPy and the user's library alone."""
-    from attnverify.failures.script import script
+    from attnverify.failures.scripts.script import script
     from attnverify.isolation.supervisor import replay_in_worker
 
     print(

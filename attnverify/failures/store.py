@@ -9,7 +9,7 @@ from pathlib import Path
 from attnverify.backends.loader import Implementation
 from attnverify.failures.finding import NOT_RECORDED
 from attnverify.failures.record import FailureRecord, forget_what_was_read
-from attnverify.failures.script import script
+from attnverify.failures.scripts.script import script
 from attnverify.options import STATE_FOLDER
 
 

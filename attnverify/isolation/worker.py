@@ -21,7 +21,7 @@ from attnverify.backends.loader import Backend, Implementation, load
 from attnverify.failures import record
 from attnverify.failures.known_failures import KnownFailure
 from attnverify.failures.replay import replay
-from attnverify.failures.script import script
+from attnverify.failures.scripts.script import script
 from attnverify.isolation.status_board import SLOW, StatusBoard
 from attnverify.judge import state_guard
 from attnverify.judge.case import Case

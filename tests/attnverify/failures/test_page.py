@@ -17,9 +17,9 @@ import pytest
 
 from attnverify.backends.loader import Implementation, load
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.failures.page import write_page
 from attnverify.failures.record import FailureRecord
-from attnverify.failures.script import script
+from attnverify.failures.scripts.page import write_page
+from attnverify.failures.scripts.script import script
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import simpler_recipes

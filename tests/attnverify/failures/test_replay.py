@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from attnverify.backends.loader import load
-from attnverify.failures import page
 from attnverify.failures.record import FailureRecord, find_record, read_record, recorded_recipes
 from attnverify.failures.replay import describe_small_inputs, replay
+from attnverify.failures.scripts import page
 from attnverify.failures.store import save
 from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import case_of

@@ -21,11 +21,11 @@ from attnverify.backends.array_libraries import dtype_name
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.pytrees import leaves, map_leaves
 from attnverify.catalogue.traits import DTYPES
-from attnverify.failures import script_loading, script_runtime
 from attnverify.failures.literals import WIDTH
-from attnverify.failures.page import relative_source, write_page
 from attnverify.failures.record import FailureRecord
 from attnverify.failures.replay import replay
+from attnverify.failures.scripts import loading, runtime
+from attnverify.failures.scripts.page import relative_source, write_page
 from attnverify.inputs import memory_layouts
 from attnverify.inputs.recipe import Inputs, layout_kinds
 from attnverify.judge import comparison
@@ -87,7 +87,7 @@ def write_every_call(failure: FailureRecord, implementation: Implementation) -> 
         "places": getattr(called, "places", []),
         "takes_dtype": bool(dtype_keyword(implementation, failure.dtype)),
     }
-    modules = (memory_layouts, comparison, script_loading, script_runtime)
+    modules = (memory_layouts, comparison, loading, runtime)
     sources = [Path(str(module.__file__)).read_text() for module in modules]
     body = re.sub(r"^from attnverify\..*\n", "", "\n\n".join(sources), flags=re.MULTILINE)
     own = [fixed | own for step in steps for own in by_own_names(implementation, step)]

@@ -3,7 +3,7 @@ The body of a stand-alone script: call the backend once more on the inputs of a 
 what is out of bound.
 
 A generated script consists of attnverify/inputs/memory_layouts.py, attnverify/judge/comparison.py,
-attnverify/failures/script_loading.py, this file and one call of :func:`show_again` with the
+attnverify/failures/scripts/loading.py, this file and one call of :func:`show_again` with the
 recorded arrays. It needs NumPy and the backend's own library: nothing else of ours may be imported
 here.
 """
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.failures.script_loading import FromNumpy, cannot_run, conversion, load, modules
+from attnverify.failures.scripts.loading import FromNumpy, cannot_run, conversion, load, modules
 from attnverify.inputs.memory_layouts import arrange, shares_memory
 from attnverify.judge.comparison import compare
 

@@ -1,7 +1,7 @@
 """
 The part of a stand-alone script that finds the backend: its file, its module, its arrays.
 
-It stands in front of attnverify/failures/script_runtime.py in a generated script; nothing else of
+It stands in front of attnverify/failures/scripts/runtime.py in a generated script; nothing else of
 ours may be imported here.
 """
 
