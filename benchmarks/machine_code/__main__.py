@@ -12,6 +12,7 @@ from benchmarks.machine_code.table import (
     HEAD,
     Row,
     find_cuda_rows,
+    find_cuda_tangent_rows,
     find_tangent_rows,
     find_triton_row,
 )
@@ -24,6 +25,7 @@ def find_rows(wanted: str) -> Iterator[Row]:
         if wanted in name and "additive" not in name:
             yield find_triton_row(name)
     yield from find_tangent_rows(wanted)
+    yield from find_cuda_tangent_rows(wanted)
     for name in CUDA:
         if wanted in name:
             yield from find_cuda_rows(name)

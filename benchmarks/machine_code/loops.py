@@ -13,7 +13,13 @@ from dataclasses import dataclass
 
 from attnverify.ptx.sass import Line
 
-__all__ = ["Loop", "find_feature_gradient_loop", "find_feature_loop", "find_pair_loop"]
+__all__ = [
+    "Loop",
+    "find_fast_feature_loop",
+    "find_feature_gradient_loop",
+    "find_feature_loop",
+    "find_pair_loop",
+]
 
 BACK = re.compile(r"BRA\S*\s.*?(0x[0-9a-f]+)")
 SHAPE = re.compile(r"HGMMA\.(\d+)x(\d+)x(\d+)")
@@ -87,6 +93,12 @@ def find_feature_loop(lines: list[Line]) -> Loop:
     those of large projections are longer.
     """
     return min(feature_loops(lines), key=lambda loop: loop.counts.total())
+
+
+def find_fast_feature_loop(lines: list[Line]) -> Loop:
+    """The shortest loop of reciprocals without an exponential, which large projections take."""
+    fast = [loop for loop in feature_loops(lines) if not loop.counts["MUFU.EX2"]]
+    return min(fast, key=lambda loop: loop.counts.total())
 
 
 def find_feature_gradient_loop(lines: list[Line]) -> Loop:

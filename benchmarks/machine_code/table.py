@@ -11,6 +11,7 @@ from attnverify.torch_impl.triton.kernels import block_sizes
 from benchmarks.machine_code import cuda_kernels, triton_kernels
 from benchmarks.machine_code.loops import (
     Loop,
+    find_fast_feature_loop,
     find_feature_gradient_loop,
     find_feature_loop,
     find_pair_loop,
@@ -22,6 +23,7 @@ __all__ = [
     "Row",
     "find_costs",
     "find_cuda_rows",
+    "find_cuda_tangent_rows",
     "find_tangent_rows",
     "find_triton_row",
 ]
@@ -33,6 +35,10 @@ TANGENTS = {
 }
 """The kernel whose loop it is: the gradients make each tangent anew and sum what comes of it."""
 
+CUDA_TANGENTS = {
+    "CUDA tangent, additive": "additive_forward",
+    "CUDA tangent, additive, gradients": "additive_backward_query",
+}
 CUDA = {"CUDA, plain": False, "CUDA, relative": True}
 GOALS = {
     "forward": 300,
@@ -42,6 +48,7 @@ GOALS = {
     "CUDA, plain: forward": 700,
     "CUDA, relative: forward": 1000,
     "tangent, additive": 5,
+    "CUDA tangent, additive": 5,
 }
 """At most so many issue slots, for a tile or for a tangent."""
 
@@ -119,12 +126,29 @@ def find_tangent_row(name: str, kernel: str, find_loop: Callable[[list[Line]], L
     return Row(name, blocks, registers, spilled, shared, *costs)
 
 
+def find_cuda_tangent_rows(wanted: str) -> Iterator[Row]:
+    """The loops of CUDA C++ over features or columns, in which two tangents share a reciprocal."""
+    names = [name for name in CUDA_TANGENTS if wanted in name]
+    if not names:
+        return
+    made = kernel_configs.instance("additive.cu", "bfloat16", WIDTH, False, False, True)
+    cubin, log = cuda_kernels.compile_instance(made, ARCH)
+    code, resources = sass.disassemble(cubin), cuda_kernels.find_resources(log)
+    for name in names:
+        kernel = CUDA_TANGENTS[name]
+        loop = find_fast_feature_loop(code[kernel])
+        tangents = 2 * loop.counts["MUFU.RCP"]
+        registers, _, spilled = resources[kernel]
+        shared = made.shared_bytes(kernel) / 1024
+        costs = loop.counts.total() / tangents, 0.0, loop.count("MUFU") / tangents
+        yield Row(name, describe_instance(made), registers, spilled, shared, *costs)
+
+
 def find_cuda_rows(name: str) -> list[Row]:
     """The forward kernel and both gradients of an instance in CUDA C++."""
     made = kernel_configs.instance("attention.cu", "bfloat16", WIDTH, CUDA[name], False, True)
     cubin, log = cuda_kernels.compile_instance(made, ARCH)
-    code, warps = sass.disassemble(cubin), made.threads // 32
-    blocks = f"{made.own} x {made.step}, {warps} w"
+    code, warps, blocks = sass.disassemble(cubin), made.threads // 32, describe_instance(made)
     return [
         Row(
             f"{name}: {kernel}",
@@ -142,6 +166,10 @@ def per_tile(loop: Loop, warps: int, pairs: int) -> tuple[float, float, float]:
     """Clocks to issue, of tensor cores and of the unit for exponentials, for 64 x 64 pairs."""
     share = 64 * 64 / pairs
     return loop.issue(warps) * share, loop.tensor(warps) * share, loop.special(warps) * share
+
+
+def describe_instance(made: kernel_configs.Instance) -> str:
+    return f"{made.own} x {made.step}, {made.threads // 32} w"
 
 
 def describe_blocks(chosen: block_sizes.Blocks) -> str:

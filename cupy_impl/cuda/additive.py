@@ -32,6 +32,9 @@ from .launch import launch
 
 __all__ = ["additive_attention_cuda", "additive_attention_grad_cuda"]
 
+LARGEST = 10
+"""Projections up to here are multiplied as exponentials: four make exp(80), which is finite."""
+
 
 @ieee
 def additive_attention_cuda(
@@ -117,6 +120,18 @@ class Additive:
         return query @ w_query.T, key @ w_key.T
 
     @cached_property
+    def exponentials(self) -> tuple[Float[Array, "B N A"], Float[Array, "B M A"]]:
+        """
+        exp(2z) of the projections; NaN beyond :data:`LARGEST`, which tells the kernels to take the
+        projections themselves.
+        """
+        xp = self.arrays
+        query, key = (
+            xp.where(abs(z) <= LARGEST, xp.exp(2 * z), xp.float32("nan")) for z in self.projected
+        )
+        return query, key
+
+    @cached_property
     def weights(self) -> Float[Array, "A"]:
         return self.w_score.astype("float32")  # kept: a kernel is given its address alone
 
@@ -180,10 +195,12 @@ class Additive:
         mask, keep, d_mask = (
             spread(x, (B, N, M)) for x in (self.mask, self.keep, (sums or {}).get("mask"))
         )
-        z_query, z_key = self.projected
+        (z_query, z_key), (x_query, x_key) = self.projected, self.exponentials
         tensors = [
             tensor(z_query, "projected query", "bij"),
             tensor(z_key, "projected key", "bij"),
+            tensor(x_query, "exponentials of the query", "bij"),
+            tensor(x_key, "exponentials of the key", "bij"),
             tensor(self.weights, "weights", "j"),
             tensor(self.value, "value", "bij"),
             tensor(given["out"], "output", "bij"),

@@ -49,8 +49,8 @@ class Instance:
         row, strip = (self.width + 16 // size) * size, own * (step + 24) * 4
         strip_of_scores = strip if size == 4 else 0
         features, gradients = (
-            padded(own * 33 * 4) + padded(step * 33 * 4) + 32 * 4,
-            padded(own * (step + 1) * 4),
+            (own + step) * 36 * 4 + 32 * 4,
+            own * (step + 4) * 4,
         )
         if self.relative:
             return {

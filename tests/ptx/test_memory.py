@@ -101,6 +101,19 @@ def test_parameters_are_read_by_constant_and_by_computed_offsets() -> None:
     assert list(out) == [3, 4, 2]
 
 
+def test_a_parameter_is_read_where_the_lanes_at_work_say() -> None:
+    """What lies in the register of a lane that does not take part is no address."""
+    body = """.reg .b32 %t, %v; .reg .b64 %o, %a; .reg .pred %p;
+    ld.param.u64 %o, [out]; mov.u32 %t, %tid.x; setp.eq.u32 %p, %t, 0; mov.u64 %a, 4096;
+    @%p mov.u64 %a, s; WHO ld.param.u32 %v, [%a+4]; @%p st.global.u32 [%o], %v;"""
+    parameters, given = [".u64 out", ".align 8 .b8 s[8]"], np.arange(1, 3, dtype=np.uint32)
+    out = np.zeros(1, np.uint32)
+    kernel(body.replace("WHO", "@%p"), parameters).launch(1, 32, [out, given.tobytes()])
+    assert out[0] == 2
+    with pytest.raises(ptx.Finding, match="a parameter beyond the last"):
+        kernel(body.replace("WHO", ""), parameters).launch(1, 32, [out, given.tobytes()])
+
+
 def test_variables_of_a_module_begin_as_they_are_written_and_stay() -> None:
     outside = ".const .align 4 .b32 table[3] = {5, 0x10, -1};\n.global .align 4 .u32 count = 7;"
     body = (

@@ -120,7 +120,7 @@ def load_parameter(form: Form, access: Access) -> Step:
     where = form.address(1)
 
     def run(m: "Machine") -> None:
-        at = where(m)
+        at = where(m) if m.mask is None else np.where(m.mask, where(m), 0)
         if ((at < 0) | (at + access.size > m.setup.parameters.size)).any():
             m.fail("out of bounds", "a parameter beyond the last", int(m.active()[0]))
         for place, put in enumerate(puts):

@@ -5,6 +5,7 @@ import pytest
 from attnverify.ptx.sass import Line
 from benchmarks.machine_code import __main__ as command
 from benchmarks.machine_code.loops import (
+    find_fast_feature_loop,
     find_feature_gradient_loop,
     find_feature_loop,
     find_pair_loop,
@@ -41,6 +42,13 @@ def test_a_tile_takes_the_clocks_of_its_instructions() -> None:
 def test_the_loop_over_features_is_the_one_of_reciprocals() -> None:
     code = lines("MUFU.RCP R1, R1", "FADD R1, R1, R2", "@P1 BRA 0x0", *LONG)
     assert find_feature_loop(code).counts.total() == 3
+
+
+def test_the_fast_loop_over_features_takes_no_exponential() -> None:
+    slow = ("MUFU.RCP R1, R1", "MUFU.EX2 R1, R1", "@P1 BRA 0x0")
+    fast = ("MUFU.RCP R1, R1", "FADD R1, R1, R2", "FADD R1, R1, R3", "@P1 BRA 0x30")
+    assert find_fast_feature_loop(lines(*slow, *fast)).counts.total() == 4
+    assert find_feature_loop(lines(*slow, *fast)).counts.total() == 3
 
 
 def test_the_loop_that_sums_gradients_of_features_is_the_one_that_adds_to_memory() -> None:

@@ -309,41 +309,11 @@ def additive_backward(
             )
         if slow:
             feature_grads(
-                ds,
-                ZQ,
-                ZK,
-                XQ,
-                XK,
-                WS,
-                DZQ,
-                DZK,
-                DWS,
-                at_n,
-                at_m,
-                in_n,
-                in_m,
-                rows_n,
-                rows_m,
-                A,
-                True,
-            )
+                ds, ZQ, ZK, XQ, XK, WS, DZQ, DZK, DWS, at_n, at_m, in_n, in_m, rows_n, rows_m, A,
+                SLOW=True,
+            )  # fmt: skip
         else:
             feature_grads(
-                ds,
-                ZQ,
-                ZK,
-                XQ,
-                XK,
-                WS,
-                DZQ,
-                DZK,
-                DWS,
-                at_n,
-                at_m,
-                in_n,
-                in_m,
-                rows_n,
-                rows_m,
-                A,
-                False,
-            )
+                ds, ZQ, ZK, XQ, XK, WS, DZQ, DZK, DWS, at_n, at_m, in_n, in_m, rows_n, rows_m, A,
+                SLOW=False,
+            )  # fmt: skip
