@@ -284,6 +284,14 @@ FAULTS = {
         "right[j][0] = r[0], right[j][1] = r[1]",
         "right[j][0] = r[1], right[j][1] = r[0]",
     ),
+    "one weight for two features": ("additive.cu", ADDITIVE, "-2 * w[1] * x0", "-2 * w[0] * x0"),
+    "large projections": ("additive.cu", ADDITIVE, "if (wrong == 0) return;", "return;"),
+    "gradients of large projections": (
+        "additive.cu",
+        f"{ADDITIVE}_grad",
+        "if (is_nan(sum.of_row))",
+        "if (false)",
+    ),
     "tangent's slope": ("additive.cu", f"{ADDITIVE}_grad", "(1 - t * t)", "(1 - t)"),
 }
 
