@@ -54,14 +54,14 @@ class Instance:
         )
         if self.relative:
             return {
-                "forward": (2 * own + 2 * step + ring) * row + strip,
+                "forward": (2 * own + 4 * step + ring + step) * row + strip,
                 "backward_query": (3 * own + 2 * step + ring) * row + strip,
                 "backward_key": (2 * own + 3 * step + ring) * row
                 + padded(step * (ring + 1) * 4)
                 + strip_of_scores,
             }[kernel]
         return {
-            "forward": (own + 2 * step) * row + strip_of_scores,
+            "forward": (own + 4 * step) * row + strip_of_scores,
             "backward_query": (2 * own + 2 * step) * row + strip_of_scores,
             "backward_key": (2 * own + 2 * step) * row + strip_of_scores,
             "additive_forward": step * row + strip_of_scores + features,

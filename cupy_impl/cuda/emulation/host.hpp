@@ -58,6 +58,14 @@ DEVICE unsigned warp_or(unsigned x)
     return x;
 }
 
+// A copy is made at once: a reader behind no barrier is told all the same.
+template <class T> inline void copy_pack(const Tile<T>& tile, int row, int column, const Matrix<T>& from, int64 i, int j)
+{
+    tile.put_pack(row, column, from.read_pack(i, j));
+}
+
+DEVICE void wait_for_copies() {}
+
 // Collectives of a warp over the fragments of mma.m16n8k16, as the PTX manual lays them out
 
 template <bool transposed, class T> inline void load_matrices(unsigned (&r)[4], const Tile<T>& tile, int row, int column)

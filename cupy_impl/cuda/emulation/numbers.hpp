@@ -57,3 +57,4 @@ DEVICE float larger(float x, float y) { return fmaxf(x, y); }
 DEVICE float smaller(float x, float y) { return fminf(x, y); }
 DEVICE float infinity() { return __builtin_huge_valf(); }
 template <class T> inline float exponential(float x) { return expf(x); }
+template <class T> inline float power_of_two(float x) { return exp2f(x); }

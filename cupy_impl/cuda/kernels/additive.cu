@@ -231,9 +231,9 @@ KERNEL(additive_forward)
         sync_block();
         if (first + at >= p.N) continue;
         const unsigned long long seen = mask(s, pairs, first + at, step, p.hiding);
-        running.take(s);
+        running.take<false>(s, 1);
         drop(s, pairs, first + at, step);
-        multiply_scores(running.out, s, strip, v, p.E, seen);
+        multiply_scores(running.out, s, strip, v, 0, p.E, seen);
     }
     running.write(matrix<Element>(p.out, b, 0), matrix<float>(p.lse, b, 0), first + at, p.N, p.E, p.share);
 }
@@ -264,7 +264,7 @@ KERNEL(additive_backward_query)
         sync_block();
         clear(ds);
         if (first + at < p.N) {
-            multiply_rows(ds, d_out, at, v, 0, STEP, p.E);
+            multiply_rows(ds, d_out, at, v, 0, NO_RING, p.E);
             weight_grads(s, ds, pairs, first + at, step, lse, delta);
             if (MASKED && p.dm.data) add_mask_grad(ds, matrix<float>(p.dm, b, 0), pairs, first + at, step);
         }
@@ -300,9 +300,9 @@ KERNEL(additive_backward_key)
         sync_block();
         clear(ds);
         if (first + at < p.M) {
-            multiply_rows(ds, v, at, d_out, 0, STEP, p.E);
+            multiply_rows(ds, v, at, d_out, 0, NO_RING, p.E);
             weight_grads_of_keys(s, ds, pairs, lses, deltas, step, first + at);
-            multiply_scores(dv, s, strip, d_out, p.E);
+            multiply_scores(dv, s, strip, d_out, 0, p.E);
         }
         each(ds, [&](float x, int row, int column) { gradients.put(at + row, column, x); });
         add_feature_grads(gradients, features, z, p, p.dzk, nullptr, b, first, step);

@@ -42,15 +42,34 @@ DEVICE int start_of_queries(const Params& p, int first)
     return p.causal && row > 0 ? row / STEP * STEP : 0;
 }
 
+// The keys before this one: whole steps that every query of the block sees, of keys, values and table rows that can be copied.
+DEVICE int end_of_whole_steps(const Params& p, const Matrix<Element>& keys, const Matrix<Element>& values, const Band& band, int first)
+{
+    if (p.mask.data || p.keep.data || !can_be_copied(keys, p.D) || !can_be_copied(values, p.E)) return 0;
+    int end = p.causal && first + 1 < p.N ? first + 1 + (p.M - p.N) : p.M;
+    if (RELATIVE) {
+        if (band.base + OWN < 0 || !can_be_copied(matrix<Element>(p.r, 0, band.h), p.D)) return 0;
+        const int rows = p.rows - (band.base + OWN);
+        end = end < rows ? end : rows;
+    }
+    return end > 0 ? end / STEP * STEP : 0;
+}
+
+// Scores with what ALiBi adds, for the rows from i and the columns from j.
+DEVICE void add_slopes(float (&s)[TILES][4], const Params& p, float slope, int i, int j)
+{
+    each(s, [&](float& x, int row, int column) { x = x * p.scale + slope * (float)(j + column - (i + row) - (p.M - p.N)); });
+}
+
 KERNEL(forward)
 {
     const int b = block_x() / p.H, h = block_x() % p.H, first = block_y() * OWN, at = ROWS * warp();
     Arena arena;
-    const Tile<Element> q = tile_of(arena, "queries", OWN), k = tile_of(arena, "keys", STEP), v = tile_of(arena, "values", STEP);
+    const Tile<Element> q = tile_of(arena, "queries", OWN), k = tile_of(arena, "keys", 2 * STEP), v = tile_of(arena, "values", 2 * STEP);
     Band band{};
-    if (RELATIVE) band.q = tile_of(arena, "queries for positions", OWN), band.r = tile_of(arena, "table", RING);
+    if (RELATIVE) band.q = tile_of(arena, "queries for positions", OWN), band.r = tile_of(arena, "table", COPIED_RING);
     if (RELATIVE || !NARROW) band.strip = arena.tile<float>("strip", OWN, STRIP, STRIP_LD);
-    band.at = at, band.base = p.first - first - (OWN - 1), band.h = h;
+    band.at = at, band.base = p.first - first - (OWN - 1), band.h = h, band.ring = COPIED_RING;
 
     const Pairs pairs = pairs_of(p, b, h);
     const Matrix<Element> queries = matrix<Element>(p.q, b, h), keys = matrix<Element>(p.k, b, h), values = matrix<Element>(p.v, b, h);
@@ -66,8 +85,38 @@ KERNEL(forward)
     Running running;
     clear(running.out);
     const bool idle = first + at >= p.N;
-    const int end = end_of_keys(p, first);
-    for (int step = 0; step < end; step += STEP) {
+    const auto copy_step = [&](int step) {
+        copy(k, step % (2 * STEP), STEP, keys, step, p.D);
+        copy(v, step % (2 * STEP), STEP, values, step, p.E);
+        if (RELATIVE) copy(band.r, (step + OWN) % COPIED_RING, STEP, matrix<Element>(p.r, 0, h), band.base + step + OWN, p.D);
+    };
+    const int whole = end_of_whole_steps(p, keys, values, band, first), end = end_of_keys(p, first);
+    int step = 0;
+    if (whole) copy_step(0);
+    const auto walk = [&](auto added) {  // a bias of the table, or slopes
+        for (; step < whole; step += STEP) {
+            wait_for_copies();
+            sync_block();
+            if (step + STEP < whole) copy_step(step + STEP);
+            if (idle) continue;
+            float s[TILES][4];
+            clear(s);
+            if (RELATIVE) band.skew<added.yes>(s, p, step);
+            multiply_rows(s, q, at, k, step % (2 * STEP), NO_RING, p.D);
+            if (added.yes && !RELATIVE) {
+                add_slopes(s, p, pairs.slope, first + at, step);
+                running.take<false>(s, 1);
+            } else {
+                running.take<true>(s, p.scale);
+            }
+            multiply_scores(running.out, s, band.strip, v, step % (2 * STEP), p.E);
+        }
+    };
+    if (RELATIVE ? p.s.data : p.slopes.data)
+        walk(Truth<true>{});
+    else
+        walk(Truth<false>{});
+    for (; step < end; step += STEP) {
         if (step) sync_block();
         load(k, 0, STEP, keys, step, p.D, is_key, Unchanged{});
         load(v, 0, STEP, values, step, p.E, is_key, Unchanged{});
@@ -75,15 +124,13 @@ KERNEL(forward)
         sync_block();
         if (idle) continue;
         float s[TILES][4];
-        if (RELATIVE)
-            band.skew(s, p, step);
-        else
-            clear(s);
-        multiply_rows(s, q, at, k, 0, STEP, p.D);
+        clear(s);
+        if (RELATIVE) band.skew<true>(s, p, step);
+        multiply_rows(s, q, at, k, 0, NO_RING, p.D);
         const unsigned long long seen = mask(s, pairs, first + at, step, p.hiding);
-        running.take(s);
+        running.take<false>(s, 1);
         drop(s, pairs, first + at, step);
-        multiply_scores(running.out, s, band.strip, v, p.E, seen);
+        multiply_scores(running.out, s, band.strip, v, 0, p.E, seen);
     }
     running.write(matrix<Element>(p.out, b, h), matrix<float>(p.lse, b, h), first + at, p.N, p.E, p.share);
 }
@@ -114,7 +161,7 @@ KERNEL(backward_query)
     Band band{};
     if (RELATIVE) band.q = tile_of(arena, "queries for positions", OWN), band.r = tile_of(arena, "table", RING);
     if (RELATIVE || !NARROW) band.strip = arena.tile<float>("strip", OWN, STRIP, STRIP_LD);
-    band.at = at, band.base = p.first - first - (OWN - 1), band.h = h;
+    band.at = at, band.base = p.first - first - (OWN - 1), band.h = h, band.ring = RING;
 
     const Pairs pairs = pairs_of(p, b, h);
     const Matrix<Element> queries = matrix<Element>(p.q, b, h), keys = matrix<Element>(p.k, b, h), values = matrix<Element>(p.v, b, h);
@@ -148,13 +195,11 @@ KERNEL(backward_query)
         sync_block();
         if (idle) continue;
         float s[TILES][4], ds[TILES][4], carried[2][4];
-        if (RELATIVE)
-            band.skew(s, p, step);
-        else
-            clear(s);
-        multiply_rows(s, q, at, k, 0, STEP, p.D);
+        clear(s);
+        if (RELATIVE) band.skew<true>(s, p, step);
+        multiply_rows(s, q, at, k, 0, NO_RING, p.D);
         clear(ds);
-        multiply_rows(ds, d_out, at, v, 0, STEP, p.E);
+        multiply_rows(ds, d_out, at, v, 0, NO_RING, p.E);
         weight_grads(s, ds, pairs, first + at, step, lse, delta);
         if (MASKED && p.dm.data) add_mask_grad(ds, matrix<float>(p.dm, b, h), pairs, first + at, step);
         each(ds, [&](float& x, int, int) { x *= p.scale; });
@@ -168,7 +213,7 @@ KERNEL(backward_query)
             sync_warp();
             each(carried, [&](float x, int row, int column) { band.strip.put(at + row, column, x); });
         }
-        multiply_scores(by_content, ds, band.strip, k, p.D);
+        multiply_scores(by_content, ds, band.strip, k, 0, p.D);
     }
     add_bias_grad(p.du, by_content, h, p.D);
     if (RELATIVE) add_bias_grad(p.dw, by_position, h, p.D);
@@ -221,13 +266,13 @@ KERNEL(backward_key)
         float s[TILES][4], ds[TILES][4];
         clear(s);
         if (RELATIVE) each(s, [&](float& x, int row, int column) { x = table.get(column, at + row + STEP - 1 - column); });
-        multiply_rows(s, k, at, q, 0, STEP, p.D);
+        multiply_rows(s, k, at, q, 0, NO_RING, p.D);
         clear(ds);
-        multiply_rows(ds, v, at, d_out, 0, STEP, p.E);
+        multiply_rows(ds, v, at, d_out, 0, NO_RING, p.E);
         weight_grads_of_keys(s, ds, pairs, lses, deltas, step, first + at);
         each(ds, [&](float& x, int, int) { x *= p.scale; });
-        multiply_scores(dv, s, strip, d_out, p.E);
-        multiply_scores(dk, ds, strip, q, p.D);
+        multiply_scores(dv, s, strip, d_out, 0, p.E);
+        multiply_scores(dk, ds, strip, q, 0, p.D);
     }
     write_rows(matrix<Element>(p.dk, b, h), dk, first + at, p.M, p.D);
     write_rows(matrix<Element>(p.dv, b, h), dv, first + at, p.M, p.E);

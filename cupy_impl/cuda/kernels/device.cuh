@@ -40,8 +40,16 @@ DEVICE float larger(float x, float y) { return fmaxf(x, y); }
 DEVICE float smaller(float x, float y) { return fminf(x, y); }
 DEVICE float infinity() { return __int_as_float(0x7f800000); }
 
-// exp; where its result is stored in 16 bits, the fast one.
-template <class T> METHOD float exponential(float x) { return sizeof(T) == 2 ? __expf(x) : expf(x); }
+// 2^x; where its result is stored in 16 bits, the fast one, with zero for what is subnormal in float32.
+template <class T> METHOD float power_of_two(float x)
+{
+    if (sizeof(T) == 4) return exp2f(x);
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+template <class T> METHOD float exponential(float x) { return sizeof(T) == 2 ? power_of_two<T>(x * LOG2E) : expf(x); }
 
 // A tensor of up to four axes as the launcher describes it; data is null where an optional one is absent.
 struct Tensor {
@@ -95,6 +103,15 @@ template <class T> struct Tile {
         *reinterpret_cast<uint4*>(at(row, column)) = __builtin_bit_cast(uint4, x);
     }
 };
+
+// 16 bytes from a wide matrix into a tile, in the background: there when wait_for_copies() has returned, for others behind a barrier.
+template <class T> METHOD void copy_pack(const Tile<T>& tile, int row, int column, const Matrix<T>& from, int64 i, int j)
+{
+    const unsigned to = (unsigned)__cvta_generic_to_shared(tile.at(row, column));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(to), "l"(from.data + i * from.stride_row + j) : "memory");
+}
+
+DEVICE void wait_for_copies() { asm volatile("cp.async.wait_all;" : : : "memory"); }
 
 extern __shared__ __align__(16) unsigned char shared_memory[];
 

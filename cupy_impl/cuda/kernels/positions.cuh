@@ -20,16 +20,17 @@ template <int tiles> METHOD void add_row_bias(float (&c)[tiles][4], const Params
 
 // The rolling band of a warp's 16 queries.
 struct Band {
-    Tile<Element> q, r;   // queries with their bias, and a ring of OWN + STEP rows of the table
+    Tile<Element> q, r;   // queries with their bias, and a ring of rows of the table
     Tile<float> strip;
     int at, base, h;      // the warp's first row in q and strip; the table row at the ring's beginning
+    int ring;
 
     // Columns of the band: the scores of table rows base + x, base + x + 1, ...
-    template <int tiles> METHOD void columns(float (&c)[tiles][4], const Params& p, int x)
+    template <bool biased, int tiles> METHOD void columns(float (&c)[tiles][4], const Params& p, int x)
     {
         clear(c);
-        multiply_rows(c, q, at, r, x % RING, RING, p.D);
-        add_row_bias(c, p, h, base + x);
+        multiply_rows(c, q, at, r, x % ring, ring, p.D);
+        if (biased) add_row_bias(c, p, h, base + x);
     }
 
     METHOD int start() const { return OWN - ROWS - at; }  // of the warp's band in the block's
@@ -38,15 +39,15 @@ struct Band {
     METHOD void begin(const Params& p)
     {
         float c[2][4];
-        columns(c, p, start());
+        columns<true>(c, p, start());
         each(c, [&](float x, int row, int column) { strip.put(at + row, column, x); });
     }
 
     // Set the scores of the pairs of a step of keys to what their positions give.
-    METHOD void skew(float (&s)[TILES][4], const Params& p, int step)
+    template <bool biased> METHOD void skew(float (&s)[TILES][4], const Params& p, int step)
     {
         float c[TILES][4];
-        columns(c, p, start() + step + ROWS);
+        columns<biased>(c, p, start() + step + ROWS);
         each(c, [&](float x, int row, int column) { strip.put(at + row, ROWS + column, x); });
         sync_warp();
         each(s, [&](float& x, int row, int column) { x = strip.get(at + row, column + 15 - row); });
@@ -62,9 +63,9 @@ DEVICE void load_ring(const Band& band, const Params& p, int from, int rows, boo
     const Matrix<Element> table = matrix<Element>(p.r, 0, band.h);
     const auto has = [&](int i) { return i >= 0 && i < p.rows; };
     if (finite)
-        load(band.r, from % RING, rows, table, band.base + from, p.D, has, Finite{});
+        load(band.r, from % band.ring, rows, table, band.base + from, p.D, has, Finite{});
     else
-        load(band.r, from % RING, rows, table, band.base + from, p.D, has, Unchanged{});
+        load(band.r, from % band.ring, rows, table, band.base + from, p.D, has, Unchanged{});
 }
 
 // A left factor of STRIP columns: the gradient of a step's scores, each at the table row that it has read.

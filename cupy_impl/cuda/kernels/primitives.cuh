@@ -2,6 +2,8 @@
 // device.cuh says it for NVRTC and nvcc, host.hpp for g++, where a block runs as fibers and every access is checked.
 #pragma once
 
+constexpr float LOG2E = 1.4426950408889634f;
+
 #ifdef __CUDACC__
 #include "device.cuh"
 #else
@@ -14,9 +16,8 @@
 #endif
 using Element = ELEMENT;
 
-struct Same { enum { yes = 1 }; };
-template <class A, class B> struct IsSame { enum { yes = 0 }; };
-template <class A> struct IsSame<A, A> : Same {};
+// A truth that is known when a kernel is compiled.
+template <bool x> struct Truth { enum { yes = x }; };
 
 constexpr bool NARROW = sizeof(Element) == 2;  // through tensor cores
 constexpr int VECTOR = 16 / sizeof(Element);   // elements of the widest access

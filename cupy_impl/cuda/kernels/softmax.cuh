@@ -54,17 +54,18 @@ struct Running {
     float top[2] = {-infinity(), -infinity()}, norm[2] = {0, 0};
     float out[WIDTH / 8][4];
 
-    // Turn the scores of a step into weights and bring what there is to the new maximum.
-    METHOD void take(float (&s)[TILES][4])
+    // Turn the scores of a step, times `scale`, into weights and bring what there is to the new maximum. By base 2 at once where a
+    // score times log2(e) cannot overflow.
+    template <bool base_2> METHOD void take(float (&s)[TILES][4], float scale)
     {
         float level[2], fade[2], sum[2] = {0, 0};
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            float rise = top[r];
+            float rise = -infinity();
 #pragma unroll
             for (int j = 0; j < TILES; j++) rise = larger(rise, larger(s[j][2 * r], s[j][2 * r + 1]));
             rise = larger(rise, shuffle_xor(rise, 1));
-            rise = larger(rise, shuffle_xor(rise, 2));
+            rise = larger(top[r], scale * larger(rise, shuffle_xor(rise, 2)));
             level[r] = rise == -infinity() ? 0 : rise;  // nothing seen yet: every weight is exp(-inf)
             fade[r] = exponential<Element>(top[r] - level[r]);
             top[r] = rise;
@@ -73,7 +74,8 @@ struct Running {
         for (int j = 0; j < TILES; j++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                s[j][e] = exponential<Element>(s[j][e] - level[e / 2]);
+                s[j][e] = base_2 ? power_of_two<Element>(s[j][e] * (scale * LOG2E) - level[e / 2] * LOG2E)
+                                 : exponential<Element>(s[j][e] - level[e / 2]);
                 sum[e / 2] += s[j][e];
             }
 #pragma unroll
@@ -110,7 +112,7 @@ DEVICE unsigned long long mask(float (&s)[TILES][4], const Pairs& pairs, int i, 
 {
     unsigned long long mine = 0;
     each(s, [&](float& x, int row, int column) { mine |= (unsigned long long)pairs(x, i + row, j + column) << column; });
-    return hiding ? seen_by_warp(mine) : ~0ull;
+    return hiding ? seen_by_warp(mine) : ALL_SEEN;
 }
 
 // Drop weights after they were summed.

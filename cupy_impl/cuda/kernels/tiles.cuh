@@ -13,11 +13,14 @@ constexpr int LD = WIDTH + VECTOR;            // 16 bytes more than a row: eight
 constexpr int STRIP = STEP + ROWS;            // a warp's own strip: its rows by the columns of a step, skewed
 constexpr int STRIP_LD = STEP + 24;           // rows 24 banks apart: pairs of a half warp lie in different banks
 constexpr int RING = OWN + STEP;              // rows of the table that a step reads
+constexpr int COPIED_RING = RING + STEP;      // and those that are copied for the next one meanwhile
 static_assert(OWN % STEP == 0 && STEP % 16 == 0 && STEP <= 64 && WIDTH % 16 == 0, "blocks");
 
 DEVICE Tile<Element> tile_of(Arena& arena, const char* name, int rows) { return arena.tile<Element>(name, rows, WIDTH, LD); }
 
-DEVICE int wrapped(int row, int rows) { return row < rows ? row : row - rows; }
+constexpr int NO_RING = 0;
+
+DEVICE int wrapped(int row, int rows) { return rows == NO_RING || row < rows ? row : row - rows; }
 
 template <int tiles> METHOD void clear(float (&c)[tiles][4])
 {
@@ -60,6 +63,20 @@ METHOD void load(const Tile<T>& tile, int at, int rows, const Matrix<T>& x, int 
     }
 }
 
+// Whether copy() can take a matrix of so many columns: no column is left over, and no pack of 16 bytes is split.
+template <class T> METHOD bool can_be_copied(const Matrix<T>& x, int columns) { return x.wide() && columns % 16 == 0; }
+
+// Rows first, first + 1, ... of x, which are all there, into `rows` rows of a tile, in the background.
+template <class T> METHOD void copy(const Tile<T>& tile, int at, int rows, const Matrix<T>& x, int first, int columns)
+{
+    constexpr int packs = WIDTH / VECTOR;
+#pragma unroll
+    for (int e = 0; e < rows * packs; e += THREADS) {
+        const int row = (e + thread_index()) / packs, column = (e + thread_index()) % packs * VECTOR;
+        if (column < columns && row < rows) copy_pack(tile, at + row, column, x, first + row, column);
+    }
+}
+
 struct Unchanged {
     METHOD Element operator()(Element x, int) const { return x; }
 };
@@ -85,7 +102,9 @@ template <int tiles>
 METHOD void multiply_rows(float (&c)[tiles][4], const Tile<Element>& a, int at_a, const Tile<Element>& b, int at_b, int ring, int depth)
 {
     if constexpr (NARROW) {
-        for (int k = 0; k < depth; k += 16) {
+#pragma unroll
+        for (int k = 0; k < WIDTH; k += 16) {
+            if (k >= depth) continue;
             unsigned left[4], right[tiles][2];
             load_matrices<false>(left, a, at_a + lane() % 16, k + lane() / 16 * 8);
 #pragma unroll
@@ -160,16 +179,20 @@ DEVICE unsigned seen_pair(unsigned long long seen, int k)
 }
 
 // c += a b for the rows of b from `at_b` whose bit in `seen` is set; a row of b is as wide as c, of which `width` columns take part.
+constexpr unsigned long long ALL_SEEN = ~0ull;
+
 template <int depth, int tiles, class Left>
 METHOD void multiply_columns(
-    float (&c)[tiles][4], const Left& a, const Tile<Element>& b, int at_b, int ring, int at_column, int width, unsigned long long seen = ~0ull)
+    float (&c)[tiles][4], const Left& a, const Tile<Element>& b, int at_b, int ring, int at_column, int width, unsigned long long seen = ALL_SEEN)
 {
     if constexpr (NARROW) {
 #pragma unroll
         for (int k = 0; k < depth; k += 16) {
             unsigned left[4];
             a(left, k);
-            const unsigned upper = seen_pair(seen, (k + lane() % 4 * 2) % 64), lower = seen_pair(seen, (k + lane() % 4 * 2 + 8) % 64);
+            const bool all = __builtin_constant_p(seen) && seen == ALL_SEEN;
+            const unsigned upper = all ? ~0u : seen_pair(seen, (k + lane() % 4 * 2) % 64);
+            const unsigned lower = all ? ~0u : seen_pair(seen, (k + lane() % 4 * 2 + 8) % 64);
 #pragma unroll
             for (int n = 0; n < 8 * tiles; n += 16) {
                 if (at_column + n >= width) continue;
@@ -197,17 +220,18 @@ METHOD void multiply_columns(
     }
 }
 
-// c += p b for scores p and the first STEP rows of b. float32 goes through the warp's strip, from column 16 on; half types need none.
+// c += p b for scores p and the STEP rows of b from `at_b`. float32 goes through the warp's strip, from column 16 on; half types need none.
 DEVICE void multiply_scores(
-    float (&c)[WIDTH / 8][4], float (&p)[TILES][4], const Tile<float>& strip, const Tile<Element>& b, int width, unsigned long long seen = ~0ull)
+    float (&c)[WIDTH / 8][4], float (&p)[TILES][4], const Tile<float>& strip, const Tile<Element>& b, int at_b, int width,
+    unsigned long long seen = ALL_SEEN)
 {
     if constexpr (NARROW) {
-        multiply_columns<STEP>(c, FromScores{p}, b, 0, STEP, 0, width, seen);
+        multiply_columns<STEP>(c, FromScores{p}, b, at_b, NO_RING, 0, width, seen);
     } else {
         const int at = ROWS * warp();
         each(p, [&](float& x, int row, int column) { strip.put(at + row, ROWS + column, x); });
         sync_warp();
-        multiply_columns<STEP>(c, FromStrip<false>{strip, at, ROWS}, b, 0, STEP, 0, width, seen);
+        multiply_columns<STEP>(c, FromStrip<false>{strip, at, ROWS}, b, at_b, NO_RING, 0, width, seen);
         sync_warp();
     }
 }
