@@ -76,15 +76,21 @@ def count_loop(lines: list[Line], first: int, last: int) -> Loop:
 def find_pair_loop(lines: list[Line]) -> Loop:
     """
     The loop over tiles: most products of matrices, and of several such loops the one of fewest
-    instructions. Where a kernel walks whole tiles and those at the edge apart, that of the whole.
+    instructions. Where a kernel walks whole tiles and those at the edge apart, that of the whole;
+    what goes around another loop over tiles is none.
     """
-    loops = [count_loop(lines, *each) for each in find_loops(lines)]
-    pairs = [
-        loop
-        for loop in loops
+    found = {each: count_loop(lines, *each) for each in find_loops(lines)}
+    pairs = {
+        each: loop
+        for each, loop in found.items()
         if loop.counts["MUFU.EX2"] and (loop.count("HGMMA", "HMMA") or loop.count("FFMA") > 100)
-    ]
-    return min(pairs, key=lambda loop: (-loop.tensor(4), loop.counts.total()))
+    }
+    inner = [loop for each, loop in pairs.items() if not any(goes_around(each, x) for x in pairs)]
+    return min(inner, key=lambda loop: (-loop.tensor(4), loop.counts.total()))
+
+
+def goes_around(outer: tuple[int, int], inner: tuple[int, int]) -> bool:
+    return outer != inner and outer[0] <= inner[0] and inner[1] <= outer[1]
 
 
 def find_feature_loop(lines: list[Line]) -> Loop:

@@ -254,8 +254,8 @@ FAULTS = {
     "first block hidden": (
         "attention.cu",
         SDPA,
-        "for (int step = 0; step < end;",
-        "for (int step = STEP; step < end;",
+        "    int step = 0;",
+        "    int step = STEP;",
     ),
     "output not rescaled": ("softmax.cuh", ALIBI, "out[j][e] *= fade[e / 2]", "out[j][e] *= 1"),
     "band offset by one": (
@@ -267,8 +267,8 @@ FAULTS = {
     "hidden values": (
         "softmax.cuh",
         SDPA,
-        "return hiding ? seen_by_warp(mine) : ~0ull;",
-        "return ~0ull;",
+        "return hiding ? seen_by_warp(mine) : ALL_SEEN;",
+        "return ALL_SEEN;",
     ),
     "u for w": ("attention.cu", XL, "joined(p.w, h)", "joined(p.u, h)"),
     "delta forgotten": ("softmax.cuh", f"{SDPA}_grad", "p * (d - delta)", "p * d"),
@@ -296,9 +296,38 @@ FAULTS = {
 }
 
 
+COPIED_FAULTS = {
+    "copies without a barrier": (
+        "attention.cu",
+        SDPA,
+        "wait_for_copies();\n            sync_block();",
+        "wait_for_copies();",
+    ),
+    "whole steps too late": (
+        "attention.cu",
+        ALIBI,
+        "first + 1 + (p.M - p.N)",
+        "first + OWN + (p.M - p.N)",
+    ),
+    "whole steps without a scale": (
+        "attention.cu",
+        SDPA,
+        "take<true>(s, p.scale)",
+        "take<true>(s, 1)",
+    ),
+    "rows of the table in the wrong place": (
+        "attention.cu",
+        XL,
+        "copy(band.r, (step + OWN) % COPIED_RING",
+        "copy(band.r, step % COPIED_RING",
+    ),
+}
+"""In the steps that are copied in the background, which few drawn cases have."""
+
+
 def planted(fault: str, kernels: Path) -> str:
     """Plant a fault in the sources; the operation that shows it."""
-    name, operation, old, new = FAULTS[fault]
+    name, operation, old, new = (FAULTS | COPIED_FAULTS)[fault]
     code = (kernels / name).read_text()
     assert old in code
     (kernels / name).write_text(code.replace(old, new))
@@ -385,6 +414,29 @@ def wide_recipe(operation: str, D: int, E: int) -> Recipe:
 @pytest.mark.parametrize("operation", [XL, f"{XL}_grad"])
 def test_heads_of_256_are_right(operation: str, dtype: str, backend: Backend) -> None:
     judge(named(backend, operation), case_of(wide_recipe(operation, 200, 256), dtype))
+
+
+def copied_recipe(operation: str) -> Recipe:
+    """Heads whose rows are read 16 bytes at a time, and several steps that need no mask."""
+    sizes = {"B": 1, "H": 2, "N": 40, "M": 100, "D": 32, "E": 16}
+    sizes |= {"P": 100} if operation == LEARNED else {}
+    options = {"align": "end"} if operation == LEARNED else {}
+    return Recipe(operation, sizes, {"family": "spread", "seed": 3}, options=options)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("operation", [SDPA, ALIBI, XL, LEARNED])
+def test_steps_that_are_copied_in_the_background_are_right(
+    operation: str, dtype: str, backend: Backend
+) -> None:
+    judge(named(backend, operation), case_of(copied_recipe(operation), dtype))
+
+
+@pytest.mark.parametrize("fault", COPIED_FAULTS)
+def test_a_fault_of_the_copied_steps_is_caught(fault: str, backend: Backend, kernels: Path) -> None:
+    operation = planted(fault, kernels)
+    with pytest.raises(Disagreement):
+        judge(named(backend, operation), case_of(copied_recipe(operation), "float32"))
 
 
 LAYOUTS: dict[str, Callable[[ndarray], ndarray]] = {

@@ -33,6 +33,12 @@ def test_a_loop_of_fewer_products_is_no_loop_over_tiles() -> None:
     assert find_pair_loop(twice).count("HGMMA") == 2
 
 
+def test_what_goes_around_a_loop_over_tiles_is_none() -> None:
+    """A branch from code far behind leads back too: two loops would be counted as one."""
+    code = lines(*SHORT[:2], "@P1 BRA 0x0", *LONG[:-1], "@P0 BRA 0x30", "@P2 BRA 0x0")
+    assert find_pair_loop(code).counts.total() == 3
+
+
 def test_a_tile_takes_the_clocks_of_its_instructions() -> None:
     loop = find_pair_loop(lines(*SHORT[:2], "@P1 BRA 0x0"))
     assert (loop.issue(4), loop.tensor(4), loop.special(4)) == (3.0, 32.0, 8.0)
