@@ -20,7 +20,7 @@ def print_cards(backend: str, dtype: str, as_json: bool) -> int:
     that is another.
     """
     from attnverify.backends.loader import load
-    from attnverify.diagnosis.identify import identify as identify_all
+    from attnverify.diagnosis.identification.identify import identify as identify_all
 
     loaded = load(backend)
     if loaded.broken or loaded.missing:

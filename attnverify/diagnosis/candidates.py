@@ -14,7 +14,7 @@ import numpy as np
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.catalogue.pytrees import map_leaves
 from attnverify.diagnosis import sentences as say
-from attnverify.diagnosis.conventions import Convention, conventions
+from attnverify.diagnosis.conventions.convention import Convention, conventions
 from attnverify.diagnosis.mistakes.arithmetic import rounding_mistakes
 from attnverify.diagnosis.mistakes.everywhere import common_mistakes
 from attnverify.diagnosis.mistakes.stages import stage_mistakes, unguarded

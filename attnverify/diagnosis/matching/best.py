@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.candidates import TWO_ERRORS, Candidate
 from attnverify.diagnosis.cause import Cause, Explanation
-from attnverify.diagnosis.public_conventions import PUBLIC
+from attnverify.diagnosis.conventions.public import PUBLIC
 from attnverify.judge.observation import Observation
 
 CLEARLY = 4.0

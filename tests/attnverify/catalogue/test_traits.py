@@ -19,7 +19,7 @@ from attnverify.checks.large_sizes import large_size_checks
 from attnverify.checks.metamorphic import relation_checks, take_along
 from attnverify.checks.registry import checks
 from attnverify.checks.systematic_error import systematic_error_checks
-from attnverify.diagnosis.conventions import conventions
+from attnverify.diagnosis.conventions.convention import conventions
 from attnverify.inputs.expand import expand
 from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.inputs.recipe import Inputs

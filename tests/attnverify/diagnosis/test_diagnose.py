@@ -17,12 +17,13 @@ from attnverify.backends.loader import Backend, Implementation
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import leaves, map_leaves
 from attnverify.diagnosis.candidates import Candidate, candidates, from_fault, where_they_differ
-from attnverify.diagnosis.conventions import SPEC_ANSWERS, STAGE_ROWS, Convention, conventions
-from attnverify.diagnosis.diagnose import NUMERIC, diagnose
-from attnverify.diagnosis.operation_conventions import (
+from attnverify.diagnosis.conventions.convention import Convention, conventions
+from attnverify.diagnosis.conventions.operation_rows import (
     CONVENTIONS_OF_OPERATION,
     OPERATION_SPEC_ANSWERS,
 )
+from attnverify.diagnosis.conventions.stage_rows import SPEC_ANSWERS, STAGE_ROWS
+from attnverify.diagnosis.diagnose import NUMERIC, diagnose
 from attnverify.diagnosis.whereabouts.outputs import describe_wrong_outputs
 from attnverify.faults import registry
 from attnverify.inputs.fixed_cases import fixed_cases

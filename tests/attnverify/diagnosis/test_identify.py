@@ -13,7 +13,8 @@ from attnverify.backends.array_libraries import array_library
 from attnverify.backends.call_adapter import adapt_signature
 from attnverify.backends.loader import Backend, Implementation, load
 from attnverify.cli import main
-from attnverify.diagnosis.identify import Answer, ConventionCard, card_of, identify
+from attnverify.diagnosis.identification.card import Answer, ConventionCard
+from attnverify.diagnosis.identification.identify import card_of, identify
 from attnverify.faults import registry
 from tests.support.sample_backends import HERE
 

@@ -10,7 +10,7 @@ import pytest
 
 from attnverify import ROOT
 from attnverify.backends.loader import load
-from attnverify.diagnosis.public_conventions import PUBLIC
+from attnverify.diagnosis.conventions.public import PUBLIC
 from attnverify.failures.record import read_record
 from attnverify.failures.replay import replay
 from attnverify.judge.errors import Disagreement

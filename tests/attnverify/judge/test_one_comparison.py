@@ -23,10 +23,10 @@ FORMULAS = ("catalogue", "inputs", "bounds", "reference", "faults")
 
 TOLERANT = {"allclose", "isclose", "assert_allclose", "assert_almost_equal", "approx"}
 NUMBERS = {
-    "attnverify/diagnosis/conventions.py": "distances of keys",
+    "attnverify/diagnosis/conventions/stage_rows.py": "distances of keys",
     "attnverify/diagnosis/factors/least_squares.py": "fitted factors, in words",
     "attnverify/diagnosis/factors/stages.py": "fitted factors, in words",
-    "attnverify/diagnosis/identify.py": "a measured share and its scatter",
+    "attnverify/diagnosis/identification/staged.py": "a measured share and its scatter",
     "attnverify/bench/plugin.py": "two measured times",
     "attnverify/verdicts/found_out.py": "two answers of the specification, a part of a bound",
     "attnverify/ptx/numbers/errors.py": "an approximate instruction, kept within its stated error",

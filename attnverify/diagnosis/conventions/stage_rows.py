@@ -1,184 +1,35 @@
 """
-Conventions: what an implementation may take otherwise than the specification without having
-slipped.
-
-Where does the causal mask begin, what does True mean, what is a row that sees no key, which slopes
-have six heads? Each is a question with the specification's own answer and the others that are met
-in public code. An alternative is the specification with one stage replaced, or a few lines of NumPy
-of its own.
+The questions of operations that consist of stages, with the specification's answers and the others.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
-from numpy import ndarray
 
-from attnverify.catalogue.dtypes import round_to
-from attnverify.catalogue.operation import CATALOGUE, Operation
-from attnverify.diagnosis.operation_conventions import (
-    CONVENTIONS_OF_OPERATION,
-    SLOPES,
-    causal_mask,
-    shift_right,
+from attnverify.catalogue.operation import Operation
+from attnverify.diagnosis.conventions.references import causal_mask, shift_right
+from attnverify.diagnosis.conventions.slopes import SLOPES
+from attnverify.diagnosis.conventions.stage_changes import (
+    added_instead,
+    aligned,
+    clipped_rows,
+    float_mask,
+    frontier,
+    heads_and_width,
+    in_storage,
+    offset_of,
+    read_backwards,
+    remasked,
+    scaled,
+    slopes,
+    unmasked_rows,
+    with_shift,
+    with_table_rows,
+    with_u_and_v_exchanged,
+    within_frontier,
 )
-from attnverify.inputs.recipe import Inputs
-from attnverify.reference.staged_attention import (
-    Change,
-    StagedAttention,
-    evaluate,
-    shift_indices,
-    spec_stages,
-    table_rows,
-)
-
-
-@dataclass(frozen=True)
-class Convention:
-    """
-    One alternative: its answer to a question, what the specification becomes by it ("the
-    specification with ..."), and how it is computed.
-
-    change  a stage replaced, for the operations that consist of stages; function: the operation
-            itself, for the others
-    """
-
-    question: str
-    answer: str
-    words: str
-    change: Change | None = None
-    function: Callable[..., Any] | None = None
-
-    def __call__(self, operation: Operation, inputs: Inputs, dtype: str) -> Any:
-        """What the operation returns by this convention, in float64."""
-        if self.change is not None:
-            return evaluate(self.change(spec_stages(operation, inputs, dtype)))
-        assert self.function is not None
-        with np.errstate(all="ignore"):
-            return self.function(**inputs)
-
-
-def scaled(s: StagedAttention, scale: float) -> StagedAttention:
-    return replace(s, scale=scale)
-
-
-def heads_and_width(s: StagedAttention) -> tuple[int, int]:
-    """Heads and width of a head."""
-    shape = s.inputs["query"].shape
-    return (shape[1] if len(shape) == 4 else 1), shape[-1]
-
-
-def frontier(offset: Callable[[int, int], int | None], only_unmasked: bool = False) -> Change:
-    """A causal mask whose last visible key of row i is i + offset(N, M); None hides nothing."""
-
-    def change(s: StagedAttention) -> StagedAttention:
-        (N, M), masked = s.shape[-2:], s.visible is not None or s.bias is not None
-        k = offset(N, M)
-        return (
-            s
-            if only_unmasked and masked
-            else replace(s, causal=None if k is None else np.tri(N, M, k, dtype=bool))
-        )
-
-    return change
-
-
-def mask_of(s: StagedAttention) -> ndarray | None:
-    mask: ndarray | None = s.inputs.get("mask", s.inputs.get("visible"))
-    return mask
-
-
-def remasked(new: Callable[[ndarray], ndarray | None]) -> Change:
-    """Another mask in place of a boolean one."""
-
-    def change(s: StagedAttention) -> StagedAttention:
-        mask = mask_of(s)
-        return s if mask is None or mask.dtype != bool else replace(s, visible=new(mask))
-
-    return change
-
-
-def float_mask(new: Callable[[StagedAttention], StagedAttention]) -> Change:
-    def change(s: StagedAttention) -> StagedAttention:
-        mask = mask_of(s)
-        return s if mask is None or mask.dtype == bool else new(s)
-
-    return change
-
-
-def added_instead(s: StagedAttention) -> StagedAttention:
-    """A boolean mask added to the scores as ones and zeros."""
-    mask = mask_of(s)
-    return (
-        s
-        if mask is None or mask.dtype != bool
-        else replace(s, visible=None, bias=mask.astype(float))
-    )
-
-
-def within_frontier(s: StagedAttention) -> StagedAttention:
-    """
-    Return the mean of what the frontier leaves, as a large negative number in place of minus
-    infinity gives it.
-    """
-    seen = np.ones(s.shape[-2:]) if s.causal is None else 1.0 * s.causal
-    return replace(s, empty=seen / np.maximum(seen.sum(axis=-1, keepdims=True), 1))
-
-
-def unmasked_rows(s: StagedAttention) -> StagedAttention:
-    """A row from which everything is hidden sees every key."""
-    sees = s.sees
-    return replace(s, causal=None, visible=sees | ~sees.any(axis=-1, keepdims=True))
-
-
-def slopes(rule: Callable[[int], ndarray]) -> Change:
-    return lambda s: replace(s, slopes=rule(s.shape[-3]))
-
-
-def in_storage(s: StagedAttention) -> StagedAttention:
-    """Slope times distance kept in the dtype of the inputs, slope and distance as well."""
-    assert s.slopes is not None and s.distance is not None
-    bias = round_to(
-        round_to(s.slopes, s.dtype)[:, None, None] * round_to(s.distance, s.dtype), s.dtype
-    )
-    return replace(s, slopes=np.ones(1), distance=bias)
-
-
-def with_table_rows(rows: Callable[[Inputs, int, int], ndarray]) -> Change:
-    return lambda s: replace(s, place=rows(s.inputs, *s.shape[-2:]))
-
-
-def aligned(align: str) -> Change:
-    return with_table_rows(lambda x, N, M: table_rows(x, N, M, M - N if align == "end" else 0))
-
-
-def clipped_rows(x: Inputs, N: int, M: int, offset: int) -> ndarray:
-    """The places of the table's rows, the first or the last one for what lies beyond."""
-    rows = len(x["key_pos_bias"])
-    row = rows // 2 + np.arange(M) - np.arange(N)[:, None] - offset
-    return np.arange(N)[:, None] * rows + np.clip(row, 0, rows - 1)
-
-
-def offset_of(x: Inputs, N: int, M: int) -> int:
-    return M - N if x["align"] == "end" else 0
-
-
-def with_shift(shift: Callable[[ndarray], ndarray]) -> Change:
-    return lambda s: replace(s, place=shift_indices(shift, *s.shape[-2:]))
-
-
-def with_u_and_v_exchanged(s: StagedAttention) -> StagedAttention:
-    return replace(s, inputs=s.inputs | {"u": s.inputs["v"], "v": s.inputs["u"]})
-
-
-def read_backwards(x: ndarray) -> ndarray:
-    """The row of the smallest distance first: the place of the mirrored table."""
-    N, M = x.shape
-    row = np.arange(N)[:, None] + M - N - np.arange(M)
-    return np.where((row >= 0) & (row < M), x[np.arange(N)[:, None], np.clip(row, 0, M - 1)], 0.0)
-
+from attnverify.reference.staged_attention import Change, table_rows
 
 Applies = Callable[[Operation], bool]
 
@@ -333,22 +184,3 @@ SPEC_ANSWERS = {
     "table direction": "j - i",
 }
 """What the specification answers."""
-
-
-@lru_cache
-def conventions(operation: str) -> tuple[Convention, ...]:
-    """
-    Return the alternatives to an operation of the catalogue, or to the operation that it is the
-    gradient of.
-    """
-    return tuple(conventions_of(CATALOGUE[operation]))
-
-
-def conventions_of(operation: Operation) -> Iterator[Convention]:
-    if operation.is_staged:
-        for applies, question, said, words, change in STAGE_ROWS:
-            if applies(operation.forward):
-                yield Convention(question, said, words, change)
-    elif not operation.is_gradient:
-        for question, said, words, function in CONVENTIONS_OF_OPERATION.get(operation.name, ()):
-            yield Convention(question, said, words, function=function)

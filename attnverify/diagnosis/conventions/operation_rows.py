@@ -3,8 +3,7 @@ Conventions of the operations that do not consist of stages: shifts, memories, m
 positions and whole layers.
 
 Each row is a question, another answer than the specification's, the words for it, and the operation
-computed so. A layer's alternative is the reference with other arguments: a scale of 1 is a query
-projection multiplied by sqrt(D).
+computed so.
 """
 
 from collections.abc import Callable
@@ -13,81 +12,28 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.catalogue.operation import CATALOGUE
-
-Row = tuple[str, str, str, Callable[..., Any]]
-
-
-def reference_of(name: str) -> Callable[..., Any]:
-    """Return the reference of an operation, which is not imported before it is called."""
-    return lambda *arguments, **named: CATALOGUE[name].reference(*arguments, **named)
-
-
-causal_mask, merge_masks, update_mems = (
-    reference_of(name) for name in ("causal_mask", "merge_masks", "update_mems")
+from attnverify.diagnosis.conventions.layer_rows import (
+    LINEAR,
+    MULTI_HEAD,
+    PADDING,
+    Row,
+    as_self_attention,
+    layer_rows,
+    opposite,
+    with_arguments,
 )
-get_slopes, get_alibi_biases = reference_of("get_slopes"), reference_of("get_alibi_biases")
-rel_shift, shift_right, sinusoidal_positions = (
-    reference_of(name) for name in ("rel_shift", "shift_right", "sinusoidal_positions")
+from attnverify.diagnosis.conventions.references import (
+    causal_mask,
+    get_alibi_biases,
+    get_slopes,
+    merge_masks,
+    reference_of,
+    rel_shift,
+    shift_right,
+    sinusoidal_positions,
+    update_mems,
 )
-
-
-def plain_series(H: int) -> ndarray:
-    return np.exp2(-8 * np.arange(1.0, H + 1) / H)
-
-
-def next_power(H: int) -> ndarray:
-    """Return the first H of the slopes of the power of two above."""
-    return get_slopes(1 << (H - 1).bit_length())[:H]
-
-
-def power_above(H: int) -> ndarray:
-    """
-    Every other slope of the power of two above, from the smallest distance on: the others of the
-    law moved by one.
-    """
-    n = 1 << (H.bit_length() - 1)
-    others = np.exp2(-4 * (2 * np.arange(1.0, H - n + 1)) / n)
-    return np.concatenate([get_slopes(n), others])
-
-
-def below(H: int) -> int:
-    """Return the power of two that is not above H."""
-    return 1 << (H.bit_length() - 1)
-
-
-def counted_from_zero(H: int) -> ndarray:
-    """Return the slopes of a power of two with h in place of h + 1, the others as they are."""
-    n = below(H)
-    return np.where(np.arange(H) < n, get_slopes(H) * np.exp2(8 / n), get_slopes(H))
-
-
-def nearest_power(H: int) -> ndarray:
-    """The slopes of the power of two that is nearest, which may be the one above."""
-    n = 1 << round(np.log2(H))
-    return get_slopes(n)[:H] if n >= H else get_slopes(H)
-
-
-SLOPES: dict[str, tuple[str, Callable[[int], ndarray]]] = {
-    "2^(-8(h+1)/H) for every H": ("slopes in a plain geometric series", plain_series),
-    "the first H of the next power of two": (
-        "the first slopes of the next power of two",
-        next_power,
-    ),
-    "the others from the second on": ("every other slope taken from the second on", power_above),
-    "falling with the head": ("slopes sorted from the largest", lambda H: -np.sort(-get_slopes(H))),
-    "rising with the head": ("slopes in reverse order", lambda H: get_slopes(H)[::-1]),
-    "from 1 on: 2^(-8h/H)": ("slopes that begin at 1", lambda H: plain_series(H) * np.exp2(8 / H)),
-    "2^(-8h/n) for the first n": ("slopes of which the first n begin at 1", counted_from_zero),
-    "2^(-8h/n) for all": (
-        "slopes that all begin at 1, one step too large",
-        lambda H: get_slopes(H) * np.exp2(8 / below(H)),
-    ),
-    "of the nearest power of two": ("slopes of the nearest power of two", nearest_power),
-    "2^-(h+1)": ("slopes of base 1/2", lambda H: np.exp2(-np.arange(1.0, H + 1))),
-    "2^(-4(h+1)/n)": ("slopes of base 2^(-4/n)", lambda H: np.sqrt(get_slopes(H))),
-    "all 1": ("slopes of 1", np.ones),
-}
+from attnverify.diagnosis.conventions.slopes import SLOPES
 
 
 def without_wrap(x: ndarray) -> ndarray:
@@ -148,105 +94,10 @@ def merged(hidden: float) -> Callable[..., ndarray]:
     return merge
 
 
-def opposite(mask: Any) -> Any:
-    return ~mask if mask is not None and mask.dtype == bool else mask
-
-
-def with_arguments(
-    function: Callable[..., Any], **new: Callable[[dict[str, Any]], Any]
-) -> Callable[..., Any]:
-    """Return the function with other arguments, each made from all that are given."""
-    return lambda **inputs: function(**inputs | {name: make(inputs) for name, make in new.items()})
-
-
-def rescaled(
-    names: tuple[str, ...], factor: Callable[[int, int], float]
-) -> Callable[[dict[str, Any]], Any]:
-    """
-    Return the parameters with those of the query multiplied by a factor of H and D, which
-    multiplies the scores.
-    """
-
-    def make(inputs: dict[str, Any]) -> Any:
-        H, own = inputs["num_heads"], inputs["parameters"]
-        by = factor(H, inputs[next(iter(inputs))].shape[-1] // H)
-        return {name: x * by if name in names else x for name, x in own.items()}
-
-    return make
-
-
 def rotated_last(M: int, F: int) -> ndarray:
     """Sines and cosines in turn."""
     x = sinusoidal_positions(M, F)
     return np.stack([x[:, : F // 2], x[:, F // 2 :]], axis=-1).reshape(M, F)
-
-
-def layer_rows(function: Callable[..., Any], query: tuple[str, ...], mask: str) -> tuple[Row, ...]:
-    """What can be otherwise in every layer with heads."""
-    return (
-        (
-            "scale",
-            "1",
-            "scores that are not scaled",
-            with_arguments(function, parameters=rescaled(query, lambda H, D: D**0.5)),
-        ),
-        (
-            "scale",
-            "1/D",
-            "scores scaled by 1/D",
-            with_arguments(function, parameters=rescaled(query, lambda H, D: D**-0.5)),
-        ),
-        (
-            "scale",
-            "1/sqrt(H D)",
-            "scores scaled by 1/sqrt(H D)",
-            with_arguments(function, parameters=rescaled(query, lambda H, D: H**-0.5)),
-        ),
-        (
-            "mask polarity",
-            MEANS[mask],
-            f"{mask} of the opposite meaning",
-            with_arguments(function, **{mask: lambda x: opposite(x.get(mask))}),
-        ),
-        (
-            "mask polarity",
-            "ignored",
-            f"{mask} ignored",
-            with_arguments(function, **{mask: lambda x: NOTHING[mask](x)}),
-        ),
-    )
-
-
-MEANS = {"attn_mask": "True = may attend", "visible": "True = hidden"}
-NOTHING: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "attn_mask": lambda x: None,
-    "visible": lambda x: np.ones((x["query"].shape[1], x["key"].shape[1]), bool),
-}
-PADDING: tuple[tuple[str, str, Callable[[dict[str, Any]], Any]], ...] = (
-    (
-        "True = may attend",
-        "a key_padding_mask of which True means may attend",
-        lambda x: opposite(x.get("key_padding_mask")),
-    ),
-    ("ignored", "key_padding_mask ignored", lambda x: None),
-)
-Q_PROJ, LINEAR = ("q_proj.weight", "q_proj.bias"), ("query.linear.weight", "query.linear.bias")
-MULTI_HEAD = (
-    *layer_rows(reference_of("multi_head_attention"), Q_PROJ, "attn_mask"),
-    *(
-        (
-            "padding polarity",
-            said,
-            words,
-            with_arguments(reference_of("multi_head_attention"), key_padding_mask=new),
-        )
-        for said, words, new in PADDING
-    ),
-)
-
-
-def as_self_attention(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda x, **others: function(query=x, key=x, value=x, **others)
 
 
 CONVENTIONS_OF_OPERATION: dict[str, tuple[Row, ...]] = {

@@ -1,0 +1,1 @@
+"""What an implementation may take otherwise than the specification without having slipped."""

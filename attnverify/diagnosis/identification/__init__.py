@@ -1,0 +1,1 @@
+"""Which conventions a black box follows."""
