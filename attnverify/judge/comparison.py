@@ -66,7 +66,7 @@ class Comparison:
 
     def __str__(self) -> str:
         share = "exactly" if self.bound == 0 else f"bound {self.bound:.3g}"
-        if np.isfinite(self.budget):
+        if self.bound and np.isfinite(self.budget):
             share += f", {self.budget:.3g}x of it (rms {min(self.rms, 1e9):.2g}x)"
         return (
             f"{self.wrong} of {self.total} elements differ from the specification; "

@@ -169,3 +169,9 @@ def test_the_quick_answer_is_that_of_the_comparison(bound: float | None, second:
     actual, expected = np.array([1.0, second, 1.0]), np.ones(3)
     limit = None if bound is None else np.full(3, bound)
     assert is_within(actual, expected, limit) == compare(actual, expected, limit).passed
+
+
+def test_of_a_bound_of_0_nothing_is_a_multiple():
+    found = compare(np.array([0.5]), np.zeros(1), np.zeros(1))
+    assert str(found).endswith("expected 0, exactly")
+    assert "50x of it" in str(compare(np.array([0.5]), np.zeros(1), np.full(1, 0.01)))
