@@ -10,7 +10,8 @@ from pathlib import Path
 
 from attnverify.backends.source import parse_source
 from attnverify.catalogue.traits import ASPECTS
-from attnverify.inputs.conditions import Case, Condition, parse_condition
+from attnverify.inputs.conditions import Condition, parse_condition
+from attnverify.inputs.measures.scores import Case
 
 KINDS = ("limitation", "nonconformance")
 """

@@ -29,17 +29,27 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 from numpy import ndarray
 
-from attnverify.catalogue.dtypes import largest
 from attnverify.catalogue.field_words import parse_sentence
-from attnverify.catalogue.operation import CATALOGUE
-from attnverify.inputs.masks import visible_pairs
+from attnverify.inputs.measures.scores import (
+    Case,
+    gradient_overflow,
+    has_fully_masked_row,
+    has_hidden_gap,
+    has_hidden_pair,
+    has_key_hidden_from_all,
+    has_visible_pair,
+    hidden_score_lead,
+    holds_nonfinite,
+    largest_score,
+    lowest_row,
+    score_overflow,
+)
 from attnverify.inputs.memory_layouts import LAYOUTS, arrange
-from attnverify.inputs.recipe import Inputs, Recipe, layout_kinds
+from attnverify.inputs.recipe import Recipe, layout_kinds
 
 COMPARISON = re.compile(r"([A-Z]|\d+)(?:\s*%\s*([1-9]\d*))?\s*(<=|>=|==|!=|<|>)\s*([A-Z]|\d+)")
 FIELD = re.compile(r"([\w.]+)(!?=)(\S.*)")
@@ -51,17 +61,6 @@ OPERATORS: dict[str, Callable[[int, int], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
 }
-
-
-class Case(Protocol):
-    """What a condition may ask of a case (:class:`attnverify.judge.case.Case`)."""
-
-    @property
-    def recipe(self) -> Recipe: ...
-    @property
-    def dtype(self) -> str: ...
-    @property
-    def inputs(self) -> Inputs: ...
 
 
 Predicate = Callable[[Case], bool]
@@ -122,103 +121,6 @@ def parse_field(text: str) -> tuple[str, ...] | None:
     return match.groups() if match else None
 
 
-def pairs_of_case(case: Case) -> ndarray:
-    """Which pairs see each other; one pair that does, for operations without pairs."""
-    inputs = case.inputs
-    visible = visible_pairs(CATALOGUE[case.recipe.operation], inputs)
-    if "score" in inputs and visible is not None:
-        visible = visible & (inputs["score"] > -np.inf)  # a score of -inf hides as a mask does
-    return np.ones((1, 1), bool) if visible is None else visible
-
-
-def has_fully_masked_row(case: Case) -> bool:
-    return not bool(pairs_of_case(case).any(axis=-1).all())
-
-
-def has_visible_pair(case: Case) -> bool:
-    return bool(pairs_of_case(case).any())
-
-
-def has_key_hidden_from_all(case: Case) -> bool:
-    return not bool(pairs_of_case(case).any(axis=-2).all())
-
-
-def has_hidden_pair(case: Case) -> bool:
-    return not bool(pairs_of_case(case).all())
-
-
-def has_hidden_gap(case: Case) -> bool:
-    visible = pairs_of_case(case)
-    before, after = (
-        np.logical_or.accumulate(visible, -1),
-        np.logical_or.accumulate(visible[..., ::-1], -1)[..., ::-1],
-    )
-    return bool((before & after & ~visible).any())
-
-
-def holds_nonfinite(case: Case) -> bool:
-    arrays = [
-        x
-        for name, x in case.inputs.items()
-        if isinstance(x, ndarray) and name not in ("mask", "attn_mask")
-    ]
-    return not all(np.isfinite(x).all() for x in arrays)
-
-
-def scores(case: Case) -> ndarray:
-    """
-    Return the scaled scores before any mask, ALiBi's bias left out; no scores for operations that
-    do not tell them.
-    """
-    operation, inputs = CATALOGUE[case.recipe.operation], case.inputs
-    if "score" in inputs:
-        return np.asarray(inputs["score"])
-    own = f"{operation.forward.name.removesuffix('_attention')}_score"
-    score = CATALOGUE.get(own, CATALOGUE["scaled_dot_product_score"])
-    if not set(score.arguments) <= set(inputs) or "w_query" in inputs or "parameters" in inputs:
-        return np.zeros((1, 1))
-    with np.errstate(all="ignore"):
-        found: ndarray = score.reference(**{name: inputs[name] for name in score.arguments})
-    return found
-
-
-def score_overflow(case: Case) -> bool:
-    products = scores(case) * np.sqrt(case.recipe.sizes.get("D", 1))
-    return case.dtype != "bool" and bool(
-        (~pairs_of_case(case) & (products > largest(case.dtype))).any()
-    )
-
-
-def gradient_overflow(case: Case) -> bool:
-    inputs, hidden = case.inputs, ~pairs_of_case(case)
-    if not {"d_output", "value"} <= set(inputs) or "parameters" in inputs:
-        return False  # a layer's values and weights are its own
-    with np.errstate(all="ignore"):
-        d_weights = inputs["d_output"] @ inputs["value"].swapaxes(-1, -2)
-        return bool((hidden & (np.abs(d_weights) > largest(case.dtype))).any())
-
-
-def hidden_score_lead(case: Case) -> float:
-    """
-    Return the largest margin of a hidden score over the visible scores of its row: an additive mask
-    of less than that does not hide the key.
-    """
-    visible, score = np.broadcast_arrays(pairs_of_case(case), scores(case))
-    seen_most = np.where(visible, score, -np.inf).max(axis=-1)
-    hidden_most = np.where(visible, -np.inf, score).max(axis=-1)
-    with np.errstate(invalid="ignore"):
-        return nanmax((hidden_most - seen_most)[visible.any(axis=-1)])
-
-
-def largest_score(case: Case) -> float:
-    """Return the largest score that its row sees."""
-    return nanmax(np.where(pairs_of_case(case), scores(case), -np.inf))
-
-
-def nanmax(x: ndarray) -> float:
-    return float(np.max(x[~np.isnan(x)], initial=-np.inf))
-
-
 def has_layout(name: str, kind: str, case: Case) -> bool:
     """Whether an argument (or any, "an input") lies so in memory."""
     inputs = case.inputs
@@ -275,6 +177,10 @@ PATTERNS: dict[str, tuple[str, Callable[..., bool]]] = {
     rf"a hidden score leads by {NUMBER}": (
         "mask",
         lambda least, case: hidden_score_lead(case) > float(least),
+    ),
+    rf"all scores of a row lie below -{NUMBER}": (
+        "values",
+        lambda least, case: lowest_row(case) > float(least),
     ),
     rf"a score exceeds {NUMBER}": (
         "values",

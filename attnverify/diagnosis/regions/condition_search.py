@@ -14,14 +14,8 @@ from math import floor, isfinite, log2, log10
 
 from attnverify.catalogue.field_words import say_field
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.inputs.conditions import (
-    SENTENCES,
-    Case,
-    field_of,
-    hidden_score_lead,
-    largest_score,
-    parse_condition,
-)
+from attnverify.inputs.conditions import SENTENCES, field_of, parse_condition
+from attnverify.inputs.measures.scores import Case, hidden_score_lead, largest_score, lowest_row
 from attnverify.inputs.memory_layouts import LAYOUTS
 
 MOST_CONDITIONS = 3
@@ -144,14 +138,19 @@ PATHS = (
     *("options.align", "options.mems", "options.mem_len", "options.biases", "options.lead"),
 )
 KNOWN = {
-    "a score exceeds": (11, 88, 709),
-    "a hidden score leads by": (1e4, 32000, 65500, 1e9, 1e30),
+    "a score exceeds ": (11, 88, 709),
+    "all scores of a row lie below -": (17, 103, 745),
+    "a hidden score leads by ": (1e4, 32000, 65500, 1e9, 1e30),
 }
-"""Where exponentials overflow in float16, float32 and float64; sentinels in place of -inf."""
+"""
+Where exponentials overflow in float16, float32 and float64, and where they are 0; sentinels in
+place of -inf.
+"""
 
 MEASURES: dict[str, Callable[[Case], float]] = {
-    "a score exceeds": largest_score,
-    "a hidden score leads by": hidden_score_lead,
+    "a score exceeds ": largest_score,
+    "all scores of a row lie below -": lowest_row,
+    "a hidden score leads by ": hidden_score_lead,
 }
 
 
@@ -201,9 +200,9 @@ def threshold_conditions(words: str, failed: list[float], passed: list[float]) -
     least = min(failed)
     below = max((number for number in passed if number < least), default=1.0)
     if known := [number for number in KNOWN[words] if below <= number < least]:
-        yield f"{words} {known[0]:g}"
+        yield f"{words}{known[0]:g}"
     elif below >= 1 and isfinite(below):
         digits = 10.0 ** (floor(log10(below)) - 1)
         number = (floor(below / digits) + 1) * digits
         if number < least:
-            yield f"{words} {number:.2g}"
+            yield f"{words}{number:.2g}"

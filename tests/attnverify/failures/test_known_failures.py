@@ -220,6 +220,9 @@ HOLDS = {  # what the plain case lacks
         "values": {"family": "large", "seed": 1},
         "sizes": SIZES | {"N": 7, "M": 17},
     },
+    "all scores of a row lie below -103": {
+        "mask": {**MASK, "pattern": "nothing", "form": "-1e4"}
+    },
 }
 
 
@@ -247,7 +250,8 @@ def test_a_score_of_minus_infinity_hides_as_a_mask_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_every_condition_can_be_asked_of_every_operation(name: str) -> None:
     operation = CATALOGUE[name]
-    asked = [*SENTENCES, "a hidden score leads by 1e4", "a score exceeds 88", "N > M", "x=y"]
+    asked = [*SENTENCES, "a hidden score leads by 1e4", "a score exceeds 88"]
+    asked += ["all scores of a row lie below -88", "N > M", "x=y"]
     for recipe in draw_recipes(name, "any", 10, 0):
         case = case_of(recipe, operation.dtypes[0])
         assert {parse_condition(text)(case) for text in asked} <= {True, False}

@@ -1,0 +1,1 @@
+"""What is measured of a case, for the conditions of a region."""
