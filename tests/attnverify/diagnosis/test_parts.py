@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attnverify.diagnosis.candidates import Candidate, candidates
+from attnverify.diagnosis.candidates import Candidate, candidates, pairs
 from attnverify.diagnosis.cause import Cause
+from attnverify.diagnosis.diagnose import match_candidates
 from attnverify.diagnosis.matching.parts import SEVERAL, explain_in_parts, is_chance
 from attnverify.inputs.sampling import draw_recipes
 from attnverify.judge.case import case_of
@@ -50,6 +51,40 @@ def observations() -> list[Observation]:
             waves = np.cos(np.arange(expected[0].size)).reshape(expected[0].shape)
             found.append(answered(seen, expected[0] + waves))
     return found
+
+
+PAIRS = (
+    ("scores that are not scaled", "a mask of which True means hidden"),
+    ("scores scaled by 1/D", "boolean masks added as ones and zeros"),
+    ("scores that are not scaled", "kept weights that are not scaled"),
+)
+
+
+def answers_of(candidate: Candidate) -> list[Observation]:
+    """What a kernel that is this candidate says to a few small cases, a dozen of them wrong."""
+    found = list[Observation]()
+    for case in (case_of(recipe, "float32") for recipe in draw_recipes(SDPA, "any", 60, 3)):
+        expected = tuple(arrays(case.expected))
+        seen = Observation(case, expected, expected, (np.full(expected[0].shape, 1e-5),), 0.0)
+        if seen.size < 2000:
+            found.append(answered(seen, arrays(candidate.answer(seen))[0]))
+    return found
+
+
+def matched(seen: list[Observation]) -> list[str]:
+    failing, passed = ([o for o in seen if o.wrong is wrong] for wrong in (True, False))
+    return [found.words for found, _ in match_candidates(OPERATION, failing, (), passed, None)]
+
+
+@pytest.mark.parametrize("one, other", PAIRS)
+def test_two_conventions_at_once_are_told_together(one: str, other: str) -> None:
+    (pair,) = (c for c in pairs(SDPA) if c.words == f"{one} and with {other}")
+    assert matched(answers_of(pair)) == [pair.words]
+
+
+def test_one_convention_is_not_told_as_two() -> None:
+    alone, *_ = (c for c in candidates(SDPA) if c.words == PAIRS[0][0])
+    assert matched(answers_of(alone))[0] == alone.words
 
 
 def told(seen: list[Observation]) -> Cause | None:
