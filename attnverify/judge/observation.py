@@ -5,6 +5,7 @@ for a diagnosis.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,12 @@ class Observation:
         found = [self.compared(number, other) for number, other in enumerate(others)]
         return max((c.budget if c.passed else max(c.budget, JUST_OUT) for c in found), default=0.0)
 
+    @cached_property
+    def widened_bounds(self) -> dict[int, tuple[ndarray, float | None]]:
+        """The bounds as the comparison with any candidate widens them, by the output's number."""
+        bounds = {number: bound for number, bound in enumerate(self.bounds) if bound is not None}
+        return {number: widen_to_rows(bound) for number, bound in bounds.items()}
+
     @property
     def is_telling(self) -> bool:
         """Whether some of what was seen is a number, or nothing was to be."""
@@ -105,7 +112,8 @@ class Observation:
         limit = None
         if bound is not None and bound.shape == other.shape:
             expected = self.expected[number] if number < len(self.expected) else other
-            limit = tolerance(bound, other, self.dtype) * growth(other, expected)
+            widened, usual = self.widened_bounds[number]
+            limit = widen_to_size(widened, usual, other, self.dtype) * growth(other, expected)
         return compare(actual, other, limit, largest_representable(self.dtype))
 
 
@@ -137,19 +145,27 @@ def tolerance(bound: ndarray, other: ndarray, dtype: str) -> ndarray:
     largest of its row, because the candidate's rounding errors may fall on other elements of the
     row. Where the specification is exact: the usual bound of the call, or a few roundings.
     """
+    return widen_to_size(*widen_to_rows(bound), other, dtype)
+
+
+def widen_to_rows(bound: ndarray) -> tuple[ndarray, float | None]:
+    """Return each bound widened to the largest of its row, and the usual one where there is one."""
+    finite = np.where(np.isfinite(bound), bound, 0.0)
+    row = finite.max(axis=-1, keepdims=True, initial=0.0) if finite.ndim else finite
+    positive = finite[finite > 0]
+    return np.maximum(bound, row), float(np.median(positive)) if positive.size else None
+
+
+def widen_to_size(widened: ndarray, usual: float | None, other: ndarray, dtype: str) -> ndarray:
+    """Return the bounds, no smaller than a few roundings of an answer or than the usual bound."""
     with np.errstate(all="ignore"):
-        finite = np.where(np.isfinite(bound), bound, 0.0)
-        row = finite.max(axis=-1, keepdims=True, initial=0.0) if finite.ndim else finite
         u, eta = (FORMATS[dtype].u, FORMATS[dtype].eta) if dtype != "bool" else (0.0, 0.0)
         size = np.nan_to_num(np.abs(other), nan=0.0, posinf=0.0)
-        usual = (
-            np.median(finite[finite > 0]) if (finite > 0).any() else 16 * u * size.max(initial=0.0)
-        )
+        if usual is None:
+            usual = 16 * u * size.max(initial=0.0)
         row_size = size.max(axis=-1, keepdims=True, initial=0.0) if size.ndim else size
         few = 4 * (u * size + eta) + 16 * u * row_size
-        wide: ndarray = np.maximum(
-            np.maximum(bound, row), np.maximum(np.minimum(usual, 1e300), few)
-        )
+        wide: ndarray = np.maximum(widened, np.maximum(np.minimum(usual, 1e300), few))
     return wide
 
 
