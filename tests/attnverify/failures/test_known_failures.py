@@ -220,9 +220,7 @@ HOLDS = {  # what the plain case lacks
         "values": {"family": "large", "seed": 1},
         "sizes": SIZES | {"N": 7, "M": 17},
     },
-    "all scores of a row lie below -103": {
-        "mask": {**MASK, "pattern": "nothing", "form": "-1e4"}
-    },
+    "all scores of a row lie below -103": {"mask": {**MASK, "pattern": "nothing", "form": "-1e4"}},
 }
 
 
