@@ -59,6 +59,13 @@ plot_html_show_source_link = False
 plot_html_show_formats = False
 plot_formats = ["svg"]
 plot_pre_code = ""
+plot_template = """
+{% for img in images %}
+.. figure:: {{ build_dir }}/{{ img.basename }}.{{ default_fmt }}
+   {{ ":alt:" if loop.index0 else options | join("\n   ") }}
+
+{% endfor %}
+"""  # what is to be seen is said once, by the first of several drawings
 
 html_theme = "furo"
 html_title = "Attention, verified"

@@ -24,13 +24,13 @@ sys.path.insert(0, str(ROOT))
 
 def verdicts(device: str, reports: list[dict[str, Any]]) -> dict[str, Any]:
     """
-    Columns passed of those judged and the worst budget, for each operation, implementation and
-    dtype.
+    Columns passed of those judged and the worst budget, for each operation with its gradient,
+    implementation and dtype.
     """
     cells: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
     for tally in (tally for report in reports for tally in report["tallies"]):
         name = f"{tally['backend']}:{tally['how']}" if tally["how"] else tally["backend"]
-        cells[tally["operation"], name, tally["dtype"]].append(tally)
+        cells[tally["operation"].removesuffix("_grad"), name, tally["dtype"]].append(tally)
     operations: dict[str, Any] = defaultdict(lambda: defaultdict(dict))
     for (operation, name, dtype), tallies in cells.items():
         operations[operation][name][dtype] = cell(tallies)

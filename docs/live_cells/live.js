@@ -11,7 +11,7 @@ function loadAnswer() {
 
 function text(x) {
   if (typeof x === "string") return x;
-  return typeof x === "boolean" ? (x ? "✓" : "") : String(Math.round(x * 1e4) / 1e4);
+  return typeof x === "boolean" ? (x ? "✓" : "") : String(Math.round(x * 1e3) / 1e3);
 }
 
 // Blue above zero, orange below it, stronger the larger it is; what is no number is grey.

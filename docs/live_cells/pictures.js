@@ -88,9 +88,42 @@ function moving(before, after) {
   return made;
 }
 
-// The pictures of what a cell shows, none where the numbers in the tables say it all.
+const [WIDE, HIGH] = [320, 150];
+
+// A curve through the numbers of each row, over its columns; the line of 0 where it is among them.
+function drawCurves(rows, across) {
+  const numbers = rows.flat();
+  const [low, high] = [Math.min(0, ...numbers), Math.max(0, ...numbers)];
+  const y = (x) => 8 + ((HIGH - 30) * (high - x)) / (high - low || 1);
+  const last = rows[0].length - 1;
+  const drawn = figure(WIDE, HIGH, `A curve for each row, over the ${across}`);
+  element("line", { x1: 8, x2: WIDE - 8, y1: y(0), y2: y(0), class: "zero" }, drawn);
+  rows.forEach((row, i) => {
+    const points = row.map((x, j) => [last ? 8 + ((WIDE - 16) * j) / last : WIDE / 2, y(x)]);
+    element("polyline", { points: points.join(" "), class: `line${i % 6}` }, drawn);
+    points.forEach(([cx, cy]) => element("circle", { cx, cy, r: 3, class: `line${i % 6}` }, drawn));
+  });
+  write(drawn, WIDE / 2, HIGH - 8, across, { "text-anchor": "middle" });
+  return drawn;
+}
+
+const transposed = (rows) => rows[0].map((_, j) => rows.map((row) => row[j]));
+
+// What is drawn as curves: rows, and what their columns count.
+function curvesOf(show) {
+  const heads = Object.keys(show).filter((name) => name.startsWith("head "));
+  if (heads.length) return [heads.map((name) => show[name].at(-1)), "keys of the last query, a curve for each head"];
+  if (show.slopes) return [transposed(show.slopes), "heads"];
+  if (show.positions) return [transposed(show.positions), "distances, a curve for each column"];
+  if (show.score && !show.weights) return [show.score, "keys, a curve for each query"];
+  return undefined;
+}
+
+// The pictures of what a cell shows, none where the coloured tables are the picture.
 function picturesOf(show) {
   const drawn = [];
+  const curves = curvesOf(show);
+  if (curves) drawn.push(drawCurves(...curves));
   if (show.weights?.length) drawn.push(drawLines(show.weights));
   if (show.before && show.after) drawn.push(moving(show.before, show.after));
   return drawn;

@@ -1,6 +1,5 @@
 """ALiBi: slopes, and what they make of a distance."""
 
-import matplotlib.pyplot as plt
 import numpy as np
 from numpy import ndarray
 
@@ -10,7 +9,7 @@ from pictures import style
 
 def slopes(counts: list[int]) -> None:
     """The slopes of several head counts, on a logarithmic axis."""
-    (axes,) = style.panels(1, width=5.2, height=3.0)
+    (axes,) = style.panels(1, width=4.6, height=3.0)
     for count, marker, colour in zip(counts, "osD", ("right", "wrong", "soft"), strict=False):
         axes.plot(
             range(count),
@@ -28,8 +27,8 @@ def slopes(counts: list[int]) -> None:
 def triangle(count: int, length: int) -> None:
     """The biased triangle of each head: how far back it looks, by the weights of equal scores."""
     i, j = np.arange(length)[:, None], np.arange(length)
-    _, axes = plt.subplots(2, count // 2, figsize=(1.7 * count / 2, 3.9), layout="constrained")
-    for panel, slope in zip(axes.flat, get_slopes(count), strict=True):
+    axes = style.panels(count, width=1.6, height=1.9)
+    for panel, slope in zip(axes, get_slopes(count), strict=True):
         weights = softmax(slope * (j - i), causal_mask(length, length))
         shown = np.ma.array(weights, mask=~causal_mask(length, length))
         panel.imshow(shown, cmap=style.MAPS[style.now["theme"]], vmin=0)

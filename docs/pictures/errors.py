@@ -12,7 +12,7 @@ def landscape(lengths: list[int], spreads: list[float], shares: ndarray) -> None
     The budget used as heights over length and spread of the scores; the bound itself is the sheet
     far above, at 1.
     """
-    _, axes = plt.subplots(figsize=(6.4, 4.4), subplot_kw={"projection": "3d"})
+    _, axes = plt.subplots(figsize=(4.8, 4.0), subplot_kw={"projection": "3d"})
     x, y = np.meshgrid(np.log2(lengths), np.log2(spreads), indexing="ij")
     height = np.log10(shares)
     axes.plot_surface(x, y, height, cmap="viridis", edgecolor=style.colour("paper"), linewidth=0.3)
@@ -34,7 +34,7 @@ def landscape(lengths: list[int], spreads: list[float], shares: ndarray) -> None
 
 def budgets(lengths: list[int], shares: dict[str, list[float]]) -> None:
     """The budget used against the length, one line for each dtype, and the bound at 1."""
-    (axes,) = style.panels(1, width=6.4, height=3.4)
+    (axes,) = style.panels(1, width=4.8, height=3.4)
     ends = sorted(shares, key=lambda name: shares[name][-1])
     for (name, values), marker in zip(shares.items(), "osD^", strict=True):
         (line,) = axes.plot(lengths, values, marker=marker, markersize=4, linewidth=1.3)

@@ -10,7 +10,7 @@ def window(seen: list[tuple[list[float], list[float]]]) -> None:
     One line for each segment: the positions in its memory and its own, of all positions there are.
     """
     last = int(seen[-1][1][-1])
-    (axes,) = style.panels(1, width=1.4 + 0.5 * last, height=0.9 + 0.5 * len(seen))
+    (axes,) = style.panels(1, width=1.4 + 0.34 * last, height=0.9 + 0.5 * len(seen))
     for step, (memory, segment) in enumerate(seen):
         for position in range(1, last + 1):
             fill = (

@@ -22,7 +22,7 @@ def moved(shift: Callable[[ndarray], ndarray], x: ndarray) -> None:
     steps = [step_of(after[i], tags[i]) for i in range(N)]
     sizes = [M, M + max(steps) - min(0, *steps), M]
     left, middle, right = style.panels(
-        3, width=(1.4 * 3 + 0.5 * sum(sizes)) / 3, height=0.9 + 0.5 * N, width_ratios=sizes
+        3, width=[0.7 + 0.4 * size for size in sizes], height=0.9 + 0.4 * N
     )
     style.matrix(left, x, "before", rows=(tags - 1) // M, column="column j", row="row i")
     stagger(middle, x, steps)
@@ -49,4 +49,6 @@ def stagger(axes: Axes, x: ndarray, steps: list[int]) -> None:
     axes.add_patch(Rectangle((0, 0), M, N, zorder=4, **frame))
     ends = (min(0, *steps) - 0.1, M + max(0, *steps) + 0.1)
     axes.set(xlim=ends, ylim=(N + 0.1, -0.1), aspect="equal", title="its rows moved")
-    axes.set_axis_off()
+    axes.set(xlabel=" ", ylabel=" ")  # the room that the other two have for theirs
+    axes.tick_params(length=0, labelcolor="none")
+    axes.spines[:].set_visible(False)

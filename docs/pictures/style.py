@@ -1,7 +1,7 @@
 """How every picture looks: the colours of a light or a dark page, and a matrix with its numbers."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -75,11 +75,10 @@ def row_colour(row: int) -> str:
     return colours[row % len(colours)]
 
 
-def panels(count: int, width: float = 2.7, height: float = 2.5, **more: Any) -> list[Axes]:
-    """As many axes side by side."""
-    size = {"figsize": (width * count, height), "layout": "constrained"}
-    _, axes = plt.subplots(1, count, squeeze=False, **size, **more)
-    return list(axes[0])
+def panels(count: int, width: float | Sequence[float] = 2.7, height: float = 2.5) -> list[Axes]:
+    """As many axes, each a drawing of its own, for a page puts them beside or below each other."""
+    sizes = [(float(each), height) for each in np.broadcast_to(width, count)]
+    return [plt.subplots(figsize=size, layout="constrained")[1] for size in sizes]
 
 
 def text_of(x: Any) -> str:

@@ -11,7 +11,7 @@ def running(scores: ndarray, width: int) -> None:
     The scores of a row, tile by tile, with the maximum so far; beside them the sum of exponentials
     as it is kept, which a rise of the maximum makes smaller before the tile is added.
     """
-    left, right = style.panels(2, width=3.6, height=2.6)
+    left, right = style.panels(2, width=[3.6, 4.6], height=2.6)
     top, total = -np.inf, 0.0
     for tile, start in enumerate(range(0, len(scores), width)):
         own = scores[start : start + width]

@@ -26,6 +26,8 @@ from attnverify import ROOT, spec
 from attnverify.catalogue import docstrings
 from attnverify.catalogue.operation import CATALOGUE
 from tests.docs.test_chapters import STATUS_1, blocks
+from tests.docs.test_facts import PRIVATE
+from tests.docs.test_live_numpy import CELLS
 from tests.support.browser import (
     Browser,
     Page,
@@ -222,6 +224,12 @@ def test_every_link_leads_somewhere(site: Path) -> None:
     assert broken_links(site) == []
 
 
+def test_no_page_names_a_document_that_readers_cannot_open(site: Path) -> None:
+    texts = {path: path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
+    assert len(texts) > 50
+    assert [path.name for path, text in texts.items() if PRIVATE.search(text)] == []
+
+
 def test_what_the_list_of_public_sources_has_is_linked(site: Path) -> None:
     assert outward(site) == cited()
 
@@ -374,25 +382,36 @@ def places_of(x: np.ndarray) -> dict[str, list[str]]:
     return {number: sorted(places) for number, places in found.items()}
 
 
-@pytest.mark.parametrize(
-    "name", ["causal_mask", "get_alibi_biases", "update_mems", "alibi_attention", "transformer_xl"]
-)
-def test_the_other_live_cells_answer_from_a_folder_too(
-    browser: Browser, site: Path, name: str
-) -> None:
-    page = open_page(browser, (site / "operations" / f"{name}.html").as_uri())
+def test_curves_of_a_live_cell_follow_its_numbers(browser: Browser, site: Path) -> None:
+    page = open_page(browser, (site / "operations" / "get_slopes.html").as_uri())
     page.evaluate("document.querySelector('.live').scrollIntoView()")
     wait_for(page, "document.querySelector('.live').dataset.answered")
-    page.evaluate(
-        "document.querySelectorAll('.live input').forEach((slider) => { slider.value = slider.max; "
-        "})"
-    )
-    page.evaluate("document.querySelector('.live').requestSubmit()")
-    assert (
-        len(shown(page)) >= 1
-        and page.evaluate("document.querySelector('.said').textContent") == ""
-        and at_home(page, "file:")
-    )
+    for H in (3, 8):
+        set_sizes(page, H=H)
+        points = page.locator(".live svg polyline").get_attribute("points")
+        height = np.array([float(point.split(",")[1]) for point in str(points).split()])
+        slopes = spec.get_slopes(H)
+        risen = (height[-1] - height) / (height[-1] - height[0])
+        assert np.allclose(risen, (slopes - slopes[-1]) / (slopes[0] - slopes[-1]))
+
+
+def test_every_live_cell_gives_the_numbers_of_the_specification_from_a_folder(
+    browser: Browser, site: Path
+) -> None:
+    page = open_page(browser, (site / "operations" / "causal_mask.html").as_uri())
+    page.evaluate("document.querySelector('.live').scrollIntoView()")
+    wait_for(page, "document.querySelector('.live').dataset.answered")
+    for name, cell in CELLS.items():
+        sizes = {letter: most for letter, (_, _, most) in cell["sliders"].items()}
+        asked = [cell["code"], json.dumps(sizes)]
+        said = json.loads(page.evaluate("(asked) => loadAnswer()(...asked)", asked))
+        names = {"np": np, **vars(spec), **sizes}
+        exec(cell["code"], names)
+        assert list(said["show"]) == list(names["show"]), name
+        for wanted, found in zip(names["show"].values(), said["show"].values(), strict=True):
+            away = abs(np.array(found, float).reshape(wanted.shape) - wanted)
+            assert (away <= 1e-12 * abs(wanted).max(initial=0)).all(), name
+    assert at_home(page, "file:")
 
 
 def test_a_live_cell_says_what_the_specification_refuses(browser: Browser, address: str) -> None:
@@ -467,7 +486,8 @@ CUT = """
   const cut = [...document.querySelectorAll('article *')].filter(
     (e) => e.clientWidth > 1 && e.scrollWidth > e.clientWidth + 1 && hides(e) && e.innerText?.trim()
   );
-  const hiding = [...document.querySelectorAll('article pre, article div.math')].filter(
+  const scrolled = 'article :is(pre, div.math, figure, .table-wrapper, .shown)';
+  const hiding = [...document.querySelectorAll(scrolled)].filter(
     (e) => e.clientWidth > 1 && e.scrollWidth > e.clientWidth + 1
   );
   return [...(wide ? ['the page: ' + document.documentElement.scrollWidth] : []),
@@ -477,8 +497,8 @@ CUT = """
 })()
 """
 """
-What is wider than the window, what hides some of its own text, and code or a formula that has to be
-scrolled to be read; a table may be.
+What is wider than the window, what hides some of its own text, and code, a formula, a picture or a
+table that has to be scrolled to be read.
 """
 
 
@@ -504,11 +524,12 @@ def test_text_that_is_cut_off_is_noticed(browser: Browser, tmp_path: Path) -> No
         '<!doctype html><article><div style="width: 500px">wide</div>'
         '<p style="width: 90px; overflow: hidden; white-space: nowrap">long enough to be cut</p>'
         '<pre style="width: 90px; overflow: auto">a line of code that has to be scrolled</pre>'
-        '<div style="width: 90px; overflow: auto"><table><td>as_wide_as_it_likes</table></div>'
+        '<div class="table-wrapper" style="width: 90px; overflow: auto"><table><td>'
+        "as_wide_as_it_likes</table></div>"
     )
     found = cut_off(open_page(browser, path.as_uri()), (320, 600))
     said = [words.partition(": ")[2].partition(" ")[0] for words in found]
-    assert said == ["508", "long", "a", "long", "a"]
+    assert said == ["508", *2 * ["long", "a", "as_wide_as_it_likes"]]
 
 
 def test_a_page_is_printed_without_what_only_a_screen_needs(browser: Browser, address: str) -> None:

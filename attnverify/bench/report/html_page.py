@@ -122,10 +122,15 @@ def describe_machine(records: list[Record]) -> list[str]:
         for record in records
         for name, value in record.get("ceilings", {}).items()
     }
-    clocks = sorted(
-        {str(record["clocks"]["before"]) for record in records if record.get("clocks")}
-    )[:1]
-    return [*told, *sorted(ceilings), *clocks]
+    clocks = (record["clocks"]["before"] for record in records if record.get("clocks"))
+    before = [
+        f"{name.replace('_', ' ')}: {short(value)}" for name, value in next(clocks, {}).items()
+    ]
+    return [*told, *sorted(ceilings), *before]
+
+
+def short(value: object) -> object:
+    return f"{value:.4g}" if isinstance(value, float) else value
 
 
 def available() -> str:

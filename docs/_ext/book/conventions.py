@@ -108,7 +108,7 @@ def section(operation: Operation) -> Iterator[str]:
             "of its own that this project looked at.\n"
         )
         return
-    yield ".. list-table::\n   :header-rows: 1\n"
+    yield ".. list-table::\n   :header-rows: 1\n   :class: conventions\n"
     yield "   * - library\n     - call\n     - axes\n     - what it does\n     - seen here"
     for peer in rows:
         facts = "; ".join(f"{about}: {said}" for about, said in peer.says.items())

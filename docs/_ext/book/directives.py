@@ -20,8 +20,9 @@ from sphinx.util.docutils import SphinxDirective
 from attnverify import spec
 from book import status
 
-START = "import numpy as np\nfrom attnverify import spec\nfrom attnverify.spec import *\n"
 SESSION = "book_session"
+known: dict[str, Any] = {}
+"""The names of the page whose picture is drawn now; what they stand for is not computed again."""
 
 
 class Run(SphinxDirective):
@@ -36,14 +37,12 @@ class Run(SphinxDirective):
     option_spec = {"raises": directives.unchanged}  # noqa: RUF012 - as docutils has it
 
     def run(self) -> list[nodes.Node]:
-        session = self.env.temp_data.setdefault(SESSION, {"code": [], "names": fresh()})
+        names = self.env.temp_data.setdefault(SESSION, fresh())
         source = "\n".join(self.content)
         try:
-            text = "\n".join(played(source, session["names"], self.options.get("raises", "")))
+            text = "\n".join(played(source, names, self.options.get("raises", "")))
         except Exception as error:
             raise self.error(f"run: {type(error).__name__}: {error}") from error
-        if "raises" not in self.options:
-            session["code"].append(source)
         block = nodes.literal_block(text, text, language="pycon")
         return [block]
 
@@ -127,10 +126,11 @@ class Picture(SphinxDirective):
 
     def draw(self, call: str, width: str) -> nodes.Node:
         """Draw one call in both themes, for any page or for those of one width."""
-        session = self.env.temp_data.get(SESSION, {"code": []})
+        known.clear()
+        known.update(self.env.temp_data.get(SESSION) or fresh())
         lines: list[str] = []
         for theme in ("light", "dark"):
-            code = code_of(session["code"], call, theme)
+            code = code_of(call, theme)
             lines += [
                 f".. container:: only-{theme}",
                 "",
@@ -158,10 +158,13 @@ def source_of(module: str, function: str) -> list[nodes.Node]:
     ]
 
 
-def code_of(session: list[str], call: str, theme: str) -> str:
-    module = call.partition(".")[0]
-    drawn = f"from pictures import style, {module}\nwith style.drawn({theme!r}):\n    {call}"
-    return "\n".join([START, *session, drawn])
+def code_of(call: str, theme: str) -> str:
+    """What matplotlib's directive executes, in this process."""
+    return f"""from book.directives import known
+globals().update(known)
+from pictures import style, {call.partition(".")[0]}
+with style.drawn({theme!r}):
+    {call}"""
 
 
 class Measured(SphinxDirective):
@@ -172,6 +175,13 @@ class Measured(SphinxDirective):
         raced = ", ".join(devices)
         text = f"Raced on {raced}." if raced else f"Speed: {status.NOT_MEASURED}."
         return [nodes.paragraph(text, f"{text} The pages of the operations say what came of it.")]
+
+
+class EveryOperation(SphinxDirective):
+    """A table: what the implementations of every operation have passed."""
+
+    def run(self) -> list[nodes.Node]:
+        return self.parse_text_to_nodes("\n".join(status.every_operation()))
 
 
 class NoticedSince(SphinxDirective):

@@ -4,6 +4,7 @@ speed from those of benchmarks/results, and nothing that is not in them.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -93,6 +94,35 @@ def share(cell: dict[str, Any] | None) -> str:
     return "-" if cell is None else f"{cell['budget']:.2g}x"
 
 
+def every_operation() -> Iterator[str]:
+    """All operations by columns: what is passed of what is judged, and the worst budget."""
+    found = read("verdicts")
+    if not found:
+        yield f"{NOT_MEASURED}.\n"
+        return
+    columns = sorted(
+        {name.partition(":")[0] for rows in found["operations"].values() for name in rows}
+    )
+    yield from listed(
+        ["operation", *columns],
+        [
+            [f":doc:`/operations/{name}`", *(one_column(rows, column) for column in columns)]
+            for name, rows in found["operations"].items()
+        ],
+    )
+    yield f"{origin(found)} {found['device']}\n"
+
+
+def one_column(rows: dict[str, dict[str, dict[str, Any]]], column: str) -> str:
+    """What all implementations of a column have passed, over all dtypes."""
+    mine = {name: cells for name, cells in rows.items() if name.partition(":")[0] == column}
+    cells = [cell for each in mine.values() for cell in each.values()]
+    others = sorted(name.partition(":")[2] for name in mine if ":" in name)
+    passed, judged = (sum(cell[key] for cell in cells) for key in ("passed", "judged"))
+    budget = max((cell["budget"] for cell in cells), default=0.0)
+    return f"{passed}/{judged} {budget:.2g}x" + f" (also {', '.join(others)})" * bool(others)
+
+
 def kills(operation: Operation) -> Iterator[str]:
     """The kill score of the operation's own faults."""
     found = read("kills")
@@ -102,8 +132,9 @@ def kills(operation: Operation) -> Iterator[str]:
         return
     yield (
         f"Kill score: {score['killed']} of {score['entries']} seeded faults x dtypes noticed "
-        f"({score['faults']} faults; the median took "
-        f"{score['median']} cases, the hardest, ``{score['hardest']}``, {score['worst']}). "
+        f"({score['faults']} faults; the median took {score['median']:g} "
+        f"case{'s' * (score['median'] != 1)}, the hardest, ``{score['hardest']}``, "
+        f"{score['worst']}). "
         f"{origin(found)}\n"
     )
 
@@ -130,20 +161,51 @@ def speed(operation: Operation) -> Iterator[str]:
     """Who took how long, in the newest results of each device."""
     measured = False
     for path in newest():
-        for name, group in tables.groups(raced(path, operation)):
-            measured = True
-            yield f"Speed, {name}, on {path.parts[-3]}, {path.parts[-2]}{how_busy(path)}:\n"
-            yield from listed(
-                SHOWN,
-                [
-                    [told[tables.TITLES.index(title)] for title in SHOWN]
-                    for told in tables.rows(group)
-                ],
-            )
+        groups = list(tables.groups(raced(path, operation)))
+        measured |= bool(groups)
+        where = f"on {device(path)}, {path.parts[-2]}{how_busy(path)}:\n"
+        for name, group in groups:
+            if not GROWTH.match(name):
+                yield f"Speed, {name}, {where}"
+                yield from listed(
+                    SHOWN,
+                    [
+                        [told[tables.TITLES.index(title)] for title in SHOWN]
+                        for told in tables.rows(group)
+                    ],
+                )
+        yield from growth(groups, where)
     if not measured:
         yield f"Speed: {NOT_MEASURED}.\n"
     elif any(row["label"] == "documents" for path in newest() for row in raced(path, operation)):
         yield "``documents`` is eager PyTorch as papers and tutorials print it.\n"
+
+
+GROWTH = re.compile(r"growth (?P<case>.+) (?P<size>\w+=\d+): (?P<what>.+)")
+
+
+def growth(groups: list[tables.Group], where: str) -> Iterator[str]:
+    """One table for a case that was raced at several sizes: a column for each, and the medians."""
+    found: dict[str, dict[str, dict[str, str]]] = {}
+    for name, group in groups:
+        if grown := GROWTH.match(name):
+            medians = {
+                record["label"]: tables.time(record["seconds"]["median"]) for record in group
+            }
+            found.setdefault(f"{grown['case']}: {grown['what']}", {})[grown["size"]] = medians
+    for name, sizes in found.items():
+        yield f"Growth, {name}, {where}"
+        labels = dict.fromkeys(label for medians in sizes.values() for label in medians)
+        rows = [[label, *(each.get(label, "-") for each in sizes.values())] for label in labels]
+        yield from listed(["implementation", *sizes], rows)
+
+
+def device(path: Path) -> str:
+    """The processor by the name that it gives itself, or else the folder of its results."""
+    processor = json.loads(path.read_text()).get("machine_info", {}).get("cpu", {})
+    if "brand_raw" not in processor:
+        return path.parts[-3]
+    return f"{processor['brand_raw'].replace('(R)', '')}, {processor['count']} cores"
 
 
 def raced(path: Path, operation: Operation) -> list[results.Record]:
