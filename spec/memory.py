@@ -25,7 +25,9 @@ def init_mems(n_layers: int, mem_len: int, batch: int, width: int) -> Mems:
     >>> init_mems(n_layers=2, mem_len=0, batch=1, width=4) is None
     True
 
-    Source: ``init_mems`` of kimiyoung/transformer-xl (seed 003), there with the sequence in front.
+    Source: ``tf/train_gpu.py`` of kimiyoung/transformer-xl and ``init_mems`` of transformers'
+    TransfoXL (seed 003), there with the sequence in front. The authors' ``mem_transformer.py``
+    begins with empty arrays.
     """
     check_integer("n_layers", n_layers)
     check_integer("mem_len", mem_len, least=0)

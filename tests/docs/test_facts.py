@@ -89,7 +89,7 @@ PRIVATE = re.compile(
 
 def test_the_number_of_a_document_goes_and_its_lines_stay():
     told = facts.without_seeds("its pages (seeds 000\n    and 002), (seed 004) and (as they are).")
-    assert told == "its pages\n, and (as they are)."
+    assert told == "its pages,\n and (as they are)."
     told = facts.without_seeds("a squeeze (seed 001; OpenNMT-py PR\n    #109), and B = 1")
     assert told == "a squeeze (OpenNMT-py PR\n    #109), and B = 1"
 

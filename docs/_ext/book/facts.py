@@ -15,7 +15,7 @@ from book.docstrings import below
 
 DATA = Path(__file__).parents[2] / "data"
 SEED = re.compile(r"\bseeds?\s+\d{3}\b")
-PARENTHESIS = re.compile(r"(\s*)\(([^()]*)\)")
+PARENTHESIS = re.compile(r"(\s*)\(([^()]*)\)([.,;:]?)")
 
 
 @lru_cache
@@ -101,7 +101,7 @@ def public(parenthesis: re.Match[str]) -> str:
     """What readers can open, of the sources in a parenthesis."""
     kept = [source for source in parenthesis[2].split(";") if not SEED.search(source)]
     text = f"{parenthesis[1]}({';'.join(kept).strip()})" if kept else ""
-    return text + "\n" * (parenthesis[0].count("\n") - text.count("\n"))
+    return text + parenthesis[3] + "\n" * (parenthesis[0].count("\n") - text.count("\n"))
 
 
 def with_links(text: str) -> str:
