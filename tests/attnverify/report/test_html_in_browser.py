@@ -229,6 +229,23 @@ def test_a_phone_needs_not_scroll_sideways(
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+def test_on_a_phone_each_verdict_has_its_title_and_none_lies_beyond_the_edge(
+    browser: Browser, tmp_path: Path
+) -> None:
+    page = open_page(browser, written(tmp_path, large(120)), width=390, height=844)
+    titles = page.evaluate(
+        "[...document.querySelectorAll('#matrix thead th')].map((e) => e.textContent.trim())"
+    )
+    shown = page.evaluate(
+        "[...document.querySelectorAll('#matrix tbody tr:first-child > *')].map((e) => "
+        "[getComputedStyle(e, '::before').content, e.getBoundingClientRect().right])"
+    )
+    said = [words.strip('" ') for words, _ in shown]
+    assert said[3:] == titles[3:] and max(right for _, right in shown) <= 390
+    page.fill("#text", "no operation has this name")
+    assert page.locator("#matrix tbody tr:visible").count() == 0
+
+
 def test_the_dark_is_dark(browser: Browser, tmp_path: Path) -> None:
     page = open_page(browser, written(tmp_path, large(20)), dark=True)
     ground, text = (
