@@ -59,6 +59,7 @@ class Backend:
     machine  what stands for the GPU that its kernels are written for, where there is none
     declared what it says of the dtypes and features that it is judged in
     compiled_for  the implementation and dtype whose shapes its library keeps compiled
+    left_out  why the values of an implementation are not judged in a dtype, "" where they are
     copy     the same file, loaded once more, whose calls were all as wrong as here
     """
 
@@ -78,6 +79,7 @@ class Backend:
     machine: Machine | None = None
     declared: Declarations = STRICT
     compiled_for: tuple[str, str] | None = None
+    left_out: dict[tuple[str, str], str] = field(default_factory=dict)
     copy: "Backend | None" = None
 
 

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 from attnverify.backends.declarations import NO_GRADIENT
 from attnverify.backends.source import parse_source
 from attnverify.catalogue.traits import DTYPES
-from attnverify.failures.finding import is_recorded
 from attnverify.judge.errors import DOES_NOT_COMPILE
 from attnverify.options import FAILURES
-from attnverify.report.root_causes import representative_cells
+from attnverify.report.root_causes import triage
 from attnverify.verdicts.found_out import ABOUT_DTYPES
 
 if TYPE_CHECKING:
@@ -27,22 +26,17 @@ def next_steps(
 ) -> Iterator[str]:
     """
     Write the lines that follow the table; the failure to see first is that of the lowest root
-    cause. ``page`` is where the report went; a run that was cut says so itself.
+    cause that was recorded. ``page`` is where the report went; a run that was cut says so itself.
     """
-    replays = [
-        finding["record"]["replay"]
-        for tally in representative_cells(tallies)
-        for finding in tally["findings"]
-        if finding["record"] and is_recorded(finding.get("notes", ()))
-    ]
-    if replays:
-        yield (
-            "next, to see the first root cause again: "
-            f"{replays[0]}{failures_option(run.options.failures)}"
-        )
+    replays = {number: cause.replay for number, cause in enumerate(triage(tallies), 1)}
+    recorded = next((number for number, replay in replays.items() if replay), 0)
+    if recorded:
+        which = "the first root cause" if recorded == 1 else f"root cause {recorded}"
+        kept = failures_option(run.options.failures)
+        yield f"next, to see {which} again: {replays[recorded]}{kept}"
     if page:
         yield f"report: {page}"
-    elif replays:
+    elif recorded:
         yield "next, for a page with pictures of the failures: the same line with --report out.html"
     for backend in run.backends:
         yield from for_backend(backend)

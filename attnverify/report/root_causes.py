@@ -18,7 +18,7 @@ from operator import attrgetter
 from typing import Any
 
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.failures.finding import NOT_REFUSED, Finding
+from attnverify.failures.finding import NOT_REFUSED, Finding, is_recorded
 from attnverify.inputs.conditions import Condition, parse_condition
 
 Tallied = dict[str, Any]
@@ -89,6 +89,7 @@ class RootCause:
     rung: str
     cells: list[Tallied] = field(default_factory=list)
     blocked: list[Tallied] = field(default_factory=list)
+    signs: list[Symptom] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         named = {
@@ -102,6 +103,13 @@ class RootCause:
     def shown_by(self) -> Tallied:
         """The cell that is told in full: the first column, in float32 where that fails."""
         return next((tally for tally in self.cells if tally["dtype"] == "float32"), self.cells[0])
+
+    @property
+    def replay(self) -> str:
+        """The line that shows it again, of that cell; "" where nothing of it was recorded."""
+        own = (sign.finding for sign in self.signs if sign.tally is self.shown_by)
+        kept = (found.record for found in own if found.record and is_recorded(found.notes))
+        return next((record.replay_line for record in kept), "")
 
 
 def name_of(tally: Tallied) -> str:
@@ -281,6 +289,7 @@ def cause_of(signs: list[Symptom], tallies: list[Tallied]) -> RootCause:
         first.tally["backend"],
         level_of(first, cells, tallies),
         cells,
+        signs=signs,
     )
 
 

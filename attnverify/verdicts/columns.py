@@ -36,6 +36,7 @@ from attnverify.verdicts.one_case import count_outcomes, fatal_case, reason_of
 from attnverify.verdicts.search import (
     forward_and_gradient,
     leaves_dtype_out,
+    left_out_by_values,
     search_for_failures,
 )
 from attnverify.verdicts.shown import compiles_shapes, count_sequences, recipes_to_call_twice
@@ -80,7 +81,11 @@ def collect_evidence(
     forget_other_shapes(cell)
     regions = tuple(line for line in known if line.when)
     before = state_guard.snapshot()
-    tally = JUDGES[cell.aspect](cell, replace(options, regions=regions, fatal=fatal))
+    options = replace(options, regions=regions, fatal=fatal)
+    tally = JUDGES[cell.aspect](cell, options)
+    if cell.aspect != "values" and (tally.findings or SEE_VALUES in tally.reasons):
+        reason = left_out_by_values(cell, options)
+        tally = unsupported(reason) if reason else tally
     changes = [str(change) for change in state_guard.diff_and_restore(before) if not change.once]
     if cell.aspect == "side effects" and changes and not tally.findings:
         words = "; ".join(changes)
@@ -102,10 +107,12 @@ def forget_other_shapes(cell: Cell) -> None:
 
 
 def judge_values(cell: Cell, options: Options) -> Tally:
-    tally = search_for_failures(cell, cell.implementation, options, "any", options.cases)
+    own = cell.implementation
+    tally = search_for_failures(cell, own, options, "any", options.cases)
+    own.backend.left_out[own.name, cell.dtype] = leaves_dtype_out(tally)
     if tally.findings or leaves_dtype_out(tally):
         return tally  # what is wrong at small sizes needs no long sequence to show it
-    return tally + run_checks(cell, cell.implementation, options)
+    return tally + run_checks(cell, own, options)
 
 
 def judge_gradients(cell: Cell, options: Options) -> Tally:
@@ -258,6 +265,7 @@ def judge_side_effects_column(cell: Cell, options: Options) -> Tally:
     return tally
 
 
+SEE_VALUES = "every call raised: see values"
 FIRST_CASE = "(the first case that shows it)"
 
 
@@ -274,7 +282,7 @@ def judge_side_effect(
         return unsupported(str(reason)), None
     except Disagreement as error:
         if error.kind.startswith(("raised", DOES_NOT_COMPILE)):
-            return unsupported("every call raised: see values"), None
+            return unsupported(SEE_VALUES), None
         return Tally(), error
     return Tally(checks=1), None
 

@@ -30,7 +30,7 @@ from attnverify.verdicts.found_out import (
     supported_variants,
 )
 from attnverify.verdicts.one_case import judge_one
-from attnverify.verdicts.shown import shown_recipes
+from attnverify.verdicts.shown import Shown, shown_recipes
 from attnverify.verdicts.tally import Options, Tally, unsupported
 
 FIRST_ASKED = 8
@@ -111,14 +111,21 @@ class Search:
             if not self.passing and not self.failing:
                 widths.remove(width)
 
-    def compiles_in_float32(self, recipes: tuple[Recipe, ...]) -> bool:
-        """Tell whether the dtype alone, which the file does not name, keeps it from compiling."""
+    def uncompiled_by_dtype(self, recipes: tuple[Recipe, ...]) -> str:
+        """
+        Quote the compiler where the dtype alone, which the file does not name, keeps from compiling
+        what compiles in float32; "" otherwise.
+        """
         if self.dtype in ("float32", *self.implementation.backend.declared.dtypes):
-            return False
+            return ""
         other, widths = Search(self.implementation, "float32", self.options), list(WIDTHS)
         for recipe in recipes[:ASKED]:
             other.judge_supported(recipe, widths)
-        return other.tally.cases > 0
+        answered = [*other.passing, *chain(*other.failing.values())]
+        alike = Search(self.implementation, self.dtype, self.options)
+        for case in answered[:1]:
+            alike.judge(case.recipe)
+        return next(iter(alike.uncompiled()), "")
 
     def budget(self) -> CallBudget:
         """Return the calls that its findings may make."""
@@ -159,6 +166,31 @@ class Search:
         narrower = self.leave_out_narrower()
         return f"{COMPUTES_IN} {narrower}" if narrower else ""
 
+    def find_left_out(self, recipes: tuple[Recipe, ...]) -> str:
+        """Say why the dtype is not judged, where the function leaves it out; "" otherwise."""
+        if reason := self.find_undeclared():
+            return reason
+        words = self.uncompiled_by_dtype(recipes) if self.never_compiled() else ""
+        return f"{DOES_NOT_TAKE} {self.dtype}: {words}" if words else ""
+
+    def judge_shown(self, shown: Shown, cases: int) -> None:
+        """Judge what a cell is shown, and further draws while these say nothing."""
+        self.drawn = cases
+        for recipe in (*shown.at_first, *shown.drawn, *shown.causal):
+            self.judge(recipe)
+        for recipe in shown.further:
+            if not self.wants_more(cases):
+                break
+            self.judge(recipe)
+            self.drawn += 1
+        if self.wants_other_widths():
+            widths = list(WIDTHS)
+            for recipe in shown.drawn:
+                self.judge_supported(recipe, widths)
+        if not self.failing:
+            for recipe in shown.hunted():
+                self.judge(recipe)
+
     def wants_more(self, cases: int) -> bool:
         """
         Tell whether further draws are worth it in place of those that were weak or not supported.
@@ -179,27 +211,11 @@ def search_for_failures(
     search = Search(implementation, cell.dtype, options, kind=kind)
     if options.inputs:
         return judge_given_inputs(search, cell, kind)
-    search.drawn = cases
     shown = shown_recipes(implementation, cell.aspect, options, kind, cases)
-    for recipe in (*shown.at_first, *shown.drawn, *shown.causal):
-        search.judge(recipe)
-    for recipe in shown.further:
-        if not search.wants_more(cases):
-            break
-        search.judge(recipe)
-        search.drawn += 1
-    if search.wants_other_widths():
-        widths = list(WIDTHS)
-        for recipe in shown.drawn:
-            search.judge_supported(recipe, widths)
-    if not search.failing:
-        for recipe in shown.hunted():
-            search.judge(recipe)
-    if reason := search.find_undeclared():
+    search.judge_shown(shown, cases)
+    if reason := search.find_left_out(shown.drawn):
         return unsupported(reason)
     if words := search.never_compiled():
-        if search.compiles_in_float32(shown.drawn):
-            return unsupported(f"{DOES_NOT_TAKE} {cell.dtype}: {words}")
         return search.tally + Tally(findings=[Finding(DOES_NOT_COMPILE, message=words)])
     found = describe_found(search, cell, kind, min(max(cases, 40), 100))
     return search.tally + Tally(findings=found)
@@ -220,9 +236,25 @@ def judge_given_inputs(search: Search, cell: Cell, kind: str) -> Tally:
     return search.tally + Tally(findings=list(found.values()))
 
 
-def leaves_dtype_out(tally: Tally) -> bool:
-    """Tell whether a search has shown that the dtype is not judged, and nothing else."""
-    return any(reason.startswith(ABOUT_DTYPES) for reason in tally.reasons)
+def leaves_dtype_out(tally: Tally) -> str:
+    """Give the reason, where a search has shown that the dtype is not judged, and nothing else."""
+    return next((reason for reason in tally.reasons if reason.startswith(ABOUT_DTYPES)), "")
+
+
+def left_out_by_values(cell: Cell, options: Options) -> str:
+    """
+    Say why the values of a cell's dtype are not judged, where its file does not name the dtype; ""
+    otherwise. Where they were not judged before, they are as far as that asks.
+    """
+    own, dtype = cell.implementation, cell.dtype
+    if dtype in ("float32", "bool", *own.backend.declared.dtypes) or options.inputs:
+        return ""
+    if (own.name, dtype) not in own.backend.left_out:
+        search = Search(own, dtype, options)
+        shown = shown_recipes(own, "values", options, "any", options.cases)
+        search.judge_shown(shown, options.cases)
+        own.backend.left_out[own.name, dtype] = search.find_left_out(shown.drawn)
+    return own.backend.left_out[own.name, dtype]
 
 
 def describe_found(search: Search, cell: Cell, kind: str, fresh: int) -> list[Finding]:

@@ -91,7 +91,7 @@ def candidates(failing: Sequence[Case], passing: Sequence[Case]) -> Iterator[tup
     yield from ((OFTEN_TRUE.get(text, 3), text) for text in SENTENCES)
     for one, two in combinations(letters, 2):
         yield from (
-            (4 if one + two == "NM" else 7, f"{one} {sign} {two}")
+            (4 if one + two in ("NM", "DE") else 7, f"{one} {sign} {two}")
             for sign in ("!=", "==", ">", "<", ">=", "<=")
         )
     yield from (

@@ -242,6 +242,13 @@ def test_two_conditions_are_joined_where_one_does_not_do() -> None:
     }
 
 
+def test_widths_that_differ_are_told_before_what_fails_by_chance() -> None:
+    """A kernel with one width for query and value, met in few cases, all of them with H = 3."""
+    failing = [sized(H=3, N=n, M=17, D=16, E=17) for n in (3, 9, 17)]
+    passing = [sized(H=h, N=n, M=17, D=16, E=16) for h in (1, 2, 4, 8) for n in (3, 9, 17)]
+    assert find_conjunction(failing, passing) == ("D != E",)
+
+
 def test_without_passes_there_is_no_condition() -> None:
     assert find_conjunction([sized(N=1, M=1, D=1)], []) == ()
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace as Namespace
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,11 @@ from attnverify.backends.round_trip import check_round_trip
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.traits import DTYPES
 from attnverify.diagnosis.cause import Cause, Explanation
-from attnverify.failures.finding import NOT_REFUSED, Finding
+from attnverify.failures.finding import NOT_RECORDED, NOT_REFUSED, Finding
+from attnverify.failures.record import FailureRecord
+from attnverify.options import FAILURES
 from attnverify.report.html.failures import render_failures
+from attnverify.report.next_steps import next_steps
 from attnverify.report.root_causes import (
     RootCause,
     format_root_causes,
@@ -266,6 +270,37 @@ def test_the_cell_told_in_full_is_the_one_in_float32() -> None:
         == [cause.shown_by for cause in triage(tallies)]
     )
     assert isinstance(triage(tallies)[0], RootCause)
+
+
+def recorded(symptom: str, causes: tuple[str, ...], seed: int) -> Finding:
+    recipe = {"operation": "softmax", "sizes": {"N": 2, "M": 2}, "values": {"seed": seed}}
+    record = FailureRecord("softmax", "float16", "values", recipe, "softmax", "mine.py")
+    return replace(finding(symptom, causes), record=record)
+
+
+def replay_of(found: Finding) -> str:
+    return found.record.replay_line if found.record else ""
+
+
+def test_the_replay_of_a_cause_is_that_of_its_own_finding() -> None:
+    tiles, top = recorded("wrong number", ("tiles",), 1), recorded("infinity", ("top",), 2)
+    cell = failed("softmax", dtype="float16") | {"findings": [tiles.as_dict(), top.as_dict()]}
+    replays = {cause.words: cause.replay for cause in triage([cell])}
+    assert replays == {"tiles": replay_of(tiles), "top": replay_of(top)}
+
+
+def test_the_next_line_says_which_cause_it_shows_where_the_first_was_not_recorded() -> None:
+    tiles, top = recorded("wrong number", ("tiles",), 1), recorded("infinity", ("top",), 2)
+    unkept = replace(tiles, notes=(f"{NOT_RECORDED}no room",))
+    run: Any = Namespace(options=Namespace(failures=FAILURES), backends=[])
+    lines = []
+    for first in (tiles, unkept):
+        cell = failed("softmax", dtype="float16") | {"findings": [first.as_dict(), top.as_dict()]}
+        lines.append(next(next_steps(run, [cell], None)))
+    assert lines == [
+        f"next, to see the first root cause again: {replay_of(tiles)}",
+        f"next, to see root cause 2 again: {replay_of(top)}",
+    ]
 
 
 # In a run

@@ -82,6 +82,24 @@ def test_a_dtype_that_is_not_named_is_not_judged(tmp_path: Path) -> None:
     assert (result.verdict, result.reason) == ("unsupported", "DTYPES does not name float64")
 
 
+@pytest.mark.parametrize(
+    ("declared", "change", "verdict"),
+    [
+        ("", "", "unsupported"),
+        ('DTYPES = ("float64",)', "", "failed"),
+        ("", " + (key.shape[-2] > 16)", "failed"),
+    ],
+    ids=["found out", "promised", "wrong besides"],
+)
+def test_a_dtype_that_the_values_leave_out_is_left_out_of_the_other_columns(
+    declared: str, change: str, verdict: str, tmp_path: Path
+) -> None:
+    """Wrong calls raise RuntimeError there, which is a failure where the dtype is judged."""
+    result = judge_file(tmp_path, attention("float()", change, declared), aspect="refusals")
+    assert result.verdict == verdict
+    assert verdict == "failed" or result.reason == "computes in float32"
+
+
 DETACHED = ".detach()"
 
 
@@ -358,6 +376,16 @@ def test_a_kernel_that_does_not_compile_in_a_dtype(
     result = judge_file(tmp_path, compiled("query.dtype == np.float64", declared=declared))
     assert result.verdict == verdict
     assert verdict == "failed" or result.reason == f"does not take float64: {REASON}"
+
+
+def test_of_a_dtype_that_does_not_compile_the_reason_is_told_that_float32_has_not(
+    tmp_path: Path,
+) -> None:
+    text = compiled("D % 16 or query.dtype == np.float64").replace(
+        'K >= 16")', 'K >= 16" if D % 16 else "at 13:12:\\n    s = 1\\nLoop-carried: acc")'
+    )
+    result = judge_file(tmp_path, text)
+    assert result.reason == "does not take float64: does not compile: Loop-carried: acc"
 
 
 BOOLEAN = """
