@@ -257,10 +257,12 @@ def judge_side_effects_column(cell: Cell, options: Options) -> Tally:
             case = case_of(recipe, cell.dtype)
             counted, error = judge_side_effect(implementation, case, options, around)
             tally += counted
-            if error and not tally.findings:  # one shows them all
+            if error and not tally.findings:
                 record = FailureRecord.of(implementation, case, cell.aspect)
                 found = describe_recorded(str(error), "", record, implementation, options, error)
                 tally.findings.append(replace(found, offer=offer_of_cell(cell, FIRST_CASE)))
+            if tally.findings:
+                break  # one case shows them all, and a thread that is left is waited for each time
         tally += run_checks(cell, implementation, options)
     return tally
 
