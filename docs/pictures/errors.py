@@ -12,7 +12,7 @@ def landscape(lengths: list[int], spreads: list[float], shares: ndarray) -> None
     The budget used as heights over length and spread of the scores; the bound itself is the sheet
     far above, at 1.
     """
-    _, axes = plt.subplots(figsize=(4.8, 4.0), subplot_kw={"projection": "3d"})
+    _, axes = plt.subplots(figsize=(4.8, 3.6), subplot_kw={"projection": "3d"})
     x, y = np.meshgrid(np.log2(lengths), np.log2(spreads), indexing="ij")
     height = np.log10(shares)
     axes.plot_surface(x, y, height, cmap="viridis", edgecolor=style.colour("paper"), linewidth=0.3)
@@ -29,7 +29,7 @@ def landscape(lengths: list[int], spreads: list[float], shares: ndarray) -> None
         axis.pane.set_alpha(0.0)
         axis._axinfo["grid"]["color"] = style.colour("none")
     axes.view_init(elev=18, azim=-52)
-    axes.set_box_aspect(None, zoom=0.95)
+    axes.set_box_aspect(None, zoom=1.02)
 
 
 def budgets(lengths: list[int], shares: dict[str, list[float]]) -> None:
@@ -41,7 +41,9 @@ def budgets(lengths: list[int], shares: dict[str, list[float]]) -> None:
         above = 6 if ends.index(name) == len(ends) - 1 else -6 if ends.index(name) else 0
         place = {"textcoords": "offset points", "va": "center", "color": line.get_color()}
         axes.annotate(name, (lengths[-1], values[-1]), (8, above), **place)
-    axes.axhline(1, color=style.colour("wrong"), linestyle="--", linewidth=1)
+    axes.hlines(
+        1, lengths[0], lengths[-1], color=style.colour("wrong"), linestyles="--", linewidth=1
+    )
     label = {"textcoords": "offset points", "color": style.colour("wrong")}
     axes.annotate("the bound", (lengths[0], 1), (0, 5), **label)
     axes.set(xlabel="keys M", ylabel="error / bound")

@@ -109,6 +109,7 @@ def every_operation() -> Iterator[str]:
             [f":doc:`/operations/{name}`", *(one_column(rows, column) for column in columns)]
             for name, rows in found["operations"].items()
         ],
+        kind="measured",
     )
     yield f"{origin(found)} {found['device']}\n"
 
@@ -230,9 +231,9 @@ def how_busy(path: Path) -> str:
     return f", while the machine was busy (load {load:g} on {cores} cores)" * (load > cores)
 
 
-def listed(head: list[str], rows: list[list[str]]) -> Iterator[str]:
-    """A table in reStructuredText."""
-    yield ".. list-table::\n   :header-rows: 1\n"
+def listed(head: list[str], rows: list[list[str]], kind: str = "") -> Iterator[str]:
+    """A table in reStructuredText, of a kind that the style sheet knows."""
+    yield ".. list-table::\n   :header-rows: 1\n" + f"   :class: {kind}\n" * bool(kind)
     for row in (head, *rows):
         yield "   * - " + "\n     - ".join(row)
     yield ""
