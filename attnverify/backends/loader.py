@@ -35,7 +35,7 @@ from attnverify.backends.array_libraries import (
 )
 from attnverify.backends.call_adapter import adapt_signature
 from attnverify.backends.declarations import STRICT, Declarations, read_declarations
-from attnverify.backends.machine import Machine, find_machine, imported_names
+from attnverify.backends.machine import UNSEEN, Machine, find_machine, imported_names
 from attnverify.backends.source import PROJECT_BACKENDS, Source, parse_source
 from attnverify.catalogue.operation import CATALOGUE, Operation, parse_name
 from attnverify.catalogue.traits import CHAPTERS
@@ -350,6 +350,7 @@ def run_on(backend: Backend, machine: Machine, modules: list[ModuleType]) -> Non
     profile.
     """
     backend.device = machine.name
+    backend.notes.append(f"the machine does not see {UNSEEN}")
     found = list(backend.implementations)
     for implementation in found:
         function = implementation.function

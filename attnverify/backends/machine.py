@@ -21,10 +21,13 @@ from attnverify.backends.array_libraries import Library, array_library, to_dtype
 from attnverify.device_assignment import TARGETS, chosen_machine
 from attnverify.ptx.findings import NotUnderstood
 
-__all__ = ["Machine", "find_machine"]
+__all__ = ["UNSEEN", "Machine", "find_machine"]
 
 
 INTERPRET = "TRITON_INTERPRET"
+
+UNSEEN = "ptxas, timing, the order of memory between blocks, TMA and a missing __syncwarp"
+"""What a verdict of the machine says nothing about: told beside it."""
 
 
 @dataclass(frozen=True)

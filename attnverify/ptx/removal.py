@@ -1,13 +1,13 @@
 """
 The score of the watch itself: every barrier, wait and fence of a kernel is taken out, one at a
-time, and the launch is repeated.
+time, and its launches are repeated.
 
 A removal is *noticed* if the machine has a finding, *wrong* if it has none but the kernel leaves
 other bits than before, *idle* if the instruction never had anything to order (a wait when nothing
 was under way, a barrier before which nobody touched shared memory). Those that pass are taken out
 for good, one after the other: of two that cover for each other the second is then noticed. What
 can be gone together with all others of its kind, without a finding and without another bit, is
-*redundant*: for this launch, and as far as the machine sees.
+*redundant*: for these launches, and as far as the machine sees.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from attnverify.ptx.findings import Finding
-from attnverify.ptx.kernel import Kernel, Recorded
+from attnverify.ptx.kernel import Recorded
 from attnverify.ptx.storage.device import Memory
 from attnverify.ptx.text.syntax import Instruction
 
@@ -65,25 +65,22 @@ def is_for_order(instruction: Instruction) -> bool:
     return name == "wgmma" and first in (("fence",), ("wait_group",))
 
 
-def remove_each(recorded: Recorded) -> Iterator[Removal]:
+def remove_each(*launches: Recorded) -> Iterator[Removal]:
     """
-    Every such instruction of the kernel that the launch executes; fences of registers count where
-    the kernel has all of them.
+    Every such instruction of a kernel: what comes of it in the launch where it matters most.
+
+    Fences of registers count where the kernel has all of them.
     """
-    recorded = watch_fences(recorded)
-    kernel = recorded.kernel
-    memory, useful = recorded.repeat()
-    expected = contents(memory)
+    trials = [Trial.of(watch_fences(recorded)) for recorded in launches]
+    kernel = trials[0].recorded.kernel
     gone: list[int] = []
-    for instruction in kernel.program.instructions:
-        if not is_for_order(instruction):
-            continue
+    for instruction in filter(is_for_order, kernel.program.instructions):
         index, finding = instruction.index, None
         outcome = "idle"
-        if index in useful:
-            outcome, finding = outcome_without(recorded, kernel, [index], expected)
+        if any(index in trial.useful for trial in trials):
+            outcome, finding = outcome_without([index], trials)
             if outcome == "redundant" and gone:
-                outcome, finding = outcome_without(recorded, kernel, [*gone, index], expected)
+                outcome, finding = outcome_without([*gone, index], trials)
             gone += [index] if outcome == "redundant" else []
         told = kernel.name, kernel.module.target, instruction.text, instruction.line
         yield Removal(*told, outcome, finding)
@@ -99,14 +96,31 @@ def watch_fences(recorded: Recorded) -> Recorded:
     return strict
 
 
-def outcome_without(
-    recorded: Recorded, kernel: Kernel, indices: list[int], expected: list[bytes]
-) -> tuple[str, Finding | None]:
-    try:
-        memory, _ = recorded.repeat(kernel.without(*indices))
-    except Finding as finding:
-        return "noticed", finding
-    return ("redundant" if contents(memory) == expected else "wrong"), None
+@dataclass(frozen=True)
+class Trial:
+    """A launch as it is: which instructions had something to order, and what memory holds then."""
+
+    recorded: Recorded
+    useful: set[int]
+    expected: list[bytes]
+
+    @classmethod
+    def of(cls, recorded: Recorded) -> "Trial":
+        memory, useful = recorded.repeat()
+        return cls(recorded, useful, contents(memory))
+
+    def without(self, indices: list[int]) -> tuple[str, Finding | None]:
+        try:
+            memory, _ = self.recorded.repeat(self.recorded.kernel.without(*indices))
+        except Finding as finding:
+            return "noticed", finding
+        return ("redundant" if contents(memory) == self.expected else "wrong"), None
+
+
+def outcome_without(indices: list[int], trials: list[Trial]) -> tuple[str, Finding | None]:
+    """Tell what the first launch shows to which it matters that these instructions are gone."""
+    told = (trial.without(indices) for trial in trials)
+    return next((each for each in told if each[0] != "redundant"), ("redundant", None))
 
 
 def contents(memory: Memory) -> list[bytes]:

@@ -11,11 +11,12 @@ its registers.
 
 import re
 import subprocess
-import sysconfig
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from attnverify.ptx.launchers.wheels import find_files
 
 __all__ = ["Hazard", "Line", "assemble", "assemblers", "disassemble", "hazards", "products"]
 
@@ -187,19 +188,14 @@ def count_written_registers(name: str) -> int:
 # the tools
 
 
-def find_tool(name: str) -> Path | None:
-    """Find a tool of CUDA, from a wheel of NVIDIA's or from Triton's."""
-    site = Path(sysconfig.get_path("purelib"))
-    return next(
-        (path for folder in FOLDERS for path in sorted(site.glob(f"{folder}/{name}"))), None
-    )
+def find_tools(name: str) -> list[Path]:
+    """Find a tool of CUDA: from wheels of NVIDIA's, and from Triton's."""
+    return find_files(*(f"{folder}/{name}" for folder in FOLDERS))
 
 
 def assemblers() -> dict[str, Path]:
     """Find every ptxas that is here, by its version."""
-    site = Path(sysconfig.get_path("purelib"))
-    found = [path for folder in FOLDERS for path in sorted(site.glob(f"{folder}/ptxas"))]
-    return {read_version(path): path for path in found}
+    return {read_version(path): path for path in find_tools("ptxas")}
 
 
 def read_version(path: Path) -> str:
@@ -223,8 +219,8 @@ def assemble(ptx: str, ptxas: Path, target: str = "sm_90a") -> bytes:
 
 def disassemble(cubin: bytes) -> dict[str, list[Line]]:
     """List the functions of a binary and their instructions."""
-    path = find_tool("cuobjdump")
-    if path is None:
+    tools = {name: find_tools(name)[:1] for name in ("cuobjdump", "nvdisasm")}
+    if not all(tools.values()):
         raise FileNotFoundError(
             "cuobjdump is not here: it comes with Triton, "
             "or pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"
@@ -232,11 +228,14 @@ def disassemble(cubin: bytes) -> dict[str, list[Line]]:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        environment = {
-            "PATH": ":".join(str(each.parent) for each in (path, find_tool("nvdisasm")) if each)
-        }  # the one calls the other
+        folders = [str(path.parent) for found in tools.values() for path in found]
+        environment = {"PATH": ":".join(folders)}  # the one calls the other
         text = subprocess.run(
-            [path, "-sass", file.name], capture_output=True, text=True, check=True, env=environment
+            ["cuobjdump", "-sass", file.name],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=environment,
         ).stdout
     return read(text)
 

@@ -6,6 +6,7 @@ findings with source lines, nothing left.
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from attnverify import ptx
 from attnverify.ptx.launchers import cuda, nvrtc
 from attnverify.ptx.launchers.cupy import RawModule, as_cupy
 from attnverify.ptx.launchers.torch_cuda import pretended_cuda
-from attnverify.ptx.launchers.triton import on_machine
+from attnverify.ptx.launchers.triton import flatten_descriptor, on_machine
 from tests.support.roundings import count_roundings
 
 HERE = Path(__file__)
@@ -149,6 +150,38 @@ def test_nothing_stays_behind() -> None:
 
 
 TRIED: list[int] = []
+
+
+INLINE = """.version 8.0
+.target sm_80
+.file 1 "kernel.py"
+.visible .entry k() {
+.reg .b32 %r;
+.loc 1 7 2
+// begin inline asm
+.loc 1 7 2
+mov.u32 %r, 0;
+.loc 1 8 2, function_name $L, inlined_at 1 5 3
+mov.u32 %r, 1;
+// end inline asm
+.loc 1 9 2
+ret;
+}"""
+
+
+def test_inline_assembly_has_the_line_of_its_statement() -> None:
+    """Triton 3.9 counts its lines as lines of the file."""
+    sources = [each.source for each in ptx.load(INLINE)["k"].program.instructions]
+    assert [source.line for source in sources if source] == [7, 7, 9]
+
+
+@pytest.mark.parametrize(("more", "count"), [({}, 10), ({"round_f32_to_tf32": True}, 11)])
+def test_a_descriptor_is_handed_over_as_triton_3_6_and_3_9_do(
+    more: dict[str, bool], count: int
+) -> None:
+    given = SimpleNamespace(base=None, shape=[4, 8], strides=[8, 1], padding="zero", **more)
+    parts = list(flatten_descriptor(given, "tensordesc<fp16[16, 32]>", "x"))
+    assert [kind for _, kind, _ in parts].count("i1") == count - 9 and len(parts) == count
 
 
 def with_configs(*sizes: int, **given: Any) -> Any:

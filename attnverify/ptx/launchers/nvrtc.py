@@ -8,18 +8,19 @@ CUDA C++ to PTX by NVRTC, which needs no GPU; what was compiled once is kept on 
 import ctypes
 import hashlib
 import os
-import sysconfig
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from attnverify.ptx.kernel import Module
+from attnverify.ptx.launchers.wheels import find_files
 
 __all__ = ["Compiled", "compile_source", "compile_text", "include_folders"]
 
-FOLDERS = ("nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib")
+LIBRARIES = ("nvidia/cu13/lib/libnvrtc.so.*", "nvidia/cuda_nvrtc/lib/libnvrtc.so.*")
+HEADERS = ("nvidia/*/include", "triton/backends/nvidia/include")
 
 
 class Compiled(Module):
@@ -95,32 +96,20 @@ def write_to_cache(path: Path, text: str) -> None:
 @cache
 def library() -> Any:
     """Load NVRTC, from its wheel or from a CUDA toolkit."""
-    for path in find_libraries():
+    for path in (*find_files(*LIBRARIES), "libnvrtc.so"):
         try:
-            return ctypes.CDLL(path)
+            return ctypes.CDLL(str(path))
         except OSError:
             continue
     raise ImportError("NVRTC is not here: pip install nvidia-cuda-nvrtc")
 
 
-def find_libraries() -> Iterator[str]:
-    for site in {sysconfig.get_path(name) for name in ("purelib", "platlib")}:
-        for folder in FOLDERS:
-            yield from map(str, sorted(Path(site, folder).glob("libnvrtc.so.*")))
-    yield "libnvrtc.so"
-
-
 @cache
 def include_folders() -> tuple[str, ...]:
     """Headers of CUDA that other packages brought along."""
-    site = Path(sysconfig.get_path("purelib"))
-    known = [*sorted(site.glob("nvidia/*/include")), site / "triton/backends/nvidia/include"]
     toolkit = os.environ.get("CUDA_PATH")
-    return tuple(
-        str(folder)
-        for folder in [*known, *([Path(toolkit) / "include"] if toolkit else [])]
-        if folder.is_dir()
-    )
+    folders = [*find_files(*HEADERS), *([Path(toolkit) / "include"] if toolkit else [])]
+    return tuple(str(folder) for folder in folders if folder.is_dir())
 
 
 @cache

@@ -231,13 +231,15 @@ def flatten_arguments(
 
 def flatten_descriptor(value: Any, kind: str, name: str) -> Iterator[tuple[Any, str, str]]:
     """
-    A descriptor of a tensor as a GPU without TMA is given it: address, lengths, strides and what
-    lies outside, and lengths and strides once more.
+    A descriptor of a tensor as a GPU without TMA is given it: address, lengths, strides, what lies
+    outside and (from Triton 3.9 on) whether to round, and lengths and strides once more.
     """
     sizes, lengths = (*value.shape, *value.strides), len(value.shape)
     yield value.base, "*" + kind.removeprefix("tensordesc<").partition("[")[0], name
     yield from ((size, "i64", name) for size in sizes)
     yield value.padding == "nan", "i1", name
+    if hasattr(value, "round_f32_to_tf32"):
+        yield value.round_f32_to_tf32, "i1", name
     yield from ((size, "i32" if at < lengths else "i64", name) for at, size in enumerate(sizes))
 
 

@@ -13,6 +13,9 @@ __all__ = ["LABEL", "Instruction", "Parameter", "Program", "Text", "Variable"]
 LABEL = re.compile(r"([%$\w]+)\s*:(?!:)\s*")
 LINE = re.compile(r"\.(?:loc|file)\s")
 LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+\d+(?:.*?inlined_at\s+(\d+)\s+(\d+))?")
+COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+INLINE = re.compile(r"// begin inline asm\n.*?// end inline asm", re.DOTALL)
+"""The compiler of Triton 3.9 counts the lines of such a passage as those of the file."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,11 @@ class Variable:
     initial: bytes = b""
 
 
+def blank(match: re.Match[str]) -> str:
+    """Keep the lines, and the place of what comes behind."""
+    return re.sub(r"[^\n]", " ", match[0])
+
+
 class Text:
     """
     A PTX text without its comments, that knows the line of every place and the file of every
@@ -62,8 +70,8 @@ class Text:
     """
 
     def __init__(self, text: str) -> None:
-        blank = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
-        self.text = blank.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+        text = INLINE.sub(lambda match: re.sub(r"\.loc\s[^\n]*", blank, match[0]), text)
+        self.text = COMMENT.sub(blank, text)
         self.breaks = [match.start() for match in re.finditer("\n", self.text)]
         self.files = {
             int(number): path

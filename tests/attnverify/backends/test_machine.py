@@ -61,6 +61,13 @@ def test_a_triton_kernel_is_judged(dtype: str) -> None:
     assert 0 < budget(backend, dtype) <= 1
 
 
+def test_what_the_machine_cannot_see_is_told_beside_the_verdict() -> None:
+    described = describe_loaded(load(str(TRITON)), [])
+    (note,) = [note for note in described["notes"] if "does not see" in note]
+    assert all(word in note for word in ("ptxas", "timing", "order of memory", "TMA", "syncwarp"))
+    assert not any("does not see" in note for note in load("numpy_ref").notes)
+
+
 def test_the_last_configuration_of_an_autotuned_kernel_is_an_implementation_of_its_own() -> None:
     assert 0 < budget(load(str(TRITON)), "float32", "softmax_last_config") <= 1
 

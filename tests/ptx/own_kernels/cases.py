@@ -9,7 +9,9 @@ import numpy as np
 from attnverify.catalogue import CATALOGUE
 
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32}
-B, H, N, M, D, E = 1, 2, 70, 133, 64, 64
+B, H, N, D, E = 1, 2, 70, 64, 64
+M, MORE = 133, 389
+"""Keys: three tiles, and so many that each place of a ring is used again."""
 
 
 @dataclass(frozen=True)
@@ -27,29 +29,34 @@ class Case:
     def extra(self, dtype: str) -> dict[str, Any]:
         """Masks, dropout and alignment."""
         random, found = np.random.default_rng(1), {}
+        pairs = (self.shapes[0][-2], self.shapes[1][-2])
         if "visible" in self.options:
-            found["mask"] = random.random((N, M)) < 0.8
+            found["mask"] = random.random(pairs) < 0.8
         if "added" in self.options:
-            found["mask"] = random.standard_normal((B, H, N, M)).astype(DTYPES[dtype])
+            found["mask"] = random.standard_normal((B, H, *pairs)).astype(DTYPES[dtype])
         if "dropout" in self.options:
-            found |= {"keep": random.random((B, H, N, M)) < 0.75, "p": 0.25}
+            found |= {"keep": random.random((B, H, *pairs)) < 0.75, "p": 0.25}
         return found | ({"align": "end"} if "end" in self.options else {})
 
 
-HEADS = ((B, H, N, D), (B, H, M, D), (B, H, M, E))
-CASES = {
-    "plain": Case("scaled_dot_product_attention", HEADS),
-    "visible": Case("scaled_dot_product_attention", HEADS, ("visible",)),
-    "added mask, dropout": Case("scaled_dot_product_attention", HEADS, ("added", "dropout")),
-    "ALiBi": Case("alibi_attention", HEADS),
-    "Transformer-XL": Case("transformer_xl_attention", (*HEADS, (H, M, D), (H, D), (H, D))),
-    "learned": Case(
-        "learned_relative_attention", (*HEADS, (2 * M, H, D), (2 * M, H), (H, D)), ("end",)
-    ),
-    "additive": Case(
-        "additive_attention", ((B, 40, 24), (B, 72, 24), (B, 72, 32), (32, 24), (32, 24), (32,))
-    ),
-}
+def cases_of(m: int) -> dict[str, Case]:
+    """A case of each kind of kernel with so many keys."""
+    heads = ((B, H, N, D), (B, H, m, D), (B, H, m, E))
+    learned = (*heads, (2 * m, H, D), (2 * m, H), (H, D))
+    additive = ((B, 40, 24), (B, m, 24), (B, m, 32), (32, 24), (32, 24), (32,))
+    return {
+        "plain": Case("scaled_dot_product_attention", heads),
+        "visible": Case("scaled_dot_product_attention", heads, ("visible",)),
+        "added mask, dropout": Case("scaled_dot_product_attention", heads, ("added", "dropout")),
+        "ALiBi": Case("alibi_attention", heads),
+        "Transformer-XL": Case("transformer_xl_attention", (*heads, (H, m, D), (H, D), (H, D))),
+        "learned": Case("learned_relative_attention", learned, ("end",)),
+        "additive": Case("additive_attention", additive),
+    }
+
+
+CASES = cases_of(M)
+LONGER = cases_of(MORE)
 
 
 def run_reference(case: Case, dtype: str) -> list[np.ndarray]:

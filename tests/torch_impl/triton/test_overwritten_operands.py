@@ -3,48 +3,38 @@ What each ptxas that is here makes of the Triton kernels for Hopper: no register
 warp group still reads is written (ptxas 12.8 does so in others' kernels, triton-lang/triton 9433).
 """
 
-from functools import lru_cache
+import json
 
 import pytest
 
+from attnverify import ROOT
 from attnverify.ptx import sass
-from attnverify.torch_impl.triton.kernels import block_sizes
-from benchmarks.machine_code.triton_kernels import KERNELS, compile_kernel
+from tests.ptx.own_kernels.machine_code import VARIANTS, Variant, describe, machine_code
 
-pytestmark = pytest.mark.thorough
-
-ASSEMBLERS = sass.assemblers()
-CASES = [
-    (name, "bf16" if aligned else "fp16", width, aligned)
-    for width in (64, 128)
-    for aligned in (True, False)
-    for name in KERNELS
-]
-"""In float32 there are no products of warp groups; the half types differ in a word."""
+PUBLISHED = json.loads((ROOT / "docs" / "data" / "sass.json").read_text())
 
 
-@lru_cache(maxsize=1)
-def compiled(name: str, dtype: str, width: int, aligned: bool) -> str:
-    kernel, table, scores, given = KERNELS[name]
-    chosen = block_sizes.of_gpu(table, scores, True, width, 90)
-    made = compile_kernel(kernel, given, chosen, 90, dtype, width, aligned, HIDING=not aligned)
-    return str(made.asm["ptx"])
+def test_every_variant_was_looked_at_as_an_old_and_a_new_assembler_make_it() -> None:
+    versions = {line["ptxas"] for line in PUBLISHED}
+    assert {version.rpartition(".")[0] for version in versions} >= {"12.8", "13.5"}
+    for version in versions:
+        lines = [line for line in PUBLISHED if line["ptxas"] == version]
+        assert {line["variant"] for line in lines} == set(map(describe, VARIANTS))
+        assert not any(line["overwritten"] for line in lines)
+        assert sum(line["products from registers"] for line in lines) > 500
 
 
-def machine_code(case: tuple[str, str, int, bool], version: str) -> list[sass.Line]:
-    (lines,) = sass.disassemble(sass.assemble(compiled(*case), ASSEMBLERS[version])).values()
-    return lines
+@pytest.mark.thorough
+@pytest.mark.parametrize("variant", VARIANTS, ids=describe)
+def test_no_operand_is_overwritten_in_any_variant(variant: Variant) -> None:
+    for ptxas in sass.assemblers().values():
+        assert not sass.hazards(machine_code(variant, ptxas))
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(map(str, case)))
-def test_no_operand_is_overwritten_in_any_variant(case: tuple[str, str, int, bool]) -> None:
-    for version in ASSEMBLERS:
-        assert not sass.hazards(machine_code(case, version))
-
-
-@pytest.mark.parametrize("version", ASSEMBLERS)
+@pytest.mark.thorough
+@pytest.mark.parametrize("version", sass.assemblers())
 def test_an_operand_that_is_overwritten_is_found_in_every_product(version: str) -> None:
-    lines = machine_code(CASES[0], version)
+    lines = machine_code(VARIANTS[0], sass.assemblers()[version])
     assert sass.products(lines)
     for place in sass.products(lines):
         found = sass.PRODUCT.search(lines[place].text)

@@ -1,0 +1,108 @@
+"""
+Every barrier, wait and fence of every kernel of ours, taken out one at a time: how many the machine
+notices, and which of them can all be gone at once. What is known already is not made again.
+
+    python -m tests.ptx.own_kernels.removals --record docs/data/removals.json
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from attnverify.ptx.kernel import Recorded
+from attnverify.ptx.removal import Removal, remove_each
+from tests.ptx.own_kernels.cases import CASES, LONGER, Case
+from tests.ptx.own_kernels.cuda import cuda_on_machine, run_cuda
+from tests.ptx.own_kernels.triton import run_triton, triton_on_machine
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The kernels of one column, for one GPU and dtype, that a kind of case needs."""
+
+    column: str
+    target: int
+    dtype: str
+    case: str
+
+    def __str__(self) -> str:
+        return f"{self.column} sm_{self.target} {self.dtype}, {self.case}"
+
+    def launches(self) -> Iterator[list[Recorded]]:
+        """The launches of each kernel, with few keys and with many."""
+        calls = [*self.record(CASES[self.case]), *self.record(LONGER[self.case])]
+        of_kernel: dict[tuple[str, str], list[Recorded]] = {}
+        for call in calls:
+            of_kernel.setdefault((call.kernel.name, call.kernel.module.text.text), []).append(call)
+        yield from of_kernel.values()
+
+    def record(self, case: Case) -> list[Recorded]:
+        calls: list[Recorded] = []
+        if self.column == "triton":
+            with triton_on_machine(self.target, record=calls):
+                run_triton(case, self.dtype)
+        else:
+            with cuda_on_machine(self.target, record=calls):
+                run_cuda(case, self.dtype)
+        return calls
+
+
+ALL = [
+    Compiled(column, target, dtype, case)
+    for dtype, column, target, case in product(
+        ("bfloat16", "float32"), ("triton", "cuda"), (90, 80), CASES
+    )
+]
+
+
+def told(of: Compiled, removals: Sequence[Removal], seconds: float) -> dict[str, Any]:
+    """What is published: counts by kind of instruction, and what is redundant."""
+    kinds: dict[str, dict[str, int]] = {}
+    for removal in removals:
+        counts = kinds.setdefault(removal.kind, {})
+        counts[removal.outcome] = counts.get(removal.outcome, 0) + 1
+    rest = [
+        f"{removal.kernel}, PTX line {removal.line}: {removal.instruction}"
+        for removal in removals
+        if removal.outcome == "redundant"
+    ]
+    return {"kernels": str(of), "kinds": kinds, "redundant": rest, "CPU seconds": round(seconds)}
+
+
+def remove(of: Compiled) -> dict[str, Any]:
+    started = time.process_time()
+    removals = [removal for calls in of.launches() for removal in remove_each(*calls)]
+    return told(of, removals, time.process_time() - started)
+
+
+def lines_of(found: Sequence[dict[str, Any]]) -> str:
+    """A list of JSON with a line for each."""
+    return "[\n" + ",\n".join(map(json.dumps, found)) + "\n]\n"
+
+
+def count(lines: Sequence[dict[str, Any]], outcome: str) -> int:
+    return sum(kind.get(outcome, 0) for line in lines for kind in line["kinds"].values())
+
+
+def share_noticed(lines: Sequence[dict[str, Any]]) -> float:
+    """Of what has something to order in some launch."""
+    noticed = count(lines, "noticed")
+    return noticed / (noticed + count(lines, "redundant") + count(lines, "wrong"))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--record", type=Path, required=True)
+    path = parser.parse_args().record
+    held = json.loads(path.read_text()) if path.exists() else []
+    for each in ALL:
+        if str(each) not in {line["kernels"] for line in held}:
+            held.append(remove(each))
+            path.write_text(lines_of(held))
+            print(each, f"{share_noticed(held[-1:]):.1%}", flush=True)
+    print(f"{share_noticed(held):.1%} noticed, {count(held, 'redundant')} redundant")
