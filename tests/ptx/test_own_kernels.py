@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from attnverify import ROOT
+from attnverify.ptx.kernel import Recorded
 from attnverify.ptx.removal import remove_each, summary
 from tests.ptx.own_kernels.cases import CASES, run_reference
 from tests.ptx.own_kernels.cuda import cuda_on_machine, run_cuda
@@ -105,3 +106,17 @@ def test_removed_barriers_are_noticed(compiled: Compiled) -> None:
     """As published; a line of the PTX may have moved."""
     (before,) = (line for line in published() if line["kernels"] == str(compiled))
     assert remove(compiled)["kinds"] == before["kinds"]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", CASES)
+def test_cuda_kernels_are_the_same_for_both_gpus(case: str) -> None:
+    """So that removing barriers from one of them is enough."""
+    first, second = (
+        Compiled("cuda", target, "bfloat16", case).record(CASES[case]) for target in (80, 90)
+    )
+    assert first and [texts_of(call) for call in first] == [texts_of(call) for call in second]
+
+
+def texts_of(call: Recorded) -> list[str]:
+    return [each.text for each in call.kernel.program.instructions]
