@@ -269,13 +269,22 @@ def test_a_race_within_the_last_warp_alone_is_none() -> None:
     run(body, threads=128, size=128)
 
 
-def test_threads_that_write_different_values_to_one_place_race() -> None:
+def test_warps_that_write_different_values_to_one_place_race() -> None:
     body = ".shared .align 4 .b8 room[256]; {value} st.shared.u32 [8], %v;"
-    run(body.replace("{value}", "mov.u32 %v, 3;"))
-    assert (
-        "different values to one place"
-        in finding_of(body.replace("{value}", "mov.u32 %v, %t;")).message
+    run(body.replace("{value}", "mov.u32 %v, 3;"), threads=64)
+    told = finding_of(body.replace("{value}", "mov.u32 %v, %t;"), threads=64).message
+    assert "different values to one place" in told
+
+
+def test_of_threads_of_one_warp_that_write_one_place_any_wins() -> None:
+    """As in a sum over a warp whose first addition is fused: each thread's rounding is its own."""
+    body = (
+        ".shared .align 4 .b8 room[256]; st.shared.u32 [8], %t; ld.shared.u32 %v, [8]; "
+        "mad.wide.u32 %to, %t, 4, %out; st.global.u32 [%to], %v;"
     )
+    found = [run(body, seed=seed) for seed in range(20)]
+    assert all(len(set(out)) == 1 and out[0] < 32 for out in found)
+    assert len({int(out[0]) for out in found}) > 5
 
 
 def test_bytes_of_one_word_do_not_race() -> None:

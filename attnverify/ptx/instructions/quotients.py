@@ -55,7 +55,7 @@ def approximate_quotient(form: Form, how: str) -> Step:
         if ftz:
             x, y = flush(x), flush(y)
         exact = x / y
-        found = step(exact, 2, (exact == 0) | np.isinf(y), m.draw)
+        found = step(exact, 2, (exact == 0) | np.isinf(y), m.draw.shares(x, y))
         if how == "approx":
             found = beyond(x, y, found)
         put(m, flush(found) if ftz else found)

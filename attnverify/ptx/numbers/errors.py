@@ -3,8 +3,9 @@ Approximate instructions: their exact value, moved by a draw within the error th
 states.
 
 A draw is made of a share that all results of a launch have in common, as hardware errs in its own
-systematic way, and of one of each result: bounds that only hold because errors cancel are met by
-both.
+systematic way, and of one of each argument: bounds that only hold because errors cancel are met by
+both. The same argument has the same result in every thread, as a circuit answers it: threads that
+compute a number twice over, as compilers have them, store the same.
 """
 
 from collections.abc import Callable
@@ -31,6 +32,7 @@ class Draw:
         self.lean = np.float32(
             self.random.choice([0.0, 0.0, -1.0, 1.0, self.random.uniform(-1, 1)])
         )
+        self.key = np.uint32(self.random.integers(1 << 32))
 
     def order(self, size: int) -> Array:
         """In which order so many products are added: one for a launch."""
@@ -38,9 +40,20 @@ class Draw:
             self.orders[size] = self.random.permutation(size) if self.latitude else np.arange(size)
         return self.orders[size]
 
-    def shares(self, shape: tuple[int, ...]) -> Array:
-        each = self.random.random(shape, dtype=np.float32) * np.float32(2) - np.float32(1)
+    def shares(self, *arguments: Array) -> Array:
+        """One for each argument, or pair of arguments, of float32 numbers."""
+        hashed = np.full(1, self.key)
+        for x in arguments:
+            hashed = mixed(hashed ^ np.ascontiguousarray(x, np.float32).view(np.uint32))
+        each = hashed.astype(np.float32) * np.float32(2**-31) - np.float32(1)
         return self.latitude * (self.lean + (1 - np.abs(self.lean)) * each)
+
+
+def mixed(bits: Array) -> Array:
+    """Bits of which each depends on all, as MurmurHash3 ends."""
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        bits = (bits ^ (bits >> np.uint32(shift))) * np.uint32(factor)
+    return bits ^ (bits >> np.uint32(16))
 
 
 @dataclass(frozen=True)
@@ -115,18 +128,18 @@ def approximate(name: str, kind: str, x: Array, draw: Draw) -> Array:
     exact = stated.function(x.astype(np.float64))
     certain = stated.certain(x) | np.isinf(x)
     if stated.error is None:
-        return step(exact.astype(np.float32), stated.ulps, certain, draw)
+        return step(exact.astype(np.float32), stated.ulps, certain, draw.shares(x))
     error = np.where(certain | ~np.isfinite(exact), 0.0, stated.error(x, exact))
-    moved = np.where(error > 0, exact + draw.shares(exact.shape) * error, exact)
+    moved = np.where(error > 0, exact + draw.shares(x) * error, exact)
     if name in LIMITED:
         moved = np.clip(moved, -1.0, 1.0)
     return within(exact, error, moved, stated.to).astype(np.float32)
 
 
-def step(x: Array, ulps: int, certain: Array, draw: Draw) -> Array:
+def step(x: Array, ulps: int, certain: Array, shares: Array) -> Array:
     """float32 numbers moved by so many steps at most; none becomes infinite or changes its sign."""
     bits = x.view(np.int32)
-    steps = np.rint(draw.shares(x.shape) * np.float32(ulps)).astype(np.int32)
+    steps = np.rint(shares * np.float32(ulps)).astype(np.int32)
     magnitude = bits & np.int32(0x7FFFFFFF)
     moved = np.clip(magnitude + steps, 0, 0x7F7FFFFF) | (bits & np.int32(-0x80000000))
     return np.where(certain | (magnitude >= np.int32(0x7F800000)), bits, moved).view(np.float32)

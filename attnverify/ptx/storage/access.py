@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["WIDE", "load", "store", "updated"]
 
+WARP = 32
+
 WIDE = {
     size: np.dtype(name) for size, name in ((1, "u1"), (2, "u2"), (4, "u4"), (8, "u8"), (16, "c16"))
 }
@@ -126,15 +128,37 @@ def store(
 def write(
     m: "Machine", memory: Array, offsets: Array, lanes: Array, size: int, values: Array, plain: bool
 ) -> None:
-    """Into the bytes of one space; threads that write one place together must agree on what."""
+    """Into the bytes of one space."""
     places = offsets // size
     memory[places] = values
     if m.setup.races and plain:
         word = WIDE[min(size, 8)]
         left = (memory[places].view(word) != values.view(word)).reshape(len(lanes), -1).any(1)
         if left.any():
-            lane = int(lanes[np.flatnonzero(left)[0]])
-            m.fail("race", "threads write different values to one place with one instruction", lane)
+            settle(m, memory, places, lanes, values, left)
+
+
+def settle(
+    m: "Machine", memory: Array, places: Array, lanes: Array, values: Array, left: Array
+) -> None:
+    """
+    Threads write different values to one place with one instruction. Of one warp any may win, as
+    the ISA has it: sums of a warp differ by thread where a product was fused into the first
+    addition. Threads of different warps race.
+    """
+    several = np.isin(places, find_shared_by_warps(places, lanes)) & left
+    if several.any():
+        lane = int(lanes[np.flatnonzero(several)[0]])
+        m.fail("race", "threads write different values to one place with one instruction", lane)
+    order = m.draw.random.permutation(len(lanes))
+    memory[places[order]] = values[order]
+
+
+def find_shared_by_warps(places: Array, lanes: Array) -> Array:
+    """Find the places that lanes of more than one warp write."""
+    pairs = np.unique(np.stack([places, lanes // WARP], axis=1), axis=0)
+    found, warps = np.unique(pairs[:, 0], return_counts=True)
+    return np.asarray(found[warps > 1])
 
 
 # one thread after the other

@@ -118,6 +118,19 @@ def test_the_same_seed_gives_the_same_bits() -> None:
     assert list(once) == list(again) != list(other)
 
 
+SPELLED = {f"{name} {kind}": (spelled(name, kind) + " %d, %a;", kind) for name, kind in STATED}
+QUOTIENTS = {how: (f"div.{how}.f32 %d, %a, %b;", "f32") for how in ("approx", "full")}
+
+
+@pytest.mark.parametrize(("text", "kind"), (SPELLED | QUOTIENTS).values(), ids=SPELLED | QUOTIENTS)
+def test_every_thread_has_the_same_error_for_the_same_argument(text: str, kind: str) -> None:
+    """Compilers have several threads compute one number, and store it to one place."""
+    given = 100 * {"f32": [0x3E99999A], "f16": [0x34CD], "bf16": [0x3E9A]}[kind]
+    for seed in range(8):
+        found = apply(text, kind, (kind, given), (kind, given), seed=seed)
+        assert len(set(found)) == 1
+
+
 def test_without_latitude_results_are_rounded_correctly() -> None:
     given = inputs("ex2", "f32")
     found = apply("ex2.approx.f32 %d, %a;", "f32", ("f32", given), latitude=0.0)

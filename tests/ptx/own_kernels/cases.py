@@ -11,7 +11,7 @@ from attnverify.catalogue import CATALOGUE
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32}
 B, H, N, D, E = 1, 2, 70, 64, 64
 M, MORE = 133, 357
-"""Keys: a few tiles; and so many that each place of a ring is used again, an odd number of tiles."""
+"""Keys: a few tiles; and an odd number of them that uses each place of a ring again."""
 
 
 @dataclass(frozen=True)
