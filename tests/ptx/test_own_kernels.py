@@ -93,19 +93,23 @@ def published() -> list[dict[str, Any]]:
 
 
 def test_what_was_removed_is_published() -> None:
-    assert {line["kernels"] for line in published()} == {str(each) for each in ALL}
+    assert {line["kernels"] for line in published()} <= {str(each) for each in ALL}
     assert share_noticed(published()) > 0.9 and not count(published(), "wrong")
     told = (DATA.parent / "chapters" / "machine.rst").read_text()
+    assert f"{len(published())} of {len(ALL)} groups of kernels" in told
     assert f"{count(published(), 'noticed'):,} are noticed" in told
-    assert f"{count(published(), 'redundant'):,} are redundant" in told
+    assert f"The other {count(published(), 'redundant'):,} are redundant" in told
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("compiled", ALL, ids=str)
 def test_removed_barriers_are_noticed(compiled: Compiled) -> None:
     """As published; a line of the PTX may have moved."""
-    (before,) = (line for line in published() if line["kernels"] == str(compiled))
-    assert remove(compiled)["kinds"] == before["kinds"]
+    found = remove(compiled)
+    for before in published():
+        if before["kernels"] == str(compiled):
+            assert found["kinds"] == before["kinds"]
+    assert share_noticed([found]) > 0.75 and not count([found], "wrong")
 
 
 @pytest.mark.thorough
