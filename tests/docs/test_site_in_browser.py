@@ -590,7 +590,9 @@ def test_the_data_of_the_book_says_where_it_is_from() -> None:
         assert re.fullmatch(r"\d{4}-\d\d-\d\d", found["date"]) and re.fullmatch(
             r"[0-9a-f]{7,40}", found["commit"]
         ), path.name
-        assert any(found.get(kind) for kind in ("operations", "kinds", "faults")), path.name
+        assert any(found.get(kind) for kind in ("operations", "kinds", "faults", "kernels")), (
+            path.name
+        )
         assert found["profile"] and found["installed"], path.name
 
 

@@ -6,7 +6,6 @@ How right they are is the judge's business; here a norm of errors shows that not
 place. The whole table, and the removal of every barrier, are ``-m thorough``.
 """
 
-import json
 from collections.abc import Iterator
 from itertools import product
 from typing import Any
@@ -19,6 +18,7 @@ from attnverify.ptx.kernel import Recorded
 from attnverify.ptx.removal import remove_each, summary
 from tests.ptx.own_kernels.cases import CASES, run_reference
 from tests.ptx.own_kernels.cuda import cuda_on_machine, run_cuda
+from tests.ptx.own_kernels.published import lines_of
 from tests.ptx.own_kernels.removals import ALL, Compiled, count, remove, share_noticed, told
 from tests.ptx.own_kernels.triton import run_triton, triton_on_machine
 
@@ -89,7 +89,7 @@ def test_a_removed_barrier_is_noticed() -> None:
 
 
 def published() -> list[dict[str, Any]]:
-    return list(json.loads((DATA / "removals.json").read_text()))
+    return lines_of(DATA / "removals.json", "kernels")
 
 
 def test_what_was_removed_is_published() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from attnverify.ptx import sass
 from attnverify.torch_impl.triton.kernels import block_sizes
 from benchmarks.machine_code.triton_kernels import KERNELS, compile_kernel
-from tests.ptx.own_kernels.removals import lines_of
+from tests.ptx.own_kernels.published import lines_of, write
 
 Variant = tuple[str, str, int, bool]
 
@@ -70,8 +70,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--record", type=Path, required=True)
     path = parser.parse_args().record
-    held = json.loads(path.read_text()) if path.exists() else []
+    held = lines_of(path, "kernels")
     for line in examine(held):
         held.append(line)
-        path.write_text(lines_of(held))
+        write(path, "every variant for sm_90a", "kernels", held)
         print(json.dumps(line), flush=True)

@@ -10,22 +10,19 @@ in Triton's interpreter and on the C++ host machine.
 import argparse
 import json
 import re
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from datetime import date
 from importlib import import_module
-from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from attnverify import ROOT
 from attnverify.device_assignment import show_device
 from tests.ptx.own_kernels.columns import launches
+from tests.ptx.own_kernels.published import lines_of, write
 
 COLUMNS = ("torch_impl", "cupy_impl")
 
@@ -76,29 +73,12 @@ def find_fault(implementation: Any, dtype: str, most: int) -> tuple[int, str]:
     return 0, ""
 
 
-def stamp() -> dict[str, str]:
-    """When, at which commit and with which compilers, as each file of the book's data says it."""
-    line = ["git", "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=True)
-    return {
-        "date": date.today().isoformat(),
-        "commit": commit.stdout.strip(),
-        "profile": f"up to {MOST} cases",
-        "installed": ", ".join(f"{name} {version(name)}" for name in COMPILERS),
-    }
-
-
-COMPILERS = ("triton", "nvidia-cuda-nvrtc")
-
-
 def record(line: dict[str, Any], path: Path) -> None:
     """Put what was found of a fault in place of what was known of it."""
-    held = json.loads(path.read_text()) if path.exists() else {"faults": []}
     key = line["column"], line["fault"]
-    others = [x for x in held["faults"] if (x["column"], x["fault"]) != key]
+    others = [x for x in lines_of(path, "faults") if (x["column"], x["fault"]) != key]
     faults = sorted([*others, line], key=lambda x: (x["column"], x["fault"]))
-    held = stamp() | {"cases": MOST, "faults": faults}
-    path.write_text(json.dumps(held, indent=1) + "\n")
+    write(path, f"up to {MOST} cases", "faults", faults)
 
 
 if __name__ == "__main__":

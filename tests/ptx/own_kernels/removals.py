@@ -1,12 +1,12 @@
 """
 Every barrier, wait and fence of every kernel of ours, taken out one at a time: how many the machine
-notices, and which of them can all be gone at once. What is known already is not made again.
+notices, and which of them can all be gone at once. What is known already is made again where it is
+named alone.
 
     python -m tests.ptx.own_kernels.removals --record docs/data/removals.json --only "triton sm_90"
 """
 
 import argparse
-import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from attnverify.ptx.kernel import Recorded
 from attnverify.ptx.removal import Removal, remove_each
 from tests.ptx.own_kernels.cases import CASES, LONGER, Case
 from tests.ptx.own_kernels.cuda import cuda_on_machine, run_cuda
+from tests.ptx.own_kernels.published import lines_of, write
 from tests.ptx.own_kernels.triton import run_triton, triton_on_machine
 
 
@@ -79,11 +80,6 @@ def remove(of: Compiled) -> dict[str, Any]:
     return told(of, removals, time.process_time() - started)
 
 
-def lines_of(found: Sequence[dict[str, Any]]) -> str:
-    """A list of JSON with a line for each."""
-    return "[\n" + ",\n".join(map(json.dumps, found)) + "\n]\n"
-
-
 def count(lines: Sequence[dict[str, Any]], outcome: str) -> int:
     return sum(kind.get(outcome, 0) for line in lines for kind in line["kinds"].values())
 
@@ -94,16 +90,21 @@ def share_noticed(lines: Sequence[dict[str, Any]]) -> float:
     return noticed / (noticed + count(lines, "redundant") + count(lines, "wrong"))
 
 
+def order(line: dict[str, Any]) -> int:
+    return list(map(str, ALL)).index(line["kernels"])
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--record", type=Path, required=True)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="these, whether they are known or not")
     given = parser.parse_args()
-    path: Path = given.record
-    held = json.loads(path.read_text()) if path.exists() else []
+    held = {line["kernels"]: line for line in lines_of(given.record, "kernels")}
     for each in ALL:
-        if given.only in str(each) and str(each) not in {line["kernels"] for line in held}:
-            held.append(remove(each))
-            path.write_text(lines_of(held))
-            print(each, f"{share_noticed(held[-1:]):.1%}", flush=True)
-    print(f"{share_noticed(held):.1%} noticed, {count(held, 'redundant')} redundant")
+        if given.only in str(each) and (given.only or str(each) not in held):
+            held[str(each)] = remove(each)
+            lines = sorted(held.values(), key=order)
+            write(given.record, "launches with few keys and with many", "kernels", lines)
+            print(each, f"{share_noticed([held[str(each)]]):.1%}", flush=True)
+    lines = list(held.values())
+    print(f"{share_noticed(lines):.1%} noticed, {count(lines, 'redundant')} redundant")

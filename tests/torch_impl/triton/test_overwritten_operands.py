@@ -3,15 +3,14 @@ What each ptxas that is here makes of the Triton kernels for Hopper: no register
 warp group still reads is written (ptxas 12.8 does so in others' kernels, triton-lang/triton 9433).
 """
 
-import json
-
 import pytest
 
 from attnverify import ROOT
 from attnverify.ptx import sass
 from tests.ptx.own_kernels.machine_code import VARIANTS, Variant, describe, machine_code
+from tests.ptx.own_kernels.published import lines_of
 
-PUBLISHED = json.loads((ROOT / "docs" / "data" / "sass.json").read_text())
+PUBLISHED = lines_of(ROOT / "docs" / "data" / "sass.json", "kernels")
 
 
 def test_every_variant_was_looked_at_as_an_old_and_a_new_assembler_make_it() -> None:
