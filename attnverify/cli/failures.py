@@ -22,8 +22,14 @@ REPLAY = (
 )
 
 
+def replay_records(hashes: tuple[str, ...], script: bool, **given: Any) -> int:
+    """Judge the recorded recipes once more, on the backend that failed or on another."""
+    statuses = [replay_record(hash, script, **given) for hash in hashes]
+    return 1 if 1 in statuses else max(statuses)
+
+
 def replay_record(hash: str, script: bool, **given: Any) -> int:
-    """Judge the recorded recipe once more, on the backend that failed or on another."""
+    """Judge one of them."""
     from attnverify.failures import record
     from attnverify.isolation.supervisor import Limits, Worker, runs_in_own_process
 
@@ -101,9 +107,9 @@ def judge(
 
 replay = Command(
     "replay",
-    callback=replay_record,
+    callback=replay_records,
     params=[
-        click.Argument(["hash"], metavar="HASH"),
+        click.Argument(["hashes"], nargs=-1, required=True, metavar="HASH..."),
         click.Option(
             ["--backend"], type=FILE, help="another backend than the one that failed first"
         ),
@@ -114,9 +120,9 @@ replay = Command(
             help="print a program that shows it with NumPy and your library alone",
         ),
     ],
-    help="Show a recorded failure again.\n\nHASH is what the failure printed, or the path of its "
+    help="Show recorded failures again.\n\nHASH is what a failure printed, or the path of its "
     "record.",
-    short_help="Show a recorded failure again.",
+    short_help="Show recorded failures again.",
     example="attnverify replay 67d901747637 --backend my_kernel.py",
     status=REPLAY,
 )

@@ -60,7 +60,7 @@ WRONG = {
     "no command": ((), "Commands:"),
     "a misspelt command": (("rnu",), "Did you mean 'run'?"),
     "a misspelt first word of a command": (("benhc",), "Did you mean 'bench'?"),
-    "an argument too few": (("replay",), "Missing argument 'HASH'"),
+    "an argument too few": (("replay",), "Missing argument 'HASH...'"),
     "a misspelt option": (("run", FIRST, "--bakend", "x"), "Did you mean '--backend'?"),
     "a misspelt operation": (("run", FIRST, "--op", "sotfmax"), "did you mean softmax?"),
     "an unknown dtype": (("identify", FIRST, "--dtype", "int8"), "wanted float64, float32"),
@@ -215,6 +215,13 @@ def test_a_failure_that_is_forgotten_is_gone() -> None:
     assert verify("forget", first).status == 0 and first not in {path.stem for path in recorded()}
     assert verify("forget", first).status == 2
     assert verify("forget", "--all").status == 0 and recorded() == []
+
+
+def test_several_failures_are_shown_again_by_one_command() -> None:
+    judged(FIRST, "--op", "causal_mask")
+    (path,) = [str(path) for path in recorded() if path.suffix == ".json"]
+    done = verify("replay", path, path)
+    assert done.status == 1 and done.output.count("  recipe: causal_mask") == 2
 
 
 def test_help_names_the_commands() -> None:
