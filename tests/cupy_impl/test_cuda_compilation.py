@@ -95,13 +95,9 @@ def gate(made: Instance, arch: int, record_property: Callable[[str, object], Non
 
 
 FEW = [
-    *(
-        instance("attention.cu", "bfloat16", width, relative, False, True)
-        for width in (64, 128)
-        for relative in (False, True)
-    ),
+    instance("attention.cu", "bfloat16", 64, True, False, True),
+    instance("attention.cu", "bfloat16", 128, False, False, True),
     instance("attention.cu", "float16", 64, False, True, True),
-    instance("attention.cu", "float32", 64, True, False, True),
     instance("additive.cu", "bfloat16", 64, False, True, True),
 ]
 ALL = [
@@ -125,7 +121,7 @@ def test_kernels_compile_for_sm_90_within_their_limits(
     gate(made, 90, record_property)
 
 
-@pytest.mark.parametrize("made", FEW[2:3], ids=label)
+@pytest.mark.parametrize("made", FEW[1:2], ids=label)
 def test_kernels_compile_for_sm_80_within_their_limits(
     made: Instance, record_property: Callable[[str, object], None]
 ) -> None:

@@ -7,7 +7,7 @@ place. The whole table, and the removal of every barrier, are ``-m thorough``.
 """
 
 from collections.abc import Iterator
-from itertools import product
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,13 @@ from attnverify.ptx.removal import remove_each, summary
 from tests.ptx.own_kernels.cases import CASES, run_reference
 from tests.ptx.own_kernels.cuda import cuda_on_machine, run_cuda
 from tests.ptx.own_kernels.published import lines_of
-from tests.ptx.own_kernels.removals import ALL, Compiled, count, remove, share_noticed, told
+from tests.ptx.own_kernels.removals import (
+    ALL,
+    Compiled,
+    count,
+    remove,
+    share_noticed,
+)
 from tests.ptx.own_kernels.triton import run_triton, triton_on_machine
 
 DATA = ROOT / "docs" / "data"
@@ -81,10 +87,11 @@ def test_every_cuda_kernel_is_right(name: str, target: int, dtype: str) -> None:
 
 
 def test_a_removed_barrier_is_noticed() -> None:
-    """Of the plain forward pass; three were read in the PTX as of no use with so few keys."""
+    """Of the first ones of the plain forward pass; all of every kernel are ``-m thorough``."""
     compiled = Compiled("triton", 90, "bfloat16", "plain")
-    removals = list(remove_each(compiled.record(CASES["plain"])[0]))
-    assert len(removals) >= 20 and share_noticed([told(compiled, removals, 0)]) > 0.8
+    removals = list(islice(remove_each(compiled.record(CASES["plain"])[0]), 8))
+    noticed = [removal for removal in removals if removal.outcome == "noticed"]
+    assert len(noticed) >= 6
     assert all(removal.outcome != "wrong" for removal in removals), summary(removals)
 
 

@@ -10,6 +10,8 @@ from attnverify.catalogue import CATALOGUE
 
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32}
 B, H, N, D, E = 1, 2, 70, 64, 64
+A = 40
+"""Features: more than a kernel takes at once."""
 M, MORE = 133, 357
 """Keys: a few tiles; and an odd number of them that uses each place of a ring again."""
 
@@ -43,7 +45,7 @@ def cases_of(m: int) -> dict[str, Case]:
     """A case of each kind of kernel with so many keys."""
     heads = ((B, H, N, D), (B, H, m, D), (B, H, m, E))
     learned = (*heads, (2 * m, H, D), (2 * m, H), (H, D))
-    additive = ((B, 40, 24), (B, m, 24), (B, m, 32), (32, 24), (32, 24), (32,))
+    additive = ((B, 40, 24), (B, m, 24), (B, m, 32), (A, 24), (A, 24), (A,))
     return {
         "plain": Case("scaled_dot_product_attention", heads),
         "visible": Case("scaled_dot_product_attention", heads, ("visible",)),

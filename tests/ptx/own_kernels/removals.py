@@ -19,6 +19,7 @@ from attnverify.ptx.removal import Removal, remove_each
 from tests.ptx.own_kernels.cases import CASES, LONGER, Case
 from tests.ptx.own_kernels.cuda import cuda_on_machine, run_cuda
 from tests.ptx.own_kernels.published import lines_of, write
+from tests.ptx.own_kernels.redundancy import explain
 from tests.ptx.own_kernels.triton import run_triton, triton_on_machine
 
 
@@ -60,24 +61,41 @@ ALL = [
 """NVRTC makes the same instructions of our CUDA C++ for sm_80 and for sm_90a."""
 
 
-def told(of: Compiled, removals: Sequence[Removal], seconds: float) -> dict[str, Any]:
-    """What is published: counts by kind of instruction, and what is redundant."""
+def told(
+    of: Compiled, removals: Sequence[Removal], reasons: Sequence[str], seconds: float
+) -> dict[str, Any]:
+    """What is published: counts by kind of instruction, and what is redundant, with its reason."""
     kinds: dict[str, dict[str, int]] = {}
     for removal in removals:
         counts = kinds.setdefault(removal.kind, {})
         counts[removal.outcome] = counts.get(removal.outcome, 0) + 1
     rest = [
-        f"{removal.kernel}, PTX line {removal.line}: {removal.instruction}"
-        for removal in removals
-        if removal.outcome == "redundant"
+        f"{removal.kernel}, PTX line {removal.line}: {removal.instruction}: {reason}"
+        for removal, reason in zip(redundant(removals), reasons, strict=True)
     ]
     return {"kernels": str(of), "kinds": kinds, "redundant": rest, "CPU seconds": round(seconds)}
 
 
+def redundant(removals: Sequence[Removal]) -> list[Removal]:
+    return [removal for removal in removals if removal.outcome == "redundant"]
+
+
+def reasons_of(calls: Sequence[Recorded], removals: Sequence[Removal]) -> list[str]:
+    """What lies on both sides of each instruction that is redundant in these launches."""
+    at = {(of.line, of.text): of.index for of in calls[0].kernel.program.instructions}
+    gone = [at[removal.line, removal.instruction] for removal in redundant(removals)]
+    found = explain(calls, gone)
+    return [found[index] for index in gone]
+
+
 def remove(of: Compiled) -> dict[str, Any]:
     started = time.process_time()
-    removals = [removal for calls in of.launches() for removal in remove_each(*calls)]
-    return told(of, removals, time.process_time() - started)
+    removals, reasons = list[Removal](), list[str]()
+    for calls in of.launches():
+        made = list(remove_each(*calls))
+        removals += made
+        reasons += reasons_of(calls, made)
+    return told(of, removals, reasons, time.process_time() - started)
 
 
 def count(lines: Sequence[dict[str, Any]], outcome: str) -> int:
