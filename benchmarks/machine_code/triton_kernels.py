@@ -20,6 +20,7 @@ OPTIONAL = {
     "SLOPES",
     "U",
     "W",
+    "QW",
     "R",
     "S",
     "DM",
@@ -51,7 +52,8 @@ FLOAT32 = {
 }
 WIDTHS = {"D", "E", "A", "rows_n", "rows_m"}
 INTEGERS = {*WIDTHS, *launch.VARYING}
-XL, LEARNED = {"U", "W", "R", "DU", "DW", "DR"}, {"U", "R", "S", "DU", "DR", "DS"}
+XL, LEARNED = {"U", "W", "R"}, {"U", "R", "S"}
+XL_GRADIENTS = {"QW", "R", "DU", "DW", "DR"}
 KERNELS: dict[str, tuple[launch.Kernel, str, str, set[str]]] = {
     "forward": (attention.forward, "forward", "plain", set()),
     "forward, ALiBi": (attention.forward, "forward", "plain", {"SLOPES"}),
@@ -61,11 +63,26 @@ KERNELS: dict[str, tuple[launch.Kernel, str, str, set[str]]] = {
     "forward, additive": (additive.additive_forward, "forward", "additive", set()),
     "gradient of queries": (attention.backward_query, "backward", "plain", set()),
     "gradient of queries, mask": (attention.backward_query, "backward", "masked", {"MASK", "DM"}),
-    "gradient of queries, Transformer-XL": (attention.backward_query, "backward", "relative", XL),
-    "gradient of keys": (attention.backward_key, "backward", "plain", set()),
-    "gradient of keys, mask": (attention.backward_key, "backward", "masked", {"MASK"}),
-    "gradient of keys, Transformer-XL": (attention.backward_key, "backward", "relative", XL),
-    "gradient of rows, Transformer-XL": (attention.backward_table, "backward", "relative", XL),
+    "gradient of queries, Transformer-XL": (
+        attention.backward_query,
+        "backward",
+        "relative",
+        XL_GRADIENTS,
+    ),
+    "gradient of keys": (attention.backward_key, "backward keys", "plain", set()),
+    "gradient of keys, mask": (attention.backward_key, "backward keys", "masked", {"MASK"}),
+    "gradient of keys, Transformer-XL": (
+        attention.backward_key,
+        "backward",
+        "relative",
+        XL_GRADIENTS,
+    ),
+    "gradient of rows, Transformer-XL": (
+        attention.backward_table,
+        "backward",
+        "relative",
+        XL_GRADIENTS,
+    ),
     "gradients, additive": (additive.additive_backward, "backward", "additive", set()),
 }
 """Each with its column of the table of blocks and the optional arguments that it is given."""

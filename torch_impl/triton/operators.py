@@ -180,9 +180,11 @@ def attention_grad(
         d_pairs, d_rows, d_columns = mask_sums(mask, lse, M)
     else:
         d_pairs = d_rows = d_columns = None
-    others, mask_shape = (slopes, content, distance, table_bias), () if mask is None else mask.shape
+    others, mask_shape = (slopes, table_bias), () if mask is None else mask.shape
     pairs = expanded((B, H, N, M), mask, keep, d_pairs)
-    aligned = is_aligned(query, value, key, d_output, output, *pairs, table, others=others)
+    asking = with_bias(query, content), None if table is None else with_bias(query, distance)
+    dense = *asking, key, d_output, output, *pairs, table
+    aligned = is_aligned(query, value, *dense, others=others)
     if not aligned:
         mask, keep = taken_together(mask, keep)
     chosen = constants("backward", query, key, value, mask, table, causal)
@@ -195,9 +197,9 @@ def attention_grad(
     added = (None, None) if deterministic else (d_table, d_bias)
     delta = torch.empty_like(lse)
     mask, keep, spread = expanded((B, H, N, M), mask, keep, d_pairs)
-    given = (query, key, value, mask, keep, slopes, content, distance, table, table_bias)
+    given = (*asking, key, value, mask, keep, slopes, table, table_bias)
     placed = (
-        *(strides(x) for x in (query, key, value, mask, keep)),
+        *(strides(x) for x in (*asking, key, value, mask, keep)),
         strides(table, heads=True),
     )
     sizes = numbers(query, key, value, table, first, share)
@@ -224,20 +226,21 @@ def attention_grad(
             aligned=aligned,
             **chosen,
         )
+    of_keys = constants("backward keys", query, key, value, mask, table, causal)
     launch(
         backward_key,
-        (B * H, -(-M // chosen["BLOCK_M"])),
+        (B * H, -(-M // of_keys["BLOCK_M"])),
         *(d_output, lse, delta, *given, d_key, d_value, d_columns),
         *(strides(d_output), *placed, strides(d_key), strides(d_value)),
         *sizes,
         aligned=aligned,
-        **chosen,
+        **of_keys,
     )
     if deterministic and table is not None:
         launch(
             backward_table,
             (H, -(-table.shape[1] // chosen["BLOCK_N"])),
-            *(d_output, lse, delta, *given[:5], *given[6:], d_table, d_bias),
+            *(d_output, lse, delta, *given[:6], *given[7:], d_table, d_bias),
             *(strides(d_output), *placed),
             *(B, *sizes),
             aligned=aligned,
@@ -246,6 +249,11 @@ def attention_grad(
     sums = [x if x is None else x.sum((0, 2)) for x in (d_content, d_distance)] + [d_table, d_bias]
     of_mask = [x.sum_to_size(mask_shape) for x in (d_pairs, d_rows, d_columns) if x is not None]
     return [d_query, d_key, d_value, *of_mask, *(x for x in sums if x is not None)]
+
+
+def with_bias(query: Tensor, bias: Tensor | None) -> Tensor:
+    """The queries [B H N D] and a bias of each head [H D], in the dtype of both."""
+    return query if bias is None else query + bias[:, None]
 
 
 def mask_sums(

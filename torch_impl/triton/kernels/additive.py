@@ -208,14 +208,14 @@ def mask_grad(DM, dm_, ds, at_n, at_m, N, M, OVER_N: tl.constexpr, OVER_M: tl.co
     """
     in_n, in_m = at_n < N, at_m < M
     if OVER_N and OVER_M:
-        tl.atomic_add(DM, total(total(ds, 1), 0))
+        tl.atomic_add(DM, total(total(ds, 1), 0), sem="relaxed")
     elif OVER_N:
-        tl.atomic_add(DM + at_m.to(tl.int64) * dm_[3], total(ds, 0), mask=in_m)
+        tl.atomic_add(DM + at_m.to(tl.int64) * dm_[3], total(ds, 0), mask=in_m, sem="relaxed")
     elif OVER_M:
-        tl.atomic_add(DM + at_n.to(tl.int64) * dm_[2], total(ds, 1), mask=in_n)
+        tl.atomic_add(DM + at_n.to(tl.int64) * dm_[2], total(ds, 1), mask=in_n, sem="relaxed")
     else:
         at = DM + at_n.to(tl.int64)[:, None] * dm_[2] + at_m.to(tl.int64)[None, :] * dm_[3]
-        tl.atomic_add(at, ds, mask=in_n[:, None] & in_m[None, :])
+        tl.atomic_add(at, ds, mask=in_n[:, None] & in_m[None, :], sem="relaxed")
 
 
 @Kernel
@@ -233,14 +233,14 @@ def feature_grads(
             rows_n, rows_m, A, SLOW,
         )  # fmt: skip
         w1, w2 = weight(WS, a, A)
-        tl.atomic_add(DWS + a, total(total(ds * t1, 1), 0))
-        tl.atomic_add(DWS + a + 1, total(total(ds * t2, 1), 0), mask=two)
+        tl.atomic_add(DWS + a, total(total(ds * t1, 1), 0), sem="relaxed")
+        tl.atomic_add(DWS + a + 1, total(total(ds * t2, 1), 0), mask=two, sem="relaxed")
         z1, z2 = ds * (1.0 - t1 * t1) * w1, ds * (1.0 - t2 * t2) * w2
         at_q, at_k = DZQ + at_n.to(tl.int64) * A + a, DZK + at_m.to(tl.int64) * A + a
-        tl.atomic_add(at_q, total(z1, 1), mask=in_n)
-        tl.atomic_add(at_q + 1, total(z2, 1), mask=in_n & two)
-        tl.atomic_add(at_k, total(z1, 0), mask=in_m)
-        tl.atomic_add(at_k + 1, total(z2, 0), mask=in_m & two)
+        tl.atomic_add(at_q, total(z1, 1), mask=in_n, sem="relaxed")
+        tl.atomic_add(at_q + 1, total(z2, 1), mask=in_n & two, sem="relaxed")
+        tl.atomic_add(at_k, total(z1, 0), mask=in_m, sem="relaxed")
+        tl.atomic_add(at_k + 1, total(z2, 0), mask=in_m & two, sem="relaxed")
 
 
 @Kernel
@@ -305,7 +305,10 @@ def additive_backward(
             do = tile(DO, at_n, at_e, do_[2], do_[3], sees, at_e < E)
             at_v = DV + (i_b * M + at_m)[:, None] * E + at_e[None, :]
             tl.atomic_add(
-                at_v, product(tl.trans(rounded(p, V)), do), mask=in_m[:, None] & (at_e < E)[None, :]
+                at_v,
+                product(tl.trans(rounded(p, V)), do),
+                mask=in_m[:, None] & (at_e < E)[None, :],
+                sem="relaxed",
             )
         if slow:
             feature_grads(

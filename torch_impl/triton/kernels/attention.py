@@ -16,7 +16,13 @@ compiled kernel. ``q_`` are the strides of Q.
 
 import triton.language as tl
 
-from .bands import pair_scores, pair_scores_at_once, turned_to_pairs
+from .bands import (
+    nothing_before,
+    pair_scores,
+    pair_scores_at_once,
+    rows_of_pairs,
+    turned_to_pairs,
+)
 from .launch import Kernel, largest, read, rounded, strides_of, total, whole
 
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -105,12 +111,12 @@ def biased(s, at_n, at_m, SLOPES, MASK, mask_, i_h, N, M, CAUSAL: tl.constexpr):
     The scores of queries [n 1] and keys [1 m] or [n m] in base 2 with what is added, -inf where a
     pair is hidden; and which pairs are visible.
     """
-    ahead = at_m - (at_n + (M - N))
-    visible = (at_n < N) & (at_m < M)
+    reach = tl.where(at_n < N, M, 0)  # the first key that is not there, or comes later
     if CAUSAL:
-        visible = visible & (ahead <= 0)
+        reach = tl.minimum(reach, at_n + (M - N) + 1)
+    visible = at_m < reach
     if SLOPES is not None:
-        s += tl.load(SLOPES + i_h) * LOG2E * ahead
+        s += tl.load(SLOPES + i_h) * LOG2E * (at_m - (at_n + (M - N)))
     if MASK is not None:
         at = MASK + at_n.to(tl.int64) * mask_[2] + at_m.to(tl.int64) * mask_[3]
         if MASK.dtype.element_ty == tl.int1:
@@ -267,26 +273,30 @@ def against(a, X, at_row, at_column, row, column, rows, in_column):
 
 
 @Kernel
-def band_grad(db, qw, R, DR, DS, r_, first, rows, D, i_h, at_d, in_d, BLOCK: tl.constexpr):
+def band_grad(
+    ds, before, qw, R, DR, DS, r_, first, rows, D, i_h, at_d, in_d, BLOCK: tl.constexpr
+):  # fmt: skip
     """
-    The queries' part of the gradients of a band's pairs; the rows' is added to DR and DS, if they
+    The queries' part of the gradients of a block of pairs and the one before it, by the block of
+    rows that both have read, and what the next is given; the rows' is added to DR and DS, if they
     are given.
     """
     at = tl.arange(0, BLOCK)
     at_r = first + at
     in_r = (at_r >= 0) & (at_r < rows)
-    db = tl.gather(db, (at[None, :] + at[:, None] + 1) % BLOCK, 1)
     row = i_h * rows + at_r
+    db, after = rows_of_pairs(ds, before, BLOCK)
     if DS is not None:
-        tl.atomic_add(DS + row, total(db, 0), mask=in_r)
+        tl.atomic_add(DS + row, total(db, 0), mask=in_r, sem="relaxed")
     db = rounded(db, R)
     if DR is not None:
         tl.atomic_add(
             DR + row[:, None] * D + at_d[None, :],
             product(tl.trans(db), qw),
             mask=in_r[:, None] & in_d[None, :],
+            sem="relaxed",
         )
-    return product(db, finite(tile(R, at_r, at_d, r_[2], r_[3], in_r, in_d)))
+    return product(db, finite(tile(R, at_r, at_d, r_[2], r_[3], in_r, in_d))), after
 
 
 @Kernel
@@ -306,22 +316,22 @@ def weights_grad(s, visible, lse, delta, dp, KEEP, keep_, at_n, at_m, N, M, shar
 
 @Kernel
 def backward_query(
-    DO, OUT, LSE, DELTA, Q, K, V, MASK, KEEP, SLOPES, U, W, R, S, DQ, DM, DMN, DU, DW, DR, DS,
-    do_, o_, q_, k_, v_, mask_, keep_, r_, dq_, dm_,
+    DO, OUT, LSE, DELTA, Q, QW, K, V, MASK, KEEP, SLOPES, R, S, DQ, DM, DMN, DU, DW, DR, DS,
+    do_, o_, q_, qw_, k_, v_, mask_, keep_, r_, dq_, dm_,
     before, H, N, M, D, E, rows, first, scale, share,
     CAUSAL: tl.constexpr, HIDING: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
 ):  # fmt: skip
     """
     The gradients of a block of queries, and their parts of those of the mask and of all that
-    positions add.
+    positions add. Q are the queries with the bias for content, QW with the one for position.
 
     ``before`` heads of all batch entries were launched before. DM [B H N M] where the mask is not
     summed over queries or keys is added to, DMN [B H N] has its sums over the keys, DU and DW
     [B H N/BLOCK_N D] those over a block; DR and DS are added to.
     """
-    do_, o_, q_, k_ = strides_of(do_), strides_of(o_), strides_of(q_), strides_of(k_)
-    v_, mask_, keep_ = strides_of(v_), strides_of(mask_), strides_of(keep_)
+    do_, o_, q_, qw_ = strides_of(do_), strides_of(o_), strides_of(q_), strides_of(qw_)
+    k_, v_, mask_, keep_ = strides_of(k_), strides_of(v_), strides_of(mask_), strides_of(keep_)
     r_, dq_, dm_ = strides_of(r_), strides_of(dq_), strides_of(dm_)
     i_head = tl.program_id(0) + before
     i_b, i_h = (i_head // H).to(tl.int64), (i_head % H).to(tl.int64)
@@ -335,22 +345,23 @@ def backward_query(
     o = tile(of_head(OUT, o_, i_b, i_h), at_n, at_e, o_[2], o_[3], sees, in_e)
     delta = total(do.to(tl.float32) * o.to(tl.float32), 1)
     tl.store(DELTA + (i_b * H + i_h) * N + at_n, delta, mask=in_n)
-    qu, qw = joined(q, U, i_h * D + at_d, in_d), joined(q, W, i_h * D + at_d, in_d)
     if MASK is not None:
         MASK = of_head(MASK, mask_, i_b, i_h)
     if KEEP is not None:
         KEEP = of_head(KEEP, keep_, i_b, i_h)
     if R is not None:
         R = of_head(R, r_, 0, i_h)
+        qw = tile(of_head(QW, qw_, i_b, i_h), at_n, at_d, qw_[2], qw_[3], sees, in_d)
     if S is not None:
         S += i_h * rows
     if DM is not None:
         DM = of_head(DM, dm_, i_b, i_h)
     low = first - i_n - (BLOCK_N - 1)
     if R is not None:
-        g = band(qw, R, S, r_, low, rows, at_d, in_d, BLOCK_N)
-        band_before = turned_to_pairs(g, BLOCK_N)
-        ds_before = tl.full([BLOCK_N, BLOCK_M], 0.0, tl.float32)
+        none = tl.full([BLOCK_N, BLOCK_M], 0.0, tl.float32)
+        if DS is None:
+            none = rounded(none, R)
+        ds_before = nothing_before(none, BLOCK_N)
     if DMN is not None:
         dm_n = tl.full([BLOCK_N], 0.0, tl.float32)
     dq_content = tl.full([BLOCK_N, BLOCK_D], 0.0, tl.float32)
@@ -363,14 +374,12 @@ def backward_query(
         in_m = at_m < M
         k = tile(of_head(K, k_, i_b, i_h), at_m, at_d, k_[2], k_[3], in_m, in_d)
         v = tile(of_head(V, v_, i_b, i_h), at_m, at_e, v_[2], v_[3], in_m, in_e)
-        lower = at_m[None, :] - i_m <= at_n[:, None] - i_n
         if R is not None:
-            g = band(qw, R, S, r_, low + i_m + BLOCK_M, rows, at_d, in_d, BLOCK_N)
-            after = turned_to_pairs(g, BLOCK_N)
-            s = add_product(pair_scores(band_before, after, BLOCK_N), qu, tl.trans(k))
-            band_before = after
+            band_before = band(qw, R, S, r_, low + i_m, rows, at_d, in_d, BLOCK_N)
+            after = band(qw, R, S, r_, low + i_m + BLOCK_M, rows, at_d, in_d, BLOCK_N)
+            s = add_product(pair_scores_at_once(band_before, after, BLOCK_N), q, tl.trans(k))
         else:
-            s = product(qu, tl.trans(k))
+            s = product(q, tl.trans(k))
         s, visible = biased(
             s * (scale * LOG2E),
             at_n[:, None],
@@ -402,6 +411,7 @@ def backward_query(
                 DM + at_n.to(tl.int64)[:, None] * dm_[2] + at_m.to(tl.int64)[None, :] * dm_[3],
                 ds,
                 mask=in_n[:, None] & in_m[None, :],
+                sem="relaxed",
             )
         if DMN is not None:
             dm_n += total(ds, 1)
@@ -410,16 +420,19 @@ def backward_query(
             k = finite(k)
         dq_content += product(rounded(ds, K), k)
         if R is not None:
-            db = tl.where(lower, ds, ds_before)
-            dq_distance += band_grad(
-                db, qw, R, DR, DS, r_, low + i_m, rows, D, i_h, at_d, in_d, BLOCK_N
+            if DS is None:
+                ds = rounded(ds, R)
+            part, ds_before = band_grad(
+                ds, ds_before, qw, R, DR, DS, r_, low + i_m, rows, D, i_h, at_d, in_d, BLOCK_N
             )
-            ds_before = ds
+            dq_distance += part
     if R is not None:
         # the last block of keys has pairs that read one band further
-        db = tl.where(tl.arange(0, BLOCK_M)[None, :] <= at_n[:, None] - i_n, 0.0, ds_before)
         flush = low + (tl.maximum(stop, 0) + BLOCK_M - 1) // BLOCK_M * BLOCK_M
-        dq_distance += band_grad(db, qw, R, DR, DS, r_, flush, rows, D, i_h, at_d, in_d, BLOCK_N)
+        part, _ = band_grad(
+            none, ds_before, qw, R, DR, DS, r_, flush, rows, D, i_h, at_d, in_d, BLOCK_N
+        )
+        dq_distance += part
     part = ((i_b * H + i_h) * tl.num_programs(1) + tl.program_id(1)) * D + at_d
     if DU is not None:
         tl.store(DU + part, total(dq_content, 0), mask=in_d)
@@ -434,8 +447,8 @@ def backward_query(
 
 @Kernel
 def backward_key(
-    DO, LSE, DELTA, Q, K, V, MASK, KEEP, SLOPES, U, W, R, S, DK, DV, DMM,
-    do_, q_, k_, v_, mask_, keep_, r_, dk_, dv_,
+    DO, LSE, DELTA, Q, QW, K, V, MASK, KEEP, SLOPES, R, S, DK, DV, DMM,
+    do_, q_, qw_, k_, v_, mask_, keep_, r_, dk_, dv_,
     H, N, M, D, E, rows, first, scale, share,
     CAUSAL: tl.constexpr, HIDING: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
@@ -444,8 +457,8 @@ def backward_key(
     The gradients of a block of keys and values, over the queries that may see it; DMM [B H M] are
     the mask's sums over these.
     """
-    do_, q_, k_, v_ = strides_of(do_), strides_of(q_), strides_of(k_), strides_of(v_)
-    mask_, keep_ = strides_of(mask_), strides_of(keep_)
+    do_, q_, qw_, k_ = strides_of(do_), strides_of(q_), strides_of(qw_), strides_of(k_)
+    v_, mask_, keep_ = strides_of(v_), strides_of(mask_), strides_of(keep_)
     r_, dk_, dv_ = strides_of(r_), strides_of(dk_), strides_of(dv_)
     i_b, i_h = (tl.program_id(0) // H).to(tl.int64), (tl.program_id(0) % H).to(tl.int64)
     i_m = tl.program_id(1) * BLOCK_M
@@ -476,14 +489,14 @@ def backward_key(
         sees = lse > float("-inf")
         q = tile(of_head(Q, q_, i_b, i_h), at_n, at_d, q_[2], q_[3], sees, in_d)
         do = tile(of_head(DO, do_, i_b, i_h), at_n, at_e, do_[2], do_[3], sees, in_e)
-        qu, qw = joined(q, U, i_h * D + at_d, in_d), joined(q, W, i_h * D + at_d, in_d)
         if R is not None:
+            qw = tile(of_head(QW, qw_, i_b, i_h), at_n, at_d, qw_[2], qw_[3], sees, in_d)
             low = first - i_n - (BLOCK_N - 1) + i_m
             before = band(qw, R, S, r_, low, rows, at_d, in_d, BLOCK_N)
             after = band(qw, R, S, r_, low + BLOCK_N, rows, at_d, in_d, BLOCK_N)
-            s = add_product(pair_scores_at_once(before, after, BLOCK_N), qu, tl.trans(k))
+            s = add_product(pair_scores_at_once(before, after, BLOCK_N), q, tl.trans(k))
         else:
-            s = product(qu, tl.trans(k))
+            s = product(q, tl.trans(k))
         s, visible = biased(
             s * (scale * LOG2E),
             at_n[:, None],
@@ -513,7 +526,7 @@ def backward_key(
         if DMM is not None:
             dm_m += total(ds, 0)
         dv += product(tl.trans(rounded(p, V)), do)
-        dk += product(tl.trans(rounded(ds * scale, K)), qu)
+        dk += product(tl.trans(rounded(ds * scale, K)), q)
     write(of_head(DK, dk_, i_b, i_h), at_m, at_d, dk_[2], dk_[3], in_m, in_d, dk)
     write(of_head(DV, dv_, i_b, i_h), at_m, at_e, dv_[2], dv_[3], in_m, in_e, dv)
     if DMM is not None:
@@ -522,8 +535,8 @@ def backward_key(
 
 @Kernel
 def backward_table(
-    DO, LSE, DELTA, Q, K, V, MASK, KEEP, U, W, R, S, DR, DS,
-    do_, q_, k_, v_, mask_, keep_, r_,
+    DO, LSE, DELTA, Q, QW, K, V, MASK, KEEP, R, S, DR, DS,
+    do_, q_, qw_, k_, v_, mask_, keep_, r_,
     B, H, N, M, D, E, rows, first, scale, share,
     CAUSAL: tl.constexpr, HIDING: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
@@ -536,8 +549,8 @@ def backward_table(
     blocks of keys those on the diagonal and above, of the second those below. They are put together
     as one block, key by key modulo the block.
     """
-    do_, q_, k_, v_ = strides_of(do_), strides_of(q_), strides_of(k_), strides_of(v_)
-    mask_, keep_, r_ = strides_of(mask_), strides_of(keep_), strides_of(r_)
+    do_, q_, qw_, k_ = strides_of(do_), strides_of(q_), strides_of(qw_), strides_of(k_)
+    v_, mask_, keep_, r_ = strides_of(v_), strides_of(mask_), strides_of(keep_), strides_of(r_)
     i_h, i_r = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK_N
     at, at_d, at_e = tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_E)
     at_r, in_d, in_e = i_r + at, at_d < D, at_e < E
@@ -567,13 +580,13 @@ def backward_table(
             sees = lse > float("-inf")
             q = tile(of_head(Q, q_, i_b, i_h), at_n, at_d, q_[2], q_[3], sees, in_d)
             do = tile(of_head(DO, do_, i_b, i_h), at_n, at_e, do_[2], do_[3], sees, in_e)
-            qu, qw = joined(q, U, i_h * D + at_d, in_d), joined(q, W, i_h * D + at_d, in_d)
+            qw = tile(of_head(QW, qw_, i_b, i_h), at_n, at_d, qw_[2], qw_[3], sees, in_d)
             i_m = i_r - first + i_n
             s = tl.where(
                 upper,
-                against(qu, of_head(K, k_, i_b, i_h), i_m + at, at_d, k_[2], k_[3], M, in_d),
+                against(q, of_head(K, k_, i_b, i_h), i_m + at, at_d, k_[2], k_[3], M, in_d),
                 against(
-                    qu, of_head(K, k_, i_b, i_h), i_m + at + BLOCK_N, at_d, k_[2], k_[3], M, in_d
+                    q, of_head(K, k_, i_b, i_h), i_m + at + BLOCK_N, at_d, k_[2], k_[3], M, in_d
                 ),
             )
             g = product(qw, tl.trans(r))

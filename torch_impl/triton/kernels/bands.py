@@ -20,7 +20,7 @@ from typing import Any
 
 import triton.language as tl
 
-from .launch import Kernel
+from .launch import Kernel, made_anew
 
 
 @Kernel
@@ -43,7 +43,7 @@ def turned(x, by, BLOCK: tl.constexpr):
     """
     HALF: tl.constexpr = BLOCK // 2
     x = tl.permute(tl.reshape(x, [2, HALF, 2, HALF]), (1, 0, 2, 3))
-    at = (tl.arange(0, HALF)[None, :] + by + HALF) % HALF
+    at = (tl.arange(0, HALF)[None, :] + by + made_anew(HALF)) % HALF
     at = tl.broadcast_to(at[:, None, :], [HALF, 4, HALF])
     x = tl.reshape(tl.gather(tl.reshape(x, [HALF, 4, HALF]), at, 2), [HALF, 2, 2, HALF])
     left, right = tl.split(tl.permute(x, (0, 3, 1, 2)))
@@ -112,3 +112,61 @@ def _(before: Any, after: Any, BLOCK: int) -> Any:
     at = tl.arange(0, BLOCK)
     joined = tl.where(at[None, :] >= BLOCK - 1 - at[:, None], before, after)
     return tl.gather(joined, (at[None, :] - at[:, None] - 1 + BLOCK) % BLOCK, 1)
+
+
+@Kernel
+def bits(x):
+    """Numbers of 16 bits as whole numbers of 32."""
+    return x.to(tl.uint16, bitcast=True).to(tl.uint32)
+
+
+@Kernel
+def nothing_before(LIKE, BLOCK: tl.constexpr):
+    """What :func:`rows_of_pairs` is given before the first block of pairs."""
+    if LIKE.dtype.primitive_bitwidth == 16:
+        return tl.full([BLOCK // 2, 2, BLOCK // 2], 0, tl.uint32)
+    else:
+        return tl.full([BLOCK, BLOCK], 0.0, LIKE.dtype)
+
+
+@Kernel
+def rows_of_pairs(x, before, BLOCK: tl.constexpr):
+    """
+    What a block of pairs and the one before it give to the block of rows that both have read: row i
+    is turned to the left by i + 1 columns. And this block for the next, turned.
+
+    Of 16 bits, the halves of a row are turned as one number: a shuffle for two scores.
+    """
+    if x.dtype.primitive_bitwidth == 16:
+        HALF: tl.constexpr = BLOCK // 2
+        at = tl.arange(0, HALF)[None, :] + tl.arange(0, HALF)[:, None] + made_anew(1)
+        left, right = tl.split(tl.permute(tl.reshape(x, [2, HALF, 2, HALF]), (1, 0, 3, 2)))
+        both = bits(left) | (bits(right) << 16)
+        both = tl.gather(both, tl.broadcast_to((at % HALF)[:, None, :], both.shape), 2)
+        lower = (tl.arange(0, 2) == 1)[None, :, None]
+        around = (at >= HALF)[:, None, :]
+        both = tl.where(around != lower, (both << 16) | (both >> 16), both)
+        ours = tl.where(
+            around, tl.where(lower, 0xFFFFFFFF, 0xFFFF0000), tl.where(lower, 0xFFFF0000, 0)
+        ).to(tl.uint32)
+        rows = (both & ours) | (before & ~ours)
+        rows = tl.permute(tl.join(rows.to(tl.uint16), (rows >> 16).to(tl.uint16)), (1, 0, 3, 2))
+        return tl.reshape(rows, [BLOCK, BLOCK]).to(x.dtype, bitcast=True), both
+    else:
+        at = tl.arange(0, BLOCK)
+        at = at[None, :] + at[:, None] + 1
+        turned = tl.gather(x, at % BLOCK, 1)
+        return tl.where(at >= BLOCK, turned, before), turned
+
+
+@nothing_before.instead
+def _(LIKE: Any, BLOCK: int) -> Any:
+    return tl.full([BLOCK, BLOCK], 0.0, LIKE.dtype)
+
+
+@rows_of_pairs.instead
+def _(x: Any, before: Any, BLOCK: int) -> Any:
+    at = tl.arange(0, BLOCK)
+    at = at[None, :] + at[:, None] + 1
+    turned = tl.gather(x, at % BLOCK, 1)
+    return tl.where(at >= BLOCK, turned, before), turned

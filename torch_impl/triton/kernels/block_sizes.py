@@ -38,7 +38,8 @@ and the last for long ones.
 """
 
 COMPILED = {
-    # (kernel, what the scores need, a half type): at widths up to 64, up to 128, beyond
+    # (kernel, what the scores need, a half type): at widths up to 64, up to 128, beyond. The
+    # gradients of keys have the blocks of the others, "backward", where they have none of their own
     ("forward", "plain", True): (
         Blocks(128, 128, 8, 2),
         Blocks(128, 128, 8, 2),
@@ -65,8 +66,14 @@ COMPILED = {
         Blocks(32, 32, 4, 2),
         Blocks(32, 32, 4, 1),
     ),
+    # eight warps compute 64 rows of scores twice, but four spill two sums of queries' gradients
     ("backward", "relative", True): (
-        Blocks(64, 64, 8, 2),
+        Blocks(64, 64, 8, 1),
+        Blocks(32, 32, 8, 2),
+        Blocks(16, 16, 4, 1),
+    ),
+    ("backward keys", "relative", True): (
+        Blocks(64, 64, 4, 1),
         Blocks(32, 32, 8, 2),
         Blocks(16, 16, 4, 1),
     ),
@@ -168,10 +175,11 @@ def interpreted(N: int, M: int) -> int:
 
 def of_gpu(kernel: str, scores: str, half: bool, widest: int, arch: int) -> Blocks:
     """The entry of the table for heads of this width on a GPU of this generation."""
-    key = kernel, scores, half
-    return (BEFORE_HOPPER if arch < 90 and key in BEFORE_HOPPER else COMPILED)[key][
-        (widest > 64) + (widest > 128)
-    ]
+    names = [kernel, "backward"] if kernel == "backward keys" else [kernel]
+    tables = [BEFORE_HOPPER, COMPILED] if arch < 90 else [COMPILED]
+    entries = (table.get((name, scores, half)) for table in tables for name in names)
+    found = next(entry for entry in entries if entry)
+    return found[(widest > 64) + (widest > 128)]
 
 
 def padded(width: int) -> int:

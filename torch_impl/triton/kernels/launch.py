@@ -181,6 +181,19 @@ def _(a: Any, b: Any) -> Any:
 
 
 @Kernel
+def made_anew(number):
+    """A whole number that the compiler does not know: what hangs on it is not kept in registers."""
+    return tl.inline_asm_elementwise(
+        "mov.b32 $0, $1;", "=r,r", [number], dtype=tl.int32, is_pure=False, pack=1
+    )
+
+
+@made_anew.instead
+def _(number: Any) -> Any:
+    return number
+
+
+@Kernel
 def any_of(x):
     """Whether a block of truths has a true one."""
     return largest(largest(x.to(tl.int32), 1), 0) != 0
