@@ -1,11 +1,9 @@
 """
-The steps that run other programs: the differential suite, the tests of torch_impl on the device,
-compute-sanitizer over the kernels.
+The steps that run other programs: the differential suite, the tests of torch_impl on the device.
 """
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,14 +17,11 @@ from attnverify import ROOT
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.traits import CHAPTERS
 from attnverify.gpu_report.context import Figures, NotRun, StepContext
+from attnverify.gpu_report.programs import program, quote_last_lines
+from attnverify.gpu_report.sanitizer import watched_steps
 
-TESTS = (
-    "test_citizenship.py",
-    "test_triton_modules.py",
-    "test_peak_memory.py",
-    "test_memory_bound.py",
-)
-TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+TESTS = ("test_pytorch_integration.py", "test_modules.py", "test_peak_memory.py")
+TESTED = ROOT / "tests" / "torch_impl" / "triton"
 
 
 def run_differential_suite(source: str, here: StepContext) -> Figures:
@@ -109,28 +104,14 @@ def side_by_side(here: StepContext) -> list[str]:
     )
 
 
-def program(
-    command: list[str], seconds: float, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    given = os.environ | {"PYTHONPATH": str(ROOT)} | environment
-    return subprocess.run(
-        command, cwd=ROOT, env=given, capture_output=True, text=True, timeout=seconds, check=False
-    )
-
-
-def quote_last_lines(ran: subprocess.CompletedProcess[str]) -> str:
-    return " | ".join((ran.stdout + ran.stderr).strip().splitlines()[-8:])[-1500:]
-
-
 def tests(here: StepContext) -> Figures:
     """
     opcheck, torch.compile, autocast, a Transformer-XL training step, memory: torch_impl's own
     tests, on the device.
     """
-    names = [name for name in TESTS if (ROOT / "tests" / name).exists()]
-    if not names:
+    if not TESTED.exists():
         raise NotRun("there are no tests beside this installation: run it from a checkout")
-    names = names[-1:] if here.quick and not here.gpu else names
+    names = TESTS[-1:] if here.quick and not here.gpu else TESTS
     command = [
         sys.executable,
         "-m",
@@ -138,58 +119,16 @@ def tests(here: StepContext) -> Figures:
         "-q",
         "-p",
         "no:cacheprovider",
-        *(f"tests/{name}" for name in names),
+        *(str(TESTED / name) for name in names),
     ]
     ran = program(command, here.seconds - 5)
     assert ran.returncode == 0, quote_last_lines(ran)
-    return {"tests": names, "pytest": ran.stdout.strip().splitlines()[-1]}
-
-
-def find_sanitizer() -> str | None:
-    """compute-sanitizer, on the path or where CUDA's toolkit lies."""
-    places = [os.environ.get("CUDA_HOME", ""), "/usr/local/cuda"]
-    beside = [str(Path(place) / "bin") for place in places if place]
-    return shutil.which(
-        "compute-sanitizer", path=os.pathsep.join([os.environ.get("PATH", ""), *beside])
-    )
-
-
-def run_sanitizer(tool: str, here: StepContext) -> Figures:
-    """
-    Run the step ``short`` under a tool of compute-sanitizer; PyTorch asks the driver for every
-    tensor then, so that each has its bounds.
-    """
-    short = [
-        sys.executable,
-        "-m",
-        "attnverify.gpu_report.runner",
-        "short",
-        json.dumps({"device": here.device, "quick": True}),
-    ]
-    found = find_sanitizer()
-    watch = (
-        [found, "--tool", tool, "--error-exitcode", "86", "--target-processes", "all"]
-        if found and here.gpu
-        else []
-    )
-    ran = program([*watch, *short], here.seconds - 5, PYTORCH_NO_CUDA_MEMORY_CACHING="1")
-    assert ran.returncode == 0, f"exit status {ran.returncode}: {quote_last_lines(ran)}"
-    if not watch:
-        raise NotRun(
-            f"{'compute-sanitizer is not found' if here.gpu else 'no GPU'}; the run that it would "
-            "watch passed"
-        )
-    return {
-        "tool": found,
-        "summary": [
-            line for line in (ran.stdout + ran.stderr).splitlines() if line.startswith("=====")
-        ][-3:],
-    }
+    return {"tests": list(names), "pytest": ran.stdout.strip().splitlines()[-1]}
 
 
 SUITES: dict[str, Any] = {
     "tests": tests,
-    **{f"sanitizer-{tool}": partial(run_sanitizer, tool) for tool in TOOLS},
+    **watched_steps(),
     **{
         f"suite-{source}": partial(run_differential_suite, source)
         for source in ("torch_impl", "cupy_impl")

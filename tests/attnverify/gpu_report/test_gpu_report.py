@@ -4,6 +4,7 @@ crashes or hangs is told.
 """
 
 import importlib
+import inspect
 import json
 import os
 import subprocess
@@ -15,13 +16,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import triton.language.standard
 
 from attnverify import ROOT
 from attnverify.backends.loader import Implementation, load
 from attnverify.cli import main
-from attnverify.gpu_report import external_steps, kernel_steps, pytorch_steps, runner
+from attnverify.gpu_report import (
+    external_steps,
+    kernel_steps,
+    pytorch_steps,
+    runner,
+    sanitizer,
+)
 from attnverify.gpu_report.context import StepContext
 from attnverify.ptx import sass
+from attnverify.torch_impl.triton.kernels import attention, launch
 
 HERE = StepContext("cpu", quick=True, seconds=100)
 
@@ -32,7 +41,7 @@ NOT_RUN = {
     "memory": "asks the allocator of a GPU",
 }
 PROGRAMS = ("tests", "suite-torch_impl", "suite-cupy_impl")
-WATCHED = tuple(f"sanitizer-{tool}" for tool in external_steps.TOOLS)
+WATCHED = tuple(f"sanitizer-{tool}" for tool in sanitizer.TOOLS)
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -228,9 +237,61 @@ def test_a_run_that_compute_sanitizer_would_refuse_fails_its_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     refused = subprocess.CompletedProcess([], 86, "========= Invalid __global__ read", "")
-    monkeypatch.setattr(external_steps, "program", lambda *_, **__: refused)
+    monkeypatch.setattr(sanitizer, "program", lambda *_, **__: refused)
     told = runner.run("sanitizer-memcheck", HERE)
     assert told["verdict"] == "failed" and "Invalid __global__ read" in told["reason"]
+
+
+def line_of(module: Any, text: str) -> str:
+    """Where a module has a line, as compute-sanitizer tells it."""
+    path = Path(inspect.getfile(module))
+    number = next(n for n, line in enumerate(path.read_text().splitlines(), 1) if text in line)
+    return f"{path.name}:{number}"
+
+
+REDUCED = line_of(launch, "tl.reduce(x, axis, tl.standard._sum_combine)")
+IN_TRITON = line_of(triton.language.standard, "def _sum_combine")
+ELSEWHERE = line_of(attention, "fade = tl.exp2(top - level)")
+
+
+def racecheck(*races: tuple[str, str], counted: int | None = None) -> str:
+    """What compute-sanitizer prints of races."""
+    told = "".join(
+        f"========= Error: Race reported between Write access at forward+0x250 in {first}\n"
+        f"=========     and Read access at forward+0x320 in {second} [384 hazards]\n=========\n"
+        for first, second in races
+    )
+    number = len(races) if counted is None else counted
+    return f"{told}========= RACECHECK SUMMARY: {number} hazards displayed ({number} errors)\n"
+
+
+@pytest.mark.parametrize(
+    ("printed", "status", "verdict"),
+    [
+        (racecheck((REDUCED, REDUCED), (IN_TRITON, REDUCED)), 86, "passed"),
+        (racecheck((REDUCED, REDUCED), (REDUCED, ELSEWHERE)), 86, "failed"),
+        (racecheck((ELSEWHERE, ELSEWHERE)), 86, "failed"),
+        (racecheck((REDUCED, REDUCED), counted=2), 86, "failed"),  # one is not told
+        (racecheck(), 86, "failed"),
+        (racecheck((REDUCED, REDUCED)), 1, "failed"),  # a kernel was wrong besides
+    ],
+)
+def test_races_are_forgiven_in_reductions_alone(
+    printed: str, status: int, verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = subprocess.CompletedProcess([], status, printed, "")
+    monkeypatch.setattr(sanitizer, "program", lambda *_, **__: ran)
+    monkeypatch.setattr(sanitizer, "find_sanitizer", lambda: "compute-sanitizer")
+    told = runner.run("sanitizer-racecheck", StepContext("cuda", quick=True, seconds=100))
+    assert told["verdict"] == verdict, told
+    if verdict == "passed":
+        assert told["figures"]["races in reductions"][f"forward: {REDUCED}, {REDUCED}"] == 1
+
+
+def test_the_tests_that_a_device_is_asked_for_are_there() -> None:
+    assert [
+        name for name in external_steps.TESTS if not (external_steps.TESTED / name).exists()
+    ] == []
 
 
 # A process of its own for each step

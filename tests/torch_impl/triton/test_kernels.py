@@ -241,8 +241,8 @@ FAULTS = {
     "tail mask dropped": (
         attention,
         SDPA,
-        "& (at_m < M)\n    if CAUSAL",
-        "& (at_m >= 0)\n    if CAUSAL",
+        "tl.where(at_n < N, M, 0)",
+        "tl.where(at_n < N, M + 128, 0)",
     ),
     "double scale": (attention, ALIBI, "s * scale, at_n", "s * scale * scale, at_n"),
     "scale forgotten in whole blocks": (attention, SDPA, "s = s * scale  #", "s = s  #"),
@@ -274,8 +274,8 @@ FAULTS = {
     "causal from the start": (
         attention,
         ALIBI,
-        "ahead = at_m - (at_n + (M - N))",
-        "ahead = at_m - at_n",
+        "tl.minimum(reach, at_n + (M - N) + 1)",
+        "tl.minimum(reach, at_n + 1)",
     ),
     "u for v": (attention, XL, "joined(q, W,", "joined(q, U,"),
     "hidden values": (
@@ -287,10 +287,11 @@ FAULTS = {
     "wrong row of dR": (
         attention,
         f"{XL}_grad",
-        "(at[None, :] + at[:, None] + 1) % BLOCK",
-        "(at[None, :] + at[:, None]) % BLOCK",
+        "db, after = rows_of_pairs(ds, before, BLOCK)",
+        "db, after = rows_of_pairs(ds, before, BLOCK)\n"
+        "    db = tl.gather(db, (at[None, :] + 0 * at[:, None] + 1) % BLOCK, 1)",
     ),
-    "last band lost": (attention, f"{LEARNED}_grad", "0.0, ds_before)", "0.0, 0.0 * ds_before)"),
+    "last band lost": (attention, f"{LEARNED}_grad", "none, ds_before, qw", "none, none, qw"),
     "delta forgotten": (attention, f"{SDPA}_grad", "p * (dp - delta[:, None])", "p * dp"),
     "first queries skipped": (
         attention,
@@ -315,7 +316,7 @@ FAULTS = {
     "mask's gradient of one head": (
         attention,
         f"{SDPA}_grad",
-        "tl.atomic_add(\n                DM + at_n",
+        "add_to(\n                DM + at_n",
         "tl.store(\n                DM + at_n",
     ),
     "one weight for two features": (additive, ADDITIVE, "(-2.0 * w2) * x1", "(-2.0 * w1) * x1"),

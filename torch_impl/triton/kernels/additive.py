@@ -30,7 +30,18 @@ from .attention import (
     weights_grad,
     write,
 )
-from .launch import Kernel, any_of, largest, quotient, read, rounded, strides_of, total, whole
+from .launch import (
+    Kernel,
+    add_to,
+    any_of,
+    largest,
+    quotient,
+    read,
+    rounded,
+    strides_of,
+    total,
+    whole,
+)
 
 COLUMNS = 64
 """
@@ -208,14 +219,14 @@ def mask_grad(DM, dm_, ds, at_n, at_m, N, M, OVER_N: tl.constexpr, OVER_M: tl.co
     """
     in_n, in_m = at_n < N, at_m < M
     if OVER_N and OVER_M:
-        tl.atomic_add(DM, total(total(ds, 1), 0), sem="relaxed")
+        add_to(DM, total(total(ds, 1), 0), None)
     elif OVER_N:
-        tl.atomic_add(DM + at_m.to(tl.int64) * dm_[3], total(ds, 0), mask=in_m, sem="relaxed")
+        add_to(DM + at_m.to(tl.int64) * dm_[3], total(ds, 0), in_m)
     elif OVER_M:
-        tl.atomic_add(DM + at_n.to(tl.int64) * dm_[2], total(ds, 1), mask=in_n, sem="relaxed")
+        add_to(DM + at_n.to(tl.int64) * dm_[2], total(ds, 1), in_n)
     else:
         at = DM + at_n.to(tl.int64)[:, None] * dm_[2] + at_m.to(tl.int64)[None, :] * dm_[3]
-        tl.atomic_add(at, ds, mask=in_n[:, None] & in_m[None, :], sem="relaxed")
+        add_to(at, ds, in_n[:, None] & in_m[None, :])
 
 
 @Kernel
@@ -233,14 +244,14 @@ def feature_grads(
             rows_n, rows_m, A, SLOW,
         )  # fmt: skip
         w1, w2 = weight(WS, a, A)
-        tl.atomic_add(DWS + a, total(total(ds * t1, 1), 0), sem="relaxed")
-        tl.atomic_add(DWS + a + 1, total(total(ds * t2, 1), 0), mask=two, sem="relaxed")
+        add_to(DWS + a, total(total(ds * t1, 1), 0), None)
+        add_to(DWS + a + 1, total(total(ds * t2, 1), 0), two)
         z1, z2 = ds * (1.0 - t1 * t1) * w1, ds * (1.0 - t2 * t2) * w2
         at_q, at_k = DZQ + at_n.to(tl.int64) * A + a, DZK + at_m.to(tl.int64) * A + a
-        tl.atomic_add(at_q, total(z1, 1), mask=in_n, sem="relaxed")
-        tl.atomic_add(at_q + 1, total(z2, 1), mask=in_n & two, sem="relaxed")
-        tl.atomic_add(at_k, total(z1, 0), mask=in_m, sem="relaxed")
-        tl.atomic_add(at_k + 1, total(z2, 0), mask=in_m & two, sem="relaxed")
+        add_to(at_q, total(z1, 1), in_n)
+        add_to(at_q + 1, total(z2, 1), in_n & two)
+        add_to(at_k, total(z1, 0), in_m)
+        add_to(at_k + 1, total(z2, 0), in_m & two)
 
 
 @Kernel
@@ -304,12 +315,7 @@ def additive_backward(
             at_e = i_e + tl.arange(0, BLOCK_E)
             do = tile(DO, at_n, at_e, do_[2], do_[3], sees, at_e < E)
             at_v = DV + (i_b * M + at_m)[:, None] * E + at_e[None, :]
-            tl.atomic_add(
-                at_v,
-                product(tl.trans(rounded(p, V)), do),
-                mask=in_m[:, None] & (at_e < E)[None, :],
-                sem="relaxed",
-            )
+            add_to(at_v, product(tl.trans(rounded(p, V)), do), in_m[:, None] & (at_e < E)[None, :])
         if slow:
             feature_grads(
                 ds, ZQ, ZK, XQ, XK, WS, DZQ, DZK, DWS, at_n, at_m, in_n, in_m, rows_n, rows_m, A,

@@ -23,7 +23,7 @@ from .bands import (
     rows_of_pairs,
     turned_to_pairs,
 )
-from .launch import Kernel, largest, read, rounded, strides_of, total, whole
+from .launch import Kernel, add_to, largest, read, rounded, strides_of, total, whole
 
 LOG2E = tl.constexpr(1.4426950408889634)
 """
@@ -287,14 +287,13 @@ def band_grad(
     row = i_h * rows + at_r
     db, after = rows_of_pairs(ds, before, BLOCK)
     if DS is not None:
-        tl.atomic_add(DS + row, total(db, 0), mask=in_r, sem="relaxed")
+        add_to(DS + row, total(db, 0), in_r)
     db = rounded(db, R)
     if DR is not None:
-        tl.atomic_add(
+        add_to(
             DR + row[:, None] * D + at_d[None, :],
             product(tl.trans(db), qw),
-            mask=in_r[:, None] & in_d[None, :],
-            sem="relaxed",
+            in_r[:, None] & in_d[None, :],
         )
     return product(db, finite(tile(R, at_r, at_d, r_[2], r_[3], in_r, in_d))), after
 
@@ -407,11 +406,10 @@ def backward_query(
             share,
         )
         if DM is not None:
-            tl.atomic_add(
+            add_to(
                 DM + at_n.to(tl.int64)[:, None] * dm_[2] + at_m.to(tl.int64)[None, :] * dm_[3],
                 ds,
-                mask=in_n[:, None] & in_m[None, :],
-                sem="relaxed",
+                in_n[:, None] & in_m[None, :],
             )
         if DMN is not None:
             dm_n += total(ds, 1)

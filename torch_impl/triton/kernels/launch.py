@@ -29,9 +29,11 @@ from ..emulation.recording import builder, recorded, tied_to_data
 
 __all__ = [
     "Kernel",
+    "add_to",
     "any_of",
     "largest",
     "launch",
+    "made_anew",
     "quotient",
     "read",
     "rounded",
@@ -152,6 +154,15 @@ def read(at, inside):
 def _(at: Any, inside: Any) -> Any:
     x = tl.load(at, mask=inside, other=0.0)
     return x.to(tl.float32) if x.dtype == tl.bfloat16 else x
+
+
+@Kernel
+def add_to(at, x, inside):
+    """
+    Add to what other programs add to: no order among them is asked for, which costs the flush of a
+    cache each time.
+    """
+    tl.atomic_add(at, x, mask=inside, sem="relaxed")
 
 
 @Kernel
