@@ -241,8 +241,8 @@ FAULTS = {
     "tail mask dropped": (
         attention,
         SDPA,
-        "tl.where(at_n < N, M, 0)",
-        "tl.where(at_n < N, M + 128, 0)",
+        "visible = (at_n < N) & (at_m < M)",
+        "visible = (at_n < N) & (at_m >= 0)",
     ),
     "double scale": (attention, ALIBI, "s * scale, at_n", "s * scale * scale, at_n"),
     "scale forgotten in whole blocks": (attention, SDPA, "s = s * scale  #", "s = s  #"),
@@ -274,8 +274,8 @@ FAULTS = {
     "causal from the start": (
         attention,
         ALIBI,
-        "tl.minimum(reach, at_n + (M - N) + 1)",
-        "tl.minimum(reach, at_n + 1)",
+        "tl.minimum(M, at_n + (M - N) + 1)",
+        "tl.minimum(M, at_n + 1)",
     ),
     "u for v": (attention, XL, "joined(q, W,", "joined(q, U,"),
     "hidden values": (

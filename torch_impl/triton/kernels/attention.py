@@ -111,10 +111,11 @@ def biased(s, at_n, at_m, SLOPES, MASK, mask_, i_h, N, M, CAUSAL: tl.constexpr):
     The scores of queries [n 1] and keys [1 m] or [n m] in base 2 with what is added, -inf where a
     pair is hidden; and which pairs are visible.
     """
-    reach = tl.where(at_n < N, M, 0)  # the first key that is not there, or comes later
     if CAUSAL:
-        reach = tl.minimum(reach, at_n + (M - N) + 1)
-    visible = at_m < reach
+        reach = tl.minimum(M, at_n + (M - N) + 1)
+        visible = at_m < tl.where(at_n < N, reach, 0)
+    else:
+        visible = (at_n < N) & (at_m < M)
     if SLOPES is not None:
         s += tl.load(SLOPES + i_h) * LOG2E * (at_m - (at_n + (M - N)))
     if MASK is not None:
