@@ -73,7 +73,7 @@ KERNELS: dict[str, tuple[launch.Kernel, str, str, set[str]]] = {
     "gradient of keys, mask": (attention.backward_key, "backward keys", "masked", {"MASK"}),
     "gradient of keys, Transformer-XL": (
         attention.backward_key,
-        "backward",
+        "backward keys",
         "relative",
         XL_GRADIENTS,
     ),
