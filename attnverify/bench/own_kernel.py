@@ -12,6 +12,7 @@ from attnverify.backends.loader import Backend, Implementation
 from attnverify.bench.measure.cases import COMPILED, Case, cases
 from attnverify.bench.measure.contestants import Contestant, contestants
 from attnverify.bench.measure.race import Entry, Race, enter, record, run
+from attnverify.bench.measure.shares import Question, ask
 from attnverify.bench.measure.validation import Judgement
 from attnverify.bench.plugin import device, two_threads
 from attnverify.bench.report.results import Record, device_name, new_results_file
@@ -80,9 +81,10 @@ def race_one(implementation: Implementation, case: Case, wrong: bool, measured: 
     source = Path(implementation.backend.source)
     place = str(source.resolve()) if source.exists() else str(source)
     own = Contestant(label_of(implementation), place, implementation.how)
-    entry = enter_own(implementation, case, own, wrong)
-    others = (enter(case, contestant) for contestant in contestants(case))
-    return run(case, device(), (entry, *others), measured)
+    question = ask(case, device())
+    entry = enter_own(implementation, question, own, wrong)
+    others = (enter(question, contestant) for contestant in contestants(case))
+    return run(question, device(), (entry, *others), measured)
 
 
 def label_of(implementation: Implementation) -> str:
@@ -90,17 +92,19 @@ def label_of(implementation: Implementation) -> str:
     return f"{implementation.backend.name}{how}"
 
 
-def enter_own(implementation: Implementation, case: Case, own: Contestant, wrong: bool) -> Entry:
+def enter_own(
+    implementation: Implementation, question: Question, own: Contestant, wrong: bool
+) -> Entry:
     """
     Return the user's kernel as an entry: held to the cases of the quick profile first, since the
     one case that is timed shows little.
     """
     if "machine" in implementation.backend.device:
         return Entry(own, None, Judgement("not timed", INTERPRETED))
-    words = first_wrong(implementation, case.dtype)
+    words = first_wrong(implementation, question.case.dtype)
     if words and not wrong:
         return Entry(own, implementation, Judgement("wrong, not timed", words))
-    entry = enter(case, own)
+    entry = enter(question, own)
     if words and entry.runs:
         entry.judgement = Judgement("wrong", words, entry.judgement.budget)
     return entry

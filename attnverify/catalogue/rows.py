@@ -25,48 +25,50 @@ def sampled_rows(N: int) -> list[int]:
 
 def single_row(operation: Operation, inputs: Inputs, i: int) -> Inputs:
     """Cut out the inputs of which row i of the output is the only row."""
+    return few_rows(operation, inputs, i, 1)
+
+
+def few_rows(operation: Operation, inputs: Inputs, first: int, count: int) -> Inputs:
+    """Cut out the inputs of which these rows of the output, next to each other, are all rows."""
     if operation.traits.causal:
-        return _single_causal_row(inputs, i)
+        return _causal_rows(inputs, first, count)
     if "key_pos_bias" in inputs:
-        return _single_row_of_tables(inputs, i)
-    return _single_query(inputs, i)
+        return _rows_of_tables(inputs, first, count)
+    return _queries(inputs, slice(first, first + count))
 
 
-def _single_query(inputs: Inputs, i: int) -> Inputs:
-    N, masks = (
-        inputs["query"].shape[-2],
-        {
-            name: inputs[name]
-            for name in ("mask", "visible", "keep")
-            if inputs.get(name) is not None
-        },
-    )
-    rows = {
-        name: mask[..., i : i + 1, :] if mask.ndim > 1 and mask.shape[-2] == N else mask
+def _queries(inputs: Inputs, rows: slice) -> Inputs:
+    N = inputs["query"].shape[-2]
+    masks = {
+        name: inputs[name] for name in ("mask", "visible", "keep") if inputs.get(name) is not None
+    }
+    cut = {
+        name: mask[..., rows, :] if mask.ndim > 1 and mask.shape[-2] == N else mask
         for name, mask in masks.items()
     }
     queries = [name for name in ("query", "d_output") if name in inputs]
-    return inputs | rows | {name: inputs[name][..., i : i + 1, :] for name in queries}
+    return inputs | cut | {name: inputs[name][..., rows, :] for name in queries}
 
 
-def _single_causal_row(inputs: Inputs, i: int) -> Inputs:
-    """Row i of an end-aligned causal attention: one query against the keys up to its own."""
+def _causal_rows(inputs: Inputs, first: int, count: int) -> Inputs:
+    """Rows of an end-aligned causal attention: their queries against the keys up to the last's."""
     N, M = inputs["query"].shape[-2], inputs["key"].shape[-2]
-    seen = max(M - N + i + 1, 1)
+    seen = max(M - N + first + count, 1)
     cut = {"key": inputs["key"][..., :seen, :], "value": inputs["value"][..., :seen, :]}
     if "position" in inputs:
         cut["position"] = inputs["position"][:, M - seen :]
-    row = _single_query(inputs, i) | cut
-    if M - N + i < 0:  # a row before all keys
-        return row | {"visible": np.zeros((1, 1), bool)}
-    visible = row.get("visible")
-    return row if visible is None else row | {"visible": visible[..., :seen]}
+    rows = _queries(inputs, slice(first, first + count)) | cut
+    if M - N + first + count <= 0:  # rows before all keys
+        return rows | {"visible": np.zeros((1, 1), bool)}
+    visible = rows.get("visible")
+    return rows if visible is None else rows | {"visible": visible[..., :seen]}
 
 
-def _single_row_of_tables(inputs: Inputs, i: int) -> Inputs:
-    """Row i with its tables moved, so that a single query reads what row i reads."""
+def _rows_of_tables(inputs: Inputs, first: int, count: int) -> Inputs:
+    """Rows with their tables moved, so that the first query reads what row ``first`` reads."""
     N, M, P = inputs["query"].shape[-2], inputs["key"].shape[-2], len(inputs["key_pos_bias"]) // 2
-    first = P - i - (M - N if inputs["align"] == "end" else 0)  # the row that key 0 reads
-    rows = np.clip(np.arange(-M, M) + first, 0, 2 * P - 1)
+    reach = max(M, count)
+    read = P - first - (M - N if inputs["align"] == "end" else 0)  # the row that key 0 reads
+    rows = np.clip(np.arange(-reach, reach) + read, 0, 2 * P - 1)
     tables = {name: inputs[name][rows] for name in ("key_pos_embeddings", "key_pos_bias")}
-    return _single_query(inputs, i) | tables | {"align": "start"}
+    return _queries(inputs, slice(first, first + count)) | tables | {"align": "start"}

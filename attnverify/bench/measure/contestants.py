@@ -15,9 +15,11 @@ import numpy as np
 from attnverify import ROOT
 from attnverify.backends.loader import Backend, Implementation, load
 from attnverify.bench.measure.cases import ALIBI, LEARNED, PLAIN, XL, Case
+from attnverify.bench.measure.inputs import to_library
+from attnverify.catalogue.pytrees import map_leaves
 from attnverify.inputs.recipe import Inputs
 from attnverify.judge.errors import Unsupported
-from attnverify.judge.invoke import call, dtype_keyword, to_backend_array
+from attnverify.judge.invoke import call, dtype_keyword
 
 PEERS = ROOT / "benchmarks" / "peers"
 
@@ -123,9 +125,10 @@ def given(
     Convert the inputs to arrays of the contestant's library, in the memory order that it likes
     best.
     """
-    order = contestant.memory
+    library, order = implementation.backend.library, contestant.memory
+    assert library is not None
     arrays = {
-        name: in_order(to_backend_array(implementation, value, dtype), order)
+        name: in_order(map_leaves(lambda x: to_library(library, x, dtype), value), order)
         for name, value in inputs.items()
     }
     return arrays | dtype_keyword(implementation, dtype)

@@ -20,6 +20,7 @@ from attnverify.bench.measure.contestants import (
     implementation_of,
     prepared,
 )
+from attnverify.bench.measure.inputs import with_fresh_values
 from attnverify.bench.measure.roofline import Ceilings, Cost, ceilings, cost
 from attnverify.bench.measure.sampling import (
     WARM_UPS,
@@ -32,16 +33,14 @@ from attnverify.bench.measure.sampling import (
     rounds_for,
     timed,
     warm_up,
-    with_fresh_values,
 )
+from attnverify.bench.measure.shares import Question, ask, draw_shares
 from attnverify.bench.measure.summary import compare_rounds, summarise
 from attnverify.bench.measure.validation import (
     Judgement,
-    check_timed,
-    draw_share,
+    check_shares,
     is_out_of_memory,
     judged,
-    uncached_inputs,
 )
 from attnverify.inputs.recipe import Inputs
 from attnverify.judge.errors import Disagreement, Unsupported
@@ -86,26 +85,23 @@ def race(case: Case, device: str, measured: bool = True) -> Race:
     """Run the case on a device; ``measured`` False only shows that everything runs and is right."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what a peer warns of is its own business
-        return run(
-            case,
-            device,
-            tuple(enter(case, contestant) for contestant in contestants(case)),
-            measured,
-        )
+        question = ask(case, device)
+        entries = tuple(enter(question, contestant) for contestant in contestants(case))
+        return run(question, device, entries, measured)
 
 
-def enter(case: Case, contestant: Contestant) -> Entry:
-    found = implementation_of(contestant, case)
+def enter(question: Question, contestant: Contestant) -> Entry:
+    """Find the implementation of a contestant and judge it."""
+    found = implementation_of(contestant, question.case)
     if isinstance(found, str):
         return Entry(contestant, None, Judgement("missing", found))
-    judgement = judged(case, contestant, found)
-    return Entry(contestant, found, judgement)
+    return Entry(contestant, found, judged(question, contestant, found))
 
 
-def run(case: Case, device: str, entries: tuple[Entry, ...], measured: bool = True) -> Race:
+def run(question: Question, device: str, entries: tuple[Entry, ...], measured: bool = True) -> Race:
     """Warm up, sample in turn, check what was timed."""
-    rng, before = np.random.default_rng(), clocks(device)
-    base = uncached_inputs(case, int(rng.integers(2**31)))
+    rng, before, case = np.random.default_rng(), clocks(device), question.case
+    base = with_fresh_values(question.inputs, rng)
     for entry in entries:
         start(case, device, entry, base, measured)
     running = [entry for entry in entries if entry.runs]
@@ -172,7 +168,7 @@ def time_one_call(
     )
     if entry.outputs is not None:
         shapes, entry.outputs = entry.outputs, None
-        poison(entry.implementation, shapes, case.dtype)
+        poison(shapes)
         del shapes
     if case.seconds:
         flush(device)
@@ -192,10 +188,7 @@ def one_round(
     for entry in order:
         time_one_call(case, device, entry, inputs, keep)
     for entry in order:
-        assert entry.implementation is not None and entry.implementation.backend.library is not None
-        late = changed_after_timing(
-            entry.outputs, entry.sampled.kept[-1], entry.implementation.backend.library.to_numpy
-        )
+        late = changed_after_timing(entry.outputs, entry.sampled.kept[-1])
         entry.refused = entry.refused or late
 
 
@@ -206,15 +199,14 @@ def check_last_outputs(
     Return the outputs as they were right after the clock stopped, held to the specification on rows
     and on a head that are drawn now.
     """
-    share = draw_share(case, inputs, rng)
+    shares, not_judged = draw_shares(case, inputs, rng)
     for entry in running:
         assert entry.implementation is not None
         if entry.judgement.verdict == "correct":
+            kept = entry.sampled.kept[number]
             try:
-                check_timed(
-                    case, entry.implementation, inputs, entry.sampled.kept[number], rng, share
-                )
-                entry.not_judged = share.not_judged if share else ""
+                check_shares(shares, entry.implementation, inputs, kept, case.dtype)
+                entry.not_judged = not_judged
             except Disagreement as error:
                 entry.refused = (
                     entry.refused or f"right before it was timed, wrong while it was: {error}"

@@ -59,11 +59,7 @@ class Ceilings:
 
 
 def cost(case: Case, inputs: Inputs, outputs: Any) -> Cost:
-    moved = sum(
-        x.size * count_bytes_per_number(x, case.dtype)
-        for x in leaves(inputs)
-        if isinstance(x, ndarray)
-    )
+    moved = sum(count_bytes(x, case.dtype) for x in leaves(inputs) if hasattr(x, "nbytes"))
     moved += sum(int(x.nbytes) for x in leaves(outputs) if hasattr(x, "nbytes"))
     pairs = count_visible_pairs(case, inputs)
     if pairs is None:
@@ -80,8 +76,11 @@ def cost(case: Case, inputs: Inputs, outputs: Any) -> Cost:
     return Cost(convention * share, true * share, moved)
 
 
-def count_bytes_per_number(x: ndarray, dtype: str) -> int:
-    return BYTES[dtype] if x.dtype.kind == "f" else x.itemsize
+def count_bytes(x: Any, dtype: str) -> int:
+    """The bytes of an input as a contestant is given it."""
+    if isinstance(x, ndarray) and x.dtype.kind == "f":
+        return x.size * BYTES[dtype]
+    return int(x.nbytes)
 
 
 def count_visible_pairs(case: Case, inputs: Inputs) -> float | None:

@@ -19,11 +19,9 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from numpy import ndarray
 
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.pytrees import leaves, map_leaves
-from attnverify.inputs.recipe import Inputs
 
 Call = Callable[[], Any]
 
@@ -45,19 +43,6 @@ class Sampled:
     seconds: list[float] = field(default_factory=list)
     kept: dict[int, Any] = field(default_factory=dict)
     warm_ups: int = 0
-
-
-def with_fresh_values(inputs: Inputs, rng: np.random.Generator) -> Inputs:
-    """Draw the same distribution, other numbers: every float array turned by a random offset."""
-    return {
-        name: map_leaves(lambda x: shift_values(x, rng), value) for name, value in inputs.items()
-    }
-
-
-def shift_values(x: Any, rng: np.random.Generator) -> Any:
-    if not isinstance(x, ndarray) or x.dtype.kind != "f" or x.size < 2:
-        return x
-    return np.roll(x, int(rng.integers(1, x.size)))
 
 
 def timed(implementation: Implementation, device: str, call: Call) -> tuple[float, Any, Any]:
@@ -116,19 +101,20 @@ def flushed(device: str) -> Any:
     return import_module("torch").zeros(FLUSH[device] // 4, device="cuda")
 
 
-def poison(implementation: Implementation, outputs: Any, dtype: str) -> None:
+def poison(outputs: Any) -> None:
     """
     Leave NaN in the memory that the outputs will probably be given: what is not written yet is not
     a number.
     """
-    library = implementation.backend.library
-    assert library is not None
-    freed = [
-        library.from_numpy(np.full(tuple(x.shape), np.nan), dtype)
-        for x in leaves(outputs)
-        if hasattr(x, "shape")
-    ]
+    freed = [unwritten(x) for x in leaves(outputs) if hasattr(x, "shape")]
     del freed
+
+
+def unwritten(x: Any) -> Any:
+    """An array like this one that holds no number; of whole numbers, what there was."""
+    if hasattr(x, "new_full"):
+        return x.new_full(x.shape, float("nan")) if x.is_floating_point() else x.clone()
+    return x.copy() if x.dtype.kind in "biu" else np.full_like(x, np.nan)
 
 
 def warm_up(sample: Callable[[], float], most: int) -> int:
@@ -165,18 +151,13 @@ def balanced_orders(labels: list[str], rounds: int) -> Iterator[list[str]]:
         yield order if number % 2 == 0 else order[::-1]
 
 
-def changed_after_timing(outputs: Any, copy: Any, to_numpy: Callable[[Any], ndarray]) -> str:
+def changed_after_timing(outputs: Any, copy: Any) -> str:
     """
     Tell how outputs differ from the copy that was made when the clock stopped, bit for bit; nothing
     where they do not.
     """
     pairs = enumerate(zip(leaves(outputs), leaves(copy), strict=True))
-    different = [
-        i
-        for i, (x, y) in pairs
-        if hasattr(x, "shape")
-        and not np.array_equal(view_as_bits(to_numpy(x)), view_as_bits(to_numpy(y)))
-    ]
+    different = [i for i, (x, y) in pairs if hasattr(x, "shape") and not same_bits(x, y)]
     return (
         f"outputs {different} were still being written after the clock had stopped"
         if different
@@ -184,9 +165,13 @@ def changed_after_timing(outputs: Any, copy: Any, to_numpy: Callable[[Any], ndar
     )
 
 
-def view_as_bits(x: ndarray) -> ndarray:
-    """NaN is what it is, and equal to itself."""
-    return np.ascontiguousarray(x).view(np.uint8)
+def same_bits(x: Any, y: Any) -> bool:
+    """Compare where the arrays lie; NaN is what it is, and equal to itself."""
+    if hasattr(x, "untyped_storage"):
+        torch = import_module("torch")
+        return bool(torch.equal(*(a.detach().contiguous().view(torch.uint8) for a in (x, y))))
+    x, y = (a.reshape(-1).view("uint8") for a in (x, y))
+    return bool((x == y).all())
 
 
 def clocks(device: str) -> dict[str, Any]:

@@ -9,35 +9,42 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from attnverify import ROOT
 from attnverify.backends.loader import Implementation, load
 from attnverify.bench.measure import cases as named
 from attnverify.bench.measure import roofline, sampling
-from attnverify.bench.measure.cases import ALIBI, CAUSAL, PLAIN, Case, learned, relative, square
+from attnverify.bench.measure import shares as shares_of
+from attnverify.bench.measure.cases import (
+    ALIBI,
+    CAUSAL,
+    PLAIN,
+    XL,
+    Case,
+    additive,
+    learned,
+    relative,
+    square,
+)
 from attnverify.bench.measure.contestants import (
     CONTESTANTS,
     Contestant,
     implementation_of,
     in_order,
 )
+from attnverify.bench.measure.inputs import draw_inputs, is_on_device, widened, with_fresh_values
 from attnverify.bench.measure.race import Entry, Race, enter, race, record, run
 from attnverify.bench.measure.roofline import Ceilings, Cost, cost
+from attnverify.bench.measure.shares import Share, ask, draw_shares
 from attnverify.bench.measure.summary import compare_rounds, interval, summarise
-from attnverify.bench.measure.validation import (
-    Share,
-    check_timed,
-    draw_share,
-    judged,
-    last_gradients,
-    last_rows_alone,
-    uncached_inputs,
-)
+from attnverify.bench.measure.validation import check_shares, judged
 from attnverify.bench.plugin import AboveNoise, signature, two_threads
 from attnverify.bench.report.goals import BEST, GOALS, Goal, closing_lines, outcome
 from attnverify.bench.report.history import Run
@@ -52,6 +59,7 @@ from attnverify.bench.report.results import (
 )
 from attnverify.bench.report.scaling import exponent
 from attnverify.bench.report.tables import show, verdict
+from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.traits import CHAPTERS
 from attnverify.cli import main
 from attnverify.inputs.recipe import Inputs
@@ -76,11 +84,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def racer(how: str) -> Entry:
     found = implementation(f"{PLAIN}_{how}" if how else PLAIN, "benchmark_cheats")
     contestant = Contestant(how or "honest", str(RACERS), how)
-    return Entry(contestant, found, judged(CASE, contestant, found))
+    return Entry(contestant, found, judged(ask(CASE), contestant, found))
 
 
 def raced(*hows: str) -> Race:
-    return run(CASE, "cpu", tuple(racer(how) for how in hows))
+    return run(ask(CASE), "cpu", tuple(racer(how) for how in hows))
 
 
 # Sabotage: right when judged, a cheat when timed
@@ -101,8 +109,8 @@ def test_a_cheat_is_right_when_it_is_judged_and_refused_when_it_is_timed(how: st
 
 def test_work_that_goes_on_after_the_clock_has_stopped_is_seen_even_if_it_ends_well() -> None:
     late, copy = np.ones(3), np.array([1.0, 0.0, 1.0])
-    assert "still being written" in sampling.changed_after_timing((late,), (copy,), np.asarray)
-    assert sampling.changed_after_timing((late,), (late.copy(),), np.asarray) == ""
+    assert "still being written" in sampling.changed_after_timing((late,), (copy,))
+    assert sampling.changed_after_timing((late,), (late.copy(),)) == ""
 
 
 def test_a_time_below_the_floor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,9 +121,12 @@ def test_a_time_below_the_floor_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     assert "is less than the" in entry.refused
 
 
-def test_every_round_has_numbers_of_its_own() -> None:
-    inputs, rng = uncached_inputs(CASE, 1), np.random.default_rng(0)
-    one, two = (sampling.with_fresh_values(inputs, rng) for _ in range(2))
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_round_has_numbers_of_its_own(device: str) -> None:
+    inputs, rng = draw_inputs(replace(CASE, device=device), 1), np.random.default_rng(0)
+    one, two = (widened(with_fresh_values(inputs, rng)) for _ in range(2))
+    assert is_on_device(inputs["query"]) == (device == "cuda")
+    inputs = widened(inputs)
     for name in ("query", "key", "value"):
         assert not np.array_equal(one[name], two[name]) and not np.array_equal(
             one[name], inputs[name]
@@ -123,16 +134,11 @@ def test_every_round_has_numbers_of_its_own() -> None:
         assert np.array_equal(np.sort(one[name], axis=None), np.sort(inputs[name], axis=None))
 
 
-def test_the_memory_of_an_output_is_poisoned_before_it_is_asked_for() -> None:
-    seen = []
-    honest = implementation(PLAIN, "benchmark_cheats")
-    library = SimpleNamespace(from_numpy=lambda x, dtype: seen.append(x))
-    sampling.poison(
-        SimpleNamespace(backend=SimpleNamespace(library=library)), np.zeros((2, 3)), "float32"
-    )  # type: ignore[arg-type]
-    assert (
-        np.isnan(seen[0]).all() and seen[0].shape == (2, 3) and honest.backend.library is not None
-    )
+@pytest.mark.parametrize("make", [np.zeros, torch.zeros])
+def test_the_memory_of_an_output_is_poisoned_before_it_is_asked_for(make: Any) -> None:
+    left = sampling.unwritten(make((2, 3)))
+    assert np.isnan(np.asarray(left)).all() and left.shape == (2, 3)
+    assert not sampling.unwritten(make(2) > 0).any()
 
 
 # Who takes part
@@ -163,78 +169,122 @@ def test_who_has_no_memory_left_is_not_wrong(how: str) -> None:
 def test_what_is_not_there_is_missing_with_its_reason() -> None:
     absent = Contestant("absent", "examples/no_such_file.py")
     assert "no file" in str(implementation_of(absent, CASE))
-    assert enter(CASE, absent).judgement.verdict == "missing"
+    assert enter(ask(CASE), absent).judgement.verdict == "missing"
     assert (
         implementation_of(Contestant("ours", "numpy_ref", "flash"), CASE)
         == f"numpy_ref has no {PLAIN}_flash"
     )
 
 
-def test_gradients_are_judged_on_all_keys() -> None:
-    case = Case("gradient", PLAIN, square(12, H=1, D=8), dtype="float64", mode="both")
-    contestant, inputs = Contestant("ours", "numpy_ref"), uncached_inputs(case, 1)
-    found = implementation_of(contestant, case)
+SHAPES = square(12, H=3, D=8, B=2)
+KINDS = {
+    "plain": Case("gradient", PLAIN, SHAPES, "float64", "both"),
+    "hidden": Case("gradient", PLAIN, SHAPES, "float64", "both", mask=CAUSAL),
+    "alibi": Case("gradient", ALIBI, SHAPES, "float64", "both"),
+    "tables": learned("gradient", relative(12, H=3, D=8, B=2), dtype="float64", mode="both"),
+    "positions": Case("gradient", XL, relative(12, H=3, D=8, B=2), "float64", "both"),
+    "additive": Case(
+        "gradient", "additive_attention", additive(12, 12, 4, 2, 8), "float64", "both"
+    ),
+}
+
+
+def answered(case: Case, inputs: Inputs) -> list[np.ndarray]:
+    """The right answer to the whole call."""
+    found = CATALOGUE[case.timed].reference(**widened(inputs))
+    return [x.copy() for x in (found if isinstance(found, tuple) else (found,))]
+
+
+def ours(case: Case) -> Implementation:
+    found = implementation_of(Contestant("ours", "numpy_ref"), case)
     assert not isinstance(found, str)
-    assert judged(case, contestant, found).verdict == "correct"
-    inputs |= {"d_output": last_rows_alone(inputs["d_output"])}
-    grads = [x.copy() for x in found.operation.reference(**inputs)]
-    grads[1][0, 0, 0, 0] += 1e-6
-    with pytest.raises(Disagreement, match=r"output\[1\]"):
-        last_gradients(case, found, inputs, tuple(grads))
+    return found
 
 
-TABLES = learned("gradient", relative(12, H=3, D=8, B=2), dtype="float64", mode="both")
+def budget(case: Case, shares: tuple[Share, ...], inputs: Inputs, outputs: list[np.ndarray]) -> Any:
+    given = tuple(outputs) if CATALOGUE[case.timed].is_gradient else outputs[0]
+    return check_shares(shares, ours(case), inputs, given, case.dtype)
 
 
-def timed(case: Case) -> tuple[Implementation, Inputs, Share, list[np.ndarray]]:
-    """A contestant, the inputs of a timed call, the share that is judged, right gradients."""
-    found, inputs = (
-        implementation_of(Contestant("ours", "numpy_ref"), case),
-        uncached_inputs(case, 1),
-    )
-    assert not isinstance(found, str)
-    share = draw_share(case, inputs, np.random.default_rng(0))
-    assert share is not None
-    return found, inputs, share, [x.copy() for x in found.operation.reference(**inputs)]
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("rows", [2**22, 4 * 12 * 3])
+def test_every_gradient_is_judged_before_the_timing(
+    kind: str, device: str, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In full where it is no more than so many pairs, else for the last rows of queries."""
+    monkeypatch.setattr(shares_of, "PAIRS", rows)
+    case = replace(KINDS[kind], device=device)
+    question = ask(case)
+    gradients = answered(case, question.asked)
+    assert budget(case, question.shares, question.asked, gradients) <= 1
+    for output in range(len(gradients)):
+        wrong = [x.copy() for x in gradients]
+        question.shares[0].of(wrong)[output][...] += 1e-9
+        with pytest.raises(Disagreement, match=rf"output\[{output}\]"):
+            budget(case, question.shares, question.asked, wrong)
 
 
-@pytest.mark.parametrize("output", range(6))
-def test_all_gradients_of_a_drawn_head_are_held_to_their_bounds(output: int) -> None:
-    found, inputs, share, gradients = timed(TABLES)
-    rng = np.random.default_rng(0)
-    assert 0 < check_timed(TABLES, found, inputs, tuple(gradients), rng, share) <= 1
-    share.of(gradients)[output][(0,) * gradients[output].ndim] += 1e-10
-    with pytest.raises(Disagreement, match=rf"output\[{output}\]|row"):
-        check_timed(TABLES, found, inputs, tuple(gradients), rng, share)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("N", [1, 12, 37])
+def test_rows_of_every_batch_entry_and_head_are_judged(kind: str, N: int) -> None:
+    sizes = KINDS[kind].sizes | {"N": N, "M": 37} | ({"P": 37} if "P" in KINDS[kind].sizes else {})
+    case = replace(KINDS[kind], mode="forward", sizes=sizes)
+    question = ask(case)
+    (output,) = answered(case, question.asked)
+    assert budget(case, question.shares, question.asked, [output]) <= 1
+    assert {share.at["B"].start for share in question.shares} == {0, 1}
+    seen = np.zeros(output.shape, bool)
+    for share in question.shares:
+        seen[shares_of.slices("B H N E" if output.ndim == 4 else "B N E", share.at)] = True
+        wrong = output.copy()
+        share.of(wrong)[...] += 1e-9
+        with pytest.raises(Disagreement, match="batch entry"):
+            budget(case, (share,), question.asked, [wrong])
+    assert (seen.sum(-2) >= min(8, N)).all()
 
 
-def test_a_share_is_a_head_where_heads_are_alike_and_one_batch_element_without_tables() -> None:
-    sizes = square(8, H=2, D=4, B=2)
-    shares = {
-        name: timed(case)[2].index
-        for name, case in {
-            "tables": TABLES,
-            "plain": Case("plain", PLAIN, sizes, mode="both"),
-            "alibi": Case("alibi", ALIBI, sizes, mode="both"),
-        }.items()
-    }
-    assert {name: "".join(index) for name, index in shares.items()} == {
-        "tables": "H",
-        "plain": "BH",
-        "alibi": "B",
-    }
+def test_a_wrong_shape_is_told_though_a_share_would_not_show_it() -> None:
+    case = replace(KINDS["plain"], mode="forward")
+    question = ask(case)
+    (output,) = answered(case, question.asked)
+    with pytest.raises(Disagreement, match="wanted shape"):
+        budget(case, question.shares, question.asked, [np.repeat(output, 2, 0)])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shares_of_a_timed_call_are_drawn_after_it(kind: str) -> None:
+    case = KINDS[kind]
+    inputs = draw_inputs(case, 1)
+    shares, not_judged = draw_shares(case, inputs, np.random.default_rng(0))
+    gradients = answered(case, inputs)
+    assert not_judged == "" and budget(case, shares, inputs, gradients) <= 1
+    for output in shares[-1].which:
+        wrong = [x.copy() for x in gradients]
+        shares[-1].of(wrong)[output][...] += 1e-9
+        with pytest.raises(Disagreement):
+            budget(case, shares, inputs, wrong)
+    assert set(shares[-1].which) >= {0, 1, 2}
+
+
+def test_what_is_asked_is_computed_once_for_all() -> None:
+    question = ask(CASE)
+    share = question.shares[0]
+    precision = ours(CASE).precision("float32")
+    assert share.bound(precision) is share.bound(precision)
 
 
 def test_a_share_that_is_too_large_is_said_not_to_be_judged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("attnverify.bench.measure.validation.PAIRS", 100)
-    found, inputs, share, gradients = timed(TABLES)
-    gradients[1] += 1
-    check_timed(TABLES, found, inputs, tuple(gradients), np.random.default_rng(0), share)
-    assert share.not_judged == "288 pairs, more than 100"
-    told = verdict({"verdict": "correct", "reason": "", "not_judged": share.not_judged})
-    assert told.startswith("correct; timed gradients by keys not judged: 288 pairs")
+    monkeypatch.setattr(shares_of, "PAIRS", 100)
+    case = KINDS["tables"]
+    inputs = draw_inputs(case, 1)
+    shares, not_judged = draw_shares(case, inputs, np.random.default_rng(0))
+    assert not_judged == "144 pairs, more than 100"
+    assert all(share.which == (0,) for share in shares)
+    told = verdict({"verdict": "correct", "reason": "", "not_judged": not_judged})
+    assert told.startswith("correct; timed gradients by keys not judged: 144 pairs")
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
@@ -307,7 +357,7 @@ def test_memory_that_a_call_does_not_need_is_counted() -> None:
 
 
 def test_operations_are_counted_by_pairs_and_products() -> None:
-    inputs = uncached_inputs(CASE, 1)
+    inputs = draw_inputs(CASE, 1)
     counted = cost(CASE, inputs, np.zeros((1, 2, 33, 16), np.float32))
     assert counted.convention == counted.true == 4 * 2 * 33 * 33 * 16
     assert counted.bytes == 4 * 4 * 2 * 33 * 16
@@ -315,14 +365,14 @@ def test_operations_are_counted_by_pairs_and_products() -> None:
 
 def test_what_a_causal_mask_hides_costs_nothing() -> None:
     case = learned("small", relative(33, H=2, D=16), mask=CAUSAL)
-    counted = cost(case, uncached_inputs(case, 1), None)
+    counted = cost(case, draw_inputs(case, 1), None)
     assert counted.true == 6 * 2 * (33 * 34 / 2) * 16 and counted.convention == 2 * 2 * 33 * 33 * 16
 
 
 @pytest.mark.parametrize(("mode", "share"), [("backward", 2.5), ("both", 3.5)])
 def test_backward_costs_two_and_a_half_times_as_much(mode: str, share: float) -> None:
     case = Case("small", PLAIN, square(33, H=2, D=16), mode=mode)
-    assert cost(case, uncached_inputs(case, 1), None).true == share * 4 * 2 * 33 * 33 * 16
+    assert cost(case, draw_inputs(case, 1), None).true == share * 4 * 2 * 33 * 33 * 16
 
 
 def test_the_floor_is_the_larger_of_two_times() -> None:

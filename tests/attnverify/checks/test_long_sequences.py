@@ -7,7 +7,12 @@ import pytest
 
 from attnverify.backends.loader import Implementation, load
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.catalogue.rows import has_independent_rows, sampled_rows, single_row
+from attnverify.catalogue.rows import (
+    few_rows,
+    has_independent_rows,
+    sampled_rows,
+    single_row,
+)
 from attnverify.checks.long_sequences import (
     LENGTHS,
     judge_long,
@@ -36,6 +41,20 @@ def test_a_row_alone_is_the_row_of_the_whole(operation: str, N: int, M: int) -> 
     for i in range(max(N - M, 0), N):
         alone = CATALOGUE[operation].specification(**single_row(CATALOGUE[operation], inputs, i))
         assert count_roundings(alone[..., 0, :], whole[..., i, :]) < 64
+
+
+@pytest.mark.parametrize("operation", JUDGED)
+@pytest.mark.parametrize(("N", "M"), [(4, 9), (7, 7), (9, 4)])
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_few_rows_alone_are_those_of_the_whole(
+    operation: str, N: int, M: int, count: int
+) -> None:
+    inputs = expand(long_recipe(operation, N, M), "float64")
+    whole = CATALOGUE[operation].specification(**inputs)
+    for i in range(N - count + 1):
+        alone = few_rows(CATALOGUE[operation], inputs, i, count)
+        found = CATALOGUE[operation].specification(**alone)
+        assert count_roundings(found, whole[..., i : i + count, :]) < 64
 
 
 @pytest.mark.parametrize("operation", JUDGED)
