@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnverify.bench.plugin import replayed
+from attnverify.bench.races import replayed
 
 CHAPTER = "alibi"
 

@@ -4,7 +4,7 @@ Plain and additive attention against every peer: `pytest --benchmark-only tests/
 
 import pytest
 
-from attnverify.bench.plugin import replayed
+from attnverify.bench.races import replayed
 
 CHAPTER = "attention"
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from attnverify.backends.source import PROJECT_BACKENDS
-from attnverify.bench.plugin import replay, replayed
+from attnverify.bench.races import replay, replayed
 from attnverify.timing import time_shares
 
 CHAPTERS = (

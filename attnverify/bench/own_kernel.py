@@ -3,7 +3,6 @@ A user's own kernel in a race: judged first, then timed beside the peers that ar
 way of every other benchmark.
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +13,13 @@ from attnverify.bench.measure.contestants import Contestant, contestants
 from attnverify.bench.measure.race import Entry, Race, enter, record, run
 from attnverify.bench.measure.shares import Question, ask
 from attnverify.bench.measure.validation import Judgement
-from attnverify.bench.plugin import device, two_threads
-from attnverify.bench.report.results import Record, device_name, new_results_file
+from attnverify.bench.races import device, two_threads
+from attnverify.bench.report.results import (
+    Record,
+    device_name,
+    new_results_file,
+    write_records,
+)
 from attnverify.fault_score import cases_of_aspect
 from attnverify.verdicts.tally import Options
 
@@ -139,7 +143,5 @@ def not_raced(implementation: Implementation, reason: str) -> Record:
 def keep_records(records: list[Record], folder: Path) -> Path:
     """Keep records where ``attnverify bench-report --results`` finds them."""
     path = new_results_file(folder, device_name(device()))
-    timed = [{"extra_info": record} for record in records if record["seconds"]]
-    left_out = [record for record in records if not record["seconds"]]
-    path.write_text(json.dumps({"benchmarks": timed, "left_out": left_out}, indent=1) + "\n")
+    write_records(path, records)
     return path

@@ -1,16 +1,10 @@
 """
 What a run of ``tests/bench_*.py`` needs from pytest: which files, which cases, the clock of the
 record, the closing lines.
-
-pytest-benchmark keeps the record. The contestants of a case are sampled in turn before the first of
-them is recorded, so each benchmark tells it the seconds that were measured, by the timer that its
-marker takes.
 """
 
-import json
 import os
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,125 +14,14 @@ import pytest
 from attnverify.bench.measure import cases as named
 from attnverify.bench.measure.cases import Case
 from attnverify.bench.measure.contestants import Contestant, contestants
-from attnverify.bench.measure.race import Entry, Race, race, record
-from attnverify.bench.measure.summary import summarise
+from attnverify.bench.measure.lists import LISTS, cases_of_list
+from attnverify.bench.races import Races, device, signature
 from attnverify.bench.report.goals import closing_lines
-from attnverify.bench.report.results import Record, device_name, latest, new_results_file
-
-NOW = [0.0]
-
-
-def replayed() -> float:
-    """Read the clock of the record: it goes forward by what was measured."""
-    return NOW[0]
-
-
-def device() -> str:
-    """Tell where this run measures: cuda where PyTorch finds a GPU, else cpu."""
-    from importlib import import_module
-    from importlib.util import find_spec
-
-    return "cuda" if find_spec("torch") and import_module("torch").cuda.is_available() else "cpu"
-
-
-@contextmanager
-def two_threads(measured: bool) -> Iterator[None]:
-    """
-    PyTorch on at most two cores whatever the environment says; nothing is compiled where nothing is
-    measured.
-    """
-    from importlib import import_module
-    from importlib.util import find_spec
-
-    if not find_spec("torch"):
-        yield
-        return
-    torch = import_module("torch")
-    before = torch.get_num_threads()
-    torch.set_num_threads(min(2, os.cpu_count() or 1))
-    try:
-        with torch.compiler.set_stance("default" if measured else "force_eager"):
-            yield
-    finally:
-        torch.set_num_threads(before)
-
-
-class Races:
-    """The races of one run: each is run when the first of its contestants is recorded."""
-
-    def __init__(self, measured: bool) -> None:
-        self.measured, self.device = measured, device()
-        self.races: dict[str, Race] = {}
-        self.records: list[Record] = []
-
-    def entry(self, case: Case, label: str) -> tuple[Race, Entry]:
-        """Find the entry of a contestant; the case is run when the first of them is asked for."""
-        key = signature(case)
-        if key not in self.races:
-            with two_threads(self.measured):
-                self.races[key] = race(case, self.device, self.measured)
-        found = self.races[key]
-        return found, next(entry for entry in found.entries if entry.contestant.label == label)
-
-    def keep(self, benchmark: Any, case: Case, contestant: Contestant) -> None:
-        """
-        Record a contestant; what is missing is skipped with its reason, what cannot be believed
-        fails.
-        """
-        found, entry = self.entry(case, contestant.label)
-        benchmark.group = case.id
-        benchmark.extra_info.update(record(found, entry))
-        self.records.append(dict(benchmark.extra_info))
-        if not entry.runs:
-            pytest.skip(f"{entry.judgement.verdict}: {entry.judgement.reason}")
-        replay(benchmark, entry.sampled.seconds)
-        if entry.refused:
-            benchmark.has_error = True
-            pytest.fail(f"refused: {entry.refused}", pytrace=False)
-        if entry.contestant.ours and entry.judgement.verdict == "wrong":
-            pytest.fail(f"wrong: {entry.judgement.reason}", pytrace=False)
-
-    def note(self, case: str, label: str, **facts: Any) -> Record:
-        """Keep a record of something that is no race: of the whole suite, of a view."""
-        plain = {
-            "case": case,
-            "label": label,
-            "mode": "forward",
-            "operation": case,
-            "dtype": "float32",
-            "device": self.device,
-            "ours": True,
-        }
-        told = (
-            plain
-            | {
-                "sizes": {},
-                "verdict": "correct",
-                "reason": "",
-                "refused": "",
-                "peak_extra_bytes": None,
-            }
-            | facts
-        )
-        self.records.append(told | {"seconds": summarise([1.0]), "ratios": {}})
-        return told
-
-    def suite(self, shares: dict[str, float], command: str) -> Record:
-        """Measure where the time of a differential run went."""
-        return self.note(
-            "differential suite", "verify", share=shares["elsewhere"], command=command, **shares
-        )
-
-    def view(self, shift: str, copied: bool) -> Record:
-        """Tell whether a shift of a padded buffer copies anything."""
-        return self.note("shift as a view", "torch_impl view", shift=shift, copied=copied)
-
-
-def signature(case: Case) -> str:
-    """Say what tells two cases apart."""
-    return json.dumps(
-        [case.name, case.operation, case.sizes, case.dtype, case.mode, case.mask, case.device]
-    )
+from attnverify.bench.report.results import (
+    device_name,
+    latest,
+    new_results_file,
+)
 
 
 def choose_cases(chapter: str, races: Races) -> list[Case]:
@@ -147,21 +30,11 @@ def choose_cases(chapter: str, races: Races) -> list[Case]:
     where many are the same.
     """
     if races.measured:
-        return named.cases(chapter, races.device)
+        return cases_of_list(races.cases, chapter, races.device)
     small = [case.small for on in ("cpu", "cuda") for case in named.cases(chapter, on)]
     return list({signature(replace(case, name="")): case for case in reversed(small)}.values())[
         ::-1
     ]
-
-
-def replay(benchmark: Any, seconds: list[float]) -> None:
-    """Tell pytest-benchmark what each round took."""
-    left = iter(seconds)
-
-    def forward() -> None:
-        NOW[0] += next(left)
-
-    benchmark.pedantic(forward, rounds=len(seconds))
 
 
 KEY = pytest.StashKey[Races]()
@@ -174,7 +47,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="DIR",
         nargs="?",
         const="benchmarks/results",
-        help="keep the results as DIR/<device>/<date>/<time>.json",
+        help="keep the results as DIR/<device>/<date>/<time>.json, written after every race",
+    )
+    group.addoption(
+        "--benchmark-seconds",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="begin no race after so many seconds (default: none is left out)",
+    )
+    group.addoption(
+        "--benchmark-cases",
+        choices=LISTS,
+        default="all",
+        help="on a GPU: twelve cases, those of an hour, or all (default)",
     )
 
 
@@ -184,9 +70,16 @@ def pytest_configure(config: pytest.Config) -> None:
     Before pytest-benchmark reads its options: where the record goes, and what it is compared with.
     """
     given = config.option
-    config.stash[KEY] = Races(measured=not getattr(given, "benchmark_disable", True))
+    measured = not getattr(given, "benchmark_disable", True)
     if getattr(given, "benchmark_record", None) and not given.benchmark_json:
         given.benchmark_json = new_results_file(Path(given.benchmark_record), device_name(device()))
+    path = getattr(given, "benchmark_json", None)
+    config.stash[KEY] = Races(
+        measured,
+        path if isinstance(path, Path) else None,
+        given.benchmark_seconds,
+        given.benchmark_cases,
+    )
     if getattr(given, "benchmark_compare", None) is True:
         last = latest(Path(given.benchmark_record or "benchmarks/results"), device_name(device()))
         given.benchmark_compare = str(last) if last else []

@@ -46,12 +46,13 @@ class Contestant:
 
     @property
     def ours(self) -> bool:
-        return self.source in ("torch_impl", "cupy_impl")
+        return self.source in ("torch_impl", "cupy_impl", OWN_CAUSAL)
 
 
 CPU, GPU = ("cpu",), ("cuda",)
 FUSED = (LEARNED, XL, ALIBI, "additive_attention")
 DOCUMENTS = "benchmarks/peers/documents.py"
+OWN_CAUSAL = "benchmarks/peers/own_causal.py"
 SDPA = "benchmarks/peers/sdpa.py"
 
 CONTESTANTS = (
@@ -59,6 +60,7 @@ CONTESTANTS = (
     Contestant("torch_impl:blocked", "torch_impl", "blocked", devices=CPU, known=FUSED),
     Contestant("torch_impl:eager", "torch_impl", "eager"),
     Contestant("torch_impl:triton", "torch_impl", "triton", devices=GPU, known=FUSED),
+    Contestant("torch_impl:causal", OWN_CAUSAL, "causal", devices=GPU),
     Contestant("cupy_impl", "cupy_impl"),
     Contestant("cupy_impl:cuda", "cupy_impl", "cuda", devices=GPU, known=(LEARNED, XL, ALIBI)),
     Contestant("labml-nn", "examples/labml_backend.py", memory="NBHD", known=(LEARNED, ALIBI)),

@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import Any
 
 from attnverify.backends.loader import Implementation
-from attnverify.bench.measure.sampling import Call
+from attnverify.bench.measure.clock import Call
 from attnverify.catalogue.pytrees import leaves
 
 

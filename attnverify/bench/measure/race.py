@@ -13,6 +13,7 @@ import numpy as np
 from attnverify.backends.loader import Implementation
 from attnverify.bench.measure import peak_memory
 from attnverify.bench.measure.cases import Case
+from attnverify.bench.measure.clock import timed
 from attnverify.bench.measure.contestants import (
     Contestant,
     contestants,
@@ -31,7 +32,6 @@ from attnverify.bench.measure.sampling import (
     flush,
     poison,
     rounds_for,
-    timed,
     warm_up,
 )
 from attnverify.bench.measure.shares import Question, ask, draw_shares
@@ -110,6 +110,7 @@ def run(question: Question, device: str, entries: tuple[Entry, ...], measured: b
     shown = {rounds - 1} if case.mode != "forward" else {int(rng.integers(rounds)), rounds - 1}
     for entry in running:
         entry.sampled.seconds.clear()
+        entry.sampled.host.clear()
     for number, order in enumerate(
         balanced_orders([entry.contestant.label for entry in running], rounds)
     ):
@@ -172,10 +173,14 @@ def time_one_call(
         del shapes
     if case.seconds:
         flush(device)
-    seconds, entry.outputs, copy = timed(entry.implementation, device, call)
-    entry.sampled.seconds.append(seconds)
-    entry.sampled.kept = {-1: copy} if keep is None else {keep: copy, -1: copy}
-    return seconds
+    library = entry.implementation.backend.library
+    assert library is not None
+    took = timed(library, device, call)
+    entry.outputs = took.outputs
+    entry.sampled.seconds.append(took.seconds)
+    entry.sampled.host.append(took.host)
+    entry.sampled.kept = {-1: took.copy} if keep is None else {keep: took.copy, -1: took.copy}
+    return took.seconds
 
 
 def one_round(
@@ -238,7 +243,8 @@ def record(found: Race, entry: Entry) -> dict[str, Any]:
         "not_judged": entry.not_judged, "peak_extra_bytes": entry.peak,
         "warm_ups": entry.sampled.warm_ups,
         "clocks": found.clocks,
-        "seconds": summarise(entry.sampled.seconds), "ratios": ratios(found, entry),
+        "seconds": summarise(entry.sampled.seconds), "host": summarise(entry.sampled.host),
+        "ratios": ratios(found, entry),
     }  # fmt: skip
     if entry.implementation is not None:
         facts |= {

@@ -19,7 +19,8 @@ from numpy import ndarray
 
 from attnverify import ROOT
 from attnverify.bench.measure.cases import Case
-from attnverify.bench.measure.sampling import events, flush
+from attnverify.bench.measure.clock import event_clock
+from attnverify.bench.measure.sampling import flush
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import leaves
 from attnverify.inputs.masks import visible_pairs
@@ -113,15 +114,11 @@ def ceilings(device: str, dtype: str) -> Ceilings:
 
 def best(device: str, call: Callable[[], Any], seconds: float = 1.0) -> float:
     """Time as many calls as fit into a second; the shortest of them."""
-    torch = import_module("torch")
     shortest, start = float("inf"), time.perf_counter()
     while time.perf_counter() - start < seconds:
         if device == "cuda":
-            first, last, milliseconds = events("torch")
             flush(device)
-            first.record(), call(), last.record()
-            torch.cuda.synchronize()
-            took = milliseconds(first, last) / 1e3
+            took = event_clock("torch").time(call).seconds
         else:
             begin = time.perf_counter()
             call()

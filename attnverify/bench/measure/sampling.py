@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from attnverify.backends.loader import Implementation
-from attnverify.catalogue.pytrees import leaves, map_leaves
+from attnverify.bench.measure.clock import reset_persisting_cache
+from attnverify.catalogue.pytrees import leaves
 
 Call = Callable[[], Any]
 
@@ -36,62 +36,21 @@ STABLE, WARM_UPS, LEAST, MOST = 0.05, 12, 5, 60
 @dataclass
 class Sampled:
     """
-    What the rounds left of a contestant: seconds of each round, and the outputs of some rounds as
-    they were right after the call.
+    What the rounds left of a contestant: seconds of each round, on the device and of the host that
+    asks, and the outputs of some rounds as they were right after the call.
     """
 
     seconds: list[float] = field(default_factory=list)
+    host: list[float] = field(default_factory=list)
     kept: dict[int, Any] = field(default_factory=dict)
     warm_ups: int = 0
 
 
-def timed(implementation: Implementation, device: str, call: Call) -> tuple[float, Any, Any]:
-    """Seconds, outputs, and a copy of the outputs that the timed stream made at once."""
-    library = implementation.backend.library
-    assert library is not None
-    if device == "cuda" and library.name in ("torch", "cupy"):
-        return by_events(library.name, library.synchronize, call)
-    library.synchronize()
-    start = time.perf_counter()
-    outputs = call()
-    library.synchronize()
-    stop = time.perf_counter()
-    return stop - start, outputs, copy_outputs(outputs)
-
-
-def by_events(library: str, synchronize: Callable[[], None], call: Call) -> tuple[float, Any, Any]:
-    """
-    Device time: two events around the call in its own stream, the copy behind them in the same
-    stream.
-    """
-    start, stop, milliseconds = events(library)
-    start.record()
-    outputs = call()
-    stop.record()
-    copy = copy_outputs(outputs)
-    synchronize()
-    return milliseconds(start, stop) / 1e3, outputs, copy
-
-
-def events(library: str) -> tuple[Any, Any, Callable[[Any, Any], float]]:
-    module = import_module(library)
-    if library == "torch":
-        return *(
-            module.cuda.Event(enable_timing=True) for _ in range(2)
-        ), lambda start, stop: float(start.elapsed_time(stop))
-    return module.cuda.Event(), module.cuda.Event(), module.cuda.get_elapsed_time
-
-
-def copy_outputs(outputs: Any) -> Any:
-    """Copy every array by means of the array's own library."""
-    return map_leaves(
-        lambda x: x.clone() if hasattr(x, "clone") else x.copy() if hasattr(x, "copy") else x,
-        outputs,
-    )
-
-
 def flush(device: str) -> None:
+    """Overwrite more than the caches hold; of a GPU's, what was set aside too."""
     flushed(device)[...] = 0
+    if device == "cuda":
+        reset_persisting_cache()
 
 
 @cache

@@ -19,8 +19,8 @@ class Goal:
     One row of a table of goals.
 
     cases    the names of the cases that it speaks of; the worst of them counts
-    ours     the label of the implementation that has to reach it; against: of whom, BEST, or what
-             it is measured by
+    ours     the label of the implementation that has to reach it, or one of two; against: of whom,
+             BEST, or what it is measured by
     measure  time, memory: how many times less than the other. overhead: time by the other's time.
              roofline, tanh, share: itself
     at_most  the figure must stay below the floor and the goal
@@ -66,6 +66,9 @@ class Outcome:
 
 
 BLOCKED, TRITON, CUDA = "torch_impl:blocked", "torch_impl:triton", "cupy_impl:cuda"
+CAUSAL = "torch_impl:causal"
+"""Our plain attention with causality in the kernel, as ALiBi and Transformer-XL have it."""
+EITHER = f"{TRITON} or {CUDA}"
 RELATIVE, ALIBI, ADDITIVE = ("relative N=1024",), ("alibi N=2048",), ("additive square 256",)
 SHIFT, SUITE = ("shift N=1024",), ("differential suite",)
 
@@ -108,10 +111,20 @@ GPU = (
     Goal("relative forward + backward", LONG, TRITON, "labml-nn", 5, 8, "both"),
     Goal("relative forward + backward", LONG, TRITON, "documents", 5, 8, "both"),
     Goal(
-        "relative forward time",
-        LONG,
+        "learned relative forward time",
+        LONG[:4],
         TRITON,
         "own plain forward",
+        2.2,
+        1.7,
+        measure="overhead",
+        at_most=True,
+    ),
+    Goal(
+        "Transformer-XL forward time",
+        LONG[4:],
+        TRITON,
+        "own plain causal forward",
         2.2,
         1.7,
         measure="overhead",
@@ -133,12 +146,12 @@ GPU = (
     Goal("plain forward, D 128", PLAIN[128], TRITON, "SDPA flash", 1.0, 1.1),
     Goal("plain forward, D 64", PLAIN[64], TRITON, "SDPA cuDNN", 0.65, 0.85),
     Goal("plain forward, D 128", PLAIN[128], TRITON, "SDPA cuDNN", 0.65, 0.85),
-    Goal("additive forward, 512 x 512 x A 256", SQUARE, TRITON, "documents", 8, 12),
-    Goal("additive forward, 512 x 512 x A 256", SQUARE, TRITON, "torch.compile", 2, 3),
+    Goal("additive forward, 512 x 512 x A 256", SQUARE, EITHER, "documents", 8, 12),
+    Goal("additive forward, 512 x 512 x A 256", SQUARE, EITHER, "torch.compile", 2, 3),
     Goal(
         "additive forward, 512 x 512 x A 256",
         SQUARE,
-        TRITON,
+        EITHER,
         "the tanh roofline",
         0.9,
         1.4,
@@ -186,7 +199,7 @@ def group_records(
 
 def measured(goal: Goal, group: tuple[str, list[Record]], records: list[Record]) -> Outcome:
     case, entrants = group
-    ours = next((record for record in entrants if record["label"] == goal.ours), None)
+    ours = find_ours(goal, entrants)
     if ours is None or not correct(ours):
         return Outcome(goal, why=reason_not_counted(ours, goal.ours), case=case)
     if goal.measure in ("roofline", "share"):
@@ -197,6 +210,14 @@ def measured(goal: Goal, group: tuple[str, list[Record]], records: list[Record])
     if other is None:
         return Outcome(goal, why=why, case=case)
     return compare_records(goal, ours, other, case, records)
+
+
+def find_ours(goal: Goal, entrants: list[Record]) -> Record | None:
+    """The record that has to reach the goal; of several, the fastest correct one."""
+    named = [record for record in entrants if record["label"] in goal.ours.split(" or ")]
+    right = [record for record in named if correct(record)]
+    fastest = min(right, key=lambda record: record["seconds"]["median"], default=None)
+    return fastest or next(iter(named), None)
 
 
 def compare_records(
@@ -249,13 +270,14 @@ def baseline_of(
 
 
 def own_plain(goal: Goal, ours: Record, records: list[Record]) -> Record | None:
-    """Our plain attention at the same size and dtype, causal where the goal says so."""
-    kind = "plain causal" if "causal" in goal.against else "flash grid"
+    """Our plain attention of the same size and dtype, causal where the goal says so."""
+    causal = "causal" in goal.against
+    kind, label = ("plain causal", CAUSAL) if causal else ("flash grid", ours["label"])
     letters = ("B", "H", "N", "M", "D")
     plain = select(
         records,
         operation="scaled_dot_product_attention",
-        label=ours["label"],
+        label=label,
         dtype=ours["dtype"],
         mode=ours["mode"],
     )

@@ -41,6 +41,16 @@ def new_results_file(root: Path, device: str) -> Path:
     return folder / now.strftime("%H%M%S.json")
 
 
+def write_records(path: Path, records: list[Record]) -> None:
+    """Write records as pytest-benchmark does, where :func:`read` finds them."""
+    timed = [{"extra_info": record} for record in records if record["seconds"]]
+    left_out = [record for record in records if not record["seconds"]]
+    told = json.dumps({"benchmarks": timed, "left_out": left_out}, indent=1) + "\n"
+    beside = path.with_suffix(".part")
+    beside.write_text(told)
+    beside.replace(path)  # whole, or as it was
+
+
 def files(root: Path) -> list[Path]:
     """List every result, oldest first."""
     return sorted(root.glob("*/*/[0-9]*.json"), key=lambda path: (path.parent.name, path.name))

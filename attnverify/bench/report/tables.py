@@ -14,6 +14,7 @@ TITLES = (
     "implementation",
     "median",
     "20 % to 80 %",
+    "host",
     "rel.",
     "TFLOP/s",
     "true",
@@ -24,8 +25,8 @@ TITLES = (
     "verdict",
 )
 """
-rel.: the median against the fastest correct one; TFLOP/s: by the attention convention, and true
-operations.
+host: what the call takes of the host that asks for it; rel.: the median against the fastest correct
+one; TFLOP/s: by the attention convention, and true operations.
 """
 
 Group = tuple[str, list[Record]]
@@ -67,6 +68,7 @@ def row(record: Record, fastest: float) -> tuple[str, ...]:
         record["label"],
         time(middle),
         f"{time(low)} to {time(high)}",
+        time(host) if (host := record.get("host", {}).get("median")) is not None else "-",
         f"{middle / fastest:.2f}",
         f"{record.get('tflops_convention', 0):.3g}",
         f"{record.get('tflops_true', 0):.3g}",
