@@ -20,7 +20,7 @@ def test_every_variant_was_looked_at_as_an_old_and_a_new_assembler_make_it() -> 
         lines = [line for line in PUBLISHED if line["ptxas"] == version]
         assert {line["variant"] for line in lines} == set(map(describe, VARIANTS))
         assert not any(line["overwritten"] for line in lines)
-        assert sum(line["products from registers"] for line in lines) > 500
+        assert sum(line["products from registers"] for line in lines) > 400
 
 
 @pytest.mark.thorough
