@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from attnverify.bench.lists import LISTS, cases_of_list
 from attnverify.bench.measure import cases as named
 from attnverify.bench.measure.cases import Case
 from attnverify.bench.measure.contestants import Contestant, contestants
-from attnverify.bench.measure.lists import LISTS, cases_of_list
 from attnverify.bench.races import Races, device, signature
 from attnverify.bench.report.goals import closing_lines
 from attnverify.bench.report.results import (

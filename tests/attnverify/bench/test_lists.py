@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from attnverify.bench import races as of_run
-from attnverify.bench.measure.cases import PLAIN, XL, Case, relative, square
-from attnverify.bench.measure.contestants import Contestant
-from attnverify.bench.measure.lists import (
+from attnverify.bench.lists import (
     EVERY_PAIR,
     LISTS,
     MEMORY,
@@ -17,6 +15,8 @@ from attnverify.bench.measure.lists import (
     estimate_memory,
     fitting,
 )
+from attnverify.bench.measure.cases import PLAIN, XL, Case, relative, square
+from attnverify.bench.measure.contestants import Contestant
 from attnverify.bench.measure.race import Entry, Race
 from attnverify.bench.measure.validation import Judgement
 from attnverify.bench.report.goals import GOALS, Goal, outcome
