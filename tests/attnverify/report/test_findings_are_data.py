@@ -21,6 +21,7 @@ READS = {
     "failures/record.py": "the name of a record's file",
     "failures/scripts/script.py": "the source that a script is made of",
     "gpu_report/runner.py": "a device's name, for a file",
+    "gpu_report/sanitizer.py": "what compute-sanitizer says of races",
     "inputs/conditions.py": "the conditions of a known-failures file",
     "catalogue/field_words.py": "the same, where they are words",
     "isolation/supervisor.py": "a traceback of Python, and what the system says of its memory",
