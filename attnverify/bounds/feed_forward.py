@@ -6,7 +6,6 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.bounds.error_rules import rounding_error
-from attnverify.bounds.layer_norm import layer_norm_error, normalised
 from attnverify.bounds.layers import Parameters, affine, linear_error
 from attnverify.precision import Precision
 
@@ -64,12 +63,3 @@ def relu_gradient(d: ndarray, E_d: ndarray, a: ndarray, E_a: ndarray) -> Pair:
     passes, undecided = a > 0, (np.abs(a) <= E_a) & (E_a > 0)
     E = np.where(passes, E_d, 0.0)
     return np.where(passes, d, 0.0), np.where(undecided, np.abs(d) + E_d, E)
-
-
-def fed_with_error(
-    forward: FeedForward, parameters: Parameters, eps: float, P: Precision
-) -> tuple[ndarray, ndarray]:
-    """Compute the norm of what was fed forward and its error, stored."""
-    norm = parameters["ff_norm.weight"], parameters.get("ff_norm.bias"), eps
-    z, E = forward.z
-    return normalised(z, *norm), layer_norm_error(z, E, *norm, P, P.storage)

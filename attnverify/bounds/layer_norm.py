@@ -1,5 +1,7 @@
 """Bounds for layer norm."""
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy import ndarray
 
@@ -18,6 +20,20 @@ def normalised(z: ndarray, gain: ndarray | None, bias: ndarray | None, eps: floa
     c = z - mean(z)
     y = c / np.sqrt(mean(c * c) + eps)
     return y * (1.0 if gain is None else gain) + (0.0 if bias is None else bias)
+
+
+def layer_norm_with_error(
+    summed: tuple[ndarray, ndarray],
+    parameters: Mapping[str, ndarray | None],
+    name: str,
+    eps: float,
+    P: Precision,
+    fmt: Format,
+) -> tuple[ndarray, ndarray]:
+    """Compute the layer norm of this name, of a sum and its error, kept in a format."""
+    weight, bias = parameters[f"{name}.weight"], parameters.get(f"{name}.bias")
+    z, E = summed
+    return normalised(z, weight, bias, eps), layer_norm_error(z, E, weight, bias, eps, P, fmt)
 
 
 def mean(x: ndarray) -> ndarray:

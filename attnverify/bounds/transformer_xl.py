@@ -7,8 +7,8 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.bounds.error_rules import rounding_error
-from attnverify.bounds.feed_forward import fed_with_error, feed_forward
-from attnverify.bounds.layer_norm import layer_norm_error, normalised
+from attnverify.bounds.feed_forward import feed_forward
+from attnverify.bounds.layer_norm import layer_norm_with_error
 from attnverify.bounds.layers import Pair, Parameters, affine, linear_error, merge, split
 from attnverify.bounds.relative import (
     TransformerXL,
@@ -95,21 +95,17 @@ def layer_with_error(
     """
     Compute what a layer gives and its error, stored; what is fed forward is kept in `stage`.
     """
-    if "ff_in.weight" in parameters:
-        fed = feed_forward(*normed_sum(forward, parameters, eps, P), parameters, P)
-        return fed_with_error(fed, parameters, eps, P)
-    norm = parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps
-    z, E = forward.z
-    return normalised(z, *norm), layer_norm_error(z, E, *norm, P, P.storage)
+    if "ff_in.weight" not in parameters:
+        return layer_norm_with_error(forward.z, parameters, "layer_norm", eps, P, P.storage)
+    fed = feed_forward(*normed_sum(forward, parameters, eps, P), parameters, P)
+    return layer_norm_with_error(fed.z, parameters, "ff_norm", eps, P, P.storage)
 
 
 def normed_sum(
     forward: LayerForward, parameters: Parameters, eps: float, P: Precision
 ) -> tuple[ndarray, ndarray]:
     """Compute the norm of one layer's sum and its error, kept in `stage`."""
-    norm = parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps
-    z, E = forward.z
-    return normalised(z, *norm), layer_norm_error(z, E, *norm, P, P.stage)
+    return layer_norm_with_error(forward.z, parameters, "layer_norm", eps, P, P.stage)
 
 
 def transformer_xl_layer(
