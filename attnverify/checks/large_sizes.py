@@ -25,19 +25,28 @@ COLUMNS = {"B": 1, "H": 2, "D": 8, "E": 128, "Q": 4, "K": 5, "A": 6}
 SUMS = COLUMNS | {"E": 8}
 FEW = {"B": 1, "H": 1, "D": 6, "E": 2, "Q": 2, "K": 2, "A": 2, "L": 1, "F": 6}
 
+SHOWN = (15, 31, 63, 64, 127, 128, 129, 513, 1025, 2051, 4099)
+"""Lengths at which any one lost key shows."""
+SUMMED = (513, 1025, 2051, 4099, 8192)
+"""Lengths at which a running total in a narrow format shows."""
+
 ATTENDED = {
     "quick": (("columns", COLUMNS | {"N": 2, "M": 2051}),),
     "default": (
-        ("columns", COLUMNS | {"N": 2, "M": 2051}),
-        ("columns", COLUMNS | {"N": 2, "M": 8185}),
-        ("one_signed", SUMS | {"N": 3, "M": 8192}),
+        *(("columns", COLUMNS | {"N": 2, "M": M}) for M in SHOWN),
+        ("columns", COLUMNS | {"H": 1, "N": 2, "M": 8192, "E": 256}),
+        *(
+            (family, SUMS | {"N": 3, "M": M})
+            for M in SUMMED
+            for family in ("columns", "one_signed")
+        ),
         ("one_signed", SUMS | {"N": 4099, "M": 3}),
     ),
 }
 """Family and sizes for an attention and for its gradient; thorough: as default."""
 
 LONG = FEW | {"N": 3, "M": 8192, "S": 8189}
-SQUARE = FEW | {"N": 1281}
+SQUARE = FEW | {"N": 2048}
 
 GRID = {"N": 1, "M": 2, "D": 2, "E": 2}
 GRIDS = (GRID | {"B": 33, "H": 32}, GRID | {"B": 2049, "H": 32})
@@ -79,7 +88,7 @@ def large_recipes(op: Operation, profile: str) -> list[Recipe]:
 
 
 def describe_sizes(recipe: Recipe) -> str:
-    sizes = " ".join(f"{x}={recipe.sizes[x]}" for x in "NMSF" if recipe.sizes.get(x, 0) > 1000)
+    sizes = " ".join(f"{x}={recipe.sizes[x]}" for x in "NMSFE" if recipe.sizes.get(x, 0) > 10)
     return f"{recipe.values['family']} {sizes}" + (", padded" if recipe.padding else "")
 
 

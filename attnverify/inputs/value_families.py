@@ -168,6 +168,7 @@ def columns(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
     key that is lost takes E / M off its column, however many there are.
     """
     one_signed(inputs, dtype, rng)
+    scale(inputs, 0.05, ("u", "v", "w_score", "key_pos_bias", "query_pos_bias"))
     value = inputs.get("value")
     if isinstance(value, ndarray):
         M, E = value.shape[-2:]

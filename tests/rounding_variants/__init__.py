@@ -25,12 +25,16 @@ from tests.rounding_variants.machine import Machine
 from tests.rounding_variants.operations import OPERATIONS
 from tests.rounding_variants.transformer_xl_gradients import TRANSFORMER_XL_GRADIENTS
 
-__all__ = ["compute", "largest_share", "share_of_bound"]
+__all__ = ["answer", "compute", "largest_share", "share_of_bound"]
 
 
 def compute(derived: Derivation, inputs: dict[str, Any], dtype: str) -> Any:
     """What the implementation answers."""
-    at, operation = Machine.of(derived, dtype), derived.operation
+    return answer(Machine.of(derived, dtype), derived.operation, inputs)
+
+
+def answer(at: Machine, operation: str, inputs: dict[str, Any]) -> Any:
+    """What the operation is on this machine."""
     with np.errstate(all="ignore"):
         if operation in LAYER_GRADIENTS:
             return LAYER_GRADIENTS[operation](at, **inputs)

@@ -169,14 +169,14 @@ def test_a_check_is_a_unit_of_its_own() -> None:
                 unit,
                 implementation=f"alibi_attention_{how}",
                 profile="quick",
-                check="large: columns M=2051",
+                check="large: columns M=2051 E=128",
             )
         )
         for how in ("right", "short")
     )
     assert (right.result.checks, right.result.findings) == (1, [])
     (found,) = short.result.findings
-    assert found.kind == "large: columns M=2051"
+    assert found.kind == "large: columns M=2051 E=128"
     assert found.record and found.record.check and found.record.check["name"] == found.kind
     assert f"  replay: attnverify replay {found.record.hash}" in str(found)
 
