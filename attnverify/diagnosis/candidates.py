@@ -17,7 +17,8 @@ from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.conventions.convention import Convention, conventions
 from attnverify.diagnosis.mistakes.arithmetic import rounding_mistakes
 from attnverify.diagnosis.mistakes.everywhere import common_mistakes
-from attnverify.diagnosis.mistakes.stages import stage_mistakes, unguarded
+from attnverify.diagnosis.mistakes.layers import layer_mistakes
+from attnverify.diagnosis.mistakes.stages import overflowing_beside, stage_mistakes, unguarded
 from attnverify.diagnosis.mistakes.strides import arranged_inputs, stride_mistakes, widened
 from attnverify.diagnosis.mistakes.tiles import tile_mistakes
 from attnverify.faults import registry
@@ -72,7 +73,8 @@ def candidates(operation: str) -> tuple[Candidate, ...]:
         found += [from_change(op, words, change) for words, change in stage_mistakes(op)]
     if op.is_staged and not op.is_score:
         found += [from_change(op, words, change) for words, change in tile_mistakes()]
-    found += [from_mistake(op, words, mistake) for words, mistake in common_mistakes(op)]
+    others = (*common_mistakes(op), *layer_mistakes(op))
+    found += [from_mistake(op, words, mistake) for words, mistake in others]
     found += [Candidate(words, words, answer, rank=2) for words, answer in stride_mistakes(op)]
     found += [
         Candidate(words, words, answer, rank=2, rounds=True)
@@ -83,11 +85,18 @@ def candidates(operation: str) -> tuple[Candidate, ...]:
 
 @lru_cache
 def pairs(operation: str) -> tuple[Candidate, ...]:
-    """Two conventions at once, or an unguarded softmax, in an operation that consists of stages."""
+    """
+    Two conventions at once, an unguarded softmax, or an overflow beside a number in place of minus
+    infinity, in an operation that consists of stages.
+    """
     op = CATALOGUE[operation]
     changes = [(c.words, c.change) for c in conventions(operation) if c.change is not None]
     empty = [(words, change) for words, change in changes if words.startswith("NaN in rows")]
-    both = (*product(empty, unguarded()), *combinations(changes, 2))
+    both = (
+        *product(empty, unguarded()),
+        *(overflowing_beside(op) if op.is_staged else ()),
+        *combinations(changes, 2),
+    )
     return tuple(
         from_change(op, say.BOTH.format(one=one, other=other), combined(first, then))
         for (one, first), (other, then) in both

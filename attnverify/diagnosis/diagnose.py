@@ -36,6 +36,7 @@ from attnverify.diagnosis.mistakes.arithmetic import output_format
 from attnverify.diagnosis.mistakes.flushed import find_flushed
 from attnverify.diagnosis.mistakes.narrow_operands import find_narrow_operands
 from attnverify.diagnosis.whereabouts.probes import localize
+from attnverify.inputs.sampling import resized
 from attnverify.judge.case import Case, case_of
 from attnverify.judge.observation import Observation, arrays, observe, passed_observation
 
@@ -70,6 +71,8 @@ def diagnose(
     failing = [o for o in look_at(implementation, choose_failing(cases), budget) if o.wrong]
     if not failing:
         return None
+    if not any(o.is_telling for o in failing):
+        failing += observe_larger(implementation, failing, budget)
     if any(o.recipe.poison in ("nan", "inf") for o in failing):
         passed = passed_observations(implementation, passing)
         return diagnose_hidden(implementation, failing, passed, among, budget)
@@ -86,6 +89,26 @@ def look_at(
 ) -> list[Observation]:
     """Observe the cases, for as long as the budget lasts."""
     return observe(implementation, [case for case in cases if budget.affords_case(case)])
+
+
+def observe_larger(
+    implementation: Implementation, failing: Sequence[Observation], budget: CallBudget
+) -> list[Observation]:
+    """
+    Where nothing but NaN came out, with which too much agrees: observe the same with more rows and
+    keys, where that fails too and gives numbers beside.
+    """
+    larger = [
+        resized(
+            o.recipe, {k: o.recipe.sizes[k] + n for k, n in MORE.items() if k in o.recipe.sizes}
+        )
+        for o in failing[:2]
+    ]
+    seen = look_at(implementation, [case_of(each, failing[0].dtype) for each in larger], budget)
+    return [o for o in seen if o.wrong and o.is_telling]
+
+
+MORE = {"N": 8, "M": 4}
 
 
 def choose_failing(cases: Sequence[Case]) -> list[Case]:

@@ -119,13 +119,18 @@ def format_findings(findings: Sequence[Finding]) -> Iterator[str]:
 
 
 def offered_line(offer: RegionOffer, implementation: str, aspect: str) -> KnownFailureLine:
-    cost = COST.format(passes=offer.passes[0]) if is_wide(offer) else ""
+    inside = offer.passes[0] + offer.fresh_passes[0]
+    cost = COST.format(passes=inside) if is_wide(offer) else ""
     return KnownFailureLine(offer.line(implementation, aspect), f"{offer.evidence}{cost}")
 
 
 def is_wide(offer: RegionOffer) -> bool:
-    """Tell whether a region holds much of what passes: then the failures share another thing."""
-    inside, all_ = offer.passes
+    """
+    Tell whether a region holds much of what passes, fresh draws too: then the failures share
+    another thing.
+    """
+    both = offer.passes, offer.fresh_passes
+    inside, all_ = (sum(counts) for counts in zip(*both, strict=True))
     return inside > all_ / 4
 
 

@@ -16,6 +16,11 @@ from attnverify.checks.registry import find_check
 from attnverify.diagnosis.call_budget import OF_A_CAUSE, CallBudget, price_of
 from attnverify.diagnosis.cause import Cause
 from attnverify.diagnosis.diagnose import choose_of_other_kinds, diagnose
+from attnverify.failures.known_failures import (
+    KnownFailure,
+    known_failures_file,
+    read_known_failures,
+)
 from attnverify.failures.record import FailureRecord
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.recipe import Inputs
@@ -29,7 +34,8 @@ from attnverify.judge.side_effects import judge_side_effects
 def cause_again(failure: FailureRecord, implementation: Implementation, kind: str) -> Cause | None:
     """
     Find the cause as the run told it: by the cases that it began with and by those that it drew,
-    which fail in this way, in another, or pass, beside the one that is recorded.
+    which fail in this way, in another, or pass, beside the one that is recorded. What the lines
+    beside the backend's file know of is left out, as the run leaves it out.
     """
     if passes_when_reloaded(implementation, failure.case):
         return None  # what hangs on earlier calls is told as that
@@ -37,13 +43,15 @@ def cause_again(failure: FailureRecord, implementation: Implementation, kind: st
     fixed = fixed_cases(failure.operation) if drawn == "any" else ()
     draws = failure.draws or FIRST_DRAWS
     failing, passing = {kind: list[Case]()}, list[Case]()
+    known = known_otherwise(failure, implementation)
     for recipe in (*fixed, *draw_recipes(failure.operation, drawn, draws["cases"], draws["seed"])):
         case = case_of(recipe, failure.dtype)
         try:
             if judge(implementation, case).judged:
                 passing.append(case)
         except Disagreement as error:
-            failing.setdefault(error.kind, []).append(case)
+            if not any(line.covers(case) for line in known):
+                failing.setdefault(error.kind, []).append(case)
         except Unsupported:
             continue
     judged = frozenset((*passing, *chain(*failing.values())))
@@ -54,6 +62,23 @@ def cause_again(failure: FailureRecord, implementation: Implementation, kind: st
         passing=passing,
         budget=CallBudget(*OF_A_CAUSE, price_of(implementation), judged),
     )
+
+
+def known_otherwise(failure: FailureRecord, implementation: Implementation) -> list[KnownFailure]:
+    """
+    List the known failures beside the backend's file that speak of the cell of a failure and do not
+    cover the failure itself.
+    """
+    source, operation = implementation.backend.source, implementation.operation
+    path = known_failures_file(source)
+    function = implementation.name.replace(operation.name, operation.forward.name)
+    names = {implementation.name, function}  # a gradient is a column of its function
+    lines = [
+        line
+        for line in (read_known_failures(path, source) if path else [])
+        if any(line.speaks_of(source, name, failure.dtype, failure.aspect) for name in names)
+    ]
+    return [line for line in lines if not line.covers(failure.case)]
 
 
 FIRST_DRAWS = {"cases": 20, "seed": 0}

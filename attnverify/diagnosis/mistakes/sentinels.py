@@ -65,7 +65,7 @@ class Sentinel:
             rescore=rescore,
             weigh=weigh,
             empty=np.where(zeroed, 0.0, np.nan),
-            backward={"score_grad": score_grad},
+            backward=(s.backward or {}) | {"score_grad": score_grad},
         )
 
     def lowered(self, s: StagedAttention, score: ndarray, number: ndarray) -> ndarray:

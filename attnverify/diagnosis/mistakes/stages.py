@@ -12,9 +12,10 @@ from numpy import ndarray
 
 from attnverify.catalogue.dtypes import largest, round_to
 from attnverify.catalogue.operation import Operation
-from attnverify.diagnosis.mistakes.sentinels import sentinel_mistakes
+from attnverify.diagnosis.conventions.stage_changes import float_mask
+from attnverify.diagnosis.mistakes.sentinels import sentinel_mistakes, stored
 from attnverify.reference import attention
-from attnverify.reference.staged_attention import Change, StagedAttention
+from attnverify.reference.staged_attention import Change, StagedAttention, dropped
 
 Applies = Callable[[Operation], bool]
 
@@ -134,6 +135,30 @@ def with_backward(**stages: Any) -> Change:
     return lambda s: replace(s, backward=stages)
 
 
+def everywhere(weights: ndarray, visible: ndarray, d_weights: ndarray, mean: ndarray) -> ndarray:
+    """The gradient of the scores, of hidden ones too."""
+    return weights * (d_weights - mean)
+
+
+def kept_in_storage(**stages: Any) -> Change:
+    """
+    Return the gradient of the weights kept in the dtype of the inputs: where that of a hidden
+    weight overflows, the row mean is 0 times infinity.
+    """
+
+    def change(s: StagedAttention) -> StagedAttention:
+        def drop_back(d: ndarray, keep: Any, p: float) -> ndarray:
+            return stored(dropped(s, stored(d, s.dtype)), s.dtype)
+
+        return replace(s, backward={"drop_back": drop_back, "row_mean": mean_of_all, **stages})
+
+    return change
+
+
+def mean_of_all(weights: ndarray, d_weights: ndarray) -> ndarray:
+    return (weights * d_weights).sum(axis=-1, keepdims=True)
+
+
 def draw_forgotten(s: StagedAttention) -> StagedAttention:
     return replace(s, backward={"drop_back": lambda d, keep, p: d})
 
@@ -166,6 +191,13 @@ def value_gradient_unmasked(s: StagedAttention) -> StagedAttention:
     return replace(s, rescore=remember, backward={"value_grad": value_grad})
 
 
+def overflowing_beside(operation: Operation) -> Iterator[tuple[tuple[str, Change], ...]]:
+    """Numbers in place of minus infinity, each beside such a gradient."""
+    if operation.is_gradient and operation.forward.mask:
+        for sentinel in sentinel_mistakes(operation.forward):
+            yield (OVERFLOWING_GRADIENT, kept_in_storage()), sentinel
+
+
 def unguarded() -> Iterator[tuple[str, Change]]:
     """What a softmax as it stands in a textbook shows besides NaN in rows that see no key."""
     for dtype in ("", "float16"):
@@ -181,8 +213,11 @@ OVERFLOWING = {
     f"score of {OVERFLOWS['float16']:.3g} on",
 }
 
+OVERFLOWING_GRADIENT = "0 times infinity, which is NaN, where a hidden weight's gradient overflows"
+
 ANY: Applies = lambda op: True
 MASKED: Applies = lambda op: op.mask is not None
+FLOATS: Applies = lambda op: op.mask == "mask"
 DROPPED: Applies = lambda op: "keep" in op.arguments
 VALUED: Applies = lambda op: "value" in op.arguments
 WIDE: Applies = lambda op: "D" in op.sizes and "value" in op.arguments
@@ -197,6 +232,8 @@ STAGE_MISTAKES: tuple[tuple[Applies, str, Change], ...] = (
     ),
     (MASKED, "boolean masks applied after the softmax, so that rows do not sum to 1",
      masked_after_softmax),
+    (FLOATS, "NaN in rows that a float mask empties",
+     float_mask(lambda s: replace(s, empty=np.nan))),
     (ANY, "a softmax over the queries", over_axis(-2)),
     (ANY, "a softmax over the heads", over_axis(-3)),
     *(
@@ -230,4 +267,10 @@ GRADIENT_MISTAKES: tuple[tuple[Applies, str, Change], ...] = (
      lambda s: replace(s, d_scale=1.0)),
     (DROPPED, "a gradient of the weights that forgets dropout", draw_forgotten),
     (MASKED, "a gradient by value that ignores the mask", value_gradient_unmasked),
+    (lambda op: op.forward.mask == "mask",
+     "NaN in rows that a float mask empties, which reaches hidden keys too",
+     float_mask(lambda s: replace(s, empty=np.nan, backward={"score_grad": everywhere}))),
+    (ANY, OVERFLOWING_GRADIENT, kept_in_storage()),
+    (ANY, f"{OVERFLOWING_GRADIENT}, which reaches hidden keys too",
+     kept_in_storage(score_grad=everywhere)),
 )  # fmt: skip

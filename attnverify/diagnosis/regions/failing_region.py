@@ -114,11 +114,13 @@ class RegionOffer:
     @property
     def holds(self) -> bool:
         """
-        Whether the fresh draws bear it out: no failure outside, and passes inside only where there
-        were some at first.
+        Whether the fresh draws bear it out: no failure outside, and no larger share of the passes
+        inside than at first.
         """
-        inside, all_ = self.fresh_failures
-        return inside == all_ and (self.fresh_passes[0] == 0 or self.passes[0] > 0)
+        failed, all_failed = self.fresh_failures
+        passed, all_passed = self.fresh_passes
+        inside, all_ = self.passes
+        return failed == all_failed and passed * all_ <= inside * all_passed
 
     @property
     def exact(self) -> bool:

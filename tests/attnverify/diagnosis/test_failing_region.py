@@ -262,6 +262,8 @@ def test_an_offer_that_the_fresh_draws_refute_does_not_hold() -> None:
     offer = RegionOffer(("N > M",), (5, 5), (0, 9), (3, 4), (0, 8), "*")
     assert not offer.holds and replace(offer, fresh_failures=(4, 4)).holds
     assert not replace(offer, fresh_failures=(4, 4), fresh_passes=(1, 8)).holds
+    known = replace(offer, fresh_failures=(4, 4), passes=(1, 8), fresh_passes=(1, 8))
+    assert known.holds and not replace(known, fresh_passes=(3, 4)).holds
 
 
 def test_what_is_not_given_is_said_in_words() -> None:

@@ -71,13 +71,18 @@ def test_what_was_recorded_alone_is_offered_for_a_replay() -> None:
     assert line not in FINDING.lines()
 
 
-@pytest.mark.parametrize(("passes", "cost"), [(4, ""), (18, "those 18 that pass unjudged, too")])
-def test_a_line_that_holds_much_of_what_passes_says_what_it_costs(passes: int, cost: str) -> None:
-    offer = RegionOffer(("N > M",), (19, 19), (passes, 43), (2, 2), (1, 2), "*")
+@pytest.mark.parametrize(
+    ("passes", "fresh", "cost"),
+    [(4, 1, ""), (18, 1, "those 19 that pass unjudged, too"), (4, 10, "those 14 that pass")],
+)
+def test_a_line_that_holds_much_of_what_passes_says_what_it_costs(
+    passes: int, fresh: int, cost: str
+) -> None:
+    offer = RegionOffer(("N > M",), (19, 19), (passes, 43), (2, 2), (fresh, 10), "*")
     line = offered_line(offer, "softmax", "values")
     assert line.line == "softmax * values when N > M : <reason>"
     assert line.evidence.startswith(f"(covers 19 of 19 failures, {passes} of 43 passes")
-    assert line.evidence.endswith(cost or ")")
+    assert cost in line.evidence if cost else line.evidence.endswith(")")
 
 
 def test_a_cause_that_several_findings_of_a_cell_have_is_told_once() -> None:
