@@ -1,8 +1,8 @@
 """
 Sentences: every text in which a diagnosis tells what it has found, as templates with named places.
 
-A place that says where begins with a colon, or is empty: ``: from key 64 on``. What a candidate is
-called stands beside its function, in the tables of conventions, faults and mistakes.
+A place that says where begins with a colon, or is empty: ``: from key 64 of 96 on``. What a
+candidate is called stands beside its function, in the tables of conventions, faults and mistakes.
 """
 
 # what the implementation is instead
@@ -88,7 +88,7 @@ ZERO, NAN, OTHER_SIGN = "0", "NaN", "with the other sign"
 PLACE = ": {places}"
 IN_ONE, ONE_KEY = "in {name} {index} alone", "key {index} alone"
 IN_LAST, LAST_KEY = "in the last {name} ({index}) alone", "the last key ({index}) alone"
-FROM, UP_TO = "from {name} {index} on", "up to {name} {index}"
+FROM, UP_TO = "from {name} {index} of {size} on", "up to {name} {index} of {size}"
 SOME, SOME_AND_MORE = "{name} {indices}", "{name} {indices} ..."
 INDEX_OF_AXIS = "axis {axis}, index"
 

@@ -15,8 +15,8 @@ NAMES = {
 
 def describe_indices(wrong: ndarray, axes: str = "") -> str:
     """
-    Where a boolean array is True along its axes: ``: from key 64 on, in head 3 alone``; nothing
-    where it is everywhere.
+    Where a boolean array is True along its axes: ``: from key 64 of 96 on, in head 3 alone``;
+    nothing where it is everywhere.
     """
     names = axes or ("BHNM" if wrong.ndim == 4 else "BNM")
     told = []
@@ -46,8 +46,8 @@ def describe_axis(there: ndarray, name: str) -> str:
         template = say.ONE_KEY if name == "key" else say.IN_ONE
         return template.format(name=name, index=first)
     if len(index) == last - first + 1 and last == size - 1:
-        return say.FROM.format(name=name, index=first)
+        return say.FROM.format(name=name, index=first, size=size)
     if len(index) == last - first + 1 and first == 0:
-        return say.UP_TO.format(name=name, index=last)
+        return say.UP_TO.format(name=name, index=last, size=size)
     template = say.SOME_AND_MORE if len(index) > 4 else say.SOME
     return template.format(name=name, indices=", ".join(map(str, index[:4])))

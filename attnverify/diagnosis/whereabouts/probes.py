@@ -3,7 +3,7 @@ Whereabouts: which stage of an unknown failure is wrong first, and where.
 
 Three probes, made from a recipe that fails. Values that are unit vectors show the weights; their
 ratios are differences of scores, whatever normalises them; queries of zero leave the biases and the
-mask alone. What is wrong is then placed along the axes: from key 64 on, in head 3 alone.
+mask alone. What is wrong is then placed along the axes: from key 64 of 96 on, in head 3 alone.
 """
 
 from collections.abc import Sequence

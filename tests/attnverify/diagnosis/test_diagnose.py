@@ -265,7 +265,7 @@ def test_probes_say_which_stage_is_wrong_and_where() -> None:
     assert (
         said is not None
         and said.startswith("the weights of a row are right but for a factor: rows sum to")
-        and "from row 2 on" in said
+        and "from row 2 of " in said
     )
 
 
@@ -394,7 +394,8 @@ def test_where_a_gradient_is_wrong_is_told_by_the_axes_of_its_input() -> None:
     wrong[1][:, 2, 3:] += 1
     bounds = tuple(np.full(x.shape, 1e-6) for x in expected)
     seen = Observation(case, tuple(wrong), expected, bounds, 9.0)
-    words = "wrong: the gradient by key: from key 3 on, in the last head (2) alone"
+    M = expected[1].shape[2]
+    words = f"wrong: the gradient by key: from key 3 of {M} on, in the last head (2) alone"
     assert describe_wrong_outputs([seen]) == words
 
 

@@ -10,7 +10,11 @@ import pytest
 from numpy import ndarray
 
 from attnverify.catalogue.operation import CATALOGUE
+from attnverify.diagnosis.diagnose import diagnose
 from attnverify.diagnosis.mistakes.layers import EMPTY_ROWS, with_empty_rows
+from attnverify.faults.arithmetic.softmax import empty_rows
+from attnverify.inputs.recipe import Recipe
+from attnverify.judge.case import Case, case_of
 from attnverify.reference import attention, gradients
 from tests.attnverify.diagnosis.test_diagnose import cause, computed
 
@@ -59,3 +63,31 @@ def with_nan_under_a_float_mask(inputs: dict[str, Any], dtype: str) -> Any:
 def test_rows_that_a_float_mask_alone_makes_nan_are_told_by_it() -> None:
     own = computed(SDPA, with_nan_under_a_float_mask)
     assert "NaN in rows that a float mask empties" in str(cause(own))
+
+
+def row_that_sees_nothing() -> Case:
+    """A case of one query from which the mask hides every key."""
+    sizes = {"B": 1, "H": 1, "N": 1, "M": 3, "D": 2, "E": 2}
+    mask = {"pattern": "empty_rows", "axes": "N M", "form": "bool"}
+    recipes = (
+        Recipe(SDPA, sizes, {"family": "normal", "seed": 1}, mask=mask | {"seed": seed})
+        for seed in range(20)
+    )
+    cases = (case_of(recipe, "float32") for recipe in recipes)
+    return next(case for case in cases if not case.inputs["mask"].any())
+
+
+def test_what_gives_nothing_but_nan_is_asked_with_more_rows() -> None:
+    def layer(inputs: dict[str, Any], dtype: str) -> Any:
+        return attention.scaled_dot_product_attention(**inputs, weigh=empty_rows(lambda M: np.nan))
+
+    told = diagnose(computed(SDPA, layer), [row_that_sees_nothing()])
+    assert "NaN in rows that see no key" in str(told)
+
+
+def test_nan_beside_nan_is_no_agreement() -> None:
+    def nothing(inputs: dict[str, Any], dtype: str) -> Any:
+        return np.nan * attention.scaled_dot_product_attention(**inputs)
+
+    told = diagnose(computed(SDPA, nothing), [row_that_sees_nothing()])
+    assert told is not None and "equals" not in str(told)

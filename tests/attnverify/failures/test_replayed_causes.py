@@ -24,6 +24,10 @@ def {SDPA}(query, key, value, mask=None, keep=None, p=0.0):
     found = numpy_ref.{SDPA}(unscaled, key, value, mask, keep, p)
     return found if keep is None else 1.5 * found
 """
+GRADIENT = f"""
+def {SDPA}_grad(d_output, query, key, value, mask=None, keep=None, p=0.0):
+    return numpy_ref.{SDPA}_grad(d_output, query, key, value, mask, keep, p)
+"""
 KNOWN = f"{SDPA} * values when dropout is given : its draw is another's\n"
 
 
@@ -43,7 +47,7 @@ def test_what_is_known_otherwise_is_left_out_of_a_replay_too(tmp_path: Path) -> 
 
 def test_a_line_of_a_function_speaks_of_its_gradient(tmp_path: Path) -> None:
     kernel, known = tmp_path / "mine.py", tmp_path / "mine.known-failures.txt"
-    kernel.write_text(f"from attnverify.numpy_ref import {SDPA}, {SDPA}_grad")
+    kernel.write_text(KERNEL + GRADIENT)
     known.write_text(f"{SDPA} * gradients when a mask is given : as one knows")
     (own,) = (i for i in load(str(kernel)).implementations if i.operation.is_gradient)
     masked, bare = (
