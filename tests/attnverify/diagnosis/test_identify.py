@@ -4,14 +4,17 @@ ones, and unknown ones.
 """
 
 import json
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from attnverify.backends.array_libraries import array_library
 from attnverify.backends.call_adapter import adapt_signature
 from attnverify.backends.loader import Backend, Implementation, load
+from attnverify.catalogue.operation import CATALOGUE
 from attnverify.cli import main
 from attnverify.diagnosis.identification.card import Answer, ConventionCard
 from attnverify.diagnosis.identification.identify import card_of, identify
@@ -119,6 +122,30 @@ def test_a_fault_is_read_off(name: str) -> None:
         backend, fault.operation, "faulty", adapt_signature(fault.fresh(), fault.operation)
     )
     assert others(card_of(implementation, "float32")) == FAULTS[name]
+
+
+LIMITS: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "E = D": lambda x: x["query"].shape[-1] == x["value"].shape[-1],
+    "N = M": lambda x: x["query"].shape[-2] == x["key"].shape[-2],
+    "an even H": lambda x: x["query"].shape[1] % 2 == 0,
+    "no mask": lambda x: x.get("mask", x.get("visible")) is None,
+    "align = start": lambda x: x.get("align", "start") == "start",
+}
+
+
+@pytest.mark.parametrize("operation", [SDPA, LEARNED])
+def test_a_kernel_of_many_limits_is_asked_what_it_takes(operation: str) -> None:
+    def limited(**inputs: Any) -> Any:
+        if not all(holds(inputs) for holds in LIMITS.values()):
+            raise NotImplementedError("limited")
+        return CATALOGUE[operation].reference(**inputs)
+
+    backend = Backend("limited", "limited", library=array_library("numpy"), precision="wide")
+    own = CATALOGUE[operation]
+    function = adapt_signature(limited, own)
+    card = card_of(Implementation(backend, own, operation, function), "float32")
+    assert card.answers["scale"].as_specified and card.refused == ["limited"]
+    assert others(card) == {}
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
