@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,19 @@ def test_a_page_is_short_and_holds_nobodys_folders(tmp_path: Path) -> None:
     calls = [node for node in ast.walk(ast.parse(page)) if isinstance(node, ast.Assert)]
     assert len(calls) == 2  # of its form, and by the bound
     assert re.search(r"^attn_mask = np.array\(\[\[(True|False), ", page, re.M)
+
+
+@pytest.mark.parametrize("sizes", [SIZES, SIZES | {"M": 65}])
+def test_a_script_says_where_its_inputs_are_not_those_recorded(sizes: dict[str, int]) -> None:
+    own = file_of(WRONG)
+    case = case_of(Recipe(SDPA, sizes, {"family": "normal", "seed": 1}), "float32")
+    record = FailureRecord.of(own, case, "values")
+    drifted = replace(record, inputs="0" * 12)
+    said = [" ".join(script(each, own).split()) for each in (record, drifted)]
+    assert ["the inputs drawn here are not those that were recorded" in x for x in said] == [
+        False,
+        True,
+    ]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
