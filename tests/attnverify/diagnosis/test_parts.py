@@ -82,6 +82,16 @@ def test_two_conventions_at_once_are_told_together(one: str, other: str) -> None
     assert matched(answers_of(pair)) == [pair.words]
 
 
+def test_a_cause_explains_every_element_and_predicts_no_other_failure() -> None:
+    told = mask_ignored().words
+    one, *others = (o for o in answers_of(mask_ignored()) if o.wrong)
+    assert told in matched([one, *others])
+    beside = one.actual[0].copy()
+    beside.flat[0] = 2 * beside.flat[0] + 1
+    assert told not in matched([replace(one, actual=(beside,)), *others])
+    assert told not in matched([replace(one, actual=one.expected, ratio=0.0), *others])
+
+
 def test_one_convention_is_not_told_as_two() -> None:
     alone, *_ = (c for c in candidates(SDPA) if c.words == PAIRS[0][0])
     assert matched(answers_of(alone))[0] == alone.words
