@@ -46,7 +46,7 @@ The kinds of failure that another function can explain; a crash, a shape or a dt
 """
 MOST_FAILING = 8
 CASES_OF_OTHER_KINDS = 3
-MOST_PASSING = 24
+MOST_PASSING = 64
 LARGE = 300_000
 """So many numbers at most go into a case that is called for a diagnosis, if there are others."""
 

@@ -131,7 +131,7 @@ def is_wide(offer: RegionOffer) -> bool:
     """
     both = offer.passes, offer.fresh_passes
     inside, all_ = (sum(counts) for counts in zip(*both, strict=True))
-    return inside > all_ / 4
+    return 3 * inside >= all_ > 0
 
 
 COST = "; too wide: it would leave those {passes} that pass unjudged, too"
