@@ -30,6 +30,11 @@ SHOWN: dict[str, tuple[str, str, str]] = {
     ),
     "x-transformers' Attend": ("x_transformers", "58fb61ca5e21", ALIBI),
     "flash=True": ("x_transformers", "c88418b873f7", f"{ALIBI}_flash"),
+    "where a hidden weight's gradient overflows": (
+        "x_transformers",
+        "8c227721f203",
+        f"{ALIBI}_grad",
+    ),
     "get_alibi_biases": ("labml", "879ae8e9df89", ALIBI),
     "everything kept at mem_len 0": ("transformers", "d4aa7d14e1ad", "update_mems"),
 }
