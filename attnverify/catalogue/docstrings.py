@@ -41,6 +41,7 @@ def anchor_of_clause(operation: str, number: int) -> str:
 
 
 FORMULA = re.compile(r":math:`([^`]+)`")
+EXPONENT = re.compile(r"\^\{([^}]*)\}")
 REFERENCE = re.compile(r":\w+:`~?(?:[\w.]*\.)?([^`.]+)`")
 
 
@@ -50,5 +51,8 @@ def without_markup(text: str) -> str:
 
     >>> without_markup("``p`` is a :func:`attnverify.spec.attention.dropout`")
     'p is a dropout'
+    >>> without_markup("from :math:`2^{-8/n}` downwards")
+    'from 2^(-8/n) downwards'
     """
-    return REFERENCE.sub(r"\1", FORMULA.sub(r"\1", text)).replace("``", "")
+    spoken = FORMULA.sub(lambda found: EXPONENT.sub(r"^(\1)", found[1]), text)
+    return REFERENCE.sub(r"\1", spoken).replace("``", "")

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy import ndarray
 
-from attnverify.spec import causal_mask, get_slopes, softmax
+from attnverify.spec import causal_mask, get_slopes
 from pictures import style
 
 
@@ -25,13 +25,13 @@ def slopes(counts: list[int]) -> None:
 
 
 def triangle(count: int, length: int) -> None:
-    """The biased triangle of each head: how far back it looks, by the weights of equal scores."""
+    """The biased triangle of each head: what a key weighs beside the query's own, e^bias."""
     i, j = np.arange(length)[:, None], np.arange(length)
     axes = style.panels(count, width=1.6, height=1.9)
     for panel, slope in zip(axes, get_slopes(count), strict=True):
-        weights = softmax(slope * (j - i), causal_mask(length, length))
+        weights = np.exp(slope * (j - i))
         shown = np.ma.array(weights, mask=~causal_mask(length, length))
-        panel.imshow(shown, cmap=style.MAPS[style.now["theme"]], vmin=0)
+        panel.imshow(shown, cmap=style.MAPS[style.now["theme"]], vmin=0, vmax=1)
         panel.set(title=f"slope 1/{1 / slope:g}", xticks=[], yticks=[])
         panel.spines[:].set_visible(False)
 

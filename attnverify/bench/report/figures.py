@@ -41,8 +41,8 @@ def assign_styles(records: Iterable[Record]) -> dict[str, Style]:
 @contextmanager
 def open_figure(count: int = 1) -> Iterator[tuple[Any, list[Any], StringIO]]:
     """
-    Open a figure of so many axes side by side; its SVG is in the text afterwards, the same bytes
-    for the same figures.
+    Open a figure of so many axes below each other, as narrow as a phone; its SVG is in the text
+    afterwards, the same bytes for the same figures.
     """
     matplotlib = import_module("matplotlib")
     matplotlib.use("svg")
@@ -52,9 +52,9 @@ def open_figure(count: int = 1) -> Iterator[tuple[Any, list[Any], StringIO]]:
     bare = {"axes.facecolor": "none", "legend.frameon": False, "axes.titlesize": 10}
     with matplotlib.rc_context(settings | bare | dict.fromkeys(inked, INK)):
         drawn, axes = pyplot.subplots(
-            1, count, figsize=(4.2 * count + 2, 3.8), squeeze=False, layout="constrained"
+            count, 1, figsize=(4.6, 3.2 * count + 1), squeeze=False, layout="constrained"
         )
-        yield drawn, list(axes[0]), text
+        yield drawn, list(axes[:, 0]), text
         drawn.savefig(
             text, format="svg", transparent=True, metadata={"Date": None, "Creator": None}
         )
@@ -68,14 +68,16 @@ def extract_svg(text: StringIO) -> str:
 
 
 def name_contestants(figure: Any, axes: Iterable[Any]) -> None:
-    """Write who is who beside the axes, each contestant once, where it covers nothing."""
+    """Write who is who below the axes, each contestant once, where it covers nothing."""
     known = {
         label: handle
         for axis in axes
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
     }
     labels = sorted(known)
-    figure.legend([known[label] for label in labels], labels, loc="outside right upper")
+    figure.legend(
+        [known[label] for label in labels], labels, loc="outside lower center", ncols=3, fontsize=8
+    )
 
 
 def write_ticks(axis: Any, format_value: Callable[[float], str]) -> None:

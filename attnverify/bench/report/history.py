@@ -153,6 +153,7 @@ def draw_history(runs: list[Run], styles: dict[str, Style]) -> str | None:
             ]
             axis.plot(range(len(runs)), ratios, label=label, markersize=5, **styles[label])
         place_ticks(axis.xaxis, range(len(runs)), (run.name.replace(", ", "\n") for run in runs))
+        axis.tick_params("x", rotation=30 * (len(runs) > 3))
         axis.set_ylim(bottom=0)
         name_contestants(figure, [axis])
     return extract_svg(text)

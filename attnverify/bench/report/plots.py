@@ -53,13 +53,13 @@ def over_length(what: str, records: list[Record], styles: Styles) -> str | None:
     with open_figure(len(operations)) as (figure, axes, text):
         for axis, operation in zip(axes, operations, strict=True):
             axis.set(title=operation, xlabel="length N", xscale="log", yscale="log")
+            axis.set_ylabel("time" if what == "seconds" else "extra memory")
             of_it = {label: curve for (name, label), curve in found.items() if name == operation}
             for label, curve in of_it.items():
                 _draw_curve(axis, what, curve, styles[label] | {"label": label})
             lengths = sorted({one["sizes"]["N"] for curve in of_it.values() for one in curve})
             place_ticks(axis.xaxis, lengths, map(str, lengths))
             write_ticks(axis.yaxis, time if what == "seconds" else _format_bytes)
-        axes[0].set_ylabel("time" if what == "seconds" else "extra memory")
         name_contestants(figure, axes)
     return extract_svg(text)
 

@@ -171,8 +171,10 @@ class Measured(SphinxDirective):
     """A sentence on what was raced, on which devices and when, or that nothing was yet."""
 
     def run(self) -> list[nodes.Node]:
-        devices = dict.fromkeys(f"{path.parts[-3]} ({path.parts[-2]})" for path in status.newest())
-        raced = ", ".join(devices)
+        devices = dict.fromkeys(
+            f"{status.device(path)} ({path.parts[-2]})" for path in status.newest()
+        )
+        raced = "; ".join(devices)
         text = f"Raced on {raced}." if raced else f"Speed: {status.NOT_MEASURED}."
         return [nodes.paragraph(text, f"{text} The pages of the operations say what came of it.")]
 

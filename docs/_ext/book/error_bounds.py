@@ -36,14 +36,15 @@ def derivation(operation: Operation) -> Iterator[str]:
     yield (
         "Each element has a bound of its own. It is built of these rules (:doc:`/chapters/bounds` "
         "derives the smallest case; u is the unit roundoff of the format, g(k, u) = k u / (1 - k "
-        "u) is k roundings in a row, acc(n) the sum of n terms, and E the error so far):\n"
+        "u) is k roundings in a row, acc(n) what a sum of n terms errs by as a share of the sum of "
+        "their sizes, and E the error so far):\n"
     )
     for function in rules(twin):
         rule = facts.read()["rules"][function.__name__]
         place = Path(inspect.getfile(function)).relative_to(ROOT).as_posix()
         yield f"{rule['says']}\n"
         yield below(f".. math:: {rule['formula']}") + "\n"
-        yield f"(``{function.__name__}`` in ``{place}``)\n"
+        yield f"{rule['where']} (``{function.__name__}`` in ``{place}``)\n"
     yield from worked_number(operation)
 
 

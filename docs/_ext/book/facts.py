@@ -64,14 +64,20 @@ def meaning(operation: Operation, argument: str) -> str:
     return str(own.get(argument) or read()["arguments"][argument])
 
 
+def shape(operation: Operation, argument: str) -> str:
+    """The axes of an argument; of a mask those that it broadcasts to."""
+    axes = operation.axes.get(argument)
+    if argument in ("mask", "visible"):
+        axes = max(operation.traits.mask_axes, key=lambda shape: len(re.findall("[A-Z]", shape)))
+    return str(read()["shapes"].get(argument) or f"[{axes}]")
+
+
 def section_arguments(operation: Operation) -> Iterator[str]:
     """Every argument in words, and the letters of their shapes."""
     yield ".. list-table::\n   :header-rows: 1\n   :class: arguments\n"
     yield "   * - argument\n     - shape\n     - what it is"
     for name in operation.arguments:
-        axes = operation.axes.get(name)
-        shape = f"[{axes}]" if axes else "\\-"
-        yield f"   * - ``{name}``\n     - {shape}\n     - {meaning(operation, name)}"
+        yield f"   * - ``{name}``\n     - {shape(operation, name)}\n     - {meaning(operation, name)}"
     yield ""
     said = [f"{letter}: {words}" for letter, words in operation.letters.items()]
     if said:

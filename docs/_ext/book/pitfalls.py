@@ -77,6 +77,8 @@ def table(faults: list[Fault], more: dict[str, str]) -> Iterator[str]:
 def told(fault: Fault, name: str) -> str:
     """One cell of the table: the words, or the source with a link to its thread."""
     text = getattr(fault, name)
+    if name == "clause" and text.startswith("PRECISION"):
+        text = f"the accuracy that it claims, {text}"
     return (name == "source" and facts.linked_source(text)) or literal_free(text)
 
 
@@ -103,12 +105,23 @@ def picture(fault: Fault) -> Iterator[str]:
 def shape_of(case: Observation) -> str:
     """The sizes of a case, and how its keys are hidden, in words."""
     sizes = ", ".join(f"{letter} = {size}" for letter, size in case.recipe.sizes.items())
-    masks = [
-        part["pattern"].replace("_", " ")
-        for part in (case.recipe.mask, case.recipe.padding)
-        if part
-    ]
-    return sizes + "".join(f", {mask} mask" for mask in masks)
+    masks = [part for part in (case.recipe.mask, case.recipe.padding) if part]
+    return sizes + "".join(f", under a mask that {HIDES[mask['pattern']]}" for mask in masks)
+
+
+HIDES = {
+    "random": "hides keys at random",
+    "sparse": "hides most keys, at random",
+    "right_padding": "hides padding at the end",
+    "left_padding": "hides padding at the beginning",
+    "causal": "hides the keys behind a query",
+    "window": "shows the nearest keys alone",
+    "first_block": "hides the first keys",
+    "last_block": "hides the last keys",
+    "empty_rows": "leaves some queries no key",
+    "one_key": "shows each query one key",
+    "nothing": "hides everything",
+}
 
 
 @lru_cache(maxsize=512)

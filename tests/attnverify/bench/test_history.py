@@ -90,7 +90,7 @@ def test_the_page_has_the_history_and_no_more_runs_than_fit() -> None:
     (table,) = re.findall(r'<table id="time-history-0">.*?</table>', page, re.DOTALL)
     heads = re.findall(r"<th[^>]*>(.*?)</th>", table)
     assert heads[2:-1] == [f"2026-01-0{day} 12:00, 000000{day}" for day in range(2, 2 + SHOWN)]
-    assert '<td class="moved">1.12x as long</td>' in table
+    assert 'data-title="moved" class="moved">1.12x as long</td>' in table
     assert page.count('<svg class="plot"') == 2  # of the history, and accuracy against speed
     alone = report_page({"a-device": [run(1, 0.1)]})
     assert "One run is recorded" in alone and "time-history" not in alone

@@ -12,7 +12,11 @@ from typing import Any
 import pytest
 
 import attnverify as av
+from attnverify.bench.report.history import Run as Races
+from attnverify.bench.report.html_page import report_page as bench_page
+from attnverify.report.comparison import Change, Comparison, comparison_page
 from attnverify.report.html import report_page
+from tests.attnverify.bench import test_history as history
 from tests.support.browser import (
     Browser,
     Page,
@@ -226,7 +230,44 @@ def test_a_phone_needs_not_scroll_sideways(
     page.evaluate(
         "document.querySelectorAll('details').forEach((details) => { details.open = true; })"
     )
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert sideways(page) == []
+
+
+def sideways(page: Page) -> list[str]:
+    """What has to be moved sideways to be seen whole, on phones and on small screens."""
+    found = []
+    for width in (320, 390, 800, 1020):
+        page.set_viewport_size({"width": width, "height": 844})
+        found += page.evaluate(
+            "[document.documentElement, ...document.querySelectorAll('.wide, figure, .plots')]"
+            ".filter((e) => e.scrollWidth > e.clientWidth).map((e) => e.outerHTML.slice(0, 300))"
+        )
+    return found
+
+
+def test_benchmarks_and_comparisons_fit_a_phone(browser: Browser, tmp_path: Path) -> None:
+    lengths = [
+        history.measured("torch_impl:blocked", n / 1e4, case=f"growth N={n}", sizes={"N": n})
+        for n in (512, 1024, 2048)
+    ]
+    records = [*history.run(1, 0.1).records, *lengths]
+    runs = [Races("a-device", f"2026-01-0{day} 12:00", "000000d", records) for day in range(1, 7)]
+    change = Change("softmax, an_implementation_of_the_user:by_its_own_way, float16", "0.1x", "9x")
+    compared = Comparison(new_failures=[change], budgets=[change])
+    for number, text in enumerate((bench_page({"a-device": runs}), comparison_page(compared))):
+        (tmp_path / f"{number}.html").write_text(text, encoding="utf-8")
+        page = open_page(browser, (tmp_path / f"{number}.html").as_uri(), width=390)
+        assert sideways(page) == []
+        titles = "(e) => getComputedStyle(e, '::before').content"
+        said = page.evaluate(f"[...document.querySelectorAll('td[data-title]')].map({titles})")
+        assert said and all(words not in ("", "none") for words in said)
+
+
+def test_a_table_that_lies_beyond_the_edge_is_noticed(browser: Browser, tmp_path: Path) -> None:
+    text = '<div class="wide" style="overflow: auto"><p style="width: 350px">wide</p></div>'
+    (tmp_path / "wide.html").write_text(f"<!doctype html>{text}")
+    (found,) = sideways(open_page(browser, (tmp_path / "wide.html").as_uri(), width=390))
+    assert found.startswith('<div class="wide"')
 
 
 def test_on_a_phone_each_verdict_has_its_title_and_none_lies_beyond_the_edge(
