@@ -79,6 +79,34 @@ def follow(text: str, folder: Path, skip: str = "", python: str = sys.executable
 
 
 @pytest.mark.docs
+@pytest.mark.xdist_group("docs")  # first of them: it needs no page, which another process builds
+def test_the_tutorial_works_as_it_stands(tmp_path: Path):
+    copy = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", str(ROOT), str(copy)], check=True)
+    text = (copy / "docs" / "chapters" / "first_kernel.rst").read_text()
+    last = ""
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("PYTEST") and name != "PYTHONPATH"
+    }
+    for language, caption, block in blocks(text):
+        if caption and language == "python":
+            (copy / caption).write_text(block)
+        elif language == "sh":
+            command = ["bash", "-euo", "pipefail", "-c", block]
+            done = subprocess.run(
+                command, cwd=copy, env=environment, capture_output=True, text=True, timeout=600
+            )
+            last = done.stdout
+            wanted = caption == STATUS_1
+            assert done.returncode == wanted, block + done.stdout + done.stderr
+        else:
+            assert [line for line in block.splitlines() if line not in last] == [], last
+
+
+@pytest.mark.docs
+@pytest.mark.xdist_group("docs")
 def test_attention_in_blocks_is_written_read_and_mended_as_the_chapter_says(tmp_path: Path):
     numpy_part, _, _ = (CHAPTERS / "blocked_attention.rst").read_text().partition("In Triton\n---")
     assert "text" in [language for language, _, _ in blocks(numpy_part)]

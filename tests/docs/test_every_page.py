@@ -3,30 +3,19 @@ Every page of the book at twelve widths and by axe-core, in light and in dark. I
 pages of each kind are looked at on every commit, by test_site_in_browser.py.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from attnverify import ROOT
-from tests.docs.test_site_in_browser import WIDTHS, build, cut_off, settled
-from tests.support.browser import Browser, accessibility, chromium, open_page
+from tests.docs.test_site_in_browser import WIDTHS, cut_off
+from tests.support.browser import Browser, accessibility, open_page, settled
 
 pytestmark = [pytest.mark.thorough, pytest.mark.xdist_group("every_page")]
 
 
-@pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """All pages of the book, built anew."""
-    folder = tmp_path_factory.mktemp("every_page")
-    build("html", ROOT / "docs", folder)
-    return sorted((folder / "html").rglob("*.html"))
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
+@pytest.fixture
+def pages(site: Path) -> list[Path]:
+    return sorted(site.rglob("*.html"))
 
 
 def test_no_page_cuts_text_off_at_any_width(browser: Browser, pages: list[Path]) -> None:

@@ -80,6 +80,21 @@ def complaints(page: Page) -> list[str]:
     return [*map(str, page.page_errors()), *said, *failed]
 
 
+def at_home(page: Page, address: str) -> bool:
+    """Nothing was complained of, and nothing asked of another machine."""
+    strangers = [
+        url for url in requested(page) if not url.startswith((address, "data:", "about:", "blob:"))
+    ]
+    assert complaints(page) == [] and strangers == []
+    return True
+
+
+def settled(page: Page) -> None:
+    """Wait for the formulas, where the page has any."""
+    wait_for(page, "!document.querySelector('.math') || !!window.MathJax?.startup?.promise")
+    page.evaluate("(window.MathJax?.startup?.promise ?? Promise.resolve()).then(() => true)")
+
+
 AXE = ROOT / "build" / "npm" / "node_modules" / "axe-core" / "axe.min.js"
 AXE_LINE = "npm install --no-save --prefix build/npm axe-core@4.14.1"
 

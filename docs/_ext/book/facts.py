@@ -77,7 +77,8 @@ def section_arguments(operation: Operation) -> Iterator[str]:
     yield ".. list-table::\n   :header-rows: 1\n   :class: arguments\n"
     yield "   * - argument\n     - shape\n     - what it is"
     for name in operation.arguments:
-        yield f"   * - ``{name}``\n     - {shape(operation, name)}\n     - {meaning(operation, name)}"
+        told = shape(operation, name), meaning(operation, name)
+        yield f"   * - ``{name}``\n     - {told[0]}\n     - {told[1]}"
     yield ""
     said = [f"{letter}: {words}" for letter, words in operation.letters.items()]
     if said:
