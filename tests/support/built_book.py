@@ -60,18 +60,19 @@ def build(builder: str, source: Path, folder: Path) -> str:
 
 def build_once(folder: Path, source: Path = ROOT / "docs") -> Path:
     """Build the site in a folder that is not there yet; where it is, wait for who builds in it."""
-    ended = folder / "ended"
+    built, failed = folder / "built", folder / "failed"
     try:
         folder.mkdir()
     except FileExistsError:
         latest = monotonic() + PATIENCE
-        while not ended.exists() and monotonic() < latest:
+        while not (built.exists() or failed.exists()) and monotonic() < latest:
             sleep(0.2)
-    else:
-        try:
-            build("html", source, folder)
-        finally:
-            ended.touch()
-    site = folder / "html"
-    assert (site / "searchindex.js").exists(), "the build failed, in the process that began it"
-    return site
+        assert built.exists(), "the build failed, in the process that began it"
+        return folder / "html"
+    try:
+        build("html", source, folder)
+    except BaseException:
+        failed.touch()
+        raise
+    built.touch()
+    return folder / "html"

@@ -33,6 +33,9 @@ from tests.support.synthetic_reports import hostile, large
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
+PHONES = (320, 390)
+SCREENS = (*PHONES, 600, 800, 1020, 1366)
+
 PLANTED = str(HERE / "two_planted_faults.py")
 
 
@@ -222,26 +225,31 @@ def test_no_serious_fault_of_accessibility(
         assert accessibility(page) == []
 
 
-@pytest.mark.parametrize("report", [large(120), hostile()], ids=["usual", "hostile"])
-def test_a_phone_needs_not_scroll_sideways(
-    browser: Browser, tmp_path: Path, report: dict[str, Any]
+@pytest.mark.parametrize(
+    ("report", "widths"),
+    [(large(120), SCREENS), (hostile(), PHONES)],
+    ids=["usual", "words of any length"],
+)
+def test_nothing_has_to_be_moved_sideways(
+    browser: Browser, tmp_path: Path, report: dict[str, Any], widths: tuple[int, ...]
 ) -> None:
     page = open_page(browser, written(tmp_path, report), width=390, height=844)
     page.evaluate(
         "document.querySelectorAll('details').forEach((details) => { details.open = true; })"
     )
-    assert sideways(page) == []
+    assert sideways(page, widths) == []
 
 
-def sideways(page: Page) -> list[str]:
-    """What has to be moved sideways to be seen whole, on phones and on small screens."""
+def sideways(page: Page, widths: tuple[int, ...] = SCREENS) -> list[str]:
+    """What has to be moved sideways to be seen whole."""
     found = []
-    for width in (320, 390, 800, 1020):
+    for width in widths:
         page.set_viewport_size({"width": width, "height": 844})
         found += page.evaluate(
             "[document.documentElement, ...document.querySelectorAll('.wide, figure, .plots')]"
             ".filter((e) => e.scrollWidth > e.clientWidth).map((e) => e.outerHTML.slice(0, 300))"
         )
+    page.set_viewport_size({"width": 390, "height": 844})
     return found
 
 
@@ -264,9 +272,12 @@ def test_benchmarks_and_comparisons_fit_a_phone(browser: Browser, tmp_path: Path
 
 
 def test_a_table_that_lies_beyond_the_edge_is_noticed(browser: Browser, tmp_path: Path) -> None:
-    text = '<div class="wide" style="overflow: auto"><p style="width: 350px">wide</p></div>'
+    text = (
+        '<meta name="viewport" content="width=device-width">'
+        '<div class="wide" style="overflow: auto"><p style="width: 350px">wide</p></div>'
+    )
     (tmp_path / "wide.html").write_text(f"<!doctype html>{text}")
-    (found,) = sideways(open_page(browser, (tmp_path / "wide.html").as_uri(), width=390))
+    found, *_ = sideways(open_page(browser, (tmp_path / "wide.html").as_uri(), width=390))
     assert found.startswith('<div class="wide"')
 
 
