@@ -142,8 +142,8 @@ def rel_shift_grad(
     r"""
     The gradient of :func:`rel_shift` by x: every number goes back to where it was read.
 
-    .. math:: \bar x_{rc} = \begin{cases} \bar y_{ij} & r (M + 1) + c + 1 = N + i M + j,\; 0 \le
-              i < N,\; 0 \le j < M \\ 0 & \text{no such i and j} \end{cases}
+    .. math:: \bar x_{rc} = \begin{cases} \bar y_{ij} & r (M + 1) + c + 1 = N + i M + j, \\ &
+              0 \le i < N,\; 0 \le j < M \\ 0 & \text{no such i and j} \end{cases}
 
     1. Every element of x is read once or not at all; what the result has dropped, the head of the
        first rows, gets exactly 0.

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.built_book import build_once
 from tests.support.browser import Browser, chromium
-from tests.support.built_book import build_once
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,8 @@ import pytest
 from attnverify import ROOT
 from attnverify.catalogue import docstrings
 from attnverify.catalogue.operation import CATALOGUE
+from tests.docs.built_book import build, build_once, offline
 from tests.docs.test_facts import PRIVATE
-from tests.support.built_book import build, build_once, offline
 
 pytestmark = [pytest.mark.docs, pytest.mark.xdist_group("docs")]
 
