@@ -16,6 +16,8 @@ import pytest
 from numpy import ndarray
 
 from attnverify import numpy_ref, spec
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.catalogue.pytrees import map_leaves
 
 SEEDS = range(60)
 FORMATS = ["float64", "float32", "float16", "bfloat16"]
@@ -608,6 +610,23 @@ RIGHT: dict[str, dict[str, Any]] = {
         "mems": [zeros(2, 3, 6)] * 2,
         "mem_len": 4,
     },
+}
+
+
+def gradient_call(name: str, call: dict[str, Any]) -> dict[str, Any]:
+    """The gradient of a right call, by all its outputs."""
+    outputs = getattr(spec, name)(**call)
+    arriving = map_leaves(np.zeros_like, outputs if isinstance(outputs, tuple) else (outputs,))
+    arguments = CATALOGUE[f"{name}_grad"].arguments
+    of_outputs = [argument for argument in arguments if argument.startswith("d_")]
+    kept = {argument: x for argument, x in call.items() if argument in arguments}
+    return dict(zip(of_outputs, arriving, strict=True)) | kept
+
+
+RIGHT |= {
+    f"{name}_grad": gradient_call(name, call)
+    for name, call in RIGHT.items()
+    if f"{name}_grad" in set(CATALOGUE) - set(RIGHT)
 }
 
 

@@ -15,11 +15,14 @@ import pytest
 from numpy import ndarray
 
 from attnverify.bounds import BOUNDS
+from attnverify.bounds.alibi import bias_error
 from attnverify.bounds.error_rules import accumulation_error, dot_error, rounding_error
 from attnverify.bounds.feed_forward import relu_error, relu_gradient
+from attnverify.bounds.gradients.layer_norm import saved_norm
 from attnverify.bounds.softmax_rows import rows, weight_displacement
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.precision import REFERENCE, Format, Precision
+from attnverify.spec import get_slopes
 from tests.rounding_variants.cases import small_inputs
 
 # the primitives, against exact arithmetic in toy formats
@@ -314,3 +317,25 @@ def test_the_gradient_of_a_relu_has_both_branches_within_the_error_of_zero_alone
     assert value.tolist() == [0.0, 0.0, 0.0, 3.0, 3.0]
     assert error.tolist() == [0.0, 3.25, 3.25, 3.25, 0.25]
     assert relu_gradient(d, 0 * d, a, 0 * a)[1].tolist() == [0.0] * 5
+
+
+def test_a_distance_that_does_not_fit_the_biases_format_is_rounded_too() -> None:
+    small = SMALL[2]
+    slopes, distances = get_slopes(12), np.arange(4000.0)[None, None]
+    rounded = np.vectorize(lambda x: fl(x, small))
+    biases = rounded(rounded(slopes)[:, None, None] * rounded(distances))
+    bound = bias_error(slopes, distances, replace(REFERENCE, bias=small))
+    share = np.abs(biases - slopes[:, None, None] * distances) / np.where(bound > 0, bound, 1)
+    assert 0.5 < share.max() <= 1
+    fits = distances <= 2.0**small.p
+    once = rounded(rounded(slopes)[:, None, None] * distances)
+    assert (np.abs(once - slopes[:, None, None] * distances) <= bound)[..., fits[0, 0]].all()
+
+
+def test_a_saved_norm_of_almost_exact_sums_is_almost_exact() -> None:
+    z = np.random.default_rng(0).standard_normal((20, 16))
+    saved = saved_norm(z, 1e-9 * np.abs(z), 1e-5, REFERENCE)
+    n, E = saved.n
+    assert (E < 1e-7).all() and (saved.rstd[1] < 1e-7 * saved.rstd[0]).all()
+    moved = (z * (1 + 1e-9) - (z * (1 + 1e-9)).mean(-1, keepdims=True)) * saved.rstd[0]
+    assert (np.abs(moved - n) <= E).all()

@@ -8,6 +8,7 @@ from attnverify.catalogue.pytrees import leaves
 from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import case_of
 from attnverify.judge.comparison import Comparison, compare, is_within
+from attnverify.judge.judging import failure_kind
 from attnverify.precision import REFERENCE
 
 
@@ -175,3 +176,19 @@ def test_of_a_bound_of_0_nothing_is_a_multiple():
     found = compare(np.array([0.5]), np.zeros(1), np.zeros(1))
     assert str(found).endswith("expected 0, exactly")
     assert "50x of it" in str(compare(np.array([0.5]), np.zeros(1), np.full(1, 0.01)))
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected", "bound", "kind"),
+    [
+        (nan, 1.0, 1.0, "NaN"),
+        (1.0, nan, 1.0, "NaN"),
+        (1.0, 0.0, 0.0, "not exactly 0"),
+        (inf, 1.0, 1.0, "infinity"),
+        (-inf, inf, 1.0, "infinity"),
+        (3.0, 1.0, 1.0, "wrong number"),
+        (3.0, 0.0, 1.0, "wrong number"),
+    ],
+)
+def test_what_went_wrong_is_named(actual: float, expected: float, bound: float, kind: str) -> None:
+    assert failure_kind(held(actual, expected, bound)) == kind

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from attnverify.backends.loader import Implementation, load
+from attnverify.catalogue.operation import CATALOGUE
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement
-from attnverify.judge.judging import judge
+from attnverify.judge.judging import has_weights, judge
 
 MULTI_HEAD = """
 from attnverify import numpy_ref
@@ -51,3 +52,8 @@ def test_a_wrong_output_is_told_before_the_weights(declared: str, tmp_path: Path
 def test_weights_that_are_not_said_to_be_left_out_are_missed(declared: str, tmp_path: Path) -> None:
     with pytest.raises(Disagreement, match=r"wanted the weights, .* got None; .*FEATURES = "):
         judge(kernel(tmp_path, declared, 1.0), CASE)
+
+
+def test_layers_of_multi_head_attention_have_weights_and_their_gradients_have_none() -> None:
+    found = {name for name, operation in CATALOGUE.items() if has_weights(operation)}
+    assert found == {"multi_head_attention", "multi_head_self_attention"}
