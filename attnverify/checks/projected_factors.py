@@ -138,7 +138,11 @@ def drawn_inputs(operation: str, dtype: str, number: int) -> Inputs:
     mask = {"pattern": "random", "axes": axes, "form": "finite", "seed": number}
     recipe = fixed_recipe(op, SIZES, "normal", mask if takes_bias else None, 1000 + number)
     inputs = expand(recipe, dtype)
-    return inputs | {name: inputs[name] / 8 for name in ("query", "key") if "w_score" in inputs}
+    if "w_score" in inputs:  # the tanh of what is larger is flat
+        return inputs | {name: inputs[name] / 8 for name in ("query", "key")}
+    if "w_query" in inputs.get("parameters", ()):  # the softmax of scores without a scale, too
+        return inputs | {"parameters": {name: x / 8 for name, x in inputs["parameters"].items()}}
+    return inputs
 
 
 @lru_cache(maxsize=64)
