@@ -10,7 +10,7 @@ import pytest
 from numpy import ndarray
 
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.diagnosis.diagnose import diagnose
+from attnverify.diagnosis.diagnose import diagnose, passed_observations
 from attnverify.diagnosis.mistakes.layers import EMPTY_ROWS, with_empty_rows
 from attnverify.faults.arithmetic.softmax import empty_rows
 from attnverify.inputs.recipe import Recipe
@@ -91,3 +91,13 @@ def test_nan_beside_nan_is_no_agreement() -> None:
 
     told = diagnose(computed(SDPA, nothing), [row_that_sees_nothing()])
     assert told is not None and "equals" not in str(told)
+
+
+def test_a_pass_under_an_infinite_bound_says_nothing_of_the_answer() -> None:
+    own = computed(SDPA, lambda inputs, dtype: attention.scaled_dot_product_attention(**inputs))
+    values = {"family": "needles", "seed": 32289}
+    mask = {"pattern": "sparse", "axes": "N M", "form": "lowest", "seed": 1}
+    sizes = {"B": 1, "H": 1, "N": 8, "M": 8, "D": 7, "E": 4}
+    lowest, plain = (Recipe(SDPA, sizes, values, mask=given) for given in (mask, None))
+    cases = [case_of(recipe, "float32") for recipe in (lowest, plain)]
+    assert [o.case for o in passed_observations(own, cases)] == cases[1:]
