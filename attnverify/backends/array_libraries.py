@@ -17,6 +17,7 @@ from numpy import ndarray
 from attnverify.backends.declarations import NO_GRADIENT
 from attnverify.catalogue.dtypes import numpy_dtype
 from attnverify.catalogue.pytrees import leaves, map_leaves
+from attnverify.precision import DTYPES
 
 Array = Any
 LIBRARIES = ("torch", "cupy", "jax", "numpy")
@@ -33,8 +34,8 @@ class Library:
     missing: Callable[[], str | None]
     unsupported: Callable[[str], str] = lambda dtype: ""
     """Why the library has no numbers of a dtype; "" where it has."""
-    flushes_subnormals: Callable[[], bool] = lambda: False
-    """Whether numbers below the smallest normal one count as 0, as seen on its device."""
+    flushes_subnormals: Callable[[], tuple[str, ...]] = tuple
+    """In which dtypes numbers below the smallest normal one count as 0, as seen on its device."""
     forget: Callable[[], None] = lambda: None
     """Lets go of what it has compiled for the shapes that it has met."""
     compiles_shapes: bool = False
@@ -83,12 +84,19 @@ def torch_library() -> Library:
         back: ndarray = (x.to(torch.float64) if x.is_floating_point() else x).numpy()
         return back
 
+    def flushes_subnormals() -> tuple[str, ...]:
+        """Try a product that is large enough for the instructions VDPBF16PS and AMX, which do."""
+        tiny = torch.full((64, 64), SUBNORMAL, dtype=torch.bfloat16, device=device)
+        ones = torch.ones_like(tiny)
+        return () if (tiny @ ones).any() else ("bfloat16",)
+
     return Library(
         "torch",
         from_numpy,
         to_numpy,
         torch.cuda.synchronize if device == "cuda" else lambda: None,
         lambda: None,
+        flushes_subnormals=flushes_subnormals,
     )
 
 
@@ -120,12 +128,15 @@ def jax_library() -> Library:
         lambda: None,
         lambda: None,
         unsupported,
-        lambda: not np.asarray(jax.numpy.asarray(np.float32(1e-39)) * 1).any(),
+        lambda: () if (jax.numpy.asarray(np.float32(SUBNORMAL)) * 1).any() else DTYPES,
         jax.clear_caches,
         compiles_shapes=True,
         has_layouts=False,
     )
 
+
+SUBNORMAL = 1e-39
+"""Below the smallest normal number of float32 and of bfloat16."""
 
 X64_IS_OFF = "x64 is off: JAX_ENABLE_X64=1 turns it on"
 

@@ -47,6 +47,10 @@ class Declarations:
     layout: str = ""
     arguments: Mapping[str, str | None] = field(default_factory=dict)
 
+    def line_without(self, feature: str) -> str:
+        """Write the line of a file that lacks a feature more than it says now."""
+        return f"FEATURES = {dict(self.features) | {feature: False}}".replace("'", '"')
+
     def leaves_out(self, dtype: str) -> bool:
         """Whether it says that it is not judged in a dtype."""
         return bool(self.dtypes) and dtype not in (*self.dtypes, "bool")

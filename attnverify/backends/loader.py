@@ -40,7 +40,7 @@ from attnverify.backends.source import PROJECT_BACKENDS, Source, parse_source
 from attnverify.catalogue.operation import CATALOGUE, Operation, parse_name
 from attnverify.catalogue.traits import CHAPTERS
 from attnverify.device_assignment import chosen_machine
-from attnverify.precision import SUBNORMALS_FLUSHED, Precision, resolve
+from attnverify.precision import DTYPES, SUBNORMALS_FLUSHED, Precision, resolve
 
 BACKEND_FUNCTIONS = ("from_numpy", "to_numpy", "synchronize", "missing")
 
@@ -316,11 +316,25 @@ def populate(
         backend.broken = f"names no operation of the catalogue{describe_names(root, functions)}"
         return backend
     if backend.precision is None:
-        flushes = backend.library.flushes_subnormals()
-        backend.precision = SUBNORMALS_FLUSHED if flushes else None
-        also = f", with subnormal numbers as 0, as {backend.library.name} has them here"
-        backend.notes.append(f"PRECISION is not declared: judged as eager{also if flushes else ''}")
+        flushing = backend.library.flushes_subnormals()
+        backend.precision = {dtype: SUBNORMALS_FLUSHED[dtype] for dtype in flushing} or None
+        backend.notes.append(f"PRECISION is not declared: {describe_undeclared(backend, flushing)}")
     return backend
+
+
+def describe_undeclared(backend: Backend, flushing: tuple[str, ...]) -> str:
+    """By what arithmetic a file is judged that declares none."""
+    if not flushing:
+        return "judged as eager"
+    where = "" if flushing == DTYPES else f" of {', '.join(flushing)}"
+    return (
+        f"judged as eager, with subnormal numbers{where} as 0, as {backend.library.name} has them "
+        "here"
+    )
+
+
+HAS_OTHERS = "its functions are"
+"""What is said of a module whose functions have names of their own."""
 
 
 def describe_names(root: ModuleType, functions: dict[str, Callable[..., Any]]) -> str:
@@ -333,7 +347,7 @@ def describe_names(root: ModuleType, functions: dict[str, Callable[..., Any]]) -
                 f"--fn {place}:{name}"
             )
     if functions:
-        return f": its functions are {', '.join(functions)}"
+        return f": {HAS_OTHERS} {', '.join(functions)}"
     classes = [n.name for n in ast.walk(parse_module(root)) if isinstance(n, ast.ClassDef)]
     if not classes:
         return ": it has no function"

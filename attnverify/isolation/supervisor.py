@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from attnverify import PACKAGE
+from attnverify.backends.declarations import Declarations
 from attnverify.backends.loader import Backend, Implementation, by_path
 from attnverify.backends.source import parse_source
 from attnverify.catalogue.operation import CATALOGUE
@@ -343,8 +344,9 @@ def describe_backend(worker: Worker) -> Backend:
         except WorkerDied as death:
             worker.told = {"broken": f"cannot be imported: {death.words}", "implementations": []}
     told = worker.told or {}
-    for name in told.keys() - {"implementations"}:
+    for name in told.keys() - {"implementations", "features"}:
         setattr(backend, name, told[name])
+    backend.declared = Declarations(features=told.get("features", {}))
     backend.implementations = [
         Implementation(backend, CATALOGUE[operation], how, not_callable_here, thorough)
         for operation, how, thorough in told["implementations"]

@@ -112,6 +112,7 @@ def describe_loaded(backend: Backend, notes: list[str]) -> Message:
         for implementation in backend.implementations
     ]
     return {name: getattr(backend, name) for name in names} | {
+        "features": backend.declared.features,
         "notes": backend.notes + notes,
         "implementations": found,
     }

@@ -107,7 +107,8 @@ def print_summary(
     tell(causes)
     tell(limits, yellow=True)
     tell(describe_unsupported(tallies), yellow=True)
-    tell([*lines_to_add(tallies), *describe_not_required(run, tallies)], yellow=True)
+    declared = {backend.name: backend.declared for backend in run.backends}
+    tell([*lines_to_add(tallies, declared), *describe_not_required(run, tallies)], yellow=True)
     tell(describe_unmatched(run), yellow=True)
     damaged = describe_damaged_records(run.options.failures)
     tell((f"warning: {words}" for words in damaged), yellow=True)

@@ -5,11 +5,12 @@ nothing was judged.
 
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnverify.backends.declarations import NO_GRADIENT
+from attnverify.backends.declarations import NO_GRADIENT, Declarations
+from attnverify.backends.loader import HAS_OTHERS
 from attnverify.backends.source import parse_source
 from attnverify.catalogue.traits import DTYPES
 from attnverify.judge.errors import DOES_NOT_COMPILE
@@ -56,8 +57,13 @@ def name_what_is_there(run: "Verification") -> Iterator[str]:
         yield f"{backend.source} has {', '.join(found)}, and nothing of --op {asked}"
 
 
-def lines_to_add(tallies: list[dict[str, Any]]) -> Iterator[str]:
-    """List what was found out of a backend that it may declare, each with the line."""
+def lines_to_add(
+    tallies: list[dict[str, Any]], declared: Mapping[str, Declarations]
+) -> Iterator[str]:
+    """
+    List what was found out of a backend that it may declare beside what it declares, each with
+    the line.
+    """
     found: dict[tuple[str, str], dict[str, list[str]]] = {}
     for tally in tallies:
         name = declaration(tally["reason"])
@@ -68,7 +74,7 @@ def lines_to_add(tallies: list[dict[str, Any]]) -> Iterator[str]:
         told = [f"{reason} ({', '.join(dict.fromkeys(d))})" for reason, d in reasons.items()]
         without = {dtype for dtypes in reasons.values() for dtype in dtypes}
         yield f"{backend} {'; '.join(told)}; if meant so, add"
-        yield f"  {name} = {value_of(name, without)}".replace("'", '"')
+        yield f"  {line_of(name, without, declared.get(backend, Declarations()))}"
     yield from describe_uncompiled(tallies)
 
 
@@ -79,11 +85,11 @@ def declaration(reason: str) -> str:
     return "DTYPES" if reason.startswith(ABOUT_DTYPES) else ""
 
 
-def value_of(name: str, without: set[str]) -> Any:
-    """Say what stands behind a declaration; of the dtypes those that are left."""
+def line_of(name: str, without: set[str], declared: Declarations) -> str:
+    """Write a declaration; of the dtypes those that are left."""
     if name == "FEATURES":
-        return {"gradient": False}
-    return tuple(dtype for dtype in DTYPES if dtype not in without)
+        return declared.line_without("gradient")
+    return f"{name} = {tuple(x for x in DTYPES if x not in without)}".replace("'", '"')
 
 
 def describe_uncompiled(tallies: list[dict[str, Any]]) -> Iterator[str]:
@@ -129,11 +135,14 @@ def for_backend(backend: Any) -> Iterator[str]:
     elif (backend.broken or "").startswith("cannot be imported") and is_file(backend):
         yield from see_its_import(backend)
     elif (backend.broken or "").startswith("names no operation"):
-        yield from name_the_operation(backend.source)
+        yield from name_the_operation(backend)
         yield "next, for the names of the operations, by which functions are found: attnverify list"
 
 
-def name_the_operation(source: str) -> Iterator[str]:
-    """Say how to tell which operation a function is that was asked for by a name of its own."""
-    if parse_source(source).function:
-        yield f"next, say which operation it is: attnverify run {shlex.quote(source)}=OPERATION"
+def name_the_operation(backend: Any) -> Iterator[str]:
+    """Say how to tell which operation a function is that has a name of its own."""
+    place = shlex.quote(backend.source)
+    if parse_source(backend.source).function:
+        yield f"next, say which operation it is: attnverify run {place}=OPERATION"
+    elif HAS_OTHERS in backend.broken:
+        yield f"next, say which operation one of them is: attnverify run {place}:FUNCTION=OPERATION"

@@ -297,4 +297,4 @@ def tell_feature(search: Search, what: str) -> Iterator[str]:
     known = {name for case in passing for name in features_of(case.inputs)} | {*own.features}
     found = [name for name in needed[0] if name not in known and all(name in n for n in needed)]
     if found:
-        yield f'if this is not supported, say so in the file: FEATURES = {{"{found[-1]}": False}}'
+        yield f"if this is not supported, say so in the file: {own.line_without(found[-1])}"

@@ -6,6 +6,7 @@ from attnverify.numpy_ref import shift_right as right
 
 ARRAYS = "numpy"
 PRECISION = "wide"
+FEATURES = {"dropout": False}
 
 
 def shift_right(x):

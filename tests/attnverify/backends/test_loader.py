@@ -16,11 +16,13 @@ import torch
 from attnverify.backends import loader as backends_module
 from attnverify.backends.array_libraries import LIBRARIES, array_library
 from attnverify.backends.loader import BACKEND_FUNCTIONS, Backend, Implementation, load
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.judging import judge
-from attnverify.precision import PRESETS
+from attnverify.precision import DTYPES, PRESETS
 
 SOFTMAX = """
 PRECISION = "wide"
@@ -477,20 +479,42 @@ def test_a_kernel_of_triton_is_no_function_to_call(tmp_path: Path) -> None:
     assert {one.name for one in backend.implementations} == {"softmax"}
 
 
-@pytest.mark.parametrize(("flushes", "eta"), [(True, 2.0**-126), (False, 2.0**-150)])
+@pytest.mark.parametrize(
+    ("flushing", "told"),
+    [
+        (DTYPES, ", with subnormal numbers as 0, as numpy has them here"),
+        (("bfloat16",), ", with subnormal numbers of bfloat16 as 0, as numpy has them here"),
+        ((), ""),
+    ],
+)
 def test_a_library_that_flushes_subnormals_is_judged_so(
-    flushes: bool, eta: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    flushing: tuple[str, ...], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = replace(array_library("numpy"), flushes_subnormals=lambda: flushes)
+    library = replace(array_library("numpy"), flushes_subnormals=lambda: flushing)
     monkeypatch.setattr(backends_module, "library_of", lambda *_: library)
     backend = loaded(tmp_path, "def shift_right(x):\n    return x\n")
-    assert only(backend).precision("float32").acc.eta == eta
-    assert any("subnormal numbers as 0" in note for note in backend.notes) == flushes
+    for dtype in ("float32", "bfloat16"):
+        assert only(backend).precision(dtype).acc.ftz == (dtype in flushing)
+    assert backend.notes == [f"PRECISION is not declared: judged as eager{told}"]
+
+
+def test_a_right_attention_of_torch_in_bfloat16_is_right_on_every_processor(
+    tmp_path: Path,
+) -> None:
+    """Instructions for bfloat16 (VDPBF16PS, AMX) take subnormal numbers for 0."""
+    backend = loaded(
+        tmp_path,
+        "from torch.nn.functional import scaled_dot_product_attention as fused\n"
+        "def scaled_dot_product_attention(query, key, value):\n"
+        "    return fused(query, key, value)\n",
+    )
+    op, sizes = CATALOGUE["scaled_dot_product_attention"], {"M": 1, "D": 4, "E": 4}
+    judge(only(backend), case_of(fixed_recipe(op, sizes, "subnormal"), "bfloat16"))
 
 
 def test_what_a_file_declares_of_its_arithmetic_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = replace(array_library("numpy"), flushes_subnormals=lambda: True)
+    library = replace(array_library("numpy"), flushes_subnormals=lambda: DTYPES)
     monkeypatch.setattr(backends_module, "library_of", lambda *_: library)
     assert not only(loaded(tmp_path, SOFTMAX)).precision("float32").storage.ftz

@@ -426,7 +426,9 @@ def request(aspect: str) -> dict[str, Any]:
 
 
 def test_a_worker_that_died_is_replaced(worker: Worker) -> None:
-    assert describe_backend(worker).implementations[0].name == "shift_right"
+    described = describe_backend(worker)
+    assert described.implementations[0].name == "shift_right"
+    assert described.declared.features == {"dropout": False}
     first = worker.process
     with pytest.raises(WorkerDied, match="exited with status 3 on x of integers"):
         worker.ask(request("refusals"))

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from attnverify.backends.loader import HAS_OTHERS
 from attnverify.report.next_steps import next_steps
 from attnverify.report.progress import clock, name_of, verdict_line
 from attnverify.report.terminal_colours import colourize, use_colour
@@ -251,6 +252,10 @@ def test_after_a_green_run_there_is_nothing_to_do() -> None:
         (
             {"broken": "cannot be imported: SyntaxError"},
             "next, to see where its import fails: python mine.py",
+        ),
+        (
+            {"broken": f"names no operation of the catalogue: {HAS_OTHERS} flash, helper"},
+            "next, say which operation one of them is: attnverify run mine.py:FUNCTION=OPERATION",
         ),
         (
             {},

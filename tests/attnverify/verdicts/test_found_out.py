@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from attnverify.backends.declarations import Declarations
 from attnverify.backends.loader import load
 from attnverify.failures.finding import Finding
 from attnverify.report.next_steps import lines_to_add
@@ -123,12 +124,14 @@ def test_a_function_without_a_gradient(
 def test_each_finding_comes_with_the_line_to_add(tmp_path: Path) -> None:
     narrow = judge_file(tmp_path, attention()).as_dict()
     without = judge_file(tmp_path, attention(change=DETACHED), "float32", "gradients").as_dict()
-    assert list(lines_to_add([narrow, without])) == [
+    declared = {"mine": Declarations(features={"float mask": False})}
+    assert list(lines_to_add([narrow, without], declared)) == [
         "mine computes in float32 (float64); if meant so, add",
         '  DTYPES = ("float32", "float16", "bfloat16")',
         "mine has no gradient (float32); if meant so, add",
-        '  FEATURES = {"gradient": False}',
+        '  FEATURES = {"float mask": False, "gradient": False}',
     ]
+    assert list(lines_to_add([without], {}))[1] == '  FEATURES = {"gradient": False}'
 
 
 MASKED = """
@@ -303,7 +306,7 @@ def test_what_fails_in_float32_too_is_no_matter_of_the_dtype(
 def test_dtypes_that_are_left_out_for_several_reasons_make_one_line(tmp_path: Path) -> None:
     text = PROMOTES.format(declared="", dtype="np.float32", change="")
     found = [judge_file(tmp_path, text, dtype).as_dict() for dtype in ("float16", "bfloat16")]
-    assert [*lines_to_add(found)][1:] == ['  DTYPES = ("float64", "float32")']
+    assert [*lines_to_add(found, {})][1:] == ['  DTYPES = ("float64", "float32")']
 
 
 COMPILED = """
@@ -346,7 +349,7 @@ def test_a_kernel_is_judged_in_the_widths_that_it_compiles_for(
 ) -> None:
     result = judge_file(tmp_path, compiled(NARROW, change))
     assert result.verdict == verdict and result.cases >= 15
-    (line,) = lines_to_add([result.as_dict()])
+    (line,) = lines_to_add([result.as_dict()], {})
     assert line == f"mine {REASON}: {result.reasons[REASON]} calls were left out"
 
 
