@@ -18,6 +18,7 @@ from operator import attrgetter
 from typing import Any
 
 from attnverify.catalogue.operation import CATALOGUE
+from attnverify.diagnosis.cause import Explanation
 from attnverify.failures.finding import NOT_REFUSED, Finding, is_recorded
 from attnverify.inputs.conditions import Condition, parse_condition
 
@@ -279,13 +280,16 @@ def names_in(code: Any) -> set[str]:
 def cause_of(signs: list[Symptom], tallies: list[Tallied]) -> RootCause:
     """
     Name what the signs of a group have in common: the mistake that most of them name, else the
-    first one's kind; and its region.
+    first one's kind; and the region of the first that names it.
     """
-    first = signs[0]
+    first, mistake = signs[0], named_most(signs)
     cells = list({id(sign.tally): sign.tally for sign in signs}.values())
-    where = f" when {' and '.join(first.region)}" if first.region else ""
+    region = next(
+        (s.region for s in signs if mistake and mistake.name in s.diagnoses), first.region
+    )
+    where = f" when {' and '.join(region)}" if region else ""
     return RootCause(
-        f"{named_most(signs) or first.kind}{where}",
+        f"{mistake.words if mistake else first.kind}{where}",
         first.tally["backend"],
         level_of(first, cells, tallies),
         cells,
@@ -293,8 +297,8 @@ def cause_of(signs: list[Symptom], tallies: list[Tallied]) -> RootCause:
     )
 
 
-def named_most(signs: list[Symptom]) -> str:
-    """Find the mistake that most diagnoses name, in the words of the first that does."""
+def named_most(signs: list[Symptom]) -> Explanation | None:
+    """Find the mistake that most diagnoses name, as the first that does has it."""
     named = [
         explanation
         for sign in signs
@@ -302,8 +306,7 @@ def named_most(signs: list[Symptom]) -> str:
         for explanation in sorted(sign.finding.cause.explanations, key=attrgetter("name"))
     ]
     names = [explanation.name for explanation in named]
-    most = max(named, key=lambda explanation: names.count(explanation.name), default=None)
-    return most.words if most else ""
+    return max(named, key=lambda explanation: names.count(explanation.name), default=None)
 
 
 def level_of(sign: Symptom, cells: list[Tallied], tallies: list[Tallied]) -> str:

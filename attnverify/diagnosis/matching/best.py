@@ -4,6 +4,8 @@ The candidates that explain all that was seen, the nearest first.
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.candidates import TWO_ERRORS, Candidate
 from attnverify.diagnosis.cause import Cause, Explanation
@@ -42,16 +44,17 @@ def best_matches(
 ) -> list[tuple[Candidate, float]]:
     """
     Return the candidate that is nearest to all failing observations, with its worst share of the
-    yardstick, and those that are as near; none where nothing but NaN was seen, with which
-    everything agrees that gives NaN.
+    yardstick, and those that are as near. In each it must be nearer than the specification is.
+    None where nothing but NaN was seen, with which everything agrees that gives NaN.
     """
     wrong = sorted((o for o in seen if o.wrong), key=lambda o: o.size)
     if not any(o.is_telling for o in wrong):
         return []
     worst = dict.fromkeys(among, 0.0)
     for observation in wrong:  # small ones are cheap, and few candidates outlive them
-        distances = {c: max(ratio, c.distance(observation)) for c, ratio in worst.items()}
-        worst = {candidate: ratio for candidate, ratio in distances.items() if ratio <= TWO_ERRORS}
+        distances = {candidate: candidate.distance(observation) for candidate in worst}
+        limit = min(TWO_ERRORS, np.nextafter(observation.distance(observation.expected), 0))
+        worst = {c: max(worst[c], ratio) for c, ratio in distances.items() if ratio <= limit}
     worst = {
         candidate: ratio
         for candidate, ratio in worst.items()

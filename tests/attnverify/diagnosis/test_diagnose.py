@@ -24,15 +24,17 @@ from attnverify.diagnosis.conventions.operation_rows import (
 )
 from attnverify.diagnosis.conventions.stage_rows import SPEC_ANSWERS, STAGE_ROWS
 from attnverify.diagnosis.diagnose import NUMERIC, diagnose
+from attnverify.diagnosis.matching.best import best_matches
 from attnverify.diagnosis.whereabouts.outputs import describe_wrong_outputs
 from attnverify.faults import registry
-from attnverify.inputs.fixed_cases import fixed_cases
+from attnverify.inputs.fixed_cases import fixed_cases, fixed_recipe
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import draw_recipes
 from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.judging import judge
 from attnverify.judge.observation import Observation, arrays
+from attnverify.precision import resolve
 from attnverify.reference.staged_attention import StagedAttention, evaluate, spec_stages
 from attnverify.verdicts import findings as findings_module
 from tests.support.roundings import count_roundings
@@ -323,6 +325,25 @@ def test_a_candidate_that_is_the_specification_on_these_recipes_explains_nothing
     masks = [c for c in candidates(SDPA) if "mask" in c.words]
     said = diagnose(slightly, in_float32(plain[:6]), among=masks)
     assert said is not None and "equals the specification" not in said.words
+
+
+def test_each_failing_case_is_explained_by_what_the_specification_does_not_say() -> None:
+    """NaN in empty rows is no reason for a small error where every row sees a key."""
+    mask = {"pattern": "empty_rows", "axes": "N M", "form": "bool", "seed": 5}
+    empty, plain = (
+        case_of(fixed_recipe(CATALOGUE[SDPA], {"N": 5, "M": 7}, mask=hidden), "float32")
+        for hidden in (mask, None)
+    )
+    (convention,) = (c for c in candidates(SDPA) if c.words == "NaN in rows that see no key")
+
+    def seen(case: Case, share: float) -> Observation:
+        (bound,) = arrays(case.bounds(resolve("eager", "", "", "float32")))
+        unseen = Observation(case, (), arrays(case.expected), (bound,), np.inf)
+        (answer,) = arrays(convention.answer(unseen))
+        return replace(unseen, actual=(answer + share * bound,))
+
+    assert best_matches([convention], [seen(empty, 0.5)])
+    assert not best_matches([convention], [seen(empty, 0.5), seen(plain, 1.5)])
 
 
 def test_two_mistakes_at_once_are_told_together() -> None:

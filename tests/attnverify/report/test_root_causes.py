@@ -167,6 +167,16 @@ def test_a_diagnosis_of_its_own_is_a_cause_of_its_own() -> None:
     assert found(*tallies) == [("a twisted one", 1, 1)]
 
 
+def test_a_root_cause_is_told_with_the_region_of_what_names_it() -> None:
+    tallies = [
+        failed("softmax", "wrong number when M > 32", causes=("splits",)),
+        failed("softmax", BLIND, dtype="float16", causes=("splits", "empty rows")),
+        failed("softmax", BLIND, dtype="bfloat16", causes=("empty rows",)),
+        failed("softmax", BLIND, dtype="float64", causes=("empty rows",)),
+    ]
+    assert found(*tallies) == [("empty rows when a row sees no key", 4, 0)]
+
+
 def test_two_faults_of_one_cell_are_two_causes() -> None:
     assert (
         len(
