@@ -318,19 +318,17 @@ def populate(
     if backend.precision is None:
         flushing = backend.library.flushes_subnormals()
         backend.precision = {dtype: SUBNORMALS_FLUSHED[dtype] for dtype in flushing} or None
-        backend.notes.append(f"PRECISION is not declared: {describe_undeclared(backend, flushing)}")
+        judged = describe_undeclared(backend.library.name, flushing)
+        backend.notes.append(f"PRECISION is not declared: {judged}")
     return backend
 
 
-def describe_undeclared(backend: Backend, flushing: tuple[str, ...]) -> str:
+def describe_undeclared(library: str, flushing: tuple[str, ...]) -> str:
     """By what arithmetic a file is judged that declares none."""
     if not flushing:
         return "judged as eager"
     where = "" if flushing == DTYPES else f" of {', '.join(flushing)}"
-    return (
-        f"judged as eager, with subnormal numbers{where} as 0, as {backend.library.name} has them "
-        "here"
-    )
+    return f"judged as eager, with subnormal numbers{where} as 0, as {library} has them here"
 
 
 HAS_OTHERS = "its functions are"

@@ -338,7 +338,7 @@ def test_each_failing_case_is_explained_by_what_the_specification_does_not_say()
 
     def seen(case: Case, share: float) -> Observation:
         (bound,) = arrays(case.bounds(resolve("eager", "", "", "float32")))
-        unseen = Observation(case, (), arrays(case.expected), (bound,), np.inf)
+        unseen = Observation(case, (), tuple(arrays(case.expected)), (bound,), np.inf)
         (answer,) = arrays(convention.answer(unseen))
         return replace(unseen, actual=(answer + share * bound,))
 
