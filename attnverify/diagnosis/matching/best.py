@@ -44,8 +44,8 @@ def best_matches(
 ) -> list[tuple[Candidate, float]]:
     """
     Return the candidate that is nearest to all failing observations, with its worst share of the
-    yardstick, and those that are as near. In each it must be nearer than the specification is.
-    None where nothing but NaN was seen, with which everything agrees that gives NaN.
+    yardstick, and those that are as near. Where the specification is beyond it, the candidate must
+    be nearer. None where nothing but NaN was seen, with which everything agrees that gives NaN.
     """
     wrong = sorted((o for o in seen if o.wrong), key=lambda o: o.size)
     if not any(o.is_telling for o in wrong):
@@ -53,7 +53,8 @@ def best_matches(
     worst = dict.fromkeys(among, 0.0)
     for observation in wrong:  # small ones are cheap, and few candidates outlive them
         distances = {candidate: candidate.distance(observation) for candidate in worst}
-        limit = min(TWO_ERRORS, np.nextafter(observation.distance(observation.expected), 0))
+        law = observation.distance(observation.expected)
+        limit = TWO_ERRORS if law <= 1 else min(TWO_ERRORS, np.nextafter(law, 0))
         worst = {c: max(worst[c], ratio) for c, ratio in distances.items() if ratio <= limit}
     worst = {
         candidate: ratio
