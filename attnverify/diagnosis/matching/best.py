@@ -4,8 +4,6 @@ The candidates that explain all that was seen, the nearest first.
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.candidates import TWO_ERRORS, Candidate
 from attnverify.diagnosis.cause import Cause, Explanation
@@ -54,8 +52,11 @@ def best_matches(
     for observation in wrong:  # small ones are cheap, and few candidates outlive them
         distances = {candidate: candidate.distance(observation) for candidate in worst}
         law = observation.distance(observation.expected)
-        limit = TWO_ERRORS if law <= 1 else min(TWO_ERRORS, np.nextafter(law, 0))
-        worst = {c: max(worst[c], ratio) for c, ratio in distances.items() if ratio <= limit}
+        worst = {
+            candidate: max(worst[candidate], ratio)
+            for candidate, ratio in distances.items()
+            if ratio <= TWO_ERRORS and (ratio < law or law <= 1 or candidate.rounds)
+        }
     worst = {
         candidate: ratio
         for candidate, ratio in worst.items()
