@@ -277,21 +277,29 @@ def describe_found(search: Search, cell: Cell, kind: str, fresh: int) -> list[Fi
         replace(
             finding,
             condition=() if is_wide(regions[what]) else regions[what].conditions,
-            notes=(*finding.notes, *tell_feature(search, what)),
+            notes=(*finding.notes, *tell_feature(search, what, finding)),
             offer=offered_line(regions[what], cell.implementation.name, cell.aspect),
         )
         for what, finding in found.items()
     ]
 
 
+AS_BOOLEAN = "a float mask taken as boolean"
+"""The convention by which numbers hide nothing, in place of being added to the scores."""
+
 NO_ANSWER = ("raised", "wrong shape", "wrong type")
 """How the kinds of failures begin by which a function may say that it does not do a thing."""
 
 
-def tell_feature(search: Search, what: str) -> Iterator[str]:
-    """Give the line that declares a feature, where it alone sets these failures apart."""
+def tell_feature(search: Search, what: str, finding: Finding) -> Iterator[str]:
+    """
+    Give the line that declares a feature, where it alone sets these failures apart, or is what a
+    function for boolean masks alone makes of others.
+    """
     own, passing = search.implementation.backend.declared, search.passing
     if not what.startswith(NO_ANSWER) or not passing:
+        if AS_BOOLEAN in finding.causes and "float mask" not in own.features:
+            yield f"if this is not supported, say so in the file: {own.line_without('float mask')}"
         return
     needed = [list(features_of(case.inputs)) for case in search.failing[what]]
     known = {name for case in passing for name in features_of(case.inputs)} | {*own.features}

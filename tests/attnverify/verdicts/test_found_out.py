@@ -412,10 +412,11 @@ SAY_SO = 'if this is not supported, say so in the file: FEATURES = {"float mask"
     ("declared", "shown", "told"),
     [
         ("", "~~mask", True),  # raises TypeError where the mask is of floats
+        ("", "mask", True),  # takes each number but 0 for True
         ("", "mask > -1", False),  # a wrong number is no refusal
         ('FEATURES = {"float mask": True}', "~~mask", False),
     ],
-    ids=["raises", "wrong", "promised"],
+    ids=["raises", "boolean", "wrong", "promised"],
 )
 def test_a_feature_that_alone_fails_is_told_with_the_line_to_add(
     declared: str, shown: str, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
