@@ -135,7 +135,7 @@ QUESTIONS = (
     package("pytest", "attnverify run and pytest -m differential", needed=True),
     package("pytest-xdist", "several processes: attnverify run -n 2", module="xdist"),
     package("torch", "torch_impl and every backend of PyTorch tensors", more=TORCH),
-    package("triton", "the Triton kernels of torch_impl", more=TRITON),
+    package("triton", "Triton kernels, a user's and those of torch_impl", more=TRITON),
     Question(
         "cupy",
         f"import cupy\nwords = [cupy.__version__]\n{CUPY}\nprint(', '.join(words))",

@@ -49,7 +49,8 @@ def one_of(text: str, words: Iterable[str], what: str = "") -> str:
     known = tuple(words)
     if text in known:
         return text
-    close = difflib.get_close_matches(text, known, n=1)
+    longer = [word for word in known if text and text in word]
+    close = difflib.get_close_matches(text, known, n=1) or longer
     hint = f"; did you mean {close[0]}?" if close else ""
     raise ValueError(f"wanted {what or ', '.join(known)}, got {text}{hint}")
 
