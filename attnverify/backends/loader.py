@@ -37,6 +37,7 @@ from attnverify.backends.call_adapter import adapt_signature
 from attnverify.backends.declarations import STRICT, Declarations, read_declarations
 from attnverify.backends.machine import UNSEEN, Machine, find_machine, imported_names
 from attnverify.backends.source import PROJECT_BACKENDS, Source, parse_source
+from attnverify.backends.triton_interpreter import mend_interpreter
 from attnverify.catalogue.operation import CATALOGUE, Operation, parse_name
 from attnverify.catalogue.traits import CHAPTERS
 from attnverify.device_assignment import chosen_machine
@@ -297,6 +298,7 @@ def populate(
     try:
         if backend.source not in PROJECT_BACKENDS:
             backend.declared = read_declarations(root)
+            mend_interpreter()
         backend.library = library_of(root, modules, backend.machine)
         backend.missing = backend.library.missing()
         if backend.missing:
