@@ -26,6 +26,7 @@ TRITON = ("--profile", "quick", "--dtype", "fp16", "-k", "values or gradients")
 
 CHANGING = (
     (r" \(installed: .*?\)", ""),
+    (r", with subnormal numbers of bfloat16 as 0, as torch has them here", ""),
     (r"(?s)  processor: .*?\n(?=  \S+\.py: )", ""),
     (r"(?s)  recipe: .*?\n(?=  replay:)", ""),
     (r"^(  known failures: .*?) when .*? :", r"\1 when WHERE :"),
@@ -33,7 +34,6 @@ CHANGING = (
     (r"[=_]{3,}", ""),
     (r"\b[0-9a-f]{12}\b", "HASH"),
     (r"[-+]?\b\d+(\.\d+)*(e[-+]?\d+)?", "#"),
-    (r", with subnormal numbers of bfloat16 as 0, as torch has them here", ""),
     (r" in (# \(#:#:#\)|#s( \(#:#:#\))?)$", ""),
 )
 """What no two machines have in common, or hangs on what was drawn."""
