@@ -3,7 +3,9 @@
 import pytest
 
 from attnverify.ptx.sass import Line
+from attnverify.torch_impl.triton.kernels.block_sizes import Blocks
 from benchmarks.machine_code import __main__ as command
+from benchmarks.machine_code.choose_blocks import candidates, choose
 from benchmarks.machine_code.loops import (
     find_fast_feature_loop,
     find_feature_gradient_loop,
@@ -76,3 +78,21 @@ def test_a_missed_goal_is_told(
     assert command.main([]) == 0
     printed = capsys.readouterr().out
     assert "300 reached" in printed and "300 missed by 7" in printed
+
+
+def of_blocks(
+    blocks: Blocks, spilled: int, issue: float, shared: float = 16.0
+) -> tuple[Blocks, Row]:
+    return blocks, Row("forward", "", 99, spilled, shared, issue, 0.0, 0.0)
+
+
+def test_the_blocks_of_fewest_slots_are_chosen_of_those_that_spill_least() -> None:
+    fast, slow, spills = Blocks(128, 128, 8, 2), Blocks(64, 64, 4, 2), Blocks(128, 64, 4, 1)
+    rows = [of_blocks(slow, 0, 330), of_blocks(fast, 0, 234), of_blocks(spills, 8, 200)]
+    assert choose(rows) == fast
+    assert choose([of_blocks(slow, 0, 234), of_blocks(fast, 0, 234, 80.0)]) == slow
+
+
+def test_relative_kernels_are_given_square_blocks() -> None:
+    assert all(one.queries == one.keys for one in candidates("forward, learned"))
+    assert {(64, 64, 4, 1), (128, 128, 8, 2)} <= {tuple(one)[:4] for one in candidates("forward")}

@@ -1,0 +1,79 @@
+"""
+Which blocks a Triton kernel should be given: all candidates compiled, and the one of the fewest
+issue slots a pair among those that spill least and fit into shared memory.
+
+    python -m benchmarks.machine_code.choose_blocks -k "forward, learned"
+
+The table that the kernels read (``torch_impl/triton/kernels/block_sizes.py``) is this choice; where
+it is not, it says why.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import product
+
+from attnverify.torch_impl.triton.kernels.block_sizes import Blocks, of_gpu
+from benchmarks.machine_code.table import ARCH, HEAD, WIDTH, Row, find_triton_row
+from benchmarks.machine_code.triton_kernels import KERNELS
+
+__all__ = ["candidates", "choose", "find_rows"]
+
+SIZES = ((32, 32), (64, 32), (64, 64), (128, 64), (128, 128))
+RELATIVE = ((16, 16), (32, 32), (64, 64))
+"""The rolling band of the relative kernels needs as many keys as queries."""
+
+SHARED = {80: 163, 90: 227}
+"""KiB of shared memory that a program may have."""
+
+
+def candidates(name: str) -> Iterator[Blocks]:
+    """List the blocks that a kernel may have."""
+    sizes = RELATIVE if KERNELS[name][2] == "relative" else SIZES
+    for (queries, keys), warps, stages in product(sizes, (4, 8), (1, 2)):
+        if queries * keys <= 128 * 128 // (2 if warps == 4 else 1):
+            yield Blocks(queries, keys, warps, stages)
+
+
+def find_rows(
+    name: str, arch: int = ARCH, dtype: str = "bf16", width: int = WIDTH
+) -> Iterator[tuple[Blocks, Row]]:
+    """Compile every candidate that fits into shared memory."""
+    for blocks in candidates(name):
+        row = find_triton_row(name, blocks, arch, dtype, width)
+        if row.shared <= SHARED[arch]:
+            yield blocks, row
+
+
+def choose(rows: Iterable[tuple[Blocks, Row]]) -> Blocks:
+    """
+    The fewest bytes spilled, then the fewest issue slots; of equals the least shared memory, which
+    leaves room for another program.
+    """
+    return min(rows, key=lambda found: (found[1].spilled, found[1].issue, found[1].shared))[0]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.machine_code.choose_blocks", description=__doc__
+    )
+    parser.add_argument("-k", default="", help="only kernels whose name holds this")
+    parser.add_argument("--width", type=int, choices=(64, 128), default=WIDTH)
+    given = parser.parse_args(arguments)
+    differing = 0
+    for name in (name for name in KERNELS if given.k in name and "additive" not in name):
+        print(HEAD)
+        found = []
+        for blocks, row in find_rows(name, width=given.width):
+            found.append((blocks, row))
+            print(row, flush=True)
+        best, (_, which, scores, _) = choose(found), KERNELS[name]
+        chosen = of_gpu(which, scores, True, given.width, ARCH)
+        differing += best != chosen
+        word = "as in the table" if best == chosen else f"the table has {chosen}"
+        print(f"{name}: {best}: {word}\n", flush=True)
+    return int(differing > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
