@@ -111,8 +111,12 @@ def describe_loaded(backend: Backend, notes: list[str]) -> Message:
         (implementation.operation.name, implementation.how, implementation.thorough)
         for implementation in backend.implementations
     ]
+    features = {
+        name: list(value) if isinstance(value, tuple | set | frozenset) else value
+        for name, value in backend.declared.features.items()
+    }
     return {name: getattr(backend, name) for name in names} | {
-        "features": backend.declared.features,
+        "features": features,
         "notes": backend.notes + notes,
         "implementations": found,
     }

@@ -6,7 +6,7 @@ from attnverify.numpy_ref import shift_right as right
 
 ARRAYS = "numpy"
 PRECISION = "wide"
-FEATURES = {"dropout": False}
+FEATURES = {"dropout": False, "align": {"end"}}
 
 
 def shift_right(x):

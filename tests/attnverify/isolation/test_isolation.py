@@ -428,7 +428,7 @@ def request(aspect: str) -> dict[str, Any]:
 def test_a_worker_that_died_is_replaced(worker: Worker) -> None:
     described = describe_backend(worker)
     assert described.implementations[0].name == "shift_right"
-    assert described.declared.features == {"dropout": False}
+    assert described.declared.features == {"dropout": False, "align": ["end"]}
     first = worker.process
     with pytest.raises(WorkerDied, match="exited with status 3 on x of integers"):
         worker.ask(request("refusals"))
