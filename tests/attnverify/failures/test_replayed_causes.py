@@ -58,3 +58,5 @@ def test_a_line_of_a_function_speaks_of_its_gradient(tmp_path: Path) -> None:
         FailureRecord.of(own, case_of(recipe, "float32"), "gradients") for recipe in (masked, bare)
     ]
     assert [len(known_otherwise(record, own)) for record in records] == [0, 1]
+    known.write_text("no line at all")
+    assert known_otherwise(records[1], own) == []  # a run says what is wrong with it
