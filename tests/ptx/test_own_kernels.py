@@ -99,6 +99,9 @@ def test_what_was_removed_is_published() -> None:
     assert f"{len(published())} of {len(ALL)} groups of kernels" in told
     assert f"{count(published(), 'noticed'):,} are noticed" in told
     assert f"The other {count(published(), 'redundant'):,} are redundant" in told
+    reasons = [reason for line in published() for reason in line["redundant"]]
+    assert len(reasons) == count(published(), "redundant")
+    assert all(" before it, " in reason and " behind it, " in reason for reason in reasons)
 
 
 @pytest.mark.thorough
@@ -107,7 +110,7 @@ def test_removed_barriers_are_noticed(compiled: Compiled) -> None:
     """As published; a line of the PTX may have moved."""
     found = remove(compiled)
     for before in published():
-        if before["kernels"] == str(compiled):
+        if (before["kernels"], before["launches"]) == (str(compiled), compiled.sizes()):
             assert found["kinds"] == before["kinds"]
     assert share_noticed([found]) > 0.75 and not count([found], "wrong")
 

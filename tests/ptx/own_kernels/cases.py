@@ -9,11 +9,14 @@ import numpy as np
 from attnverify.catalogue import CATALOGUE
 
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32}
-B, H, N, D, E = 1, 2, 70, 64, 64
+B, H, D, E = 1, 2, 64, 64
 A = 40
 """Features: more than a kernel takes at once."""
-M, MORE = 133, 357
-"""Keys: a few tiles; and an odd number of them that uses each place of a ring again."""
+FEW, MANY = (70, 133), (165, 357)
+"""
+Queries and keys: a few tiles, and so many that each place of a ring is used again, with even and
+with odd counts of whole tiles.
+"""
 
 
 @dataclass(frozen=True)
@@ -41,12 +44,12 @@ class Case:
         return found | ({"align": "end"} if "end" in self.options else {})
 
 
-def cases_of(m: int) -> dict[str, Case]:
-    """A case of each kind of kernel with so many keys."""
-    heads = ((B, H, N, D), (B, H, m, D), (B, H, m, E))
+def cases_of(n: int, m: int) -> dict[str, Case]:
+    """A case of each kind of kernel with so many queries and keys."""
+    heads = ((B, H, n, D), (B, H, m, D), (B, H, m, E))
     learned = (*heads, (2 * m, H, D), (2 * m, H), (H, D))
     keys = m // 2 + 4  # the kernels of additive attention take many instructions for each
-    additive = ((B, N, 24), (B, keys, 24), (B, keys, 32), (A, 24), (A, 24), (A,))
+    additive = ((B, n, 24), (B, keys, 24), (B, keys, 32), (A, 24), (A, 24), (A,))
     return {
         "plain": Case("scaled_dot_product_attention", heads),
         "visible": Case("scaled_dot_product_attention", heads, ("visible",)),
@@ -58,8 +61,7 @@ def cases_of(m: int) -> dict[str, Case]:
     }
 
 
-CASES = cases_of(M)
-LONGER = cases_of(MORE)
+CASES, LONGER = cases_of(*FEW), cases_of(*MANY)
 
 
 def run_reference(case: Case, dtype: str) -> list[np.ndarray]:

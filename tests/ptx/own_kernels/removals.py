@@ -43,6 +43,10 @@ class Compiled:
             of_kernel.setdefault((call.kernel.name, call.kernel.module.text.text), []).append(call)
         yield from of_kernel.values()
 
+    def sizes(self) -> str:
+        cases = CASES[self.case].shapes, LONGER[self.case].shapes
+        return ", ".join(f"{query[-2]} queries and {key[-2]} keys" for query, key, *_ in cases)
+
     def record(self, case: Case) -> list[Recorded]:
         calls: list[Recorded] = []
         if self.column == "triton":
@@ -73,7 +77,8 @@ def told(
         f"{removal.kernel}, PTX line {removal.line}: {removal.instruction}: {reason}"
         for removal, reason in zip(redundant(removals), reasons, strict=True)
     ]
-    return {"kernels": str(of), "kinds": kinds, "redundant": rest, "CPU seconds": round(seconds)}
+    spent = {"CPU seconds": round(seconds)}
+    return {"kernels": str(of), "launches": of.sizes(), "kinds": kinds, "redundant": rest} | spent
 
 
 def redundant(removals: Sequence[Removal]) -> list[Removal]:
@@ -122,7 +127,7 @@ if __name__ == "__main__":
         if given.only in str(each) and (given.only or str(each) not in held):
             held[str(each)] = remove(each)
             lines = sorted(held.values(), key=order)
-            write(given.record, "launches with few keys and with many", "kernels", lines)
+            write(given.record, "two launches of each kernel", "kernels", lines)
             print(each, f"{share_noticed([held[str(each)]]):.1%}", flush=True)
     lines = list(held.values())
     print(f"{share_noticed(lines):.1%} noticed, {count(lines, 'redundant')} redundant")
