@@ -15,13 +15,14 @@ def setup(app: Any) -> dict[str, Any]:
     without Sphinx.
     """
     from book import accessibility, gallery, live_cells, pages, search
-    from book.directives import EveryOperation, Measured, NoticedSince, Picture, Run
+    from book.directives import EveryOperation, Measured, Noticed, NoticedSince, Picture, Run
 
     app.add_directive("run", Run)
     app.add_directive("picture", Picture)
     app.add_directive("measured", Measured)
     app.add_directive("every-operation", EveryOperation)
     app.add_directive("noticed-since", NoticedSince)
+    app.add_directive("noticed", Noticed)
     app.connect("builder-inited", lambda app: pages.write(Path(app.srcdir) / "operations"))
     app.connect(
         "build-finished",

@@ -18,7 +18,7 @@ from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
 
 from attnverify import spec
-from book import status
+from book import sight, status
 
 SESSION = "book_session"
 known: dict[str, Any] = {}
@@ -191,3 +191,12 @@ class NoticedSince(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         return self.parse_text_to_nodes("\n".join(status.noticed_since()))
+
+
+class Noticed(SphinxDirective):
+    """A table of what is noticed, by the name of its function in :mod:`book.sight`."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        return self.parse_text_to_nodes("\n".join(getattr(sight, self.arguments[0])()))
