@@ -79,7 +79,7 @@ for dtype in ("float64", "float32", "float16", "bfloat16"):
 """
 
 
-def steps(function: Callable[..., Any], depth: int = 3) -> list[Callable[..., Any]]:
+def steps(function: Callable[..., Any], depth: int = 4) -> list[Callable[..., Any]]:
     """
     The documented functions of attnverify/bounds, with attnverify/bounds/error_rules.py that it
     calls, and those that they call, each once.
