@@ -58,7 +58,7 @@ def test_formulas_are_rendered_and_pictures_are_there(
     page.evaluate("[...document.images].forEach((image) => { image.loading = 'eager'; })")
     wait_for(page, "[...document.images].every((image) => image.complete)")
     formulas, wrong = page.evaluate(
-        "[document.querySelectorAll('mjx-container svg').length, "
+        "[document.querySelectorAll('mjx-container > svg').length, "
         "document.querySelectorAll('mjx-merror').length]"
     )
     assert formulas == page.evaluate("document.querySelectorAll('.math').length") > 3 and wrong == 0
