@@ -9,7 +9,7 @@ answered wrongly, which the judge would say.
 from attnverify.torch_impl import PRECISION as OURS
 from attnverify.torch_impl.triton.attention import attention
 
-PRECISION = OURS
+PRECISION, ARRAYS = OURS, "torch"
 
 
 def scaled_dot_product_attention_causal(query, key, value, mask=None, keep=None, p=0.0):

@@ -1,5 +1,6 @@
 """Lists of cases fit a card; a run that is cut leaves what was measured; goals are fair."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,10 +16,11 @@ from attnverify.bench.lists import (
     estimate_memory,
     fitting,
 )
-from attnverify.bench.measure.cases import PLAIN, XL, Case, relative, square
-from attnverify.bench.measure.contestants import Contestant
+from attnverify.bench.measure.cases import CAUSAL, PLAIN, XL, Case, relative, square
+from attnverify.bench.measure.contestants import CONTESTANTS, Contestant, implementation_of
 from attnverify.bench.measure.race import Entry, Race
-from attnverify.bench.measure.validation import Judgement
+from attnverify.bench.measure.shares import ask
+from attnverify.bench.measure.validation import Judgement, judged
 from attnverify.bench.report.goals import GOALS, Goal, outcome
 from attnverify.bench.report.results import read
 from tests.attnverify.bench.test_bench import measurement
@@ -64,6 +66,22 @@ def test_causal_kernels_are_held_against_causality_in_the_kernel(against: str) -
         measurement("torch_impl:causal", [2.0] * 3, True, case="plain causal", **plain),
     ]
     assert outcome(goal, [ours, *others]).figure == (1.5 if "causal" in against else 3.0)
+
+
+@pytest.mark.parametrize("mode", ["forward", "both"])
+def test_our_causal_kernel_is_right_where_the_mask_is_causal(mode: str) -> None:
+    case = Case("small", PLAIN, square(21, 1, 16), "bfloat16", mode, device="cuda", mask=CAUSAL)
+    assert judge_causal(case).verdict == "correct"
+    assert judge_causal(replace(case, mask=None)).verdict == "unsupported"
+    windowed = replace(case, mask=CAUSAL | {"pattern": "window"})
+    assert judge_causal(windowed).verdict == "wrong"
+
+
+def judge_causal(case: Case) -> Judgement:
+    (ours,) = (one for one in CONTESTANTS if one.label == "torch_impl:causal")
+    found = implementation_of(ours, case)
+    assert not isinstance(found, str)
+    return judged(ask(case), ours, found)
 
 
 def test_transformer_xl_and_alibi_are_held_against_what_is_causal() -> None:
