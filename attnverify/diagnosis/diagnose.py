@@ -114,14 +114,15 @@ MORE = {"N": 8, "M": 4}
 def choose_failing(cases: Sequence[Case]) -> list[Case]:
     """
     Choose the largest of the cases, and a few of the others: what is small cannot tell causes
-    apart.
+    apart. The smallest is always there, for it is shown beside the cause.
     """
     unique = sorted(dict.fromkeys(cases), key=case_size, reverse=True)
     ordinary = [case for case in unique if case_size(case) <= LARGE] or unique[-1:]
     most = 2 * MOST_FAILING // 3
     rest = ordinary[most:]
     spread = rest[:: max(len(rest) // (MOST_FAILING - most), 1)]
-    return [*ordinary[:most], *spread[: MOST_FAILING - most]]
+    few = [*spread[: MOST_FAILING - most - 1], *rest[-1:]]
+    return [*ordinary[:most], *dict.fromkeys(few)]
 
 
 def choose_of_other_kinds(failing: Mapping[str, Sequence[Case]], what: str) -> list[Case]:

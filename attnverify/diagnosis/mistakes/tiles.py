@@ -93,6 +93,13 @@ def without_last_tile(score: ndarray, size: int) -> ndarray:
     return softmax(np.where(kept, score, -np.inf))
 
 
+def without_any_last_tile(score: ndarray, size: int) -> ndarray:
+    """The last tile is left out, full or not, where there is another."""
+    M = score.shape[-1]
+    kept = np.arange(M) < ((M - 1) // size * size or M)
+    return softmax(np.where(kept, score, -np.inf))
+
+
 def with_padding_seen(score: ndarray, size: int) -> ndarray:
     padding = np.zeros((*score.shape[:-1], -score.shape[-1] % size))
     return softmax(np.concatenate([score, padding], axis=-1))[..., : score.shape[-1]]
@@ -158,6 +165,7 @@ TILE_MISTAKES: dict[str, Callable[..., ndarray]] = {
     "the keys of the last tile left out where it is not full ({size} keys a tile)": (
         without_last_tile
     ),
+    "the keys of the last tile left out, full or not ({size} keys a tile)": without_any_last_tile,
     "the padding of the last tile seen as keys of score 0 ({size} keys a tile)": with_padding_seen,
     "a last tile that begins {size} keys before the end, so that keys count twice": (
         with_last_tile_overlapping

@@ -15,7 +15,10 @@ from numpy import ndarray
 from attnverify import numpy_ref as right
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.operation import CATALOGUE
+from attnverify.diagnosis.diagnose import MOST_FAILING, choose_failing
 from attnverify.failures.finding import Finding
+from attnverify.inputs.fixed_cases import fixed_recipe
+from attnverify.judge.case import case_of
 from attnverify.verdicts.cell import Cell
 from attnverify.verdicts.search import Search, describe_found
 from attnverify.verdicts.shown import shown_recipes
@@ -81,6 +84,25 @@ def nan_with_a_mask(score: ndarray, mask: ndarray | None = None) -> ndarray:
 
 ROWS, LAST = np.s_[..., 0, :], np.s_[..., -1]
 Said = tuple[str, Callable[..., Any], str, str]
+
+
+def last_tile_lost(whole_too: bool) -> Callable[..., ndarray]:
+    """An attention that forgets the last tile of 32 keys, where it is not full or in any case."""
+
+    def attention(**given: Any) -> ndarray:
+        M = given["key"].shape[2]
+        end = ((M - 1) // 32 * 32 if whole_too else M // 32 * 32) or M
+        cut = {name: given[name][..., :end, :] for name in ("key", "value")}
+        cut |= {
+            name: given[name][..., :end]
+            for name in ("mask", "keep")
+            if given.get(name) is not None and given[name].shape[-1] == M
+        }
+        return np.asarray(right.scaled_dot_product_attention(**given | cut))
+
+    return attention
+
+
 SAID: dict[str, Said] = {
     "one element": ("softmax", changed("softmax", times(1.001, ..., -1, -1)),
                     r"0\.10% high where it is wrong: the last key", "rounded|equals"),
@@ -102,6 +124,10 @@ SAID: dict[str, Said] = {
     "attention without maximum": (SDPA, attention_without_maximum,
                                   r"without the maximum.*score of 88\.7", "weights are NaN"),
     "NaN against NaN": ("softmax", nan_with_a_mask, "NaN", "equals|NaN in rows"),
+    "the last tile where it is not full": (SDPA, last_tile_lost(whole_too=False),
+                                           r"not full \(32 keys", "split|full or not"),
+    "the last tile in any case": (SDPA, last_tile_lost(whole_too=True),
+                                  r"full or not \(32 keys", "split|not full"),
     "a factor smaller than rounding": ("softmax", changed("softmax", times(1 + 3e-6, ...)),
                                        "", "%|factor|equals"),
 }  # fmt: skip
@@ -139,3 +165,14 @@ def test_a_failure_shows_the_smallest_case_and_a_large_one_in_two_lines() -> Non
     lines = [line for line in str(found).splitlines() if re.match("  (recipe|larger): ", line)]
     assert [line[:9] for line in lines] == ["  recipe:", "  larger:"]
     assert re.search(r": \d+ of \d+ elements$", lines[1])
+
+
+def test_a_cause_is_held_against_the_smallest_case_too_which_is_shown() -> None:
+    drawn = [
+        case_of(fixed_recipe(CATALOGUE["softmax"], {"N": N, "M": 65}), "float32")
+        for N in range(2, 20)
+    ]
+    smallest = case_of(fixed_recipe(CATALOGUE["softmax"], {"N": 1, "M": 33}), "float32")
+    for cases in ([*drawn, smallest], [smallest, *drawn], [smallest], [drawn[0], smallest]):
+        assert smallest in choose_failing(cases) and len(choose_failing(cases)) <= MOST_FAILING
+        assert len(set(choose_failing(cases))) == len(choose_failing(cases))
