@@ -30,7 +30,7 @@ def factors() -> Iterator[tuple[Operation, Answers]]:
 def smallest_errors() -> Iterator[str]:
     """By operation and dtype: the smallest factor that is noticed, where it is largest."""
     rows = [
-        [f":doc:`/operations/{op.name}`", *(largest(op, answers, dtype) for dtype in DTYPES)]
+        [link(op.name), *(largest(op, answers, dtype) for dtype in DTYPES)]
         for op, answers in factors()
     ]
     if not rows:
@@ -38,6 +38,11 @@ def smallest_errors() -> Iterator[str]:
         return
     yield from listed(["operation", *DTYPES], rows, kind="measured")
     yield f"{origin(read('sight'))}\n"
+
+
+def link(operation: str) -> str:
+    """Name an operation, with a link to its page; a gradient is on that of what it is one of."""
+    return f":doc:`{operation} </operations/{operation.removesuffix('_grad')}>`"
 
 
 def largest(op: Operation, answers: Answers, dtype: str) -> str:
@@ -66,7 +71,7 @@ def missed_goals() -> Iterator[str]:
         ["operation", "claimed arithmetic", "dtype", "factor", "noticed from", "goal"],
         [
             [
-                f":doc:`/operations/{op.name}`",
+                link(op.name),
                 arithmetic,
                 dtype,
                 factor,
@@ -90,7 +95,7 @@ def missed() -> Iterator[tuple[Operation, list[str], float | None]]:
 def lost_keys() -> Iterator[str]:
     """By attention and place of the key: the lengths at which its loss is not noticed."""
     rows = [
-        [f":doc:`/operations/{name}`", lost, *(lengths(found, dtype, lost) for dtype in DTYPES)]
+        [link(name), lost, *(lengths(found, dtype, lost) for dtype in DTYPES)]
         for name, found in tables("key")
         for lost in dict.fromkeys(asked.split()[1] for asked in found)
     ]
@@ -100,7 +105,7 @@ def lost_keys() -> Iterator[str]:
 def narrow_sums() -> Iterator[str]:
     """By attention, total and its format: how often it is noticed, over all tiles and lengths."""
     rows = [
-        [f":doc:`/operations/{name}`", f"{what} in {narrow}"]
+        [link(name), f"{what} in {narrow}"]
         + [how_often(found, f"{dtype} {narrow} over ") for dtype in DTYPES]
         for what in ("sum", "normaliser")
         for name, found in tables(f"narrow {what}")
