@@ -174,8 +174,9 @@ def directions_of(op: Operation, inputs: Inputs) -> Directions:
                 next(leaves(op.reference(**inputs | {"parameters": changed})))
                 for changed in _scaled(inputs["parameters"], scaled)
             )
-            if np.any(np.abs(above - below) > 2 * rounding[0]):
-                found[name] = (0, expected[0], (above - below) / (2 * STEP))
+            column = (above - below) / (2 * STEP)
+            if np.any(np.abs(column) > rounding[0] / STEP):
+                found[name] = (0, expected[0], column)
         return found
 
 
