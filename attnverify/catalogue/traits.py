@@ -130,7 +130,7 @@ TRAITS: dict[str, Traits] = {
         _ATTENTION_FAMILIES, positional=True, staged=True, mask_axes=_WITH_HEADS
     ),
     "get_slopes": Traits(skipped=_TABLE | _SHORT),
-    "get_alibi_biases": Traits(mask_axes=("N M",), skipped=_TABLE),
+    "get_alibi_biases": Traits(mask_axes=("N M",), skipped={"relations": _TABLE["relations"]}),
     "alibi_attention": Traits(
         _ATTENTION_FAMILIES,
         causal=True,

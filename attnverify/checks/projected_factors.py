@@ -9,11 +9,13 @@ itself, of a layer on the derivative of its output by the logarithm of each para
 A rounding inside of a gradient moves many of its elements at once, so that nothing within a call
 may be taken as independent. Calls are: the standard error is that of the mean over ``CALLS`` of
 them, drawn apart, and ``ERRORS_OF_FEW`` of it are wanted, beyond which Student's distribution of so
-many leaves one in ten million.
+many leaves one in ten million. Where that leaves too large an error for the goal, as many calls are
+made as it takes, up to ``MOST_CALLS``.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -41,7 +43,10 @@ logarithm of the factor.
 """
 
 CALLS = 24
+MOST_CALLS = 192
 ERRORS_OF_FEW = 7.6
+GOAL_OF_GRADIENT, GOAL_OF_LAYER = 5e-3, 1e-2
+"""The errors of factors that should be noticed in the halves; wider dtypes are far below."""
 ALIKE = 0.8
 """Share of what the best factor explains from which another one is told beside it."""
 
@@ -85,25 +90,51 @@ def measure_projected(
     implementation: Implementation, dtype: str, seed: int
 ) -> dict[str, Measurement]:
     """Every factor of the operation, measured in several calls."""
-    operation, numbers = implementation.operation.name, range(CALLS * seed, CALLS * (seed + 1))
-    calls = (
-        (drawn_inputs(operation, dtype, number), directions(operation, dtype, number))
-        for number in numbers
-    )
-    return measure_calls(implementation, dtype, calls)
+    operation = implementation.operation
+
+    def calls(numbers: range) -> Iterator[tuple[Inputs, Directions]]:
+        for number in numbers:
+            yield (
+                drawn_inputs(operation.name, dtype, number),
+                directions(operation.name, dtype, number),
+            )
+
+    first = calls(range(CALLS * seed, CALLS * (seed + 1)))
+    further = calls(range(FURTHER + MOST_CALLS * seed, FURTHER + MOST_CALLS * (seed + 1)))
+    goal = GOAL_OF_GRADIENT if operation.is_gradient else GOAL_OF_LAYER
+    return measure_calls(implementation, dtype, first, further, goal)
+
+
+FURTHER = 10**6
+"""The first number of the calls that are drawn where ``CALLS`` are too few."""
 
 
 def measure_calls(
-    implementation: Implementation, dtype: str, calls: Iterable[tuple[Inputs, Directions]]
+    implementation: Implementation,
+    dtype: str,
+    calls: Iterable[tuple[Inputs, Directions]],
+    further: Iterable[tuple[Inputs, Directions]] = (),
+    goal: float = 1.0,
 ) -> dict[str, Measurement]:
-    """Every factor for which the calls name a direction."""
+    """
+    Measure every factor for which the calls name a direction; in further calls too, as many as it
+    takes to notice an error as large as the goal, unless those are more than ``MOST_CALLS``.
+    """
     found: dict[str, list[tuple[float, float]]] = {}
-    for inputs, columns in calls:
-        outputs = _call(implementation, inputs, columns, dtype)
-        for name, (output, expected, column) in outputs.items():
-            found.setdefault(name, []).append(_project(output - expected, column))
-    allowed = allowed_rounding("slopes", implementation.precision(dtype), _sized(inputs))
-    return {name: _measurement(each, allowed) for name, each in found.items()}
+
+    def measure(calls: Iterable[tuple[Inputs, Directions]]) -> dict[str, Measurement]:
+        for inputs, columns in calls:
+            outputs = _call(implementation, inputs, columns, dtype)
+            for name, (output, expected, column) in outputs.items():
+                found.setdefault(name, []).append(_project(output - expected, column))
+        allowed = allowed_rounding("slopes", implementation.precision(dtype), _sized(inputs))
+        return {name: _measurement(each, allowed) for name, each in found.items()}
+
+    measured = measure(calls)
+    wanted = max((each.calls_for(goal, CALLS) for each in measured.values()), default=0)
+    if CALLS < wanted <= MOST_CALLS and not any(each.significant for each in measured.values()):
+        measured = measure(islice(further, wanted - CALLS))
+    return measured
 
 
 def _project(residual: ndarray, column: ndarray) -> tuple[float, float]:

@@ -12,12 +12,14 @@ each row weighted by the size of its outputs. The standard errors take the resid
 dependent (rounding a score moves the whole row), and those of one head (a projected key is rounded
 once for all queries); of scores those of one query, of one key and of one offset. A factor is
 accused if it is off by more than the declared arithmetic may round one constant, and by more than
-``ERRORS`` standard errors beyond that.
+``ERRORS`` standard errors beyond that. Where the first call leaves too large a standard error for
+``GOAL``, as many calls are made as it takes (Stein, 1945), and their mean counts.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from math import ceil
 
 import numpy as np
 from numpy import ndarray
@@ -28,7 +30,7 @@ from attnverify.inputs.expand import expand
 from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.inputs.recipe import Inputs
 from attnverify.judge.errors import Disagreement, Unsupported
-from attnverify.judge.invoke import call, to_backend_array
+from attnverify.judge.invoke import call, dtype_keyword, to_backend_array
 from attnverify.judge.judging import checked_output
 from attnverify.precision import Precision
 from attnverify.reference.staged_attention import StagedAttention, evaluate, spec_stages
@@ -37,6 +39,11 @@ from attnverify.timing import account_for
 Case = Callable[[Implementation, str], None]
 ERRORS = 8.0
 STEP = 1e-4
+GOAL = 1e-3
+"""The error of a factor that should be noticed."""
+MOST_CALLS = 16
+BEYOND = 2.0
+"""Standard errors beyond what is accused: errors as large are noticed nearly always."""
 
 SCALED_STAGE: dict[str, Callable[[StagedAttention, float], StagedAttention]] = {
     "scale": lambda s, gain: replace(s, scale=s.scale * gain),
@@ -46,10 +53,17 @@ SCALED_STAGE: dict[str, Callable[[StagedAttention, float], StagedAttention]] = {
     "output": lambda s, gain: replace(s, kept=s.kept * gain),
 }
 
+BIASES = "get_alibi_biases"
+"""The one table that is rounded so coarsely that no element shows a factor that is off."""
+
 
 def factors_of(operation: Operation) -> tuple[str, ...]:
     """List the factors that an operation consists of, those of its scores first."""
-    if not operation.is_staged or operation.skips("systematic errors"):
+    if operation.skips("systematic errors"):
+        return ()
+    if operation.name == BIASES:
+        return ("slopes",)
+    if not operation.is_staged:
         return ()
     has = {
         "scale": True,
@@ -80,6 +94,11 @@ class Measurement:
     def significant(self) -> bool:
         return abs(self.alpha) > self.allowed + self.errors * self.error
 
+    def calls_for(self, goal: float, calls: int) -> int:
+        """How many calls notice an error of this size, where so many have left this error."""
+        room = max(goal - self.allowed, 1e-300)
+        return ceil(calls * min(1e6, (self.errors + BEYOND) * self.error / room) ** 2)
+
     def __str__(self) -> str:
         share = (
             f"{abs(self.alpha):.2%}"
@@ -93,22 +112,26 @@ class Measurement:
 
 
 def systematic_error_checks(operation: str, seed: int) -> list[tuple[str, Case]]:
-    """Named checks of one operation: one for each of its factors."""
+    """Named checks of one operation: of its factors, and of a float mask's where it takes one."""
+    named = {"systematic: every factor": False, "systematic: float mask": True}
+    factors = factors_of(CATALOGUE[operation])
     return [
-        (f"systematic: {factor}", partial(judge_factor, operation, factor, seed))
-        for factor in factors_of(CATALOGUE[operation])
+        (name, partial(judge_factors, operation, seed, masked))
+        for name, masked in named.items()
+        if ("float mask" in factors if masked else factors)
     ]
 
 
-def judge_factor(
-    operation: str, factor: str, seed: int, implementation: Implementation, dtype: str
+def judge_factors(
+    operation: str, seed: int, masked: bool, implementation: Implementation, dtype: str
 ) -> None:
-    """Raise Disagreement if the factor is systematically off."""
-    found = measure_factors(implementation, dtype, seed, masked=factor == "float mask")[factor]
-    if found.significant:
+    """Raise Disagreement if a factor is systematically off; all that are, are told."""
+    measured = measure_factors(implementation, dtype, seed, masked)
+    off = {name: found for name, found in measured.items() if found.significant}
+    if off:
         raise Disagreement(
-            f"{factor} is {found}; the declared arithmetic rounds it by {found.allowed:.1e} at "
-            "most",
+            f"{'; '.join(f'{name} is {found}' for name, found in off.items())}; the declared "
+            f"arithmetic rounds it by {max(each.allowed for each in off.values()):.1e} at most",
             "systematic error",
         )
 
@@ -117,21 +140,42 @@ def measure_factors(
     implementation: Implementation, dtype: str, seed: int, masked: bool = False
 ) -> dict[str, Measurement]:
     """
-    Measure every factor of the operation in one call; that of a float mask only where there is one.
+    Measure every factor of the operation, in as many calls as it takes; that of a float mask only
+    where there is one.
     """
+    measure = partial(measure_in_one_call, implementation, dtype, masked=masked)
+    found = [measure(seed)]
+    asked = ["float mask"] if masked else list(found[0])
+    wanted = max(found[0][name].calls_for(GOAL, calls=1) for name in asked)
+    if wanted <= MOST_CALLS:
+        found += [measure(seed + APART * number) for number in range(1, wanted)]
+    return {name: mean_of([each[name] for each in found]) for name in found[0]}
+
+
+APART = 1000
+"""Between the seeds of the calls of one measurement."""
+
+
+def mean_of(found: list[Measurement]) -> Measurement:
+    """Take the mean of measurements that have nothing in common."""
+    error = np.sqrt(np.sum([each.error**2 for each in found])) / len(found)
+    return replace(found[0], alpha=float(np.mean([x.alpha for x in found])), error=float(error))
+
+
+def measure_in_one_call(
+    implementation: Implementation, dtype: str, seed: int, masked: bool
+) -> dict[str, Measurement]:
     operation = implementation.operation.name
     inputs = large_inputs(operation, dtype, seed, masked)
     expected, columns = derivatives(operation, dtype, seed, masked)
     precision = implementation.precision(dtype)
-    output = call(
-        implementation,
-        {name: to_backend_array(implementation, x, dtype) for name, x in inputs.items()},
-    )
+    given = {name: to_backend_array(implementation, x, dtype) for name, x in inputs.items()}
+    output = call(implementation, given | dtype_keyword(implementation, dtype))
     residual = checked_output(output, expected, dtype, implementation, "output") - expected
     if not np.isfinite(residual).all():
         raise Unsupported("not finite: told under values")
     weight = 1 / np.sqrt(np.mean(expected**2, axis=-1, keepdims=True))
-    spread = score_spreads if implementation.operation.is_score else output_spreads
+    spread = output_spreads if implementation.operation.is_attention else score_spreads
     alpha, error = estimate_coefficients(
         residual * weight, [column * weight for column in columns.values()], spread
     )
@@ -197,7 +241,7 @@ def allowed_rounding(factor: str, precision: Precision, inputs: Inputs) -> float
     share = 2 * constant.u + (precision.exp_ulps + 3) * precision.softmax.u
     if precision.operand is not None:
         share += 2 * precision.operand.u
-    if precision.acc_unit is not None:
+    if precision.acc_unit is not None and "query" in inputs:
         share += precision.acc_unit * max(inputs["query"].shape[-1], inputs["key"].shape[-2])
     return share + (
         2 * precision.bias.u if factor in ("slopes", "float mask", "position scores") else 0.0
@@ -205,6 +249,14 @@ def allowed_rounding(factor: str, precision: Precision, inputs: Inputs) -> float
 
 
 LARGE = {"B": 3, "H": 4, "N": 128, "M": 160, "D": 16, "E": 16, "Q": 12, "K": 12, "A": 8, "P": 160}
+TABLE = {"H": 48, "N": 1, "M": 1024}
+"""Of a table of biases: many heads, since powers of two times small numbers are never rounded."""
+SMALLER = {"query": 4, "u": 4, "v": 4, "key_pos_bias": 4, "query_pos_bias": 4, "mask": 4}
+SMALLER_ADDITIVE = {"query": 8, "key": 8, "w_score": 2, "mask": 4}
+"""
+What arguments are divided by: rounding a score moves its weight by as much as the score is large,
+and where a tanh saturates, roundings before it outweigh what stands behind it.
+"""
 
 
 @lru_cache(maxsize=64)
@@ -212,11 +264,10 @@ def large_inputs(operation: str, dtype: str, seed: int, masked: bool) -> Inputs:
     """
     Draw a well-conditioned call with about twenty-five thousand outputs, under a float mask of
     ordinary numbers or none.
-
-    What goes through a tanh is kept small: where that saturates, roundings before it outweigh what
-    stands behind it.
     """
     op = CATALOGUE[operation]
+    if operation == BIASES:
+        return expand(fixed_recipe(op, TABLE, "normal", None, seed + 1), dtype)
     heads = LARGE["H"] if "H" not in op.sizes else 1  # as many rows, without an axis for them
     mask = {"pattern": "random", "axes": "N M", "form": "finite", "seed": seed} if masked else None
     recipe = fixed_recipe(op, LARGE | {"B": heads * LARGE["B"]}, "normal", mask, seed + 1)
@@ -224,7 +275,9 @@ def large_inputs(operation: str, dtype: str, seed: int, masked: bool) -> Inputs:
         lead = (LARGE["B"], LARGE["H"])
         recipe = replace(recipe, options=recipe.options | {"lead": lead})
     inputs = expand(recipe, dtype)
-    return inputs | {name: inputs[name] / 8 for name in ("query", "key") if "w_score" in inputs}
+    smaller = SMALLER_ADDITIVE if "w_score" in inputs else SMALLER
+    having = {name for name in smaller if getattr(inputs.get(name), "dtype", None) == np.float64}
+    return inputs | {name: inputs[name] / by for name, by in smaller.items() if name in having}
 
 
 @lru_cache(maxsize=64)
@@ -236,8 +289,11 @@ def derivatives(
     op = CATALOGUE[operation]
     factors = [factor for factor in factors_of(op) if masked or factor != "float mask"]
     with account_for("oracle"):
+        expected = op.reference(**inputs)
+        if operation == BIASES:
+            return expected, {"slopes": expected}
         stages = spec_stages(op, inputs)
-        return op.reference(**inputs), {factor: derivative(stages, factor) for factor in factors}
+        return expected, {factor: derivative(stages, factor) for factor in factors}
 
 
 def derivative(stages: StagedAttention, factor: str) -> ndarray:

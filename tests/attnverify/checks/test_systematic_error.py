@@ -23,7 +23,7 @@ from attnverify.catalogue.traits import DTYPES
 from attnverify.checks.systematic_error import (
     Measurement,
     factors_of,
-    judge_factor,
+    judge_factors,
     measure_factors,
 )
 from attnverify.inputs.fixed_cases import fixed_recipe
@@ -33,8 +33,8 @@ from attnverify.judge.judging import judge
 from attnverify.reference.staged_attention import evaluate, spec_stages
 from tests.rounding_variants import compute
 from tests.rounding_variants.grammar import Derivation, arithmetics_of, derive, draw_derivation
+from tests.sight.planted import planted
 
-MEASURED = [name for name, operation in CATALOGUE.items() if factors_of(operation)]
 SCALED = {
     "scaled_dot_product_score": ("query",),
     "additive_score": ("w_score",),
@@ -47,16 +47,20 @@ SCALED = {
     "learned_relative_attention": ("key", "key_pos_embeddings", "key_pos_bias"),
 }
 """What is multiplied to multiply the scores."""
+MEASURED = list(SCALED)
+BIASES = "get_alibi_biases"
 
 
-def made(operation: str, function: Callable[..., ndarray], declared: Any) -> Implementation:
-    """A zoo function as an implementation."""
+def made(
+    operation: str, function: Callable[..., ndarray], declared: Any, of_table: str = ""
+) -> Implementation:
+    """A zoo function as an implementation; a table has no argument that tells its dtype."""
     backend = Backend("zoo", "zoo", library=array_library("numpy"), precision=declared)
     library = backend.library
     assert library is not None
 
     def run(**inputs: Any) -> ndarray:
-        dtype = str(inputs["query"].dtype)
+        dtype = of_table or str(inputs["query"].dtype)
         wide = {
             name: library.to_numpy(x) if isinstance(x, ndarray) else x for name, x in inputs.items()
         }
@@ -91,7 +95,7 @@ def test_a_scale_that_is_off_by_three_in_a_thousand_is_found(
         with pytest.raises(
             Disagreement, match=r"scale is 0\.[1-6]\d? ?\d?% low \(\d+ standard errors\)"
         ):
-            judge_factor(operation, "scale", seed, scaled(operation, style, dtype), dtype)
+            judge_factors(operation, seed, False, scaled(operation, style, dtype), dtype)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -124,9 +128,34 @@ def test_none_of_our_own_is_accused(name: str, dtype: str, seed: int) -> None:
         for i in load(name).implementations
         if factors_of(i.operation) and not i.how.startswith(("flex", "module"))
     ]
-    assert len(own) >= len(MEASURED)
+    assert len(own) >= len(MEASURED) + 1
     for implementation in own:
         assert accused(implementation, dtype, range(seed, seed + 1)) == []
+
+
+def test_every_operation_with_a_factor_is_measured() -> None:
+    assert {name for name, op in CATALOGUE.items() if factors_of(op)} == {*MEASURED, BIASES}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_slopes_that_are_off_show_in_a_table_of_biases(dtype: str) -> None:
+    off = planted(BIASES, "eager", dtype, "slopes", 1e-3)
+    with pytest.raises(Disagreement, match=r"slopes is 0\.(1\d?|09)% high"):
+        judge_factors(BIASES, 0, False, off, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_no_legal_order_of_a_table_of_biases_is_accused(dtype: str) -> None:
+    orders = ("running product", "power", "base 2", "exponential")
+    for arithmetic, slopes in product(arithmetics_of(BIASES, dtype), orders):
+        derived = derive(BIASES, arithmetic, slopes=slopes)
+        right = made(
+            BIASES,
+            lambda inputs, dtype, derived=derived: compute(derived, inputs, dtype),
+            derived.declaration(dtype),
+            dtype,
+        )
+        assert accused(right, dtype, range(1)) == [], derived
 
 
 def accused(implementation: Implementation, dtype: str, seeds: range) -> list[str]:
