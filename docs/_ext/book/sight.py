@@ -67,20 +67,15 @@ def percent(size: float | None) -> str:
 
 def missed_goals() -> Iterator[str]:
     """Every factor that is noticed only when it is larger than the goal."""
-    yield from listed(
-        ["operation", "claimed arithmetic", "dtype", "factor", "noticed from", "goal"],
-        [
-            [
-                link(op.name),
-                arithmetic,
-                dtype,
-                factor,
-                percent(size),
-                percent(goal(op, dtype)),
-            ]
-            for op, (arithmetic, dtype, factor), size in missed()
-        ],
-    )
+    rows = [
+        [link(op.name), arithmetic, dtype, factor, percent(size), percent(goal(op, dtype))]
+        for op, (arithmetic, dtype, factor), size in missed()
+    ]
+    if not rows:
+        yield "None of those measured.\n"
+        return
+    titles = ["operation", "claimed arithmetic", "dtype", "factor", "noticed from", "goal"]
+    yield from listed(titles, rows, kind="measured")
 
 
 def missed() -> Iterator[tuple[Operation, list[str], float | None]]:
