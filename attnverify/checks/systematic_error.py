@@ -42,8 +42,11 @@ STEP = 1e-4
 GOAL = 1e-3
 """The error of a factor that should be noticed."""
 MOST_CALLS = 16
-BEYOND = 2.0
-"""Standard errors beyond what is accused: errors as large are noticed nearly always."""
+BEYOND = 4.0
+"""
+Standard errors beyond what is accused: errors as large are noticed nearly always, though the first
+call says only roughly what its error is.
+"""
 
 SCALED_STAGE: dict[str, Callable[[StagedAttention, float], StagedAttention]] = {
     "scale": lambda s, gain: replace(s, scale=s.scale * gain),
