@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from .isolation import additive_seen, is_lost, scaled_seen, sum_seen
 from .scores import additive, scaled, wide
 from .shapes import check, check_dropout, check_mask, pattern
 from .transforms.autocast import lowered
@@ -77,9 +78,9 @@ def additive_attention(
     bias, visible = bias_and_visible(mask, 3)
     q, k, v, *weights = wide(query, key, value, w_query, w_key, w_score)
     q, k, v = without_hidden(q, k, v, visible)
-    score = additive(q, k, *weights)
-    score = score if bias is None else score + bias
-    return torch.matmul(dropped(weights_of(score, visible).to(v.dtype), keep, p), v).to(query.dtype)
+    lost = visible is not None and is_lost(visible, None, k, v)
+    score = additive_seen(q, k, visible, *weights) if lost else additive(q, k, *weights)
+    return weighted(score, v, bias, visible, keep, p, lost)[0].to(query.dtype)
 
 
 @lowered
@@ -187,10 +188,29 @@ def explicit(
 ) -> tuple[Tensor, Tensor]:
     """Output and weights, spelled out, in float32 where the inputs are half."""
     q, k, v = wide(*without_hidden(query, key, value, visible))
-    score = scaled(q, k)
+    lost = is_lost(visible, bias, q, k, v)
+    score = scaled_seen(q, k) if lost else scaled(q, k)
+    output, weights = weighted(score, v, bias, visible, keep, p, lost)
+    return output.to(query.dtype), weights.to(query.dtype)
+
+
+def weighted(
+    score: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    visible: Tensor | None,
+    keep: Tensor | None,
+    p: float,
+    lost: bool,
+) -> tuple[Tensor, Tensor]:
+    """Output and weights of a score; ``lost``: what some rows see is not finite."""
     score = score if bias is None else score + bias
-    weights = dropped(weights_of(score, visible).to(v.dtype), keep, p)
-    return torch.matmul(weights, v).to(query.dtype), weights.to(query.dtype)
+    if visible is None or not lost:
+        weights = dropped(weights_of(score, visible).to(value.dtype), keep, p)
+        return torch.matmul(weights, value), weights
+    visible = visible & (score != -torch.inf)
+    weights = dropped(weights_of(score, visible).to(value.dtype), keep, p).where(visible, 0)
+    return sum_seen(weights, visible, value), weights
 
 
 def fused(
@@ -202,7 +222,8 @@ def fused(
 ) -> Tensor:
     """
     The output by ``F.scaled_dot_product_attention``. A row without keys sees all of them inside,
-    and is cleared after.
+    and is cleared after. PyTorch keeps NaN and infinity in a key or value from no row: where there
+    are any under a mask, the formula is spelled out (:mod:`torch_impl.isolation` has the price).
     """
     if visible is None:
         return _by_pytorch(query, key, value, None if bias is None else as_mask(bias, query))
@@ -213,6 +234,8 @@ def fused(
         bias = as_mask(bias, query)
         mask = torch.where(visible, bias, torch.where(sees, -torch.inf, 0.0).to(bias.dtype))
     query, key, value = without_hidden(query, key, value, visible)
+    if is_lost(visible, bias, query, key, value):
+        return explicit(query, key, value, bias, visible)[0]
     mask = mask.expand(*mask.shape[:-2], query.shape[-2], key.shape[-2])
     return _by_pytorch(query, key, value, mask).where(sees, 0)
 

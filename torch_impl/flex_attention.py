@@ -19,7 +19,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from .attention import without_hidden
+from .attention import explicit, without_hidden
+from .isolation import is_lost
 
 ScoreMod = Callable[..., Tensor]
 NARROWEST = 16
@@ -32,8 +33,18 @@ def flex(
     """Attention of the score that score_mod makes of q.k / sqrt(D), over the visible pairs."""
     check_supported(query, key, value)
     query, key, value = without_hidden(query, key, value, visible)
+    if is_lost(visible, None, query, key, value):
+        return explicit(query, key, value, on_all_pairs(score_mod, query, key), visible)[0]
     seen = None if visible is None else visible.expand(*query.shape[:-1], key.shape[-2])
     return (on_gpu if query.is_cuda else on_cpu)(query, key, value, score_mod, seen)
+
+
+def on_all_pairs(score_mod: ScoreMod, query: Tensor, key: Tensor) -> Tensor:
+    """What the score function adds to the scores [B H N M]."""
+    shape = (*query.shape[:-1], key.shape[-2])
+    places = torch.meshgrid(*(torch.arange(n, device=key.device) for n in shape), indexing="ij")
+    wide = torch.promote_types(query.dtype, torch.float32)
+    return score_mod(query.new_zeros(shape, dtype=wide), *places)
 
 
 def check_supported(*tensors: Tensor) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from .attention import ATTENTION, explicit, fused
 from .flex_attention import flex
+from .isolation import is_lost, table_product
 from .masks import causal_mask
 from .scores import apart, scaled, wide
 from .shapes import check, check_align, check_integer, check_mask, pattern
@@ -305,8 +306,10 @@ def position_score(
         query = query.where(visible.any(-1, keepdim=True), 0)
         read = columns_read(visible.any(0).expand(-1, N, M), table.shape[1])
         table, bias = table.where(read.unsqueeze(-1), 0), bias.where(read, 0)
+    scale, lost = 1 / sqrt(D), is_lost(visible, bias, query, table)
     rows, table = apart(query.transpose(0, 1).reshape(H, B * N, D), table)
-    product = torch.baddbmm(bias.unsqueeze(1), rows, table.mT, beta=1 / sqrt(D), alpha=1 / sqrt(D))
+    add = table_product if lost else torch.baddbmm
+    product = add(bias.unsqueeze(1), rows, table.mT, beta=scale, alpha=scale)
     return skewed(product.unflatten(1, (B, N)).transpose(0, 1), M)
 
 

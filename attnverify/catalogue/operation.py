@@ -210,6 +210,12 @@ class Operation:
         hides_keys = self.key_mask_axes is not None or "key_padding_mask" in self.arguments
         return "key" in self.arguments and hides_keys
 
+    @property
+    def can_hide_from_some(self) -> bool:
+        """Whether some rows may be shown a key that others are not."""
+        hides = self.traits.causal or self.mask is not None
+        return hides and (self.is_attention or self.chapter == "layers")
+
     def requires(self, argument: str) -> bool:
         """Tell whether an argument is given in every call, if only as None."""
         parameter = self._parameters.get(argument)

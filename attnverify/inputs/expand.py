@@ -47,7 +47,7 @@ def expand(recipe: Recipe, dtype: str) -> Inputs:
             operation, recipe
         )
         if recipe.poison:
-            poison_hidden_slots(inputs, operation, recipe.poison, dtype)
+            poison_hidden_slots(inputs, operation, recipe.poison, dtype, rng)
         inputs = {
             name: round_inputs(inputs[name], dtype)
             for name in operation.arguments

@@ -9,6 +9,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.inputs.masks import visible_pairs
+from attnverify.inputs.partly_hidden import FOR_SOME, pairs_that_read, plant_for_some, rows_read
 
 if TYPE_CHECKING:
     from attnverify.catalogue.operation import Operation
@@ -18,10 +19,16 @@ FINITE = {"float16": 1e3}
 """1e30, but where the product with an ordinary number would not be finite any more."""
 
 
-def poison_hidden_slots(inputs: "Inputs", operation: "Operation", poison: str, dtype: str) -> None:
+def poison_hidden_slots(
+    inputs: "Inputs", operation: "Operation", poison: str, dtype: str, rng: np.random.Generator
+) -> None:
     """
-    Write the poison to the keys, values and table rows that no query of their head sees, in place.
+    Write the poison to the keys, values and table rows that no query of their head sees, in place;
+    where it is one for some, to those that some queries see and others do not.
     """
+    if poison in FOR_SOME:
+        plant_for_some(inputs, operation, FOR_SOME[poison], rng)
+        return
     number = {"nan": np.nan, "inf": np.inf, "finite": FINITE.get(dtype, 1e30)}[poison]
     poison_padded_mask(inputs, number)
     visible = visible_pairs(operation, inputs)
@@ -54,24 +61,8 @@ def unread_table_rows(
     operation: "Operation", inputs: "Inputs", visible: ndarray
 ) -> dict[str, tuple[ndarray, ...]]:
     """Return the rows of position tables that no visible pair reads, as indices of each table."""
-    N, M = visible.shape[-2:]
-    i, j = np.arange(N)[:, None], np.arange(M)
-    if operation.is_attention and "position" in inputs:
-        heads, rows = unread_rows_of_table(visible, N - 1 - i + j, M)
-        return {"position": (heads, rows)}
-    if not (operation.is_attention and "key_pos_bias" in inputs):
-        return {}
-    P = len(inputs["key_pos_bias"]) // 2
-    heads, rows = unread_rows_of_table(
-        visible, P + j - i - (M - N if inputs["align"] == "end" else 0), 2 * P
-    )
-    return {"key_pos_embeddings": (rows, heads), "key_pos_bias": (rows, heads)}
-
-
-def unread_rows_of_table(visible: ndarray, row: ndarray, count: int) -> tuple[ndarray, ...]:
-    """(head, row) of the table rows that no visible pair (i, j) of that head reads at row[i, j]."""
-    B, H, N, M = visible.shape
-    read = np.zeros((H, count), bool)
-    b, h, i, j = np.nonzero(visible)
-    read[h, row[i, j]] = True
-    return np.nonzero(~read)
+    found = {}
+    for name, row, count in rows_read(operation, inputs, visible):
+        heads, rows = np.nonzero(~pairs_that_read(visible, row, count).any((0, 2)))
+        found[name] = (heads, rows) if name == "position" else (rows, heads)
+    return found

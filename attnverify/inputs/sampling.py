@@ -22,6 +22,7 @@ from hypothesis.errors import NoSuchExample
 from hypothesis.strategies import DrawFn, composite, sampled_from
 
 from attnverify.catalogue.operation import CATALOGUE, INNER
+from attnverify.inputs.partly_hidden import FOR_SOME
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.strategies import draw_recipe
 from attnverify.options import PROFILES
@@ -29,8 +30,12 @@ from attnverify.options import PROFILES
 KINDS: dict[str, dict[str, Any]] = {
     "any": {},
     "nan": {"poison": ("nan", "inf"), "hiding": True},
+    "nan for some": {"poison": tuple(FOR_SOME), "from_some": True},
 }
-"""``nan`` hides some keys from every query and plants NaN or infinity there."""
+"""
+``nan`` hides some keys from every query and plants NaN or infinity there; ``nan for some`` hides
+them from some queries.
+"""
 
 CASES = PROFILES
 """At least as many cases for each operation, implementation and dtype."""

@@ -17,6 +17,9 @@ Choose = Callable[[Sequence[Any]], Any]
 
 LENGTHS = (1, 2, 3, 4, 5, 7, 8, 11, 13, 16, 17)
 BLOCK_EDGES = (15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129)
+FEW = (2, 3, 5, 8, 17, 33)
+"""Lengths of the cases in which a key is hidden from some rows."""
+
 HEADS = (1, 2, 3, 5, 6, 12)
 WIDTHS = (1, 2, 4, 7, 16, 33, 64, 80, 96, 128)
 SEEDS = range(2**16)
@@ -34,14 +37,17 @@ def draw_recipe(
     operation: str,
     poison: tuple[str | None, ...] = (None, None, "finite"),
     hiding: bool = False,
+    from_some: bool = False,
 ) -> Recipe:
     """
     Draw a recipe of one operation.
 
     ``poison`` lists what may stand in hidden slots; ``hiding`` asks for masks that hide something
-    from everyone.
+    from everyone, ``from_some`` for those that hide it from some rows, in few pairs.
     """
     op = CATALOGUE[operation]
+    if from_some:
+        return draw_partly_hidden(choose, op, poison)
     sizes, options = draw_sizes(choose, op)
     return Recipe(
         operation,
@@ -52,6 +58,32 @@ def draw_recipe(
         dropout=draw_dropout_spec(choose, op) if "keep" in op.arguments else None,
         layout=draw_layout(choose, op),
         poison=choose(poison) if {"key", "score"} & set(op.arguments) else None,
+        options=options,
+    )
+
+
+def draw_partly_hidden(choose: Choose, op: Operation, poison: tuple[str | None, ...]) -> Recipe:
+    """
+    Draw a recipe that hides some keys from some rows: two or more rows, plain numbers in few pairs,
+    and a mask unless rows are causal.
+    """
+    sizes, options = draw_sizes(choose, op, (choose(FEW), choose(FEW)))
+    axes = [axes for axes in op.traits.mask_axes if "N" in axes.split()]
+    needed = op.mask and (op.requires(op.mask) or not op.traits.causal or choose((True, False)))
+    mask = {
+        "pattern": choose(("causal", "window", "random", "sparse")),
+        "axes": choose(axes or ("N M",)),
+        "form": choose(("bool",) if op.mask == "visible" else MASK_FORMS[:3]),
+        "seed": choose(SEEDS),
+    }
+    return Recipe(
+        op.name,
+        sizes,
+        {"family": "normal", "seed": choose(SEEDS)},
+        mask=mask if needed else None,
+        dropout=draw_dropout_spec(choose, op) if "keep" in op.arguments else None,
+        layout=draw_layout(choose, op),
+        poison=choose(poison),
         options=options,
     )
 
@@ -69,12 +101,17 @@ def draw_layout(choose: Choose, op: Operation) -> dict[str, Any]:
     return {"kind": choose(LAYOUTS), "seed": choose(SEEDS)}
 
 
-def draw_sizes(choose: Choose, op: Operation) -> tuple[dict[str, int], dict[str, Any]]:
-    """Draw the sizes that the operation's axes name, and the options that go with them."""
+def draw_sizes(
+    choose: Choose, op: Operation, lengths: tuple[int, int] | None = None
+) -> tuple[dict[str, int], dict[str, Any]]:
+    """
+    Draw the sizes that the operation's axes name, unless ``lengths`` gives N and M, and the options
+    that go with them.
+    """
     options: dict[str, Any] = {}
     if op.sizes == {"H"}:
         return {"H": choose(range(1, 4097))}, options
-    N, M = draw_lengths(choose)
+    N, M = lengths or draw_lengths(choose)
     sizes = {"N": N, "M": N if op.traits.square else M, "B": choose((1, 2, 3)), "H": choose(HEADS)}
     sizes |= {letter: choose(WIDTHS) for letter in ("D", "E") if letter in op.sizes}
     sizes |= {letter: choose((1, 2, 3, 5, 8, 17)) for letter in "QKA" if letter in op.sizes}

@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 
-__all__ = ["applied", "entry_by_entry", "first_derivatives", "in_forward_mode", "is_batched"]
+__all__ = ["applied", "entry_by_entry", "first_derivatives", "in_forward_mode", "is_batched", "may_look"]
 
 REFUSAL = "{who} has first derivatives alone: for a derivative of its gradient take {instead}"
 NO_FORWARD_MODE = "{who} has no forward mode (no jvp): take {instead}"
@@ -27,6 +28,28 @@ def in_forward_mode() -> bool:
 def is_batched(x: Tensor | None) -> bool:
     """Whether a tensor stands for several under ``vmap``."""
     return x is not None and torch._C._functorch.is_batchedtensor(x)
+
+
+def may_look(*tensors: Tensor) -> bool:
+    """
+    Whether what is done may hang on the numbers in tensors: not where a graph is made of the calls,
+    nor where a tensor has no numbers, or stands for several under ``vmap``.
+    """
+    if torch.compiler.is_compiling() or any(type(x) is FakeTensor or x.is_meta for x in tensors):
+        return False
+    if any(x.is_cuda for x in tensors) and torch.cuda.is_current_stream_capturing():
+        return False
+    return not any(map(_is_batched_inside, tensors))
+
+
+def _is_batched_inside(x: Tensor) -> bool:
+    """Whether a tensor stands for several, whatever other transformations are around it."""
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(x):
+        if functorch.is_batchedtensor(x):
+            return True
+        x = functorch.get_unwrapped(x)
+    return False
 
 
 def applied(

@@ -1,0 +1,130 @@
+"""
+What only some rows see may be NaN or infinity and reaches no other row: how the paths that are
+plain PyTorch keep the specification's sentence, pair by pair.
+
+A weight of 0 times NaN is NaN, forwards in the product with the values and backwards in those with
+keys and queries. So whoever has a mask looks first: one reading of query, key, value and bias, and
+on a GPU one wait for the device. Only where something is not finite are numbers that are not taken
+out of the products and put back pair by pair, a product more for each such key and in general
+slower. Whoever cannot look does not: in what is compiled, exported or captured as a graph, and
+under ``vmap``, all that some row sees is taken to be finite.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .scores import additive, scaled
+from .transforms.derivatives import may_look
+
+__all__ = ["additive_seen", "finite", "is_lost", "scaled_seen", "sum_seen", "table_product"]
+
+
+def is_lost(visible: Tensor | None, bias: Tensor | None, *factors: Tensor) -> bool:
+    """
+    Whether a factor of an attention whose mask hides something holds NaN or infinity, or what is
+    added to its scores does, of which minus infinity is none.
+    """
+    if visible is None or not may_look(*factors):
+        return False
+    with torch.no_grad():
+        found = torch.stack([_total(x) for x in factors]).isfinite().all()
+        if bias is not None:
+            found = found & (bias.amax() < torch.inf)
+        return not bool(found)
+
+
+def _total(x: Tensor) -> Tensor:
+    """The sum of all elements, in float64: finite where they are, but for what ends a format."""
+    return x.detach().sum(dtype=torch.promote_types(x.dtype, torch.float32)).double()
+
+
+class _Finite(torch.autograd.Function):
+    """x with 0 for NaN and infinity; every derivative passes, also where a number was replaced."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.where(x.isfinite(), 0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, d_output: Tensor) -> Tensor:
+        return d_output
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
+        return tangent.clone()
+
+
+def finite(x: Tensor) -> Tensor:
+    """x with 0 for NaN and infinity, as if these were numbers that somebody has added."""
+    found: Tensor = _Finite.apply(x)
+    return found
+
+
+def _with_lost(score: Tensor, raw: Tensor) -> Tensor:
+    """
+    A score of finite factors, with what is lost of the raw one: a constant, since a visible pair
+    carries it to the weights of its row, and by them to every gradient of the row.
+    """
+    return score + raw.where(~raw.isfinite(), 0)
+
+
+def scaled_seen(query: Tensor, key: Tensor) -> Tensor:
+    """q.k / sqrt(D) whose gradient at a pair of score gradient 0 is 0, whatever its factors are."""
+    return _with_lost(scaled(finite(query), finite(key)), scaled(query.detach(), key.detach()))
+
+
+def table_product(
+    bias: Tensor, rows: Tensor, table: Tensor, beta: float, alpha: float
+) -> Tensor:
+    """``torch.baddbmm``, likewise."""
+    given = bias, rows, table
+    score = torch.baddbmm(*(finite(x) for x in given), beta=beta, alpha=alpha)
+    return _with_lost(
+        score, torch.baddbmm(*(x.detach() for x in given), beta=beta, alpha=alpha)
+    )
+
+
+def additive_seen(
+    query: Tensor,
+    key: Tensor,
+    visible: Tensor,
+    w_query: Tensor,
+    w_key: Tensor,
+    w_score: Tensor,
+) -> Tensor:
+    """The additive score, the columns of keys that are not finite for the rows that see them."""
+    score = additive(query, key.where(key.isfinite(), 0), w_query, w_key, w_score)
+    q, columns = F.linear(query, w_query), torch.arange(key.shape[-2], device=key.device)
+    for j in _not_finite(key):
+        seen = key[..., j, None, :].where(visible[..., j, None], 0)
+        column = torch.matmul(torch.tanh(q + F.linear(seen, w_key)), w_score)
+        score = torch.where(columns == j, column.unsqueeze(-1), score)
+    return score
+
+
+def sum_seen(weights: Tensor, visible: Tensor, value: Tensor) -> Tensor:
+    """weights @ value over the visible pairs: one product, and one a key that is not finite."""
+    weights = weights.where(visible, 0)
+    total = torch.matmul(weights, value.where(value.isfinite(), 0))
+    for j in _not_finite(value):
+        x, at = value[..., j, None, :], slice(j, j + 1)
+        lost = x.where(_column(visible, at) & ~x.isfinite(), 0)
+        total = total + weights[..., at] * lost
+    return total
+
+
+def _column(visible: Tensor, at: slice) -> Tensor:
+    return visible[..., at] if visible.shape[-1] > 1 else visible
+
+
+def _not_finite(x: Tensor) -> list[int]:
+    """The keys [... M E] that are not finite in some head of some batch entry."""
+    bad = ~x.detach().isfinite().all(-1)
+    return torch.nonzero(bad.flatten(0, -2).any(0)).flatten().tolist()
