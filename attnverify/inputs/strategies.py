@@ -81,7 +81,9 @@ def draw_partly_hidden(choose: Choose, op: Operation, poison: tuple[str | None, 
         sizes,
         {"family": "normal", "seed": choose(SEEDS)},
         mask=mask if needed else None,
-        dropout=draw_dropout_spec(choose, op) if "keep" in op.arguments else None,
+        dropout=draw_dropout_spec(choose, op)
+        if "keep" in op.arguments and not op.is_gradient
+        else None,
         layout=draw_layout(choose, op),
         poison=choose(poison),
         options=options,

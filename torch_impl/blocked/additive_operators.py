@@ -23,9 +23,12 @@ from .tiles import (
     extent,
     masked,
     mixed,
+    mixed_seen,
     pieces,
     place,
     scores_grad,
+    scores_grad_seen,
+    seen_pairs,
 )
 
 __all__ = ["Terms", "attention", "attention_grad"]
@@ -63,6 +66,9 @@ def attention(
         S, rows = scores(at, block, rooms[0], room), block.at_rows
         tops[rows], norms[rows] = top, norm = exponentials(S)
         out[rows] = mixed(S, norm, value, keep, block, share)
+        if not out[rows].isfinite().all():
+            S = below(scores(at, block, rooms[0], room), top)
+            out[rows] = mixed_seen(S, norm, value, keep, block, share, seen_pairs(S, mask, block))
     return out, tops, norms
 
 
@@ -98,13 +104,20 @@ def attention_grad(
     at = Terms(query, key, value, mask, keep, w_score)
     d = gradients(at, mask_too, out)
     rooms, room = three_rooms(at)
+    lost = not out.isfinite().all()
     for block in blocks_of(at):
         rows = block.at_rows
         S = below(scores(at, block, rooms[0], room), tops[rows])
-        d_out = d_output[rows] / norms[rows]
-        dS = scores_grad(S, d_out, out[rows], value, d.value, keep, block, share, rooms[1])
+        if lost:
+            seen = seen_pairs(S, mask, block)
+            given = d_output[rows], value, d.value, keep, block, share
+            dS = scores_grad_seen(S, norms[rows], *given, seen)
+        else:
+            seen = None
+            d_out = d_output[rows] / norms[rows]
+            dS = scores_grad(S, d_out, out[rows], value, d.value, keep, block, share, rooms[1])
         add_to_mask(d.mask, dS, block)
-        projections_grad(at, d, block, dS, room)
+        projections_grad(at, d, block, dS, room, seen)
     d.query.mul_(w_score)
     d.key.mul_(w_score)
     return [x for x in d if x is not None]
@@ -165,13 +178,18 @@ def scores(at: Terms, block: Block, place_of_scores: Tensor, room: Tensor) -> Te
     return masked(S, at.mask, block, causal=False)
 
 
-def projections_grad(at: Terms, d: Terms, block: Block, dS: Tensor, room: Tensor) -> None:
+def projections_grad(
+    at: Terms, d: Terms, block: Block, dS: Tensor, room: Tensor, seen: Tensor | None
+) -> None:
     """
-    Add the gradients by the weights of the features and, but for these weights, by the projections.
+    Add the gradients by the weights of the features and, but for these weights, by the projections;
+    over the pairs that are ``seen``, where features may be no numbers.
     """
     d_query, d_key, one = d.query[block.at_rows], d.key[block.at_keys], dS.new_ones(())
     for here, t in hidden(at, block, room):
         ds = dS[here]
+        if seen is not None:
+            t.masked_fill_(~seen[here].unsqueeze(-1), 0)
         d.w_score.addmv_(t.flatten(0, 1).T, ds.view(-1))
         slope = torch.addcmul(one, t, t, value=-1, out=t)
         d_query[here] = torch.bmm(ds.unsqueeze(1), slope).squeeze(1)

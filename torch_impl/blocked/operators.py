@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..isolation import finite
 from ..transforms.derivatives import entry_by_entry
 from .tiles import (
     Block,
@@ -26,8 +27,11 @@ from .tiles import (
     extent,
     masked,
     mixed,
+    mixed_seen,
     place,
     scores_grad,
+    scores_grad_seen,
+    seen_pairs,
 )
 
 __all__ = ["Options", "Terms", "attention", "attention_grad"]
@@ -85,6 +89,10 @@ def attention(
         S, rows = scores(at, options, block, rooms), block.at_rows
         tops[rows], norms[rows] = top, norm = exponentials(S)
         out[rows] = mixed(S, norm, value, keep, block, share)
+        if not out[rows].isfinite().all():
+            S = below(scores(at, options, block, rooms), top)
+            seen = seen_pairs(S, mask, block, causal)
+            out[rows] = mixed_seen(S, norm, value, keep, block, share, seen)
     return out, tops, norms
 
 
@@ -127,13 +135,20 @@ def attention_grad(
     options = Options(causal, first, share)
     d = gradients(at, mask_too, out)
     rooms = two_rooms(at)
+    lost = not out.isfinite().all()
+    factors = finite_factors(at) if lost else at
     for block in blocks_of(at, options):
         rows = block.at_rows
         S = below(scores(at, options, block, rooms), tops[rows])
-        d_out = d_output[rows] / norms[rows]
-        dS = scores_grad(S, d_out, out[rows], value, d.value, keep, block, share, rooms[1])
+        if lost:
+            seen = seen_pairs(S, mask, block, causal)
+            given = d_output[rows], value, d.value, keep, block, share
+            dS = scores_grad_seen(S, norms[rows], *given, seen)
+        else:
+            d_out = d_output[rows] / norms[rows]
+            dS = scores_grad(S, d_out, out[rows], value, d.value, keep, block, share, rooms[1])
         add_to_mask(d.mask, dS, block)
-        products_grad(at, d, options, block, dS, rooms[1])
+        products_grad(factors, d, options, block, dS, rooms[1])
     return [x for x in d if x is not None]
 
 
@@ -145,6 +160,15 @@ def _(d_output: Tensor, out: Tensor, tops: Tensor, norms: Tensor, *rest: Any) ->
 
 for operator in (attention, attention_grad):
     entry_by_entry(operator)
+
+
+def finite_factors(at: Terms) -> Terms:
+    """
+    Zeros for what is not finite in the factors of the scores' gradient: a visible pair has carried
+    it to that gradient already, and a hidden one must not.
+    """
+    query, key = finite(at.query), finite(at.key)
+    return at._replace(query=query, key=key, table=None if at.table is None else finite(at.table))
 
 
 def blocks_of(at: Terms, options: Options) -> Iterator[Block]:

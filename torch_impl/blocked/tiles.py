@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..shifts import columns_read
+from ..isolation import sum_seen
 from ..transforms.derivatives import entry_by_entry
 
 ELEMENTS = 2**18
@@ -159,6 +160,52 @@ def scores_grad(
     if keep is not None:
         d_weights.mul_(part(keep, block))
     return S.mul_(d_weights.sub_(delta))
+
+
+def seen_pairs(like: Tensor, mask: Tensor | None, block: Block, causal: bool = False) -> Tensor:
+    """Which pairs of a block see each other, in the shape of its scores."""
+    return masked(torch.zeros_like(like), mask, block, causal) != -torch.inf
+
+
+def weights_seen(S: Tensor, norm: Tensor, seen: Tensor) -> Tensor:
+    """The weights of exponentials: 0 where hidden, also in a row that is no number."""
+    return (S / norm).masked_fill_(~seen, 0)
+
+
+def mixed_seen(
+    S: Tensor,
+    norm: Tensor,
+    value: Tensor,
+    keep: Tensor | None,
+    block: Block,
+    share: float,
+    seen: Tensor,
+) -> Tensor:
+    """As :func:`mixed`, where what some rows see is not finite and must not reach the others."""
+    weights = weights_seen(S, norm, seen) * share
+    if keep is not None:
+        weights = weights.where(part(keep, block), 0)
+    return sum_seen(weights, seen, value[block.at_keys])
+
+
+def scores_grad_seen(
+    S: Tensor,
+    norm: Tensor,
+    d_out: Tensor,
+    value: Tensor,
+    d_value: Tensor,
+    keep: Tensor | None,
+    block: Block,
+    share: float,
+    seen: Tensor,
+) -> Tensor:
+    """As :func:`scores_grad`, likewise; ``d_out`` is not divided."""
+    weights, d_out = weights_seen(S, norm, seen), d_out * share
+    kept = seen if keep is None else seen & part(keep, block)
+    add_product(d_value[block.at_keys], weights.where(kept, 0).mT, d_out)
+    d_weights = torch.matmul(d_out, value[block.at_keys].mT).where(kept, 0)
+    delta = (weights * d_weights).sum(-1, keepdim=True)
+    return (weights * (d_weights - delta)).masked_fill_(~seen, 0)
 
 
 def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
