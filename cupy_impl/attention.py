@@ -1,9 +1,10 @@
 """
 Attention by matrix products over whole arrays.
 
-A hidden score is minus infinity and nothing else says that it is hidden: a row or a column of
-nothing but minus infinity belongs to a query that sees no key, or to a key that no query sees, and
-whatever stands there is replaced by 0 before it meets a product.
+A hidden score is minus infinity and nothing else says that it is hidden. Whatever stands in a key
+or value that a row does not see is kept from its sums, pair by pair: what is no number is replaced
+by 0 before it meets a product. A visible pair has carried it to the score already; only a value has
+to be put back, which costs something where one is not finite (:func:`sum_seen`).
 """
 
 import math
@@ -139,7 +140,31 @@ def attend(
     weights = normalised(score, pairs)
     if keep is not None:
         weights = kept(weights, keep, p)
-    return weights @ present(value, pairs.any(axis=-2))
+    return sum_seen(weights, pairs, value)
+
+
+def finite(x: Array) -> Array:
+    """x with 0 for NaN and infinity."""
+    xp = cupy.get_array_module(x)
+    return xp.where(xp.isfinite(x), x, 0)
+
+
+def sum_seen(weights: Array, pairs: Bool[Array, "... N M"], value: Array) -> Array:
+    """
+    weights @ value over the pairs that see each other: one product, and a pass over the output for
+    each key whose value is not finite. To look for one is a pass over the values, and on a device
+    one wait for it.
+    """
+    xp = cupy.get_array_module(value)
+    is_finite = xp.isfinite(value)
+    if bool(is_finite.all()):
+        return weights @ value
+    total = weights @ xp.where(is_finite, value, 0)
+    met = ~is_finite.all(axis=-1) & pairs.any(axis=-2)
+    for j in xp.nonzero(met.any(axis=tuple(range(met.ndim - 1))))[0].tolist():
+        counts = pairs[..., :, j, None] & ~is_finite[..., None, j, :]
+        total += xp.where(counts, weights[..., :, j, None] * value[..., None, j, :], 0)
+    return total
 
 
 def present(x: Array, rows: Bool[Array, "..."]) -> Array:
@@ -150,6 +175,7 @@ def present(x: Array, rows: Bool[Array, "..."]) -> Array:
 def attend_grad(
     d_output: Array,
     weights: Array,
+    pairs: Bool[Array, "... N M"],
     value: Array,
     keep: Keep = None,
     p: float = 0.0,
@@ -157,15 +183,17 @@ def attend_grad(
 ) -> tuple[Float[Array, "... N M"], Float[Array, "... M E"]]:
     """
     The gradients of :func:`attend` by score and value, from the weights. Absent rows of d_output
-    and value are 0 already; ``at_weights`` arrives at the weights behind their dropout.
+    are 0 already; ``at_weights`` arrives at the weights behind their dropout.
     """
     dropped, d_weights = weights, d_output @ value.mT
     if at_weights is not None:
         d_weights += at_weights
+    d_weights = cupy.get_array_module(weights).where(pairs, d_weights, 0)
     if keep is not None:
         dropped, d_weights = kept(weights, keep, p), kept(d_weights, keep, p)
     d_weights -= (weights * d_weights).sum(axis=-1, keepdims=True)
-    return weights * d_weights, dropped.mT @ d_output
+    d_score = cupy.get_array_module(weights).where(pairs, weights * d_weights, 0)
+    return d_score, dropped.mT @ d_output
 
 
 def mask_grad(d_score: Array, mask: Mask) -> tuple[Array, ...]:
@@ -248,7 +276,7 @@ def additive_attention_grad(
     t, sees, is_seen = present(t, pairs), pairs.any(axis=-1), pairs.any(axis=-2)
     query, key = present(query, sees), present(key, is_seen)
     d_score, d_value = attend_grad(
-        present(d_output, sees), normalised(score, pairs), present(value, is_seen), keep, p
+        present(d_output, sees), normalised(score, pairs), pairs, value, keep, p
     )
     d_query, d_key, *d_weights = hidden_layer_grad(d_score, t, query, key, w_query, w_key, w_score)
     grads = d_query, d_key, d_value, *d_weights
@@ -317,8 +345,7 @@ def heads_grad(
 ) -> tuple[Array, Array, Array, Array]:
     """The gradients by score, query, key and value where the score holds q.k / sqrt(D)."""
     pairs = seen(score)
-    sees, is_seen = pairs.any(axis=-1), pairs.any(axis=-2)
-    weights, value = normalised(score, pairs), present(value, is_seen)
-    d_score, d_value = attend_grad(present(d_output, sees), weights, value, keep, p, at_weights)
+    weights, d_output = normalised(score, pairs), present(d_output, pairs.any(axis=-1))
+    d_score, d_value = attend_grad(d_output, weights, pairs, value, keep, p, at_weights)
     g = d_score / math.sqrt(query.shape[-1])
-    return d_score, g @ present(key, is_seen), g.mT @ present(query, sees), d_value
+    return d_score, g @ finite(key), g.mT @ finite(query), d_value

@@ -20,6 +20,7 @@ from .attention import (
     normalised,
     present,
     seen,
+    sum_seen,
 )
 from .attention import check_masks as check_options
 from .masks import causal, merge_masks
@@ -184,7 +185,7 @@ def multi_head_attention(
     score = hide(scaled_products(q, k), mask)
     pairs = seen(score)
     weights = kept(normalised(score, pairs), keep, p)
-    output = linear(merged(weights @ present(v, pairs.any(axis=-2))), parameters, "out_proj")
+    output = linear(merged(sum_seen(weights, pairs, v)), parameters, "out_proj")
     return narrow(output, dtype), narrow(weights, dtype)
 
 

@@ -17,11 +17,10 @@ from .attention import (
     Keep,
     attend,
     check_draw,
+    finite,
     heads_grad,
     hide,
-    present,
     scores_shape,
-    seen,
 )
 from .masks import causal
 from .shapes import check, check_integer, check_mask
@@ -136,7 +135,6 @@ def skewed_score(
 
 def table_grad(
     g: Float[Array, "B H N M"],
-    pairs: Bool[Array, "B H N M"],
     distance: Float[Array, "B H N D"],
     table: Float[Array, "H W D"],
 ) -> tuple[Float[Array, "B H N D"], Float[Array, "H W D"], Float[Array, "B H N W"]]:
@@ -144,9 +142,8 @@ def table_grad(
     The gradients of the products distance_i . table_{N-1-i+j} by both, and by the products
     themselves before the skew.
     """
-    W = table.shape[1]
-    d_x, is_read = unskewed(g)[..., :W], unskewed(pairs)[..., :W].any(axis=(0, 2))
-    return d_x @ present(table, is_read), (d_x.mT @ distance).sum(axis=0), d_x
+    d_x = unskewed(g)[..., : table.shape[1]]
+    return d_x @ finite(table), (d_x.mT @ finite(distance)).sum(axis=0), d_x
 
 
 @ieee
@@ -235,13 +232,11 @@ def attend_transformer_xl_grad(
     check_draw(keep, p, scores_shape(size))
     d_output, query, key, value, position, u, v = wide(d_output, *inputs)
     score = transformer_xl_causal_score(query, key, position, u, v, visible)
-    pairs = seen(score)
-    query = present(query, pairs.any(axis=-1))
     d_score, d_content, d_key, d_value = heads_grad(
         d_output, query + u[:, None], key, value, score, keep, p
     )
     d_distance, d_position, _ = table_grad(
-        d_score / math.sqrt(size["D"]), pairs, query + v[:, None], position
+        d_score / math.sqrt(size["D"]), query + v[:, None], position
     )
     grads = (
         d_content + d_distance,
@@ -437,13 +432,11 @@ def attend_learned_relative_grad(
         d_output, query, key, value, *tables
     )
     score = hide(learned_score(query, key, embeddings, bias, query_bias), visible)
-    pairs = seen(score)
-    query = present(query, pairs.any(axis=-1))
     d_score, d_content, d_key, d_value = heads_grad(
         d_output, query + query_bias[:, None], key, value, score, keep, p
     )
     g = d_score / math.sqrt(size["D"])
-    d_distance, d_embeddings, d_x = table_grad(g, pairs, query, embeddings.swapaxes(0, 1))
+    d_distance, d_embeddings, d_x = table_grad(g, query, embeddings.swapaxes(0, 1))
     d_embeddings = in_table(d_embeddings.swapaxes(0, 1), rows, key_pos_embeddings)
     d_bias = in_table(d_x.sum(axis=(0, 2)).T, rows, key_pos_bias)
     grads = d_content + d_distance, d_key, d_value, d_embeddings, d_bias, d_content.sum(axis=(0, 2))

@@ -80,15 +80,11 @@ def scaled_seen(query: Tensor, key: Tensor) -> Tensor:
     return _with_lost(scaled(finite(query), finite(key)), scaled(query.detach(), key.detach()))
 
 
-def table_product(
-    bias: Tensor, rows: Tensor, table: Tensor, beta: float, alpha: float
-) -> Tensor:
+def table_product(bias: Tensor, rows: Tensor, table: Tensor, beta: float, alpha: float) -> Tensor:
     """``torch.baddbmm``, likewise."""
     given = bias, rows, table
     score = torch.baddbmm(*(finite(x) for x in given), beta=beta, alpha=alpha)
-    return _with_lost(
-        score, torch.baddbmm(*(x.detach() for x in given), beta=beta, alpha=alpha)
-    )
+    return _with_lost(score, torch.baddbmm(*(x.detach() for x in given), beta=beta, alpha=alpha))
 
 
 def additive_seen(

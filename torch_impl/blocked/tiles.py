@@ -16,8 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..shifts import columns_read
 from ..isolation import sum_seen
+from ..shifts import columns_read
 from ..transforms.derivatives import entry_by_entry
 
 ELEMENTS = 2**18

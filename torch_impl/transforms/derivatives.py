@@ -14,7 +14,14 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 
-__all__ = ["applied", "entry_by_entry", "first_derivatives", "in_forward_mode", "is_batched", "may_look"]
+__all__ = [
+    "applied",
+    "entry_by_entry",
+    "first_derivatives",
+    "in_forward_mode",
+    "is_batched",
+    "may_look",
+]
 
 REFUSAL = "{who} has first derivatives alone: for a derivative of its gradient take {instead}"
 NO_FORWARD_MODE = "{who} has no forward mode (no jvp): take {instead}"
