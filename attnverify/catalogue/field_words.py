@@ -66,6 +66,9 @@ POISON = {
     "nan": "NaN",
     "inf": "infinity",
     "finite": "large numbers",
+    "nan for some": "NaN, which other rows see",
+    "inf for some": "infinity, which other rows see",
+    "-inf for some": "minus infinity, which other rows see",
 }
 
 

@@ -73,7 +73,7 @@ def diagnose(
         return None
     if not any(o.is_telling for o in failing):
         failing += observe_larger(implementation, failing, budget)
-    if any(o.recipe.poison in ("nan", "inf") for o in failing):
+    if any(o.recipe.poison not in (None, "finite") for o in failing):
         passed = passed_observations(implementation, passing)
         return diagnose_hidden(implementation, failing, passed, among, budget)
     beside = look_at(implementation, [case for case in others if case not in cases], budget)

@@ -26,7 +26,8 @@ class Recipe:
     padding  None, or pattern and seed of ``key_padding_mask``
     dropout  None, or p, seed and (where it is smaller than the weights) axes of ``keep``
     layout   {"kind": "transposed", "seed": 0}: where the arrays lie in memory
-    poison   None, "finite", "nan" or "inf": what stands in hidden slots
+    poison   None, "finite", "nan" or "inf": what stands in slots hidden from all rows; "nan for
+             some" ("inf", "-inf"): in slots that some rows see
     options  align, mem_len, whether there are mems, biases ...
     """
 

@@ -27,14 +27,15 @@ from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.strategies import draw_recipe
 from attnverify.options import PROFILES
 
+FROM_SOME = "nan for some"
 KINDS: dict[str, dict[str, Any]] = {
     "any": {},
     "nan": {"poison": ("nan", "inf"), "hiding": True},
-    "nan for some": {"poison": tuple(FOR_SOME), "from_some": True},
+    FROM_SOME: {"poison": tuple(FOR_SOME), "from_some": True},
 }
 """
 ``nan`` hides some keys from every query and plants NaN or infinity there; ``nan for some`` hides
-them from some queries.
+them from some queries alone.
 """
 
 CASES = PROFILES
@@ -54,6 +55,11 @@ def draw_recipes(operation: str, kind: str, cases: int, seed: int) -> tuple[Reci
 def count_draws(operation: str, cases: int) -> int:
     """How many of so many cases an operation is drawn: a fourth for the gradient of a layer."""
     return max(10, cases // 4) if CATALOGUE[operation].is_layer_gradient else cases
+
+
+def count_partly_hidden(cases: int) -> int:
+    """How many of so many cases have NaN or infinity in what only some rows see."""
+    return max(6, cases // 10)
 
 
 def draw_first_fifth(operation: str, profile: str, seed: int) -> tuple[Recipe, ...]:
