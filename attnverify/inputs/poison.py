@@ -1,6 +1,7 @@
 """
-Poison: what stands in hidden slots, where nothing may look. NaN and infinity, or a number large
-enough to be noticed.
+Poison: what stands in hidden slots. NaN and infinity, or a number large enough to be noticed, where
+nothing may look; and NaN and infinity in what some queries see and others do not: a key, its value,
+a row of a position table, or a position of a sequence that attends to itself.
 """
 
 from typing import TYPE_CHECKING
@@ -9,11 +10,13 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.inputs.masks import visible_pairs
-from attnverify.inputs.partly_hidden import FOR_SOME, pairs_that_read, plant_for_some, rows_read
 
 if TYPE_CHECKING:
     from attnverify.catalogue.operation import Operation
     from attnverify.inputs.recipe import Inputs
+
+FOR_SOME = {"nan for some": np.nan, "inf for some": np.inf, "-inf for some": -np.inf}
+"""Poison in slots that some rows see, by the name that a recipe gives it."""
 
 FINITE = {"float16": 1e3}
 """1e30, but where the product with an ordinary number would not be finite any more."""
@@ -66,3 +69,87 @@ def unread_table_rows(
         heads, rows = np.nonzero(~pairs_that_read(visible, row, count).any((0, 2)))
         found[name] = (heads, rows) if name == "position" else (rows, heads)
     return found
+
+
+def plant_for_some(
+    inputs: "Inputs", operation: "Operation", number: float, rng: np.random.Generator
+) -> None:
+    """
+    Write the number to one slot of each head that some rows see, and of which a row that sees
+    another key does not; in place, and nothing where there is no such slot.
+    """
+    visible = visible_pairs(operation, inputs)
+    if visible is None:
+        return
+    if "key" not in inputs:
+        plant_in_sequence(inputs["x"], visible, number, rng)
+        return
+    tables = partly_read_rows(operation, inputs, visible, rng)
+    choices = [("key",), ("value",), ("key", "value"), *((name,) for name in tables)]
+    chosen = choices[rng.integers(len(choices))]
+    slots = one_of(partly_seen(visible_of_keys(inputs["key"], visible)), rng)
+    for name in chosen:
+        inputs[name][tables.get(name, slots)] = number
+
+
+def visible_of_keys(key: ndarray, visible: ndarray) -> ndarray:
+    """Which pairs see each other [B N M] in some head, where the heads share their keys."""
+    return visible.any(1) if visible.ndim > key.ndim else visible
+
+
+def partly_seen(visible: ndarray) -> ndarray:
+    """Tell of each key [... M] whether a row sees it, and a row that sees another does not."""
+    others = visible.any(-1, keepdims=True) & ~visible
+    return visible.any(-2) & others.any(-2)
+
+
+def one_of(partly: ndarray, rng: np.random.Generator) -> ndarray:
+    """Keep one True, drawn, of each last axis that has any."""
+    drawn = np.where(partly, rng.random(partly.shape), -1.0)
+    return partly & (drawn == drawn.max(-1, keepdims=True))
+
+
+def plant_in_sequence(
+    x: ndarray, visible: ndarray, number: float, rng: np.random.Generator
+) -> None:
+    """Write the number to a position of x; its own row does not count as one that sees it."""
+    pairs = visible_of_keys(x, visible)[..., -x.shape[1] :]
+    others = visible_of_keys(x, visible).any(-1, keepdims=True) & ~pairs
+    itself = np.eye(x.shape[1], dtype=bool)
+    x[one_of((pairs & ~itself).any(-2) & (others & ~itself).any(-2), rng)] = number
+
+
+def partly_read_rows(
+    operation: "Operation", inputs: "Inputs", visible: ndarray, rng: np.random.Generator
+) -> dict[str, tuple[ndarray, ...]]:
+    """Choose a row of each head's position table that some queries read, and others do not."""
+    found = {}
+    for name, row, count in rows_read(operation, inputs, visible):
+        reads = pairs_that_read(visible, row, count)
+        partly = reads.any((0, 2)) & (visible.any(-1)[..., None] & ~reads).any((0, 2))
+        heads, rows = np.nonzero(one_of(partly, rng))
+        found[name] = (heads, rows) if name == "position" else (rows, heads)
+    return found
+
+
+def rows_read(
+    operation: "Operation", inputs: "Inputs", visible: ndarray
+) -> list[tuple[str, ndarray, int]]:
+    """Of each position table the row that each pair reads [N M], and how many there are."""
+    N, M = visible.shape[-2:]
+    i, j = np.arange(N)[:, None], np.arange(M)
+    if operation.is_attention and "position" in inputs:
+        return [("position", N - 1 - i + j, M)]
+    if not (operation.is_attention and "key_pos_bias" in inputs):
+        return []
+    P = len(inputs["key_pos_bias"]) // 2
+    row = P + j - i - (M - N if inputs["align"] == "end" else 0)
+    return [(name, row, 2 * P) for name in ("key_pos_embeddings", "key_pos_bias")]
+
+
+def pairs_that_read(visible: ndarray, row: ndarray, count: int) -> ndarray:
+    """Tell [B H N count] which table rows a query reads for the keys that it sees."""
+    reads = np.zeros((*visible.shape[:-1], count), bool)
+    b, h, i, j = np.nonzero(visible)
+    reads[b, h, i, row[i, j]] = True
+    return reads

@@ -22,7 +22,7 @@ from hypothesis.errors import NoSuchExample
 from hypothesis.strategies import DrawFn, composite, sampled_from
 
 from attnverify.catalogue.operation import CATALOGUE, INNER
-from attnverify.inputs.partly_hidden import FOR_SOME
+from attnverify.inputs.poison import FOR_SOME
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.strategies import draw_recipe
 from attnverify.options import PROFILES

@@ -13,7 +13,8 @@ from ..transforms.derivatives import entry_by_entry, first_derivatives
 from .kernels.additive import COLUMNS, additive_backward, additive_forward, exponentials
 from .kernels.block_sizes import blocks, padded
 from .kernels.launch import launch
-from .operators import expanded, is_aligned, strides, taken_together
+from .kernels.repair import additive_repair
+from .operators import differs_by_row, expanded, is_aligned, strides, taken_together
 
 __all__ = ["FusedAdditive", "additive_attention", "additive_attention_grad"]
 
@@ -64,7 +65,7 @@ def additive_attention(
     """
     output, lse = fake(z_query, z_key, w_score, value)
     (B, N, A), (M, E) = z_query.shape, value.shape[1:]
-    pairs = expanded((B, N, M), mask, keep)
+    pairs, differs = expanded((B, N, M), mask, keep), differs_by_row(mask, False, N)
     aligned = is_aligned(z_query, value, z_key, output, *pairs, others=(w_score,))
     mask, keep = pairs if aligned else expanded((B, N, M), *taken_together(mask, keep))
     chosen = constants("forward", z_query, z_key, value)
@@ -72,15 +73,17 @@ def additive_attention(
         exponentials_of(z_query, chosen["BLOCK_N"]),
         exponentials_of(z_key, chosen["BLOCK_M"]),
     )
-    launch(
-        additive_forward,
+    grid, given = (
         (B, -(-N // chosen["BLOCK_N"])),
-        *(z_query, z_key, *taken, w_score, value, output, lse, mask, keep),
-        *(strides(one_head(x)) for x in (value, output, mask, keep)),
-        *(*(x.shape[-1] for x in taken), N, M, A, E, share),
-        aligned=aligned,
-        **chosen,
+        (
+            *(z_query, z_key, *taken, w_score, value, output, lse, mask, keep),
+            *(strides(one_head(x)) for x in (value, output, mask, keep)),
+            *(*(x.shape[-1] for x in taken), N, M, A, E, share),
+        ),
     )
+    launch(additive_forward, grid, *given, aligned=aligned, **chosen)
+    if differs:
+        launch(additive_repair, grid, *given, aligned=aligned, **chosen)
     return output, lse
 
 

@@ -18,6 +18,7 @@ from ..transforms.derivatives import entry_by_entry, first_derivatives
 from .kernels.attention import backward_key, backward_query, backward_table, forward
 from .kernels.block_sizes import blocks, padded
 from .kernels.launch import launch
+from .kernels.repair import repair
 
 __all__ = ["Fused", "attention", "attention_grad"]
 
@@ -122,24 +123,44 @@ def attention(
         first,
         share,
     )
-    full = (*query.shape[:-1], key.shape[-2])
+    full, differs = (*query.shape[:-1], key.shape[-2]), differs_by_row(mask, causal, query.shape[2])
     others = slopes, content, distance, table_bias
     pairs = expanded(full, mask, keep)
     aligned = is_aligned(query, value, key, output, *pairs, table, others=others)
     mask, keep = pairs if aligned else expanded(full, *taken_together(mask, keep))
     chosen = constants("forward", query, key, value, mask, table, causal)
     B, H, N = query.shape[:3]
-    launch(
-        forward,
+    grid, given = (
         (B * H, -(-N // chosen["BLOCK_N"])),
-        *(query, key, value, output, lse, mask, keep, slopes, content, distance, table, table_bias),
-        *(strides(x) for x in (query, key, value, output, mask, keep)),
-        strides(table, heads=True),
-        *numbers(query, key, value, table, first, share),
-        aligned=aligned,
-        **chosen,
+        (
+            *(
+                query,
+                key,
+                value,
+                output,
+                lse,
+                mask,
+                keep,
+                slopes,
+                content,
+                distance,
+                table,
+                table_bias,
+            ),
+            *(strides(x) for x in (query, key, value, output, mask, keep)),
+            strides(table, heads=True),
+            *numbers(query, key, value, table, first, share),
+        ),
     )
+    launch(forward, grid, *given, aligned=aligned, **chosen)
+    if differs:
+        launch(repair, grid, *given, aligned=aligned, **chosen)
     return output, lse
+
+
+def differs_by_row(mask: Tensor | None, causal: bool, N: int) -> bool:
+    """Whether some rows may see a key that others do not."""
+    return N > 1 and (causal or (mask is not None and mask.shape[-2] > 1))
 
 
 @attention.register_fake
@@ -176,6 +197,8 @@ def attention_grad(
     ``deterministic``: no two programs that run at a time add to the same place.
     """
     B, H, N, M, D = *query.shape[:3], *key.shape[2:]
+    if mask is None and differs_by_row(mask, causal, N):  # with a mask the kernel does it
+        key = torch.nan_to_num(key, nan=0.0, posinf=0.0, neginf=0.0)
     if mask_too and mask is not None:
         d_pairs, d_rows, d_columns = mask_sums(mask, lse, M)
     else:
