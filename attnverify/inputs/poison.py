@@ -88,6 +88,8 @@ def plant_for_some(
     choices = [("key",), ("value",), ("key", "value"), *((name,) for name in tables)]
     chosen = choices[rng.integers(len(choices))]
     slots = one_of(partly_seen(visible_of_keys(inputs["key"], visible)), rng)
+    if "w_key" in inputs and "key" in chosen:
+        number = np.nan  # tanh makes a number of infinity
     for name in chosen:
         inputs[name][tables.get(name, slots)] = number
 

@@ -22,6 +22,7 @@ from .kernel_arguments import (
     check_lengths,
     check_supported,
     check_width,
+    has_rows,
     is_added,
     packed,
     spread,
@@ -139,7 +140,10 @@ class Additive:
         """The output, and of every row the logarithm of the sum of exponentials."""
         out = blank((*self.query.shape[:2], self.value.shape[-1]), self.value)
         lse = blank(self.query.shape[:2], self.value, "float32")
-        self.run("additive_forward", self.query.shape[1], out=out, lse=lse)
+        rows = self.query.shape[1]
+        self.run("additive_forward", rows, out=out, lse=lse)
+        if rows > 1 and has_rows(self.mask):
+            self.run("additive_repair", rows, source="additive_repair.cu", out=out, lse=lse)
         return out, lse
 
     def backward(self, d_output: Float[Array, "B N E"]) -> tuple[Array, ...]:
@@ -187,11 +191,16 @@ class Additive:
         return self.arrays.where(self.arrays.isfinite(x), x, 0)
 
     def run(
-        self, kernel: str, rows: int, sums: dict[str, Array] | None = None, **given: Array
+        self,
+        kernel: str,
+        rows: int,
+        sums: dict[str, Array] | None = None,
+        source: str = "additive.cu",
+        **given: Array,
     ) -> None:
         (B, N, A), M, E = self.projected[0].shape, self.key.shape[1], self.value.shape[-1]
         masked = self.mask is not None or self.keep is not None
-        made = instance("additive.cu", self.value.dtype.name, E, False, masked, self.arrays is cupy)
+        made = instance(source, self.value.dtype.name, E, False, masked, self.arrays is cupy)
         mask, keep, d_mask = (
             spread(x, (B, N, M)) for x in (self.mask, self.keep, (sums or {}).get("mask"))
         )

@@ -24,6 +24,7 @@ from .kernel_arguments import (
     check_lengths,
     check_supported,
     check_width,
+    has_rows,
     is_added,
     packed,
     spread,
@@ -267,11 +268,18 @@ class Attention:
     def arrays(self) -> ModuleType:
         return cupy.get_array_module(self.query)
 
+    @property
+    def differs_by_row(self) -> bool:
+        """Whether some rows may see a key that others do not."""
+        return self.query.shape[2] > 1 and (self.causal or has_rows(self.mask))
+
     def forward(self) -> tuple[HeadsOut, Float[Array, "B H N"]]:
         """The output, and of every row the logarithm of the sum of exponentials."""
         out = blank((*self.query.shape[:-1], self.value.shape[-1]), self.query)
         lse = blank(self.query.shape[:-1], self.query, "float32")
         self.run("forward", self.query.shape[2], out=out, lse=lse)
+        if self.differs_by_row:
+            self.run("repair", self.query.shape[2], source="repair.cu", out=out, lse=lse)
         return out, lse
 
     def backward(self, d_output: HeadsOut) -> dict[str, Array]:
@@ -297,12 +305,17 @@ class Attention:
         return own | {name: narrow(x, shared[name].dtype) for name, x in sums.items()}
 
     def run(
-        self, kernel: str, rows: int, sums: dict[str, Array] | None = None, **given: Array
+        self,
+        kernel: str,
+        rows: int,
+        sums: dict[str, Array] | None = None,
+        source: str = "attention.cu",
+        **given: Array,
     ) -> None:
         (B, H, N, D), (M, E), sums = self.query.shape, self.value.shape[-2:], sums or {}
         masked = self.mask is not None or self.keep is not None
         made = instance(
-            "attention.cu",
+            source,
             self.query.dtype.name,
             max(D, E),
             self.table is not None,
@@ -334,7 +347,8 @@ class Attention:
             tensor(sums.get("table"), "gradient of the table", "hij"),
             tensor(sums.get("bias"), "gradient of the table bias", "hi"),
         ]
-        hiding = mask is not None or (self.causal and N > M)
+        of_rows = kernel == "backward_query" and self.differs_by_row
+        hiding = mask is not None or of_rows or (self.causal and N > M)
         table_rows = 0 if self.table is None else self.table.shape[1]
         whole = [H, N, M, D, E, table_rows, self.first, self.causal, is_added(self.mask), hiding]
         launch(

@@ -19,6 +19,7 @@ __all__ = [
     "check_lengths",
     "check_supported",
     "check_width",
+    "has_rows",
     "is_added",
     "packed",
     "spread",
@@ -98,6 +99,11 @@ def check_supported(*floats: Array | None, others: tuple[Array | None, ...] = ()
         raise NotImplementedError("strides that are no multiple of an element")
     if any(size >= 2**31 for x in given for size in x.shape):
         raise NotImplementedError("axes of 2^31 elements or more")
+
+
+def has_rows(mask: Array | None) -> bool:
+    """Whether a mask [... N M] may show one row what it hides from another."""
+    return mask is not None and mask.ndim > 1 and mask.shape[-2] > 1
 
 
 def is_added(mask: Array | None) -> bool:

@@ -12,12 +12,7 @@
 // A block owns OWN queries (additive_backward_key: keys) of one batch entry, 16 for each warp, and walks over the other side in steps.
 
 #include "softmax.cuh"
-
-struct Params {
-    Tensor zq, zk, xq, xk, w, v, out, lse, mask, keep, d_out, delta, dzq, dzk, dw, dv, dm;
-    int N, M, A, E, biased, hiding;
-    float share;
-};
+#include "additive_parameters.cuh"
 
 constexpr int FEATURES = 32;  // of a chunk: one for each lane
 constexpr int FOUR = 4;       // features, or columns, that are read at once

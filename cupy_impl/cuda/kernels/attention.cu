@@ -5,22 +5,9 @@
 // which are there where RELATIVE is 1, plus slope * (j - (M - N + i)), plus a float mask.
 
 #include "softmax.cuh"
-
-struct Params {
-    Tensor q, k, v, out, lse, mask, keep, slopes, u, w, r, s, d_out, delta, dq, dk, dv, dm, du, dw, dr, ds;
-    int H, N, M, D, E, rows, first, causal, biased, hiding;
-    float scale, share;
-};
+#include "parameters.cuh"
 
 #include "positions.cuh"
-
-DEVICE Pairs pairs_of(const Params& p, int b, int h)
-{
-    Pairs pairs = pairs_of(p.mask, p.biased, p.keep, b, h, p.N, p.M, p.share);
-    pairs.causal = p.causal, pairs.scale = p.scale;
-    if (p.slopes.data) pairs.slope = matrix<float>(p.slopes, 0, h).read(0, 0);
-    return pairs;
-}
 
 DEVICE Joined joined(const Tensor& bias, int h)
 {
