@@ -5,8 +5,7 @@ values        outputs, their shape, dtype and device; long sequences by sampled 
 gradients     the same for ``<op>_grad``, exported or by the library's autograd
 refusals      invalid calls are refused with ValueError
 side effects  inputs unchanged, no aliases, no state between calls
-hidden NaN    NaN and infinity in slots hidden from all rows reach no output and no gradient
-isolation     nor, where some rows see them, the rows that do not
+hidden NaN    NaN and infinity in hidden slots reach no output and no gradient
 """
 
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from attnverify.failures.finding import NOT_REFUSED, Finding, KnownFailureLine
 from attnverify.failures.known_failures import KnownFailure
 from attnverify.failures.record import FailureRecord, recorded_checks, recorded_recipes
 from attnverify.failures.store import save_or_say
-from attnverify.inputs.sampling import FROM_SOME, count_draws, count_partly_hidden
+from attnverify.inputs.sampling import count_draws
 from attnverify.judge import state_guard
 from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import DOES_NOT_COMPILE, Disagreement, Unsupported
@@ -137,13 +136,6 @@ def judge_hidden_nan(cell: Cell, options: Options) -> Tally:
         tally += search_for_failures(
             cell, implementation, options, "nan", max(10, options.cases // 4)
         )
-    return tally
-
-
-def judge_isolation(cell: Cell, options: Options) -> Tally:
-    tally, cases = Tally(), count_partly_hidden(options.cases)
-    for implementation in forward_and_gradient(cell):
-        tally += search_for_failures(cell, implementation, options, FROM_SOME, cases)
     return tally
 
 
@@ -303,5 +295,4 @@ JUDGES: dict[str, Callable[[Cell, Options], Tally]] = {
     "refusals": judge_refusals,
     "side effects": judge_side_effects_column,
     "hidden NaN": judge_hidden_nan,
-    "isolation": judge_isolation,
 }
