@@ -79,7 +79,10 @@ def additive_attention(
     q, k, v, *weights = wide(query, key, value, w_query, w_key, w_score)
     q, k, v = without_hidden(q, k, v, visible)
     lost = visible is not None and is_lost(visible, None, k, v)
-    score = additive_seen(q, k, visible, *weights) if lost else additive(q, k, *weights)
+    if visible is not None and lost:
+        score = additive_seen(q, k, visible, *weights)
+    else:
+        score = additive(q, k, *weights)
     return weighted(score, v, bias, visible, keep, p, lost)[0].to(query.dtype)
 
 

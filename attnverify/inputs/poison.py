@@ -64,7 +64,7 @@ def unread_table_rows(
     operation: "Operation", inputs: "Inputs", visible: ndarray
 ) -> dict[str, tuple[ndarray, ...]]:
     """Return the rows of position tables that no visible pair reads, as indices of each table."""
-    found = {}
+    found = dict[str, tuple[ndarray, ...]]()
     for name, row, count in rows_read(operation, inputs, visible):
         heads, rows = np.nonzero(~pairs_that_read(visible, row, count).any((0, 2)))
         found[name] = (heads, rows) if name == "position" else (rows, heads)
@@ -96,13 +96,13 @@ def plant_for_some(
 
 def visible_of_keys(key: ndarray, visible: ndarray) -> ndarray:
     """Which pairs see each other [B N M] in some head, where the heads share their keys."""
-    return visible.any(1) if visible.ndim > key.ndim else visible
+    return np.asarray(visible.any(1)) if visible.ndim > key.ndim else visible
 
 
 def partly_seen(visible: ndarray) -> ndarray:
     """Tell of each key [... M] whether a row sees it, and a row that sees another does not."""
     others = visible.any(-1, keepdims=True) & ~visible
-    return visible.any(-2) & others.any(-2)
+    return np.logical_and(visible.any(-2), others.any(-2))
 
 
 def one_of(partly: ndarray, rng: np.random.Generator) -> ndarray:
@@ -118,17 +118,19 @@ def plant_in_sequence(
     pairs = visible_of_keys(x, visible)[..., -x.shape[1] :]
     others = visible_of_keys(x, visible).any(-1, keepdims=True) & ~pairs
     itself = np.eye(x.shape[1], dtype=bool)
-    x[one_of((pairs & ~itself).any(-2) & (others & ~itself).any(-2), rng)] = number
+    partly = np.logical_and((pairs & ~itself).any(-2), (others & ~itself).any(-2))
+    x[one_of(partly, rng)] = number
 
 
 def partly_read_rows(
     operation: "Operation", inputs: "Inputs", visible: ndarray, rng: np.random.Generator
 ) -> dict[str, tuple[ndarray, ...]]:
     """Choose a row of each head's position table that some queries read, and others do not."""
-    found = {}
+    found = dict[str, tuple[ndarray, ...]]()
     for name, row, count in rows_read(operation, inputs, visible):
         reads = pairs_that_read(visible, row, count)
-        partly = reads.any((0, 2)) & (visible.any(-1)[..., None] & ~reads).any((0, 2))
+        others = visible.any(-1, keepdims=True) & ~reads
+        partly = np.logical_and(reads.any((0, 2)), others.any((0, 2)))
         heads, rows = np.nonzero(one_of(partly, rng))
         found[name] = (heads, rows) if name == "position" else (rows, heads)
     return found
