@@ -151,20 +151,25 @@ def finite(x: Array) -> Array:
 
 def sum_seen(weights: Array, pairs: Bool[Array, "... N M"], value: Array) -> Array:
     """
-    weights @ value over the pairs that see each other: one product, and a pass over the output for
-    each key whose value is not finite. To look for one is a pass over the values, and on a device
-    one wait for it.
+    weights @ value over the pairs that see each other.
+
+    One product of what is finite, and three that count which rows meet infinity, minus infinity,
+    or either under a weight of 0, where NaN is both. On the host these three are left out where all
+    is finite; on a device to look would be to wait for it.
     """
     xp = cupy.get_array_module(value)
     is_finite = xp.isfinite(value)
-    if bool(is_finite.all()):
+    if xp is not cupy and is_finite.all():
         return weights @ value
     total = weights @ xp.where(is_finite, value, 0)
-    met = ~is_finite.all(axis=-1) & pairs.any(axis=-2)
-    for j in xp.nonzero(met.any(axis=tuple(range(met.ndim - 1))))[0].tolist():
-        counts = pairs[..., :, j, None] & ~is_finite[..., None, j, :]
-        total += xp.where(counts, weights[..., :, j, None] * value[..., None, j, :], 0)
-    return total
+    kind = total.dtype
+    none = (pairs & (weights == 0)).astype(kind) @ (~is_finite).astype(kind)
+    up, down = (
+        none + pairs.astype(kind) @ x.astype(kind)
+        for x in (~(value < math.inf), ~(value > -math.inf))
+    )
+    lost = xp.where(up > 0, math.inf, 0) - xp.where(down > 0, math.inf, 0)
+    return total + lost.astype(kind)
 
 
 def present(x: Array, rows: Bool[Array, "..."]) -> Array:
