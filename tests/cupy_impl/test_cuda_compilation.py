@@ -55,7 +55,7 @@ def compiled(made: Instance, arch: int) -> Iterator[Used]:
         log,
         re.DOTALL,
     )
-    assert len(found) == 3
+    assert len(found) == len(KERNELS[made.source])
     for kernel, stack, spilled, registers in found:
         yield Used(kernel, int(registers), int(stack), int(spilled), made.shared_bytes(kernel))
 
@@ -145,7 +145,17 @@ def test_all_that_a_call_can_ask_for_is_compiled() -> None:
 KERNELS = {
     "attention.cu": ("forward", "backward_query", "backward_key"),
     "additive.cu": ("additive_forward", "additive_backward_query", "additive_backward_key"),
+    "repair.cu": ("repair",),
+    "additive_repair.cu": ("additive_repair",),
 }
+
+
+@pytest.mark.parametrize(
+    ("source", "relative"), [("repair.cu", True), ("additive_repair.cu", False)]
+)
+def test_repairs_compile_for_sm_90_without_a_spill(source: str, relative: bool) -> None:
+    (used,) = compiled(instance(source, "bfloat16", 64, relative, True, True), 90)
+    assert (used.spilled, used.stack, used.shared) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("made", ALL, ids=label)
