@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from .isolation import additive_seen, is_lost, scaled_seen, sum_seen
+from .isolation import is_lost, scaled_seen, seen_by_tanh, sum_seen
 from .scores import additive, scaled, wide
 from .shapes import check, check_dropout, check_mask, pattern
 from .transforms.autocast import lowered
@@ -80,7 +80,7 @@ def additive_attention(
     q, k, v = without_hidden(q, k, v, visible)
     lost = visible is not None and is_lost(visible, None, k, v)
     if visible is not None and lost:
-        score = additive_seen(q, k, visible, *weights)
+        score = seen_by_tanh(q, k, visible, *weights)
     else:
         score = additive(q, k, *weights)
     return weighted(score, v, bias, visible, keep, p, lost)[0].to(query.dtype)

@@ -19,7 +19,7 @@ from torch import Tensor
 from .scores import additive, scaled
 from .transforms.derivatives import may_look
 
-__all__ = ["additive_seen", "finite", "is_lost", "scaled_seen", "sum_seen", "table_product"]
+__all__ = ["finite", "is_lost", "scaled_seen", "seen_by_tanh", "sum_seen", "table_product"]
 
 
 def is_lost(visible: Tensor | None, bias: Tensor | None, *factors: Tensor) -> bool:
@@ -87,7 +87,7 @@ def table_product(bias: Tensor, rows: Tensor, table: Tensor, beta: float, alpha:
     return _with_lost(score, torch.baddbmm(*(x.detach() for x in given), beta=beta, alpha=alpha))
 
 
-def additive_seen(
+def seen_by_tanh(
     query: Tensor,
     key: Tensor,
     visible: Tensor,
