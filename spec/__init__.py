@@ -6,8 +6,8 @@ One chapter a file, the same file names in every column. Read them in this order
 :mod:`memory`, :mod:`layers`.
 
 Nothing here knows a dtype, a device, a seed or a block size. Arrays are float64 (complex where a
-test takes a derivative by a complex step), sizes are the letters B H N M D E Q K F A P S, and True
-in ``visible`` means "may attend".
+test takes a derivative by a complex step), sizes are the letters B H N M D E Q K F A P S I, and
+True in ``visible`` means "may attend".
 """
 
 from .alibi import alibi_attention, alibi_attention_grad, get_alibi_biases, get_slopes

@@ -40,8 +40,8 @@ def softmax(score: Float[ndarray, "... N M"], mask: Mask = None) -> Float[ndarra
        number hides a key.
     3. A row that sees no key has weights 0: neither NaN nor an average.
     4. A finite constant added to a whole row changes nothing, which is why the maximum may be
-       subtracted first. Minus infinity hides the row, and a visible score of infinity leaves no
-       number in it.
+       subtracted first. Minus infinity hides the row, and a visible score of infinity makes it
+       NaN.
 
     >>> softmax(np.log(np.array([[1.0, 1.0, 2.0]]))).round(2)
     array([[0.25, 0.25, 0.5 ]])
@@ -61,11 +61,11 @@ def softmax(score: Float[ndarray, "... N M"], mask: Mask = None) -> Float[ndarra
     Source: Bridle 1990 (seed 001, sections 2.1 to 2.3); rows without keys: this project's choice,
     and that of PyTorch's attention.
 
-    Errata: masking is shown as ``masked_fill(mask, 0)`` (seed 001), and was done so (PsyNeuLink PR
-    #3196); before a softmax that is a score like any other and hides nothing. A fill with -inf is
-    right but for the rows that lose every key, which turn NaN, and so does the gradient by every
-    value (pytorch #103963; an example mask of seed 001 hides a whole row). Adding ``mask * 1e-9``
-    (for -1e9) hides nothing (cyobero/datascience and eight more files; seed 003).
+    Errata: a text on attention shows masking as ``masked_fill(mask, 0)`` (seed 001), and a project
+    did so (PsyNeuLink PR #3196); before a softmax, 0 is a score like any other and hides nothing. A
+    fill with -inf is right but for the rows that lose every key, which turn NaN, and so does the
+    gradient by every value (pytorch #103963; an example mask of seed 001 hides a whole row). Adding
+    ``mask * 1e-9`` (for -1e9) hides nothing (cyobero/datascience and eight more files; seed 003).
     """
     check("score [... N M]", score)
     score, visible = masked(score, mask)

@@ -403,8 +403,8 @@ def relative_multi_head_attention(
     r"""
     labml's relative multi-head attention: learned relative attention between projections.
 
-    .. math:: o = \text{learned\_relative\_attention}(q W_Q^\top, k W_K^\top, v W_V^\top + b_V)\,
-              W_O^\top + b_O
+    .. math:: o = a W_O^\top + b_O, \qquad
+              a = \text{learned\_relative\_attention}(q W_Q^\top, k W_K^\top, v W_V^\top + b_V)
 
     1. ``parameters``: query.linear.weight and key.linear.weight [F F], without biases (the score
        has its own); value.linear and output with ``.weight`` [F F] and ``.bias`` [F] (absent = 0);
@@ -544,8 +544,9 @@ def alibi_multi_head_attention(
     r"""
     labml's multi-head attention with ALiBi biases.
 
-    .. math:: o = \text{softmax}\Big(\frac{q k^\top}{\sqrt D} + \text{get\_alibi\_biases}(H,
-              \text{visible})\Big) v\, W_O^\top + b_O
+    .. math:: o = a W_O^\top + b_O, \qquad
+              a = \text{softmax}\Big(\frac{q k^\top}{\sqrt D} + \text{get\_alibi\_biases}(H,
+              \text{visible})\Big) v
 
     with the softmax over the visible keys.
 
@@ -669,9 +670,9 @@ def transformer_xl_layer(
     The layer of Transformer-XL: relative attention to memory and segment, residual, layer norm; and
     the position-wise feed-forward, where its parameters are given.
 
-    .. math:: y = \text{layer\_norm}\big(x + \text{transformer\_xl\_attention}(q, k, v, r W_R^\top,
-              u, v)\, W_O^\top\big),
-              \qquad [q ; k ; v] = [\text{mem} ; x]\, W_{QKV}^\top
+    .. math:: y = \text{layer\_norm}\big(x + a W_O^\top\big), \qquad
+              a = \text{transformer\_xl\_attention}(q, k, v, r W_R^\top, u, v), \qquad
+              [q ; k ; v] = [\text{mem} ; x]\, W_{QKV}^\top
 
     1. ``parameters``: qkv_net [3F F] whose rows are query, then key, then value; r_net and o_net
        [F F]; layer_norm; u and v [H D]. All but u and v are ``.weight`` and ``.bias`` (absent = 0).
@@ -683,9 +684,8 @@ def transformer_xl_layer(
     5. ``keep`` and ``p`` are the draw of a dropout on the weights
        (:func:`attnverify.spec.attention.dropout`); ``keep`` broadcasts to [B H N M].
     6. With ff_in [I F], ff_out [F I] and ff_norm among the ``parameters``, all of them or none, the
-       layer goes on to
-       :math:`\text{layer\_norm}'\big(y + \max(y W_1^\top + b_1, 0)\, W_2^\top + b_2\big)`, with
-       the same eps.
+       layer goes on to :math:`z = \max(y W_1^\top + b_1, 0)` and
+       :math:`\text{layer\_norm}'(y + z W_2^\top + b_2)`, with the same eps.
 
     >>> x, one = np.array([[[1.0, 3.0]]]), np.eye(2)
     >>> parameters = {

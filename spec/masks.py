@@ -17,8 +17,8 @@ def causal_mask(N: int, M: int) -> Bool[ndarray, "N M"]:
 
     .. math:: \text{visible}_{ij} = \big[\, j \le M - N + i \,\big]
 
-    1. The two ends are aligned: the last query is the last key's contemporary, for every N and M.
-       Memory and caches come first.
+    1. The two ends are aligned: the last query stands at the place of the last key, for every N and
+       M. Memory and caches come first.
     2. With N > M the first N - M queries see no key at all.
 
     >>> causal_mask(2, 4).astype(int)
@@ -79,9 +79,9 @@ def merge_masks(
     and bfloat16 evenly, because -1e9 swallows the scores (in float32 those up to 32, half its last
     place); in float16 it does not fit, and the fill raises. In a float attn_mask the -1e9 also
     overwrites the mask's own -inf: under left padding a causal row whose only key is padded attends
-    to padded keys in its future. Padding is explained as rows of K that become -inf "so that"
-    columns of the product do (seed 001, section 4.1.1); such scores are -inf, +inf or NaN, by the
-    signs of the query.
+    to padded keys in its future. A text on attention explains padding as rows of K that
+    become -inf "so that" columns of the product do (seed 001, section 4.1.1); such scores are -inf,
+    +inf or NaN, by the signs of the query.
     """
     check_integer("num_heads", num_heads)
     mask = np.zeros((1, 1, 1, 1))

@@ -140,13 +140,10 @@ def transformer_xl_score_grad(
     (h,) = rel_shift_grad(g, g)
     d_content = np.einsum("bhnm,bhmd->bhnd", g, key)
     d_distance = np.einsum("bhnm,hmd->bhnd", h, position)
-    return (
-        d_content + d_distance,
-        np.einsum("bhnm,bhnd->bhmd", g, query + u[:, None, :]),
-        np.einsum("bhnm,bhnd->hmd", h, query + v[:, None, :]),
-        d_content.sum((0, 2)),
-        d_distance.sum((0, 2)),
-    )
+    d_key = np.einsum("bhnm,bhnd->bhmd", g, query + u[:, None, :])
+    d_position = np.einsum("bhnm,bhnd->hmd", h, query + v[:, None, :])
+    d_u, d_v = d_content.sum((0, 2)), d_distance.sum((0, 2))
+    return d_content + d_distance, d_key, d_position, d_u, d_v
 
 
 def transformer_xl_attention(

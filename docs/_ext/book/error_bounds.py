@@ -59,7 +59,9 @@ def worked_number(operation: Operation) -> Iterator[str]:
     sizes = ", ".join(f"{letter} = {size}" for letter, size in recipe.sizes.items())
     yield (
         f"In numbers: the first of the suite's fixed cases ({sizes}), the largest bound of any "
-        "element, and the same in units of the roundoff:\n"
+        "element, and the same in units of the roundoff. The specification computes in float64 "
+        "itself, and its own roundings are allowed too: they double what float64 may err by. What "
+        "is kept in a half is computed in float32 and rounded where it is stored:\n"
     )
     yield ".. run::\n"
     yield from ("   " + line for line in NUMBER.format(name=operation.name).splitlines())

@@ -61,21 +61,16 @@ ANCHORS: dict[str, list[list[str]]] = {
     ],
     "multi_head_self_attention": [["multi_head_self_attention: return"]],
     "relative_multi_head_attention": [
-        [
-            "relative_multi_head_attention: q, k, v =",
-            "relative_multi_head_attention: attended =",
-            "relative_multi_head_attention: return",
-        ]
+        ["relative_multi_head_attention: return"],
+        ["relative_multi_head_attention: q, k, v =", "relative_multi_head_attention: attended ="],
     ],
     "alibi_multi_head_attention": [
-        ["alibi_multi_head_attention: biases =", "alibi_multi_head_attention: return"]
+        ["alibi_multi_head_attention: return"],
+        ["alibi_multi_head_attention: biases =", "alibi_multi_head_attention: score ="],
     ],
     "transformer_xl_layer": [
-        [
-            "transformer_xl_layer: attended =",
-            "transformer_xl_layer: y = x",
-            "transformer_xl_layer: normed =",
-        ],
+        ["transformer_xl_layer: y = x", "transformer_xl_layer: normed ="],
+        ["transformer_xl_layer: attended ="],
         ["transformer_xl_layer: keys =", "transformer_xl_layer: q, k, v ="],
     ],
     "transformer_xl": [
@@ -100,10 +95,10 @@ ANCHORS: dict[str, list[list[str]]] = {
     ],
     "transformer_xl_score_grad": [
         ["transformer_xl_score_grad: d_content =", "transformer_xl_score_grad: d_distance ="],
-        ["transformer_xl_score_grad: return"],
-        ["transformer_xl_score_grad: return"],
-        ["transformer_xl_score_grad: return"],
-        ["transformer_xl_score_grad: return"],
+        ["transformer_xl_score_grad: d_key ="],
+        ["transformer_xl_score_grad: d_position ="],
+        ["transformer_xl_score_grad: d_u, d_v ="],
+        ["transformer_xl_score_grad: d_u, d_v ="],
     ],
     "learned_relative_score_grad": [
         [

@@ -25,6 +25,12 @@ PICTURED = {
     "softmax": "softmax_average_of_empty_rows",
     "merge_masks": "merge_masks_lowest_number",
     "shift_right": "shift_right_zero_fill",
+    "rel_shift": "rel_shift_zero_triu",
+    "scaled_dot_product_score": "scaled_dot_product_score_by_width",
+    "transformer_xl_score": "transformer_xl_score_unshifted",
+    "transformer_xl": "transformer_xl_memory_of_outputs",
+    "multi_head_self_attention": "multi_head_self_attention_padded_queries",
+    "alibi_attention": "alibi_attention_top_left",
 }
 """The fault that is drawn; where none is named, the first one that a small picture shows."""
 
@@ -90,14 +96,15 @@ def literal_free(text: str) -> str:
 def picture(fault: Fault) -> Iterator[str]:
     case = small_case(fault.name)
     assert case is not None
+    count = wrong(case)[2].sum()
+    framed = "one wrong element is" if count == 1 else f"{count} wrong elements are"
     yield (
-        f"The specification, and the same call with *{literal_free(fault.words)}* "
-        f"(``{fault.name}``) on {shape_of(case)}:\n"
+        f"The specification, and beside it the fault *{literal_free(fault.words)}* "
+        f"(``{fault.name}``), on {shape_of(case)}:\n"
     )
     yield ".. picture:: pitfalls.beside"
     yield (
-        f"   :alt: Two matrices, the expected answer and that of {fault.name}; "
-        f"{wrong(case)[2].sum()} wrong elements are framed.\n"
+        f"   :alt: Two matrices, the expected answer and that of {fault.name}; {framed} framed.\n"
     )
     yield f'   "{fault.name}"\n'
 
