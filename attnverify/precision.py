@@ -216,8 +216,20 @@ def resolve(declared: object, operation: str, implementation: str, dtype: str) -
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype: wanted one of {', '.join(DTYPES)}, got {dtype!r}")
+    return _build_precision(find_fields(declared, operation, implementation, dtype), dtype)
+
+
+def find_fields(
+    declared: object, operation: str, implementation: str, dtype: str
+) -> dict[str, Any]:
+    """Find the fields that a backend's PRECISION declares, none where it does not."""
     leaf = _find_leaf(declared, _list_selectors(operation, implementation, dtype))
-    return _build_precision(UNDECLARED if leaf is None else leaf, dtype)
+    return {"preset": leaf} if isinstance(leaf, str) else dict(leaf or {})
+
+
+def names_dtypes_alone(declared: object) -> bool:
+    """Whether a backend's PRECISION is a mapping from dtypes: of others it says nothing."""
+    return isinstance(declared, Mapping) and set(declared) <= set(DTYPES)
 
 
 def _list_selectors(operation: str, implementation: str, dtype: str) -> list[str]:
@@ -273,8 +285,7 @@ def _check_selector(key: object, value: object) -> None:
         raise ValueError(f"PRECISION: wanted {wanted}, got {key!r}")
 
 
-def _build_precision(leaf: str | Mapping[str, Any], dtype: str) -> Precision:
-    declared = {"preset": leaf} if isinstance(leaf, str) else dict(leaf)
+def _build_precision(declared: dict[str, Any], dtype: str) -> Precision:
     preset = declared.pop("preset", UNDECLARED)
     if preset not in PRESETS:
         raise ValueError(f"PRECISION preset: wanted one of {', '.join(PRESETS)}, got {preset!r}")

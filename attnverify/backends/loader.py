@@ -41,7 +41,13 @@ from attnverify.backends.triton_interpreter import mend_interpreter
 from attnverify.catalogue.operation import CATALOGUE, Operation, parse_name
 from attnverify.catalogue.traits import CHAPTERS
 from attnverify.device_assignment import chosen_machine
-from attnverify.precision import DTYPES, SUBNORMALS_FLUSHED, Precision, resolve
+from attnverify.precision import (
+    DTYPES,
+    SUBNORMALS_FLUSHED,
+    Precision,
+    names_dtypes_alone,
+    resolve,
+)
 
 BACKEND_FUNCTIONS = ("from_numpy", "to_numpy", "synchronize", "missing")
 
@@ -317,12 +323,18 @@ def populate(
     if not backend.implementations:
         backend.broken = f"names no operation of the catalogue{describe_names(root, functions)}"
         return backend
-    if backend.precision is None:
-        flushing = backend.library.flushes_subnormals()
-        backend.precision = {dtype: SUBNORMALS_FLUSHED[dtype] for dtype in flushing} or None
-        judged = describe_undeclared(backend.library.name, flushing)
-        backend.notes.append(f"PRECISION is not declared: {judged}")
+    if backend.precision is None or names_dtypes_alone(backend.precision):
+        take_undeclared(backend, backend.library)
     return backend
+
+
+def take_undeclared(backend: Backend, library: Library) -> None:
+    """In a dtype that PRECISION does not name subnormal numbers count as the library has them."""
+    flushing, named = library.flushes_subnormals(), backend.precision or {}
+    backend.precision = {dtype: SUBNORMALS_FLUSHED[dtype] for dtype in flushing} | named or None
+    if not named:
+        judged = describe_undeclared(library.name, flushing)
+        backend.notes.append(f"PRECISION is not declared: {judged}")
 
 
 def describe_undeclared(library: str, flushing: tuple[str, ...]) -> str:

@@ -42,6 +42,12 @@ OPERANDS_DECLARED = (
     'declare PRECISION = {{"operand": "{declared}"}}, under which these cases pass'
 )
 
+PARTIALS = "sums kept in {dtype} between blocks"
+PARTIALS_DECLARED = (
+    "as near as sums that are kept in {dtype} between blocks of rows; if the kernel keeps them so, "
+    "declare PRECISION = {declared}, under which this case passes"
+)
+
 # factors
 
 HAS_FACTOR = "{what} {factor}"

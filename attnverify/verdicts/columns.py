@@ -17,6 +17,7 @@ from attnverify.backends.loader import Implementation
 from attnverify.backends.round_trip import check_round_trip
 from attnverify.checks.calls_of_check import calls_of_check
 from attnverify.checks.registry import Check, checks, concerns, find_check
+from attnverify.diagnosis.mistakes.narrow_partials import find_narrow_partials
 from attnverify.failures.evidence import Evidence, picture_of_error
 from attnverify.failures.finding import NOT_REFUSED, Finding, KnownFailureLine
 from attnverify.failures.known_failures import KnownFailure
@@ -152,10 +153,10 @@ def run_checks(cell: Cell, implementation: Implementation, options: Options) -> 
         tally += counted
         if error:
             record = FailureRecord.of_check(implementation, cell.dtype, cell.aspect, named)
-            found = describe_recorded(
-                named["name"], str(error), record, implementation, options, error
-            )
-            tally.findings.append(replace(found, offer=offer_of_cell(cell, f"({named['name']})")))
+            name, offer = named["name"], offer_of_cell(cell, f"({named['name']})")
+            found = describe_recorded(name, str(error), record, implementation, options, error)
+            cause = find_narrow_partials(implementation, cell.dtype, check)
+            tally.findings.append(replace(found, offer=offer, cause=cause))
     return tally
 
 

@@ -498,6 +498,16 @@ def test_a_library_that_flushes_subnormals_is_judged_so(
     assert backend.notes == [f"PRECISION is not declared: judged as eager{told}"]
 
 
+def test_what_is_declared_of_a_dtype_says_nothing_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = replace(array_library("numpy"), flushes_subnormals=lambda: DTYPES)
+    monkeypatch.setattr(backends_module, "library_of", lambda *_: library)
+    text = 'PRECISION = {"float32": "wide"}\ndef shift_right(x):\n    return x\n'
+    made = only(loaded(tmp_path, text))
+    assert [made.precision(dtype).acc.ftz for dtype in ("float32", "bfloat16")] == [False, True]
+
+
 def test_a_right_attention_of_torch_in_bfloat16_is_right_on_every_processor(
     tmp_path: Path,
 ) -> None:

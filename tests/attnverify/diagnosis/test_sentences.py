@@ -82,6 +82,13 @@ TEXTS: dict[str, Filled] = {
         "operands in TF32: the answer is the same, bit for bit, when value is rounded to it; "
         'declare PRECISION = {"operand": "tf32"}, under which these cases pass',
     ),
+    "PARTIALS": ({"dtype": "float16"}, "sums kept in float16 between blocks"),
+    "PARTIALS_DECLARED": (
+        {"dtype": "float16", "declared": '{"float16": {"grad_partial": "float16"}}'},
+        "as near as sums that are kept in float16 between blocks of rows; if the kernel keeps them "
+        'so, declare PRECISION = {"float16": {"grad_partial": "float16"}}, under which this case '
+        "passes",
+    ),
     "HAS_FACTOR": ({"what": "the scale is", "factor": "0.36% low"}, "the scale is 0.36% low"),
     "EVERY_OUTPUT": ({"factor": "3.00% high"}, "every output is 3.00% high"),
     "OUTPUT_HAS_FACTOR": (
