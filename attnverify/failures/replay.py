@@ -16,6 +16,7 @@ from attnverify.checks.registry import find_check
 from attnverify.diagnosis.call_budget import OF_A_CAUSE, CallBudget, price_of
 from attnverify.diagnosis.cause import Cause
 from attnverify.diagnosis.diagnose import choose_of_other_kinds, diagnose
+from attnverify.diagnosis.mistakes.narrow_partials import find_narrow_partials
 from attnverify.failures.known_failures import (
     KnownFailure,
     known_failures_file,
@@ -117,14 +118,7 @@ def replay(failure: FailureRecord, implementation: Implementation) -> float:
     Judge what was recorded once more; the share of the bound. Raises Disagreement or Unsupported.
     """
     if failure.check:
-        check = find_check(failure.operation, failure.aspect, failure.check)
-        if check is None:
-            raise ValueError(
-                f"record: wanted a check of {failure.operation}, got {failure.check['name']!r}, "
-                "which is none any more"
-            )
-        check(implementation, failure.dtype)
-        return 0.0
+        return replay_check(failure, failure.check, implementation)
     if failure.aspect == "side effects":
         judge_side_effects(implementation, failure.case)
         return 0.0
@@ -132,6 +126,29 @@ def replay(failure: FailureRecord, implementation: Implementation) -> float:
         return judge(implementation, failure.case).budget
     except Disagreement as error:
         cause = cause_again(failure, implementation, error.kind)
-        words = str(error) + describe_small_inputs(failure.case.inputs)
-        words += f"\n  cause: {cause}" if cause else ""
-        raise Disagreement(words, error.kind, error.budget, error.comparison, error.path) from error
+        raise telling(error, cause, describe_small_inputs(failure.case.inputs)) from error
+
+
+def replay_check(
+    failure: FailureRecord, named: dict[str, Any], implementation: Implementation
+) -> float:
+    """Run a recorded check once more; its share of the bound counts as 0."""
+    check = find_check(failure.operation, failure.aspect, named)
+    if check is None:
+        raise ValueError(
+            f"record: wanted a check of {failure.operation}, got {named['name']!r}, "
+            "which is none any more"
+        )
+    try:
+        check(implementation, failure.dtype)
+    except Disagreement as error:
+        if cause := find_narrow_partials(implementation, failure.dtype, check):
+            raise telling(error, cause) from error
+        raise
+    return 0.0
+
+
+def telling(error: Disagreement, cause: Cause | None, inputs: str = "") -> Disagreement:
+    """Return the disagreement with its inputs and its cause."""
+    words = f"{error}{inputs}" + (f"\n  cause: {cause}" if cause else "")
+    return Disagreement(words, error.kind, error.budget, error.comparison, error.path)

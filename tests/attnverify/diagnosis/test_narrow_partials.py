@@ -11,8 +11,10 @@ import pytest
 
 from attnverify.backends.loader import Implementation, load
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.checks.large_sizes import judge_whole, large_recipes
+from attnverify.checks.large_sizes import describe_sizes, judge_whole, large_recipes
 from attnverify.diagnosis.mistakes.narrow_partials import find_narrow_partials
+from attnverify.failures.record import FailureRecord
+from attnverify.failures.replay import replay
 from attnverify.judge.errors import Disagreement
 
 KERNEL = """
@@ -52,6 +54,14 @@ def test_the_declaration_is_told_and_passes(tmp_path: Path) -> None:
     cause = find_narrow_partials(made, "float16", CHECK)
     assert cause is not None and LINE in str(cause)
     CHECK(gradient(tmp_path, f"PRECISION = {LINE}"), "float16")
+
+
+def test_a_replay_tells_the_same(tmp_path: Path) -> None:
+    made = gradient(tmp_path)
+    named = {"name": f"large: {describe_sizes(LARGE[-1])}", "profile": "default", "seed": 0}
+    record = FailureRecord.of_check(made, "float16", "gradients", named)
+    with pytest.raises(Disagreement, match="cause: as near as sums that are kept in float16"):
+        replay(record, made)
 
 
 @pytest.mark.parametrize("given", [{"factor": 1.5}, {"declared": f"PRECISION = {LINE}"}])

@@ -23,6 +23,7 @@ from attnverify.failures.record import (
 from attnverify.failures.store import save, write_atomically
 from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import case_of
+from attnverify.machine import PATHS
 from tests.support.run_attnverify import Run, judged, load_backends_here, verify
 from tests.support.sample_backends import implementation
 
@@ -47,10 +48,18 @@ def made(seed: int = 1) -> FailureRecord:
     return FailureRecord.of(implementation("softmax_zeros"), case_of(recipe, "float32"), "values")
 
 
-def test_a_record_says_its_format_the_inputs_and_the_machine() -> None:
+@pytest.mark.parametrize("path", [None, "Haswell"])
+def test_a_record_says_its_format_the_inputs_and_the_machine(
+    path: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in PATHS:
+        monkeypatch.delenv(name, raising=False)
+    if path:
+        monkeypatch.setenv("OPENBLAS_CORETYPE", path)
     plain = json.loads(save(made(), "here", None).read_text())
     assert plain["format"] == FORMAT and len(plain["inputs"]) == 12
-    assert set(plain["machine"]) == {"processor", "arithmetic"} and all(plain["machine"].values())
+    said = {"processor", "arithmetic"} | ({"code path"} if path else set())
+    assert set(plain["machine"]) == said and all(plain["machine"].values())
 
 
 def test_the_checksum_is_of_the_inputs_and_of_nothing_else() -> None:
