@@ -164,11 +164,11 @@ def explain(
 ) -> Cause | None:
     """Find the cause of observations; ``more`` are failing cases that were not looked at."""
     operation = implementation.operation
-    if among is None and (flushed := find_flushed(implementation, failing)):
-        return Cause(flushed.words, (flushed,))
     if among is None and (narrow := find_narrow_operands(implementation, failing, budget)):
         return Cause(narrow.words, (narrow,))
     best = match_candidates(operation, failing, others, passed, among)
+    if among is None and not best and (flushed := find_flushed(implementation, failing)):
+        return Cause(flushed.words, (flushed,))  # tiny numbers may hide another mistake
     if best := tell_apart(implementation, best, failing[0].dtype, budget):
         return cause_of_candidates(best)
     if found := output_format(failing) or fit_factor(operation, [*failing, *passed]):

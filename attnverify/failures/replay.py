@@ -55,7 +55,7 @@ def cause_again(failure: FailureRecord, implementation: Implementation, kind: st
                 failing.setdefault(error.kind, []).append(case)
         except Unsupported:
             continue
-    judged = frozenset((*passing, *chain(*failing.values())))
+    judged = frozenset((failure.case, *passing, *chain(*failing.values())))  # as in the run
     return diagnose(
         implementation,
         [*failing[kind], failure.case],
