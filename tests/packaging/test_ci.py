@@ -70,6 +70,13 @@ def test_the_contributing_page_names_every_step_and_when_it_runs() -> None:
     assert {step for step in when if when[step] == "nightly"} == NIGHTLY
 
 
+def test_what_is_looked_for_is_no_function_of_the_script() -> None:
+    """``command -v`` finds a function of this name too, and nothing would be installed."""
+    sought = {name for line in re.findall(r"command -v ([\w -]+)", SCRIPT) for name in line.split()}
+    functions = set(re.findall(r"^(\w+)\(\) \{", SCRIPT, re.MULTILINE))
+    assert "chromium" in sought and "docs" in functions and not sought & functions
+
+
 def test_a_step_that_there_is_not_is_refused() -> None:
     done = subprocess.run([ROOT / ".ci/run", "ls"], capture_output=True, text=True, check=False)
     assert done.returncode == 4 and "wanted a step, got ls" in done.stderr
