@@ -317,7 +317,11 @@ def test_the_reason_is_right(name: str) -> None:
     assert grade(ROWS[name], told) == "right", [reason(finding) for finding in told]
 
 
-REPLAYED = (*SOME[:3], f"{SDPA}_unscaled_and_zero_times_nan", pytest.param(None, marks=pytest.mark.thorough))
+REPLAYED = (
+    *SOME[:3],
+    f"{SDPA}_unscaled_and_zero_times_nan",
+    pytest.param(None, marks=pytest.mark.thorough),
+)
 
 
 @pytest.mark.parametrize("name", REPLAYED)
