@@ -40,6 +40,16 @@ def count_processors() -> int:
     return os.cpu_count() or 1
 
 
+def available_memory() -> int | None:
+    """Bytes that a process may still take, where the system says so."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    told = (line.split()[1] for line in lines if line.startswith("MemAvailable"))
+    return next((1024 * int(kilobytes) for kilobytes in told), None)
+
+
 def processor_name() -> str:
     """Read the processor's own name."""
     try:

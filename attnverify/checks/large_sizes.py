@@ -17,7 +17,9 @@ from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import Case
+from attnverify.judge.errors import Unsupported
 from attnverify.judge.judging import judge
+from attnverify.machine import available_memory
 
 Check = Callable[[Implementation, str], None]
 
@@ -47,6 +49,12 @@ ATTENDED = {
 
 LONG = FEW | {"N": 3, "M": 8192, "S": 8189}
 SQUARE = FEW | {"N": 2048}
+LONGEST_SQUARE = FEW | {"N": 8192}
+"""Thorough alone: a layer that attends to its own sequence has a weight for each pair."""
+WINDOW = {"pattern": "window", "axes": "N M", "form": "bool", "seed": 5}
+"""Rows that see five keys each: one that is lost shows."""
+BYTES_OF_A_PAIR = 220
+"""Memory for a pair of positions: 2.9 to 3.3 GiB were seen at 4096 (gradients; NumPy 2.4)."""
 
 GRID = {"N": 1, "M": 2, "D": 2, "E": 2}
 GRIDS = (GRID | {"B": 33, "H": 32}, GRID | {"B": 2049, "H": 32})
@@ -60,6 +68,9 @@ def large_size_checks(operation: str, profile: str) -> list[tuple[str, Check]]:
     found: list[tuple[str, Check]] = [
         (f"large: {describe_sizes(recipe)}", partial(judge_whole, recipe)) for recipe in recipes
     ]
+    if profile == "thorough" and CATALOGUE[operation].traits.square:
+        longest = fixed_recipe(CATALOGUE[operation], LONGEST_SQUARE, "normal", WINDOW)
+        found.append((f"large: {describe_sizes(longest)}", partial(judge_in_memory, longest)))
     if profile == "quick" or not _has_grid(CATALOGUE[operation]):
         return found
     grids = [_grid(CATALOGUE[operation], sizes) for sizes in GRIDS]
@@ -94,6 +105,14 @@ def describe_sizes(recipe: Recipe) -> str:
 
 def judge_whole(recipe: Recipe, implementation: Implementation, dtype: str) -> None:
     judge(implementation, large_case(recipe, dtype))
+
+
+def judge_in_memory(recipe: Recipe, implementation: Implementation, dtype: str) -> None:
+    """Judge a square layer, where there is memory for its pairs; its case is not kept."""
+    needed, free = BYTES_OF_A_PAIR * recipe.sizes["N"] ** 2, available_memory()
+    if free is not None and free < needed:
+        raise Unsupported(f"needs {needed >> 30} GiB of memory, of which {free >> 30} are free")
+    judge(implementation, Case(recipe, dtype))
 
 
 @lru_cache(maxsize=4)
