@@ -2,7 +2,7 @@
 The differential tests. Their body is importable: a user runs it from anywhere, our chapters run it
 for their operations.
 
-A module that imports these five functions gets the cells of its ``CHAPTER``, or of all chapters if
+A module that imports these six functions gets the cells of its ``CHAPTER``, or of all chapters if
 it names none; the plugin fills the parameter ``cell`` in (see :mod:`attnverify.plugin`).
 """
 
@@ -12,7 +12,14 @@ import pytest
 
 from attnverify.verdicts.cell import Cell
 
-__all__ = ["test_gradients", "test_hidden_nan", "test_refusals", "test_side_effects", "test_values"]
+__all__ = [
+    "test_gradients",
+    "test_hidden_nan",
+    "test_isolation",
+    "test_refusals",
+    "test_side_effects",
+    "test_values",
+]
 
 pytestmark = pytest.mark.differential
 
@@ -56,4 +63,9 @@ def test_side_effects(cell: Cell, attnverify_run: Any, request: pytest.FixtureRe
 
 @pytest.mark.differential
 def test_hidden_nan(cell: Cell, attnverify_run: Any, request: pytest.FixtureRequest) -> None:
+    judged(cell, attnverify_run, request)
+
+
+@pytest.mark.differential
+def test_isolation(cell: Cell, attnverify_run: Any, request: pytest.FixtureRequest) -> None:
     judged(cell, attnverify_run, request)

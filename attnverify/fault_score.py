@@ -23,7 +23,13 @@ from attnverify.catalogue.traits import ASPECTS
 from attnverify.checks.registry import checks, recipes_called_twice
 from attnverify.faults.registry import CONTROLS, FAULT_KINDS, Fault
 from attnverify.inputs.fixed_cases import fixed_cases
-from attnverify.inputs.sampling import count_draws, draw_recipes, hypothesis_examples
+from attnverify.inputs.sampling import (
+    FROM_SOME,
+    count_draws,
+    count_partly_hidden,
+    draw_recipes,
+    hypothesis_examples,
+)
 from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.judging import judge
@@ -90,6 +96,9 @@ def cases_of_aspect(
         yield from judged_recipes(
             implementation, dtype, "nan", max(10, options.cases // 4), options
         )
+    if column == "isolation":
+        cases = count_partly_hidden(options.cases)
+        yield from judged_recipes(implementation, dtype, FROM_SOME, cases, options)
     if column == "side effects":
         for recipe in recipes_called_twice(operation, **options.draws):
             yield objection(judge_side_effects, implementation, case_of(recipe, dtype))

@@ -131,7 +131,7 @@ def check(
     dtype      one or several; precision: what its arithmetic claims, as a backend's PRECISION
     arrays     whose arrays it takes: torch, cupy, jax or numpy (default: what its module imports)
     require    what must hold: answer (values and gradients), contract (refusals, side effects and
-               NaN in hidden slots too) or isolation (everything)
+               NaN in slots hidden from all too) or isolation (also in slots hidden from some)
     failures   where failures are recorded, for attnverify replay
     inputs     arrays by the names of arguments, to be judged in place of drawn ones; gradients are
                where there is a d_output

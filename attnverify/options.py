@@ -227,7 +227,8 @@ RUN = (
         "require",
         "RUNG",
         "what must hold for status 0: answer (values, gradients), contract (refusals, side "
-        "effects, hidden NaN too) or isolation (all); default: answer; of our own columns all",
+        "effects, hidden NaN too) or isolation (NaN hidden from some too); default: answer; of "
+        "our own columns all",
         parse_require,
         words=lambda: REQUIRED,
     ),

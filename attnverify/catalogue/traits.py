@@ -13,7 +13,7 @@ from attnverify.spec import layers
 
 CHAPTERS = ("scores", "masks", "attention", "shifts", "relative", "alibi", "memory", "layers")
 DTYPES = ("float64", "float32", "float16", "bfloat16")
-ASPECTS = ("values", "gradients", "refusals", "side effects", "hidden NaN")
+ASPECTS = ("values", "gradients", "refusals", "side effects", "hidden NaN", "isolation")
 """The columns of a verdict."""
 
 CHECKS = ("long sequences", "relations", "systematic errors", "conventions", "benchmarks")

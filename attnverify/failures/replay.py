@@ -25,7 +25,7 @@ from attnverify.failures.known_failures import (
 from attnverify.failures.record import FailureRecord
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.recipe import Inputs
-from attnverify.inputs.sampling import draw_recipes
+from attnverify.inputs.sampling import FROM_SOME, draw_recipes
 from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.judging import judge
@@ -40,7 +40,7 @@ def cause_again(failure: FailureRecord, implementation: Implementation, kind: st
     """
     if passes_when_reloaded(implementation, failure.case):
         return None  # what hangs on earlier calls is told as that
-    drawn = "nan" if failure.aspect == "hidden NaN" else "any"
+    drawn = {"hidden NaN": "nan", "isolation": FROM_SOME}.get(failure.aspect, "any")
     fixed = fixed_cases(failure.operation) if drawn == "any" else ()
     draws = failure.draws or FIRST_DRAWS
     failing, passing = {kind: list[Case]()}, list[Case]()

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from attnverify.failures.record import describe_damaged_records
+from attnverify.options import REQUIRED
 from attnverify.report.json_report import as_json, write_reports
 from attnverify.report.next_steps import declaration, lines_to_add, next_steps
 from attnverify.report.root_causes import (
@@ -151,6 +152,11 @@ def describe_not_required(run: Verification, tallies: list[dict[str, Any]]) -> l
     return [
         f"{backend}: not required, and no failure of this run: "
         + ", ".join(f"{count} failed cells of {aspect}" for aspect, count in aspects.items())
-        + "; to require them: --require contract"
+        + f"; to require them: --require {rung_of(aspects)}"
         for backend, aspects in failed.items()
     ]
+
+
+def rung_of(aspects: Iterable[str]) -> str:
+    """Return the lowest rung that requires all these aspects."""
+    return next(rung for rung, required in REQUIRED.items() if {*aspects} <= {*required})

@@ -42,6 +42,7 @@ ASPECT_OF = {
     "test_refusals": "refusals",
     "test_side_effects": "side effects",
     "test_hidden_nan": "hidden NaN",
+    "test_isolation": "isolation",
 }
 
 

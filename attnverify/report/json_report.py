@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 SCHEMA = Path(__file__).with_name("report.schema.json")
-VERSION = 5
+VERSION = 6
 """Of the schema, which describes what a report holds."""
 
-READABLE = (1, 2, 3, 4, VERSION)
+READABLE = (1, 2, 3, 4, 5, VERSION)
 """
 The versions that can be read: 1 knew no cells that were left out; 3 and those before it neither
 when the run was, nor at which commit, nor the arguments of a case; 4 named every program after
-its record alone.
+its record alone; 5 and those before it had no column for what is hidden from some rows.
 """
 
 

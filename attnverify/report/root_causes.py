@@ -199,8 +199,9 @@ def is_prerequisite(lower: Tallied, upper: Tallied) -> bool:
 
 
 DEPENDENT_ASPECTS = {
-    "values": ("gradients", "side effects", "hidden NaN"),
-    "gradients": ("side effects", "hidden NaN"),
+    "values": ("gradients", "side effects", "hidden NaN", "isolation"),
+    "gradients": ("side effects", "hidden NaN", "isolation"),
+    "hidden NaN": ("isolation",),
 }
 
 

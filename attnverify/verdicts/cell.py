@@ -137,4 +137,5 @@ def applicable_aspects(
     found += ["gradients"] if gradient is not None else []
     found += ["refusals"] if calls_refused_by_spec(implementation.operation.name) else []
     found += ["side effects"]
-    return [*found, "hidden NaN"] if implementation.operation.can_hide else found
+    found += ["hidden NaN"] if implementation.operation.can_hide else []
+    return [*found, "isolation"] if implementation.operation.can_hide_from_some else found

@@ -5,11 +5,13 @@ values        outputs, their shape, dtype and device; long sequences by sampled 
 gradients     the same for ``<op>_grad``, exported or by the library's autograd
 refusals      invalid calls are refused with ValueError
 side effects  inputs unchanged, no aliases, no state between calls
-hidden NaN    NaN and infinity in hidden slots reach no output and no gradient
+hidden NaN    NaN and infinity in slots hidden from all rows reach no output and no gradient
+isolation     nor, where some rows see them, the rows that do not
 """
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from attnverify.backends.declarations import NO_GRADIENT
@@ -23,7 +25,7 @@ from attnverify.failures.finding import NOT_REFUSED, Finding, KnownFailureLine
 from attnverify.failures.known_failures import KnownFailure
 from attnverify.failures.record import FailureRecord, recorded_checks, recorded_recipes
 from attnverify.failures.store import save_or_say
-from attnverify.inputs.sampling import count_draws
+from attnverify.inputs.sampling import FROM_SOME, count_draws, count_partly_hidden
 from attnverify.judge import state_guard
 from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import DOES_NOT_COMPILE, Disagreement, Unsupported
@@ -131,12 +133,11 @@ def judge_gradients(cell: Cell, options: Options) -> Tally:
     return tally + run_checks(cell, cell.gradient, options)
 
 
-def judge_hidden_nan(cell: Cell, options: Options) -> Tally:
-    tally = Tally()
+def judge_hidden(kind: str, cell: Cell, options: Options) -> Tally:
+    tally, n = Tally(), options.cases
+    cases = count_partly_hidden(n) if kind == FROM_SOME else max(10, n // 4)
     for implementation in forward_and_gradient(cell):
-        tally += search_for_failures(
-            cell, implementation, options, "nan", max(10, options.cases // 4)
-        )
+        tally += search_for_failures(cell, implementation, options, kind, cases)
     return tally
 
 
@@ -295,5 +296,6 @@ JUDGES: dict[str, Callable[[Cell, Options], Tally]] = {
     "gradients": judge_gradients,
     "refusals": judge_refusals,
     "side effects": judge_side_effects_column,
-    "hidden NaN": judge_hidden_nan,
+    "hidden NaN": partial(judge_hidden, "nan"),
+    "isolation": partial(judge_hidden, FROM_SOME),
 }

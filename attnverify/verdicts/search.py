@@ -160,7 +160,7 @@ class Search:
             return ""
         if any(case.rows for case in chain(*self.failing.values())):
             return ""  # the specification has not seen all of them
-        own, hidden = self.implementation, self.kind == "nan"
+        own, hidden = self.implementation, self.kind != "any"
         if not self.passing and (words := find_untaken_dtype(own, self.failing, hidden)):
             return words
         narrower = self.leave_out_narrower()

@@ -107,7 +107,7 @@ def shared_models(
     values and gradients were compiled for, as far as they hide anything.
     """
     count = count_shapes(len(drawn))
-    if kind == "any":
+    if kind != "nan":
         return drawn[:count]
     cases = count_draws(operation, options.cases)
     compiled = draw_recipes(operation, "any", cases, options.seed)[: count_shapes(cases)]

@@ -20,6 +20,9 @@ from attnverify.inputs.sampling import FROM_SOME, draw_recipes
 from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.judging import judge
+from attnverify.verdicts.cell import Cell
+from attnverify.verdicts.columns import judge_cell
+from attnverify.verdicts.tally import Options
 
 HIDING = sorted(name for name, operation in CATALOGUE.items() if operation.can_hide_from_some)
 SDPA = "scaled_dot_product_attention"
@@ -154,6 +157,17 @@ def test_who_does_not_is_noticed_by_what_is_planted_alone(fault: str, tmp_path: 
     mine = written(tmp_path, LEAKY.format(**RIGHT | FAULTS[fault]))
     assert outcomes(mine, 30)["failed"] >= 3
     assert outcomes(mine, 10, plant=False) == {"passed": 10}
+
+
+def test_a_leak_to_some_rows_fails_the_column_isolation_and_no_other(tmp_path: Path) -> None:
+    fault = FAULTS["values that nobody sees are cleared, and no others"]
+    mine = written(tmp_path, LEAKY.format(**RIGHT | fault))
+    options = Options("quick", failures=str(tmp_path / "failures"))
+    verdicts = {
+        aspect: judge_cell(Cell(mine, None, "float32", aspect), options).verdict
+        for aspect in ("values", "side effects", "hidden NaN", "isolation")
+    }
+    assert verdicts == dict.fromkeys(verdicts, "passed") | {"isolation": "failed"}
 
 
 LEAKY_GRADIENT = """\

@@ -24,6 +24,7 @@ VERSIONS = {
     3: "f71199f40f12",
     4: "0131e0666707",
     5: "e8fbfcfcdb06",
+    6: "d67a085ae240",
 }
 """The checksum of each version: a schema that is changed has a new one, and a line here."""
 
