@@ -16,7 +16,7 @@ from attnverify.checks.registry import find_check
 from attnverify.diagnosis.call_budget import OF_A_CAUSE, CallBudget, price_of
 from attnverify.diagnosis.cause import Cause
 from attnverify.diagnosis.diagnose import choose_of_other_kinds, diagnose
-from attnverify.diagnosis.mistakes.narrow_partials import find_narrow_partials
+from attnverify.diagnosis.narrow_partials import find_narrow_partials
 from attnverify.failures.known_failures import (
     KnownFailure,
     known_failures_file,

@@ -19,7 +19,7 @@ from attnverify.backends.loader import Implementation
 from attnverify.backends.round_trip import check_round_trip
 from attnverify.checks.calls_of_check import calls_of_check
 from attnverify.checks.registry import Check, checks, concerns, find_check
-from attnverify.diagnosis.mistakes.narrow_partials import find_narrow_partials
+from attnverify.diagnosis.narrow_partials import find_narrow_partials
 from attnverify.failures.evidence import Evidence, picture_of_error
 from attnverify.failures.finding import NOT_REFUSED, Finding, KnownFailureLine
 from attnverify.failures.known_failures import KnownFailure

@@ -12,7 +12,7 @@ import pytest
 from attnverify.backends.loader import Implementation, load
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.checks.large_sizes import describe_sizes, judge_whole, large_recipes
-from attnverify.diagnosis.mistakes.narrow_partials import find_narrow_partials
+from attnverify.diagnosis.narrow_partials import find_narrow_partials
 from attnverify.failures.record import FailureRecord
 from attnverify.failures.replay import replay
 from attnverify.judge.errors import Disagreement

@@ -71,7 +71,9 @@ WORDS: dict[str, dict[str, str]] = {
     "segfault": {"values": SEGFAULT, "side effects": SEGFAULT},
     "aborts": {"values": ABORT, "side effects": ABORT},
     "sticky": {"values": LOST, "side effects": LOST},
-    "gradient_segfault": dict.fromkeys(("gradients", "side effects", "hidden NaN"), GRADIENT),
+    "gradient_segfault": dict.fromkeys(
+        ("gradients", "side effects", "hidden NaN", "isolation"), GRADIENT
+    ),
     "evil_shape": {"values": SHAPE, "side effects": SHAPE},
     "exits": {"refusals": f"exited with status 3 on {REFUSAL}"},
     "loops": {"refusals": f"hung: no answer in 3 s on {REFUSAL}"},

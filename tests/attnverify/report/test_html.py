@@ -104,7 +104,7 @@ def test_a_failed_cell_says_so_and_leads_to_its_failure(
         tally for tally in (planted[0].report or {})["tallies"] if tally["verdict"] == "failed"
     ]
     told = [own["href"] for own, text in shown.all("a") if text.endswith("FAILED")]
-    assert len(told) == len(failed) == len({*told}) == 4
+    assert len(told) == len(failed) == len({*told}) == 5
     assert {f"#{own['id']}" for own, _ in shown.all("details", **{"class": "failure"})} == {*told}
 
 
