@@ -81,6 +81,8 @@ def plant_for_some(
     visible = visible_pairs(operation, inputs)
     if visible is None:
         return
+    if "parameters" in inputs:
+        number = np.nan  # whether a projection of infinity is a number hangs on its order
     if "key" not in inputs:
         plant_in_sequence(inputs["x"], visible, number, rng)
         return
