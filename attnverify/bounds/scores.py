@@ -277,7 +277,7 @@ def additive_error(at: Additive, P: Precision, addends: int = 0) -> ndarray:
     w = at.w[:, None]
     E = dot_error(
         at.t,
-        operand_error(at.t, tanh_error(at, P), P, stored=False),
+        operand_error(at.t, tanh_error(at, P), P),
         w,
         operand_error(w, None, P),
         P,

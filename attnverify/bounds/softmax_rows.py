@@ -136,9 +136,10 @@ def exponent_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
 
     Subtraction, constant log2(e) and multiplication cost u|s-m| each, the fused form fma(s, c, -m
     c) costs u|m|; the rescale exponents of an online softmax telescope to m - s; a stored
-    log-sum-exp costs u (max(|s|, |m|) + log n). Em is how far the maximum can move. A row with a
-    score that overflows, other than to a harmless -inf far below the maximum, is inf throughout; so
-    is one whose exponents may all be moved out of the format (:func:`shared_shift`).
+    log-sum-exp costs u (max(|s|, |m|) + log n). Em = max(s + Es) - m is how far the maximum can
+    rise; it falls by its own Es at most, which is no more. A row with a score that overflows, other
+    than to a harmless -inf far below the maximum, is inf throughout; so is one whose exponents may
+    all be moved out of the format (:func:`shared_shift`).
     """
     n = at.s.shape[-1]
     size = np.abs(at.s)
@@ -147,10 +148,7 @@ def exponent_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
     shaky = None if Es is None else _admitted_error(at, Es, size, P)
     top = np.maximum(size, peak) - at.d + log(n)
     if shaky is not None:
-        Em = np.maximum(
-            (at.s + shaky).max(-1, keepdims=True) - at.m,
-            at.m - (at.s - shaky).max(-1, keepdims=True),
-        )
+        Em = (at.s + shaky).max(-1, keepdims=True) - at.m
         Em = Em if at.fully_masked is None else np.where(at.fully_masked, 0.0, Em)
         top = top + (shaky + Em + np.maximum(shaky, Em))
         peak = peak + Em

@@ -17,7 +17,11 @@ OPERATIONS = {
 """What the names of the tests of a chapter's operations contain."""
 PARTS = {"projections": "layers"}
 """A file of every column that holds a part of a chapter."""
-BOUNDS = ("tests/attnverify/bounds/test_error_rules.py", "tests/attnverify/bounds/test_bounds.py")
+BOUNDS = (
+    "tests/attnverify/bounds/test_written_formulas.py",
+    "tests/attnverify/bounds/test_error_rules.py",
+    "tests/attnverify/bounds/test_bounds.py",
+)
 GRADIENTS = (
     "tests/spec/test_invalid_gradient_calls.py",
     "tests/spec/test_gradients_of_parts.py",
@@ -72,6 +76,7 @@ JUDGE: dict[str, Tests] = {
     ),
     "attnverify/judge/judging.py": (
         ("tests/attnverify/judge/test_comparison.py",),
+        ("tests/attnverify/judge/test_weights_left_out.py",),
         JUDGED,
     ),
     "attnverify/checks/invalid_calls.py": (("tests/attnverify/checks/test_invalid_calls.py",),),

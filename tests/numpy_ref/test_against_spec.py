@@ -445,6 +445,13 @@ def test_a_float_mask_keeps_its_bits_in_every_format() -> None:
         assert merged_mask[0, 0, 0, 2] == -np.inf
 
 
+@pytest.mark.parametrize("column", [spec, numpy_ref])
+def test_a_mask_with_axes_for_batch_and_heads_apart_is_refused_by_name(column: Any) -> None:
+    for lead in ((2, 1), (2, 3), (1, 2)):
+        with pytest.raises(ValueError, match=r"attn_mask: wanted shape \[N M\] or \[B\*H N M\]"):
+            column.merge_masks(np.zeros((*lead, 3, 4), bool), None, 2)
+
+
 @pytest.mark.parametrize("N", [1, 2, 3, 8])
 @pytest.mark.parametrize("M", [1, 2, 5, 13])
 def test_makes_masks_positions_slopes_and_memories_as_the_specification_does(

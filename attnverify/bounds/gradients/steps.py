@@ -157,7 +157,7 @@ def score_gradient_error(
         E_dP = rounding_error(at.dW + at.d_weights, E_dP, P.score)
     most_P, size_dP = p + E_P, sizes_at_weights(at)
     E_dP = dropout_error(size_dP, E_dP, mix, P)
-    D_output = _output_error(at, E, E_P, P, Ev, E_dO, output or P.storage)
+    D_output = mean_gradient_error(at, E, E_P, P, Ev, E_dO, output or P.storage)
     per_key = (
         E_P * size_dP
         + most_P * E_dP
@@ -184,7 +184,7 @@ def sizes_at_weights(at: Backward) -> ndarray:
     return size if at.mix.factor is None else size * at.mix.factor
 
 
-def _output_error(
+def mean_gradient_error(
     at: Backward,
     E: ndarray,
     E_P: ndarray,

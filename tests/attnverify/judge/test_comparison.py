@@ -8,7 +8,7 @@ from attnverify.catalogue.pytrees import leaves
 from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import case_of
 from attnverify.judge.comparison import Comparison, compare, is_within
-from attnverify.judge.judging import failure_kind
+from attnverify.judge.judging import describe_value, failure_kind
 from attnverify.precision import REFERENCE
 
 
@@ -192,3 +192,18 @@ def test_of_a_bound_of_0_nothing_is_a_multiple():
 )
 def test_what_went_wrong_is_named(actual: float, expected: float, bound: float, kind: str) -> None:
     assert failure_kind(held(actual, expected, bound)) == kind
+
+
+@pytest.mark.parametrize(
+    ("thing", "words"),
+    [
+        (None, "None"),
+        (0.5, "float"),
+        (np.zeros((2, 3)), "ndarray (2, 3)"),
+        ((1, 2), "tuple of 2"),
+        ({"w": 1, "b": 2}, "a mapping with w, b"),
+        ({}, "a mapping with nothing"),
+    ],
+)
+def test_what_came_in_place_of_an_array_is_called_by_its_kind(thing: object, words: str) -> None:
+    assert describe_value(thing) == words
