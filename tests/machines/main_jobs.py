@@ -20,6 +20,7 @@ from attnverify.machine import count_processors, processor_name
 from tests.machines import CODE_PATHS
 
 WITHOUT_EMULATION = ("-k", "not triton and not cuda")
+EMULATED_ALONE = ("-k", "triton or cuda")
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,19 @@ def run_missing(
     done: list[dict[str, Any]] = json.loads(file.read_text()) if file.exists() else []
     while len(done) < number:
         done.append(asdict(run(next_job(done), seed(), options)))
+        file.write_text(json.dumps(done, indent=1) + "\n")
+        print(describe(done[-1]), flush=True)
+    return int(any(job["status"] for job in done))
+
+
+def run_beside(file: Path, number: int, others: Path, run: Run = run_job) -> int:
+    """
+    Run the emulated kernels alone on the code paths and with the seeds of the others' file, whose
+    jobs left them out: two and two they are whole main jobs.
+    """
+    done: list[dict[str, Any]] = json.loads(file.read_text()) if file.exists() else []
+    for other in json.loads(others.read_text())[len(done) : number]:
+        done.append(asdict(run(other["path"], other["seed"], EMULATED_ALONE)))
         file.write_text(json.dumps(done, indent=1) + "\n")
         print(describe(done[-1]), flush=True)
     return int(any(job["status"] for job in done))

@@ -20,7 +20,7 @@ from attnverify import ROOT
 from attnverify.machine import THREADS
 from tests.machines import CODE_PATHS, MKL_PATHS, check
 from tests.machines.check import RED_ONCE, checksums, implementations
-from tests.machines.main_jobs import Job, describe, next_job, run_missing
+from tests.machines.main_jobs import Job, describe, next_job, run_beside, run_missing
 
 GOLDEN = json.loads(check.GOLDEN.read_text())
 
@@ -118,3 +118,19 @@ def test_the_main_jobs_go_on_where_their_file_ends(tmp_path: Path) -> None:
     assert asked == list(CODE_PATHS)[:4]
     assert next_job([]) == "as it is" and len(json.loads(file.read_text())) == 4
     assert describe(json.loads(file.read_text())[3]).startswith("AVX seed 3: red")
+
+
+def test_emulated_kernels_are_run_beside_the_jobs_that_left_them_out(tmp_path: Path) -> None:
+    others, file, asked = tmp_path / "jobs.json", tmp_path / "emulated.json", list[Job]()
+
+    def run(path: str, seed: int, options: tuple[str, ...]) -> Job:
+        asked.append(Job(path, seed, int(seed == 2), "1 passed", 1.0, {}, list(options)))
+        return asked[-1]
+
+    seeds = iter((1, 2, 3))
+    run_missing(others, 3, run, lambda: next(seeds), ("-k", "not triton and not cuda"))
+    left_out, asked[:] = [(job.path, job.seed) for job in asked], []
+    assert run_beside(file, 1, others, run) == 0
+    assert run_beside(file, 2, others, run) == run_beside(file, 2, others, run) == 1
+    assert [(job.path, job.seed) for job in asked] == left_out[:2]
+    assert {tuple(job.options) for job in asked} == {("-k", "triton or cuda")}
