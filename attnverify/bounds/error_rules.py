@@ -110,6 +110,7 @@ def dot_error(
     Eb: ndarray | None,
     precision: Precision,
     n: int | None = None,
+    scale: float = 1.0,
 ) -> ndarray:
     """
     Bound the error of the matrix product a @ b, summed in any order:
@@ -117,7 +118,7 @@ def dot_error(
         acc(n) (|a|+Ea)(|b|+Eb) + Ea (|b|+Eb) + |a| Eb + `underflow`
 
     where acc(n) comes from the arithmetic and the two products after it from the operands. n is the
-    number of terms.
+    number of terms. `scale`: a factor of a that may follow the sum instead, which must fit without.
     """
     n = a.shape[-1] if n is None else n
     size_a, size_b = np.abs(a), np.abs(b)
@@ -128,9 +129,10 @@ def dot_error(
     if Eb is not None:
         E += size_a @ Eb
     fmt = sums_format(precision)
-    if n * largest(top_a) * largest(top_b) <= fmt.max / (1 + 2 * fmt.u):  # no sum is larger
+    most = fmt.max / (1 + 2 * fmt.u) * scale
+    if n * largest(top_a) * largest(top_b) <= most:  # no sum is larger
         return E
-    return with_overflow(E, top_a @ top_b, fmt)
+    return with_overflow(E, top_a @ top_b / scale, fmt)
 
 
 def sums_format(precision: Precision) -> Format:

@@ -298,13 +298,13 @@ def product_gradient(
     x, E = (x.swapaxes(-1, -2), E.swapaxes(-1, -2)) if transposed else (x, E)
     size = np.abs(y) if size is None else size
     Ex, Ey = operand_error(x, E, P, stored=False), operand_error(size, Ey, P)
-    terms = terms or x.shape[-1]
-    grown = dot_error(x, Ex, size, Ey, P, terms) + extra
+    terms, scale = terms or x.shape[-1], min(scale, 1.0)
+    grown = dot_error(x, Ex, size, Ey, P, terms, scale) + extra
     if P.grad_partial is not None:
         top = (np.abs(x) + E) @ (size if Ey is None else size + Ey)
         blocks = ceil(terms / block)
         grown = grown + gamma(blocks, P.grad_partial.u) * top + blocks * P.grad_partial.eta
-        grown = with_overflow(grown, top / min(scale, 1.0), P.grad_partial)
+        grown = with_overflow(grown, top / scale, P.grad_partial)
     return rounding_error(x @ y, grown, P.storage if narrow else P.joined)
 
 
@@ -385,5 +385,5 @@ def shared_gradient(
     if P.grad_partial is not None:
         top = (size + E).sum(axes)
         grown = grown + gamma(ceil(terms / P.grad_block_q), P.grad_partial.u) * top
-        grown = with_overflow(grown, top / min(scale, 1.0), P.grad_partial)
+        grown = with_overflow(grown, top / scale, P.grad_partial)
     return rounding_error(x.sum(axes), grown, P.storage)
