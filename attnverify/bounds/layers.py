@@ -38,7 +38,8 @@ def linear_error(
     Compute rounded(rounded(x W^T, dot), + b), both to `fmt`; a fused bias drops one of the two.
 
     The sum may begin with the bias, or with the residual that the result is added to afterwards:
-    acc(n) of their sizes, n the terms with them.
+    acc(n) of their sizes, n the terms with them. Zero where the result is no number: who reads it
+    is told by its value, and an infinite error of a key would be one of rows that do not see it.
     """
     value, E = x
     y, n = value @ weight.T, value.shape[-1] + (bias is not None) + (residual is not None)
@@ -49,7 +50,8 @@ def linear_error(
     if residual is not None:
         E = E + start_error(np.abs(residual[0]) + _or_zero(residual[1]), n, P)
     E = rounding_error(y, E, fmt)
-    return E if bias is None else rounding_error(y + bias, E, fmt)
+    E = E if bias is None else rounding_error(y + bias, E, fmt)
+    return E if np.isfinite(y.sum()) else np.where(np.isfinite(y), E, 0.0)
 
 
 def _or_zero(E: ndarray | None) -> ndarray | float:

@@ -299,10 +299,14 @@ def probability_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
 
 def zero_where_hidden(at: Rows, E: ndarray, exponent: ndarray | None = None) -> ndarray:
     """
-    Give E, exactly zero at hidden keys (and so in a row that sees none); all inf in a row whose
-    exponents left the domain.
+    Give E, exactly zero at hidden keys (and so in a row that sees none). A row whose exponents left
+    the domain is inf: all of it, but where a score that it sees is no number the hidden keys stay
+    at zero, for what only that row sees may reach nothing else.
     """
     E = E if at.visible is None else np.where(at.visible, E, 0.0)
     if exponent is None or np.isfinite(exponent.sum()):
         return E
-    return np.where(np.isfinite(exponent).all(-1, keepdims=True), E, np.inf)
+    beyond = ~np.isfinite(exponent).all(-1, keepdims=True)
+    if at.visible is not None and at.lost is not None:
+        beyond = beyond & (at.visible | ~(at.visible & at.lost).any(-1, keepdims=True))
+    return np.where(beyond, np.inf, E)

@@ -100,7 +100,8 @@ def dot_scores(q: ndarray, k: ndarray, mask: ndarray | None) -> Scores:
         s: ndarray, E: ndarray, P: Precision, Eq: ndarray, Ek: ndarray
     ) -> tuple[Pair, Pair, dict[str, Pair]]:
         E_dq, E_dk = dot_gradients(at, s, E, P, Eq, Ek)
-        return (s @ k, E_dq), (s.swapaxes(-1, -2) @ q, E_dk), {}
+        dq, dk = s @ at.kT.swapaxes(-1, -2), s.swapaxes(-1, -2) @ at.q
+        return (dq, E_dq), (dk, E_dk), {}
 
     def error(P: Precision, Eq: ndarray, Ek: ndarray) -> ndarray | None:
         return masked_products(at, mask, Eq, Ek)[1](P)
@@ -147,7 +148,7 @@ def learned_scores(
     ) -> tuple[Pair, Pair, dict[str, Pair]]:
         E_dq, E_dk, *errors = learned_gradients(at, s, E, place, P, Eq, Ek)
         ta, _, qt, *_ = place(s, E, P, Eq)
-        content, rows_read = s @ k, at.index.max() + 1
+        content, rows_read = s @ at.kT.swapaxes(-1, -2), at.index.max() + 1
         at_rows = [np.bincount(at.index.ravel(), x.ravel(), minlength=rows_read) for x in s.sum(0)]
         values = qt.sum(0).swapaxes(0, 1), np.stack(at_rows, -1), content.sum((0, 2))
         own = dict(zip(TABLES, zip(values, errors, strict=True), strict=True))

@@ -67,7 +67,8 @@ def self_attention_grad(
         E_dS, E_dv = score_gradient_error(back, Es(P), within, Ev, output=P.storage)
         s, E = scaled_gradient(back.dS, E_dS, at.scale, chain, P)
         E_dq, E_dk = dot_gradients(at, s, E, within, Eq, Ek)
-        dq, dk, dv = s @ k, s.swapaxes(-1, -2) @ q, back.w.swapaxes(-1, -2) @ d_output
+        dq, dk = s @ at.kT.swapaxes(-1, -2), s.swapaxes(-1, -2) @ at.q
+        dv = back.w.swapaxes(-1, -2) @ d_output
         parts = ((dq, E_dq), (dk, E_dk), (dv, E_dv))
         E_x, *E_weights = summed_projections(x, weights, parts, P)
         named = dict(zip(names, E_weights, strict=True))

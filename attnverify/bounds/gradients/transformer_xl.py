@@ -30,6 +30,7 @@ from attnverify.bounds.transformer_xl import (
     normed_sum,
     stack_forward,
 )
+from attnverify.bounds.weighted_mean import WeightedMean
 from attnverify.precision import Precision
 
 
@@ -80,7 +81,8 @@ def attention_backward(
     Bound the gradients of queries, keys and values, side by side, of the rows of positions
     [1 M F], and of u and v.
     """
-    at, mix, (_, Ev), (k, Ek) = forward.at, forward.mix, forward.v, forward.k
+    at, (_, Ev), (_, Ek) = forward.at, forward.v, forward.k
+    mix, d_heads = without_lost_gradients(forward.mix, d_heads)
     back, (N, M) = backward(mix, d_heads[0]), at.s.shape[-2:]
     E_dS, E_dv = score_gradient_error(back, forward.Es, P, Ev, d_heads[1], P.storage)
     s, E = scaled_gradient(back.dS, E_dS, at.scale, mix.rows, P)
@@ -89,7 +91,7 @@ def attention_backward(
     errors = transformer_xl_gradients(at, s, E, t, E_t, P, forward.Eq, Ek, forward.E_r)
     E_dq, E_dk, E_dr, E_du, E_dw = errors
     E_dq, E_dk = at_seeing_queries(mix.rows, E_dq), at_seen_keys(mix.rows, nan_to_inf(E_dk))
-    content, far = s @ k, t @ at.rT.swapaxes(-1, -2)
+    content, far = s @ at.kT.swapaxes(-1, -2), t @ at.rT.swapaxes(-1, -2)
     dk = s.swapaxes(-1, -2) @ (at.q + at.u)
     dv = back.w.swapaxes(-1, -2) @ d_heads[0]
     dr = (t.swapaxes(-1, -2) @ (at.q + at.v)).sum(0)
@@ -97,6 +99,21 @@ def attention_backward(
     own = {"u": (content.sum((0, 2)), E_du), "v": (far.sum((0, 2)), E_dw)}
     rows = merge(dr)[None], merge(E_dr)[None]
     return [(merge(d), merge(E_d)) for d, E_d in parts], rows, own
+
+
+def without_lost_gradients(mix: WeightedMean, d_heads: Pair) -> tuple[WeightedMean, Pair]:
+    """
+    Put zeros for what arrives at queries that hear, in any head, what is no number, and have them
+    lost in every head: such a row reaches no key and no value that it does not see.
+    """
+    lost = mix.rows.lost
+    if lost is None:
+        return mix, d_heads
+    hears = (lost if mix.rows.visible is None else lost & mix.rows.visible).any((1, -1))
+    known = np.isfinite(d_heads[0]) & np.isfinite(d_heads[1])
+    gone = hears[:, None, :, None] & ~known.all(-1, keepdims=True)
+    d_output, E = (np.where(gone, 0.0, x) for x in d_heads)
+    return replace(mix, rows=replace(mix.rows, lost=lost | gone)), (d_output, E)
 
 
 def inputs_backward(

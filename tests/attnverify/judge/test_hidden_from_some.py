@@ -12,6 +12,7 @@ import pytest
 
 from attnverify.backends.loader import Implementation, load
 from attnverify.catalogue.operation import CATALOGUE
+from attnverify.catalogue.pytrees import leaves
 from attnverify.inputs.expand import expand
 from attnverify.inputs.masks import visible_pairs
 from attnverify.inputs.poison import FOR_SOME
@@ -20,6 +21,7 @@ from attnverify.inputs.sampling import FROM_SOME, draw_recipes
 from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.judging import judge
+from attnverify.precision import resolve
 from attnverify.verdicts.cell import Cell
 from attnverify.verdicts.columns import judge_cell
 from attnverify.verdicts.tally import Options
@@ -67,6 +69,24 @@ def test_a_planted_key_is_seen_by_a_row_and_hidden_from_another_that_sees_a_key(
     assert some > 60
 
 
+STACKS = ("transformer_xl", "transformer_xl_grad")
+"""Layers after the first have no bound for what is NaN in the one before."""
+
+
+@pytest.mark.parametrize("operation", [name for name in HIDING if name not in STACKS])
+def test_all_that_is_a_number_is_judged_where_rows_beside_it_are_none(operation: str) -> None:
+    precision, numbers = resolve("wide", operation, operation, "float32"), 0
+    for recipe in draw_recipes(operation, FROM_SOME, 30, 0):
+        if recipe.poison != "nan for some" or recipe.dropout:
+            continue  # what is dropped may have been NaN
+        case = case_of(recipe, "float32")
+        pairs = zip(leaves(case.expected), leaves(case.bounds(precision)), strict=True)
+        for expected, bound in ((x, E) for x, E in pairs if x is not None):
+            assert not (np.isinf(bound) & np.isfinite(expected)).any(), recipe
+            numbers += int(np.isfinite(expected).sum()) if np.isnan(expected).any() else 0
+    assert numbers
+
+
 def outcomes(implementation: Implementation, count: int, plant: bool = True) -> Counter[str]:
     """How many draws pass, fail, or are not supported; ``plant``: with what is planted there."""
     found = Counter[str]()
@@ -91,6 +111,15 @@ def test_every_column_keeps_it_from_the_rows_that_do_not_see_it(column: str) -> 
     }
     assert {name for name, counts in found.items() if counts["failed"]} == set()
     assert sum(counts["passed"] > 0 for counts in found.values()) >= len(HIDING)
+
+
+@pytest.mark.parametrize("operation", ["transformer_xl_attention", "learned_relative_attention"])
+def test_rows_that_a_kernel_computes_again_are_as_exact_as_others(operation: str) -> None:
+    (cuda,) = (i for i in load("cupy_impl").implementations if i.name == f"{operation}_cuda")
+    for seed in (1, 2, 3):
+        for recipe in draw_recipes(operation, FROM_SOME, 12, seed):
+            if recipe.sizes["N"] * recipe.sizes["M"] <= 300:
+                judge(cuda, case_of(recipe, "float32"))
 
 
 LEAKY = """\
@@ -140,12 +169,24 @@ FAULTS = {
 }
 
 
+LAYER = """
+
+def self_attention(x, parameters, mask=None, keep=None, p=0.0):
+    with np.errstate(all="ignore"):
+        heard = [x @ parameters[f"w_{name}"].T for name in ("query", "key", "value")]
+    return scaled_dot_product_attention(*heard, mask, keep, p)
+"""
+
+
 def written(folder: Path, text: str) -> Implementation:
-    """The implementation that a file of this text holds."""
+    """The last implementation that a file of this text holds."""
     path = folder / "mine.py"
     path.write_text(text)
-    (mine,) = load(str(path)).implementations
-    return mine
+    return {mine.name: mine for mine in load(str(path)).implementations}[last_function(text)]
+
+
+def last_function(text: str) -> str:
+    return text.rpartition("def ")[2].partition("(")[0]
 
 
 def test_who_sums_over_what_each_row_sees_passes(tmp_path: Path) -> None:
@@ -157,6 +198,15 @@ def test_who_does_not_is_noticed_by_what_is_planted_alone(fault: str, tmp_path: 
     mine = written(tmp_path, LEAKY.format(**RIGHT | FAULTS[fault]))
     assert outcomes(mine, 30)["failed"] >= 3
     assert outcomes(mine, 10, plant=False) == {"passed": 10}
+
+
+def test_a_layer_that_leaks_between_its_projections_is_noticed(tmp_path: Path) -> None:
+    right = written(tmp_path, LEAKY.format(**RIGHT) + LAYER)
+    assert outcomes(right, 30) == {"passed": 30}
+    for change in ("a weight of 0 times a value", "the score is multiplied by the mask"):
+        mine = written(tmp_path, LEAKY.format(**RIGHT | FAULTS[change]) + LAYER)
+        assert outcomes(mine, 30)["failed"] >= 3, change
+        assert outcomes(mine, 10, plant=False) == {"passed": 10}
 
 
 def test_a_leak_to_some_rows_fails_the_column_isolation_and_no_other(tmp_path: Path) -> None:
@@ -209,6 +259,9 @@ RIGHT_GRADIENT = {
     "key": "finite(key)",
 }
 GRADIENT_FAULTS = {
+    "dV: weights of hidden keys in a row that is no number": {
+        "weights": "e / np.where(total == 0, 1, total)"
+    },
     "dQ: a score gradient of 0 times a key": {"key": "key"},
     "dS: a weight of 0 times the gradient of a weight": {
         "d_weights": "d_output @ np.swapaxes(value, -1, -2)"
