@@ -2,7 +2,8 @@
 // is NaN, so that such a value reaches every row of the tile that meets it.
 //
 // A warp reads the output of its 16 rows and goes on at once where it is finite. A row where it is not is computed again, key by key, from
-// the scores and their log-sum-exp; an element is written where it sees none but finite values, and everything else is left as it is.
+// the scores and their log-sum-exp (scores that err alike are divided out again, as they are in the forward kernel); an element is written
+// where it sees none but finite values, and everything else is left as it is.
 #pragma once
 
 #include "softmax.cuh"
@@ -31,12 +32,13 @@ struct Row {
     // `score(j)` is the same in all lanes, of a pair that may be hidden.
     template <class Score> METHOD void repair(const Pairs& pairs, float lse, Score score) const
     {
-        float sum[WIDTH / LANES] = {};
+        float sum[WIDTH / LANES] = {}, whole = 0;
         bool met[WIDTH / LANES] = {};
         for (int j = 0; j < pairs.M; j++) {
             float s = score(j);
             if (!pairs(s, i, j)) continue;
-            const float weight = pairs.kept(i, j) ? exponential<Element>(s - lse) * pairs.share : 0;
+            const float share = exponential<Element>(s - lse), weight = pairs.kept(i, j) ? share * pairs.share : 0;
+            whole += share;
 #pragma unroll
             for (int c = 0; c < WIDTH / LANES; c++) {
                 const int e = lane() + c * LANES;
@@ -50,7 +52,7 @@ struct Row {
 #pragma unroll
         for (int c = 0; c < WIDTH / LANES; c++) {
             const int e = lane() + c * LANES;
-            if (is_lost(e) && !met[c]) out.write(i, e, narrow<Element>(sum[c]));
+            if (is_lost(e) && !met[c]) out.write(i, e, narrow<Element>(sum[c] / whole));
         }
     }
 };
