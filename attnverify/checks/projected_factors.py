@@ -2,7 +2,8 @@ r"""
 Factors of gradients and of layers: one that is off by less than any single element shows.
 
 The residual of a call is projected on what a factor would change: of a gradient on the gradient
-itself, of a layer on the derivative of its output by the logarithm of each parameter's factor,
+itself, and on what the mean that a softmax takes off each row has in it, of a layer on the
+derivative of its output by the logarithm of each parameter's factor,
 
 .. math:: \hat\alpha = \langle G, o - \bar o \rangle / \langle G, G \rangle.
 
@@ -33,6 +34,7 @@ from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.invoke import call, to_backend_array
 from attnverify.judge.judging import checked_output
 from attnverify.precision import REFERENCE
+from attnverify.reference import gradients
 from attnverify.timing import account_for
 
 Case = Callable[[Implementation, str], None]
@@ -194,9 +196,11 @@ def directions_of(op: Operation, inputs: Inputs) -> Directions:
         own = [0.0] * len(expected) if op.exact else leaves(error(op.name, inputs, REFERENCE))
         rounding = dict(enumerate(own))
         if op.is_gradient:
+            columns = {f"gradient {place}": (place, x) for place, x in enumerate(expected)}
+            columns |= {ROW_MEAN: (0, by_row_mean(op, inputs))} if op.is_attention else {}
             return {
-                f"gradient {place}": (place, x, x)
-                for place, x in enumerate(expected)
+                name: (place, expected[place], x)
+                for name, (place, x) in columns.items()
                 if np.any(np.abs(x) > rounding[place])
             }
         found = {"output": (0, expected[0], expected[0])}
@@ -209,6 +213,22 @@ def directions_of(op: Operation, inputs: Inputs) -> Directions:
             if np.any(np.abs(column) > rounding[0] / STEP):
                 found[name] = (0, expected[0], column)
         return found
+
+
+ROW_MEAN = "row mean"
+"""The factor of what a softmax takes off the gradient of each row's weights."""
+
+
+def by_row_mean(op: Operation, inputs: Inputs) -> ndarray:
+    """
+    Compute the part of the first gradient that a row's mean has: the gradient is linear in it, and
+    twice the mean takes it off once more.
+    """
+    gradient = getattr(gradients, op.name)
+    double = lambda weights, d_weights: 2 * gradients.row_mean(weights, d_weights)
+    with np.errstate(all="ignore"):
+        part: ndarray = gradient(**inputs, row_mean=double)[0] - gradient(**inputs)[0]
+    return part
 
 
 def factors_of_parameters(parameters: Any) -> dict[str, tuple[str, ...]]:

@@ -19,6 +19,7 @@ from attnverify.catalogue.dtypes import numpy_dtype
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.catalogue.pytrees import leaves, map_leaves
 from attnverify.checks.projected_factors import (
+    ROW_MEAN,
     directions,
     factors_of_parameters,
     has_projected_factors,
@@ -37,8 +38,8 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
 """A factor on all of these arguments, before anything is rounded, is one on the stage."""
 ADDITIVE = {"scale": ("w_score",)}
 """The same where the query goes through a tanh first."""
-ROW_MEAN = "row mean"
-"""The term of a gradient that the softmax subtracts from each row, delta."""
+NOTHING = "nothing"
+"""The factor of no stage: what it is planted in stays right."""
 RESULT = "result"
 """The one factor of an operation that has no other: that on what it returns."""
 
@@ -51,8 +52,7 @@ def factors_that_count(operation: Operation) -> tuple[str, ...]:
     if operation.exact:
         return ()
     if has_projected_factors(operation):
-        found = tuple(directions(operation.name, "float64", 0))
-        return (*found, ROW_MEAN) if operation.is_gradient and operation.is_attention else found
+        return tuple(directions(operation.name, "float64", 0))
     return factors_of(operation) or ((RESULT,) if computes(operation) else ())
 
 
@@ -73,7 +73,12 @@ class Unrounded(Machine):
 
 def planted(operation: str, arithmetic: str, dtype: str, factor: str, off: float) -> Implementation:
     """The operation with one factor too large by ``off``, as the implementation of a backend."""
-    derived, op = derive(operation, arithmetic), CATALOGUE[operation]
+    return planted_in(derive(operation, arithmetic), dtype, factor, off)
+
+
+def planted_in(derived: Derivation, dtype: str, factor: str, off: float) -> Implementation:
+    """The same in any order of evaluation."""
+    op, arithmetic = CATALOGUE[derived.operation], derived.arithmetic
 
     def function(**given: Any) -> Any:
         inputs = map_leaves(widened, given)
