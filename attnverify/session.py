@@ -2,16 +2,18 @@
 A verification session: what one run judges, with which options, and what could not be judged.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from attnverify.backends.loader import Backend, load
-from attnverify.backends.source import PROJECT_BACKENDS
+from attnverify.backends.loader import KERNELS, Backend, load
+from attnverify.backends.source import parse_source
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.traits import ASPECTS
+from attnverify.device_assignment import chosen_machine, devices
 from attnverify.failures.known_failures import (
     KnownFailure,
     known_failures_file,
@@ -81,7 +83,7 @@ class Verification:
 
     def required(self, backend: str) -> tuple[str, ...]:
         """List the aspects of the verdict in which a backend must not fail."""
-        default = "isolation" if backend in PROJECT_BACKENDS else "answer"
+        default = "isolation" if parse_source(backend).is_column else "answer"
         return REQUIRED[self.require or default]
 
     def cells(self, chapter: str | None) -> list[Cell]:
@@ -125,6 +127,31 @@ def backends_of(sources: list[str], workers: dict[str, Worker]) -> Iterator[Back
         yield describe_backend(workers[source]) if source in workers else load(source)
 
 
+TARGETS = {"quick": ("sm_90a",), "default": ("sm_90a",), "thorough": ("sm_90a", "sm_80")}
+"""The GPUs that kernels of ours are compiled for where there is none, by profile."""
+
+
+def sources_on_machine(
+    backends: list[Backend], operations: tuple[str, ...], profile: str
+) -> list[str]:
+    """
+    Name our columns as a GPU would be given their kernels, where there is none: those that have a
+    kernel of one of the operations.
+    """
+    if os.name != "posix" or chosen_machine() is not None or devices():
+        return []
+    return [
+        f"{backend.source}@{target}"
+        for backend in backends
+        if parse_source(backend.source).is_column and not backend.sampled
+        if any(
+            one.how in KERNELS and (not operations or one.operation.forward.name in operations)
+            for one in backend.implementations
+        )
+        for target in TARGETS[profile]
+    ]
+
+
 def known_failures(named: str | None, sources: list[str]) -> list[KnownFailure]:
     """
     Read the lines of the file that is named, or of those beside the backends. Raises ValueError
@@ -159,7 +186,7 @@ def unjudged_backends(run: Verification) -> list[str]:
     asked = [
         backend
         for backend in run.backends
-        if backend.broken or (backend.missing and backend.source not in PROJECT_BACKENDS)
+        if backend.broken or (backend.missing and not parse_source(backend.source).is_column)
     ]
     return [
         f"{backend.source}: {'broken' if backend.broken else 'missing'} "

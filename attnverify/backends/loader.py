@@ -40,7 +40,7 @@ from attnverify.backends.source import PROJECT_BACKENDS, Source, parse_source
 from attnverify.backends.triton_interpreter import mend_interpreter
 from attnverify.catalogue.operation import CATALOGUE, Operation, parse_name
 from attnverify.catalogue.traits import CHAPTERS
-from attnverify.device_assignment import chosen_machine
+from attnverify.device_assignment import chosen_machine, show_device
 from attnverify.precision import (
     DTYPES,
     SUBNORMALS_FLUSHED,
@@ -64,6 +64,7 @@ class Backend:
              missing_package: the one that is not installed, where that is why
     notes    what its author should know: names that are no operation, no PRECISION declared
     machine  what stands for the GPU that its kernels are written for, where there is none
+    sampled  whether shorter profiles judge few cases of it: a column of ours on the machine
     declared what it says of the dtypes and features that it is judged in
     compiled_for  the implementation and dtype whose shapes its library keeps compiled
     left_out  why the values of an implementation are not judged in a dtype, "" where they are
@@ -84,6 +85,7 @@ class Backend:
     device: str = ""
     deterministic: bool = False
     machine: Machine | None = None
+    sampled: bool = False
     declared: Declarations = STRICT
     compiled_for: tuple[str, str] | None = None
     left_out: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -134,7 +136,9 @@ def load(source: str) -> Backend:
     place = asked.place
     named = {point.name: point.value for point in entry_points(group="attnverify.backends")}
     by_name = place in PROJECT_BACKENDS or place in named or not asked.is_path
-    backend = Backend(asked.name, source, by_name)
+    backend = Backend(asked.name, source, by_name, sampled=bool(asked.target))
+    if asked.target:
+        show_device(asked.target)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what a user's import warns of is not our business
@@ -302,7 +306,7 @@ def populate(
     backend.precision = getattr(root, "PRECISION", None)
     backend.deterministic = bool(getattr(root, "DETERMINISTIC", False))
     try:
-        if backend.source not in PROJECT_BACKENDS:
+        if not parse_source(backend.source).is_column:
             backend.declared = read_declarations(root)
             mend_interpreter()
         backend.library = library_of(root, modules, backend.machine)
@@ -311,6 +315,8 @@ def populate(
             return backend
         resolve_all(backend)
         backend.implementations = list(implementations(backend, functions))
+        if backend.sampled:
+            backend.implementations = [i for i in backend.implementations if i.how in KERNELS]
         backend.versions, backend.device = versions(backend.library.name), device(backend.library)
         if backend.machine is not None:
             run_on(backend, backend.machine, modules)
@@ -326,6 +332,10 @@ def populate(
     if backend.precision is None or names_dtypes_alone(backend.precision):
         take_undeclared(backend, backend.library)
     return backend
+
+
+KERNELS = ("triton", "cuda")
+"""How the implementations of our columns are called that are kernels of their own."""
 
 
 def take_undeclared(backend: Backend, library: Library) -> None:
@@ -569,4 +579,5 @@ def implementation_of_function(
 
 
 def by_path(source: str) -> bool:
-    return source not in PROJECT_BACKENDS and parse_source(source).is_path
+    asked = parse_source(source)
+    return asked.is_path and not asked.is_column

@@ -30,7 +30,7 @@ from importlib import import_module
 from typing import Any
 
 from attnverify.backends.loader import load
-from attnverify.backends.source import PROJECT_BACKENDS
+from attnverify.backends.source import PROJECT_BACKENDS, parse_source
 from attnverify.campaign.merging import CellTotal
 from attnverify.campaign.work_units import (
     Outcome,
@@ -375,7 +375,7 @@ def status(state: Campaign, tallies: list[dict[str, Any]], missed: int) -> int:
     asked = {
         backend.name
         for backend in state.run.backends
-        if backend.source not in PROJECT_BACKENDS or not backend.missing
+        if not parse_source(backend.source).is_column or not backend.missing
     }
     if unjudged_backends(state.run) or missed or not asked <= judged:
         return 2

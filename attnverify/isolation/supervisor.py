@@ -327,9 +327,11 @@ def available() -> float:
 def runs_in_own_process(source: str, which: str) -> bool:
     """
     Whether a backend gets a process of its own: ``all``, ``none``, or ``paths``, those that are
-    given by path.
+    given by path. A column of ours on the machine always gets one: it was imported here without.
     """
-    return os.name == "posix" and (which == "all" or (which == "paths" and by_path(source)))
+    on_machine = bool(parse_source(source).target)
+    wanted = which == "all" or (which == "paths" and by_path(source)) or on_machine
+    return os.name == "posix" and wanted
 
 
 def describe_backend(worker: Worker) -> Backend:

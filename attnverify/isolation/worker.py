@@ -105,6 +105,7 @@ def describe_loaded(backend: Backend, notes: list[str]) -> Message:
         "versions",
         "device",
         "deterministic",
+        "sampled",
         "precision",
     )
     found = [

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from attnverify.backends.source import PROJECT_BACKENDS
+from attnverify.backends.source import parse_source
 from attnverify.catalogue.traits import CHAPTERS
 from attnverify.machine import share_out_processors
 from attnverify.plugin import is_ours
@@ -25,6 +25,7 @@ from attnverify.plugin.state import (
     is_about_backends,
     is_worker,
     named_on_the_line,
+    sources_of,
     state_of,
 )
 from attnverify.report.junit import WordedProperties
@@ -139,8 +140,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for index, item in zip(differential, ordered, strict=True):
         items[index] = item
         if config.pluginmanager.hasplugin("xdist"):  # --dist loadgroup keeps them in one worker
-            operation, dtype = cell_of(item).implementation.operation.name, cell_of(item).dtype
-            item.add_marker(pytest.mark.xdist_group(f"{operation}-{dtype}"))
+            item.add_marker(pytest.mark.xdist_group(group_of(cell_of(item))))
+
+
+def group_of(cell: Cell) -> str:
+    """Name what runs in one worker: there the specification answers once, or a kernel compiles."""
+    own = cell.implementation
+    where = f"-{own.backend.name}" if own.backend.sampled else ""
+    return f"{own.operation.name}-{cell.dtype}{where}"
 
 
 def cell_of(item: pytest.Item) -> Any:
@@ -227,8 +234,11 @@ def final_status(config: pytest.Config, state: State, status: int) -> int:
     if not state.collected or (state.is_narrowed() and status == 0):
         return 2 if named else status
     judged = {tally["backend"] for tally in state.tallies if tally["verdict"] in JUDGED}
+    sources = sources_of(config)
     asked = {
-        backend.name for backend in run.backends if named or backend.source not in PROJECT_BACKENDS
+        backend.name
+        for backend in run.backends
+        if (named and backend.source in sources) or not parse_source(backend.source).is_column
     }
     if unjudged_backends(run) or not asked <= judged:
         return 2

@@ -21,7 +21,13 @@ from attnverify.plugin import BACKENDS
 from attnverify.plugin.journal import open_journal
 from attnverify.plugin.state import STATE, is_worker, named_on_the_line, sources_of
 from attnverify.report.json_report import REPORTS
-from attnverify.session import Verification, backends_of, check_inputs, known_failures
+from attnverify.session import (
+    Verification,
+    backends_of,
+    check_inputs,
+    known_failures,
+    sources_on_machine,
+)
 from attnverify.verdicts.tally import Options
 
 
@@ -64,6 +70,10 @@ def build_verification(config: pytest.Config) -> Verification:
     options = Options(option("attn_profile"), seed_of(config), failures, inputs=inputs)
     workers = workers_of(config, sources)
     backends = list(backends_of(sources, workers))
+    if not (inputs or device):
+        added = sources_on_machine(backends, operations, options.profile)
+        workers |= (more := workers_of(config, [x for x in added if x not in sources]))
+        backends += backends_of([*more], more)
     gc.freeze()  # what is loaded by now stays: the collector need not look at it again and again
     run = Verification(backends, operations, dtypes, options, known, workers, began=began)
     run.require, run.allow_weak = option("attn_require"), option("attn_allow_weak")

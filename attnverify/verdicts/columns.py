@@ -42,7 +42,12 @@ from attnverify.verdicts.search import (
     left_out_by_values,
     search_for_failures,
 )
-from attnverify.verdicts.shown import compiles_shapes, count_sequences, recipes_to_call_twice
+from attnverify.verdicts.shown import (
+    compiles_shapes,
+    count_sequences,
+    is_sampled,
+    recipes_to_call_twice,
+)
 from attnverify.verdicts.tally import CellResult, Options, Tally, decide_verdict, unsupported
 
 
@@ -199,7 +204,12 @@ def run_check(
 def checks_to_run(
     cell: Cell, implementation: Implementation, options: Options
 ) -> list[tuple[dict[str, Any], Check]]:
-    """Recorded checks, then those of this run, each with what it is made from."""
+    """
+    Recorded checks, then those of this run, each with what it is made from; none where few cases
+    are judged.
+    """
+    if is_sampled(implementation, options):
+        return []
     operation = implementation.operation.name
     made_from = options.draws | ({"inputs": options.inputs} if options.inputs else {})
     names = checks(operation, cell.aspect, **made_from)

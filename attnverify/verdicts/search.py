@@ -30,7 +30,7 @@ from attnverify.verdicts.found_out import (
     supported_variants,
 )
 from attnverify.verdicts.one_case import judge_one
-from attnverify.verdicts.shown import Shown, shown_recipes
+from attnverify.verdicts.shown import Shown, is_sampled, shown_recipes, take_few
 from attnverify.verdicts.tally import Options, Tally, unsupported
 
 FIRST_ASKED = 8
@@ -212,6 +212,8 @@ def search_for_failures(
     if options.inputs:
         return judge_given_inputs(search, cell, kind)
     shown = shown_recipes(implementation, cell.aspect, options, kind, cases)
+    if is_sampled(implementation, options):
+        shown = take_few(shown, implementation, cell.dtype, options)
     search.judge_shown(shown, cases)
     if reason := search.find_left_out(shown.drawn):
         return unsupported(reason)

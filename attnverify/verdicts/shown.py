@@ -7,12 +7,13 @@ meets many numbers.
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import islice
 from typing import NamedTuple
 
 from attnverify.backends.loader import Implementation
 from attnverify.checks.registry import recipes_called_twice
 from attnverify.failures.record import find_record, recorded_recipes
-from attnverify.inputs.fixed_cases import fixed_cases
+from attnverify.inputs.fixed_cases import fixed_cases, pair_count
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import (
     count_draws,
@@ -20,6 +21,7 @@ from attnverify.inputs.sampling import (
     hypothesis_examples,
     with_shapes_of,
 )
+from attnverify.judge.case import case_of
 from attnverify.verdicts.fitting import fitted_recipes, limits_draws
 from attnverify.verdicts.tally import Options
 
@@ -86,6 +88,31 @@ def shown_recipes(
         share(_further(implementation, drawn, draw_recipes(operation, kind, 4 * cases, seed))),
         lambda: share(hypothesis_examples(operation, kind, max(2, options.cases // 10), seed)),
     )
+
+
+FEW = {"quick": (3, 1, 64), "default": (6, 2, 256)}
+"""
+Cases in place of all, where each takes a machine a while and has variants compiled: so many draws,
+so many of those that hide something, and the widest heads; each class of widths has its variants.
+"""
+
+
+def is_sampled(implementation: Implementation, options: Options) -> bool:
+    """Tell whether this profile judges few cases of an implementation."""
+    return implementation.backend.sampled and options.profile in FEW
+
+
+def take_few(shown: Shown, implementation: Implementation, dtype: str, options: Options) -> Shown:
+    """Choose the first recipes that no trivial answer passes: the longest probe, then draws."""
+    precision, (most, hiding, widest) = implementation.precision(dtype), FEW[options.profile]
+    longest = sorted(shown.at_first, key=pair_count, reverse=True)[:1]
+    telling = (
+        recipe
+        for recipe in (*longest, *shown.drawn)
+        if max(recipe.sizes.get(width, 0) for width in "DEQKA") <= widest
+        and case_of(recipe, dtype).is_discriminating(precision)
+    )
+    return Shown((), tuple(islice(telling, most if longest else hiding)), (), (), tuple)
 
 
 def _further(

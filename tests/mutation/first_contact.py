@@ -39,7 +39,7 @@ FIRST_CONTACT = (
     Sabotage(
         "first contact 2: refusals and hidden slots decide the exit status of a user's file",
         "attnverify/session.py",
-        'default = "isolation" if backend in PROJECT_BACKENDS else "answer"',
+        'default = "isolation" if parse_source(backend).is_column else "answer"',
         'default = "isolation"',
         (f"{CLI}/test_plugin.py", "-k", "the_answer_is_required"),
     ),

@@ -334,6 +334,24 @@ FAULTS = {
         "    if SLOW:",
         "    if SLOW and False:",
     ),
+    "positions of whole blocks": (
+        attention,
+        ALIBI,
+        "LOG2E * (at_m[None, :] - (at_n[:, None] + (M - N)))",
+        "LOG2E * (at_m[None, :] - at_n[:, None])",
+    ),
+    "log-sum-exp in base e": (
+        attention,
+        f"{SDPA}_grad",
+        "top + tl.log2(norm), mask=in_n",
+        "(top + tl.log2(norm)) / LOG2E, mask=in_n",
+    ),
+    "weights of rows that see no key": (
+        attention,
+        f"{SDPA}_grad",
+        "p = tl.where(visible, tl.exp2(s - lse[:, None]), 0.0)",
+        "p = tl.exp2(s - lse[:, None])",
+    ),
 }
 
 
