@@ -2,8 +2,8 @@
 // is NaN, so that such a value reaches every row of the tile that meets it.
 //
 // A warp reads the output of its 16 rows and goes on at once where it is finite. A row where it is not is computed again, key by key, from
-// the scores and their log-sum-exp (scores that err alike are divided out again, as they are in the forward kernel); an element is written
-// where it sees none but finite values, and everything else is left as it is.
+// the scores and their log-sum-exp; an element is written where it sees none but finite values, and everything else is left as it is. The
+// weights are divided by their sum once more: the log-sum-exp of large scores is rounded by more than a bound allows.
 #pragma once
 
 #include "softmax.cuh"
@@ -32,13 +32,13 @@ struct Row {
     // `score(j)` is the same in all lanes, of a pair that may be hidden.
     template <class Score> METHOD void repair(const Pairs& pairs, float lse, Score score) const
     {
-        float sum[WIDTH / LANES] = {}, whole = 0;
+        float sum[WIDTH / LANES] = {}, norm = 0;
         bool met[WIDTH / LANES] = {};
         for (int j = 0; j < pairs.M; j++) {
             float s = score(j);
             if (!pairs(s, i, j)) continue;
-            const float share = exponential<Element>(s - lse), weight = pairs.kept(i, j) ? share * pairs.share : 0;
-            whole += share;
+            const float power = exponential<Element>(s - lse), weight = pairs.kept(i, j) ? power * pairs.share : 0;
+            norm += power;
 #pragma unroll
             for (int c = 0; c < WIDTH / LANES; c++) {
                 const int e = lane() + c * LANES;
@@ -52,7 +52,7 @@ struct Row {
 #pragma unroll
         for (int c = 0; c < WIDTH / LANES; c++) {
             const int e = lane() + c * LANES;
-            if (is_lost(e) && !met[c]) out.write(i, e, narrow<Element>(sum[c] / whole));
+            if (is_lost(e) && !met[c]) out.write(i, e, narrow<Element>(norm > 0 ? sum[c] / norm : sum[c]));
         }
     }
 };

@@ -5,7 +5,9 @@ A weight of 0 times a value that is no number is NaN, so that such a value reach
 block of queries that meets it. A program of these kernels reads the output of one block and returns
 at once where it is finite. Where it is not, the block is computed again, from the scores and their
 log-sum-exp, with 0 in place of values that are no numbers; it is written where a row sees none of
-these, and everything else is left as it is. Arguments and letters are those of the forward kernels.
+these, and everything else is left as it is. The weights are divided by their sum once more: the
+log-sum-exp of large scores is rounded by more than a bound allows. Arguments and letters are those
+of the forward kernels.
 """
 
 import triton.language as tl
@@ -25,7 +27,7 @@ from .attention import (
     tile,
 )
 from .bands import pair_scores_at_once
-from .launch import Kernel, any_of, rounded, strides_of, whole
+from .launch import Kernel, any_of, rounded, strides_of, total, whole
 
 
 @Kernel
@@ -37,24 +39,27 @@ def is_lost(OUT, o_, at_n, at_e, in_n, in_e):
 
 @Kernel
 def take_values(
-    out, met, s, visible, lse, KEEP, keep_, V, v_, at_n, at_m, at_e, in_e, N, M, share,
+    out, norm, met, s, visible, lse, KEEP, keep_, V, v_, at_n, at_m, at_e, in_e, N, M,
 ):  # fmt: skip
     """
-    Output so far and how many values that are no numbers its elements see, with one more block.
+    Output so far, the sum of its weights, and how many values that are no numbers its elements see,
+    with one more block.
     """
-    p = tl.where(visible, tl.exp2(s - lse[:, None]) * share, 0.0)
+    p = tl.where(visible, tl.exp2(s - lse[:, None]), 0.0)
+    norm += total(p, 1)
     if KEEP is not None:
         p = tl.where(kept(KEEP, keep_, at_n[:, None], at_m[None, :], N, M), p, 0.0)
     v = tile(V, at_m, at_e, v_[2], v_[3], at_m < M, in_e)
     bad = tl.where(tl.abs(v.to(tl.float32)) < float("inf"), 0.0, 1.0)
     seen = tl.where(visible, 1.0, 0.0)
     met = add_product(met, rounded(seen, V), rounded(bad, V))
-    return add_product(out, rounded(p, V), finite(v)), met
+    return add_product(out, rounded(p, V), finite(v)), norm, met
 
 
 @Kernel
-def write_lost(OUT, o_, at_n, at_e, lost, met, out):
+def write_lost(OUT, o_, at_n, at_e, lost, met, out, norm, share):
     """Store the elements that were lost and see nothing but numbers."""
+    out = tl.where((norm == 0.0)[:, None], 0.0, out * share / norm[:, None])
     at = OUT + at_n.to(tl.int64)[:, None] * o_[2] + at_e.to(tl.int64)[None, :] * o_[3]
     tl.store(at, rounded(out, OUT), mask=lost & (met == 0.0))
 
@@ -89,6 +94,7 @@ def repair(
         if S is not None:
             S += i_h * rows
         low = first - i_n - (BLOCK_N - 1)
+        norm = tl.full([BLOCK_N], 0.0, tl.float32)
         out = tl.full([BLOCK_N, BLOCK_E], 0.0, tl.float32)
         met = tl.full([BLOCK_N, BLOCK_E], 0.0, tl.float32)
         stop = M
@@ -107,11 +113,11 @@ def repair(
                 s * (scale * LOG2E), at_n[:, None], at_m[None, :],
                 SLOPES, MASK, mask_, i_h, N, M, CAUSAL,
             )  # fmt: skip
-            out, met = take_values(
-                out, met, s, visible, lse, KEEP, keep_, of_head(V, v_, i_b, i_h), v_,
-                at_n, at_m, at_e, in_e, N, M, share,
+            out, norm, met = take_values(
+                out, norm, met, s, visible, lse, KEEP, keep_, of_head(V, v_, i_b, i_h), v_,
+                at_n, at_m, at_e, in_e, N, M,
             )  # fmt: skip
-        write_lost(OUT, o_, at_n, at_e, lost, met, out)
+        write_lost(OUT, o_, at_n, at_e, lost, met, out, norm, share)
 
 
 @Kernel
@@ -135,6 +141,7 @@ def additive_repair(
             MASK = of_head(MASK, mask_, i_b, 0)
         if KEEP is not None:
             KEEP = of_head(KEEP, keep_, i_b, 0)
+        norm = tl.full([BLOCK_N], 0.0, tl.float32)
         out = tl.full([BLOCK_N, BLOCK_E], 0.0, tl.float32)
         met = tl.full([BLOCK_N, BLOCK_E], 0.0, tl.float32)
         for i_m in range(0, whole(M), BLOCK_M):
@@ -144,8 +151,8 @@ def additive_repair(
                 False, BLOCK_N, BLOCK_M,
             )  # fmt: skip
             s, visible = biased(s, at_n[:, None], at_m[None, :], None, MASK, mask_, 0, N, M, False)
-            out, met = take_values(
-                out, met, s, visible, lse, KEEP, keep_, of_head(V, v_, i_b, 0), v_,
-                at_n, at_m, at_e, in_e, N, M, share,
+            out, norm, met = take_values(
+                out, norm, met, s, visible, lse, KEEP, keep_, of_head(V, v_, i_b, 0), v_,
+                at_n, at_m, at_e, in_e, N, M,
             )  # fmt: skip
-        write_lost(OUT, o_, at_n, at_e, lost, met, out)
+        write_lost(OUT, o_, at_n, at_e, lost, met, out, norm, share)
