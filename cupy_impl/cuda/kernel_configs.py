@@ -57,9 +57,11 @@ class Instance:
         if self.relative:
             return {
                 "forward": (2 * own + 4 * step + ring + step) * row + strip,
-                "backward_query": (3 * own + 2 * step + ring) * row + strip,
+                "backward_query": (3 * own + 2 * step + ring) * row
+                + strip
+                + own * (ring * size + 16),
                 "backward_key": (2 * own + 3 * step + ring) * row
-                + padded(step * (ring + 1) * 4)
+                + padded(step * (ring + 5) * 4)
                 + strip_of_scores,
             }[kernel]
         return {

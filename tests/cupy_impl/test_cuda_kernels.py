@@ -243,8 +243,26 @@ FAULTS = {
     "wrong row of dR": (
         "positions.cuh",
         f"{XL}_grad",
-        "to.add(first + x + row, n + column, y)",
-        "to.add(first + x + row ^ 1, n + column, y)",
+        "to.add(i, n + column, y)",
+        "to.add(i ^ 1, n + column, y)",
+    ),
+    "rows of dR before they are complete": (
+        "attention.cu",
+        f"{XL}_grad",
+        "        if (RELATIVE) {\n            sync_block();\n            if (!idle)",
+        "        if (RELATIVE) {\n            if (!idle)",
+    ),
+    "last rows of dR lost": (
+        "attention.cu",
+        f"{LEARNED}_grad",
+        "RELATIVE && end > 0 ? whole + OWN : end",
+        "RELATIVE && end > 0 ? whole : end",
+    ),
+    "what an earlier block left in the ring": (
+        "positions.cuh",
+        f"{XL}_grad",
+        "e < OWN * RING; e += THREADS",
+        "e < OWN * RING; e += 2 * THREADS",
     ),
     "double scale": (
         "softmax.cuh",

@@ -149,6 +149,9 @@ KERNEL(backward_query)
     if (RELATIVE) band.q = tile_of(arena, "queries for positions", OWN), band.r = tile_of(arena, "table", RING);
     if (RELATIVE || !NARROW) band.strip = arena.tile<float>("strip", OWN, STRIP, STRIP_LD);
     band.at = at, band.base = p.first - first - (OWN - 1), band.h = h, band.ring = RING;
+    Unskewed gradients{};
+    gradients.at = at;
+    if (RELATIVE) gradients.ds = arena.tile<Element>("gradients of the scores", OWN, RING, RING + VECTOR);
 
     const Pairs pairs = pairs_of(p, b, h);
     const Matrix<Element> queries = matrix<Element>(p.q, b, h), keys = matrix<Element>(p.k, b, h), values = matrix<Element>(p.v, b, h);
@@ -161,6 +164,7 @@ KERNEL(backward_query)
     if (RELATIVE) {
         load(band.q, 0, OWN, queries, first, p.D, sees, joined(p.w, h));
         load_ring(band, p, 0, OWN, true);
+        gradients.begin();
         sync_block();
         band.begin(p);
     }
@@ -170,37 +174,40 @@ KERNEL(backward_query)
     clear(by_content);
     clear(by_position);
     const bool idle = first + at >= p.N;
-    const int end = end_of_keys(p, first);
-    for (int step = 0; step < end; step += STEP) {
-        if (step) sync_block();
-        if (p.hiding)
-            load(k, 0, STEP, keys, step, p.D, is_key, Finite{});
-        else
-            load(k, 0, STEP, keys, step, p.D, is_key, Unchanged{});
-        load(v, 0, STEP, values, step, p.E, is_key, Unchanged{});
-        if (RELATIVE) load_ring(band, p, step + OWN, STEP, true);
-        sync_block();
-        if (idle) continue;
-        float s[TILES][4], ds[TILES][4], carried[2][4];
-        clear(s);
-        if (RELATIVE) band.skew<true>(s, p, step);
-        multiply_rows(s, q, at, k, 0, NO_RING, p.D);
+    const int end = end_of_keys(p, first), whole = (end + STEP - 1) / STEP * STEP;
+    const int last = RELATIVE && end > 0 ? whole + OWN : end;  // table rows that the last keys have read
+    for (int step = 0; step < last; step += STEP) {
+        float s[TILES][4], ds[TILES][4];
         clear(ds);
-        multiply_rows(ds, d_out, at, v, 0, NO_RING, p.E);
-        weight_grads(s, ds, pairs, first + at, step, lse, delta);
-        if (MASKED && p.dm.data) add_mask_grad(ds, matrix<float>(p.dm, b, h), pairs, first + at, step);
-        each(ds, [&](float& x, int, int) { x *= p.scale; });
-        if (RELATIVE) {
-            sync_warp();
-            each(carried, [&](float& x, int row, int column) { x = band.strip.get(at + row, column); });
-            sync_warp();
-            unskew(band.strip, at, ds);
-            multiply_columns<STRIP>(by_position, FromStrip<false>{band.strip, at, 0}, band.r, (step + band.start()) % RING, RING, 0, p.D);
-            add_table_grad(band, p, band.base + step + band.start());
-            sync_warp();
-            each(carried, [&](float x, int row, int column) { band.strip.put(at + row, column, x); });
+        if (step) sync_block();
+        if (step < end) {
+            if (p.hiding)
+                load(k, 0, STEP, keys, step, p.D, is_key, Finite{});
+            else
+                load(k, 0, STEP, keys, step, p.D, is_key, Unchanged{});
+            load(v, 0, STEP, values, step, p.E, is_key, Unchanged{});
+            if (RELATIVE) load_ring(band, p, step + OWN, STEP, true);
+            sync_block();
         }
-        multiply_scores(by_content, ds, band.strip, k, 0, p.D);
+        if (step < end && !idle) {
+            clear(s);
+            if (RELATIVE) band.skew<true>(s, p, step);
+            multiply_rows(s, q, at, k, 0, NO_RING, p.D);
+            multiply_rows(ds, d_out, at, v, 0, NO_RING, p.E);
+            weight_grads(s, ds, pairs, first + at, step, lse, delta);
+            if (MASKED && p.dm.data) add_mask_grad(ds, matrix<float>(p.dm, b, h), pairs, first + at, step);
+            each(ds, [&](float& x, int, int) { x *= p.scale; });
+            if (RELATIVE && p.ds.data) add_bias_grad_of_table(band, p, ds, step);
+            if (RELATIVE) gradients.take(ds, step);
+            multiply_scores(by_content, ds, band.strip, k, 0, p.D);
+        } else if (RELATIVE && !idle) {
+            gradients.take(ds, step);
+        }
+        if (RELATIVE) {
+            sync_block();
+            if (!idle) multiply_columns<STEP>(by_position, OfQueries<Element>{gradients.ds, at, step}, band.r, step % RING, RING, 0, p.D);
+            add_table_grad(gradients, band, p, step);
+        }
     }
     add_bias_grad(p.du, by_content, h, p.D);
     if (RELATIVE) add_bias_grad(p.dw, by_position, h, p.D);
@@ -222,7 +229,7 @@ KERNEL(backward_key)
     Tile<float> strip{}, table{};
     if (RELATIVE) {
         qw = tile_of(arena, "queries for positions", STEP), r = tile_of(arena, "table", RING);
-        table = arena.tile<float>("scores of the table", STEP, RING, RING + 1);
+        table = arena.tile<float>("scores of the table", STEP, RING, RING + 5);  // so that a warp reads of 32 banks
     }
     if (!NARROW) strip = arena.tile<float>("strip", OWN, STRIP, STRIP_LD);
 

@@ -68,37 +68,92 @@ DEVICE void load_ring(const Band& band, const Params& p, int from, int rows, boo
         load(band.r, from % band.ring, rows, table, band.base + from, p.D, has, Unchanged{});
 }
 
-// A left factor of STRIP columns: the gradient of a step's scores, each at the table row that it has read.
-DEVICE void unskew(const Tile<float>& strip, int at, float (&ds)[TILES][4])
-{
-    for (int e = lane(); e < ROWS * ROWS; e += LANES) {
-        const int row = e / ROWS, column = e % ROWS;
-        strip.put(at + row, column < 15 - row ? column : STEP + column, 0);  // what lies before a row's first pair and after its last
-    }
-    each(ds, [&](float x, int row, int column) { strip.put(at + row, column + 15 - row, x); });
-    sync_warp();
-}
+// The gradients of a block's scores, each at the table row that it has read: a ring of RING rows. With a step of keys its first STEP rows
+// are complete, for the pairs of each row of queries follow upon those of the step before: these rows are added to the table's gradient once
+// for the whole block. Half types are rounded once, as factors of products.
+struct Unskewed {
+    Tile<Element> ds;
+    int at;  // the warp's first row
 
-// Bring the gradients in the strip to the table rows from `first` on, and to their bias.
-DEVICE void add_table_grad(const Band& band, const Params& p, int first)
+    METHOD int place(int step, int row, int column) const { return (step + OWN - 1 - (at + row) + column) % RING; }
+
+    METHOD void begin() const
+    {
+        for (int e = thread_index(); e < OWN * RING; e += THREADS) ds.put(e / RING, e % RING, Element{});
+    }
+
+    METHOD void take(float (&x)[TILES][4], int step) const
+    {
+        each(x, [&](float y, int row, int column) { ds.put(at + row, place(step, row, column), narrow<Element>(y)); });
+    }
+};
+
+// Left factors from the ring: rows of queries, or (transposed) of the table.
+template <class T> struct OfQueries {
+    Tile<T> ds;
+    int at, first;
+    METHOD void operator()(unsigned (&a)[4], int k) const
+    {
+        load_matrices<false>(a, ds, at + lane() % 16, (first + k) % RING + lane() / 16 * 8);
+    }
+    METHOD void operator()(float (&a)[2], int k) const
+    {
+        a[0] = widen(ds.get(at + row_of(0), (first + k) % RING)), a[1] = widen(ds.get(at + row_of(2), (first + k) % RING));
+    }
+};
+
+template <class T> struct OfTable {
+    Tile<T> ds;
+    int first;
+    METHOD void operator()(unsigned (&a)[4], int k) const
+    {
+        load_matrices<true>(a, ds, k + lane() / 16 * 8 + lane() % 8, first + lane() / 8 % 2 * 8);
+    }
+    METHOD void operator()(float (&a)[2], int k) const
+    {
+        a[0] = widen(ds.get(k, first + row_of(0))), a[1] = widen(ds.get(k, first + row_of(2)));
+    }
+};
+
+// Bring the gradients of the rows that a step completes to the table, 16 rows by 16 columns after the other for each warp.
+DEVICE void add_table_grad(const Unskewed& g, const Band& band, const Params& p, int step)
 {
     const Matrix<float> to = matrix<float>(p.dr, 0, band.h);
-    const auto has = [&](int row) { return row >= 0 && row < p.rows; };
-    for (int x = 0; x < STRIP; x += ROWS)
-        for (int n = 0; n < p.D; n += 16) {
-            float c[2][4];
-            clear(c);
-            multiply_columns<ROWS>(c, FromStrip<true>{band.strip, band.at, x}, band.q, band.at, OWN, n, p.D);
-            each(c, [&](float y, int row, int column) {
-                if (has(first + x + row) && n + column < p.D) to.add(first + x + row, n + column, y);
-            });
-        }
-    if (!p.ds.data) return;
+    for (int job = warp(); job < STEP / ROWS * (WIDTH / 16); job += WARPS) {
+        const int x = step + job % (STEP / ROWS) * ROWS, n = job / (STEP / ROWS) * 16;
+        if (n >= p.D) break;
+        float c[2][4];
+        clear(c);
+        multiply_columns<OWN>(c, OfTable<Element>{g.ds, x % RING}, band.q, 0, NO_RING, n, p.D);
+        each(c, [&](float y, int row, int column) {
+            const int i = band.base + x + row;
+            if (i >= 0 && i < p.rows && n + column < p.D) to.add(i, n + column, y);
+        });
+    }
+}
+
+// Bring the gradients of a step's scores to the bias of the table, by the warp's own strip, of which the band's next step needs the begin.
+DEVICE void add_bias_grad_of_table(const Band& band, const Params& p, float (&ds)[TILES][4], int step)
+{
+    const Tile<float>& strip = band.strip;
+    float carried[2][4];
+    sync_warp();
+    each(carried, [&](float& x, int row, int column) { x = strip.get(band.at + row, column); });
+    sync_warp();
+    for (int e = lane(); e < ROWS * ROWS; e += LANES) {
+        const int row = e / ROWS, column = e % ROWS;
+        strip.put(band.at + row, column < 15 - row ? column : STEP + column, 0);  // before a row's first pair and after its last
+    }
+    each(ds, [&](float x, int row, int column) { strip.put(band.at + row, column + 15 - row, x); });
+    sync_warp();
     for (int x = lane(); x < STRIP; x += LANES) {
         float sum = 0;
-        for (int row = 0; row < ROWS; row++) sum += band.strip.get(band.at + row, x);
-        if (has(first + x)) matrix<float>(p.ds, 0, band.h).add(first + x, 0, sum);
+        for (int row = 0; row < ROWS; row++) sum += strip.get(band.at + row, x);
+        const int i = band.base + band.start() + step + x;
+        if (i >= 0 && i < p.rows) matrix<float>(p.ds, 0, band.h).add(i, 0, sum);
     }
+    sync_warp();
+    each(carried, [&](float x, int row, int column) { strip.put(band.at + row, column, x); });
 }
 
 // What a block of queries and the table rows of a block of keys score, for all warps: rows are queries.
