@@ -21,6 +21,8 @@ from tests.machines import CODE_PATHS
 
 WITHOUT_EMULATION = ("-k", "not triton and not cuda")
 EMULATED_ALONE = ("-k", "triton or cuda")
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+"""Unless the code path asks for more, which wait without taking a processor."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Job:
     environment: dict[str, str]
     options: list[str]
     processor: str = ""
+    commit: str = ""
 
 
 Run = Callable[[str, int, tuple[str, ...]], Job]
@@ -44,7 +47,7 @@ def run_job(path: str, seed: int, options: tuple[str, ...]) -> Job:
     """Run the quick main job under a code path."""
     line = ("-m", "pytest", "-m", "differential", "--attn-profile", "quick", "-q")
     line = (*line, "-p", "no:cacheprovider", "--attn-seed", str(seed), "--tb", "short", *options)
-    start, environment = time.monotonic(), {"OMP_NUM_THREADS": "1"} | CODE_PATHS[path]
+    start, environment = time.monotonic(), ONE_THREAD | CODE_PATHS[path]
     done = subprocess.run(
         [sys.executable, *line], env=os.environ | environment, cwd=ROOT, stdout=subprocess.PIPE
     )
@@ -59,7 +62,14 @@ def run_job(path: str, seed: int, options: tuple[str, ...]) -> Job:
         environment,
         list(options),
         f"{processor_name()}, {count_processors()} cores",
+        head(ROOT),
     )
+
+
+def head(folder: Path) -> str:
+    """The commit of a checkout, in short."""
+    line = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(line, cwd=folder, stdout=subprocess.PIPE, text=True).stdout.strip()
 
 
 def draw_seed() -> int:
