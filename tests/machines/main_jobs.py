@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from attnverify import ROOT
+from attnverify.backends.commit import describe_commit
 from attnverify.machine import count_processors, processor_name
 from tests.machines import CODE_PATHS
 
@@ -62,14 +63,8 @@ def run_job(path: str, seed: int, options: tuple[str, ...]) -> Job:
         environment,
         list(options),
         f"{processor_name()}, {count_processors()} cores",
-        head(ROOT),
+        describe_commit(ROOT),
     )
-
-
-def head(folder: Path) -> str:
-    """The commit of a checkout, in short."""
-    line = ["git", "rev-parse", "--short", "HEAD"]
-    return subprocess.run(line, cwd=folder, stdout=subprocess.PIPE, text=True).stdout.strip()
 
 
 def draw_seed() -> int:
