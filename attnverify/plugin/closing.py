@@ -1,7 +1,7 @@
 """How a run closes: of each root cause one cell in full, the table, and what to do next."""
 
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Generator, Iterable
 from copy import copy
 from typing import Any, cast
@@ -9,7 +9,6 @@ from typing import Any, cast
 import pytest
 
 from attnverify.failures.record import describe_damaged_records
-from attnverify.options import REQUIRED
 from attnverify.report.json_report import as_json, write_reports
 from attnverify.report.next_steps import declaration, lines_to_add, next_steps
 from attnverify.report.root_causes import (
@@ -23,6 +22,7 @@ from attnverify.report.table import format_table, header
 from attnverify.report.terminal_colours import colourize, fold_lines, terminal_width
 from attnverify.session import Verification, unmatched_known_failures
 from attnverify.timing import time_summary
+from attnverify.verdicts.tally import describe_not_required
 
 
 def tallies_of(report: pytest.TestReport) -> list[dict[str, Any]]:
@@ -109,7 +109,8 @@ def print_summary(
     tell(limits, yellow=True)
     tell(describe_unsupported(tallies), yellow=True)
     declared = {backend.name: backend.declared for backend in run.backends}
-    tell([*lines_to_add(tallies, declared), *describe_not_required(run, tallies)], yellow=True)
+    need_not = [each for each in tallies if each["verdict"] == "failed" and not run.is_red(each)]
+    tell([*lines_to_add(tallies, declared), *describe_not_required(need_not)], yellow=True)
     tell(describe_unmatched(run), yellow=True)
     damaged = describe_damaged_records(run.options.failures)
     tell((f"warning: {words}" for words in damaged), yellow=True)
@@ -142,21 +143,3 @@ def describe_unsupported(tallies: list[dict[str, Any]]) -> list[str]:
         for (backend, reason), dtypes in found.items()
     ]
 
-
-def describe_not_required(run: Verification, tallies: list[dict[str, Any]]) -> list[str]:
-    """Write one line for each backend of which something failed that need not hold."""
-    failed: dict[str, Counter[str]] = defaultdict(Counter)
-    for tally in tallies:
-        if tally["verdict"] == "failed" and not run.is_red(tally):
-            failed[tally["backend"]][tally["aspect"]] += 1
-    return [
-        f"{backend}: not required, and no failure of this run: "
-        + ", ".join(f"{count} failed cells of {aspect}" for aspect, count in aspects.items())
-        + f"; to require them: --require {rung_of(aspects)}"
-        for backend, aspects in failed.items()
-    ]
-
-
-def rung_of(aspects: Iterable[str]) -> str:
-    """Return the lowest rung that requires all these aspects."""
-    return next(rung for rung, required in REQUIRED.items() if {*aspects} <= {*required})

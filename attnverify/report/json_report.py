@@ -29,14 +29,15 @@ if TYPE_CHECKING:
 
 
 SCHEMA = Path(__file__).with_name("report.schema.json")
-VERSION = 6
+VERSION = 7
 """Of the schema, which describes what a report holds."""
 
-READABLE = (1, 2, 3, 4, 5, VERSION)
+READABLE = (1, 2, 3, 4, 5, 6, VERSION)
 """
 The versions that can be read: 1 knew no cells that were left out; 3 and those before it neither
 when the run was, nor at which commit, nor the arguments of a case; 4 named every program after
-its record alone; 5 and those before it had no column for what is hidden from some rows.
+its record alone; 5 and those before it had no column for what is hidden from some rows; 6 and
+those before it did not say what was required.
 """
 
 
@@ -65,7 +66,7 @@ def as_json(
             key: getattr(backend, key)
             for key in ("name", "source", "broken", "missing", "notes", "versions", "device")
         }
-        | {"commit": commit_of_backend(backend.source)}
+        | {"commit": commit_of_backend(backend.source), "required": [*run.required(backend.name)]}
         for backend in run.backends
     ]
     options = {"profile": run.options.profile, "seed": run.options.seed, "cases": run.options.cases}

@@ -2,6 +2,8 @@
 What a cell showed, and the verdict on it.
 """
 
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,6 +12,7 @@ from attnverify.failures.finding import UNEXPECTED_PASS, Finding, format_finding
 from attnverify.failures.known_failures import KnownFailure
 from attnverify.failures.plain_data import from_plain, to_plain
 from attnverify.inputs.sampling import CASES
+from attnverify.options import REQUIRED
 
 
 @dataclass(frozen=True)
@@ -200,6 +203,24 @@ def _failed(result: CellResult, words: str) -> CellResult:
 def is_unexpected_pass(tally: dict[str, Any]) -> bool:
     """Tell whether a known failure did not fail: its line must go, whatever else is required."""
     return any(finding["kind"] == UNEXPECTED_PASS for finding in tally["findings"])
+
+
+def describe_not_required(failed: list[dict[str, Any]]) -> list[str]:
+    """Write one line for each backend of which something failed that need not hold."""
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for tally in failed:
+        found[tally["backend"]][tally["aspect"]] += 1
+    return [
+        f"{backend}: not required, and no failure of this run: "
+        + ", ".join(f"{count} failed cells of {aspect}" for aspect, count in aspects.items())
+        + f"; to require them: --require {rung_of(aspects)}"
+        for backend, aspects in found.items()
+    ]
+
+
+def rung_of(aspects: Iterable[str]) -> str:
+    """Return the lowest rung that requires all these aspects."""
+    return next(rung for rung, required in REQUIRED.items() if {*aspects} <= {*required})
 
 
 JUDGED = ("passed", "weak", "known failure")

@@ -18,6 +18,7 @@ from attnverify.report.html.failures import (
     render_specification,
 )
 from attnverify.report.html.origin import commits_of_backends, describe_run
+from attnverify.verdicts.tally import describe_not_required, is_unexpected_pass
 
 VERDICTS = ("failed", "weak", "known failure", "unsupported", "passed")
 
@@ -69,22 +70,37 @@ def sort_by_cause(report: Report, failed: list[Tally]) -> list[Tally]:
 
 
 def describe_outcome(report: Report, failed: list[Tally]) -> str:
-    """Write the title: how many cells failed, of how many."""
-    left_out = len(report.get("left_out", ()))
-    total = f"{len(report['tallies'])} cells"
-    rest = f", {left_out} left out" if left_out else ""
+    """
+    Write the title: how many cells failed, of how many; those that need not hold are counted apart.
+    """
+    left_out, need_not = len(report.get("left_out", ())), len(not_required(report, failed))
+    total = f"{len(report['tallies']) - need_not} cells"
+    rest = f", {need_not} failed that need not hold" if need_not else ""
+    rest += f", {left_out} left out" if left_out else ""
     weak = sum(tally["verdict"] == "weak" for tally in report["tallies"])
-    if failed:
-        return f"Verification: {len(failed)} of {total} failed{rest}"
+    if len(failed) > need_not:
+        return f"Verification: {len(failed) - need_not} of {total} failed{rest}"
     if weak:
         return f"Verification: {weak} of {total} are weak{rest}"
     found = f"no failure in {total}" if report["tallies"] else "nothing was judged"
     return f"Verification: {found}{rest}"
 
 
+def not_required(report: Report, failed: list[Tally]) -> list[Tally]:
+    """List the failures that are none of the run; none where the report does not say."""
+    required = {b["name"]: b.get("required", ASPECTS) for b in report.get("backends", [])}
+    return [
+        tally
+        for tally in failed
+        if tally["aspect"] not in required.get(tally["backend"], ASPECTS)
+        and not is_unexpected_pass(tally)
+    ]
+
+
 def render_lead(report: Report) -> Markup:
     """
-    Render the counts of the verdicts, what was run, and the backends that could not be judged.
+    Render the counts of the verdicts, what was run, the backends that could not be judged, and what
+    failed that need not hold.
     """
     tallies, options = report["tallies"], report.get("options", {})
     counts = [(v, sum(tally["verdict"] == v for tally in tallies)) for v in VERDICTS]
@@ -101,6 +117,9 @@ def render_lead(report: Report) -> Markup:
             for b in report.get("backends", [])
             if (state := describe_state(b)) != "judged"
         ],
+        limits=describe_not_required(
+            not_required(report, [tally for tally in tallies if tally["verdict"] == "failed"])
+        ),
         **totals,
     )
 

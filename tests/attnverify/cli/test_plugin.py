@@ -12,6 +12,7 @@ import pytest
 
 from attnverify.device_assignment import show_device
 from attnverify.inputs.sampling import CASES
+from attnverify.report.html import report_page
 from attnverify.session import Verification
 from attnverify.verdicts.tally import Options
 from tests.support.run_attnverify import (
@@ -134,7 +135,18 @@ def test_a_failure_ends_with_status_1(everything: Run) -> None:
 def test_of_a_file_the_answer_is_required_and_the_rest_is_told() -> None:
     done = judged(FIRST, "--op", "rel_shift", "--require", "answer")
     assert done.status == 0 and done.verdicts()["rel_shift", "refusals"] == "failed"
-    assert "not required, and no failure of this run: 1 failed cells of refusals" in done.output
+    words = "not required, and no failure of this run: 1 failed cells of refusals"
+    page = str(report_page(done.report or {}))
+    assert words in done.output and words in page
+    others = len(done.verdicts()) - 1
+    assert f"Verification: no failure in {others} cells, 1 failed that need not hold" in page
+
+
+def test_a_page_counts_what_is_required_as_failed() -> None:
+    report = judged(FIRST, "--op", "rel_shift", "--require", "contract").report or {}
+    page = str(report_page(report))
+    assert f"Verification: 1 of {len(report['tallies'])} cells failed<" in page
+    assert "not required" not in page
 
 
 def test_without_a_word_of_a_file_the_answer_is_required() -> None:

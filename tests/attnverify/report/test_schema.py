@@ -25,6 +25,7 @@ VERSIONS = {
     4: "0131e0666707",
     5: "e8fbfcfcdb06",
     6: "d67a085ae240",
+    7: "6e0fcd3113e3",
 }
 """The checksum of each version: a schema that is changed has a new one, and a line here."""
 
