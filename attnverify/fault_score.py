@@ -26,7 +26,7 @@ from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.sampling import (
     FROM_SOME,
     count_draws,
-    count_partly_hidden,
+    count_hidden,
     draw_recipes,
     hypothesis_examples,
 )
@@ -92,13 +92,9 @@ def cases_of_aspect(
     if column in ("values", "gradients"):
         cases = count_draws(operation, options.cases)
         yield from judged_recipes(implementation, dtype, "any", cases, options)
-    if column == "hidden NaN":
-        yield from judged_recipes(
-            implementation, dtype, "nan", max(10, options.cases // 4), options
-        )
-    if column == "isolation":
-        cases = count_partly_hidden(options.cases)
-        yield from judged_recipes(implementation, dtype, FROM_SOME, cases, options)
+    if kind := {"hidden NaN": "nan", "isolation": FROM_SOME}.get(column):
+        cases = count_hidden(kind, options.cases)
+        yield from judged_recipes(implementation, dtype, kind, cases, options)
     if column == "side effects":
         for recipe in recipes_called_twice(operation, **options.draws):
             yield objection(judge_side_effects, implementation, case_of(recipe, dtype))

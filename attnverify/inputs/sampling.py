@@ -57,9 +57,9 @@ def count_draws(operation: str, cases: int) -> int:
     return max(10, cases // 4) if CATALOGUE[operation].is_layer_gradient else cases
 
 
-def count_partly_hidden(cases: int) -> int:
-    """How many of so many cases have NaN or infinity in what only some rows see."""
-    return max(6, cases // 10)
+def count_hidden(kind: str, cases: int) -> int:
+    """How many of so many cases have NaN or infinity in what no row sees, or only some."""
+    return max(6, cases // 10) if kind == FROM_SOME else max(10, cases // 4)
 
 
 def draw_first_fifth(operation: str, profile: str, seed: int) -> tuple[Recipe, ...]:

@@ -142,4 +142,3 @@ def describe_unsupported(tallies: list[dict[str, Any]]) -> list[str]:
         f"{backend}: unsupported: {reason} ({', '.join(dtypes)})"
         for (backend, reason), dtypes in found.items()
     ]
-

@@ -25,7 +25,7 @@ from attnverify.failures.finding import NOT_REFUSED, Finding, KnownFailureLine
 from attnverify.failures.known_failures import KnownFailure
 from attnverify.failures.record import FailureRecord, recorded_checks, recorded_recipes
 from attnverify.failures.store import save_or_say
-from attnverify.inputs.sampling import FROM_SOME, count_draws, count_partly_hidden
+from attnverify.inputs.sampling import FROM_SOME, count_draws, count_hidden
 from attnverify.judge import state_guard
 from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import DOES_NOT_COMPILE, Disagreement, Unsupported
@@ -139,8 +139,7 @@ def judge_gradients(cell: Cell, options: Options) -> Tally:
 
 
 def judge_hidden(kind: str, cell: Cell, options: Options) -> Tally:
-    tally, n = Tally(), options.cases
-    cases = count_partly_hidden(n) if kind == FROM_SOME else max(10, n // 4)
+    tally, cases = Tally(), count_hidden(kind, options.cases)
     for implementation in forward_and_gradient(cell):
         tally += search_for_failures(cell, implementation, options, kind, cases)
     return tally
