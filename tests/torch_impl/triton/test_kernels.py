@@ -320,7 +320,7 @@ FAULTS = {
         "tl.store(\n                DM + at_n",
     ),
     "one weight for two features": (additive, ADDITIVE, "(-2.0 * w2) * x1", "(-2.0 * w1) * x1"),
-    "tangent's slope": (additive, f"{ADDITIVE}_grad", "(1.0 - t1 * t1)", "(1.0 - t1)"),
+    "tangent's slope": (additive, f"{ADDITIVE}_grad", "1.0 - t1 * t1", "1.0 - t1"),
     "tangents swapped": (
         additive,
         f"{ADDITIVE}_grad",

@@ -16,6 +16,8 @@ Where a projection is beyond :data:`LARGEST`, or no number, its exponential is N
 scores of its pairs, which are then made anew from the projections: neighbours take no notice.
 """
 
+from typing import Any
+
 import triton.language as tl
 
 from .attention import (
@@ -33,6 +35,7 @@ from .attention import (
 from .launch import (
     Kernel,
     add_to,
+    again,
     any_of,
     largest,
     quotient,
@@ -40,6 +43,7 @@ from .launch import (
     rounded,
     strides_of,
     total,
+    totals,
     whole,
 )
 
@@ -52,8 +56,19 @@ registers beside each other.
 FEATURES = tl.constexpr(32)
 """Whose exponentials are taken at a time."""
 
+FEATURES_OF_GRADS = tl.constexpr(64)
+"""
+Whose gradients are summed at a time: two for each lane of a warp, whatever else its threads have.
+"""
+
 LARGEST = tl.constexpr(10.0)
 """Projections up to here are multiplied as exponentials: four make exp(80), which is finite."""
+
+
+@Kernel
+def exponential(z):
+    """exp(2z); NaN beyond :data:`LARGEST`."""
+    return tl.where(tl.abs(z) <= LARGEST, tl.exp(2.0 * z), float("nan"))
 
 
 @Kernel
@@ -68,7 +83,7 @@ def exponentials(Z, X, rows, padded_rows, A, BLOCK: tl.constexpr):
         at_a = a + tl.arange(0, FEATURES)
         inside = (at_row < rows)[:, None] & (at_a < A)[None, :]
         z = read(Z + at_row.to(tl.int64)[:, None] * A + at_a[None, :], inside)
-        x = tl.where(tl.abs(z) <= LARGEST, tl.exp(2.0 * z), float("nan"))
+        x = exponential(z)
         at = X + at_a.to(tl.int64)[None, :] * padded_rows + at_row[:, None]
         in_a = tl.broadcast_to((at_a < A + A % 2)[None, :], inside.shape)
         tl.store(at, tl.where(inside, x, 0.0), mask=in_a)
@@ -82,11 +97,16 @@ def feature(Z, at_row, in_row, A, FINITE: tl.constexpr):
 
 
 @Kernel
-def slow_tangent(ZQ, ZK, at_n, at_m, in_n, in_m, A, FINITE: tl.constexpr):
-    """The tangent of a feature for a block of pairs, of any projections; it is 1 from 20 on."""
-    q, k = feature(ZQ, at_n, in_n, A, FINITE), feature(ZK, at_m, in_m, A, FINITE)
-    z = q[:, None] + k[None, :]
+def tangent(z):
+    """It is 1 from 20 on."""
     return 1.0 - 2.0 / (1.0 + tl.exp(2.0 * tl.where(z > 20.0, 20.0, z)))
+
+
+@Kernel
+def slow_tangent(ZQ, ZK, at_n, at_m, in_n, in_m, A, FINITE: tl.constexpr):
+    """The tangent of a feature for a block of pairs, of any projections."""
+    q, k = feature(ZQ, at_n, in_n, A, FINITE), feature(ZK, at_m, in_m, A, FINITE)
+    return tangent(q[:, None] + k[None, :])
 
 
 @Kernel
@@ -138,6 +158,7 @@ def scores(
     anew = any_of(no_number)
     s = s * LOG2E + lost * LOG2E
     if anew:
+        at_n, at_m = again(at_n), again(at_m)
         slow = tl.full([BLOCK_N, BLOCK_M], 0.0, tl.float32)
         for a in range(0, whole(A)):
             t = slow_tangent(ZQ + a, ZK + a, at_n, at_m, in_n, in_m, A, FINITE)
@@ -147,22 +168,29 @@ def scores(
 
 
 @Kernel
-def tangents(
-    ZQ, ZK, XQ, XK, at_n, at_m, in_n, in_m, two, rows_n, rows_m, A,
-    SLOW: tl.constexpr,
-):  # fmt: skip
+def projections(Z, at_row, at_a, in_row, A):
+    """Finite features of some projected rows, transposed, and their exponentials."""
+    z = read(
+        Z + at_row.to(tl.int64)[None, :] * A + at_a[:, None],
+        in_row[None, :] & (at_a < A)[:, None],
+    )
+    z = finite(z)
+    return z, exponential(z)
+
+
+@Kernel
+def tangents(z1, z2, zk, x1, x2, xk, SLOW: tl.constexpr):
     """
-    The tangents of two features, or of the last, for a block of pairs of finite projections;
-    SLOW: some of them are beyond :data:`LARGEST`.
+    The tangents of two queries for a block of keys and features, by one reciprocal: halves of what
+    they divide by are multiplied. SLOW: some projections are beyond :data:`LARGEST`.
     """
-    x1, x2 = one_more(XQ, XK, at_n, at_m), one_more(XQ + rows_n, XK + rows_m, at_n, at_m)
-    shared = quotient(2.0, x1 * x2)
+    x1, x2 = (0.5 * x1) * xk + 0.5, (0.5 * x2) * xk + 0.5
+    shared = quotient(1.0, x1 * x2)
     t1, t2 = 1.0 - x2 * shared, 1.0 - x1 * shared
     if SLOW:
         bad = shared != shared
-        t1 = tl.where(bad, slow_tangent(ZQ, ZK, at_n, at_m, in_n, in_m, A, True), t1)
-        second = slow_tangent(ZQ + 1, ZK + 1, at_n, at_m, in_n & two, in_m & two, A, True)
-        t2 = tl.where(bad, second, t2)
+        t1 = tl.where(bad, tangent(z1 + zk), t1)
+        t2 = tl.where(bad, tangent(z2 + zk), t2)
     return t1, t2
 
 
@@ -230,28 +258,58 @@ def mask_grad(DM, dm_, ds, at_n, at_m, N, M, OVER_N: tl.constexpr, OVER_M: tl.co
 
 
 @Kernel
+def features(Z, row, rows, at_a, A):
+    """Finite features of one projected row [a 1], and their exponentials."""
+    z = finite(read(Z + row.to(tl.int64) * A + at_a, (at_a < A) & (row < rows)))
+    return z[:, None], exponential(z)[:, None]
+
+
+@Kernel
+def two_rows(x, i):
+    """Rows i and i + 1 of a block."""
+    at = i + tl.arange(0, 2)[:, None]
+    return tl.split(tl.trans(tl.gather(x, tl.broadcast_to(at, [2, x.shape[1]]), 0)))
+
+
+@two_rows.instead
+def _(x: Any, i: int) -> Any:
+    rows = (tl.full([1, x.shape[1]], row, tl.int32) for row in (i, i + 1))
+    return tuple(total(tl.gather(x, row, 0), 0) for row in rows)
+
+
+@Kernel
 def feature_grads(
-    ds, ZQ, ZK, XQ, XK, WS, DZQ, DZK, DWS, at_n, at_m, in_n, in_m, rows_n, rows_m, A,
-    SLOW: tl.constexpr,
+    ds, ZQ, ZK, WS, DZQ, DZK, DWS, i_n, at_m, in_m, N, A,
+    SLOW: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """
-    Add what the gradients of a block's scores give to those of the projections and weights.
+    Add what the gradients of a block's scores give to those of the projections and weights: the
+    keys' and weights' for a block of keys and features, query by query, are sums of each thread.
     """
-    for a in range(0, whole(A), 2):
-        two = a + 1 < A
-        t1, t2 = tangents(
-            ZQ + a, ZK + a, XQ + a * rows_n, XK + a * rows_m, at_n, at_m, in_n, in_m, two,
-            rows_n, rows_m, A, SLOW,
-        )  # fmt: skip
-        w1, w2 = weight(WS, a, A)
-        add_to(DWS + a, total(total(ds * t1, 1), 0), None)
-        add_to(DWS + a + 1, total(total(ds * t2, 1), 0), two)
-        z1, z2 = ds * (1.0 - t1 * t1) * w1, ds * (1.0 - t2 * t2) * w2
-        at_q, at_k = DZQ + at_n.to(tl.int64) * A + a, DZK + at_m.to(tl.int64) * A + a
-        add_to(at_q, total(z1, 1), in_n)
-        add_to(at_q + 1, total(z2, 1), in_n & two)
-        add_to(at_k, total(z1, 0), in_m)
-        add_to(at_k + 1, total(z2, 0), in_m & two)
+    for i_a in range(0, whole(A), FEATURES_OF_GRADS):
+        at_a = again(i_a + tl.arange(0, FEATURES_OF_GRADS))
+        in_a = at_a < A
+        zk, xk = projections(ZK, again(at_m), at_a, in_m, A)
+        w = read(WS + at_a, in_a).to(tl.float32)
+        dk = tl.full(xk.shape, 0.0, tl.float32)
+        dw = tl.full(xk.shape, 0.0, tl.float32)
+        for i in range(0, whole(tl.minimum(BLOCK_N, N - i_n)), 2):
+            d1, d2 = two_rows(ds, i)
+            d1, d2 = d1[None, :], d2[None, :]
+            row = i_n + i
+            z1, x1 = features(ZQ, row, N, at_a, A)
+            z2, x2 = features(ZQ, row + 1, N, at_a, A)
+            t1, t2 = tangents(z1, z2, zk, x1, x2, xk, SLOW)
+            dw = tl.fma(d2, t2, tl.fma(d1, t1, dw))
+            t1, t2 = 1.0 - t1 * t1, 1.0 - t2 * t2
+            dk = tl.fma(d2, t2, tl.fma(d1, t1, dk))
+            of_q1, of_q2 = totals(d1 * t1, d2 * t2, 1)
+            at_q = DZQ + row.to(tl.int64) * A + at_a
+            add_to(at_q, of_q1 * w, in_a)
+            add_to(at_q + A, of_q2 * w, in_a & (row + 1 < N))
+        at_k = DZK + again(at_m).to(tl.int64)[None, :] * A + at_a[:, None]
+        add_to(at_k, dk * w[:, None], in_m[None, :] & in_a[:, None])
+        add_to(DWS + at_a, total(dw, 1), in_a)
 
 
 @Kernel
@@ -299,12 +357,13 @@ def additive_backward(
             ZQ, ZK, XQ, XK, WS, lost, at_n, at_m, in_n, in_m, rows_n, rows_m, A,
             True, BLOCK_N, BLOCK_M,
         )  # fmt: skip
+        again_n, again_m = again(at_n), again(at_m)
         s, visible = biased(s, at_n[:, None], at_m[None, :], None, MASK, mask_, 0, N, M, False)
         dp = tl.full([BLOCK_N, BLOCK_M], 0.0, tl.float32)
         for i_e in range(0, whole(E), BLOCK_E):
             at_e = i_e + tl.arange(0, BLOCK_E)
-            do = tile(DO, at_n, at_e, do_[2], do_[3], sees, at_e < E)
-            v = tile(V, at_m, at_e, v_[2], v_[3], in_m, at_e < E)
+            do = tile(DO, again_n, at_e, do_[2], do_[3], sees, at_e < E)
+            v = tile(V, again_m, at_e, v_[2], v_[3], in_m, at_e < E)
             dp += product(do, tl.trans(v))
         p, ds = weights_grad(
             s, visible, lse, delta, dp, KEEP, keep_, at_n[:, None], at_m[None, :], N, M, share
@@ -313,16 +372,14 @@ def additive_backward(
             mask_grad(DM, dm_, ds, at_n, at_m, N, M, OVER_N, OVER_M)
         for i_e in range(0, whole(E), BLOCK_E):
             at_e = i_e + tl.arange(0, BLOCK_E)
-            do = tile(DO, at_n, at_e, do_[2], do_[3], sees, at_e < E)
-            at_v = DV + (i_b * M + at_m)[:, None] * E + at_e[None, :]
+            do = tile(DO, again_n, at_e, do_[2], do_[3], sees, at_e < E)
+            at_v = DV + (i_b * M + again_m)[:, None] * E + at_e[None, :]
             add_to(at_v, product(tl.trans(rounded(p, V)), do), in_m[:, None] & (at_e < E)[None, :])
         if slow:
             feature_grads(
-                ds, ZQ, ZK, XQ, XK, WS, DZQ, DZK, DWS, at_n, at_m, in_n, in_m, rows_n, rows_m, A,
-                SLOW=True,
-            )  # fmt: skip
+                ds, ZQ, ZK, WS, DZQ, DZK, DWS, i_n, at_m, in_m, N, A, SLOW=True, BLOCK_N=BLOCK_N
+            )
         else:
             feature_grads(
-                ds, ZQ, ZK, XQ, XK, WS, DZQ, DZK, DWS, at_n, at_m, in_n, in_m, rows_n, rows_m, A,
-                SLOW=False,
-            )  # fmt: skip
+                ds, ZQ, ZK, WS, DZQ, DZK, DWS, i_n, at_m, in_m, N, A, SLOW=False, BLOCK_N=BLOCK_N
+            )

@@ -30,6 +30,7 @@ from ..emulation.recording import builder, recorded, tied_to_data
 __all__ = [
     "Kernel",
     "add_to",
+    "again",
     "any_of",
     "largest",
     "launch",
@@ -39,6 +40,7 @@ __all__ = [
     "rounded",
     "strides_of",
     "total",
+    "totals",
     "whole",
 ]
 
@@ -205,6 +207,17 @@ def _(number: Any) -> Any:
 
 
 @Kernel
+def again(x):
+    """Whole numbers that the compiler does not know to be those that it has."""
+    return x + made_anew(0)
+
+
+@again.instead
+def _(x: Any) -> Any:
+    return x
+
+
+@Kernel
 def any_of(x):
     """Whether a block of truths has a true one."""
     return largest(largest(x.to(tl.int32), 1), 0) != 0
@@ -226,6 +239,23 @@ def total(x, axis: tl.constexpr):
 def largest(x, axis: tl.constexpr):
     """The maximum over an axis."""
     return tl.reduce(x, axis, tl.standard._elementwise_max)
+
+
+@Kernel
+def sum_of_pairs(a, b, c, d):
+    """Two sums at once: what a reduction of two blocks puts together."""
+    return a + c, b + d
+
+
+@Kernel
+def totals(x, y, axis: tl.constexpr):
+    """The sums of two blocks over an axis, which wait for each other's warps once."""
+    return tl.reduce((x, y), axis, sum_of_pairs)
+
+
+@totals.instead
+def _(x: Any, y: Any, axis: int) -> Any:
+    return reduced(x, builder().create_sum, axis), reduced(y, builder().create_sum, axis)
 
 
 @total.instead
