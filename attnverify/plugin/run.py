@@ -146,7 +146,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def group_of(cell: Cell) -> str:
     """Name what runs in one worker: there the specification answers once, or a kernel compiles."""
     own = cell.implementation
-    where = f"-{own.backend.name}" if own.backend.sampled else ""
+    where = f"-{own.backend.name.replace('@', '-')}" if own.backend.sampled else ""  # xdist's mark
     return f"{own.operation.name}-{cell.dtype}{where}"
 
 

@@ -17,6 +17,7 @@ from attnverify.ptx.machine import Machine, Setup
 from attnverify.ptx.numbers.errors import Draw
 from attnverify.ptx.numbers.tensor_core import unit_of
 from attnverify.ptx.storage.device import Allocation, Memory
+from attnverify.ptx.text.collection import uncollected
 from attnverify.ptx.text.reader import read_body, read_parameters, read_variable
 from attnverify.ptx.text.syntax import Parameter, Program, Text, Variable
 
@@ -98,6 +99,7 @@ class Kernel:
         return f"<kernel {self.name} for sm_{self.module.target}: {self.last + 1} instructions>"
 
     @cached_property
+    @uncollected
     def steps(self) -> list[Step]:
         """A closure for each instruction."""
         return [decoded(each, self) for each in self.program.instructions]

@@ -63,7 +63,7 @@ def check_cuda(name: str, target: int, dtype: str) -> None:
 
 
 def test_triton_kernels_are_right_on_an_older_gpu() -> None:
-    """Those of sm_90a are judged at each commit by ``test_own_columns.py``."""
+    """Those of sm_90a are judged by each run of the main job."""
     check_triton("plain", 80, "bfloat16")
 
 

@@ -4,6 +4,7 @@ import re
 
 from attnverify.ptx.findings import NotUnderstood, Source
 from attnverify.ptx.kinds import KINDS
+from attnverify.ptx.text.collection import uncollected
 from attnverify.ptx.text.operands import (
     OFFSET,
     Address,
@@ -148,6 +149,7 @@ class Reader:
         return found
 
 
+@uncollected
 def read_body(text: Text, start: int, end: int) -> Program:
     return Reader(text).read(start, end)
 

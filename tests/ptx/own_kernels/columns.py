@@ -49,7 +49,7 @@ def launches() -> Iterator[list[str]]:
 
 
 def judged_here(
-    column: str, target: int, dtypes: Sequence[str], cases: int
+    column: str, target: int, dtypes: Sequence[str], cases: int, only: str = ""
 ) -> Iterator[dict[str, Any]]:
     """So many discriminating cases of each kernel, and of its gradients, in each dtype."""
     from attnverify.backends.loader import load
@@ -58,7 +58,7 @@ def judged_here(
     backend = load(column)
     assert backend.implementations and backend.machine, (backend.broken, backend.missing)
     for implementation in backend.implementations:
-        if implementation.how == HOW[column]:
+        if implementation.how == HOW[column] and only in implementation.name:
             for dtype in dtypes:
                 yield from islice(discriminating(implementation, dtype), cases)
 
@@ -93,7 +93,8 @@ if __name__ == "__main__":
     parser.add_argument("--target", type=int, default=90)
     parser.add_argument("--dtypes", nargs="+", default=["bfloat16"])
     parser.add_argument("--cases", type=int, default=2)
+    parser.add_argument("--only", default="")
     given = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    for line in judged_here(given.column, given.target, given.dtypes, given.cases):
+    for line in judged_here(given.column, given.target, given.dtypes, given.cases, given.only):
         print(json.dumps(line), flush=True)
