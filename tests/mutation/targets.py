@@ -39,9 +39,14 @@ def choose_tests(path: str) -> Tests:
     against = ("tests/numpy_ref/test_against_spec.py", *words)
     if folder == "spec":
         own = (f"tests/test_{chapter}.py",) if chapter in OPERATIONS else ()
-        oracle = ("tests/spec/test_scalar_oracle.py", *words)
+        oracle = (
+            "tests/spec/test_scalar_oracle.py",
+            "tests/spec/test_scalar_derivatives.py",
+            *words,
+        )
+        clauses = ("tests/spec/test_clauses.py", *words)
         examples = (path, "spec", *own, "-m", "not differential")
-        return (examples, oracle, against, GRADIENTS)
+        return (examples, clauses, oracle, against, GRADIENTS)
     if folder == "numpy_ref":
         return (against, against[:1], judged(folder, chapter, words[1]))
     if folder == "torch_impl":

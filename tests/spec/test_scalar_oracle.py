@@ -4,7 +4,6 @@ from the papers; gradients against a step of 1e-200 in the imaginary direction.
 """
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy import ndarray
 
 from attnverify import numpy_ref, spec
 from attnverify.catalogue.operation import CATALOGUE
+from tests.spec.scalar_derivatives import gradients
 from tests.support import scalar_oracle as oracle
 from tests.support.scalar_oracle import ATTENTIONS, Inputs, long
 
@@ -67,10 +67,10 @@ def options(name: str, N: int, M: int) -> list[Inputs]:
     return [{}, {"mask": some(N, M)}, {"mask": hiding(some(*heads, N, M)), "keep": keep, "p": 0.3}]
 
 
-def near(actual: Any, expected: Any, share: float = 1e-13) -> bool:
-    """Within so much of the largest number; nothing less than a shape's numbers."""
+def near(actual: Any, expected: Any, share: float = 1e-13, least: float = 1.0) -> bool:
+    """Within so much of the largest number, or of the least that counts; and of one shape."""
     expected = np.array(expected, np.longdouble)
-    size = np.abs(expected).max(initial=1.0)
+    size = np.abs(expected).max(initial=least)
     return actual.shape == expected.shape and bool(
         (np.abs(actual - expected) <= share * size).all()
     )
@@ -91,17 +91,19 @@ def test_a_gradient_is_the_derivative_of_the_formula(name: str, N: int, M: int) 
     inputs = given(name, N, M) | options(name, N, M)[-1]
     weights = drawing(8)(*inputs["query"].shape[:-1], E)
     whole = {"d_output": weights} | inputs
-    expected = oracle.gradients(ATTENTIONS[name], long(whole))
+    d_output = long(weights)
+    expected = gradients(lambda x: [ATTENTIONS[name](x)], long(inputs), d_output)
     for column in (spec, numpy_ref):
         found = getattr(column, f"{name}_grad")(**whole)
         assert len(found) == len(expected)
-        assert all(near(x, y) for x, y in zip(found, expected.values(), strict=True))
+        assert all(near(x, y) for x, y in zip(found, expected, strict=True))
 
 
 def test_a_gradient_that_is_off_by_little_would_be_noticed() -> None:
-    inputs = given("alibi_attention", 2, 2) | {"d_output": drawing(8)(B, H, 2, E)}
-    expected = oracle.gradients(ATTENTIONS["alibi_attention"], long(inputs))["key"]
-    assert not near(spec.alibi_attention_grad(**inputs)[1] * (1 + 1e-11), expected)
+    inputs, d_output = given("alibi_attention", 2, 2), drawing(8)(B, H, 2, E)
+    attend = ATTENTIONS["alibi_attention"]
+    _, expected, _ = gradients(lambda x: [attend(x)], long(inputs), long(d_output))
+    assert not near(spec.alibi_attention_grad(d_output, **inputs)[1] * (1 + 1e-11), expected)
 
 
 @COLUMNS
@@ -174,94 +176,3 @@ def test_masks_are_their_definitions(N: int, M: int, column: Any) -> None:
     for b, h, i, j in np.ndindex(B, H, N, M):
         absent = hidden[b * H + h, i, j] or padded[b, j]
         assert merged[b, h, i, j] == (-np.inf if absent else 0)
-
-
-# The layers
-
-
-def mapping(names: str, **tables: tuple[int, ...]) -> Inputs:
-    """A weight [F F] and a bias of each name, and tables of these shapes."""
-    draw = drawing(len(names))
-    square = {f"{name}.weight": draw(F, F) for name in names.split()}
-    return (
-        square
-        | {f"{name}.bias": draw(F) for name in names.split()}
-        | {name: draw(*shape) for name, shape in tables.items()}
-    )
-
-
-def fed_parameters() -> Inputs:
-    """Those of the feed-forward, of inner width 5."""
-    draw = drawing(4)
-    shapes = {"ff_in": (5, F), "ff_out": (F, 5), "ff_norm": (F,)}
-    weights = {f"{name}.weight": draw(*shape) for name, shape in shapes.items()}
-    return weights | {f"{name}.bias": draw(shape[0]) for name, shape in shapes.items()}
-
-
-def xl_parameters() -> Inputs:
-    draw = drawing(3)
-    joined = {"qkv_net.weight": draw(3 * F, F), "qkv_net.bias": draw(3 * F)}
-    norm = {"layer_norm.weight": draw(F), "layer_norm.bias": draw(F)}
-    return mapping("r_net o_net", u=(H, F // H), v=(H, F // H)) | joined | norm
-
-
-X, SQUARE = drawing(2)(B, 4, F), some(4, 4)
-TABLES = {"key_pos_embeddings": (2 * P, H, F // H), "key_pos_bias": (2 * P, H)}
-TABLES |= {"query_pos_bias": (H, F // H)}
-
-
-def per_entry(compute: Callable[..., Any], parameters: Any, *more: Any) -> list[Any]:
-    return [compute(x, long(parameters), *more) for x in long(X)]
-
-
-@COLUMNS
-def test_layers_are_their_formulas(column: Any) -> None:
-    draw = drawing(4)
-    single = {"w_query": draw(5, F), "w_key": draw(5, F), "w_value": draw(E, F)}
-    expected = per_entry(oracle.self_attention, single, SQUARE)
-    assert near(column.self_attention(X, single, SQUARE), expected)
-    names = "q_proj k_proj v_proj out_proj"
-    many = mapping(names)
-    expected = per_entry(oracle.multi_head, many, H, SQUARE, names)
-    for output, _ in (
-        column.multi_head_self_attention(X, many, H, ~SQUARE),
-        column.multi_head_attention(X, X, X, many, H, ~SQUARE),
-    ):
-        assert near(output, expected)
-
-
-@COLUMNS
-def test_labmls_layers_are_their_formulas(column: Any) -> None:
-    parameters = mapping(oracle.LABML)
-    expected = per_entry(oracle.alibi_multi_head, parameters, H, SQUARE)
-    assert near(column.alibi_multi_head_attention(X, X, X, parameters, H, SQUARE), expected)
-    parameters = mapping(oracle.LABML, **TABLES)
-    del parameters["query.linear.bias"], parameters["key.linear.bias"]
-    expected = per_entry(oracle.relative_multi_head, parameters, H, "end", SQUARE)
-    found = column.relative_multi_head_attention(X, X, X, parameters, H, "end", SQUARE)
-    assert near(found, expected)
-
-
-@COLUMNS
-def test_transformer_xl_is_its_formula(column: Any) -> None:
-    mems = [drawing(seed)(B, 3, F) for seed in (11, 12)]
-    layers = [xl_parameters(), xl_parameters() | fed_parameters()]
-    output, kept = column.transformer_xl(X, layers, H, mems, 5, 1e-3)
-    for b in range(B):
-        wide = [long(mem[b]) for mem in mems]
-        expected, remembered = oracle.xl_stack(long(X[b]), long(layers), H, wide, 5, 1e-3)
-        assert near(output[b], expected, 1e-12)
-        assert all(near(x[b], y, 1e-12) for x, y in zip(kept, remembered, strict=True))
-
-
-ELSEWHERE = {"init_mems": "it makes zeros", "update_mems": "within transformer_xl"}
-WITHIN = {"transformer_xl_layer": "within transformer_xl"}
-PARTS = {name for name in CATALOGUE if name.endswith("_grad")} - {f"{a}_grad" for a in ATTENTIONS}
-"""Whose gradients are those of the complex step (test_gradients_of_parts)."""
-
-
-def test_every_operation_has_its_formula() -> None:
-    here = Path(__file__).read_text()
-    named = {name for name in CATALOGUE if name in here or name.removesuffix("_grad") in ATTENTIONS}
-    scores = {name for name in CATALOGUE if name.endswith("_score")}
-    assert {*CATALOGUE} - named - scores <= {*ELSEWHERE, *WITHIN, *PARTS}

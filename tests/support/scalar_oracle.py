@@ -2,7 +2,8 @@
 Every operation once more, from the formulas of its paper or of the code that it comes from, and not
 from ``spec/``: one scalar after the other in long double, so that no axis is summed by a library.
 
-Complex numbers pass through all of it, which makes a gradient the imaginary part of a difference.
+Complex numbers pass through all of it: :mod:`tests.spec.scalar_derivatives` makes a gradient of the
+imaginary part of a difference.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,7 +13,6 @@ import numpy as np
 from numpy import ndarray
 
 LONG, COMPLEX = np.longdouble, np.clongdouble
-STEP = LONG(1e-200)
 Matrix = list[list[Any]]
 Inputs = dict[str, Any]
 
@@ -233,22 +233,6 @@ ATTENTIONS: dict[str, Callable[[Inputs], Any]] = {
 }
 
 
-def gradients(attend: Callable[[Inputs], Any], inputs: Inputs) -> dict[str, ndarray]:
-    """By every float array: what a step in an imaginary direction adds to the weighted output."""
-    given = dict(inputs)
-    d_output = given.pop("d_output")
-    found = {}
-    for name, x in given.items():
-        if isinstance(x, ndarray) and x.dtype == LONG:
-            found[name] = np.zeros(x.shape, LONG)
-            for place in np.ndindex(x.shape):
-                moved = x.astype(COMPLEX)
-                moved[place] += 1j * STEP if np.isfinite(x[place]) else 0
-                whole = add_up((attend(given | {name: moved}) * d_output).ravel())
-                found[name][place] = np.imag(whole) / STEP
-    return found
-
-
 # The rest
 
 
@@ -277,100 +261,3 @@ def shifted_left(x: Any) -> Matrix:
     N, M = x.shape
     flat = [number for row in x.tolist() for number in (0.0, *row)][N:]
     return [flat[i * M : i * M + M] for i in range(N)]
-
-
-def normed(x: Any, weight: Any, bias: Any, eps: float) -> Matrix:
-    """Ba 2016."""
-    rows = []
-    for row in x:
-        mean = add_up(row) / len(row)
-        spread = np.sqrt(add_up((z - mean) ** 2 for z in row) / len(row) + LONG(eps))
-        rows.append(
-            [g * (z - mean) / spread + b for z, g, b in zip(row, weight, bias, strict=True)]
-        )
-    return rows
-
-
-# The layers: one batch entry [N F] after the other
-
-
-def in_heads(x: Any, H: int) -> ndarray:
-    """[N F] as [H N D]."""
-    x = np.array(x)
-    D = x.shape[1] // H
-    return np.array([x[:, h * D : h * D + D] for h in range(H)])
-
-
-def joined(heads: Any) -> Matrix:
-    """[H N D] as [N F]."""
-    return [[x for head in heads for x in head[i]] for i in range(len(heads[0]))]
-
-
-def linear(x: Any, P: Inputs, name: str) -> Matrix:
-    return times(P[f"{name}.weight"], x, P.get(f"{name}.bias"))
-
-
-def multi_head(x: Any, P: Inputs, H: int, mask: Any, names: str, score: Any = None) -> Matrix:
-    """Projections by these names, H heads of attention to x itself, and the output's projection."""
-    *projections, output = names.split()
-    q, k, v = (in_heads(linear(x, P, name), H) for name in projections)
-    scores = [scaled(q[h], k[h]) if score is None else score(q[h], k[h], h) for h in range(H)]
-    return linear(joined([mean_of(scores[h], v[h], mask) for h in range(H)]), P, output)
-
-
-def self_attention(x: Any, P: Inputs, mask: Any) -> Matrix:
-    q, k, v = (times(P[name], x) for name in ("w_query", "w_key", "w_value"))
-    return mean_of(scaled(q, k), v, mask)
-
-
-LABML = "query.linear key.linear value.linear output"
-
-
-def relative_multi_head(x: Any, P: Inputs, H: int, align: str, visible: Any) -> Matrix:
-    tables = P | {"align": align}
-    return multi_head(x, P, H, visible, LABML, lambda q, k, h: learned(q, k, *tables_of(tables, h)))
-
-
-def alibi_multi_head(x: Any, P: Inputs, H: int, visible: Any) -> Matrix:
-    biases = np.array(alibi_biases(H, visible))
-    return multi_head(x, P, H, visible, LABML, lambda q, k, h: np.array(scaled(q, k)) + biases[h])
-
-
-def xl_layer(x: Any, position: Any, P: Inputs, H: int, mem: Any, eps: float) -> Matrix:
-    """Dai 2019, section 3.3, post-norm: memory in front, a head's share of q, k and v, residual."""
-    both = [*mem, *x]
-    F = len(x[0])
-    third = [
-        [row[part * F : part * F + F] for row in linear(both, P, "qkv_net")] for part in range(3)
-    ]
-    q, k, v = (in_heads(part, H) for part in (third[0][len(mem) :], third[1], third[2]))
-    r = in_heads(linear(position, P, "r_net"), H)
-    seen = causal(len(x), len(both))
-    heads = [
-        mean_of(transformer_xl(q[h], k[h], r[h], P["u"][h], P["v"][h]), v[h], seen)
-        for h in range(H)
-    ]
-    summed = [
-        [a + b for a, b in zip(*rows, strict=True)]
-        for rows in zip(x, linear(joined(heads), P, "o_net"), strict=True)
-    ]
-    y = normed(summed, P["layer_norm.weight"], P["layer_norm.bias"], eps)
-    return fed_forward(y, P, eps) if "ff_in.weight" in P else y
-
-
-def fed_forward(x: Any, P: Inputs, eps: float) -> Matrix:
-    """Vaswani 2017, section 3.3, post-norm: max(0, x W1 + b1) W2 + b2, residual."""
-    inner = [[a if a > 0 else LONG(0) for a in row] for row in linear(x, P, "ff_in")]
-    rows = zip(x, linear(inner, P, "ff_out"), strict=True)
-    summed = [[a + b for a, b in zip(*pair, strict=True)] for pair in rows]
-    return normed(summed, P["ff_norm.weight"], P["ff_norm.bias"], eps)
-
-
-def xl_stack(x: Any, layers: Any, H: int, mems: Any, S: int, eps: float) -> tuple[Any, list[Any]]:
-    """A segment through all layers; each remembers what it was given."""
-    position = sinusoidal_positions(len(mems[0]) + len(x), len(x[0]))
-    kept = []
-    for P, mem in zip(layers, mems, strict=True):
-        kept.append([*mem, *x][len(mem) + len(x) - S :] if S else [])
-        x = xl_layer(x, position, P, H, mem, eps)
-    return x, kept
