@@ -4,6 +4,7 @@ long double and a step of 1e-200 in the imaginary direction.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -257,7 +258,11 @@ def test_a_gradient_of_a_part_that_is_off_by_little_would_be_noticed(
         test_a_part_and_its_gradient_are_formula_and_derivative(name)
 
 
-def test_every_operation_with_a_gradient_has_its_formula() -> None:
+def test_every_operation_has_its_formula_and_every_gradient_its_derivative() -> None:
     differentiated = {name.removesuffix("_grad") for name in CATALOGUE if name.endswith("_grad")}
+    others = CATALOGUE.keys() - differentiated - {f"{name}_grad" for name in differentiated}
+    files = [Path(__file__), Path(__file__).with_name("test_scalar_oracle.py")]
+    tests = "".join(file.read_text() for file in files)
+    assert all(f"column.{name}(" in tests for name in others)
     assert differentiated == {*ATTENTIONS, *PARTS, *LAYERS, "update_mems"}
     assert CALLS.keys() == LAYERS.keys()
