@@ -188,14 +188,15 @@ def summing_to_one(found: ndarray, **_: Any) -> ndarray:
     false=[
         as_share_that_is_kept,
         answering("dropout", summing_to_one),
-        given("dropout", lambda p, **_: {"p": min(p, 0.75)}),
-        given("dropout", lambda p, **_: {"p": max(p, 0.0)}),
+        given("dropout", lambda p, **_: {"p": float(np.fmin(float(p), 0.75))}),
+        given("dropout", lambda p, **_: {"p": float(np.fmax(float(p), 0.0))}),
+        given("dropout", lambda p, **_: {"p": float(p)}),
     ],
 )
 def p_is_the_share_that_is_dropped(dropout: Function) -> None:
     found = dropout(weights=WEIGHTS, keep=KEEP, p=0.75)
     assert found.tolist() == [[2.0, 0.0, 1.0], [0.0, 3.0, 0.5]]  # sums 3 and 3.5
-    for p in (1.0, -0.1, 1.5, np.nan):
+    for p in (1.0, -0.1, 1.5, np.nan, INF, "0.5"):
         assert refuses(dropout, "p: wanted", weights=WEIGHTS, keep=KEEP, p=p)
 
 

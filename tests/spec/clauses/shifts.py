@@ -8,7 +8,7 @@ from numpy import ndarray
 from attnverify import spec
 from tests.spec.clauses.registry import Function, answering, clause, given
 
-SIZES = ((1, 1), (1, 5), (5, 1), (3, 3), (3, 5), (5, 3), (6, 2), (7, 3))
+SIZES = ((1, 1), (1, 5), (5, 1), (3, 3), (3, 5), (5, 3), (6, 2), (7, 3), (2, 11), (11, 2))
 
 
 def numbered(N: int, M: int) -> ndarray:
