@@ -13,7 +13,6 @@ from attnverify.spec import (
     init_mems,
     learned_relative_attention,
     multi_head_attention,
-    multi_head_self_attention,
     relative_multi_head_attention,
     scaled_dot_product_attention,
     self_attention,
@@ -151,28 +150,6 @@ def test_pytorch_agrees_where_no_row_is_empty(masks):
     )
 
 
-def test_a_bias_that_is_absent_is_zero():
-    weights = multi_head_weights()
-    absent = {name: x for name, x in weights.items() if not name.endswith(".bias")}
-    zero = {name: 0 * x if name.endswith(".bias") else x for name, x in weights.items()}
-    for ours, theirs in zip(
-        multi_head_attention(*inputs(), absent, H),
-        multi_head_attention(*inputs(), zero, H),
-        strict=True,
-    ):
-        assert np.array_equal(ours, theirs)
-
-
-def test_a_row_that_sees_no_key_has_weights_zero_and_the_output_bias_alone():
-    attn_mask = np.zeros((N, M), bool)
-    attn_mask[3] = True
-    output, weights = multi_head_attention(*inputs(), multi_head_weights(), H, attn_mask)
-    assert not weights[:, :, 3].any()
-    assert np.array_equal(
-        output[:, 3], np.broadcast_to(multi_head_weights()["out_proj.bias"], (B, F))
-    )
-
-
 def test_a_padded_key_is_absent_even_where_it_is_no_number():
     query, key, value = inputs()
     wanted = multi_head_attention(query, key[:, :5], value[:, :5], multi_head_weights(), H)
@@ -194,13 +171,6 @@ def test_the_two_masks_hide_what_either_hides():
         *inputs(), multi_head_weights(), H, np.repeat(both, H, axis=0)
     )
     assert all(np.array_equal(*pair) for pair in zip(merged, written_out, strict=True))
-
-
-def test_self_attention_of_many_heads_takes_one_sequence_three_times():
-    x = normals((B, N, F))[0]
-    ours = multi_head_self_attention(x, multi_head_weights(), H, ~causal_mask(N, N))
-    theirs = multi_head_attention(x, x, x, multi_head_weights(), H, ~causal_mask(N, N))
-    assert all(np.array_equal(*pair) for pair in zip(ours, theirs, strict=True))
 
 
 # the layers of labml
@@ -325,13 +295,6 @@ def test_a_memory_that_is_too_short_forgets():
     assert not close(short, transformer_xl(x, layers, H, None, 0)[0][:, 3:], within=1e-3)
 
 
-def test_the_memory_of_a_layer_holds_its_inputs():
-    x, layers = normals((B, N, F))[0], [transformer_xl_weights(0), transformer_xl_weights(1)]
-    middle = transformer_xl_layer(x, sinusoidal_positions(N, F), layers[0], H)
-    _, mems = transformer_xl(x, layers, H, [x[:, :0]] * 2, mem_len=3)
-    assert len(mems) == 2 and np.array_equal(mems[0], x[:, -3:]) and close(mems[1], middle[:, -3:])
-
-
 def test_zeros_of_the_first_memory_are_keys_like_any_other():
     x, layers = normals((B, N, F))[0], [transformer_xl_weights(0)]
     empty, _ = transformer_xl(x, layers, H, [x[:, :0]], mem_len=7)
@@ -340,12 +303,4 @@ def test_zeros_of_the_first_memory_are_keys_like_any_other():
         not close(zeros, empty, within=1e-3)
         and not mems[0][:, :2].any()
         and np.array_equal(mems[0][:, 2:], x)
-    )
-
-
-def test_no_memory_gives_no_memory():
-    x, layers = normals((B, N, F))[0], [transformer_xl_weights(0)]
-    output, mems = transformer_xl(x, layers, H, None, mem_len=7)
-    assert mems is None and np.array_equal(
-        output, transformer_xl(x, layers, H, [x[:, :0]], mem_len=7)[0]
     )

@@ -61,11 +61,6 @@ def test_the_result_shares_no_memory_with_its_inputs_and_leaves_them_as_they_wer
     )
 
 
-def test_no_memory_stays_no_memory():
-    assert update_mems(stream(3), None, mem_len=5) is None
-    assert init_mems(L, 0, B, F) is None
-
-
 def test_the_first_memory_is_zeros_in_arrays_of_their_own():
     mems = init_mems(L, 7, B, F)
     assert [x.shape for x in mems] == [(B, 7, F)] * L and not any(x.any() for x in mems)

@@ -64,12 +64,6 @@ def test_the_product_of_two_positions_depends_on_their_distance_alone():
     assert all(np.ptp(np.diagonal(products, offset)) < 1e-12 for offset in range(13))
 
 
-@pytest.mark.parametrize("width", [1, 7])
-def test_an_odd_width_is_refused(width):
-    with pytest.raises(ValueError, match=f"^F: wanted an even width, got {width}$"):
-        sinusoidal_positions(5, width)
-
-
 # Transformer-XL
 
 

@@ -32,12 +32,6 @@ def test_query_and_key_can_change_places_in_the_scaled_score():
     assert close(scaled_dot_product_score(query, key).T, scaled_dot_product_score(key, query))
 
 
-@pytest.mark.parametrize("width", [2, 31, 499])
-def test_scores_of_independent_queries_and_keys_have_variance_one_at_every_width(width):
-    query, key = normals((211, width), (307, width))
-    assert abs(np.var(scaled_dot_product_score(query, key)) - 1) < 0.15
-
-
 def test_the_additive_score_is_a_hidden_layer_that_looks_at_one_pair():
     query, key, w_query, w_key, w_score = additive_draw()
     score = additive_score(query, key, w_query, w_key, w_score)
@@ -49,22 +43,9 @@ def test_the_additive_score_is_a_hidden_layer_that_looks_at_one_pair():
         assert abs(score[i, j] - math.fsum(w_score * hidden)) < 1e-12
 
 
-def test_the_additive_score_is_bounded_by_the_sum_of_its_weights():
-    query, key, w_query, w_key, w_score = additive_draw()
-    score = additive_score(1e3 * query, 1e3 * key, w_query, w_key, w_score)
-    assert np.max(np.abs(score)) <= np.sum(np.abs(w_score)) * (1 + 1e-12)
-
-
 def test_the_additive_score_is_odd_for_it_has_no_bias():
     query, key, *weights = additive_draw()
     assert close(additive_score(-query, -key, *weights), -additive_score(query, key, *weights))
-
-
-@pytest.mark.parametrize("sizes", [(1, 1, 7), (1, 5, 1), (2, 1, 1), (1, 1, 1)])
-def test_an_axis_of_size_one_stays_in_the_additive_score(sizes):
-    lead, rows, columns = sizes
-    query, key, *weights = normals((lead, rows, Q), (lead, columns, K), (A, Q), (A, K), (A,))
-    assert additive_score(query, key, *weights).shape == sizes
 
 
 def test_a_hidden_width_of_one_is_a_width_like_any_other():

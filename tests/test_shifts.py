@@ -36,36 +36,12 @@ def test_rel_shift_prepends_a_zero_column_reshapes_and_drops_the_head(N, M):
 
 
 @each_size
-def test_shift_right_moves_row_i_by_i_columns(N, M):
-    x, y = numbered(N, M), shift_right(numbered(N, M))
-    for i in range(min(N, M)):
-        assert np.array_equal(y[i, i:], x[i, : M - i])
-
-
-@each_size
-def test_what_wraps_around_behind_shift_right_is_a_zero_after_the_tail_of_the_row_before(N, M):
-    x, y = numbered(N, M), shift_right(numbered(N, M))
-    for i in range(1, min(N, M + 1)):
-        assert y[i, i - 1] == 0
-        assert np.array_equal(y[i, : i - 1], x[i - 1, M - i + 1 :])
-
-
-@each_size
 def test_rel_shift_brings_the_distance_of_query_and_key_to_every_causal_pair(N, M):
     distance = np.broadcast_to(np.arange(M - 1.0, -1.0, -1.0), (N, M))
     y = rel_shift(distance)
     for i in range(N):
         for j in range(max(0, M - N + i + 1)):
             assert y[i, j] == M - N + i - j
-
-
-@each_size
-def test_beyond_the_causal_pairs_rel_shift_gives_a_zero_and_then_the_head_of_the_next_row(N, M):
-    x, y = numbered(N, M), rel_shift(numbered(N, M))
-    for i in range(max(0, N - M - 1), N - 1):
-        first = M - N + i + 1
-        assert y[i, first] == 0
-        assert np.array_equal(y[i, first + 1 :], x[i + 1, : M - first - 1])
 
 
 @each_size
