@@ -69,6 +69,11 @@ def a_boolean_mask_shows_and_a_float_one_is_added(softmax: Function) -> None:
         assert close(softmax(score=score, mask=mask), shown / shown.sum(axis=-1, keepdims=True))
 
 
+def no_lower_than(number: float, mask: Any) -> Any:
+    """A float mask whose infinities are finite."""
+    return mask if mask is None or mask.dtype == bool else np.maximum(mask, number)
+
+
 @clause(
     "softmax",
     2,
@@ -79,6 +84,7 @@ def a_boolean_mask_shows_and_a_float_one_is_added(softmax: Function) -> None:
         filled(np.finfo(float).min),
         given("softmax", lambda score, **_: {"score": np.where(score < -1e8, -INF, score)}),
         given("softmax", lambda score, **_: {"score": np.maximum(score, -10.0)}),
+        given("softmax", lambda mask=None, **_: {"mask": no_lower_than(-10.0, mask)}),
         given(
             "softmax",
             lambda mask=None, **_: {
