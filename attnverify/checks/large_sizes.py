@@ -71,10 +71,9 @@ def large_size_checks(operation: str, profile: str) -> list[tuple[str, Check]]:
     if profile == "thorough" and CATALOGUE[operation].traits.square:
         longest = fixed_recipe(CATALOGUE[operation], LONGEST_SQUARE, "normal", WINDOW)
         found.append((f"large: {describe_sizes(longest)}", partial(judge_in_memory, longest)))
-    if profile == "quick" or not _has_grid(CATALOGUE[operation]):
-        return found
-    grids = [_grid(CATALOGUE[operation], sizes) for sizes in GRIDS]
-    return [*found, ("large: every block of two grids", partial(judge_grids, grids))]
+    if grids := grid_recipes(CATALOGUE[operation], profile):
+        found.append(("large: every block of two grids", partial(judge_grids, grids)))
+    return found
 
 
 def large_recipes(op: Operation, profile: str) -> list[Recipe]:
@@ -121,13 +120,12 @@ def large_case(recipe: Recipe, dtype: str) -> Case:
     return Case(recipe, dtype)
 
 
-def _has_grid(op: Operation) -> bool:
-    return {"B", "H"} <= op.sizes and "value" in op.arguments and not op.traits.parameters
-
-
-def _grid(op: Operation, sizes: dict[str, int]) -> Recipe:
-    recipe = fixed_recipe(op, sizes)
-    return replace(recipe, dropout={"p": 0.25, "seed": 2}) if "keep" in op.arguments else recipe
+def grid_recipes(op: Operation, profile: str) -> list[Recipe]:
+    """Recipes of more pairs of batch and head than a grid's axis holds; none in the quick one."""
+    if profile == "quick" or not ({"B", "H"} <= op.sizes and op.is_attention):
+        return []
+    dropout = {"p": 0.25, "seed": 2} if "keep" in op.arguments else None
+    return [replace(fixed_recipe(op, sizes), dropout=dropout) for sizes in GRIDS]
 
 
 def judge_grids(recipes: list[Recipe], implementation: Implementation, dtype: str) -> None:

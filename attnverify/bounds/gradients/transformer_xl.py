@@ -109,7 +109,8 @@ def without_lost_gradients(mix: WeightedMean, d_heads: Pair) -> tuple[WeightedMe
     lost = mix.rows.lost
     if lost is None:
         return mix, d_heads
-    hears = (lost if mix.rows.visible is None else lost & mix.rows.visible).any((1, -1))
+    seen = lost if mix.rows.visible is None else lost & mix.rows.visible
+    hears = np.asarray(seen.any((1, -1)))
     known = np.isfinite(d_heads[0]) & np.isfinite(d_heads[1])
     gone = hears[:, None, :, None] & ~known.all(-1, keepdims=True)
     d_output, E = (np.where(gone, 0.0, x) for x in d_heads)

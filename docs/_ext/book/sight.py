@@ -109,6 +109,16 @@ def narrow_sums() -> Iterator[str]:
     yield from listed(["operation", "running total", *DTYPES], rows, kind="measured")
 
 
+def drawn() -> Iterator[str]:
+    """By what kernels get wrong at real sizes: how often it is drawn, in how many operations."""
+    found = read("drawn")
+    rows = [
+        [words, *("{} in {}".format(*counts[words]) for counts in found.values())]
+        for words in found["default"]
+    ]
+    yield from listed(["what is drawn", *found], rows, kind="measured")
+
+
 def tables(kind: str) -> Iterator[tuple[str, dict[str, dict[str, Any]]]]:
     for name, found in (read("sight") or {"operations": {}})["operations"].items():
         if kind in found:
