@@ -8,6 +8,7 @@ Precision declares; a bound is never NaN.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -50,22 +51,17 @@ OPERATIONS = frozenset(BOUNDS) | EXACT
 Bound = ndarray | tuple["Bound", ...] | list["Bound"] | None
 
 
-def bound(
-    operation: str, inputs: Mapping[str, Any], precision: Precision, reference: Bound = None
-) -> Any:
+def bound(operation: str, inputs: Mapping[str, Any], precision: Precision) -> Any:
     """
     slack * (the bound under `precision` + the float64 reference's own), in the structure of the
     operation's output.
-
-    `reference`: the reference's own from :func:`error`, where several arithmetics are bounded on
-    the same inputs.
     """
-    E = (
-        error(operation, inputs, precision, REFERENCE)
-        if reference is None
-        else added([error(operation, inputs, precision), reference])
-    )
-    return E if precision.slack == 1 else _scale_bound(E, precision.slack)
+    return scaled(error(operation, inputs, precision, REFERENCE), precision.slack)
+
+
+def with_reference(own: Any, reference: Any, slack: float) -> Any:
+    """Compute what :func:`bound` does, from the two errors that :func:`prepare` gave."""
+    return scaled(added([own, reference]), slack)
 
 
 def error(operation: str, inputs: Mapping[str, Any], *precisions: Precision) -> Any:
@@ -74,9 +70,21 @@ def error(operation: str, inputs: Mapping[str, Any], *precisions: Precision) -> 
         return BOUNDS[operation](**inputs, precision=precisions)
 
 
-def _scale_bound(E: Any, slack: float) -> Any:
+def prepare(operation: str, inputs: Mapping[str, Any]) -> Callable[[Precision], Any]:
+    """
+    Compute what the errors under all arithmetics have in common, such as scores and weights; what
+    comes back is :func:`error` under one of them.
+    """
+    found = error(operation, inputs)
+    return found if callable(found) else partial(error, operation, inputs)
+
+
+def scaled(E: Any, slack: float) -> Any:
+    """Multiply the bounds of every output."""
+    if slack == 1:
+        return E
     if isinstance(E, dict):
-        return {name: _scale_bound(each, slack) for name, each in E.items()}
+        return {name: scaled(each, slack) for name, each in E.items()}
     if isinstance(E, list | tuple):
-        return type(E)(_scale_bound(each, slack) for each in E)
+        return type(E)(scaled(each, slack) for each in E)
     return None if E is None else E * slack

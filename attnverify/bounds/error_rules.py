@@ -7,7 +7,7 @@ inf: it lies outside the declared domain.
 """
 
 from collections.abc import Sequence
-from functools import reduce
+from functools import cache, reduce
 from itertools import combinations
 from math import ceil
 
@@ -159,16 +159,31 @@ def partial_sums(terms: Sequence[ndarray]) -> tuple[ndarray, ndarray]:
     whole = frozenset(range(len(terms)))
     sums = {frozenset([i]): term for i, term in enumerate(terms)}
     kept = {leaf: np.zeros_like(terms[0]) for leaf in sums}
-    for count in range(2, len(terms) + 1):
-        for subset in map(frozenset, combinations(whole, count)):
-            splits = [
-                (part, subset - part) for part in kept if part < subset and min(part) == min(subset)
-            ]
-            sums[subset] = sums[splits[0][0]] + sums[splits[0][1]]
-            inner = reduce(np.maximum, [kept[one] + kept[other] for one, other in splits])
-            kept[subset] = inner + (np.abs(sums[subset]) if subset != whole else 0.0)
+    for subset, splits in subsets_and_splits(len(terms)):
+        sums[subset] = sums[splits[0][0]] + sums[splits[0][1]]
+        inner = reduce(np.maximum, [kept[one] + kept[other] for one, other in splits])
+        kept[subset] = inner + (np.abs(sums[subset]) if subset != whole else 0.0)
     most = reduce(np.maximum, [np.abs(x) for subset, x in sums.items() if subset != whole])
     return kept[whole], most
+
+
+Subset = frozenset[int]
+
+
+@cache
+def subsets_and_splits(n: int) -> tuple[tuple[Subset, tuple[tuple[Subset, Subset], ...]], ...]:
+    """List the sums of two terms and more, the short ones first, and the two parts of each."""
+    found = []
+    for count in range(2, n + 1):
+        for subset in map(frozenset, combinations(range(n), count)):
+            first, *others = sorted(subset)
+            parts = [
+                frozenset([first, *more])
+                for size in range(count - 1)
+                for more in combinations(others, size)
+            ]
+            found.append((subset, tuple((part, subset - part) for part in parts)))
+    return tuple(found)
 
 
 def largest(size: ndarray) -> float:

@@ -21,8 +21,13 @@ NEGLIGIBLE = 800.0  # exp(-800) is zero in float64, and so in every format
 
 
 def total(error: Callable[[Precision], Any], precision: Precisions) -> Any:
-    """Compute the bound under one Precision, or the sum of the bounds under several."""
+    """
+    Compute the bound under one Precision, or the sum of the bounds under several; under none, the
+    function that computes it.
+    """
     several = (precision,) if isinstance(precision, Precision) else tuple(precision)
+    if not several:
+        return lambda P: total(error, P)
     with np.errstate(all="ignore"):
         return added([error(each) for each in several])
 

@@ -144,4 +144,11 @@ def element_map(x: Any) -> ndarray | None:
         return None
     if not place["data"][0]:  # nowhere: empty, or of a device without memory
         return None
-    return np.asarray(type("Addresses", (), {"__array_interface__": {**place, "version": 3}})())
+    return np.asarray(Addresses({**place, "version": 3}))
+
+
+class Addresses:
+    """What NumPy takes for an array: its place in memory."""
+
+    def __init__(self, place: dict[str, Any]) -> None:
+        self.__array_interface__ = place

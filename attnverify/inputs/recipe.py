@@ -4,7 +4,7 @@ Recipe: an input as plain data, small enough to print and to shrink.
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -44,8 +44,9 @@ class Recipe:
     @cached_property
     def text(self) -> str:
         """The recipe as one line of JSON, keys in order."""
+        told = {part.name: getattr(self, part.name) for part in fields(self)}
         return json.dumps(
-            {key: value for key, value in asdict(self).items() if value is not None}, sort_keys=True
+            {key: value for key, value in told.items() if value is not None}, sort_keys=True
         )
 
     @cached_property

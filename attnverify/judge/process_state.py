@@ -10,7 +10,6 @@ import ctypes
 import gc
 import locale
 import math
-import operator
 import os
 import random
 import signal
@@ -78,7 +77,7 @@ def find_replaced(place: str, then: Values, now: Values) -> Iterator[str]:
     Find the public names that no longer mean the same, classes apart; thousands are compared at
     once where nothing has changed.
     """
-    if len(then) != len(now) or not all(map(operator.is_, then.values(), now.values())):
+    if identities(then) != identities(now):
         for name, thing in then.items():
             if (
                 now.get(name, MISSING) is not thing
@@ -86,6 +85,18 @@ def find_replaced(place: str, then: Values, now: Values) -> Iterator[str]:
                 and not isinstance(thing, type)
             ):
                 yield f"{place}.{name}".lstrip(".")
+
+
+def identities(things: Values) -> bytes:
+    """
+    Read which objects these are, in their order: the pointers that a tuple of them is made of,
+    which are copied at once where ``is`` takes a step for each.
+    """
+    whole = tuple(things.values())
+    return ctypes.string_at(id(whole) + tuple.__basicsize__, POINTER * len(whole))
+
+
+POINTER = ctypes.sizeof(ctypes.c_void_p)
 
 
 def state_items() -> list[StateItem]:
