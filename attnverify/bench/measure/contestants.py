@@ -79,6 +79,12 @@ CONTESTANTS = (
         devices=GPU,
         known=(PLAIN, ALIBI),
     ),
+    Contestant(
+        "disentangled-flash",
+        "benchmarks/peers/disentangled_flash_peer.py",
+        devices=GPU,
+        known=(LEARNED,),
+    ),
 )
 
 
