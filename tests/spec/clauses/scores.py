@@ -138,8 +138,10 @@ def gradients_of_the_weights_are_sums_over_all_leading_axes(gradient: Function) 
         gradient(d_output=d_output[at], **x | {"query": x["query"][at], "key": x["key"][at]})
         for at in np.ndindex(2, 3)
     ]
-    for place, found in enumerate(gradient(d_output=d_output, **x)[2:], start=2):
-        assert close(found, sum(each[place] for each in alone))
+    whole = gradient(d_output=d_output, **x)
+    for place, name in enumerate(x):
+        assert close(whole[place], derivative("additive_score", x, name, d_output))
+        assert place < 2 or close(whole[place], sum(each[place] for each in alone))
 
 
 def rescaled(by_query: float, by_key: float) -> Function:
