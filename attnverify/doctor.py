@@ -110,7 +110,7 @@ words.append("CUDA on " + ", ".join(found) if found else "CPU alone")
 TRITON = """
 import os, torch
 interpreted = os.environ.get("TRITON_INTERPRET") == "1" or not torch.cuda.is_available()
-where = "no GPU: our own kernels are interpreted, those of a user's file run on the PTX machine"
+where = "no GPU: kernels run on the PTX machine; our own are interpreted as well"
 words.append(where if interpreted else "kernels are compiled")
 """
 CUPY = """
@@ -191,8 +191,8 @@ def machine() -> Iterator[str]:
     }
     found["gpu"] = (
         "; ".join(gpu_descriptions())
-        or "none that nvidia-smi knows of: kernels of a user's file run on the PTX machine; of our "
-        "own, Triton is interpreted and CUDA C++ compiled for the processor"
+        or "none that nvidia-smi knows of: kernels run on the PTX machine; of our own, Triton is "
+        "interpreted as well and CUDA C++ compiled for the processor"
     )
     return (f"{'':<9}{name:<20}{words}" for name, words in found.items() if words)
 
