@@ -415,8 +415,10 @@ def library_of(root: ModuleType, modules: list[ModuleType], machine: Machine | N
     if machine is not None:  # they may ask for a GPU
         own = {four: machine.runs(function) for four, function in own.items()}
     if len(own) == len(BACKEND_FUNCTIONS):
-        return Library(name, **own)
-    return replace(machine.adapter(name) if machine else array_library(name), **own)
+        library = Library(name, **own)
+    else:
+        library = replace(machine.adapter(name) if machine else array_library(name), **own)
+    return machine.forgetting(library) if machine else library
 
 
 def imported_library(modules: list[ModuleType]) -> str:

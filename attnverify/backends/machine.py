@@ -20,6 +20,7 @@ from numpy import ndarray
 from attnverify.backends.array_libraries import Library, array_library, to_dtype, to_float64
 from attnverify.device_assignment import TARGETS, chosen_machine
 from attnverify.ptx.findings import NotUnderstood
+from attnverify.ptx.kernel import forget_kernels
 
 __all__ = ["UNSEEN", "Machine", "find_machine"]
 
@@ -97,6 +98,15 @@ class Machine:
     def adapter(self, library: str) -> Library:
         """Return the adapter of an array library whose arrays this GPU holds."""
         return _cupy_on_host() if library == "cupy" else array_library(library)
+
+    def forgetting(self, library: Library) -> Library:
+        """Return a library that lets go of the kernels that were read, too."""
+
+        def forget() -> None:
+            library.forget()
+            forget_kernels()
+
+        return replace(library, forget=forget)
 
 
 def _things_of(modules: Iterable[ModuleType]) -> Iterator[Any]:

@@ -1,6 +1,7 @@
 """Modules of PTX and their kernels: loaded from text, launched on NumPy arrays."""
 
 import re
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from attnverify.ptx.text.collection import uncollected
 from attnverify.ptx.text.reader import read_body, read_parameters, read_variable
 from attnverify.ptx.text.syntax import Parameter, Program, Text, Variable
 
-__all__ = ["Kernel", "Launched", "Module", "Recorded", "load"]
+__all__ = ["Kernel", "Launched", "Module", "Recorded", "forget_kernels", "load"]
 
 ENTRY = re.compile(r"\.(entry|func)\s+(?:\([^)]*\)\s*)?([\w$]+)\s*(?:\(([^)]*)\))?([^{;]*)([{;])")
 TARGET = re.compile(r"\.target\s+sm_(\d+)")
@@ -228,6 +229,18 @@ class Kernel:
         return -(-self.shared_size // 16) * 16
 
 
+LIVING: "weakref.WeakSet[Module]" = weakref.WeakSet()
+
+
+def forget_kernels() -> None:
+    """
+    Let go of what kernels were read to, 3 KB an instruction: whoever asks for one again has it read
+    again.
+    """
+    for module in LIVING:
+        module.kernels.clear()
+
+
 class Module:
     """A PTX text: its kernels by name, its variables, and what it was compiled for."""
 
@@ -245,6 +258,7 @@ class Module:
         self.variables, self.dynamic = self.outside(entries)
         self.bodies = {match[2]: (match, end) for match, end in entries if match[1] == "entry"}
         self.kernels: dict[str, Kernel] = {}
+        LIVING.add(self)
 
     def __getitem__(self, name: str) -> Kernel:
         if name not in self.bodies:

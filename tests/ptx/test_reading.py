@@ -1,12 +1,19 @@
-"""Reading a kernel: no garbage is searched for meanwhile, and the collector is left as it was."""
+"""
+Reading a kernel: no garbage is searched for meanwhile, and the collector is left as it was; what
+was read is let go when it is asked.
+"""
 
 import gc
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
-from attnverify.ptx.kernel import load
+from attnverify.backends.array_libraries import array_library
+from attnverify.backends.machine import Machine
+from attnverify.ptx.kernel import forget_kernels, load
 from attnverify.ptx.text.collection import uncollected
 
 MANY = 4000
@@ -60,3 +67,22 @@ def test_the_collector_is_left_as_it_was(enabled: bool) -> None:
         assert gc.isenabled() == enabled
     finally:
         gc.enable()
+
+
+def test_kernels_are_let_go_and_read_again() -> None:
+    module = load(TEXT.format(body=""))
+    kernel = weakref.ref(module["adding"])
+    assert kernel() is module["adding"]
+    forget_kernels()
+    gc.collect()
+    assert kernel() is None
+    assert len(module["adding"].steps) == 1
+
+
+def test_a_backend_on_the_machine_lets_go_of_its_kernels() -> None:
+    module = load(TEXT.format(body=""))
+    kernel, told = weakref.ref(module["adding"]), list[str]()
+    library = replace(array_library("numpy"), forget=lambda: told.append("its own"))
+    Machine(90, "torch").forgetting(library).forget()
+    gc.collect()
+    assert kernel() is None and told == ["its own"]

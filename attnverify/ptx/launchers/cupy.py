@@ -49,8 +49,12 @@ class RawKernel:
     def __init__(self, machine: Machine, module: "RawModule", name: str) -> None:
         self.machine, self.module, self.name = machine, module, name
         self.max_dynamic_shared_size_bytes = 49152
-        self.kernel: Kernel = module.compiled()[name]
         self.attributes = {"max_threads_per_block": self.kernel.threads or 1024}
+
+    @property
+    def kernel(self) -> Kernel:
+        """What is executed; the module reads it again where it was let go."""
+        return self.module.compiled()[self.name]
 
     def compile(self, log_stream: Any = None) -> None:
         """Done already."""
@@ -67,10 +71,10 @@ class RawKernel:
         if shared_mem > self.max_dynamic_shared_size_bytes:
             most = f"max_dynamic_shared_size_bytes, {self.max_dynamic_shared_size_bytes}"
             raise ValueError(f"shared_mem: wanted at most {most}, got {shared_mem}")
-        started = time.perf_counter()
-        given = [raw(x, p.kind) for x, p in zip(args, self.kernel.parameters, strict=False)]
+        started, kernel = time.perf_counter(), self.kernel
+        given = [raw(x, p.kind) for x, p in zip(args, kernel.parameters, strict=False)]
         settings = {"shared": shared_mem} | self.machine.settings
-        cuda.launch(self.kernel, grid, block, given, arrays=pointed_at(given), **settings)
+        cuda.launch(kernel, grid, block, given, arrays=pointed_at(given), **settings)
         self.machine.launches.append((self.name, time.perf_counter() - started))
 
 

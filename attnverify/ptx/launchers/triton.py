@@ -28,7 +28,7 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.cache import get_cache_manager
 
 from attnverify.ptx.findings import NotUnderstood
-from attnverify.ptx.kernel import Kernel, load
+from attnverify.ptx.kernel import Kernel, Module, load
 from attnverify.ptx.launchers.arrays import HostArrays
 from attnverify.ptx.launchers.autotune import Policy, check_policy, tuned
 
@@ -143,8 +143,8 @@ class Driver(DriverBase):  # type: ignore[misc]
 
 TMA = "copies by tensor descriptors (TMA) of sm_90; compile it for sm_80, which has none"
 
-KERNELS: dict[str, Kernel] = {}
-"""Kernels by the key of Triton's cache."""
+MODULES: dict[str, Module] = {}
+"""By the key of Triton's cache."""
 
 
 class Launcher:
@@ -201,7 +201,7 @@ class Launcher:
     def kernel(self) -> Kernel:
         """Load the kernel that Triton's compiler has left in its cache."""
         key, name = self.metadata.hash, self.metadata.name
-        if key not in KERNELS:
+        if key not in MODULES:
             files = get_cache_manager(key).get_group(f"{name[:150]}.json") or {}
             path = next((path for file, path in files.items() if file.endswith(".ptx")), None)
             if path is None:
@@ -210,8 +210,8 @@ class Launcher:
                 text = file.read()
             if "cp.async.bulk.tensor" in text:
                 raise NotUnderstood(f"{name}: {TMA}")
-            KERNELS[key] = load(text)[name]
-        return KERNELS[key]
+            MODULES[key] = load(text)
+        return MODULES[key][name]
 
 
 def flatten_arguments(
