@@ -90,7 +90,7 @@ def shown_recipes(
     )
 
 
-FEW = {"quick": (2, 1, 64), "default": (6, 2, 256)}
+FEW = {"quick": (2, 1, 64), "default": (3, 1, 256)}
 """
 Cases in place of all, where each takes a machine a while and has variants compiled: so many draws,
 so many of those that hide something, and the widest heads; each class of widths has its variants.
