@@ -78,7 +78,8 @@ def layer_forward(
     )
     mix, Eq = transformer_xl_mixture(at, v, visible, keep, p), Eq[..., -N:, :]
     Es = transformer_xl_error(at, P, Eq, Ek.swapaxes(-1, -2), E_r.swapaxes(-1, -2))
-    heard, E_heard = merge(mix.o), merge(weighted_mean_error(mix, Es, Ev, P, P.stage))
+    heard = merge(without_lost_rows(mix))
+    E_heard = merge(weighted_mean_error(mix, Es, Ev, P, P.stage))
     out, E_out = (
         affine(heard, *net["o_net"]),
         linear_error((heard, E_heard), *net["o_net"], P, P.stage, (value, E)),
@@ -87,6 +88,18 @@ def layer_forward(
     summed = z, rounding_error(z, E_z, P.stage)
     kept = (whole, E_whole), position, Eq, (k, Ek), (v, Ev), E_r, at, mix, Es, (heard, E_heard)
     return LayerForward(net, x, *kept, summed)
+
+
+def without_lost_rows(mix: WeightedMean) -> ndarray:
+    """
+    Give the outputs, NaN where a row sees a score that is no number: what comes after it, the keys
+    of the next layer too, is told from what is only inexact.
+    """
+    lost, visible = mix.rows.lost, mix.rows.visible
+    if lost is None:
+        return mix.o
+    hears = np.asarray((lost if visible is None else lost & visible).any(-1))
+    return np.where(hears[..., None], np.nan, mix.o)
 
 
 def layer_with_error(

@@ -103,18 +103,16 @@ def attention_backward(
 
 def without_lost_gradients(mix: WeightedMean, d_heads: Pair) -> tuple[WeightedMean, Pair]:
     """
-    Put zeros for what arrives at queries that hear, in any head, what is no number, and have them
-    lost in every head: such a row reaches no key and no value that it does not see.
+    Put zeros for gradients of the output that are no numbers, the rows that they arrive at lost in
+    every head: such a row reaches no key and no value that it does not see.
     """
-    lost = mix.rows.lost
-    if lost is None:
+    gone = ~np.isfinite(d_heads[0]).all(-1, keepdims=True)
+    if not gone.any():
         return mix, d_heads
-    seen = lost if mix.rows.visible is None else lost & mix.rows.visible
-    hears = np.asarray(seen.any((1, -1)))
-    known = np.isfinite(d_heads[0]) & np.isfinite(d_heads[1])
-    gone = hears[:, None, :, None] & ~known.all(-1, keepdims=True)
+    lost = gone if mix.rows.lost is None else gone | mix.rows.lost
+    rows = replace(mix.rows, lost=np.broadcast_to(lost, mix.rows.s.shape))
     d_output, E = (np.where(gone, 0.0, x) for x in d_heads)
-    return replace(mix, rows=replace(mix.rows, lost=lost | gone)), (d_output, E)
+    return replace(mix, rows=rows), (d_output, E)
 
 
 def inputs_backward(
