@@ -188,7 +188,8 @@ def attend_grad(
 ) -> tuple[Float[Array, "... N M"], Float[Array, "... M E"]]:
     """
     The gradients of :func:`attend` by score and value, from the weights. Absent rows of d_output
-    are 0 already; ``at_weights`` arrives at the weights behind their dropout.
+    are 0 already; others may be no numbers, where a layer norm follows, and reach no value that
+    they do not see. ``at_weights`` arrives at the weights behind their dropout.
     """
     dropped, d_weights = weights, d_output @ value.mT
     if at_weights is not None:
@@ -198,7 +199,7 @@ def attend_grad(
         dropped, d_weights = kept(weights, keep, p), kept(d_weights, keep, p)
     d_weights -= (weights * d_weights).sum(axis=-1, keepdims=True)
     d_score = cupy.get_array_module(weights).where(pairs, weights * d_weights, 0)
-    return d_score, dropped.mT @ d_output
+    return d_score, sum_seen(dropped.mT, pairs.mT, d_output)
 
 
 def mask_grad(d_score: Array, mask: Mask) -> tuple[Array, ...]:

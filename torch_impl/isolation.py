@@ -105,10 +105,37 @@ def seen_by_tanh(
     return score
 
 
+class _Product(torch.autograd.Function):
+    """
+    weights @ value. What arrives at a row may be no number, where a layer norm follows, and reaches
+    no value that the row does not see.
+    """
+
+    @staticmethod
+    def forward(weights: Tensor, visible: Tensor, value: Tensor) -> Tensor:
+        return torch.matmul(weights, value)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, d_output: Tensor) -> tuple[Tensor, None, Tensor]:
+        weights, visible, value = ctx.saved_tensors
+        seen = visible.expand(weights.shape).mT
+        return torch.matmul(d_output, value.mT), None, sum_seen(weights.mT, seen, d_output)
+
+    @staticmethod
+    def jvp(ctx: Any, d_weights: Tensor, d_visible: None, d_value: Tensor) -> Tensor:
+        weights, _, value = ctx.saved_tensors
+        return torch.matmul(d_weights, value) + torch.matmul(weights, d_value)
+
+
 def sum_seen(weights: Tensor, visible: Tensor, value: Tensor) -> Tensor:
     """weights @ value over the visible pairs: one product, and one a key that is not finite."""
     weights = weights.where(visible, 0)
-    total = torch.matmul(weights, value.where(value.isfinite(), 0))
+    total: Tensor = _Product.apply(weights, visible, value.where(value.isfinite(), 0))
     for j in _not_finite(value):
         x, at = value[..., j, None, :], slice(j, j + 1)
         lost = x.where(_column(visible, at) & ~x.isfinite(), 0)

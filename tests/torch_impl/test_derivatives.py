@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from attnverify.torch_impl.isolation import sum_seen
 from attnverify.torch_impl.transforms.derivatives import first_derivatives
 from tests.support.roundings import count_roundings
 from tests.support.torch_functions import (
@@ -332,3 +333,18 @@ def test_reverse_over_reverse_is_refused_by_a_kernel_of_pytorch(path: str) -> No
 def test_every_path_stands_in_one_of_these_lists() -> None:
     assert {*SPELLED_OUT, *FIRST_ALONE, *taking("flex")} == set(PATHS)
     assert {split(path)[1] for path in PATHS} == {"", "eager", "blocked", "triton", "flex"}
+
+
+@forward_mode
+def test_a_product_of_what_rows_see_has_every_derivative() -> None:
+    weights, value = (
+        torch.randn(shape, dtype=torch.float64, generator=torch.manual_seed(1), requires_grad=True)
+        for shape in ((2, 3, 4), (2, 4, 5))
+    )
+    visible = torch.tensor([True, False, True, True]).expand(3, 4)
+
+    def product(weights: Tensor, value: Tensor) -> Tensor:
+        return sum_seen(weights, visible, value)
+
+    assert torch.autograd.gradcheck(product, (weights, value), check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(product, (weights, value))

@@ -119,6 +119,15 @@ def test_rows_that_a_kernel_computes_again_are_as_exact_as_others(operation: str
                 judge(cuda, case_of(recipe, "float32"))
 
 
+@pytest.mark.parametrize("column", ["numpy_ref", "torch_impl", "cupy_impl"])
+def test_what_arrives_at_a_row_of_nan_reaches_no_value_that_it_does_not_see(column: str) -> None:
+    """The gradient of a layer norm on a row that is no number is none either, in every head."""
+    name = "transformer_xl_layer_grad"
+    (layer,) = (i for i in load(column).implementations if i.name == name)
+    for recipe in draw_recipes(name, FROM_SOME, 10, 2):
+        judge(layer, case_of(recipe, "float32"))
+
+
 LEAKY = """\
 import numpy as np
 
