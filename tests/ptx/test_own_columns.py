@@ -14,6 +14,8 @@ from attnverify.backends.loader import Backend, Implementation
 from attnverify.backends.source import parse_source
 from attnverify.catalogue import CATALOGUE
 from attnverify.device_assignment import MACHINE
+from attnverify.failures.record import FailureRecord
+from attnverify.failures.scripts.script import place_of
 from attnverify.isolation.supervisor import runs_in_own_process
 from attnverify.plugin.run import group_of
 from attnverify.session import sources_on_machine
@@ -77,6 +79,13 @@ def test_shorter_profiles_judge_what_the_kernels_compute() -> None:
     assert {"refusals", "side effects"} == {c.aspect for c in whole} - {c.aspect for c in short}
     own = on_machine.implementations[0]
     assert [is_sampled(own, Options(x)) for x in ("quick", "default", "thorough")] == [1, 1, 0]
+
+
+def test_a_program_of_a_failure_imports_the_column() -> None:
+    own = column("torch_impl@sm_90a", sampled=True).implementations[0]
+    failure = FailureRecord("softmax", "float32", "values", {}, own.name, own.backend.source)
+    assert place_of(failure, own) == "torch_impl"
+    assert failure.replay_line.endswith("--backend torch_impl@sm_90a")
 
 
 def test_a_kernel_stays_with_one_worker() -> None:

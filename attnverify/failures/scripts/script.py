@@ -19,6 +19,7 @@ from numpy import ndarray
 from attnverify import bounds
 from attnverify.backends.array_libraries import dtype_name
 from attnverify.backends.loader import Implementation
+from attnverify.backends.source import parse_source
 from attnverify.catalogue.pytrees import leaves, map_leaves
 from attnverify.catalogue.traits import DTYPES
 from attnverify.failures.literals import WIDTH
@@ -64,7 +65,10 @@ STATUSES = (
 
 
 def place_of(failure: FailureRecord, implementation: Implementation) -> str:
-    """Where the backend is, without anybody's folders."""
+    """Where the backend is, without anybody's folders; a column on the machine is on a GPU there."""
+    asked = parse_source(failure.backend)
+    if asked.target:
+        return asked.place
     by_name = implementation.backend.by_name
     return failure.backend if by_name else relative_source(failure.backend)
 
