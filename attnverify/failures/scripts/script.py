@@ -65,7 +65,7 @@ STATUSES = (
 
 
 def place_of(failure: FailureRecord, implementation: Implementation) -> str:
-    """Where the backend is, without anybody's folders; a column on the machine is on a GPU there."""
+    """Where the backend is, without folders; a column on the machine is on a GPU there."""
     asked = parse_source(failure.backend)
     if asked.target:
         return asked.place
