@@ -414,6 +414,27 @@ def group_product(
     return sums_of_group(out, columns), a @ b.T
 
 
+BASE_OFFSET = 1 << 49
+
+
+@pytest.mark.parametrize(
+    ("middle", "more", "kind", "words"),
+    [
+        ("", BASE_OFFSET, "not modelled", "a descriptor with a base offset"),
+        ("cvt.u64.u32 %l, %t; add.s64 %left, %left, %l;", 0, "partial warp", "different desc"),
+    ],
+)
+def test_descriptors_that_no_product_may_have_are_told(
+    middle: str, more: int, kind: str, words: str
+) -> None:
+    body = group_body(16, "%left", whole("f16", 16), middle)
+    places = descriptor(0, 128, 256, 16) | more, descriptor(16384, 128, 256, 16)
+    out, none = np.zeros((8, 128), np.float32), np.zeros((128, 4), np.uint32)
+    with pytest.raises(ptx.Finding, match=words) as raised:
+        kernel(body, PARAMETERS).launch(1, 128, [np.zeros(32768, np.uint8), out, *places, none])
+    assert raised.value.kind == kind
+
+
 @pytest.mark.parametrize(
     ("width", "turned"), [(w, t) for w in (16, 32, 64, 128) for t in (False, True)]
 )
