@@ -21,6 +21,7 @@ MARKERS = {
     "browser": "opens a report in Chromium",
     "docs": "builds the book and reads it in Chromium",
     "faults": "seeded faults and controls",
+    "gpu": "the steps of gpu-report on the device of this machine, at small sizes without one",
     "machines": "the code paths of other processors, each in a process of its own",
 }
 """The tests that are left out unless -m names them."""
