@@ -14,12 +14,11 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from attnverify import bounds
 from attnverify.bench.lists import LISTS, all_cases, estimate_memory
 from attnverify.bench.measure.cases import COMPILED, Case
 from attnverify.bench.measure.contestants import contestants
@@ -82,9 +81,9 @@ def host_seconds(case: Case) -> float:
     claimed = resolve("fused", case.timed, case.timed, case.dtype)
     start = time.process_time()
     for share in shares:
-        with np.errstate(all="ignore"):
-            bounds.bound(share.operation.name, share.inputs, claimed)
-    return computed + CLAIMS * (time.process_time() - start)
+        for claim in range(CLAIMS):
+            share.bound(replace(claimed, exp_ulps=claimed.exp_ulps + claim))
+    return computed + time.process_time() - start
 
 
 def plans(name: str, only: str) -> Iterator[Planned]:

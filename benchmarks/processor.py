@@ -76,12 +76,16 @@ SETTINGS = (
 """The first is what the others are compared with: blocks of 1024 KiB, the widest vector units."""
 
 
-def chosen_cases() -> list[Case]:
-    """List the cases of the races."""
-    return [case for case in CPU if (case.name, case.mode) in RACES]
+def chosen_cases(only: str = "") -> list[Case]:
+    """List the cases of the races whose name holds these letters."""
+    return [case for case in CPU if (case.name, case.mode) in RACES and only in describe(case)]
 
 
-def race_here(setting: Setting, calls: int) -> list[dict[str, Any]]:
+def describe(case: Case) -> str:
+    return f"{case.name}, {case.mode}"
+
+
+def race_here(setting: Setting, calls: int, only: str = "") -> list[dict[str, Any]]:
     """Run the races in this process."""
     torch = import_module("torch")
     torch.set_num_threads(setting.threads)
@@ -90,7 +94,7 @@ def race_here(setting: Setting, calls: int) -> list[dict[str, Any]]:
             module = import_module(f"attnverify.torch_impl.blocked.{name}")
             module.ELEMENTS = setting.elements  # type: ignore[attr-defined]
     units = torch.backends.cpu.get_cpu_capability()
-    return [race_two(case, calls) | {"units": units} for case in chosen_cases()]
+    return [race_two(case, calls) | {"units": units} for case in chosen_cases(only)]
 
 
 def race_two(case: Case, calls: int) -> dict[str, Any]:
@@ -101,7 +105,7 @@ def race_two(case: Case, calls: int) -> dict[str, Any]:
     question = ask(case)
     entries = {entry.contestant.label: entry for entry in map(partial(enter, question), two(case))}
     ours, peer = entries[OURS], entries[RACES[case.name, case.mode]]
-    told = {"race": f"{case.name}, {case.mode}", "peer": peer.contestant.label}
+    told = {"race": describe(case), "peer": peer.contestant.label}
     told |= {"verdict": ours.judgement.verdict, "of peer": peer.judgement.verdict}
     if not ours.runs or not peer.runs:
         return told | {"ours": [], "theirs": []}
@@ -128,12 +132,12 @@ def cpu_seconds(call: Callable[[], Any]) -> float:
     return time.process_time() - start
 
 
-def run_setting(setting: Setting, calls: int) -> list[dict[str, Any]]:
+def run_setting(setting: Setting, calls: int, only: str = "") -> list[dict[str, Any]]:
     """Run the races in a process that has the setting; nothing where it cannot."""
     kept = {name: value for name, value in os.environ.items() if name not in UNSET}
     given = kept | setting.environment | {"OMP_NUM_THREADS": str(setting.threads)}
     command = [sys.executable, "-m", "benchmarks.processor", "--here", json.dumps(asdict(setting))]
-    command += ["--calls", str(calls)]
+    command += ["--calls", str(calls), "-k", only]
     ran = subprocess.run(
         command, cwd=ROOT, env=given, capture_output=True, text=True, timeout=1200, check=False
     )
@@ -220,11 +224,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.processor", description=__doc__)
     parser.add_argument("--turns", type=int, default=3, help="processes of each setting")
     parser.add_argument("--calls", type=int, default=7, help="of both, in each process")
+    parser.add_argument("-k", default="", help="only races whose name holds this")
     parser.add_argument("--record", action="store_true", help="keep it in benchmarks/processor")
     parser.add_argument("--here", help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
     if asked.here:
-        print(json.dumps(race_here(Setting(**json.loads(asked.here)), asked.calls)))
+        print(json.dumps(race_here(Setting(**json.loads(asked.here)), asked.calls, asked.k)))
         return 0
     samples: list[tuple[Setting, list[dict[str, Any]]]] = []
     out = (
@@ -233,7 +238,7 @@ def main(arguments: list[str] | None = None) -> int:
         else None
     )
     for _ in range(asked.turns):
-        samples += [(setting, run_setting(setting, asked.calls)) for setting in SETTINGS]
+        samples += [(setting, run_setting(setting, asked.calls, asked.k)) for setting in SETTINGS]
         if out:
             told = {"machine": name_processor(), "turns": asked.turns, "load": os.getloadavg()}
             told["rows"] = summarise_settings(samples)

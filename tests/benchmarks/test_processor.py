@@ -45,8 +45,7 @@ def test_a_setting_reaches_the_process_and_the_blocks(monkeypatch: pytest.Monkey
 
     for module in (tiles, additive_operators):
         monkeypatch.setattr(module, "ELEMENTS", module.ELEMENTS)
-    monkeypatch.setattr(processor, "chosen_cases", list)
-    assert processor.race_here(Setting("small", elements=2**10), 1) == []
+    assert processor.race_here(Setting("small", elements=2**10), 1, "no such race") == []
     assert tiles.ELEMENTS == additive_operators.ELEMENTS == 2**10
     given = {}
 

@@ -7,8 +7,9 @@ gradient two pairs of batch entry and head in full, and rows of the query's grad
 is no attention is judged whole.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from attnverify.bench.measure.inputs import draw_inputs, widened
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.catalogue.rows import few_rows, has_independent_rows
 from attnverify.inputs.recipe import Inputs
-from attnverify.precision import Precision
+from attnverify.precision import REFERENCE, Precision
 
 __all__ = ["PAIRS", "ROWS", "Question", "Share", "ask", "draw_shares"]
 
@@ -58,10 +59,16 @@ class Share:
         if self.operation.exact:
             return None
         if precision not in self.bounds:
-            with np.errstate(all="ignore"):
-                found = bounds.bound(self.operation.name, self.inputs, precision)
+            error, reference = self.errors
+            found = bounds.with_reference(error(precision), reference, precision.slack)
             self.bounds[precision] = chosen(found, self.which)
         return self.bounds[precision]
+
+    @cached_property
+    def errors(self) -> tuple[Callable[[Precision], Any], Any]:
+        """The errors under any arithmetic, with what they share, and the specification's own."""
+        error = bounds.prepare(self.operation.name, self.inputs)
+        return error, error(REFERENCE)
 
     def of(self, outputs: Any) -> Any:
         """Take this share out of the outputs of the whole call."""
