@@ -108,7 +108,7 @@ def find_fast_feature_loop(lines: list[Line]) -> Loop:
 
 
 def find_feature_gradient_loop(lines: list[Line]) -> Loop:
-    """The loop over features that sums their gradients: it adds to memory."""
+    """The shortest loop of reciprocals that adds to memory: it sums the features' gradients."""
     adding = [loop for loop in feature_loops(lines) if loop.count("RED", "ATOM", "ATOMG", "REDG")]
     return min(adding, key=lambda loop: loop.counts.total())
 

@@ -31,9 +31,12 @@ __all__ = [
 WIDTH, ARCH = 64, 90
 TANGENTS = {
     "tangent, additive": ("forward, additive", find_feature_loop),
+    "tangent, additive, scores of gradients": ("gradients, additive", find_feature_loop),
     "tangent, additive, gradients": ("gradients, additive", find_feature_gradient_loop),
 }
-"""The kernel whose loop it is: the gradients make each tangent anew and sum what comes of it."""
+"""
+The kernel whose loop it is: the gradients make each tangent twice, for the scores and for the sums.
+"""
 
 CUDA_TANGENTS = {
     "CUDA tangent, additive": "additive_forward",
@@ -72,13 +75,13 @@ class Row:
 
     def __str__(self) -> str:
         return (
-            f"{self.name:36} {self.blocks:16} {self.registers:5} {self.spilled:5} "
+            f"{self.name:38} {self.blocks:16} {self.registers:5} {self.spilled:5} "
             f"{self.shared:6.1f} {self.issue:8.1f} {self.tensor:7.1f} {self.special:8.1f}"
         )
 
 
 HEAD = (
-    f"{'kernel':36} {'blocks':16} {'regs':>5} {'spill':>5} {'KiB':>6} "
+    f"{'kernel':38} {'blocks':16} {'regs':>5} {'spill':>5} {'KiB':>6} "
     f"{'issue':>8} {'tensor':>7} {'special':>8}  goal"
 )
 
@@ -108,7 +111,7 @@ def find_costs(name: str, made: Any, chosen: block_sizes.Blocks) -> Row:
 
 
 def find_tangent_rows(wanted: str) -> Iterator[Row]:
-    """The loops over features of additive attention, for a tangent of each thread."""
+    """The loops of additive attention in which two tangents share a reciprocal, for a tangent."""
     for name, (kernel, find_loop) in TANGENTS.items():
         if wanted in name:
             yield find_tangent_row(name, kernel, find_loop)
@@ -119,7 +122,7 @@ def find_tangent_row(name: str, kernel: str, find_loop: Callable[[list[Line]], L
     chosen = block_sizes.of_gpu(which, scores, True, WIDTH, ARCH)
     made = triton_kernels.compile_kernel(function, given, chosen, ARCH, "bf16", WIDTH)
     loop = find_loop(sass.disassemble(made.asm["cubin"])[function.fn.__name__])
-    tangents = 2 * chosen.queries * chosen.keys / (32 * chosen.warps)
+    tangents = 2 * loop.counts["MUFU.RCP"]
     registers, spilled = triton_kernels.find_resources(made.asm["cubin"])
     shared, blocks = made.metadata.shared / 1024, describe_blocks(chosen)
     costs = loop.counts.total() / tangents, 0.0, loop.count("MUFU") / tangents

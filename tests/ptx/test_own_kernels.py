@@ -16,6 +16,7 @@ import pytest
 from attnverify import ROOT
 from attnverify.ptx.kernel import Recorded
 from attnverify.ptx.removal import remove_each, summary
+from tests.ptx.own_kernels.additions import count_a_pair, counted
 from tests.ptx.own_kernels.cases import CASES, run_reference
 from tests.ptx.own_kernels.cuda import cuda_on_machine, run_cuda
 from tests.ptx.own_kernels.published import lines_of
@@ -27,6 +28,7 @@ from tests.ptx.own_kernels.removals import (
     share_noticed,
 )
 from tests.ptx.own_kernels.triton import run_triton, triton_on_machine
+from tests.ptx.small import kernel
 
 DATA = ROOT / "docs" / "data"
 ERRORS = {"bfloat16": 2e-2, "float16": 3e-3, "float32": 5e-6}
@@ -127,3 +129,21 @@ def test_cuda_kernels_are_the_same_for_both_gpus(case: str) -> None:
 
 def texts_of(call: Recorded) -> list[str]:
     return [each.text for each in call.kernel.program.instructions]
+
+
+@pytest.mark.parametrize("column", ["CUDA C++", "Triton"])
+def test_the_gradient_of_the_table_takes_one_addition_a_pair(column: str) -> None:
+    """Of a block of pairs 64 rows are added; at its edge a causal block has pairs that none sees."""
+    found = count_a_pair(column, 256, "bfloat16")
+    assert 0.9 < found["numbers"] <= 1.35
+    assert found["instructions"] <= (1.35 if column == "CUDA C++" else 0.35)
+
+
+def test_additions_of_every_thread_are_counted() -> None:
+    """A vector of two is two numbers; what a predicate leaves out is none."""
+    body = """.reg .b64 %a; .reg .f32 %x; .reg .b32 %t; .reg .pred %p;
+        ld.param.u64 %a, [out]; mov.f32 %x, 0f3F800000; mov.u32 %t, %tid.x;
+        setp.lt.u32 %p, %t, 8; @%p red.global.add.v2.f32 [%a], {%x, %x};"""
+    with counted() as found:
+        kernel(body, [".u64 out"]).launch(1, 32, [np.zeros(2, np.float32)])
+    assert found == {"numbers": 16, "instructions": 8}
