@@ -147,10 +147,14 @@ def scores(
     ZQ, ZK, XQ, XK, WS, lost, at_n, at_m, in_n, in_m, rows_n, rows_m, A,
     FINITE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    """The scores of a block of pairs, in base 2, and whether some were made anew."""
+    """
+    The scores of a block of pairs, in base 2, and whether some were made anew; XQ begins with the
+    first of the block's queries.
+    """
+    row = tl.arange(0, BLOCK_N)
     s = tl.full([BLOCK_N, BLOCK_M], 0.0, tl.float32)
     for a in range(0, whole(A), 2):
-        x1, x2 = one_more(XQ, XK, at_n, at_m), one_more(XQ + rows_n, XK + rows_m, at_n, at_m)
+        x1, x2 = one_more(XQ, XK, row, at_m), one_more(XQ + rows_n, XK + rows_m, row, at_m)
         w1, w2 = weight(WS, a, A)
         s += quotient((-2.0 * w1) * x2 + (-2.0 * w2) * x1, x1 * x2) + (w1 + w2)
         XQ, XK = XQ + 2 * rows_n, XK + 2 * rows_m
@@ -207,7 +211,7 @@ def additive_forward(
     at_n, at_e = i_n + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_E)
     in_n, in_e = at_n < N, at_e < E
     ZQ, ZK = ZQ + i_b * N * A, ZK + i_b * M * A
-    XQ, XK = XQ + i_b * rows_n * (A + A % 2), XK + i_b * rows_m * (A + A % 2)
+    XQ, XK = XQ + i_b * rows_n * (A + A % 2) + i_n, XK + i_b * rows_m * (A + A % 2)
     lost = lost_of_weights(WS, A)
     if MASK is not None:
         MASK = of_head(MASK, mask_, i_b, 0)
@@ -341,7 +345,7 @@ def additive_backward(
         o = tile(OUT, at_n, at_e, o_[2], o_[3], sees, at_e < E)
         delta += total(do.to(tl.float32) * o.to(tl.float32), 1)
     ZQ, ZK = ZQ + i_b * N * A, ZK + i_b * M * A
-    XQ, XK = XQ + i_b * rows_n * (A + A % 2), XK + i_b * rows_m * (A + A % 2)
+    XQ, XK = XQ + i_b * rows_n * (A + A % 2) + i_n, XK + i_b * rows_m * (A + A % 2)
     lost = lost_of_weights(WS, A)
     DZQ, DZK, DWS = DZQ + i_b * N * A, DZK + i_b * M * A, DWS + i_b * A
     if MASK is not None:
@@ -354,10 +358,12 @@ def additive_backward(
         at_m = i_m + tl.arange(0, BLOCK_M)
         in_m = at_m < M
         s, slow = scores(
-            ZQ, ZK, XQ, XK, WS, lost, at_n, at_m, in_n, in_m, rows_n, rows_m, A,
+            ZQ, ZK, again(XQ), XK, WS, lost, at_n, at_m, in_n, in_m, rows_n, rows_m, A,
             True, BLOCK_N, BLOCK_M,
         )  # fmt: skip
         again_n, again_m = again(at_n), again(at_m)
+        lse = tl.load(LSE + i_b * N + again_n, mask=again_n < N, other=float("-inf"))
+        sees = lse > float("-inf")
         s, visible = biased(s, at_n[:, None], at_m[None, :], None, MASK, mask_, 0, N, M, False)
         dp = tl.full([BLOCK_N, BLOCK_M], 0.0, tl.float32)
         for i_e in range(0, whole(E), BLOCK_E):

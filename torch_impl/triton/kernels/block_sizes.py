@@ -78,9 +78,9 @@ COMPILED = {
         Blocks(16, 16, 4, 1),
     ),
     ("backward", "additive", True): (
-        Blocks(32, 128, 8, 2),
-        Blocks(32, 128, 8, 2),
-        Blocks(32, 128, 8, 2),
+        Blocks(32, 128, 8, 1),
+        Blocks(32, 128, 8, 1),
+        Blocks(32, 128, 8, 1),
     ),
     # float32 products take no tensor cores: a block lives in registers
     ("forward", "plain", False): (Blocks(32, 32, 4, 2), Blocks(16, 16, 4, 1), Blocks(16, 16, 4, 1)),

@@ -135,7 +135,7 @@ def additive_repair(
     if any_of(lost):
         lse = tl.load(LSE + i_b * N + at_n, mask=in_n, other=0.0)
         ZQ, ZK = ZQ + i_b * N * A, ZK + i_b * M * A
-        XQ, XK = XQ + i_b * rows_n * (A + A % 2), XK + i_b * rows_m * (A + A % 2)
+        XQ, XK = XQ + i_b * rows_n * (A + A % 2) + i_n, XK + i_b * rows_m * (A + A % 2)
         lost_of = lost_of_weights(WS, A)
         if MASK is not None:
             MASK = of_head(MASK, mask_, i_b, 0)
