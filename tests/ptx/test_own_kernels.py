@@ -133,7 +133,7 @@ def texts_of(call: Recorded) -> list[str]:
 
 @pytest.mark.parametrize("column", ["CUDA C++", "Triton"])
 def test_the_gradient_of_the_table_takes_one_addition_a_pair(column: str) -> None:
-    """Of a block of pairs 64 rows are added; at its edge a causal block has pairs that none sees."""
+    """Of a block of pairs 64 rows; at the edge of a causal one are pairs that none sees."""
     found = count_a_pair(column, 256, "bfloat16")
     assert 0.9 < found["numbers"] <= 1.35
     assert found["instructions"] <= (1.35 if column == "CUDA C++" else 0.35)
