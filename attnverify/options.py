@@ -277,7 +277,7 @@ RUN = (
     Option(
         "memory",
         "MB",
-        "its memory limit (default: three quarters of what is free)",
+        "its memory limit (default: three quarters of the machine's)",
         parse_count,
         "0",
     ),

@@ -45,6 +45,7 @@ from attnverify.device_assignment import assign_device
 from attnverify.failures.finding import Finding
 from attnverify.failures.record import describe_damaged_records
 from attnverify.isolation import supervisor
+from attnverify.isolation.readings import installed
 from attnverify.isolation.supervisor import Limits, Worker
 from attnverify.report.json_report import as_json, write_reports
 from attnverify.report.next_steps import next_steps
@@ -213,7 +214,7 @@ def prepare(chosen: argparse.Namespace) -> tuple[Verification, Limits]:
     sources = chosen.backend or list(PROJECT_BACKENDS)
     seed = random.SystemRandom().randrange(2**31) if chosen.seed == "random" else int(chosen.seed)
     memory = chosen.memory or (
-        0 if chosen.address else int(0.75 * min(supervisor.available(), 2**30) / chosen.workers)
+        0 if chosen.address else int(0.75 * min(installed(), 2**30) / chosen.workers)
     )
     limits, began = Limits(chosen.case_seconds, memory), time.time()
     known = known_failures(chosen.known_failures, sources)

@@ -37,6 +37,14 @@ from attnverify.failures.known_failures import KnownFailure
 from attnverify.failures.record import FailureRecord
 from attnverify.failures.store import save_or_say
 from attnverify.inputs.recipe import Recipe
+from attnverify.isolation.readings import (
+    Moment,
+    available,
+    installed,
+    read_moment,
+    read_resident_memory,
+    seconds_since,
+)
 from attnverify.isolation.status_board import SIZE, SLOW, StatusBoard, on_case_begun
 from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement, Unsupported
@@ -44,6 +52,8 @@ from attnverify.verdicts.cell import Cell
 from attnverify.verdicts.tally import CellResult, Options, decide_verdict
 
 POLL = 0.05
+NEARLY_NOTHING = 0.03
+"""Of a machine's memory: where no more is left, the system begins to end processes."""
 LAST_WORDS = 12
 """Lines of its output that are shown with a failure."""
 
@@ -66,7 +76,7 @@ class Limits:
     seconds  without a sign of life, in each case, less what the process waited for a processor; an
              import and the specification's own answers may take ten times as long
     memory   MB that the process may hold beyond what it held once the backend was loaded; 0: three
-             quarters of what is free
+             quarters of what the machine has, whoever else is there, unless that runs out
     output   MB on stdout and stderr in one cell
     """
 
@@ -77,7 +87,16 @@ class Limits:
     @property
     def most(self) -> float:
         """The memory limit in MB."""
-        return self.memory or 0.75 * available()
+        return self.memory or 0.75 * installed()
+
+    def exceeded(self, more: float) -> str:
+        """Say that a process holds too much, or ""."""
+        if more > self.most:
+            return f"out of memory: it took {more:.0f} MB, {self.most:.0f} are allowed"
+        free = available()
+        if not self.memory and free < min(more, NEARLY_NOTHING * installed()):
+            return f"out of memory: it took {more:.0f} MB, and the machine has {free:.0f} MB left"
+        return ""
 
 
 class WorkerDied(Exception):
@@ -187,18 +206,14 @@ class Worker:
 
     def answer(self) -> dict[str, Any]:
         """Wait for an answer and watch meanwhile. Raises Died."""
-        count, since, seconds = -1, self.clock(), SLOW * self.limits.seconds
+        count, since, seconds = -1, self.now(), SLOW * self.limits.seconds
         while not self.channel.poll(POLL):
             mark = self.board.read()
             if mark is not None and mark.count != count:
                 if mark.factor == 1:  # no import, and not the specification's own answer
                     on_case_begun.get()()
-                count, since, seconds = (
-                    mark.count,
-                    self.clock(),
-                    mark.factor * self.limits.seconds,
-                )
-            if words := self.trouble(self.clock() - since, seconds):
+                count, since, seconds = mark.count, self.now(), mark.factor * self.limits.seconds
+            if words := self.trouble(seconds_since(since, self.now()), seconds):
                 raise self.dead(words)
         try:
             found: dict[str, Any] = json.loads(self.channel.recv_bytes())
@@ -216,8 +231,8 @@ class Worker:
                 self.process.send_signal(signal.SIGUSR1)  # it writes down where it stands
                 time.sleep(2 * POLL)
             return f"hung: no answer in {seconds:g} s"
-        if (more := self.memory() - self.held) > self.limits.most and self.held:
-            return f"out of memory: it took {more:.0f} MB, {self.limits.most:.0f} are allowed"
+        if self.held and (words := self.limits.exceeded(self.memory() - self.held)):
+            return words
         if os.fstat(self.file.fileno()).st_size - self.printed > self.limits.output * 2**20:
             return f"flooded: more than {self.limits.output} MB of output"
         return ""
@@ -255,10 +270,9 @@ class Worker:
             self.file.close()
             self.process = None
 
-    def clock(self) -> float:
-        """Seconds, less those in which the worker was ready and others had the processors."""
+    def now(self) -> Moment:
         assert self.process is not None
-        return time.monotonic() - queued(self.process.pid)
+        return read_moment(self.process.pid)
 
     def memory(self) -> float:
         assert self.process is not None
@@ -279,49 +293,6 @@ class Worker:
 OURS_IN_A_TRACEBACK = re.compile(
     rf'Extension modules: |\s+File "({re.escape(str(PACKAGE))}|<frozen|<string>)'
 )
-
-
-def queued(pid: int) -> float:
-    """
-    Read the seconds that a process's first thread has waited for a processor; 0 where the system
-    does not say.
-    """
-    try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
-    except (OSError, IndexError, ValueError):
-        return 0.0
-
-
-def read_resident_memory(pid: int) -> float:
-    """
-    Read the memory that a process and its children hold, in MB; 0 where the system does not say.
-    """
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-        children = [
-            int(child)
-            for task in Path(f"/proc/{pid}/task").glob("*/children")
-            for child in task.read_text().split()
-        ]
-    except (OSError, IndexError, ValueError):
-        return 0.0
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20 + sum(map(read_resident_memory, children))
-
-
-def available() -> float:
-    """
-    Read the memory that is free on this machine, in MB, shared among the workers of pytest-xdist;
-    without end where nobody knows.
-    """
-    try:
-        found = re.search(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())
-    except OSError:
-        found = None
-    return (
-        int(found[1]) / 1024 / int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
-        if found
-        else float("inf")
-    )
 
 
 def runs_in_own_process(source: str, which: str) -> bool:

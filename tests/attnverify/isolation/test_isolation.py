@@ -4,6 +4,7 @@ ever.
 """
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -18,7 +19,8 @@ import pytest
 
 from attnverify import ROOT
 from attnverify.backends.loader import Backend, Implementation, load
-from attnverify.isolation import supervisor
+from attnverify.isolation import readings
+from attnverify.isolation.readings import Moment, read_moment, seconds_since
 from attnverify.isolation.status_board import StatusBoard
 from attnverify.isolation.supervisor import (
     Limits,
@@ -272,13 +274,48 @@ def test_no_verdict_hangs_on_the_machines_load(names: tuple[str, ...]) -> None:
         assert all(words in reasons[aspect] for aspect, words in WORDS[name].items())
 
 
-def test_waiting_for_a_processor_is_not_counted_as_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = Worker(path_of("good"), Limits())
-    worker.ready()
-    first = worker.clock()
-    monkeypatch.setattr(supervisor, "queued", lambda pid: 1e6)
-    assert worker.clock() < first - 9e5
-    worker.close()
+def test_waiting_for_a_processor_is_not_counted_as_silence() -> None:
+    """That of the thread which waited longest: the process may have waited for its answer."""
+    then, now = Moment(5.0, {"1": 2.0, "2": 1.0}), Moment(105.0, {"1": 12.0, "2": 61.0, "3": 30.0})
+    assert seconds_since(then, now) == 40
+    assert seconds_since(Moment(5.0, {}), Moment(105.0, {})) == 100
+
+
+@pytest.mark.usefixtures("busy_machine")
+def test_a_child_that_waits_for_a_processor_is_seen_to_wait() -> None:
+    line = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
+    parent = subprocess.Popen([sys.executable, "-c", line], start_new_session=True)
+    then = read_moment(parent.pid)
+    time.sleep(2)
+    now = read_moment(parent.pid)
+    os.killpg(parent.pid, signal.SIGKILL)
+    parent.wait()
+    assert len(now.waits) > len(then.waits) and seconds_since(then, now) < now.time - then.time
+
+
+def memory_of(total: int, free: int, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """A machine with so much memory, and so much of it free, in GB."""
+    file = folder / "meminfo"
+    file.write_text(f"MemTotal: {total << 20} kB\nMemAvailable: {free << 20} kB\n")
+    monkeypatch.setattr(readings, "MEMORY", file)
+    monkeypatch.delenv("PYTEST_XDIST_WORKER_COUNT", raising=False)
+
+
+def test_what_others_hold_is_not_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for free in (63, 8, 2):
+        memory_of(64, free, monkeypatch, tmp_path)
+        assert Limits().exceeded(5000) == ""
+        assert Limits().exceeded(50000) == "out of memory: it took 50000 MB, 49152 are allowed"
+    assert Limits(memory=400).exceeded(500) == "out of memory: it took 500 MB, 400 are allowed"
+
+
+def test_a_machine_whose_memory_runs_out_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    memory_of(64, 1, monkeypatch, tmp_path)
+    told = "out of memory: it took 5000 MB, and the machine has 1024 MB left"
+    assert Limits().exceeded(5000) == told
+    assert Limits().exceeded(500) == Limits(memory=6000).exceeded(5000) == ""
 
 
 # One at a time
