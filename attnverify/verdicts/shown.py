@@ -90,11 +90,15 @@ def shown_recipes(
     )
 
 
-FEW = {"quick": (2, 1, 64), "default": (3, 1, 256)}
+FEW = {"quick": (1, 1), "default": (2, 1)}
 """
-Cases in place of all, where each takes a machine a while and has variants compiled: so many draws,
-so many of those that hide something, and the widest heads; each class of widths has its variants.
+Cases in place of all, where each takes a machine a while and has variants compiled: so many, and so
+many of those that hide something.
 """
+
+
+NARROW = 64
+"""Of few cases, the widest heads: each class of widths has variants of its own."""
 
 
 def is_sampled(implementation: Implementation, options: Options) -> bool:
@@ -104,12 +108,12 @@ def is_sampled(implementation: Implementation, options: Options) -> bool:
 
 def take_few(shown: Shown, implementation: Implementation, dtype: str, options: Options) -> Shown:
     """Choose the first recipes that no trivial answer passes: the longest probe, then draws."""
-    precision, (most, hiding, widest) = implementation.precision(dtype), FEW[options.profile]
+    precision, (most, hiding) = implementation.precision(dtype), FEW[options.profile]
     longest = sorted(shown.at_first, key=pair_count, reverse=True)[:1]
     telling = (
         recipe
         for recipe in (*longest, *shown.drawn)
-        if max(recipe.sizes.get(width, 0) for width in "DEQKA") <= widest
+        if max(recipe.sizes.get(width, 0) for width in "DEQKA") <= NARROW
         and case_of(recipe, dtype).is_discriminating(precision)
     )
     return Shown((), tuple(islice(telling, most if longest else hiding)), (), (), tuple)
