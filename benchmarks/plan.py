@@ -21,7 +21,7 @@ import numpy as np
 
 from attnverify.bench.lists import LISTS, all_cases, estimate_memory
 from attnverify.bench.measure.cases import COMPILED, Case
-from attnverify.bench.measure.contestants import contestants
+from attnverify.bench.measure.contestants import contestants, has_operation
 from attnverify.bench.measure.inputs import draw_inputs
 from attnverify.bench.measure.shares import Share, ask, draw_shares
 from attnverify.catalogue.operation import CATALOGUE
@@ -61,7 +61,7 @@ class Planned:
 def plan(case: Case) -> Planned:
     """Measure what the host does for a case, and plan the rest."""
     asked = contestants(case)
-    compilers = sum(one.label in COMPILED for one in asked)
+    compilers = sum(one.label in COMPILED and has_operation(one, case) for one in asked)
     device = case.seconds + A_CONTESTANT * len(asked)
     device += COMPILING[case.mode] + BY_A_COMPILER * compilers
     return Planned(case.id, host_seconds(case), device, estimate_memory(case) / 1e9, len(asked))

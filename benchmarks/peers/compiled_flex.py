@@ -3,10 +3,12 @@ flex_attention under torch.compile: ALiBi as a score function, relative position
 product of queries and table.
 
 The compiler makes a kernel for each kind of shape (half a minute on a CPU), before anything is
-timed.
+timed. ``_flash`` has it made from FlashAttention 4's own (flash_attn.cute), forwards, and is there
+where that is installed.
 """
 
-from functools import cache
+from functools import cache, wraps
+from importlib.util import find_spec
 from math import sqrt
 
 import torch
@@ -30,6 +32,14 @@ PRECISION = {
 @cache
 def compiled():
     return torch.compile(flex_attention, dynamic=False)
+
+
+FROM = ["AUTO"]
+"""Of which kernels the compiler takes one: the last."""
+
+
+def flex(*given, **more):
+    return compiled()(*given, kernel_options={"BACKEND": FROM[-1]}, **more)
 
 
 @cache
@@ -63,9 +73,7 @@ def alibi_attention(query, key, value, visible=None):
     def add_bias(score, b, h, i, j):
         return score + steep[h] * (j - i - behind)
 
-    return compiled()(
-        query, key, value, score_mod=add_bias, block_mask=causal_blocks(N, M, query.device)
-    )
+    return flex(query, key, value, score_mod=add_bias, block_mask=causal_blocks(N, M, query.device))
 
 
 def transformer_xl_attention(query, key, value, position, u, v, visible=None):
@@ -76,7 +84,7 @@ def transformer_xl_attention(query, key, value, position, u, v, visible=None):
     def add_score(own, b, h, i, j):
         return own + score[b, h, i, (N - 1 - i + j).clamp(0, M - 1)]
 
-    return compiled()(
+    return flex(
         query + u.unsqueeze(-2),
         key,
         value,
@@ -98,4 +106,27 @@ def learned_relative_attention(
     def add_score(own, b, h, i, j):
         return own + score[b, h, i, N - 1 - i + j]
 
-    return compiled()(query + query_pos_bias.unsqueeze(-2), key, value, score_mod=add_score)
+    return flex(query + query_pos_bias.unsqueeze(-2), key, value, score_mod=add_score)
+
+
+def by_flash(function):
+    """The same call of FlashAttention 4, which has no gradient of what a score function reads."""
+
+    @wraps(function)
+    def called(query, *rest, **more):
+        given = (query, *rest, *more.values())
+        if any(torch.is_tensor(x) and x.requires_grad for x in given) and torch.is_grad_enabled():
+            raise NotImplementedError("forwards alone")
+        FROM.append("FLASH")
+        try:
+            return function(query, *rest, **more)
+        finally:
+            FROM.pop()
+
+    return called
+
+
+if find_spec("flash_attn") and find_spec("flash_attn.cute"):
+    alibi_attention_flash = by_flash(alibi_attention)
+    transformer_xl_attention_flash = by_flash(transformer_xl_attention)
+    learned_relative_attention_flash = by_flash(learned_relative_attention)

@@ -5,6 +5,7 @@ it calls, written out in plain PyTorch.
 
 import sys
 from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +19,7 @@ from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.judging import judge
 
 torch = pytest.importorskip("torch")
+flex_attention = pytest.importorskip("torch.nn.attention.flex_attention")
 
 
 def training_attention(
@@ -121,6 +123,43 @@ def test_what_the_kernels_have_no_place_for_is_unsupported(
     for sizes in ({"M": 8}, {"D": 128, "E": 128}):
         with pytest.raises(Unsupported):
             judge(own, case_of(fixed_recipe(own.operation, SQUARE | sizes, "normal"), "float32"))
+
+
+@pytest.fixture
+def flash(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Backend, list[str]]]:
+    """flex_attention with FlashAttention 4 installed, not compiled; and what was asked of it."""
+    for name in ("flash_attn", "flash_attn.cute"):
+        module = ModuleType(name)
+        module.__spec__, module.__path__ = ModuleSpec(name, None), []
+        monkeypatch.setitem(sys.modules, name, module)
+    asked, flex, compiled = list[str](), flex_attention.flex_attention, torch.compile
+
+    def compile_others(function: Any, **options: Any) -> Any:
+        return uncompiled if function is flex else compiled(function, **options)
+
+    def uncompiled(*given: Any, kernel_options: dict[str, str], **more: Any) -> Any:
+        asked.append(kernel_options["BACKEND"])
+        return flex(*given, **more)
+
+    monkeypatch.setattr(torch, "compile", compile_others)
+    yield load(str(PEERS / "compiled_flex.py")), asked
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["learned_relative_attention", "transformer_xl_attention"])
+def test_flash_attention_is_asked_for_where_it_is_installed(
+    flash: tuple[Backend, list[str]], name: str
+) -> None:
+    backend, asked = flash
+    (own,) = (i for i in backend.implementations if i.name == f"{name}_flash")
+    (plain,) = (i for i in backend.implementations if i.name == name)
+    sizes = SQUARE | {"D": 16, "E": 16}
+    for one in (own, plain):
+        judge(one, case_of(fixed_recipe(one.operation, sizes, "normal"), "float32"))
+    assert asked == ["FLASH", "AUTO"]
+    gradient = next(i for i in backend.implementations if i.name == f"{name}_grad_flash")
+    with pytest.raises(Unsupported, match="forwards alone"):
+        judge(gradient, case_of(fixed_recipe(gradient.operation, sizes, "normal"), "float32"))
 
 
 def test_who_is_not_installed_is_missing_with_its_name() -> None:

@@ -126,7 +126,7 @@ def additive(N: int, M: int, A: int, B: int, width: int = 64) -> dict[str, int]:
     return {"B": B, "N": N, "M": M, "Q": width, "K": width, "A": A, "E": width}
 
 
-COMPILED = ("flex, compiled", "torch.compile")
+COMPILED = ("flex, compiled", "flex of FlashAttention 4", "torch.compile")
 FEW: dict[str, Any] = {"without": (*COMPILED, "torch_impl:eager")}
 
 CPU = (

@@ -70,6 +70,13 @@ CONTESTANTS = (
     Contestant("SDPA cuDNN", SDPA, "cudnn", devices=GPU),
     Contestant("SDPA efficient", SDPA, "efficient", devices=GPU),
     Contestant("flex, compiled", "benchmarks/peers/compiled_flex.py"),
+    Contestant(
+        "flex of FlashAttention 4",
+        "benchmarks/peers/compiled_flex.py",
+        "flash",
+        devices=GPU,
+        known=(LEARNED, XL, ALIBI),
+    ),
     Contestant("torch.compile", "benchmarks/peers/compiled.py"),
     Contestant("xformers", "benchmarks/peers/xformers_peer.py", devices=GPU, known=(PLAIN, ALIBI)),
     Contestant(

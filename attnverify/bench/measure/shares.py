@@ -22,15 +22,18 @@ from attnverify.catalogue.rows import few_rows, has_independent_rows
 from attnverify.inputs.recipe import Inputs
 from attnverify.precision import REFERENCE, Precision
 
-__all__ = ["PAIRS", "ROWS", "Question", "Share", "ask", "draw_shares"]
+__all__ = ["BEFORE", "PAIRS", "ROWS", "Question", "Share", "ask", "draw_shares"]
 
 ROWS = 8
 """Rows of each batch entry and head that are judged, next to each other."""
 
+BEFORE = 2**20
+"""Most pairs of a share that is judged before the timing: beyond, its last rows of queries are."""
+
 PAIRS = 2**22
 """
-Most pairs of a share whose gradients are all judged: beyond, before the timing the last rows of
-queries alone are, and of a timed call rows of the query's gradient, which the record says.
+Most pairs of a share of a timed call whose gradients are all judged: beyond, rows of the query's
+gradient alone are, which the record says.
 """
 
 Slices = dict[str, slice]
@@ -223,7 +226,7 @@ def count_rows(operation: Operation, case: Case) -> int:
     """How many rows of queries are judged in full, of as many pairs as are taken on."""
     pairs = count_pairs(case, separate_letters(operation, case))
     N = case.sizes["N"]
-    return N if pairs <= PAIRS else max(ROWS, PAIRS * N // pairs)
+    return N if pairs <= BEFORE else max(ROWS, BEFORE * N // pairs)
 
 
 def chosen(outputs: Any, which: tuple[int, ...]) -> Any:

@@ -214,7 +214,7 @@ def test_every_gradient_is_judged_before_the_timing(
     kind: str, device: str, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In full where it is no more than so many pairs, else for the last rows of queries."""
-    monkeypatch.setattr(shares_of, "PAIRS", rows)
+    monkeypatch.setattr(shares_of, "BEFORE", rows)
     case = replace(KINDS[kind], device=device)
     question = ask(case)
     gradients = answered(case, question.asked)
