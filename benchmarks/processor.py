@@ -220,7 +220,7 @@ def show(row: dict[str, Any]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the settings in turn, and write down what was measured after each turn."""
+    """Run the settings in turn, and write down what was measured after each."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.processor", description=__doc__)
     parser.add_argument("--turns", type=int, default=3, help="processes of each setting")
     parser.add_argument("--calls", type=int, default=7, help="of both, in each process")
@@ -237,10 +237,10 @@ def main(arguments: list[str] | None = None) -> int:
         if asked.record
         else None
     )
-    for _ in range(asked.turns):
-        samples += [(setting, run_setting(setting, asked.calls, asked.k)) for setting in SETTINGS]
+    for setting in SETTINGS * asked.turns:
+        samples.append((setting, run_setting(setting, asked.calls, asked.k)))
         if out:
-            told = {"machine": name_processor(), "turns": asked.turns, "load": os.getloadavg()}
+            told = {"machine": name_processor(), "load": os.getloadavg()}
             told["rows"] = summarise_settings(samples)
             out.write_text(json.dumps(told, indent=1) + "\n")
     print(f"{'race':32}{'setting':30}{'ratio':>9}{'ours':>9}{'peer':>9}")
