@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attnverify import ROOT
 from attnverify.bounds import BOUNDS, bound
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import leaves
@@ -189,6 +190,16 @@ def test_the_table_has_the_largest_share_of_each(tmp_path: Path) -> None:
     cells = {"float16": "0.510", "float64": "0.250"}
     row = " | ".join(cells.get(dtype, "-") for dtype in DTYPES)
     assert f"| dropout | forward | {row} |" in table
+
+
+def test_the_published_shares_are_of_every_bound_on_two_code_paths_and_none_exceeds_it() -> None:
+    _, *tables = (ROOT / "docs/data/bound_shares.md").read_text().split("\n## ")
+    assert len(tables) > 1
+    for table in tables:
+        rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line[:1] == "|"]
+        told = {name + "_grad" * (way == "backward"): shares for name, way, *shares in rows[2:]}
+        assert told.keys() == BOUNDS.keys()
+        assert all(0 < float(share) <= 1 for shares in told.values() for share in shares)
 
 
 def test_the_worst_cases_are_written_for_the_code_path_that_is_named(tmp_path: Path) -> None:
