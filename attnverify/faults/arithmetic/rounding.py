@@ -317,7 +317,7 @@ def alibi_attention_bfloat16_biases(**given: Any) -> Any:
     source="this project",
     clause="get_alibi_biases",
     reveals="H no power of two",
-    wrong_in=("float64", "float32"),
+    wrong_in=("float64", "float32", "bfloat16"),
 )
 def get_alibi_biases_float16(**given: Any) -> Any:
     return attention.get_alibi_biases(**given).astype(np.float16).astype(np.float64)

@@ -69,8 +69,7 @@ def grad_weigh(operation: str, sentinel: float) -> None:
         kind="backward",
         words="hidden scores of minus a hundred million instead of minus infinity",
         clause=ABSENT,
-        reveals="a hidden key, visible scores below -1e8",
-        wrong_in=WIDE,
+        reveals="a hidden key, visible scores below -1e8 or NaN",
     )
 
 
