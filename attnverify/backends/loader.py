@@ -311,6 +311,8 @@ def populate(
             mend_interpreter()
         backend.library = library_of(root, modules, backend.machine)
         backend.missing = backend.library.missing()
+        if backend.sampled and backend.machine is not None:
+            backend.missing = backend.missing or backend.machine.lacks()
         if backend.missing:
             return backend
         resolve_all(backend)

@@ -99,6 +99,15 @@ class Machine:
         """Return the adapter of an array library whose arrays this GPU holds."""
         return _cupy_on_host() if library == "cupy" else array_library(library)
 
+    def lacks(self) -> str | None:
+        """Say what is not installed that compiles for it; None where nothing is missing."""
+        try:
+            if self.library == "cupy":
+                import_module("attnverify.ptx.launchers.nvrtc").library()
+        except ImportError as error:
+            return str(error)
+        return None
+
     def forgetting(self, library: Library) -> Library:
         """Return a library that lets go of the kernels that were read, too."""
 

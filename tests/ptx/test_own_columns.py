@@ -11,6 +11,7 @@ import pytest
 
 from attnverify import session
 from attnverify.backends.loader import Backend, Implementation
+from attnverify.backends.machine import Machine
 from attnverify.backends.source import parse_source
 from attnverify.catalogue import CATALOGUE
 from attnverify.device_assignment import MACHINE
@@ -18,6 +19,7 @@ from attnverify.failures.record import FailureRecord
 from attnverify.failures.scripts.script import place_of
 from attnverify.isolation.supervisor import runs_in_own_process
 from attnverify.plugin.run import group_of
+from attnverify.ptx.launchers import nvrtc
 from attnverify.session import sources_on_machine
 from attnverify.verdicts.cell import Cell, cells
 from attnverify.verdicts.shown import is_sampled
@@ -65,6 +67,17 @@ def test_a_gpu_takes_the_place_of_the_machine(monkeypatch: pytest.MonkeyPatch) -
 def test_a_run_on_the_machine_alone_is_not_doubled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MACHINE, "90")
     assert sources_on_machine([column("torch_impl")], (), "quick") == []
+
+
+def test_a_compiler_that_is_not_installed_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Machine(90, "cupy").lacks() is None
+
+    def fail() -> None:
+        raise ImportError("NVRTC is not here")
+
+    monkeypatch.setattr(nvrtc, "library", fail)
+    assert Machine(90, "cupy").lacks() == "NVRTC is not here"
+    assert Machine(90, "torch").lacks() is None
 
 
 def test_a_column_on_the_machine_has_a_process_of_its_own() -> None:
