@@ -20,12 +20,13 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from importlib import import_module
+from importlib import import_module, metadata
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from attnverify import ROOT
+from attnverify.backends.commit import commit_of_suite
 from attnverify.bench.measure.cases import CPU, Case
 from attnverify.bench.measure.contestants import Contestant, contestants, given, prepared
 from attnverify.bench.measure.race import Entry, enter
@@ -241,6 +242,7 @@ def main(arguments: list[str] | None = None) -> int:
         samples.append((setting, run_setting(setting, asked.calls, asked.k)))
         if out:
             told = {"machine": name_processor(), "load": os.getloadavg()}
+            told |= {"commit": commit_of_suite(), "torch": metadata.version("torch")}
             told["rows"] = summarise_settings(samples)
             out.write_text(json.dumps(told, indent=1) + "\n")
     print(f"{'race':32}{'setting':30}{'ratio':>9}{'ours':>9}{'peer':>9}")

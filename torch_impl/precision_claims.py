@@ -14,7 +14,8 @@ Where nothing else is said, half types are widened to float32, computed there an
 - The Triton kernels are "fused": weights and gradients of scores are in the storage dtype on their
   way into a product, q + u is rounded to it, all else is float32; float32 products are not TF32,
   whatever PyTorch's settings say. Their tanh is 1 - 2 / (1 + exp(2z)).
-- The blocked attentions are "wide", and take subnormal weights for zeros.
+- The blocked attentions are "wide", and take subnormal weights for zeros; their tanh is that of
+  the Triton kernels.
 - A CPU with bfloat16 instructions (VDPBF16PS, AMX) flushes subnormals, of the operands and of what
   it accumulates.
 """
@@ -48,8 +49,12 @@ def claims(cuda: bool) -> dict[str, Any]:
             (tuple(f"{name}_eager" for name in SDPA + POSITIONS), wide),
             (tuple(f"{name}_eager_grad" for name in SDPA + POSITIONS), wide),
             (
-                tuple(f"{name}_blocked" for name in (*SDPA, *POSITIONS, "additive_attention")),
+                tuple(f"{name}_blocked" for name in (*SDPA, *POSITIONS)),
                 blocked,
+            ),
+            (
+                ("additive_attention_blocked",),
+                lambda dtype, cuda: blocked(dtype, cuda) | {"tanh_form": "exponential"},
             ),
             (("alibi_attention_flex",), flex),
             (tuple(f"{name}_flex" for name in POSITIONS), flex_with_positions),

@@ -229,3 +229,18 @@ def test_far_keys_of_alibi_are_as_eager_has_them(slopes: int) -> None:
     """Distances at which weights underflow."""
     given = [normal(1, slopes, 300, 4) for _ in range(3)]
     assert count_roundings(alibi_attention_blocked(*given), alibi_attention_eager(*given)) < 64
+
+
+@pytest.mark.parametrize("size", [19.0, 21.0, 60.0, float("nan")])
+def test_terms_beyond_an_exponential_are_added_first(size: float) -> None:
+    """Terms of opposite signs whose sum is small, where a product of exponentials is no number."""
+    query, key = (torch.full((1, 1, 3, 4), x) for x in (size, 0.5 - size))
+    at = additive_operators.Terms(query, key, key[..., :2], None, None, torch.ones(4))
+    (block,) = additive_operators.blocks_of(at)
+    room = additive_operators.three_rooms(at)[1]
+    ((_, found),) = additive_operators.hidden(at, block, room)
+    wanted = torch.tanh(query[0, 0, :, None] + key[0, 0])
+    if size <= additive_operators.SMALL:
+        assert not torch.equal(found, wanted) and ((found - wanted).abs() <= 1e-5 * wanted).all()
+    else:
+        assert torch.equal(found, wanted) or bool(found.isnan().all() and wanted.isnan().all())
