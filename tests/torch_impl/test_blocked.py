@@ -244,3 +244,13 @@ def test_terms_beyond_an_exponential_are_added_first(size: float) -> None:
         assert not torch.equal(found, wanted) and ((found - wanted).abs() <= 1e-5 * wanted).all()
     else:
         assert torch.equal(found, wanted) or bool(found.isnan().all() and wanted.isnan().all())
+
+
+def test_a_key_that_is_no_number_does_not_hide_a_large_one() -> None:
+    query, key = torch.full((1, 1, 2, 4), -60.0), torch.full((1, 1, 2, 4), 60.5)
+    key[0, 0, 0] = torch.nan
+    at = additive_operators.Terms(query, key, key[..., :2], None, None, torch.ones(4))
+    (block,) = additive_operators.blocks_of(at)
+    ((_, found),) = additive_operators.hidden(at, block, additive_operators.three_rooms(at)[1])
+    assert torch.equal(found[:, 1], torch.tanh(query[0, 0] + key[0, 0, 1]))
+    assert found[:, 0].isnan().all()

@@ -165,7 +165,7 @@ def hidden(
     """
     query, key = at.query[block.at_rows], at.key[block.at_keys]
     tangents = tangents_of_sums
-    if max(query.abs().max(), key.abs().max()) <= SMALL:
+    if all(bool(x.abs().max() <= SMALL) for x in (query, key)):
         query, key, tangents = (2 * query).exp(), (2 * key).exp(), tangents_of_products
     for b in range(len(query)):
         for rows in pieces(0, query.shape[2], len(room) // key[b].numel()):
