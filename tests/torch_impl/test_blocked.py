@@ -231,7 +231,7 @@ def test_far_keys_of_alibi_are_as_eager_has_them(slopes: int) -> None:
     assert count_roundings(alibi_attention_blocked(*given), alibi_attention_eager(*given)) < 64
 
 
-@pytest.mark.parametrize("size", [19.0, 21.0, 60.0, float("nan")])
+@pytest.mark.parametrize("size", [42.9, 44.0, 60.0, float("nan")])
 def test_terms_beyond_an_exponential_are_added_first(size: float) -> None:
     """Terms of opposite signs whose sum is small, where a product of exponentials is no number."""
     query, key = (torch.full((1, 1, 3, 4), x) for x in (size, 0.5 - size))
