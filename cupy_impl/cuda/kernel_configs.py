@@ -49,7 +49,7 @@ class Instance:
             4 if self.element == "float" else 2,
         )
         row, strip = (self.width + 16 // size) * size, own * (step + 24) * 4
-        strip_of_scores = strip if size == 4 else 0
+        strip_of_scores, rows = strip if size == 4 else 0, 2 * step * 4
         features, gradients = (
             (own + step) * 36 * 4 + 32 * 4,
             own * (step + 4) * 4,
@@ -62,15 +62,20 @@ class Instance:
                 + own * (ring * size + 16),
                 "backward_key": (2 * own + 3 * step + ring) * row
                 + padded(step * (ring + 5) * 4)
-                + strip_of_scores,
+                + strip_of_scores
+                + rows,
             }[kernel]
         return {
             "forward": (own + 4 * step) * row + strip_of_scores,
             "backward_query": (2 * own + 2 * step) * row + strip_of_scores,
-            "backward_key": (2 * own + 2 * step) * row + strip_of_scores,
+            "backward_key": (2 * own + 2 * step) * row + strip_of_scores + rows,
             "additive_forward": step * row + strip_of_scores + features,
             "additive_backward_query": (own + step) * row + gradients + features,
-            "additive_backward_key": (own + step) * row + strip_of_scores + gradients + features,
+            "additive_backward_key": (own + step) * row
+            + strip_of_scores
+            + gradients
+            + features
+            + rows,
         }[kernel]
 
 

@@ -277,6 +277,7 @@ KERNEL(additive_backward_key)
     Tile<float> strip{};
     if (!NARROW) strip = arena.tile<float>("strip", OWN, STRIP, STRIP_LD);
     const Tile<float> gradients = arena.tile<float>("gradients of the scores", OWN, STEP, STEP + FOUR);
+    const Tile<float> rows = arena.tile<float>("rows of queries", 2, STEP, STEP);
     const Features features = features_of(arena);
     const Pairs pairs = pairs_of(p.mask, p.biased, p.keep, b, 0, p.N, p.M, p.share);
     Sides z = sides_of(p.zk, p.zq, p.xk, p.xq, b);
@@ -292,11 +293,12 @@ KERNEL(additive_backward_key)
         float s[TILES][4], ds[TILES][4];
         add_scores(s, features, z, p, first, step, lost);
         load(d_out, 0, STEP, d_outs, step, p.E, sees, Unchanged{});
+        load_rows(rows, lses, deltas, step, p.N);
         sync_block();
         clear(ds);
         if (first + at < p.M) {
             multiply_rows(ds, v, at, d_out, 0, NO_RING, p.E);
-            weight_grads_of_keys(s, ds, pairs, lses, deltas, step, first + at);
+            weight_grads_of_keys(s, ds, pairs, rows, step, first + at);
             multiply_scores(dv, s, strip, d_out, 0, p.E);
         }
         each(ds, [&](float x, int row, int column) { gradients.put(at + row, column, x); });

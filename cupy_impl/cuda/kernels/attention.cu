@@ -232,6 +232,7 @@ KERNEL(backward_key)
         table = arena.tile<float>("scores of the table", STEP, RING, RING + 5);  // so that a warp reads of 32 banks
     }
     if (!NARROW) strip = arena.tile<float>("strip", OWN, STRIP, STRIP_LD);
+    const Tile<float> rows = arena.tile<float>("rows of queries", 2, STEP, STEP);
 
     const Pairs pairs = pairs_of(p, b, h);
     const Matrix<Element> queries = matrix<Element>(p.q, b, h), d_outs = matrix<Element>(p.d_out, b, h);
@@ -248,6 +249,7 @@ KERNEL(backward_key)
         sync_block();
         load(q, 0, STEP, queries, step, p.D, sees, joined(p.u, h));
         load(d_out, 0, STEP, d_outs, step, p.E, sees, Unchanged{});
+        load_rows(rows, lses, deltas, step, p.N);
         if (RELATIVE) {
             const int low = p.first - (step + STEP - 1) + first;
             load(qw, 0, STEP, queries, step, p.D, sees, joined(p.w, h));
@@ -263,7 +265,7 @@ KERNEL(backward_key)
         multiply_rows(s, k, at, q, 0, NO_RING, p.D);
         clear(ds);
         multiply_rows(ds, v, at, d_out, 0, NO_RING, p.E);
-        weight_grads_of_keys(s, ds, pairs, lses, deltas, step, first + at);
+        weight_grads_of_keys(s, ds, pairs, rows, step, first + at);
         each(ds, [&](float& x, int, int) { x *= p.scale; });
         multiply_scores(dv, s, strip, d_out, 0, p.E);
         multiply_scores(dk, ds, strip, q, 0, p.D);

@@ -13,11 +13,17 @@ struct Pairs {
     int N, M;
     float scale, slope, share;
 
+    // The keys that a query may see without a mask: up to this one.
+    METHOD int reach(int i) const { return i < N ? (causal ? i + 1 + (M - N) : M) : 0; }
+
     // The score with all that is added, minus infinity where the pair is hidden; whether it is visible.
     METHOD bool operator()(float& s, int i, int j) const
     {
-        bool seen = i < N && j < M && !(causal && j - i > M - N);
-        s = s * scale + slope * (float)(j - i - (M - N));
+        bool seen = j < reach(i);
+        if (RELATIVE)  // without slopes
+            s *= scale;
+        else
+            s = s * scale + slope * (float)(j - i - (M - N));
         if (MASKED && seen && masked) seen = visible.read(i, j);
         if (MASKED && seen && biased) {
             const float x = widen(added.read(i, j));
@@ -126,9 +132,9 @@ DEVICE void weight_grad(float& s, float& dp, const Pairs& pairs, int i, int j, f
 {
     const bool seen = pairs(s, i, j), kept = seen && pairs.kept(i, j);
     const float p = seen ? exponential<Element>(s - lse) : 0;
-    const float d = kept ? dp * pairs.share : 0;
+    const float d = !MASKED || kept ? dp * pairs.share : 0;
     dp = seen ? p * (d - delta) : 0;
-    s = kept ? p * pairs.share : 0;
+    s = !MASKED || kept ? p * pairs.share : 0;
 }
 
 // For a step of keys: rows are queries.
@@ -142,18 +148,26 @@ DEVICE void weight_grads(
             weight_grad(s[n][e], ds[n][e], pairs, i + row_of(e), j + 8 * n + column_of(e), lse[e / 2], delta[e / 2]);
 }
 
+// Log-sum-exp and delta of a step of queries, for all warps.
+DEVICE void load_rows(const Tile<float>& rows, const Matrix<float>& lses, const Matrix<float>& deltas, int first, int N)
+{
+    for (int e = thread_index(); e < STEP; e += THREADS) {
+        rows.put(0, e, first + e < N ? lses.read(first + e, 0) : -infinity());
+        rows.put(1, e, first + e < N ? deltas.read(first + e, 0) : 0);
+    }
+}
+
 // For a step of queries: rows are keys.
-DEVICE void weight_grads_of_keys(
-    float (&s)[TILES][4], float (&ds)[TILES][4], const Pairs& pairs, const Matrix<float>& lses, const Matrix<float>& deltas, int i, int j)
+DEVICE void weight_grads_of_keys(float (&s)[TILES][4], float (&ds)[TILES][4], const Pairs& pairs, const Tile<float>& rows, int i, int j)
 {
 #pragma unroll
     for (int n = 0; n < TILES; n++)
 #pragma unroll
         for (int side = 0; side < 2; side++) {
-            const int query = i + 8 * n + column_of(side);
-            const float lse = query < pairs.N ? lses.read(query, 0) : -infinity(), delta = query < pairs.N ? deltas.read(query, 0) : 0;
+            const int column = 8 * n + column_of(side);
+            const float lse = rows.get(0, column), delta = rows.get(1, column);
 #pragma unroll
-            for (int r = 0; r < 2; r++) weight_grad(s[n][2 * r + side], ds[n][2 * r + side], pairs, query, j + row_of(2 * r), lse, delta);
+            for (int r = 0; r < 2; r++) weight_grad(s[n][2 * r + side], ds[n][2 * r + side], pairs, i + column, j + row_of(2 * r), lse, delta);
         }
 }
 
