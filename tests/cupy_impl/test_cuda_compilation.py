@@ -22,6 +22,7 @@ from cupy.cuda import nvrtc
 from attnverify.cupy_impl.cuda.kernel_configs import Instance, instance
 from attnverify.cupy_impl.cuda.launch import options
 from attnverify.cupy_impl.cuda.source import text
+from benchmarks.machine_code.table import find_cuda_rows
 
 ROOM = {80: 163 * 1024, 90: 227 * 1024}
 FORWARD_SPILLS, SPILLS = {64: 0, 128: 0, 256: 64}, {64: 0, 128: 64, 256: 2048}
@@ -161,6 +162,21 @@ def test_repairs_compile_for_sm_90_without_a_spill(source: str, relative: bool) 
 @pytest.mark.parametrize("made", ALL, ids=label)
 def test_every_instance_has_room_in_the_smallest_gpu(made: Instance) -> None:
     assert max(made.shared_bytes(kernel) for kernel in KERNELS[made.source]) <= min(ROOM.values())
+
+
+MOST_SLOTS = {
+    "CUDA, plain": {"forward": 620, "backward_query": 1540, "backward_key": 2160},
+    "CUDA, relative": {"forward": 910, "backward_query": 3340, "backward_key": 3110},
+}
+"""Issue slots of a tile of 64 x 64 pairs on sm_90, bfloat16, D 64: what a change may not lose."""
+
+
+@pytest.mark.parametrize("name", MOST_SLOTS)
+def test_a_tile_takes_few_issue_slots(name: str) -> None:
+    found = {row.name: row.issue for row in find_cuda_rows(name)}
+    most = {f"{name}: {kernel}": slots for kernel, slots in MOST_SLOTS[name].items()}
+    assert found.keys() == most.keys()
+    assert all(found[kernel] <= most[kernel] for kernel in most), found
 
 
 @pytest.mark.parametrize("change", [{"spilled": 1}, {"shared": 10**6}, {"stack": 8}])
