@@ -162,7 +162,8 @@ def scores(
     anew = any_of(no_number)
     s = s * LOG2E + lost * LOG2E
     if anew:
-        at_n, at_m = again(at_n), again(at_m)
+        if FINITE:  # in the gradients registers are scarce
+            at_n, at_m = again(at_n), again(at_m)
         slow = tl.full([BLOCK_N, BLOCK_M], 0.0, tl.float32)
         for a in range(0, whole(A)):
             t = slow_tangent(ZQ + a, ZK + a, at_n, at_m, in_n, in_m, A, FINITE)
