@@ -94,7 +94,7 @@ def alibi_attention_absolute_positions(**given: Any) -> Any:
 
 @control(
     "state",
-    "biases cut from a longer table of an earlier call, a constant in every row",
+    "biases cut from the end of a longer table of an earlier call",
     stateful=True,
 )
 def alibi_attention_cut_biases(memory: Any, **given: Any) -> Any:
@@ -102,7 +102,7 @@ def alibi_attention_cut_biases(memory: Any, **given: Any) -> Any:
         known = memory.get("distances")
         if known is None or known.shape[0] < N or known.shape[1] < M:
             known = memory["distances"] = attention.distances(N, M)
-        return known[:N, :M]
+        return known[known.shape[0] - N :, known.shape[1] - M :]
 
     return attention.alibi_attention(
         **given, score=lambda q, k: attention.alibi_score(q, k, distances=distances)
