@@ -10,13 +10,10 @@ keys and narrow sums, at how many lengths they were judged and at which they wer
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from datetime import date
 from functools import lru_cache
-from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -24,10 +21,10 @@ from typing import Any
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.catalogue.traits import DTYPES
 from attnverify.checks import projected_factors
-from attnverify.machine import count_processors, processor_name
 from tests.sight.lengths import LOST, OPERATIONS, TILES, lengths_seen, sums_seen
 from tests.sight.planted import factors_that_count
 from tests.sight.smallest import SEEDS, smallest_noticed
+from tests.sight.stamp import stamp
 
 Question = tuple[tuple[str, ...], Callable[[], Any]]
 """What is asked (a table, an operation, and words that name it there), and what answers it."""
@@ -86,18 +83,6 @@ def keep_references() -> None:
     for name in ("drawn_inputs", "directions"):
         compute = getattr(projected_factors, name).__wrapped__
         setattr(projected_factors, name, lru_cache(SEEDS * projected_factors.CALLS)(compute))
-
-
-def stamp() -> dict[str, str]:
-    """When, at which commit and on what, as each file of the book's data says it."""
-    line = ("git", "rev-parse", "--short", "HEAD")
-    commit = subprocess.run(line, capture_output=True, text=True, check=False).stdout.strip()
-    return {
-        "date": str(date.today()),
-        "commit": commit,
-        "profile": "default",
-        "installed": f"numpy {version('numpy')}, {processor_name()}, {count_processors()} cores",
-    }
 
 
 def main(arguments: list[str] | None = None) -> int:

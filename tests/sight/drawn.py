@@ -19,6 +19,7 @@ from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import count_draws, draw_recipes
 from attnverify.options import PROFILES
 from attnverify.precision import FORMATS
+from tests.sight.stamp import stamp
 
 WIDTHS = {192, 256, 257}
 LONG = 4096
@@ -126,4 +127,4 @@ def all_drawn() -> dict[str, dict[str, list[int]]]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(all_drawn(), indent=1))
+    print(json.dumps(stamp() | {"drawn": all_drawn()}, indent=1))

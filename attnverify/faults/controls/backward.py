@@ -44,7 +44,7 @@ def learned_relative_attention_grad_scattered(**given: Any) -> Any:
 @control("backward", "weights of an online softmax in the backward pass")
 def transformer_xl_attention_grad_online(**given: Any) -> Any:
     return gradients.transformer_xl_attention_grad(
-        **given, weigh=lambda s, v: online(s, v, block=5)
+        **given, weigh=lambda s, v: np.where(v, online(s, v, block=5), 0)
     )
 
 
