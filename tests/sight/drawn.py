@@ -127,4 +127,4 @@ def all_drawn() -> dict[str, dict[str, list[int]]]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(stamp() | {"drawn": all_drawn()}, indent=1))
+    print(json.dumps(stamp() | {"kinds": all_drawn()}, indent=1))

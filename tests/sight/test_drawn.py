@@ -24,4 +24,4 @@ def test_it_is_drawn_in_the_default_profile(
 
 def test_the_book_tells_how_often_it_is_drawn_now(drawn: dict[str, dict[str, list[int]]]) -> None:
     """Otherwise: python -m tests.sight.drawn > docs/data/drawn.json"""
-    assert json.loads(TOLD.read_text())["drawn"] == drawn
+    assert json.loads(TOLD.read_text())["kinds"] == drawn

@@ -111,7 +111,7 @@ def narrow_sums() -> Iterator[str]:
 
 def drawn() -> Iterator[str]:
     """By what kernels get wrong at real sizes: how often it is drawn, in how many operations."""
-    found = read("drawn")["drawn"]
+    found = read("drawn")["kinds"]
     rows = [
         [words, *("{} in {}".format(*counts[words]) for counts in found.values())]
         for words in found["default"]
