@@ -52,6 +52,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = wanted
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The main job lies in the modules of ``tests``, and none of it in the folders beside them."""
+    beside = collection_path.parent == ROOT / "tests" and collection_path.is_dir()
+    return True if beside and config.getoption("markexpr") == "differential" else None
+
+
 def is_of_a_column(path: Path) -> bool:
     """Whether a path lies in a column, which pytest would import by its bare name."""
     return path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[:1] in {(c,) for c in COLUMNS}

@@ -96,7 +96,8 @@ class Backend:
 class Implementation:
     """
     One function of a backend: an operation, and how (``""`` for the plain name). ``thorough`` is
-    one that no shorter profile judges.
+    one that no shorter profile judges, ``few_draws`` one of which the default profile draws as many
+    cases as the quick one.
     """
 
     backend: Backend
@@ -104,6 +105,7 @@ class Implementation:
     how: str
     function: Callable[..., Any]
     thorough: bool = False
+    few_draws: bool = False
     precisions: dict[str, Precision] = field(default_factory=dict, repr=False)
 
     @property
@@ -319,6 +321,8 @@ def populate(
         backend.implementations = list(implementations(backend, functions))
         if backend.sampled:
             backend.implementations = [i for i in backend.implementations if i.how in KERNELS]
+        for implementation in backend.implementations:
+            implementation.few_draws = implementation.how in getattr(root, "FEW_DRAWS", ())
         backend.versions, backend.device = versions(backend.library.name), device(backend.library)
         if backend.machine is not None:
             run_on(backend, backend.machine, modules)

@@ -29,7 +29,7 @@ from attnverify.checks.systematic_error import systematic_error_checks
 from attnverify.checks.training_path import has_training_path, training_checks
 from attnverify.inputs.fixed_cases import fixed_cases, pair_count
 from attnverify.inputs.recipe import Recipe
-from attnverify.inputs.sampling import draw_first_fifth
+from attnverify.inputs.sampling import draw_first_tenth
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.invoke import call, to_backend_array
 
@@ -134,7 +134,7 @@ def recipes_called_twice(operation: str, profile: str, seed: int) -> list[Recipe
     draws.
     """
     return [recipe for recipe in fixed_cases(operation) if pair_count(recipe) <= SHORT] + list(
-        draw_first_fifth(operation, profile, seed)
+        draw_first_tenth(operation, profile, seed)
     )
 
 
@@ -147,7 +147,7 @@ does too.
 
 def call_sequence_checks(operation: str, profile: str, seed: int) -> dict[str, Check]:
     """Sequences of calls: each of the first draws with another of them."""
-    recipes = draw_first_fifth(operation, profile, seed)
+    recipes = draw_first_tenth(operation, profile, seed)
     half = len(recipes) // 2
     pairs = zip(recipes[:half], recipes[half:], strict=False)
     rows = {

@@ -62,9 +62,9 @@ def count_hidden(kind: str, cases: int) -> int:
     return max(6, cases // 10) if kind == FROM_SOME else max(10, cases // 4)
 
 
-def draw_first_fifth(operation: str, profile: str, seed: int) -> tuple[Recipe, ...]:
-    """Draw the first fifth of the profile's recipes, for checks that make several calls."""
-    return draw_recipes(operation, "any", CASES[profile], seed)[: max(10, CASES[profile] // 5)]
+def draw_first_tenth(operation: str, profile: str, seed: int) -> tuple[Recipe, ...]:
+    """Draw the first tenth of the profile's recipes, for checks that make several calls."""
+    return draw_recipes(operation, "any", CASES[profile], seed)[: max(10, CASES[profile] // 10)]
 
 
 def with_shapes_of(recipes: Sequence[Recipe], models: Sequence[Recipe]) -> tuple[Recipe, ...]:

@@ -89,7 +89,7 @@ def collect_evidence(
     forget_other_shapes(cell)
     regions = tuple(line for line in known if line.when)
     before = state_guard.snapshot()
-    options = replace(options, regions=regions, fatal=fatal)
+    options = replace(options, regions=regions, fatal=fatal, few=cell.implementation.few_draws)
     tally = JUDGES[cell.aspect](cell, options)
     if cell.aspect != "values" and (tally.findings or SEE_VALUES in tally.reasons):
         reason = left_out_by_values(cell, options)
