@@ -22,11 +22,11 @@ except ImportError:
 DEVICE = "cuda" if torch is not None and torch.cuda.is_available() else "cpu"
 DETERMINISTIC = DEVICE == "cpu"
 PRECISION = claims(DEVICE == "cuda")
-WRAPPED = ("module", "module_train", "module_batch_first", "autocast")
-FEW_DRAWS = WRAPPED if DEVICE == "cuda" else (*WRAPPED, "triton")
+WRAPPED = ("module", "module_train", "module_batch_first")
+QUICK = WRAPPED if DEVICE == "cuda" else (*WRAPPED, "triton")
 """
-Of these ways the default profile draws as few cases as the quick one: a module calls the functions
-that are judged beside it, and Triton's interpreter is slow.
+The ways that the default profile judges as the quick one does: a module calls functions that are
+judged beside it, and Triton's interpreter is a second opinion, and slow.
 """
 
 

@@ -96,8 +96,8 @@ class Backend:
 class Implementation:
     """
     One function of a backend: an operation, and how (``""`` for the plain name). ``thorough`` is
-    one that no shorter profile judges, ``few_draws`` one of which the default profile draws as many
-    cases as the quick one.
+    one that no shorter profile judges, ``quick`` one that the default profile judges as the quick
+    one does.
     """
 
     backend: Backend
@@ -105,7 +105,7 @@ class Implementation:
     how: str
     function: Callable[..., Any]
     thorough: bool = False
-    few_draws: bool = False
+    quick: bool = False
     precisions: dict[str, Precision] = field(default_factory=dict, repr=False)
 
     @property
@@ -321,8 +321,8 @@ def populate(
         backend.implementations = list(implementations(backend, functions))
         if backend.sampled:
             backend.implementations = [i for i in backend.implementations if i.how in KERNELS]
-        for implementation in backend.implementations:
-            implementation.few_draws = implementation.how in getattr(root, "FEW_DRAWS", ())
+        else:
+            judge_quickly(backend, getattr(root, "QUICK", ()))
         backend.versions, backend.device = versions(backend.library.name), device(backend.library)
         if backend.machine is not None:
             run_on(backend, backend.machine, modules)
@@ -338,6 +338,12 @@ def populate(
     if backend.precision is None or names_dtypes_alone(backend.precision):
         take_undeclared(backend, backend.library)
     return backend
+
+
+def judge_quickly(backend: Backend, ways: tuple[str, ...]) -> None:
+    """Mark the ways that a column names: the default profile judges them as the quick one does."""
+    for implementation in backend.implementations:
+        implementation.quick = implementation.how in ways
 
 
 KERNELS = ("triton", "cuda")

@@ -42,7 +42,7 @@ ATTENDED = {
             for M in SUMMED
             for family in ("columns", "one_signed")
         ),
-        ("one_signed", SUMS | {"N": 4099, "M": 3}),
+        ("one_signed", SUMS | {"H": 1, "N": 4099, "M": 3}),
     ),
 }
 """Family and sizes for an attention and for its gradient; thorough: as default."""
@@ -72,8 +72,7 @@ def large_size_checks(operation: str, profile: str) -> list[tuple[str, Check]]:
         longest = fixed_recipe(CATALOGUE[operation], LONGEST_SQUARE, "normal", WINDOW)
         found.append((f"large: {describe_sizes(longest)}", partial(judge_in_memory, longest)))
     if grids := grid_recipes(CATALOGUE[operation], profile):
-        walk = partial(judge_grids, grids, in_each_dtype=profile == "thorough")
-        found.append(("large: every block of two grids", walk))
+        found.append(("large: every block of two grids", partial(judge_grids, grids)))
     return found
 
 
@@ -129,15 +128,10 @@ def grid_recipes(op: Operation, profile: str) -> list[Recipe]:
     return [replace(fixed_recipe(op, sizes), dropout=dropout) for sizes in GRIDS]
 
 
-def judge_grids(
-    recipes: list[Recipe], implementation: Implementation, dtype: str, in_each_dtype: bool
-) -> None:
+def judge_grids(recipes: list[Recipe], implementation: Implementation, dtype: str) -> None:
     """
-    Judge one grid after the other, as long as the next is not bound to take minutes; of a way that
-    is drawn few cases, in float32 alone: which block is whose does not hang on the dtype.
+    Judge one grid after the other, as long as the next is not bound to take minutes.
     """
-    if implementation.few_draws and dtype != "float32" and not in_each_dtype:
-        raise Unsupported("the blocks of large grids are walked in float32")
     spent = 0.0
     for before, recipe in zip([None, *recipes], recipes, strict=False):
         if before and spent * _blocks(recipe) / _blocks(before) > PATIENCE:

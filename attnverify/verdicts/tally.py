@@ -23,7 +23,6 @@ class Options:
     regions  the known failures that speak of some of the cell's cases only; fatal: those of them
              in whose region the process ended before, where no case is run again
     inputs   the file of somebody's own arrays, which are judged in place of drawn ones
-    few      whether the default profile draws as many cases as the quick one
     """
 
     profile: str = "default"
@@ -32,11 +31,10 @@ class Options:
     regions: tuple[KnownFailure, ...] = ()
     fatal: tuple[KnownFailure, ...] = ()
     inputs: str = ""
-    few: bool = False
 
     @property
     def cases(self) -> int:
-        return CASES["quick" if self.few and self.profile == "default" else self.profile]
+        return CASES[self.profile]
 
     @property
     def draws(self) -> dict[str, Any]:
