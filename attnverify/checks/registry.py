@@ -130,11 +130,31 @@ def judge_refusal(inputs: dict[str, Any], implementation: Implementation, dtype:
 
 def recipes_called_twice(operation: str, profile: str, seed: int) -> list[Recipe]:
     """
-    Choose the recipes whose side effects are looked for: probes that are not long, and the first
-    draws.
+    Choose the recipes whose side effects are looked for: of the probes that are not long those that
+    differ in more than sizes and numbers, and the first draws.
     """
-    return [recipe for recipe in fixed_cases(operation) if pair_count(recipe) <= SHORT] + list(
-        draw_first_tenth(operation, profile, seed)
+    short = (recipe for recipe in fixed_cases(operation) if pair_count(recipe) <= SHORT)
+    unlike = dict[Any, Recipe]()
+    for recipe in short:
+        unlike.setdefault(parts_of_call(recipe), recipe)
+    return [*unlike.values(), *draw_first_tenth(operation, profile, seed)]
+
+
+def parts_of_call(recipe: Recipe) -> tuple[Any, ...]:
+    """
+    What a call has, in which layout, and of what it has one, where copies become views; not how
+    much, nor which numbers.
+    """
+    mask, dropout = recipe.mask or {}, recipe.dropout or {}
+    return (
+        recipe.layout["kind"],
+        "".join(letter for letter in "NM" if recipe.sizes.get(letter) == 1),
+        mask.get("pattern"),
+        mask.get("form"),
+        dropout.get("axes", "") if recipe.dropout else None,
+        bool(recipe.padding),
+        bool(recipe.poison),
+        str(recipe.options),
     )
 
 
@@ -146,10 +166,10 @@ does too.
 
 
 def call_sequence_checks(operation: str, profile: str, seed: int) -> dict[str, Check]:
-    """Sequences of calls: each of the first draws with another of them."""
+    """Sequences of calls: each of some first draws with another of them."""
     recipes = draw_first_tenth(operation, profile, seed)
-    half = len(recipes) // 2
-    pairs = zip(recipes[:half], recipes[half:], strict=False)
+    number = max(3, len(recipes) // 4)
+    pairs = zip(recipes[:number], recipes[number:], strict=False)
     rows = {
         f"calls in a row, {number}": partial(judge_sequence, first, other)
         for number, (first, other) in enumerate(pairs)

@@ -62,7 +62,7 @@ class Case:
             return ()
         return tuple(case_of(row, self.dtype) for row in recipes_of_rows(self.recipe))
 
-    @property
+    @cached_property
     def output_shapes(self) -> list[tuple[int, ...]]:
         """Of each output of floats; of a call that is judged in rows, of the one they are in."""
         if self.rows:

@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from types import ModuleType
 from typing import Any
 
@@ -64,8 +64,14 @@ class ModuleContents(dict[str, Values]):
         return [
             name
             for place, then in self.items()
+            if self.identities[place] != identities(now.get(place, {}))
             for name in find_replaced(place, then, now.get(place, {}))
         ]
+
+    @cached_property
+    def identities(self) -> dict[str, bytes]:
+        """Those of each module, which a copy keeps: it is compared after every call."""
+        return {place: identities(things) for place, things in self.items()}
 
     def copy(self) -> "ModuleContents":
         """As they are now: what :func:`functions` reads are the modules' own dictionaries."""
@@ -73,24 +79,16 @@ class ModuleContents(dict[str, Values]):
 
 
 def find_replaced(place: str, then: Values, now: Values) -> Iterator[str]:
-    """
-    Find the public names that no longer mean the same, classes apart; thousands are compared at
-    once where nothing has changed.
-    """
-    if identities(then) != identities(now):
-        for name, thing in then.items():
-            if (
-                now.get(name, MISSING) is not thing
-                and name[0] != "_"
-                and not isinstance(thing, type)
-            ):
-                yield f"{place}.{name}".lstrip(".")
+    """Find the public names that no longer mean the same, classes apart."""
+    for name, thing in then.items():
+        if now.get(name, MISSING) is not thing and name[0] != "_" and not isinstance(thing, type):
+            yield f"{place}.{name}".lstrip(".")
 
 
 def identities(things: Values) -> bytes:
     """
-    Read which objects these are, in their order: the pointers that a tuple of them is made of,
-    which are copied at once where ``is`` takes a step for each.
+    Read which objects these are, in their order: the pointers that a tuple of them is made of.
+    Thousands are copied and compared at once, where ``is`` takes a step for each.
     """
     whole = tuple(things.values())
     return ctypes.string_at(id(whole) + tuple.__basicsize__, POINTER * len(whole))

@@ -1,6 +1,7 @@
 """The results as one page of HTML that needs nothing beside it."""
 
 import re
+from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
 from itertools import chain, count
@@ -11,6 +12,8 @@ from markupsafe import Markup
 from attnverify.bench.report.figures import Style, assign_styles
 from attnverify.bench.report.goals import GOALS, measured_words, outcome
 from attnverify.bench.report.history import SHOWN, Run, draw_history, tell_goals, tell_times
+from attnverify.bench.report.issue_slots import TITLES as SLOT_TITLES
+from attnverify.bench.report.issue_slots import Cells
 from attnverify.bench.report.plots import plots
 from attnverify.bench.report.results import Record
 from attnverify.bench.report.scaling import fit_growth
@@ -25,8 +28,8 @@ HISTORY = (
 )
 
 
-def report_page(devices: dict[str, list[Run]]) -> str:
-    """Render all devices: their last run, and how it came to it."""
+def report_page(devices: dict[str, list[Run]], slots: Sequence[Cells] = ()) -> str:
+    """Render all devices: their last run, how it came to it, and the issue slots of a card."""
     every = [record for runs in devices.values() for run in runs for record in run.records]
     styles, figures = assign_styles(every), count()
     parts = [
@@ -34,7 +37,16 @@ def report_page(devices: dict[str, list[Run]]) -> str:
         for number, runs in enumerate(devices.values())
     ]
     lead = render("lead.html", devices=devices)
-    return document.render_page("Benchmarks of attention", lead, [*chain.from_iterable(parts)])
+    sections = [*chain.from_iterable(parts), *issue_slot_sections(slots)]
+    return document.render_page("Benchmarks of attention", lead, sections)
+
+
+def issue_slot_sections(slots: Sequence[Cells]) -> list[document.Section]:
+    """Render what the profiler counted, where it was run."""
+    if not slots:
+        return []
+    table = render("issue_slots.html", titles=SLOT_TITLES, rows=slots)
+    return [document.Section("issue-slots", "Issue slots", table)]
 
 
 def device_sections(

@@ -6,6 +6,7 @@ from pathlib import Path
 from attnverify.bench.report.goals import closing_lines
 from attnverify.bench.report.history import describe_history, read_runs
 from attnverify.bench.report.html_page import available, report_page
+from attnverify.bench.report.issue_slots import describe_issue_slots, read_issue_slots
 from attnverify.bench.report.tables import show
 
 
@@ -17,13 +18,15 @@ def report(root: Path, device: str | None, page: Path | None) -> int:
     if missing := available():
         print(missing, file=sys.stderr)
         return 2
-    found = read_runs(root, device)
+    found, slots = read_runs(root, device), read_issue_slots(root)
     for name, runs in found.items():
         last = runs[-1]
         lines = [*describe_history(runs), *closing_lines(last.records, last.kind)]
         show(f"{name}, {last.name}", last.records, lines)
+    if slots:
+        print("\n" + "\n".join(describe_issue_slots(slots)))
     if page is not None:
-        page.write_text(report_page(found), encoding="utf-8")
+        page.write_text(report_page(found, slots), encoding="utf-8")
         print(f"\npage: {page}")
     if not found:
         print(
