@@ -5,7 +5,7 @@ attentions.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from math import log
 
 import numpy as np
@@ -20,6 +20,7 @@ from attnverify.bounds.error_rules import (
     with_overflow,
 )
 from attnverify.bounds.scores import (
+    Addends,
     factor_error,
     products,
     scaled_underflow,
@@ -93,7 +94,7 @@ class TransformerXL:
     rT: ndarray
     u: ndarray
     v: ndarray
-    parts: tuple[ndarray, ...]
+    parts: Addends
     scale: float
     s: ndarray
     lost: ndarray | None
@@ -114,7 +115,7 @@ def transformer_xl_terms(
         row = np.any(bad, axis=-1, keepdims=True).swapaxes(-1, -2)
         hit = rel_shifted(np.broadcast_to(row, qr.shape)) > 0
         lost = hit if lost is None else lost | hit
-    parts = (at.raw, np.broadcast_to(u @ at.kT, at.raw.shape), *places)
+    parts = Addends((at.raw, np.broadcast_to(u @ at.kT, at.raw.shape), *places))
     return TransformerXL(at.q, at.kT, rT, u, v, parts, at.scale, s, lost)
 
 
@@ -228,6 +229,36 @@ class Learned:
     s: ndarray
     lost: ndarray | None
 
+    @cached_property
+    def parts(self) -> Addends:
+        return Addends((self.qk, self.bk, self.qa, self.c))
+
+    @cached_property
+    def sizes(self) -> tuple[ndarray, ...]:
+        """|q|, |k|, |a| and |q| + |b|."""
+        q, k, a = (np.abs(x) for x in (self.q, self.kT, self.table.swapaxes(-1, -2)))
+        return q, k, a, q + np.abs(self.b)
+
+    @cached_property
+    def joined_size(self) -> ndarray:
+        """(|q| + |b|) |k| + |q| |a|"""
+        q, k, a, whole = self.sizes
+        of_table = product_with_rows(matmul_without_error, q, None, a, None, self.index)
+        return np.asarray(whole @ k + of_table)
+
+    @cached_property
+    def joined_count(self) -> ndarray:
+        """Sum |q| and |k| over the width."""
+        q, k, _, _ = self.sizes
+        return np.asarray(q.sum(-1)[..., :, None] + k.sum(-2)[..., None, :])
+
+    @cached_property
+    def largest_joined(self) -> ndarray:
+        """Bound the largest of q + b, and of k + a."""
+        _, k, a, whole = self.sizes
+        with_table = k.max(-2)[..., None, :] + a.max(-2)[:, self.index]
+        return np.maximum(whole.max(-1)[..., None], with_table)
+
 
 def learned_relative_terms(
     query: ndarray,
@@ -309,8 +340,7 @@ def learned_error(at: Learned, P: Precision, Eq: Error = None, Ek: Error = None)
     rounded to `joined`, at most g(1, u) ((|q|+|b|)|k| + |q||a|) together; the rest is
     `summed_score_error`. Every number that a form keeps must fit its format.
     """
-    D, aT = at.q.shape[-1], at.table.swapaxes(-1, -2)
-    q, k, a, whole = np.abs(at.q), np.abs(at.kT), np.abs(aT), np.abs(at.q) + np.abs(at.b)
+    D, (q, k, a, whole) = at.q.shape[-1], at.sizes
     sharp = (
         P.joined.p <= P.storage.p
     )  # else an operand format rounds the sums even of what storage holds exactly
@@ -318,10 +348,7 @@ def learned_error(at: Learned, P: Precision, Eq: Error = None, Ek: Error = None)
         factor_error(x, E, at.scale, P, stored=sharp)
         for x, E in ((whole, Eq), (q, Eq), (k, Ek), (a, None))
     )
-    joined = gamma(1, P.joined.u) * (
-        whole @ k + product_with_rows(matmul_without_error, q, None, a, None, at.index)
-    )
-    joined = joined + P.joined.eta * (q.sum(-1)[..., :, None] + k.sum(-2)[..., None, :])
+    joined = gamma(1, P.joined.u) * at.joined_size + P.joined.eta * at.joined_count
     terms = 3 * D + 1
     table_product = partial(dot_error, precision=P, n=terms)
     E = (
@@ -331,11 +358,8 @@ def learned_error(at: Learned, P: Precision, Eq: Error = None, Ek: Error = None)
         + start_error(np.abs(at.c), terms, P)
         + scaled_underflow(2 * terms, at.scale, P)
     )
-    most_sum = np.maximum(
-        whole.max(-1)[..., None], k.max(-2)[..., None, :] + a.max(-2)[:, at.index]
-    )
-    E = with_overflow(E, most_sum, P.joined)
-    return summed_score_error((at.qk, at.bk, at.qa, at.c), E, at.scale, P)
+    E = with_overflow(E, at.largest_joined, P.joined)
+    return summed_score_error(at.parts, E, at.scale, P)
 
 
 def learned_relative_score(

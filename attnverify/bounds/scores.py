@@ -3,9 +3,9 @@ Bounds for the scores: products of queries and keys, their scale, what is added 
 additive score.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from math import log2, sqrt
 
 import numpy as np
@@ -139,7 +139,27 @@ def biased_error(
     return rounding_error(s, E if Eb is None else E + Eb, P.score, fits=True)
 
 
-def summed_score_error(parts: Sequence[ndarray], E: ndarray, scale: float, P: Precision) -> ndarray:
+@dataclass(frozen=True)
+class Addends:
+    """The parts of a score, with what is the same under every arithmetic worked out once."""
+
+    parts: tuple[ndarray, ...]
+
+    @cached_property
+    def whole(self) -> ndarray:
+        return reduce(np.add, self.parts)
+
+    @cached_property
+    def size(self) -> ndarray:
+        """Sum the sizes of the parts."""
+        return reduce(np.add, [np.abs(x) for x in self.parts])
+
+    @cached_property
+    def partial_sums(self) -> tuple[ndarray, ndarray]:
+        return partial_sums(self.parts)
+
+
+def summed_score_error(addends: Addends, E: ndarray, scale: float, P: Precision) -> ndarray:
     """
     Bound the error of s = scale (x_1 + x_2 + ...), parts whose products have the error E
     altogether.
@@ -152,8 +172,8 @@ def summed_score_error(parts: Sequence[ndarray], E: ndarray, scale: float, P: Pr
 
     All that is kept must fit `score`.
     """
-    exact, count = log2(scale).is_integer(), len(parts)
-    size, (partial, most) = reduce(np.add, [np.abs(x) for x in parts]), partial_sums(parts)
+    exact, count = log2(scale).is_integer(), len(addends.parts)
+    size, (partial, most) = addends.size, addends.partial_sums
     E = with_overflow(E, most + E, P.score)
     E = (
         E
@@ -161,7 +181,7 @@ def summed_score_error(parts: Sequence[ndarray], E: ndarray, scale: float, P: Pr
         + gamma(1, P.score.u) * (partial + (count - 2) * E)
         + 2 * count * P.score.eta
     )
-    E = scale * rounding_error(reduce(np.add, parts), E, P.score)
+    E = scale * rounding_error(addends.whole, E, P.score)
     if exact:
         return E + P.score.eta * (scale != 1)
     return E + 2 * (P.scale_const or P.acc).u * (scale * size + E) + P.score.eta
