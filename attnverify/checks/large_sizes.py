@@ -49,6 +49,8 @@ ATTENDED = {
 
 LONG = FEW | {"N": 3, "M": 8192, "S": 8189}
 SQUARE = FEW | {"N": 2048}
+SQUARE_GRADIENT = FEW | {"N": 1025}
+"""Of a gradient in the default profile: its bound takes three times as long as that of a layer."""
 LONGEST_SQUARE = FEW | {"N": 8192}
 """Thorough alone: a layer that attends to its own sequence has a weight for each pair."""
 WINDOW = {"pattern": "window", "axes": "N M", "form": "bool", "seed": 5}
@@ -91,7 +93,8 @@ def large_recipes(op: Operation, profile: str) -> list[Recipe]:
         ]
     if profile == "quick":
         return []
-    long = fixed_recipe(op, SQUARE if op.traits.square else LONG)
+    squares = SQUARE_GRADIENT if op.is_gradient and profile == "default" else SQUARE
+    long = fixed_recipe(op, squares if op.traits.square else LONG)
     padded = {"pattern": "right_padding", "axes": "N M", "form": "bool", "seed": 5}
     masked = [fixed_recipe(op, LONG, "normal", padded)] if op.mask == "attn_mask" else []
     return [long, *(masked if not op.traits.square else [])]
