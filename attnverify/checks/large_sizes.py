@@ -16,7 +16,7 @@ from attnverify.backends.loader import Implementation
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.inputs.recipe import Recipe
-from attnverify.judge.case import Case
+from attnverify.judge.case import Case, errors_of_large
 from attnverify.judge.errors import Unsupported
 from attnverify.judge.judging import judge
 from attnverify.machine import available_memory
@@ -114,12 +114,19 @@ def judge_in_memory(recipe: Recipe, implementation: Implementation, dtype: str) 
     needed, free = BYTES_OF_A_PAIR * recipe.sizes["N"] ** 2, available_memory()
     if free is not None and free < needed:
         raise Unsupported(f"needs {needed >> 30} GiB of memory, of which {free >> 30} are free")
-    judge(implementation, Case(recipe, dtype))
+    errors_of_large.cache_clear()
+    try:
+        judge(implementation, Case(recipe, dtype))
+    finally:
+        errors_of_large.cache_clear()
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=max(map(len, ATTENDED.values())))
 def large_case(recipe: Recipe, dtype: str) -> Case:
-    """Return the case of a recipe, kept for the next implementation alone: its arrays are large."""
+    """
+    Return the case of a recipe, kept for the next implementation: as many as one operation has, no
+    more, for their arrays are large (at most 0.3 GB were seen).
+    """
     return Case(recipe, dtype)
 
 
