@@ -121,7 +121,7 @@ def judge_in_memory(recipe: Recipe, implementation: Implementation, dtype: str) 
         errors_of_large.cache_clear()
 
 
-@lru_cache(maxsize=max(map(len, ATTENDED.values())))
+@lru_cache(maxsize=max(map(len, ATTENDED.values())) + len(GRIDS))
 def large_case(recipe: Recipe, dtype: str) -> Case:
     """
     Return the case of a recipe, kept for the next implementation: as many as one operation has, no

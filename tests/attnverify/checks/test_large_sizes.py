@@ -45,6 +45,16 @@ def test_every_square_layer_has_it_in_thorough_alone(name: str) -> None:
     assert [any("N=8192" in one for one in found) for found in names] == [False, False, True]
 
 
+@pytest.mark.parametrize("name", ["scaled_dot_product_attention", "alibi_attention_grad"])
+def test_large_cases_are_worked_out_once_for_all_columns(name: str) -> None:
+    """Implementations come one after the other, and each meets all of them."""
+    op = CATALOGUE[name]
+    recipes = large_sizes.large_recipes(op, "default") + large_sizes.grid_recipes(op, "default")
+    first = [large_sizes.large_case(recipe, "float32") for recipe in recipes]
+    again = [large_sizes.large_case(recipe, "float32") for recipe in recipes]
+    assert all(one is other for one, other in zip(first, again, strict=True))
+
+
 def test_without_memory_it_is_not_judged_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large_sizes, "available_memory", lambda: 5 << 30)
     with pytest.raises(Unsupported, match="needs 13 GiB of memory, of which 5 are free"):
