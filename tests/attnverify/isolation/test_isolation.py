@@ -70,8 +70,8 @@ WORDS: dict[str, dict[str, str]] = {
     "draws": {},
     "deletes_itself": {},
     "patches_at_import": {},
-    "segfault": {"values": SEGFAULT, "side effects": SEGFAULT},
-    "aborts": {"values": ABORT, "side effects": ABORT},
+    "segfault": {"values": SEGFAULT, "side effects": SEGFAULT.partition(" layout")[0]},
+    "aborts": {"values": ABORT, "side effects": ABORT.partition(" layout")[0]},
     "sticky": {"values": LOST, "side effects": LOST},
     "gradient_segfault": dict.fromkeys(
         ("gradients", "side effects", "hidden NaN", "isolation"), GRADIENT
