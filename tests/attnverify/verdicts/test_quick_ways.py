@@ -38,7 +38,9 @@ def test_a_module_is_judged_as_in_the_quick_profile_unless_all_is_asked_for(
 def test_it_is_drawn_fewer_cases_than_the_functions_that_it_calls() -> None:
     own = cell("torch_impl", "module")
     cases = [
-        judge_cell(Cell(replace(own.implementation, quick=quick), None, "float32", "values"), Options())
+        judge_cell(
+            Cell(replace(own.implementation, quick=quick), None, "float32", "values"), Options()
+        )
         for quick in (True, False)
     ]
     assert 0 < 2 * cases[0].cases < cases[1].cases
