@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from attnverify.backends.loader import Implementation, load
+from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import draw_recipes
 from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement
@@ -254,3 +255,12 @@ def test_a_key_that_is_no_number_does_not_hide_a_large_one() -> None:
     ((_, found),) = additive_operators.hidden(at, block, additive_operators.three_rooms(at)[1])
     assert torch.equal(found[:, 1], torch.tanh(query[0, 0] + key[0, 0, 1]))
     assert found[:, 0].isnan().all()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_a_row_of_infinity_with_a_weight_of_zero_reaches_no_other_row(dtype: str) -> None:
+    """The score is minus infinity and the output finite; the row is a factor of the gradient."""
+    name, sizes = "transformer_xl_attention_grad", dict.fromkeys("BDEH", 1) | {"N": 2, "M": 2}
+    values = {"family": "normal", "seed": 6282}
+    recipe = Recipe(name, sizes, values, poison="inf for some")
+    judge(BLOCKED[f"{name}_blocked"], case_of(recipe, dtype))

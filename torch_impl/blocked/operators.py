@@ -135,7 +135,7 @@ def attention_grad(
     options = Options(causal, first, share)
     d = gradients(at, mask_too, out)
     rooms = two_rooms(at)
-    lost = not out.isfinite().all()
+    lost = not are_finite(out, at.query, at.key, at.table)
     factors = finite_factors(at) if lost else at
     for block in blocks_of(at, options):
         rows = block.at_rows
@@ -160,6 +160,14 @@ def _(d_output: Tensor, out: Tensor, tops: Tensor, norms: Tensor, *rest: Any) ->
 
 for operator in (attention, attention_grad):
     entry_by_entry(operator)
+
+
+def are_finite(*tensors: Tensor | None) -> bool:
+    """
+    Whether no tensor has NaN or infinity. A factor may though the output has none: where the score
+    is minus infinity its weight is 0, in a product with others' rows too.
+    """
+    return all(bool(x.isfinite().all()) for x in tensors if x is not None)
 
 
 def finite_factors(at: Terms) -> Terms:
