@@ -1,0 +1,46 @@
+"""
+Infinity that only some rows see, in calls so small that its score is often minus infinity: then its
+weight is 0 and the output finite, and it may still reach the gradients of other rows.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from attnverify.backends.loader import Implementation, load
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.inputs.recipe import Recipe
+from attnverify.inputs.sampling import FROM_SOME, draw_recipes, resized
+from attnverify.judge.case import case_of
+from attnverify.judge.errors import Unsupported
+from attnverify.judge.judging import judge
+
+HIDING = sorted(name for name, operation in CATALOGUE.items() if operation.can_hide_from_some)
+SMALL = {"B": 1, "H": 1, "N": 2, "M": 2, "D": 1, "E": 1}
+
+
+def small_recipes(operation: str) -> Iterator[Recipe]:
+    for recipe in draw_recipes(operation, FROM_SOME, 12, 3):
+        sizes = {letter: size for letter, size in SMALL.items() if letter in recipe.sizes}
+        yield replace(resized(recipe, sizes), poison="inf for some")
+
+
+def implementations(operation: str) -> Iterator[Implementation]:
+    for column in ("numpy_ref", "torch_impl", "cupy_impl"):
+        for own in load(column).implementations:
+            if own.operation.name == operation and not own.how.startswith("module_"):
+                yield own
+
+
+@pytest.mark.parametrize("operation", HIDING)
+def test_a_row_of_infinity_reaches_no_other_row(operation: str) -> None:
+    judged = 0
+    for recipe in dict.fromkeys(small_recipes(operation)):
+        case = case_of(recipe, "float32")
+        for own in implementations(operation):
+            try:
+                judged += judge(own, case).judged
+            except Unsupported:
+                continue
+    assert judged >= 20
