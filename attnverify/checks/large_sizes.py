@@ -42,7 +42,7 @@ ATTENDED = {
             for M in SUMMED
             for family in ("columns", "one_signed")
         ),
-        ("one_signed", SUMS | {"H": 1, "N": 4099, "M": 3}),
+        ("one_signed", SUMS | {"N": 4099, "M": 3}),
     ),
 }
 """Family and sizes for an attention and for its gradient; thorough: as default."""
