@@ -321,7 +321,7 @@ def populate(
         backend.implementations = list(implementations(backend, functions))
         if backend.sampled:
             backend.implementations = [i for i in backend.implementations if i.how in KERNELS]
-        else:
+        elif parse_source(backend.source).is_column:
             judge_quickly(backend, getattr(root, "QUICK", ()))
         backend.versions, backend.device = versions(backend.library.name), device(backend.library)
         if backend.machine is not None:

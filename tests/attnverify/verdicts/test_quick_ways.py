@@ -1,6 +1,7 @@
 """Ways of a column that the default profile judges as the quick one does."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -50,3 +51,11 @@ def test_kernels_that_a_cpu_executes_are_a_second_opinion() -> None:
     for source, how in (("torch_impl", "triton"), ("cupy_impl", "cuda")):
         quick = {own.how for own in load(source).implementations if own.quick}
         assert (how in quick) == (load(source).device == "cpu")
+
+
+@pytest.mark.parametrize("word", ["True", "('',)"])
+def test_a_file_of_somebody_else_may_use_the_name(word: str, tmp_path: Path) -> None:
+    path = tmp_path / "theirs.py"
+    path.write_text(f"import numpy as np\nQUICK = {word}\ndef softmax(scores): return scores\n")
+    backend = load(str(path))
+    assert backend.broken is None and not backend.implementations[0].quick
