@@ -3,6 +3,7 @@ What runs where: the workflows do what .ci/run does, CONTRIBUTING names each of 
 checkers notice what they are there for.
 """
 
+import ast
 import re
 import shutil
 import subprocess
@@ -150,3 +151,18 @@ def test_ours_pass(hook: str, tmp_path: Path) -> None:
 def test_a_line_of_somebody_else_in_a_workflow_is_noticed() -> None:
     other = WORKFLOWS["tests"].replace(".ci/run ${{ matrix.step }}", "pytest")
     assert "pytest" in foreign(other)
+
+
+def is_of_the_main_job(path: Path) -> bool:
+    tree = ast.parse(path.read_text())
+    return any(
+        isinstance(node, ast.ImportFrom) and node.module == "attnverify.differential"
+        for node in ast.walk(tree)
+    )
+
+
+def test_the_main_job_has_no_module_in_the_folders_that_it_does_not_read() -> None:
+    """``pytest -m differential`` leaves them unread (conftest.py)."""
+    found = [path for path in (ROOT / "tests").rglob("test_*.py") if is_of_the_main_job(path)]
+    assert len(found) >= 8
+    assert {path.parent for path in found} == {ROOT / "tests"}

@@ -14,6 +14,7 @@ from attnverify.backends.call_adapter import adapt_signature
 from attnverify.backends.loader import Backend, Implementation
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.checks import large_sizes
+from attnverify.judge.case import Case, errors_of_large
 from attnverify.judge.errors import Disagreement, Unsupported
 
 LAYER = CATALOGUE["self_attention"]
@@ -59,6 +60,20 @@ def test_without_memory_it_is_not_judged_and_says_so(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(large_sizes, "available_memory", lambda: 5 << 30)
     with pytest.raises(Unsupported, match="needs 13 GiB of memory, of which 5 are free"):
         longest()(layer(numpy_ref.self_attention), "float32")
+
+
+def test_what_the_bounds_of_the_longest_share_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are gigabytes, and the next case needs as much."""
+
+    def judge_and_fail(implementation: Implementation, case: Case) -> None:
+        errors_of_large(Case(large_sizes.large_recipes(LAYER, "default")[0], case.dtype))
+        raise Disagreement("wrong")
+
+    monkeypatch.setattr(large_sizes, "judge", judge_and_fail)
+    monkeypatch.setattr(large_sizes, "available_memory", lambda: None)
+    with pytest.raises(Disagreement):
+        longest()(layer(numpy_ref.self_attention), "float32")
+    assert errors_of_large.cache_info().currsize == 0
 
 
 @pytest.mark.thorough

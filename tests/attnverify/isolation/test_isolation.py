@@ -57,6 +57,13 @@ SEGFAULT = (
     "crashed: signal 11 (SIGSEGV) on shift_right: layout kind=contiguous seed=0, sizes M=33 N=2"
 )
 ABORT = "crashed: signal 6 (SIGABRT) on shift_right: layout kind=contiguous seed=0, sizes M=65 N=2"
+SEGFAULT_AMONG_DRAWS = (
+    "crashed: signal 11 (SIGSEGV) on shift_right: layout kind=mixed seed=25462, options lead=[2], "
+    "sizes M=33 N=3"
+)
+ABORT_IN_A_LAYOUT = ABORT.replace(
+    "contiguous seed=0, sizes M=65 N=2", "transposed seed=1, sizes M=65 N=3"
+)
 LOST = (
     "left its device unusable: RuntimeError: CUDA error: an illegal memory access was "
     "encountered on shift_right:"
@@ -70,8 +77,8 @@ WORDS: dict[str, dict[str, str]] = {
     "draws": {},
     "deletes_itself": {},
     "patches_at_import": {},
-    "segfault": {"values": SEGFAULT, "side effects": SEGFAULT.partition(" layout")[0]},
-    "aborts": {"values": ABORT, "side effects": ABORT.partition(" layout")[0]},
+    "segfault": {"values": SEGFAULT, "side effects": SEGFAULT_AMONG_DRAWS},
+    "aborts": {"values": ABORT, "side effects": ABORT_IN_A_LAYOUT},
     "sticky": {"values": LOST, "side effects": LOST},
     "gradient_segfault": dict.fromkeys(
         ("gradients", "side effects", "hidden NaN", "isolation"), GRADIENT
