@@ -63,6 +63,10 @@ class Recorded:
         return memory, useful
 
 
+BLANK = {0: np.array([False])} | {n: np.full(n, 255, np.uint8).view(BITS[n]) for n in BITS}
+"""What a register of so many bytes holds before anybody writes: all bits set, as in NaN."""
+
+
 class Kernel:
     """One entry of a module."""
 
@@ -83,14 +87,7 @@ class Kernel:
         locals_, size = laid_out(v for v in program.variables if v.space == "local")
         self.places |= locals_ | {p.name: p.offset for p in parameters}
         self.local_size = -(-size // 16) * 16
-        self.blank = [
-            np.full(1, 255, np.uint8).repeat(max(1, r.size)).view(BITS[r.size] if r.size else bool)
-            for r in program.registers
-        ]
-        self.blank = [
-            np.array([False]) if r.size == 0 else x
-            for r, x in zip(program.registers, self.blank, strict=True)
-        ]
+        self.blank = [BLANK[r.size] for r in program.registers]
         self.asynchronous_registers = instructions.matrix.wgmma.used_registers(program.instructions)
         self.asynchronous = bool(self.asynchronous_registers)
         self.last = len(program.instructions) - 1
@@ -235,9 +232,12 @@ LIVING: "weakref.WeakSet[Module]" = weakref.WeakSet()
 def forget_kernels() -> None:
     """
     Let go of what kernels were read to, 3 KB an instruction: whoever asks for one again has it read
-    again.
+    again. A closure knows its kernel, and a kernel its closures: nobody searches for such a circle
+    among what is frozen, so it is opened here.
     """
     for module in LIVING:
+        for kernel in module.kernels.values():
+            vars(kernel).pop("steps", None)
         module.kernels.clear()
 
 

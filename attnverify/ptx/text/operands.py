@@ -17,7 +17,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Register:
     """A register: its place in the register file and its bytes (0 for a predicate)."""
 
@@ -26,14 +26,14 @@ class Register:
     size: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Immediate:
     """A number as it is written; the instruction's type says what bits it is."""
 
     text: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Symbol:
     """A variable, parameter, label or special register, and bytes behind its start."""
 
@@ -41,7 +41,7 @@ class Symbol:
     offset: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Address:
     """``[base + offset]``."""
 
@@ -49,14 +49,14 @@ class Address:
     offset: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Vector:
     """``{a, b}``, or the parenthesised lists of a call."""
 
     items: "tuple[Operand, ...]"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Pair:
     """``p|q``: two results."""
 
@@ -64,14 +64,14 @@ class Pair:
     second: "Register | Sink"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Negated:
     """``!p``."""
 
     of: Register
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Sink:
     """``_``: a result that nobody wants."""
 
@@ -84,14 +84,19 @@ NUMBER = re.compile(
 OFFSET = re.compile(r"^(\S+?)\s*(?:\+\s*(-?\w+)|(-\d+))?$")
 
 
+BRACKET_OR_COMMA = re.compile(r"[,{}\[\]()]")
+
+
 def split_top(text: str) -> list[str]:
     """Find the parts between the commas that lie outside of all brackets."""
     parts, depth, start = [], 0, 0
-    for at, letter in enumerate(text):
-        depth += (letter in "{[(") - (letter in "}])")
-        if letter == "," and depth == 0:
-            parts.append(text[start:at].strip())
-            start = at + 1
+    for match in BRACKET_OR_COMMA.finditer(text):
+        letter = match[0]
+        if letter != ",":
+            depth += 1 if letter in "{[(" else -1
+        elif depth == 0:
+            parts.append(text[start : match.start()].strip())
+            start = match.end()
     last = text[start:].strip()
     return [*parts, last] if last else parts
 

@@ -37,6 +37,8 @@ class Reader:
     def __init__(self, text: Text) -> None:
         self.text, self.program = text, Program()
         self.scopes: list[tuple[int, dict[str, Register]]] = [(0, {})]
+        self.known_operands: dict[str, Operand] = {}
+        """What the texts of operands mean in the scopes that are open."""
         self.source: Source | None = None
         self.opened = 0
 
@@ -47,6 +49,7 @@ class Reader:
                 self.scopes.append((self.opened, {}))
             elif statement == "}":
                 self.scopes.pop()
+                self.known_operands.clear()
             elif LABEL.fullmatch(statement):
                 self.program.labels[self.scopes[-1][0], statement.rstrip(": \t\n")] = len(
                     self.program.instructions
@@ -72,6 +75,7 @@ class Reader:
         match = re.match(r"\.reg\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+(.*)", statement, re.DOTALL)
         if match is None or match[1] not in KINDS:
             raise NotUnderstood(statement)
+        self.known_operands.clear()
         for name in match[2].split(","):
             many = re.fullmatch(r"(.*)<(\d+)>", name.strip())
             for each in (
@@ -107,9 +111,18 @@ class Reader:
         )
 
     def register(self, name: str) -> Register | None:
-        return next((names[name] for _, names in reversed(self.scopes) if name in names), None)
+        for _, names in reversed(self.scopes):
+            if name in names:
+                return names[name]
+        return None
 
     def operand(self, text: str) -> Operand:
+        found = self.known_operands.get(text)
+        if found is None:
+            found = self.known_operands[text] = self.read_operand(text)
+        return found
+
+    def read_operand(self, text: str) -> Operand:
         if text == "_":
             return Sink()
         if text[0] in "{(":

@@ -18,7 +18,7 @@ INLINE = re.compile(r"// begin inline asm\n.*?// end inline asm", re.DOTALL)
 """The compiler of Triton 3.9 counts the lines of such a passage as those of the file."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Instruction:
     """
     One instruction: ``add`` with its modifiers and operands, guarded or not, and where it stands.

@@ -264,12 +264,18 @@ def is_move(of: Instruction) -> bool:
     return of.name == "mov" and all(isinstance(operand, Register) for operand in of.operands)
 
 
+@lru_cache(maxsize=8)
+def places_of(registers: frozenset[int]) -> dict[int, int]:
+    """Number the registers in their order."""
+    return {index: row for row, index in enumerate(sorted(registers))}
+
+
 def watched(form: Form, step: Step, registers: frozenset[int]) -> Step:
     """
     A step, before which the registers of products under way are looked at if it touches one.
     """
     reads, writes = touched_by(form)
-    place = {index: row for row, index in enumerate(sorted(registers))}
+    place = places_of(registers)
     wrote, read = (
         np.array([place[index] for index in sorted(part & registers)], np.int64)
         for part in (writes, reads)
