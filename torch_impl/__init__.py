@@ -22,11 +22,12 @@ except ImportError:
 DEVICE = "cuda" if torch is not None and torch.cuda.is_available() else "cpu"
 DETERMINISTIC = DEVICE == "cpu"
 PRECISION = claims(DEVICE == "cuda")
-WRAPPED = ("module", "module_train", "module_batch_first")
-QUICK = WRAPPED if DEVICE == "cuda" else (*WRAPPED, "triton")
+WRAPPED = ("module", "module_train", "module_batch_first", "autocast")
+QUICK = WRAPPED if DEVICE == "cuda" else (*WRAPPED, "flex", "triton")
 """
-The ways that the default profile judges as the quick one does: a module calls functions that are
-judged beside it, and Triton's interpreter is a second opinion, and slow.
+The ways that the default profile judges as the quick one does: a module, also in an autocast
+region, calls functions that are judged beside it, and on a CPU FlexAttention is not compiled and
+Triton's interpreter a second opinion, and slow.
 """
 
 

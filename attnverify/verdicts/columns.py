@@ -220,8 +220,8 @@ def checks_to_run(
     made_from = options.draws | ({"inputs": options.inputs} if options.inputs else {})
     names = checks(operation, cell.aspect, **made_from)
     own = [{"name": name} | made_from for name in names if concerns(name, implementation)]
-    if cell.aspect == "side effects" and compiles_shapes(implementation):
-        own = own[: count_sequences(options)]
+    if cell.aspect == "side effects":
+        own = own[: count_sequences(implementation, options)]
     found = [
         named
         for named in recorded_checks(operation, cell.aspect, options.failures)

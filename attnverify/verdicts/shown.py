@@ -42,9 +42,15 @@ class Shown(NamedTuple):
     hunted: Callable[[], tuple[Recipe, ...]]
 
 
-def count_sequences(options: Options) -> int:
-    """How many checks of calls in a row, where each has shapes of its own to compile."""
-    return 1 if options.profile == "quick" else 3
+def count_sequences(implementation: Implementation, options: Options) -> int | None:
+    """
+    How many of the checks of several calls are run, outputs of their own before calls in a row: few
+    where each has shapes of its own to compile, and of a way whose functions are judged beside it;
+    None for all.
+    """
+    if compiles_shapes(implementation):
+        return 1 if options.profile == "quick" else 3
+    return 2 if implementation.quick and options.profile != "thorough" else None
 
 
 def compiles_shapes(implementation: Implementation) -> bool:

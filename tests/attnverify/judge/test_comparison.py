@@ -6,10 +6,11 @@ from numpy import inf, nan
 
 from attnverify.catalogue.pytrees import leaves
 from attnverify.inputs.recipe import Recipe
+from attnverify.inputs.sampling import draw_recipes
 from attnverify.judge.case import case_of
 from attnverify.judge.comparison import Comparison, compare, is_within
 from attnverify.judge.judging import describe_value, failure_kind
-from attnverify.precision import REFERENCE
+from attnverify.precision import REFERENCE, resolve
 
 
 def held(actual: float, expected: float, bound: float | None, largest: float = inf) -> Comparison:
@@ -207,3 +208,17 @@ def test_what_went_wrong_is_named(actual: float, expected: float, bound: float, 
 )
 def test_what_came_in_place_of_an_array_is_called_by_its_kind(thing: object, words: str) -> None:
     assert describe_value(thing) == words
+
+
+@pytest.mark.parametrize("operation", ["softmax", "transformer_xl_layer_grad"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_strict_bounds_are_narrower_by_next_to_nothing(operation: str, dtype: str) -> None:
+    precision = resolve("eager", operation, operation, dtype)
+    for recipe in draw_recipes(operation, "any", 5, 0):
+        case = case_of(recipe, dtype)
+        pairs = zip(
+            leaves(case.strict_bounds(precision)), leaves(case.bounds(precision)), strict=True
+        )
+        for strict, whole in ((a, b) for a, b in pairs if a is not None):
+            assert (strict <= whole).all()
+            assert (strict[np.isfinite(whole)] >= (1 - 1e-6) * whole[np.isfinite(whole)]).all()

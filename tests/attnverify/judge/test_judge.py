@@ -159,8 +159,20 @@ def test_what_supports_nothing_is_unsupported_and_never_passed(folder: str) -> N
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "verdict"), [("softmax_right", "passed"), ("softmax_zeros", "failed")]
+)
+def test_what_strict_bounds_reject_is_judged_by_the_whole_ones(
+    name: str, verdict: str, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    monkeypatch.setattr(Case, "strict_bounds", lambda case, _: np.zeros(case.expected.shape))
+    (cell,) = (cell for cell in cells_of(name) if cell.aspect == "values")
+    assert judge_cell(cell, Options("quick", failures=folder)).verdict == verdict
+
+
 def test_a_column_without_one_finite_bound_is_not_passed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Case, "bounds", lambda case, _: np.full(case.expected.shape, np.inf))
+    for name in ("bounds", "strict_bounds"):
+        monkeypatch.setattr(Case, name, lambda case, _: np.full(case.expected.shape, np.inf))
     (cell,) = (cell for cell in cells_of("softmax_zeros") if cell.aspect == "values")
     tally = judge_cell(cell, Options("quick"))
     assert (tally.verdict, tally.cases, tally.strong) == (

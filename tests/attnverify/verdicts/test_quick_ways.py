@@ -7,7 +7,7 @@ import pytest
 
 from attnverify.backends.loader import load
 from attnverify.verdicts.cell import Cell
-from attnverify.verdicts.columns import judge_cell, options_of
+from attnverify.verdicts.columns import checks_to_run, judge_cell, options_of
 from attnverify.verdicts.tally import Options
 
 
@@ -26,7 +26,7 @@ def cell(source: str, how: str, aspect: str = "values") -> Cell:
         ("module", "default", "quick"),
         ("module", "thorough", "thorough"),
         ("module", "quick", "quick"),
-        ("autocast", "default", "default"),
+        ("autocast", "default", "quick"),
         ("", "default", "default"),
     ],
 )
@@ -45,6 +45,23 @@ def test_it_is_drawn_fewer_cases_than_the_functions_that_it_calls() -> None:
         for quick in (True, False)
     ]
     assert 0 < 2 * cases[0].cases < cases[1].cases
+
+
+@pytest.mark.parametrize(
+    ("how", "profile", "sequences"),
+    [
+        ("module", "default", 1),
+        ("module", "quick", 1),
+        ("module", "thorough", 25),
+        ("", "quick", 3),
+    ],
+)
+def test_it_is_called_in_a_row_once(how: str, profile: str, sequences: int) -> None:
+    own = cell("torch_impl", how, "side effects")
+    run = checks_to_run(own, own.implementation, Options(profile, failures=""))
+    names = [named["name"] for named, _ in run]
+    assert names[0] == "outputs of their own"
+    assert sum(name.startswith("calls in a row") for name in names) == sequences
 
 
 def test_kernels_that_a_cpu_executes_are_a_second_opinion() -> None:
