@@ -43,7 +43,6 @@ from attnverify.verdicts.search import (
     search_for_failures,
 )
 from attnverify.verdicts.shown import (
-    compiles_shapes,
     count_sequences,
     is_sampled,
     recipes_to_call_twice,

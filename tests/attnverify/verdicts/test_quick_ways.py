@@ -52,7 +52,7 @@ def test_it_is_drawn_fewer_cases_than_the_functions_that_it_calls() -> None:
     [
         ("module", "default", 1),
         ("module", "quick", 1),
-        ("module", "thorough", 25),
+        ("module", "thorough", 50),
         ("", "quick", 3),
     ],
 )
