@@ -69,17 +69,26 @@ def narrow(name: str, aten: str, onednn: str, mkl: str) -> Setting:
 SETTINGS = (
     Setting("one thread"),
     Setting("two threads", threads=2),
+    Setting("two threads, asleep as they wait", 2, {"OMP_WAIT_POLICY": "passive"}),
     narrow("256 bits", "avx2", "AVX2", "AVX2"),
     Setting("256 bits in PyTorch's loops", 1, {"ATEN_CPU_CAPABILITY": "avx2"}),
     narrow("128 bits", "default", "SSE41", "SSE4_2"),
     *(Setting(f"blocks of {4 * n // 2**10} KiB", elements=n) for n in (2**16, 2**17, 2**19, 2**20)),
 )
-"""The first is what the others are compared with: blocks of 1024 KiB, the widest vector units."""
+"""
+The first is what the others are compared with: blocks of 1024 KiB, the widest vector units. Threads
+that spin as they wait for each other spend CPU seconds, the more the busier the machine is.
+"""
 
 
 def chosen_cases(only: str = "") -> list[Case]:
     """List the cases of the races whose name holds these letters."""
     return [case for case in CPU if (case.name, case.mode) in RACES and only in describe(case)]
+
+
+def chosen_settings(only: str = "") -> tuple[Setting, ...]:
+    """List the settings whose name holds these letters, after the first."""
+    return (SETTINGS[0], *(one for one in SETTINGS[1:] if only in one.name))
 
 
 def describe(case: Case) -> str:
@@ -226,6 +235,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--turns", type=int, default=3, help="processes of each setting")
     parser.add_argument("--calls", type=int, default=7, help="of both, in each process")
     parser.add_argument("-k", default="", help="only races whose name holds this")
+    parser.add_argument("--setting", default="", help="the first, and those whose name holds this")
     parser.add_argument("--record", action="store_true", help="keep it in benchmarks/processor")
     parser.add_argument("--here", help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
@@ -238,7 +248,7 @@ def main(arguments: list[str] | None = None) -> int:
         if asked.record
         else None
     )
-    for setting in SETTINGS * asked.turns:
+    for setting in chosen_settings(asked.setting) * asked.turns:
         samples.append((setting, run_setting(setting, asked.calls, asked.k)))
         if out:
             told = {"machine": name_processor(), "load": os.getloadavg()}

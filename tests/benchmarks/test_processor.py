@@ -61,6 +61,12 @@ def test_a_setting_reaches_the_process_and_the_blocks(monkeypatch: pytest.Monkey
     assert "OPENBLAS_CORETYPE" not in given and given["setting"]["name"] == "narrow"
 
 
+def test_settings_are_chosen_beside_what_they_are_compared_with() -> None:
+    assert processor.chosen_settings() == SETTINGS
+    names = [one.name for one in processor.chosen_settings("two threads")]
+    assert names == ["one thread", "two threads", "two threads, asleep as they wait"]
+
+
 def test_a_processor_is_named_with_its_caches() -> None:
     found = processor.name_processor()
     assert found["processor"] and found["cores"] >= 1
