@@ -8,17 +8,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from attnverify import ROOT
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.traits import CHAPTERS
 from attnverify.gpu_report.context import Figures, NotRun, StepContext
 from attnverify.gpu_report.programs import program, quote_last_lines
-from attnverify.gpu_report.sanitizer import watched_steps
 
 TESTS = ("test_pytorch_integration.py", "test_modules.py", "test_peak_memory.py")
 TESTED = ROOT / "tests" / "torch_impl" / "triton"
@@ -124,13 +121,3 @@ def tests(here: StepContext) -> Figures:
     ran = program(command, here.seconds - 5)
     assert ran.returncode == 0, quote_last_lines(ran)
     return {"tests": list(names), "pytest": ran.stdout.strip().splitlines()[-1]}
-
-
-SUITES: dict[str, Any] = {
-    "tests": tests,
-    **watched_steps(),
-    **{
-        f"suite-{source}": partial(run_differential_suite, source)
-        for source in ("torch_impl", "cupy_impl")
-    },
-}

@@ -2,9 +2,9 @@
 ``attnverify gpu-report``: the steps, each in a process of its own (on a GPU some side by side), and
 what they came to as one file.
 
-A step ends in *passed*, *failed* or *not run*, with a reason; a crash, a hang or a device that
-answers no more costs that step alone. ``python -m attnverify.gpu_report.runner STEP OPTIONS`` is
-such a process.
+A step is a test (:mod:`attnverify.gpu_report.on_device`), which pytest runs and writes down. It
+ends in *passed*, *failed* or *not run*, with a reason; a crash, a hang or a device that answers no
+more costs that step alone.
 """
 
 import argparse
@@ -16,17 +16,18 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from attnverify import ROOT
 from attnverify.backends.commit import commit_of_suite
+from attnverify.gpu_report.programs import build_command, tell_context
 
 LIMITS = {
     "environment": 60,
@@ -198,32 +199,50 @@ def outcome_of(name: str, device: str, quick: bool, seconds: float) -> Outcome:
     """Run a step in a process of its own, which ends in time, with all that it has started."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        answer, log = Path(folder) / "answer.json", Path(folder) / "log"
-        options = json.dumps(
-            {"device": device, "quick": quick, "seconds": seconds, "answer": str(answer)}
-        )
-        hidden = {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
-        chosen = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | choose_assembler()
-        environment = os.environ | chosen | hidden
-        with log.open("w") as stream:
-            command = [sys.executable, "-m", "attnverify.gpu_report.runner", name, options]
-            child = subprocess.Popen(
-                command, stdout=stream, stderr=stream, cwd=ROOT, env=environment, process_group=0
-            )
-            RUNNING.add(child)
-            try:
-                ended = f"ended with status {child.wait(seconds)} and no answer"
-            except subprocess.TimeoutExpired:
-                ended = f"no answer within {seconds:.0f} s"
-            finally:
-                stop_process_group(child)
-                RUNNING.discard(child)
-        told = json.loads(answer.read_text()) if answer.exists() else None
+        answer, log = Path(folder) / "answer.xml", Path(folder) / "log"
+        environment = choose_environment(device) | tell_context(device, quick, seconds)
+        ended = run_until(build_command(name, answer), environment, seconds, log)
+        found = read_outcome(name, answer, device)
         lines = log.read_text(errors="replace").strip().splitlines()[-12:]
-    taken = round(time.monotonic() - started, 1)
-    if told is None:
-        return Outcome(name, "failed", " | ".join([ended, *lines])[-2000:], taken)
-    return Outcome(name, told["verdict"], told["reason"], taken, told["figures"])
+    found = found or Outcome(name, "failed", " | ".join([ended, *lines])[-2000:])
+    return replace(found, seconds=round(time.monotonic() - started, 1))
+
+
+def choose_environment(device: str) -> dict[str, str]:
+    """The environment of a step: this checkout, one thread, the GPU or none."""
+    hidden = {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
+    chosen = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | choose_assembler()
+    return os.environ | chosen | hidden
+
+
+def run_until(command: list[str], environment: dict[str, str], seconds: float, log: Path) -> str:
+    """Run a step's command until its time is up; how it ended, in words."""
+    with log.open("w") as stream:
+        child = subprocess.Popen(
+            command, stdout=stream, stderr=stream, cwd=ROOT, env=environment, process_group=0
+        )
+        RUNNING.add(child)
+        try:
+            return f"ended with status {child.wait(seconds)} and no answer"
+        except subprocess.TimeoutExpired:
+            return f"no answer within {seconds:.0f} s"
+        finally:
+            stop_process_group(child)
+            RUNNING.discard(child)
+
+
+def read_outcome(name: str, answer: Path, device: str) -> Outcome | None:
+    """Read what pytest wrote of the step's test; None where it wrote nothing."""
+    test = ElementTree.parse(answer).find(".//testcase") if answer.exists() else None
+    if test is None:
+        return None
+    told = {x.get("name"): x.get("value", "") for x in test.iter("property")}
+    figures = json.loads(told.get("figures", "{}"))
+    for kind, verdict in (("failure", "failed"), ("error", "failed"), ("skipped", "not run")):
+        if (found := test.find(kind)) is not None:
+            return Outcome(name, verdict, found.get("message", "")[:4000], figures=figures)
+    scale = "" if device == "cuda" else "on the CPU, at small sizes"
+    return Outcome(name, "passed", scale, figures=figures)
 
 
 ASSEMBLER = "TRITON_PTXAS_PATH"
@@ -250,58 +269,3 @@ def stop_process_group(child: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
-
-
-# In the process of a step
-
-
-def steps() -> dict[str, Callable[..., dict[str, Any]]]:
-    from attnverify.gpu_report import external_steps, kernel_steps, pytorch_steps
-
-    return {
-        "environment": kernel_steps.environment,
-        "short": kernel_steps.run_each_kernel_once,
-        "repeats": kernel_steps.check_repeatability,
-        "lengths": kernel_steps.check_long_sequences,
-        "large": kernel_steps.check_large_tensors,
-        "graphs": pytorch_steps.check_cuda_graphs,
-        "waits": pytorch_steps.check_no_synchronization,
-        "recompilations": pytorch_steps.recompilations,
-        "memory": pytorch_steps.memory,
-        **external_steps.SUITES,
-    }
-
-
-def run(name: str, here: Any) -> dict[str, Any]:
-    """Run a step; what it came to."""
-    from attnverify.gpu_report.context import NotRun
-
-    scale = "" if here.gpu else "on the CPU, at small sizes"
-    try:
-        return {"verdict": "passed", "reason": scale, "figures": steps()[name](here)}
-    except NotRun as reason:
-        return {"verdict": "not run", "reason": str(reason), "figures": reason.figures}
-    except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        words = (
-            f"{type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})"
-        )
-        return {"verdict": "failed", "reason": words[:4000], "figures": {}}
-
-
-def in_process(name: str, options: str) -> int:
-    """Run a step in this process: the answer goes to a file, or without one to the status."""
-    from attnverify.gpu_report.context import StepContext
-
-    given = json.loads(options)
-    answer = given.pop("answer", None)
-    told = run(name, StepContext(**given))
-    if answer:
-        Path(answer).write_text(json.dumps(told))
-    elif told["verdict"] == "failed":
-        print(told["reason"], file=sys.stderr)
-    return int(told["verdict"] == "failed")
-
-
-if __name__ == "__main__":
-    sys.exit(in_process(*sys.argv[1:3]))

@@ -7,23 +7,20 @@ racecheck takes that for a race (triton-lang/triton, issue 7264). Every race is 
 and lines; one between two lines of a reduction does not fail the step.
 """
 
-import json
 import linecache
 import os
 import re
 import shutil
-import sys
 from collections import Counter
-from functools import cache, partial
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from attnverify import ROOT
 from attnverify.gpu_report.context import Figures, NotRun, StepContext
-from attnverify.gpu_report.programs import program, quote_last_lines
+from attnverify.gpu_report.programs import build_command, program, quote_last_lines, tell_context
 
-__all__ = ["TOOLS", "find_sanitizer", "run_sanitizer", "watched_steps"]
+__all__ = ["TOOLS", "find_sanitizer", "run_sanitizer"]
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 REFUSED = 86
@@ -52,12 +49,11 @@ def run_sanitizer(tool: str, here: StepContext) -> Figures:
     Run the step ``short`` under a tool of compute-sanitizer; PyTorch asks the driver for every
     tensor then, so that each has its bounds.
     """
-    options = json.dumps({"device": here.device, "quick": True})
-    short = [sys.executable, "-m", "attnverify.gpu_report.runner", "short", options]
+    short, asked = build_command("short"), tell_context(here.device, True, here.seconds)
     found = find_sanitizer()
     told = ["--error-exitcode", str(REFUSED), "--target-processes", "all"]
     watch = [found, "--tool", tool, *told] if found and here.gpu else []
-    ran = program([*watch, *short], here.seconds - 5, PYTORCH_NO_CUDA_MEMORY_CACHING="1")
+    ran = program([*watch, *short], here.seconds - 5, PYTORCH_NO_CUDA_MEMORY_CACHING="1", **asked)
     text = ran.stdout + ran.stderr
     harmless = races_of_reductions(text) if ran.returncode == REFUSED else {}
     assert ran.returncode == 0 or harmless, f"exit status {ran.returncode}: {quote_last_lines(ran)}"
@@ -104,8 +100,3 @@ def find_sources(name: str) -> tuple[Path, ...]:
     language = [Path(p) / "language" for p in (triton and triton.submodule_search_locations) or ()]
     folders = [*language, ROOT / "torch_impl" / "triton" / "kernels"]
     return tuple(folder / name for folder in folders if (folder / name).exists())
-
-
-def watched_steps() -> dict[str, Any]:
-    """List the steps, by name."""
-    return {f"sanitizer-{tool}": partial(run_sanitizer, tool) for tool in TOOLS}

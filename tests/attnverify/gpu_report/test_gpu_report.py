@@ -6,7 +6,6 @@ crashes or hangs is told.
 import importlib
 import inspect
 import json
-import os
 import subprocess
 import sys
 import time
@@ -23,12 +22,12 @@ from attnverify.backends.loader import Implementation, load
 from attnverify.cli import main
 from attnverify.gpu_report import (
     external_steps,
-    kernel_steps,
     pytorch_steps,
     runner,
     sanitizer,
 )
-from attnverify.gpu_report.context import StepContext
+from attnverify.gpu_report.context import NotRun, StepContext
+from attnverify.gpu_report.on_device import STEPS
 from attnverify.ptx import sass
 from attnverify.torch_impl.triton.kernels import attention, launch
 
@@ -47,7 +46,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def test_every_step_has_a_limit_and_is_there() -> None:
-    assert set(runner.LIMITS) == set(runner.steps()) == {*PASSED, *NOT_RUN, *PROGRAMS, *WATCHED}
+    assert set(runner.LIMITS) == set(STEPS) == {*PASSED, *NOT_RUN, *PROGRAMS, *WATCHED}
 
 
 def end_of(steps: tuple[str, ...]) -> int:
@@ -88,7 +87,7 @@ def test_triton_gets_an_assembler_without_the_known_error(
 def test_the_assembler_is_named_in_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
     version, path = next(iter(sass.assemblers().items()))
     monkeypatch.setenv(runner.ASSEMBLER, str(path))
-    assert runner.run("environment", HERE)["figures"]["versions"]["ptxas for Triton"] == version
+    assert STEPS["environment"](HERE)["versions"]["ptxas for Triton"] == version
 
 
 def test_a_group_is_run_alone(
@@ -107,33 +106,28 @@ def test_a_group_is_run_alone(
 
 
 @pytest.mark.parametrize("name", PASSED)
-def test_a_step_that_needs_no_gpu_passes_without_one_and_says_so(name: str) -> None:
-    told = runner.run(name, HERE)
-    assert (told["verdict"], told["reason"]) == ("passed", "on the CPU, at small sizes"), told
-    assert told["figures"] and json.dumps(told)
+def test_a_step_that_needs_no_gpu_passes_without_one(name: str) -> None:
+    figures = STEPS[name](HERE)
+    assert figures and json.dumps(figures)
 
 
 @pytest.mark.parametrize("name", NOT_RUN)
 def test_a_step_that_needs_a_gpu_goes_as_far_as_it_can_and_says_why_it_was_not_run(
     name: str,
 ) -> None:
-    told = runner.run(name, HERE)
-    assert told["verdict"] == "not run" and NOT_RUN[name] in told["reason"], told
-    assert (name == "memory") != bool(told["figures"])
+    with pytest.raises(NotRun, match=NOT_RUN[name]) as told:
+        STEPS[name](HERE)
+    assert (name != "memory") == bool(told.value.figures)
 
 
 def test_what_compute_sanitizer_would_watch_passes() -> None:
-    told = runner.run("sanitizer-memcheck", HERE)
-    assert (
-        told["verdict"] == "not run"
-        and "no GPU; the run that it would watch passed" in told["reason"]
-    ), told
+    with pytest.raises(NotRun, match="no GPU; the run that it would watch passed"):
+        STEPS["sanitizer-memcheck"](HERE)
 
 
 def test_the_suite_runs_as_a_program() -> None:
-    told = runner.run("suite-torch_impl", HERE)
-    assert told["verdict"] == "passed", told
-    assert told["figures"]["shifts"].startswith("passed: 32 of 32 cells")
+    figures = STEPS["suite-torch_impl"](HERE)
+    assert figures["shifts"].startswith("passed: 32 of 32 cells")
 
 
 @pytest.mark.thorough
@@ -213,24 +207,25 @@ def breaks_the_graph(function: Any, **given: Any) -> Any:
 def test_a_step_notices(
     step: str, spoil: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = {kernel_steps.__name__: kernel_steps, pytorch_steps.__name__: pytorch_steps}[
-        runner.steps()[step].__module__
-    ]
+    place = importlib.import_module(STEPS[step].__module__)
     monkeypatch.setattr(place, "fused_kernels", Sabotage(spoil))
     monkeypatch.setattr(
         place,
         "kernels_and_dtypes",
         lambda here, **which: [(Sabotage(spoil).implementation, "float32")],
     )
-    told = runner.run(step, HERE)
-    assert told["verdict"] == "failed" and told["reason"], told
+    with pytest.raises(Exception, match=r"\S") as told:
+        STEPS[step](HERE)
+    assert not isinstance(told.value, NotRun)
 
 
 def test_a_suite_that_fails_fails_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(external_steps, "judged", lambda *_: "exit status 1, 3 of 4 cells")
-    assert runner.run("suite-torch_impl", HERE)["verdict"] == "failed"
+    with pytest.raises(AssertionError, match="3 of 4 cells"):
+        STEPS["suite-torch_impl"](HERE)
     monkeypatch.setattr(external_steps, "judged", lambda *_: "not run: the time was up")
-    assert runner.run("suite-torch_impl", HERE)["verdict"] == "not run"
+    with pytest.raises(NotRun, match="the time was up before"):
+        STEPS["suite-torch_impl"](HERE)
 
 
 def test_a_run_that_compute_sanitizer_would_refuse_fails_its_step(
@@ -238,8 +233,8 @@ def test_a_run_that_compute_sanitizer_would_refuse_fails_its_step(
 ) -> None:
     refused = subprocess.CompletedProcess([], 86, "========= Invalid __global__ read", "")
     monkeypatch.setattr(sanitizer, "program", lambda *_, **__: refused)
-    told = runner.run("sanitizer-memcheck", HERE)
-    assert told["verdict"] == "failed" and "Invalid __global__ read" in told["reason"]
+    with pytest.raises(AssertionError, match="Invalid __global__ read"):
+        STEPS["sanitizer-memcheck"](HERE)
 
 
 def line_of(module: Any, text: str) -> str:
@@ -282,10 +277,13 @@ def test_races_are_forgiven_in_reductions_alone(
     ran = subprocess.CompletedProcess([], status, printed, "")
     monkeypatch.setattr(sanitizer, "program", lambda *_, **__: ran)
     monkeypatch.setattr(sanitizer, "find_sanitizer", lambda: "compute-sanitizer")
-    told = runner.run("sanitizer-racecheck", StepContext("cuda", quick=True, seconds=100))
-    assert told["verdict"] == verdict, told
-    if verdict == "passed":
-        assert told["figures"]["races in reductions"][f"forward: {REDUCED}, {REDUCED}"] == 1
+    here = StepContext("cuda", quick=True, seconds=100)
+    if verdict == "failed":
+        with pytest.raises(AssertionError, match=f"exit status {status}"):
+            STEPS["sanitizer-racecheck"](here)
+    else:
+        harmless = STEPS["sanitizer-racecheck"](here)["races in reductions"]
+        assert harmless[f"forward: {REDUCED}, {REDUCED}"] == 1
 
 
 def test_the_tests_that_a_device_is_asked_for_are_there() -> None:
@@ -440,22 +438,37 @@ def test_results_of_a_gpu_lie_in_the_checkout_and_those_of_a_cpu_nowhere(
     )
 
 
-def test_a_step_is_a_process(tmp_path: Path) -> None:
-    answer = tmp_path / "answer.json"
-    options = json.dumps({"device": "cpu", "quick": True, "seconds": 60, "answer": str(answer)})
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-m",
-        "attnverify.gpu_report.runner",
-        "environment",
-        options,
-    ]
-    subprocess.run(
-        command, cwd=ROOT, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}, timeout=60, check=True
-    )
-    assert json.loads(answer.read_text())["verdict"] == "passed"
+MEASURED = '<properties><property name="figures" value="{&quot;calls&quot;: 3}"/></properties>'
+
+
+@pytest.mark.parametrize(
+    ("written", "verdict", "reason", "figures"),
+    [
+        (MEASURED, "passed", "", {"calls": 3}),
+        ('<failure message="AssertionError: 2x of it"/>', "failed", "2x of it", {}),
+        ('<error message="collection failure"/>', "failed", "collection", {}),
+        (f'{MEASURED}<skipped message="no graph"/>', "not run", "no graph", {"calls": 3}),
+    ],
+)
+def test_what_pytest_writes_of_a_step_is_its_outcome(
+    written: str, verdict: str, reason: str, figures: dict[str, int], tmp_path: Path
+) -> None:
+    answer = tmp_path / "answer.xml"
+    assert runner.read_outcome("short", answer, "cuda") is None
+    for tests, found in ((f"<testcase>{written}</testcase>", verdict), ("", None)):
+        answer.write_text(f"<testsuites><testsuite>{tests}</testsuite></testsuites>")
+        told = runner.read_outcome("short", answer, "cuda")
+        assert (told and told.verdict) == found
+        if told:
+            assert reason in told.reason and told.figures == figures
+
+
+def test_a_step_is_a_process_that_runs_its_test() -> None:
+    told = runner.outcome_of("environment", "cpu", True, 60)
+    assert (told.verdict, told.reason) == ("passed", "on the CPU, at small sizes")
+    assert told.figures["versions"] and not told.figures["cuda"]
+    told = runner.outcome_of("memory", "cpu", True, 60)
+    assert told.verdict == "not run" and NOT_RUN["memory"] in told.reason
 
 
 def test_what_triton_has_compiled_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
