@@ -53,7 +53,7 @@ def commands(group: str, device: str, out: Path) -> list[list[str]]:
     if device == "cpu":  # the cases of a GPU too, at sizes at which an interpreter runs
         races += ["--benchmark-disable", "tests/bench_alibi.py", "-k", "cuda"]
     else:
-        races += ["--benchmark-only", "--benchmark-cases=short", "--benchmark-seconds=420"]
+        races += ["--benchmark-only", "--benchmark-cases=short", "--benchmark-seconds=460"]
         races += [f"--benchmark-record={out}"]
     found = {
         "right": [[*python, *REPORT, *on, "--group", "right"]],

@@ -8,33 +8,65 @@ import pytest
 
 from attnverify.bench.lists import all_cases
 from attnverify.bench.measure.cases import COMPILED
+from attnverify.bench.measure.contestants import contestants, implementation_of
 from benchmarks import plan
 
-SMALL = replace(all_cases("short", "cuda")[0].small, seconds=2.0)
+SHORT = all_cases("short", "cuda")
+SMALL = replace(SHORT[0].small, seconds=2.0)
+RELATIVE = next(case for case in SHORT if case.name.startswith("relative"))
+
+
+def takers(case: plan.Case) -> plan.Takers:
+    found = {one: implementation_of(one, case) for one in contestants(case)}
+    return {one: own for one, own in found.items() if not isinstance(own, str)}
 
 
 @pytest.mark.parametrize("mode", ["forward", "both"])
 def test_the_host_computes_what_is_judged(mode: str) -> None:
-    assert plan.host_seconds(replace(SMALL, mode=mode)) > 0
+    case = replace(SMALL, mode=mode)
+    before, after = plan.host_seconds(case, takers(case))
+    assert after > 0 and before + after > 0
 
 
-def test_a_compiler_and_more_contestants_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "host_seconds", lambda case: 5.0)
-    case = next(one for one in all_cases("short", "cuda") if one.name.startswith("relative"))
-    lean, compiled = plan.plan(replace(case, without=COMPILED)), plan.plan(case)
-    assert case.seconds + plan.COMPILING["forward"] < lean.device < compiled.device
-    assert compiled.device - lean.device > plan.BY_A_COMPILER
-    assert compiled.contestants > lean.contestants
+def test_a_compiler_takes_longer_and_who_is_missing_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plan, "host_seconds", lambda *_: (5.0, 3.0))
+    lean, full = (plan.plan(one, 0.0) for one in (replace(RELATIVE, without=COMPILED), RELATIVE))
+    assert full.loading - lean.loading > plan.BY_A_COMPILER
+    assert lean.contestants == len(takers(replace(RELATIVE, without=COMPILED)))
+    absent = replace(RELATIVE, without=(*COMPILED, "labml-nn", "disentangled-flash"))
+    assert plan.plan(absent, 0.0).seconds == pytest.approx(lean.seconds)
+
+
+def test_what_the_host_computes_first_counts_where_it_takes_longer_than_loading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plan, "host_seconds", lambda *_: (1.0, 3.0))
+    short = plan.plan(RELATIVE, 0.0)
+    monkeypatch.setattr(plan, "host_seconds", lambda *_: (short.loading + 7.0, 3.0))
+    assert plan.plan(RELATIVE, 0.0).seconds - short.seconds == pytest.approx(7)
+
+
+def test_a_kind_of_kernel_is_compiled_once() -> None:
+    known: set[tuple[object, ...]] = set()
+    forward, both = (
+        plan.compiling_seconds(replace(RELATIVE, mode=m), known) for m in ("forward", "both")
+    )
+    assert (forward, both) == (plan.CUDA + plan.TRITON["forward"], plan.TRITON["both"])
+    longer = replace(RELATIVE, sizes=RELATIVE.sizes | {"N": 4096, "M": 4096})
+    assert plan.compiling_seconds(longer, known) == 0
 
 
 def test_the_plan_of_a_list_adds_up_and_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(plan, "host_seconds", lambda case: 30.0)
-    path = tmp_path / "plan.json"
+    monkeypatch.setattr(plan, "host_seconds", lambda *_: (0.0, 30.0))
+    path = tmp_path / "kept" / "plan.json"
     assert plan.main(["-k", "alibi", "--record", str(path)]) == 0
     told = json.loads(path.read_text())
-    device = sum(one["device"] for one in told)
-    assert len(told) == 2 and all(one["gigabytes"] < 70 for one in told)
-    minutes = f"{(60 + device) / 60:.1f} minutes: host 60 s, device {device:.0f} s"
-    assert f"2 cases, {minutes}" in capsys.readouterr().out
+    assert len(told["cases"]) == 2 and all(one["gigabytes"] < 70 for one in told["cases"])
+    minutes = (plan.STARTING + sum(one["seconds"] for one in told["cases"])) / 60
+    waited = 60 / plan.SIDE_BY_SIDE
+    assert told["plan"] == f"{minutes:.1f} minutes; host 60 CPU s, waited for {waited:.0f} s"
+    assert f"2 cases, {told['plan']}" in capsys.readouterr().out

@@ -34,7 +34,7 @@ from attnverify.bench.measure.sampling import (
     rounds_for,
     warm_up,
 )
-from attnverify.bench.measure.shares import Question, ask, draw_shares
+from attnverify.bench.measure.shares import Question, ask, begin, draw_shares, settle
 from attnverify.bench.measure.summary import compare_rounds, summarise
 from attnverify.bench.measure.validation import (
     Judgement,
@@ -85,8 +85,11 @@ def race(case: Case, device: str, measured: bool = True) -> Race:
     """Run the case on a device; ``measured`` False only shows that everything runs and is right."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what a peer warns of is its own business
-        question = ask(case, device)
-        entries = tuple(enter(question, contestant) for contestant in contestants(case))
+        question, asked = ask(case, device), contestants(case)
+        for found in (implementation_of(contestant, case) for contestant in asked):
+            if not isinstance(found, str):  # while the first of them is compiled
+                begin(question.shares, found.precision(case.dtype))
+        entries = tuple(enter(question, contestant) for contestant in asked)
         return run(question, device, entries, measured)
 
 
@@ -100,6 +103,7 @@ def enter(question: Question, contestant: Contestant) -> Entry:
 
 def run(question: Question, device: str, entries: tuple[Entry, ...], measured: bool = True) -> Race:
     """Warm up, sample in turn, check what was timed."""
+    settle(question.shares)
     rng, before, case = np.random.default_rng(), clocks(device), question.case
     base = with_fresh_values(question.inputs, rng)
     for entry in entries:
@@ -205,17 +209,21 @@ def check_last_outputs(
     and on a head that are drawn now.
     """
     shares, not_judged = draw_shares(case, inputs, rng)
-    for entry in running:
+    correct = [entry for entry in running if entry.judgement.verdict == "correct"]
+    for entry in correct:
         assert entry.implementation is not None
-        if entry.judgement.verdict == "correct":
-            kept = entry.sampled.kept[number]
-            try:
-                check_shares(shares, entry.implementation, inputs, kept, case.dtype)
-                entry.not_judged = not_judged
-            except Disagreement as error:
-                entry.refused = (
-                    entry.refused or f"right before it was timed, wrong while it was: {error}"
-                )
+        begin(shares, entry.implementation.precision(case.dtype))
+    for entry in correct:
+        assert entry.implementation is not None
+        kept = entry.sampled.kept[number]
+        try:
+            check_shares(shares, entry.implementation, inputs, kept, case.dtype)
+            entry.not_judged = not_judged
+        except Disagreement as error:
+            entry.refused = (
+                entry.refused or f"right before it was timed, wrong while it was: {error}"
+            )
+    settle(shares)
 
 
 def refuse_the_impossible(entry: Entry, counted: Cost | None, found: Ceilings | None) -> None:

@@ -1,15 +1,18 @@
 """
 The parts of a call that are judged, and what the specification says of them: computed once a case,
-for all who take part.
+for all who take part, in threads beside whom it is computed for.
 
 Of a forward pass eight rows of every batch entry and head, each entry's at a place of its own; of a
 gradient two pairs of batch entry and head in full, and rows of the query's gradient of others. What
 is no attention is judged whole.
 """
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import cached_property
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -22,13 +25,16 @@ from attnverify.catalogue.rows import few_rows, has_independent_rows
 from attnverify.inputs.recipe import Inputs
 from attnverify.precision import REFERENCE, Precision
 
-__all__ = ["BEFORE", "PAIRS", "ROWS", "Question", "Share", "ask", "draw_shares"]
+__all__ = ["BEFORE", "PAIRS", "ROWS", "Question", "Share", "ask", "begin", "draw_shares", "settle"]
 
 ROWS = 8
 """Rows of each batch entry and head that are judged, next to each other."""
 
 BEFORE = 2**20
-"""Most pairs of a share that is judged before the timing: beyond, its last rows of queries are."""
+"""
+Most scores of a share that is judged before the timing, an additive one counted once a feature:
+beyond, its last rows of queries are.
+"""
 
 PAIRS = 2**22
 """
@@ -37,6 +43,9 @@ gradient alone are, which the record says.
 """
 
 Slices = dict[str, slice]
+
+THREADS = ThreadPoolExecutor(min(8, os.cpu_count() or 1), "judge")
+"""NumPy lets others run while it computes with large arrays: the compilers, and each other."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,25 +56,38 @@ class Share:
     at        where along the axes of these letters
     which     the outputs that are judged, of a gradient
     inputs    of the call that is this share alone
-    expected  the outputs of it that are judged
+    answer    what the specification says of the outputs that are judged, computed in a thread
+    bounds    likewise, of each arithmetic
     """
 
     operation: Operation
     at: Slices
     which: tuple[int, ...]
     inputs: Inputs
-    expected: Any
-    bounds: dict[Precision, Any] = field(default_factory=dict)
+    answer: Future[Any]
+    bounds: dict[Precision, Future[Any]] = field(default_factory=dict)
+    lock: Lock = field(default_factory=Lock)
+
+    @property
+    def expected(self) -> Any:
+        return self.answer.result()
+
+    def begin(self, precision: Precision) -> Future[Any]:
+        """Have the bounds computed in a thread, once for all who claim the same arithmetic."""
+        if precision not in self.bounds:
+            self.bounds[precision] = THREADS.submit(self.find_bound, precision)
+        return self.bounds[precision]
 
     def bound(self, precision: Precision) -> Any:
-        """Find the bounds, computed once for all who claim the same arithmetic."""
+        return self.begin(precision).result()
+
+    def find_bound(self, precision: Precision) -> Any:
         if self.operation.exact:
             return None
-        if precision not in self.bounds:
+        with self.lock:
             error, reference = self.errors
-            found = bounds.with_reference(error(precision), reference, precision.slack)
-            self.bounds[precision] = chosen(found, self.which)
-        return self.bounds[precision]
+        found = bounds.with_reference(error(precision), reference, precision.slack)
+        return chosen(found, self.which)
 
     @cached_property
     def errors(self) -> tuple[Callable[[Precision], Any], Any]:
@@ -143,6 +165,18 @@ def draw_shares(
     return tuple(found), ""
 
 
+def begin(shares: Iterable[Share], precision: Precision) -> None:
+    """Have the bounds of all shares computed, while who claims this arithmetic is compiled."""
+    for share in shares:
+        share.begin(precision)
+
+
+def settle(shares: Iterable[Share]) -> None:
+    """Wait for all that was begun: nothing of it runs beside a clock."""
+    for share in shares:
+        wait([share.answer, *share.bounds.values()])
+
+
 def why_too_much(case: Case, inputs: Inputs, letters: str) -> str:
     """Say why no pair of batch entry and head is judged whole; "" where some are."""
     mask = inputs.get("mask", inputs.get("visible"))
@@ -161,7 +195,7 @@ def forward_shares(
         yield from shares_of_rows(operation, inputs, rng, [*entries, *([0] * (3 - len(entries)))])
     else:
         inputs = widened(inputs)
-        yield Share(operation, {}, (), inputs, operation.reference(**inputs))
+        yield make_share(operation, {}, (), inputs)
 
 
 def shares_of_rows(
@@ -178,9 +212,14 @@ def shares_of_rows(
 
 
 def make_share(operation: Operation, at: Slices, which: tuple[int, ...], inputs: Inputs) -> Share:
-    """The share with what the specification says of it."""
+    """The share, while threads find what the specification says of it."""
+    return Share(operation, at, which, inputs, THREADS.submit(answer, operation, which, inputs))
+
+
+def answer(operation: Operation, which: tuple[int, ...], inputs: Inputs) -> Any:
+    """What the specification says of the outputs that are judged."""
     with np.errstate(all="ignore"):
-        return Share(operation, at, which, inputs, chosen(operation.reference(**inputs), which))
+        return chosen(operation.reference(**inputs), which)
 
 
 def cut(operation: Operation, inputs: Inputs, at: Slices) -> Inputs:
@@ -223,10 +262,9 @@ def count_pairs(case: Case, letters: str) -> int:
 
 
 def count_rows(operation: Operation, case: Case) -> int:
-    """How many rows of queries are judged in full, of as many pairs as are taken on."""
-    pairs = count_pairs(case, separate_letters(operation, case))
-    N = case.sizes["N"]
-    return N if pairs <= BEFORE else max(ROWS, BEFORE * N // pairs)
+    """Count the rows of queries that are judged in full, of as many scores as are taken on."""
+    scores = count_pairs(case, separate_letters(operation, case)) * case.sizes.get("A", 1)
+    return min(case.sizes["N"], max(ROWS, BEFORE * case.sizes["N"] // scores))
 
 
 def chosen(outputs: Any, which: tuple[int, ...]) -> Any:

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -243,6 +244,40 @@ def test_rows_of_every_batch_entry_and_head_are_judged(kind: str, N: int) -> Non
         with pytest.raises(Disagreement, match="batch entry"):
             budget(case, (share,), question.asked, [wrong])
     assert (seen.sum(-2) >= min(8, N)).all()
+
+
+@pytest.mark.parametrize(("A", "rows"), [(1, 12), (4, 10), (100, 8)])
+def test_the_features_of_an_additive_score_count(
+    A: int, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the timing as many rows as have so many scores, at least eight."""
+    monkeypatch.setattr(shares_of, "BEFORE", 4 * 12 * 10)
+    case = replace(KINDS["additive"], sizes=KINDS["additive"].sizes | {"A": A})
+    assert shares_of.count_rows(CATALOGUE[case.timed], case) == rows
+
+
+def test_nothing_of_the_judge_runs_beside_a_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was begun in threads has ended when the first contestant is warmed up."""
+    case, ended = replace(KINDS["plain"], mode="forward"), list[bool]()
+    find = Share.find_bound
+
+    def slowly(share: Share, precision: Any) -> Any:
+        time.sleep(0.05)
+        return find(share, precision)
+
+    monkeypatch.setattr(Share, "find_bound", slowly)
+    question = ask(case)
+    shares_of.begin(question.shares, ours(case).precision(case.dtype))
+    futures = [found for share in question.shares for found in share.bounds.values()]
+    assert len(futures) == len(question.shares) and not all(found.done() for found in futures)
+
+    def clocks(device: str) -> dict[str, Any]:
+        ended.extend(found.done() for found in futures)
+        return {}
+
+    monkeypatch.setattr("attnverify.bench.measure.race.clocks", clocks)
+    run(question, "cpu", ())
+    assert ended and all(ended)
 
 
 def test_a_wrong_shape_is_told_though_a_share_would_not_show_it() -> None:
