@@ -153,13 +153,13 @@ def draw_shares(
     found = list(shares_of_rows(operation, inputs, rng, entries))
     if not operation.is_gradient:
         return tuple(found), ""
-    letters = separate_letters(operation, case)
-    if reason := why_too_much(case, inputs, letters):
+    heads = heads_in_full(operation, case, rng)
+    if reason := why_too_much(case, inputs, "".join(heads[0])):
         return tuple(found), reason
     single = "B" not in case.sizes or case.sizes["B"] == 1
     axes = [pattern for name, pattern in operation.axes.items() if name != "d_output"]
     which = tuple(i for i, letters_of in enumerate(axes) if single or "B" in letters_of)
-    for head in drawn_heads(letters, case, rng):
+    for head in heads:
         at = {"B": slice_of(int(rng.integers(case.sizes["B"]))), **head}
         found.append(make_share(operation, at, which, cut(operation, inputs, at)))
     return tuple(found), ""
@@ -253,6 +253,17 @@ def drawn_heads(letters: str, case: Case, rng: np.random.Generator) -> list[Slic
     if "H" not in letters:
         return [{}]
     return [{"H": slice_of(int(head))} for head in rng.permutation(case.sizes["H"])[:2]]
+
+
+def heads_in_full(operation: Operation, case: Case, rng: np.random.Generator) -> list[Slices]:
+    """
+    Choose heads of a timed call that are judged in full: two. Where each has a slope of its own all
+    are, or if they are too many the last of a power of two, whose slope a single head has too.
+    """
+    letters, H = separate_letters(operation, case), case.sizes.get("H", 1)
+    if operation.traits.slopes and H & (H - 1) == 0 and count_pairs(case, letters) > PAIRS:
+        return [{"H": slice_of(H - 1)}]
+    return drawn_heads(letters, case, rng)
 
 
 def count_pairs(case: Case, letters: str) -> int:

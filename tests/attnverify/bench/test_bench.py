@@ -303,6 +303,23 @@ def test_shares_of_a_timed_call_are_drawn_after_it(kind: str) -> None:
     assert set(shares[-1].which) >= {0, 1, 2}
 
 
+def test_of_many_heads_with_slopes_the_last_is_judged_in_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shares_of, "PAIRS", 12 * 12)
+    case = replace(KINDS["alibi"], sizes=KINDS["alibi"].sizes | {"H": 4})
+    inputs = draw_inputs(case, 1)
+    shares, not_judged = draw_shares(case, inputs, np.random.default_rng(0))
+    gradients = answered(case, inputs)
+    assert not_judged == "" and shares[-1].at["H"] == slice(3, 4)
+    assert budget(case, shares, inputs, gradients) <= 1
+    for output in range(3):
+        wrong = [x.copy() for x in gradients]
+        wrong[output][:, 3] += 1e-9
+        with pytest.raises(Disagreement, match="head 3"):
+            budget(case, shares[-1:], inputs, wrong)
+
+
 def test_what_is_asked_is_computed_once_for_all() -> None:
     question = ask(CASE)
     share = question.shares[0]
