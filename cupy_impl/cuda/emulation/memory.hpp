@@ -65,6 +65,10 @@ template <class T> struct Matrix {
     T read(int64 row, int64 column) const { return *at(row, column, "read of"); }
     void write(int64 row, int64 column, T x) const { *at(row, column, "write to") = x; }
     void add(int64 row, int64 column, float x) const { *at(row, column, "addition to") += x; }
+    Matrix from(int64 row, int64 column) const
+    {
+        return {at(row, column, "beginning of"), stride_row, stride_column, rows - row, columns - column, name};
+    }
     bool wide() const
     {
         constexpr int n = 16 / sizeof(T);
@@ -113,9 +117,14 @@ template <class T> struct Tile {
         host::note_write(shadow_of(row, column), name, row, column);
         data[row * ld + column] = x;
     }
+    Tile from(int row, int column) const
+    {
+        check("beginning of", row, column);
+        return {data + row * ld + column, ld, &shadow_of(row, column), rows - row, columns - column, name};
+    }
     void check_aligned(int row, int column) const
     {
-        if ((row * ld + column) % (16 / sizeof(T))) host::fail("access to 16 bytes of %s[%d, %d], not aligned", name, row, column);
+        if ((uintptr_t)(data + row * ld + column) % 16) host::fail("access to 16 bytes of %s[%d, %d], not aligned", name, row, column);
     }
     Pack<T> get_pack(int row, int column) const
     {

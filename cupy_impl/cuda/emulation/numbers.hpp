@@ -49,6 +49,8 @@ template <> inline half narrow<half>(float x)
 }
 
 template <class T> inline unsigned pack(T first, T second) { return first.bits | (unsigned)second.bits << 16; }
+template <class T> inline unsigned rounded_pair(float first, float second) { return pack(narrow<T>(first), narrow<T>(second)); }
+template <> inline unsigned rounded_pair<float>(float, float) { return 0; }
 template <class T> static inline float unpacked(unsigned pair, int which) { return widen(T{(unsigned short)(pair >> 16 * which)}); }
 
 DEVICE float natural_logarithm(float x) { return logf(x); }

@@ -24,8 +24,21 @@ template <> METHOD bfloat16 narrow<bfloat16>(float x)
     return {(unsigned short)y};
 }
 
-// Two elements in one register, the first in the lower half.
-template <class T> METHOD unsigned pack(T first, T second) { return first.bits | (unsigned)second.bits << 16; }
+// Two numbers rounded, in one register, the first in the lower half; float32 never goes through tensor cores.
+template <class T> METHOD unsigned rounded_pair(float first, float second);
+template <> METHOD unsigned rounded_pair<float>(float, float) { return 0; }
+template <> METHOD unsigned rounded_pair<half>(float first, float second)
+{
+    unsigned y;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(second), "f"(first));
+    return y;
+}
+template <> METHOD unsigned rounded_pair<bfloat16>(float first, float second)
+{
+    unsigned y;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(second), "f"(first));
+    return y;
+}
 
 DEVICE int thread_index() { return threadIdx.x; }
 DEVICE int block_x() { return blockIdx.x; }
@@ -69,6 +82,8 @@ template <class T> struct Matrix {
     METHOD T read(int64 row, int64 column) const { return *at(row, column); }
     METHOD void write(int64 row, int64 column, T x) const { *at(row, column) = x; }
     METHOD void add(int64 row, int64 column, float x) const { atomicAdd(at(row, column), x); }
+    // What begins at a row and a column.
+    METHOD Matrix from(int64 row, int64 column) const { return {at(row, column), stride_row, stride_column}; }
     // Whether a row can be read 16 bytes at a time.
     METHOD bool wide() const
     {
@@ -94,6 +109,7 @@ template <class T> struct Tile {
     METHOD T* at(int row, int column) const { return data + row * ld + column; }
     METHOD T get(int row, int column) const { return *at(row, column); }
     METHOD void put(int row, int column, T x) const { *at(row, column) = x; }
+    METHOD Tile from(int row, int column) const { return {at(row, column), ld}; }
     METHOD Pack<T> get_pack(int row, int column) const
     {
         return __builtin_bit_cast(Pack<T>, *reinterpret_cast<const uint4*>(at(row, column)));

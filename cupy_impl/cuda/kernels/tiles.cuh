@@ -69,11 +69,17 @@ template <class T> METHOD bool can_be_copied(const Matrix<T>& x, int columns) { 
 // Rows first, first + 1, ... of x, which are all there, into `rows` rows of a tile, in the background.
 template <class T> METHOD void copy(const Tile<T>& tile, int at, int rows, const Matrix<T>& x, int first, int columns)
 {
-    constexpr int packs = WIDTH / VECTOR;
+    constexpr int packs = WIDTH / VECTOR, across = packs < THREADS ? packs : THREADS, down = THREADS / across;
+    static_assert(STEP % down == 0, "threads have as many rows of a step each");
+    const int row = thread_index() / across;
 #pragma unroll
-    for (int e = 0; e < rows * packs; e += THREADS) {
-        const int row = (e + thread_index()) / packs, column = (e + thread_index()) % packs * VECTOR;
-        if (column < columns && row < rows) copy_pack(tile, at + row, column, x, first + row, column);
+    for (int turn = 0; turn < packs / across; turn++) {
+        const int column = (turn * across + thread_index() % across) * VECTOR;
+        if (column >= columns) continue;
+        const Tile<T> to = tile.from(at + row, column);
+        const Matrix<T> from = x.from(first + row, column);
+#pragma unroll
+        for (int i = 0; i < rows; i += down) copy_pack(to, i, 0, from, i, 0);
     }
 }
 
@@ -102,15 +108,20 @@ template <int tiles>
 METHOD void multiply_rows(float (&c)[tiles][4], const Tile<Element>& a, int at_a, const Tile<Element>& b, int at_b, int ring, int depth)
 {
     if constexpr (NARROW) {
+        const Tile<Element> rows = a.from(at_a + lane() % 16, lane() / 16 * 8);
+        Tile<Element> columns[tiles / 2];
+#pragma unroll
+        for (int j = 0; j < tiles; j += 2)
+            columns[j / 2] = b.from(wrapped(at_b + 8 * j + lane() / 16 * 8 + lane() % 8, ring), lane() / 8 % 2 * 8);
 #pragma unroll
         for (int k = 0; k < WIDTH; k += 16) {
             if (k >= depth) continue;
             unsigned left[4], right[tiles][2];
-            load_matrices<false>(left, a, at_a + lane() % 16, k + lane() / 16 * 8);
+            load_matrices<false>(left, rows, 0, k);
 #pragma unroll
             for (int j = 0; j < tiles; j += 2) {
                 unsigned r[4];
-                load_matrices<false>(r, b, wrapped(at_b + 8 * j + lane() / 16 * 8 + lane() % 8, ring), k + lane() / 8 % 2 * 8);
+                load_matrices<false>(r, columns[j / 2], 0, k);
                 right[j][0] = r[0], right[j][1] = r[1], right[j + 1][0] = r[2], right[j + 1][1] = r[3];
             }
             multiply<Element, tiles>(c, left, right);
@@ -131,15 +142,6 @@ METHOD void multiply_rows(float (&c)[tiles][4], const Tile<Element>& a, int at_a
                 }
         }
     }
-}
-
-// Two numbers rounded, in one register; float32 never goes through tensor cores.
-template <class T> METHOD unsigned rounded_pair(float first, float second)
-{
-    if constexpr (sizeof(T) == 2)
-        return pack(narrow<T>(first), narrow<T>(second));
-    else
-        return 0;
 }
 
 // Left factors of a product of columns: the fragment of mma that begins at column k, or two rows' elements at column k.
@@ -190,6 +192,7 @@ METHOD void multiply_columns(
         for (int k = 0; k < depth; k += 16) {
             unsigned left[4];
             a(left, k);
+            const Tile<Element> rows = b.from(wrapped(at_b + k + lane() % 16, ring), at_column + lane() / 16 * 8);
             const bool all = __builtin_constant_p(seen) && seen == ALL_SEEN;
             const unsigned upper = all ? ~0u : seen_pair(seen, (k + lane() % 4 * 2) % 64);
             const unsigned lower = all ? ~0u : seen_pair(seen, (k + lane() % 4 * 2 + 8) % 64);
@@ -197,7 +200,7 @@ METHOD void multiply_columns(
             for (int n = 0; n < 8 * tiles; n += 16) {
                 if (at_column + n >= width) continue;
                 unsigned r[4];
-                load_matrices<true>(r, b, wrapped(at_b + k + lane() % 16, ring), at_column + n + lane() / 16 * 8);
+                load_matrices<true>(r, rows, 0, n);
                 const unsigned right[2][2] = {{r[0] & upper, r[1] & lower}, {r[2] & upper, r[3] & lower}};
                 multiply<Element, 2>(&c[n / 8], left, right);
             }
