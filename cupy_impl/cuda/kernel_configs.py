@@ -57,18 +57,18 @@ class Instance:
         if self.relative:
             return {
                 "forward": (2 * own + 4 * step + ring + step) * row + strip,
-                "backward_query": (3 * own + 2 * step + ring) * row
+                "backward_query": (3 * own + 3 * step + ring) * row
                 + strip
                 + own * (ring * size + 16),
-                "backward_key": (2 * own + 3 * step + ring) * row
-                + padded(step * (ring + 5) * 4)
+                "backward_key": (2 * own + 5 * step + ring + 2) * row
+                + step * (own + 4) * 4
                 + strip_of_scores
-                + rows,
+                + 2 * rows,
             }[kernel]
         return {
             "forward": (own + 4 * step) * row + strip_of_scores,
-            "backward_query": (2 * own + 2 * step) * row + strip_of_scores,
-            "backward_key": (2 * own + 2 * step) * row + strip_of_scores + rows,
+            "backward_query": (2 * own + 4 * step) * row + strip_of_scores,
+            "backward_key": (2 * own + 4 * step) * row + strip_of_scores + 2 * rows,
             "additive_forward": step * row + strip_of_scores + features,
             "additive_backward_query": (own + step) * row + gradients + features,
             "additive_backward_key": (own + step) * row
@@ -77,11 +77,6 @@ class Instance:
             + features
             + rows,
         }[kernel]
-
-
-def padded(size: int) -> int:
-    """Every tile begins at a multiple of 16 bytes."""
-    return (size + 15) // 16 * 16
 
 
 HOST = (32, 16, (128, 256))

@@ -247,16 +247,16 @@ FAULTS = {
         "to.add(i ^ 1, n + column, y)",
     ),
     "rows of dR before they are complete": (
-        "attention.cu",
+        "gradients.cuh",
         f"{XL}_grad",
-        "        if (RELATIVE) {\n            sync_block();\n            if (!idle)",
-        "        if (RELATIVE) {\n            if (!idle)",
+        "sync_block();\n            add_position_grads(step, idle)",
+        "add_position_grads(step, idle)",
     ),
     "last rows of dR lost": (
-        "attention.cu",
+        "gradients.cuh",
         f"{LEARNED}_grad",
-        "RELATIVE && end > 0 ? whole + OWN : end",
-        "RELATIVE && end > 0 ? whole : end",
+        "STEP * STEP + OWN : end",
+        "STEP * STEP : end",
     ),
     "what an earlier block left in the ring": (
         "positions.cuh",
@@ -339,6 +339,60 @@ COPIED_FAULTS = {
         XL,
         "copy(band.r, (step + OWN) % COPIED_RING",
         "copy(band.r, step % COPIED_RING",
+    ),
+    "keys without a barrier": (
+        "gradients.cuh",
+        f"{SDPA}_grad",
+        "sync_block();\n            if (!RELATIVE && step",
+        "if (!RELATIVE && step",
+    ),
+    "queries without a barrier": (
+        "gradients.cuh",
+        f"{SDPA}_grad",
+        "sync_block();\n            if (!RELATIVE && more)",
+        "if (!RELATIVE && more)",
+    ),
+    "next keys too early": (
+        "gradients.cuh",
+        f"{XL}_grad",
+        "if (!RELATIVE) continue;\n            sync_block();",
+        "if (!RELATIVE) continue;",
+    ),
+    "scores of the table before they are complete": (
+        "gradients.cuh",
+        f"{LEARNED}_grad",
+        "low(step), step);\n                sync_block();",
+        "low(step), step);",
+    ),
+    "biases before they are there": (
+        "gradients.cuh",
+        f"{XL}_grad",
+        "copy_step(whole.first, 0, RING);\n        sync_block();",
+        "copy_step(whole.first, 0, RING);",
+    ),
+    "the other bias": (
+        "positions.cuh",
+        f"{XL}_grad",
+        "biases.get_pack(0, column)",
+        "biases.get_pack(1, column)",
+    ),
+    "whole steps of queries too early": (
+        "gradients.cuh",
+        f"{ALIBI}_grad",
+        "first + OWN - 1 - (p.M - p.N)",
+        "first - (p.M - p.N)",
+    ),
+    "the other half's log-sum-exp": (
+        "softmax.cuh",
+        f"{SDPA}_grad",
+        "rows.get(0, at + column)",
+        "rows.get(0, column)",
+    ),
+    "the ring of keys turned the wrong way": (
+        "positions.cuh",
+        f"{XL}_grad",
+        "x + (RING - step % RING)",
+        "x + step % RING",
     ),
 }
 """In the steps that are copied in the background, which few drawn cases have."""
@@ -438,17 +492,19 @@ def test_heads_of_256_are_right(operation: str, dtype: str, backend: Backend) ->
 def copied_recipe(operation: str) -> Recipe:
     """Heads whose rows are read 16 bytes at a time, and several steps that need no mask."""
     sizes = {"B": 1, "H": 2, "N": 40, "M": 100, "D": 32, "E": 16}
-    sizes |= {"P": 100} if operation == LEARNED else {}
-    options = {"align": "end"} if operation == LEARNED else {}
+    learned = operation.startswith(LEARNED)
+    sizes |= {"P": 100} if learned else {}
+    options = {"align": "end"} if learned else {}
     return Recipe(operation, sizes, {"family": "spread", "seed": 3}, options=options)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("grad", ["", "_grad"])
 @pytest.mark.parametrize("operation", [SDPA, ALIBI, XL, LEARNED])
 def test_steps_that_are_copied_in_the_background_are_right(
-    operation: str, dtype: str, backend: Backend
+    operation: str, grad: str, dtype: str, backend: Backend
 ) -> None:
-    judge(named(backend, operation), case_of(copied_recipe(operation), dtype))
+    judge(named(backend, operation + grad), case_of(copied_recipe(operation + grad), dtype))
 
 
 @pytest.mark.parametrize("fault", COPIED_FAULTS)

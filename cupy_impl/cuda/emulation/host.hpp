@@ -64,6 +64,11 @@ template <class T> inline void copy_pack(const Tile<T>& tile, int row, int colum
     tile.put_pack(row, column, from.read_pack(i, j));
 }
 
+DEVICE void copy_number(const Tile<float>& tile, int row, int column, const Matrix<float>& from, int64 i, int64 j)
+{
+    tile.put(row, column, from.read(i, j));
+}
+
 DEVICE void wait_for_copies() {}
 
 // Collectives of a warp over the fragments of mma.m16n8k16, as the PTX manual lays them out

@@ -51,6 +51,20 @@ struct Tensor {
 
 template <class T> struct Pack { T x[16 / sizeof(T)]; };
 
+template <class T> inline Pack<T> sum(const Pack<T>& x, const Pack<T>& y)
+{
+    Pack<T> z;
+    for (size_t i = 0; i < 16 / sizeof(T); i++) z.x[i] = narrow<T>(widen(x.x[i]) + widen(y.x[i]));
+    return z;
+}
+
+template <class T> inline bool all_finite(const Pack<T>& pack)
+{
+    for (T x : pack.x)
+        if (widen(x) * 0 != 0) return false;
+    return true;
+}
+
 template <class T> struct Matrix {
     T* data;
     int64 stride_row, stride_column, rows, columns;

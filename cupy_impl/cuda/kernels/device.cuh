@@ -73,6 +73,46 @@ struct Tensor {
 
 template <class T> struct alignas(16) Pack { T x[16 / sizeof(T)]; };
 
+// x y + z for two elements in one register each, rounded once.
+DEVICE unsigned fused(half, unsigned x, unsigned y, unsigned z)
+{
+    asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(z) : "r"(x), "r"(y));
+    return z;
+}
+
+DEVICE unsigned fused(bfloat16, unsigned x, unsigned y, unsigned z)
+{
+    asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(z) : "r"(x), "r"(y));
+    return z;
+}
+
+DEVICE unsigned ones(half) { return 0x3c003c00; }
+DEVICE unsigned ones(bfloat16) { return 0x3f803f80; }
+
+// The sums of the elements of two packs.
+template <class T> METHOD Pack<T> sum(const Pack<T>& x, const Pack<T>& y)
+{
+    const uint4 a = __builtin_bit_cast(uint4, x), b = __builtin_bit_cast(uint4, y);
+    const unsigned one = ones(T{});
+    return __builtin_bit_cast(
+        Pack<T>, uint4{fused(T{}, a.x, one, b.x), fused(T{}, a.y, one, b.y), fused(T{}, a.z, one, b.z), fused(T{}, a.w, one, b.w)});
+}
+
+template <> METHOD Pack<float> sum(const Pack<float>& x, const Pack<float>& y)
+{
+    return {x.x[0] + y.x[0], x.x[1] + y.x[1], x.x[2] + y.x[2], x.x[3] + y.x[3]};
+}
+
+// Whether no element is NaN or infinity: times 0 it is no number.
+template <class T> METHOD bool all_finite(const Pack<T>& pack)
+{
+    const uint4 x = __builtin_bit_cast(uint4, pack);
+    const unsigned zero = fused(T{}, x.x, 0, fused(T{}, x.y, 0, fused(T{}, x.z, 0, fused(T{}, x.w, 0, 0))));
+    return (zero & 0x7fff7fff) == 0;
+}
+
+template <> METHOD bool all_finite(const Pack<float>& x) { return x.x[0] * 0 + x.x[1] * 0 + x.x[2] * 0 + x.x[3] * 0 == 0; }
+
 // A matrix in global memory: a head of a tensor.
 template <class T> struct Matrix {
     T* data;
@@ -101,12 +141,13 @@ template <class T> METHOD Matrix<T> matrix(const Tensor& x, int64 b, int64 h)
     return {(T*)x.data + b * x.stride[0] + h * x.stride[1], x.stride[2], x.stride[3]};
 }
 
-// A matrix in shared memory, its rows `ld` elements apart.
+// A matrix in shared memory, its rows `ld` elements apart. Places in it are unsigned, for what is known of one can then stand in the
+// instruction that reads it.
 template <class T> struct Tile {
     T* data;
     int ld;
 
-    METHOD T* at(int row, int column) const { return data + row * ld + column; }
+    METHOD T* at(int row, int column) const { return data + (unsigned)(row * ld + column); }
     METHOD T get(int row, int column) const { return *at(row, column); }
     METHOD void put(int row, int column, T x) const { *at(row, column) = x; }
     METHOD Tile from(int row, int column) const { return {at(row, column), ld}; }
@@ -125,6 +166,13 @@ template <class T> METHOD void copy_pack(const Tile<T>& tile, int row, int colum
 {
     const unsigned to = (unsigned)__cvta_generic_to_shared(tile.at(row, column));
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(to), "l"(from.data + i * from.stride_row + j) : "memory");
+}
+
+// As copy_pack, for four bytes, of any matrix.
+DEVICE void copy_number(const Tile<float>& tile, int row, int column, const Matrix<float>& from, int64 i, int64 j)
+{
+    const unsigned to = (unsigned)__cvta_generic_to_shared(tile.at(row, column));
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" : : "r"(to), "l"(from.at(i, j)) : "memory");
 }
 
 DEVICE void wait_for_copies() { asm volatile("cp.async.wait_all;" : : : "memory"); }
@@ -147,7 +195,7 @@ struct Arena {
 // (with `transposed`, of column lane / 4).
 template <bool transposed, class T> METHOD void load_matrices(unsigned (&r)[4], const Tile<T>& tile, int row, int column)
 {
-    const unsigned at = (unsigned)__cvta_generic_to_shared(tile.at(row, column));
+    const unsigned at = (unsigned)__cvta_generic_to_shared(tile.data) + (unsigned)(row * tile.ld + column) * (unsigned)sizeof(T);
     if (transposed)
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                      : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");

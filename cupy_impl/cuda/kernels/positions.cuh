@@ -156,15 +156,35 @@ DEVICE void add_bias_grad_of_table(const Band& band, const Params& p, float (&ds
     each(carried, [&](float x, int row, int column) { strip.put(band.at + row, column, x); });
 }
 
-// What a block of queries and the table rows of a block of keys score, for all warps: rows are queries.
-DEVICE void table_scores(const Tile<float>& to, const Tile<Element>& q, const Tile<Element>& r, const Params& p, int h, int first)
+// Where the ring of backward_key has row x of those that a step reads: with each step they begin STEP rows earlier.
+DEVICE int ring_place(int step, int x) { return wrapped(x + (RING - step % RING), RING) % RING; }
+
+// The scores of a step of queries and the table rows of a block of keys, for all warps: rows are queries, columns keys. 16 queries read
+// OWN + 15 rows of the table, of which this step's are from `low` on.
+template <bool biased>
+METHOD void table_scores(const Tile<float>& to, const Tile<Element>& q, const Tile<Element>& r, const Params& p, int h, int low, int step)
 {
-    for (int job = warp(); job < STEP / ROWS * (RING / 16); job += WARPS) {
-        const int row = job / (RING / 16) * ROWS, x = job % (RING / 16) * 16;
+    constexpr int across = OWN / 16 + 1;
+    for (int job = warp(); job < STEP / ROWS * across; job += WARPS) {
+        const int row = job / across * ROWS, x = STEP - ROWS - row + job % across * 16;
         float c[2][4];
         clear(c);
-        multiply_rows(c, q, row, r, x, RING, p.D);
-        add_row_bias(c, p, h, first + x);
-        each(c, [&](float y, int i, int column) { to.put(row + i, x + column, y); });
+        multiply_rows(c, q, row, r, ring_place(step, x), NO_RING, p.D);
+        if (biased) add_row_bias(c, p, h, low + x);
+        each(c, [&](float y, int i, int column) {
+            const int key = x + column - (STEP - 1) + row + i;
+            if (key >= 0 && key < OWN) to.put(row + i, key, y);
+        });
     }
+}
+
+// Queries that this thread has copied: in place with the one bias, and elsewhere with the other.
+DEVICE void join_biases(const Tile<Element>& q, int at, const Tile<Element>& qw, const Tile<Element>& biases, int columns)
+{
+    each_pack(STEP, columns, [&](int row, int below, int column) {
+        const Tile<Element> own = q.from(at + row, column);
+        const Pack<Element> x = own.get_pack(below, 0);
+        own.put_pack(below, 0, sum(x, biases.get_pack(0, column)));
+        qw.from(row, column).put_pack(below, 0, sum(x, biases.get_pack(1, column)));
+    });
 }

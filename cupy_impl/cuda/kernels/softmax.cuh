@@ -148,6 +148,26 @@ DEVICE void weight_grads(
             weight_grad(s[n][e], ds[n][e], pairs, i + row_of(e), j + 8 * n + column_of(e), lse[e / 2], delta[e / 2]);
 }
 
+// The weight of a pair from its score, which is not scaled yet, and its row's log-sum-exp.
+template <bool base_2> METHOD float weight_of(float s, float scale, float lse)
+{
+    return base_2 ? power_of_two<Element>(s * (scale * LOG2E) - lse * LOG2E) : exponential<Element>(s * scale - lse);
+}
+
+// For a whole step of keys, which every query sees, without dropout: from scores to weights, and to the gradients of the products.
+template <bool base_2>
+METHOD void whole_weight_grads(float (&s)[TILES][4], float (&ds)[TILES][4], float scale_of_s, float scale, const float (&lse)[2],
+                               const float (&delta)[2])
+{
+#pragma unroll
+    for (int n = 0; n < TILES; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            s[n][e] = weight_of<base_2>(s[n][e], scale_of_s, lse[e / 2]);
+            ds[n][e] = s[n][e] * (ds[n][e] * scale - delta[e / 2] * scale);
+        }
+}
+
 // Log-sum-exp and delta of a step of queries, for all warps.
 DEVICE void load_rows(const Tile<float>& rows, const Matrix<float>& lses, const Matrix<float>& deltas, int first, int N)
 {
@@ -168,6 +188,34 @@ DEVICE void weight_grads_of_keys(float (&s)[TILES][4], float (&ds)[TILES][4], co
             const float lse = rows.get(0, column), delta = rows.get(1, column);
 #pragma unroll
             for (int r = 0; r < 2; r++) weight_grad(s[n][2 * r + side], ds[n][2 * r + side], pairs, i + column, j + row_of(2 * r), lse, delta);
+        }
+}
+
+// As load_rows, in the background, for queries that are all there.
+DEVICE void copy_rows(const Tile<float>& rows, int at, const Matrix<float>& lses, const Matrix<float>& deltas, int first)
+{
+#pragma unroll
+    for (int begin = 0; begin < 2 * STEP; begin += THREADS) {
+        const int e = begin + thread_index(), i = e % STEP;
+        if (e < 2 * STEP) copy_number(rows, e / STEP, at + i, e < STEP ? lses : deltas, first + i, 0);
+    }
+}
+
+// As whole_weight_grads, for a step of queries that all see every key of the block: rows are keys.
+template <bool base_2>
+METHOD void whole_weight_grads_of_keys(float (&s)[TILES][4], float (&ds)[TILES][4], float scale_of_s, float scale, const Tile<float>& rows, int at)
+{
+#pragma unroll
+    for (int n = 0; n < TILES; n++)
+#pragma unroll
+        for (int side = 0; side < 2; side++) {
+            const int column = 8 * n + column_of(side);
+            const float lse = rows.get(0, at + column), delta = rows.get(1, at + column);
+#pragma unroll
+            for (int e = side; e < 4; e += 2) {
+                s[n][e] = weight_of<base_2>(s[n][e], scale_of_s, lse);
+                ds[n][e] = s[n][e] * (ds[n][e] * scale - delta * scale);
+            }
         }
 }
 

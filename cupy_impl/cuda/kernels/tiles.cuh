@@ -66,21 +66,39 @@ METHOD void load(const Tile<T>& tile, int at, int rows, const Matrix<T>& x, int 
 // Whether copy() can take a matrix of so many columns: no column is left over, and no pack of 16 bytes is split.
 template <class T> METHOD bool can_be_copied(const Matrix<T>& x, int columns) { return x.wide() && columns % 16 == 0; }
 
-// Rows first, first + 1, ... of x, which are all there, into `rows` rows of a tile, in the background.
-template <class T> METHOD void copy(const Tile<T>& tile, int at, int rows, const Matrix<T>& x, int first, int columns)
+// Call f(row, below, column) for each pack of 16 bytes that this thread has in `rows` rows: it is in row + below, and `below` is known to the
+// compiler.
+template <class F> METHOD void each_pack(int rows, int columns, F f)
 {
     constexpr int packs = WIDTH / VECTOR, across = packs < THREADS ? packs : THREADS, down = THREADS / across;
     static_assert(STEP % down == 0, "threads have as many rows of a step each");
-    const int row = thread_index() / across;
 #pragma unroll
     for (int turn = 0; turn < packs / across; turn++) {
         const int column = (turn * across + thread_index() % across) * VECTOR;
         if (column >= columns) continue;
-        const Tile<T> to = tile.from(at + row, column);
-        const Matrix<T> from = x.from(first + row, column);
 #pragma unroll
-        for (int i = 0; i < rows; i += down) copy_pack(to, i, 0, from, i, 0);
+        for (int below = 0; below < rows; below += down) f(thread_index() / across, below, column);
     }
+}
+
+// Rows first, first + 1, ... of x, which are all there, into `rows` rows of a tile, in the background.
+template <class T> METHOD void copy(const Tile<T>& tile, int at, int rows, const Matrix<T>& x, int first, int columns)
+{
+    each_pack(rows, columns, [&](int row, int below, int column) {
+        copy_pack(tile.from(at + row, column), below, 0, x.from(first + row, column), below, 0);
+    });
+}
+
+// Put 0 for what is no number in rows that this thread has copied: see Finite.
+DEVICE void make_finite(const Tile<Element>& tile, int at, int rows, int columns)
+{
+    each_pack(rows, columns, [&](int row, int below, int column) {
+        const Tile<Element> own = tile.from(at + row, column);
+        Pack<Element> pack = own.get_pack(below, 0);
+        if (all_finite(pack)) return;
+        for (Element& x : pack.x) x = finite(widen(x)) ? x : Element{};
+        own.put_pack(below, 0, pack);
+    });
 }
 
 struct Unchanged {
@@ -102,6 +120,12 @@ struct Joined {
         return given ? narrow<Element>(widen(x) + widen(bias.read(0, column))) : x;
     }
 };
+
+// A bias into a row of a tile; 0 where there is none.
+DEVICE void load_bias(const Tile<Element>& tile, int at, const Joined& joined, int columns)
+{
+    load(tile, at, 1, joined.bias, 0, columns, [&](int) { return joined.given; }, Unchanged{});
+}
 
 // c += a b^T for the 16 rows of a from `at_a` and the rows of b from `at_b`, which go on at 0 after `ring`.
 template <int tiles>
