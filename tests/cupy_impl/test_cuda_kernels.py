@@ -243,8 +243,8 @@ FAULTS = {
     "wrong row of dR": (
         "positions.cuh",
         f"{XL}_grad",
-        "to.add(i, n + column, y)",
-        "to.add(i ^ 1, n + column, y)",
+        "to.from(i, column)",
+        "to.from(i ^ 1, column)",
     ),
     "rows of dR before they are complete": (
         "gradients.cuh",

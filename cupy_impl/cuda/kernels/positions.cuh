@@ -75,8 +75,6 @@ struct Unskewed {
     Tile<Element> ds;
     int at;  // the warp's first row
 
-    METHOD int place(int step, int row, int column) const { return (step + OWN - 1 - (at + row) + column) % RING; }
-
     METHOD void begin() const
     {
         for (int e = thread_index(); e < OWN * RING; e += THREADS) ds.put(e / RING, e % RING, Element{});
@@ -84,7 +82,15 @@ struct Unskewed {
 
     METHOD void take(float (&x)[TILES][4], int step) const
     {
-        each(x, [&](float y, int row, int column) { ds.put(at + row, place(step, row, column), narrow<Element>(y)); });
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const int row = at + row_of(2 * r), place = (unsigned)(step + OWN - 1 - row + column_of(0)) % RING;
+#pragma unroll
+            for (int j = 0; j < TILES; j++)
+#pragma unroll
+                for (int side = 0; side < 2; side++)
+                    ds.put(row, wrapped(place + 8 * j + side, RING), narrow<Element>(x[j][2 * r + side]));
+        }
     }
 };
 
@@ -115,6 +121,22 @@ template <class T> struct OfTable {
     }
 };
 
+// Add 16 rows by 16 columns to those of a matrix that are there.
+DEVICE void add_rows(const Matrix<float>& to, float (&c)[2][4], int first, int rows, int first_column, int columns)
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int i = first + row_of(2 * r), column = first_column + column_of(0);
+        if (i < 0 || i >= rows || column >= columns) continue;
+        const Matrix<float> place = to.from(i, column);
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+#pragma unroll
+            for (int side = 0; side < 2; side++)
+                if (column + 8 * j + side < columns) place.add(0, 8 * j + side, c[j][2 * r + side]);
+    }
+}
+
 // Bring the gradients of the rows that a step completes to the table, 16 rows by 16 columns after the other for each warp.
 DEVICE void add_table_grad(const Unskewed& g, const Band& band, const Params& p, int step)
 {
@@ -125,10 +147,7 @@ DEVICE void add_table_grad(const Unskewed& g, const Band& band, const Params& p,
         float c[2][4];
         clear(c);
         multiply_columns<OWN>(c, OfTable<Element>{g.ds, x % RING}, band.q, 0, NO_RING, n, p.D);
-        each(c, [&](float y, int row, int column) {
-            const int i = band.base + x + row;
-            if (i >= 0 && i < p.rows && n + column < p.D) to.add(i, n + column, y);
-        });
+        add_rows(to, c, band.base + x, p.rows, n, p.D);
     }
 }
 

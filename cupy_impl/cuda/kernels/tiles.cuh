@@ -94,10 +94,10 @@ DEVICE void make_finite(const Tile<Element>& tile, int at, int rows, int columns
 {
     each_pack(rows, columns, [&](int row, int below, int column) {
         const Tile<Element> own = tile.from(at + row, column);
-        Pack<Element> pack = own.get_pack(below, 0);
-        if (all_finite(pack)) return;
-        for (Element& x : pack.x) x = finite(widen(x)) ? x : Element{};
-        own.put_pack(below, 0, pack);
+        if (all_finite(own.get_pack(below, 0))) return;
+#pragma unroll 1
+        for (int i = 0; i < VECTOR; i++)
+            if (!finite(widen(own.get(below, i)))) own.put(below, i, Element{});
     });
 }
 
