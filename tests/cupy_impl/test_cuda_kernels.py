@@ -367,8 +367,8 @@ COPIED_FAULTS = {
     "biases before they are there": (
         "gradients.cuh",
         f"{XL}_grad",
-        "copy_step(whole.first, 0, RING);\n        sync_block();",
-        "copy_step(whole.first, 0, RING);",
+        "joined(p.w, h), p.D);\n            sync_block();",
+        "joined(p.w, h), p.D);",
     ),
     "the other bias": (
         "positions.cuh",

@@ -231,12 +231,12 @@ KERNEL(backward_key)
         }
     };
     if (whole.first < whole.end) {
+        copy_step(whole.first, 0, RING);
         if (RELATIVE) {
             load_bias(biases, 0, joined(p.u, h), p.D);
             load_bias(biases, 1, joined(p.w, h), p.D);
+            sync_block();
         }
-        copy_step(whole.first, 0, RING);
-        sync_block();
         if (RELATIVE ? p.s.data : p.slopes.data)
             walk(Truth<true>{});
         else
