@@ -144,22 +144,22 @@ def find_cuda_tangent_rows(wanted: str) -> Iterator[Row]:
         registers, _, spilled = resources[kernel]
         shared = made.shared_bytes(kernel) / 1024
         costs = loop.counts.total() / tangents, 0.0, loop.count("MUFU") / tangents
-        yield Row(name, describe_instance(made), registers, spilled, shared, *costs)
+        yield Row(name, describe_instance(made, kernel), registers, spilled, shared, *costs)
 
 
 def find_cuda_rows(name: str) -> list[Row]:
     """The forward kernel and both gradients of an instance in CUDA C++."""
     made = kernel_configs.instance("attention.cu", "bfloat16", WIDTH, CUDA[name], False, True)
     cubin, log = cuda_kernels.compile_instance(made, ARCH)
-    code, warps, blocks = sass.disassemble(cubin), made.threads // 32, describe_instance(made)
+    code, warps = sass.disassemble(cubin), made.threads // 32
     return [
         Row(
             f"{name}: {kernel}",
-            blocks,
+            describe_instance(made, kernel),
             registers,
             spilled,
             made.shared_bytes(kernel) / 1024,
-            *per_tile(find_pair_loop(code[kernel]), warps, made.own * made.step),
+            *per_tile(find_pair_loop(code[kernel]), warps, made.rows(kernel) * made.step),
         )
         for kernel, (registers, _, spilled) in cuda_kernels.find_resources(log).items()
     ]
@@ -171,8 +171,8 @@ def per_tile(loop: Loop, warps: int, pairs: int) -> tuple[float, float, float]:
     return loop.issue(warps) * share, loop.tensor(warps) * share, loop.special(warps) * share
 
 
-def describe_instance(made: kernel_configs.Instance) -> str:
-    return f"{made.own} x {made.step}, {made.threads // 32} w"
+def describe_instance(made: kernel_configs.Instance, kernel: str) -> str:
+    return f"{made.rows(kernel)} x {made.step}, {made.threads // 32} w"
 
 
 def describe_blocks(chosen: block_sizes.Blocks) -> str:

@@ -354,7 +354,7 @@ class Attention:
         launch(
             made,
             kernel,
-            (B * H, -(-rows // made.own)),
+            (B * H, -(-rows // made.rows(kernel))),
             packed(tensors, whole, [1 / sqrt(D), self.share]),
             self.arrays is cupy,
         )

@@ -29,6 +29,19 @@ class Instance:
     masked: bool = True
 
     @property
+    def groups(self) -> int:
+        """
+        Groups of 16 queries that a warp of attention's forward kernel has: two where a thread has
+        room for the sums of both.
+        """
+        full = self.relative or self.masked or self.element == "float" or self.width > 128
+        return 1 if full else 2
+
+    def rows(self, kernel: str) -> int:
+        """What a block of a kernel owns."""
+        return self.own * self.groups if kernel == "forward" else self.own
+
+    @property
     def threads(self) -> int:
         return self.own // 16 * 32
 
@@ -36,6 +49,7 @@ class Instance:
     def defines(self) -> tuple[str, ...]:
         given = {"ELEMENT": self.element, "OWN": self.own, "STEP": self.step, "WIDTH": self.width}
         given |= {"RELATIVE": int(self.relative), "MASKED": int(self.masked)}
+        given |= {"GROUPS": self.groups}
         return tuple(f"-D{name}={value}" for name, value in given.items())
 
     def shared_bytes(self, kernel: str) -> int:
@@ -66,7 +80,7 @@ class Instance:
                 + 2 * rows,
             }[kernel]
         return {
-            "forward": (own + 4 * step) * row + strip_of_scores,
+            "forward": (self.rows(kernel) + 4 * step) * row + strip_of_scores,
             "backward_query": (2 * own + 4 * step) * row + strip_of_scores,
             "backward_key": (2 * own + 4 * step) * row + strip_of_scores + 2 * rows,
             "additive_forward": step * row + strip_of_scores + features,

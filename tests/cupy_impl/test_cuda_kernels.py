@@ -216,8 +216,8 @@ FAULTS = {
     "missing barrier": (
         "attention.cu",
         SDPA,
-        "false);\n        sync_block();\n        if (idle)",
-        "false);\n        if (idle)",
+        "false);\n        sync_block();\n        if (idle",
+        "false);\n        if (idle",
     ),
     "next step's keys too early": ("attention.cu", SDPA, "if (step) sync_block();", ""),
     "missing barrier of the warp": (
@@ -300,8 +300,8 @@ FAULTS = {
     "fragments swapped": (
         "tiles.cuh",
         SDPA,
-        "right[j][0] = r[0], right[j][1] = r[1]",
-        "right[j][0] = r[1], right[j][1] = r[0]",
+        "{{r[0], r[1]},",
+        "{{r[1], r[0]},",
     ),
     "one weight for two features": ("additive.cu", ADDITIVE, "-2 * w[1] * x0", "-2 * w[0] * x0"),
     "large projections": ("additive.cu", ADDITIVE, "if (wrong == 0) return;", "return;"),
@@ -331,8 +331,8 @@ COPIED_FAULTS = {
     "whole steps without a scale": (
         "attention.cu",
         SDPA,
-        "take<true>(s, p.scale)",
-        "take<true>(s, 1)",
+        "out[g], p.scale)",
+        "out[g], 1)",
     ),
     "rows of the table in the wrong place": (
         "attention.cu",
@@ -545,6 +545,20 @@ def test_the_blocks_of_a_gpu_are_right(
     verdict = judge(
         named(backend, XL), case_of(Recipe(XL, sizes, {"family": "spread", "seed": 1}), "float16")
     )
+    assert verdict.judged and verdict.discriminating
+
+
+@pytest.mark.parametrize("operation", [SDPA, ALIBI])
+@pytest.mark.parametrize("M", [90, 192])
+def test_two_groups_of_a_warp_are_right(
+    M: int, operation: str, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = kernel_configs.Instance("attention.cu", "half", 64, 64, 64, False, False)
+    assert (made.rows("forward"), made.rows("backward_query"), made.threads) == (128, 64, 128)
+    monkeypatch.setattr(attention, "instance", lambda source, *_: replace(made, source=source))
+    sizes = {"B": 1, "H": 2, "N": 150, "M": M, "D": 32, "E": 16}
+    recipe = Recipe(operation, sizes, {"family": "spread", "seed": 1})
+    verdict = judge(named(backend, operation), case_of(recipe, "float16"))
     assert verdict.judged and verdict.discriminating
 
 

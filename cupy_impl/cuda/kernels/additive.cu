@@ -218,7 +218,8 @@ KERNEL(additive_forward)
     const float lost = lost_of_weights(p.w, p.A);
     const Matrix<Element> values = matrix<Element>(p.v, b, 0);
     Running running;
-    clear(running.out);
+    float out[WIDTH / 8][4];
+    clear(out);
     for (int step = 0; step < p.M; step += STEP) {
         float s[TILES][4];
         add_scores(s, features, z, p, first, step, lost);
@@ -226,11 +227,11 @@ KERNEL(additive_forward)
         sync_block();
         if (first + at >= p.N) continue;
         const unsigned long long seen = mask(s, pairs, first + at, step, p.hiding);
-        running.take<false>(s, 1);
+        running.take<false>(s, out, 1);
         drop(s, pairs, first + at, step);
-        multiply_scores(running.out, s, strip, v, 0, p.E, seen);
+        multiply_scores(out, s, strip, v, 0, p.E, seen);
     }
-    running.write(matrix<Element>(p.out, b, 0), matrix<float>(p.lse, b, 0), first + at, p.N, p.E, p.share);
+    running.write(out, matrix<Element>(p.out, b, 0), matrix<float>(p.lse, b, 0), first + at, p.N, p.E, p.share);
 }
 
 // The gradients of the projected queries and, in part, of the weights of the features and of the mask.

@@ -61,7 +61,7 @@ KERNEL(backward_query)
         if (RELATIVE) copy(band.r, (step + OWN) % COPIED_RING, STEP, matrix<Element>(p.r, 0, h), band.base + step + OWN, p.D);
     };
     const auto add_position_grads = [&](int step, bool idle) {
-        if (!idle) multiply_columns<STEP>(by_position, OfQueries<Element>{gradients.ds, at, step}, band.r, step % COPIED_RING, COPIED_RING, 0, p.D);
+        if (!idle) multiply_columns<STEP>(alone(by_position), OfQueries<Element>{gradients.ds, at, step}, band.r, step % COPIED_RING, COPIED_RING, 0, p.D);
         add_table_grad(gradients, band, p, step);
     };
     const int whole = first + OWN <= p.N ? end_of_whole_steps(p, keys, values, band, first) : 0;
@@ -99,7 +99,7 @@ KERNEL(backward_query)
     else
         walk(Truth<false>{});
     const bool idle = first + at >= p.N;
-    const int end = end_of_keys(p, first);
+    const int end = end_of_keys(p, first, OWN);
     const int last = RELATIVE && end > 0 ? (end + STEP - 1) / STEP * STEP + OWN : end;  // table rows that the last keys have read
     for (; step < last; step += STEP) {
         float s[TILES][4], ds[TILES][4];

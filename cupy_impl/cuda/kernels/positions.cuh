@@ -98,11 +98,11 @@ struct Unskewed {
 template <class T> struct OfQueries {
     Tile<T> ds;
     int at, first;
-    METHOD void operator()(unsigned (&a)[4], int k) const
+    METHOD void operator()(unsigned (&a)[4], int k, int) const
     {
         load_matrices<false>(a, ds, at + lane() % 16, (first + k) % RING + lane() / 16 * 8);
     }
-    METHOD void operator()(float (&a)[2], int k) const
+    METHOD void operator()(float (&a)[2], int k, int) const
     {
         a[0] = widen(ds.get(at + row_of(0), (first + k) % RING)), a[1] = widen(ds.get(at + row_of(2), (first + k) % RING));
     }
@@ -111,11 +111,11 @@ template <class T> struct OfQueries {
 template <class T> struct OfTable {
     Tile<T> ds;
     int first;
-    METHOD void operator()(unsigned (&a)[4], int k) const
+    METHOD void operator()(unsigned (&a)[4], int k, int) const
     {
         load_matrices<true>(a, ds, k + lane() / 16 * 8 + lane() % 8, first + lane() / 8 % 2 * 8);
     }
-    METHOD void operator()(float (&a)[2], int k) const
+    METHOD void operator()(float (&a)[2], int k, int) const
     {
         a[0] = widen(ds.get(k, first + row_of(0))), a[1] = widen(ds.get(k, first + row_of(2)));
     }
@@ -146,7 +146,7 @@ DEVICE void add_table_grad(const Unskewed& g, const Band& band, const Params& p,
         if (n >= p.D) break;
         float c[2][4];
         clear(c);
-        multiply_columns<OWN>(c, OfTable<Element>{g.ds, x % RING}, band.q, 0, NO_RING, n, p.D);
+        multiply_columns<OWN>(alone(c), OfTable<Element>{g.ds, x % RING}, band.q, 0, NO_RING, n, p.D);
         add_rows(to, c, band.base + x, p.rows, n, p.D);
     }
 }

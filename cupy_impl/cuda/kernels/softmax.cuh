@@ -55,14 +55,13 @@ DEVICE void write_rows(const Matrix<Element>& to, float (&c)[WIDTH / 8][4], int 
     });
 }
 
-// The running maximum, sum and mean of values of a warp's 16 rows: two of them in each thread.
+// The running maximum and sum of a warp's 16 rows, two of them in each thread, whose mean of values is `out`.
 struct Running {
     float top[2] = {-infinity(), -infinity()}, norm[2] = {0, 0};
-    float out[WIDTH / 8][4];
 
     // Turn the scores of a step, times `scale`, into weights and bring what there is to the new maximum. By base 2 at once where a
     // score times log2(e) cannot overflow.
-    template <bool base_2> METHOD void take(float (&s)[TILES][4], float scale)
+    template <bool base_2> METHOD void take(float (&s)[TILES][4], float (&out)[WIDTH / 8][4], float scale)
     {
         float level[2], fade[2], sum[2] = {0, 0};
 #pragma unroll
@@ -92,7 +91,8 @@ struct Running {
             for (int e = 0; e < 4; e++) out[j][e] *= fade[e / 2];
     }
 
-    METHOD void write(const Matrix<Element>& to, const Matrix<float>& lse, int first, int rows, int columns, float share)
+    METHOD void write(float (&out)[WIDTH / 8][4], const Matrix<Element>& to, const Matrix<float>& lse, int first, int rows, int columns,
+                      float share)
     {
 #pragma unroll
         for (int j = 0; j < WIDTH / 8; j++)

@@ -3,6 +3,7 @@
 // OWN     rows that a block owns, 16 for each warp
 // STEP    columns of scores in one step of its walk
 // WIDTH   the widest head: multiples of 16 up to the true width take part
+// GROUPS  of 16 rows that a warp of attention's forward kernel has: they share what is read of the other side
 #pragma once
 
 #include "primitives.cuh"
@@ -29,6 +30,9 @@ template <int tiles> METHOD void clear(float (&c)[tiles][4])
 #pragma unroll
         for (int e = 0; e < 4; e++) c[j][e] = 0;
 }
+
+// Sums of one group as those of an array of groups.
+template <int tiles> METHOD float (&alone(float (&c)[tiles][4]))[1][tiles][4] { return reinterpret_cast<float (&)[1][tiles][4]>(c); }
 
 // Call f(accumulator, row in the warp's 16, column) for every accumulator of this thread.
 template <int tiles, class F> METHOD void each(float (&c)[tiles][4], F f)
@@ -127,9 +131,9 @@ DEVICE void load_bias(const Tile<Element>& tile, int at, const Joined& joined, i
     load(tile, at, 1, joined.bias, 0, columns, [&](int) { return joined.given; }, Unchanged{});
 }
 
-// c += a b^T for the 16 rows of a from `at_a` and the rows of b from `at_b`, which go on at 0 after `ring`.
-template <int tiles>
-METHOD void multiply_rows(float (&c)[tiles][4], const Tile<Element>& a, int at_a, const Tile<Element>& b, int at_b, int ring, int depth)
+// c += a b^T for groups of 16 rows of a from `at_a` and the rows of b from `at_b`, which go on at 0 after `ring`.
+template <int groups, int tiles>
+METHOD void multiply_rows(float (&c)[groups][tiles][4], const Tile<Element>& a, int at_a, const Tile<Element>& b, int at_b, int ring, int depth)
 {
     if constexpr (NARROW) {
         const Tile<Element> rows = a.from(at_a + lane() % 16, lane() / 16 * 8);
@@ -140,17 +144,20 @@ METHOD void multiply_rows(float (&c)[tiles][4], const Tile<Element>& a, int at_a
 #pragma unroll
         for (int k = 0; k < WIDTH; k += 16) {
             if (k >= depth) continue;
-            unsigned left[4], right[tiles][2];
-            load_matrices<false>(left, rows, 0, k);
+            unsigned left[groups][4];
+#pragma unroll
+            for (int g = 0; g < groups; g++) load_matrices<false>(left[g], rows, ROWS * g, k);
 #pragma unroll
             for (int j = 0; j < tiles; j += 2) {
                 unsigned r[4];
                 load_matrices<false>(r, columns[j / 2], 0, k);
-                right[j][0] = r[0], right[j][1] = r[1], right[j + 1][0] = r[2], right[j + 1][1] = r[3];
+                const unsigned right[2][2] = {{r[0], r[1]}, {r[2], r[3]}};
+#pragma unroll
+                for (int g = 0; g < groups; g++) multiply<Element, 2>(&c[g][j], left[g], right);
             }
-            multiply<Element, tiles>(c, left, right);
         }
     } else {
+        static_assert(groups == 1, "float32 has no registers for two");
         for (int k = 0; k < depth; k += VECTOR) {
             const Pack<Element> a0 = a.get_pack(at_a + row_of(0), k), a1 = a.get_pack(at_a + row_of(2), k);
 #pragma unroll
@@ -160,21 +167,27 @@ METHOD void multiply_rows(float (&c)[tiles][4], const Tile<Element>& a, int at_a
                     const Pack<Element> x = b.get_pack(wrapped(at_b + 8 * j + column_of(e), ring), k);
 #pragma unroll
                     for (int i = 0; i < VECTOR; i++) {
-                        c[j][e] += widen(a0.x[i]) * widen(x.x[i]);
-                        c[j][2 + e] += widen(a1.x[i]) * widen(x.x[i]);
+                        c[0][j][e] += widen(a0.x[i]) * widen(x.x[i]);
+                        c[0][j][2 + e] += widen(a1.x[i]) * widen(x.x[i]);
                     }
                 }
         }
     }
 }
 
-// Left factors of a product of columns: the fragment of mma that begins at column k, or two rows' elements at column k.
+template <int tiles>
+METHOD void multiply_rows(float (&c)[tiles][4], const Tile<Element>& a, int at_a, const Tile<Element>& b, int at_b, int ring, int depth)
+{
+    multiply_rows(alone(c), a, at_a, b, at_b, ring, depth);
+}
+
+// Left factors of a product of columns: a group's fragment of mma that begins at column k, or two rows' elements at column k.
 
 template <bool transposed> struct FromStrip {
     Tile<float> strip;
     int row, column;
     METHOD float get(int i, int k) const { return transposed ? strip.get(row + k, column + i) : strip.get(row + i, column + k); }
-    METHOD void operator()(unsigned (&a)[4], int k) const
+    METHOD void operator()(unsigned (&a)[4], int k, int) const
     {
 #pragma unroll
         for (int m = 0; m < 4; m++) {
@@ -182,17 +195,17 @@ template <bool transposed> struct FromStrip {
             a[m] = rounded_pair<Element>(get(i, at), get(i, at + 1));
         }
     }
-    METHOD void operator()(float (&a)[2], int k) const { a[0] = get(row_of(0), k), a[1] = get(row_of(2), k); }
+    METHOD void operator()(float (&a)[2], int k, int) const { a[0] = get(row_of(0), k), a[1] = get(row_of(2), k); }
 };
 
 // Accumulators have the layout of a left fragment already.
-struct FromScores {
-    const float (&p)[TILES][4];
-    METHOD void operator()(unsigned (&a)[4], int k) const
+template <int groups> struct FromScores {
+    const float (&p)[groups][TILES][4];
+    METHOD void operator()(unsigned (&a)[4], int k, int g) const
     {
 #pragma unroll
         for (int m = 0; m < 4; m++) {
-            const float* x = p[k / 8 + m / 2] + m % 2 * 2;
+            const float* x = p[g][k / 8 + m / 2] + m % 2 * 2;
             a[m] = rounded_pair<Element>(x[0], x[1]);
         }
     }
@@ -207,15 +220,16 @@ DEVICE unsigned seen_pair(unsigned long long seen, int k)
 // c += a b for the rows of b from `at_b` whose bit in `seen` is set; a row of b is as wide as c, of which `width` columns take part.
 constexpr unsigned long long ALL_SEEN = ~0ull;
 
-template <int depth, int tiles, class Left>
-METHOD void multiply_columns(
-    float (&c)[tiles][4], const Left& a, const Tile<Element>& b, int at_b, int ring, int at_column, int width, unsigned long long seen = ALL_SEEN)
+template <int depth, int groups, int tiles, class Left>
+METHOD void multiply_columns(float (&c)[groups][tiles][4], const Left& a, const Tile<Element>& b, int at_b, int ring, int at_column, int width,
+                             unsigned long long seen = ALL_SEEN)
 {
     if constexpr (NARROW) {
 #pragma unroll
         for (int k = 0; k < depth; k += 16) {
-            unsigned left[4];
-            a(left, k);
+            unsigned left[groups][4];
+#pragma unroll
+            for (int g = 0; g < groups; g++) a(left[g], k, g);
             const Tile<Element> rows = b.from(wrapped(at_b + k + lane() % 16, ring), at_column + lane() / 16 * 8);
             const bool all = __builtin_constant_p(seen) && seen == ALL_SEEN;
             const unsigned upper = all ? ~0u : seen_pair(seen, (k + lane() % 4 * 2) % 64);
@@ -226,13 +240,14 @@ METHOD void multiply_columns(
                 unsigned r[4];
                 load_matrices<true>(r, rows, 0, n);
                 const unsigned right[2][2] = {{r[0] & upper, r[1] & lower}, {r[2] & upper, r[3] & lower}};
-                multiply<Element, 2>(&c[n / 8], left, right);
+#pragma unroll
+                for (int g = 0; g < groups; g++) multiply<Element, 2>(&c[g][n / 8], left[g], right);
             }
         }
     } else {
         for (int k = 0; k < depth; k++) {
             float left[2];
-            a(left, k);
+            a(left, k, 0);
             const bool is_seen = seen >> k % 64 & 1;
 #pragma unroll
             for (int j = 0; j < tiles; j++) {
@@ -240,7 +255,7 @@ METHOD void multiply_columns(
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
                     const float x = is_seen ? widen(b.get(wrapped(at_b + k, ring), at_column + 8 * j + column_of(e))) : 0;
-                    c[j][e] += left[0] * x, c[j][2 + e] += left[1] * x;
+                    c[0][j][e] += left[0] * x, c[0][j][2 + e] += left[1] * x;
                 }
             }
         }
@@ -248,19 +263,25 @@ METHOD void multiply_columns(
 }
 
 // c += p b for scores p and the STEP rows of b from `at_b`. float32 goes through the warp's strip, from column 16 on; half types need none.
-DEVICE void multiply_scores(
-    float (&c)[WIDTH / 8][4], float (&p)[TILES][4], const Tile<float>& strip, const Tile<Element>& b, int at_b, int width,
-    unsigned long long seen = ALL_SEEN)
+template <int groups>
+METHOD void multiply_scores(float (&c)[groups][WIDTH / 8][4], float (&p)[groups][TILES][4], const Tile<float>& strip, const Tile<Element>& b,
+                            int at_b, int width, unsigned long long seen = ALL_SEEN)
 {
     if constexpr (NARROW) {
-        multiply_columns<STEP>(c, FromScores{p}, b, at_b, NO_RING, 0, width, seen);
+        multiply_columns<STEP>(c, FromScores<groups>{p}, b, at_b, NO_RING, 0, width, seen);
     } else {
         const int at = ROWS * warp();
-        each(p, [&](float& x, int row, int column) { strip.put(at + row, ROWS + column, x); });
+        each(p[0], [&](float& x, int row, int column) { strip.put(at + row, ROWS + column, x); });
         sync_warp();
         multiply_columns<STEP>(c, FromStrip<false>{strip, at, ROWS}, b, at_b, NO_RING, 0, width, seen);
         sync_warp();
     }
+}
+
+DEVICE void multiply_scores(float (&c)[WIDTH / 8][4], float (&p)[TILES][4], const Tile<float>& strip, const Tile<Element>& b, int at_b,
+                            int width, unsigned long long seen = ALL_SEEN)
+{
+    multiply_scores(alone(c), alone(p), strip, b, at_b, width, seen);
 }
 
 // Sum over the four lanes that share a row.
