@@ -59,6 +59,7 @@ FEATURES = tl.constexpr(32)
 FEATURES_OF_GRADS = tl.constexpr(64)
 """
 Whose gradients are summed at a time: two for each lane of a warp, whatever else its threads have.
+Half as many where projections are large, for the tangents that are made anew need registers too.
 """
 
 LARGEST = tl.constexpr(10.0)
@@ -283,6 +284,32 @@ def _(x: Any, i: int) -> Any:
 
 
 @Kernel
+def halves(x):
+    """The left and the right half of a block."""
+    return tl.split(tl.trans(tl.reshape(x, [x.shape[0], 2, x.shape[1] // 2]), (0, 2, 1)))
+
+
+@halves.instead
+def _(x: Any) -> Any:
+    rows, half = x.shape[0], x.shape[1] // 2
+    columns = (tl.arange(0, half) + first for first in (0, half))
+    return tuple(tl.gather(x, tl.broadcast_to(at[None, :], [rows, half]), 1) for at in columns)
+
+
+@Kernel
+def add_features(DZ, dz, at_row, at_a, in_row, in_a, A):
+    """
+    Add a block of gradients, transposed, to rows [1 rows] and features [a 1], one half after the
+    other: the addresses of a whole block are more than there are registers.
+    """
+    left, right = halves(dz)
+    at_left, at_right = halves(at_row)
+    in_left, in_right = halves(in_row.to(tl.int32))
+    add_to(DZ + at_left.to(tl.int64) * A + at_a, left, (in_left != 0) & in_a)
+    add_to(DZ + at_right.to(tl.int64) * A + at_a, right, (in_right != 0) & in_a)
+
+
+@Kernel
 def feature_grads(
     ds, ZQ, ZK, WS, DZQ, DZK, DWS, i_n, at_m, in_m, N, A,
     SLOW: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -291,8 +318,9 @@ def feature_grads(
     Add what the gradients of a block's scores give to those of the projections and weights: the
     keys' and weights' for a block of keys and features, query by query, are sums of each thread.
     """
-    for i_a in range(0, whole(A), FEATURES_OF_GRADS):
-        at_a = again(i_a + tl.arange(0, FEATURES_OF_GRADS))
+    BLOCK_A: tl.constexpr = FEATURES_OF_GRADS // 2 if SLOW else FEATURES_OF_GRADS
+    for i_a in range(0, whole(A), BLOCK_A):
+        at_a = again(i_a + tl.arange(0, BLOCK_A))
         in_a = at_a < A
         zk, xk = projections(ZK, again(at_m), at_a, in_m, A)
         w = read(WS + at_a, in_a).to(tl.float32)
@@ -312,8 +340,8 @@ def feature_grads(
             at_q = DZQ + row.to(tl.int64) * A + at_a
             add_to(at_q, of_q1 * w, in_a)
             add_to(at_q + A, of_q2 * w, in_a & (row + 1 < N))
-        at_k = DZK + again(at_m).to(tl.int64)[None, :] * A + at_a[:, None]
-        add_to(at_k, dk * w[:, None], in_m[None, :] & in_a[:, None])
+        dk *= w[:, None]
+        add_features(DZK, dk, again(at_m)[None, :], at_a[:, None], in_m[None, :], in_a[:, None], A)
         add_to(DWS + at_a, total(dw, 1), in_a)
 
 
@@ -359,7 +387,7 @@ def additive_backward(
         at_m = i_m + tl.arange(0, BLOCK_M)
         in_m = at_m < M
         s, slow = scores(
-            ZQ, ZK, again(XQ), XK, WS, lost, at_n, at_m, in_n, in_m, rows_n, rows_m, A,
+            ZQ, ZK, again(XQ), again(XK), WS, lost, at_n, at_m, in_n, in_m, rows_n, rows_m, A,
             True, BLOCK_N, BLOCK_M,
         )  # fmt: skip
         again_n, again_m = again(at_n), again(at_m)
