@@ -240,9 +240,17 @@ def read_outcome(name: str, answer: Path, device: str) -> Outcome | None:
     figures = json.loads(told.get("figures", "{}"))
     for kind, verdict in (("failure", "failed"), ("error", "failed"), ("skipped", "not run")):
         if (found := test.find(kind)) is not None:
-            return Outcome(name, verdict, found.get("message", "")[:4000], figures=figures)
+            reason = found.get("message", "")[:4000]
+            where = "" if kind == "skipped" else tell_place(found.text or "")
+            return Outcome(name, verdict, reason + where, figures=figures)
     scale = "" if device == "cuda" else "on the CPU, at small sizes"
     return Outcome(name, "passed", scale, figures=figures)
+
+
+def tell_place(traceback: str) -> str:
+    """Where pytest's traceback ends, `` (file.py:12)``, without the folders of this machine."""
+    place = traceback.strip().rpartition("\n")[2].rpartition(": ")[0]
+    return f" ({Path(place).name})" if place else ""
 
 
 ASSEMBLER = "TRITON_PTXAS_PATH"

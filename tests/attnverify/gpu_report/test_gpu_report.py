@@ -445,7 +445,13 @@ MEASURED = '<properties><property name="figures" value="{&quot;calls&quot;: 3}"/
     ("written", "verdict", "reason", "figures"),
     [
         (MEASURED, "passed", "", {"calls": 3}),
-        ('<failure message="AssertionError: 2x of it"/>', "failed", "2x of it", {}),
+        (
+            '<failure message="AssertionError: 2x of it">    assert\n/here/context.py:12: '
+            "AssertionError</failure>",
+            "failed",
+            "AssertionError: 2x of it (context.py:12)",
+            {},
+        ),
         ('<error message="collection failure"/>', "failed", "collection", {}),
         (f'{MEASURED}<skipped message="no graph"/>', "not run", "no graph", {"calls": 3}),
     ],
