@@ -86,7 +86,8 @@ class Share:
             return None
         with self.lock:
             error, reference = self.errors
-        found = bounds.with_reference(error(precision), reference, precision.slack)
+        with np.errstate(all="ignore"):
+            found = bounds.with_reference(error(precision), reference, precision.slack)
         return chosen(found, self.which)
 
     @cached_property
