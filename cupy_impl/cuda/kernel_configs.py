@@ -2,9 +2,10 @@
 Instances of the kernels: the constants that a source is compiled with, and what a block of them
 needs.
 
-A block owns ``own`` rows, 16 for each warp, and walks over the other side in steps of ``step``
-columns; ``width`` is the widest head that it takes. One table to read and to change: what a GPU is
-given are the largest blocks that spill nothing forwards (tests/test_cuda_compile.py prints them).
+A block owns ``own`` rows, 16 for each warp (of attention's forward kernel ``groups`` times as
+many), and walks over the other side in steps of ``step`` columns; ``width`` is the widest head that
+it takes. One table to read and to change: what a GPU is given are the largest blocks that spill
+nothing forwards (tests/cupy_impl/test_cuda_compilation.py prints them).
 Nothing was timed yet.
 """
 
