@@ -3,6 +3,9 @@ Which blocks a Triton kernel should be given: all candidates compiled, and the o
 issue slots a pair among those that spill least and fit into shared memory.
 
     python -m benchmarks.machine_code.choose_blocks -k "forward, learned"
+    python -m benchmarks.machine_code.choose_blocks -k additive --arch 80 --dtype fp32
+
+Of an additive kernel the slots are those of a tangent, in all its loops over features.
 
 The table that the kernels read (``torch_impl/triton/kernels/block_sizes.py``) has a second stage
 where one stage takes 1 to 3 % fewer slots (plain, ALiBi), for its copies run beside the products,
@@ -20,9 +23,12 @@ from benchmarks.machine_code.triton_kernels import KERNELS
 
 __all__ = ["candidates", "choose", "find_rows"]
 
-SIZES = ((32, 32), (64, 32), (64, 64), (128, 64), (128, 128))
+SIZES = ((16, 16), (32, 32), (64, 32), (64, 64), (128, 64), (128, 128))
 RELATIVE = ((16, 16), (32, 32), (64, 64))
 """The rolling band of the relative kernels needs as many keys as queries."""
+
+ADDITIVE = ((16, 16), (16, 64), (32, 32), (32, 64), (32, 128), (64, 64), (64, 128))
+"""Every pair of a block is kept in registers, feature by feature: the largest spill already."""
 
 SHARED = {80: 163, 90: 227}
 """KiB of shared memory that a program may have."""
@@ -30,7 +36,7 @@ SHARED = {80: 163, 90: 227}
 
 def candidates(name: str) -> Iterator[Blocks]:
     """List the blocks that a kernel may have."""
-    sizes = RELATIVE if KERNELS[name][2] == "relative" else SIZES
+    sizes = {"relative": RELATIVE, "additive": ADDITIVE}.get(KERNELS[name][2], SIZES)
     for (queries, keys), warps, stages in product(sizes, (4, 8), (1, 2)):
         if queries * keys <= 128 * 128 // (2 if warps == 4 else 1):
             yield Blocks(queries, keys, warps, stages)
@@ -59,17 +65,19 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m benchmarks.machine_code.choose_blocks", description=__doc__
     )
     parser.add_argument("-k", default="", help="only kernels whose name holds this")
-    parser.add_argument("--width", type=int, choices=(64, 128), default=WIDTH)
+    parser.add_argument("--arch", type=int, choices=SHARED, default=ARCH)
+    parser.add_argument("--dtype", choices=("bf16", "fp16", "fp32"), default="bf16")
+    parser.add_argument("--width", type=int, choices=(64, 128, 256), default=WIDTH)
     given = parser.parse_args(arguments)
     differing = 0
-    for name in (name for name in KERNELS if given.k in name and "additive" not in name):
+    for name in (name for name in KERNELS if given.k in name):
         print(HEAD)
         found = []
-        for blocks, row in find_rows(name, width=given.width):
+        for blocks, row in find_rows(name, given.arch, given.dtype, given.width):
             found.append((blocks, row))
             print(row, flush=True)
         best, (_, which, scores, _) = choose(found), KERNELS[name]
-        chosen = of_gpu(which, scores, True, given.width, ARCH)
+        chosen = of_gpu(which, scores, given.dtype != "fp32", given.width, given.arch)
         differing += best != chosen
         word = "as in the table" if best == chosen else f"the table has {chosen}"
         print(f"{name}: {best}: {word}\n", flush=True)

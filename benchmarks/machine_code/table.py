@@ -1,6 +1,6 @@
 """The table: what every kernel costs a tile of 64 x 64 pairs in bfloat16 at a width of 64."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,9 @@ __all__ = [
     "find_tangent_rows",
     "find_triton_row",
 ]
+
+Costs = tuple[float, float, float]
+"""To issue, of the tensor cores, of the unit for exponentials and reciprocals."""
 
 WIDTH, ARCH = 64, 90
 TANGENTS = {
@@ -101,13 +104,27 @@ def find_triton_row(
 
 
 def find_costs(name: str, made: Any, chosen: block_sizes.Blocks) -> Row:
-    """The row of a kernel that is compiled."""
-    kernel = triton_kernels.KERNELS[name][0]
+    """The row of a kernel that is compiled; of an additive one, all its loops for a tangent."""
+    kernel, _, scores, _ = triton_kernels.KERNELS[name]
+    code = sass.disassemble(made.asm["cubin"])[kernel.fn.__name__]
+    if scores == "additive":
+        loops = [find_loop(code) for of, find_loop in TANGENTS.values() if of == name]
+        costs = add_costs(map(per_tangent, loops))
+    else:
+        costs = per_tile(find_pair_loop(code), chosen.warps, chosen.queries * chosen.keys)
+    return write_row(name, made, chosen, costs)
+
+
+def write_row(name: str, made: Any, chosen: block_sizes.Blocks, costs: Costs) -> Row:
+    """Write what was found of a kernel as its row."""
     registers, spilled = triton_kernels.find_resources(made.asm["cubin"])
-    loop = find_pair_loop(sass.disassemble(made.asm["cubin"])[kernel.fn.__name__])
     shared, blocks = made.metadata.shared / 1024, describe_blocks(chosen)
-    costs = per_tile(loop, chosen.warps, chosen.queries * chosen.keys)
     return Row(name, blocks, registers, spilled, shared, *costs)
+
+
+def add_costs(costs: Iterable[Costs]) -> Costs:
+    issue, tensor, special = map(sum, zip(*costs, strict=True))
+    return issue, tensor, special
 
 
 def find_tangent_rows(wanted: str) -> Iterator[Row]:
@@ -122,11 +139,7 @@ def find_tangent_row(name: str, kernel: str, find_loop: Callable[[list[Line]], L
     chosen = block_sizes.of_gpu(which, scores, True, WIDTH, ARCH)
     made = triton_kernels.compile_kernel(function, given, chosen, ARCH, "bf16", WIDTH)
     loop = find_loop(sass.disassemble(made.asm["cubin"])[function.fn.__name__])
-    tangents = 2 * loop.counts["MUFU.RCP"]
-    registers, spilled = triton_kernels.find_resources(made.asm["cubin"])
-    shared, blocks = made.metadata.shared / 1024, describe_blocks(chosen)
-    costs = loop.counts.total() / tangents, 0.0, loop.count("MUFU") / tangents
-    return Row(name, blocks, registers, spilled, shared, *costs)
+    return write_row(name, made, chosen, per_tangent(loop))
 
 
 def find_cuda_tangent_rows(wanted: str) -> Iterator[Row]:
@@ -140,10 +153,9 @@ def find_cuda_tangent_rows(wanted: str) -> Iterator[Row]:
     for name in names:
         kernel = CUDA_TANGENTS[name]
         loop = find_fast_feature_loop(code[kernel])
-        tangents = 2 * loop.counts["MUFU.RCP"]
         registers, _, spilled = resources[kernel]
         shared = made.shared_bytes(kernel) / 1024
-        costs = loop.counts.total() / tangents, 0.0, loop.count("MUFU") / tangents
+        costs = per_tangent(loop)
         yield Row(name, describe_instance(made, kernel), registers, spilled, shared, *costs)
 
 
@@ -165,7 +177,13 @@ def find_cuda_rows(name: str) -> list[Row]:
     ]
 
 
-def per_tile(loop: Loop, warps: int, pairs: int) -> tuple[float, float, float]:
+def per_tangent(loop: Loop) -> Costs:
+    """What a thread issues for a tangent, of which two share a reciprocal."""
+    tangents = 2 * loop.counts["MUFU.RCP"]
+    return loop.counts.total() / tangents, 0.0, loop.count("MUFU") / tangents
+
+
+def per_tile(loop: Loop, warps: int, pairs: int) -> Costs:
     """Clocks to issue, of tensor cores and of the unit for exponentials, for 64 x 64 pairs."""
     share = 64 * 64 / pairs
     return loop.issue(warps) * share, loop.tensor(warps) * share, loop.special(warps) * share
