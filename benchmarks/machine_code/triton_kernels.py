@@ -79,7 +79,7 @@ KERNELS: dict[str, tuple[launch.Kernel, str, str, set[str]]] = {
     ),
     "gradient of rows, Transformer-XL": (
         attention.backward_table,
-        "backward",
+        "backward rows",
         "relative",
         XL_GRADIENTS,
     ),

@@ -260,14 +260,15 @@ def attention_grad(
         **of_keys,
     )
     if deterministic and table is not None:
+        of_rows = constants("backward rows", query, key, value, mask, table, causal)
         launch(
             backward_table,
-            (H, -(-table.shape[1] // chosen["BLOCK_N"])),
+            (H, -(-table.shape[1] // of_rows["BLOCK_N"])),
             *(d_output, lse, delta, *given[:6], *given[7:], d_table, d_bias),
             *(strides(d_output), *placed),
             *(B, *sizes),
             aligned=aligned,
-            **chosen,
+            **of_rows,
         )
     sums = [x if x is None else x.sum((0, 2)) for x in (d_content, d_distance)] + [d_table, d_bias]
     of_mask = [x.sum_to_size(mask_shape) for x in (d_pairs, d_rows, d_columns) if x is not None]

@@ -1,18 +1,24 @@
-"""Loops of machine code are found and counted, and the table is printed beside its goals."""
+"""
+Loops of machine code are found and counted, the table is printed beside its goals, and blocks are
+chosen by it.
+"""
+
+from itertools import product
 
 import pytest
 
 from attnverify.ptx.sass import Line
-from attnverify.torch_impl.triton.kernels.block_sizes import Blocks
+from attnverify.torch_impl.triton.kernels.block_sizes import Blocks, of_gpu
 from benchmarks.machine_code import __main__ as command
-from benchmarks.machine_code.choose_blocks import candidates, choose
+from benchmarks.machine_code.choose_blocks import SHARED, candidates, choose, find_rows
 from benchmarks.machine_code.loops import (
     find_fast_feature_loop,
     find_feature_gradient_loop,
     find_feature_loop,
     find_pair_loop,
 )
-from benchmarks.machine_code.table import GOALS, Row
+from benchmarks.machine_code.table import GOALS, Row, find_tangent_rows, find_triton_row
+from benchmarks.machine_code.triton_kernels import KERNELS
 
 PRODUCT = "HGMMA.64x64x16.F32.BF16 R24, gdesc[UR8], R24, gsb0"
 
@@ -96,3 +102,29 @@ def test_the_blocks_of_fewest_slots_are_chosen_of_those_that_spill_least() -> No
 def test_relative_kernels_are_given_square_blocks() -> None:
     assert all(one.queries == one.keys for one in candidates("forward, learned"))
     assert {(64, 64, 4, 1), (128, 128, 8, 2)} <= {tuple(one)[:4] for one in candidates("forward")}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_table_has_no_blocks_that_the_script_does_not_try(name: str) -> None:
+    which, scores = KERNELS[name][1:3]
+    tried = {tuple(one)[:4] for one in candidates(name)}
+    for arch, half, width in product(SHARED, (True, False), (64, 128, 256)):
+        assert tuple(of_gpu(which, scores, half, width, arch))[:4] in tried
+
+
+def test_the_slots_of_an_additive_kernel_are_those_of_all_its_loops() -> None:
+    rows = {row.name: row for row in find_tangent_rows("additive")}
+    whole = find_triton_row("gradients, additive")
+    parts = [row.issue for name, row in rows.items() if "gradients" in name]
+    assert len(parts) == 2 and whole.issue == pytest.approx(sum(parts))
+    assert find_triton_row("forward, additive").issue == rows["tangent, additive"].issue
+
+
+def test_the_blocks_of_additive_gradients_are_those_that_the_script_chooses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of those nearby: all of them take minutes."""
+    chosen = of_gpu("backward", "additive", True, 64, 90)
+    near = [chosen, Blocks(32, 128, 8, 1), Blocks(64, 64, 8, 1), Blocks(16, 64, 4, 1)]
+    monkeypatch.setattr("benchmarks.machine_code.choose_blocks.candidates", lambda name: near)
+    assert choose(find_rows("gradients, additive")) == chosen

@@ -39,7 +39,7 @@ and the last for long ones.
 
 COMPILED = {
     # (kernel, what the scores need, a half type): at widths up to 64, up to 128, beyond. The
-    # gradients of keys have the blocks of the others, "backward", where they have none of their own
+    # gradients of keys and of rows have those of "backward" where they have none of their own
     ("forward", "plain", True): (
         Blocks(128, 128, 8, 2),
         Blocks(128, 128, 8, 2),
@@ -56,8 +56,8 @@ COMPILED = {
         Blocks(16, 16, 4, 1),
     ),
     ("forward", "additive", True): (
-        Blocks(32, 128, 4, 2),
-        Blocks(32, 128, 4, 2),
+        Blocks(32, 128, 4, 1),
+        Blocks(32, 128, 4, 1),
         Blocks(32, 32, 4, 1),
     ),
     ("backward", "plain", True): (Blocks(64, 64, 4, 2), Blocks(64, 64, 8, 2), Blocks(32, 32, 4, 1)),
@@ -77,10 +77,15 @@ COMPILED = {
         Blocks(32, 32, 8, 2),
         Blocks(16, 16, 4, 1),
     ),
+    ("backward rows", "relative", True): (
+        Blocks(32, 32, 4, 1),
+        Blocks(32, 32, 8, 1),
+        Blocks(16, 16, 4, 1),
+    ),
     ("backward", "additive", True): (
-        Blocks(32, 128, 8, 1),
-        Blocks(32, 128, 8, 1),
-        Blocks(32, 128, 8, 1),
+        Blocks(32, 64, 4, 1),
+        Blocks(32, 64, 4, 1),
+        Blocks(32, 64, 4, 1),
     ),
     # float32 products take no tensor cores: a block lives in registers
     ("forward", "plain", False): (Blocks(32, 32, 4, 2), Blocks(16, 16, 4, 1), Blocks(16, 16, 4, 1)),
@@ -90,21 +95,31 @@ COMPILED = {
         Blocks(16, 16, 4, 1),
     ),
     ("forward", "relative", False): (
-        Blocks(32, 32, 8, 2),
+        Blocks(32, 32, 4, 2),
         Blocks(16, 16, 8, 1),
         Blocks(16, 16, 8, 1),
     ),
     ("forward", "additive", False): (
-        Blocks(32, 32, 4, 2),
-        Blocks(32, 32, 8, 2),
+        Blocks(32, 32, 4, 1),
+        Blocks(32, 32, 8, 1),
         Blocks(16, 16, 4, 1),
     ),
     ("backward", "plain", False): (
+        Blocks(32, 32, 8, 2),
+        Blocks(16, 16, 4, 2),
+        Blocks(16, 16, 8, 1),
+    ),
+    ("backward keys", "plain", False): (
         Blocks(32, 32, 8, 2),
         Blocks(16, 16, 4, 1),
         Blocks(16, 16, 8, 1),
     ),
     ("backward", "masked", False): (
+        Blocks(16, 16, 4, 1),
+        Blocks(16, 16, 4, 2),
+        Blocks(16, 16, 8, 1),
+    ),
+    ("backward keys", "masked", False): (
         Blocks(16, 16, 4, 1),
         Blocks(16, 16, 4, 1),
         Blocks(16, 16, 8, 1),
@@ -114,10 +129,15 @@ COMPILED = {
         Blocks(16, 16, 8, 1),
         Blocks(16, 16, 8, 1),
     ),
+    ("backward rows", "relative", False): (
+        Blocks(16, 16, 4, 2),
+        Blocks(16, 16, 8, 2),
+        Blocks(16, 16, 8, 1),
+    ),
     ("backward", "additive", False): (
-        Blocks(32, 32, 8, 1),
-        Blocks(32, 32, 8, 1),
-        Blocks(32, 32, 8, 1),
+        Blocks(32, 32, 4, 1),
+        Blocks(32, 32, 4, 1),
+        Blocks(32, 32, 4, 1),
     ),
 }
 
@@ -134,20 +154,20 @@ BEFORE_HOPPER: dict[tuple[str, str, bool], tuple[Blocks, Blocks, Blocks]] = {
         Blocks(16, 16, 4, 1),
     ),
     ("forward", "additive", True): (
-        Blocks(32, 128, 4, 2),
-        Blocks(32, 128, 8, 2),
+        Blocks(32, 128, 4, 1),
+        Blocks(32, 128, 8, 1),
         Blocks(32, 32, 4, 1),
     ),
-    # left alone, ptxas settles for 32 registers and spills 2304 bytes in the gradient of rows
     ("backward", "relative", True): (
         Blocks(32, 32, 4, 2),
         Blocks(32, 32, 8, 2),
         Blocks(16, 16, 8, 1, 255),
     ),
-    ("forward", "relative", False): (
-        Blocks(32, 32, 4, 2),
-        Blocks(16, 16, 8, 1),
-        Blocks(16, 16, 8, 1),
+    # left alone, ptxas settles for 32 registers and spills 2304 bytes beyond a width of 128
+    ("backward rows", "relative", True): (
+        Blocks(32, 32, 4, 1),
+        Blocks(32, 32, 8, 1),
+        Blocks(16, 16, 8, 1, 255),
     ),
 }
 """Where a device before sm_90 is given others."""
@@ -175,7 +195,7 @@ def interpreted(N: int, M: int) -> int:
 
 def of_gpu(kernel: str, scores: str, half: bool, widest: int, arch: int) -> Blocks:
     """The entry of the table for heads of this width on a GPU of this generation."""
-    names = [kernel, "backward"] if kernel == "backward keys" else [kernel]
+    names = [kernel, "backward"] if kernel.startswith("backward ") else [kernel]
     tables = [BEFORE_HOPPER, COMPILED] if arch < 90 else [COMPILED]
     entries = (table.get((name, scores, half)) for table in tables for name in names)
     found = next(entry for entry in entries if entry)
