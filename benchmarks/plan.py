@@ -3,6 +3,7 @@ What a list of benchmarks takes on a card: CPU seconds of the host, which are me
 stand-in for the device, and seconds of the device, which are planned.
 
     python -m benchmarks.plan --cases short
+    python -m benchmarks.plan --cases long --alike
 
 On a card the host draws no inputs; it computes what is judged, once a case and for the timed calls,
 and compares, which is done here at the case's own size, in one thread, for all who are installed.
@@ -21,6 +22,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,7 @@ from attnverify.bench.measure import shares
 from attnverify.bench.measure.cases import COMPILED, Case
 from attnverify.bench.measure.contestants import Contestant, contestants, implementation_of
 from attnverify.bench.measure.inputs import draw_inputs, to_library
-from attnverify.bench.measure.roofline import Ceilings, cost
+from attnverify.bench.measure.roofline import SHARE, Ceilings, Cost
 from attnverify.bench.measure.sampling import LEAST, WARM_UPS
 from attnverify.bench.measure.shares import Share, ask, draw_shares
 from attnverify.catalogue.operation import CATALOGUE
@@ -75,13 +77,15 @@ one (the median of six; an AMD EPYC, Zen 5, two cores that others used as well).
 """
 
 Takers = dict[Contestant, Implementation]
+Host = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Planned:
     """
     A case: CPU seconds of the host before the timing and after it; seconds of the device to load
-    and compile, and of the timing; gigabytes, how many take part, and how many are not installed.
+    and compile, and of the timing; gigabytes, how many take part, how many are not installed, and
+    whether the host's part was measured of this case or of one like it.
     """
 
     case: str
@@ -92,6 +96,7 @@ class Planned:
     gigabytes: float
     contestants: int
     missing: int
+    measured: bool
 
     @property
     def seconds(self) -> float:
@@ -107,14 +112,15 @@ COLUMNS = ("before", "after", "loading", "timing", "seconds", "GB")
 HEAD = f"{'case':48}" + "".join(f"{name:>9}" for name in COLUMNS)
 
 
-def plan(case: Case, compiling: float) -> Planned:
-    """Measure what the host does for a case, and plan the rest beside compiling our kernels."""
+def plan(case: Case, compiling: float, known: Host | None = None) -> Planned:
+    """Measure what the host does for a case, or take it as known, and plan the rest."""
     asked = contestants(case)
     found = {one: implementation_of(one, case) for one in asked}
     takers = {one: own for one, own in found.items() if not isinstance(own, str)}
     loading, timing = device_seconds(case, takers)
-    counts = estimate_memory(case) / 1e9, len(takers), len(asked) - len(takers)
-    return Planned(case.id, *host_seconds(case, takers), loading + compiling, timing, *counts)
+    counts = estimate_memory(case) / 1e9, len(takers), len(asked) - len(takers), known is None
+    host = known or host_seconds(case, takers)
+    return Planned(case.id, *host, loading + compiling, timing, *counts)
 
 
 def device_seconds(case: Case, takers: Takers) -> tuple[float, float]:
@@ -126,13 +132,14 @@ def device_seconds(case: Case, takers: Takers) -> tuple[float, float]:
 
 
 def call_seconds(case: Case) -> float:
-    """A call at the ceilings, of one who writes and reads all that the race may hold besides."""
-    found = CEILINGS[case.dtype]
-    counted = cost(case, draw_inputs(case, 1), ())
-    return found.floor(counted) + estimate_memory(case) / found.bandwidth
+    """A call at the ceilings, of one who computes every pair and moves all that a race may hold."""
+    pairs = prod(case.sizes.get(letter, 1) for letter in "BHNM")
+    products = 2 * case.sizes.get("D", 0) + case.sizes.get("A", 0) + case.sizes.get("E", 0)
+    operations = 2.0 * pairs * products * SHARE[case.mode]
+    return CEILINGS[case.dtype].floor(Cost(0.0, operations, estimate_memory(case)))
 
 
-def host_seconds(case: Case, takers: Takers) -> tuple[float, float]:
+def host_seconds(case: Case, takers: Takers) -> Host:
     """
     CPU seconds to compute and compare what is judged, before the timing and after it, less those of
     drawing the inputs.
@@ -158,12 +165,20 @@ def compare_all(case: Case, judged: tuple[Share, ...], takers: Takers) -> None:
             list(compare_outputs(answer, share.expected, bound, case.dtype, own))
 
 
-def plans(name: str, only: str) -> Iterator[Planned]:
-    """Plan every case of a list whose name holds these letters."""
+def plans(name: str, only: str, alike: bool = False) -> Iterator[Planned]:
+    """
+    Plan every case of a list whose name holds these letters; if asked to, with the host's part of
+    the first case of the same operation, mode and lengths.
+    """
     known: set[tuple[Any, ...]] = set()
+    hosts: dict[tuple[Any, ...], Host] = {}
     for case in all_cases(name, "cuda"):
         if only in case.id:
-            yield plan(case, compiling_seconds(case, known))
+            kind = case.operation, case.mode, case.sizes["N"], case.sizes.get("M")
+            host = hosts.get(kind) if alike else None
+            found = plan(case, compiling_seconds(case, known), host)
+            hosts[kind] = found.before, found.after
+            yield found
 
 
 def compiling_seconds(case: Case, known: set[tuple[Any, ...]]) -> float:
@@ -181,12 +196,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.plan", description=__doc__)
     parser.add_argument("--cases", choices=LISTS, default="short")
     parser.add_argument("-k", default="", help="only cases whose name holds this")
+    parser.add_argument("--alike", action="store_true", help="measure one case of each length")
     parser.add_argument("--record", type=Path, help="keep the plan there, as JSON")
     given = parser.parse_args(arguments)
     shares.THREADS = ThreadPoolExecutor(1)  # what its CPU seconds are is asked
     print(f"{HEAD}{'take':>6}{'missing':>8}")
     found = []
-    for one in plans(given.cases, given.k):
+    for one in plans(given.cases, given.k, given.alike):
         found.append(one)
         print(one, flush=True)
         if given.record:

@@ -58,6 +58,18 @@ def test_a_kind_of_kernel_is_compiled_once() -> None:
     assert plan.compiling_seconds(longer, known) == 0
 
 
+@pytest.mark.parametrize("alike", [False, True])
+def test_of_cases_that_are_alike_one_is_measured(
+    alike: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two widths of a head, and one more with a mask, all of 2048 positions."""
+    measured = ((float(n), 1.0) for n in range(100))
+    monkeypatch.setattr(plan, "host_seconds", lambda *_: next(measured))
+    found = [one for one in plan.plans("short", "B=8", alike) if "forward" in one.case][:3]
+    assert [one.measured for one in found] == [True, not alike, not alike]
+    assert [one.before for one in found] == ([0.0] * 3 if alike else [0.0, 1.0, 2.0])
+
+
 def test_the_plan_of_a_list_adds_up_and_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
