@@ -21,7 +21,7 @@ from attnverify.judge.errors import Unsupported
 from attnverify.judge.judging import judge
 from attnverify.machine import available_memory
 
-Check = Callable[[Implementation, str], None]
+Check = Callable[[Implementation, str], float | None]
 
 COLUMNS = {"B": 1, "H": 2, "D": 8, "E": 128, "Q": 4, "K": 5, "A": 6}
 SUMS = COLUMNS | {"E": 8}
@@ -105,18 +105,19 @@ def describe_sizes(recipe: Recipe) -> str:
     return f"{recipe.values['family']} {sizes}" + (", padded" if recipe.padding else "")
 
 
-def judge_whole(recipe: Recipe, implementation: Implementation, dtype: str) -> None:
-    judge(implementation, large_case(recipe, dtype))
+def judge_whole(recipe: Recipe, implementation: Implementation, dtype: str) -> float:
+    """Judge a large call; the worst share of its bound."""
+    return judge(implementation, large_case(recipe, dtype)).budget
 
 
-def judge_in_memory(recipe: Recipe, implementation: Implementation, dtype: str) -> None:
+def judge_in_memory(recipe: Recipe, implementation: Implementation, dtype: str) -> float:
     """Judge a square layer, where there is memory for its pairs; its case is not kept."""
     needed, free = BYTES_OF_A_PAIR * recipe.sizes["N"] ** 2, available_memory()
     if free is not None and free < needed:
         raise Unsupported(f"needs {needed >> 30} GiB of memory, of which {free >> 30} are free")
     errors_of_large.cache_clear()
     try:
-        judge(implementation, Case(recipe, dtype))
+        return judge(implementation, Case(recipe, dtype)).budget
     finally:
         errors_of_large.cache_clear()
 
@@ -138,17 +139,18 @@ def grid_recipes(op: Operation, profile: str) -> list[Recipe]:
     return [replace(fixed_recipe(op, sizes), dropout=dropout) for sizes in GRIDS]
 
 
-def judge_grids(recipes: list[Recipe], implementation: Implementation, dtype: str) -> None:
+def judge_grids(recipes: list[Recipe], implementation: Implementation, dtype: str) -> float:
     """
     Judge one grid after the other, as long as the next is not bound to take minutes.
     """
-    spent = 0.0
+    spent = worst = 0.0
     for before, recipe in zip([None, *recipes], recipes, strict=False):
         if before and spent * _blocks(recipe) / _blocks(before) > PATIENCE:
-            return
+            break
         start = process_time()
-        judge_whole(recipe, implementation, dtype)
+        worst = max(worst, judge_whole(recipe, implementation, dtype))
         spent = process_time() - start
+    return worst
 
 
 def _blocks(recipe: Recipe) -> int:

@@ -26,7 +26,7 @@ from attnverify.judge.invoke import call, to_backend_array
 from attnverify.judge.judging import checked_output
 from attnverify.timing import account_for
 
-Case = Callable[[Implementation, str], None]
+Case = Callable[[Implementation, str], float | None]
 
 LENGTHS: dict[str, tuple[tuple[int, int], ...]] = {
     "quick": (),
@@ -50,8 +50,8 @@ def long_recipe(operation: str, N: int, M: int) -> Recipe:
     return fixed_recipe(CATALOGUE[operation], sizes | {"P": max(N, M)}, "needles", seed=11)
 
 
-def judge_long(recipe: Recipe, implementation: Implementation, dtype: str) -> None:
-    """Hold sampled rows of a long call to the specification."""
+def judge_long(recipe: Recipe, implementation: Implementation, dtype: str) -> float:
+    """Hold sampled rows of a long call to the specification; the worst share of a bound."""
     inputs = expand(recipe, dtype)
     given = {name: to_backend_array(implementation, value, dtype) for name, value in inputs.items()}
     output = call(implementation, given)
@@ -59,14 +59,18 @@ def judge_long(recipe: Recipe, implementation: Implementation, dtype: str) -> No
     result = checked_output(
         output, np.zeros((*inputs["query"].shape[:-1], E)), dtype, implementation, "output"
     )
+    worst = 0.0
     for i in sampled_rows(N):
         comparison = judge_row(implementation, inputs, result, i, dtype)
         if not comparison.passed:
             raise Disagreement(
                 f"row {i} of {N}: {comparison}\n  recipe: {recipe}",
+                budget=comparison.budget,
                 comparison=comparison,
                 path=f"row {i} of {N}",
             )
+        worst = max(worst, comparison.budget)
+    return worst
 
 
 def judge_row(

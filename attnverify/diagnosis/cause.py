@@ -3,7 +3,9 @@ Causes: what a diagnosis makes of a failure, as data. The sentence is for people
 failures have one cause is told by the names of the explanations.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from attnverify.judge.case import Case
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,20 @@ class Cause:
     def __str__(self) -> str:
         return self.words
 
+    def seen_in(self, case: Case) -> "Cause":
+        """Return the same with the sizes of the call in which it was seen."""
+        return replace(self, words=self.words + describe_sizes(case))
+
+    def beside(self, case: Case) -> "Cause":
+        """Return the same as it is told of a case: what was seen in like sizes goes without."""
+        return replace(self, words=self.words.removesuffix(describe_sizes(case)))
+
     @property
     def names(self) -> frozenset[str]:
         return frozenset(explanation.name for explanation in self.explanations)
+
+
+def describe_sizes(case: Case) -> str:
+    """Write `` (seen with B=1 M=7 N=5)``."""
+    sizes = " ".join(f"{letter}={size}" for letter, size in sorted(case.recipe.sizes.items()))
+    return f" (seen with {sizes})"

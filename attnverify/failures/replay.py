@@ -126,6 +126,7 @@ def replay(failure: FailureRecord, implementation: Implementation) -> float:
         return judge(implementation, failure.case).budget
     except Disagreement as error:
         cause = cause_again(failure, implementation, error.kind)
+        cause = cause and cause.beside(failure.case)
         raise telling(error, cause, describe_small_inputs(failure.case.inputs)) from error
 
 

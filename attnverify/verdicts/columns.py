@@ -196,14 +196,14 @@ def run_check(
     """Run a check: what it counts, and what it found, if anything."""
     announce.get()(implementation, dtype, None, named)
     try:
-        check(implementation, dtype)
+        used = check(implementation, dtype)
     except Unsupported as reason:
         return unsupported(str(reason)), None
     except Disagreement as error:
         if uncompiled := reason_of(error, implementation):
             return unsupported(uncompiled), None
-        return Tally(checks=1), error
-    return Tally(checks=1), None
+        return Tally(checks=1, budget=error.budget), error
+    return Tally(checks=1, budget=used or 0.0), None
 
 
 def checks_to_run(

@@ -22,7 +22,8 @@ from attnverify.failures.finding import Finding
 from attnverify.failures.record import FailureRecord
 from attnverify.failures.store import save_or_say
 from attnverify.judge.case import Case
-from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.judge.errors import DeviceLost, Disagreement, Unsupported
+from attnverify.judge.invoke import describe_error
 from attnverify.judge.judging import judge
 from attnverify.verdicts.shrinking import find_smallest
 from attnverify.verdicts.tally import Options
@@ -147,14 +148,26 @@ def unshrunk_evidence(
 def cause_of(
     failures: Failures, failing: Sequence[Case], others: Sequence[Case], budget: CallBudget
 ) -> Cause | None:
-    """Find the likely cause, held against the cases that passed."""
-    return diagnose(
-        failures.implementation,
-        failing,
-        others,
-        passing=failures.passing,
-        budget=budget.part(*OF_A_CAUSE),
-    )
+    """
+    Find the likely cause of the last of these cases, held against those that passed. The search for
+    it is no part of the verdict, which stands if it breaks off.
+    """
+    try:
+        cause = diagnose(
+            failures.implementation,
+            failing,
+            others,
+            passing=failures.passing,
+            budget=budget.part(*OF_A_CAUSE),
+        )
+    except DeviceLost:
+        raise
+    except Exception as error:
+        return Cause(BROKEN_OFF.format(error=describe_error(error)))
+    return cause and cause.beside(failing[-1])
+
+
+BROKEN_OFF = "not found: the search for it broke off, which is a mistake of attnverify ({error})"
 
 
 def describe_recorded(

@@ -136,7 +136,7 @@ def differentiable_inputs(inputs: Any) -> Iterator[str]:
 def axes_of(o: Observation, number: int) -> str:
     """
     The letters of an output's axes: those of the input that it is the gradient of, or those that
-    the specification names; ``?`` for one without a name.
+    the specification names; ``?`` for one without a name, and the last of ``2P``.
     """
     operation, ndim = CATALOGUE[o.recipe.operation], o.expected[number].ndim
     if operation.is_gradient:
@@ -149,4 +149,4 @@ def axes_of(o: Observation, number: int) -> str:
         letters = str(float_axes(part) or getattr(part, "dim_str", "")).split()
     if "..." in letters:
         letters = ["?"] * (ndim - len(letters) + 1) + letters[1:]
-    return "".join(letters) if len(letters) == ndim else "?" * ndim
+    return "".join(each[-1] for each in letters) if len(letters) == ndim else "?" * ndim

@@ -8,7 +8,7 @@ from numpy import ndarray
 from attnverify.diagnosis import sentences as say
 
 NAMES = {
-    **{"B": "batch element", "H": "head", "N": "row", "M": "key", "S": "position"},
+    **{"B": "batch element", "H": "head", "N": "row", "M": "key", "S": "position", "P": "position"},
     **dict.fromkeys("EDF", "column"),
 }
 

@@ -50,9 +50,9 @@ def localize(
             except (Disagreement, Unsupported):
                 continue
             if told:
-                return told
+                return told.seen_in(o.case)
     where = describe_wrong_outputs(observed)
-    return Cause(where) if where else None
+    return Cause(where).seen_in(most_telling(observed)[0].case) if where else None
 
 
 def localize_by_weights(

@@ -53,7 +53,7 @@ def test_it_is_drawn_fewer_cases_than_the_functions_that_it_calls() -> None:
         ("module", "default", 1),
         ("module", "quick", 1),
         ("module", "thorough", 50),
-        ("", "quick", 3),
+        ("", "quick", 2),
     ],
 )
 def test_it_is_called_in_a_row_once(how: str, profile: str, sequences: int) -> None:

@@ -1,0 +1,101 @@
+"""What a finding says of its cause, and what is left of it where the search for one breaks off."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.diagnosis.cause import Cause
+from attnverify.diagnosis.diagnose import diagnose
+from attnverify.inputs.fixed_cases import fixed_recipe
+from attnverify.judge.case import Case, case_of
+from attnverify.judge.errors import DeviceLost, Disagreement
+from attnverify.judge.judging import judge
+from attnverify.verdicts import columns, findings
+from attnverify.verdicts.columns import judge_cell
+from attnverify.verdicts.tally import Options
+from tests.support.sample_backends import cells_of, implementation
+
+LEARNED = "learned_relative_attention_grad"
+
+
+def learned_case() -> Case:
+    sizes = {"B": 1, "H": 2, "N": 3, "M": 5, "D": 2, "E": 2, "P": 6}
+    return case_of(fixed_recipe(CATALOGUE[LEARNED], sizes), "float32")
+
+
+def with_one_wrong_row(case: Case) -> Any:
+    """Gradients of which one row of the table's is wrong."""
+
+    def gradients(**given: Any) -> Any:
+        found = list(case.expected)
+        found[3] = found[3].copy()
+        found[3][7] += 1.0
+        return tuple(np.asarray(x, np.float32) for x in found)
+
+    return gradients
+
+
+def test_a_row_of_a_table_is_told_by_its_position() -> None:
+    case = learned_case()
+    own = replace(
+        implementation("softmax_right"),
+        operation=CATALOGUE[LEARNED],
+        function=with_one_wrong_row(case),
+    )
+    with pytest.raises(Disagreement):
+        judge(own, case)
+    told = str(diagnose(own, [case]))
+    assert "the gradient by key_pos_embeddings: in position 7 alone" in told, told
+
+
+def test_what_was_seen_in_another_call_tells_its_sizes() -> None:
+    case = learned_case()
+    seen = Cause("wrong: row 2").seen_in(case)
+    assert str(seen) == "wrong: row 2 (seen with B=1 D=2 E=2 H=2 M=5 N=3 P=6)"
+    assert str(seen.beside(case)) == "wrong: row 2"
+
+
+@pytest.mark.parametrize("error", [TypeError("len() of unsized object"), DeviceLost("gone")])
+def test_a_search_that_breaks_off_leaves_the_finding(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(findings, "diagnose", broken)
+    (cell,) = (cell for cell in cells_of("softmax_zeros") if cell.aspect == "values")
+    if isinstance(error, DeviceLost):
+        with pytest.raises(DeviceLost):
+            judge_cell(cell, Options("quick", failures=str(tmp_path)))
+        return
+    result = judge_cell(cell, Options("quick", failures=str(tmp_path)))
+    assert result.verdict == "failed"
+    assert "mistake of attnverify (TypeError: len()" in str(result.findings[0])
+    assert "elements differ from the specification" in str(result.findings[0])
+
+
+def test_checks_that_compare_with_bounds_tell_how_much_they_use() -> None:
+    used = {
+        name: columns.run_check(
+            {"name": name}, lambda *_, x=x: x, implementation("softmax_right"), "float32"
+        )
+        for name, x in (("large", 0.75), ("relation", None))
+    }
+    assert {name: tally.budget for name, (tally, _) in used.items()} == {
+        "large": 0.75,
+        "relation": 0.0,
+    }
+
+
+def test_a_check_that_fails_tells_by_how_much() -> None:
+    def check(*_: Any) -> None:
+        raise Disagreement("large: wrong", budget=3.5)
+
+    tally, error = columns.run_check(
+        {"name": "large"}, check, implementation("softmax_right"), "float32"
+    )
+    assert tally.budget == 3.5 and error is not None
