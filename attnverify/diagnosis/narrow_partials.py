@@ -17,7 +17,7 @@ HALVES = ("float16", "bfloat16")
 
 
 def find_narrow_partials(
-    implementation: Implementation, dtype: str, check: Callable[[Implementation, str], None]
+    implementation: Implementation, dtype: str, check: Callable[[Implementation, str], object]
 ) -> Cause | None:
     """
     Find that a gradient which fails the check passes it where its sums may be rounded between

@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from attnverify.backends.declarations import NO_GRADIENT
 from attnverify.backends.loader import Implementation
 from attnverify.backends.round_trip import check_round_trip
 from attnverify.checks.calls_of_check import calls_of_check
@@ -135,10 +134,6 @@ def judge_gradients(cell: Cell, options: Options) -> Tally:
         return unsupported("FEATURES: gradient")
     cases = count_draws(cell.gradient.operation.name, options.cases)
     tally = search_for_failures(cell, cell.gradient, options, "any", cases)
-    without = tally.reasons.get(NO_GRADIENT, 0)
-    if without and tally.cases:
-        words = f"{without} calls gave outputs without a gradient, {tally.cases} with one"
-        tally += Tally(findings=[Finding("no gradient", message=words)])
     if tally.findings or leaves_dtype_out(tally):
         return tally
     return tally + run_checks(cell, cell.gradient, options)

@@ -21,12 +21,13 @@ from attnverify.failures.evidence import (
 from attnverify.failures.finding import Finding
 from attnverify.failures.record import FailureRecord
 from attnverify.failures.store import save_or_say
+from attnverify.inputs.fixed_cases import pair_count
 from attnverify.judge.case import Case
 from attnverify.judge.errors import DeviceLost, Disagreement, Unsupported
 from attnverify.judge.invoke import describe_error
-from attnverify.judge.judging import judge
+from attnverify.judge.judging import describe_input_shapes, judge
 from attnverify.verdicts.shrinking import find_smallest
-from attnverify.verdicts.tally import Options
+from attnverify.verdicts.tally import Options, Tally
 
 MAX_KINDS_REPORTED = 3
 AGAIN = 3
@@ -187,5 +188,21 @@ def describe_recorded(
             picture_of_error(record.operation, error),
             inputs=describe_inputs(record.case) if record.recipe else (),
         ),
+        notes=save_or_say(record, options.failures, implementation),
+    )
+
+
+def describe_detached(
+    implementation: Implementation, cases: Sequence[Case], tally: Tally, options: Options
+) -> Finding:
+    """Write the finding of calls whose outputs have no gradient where others have one."""
+    smallest = min(cases, key=lambda case: pair_count(case.recipe))
+    record = FailureRecord.of(implementation, smallest, "gradients")
+    words = f"{len(cases)} calls gave outputs without a gradient, {tally.cases} with one"
+    return Finding(
+        "no gradient",
+        message=f"{words}; without one:{describe_input_shapes(smallest.inputs)}",
+        record=record,
+        evidence=Evidence(None, inputs=describe_inputs(smallest)),
         notes=save_or_say(record, options.failures, implementation),
     )

@@ -16,7 +16,12 @@ from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import DOES_NOT_COMPILE
 from attnverify.verdicts.cell import Cell
-from attnverify.verdicts.findings import MAX_KINDS_REPORTED, Failures, describe_failures
+from attnverify.verdicts.findings import (
+    MAX_KINDS_REPORTED,
+    Failures,
+    describe_detached,
+    describe_failures,
+)
 from attnverify.verdicts.fitting import limits_draws
 from attnverify.verdicts.found_out import (
     ABOUT_DTYPES,
@@ -55,6 +60,8 @@ class Search:
     failing: dict[str, list[Case]] = field(default_factory=dict)
     """By the kind of the failure."""
     passing: list[Case] = field(default_factory=list)
+    detached: list[Case] = field(default_factory=list)
+    """Those whose outputs came without a gradient."""
     drawn: int = 0
     """So many recipes of the seed were drawn, from the first on."""
     kind: str = "any"
@@ -68,6 +75,8 @@ class Search:
             self.failing.setdefault(kind, []).append(case)
         elif tally.cases:
             self.passing.append(case)
+        elif NO_GRADIENT in tally.reasons:
+            self.detached.append(case)
 
     def look_at_rows(self, large: Case) -> None:
         """
@@ -220,6 +229,8 @@ def search_for_failures(
     if words := search.never_compiled():
         return search.tally + Tally(findings=[Finding(DOES_NOT_COMPILE, message=words)])
     found = describe_found(search, cell, kind, min(max(cases, 40), 100))
+    if search.detached and search.tally.cases and cell.aspect == "gradients":
+        found.append(describe_detached(implementation, search.detached, search.tally, options))
     return search.tally + Tally(findings=found)
 
 

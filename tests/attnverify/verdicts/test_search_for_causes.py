@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attnverify.backends.loader import load
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.diagnosis.cause import Cause
 from attnverify.diagnosis.diagnose import diagnose
@@ -15,6 +16,7 @@ from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import DeviceLost, Disagreement
 from attnverify.judge.judging import judge
 from attnverify.verdicts import columns, findings
+from attnverify.verdicts.cell import cells
 from attnverify.verdicts.columns import judge_cell
 from attnverify.verdicts.tally import Options
 from tests.support.sample_backends import cells_of, implementation
@@ -99,3 +101,27 @@ def test_a_check_that_fails_tells_by_how_much() -> None:
         {"name": "large"}, check, implementation("softmax_right"), "float32"
     )
     assert tally.budget == 3.5 and error is not None
+
+
+HALF_DETACHED = """
+import torch
+PRECISION = "eager"
+def softmax(score, mask=None):
+    if mask is None:
+        return torch.softmax(score.detach(), -1)
+    score = score.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else score + mask
+    score = score.masked_fill((score == -torch.inf).all(-1, keepdim=True), 0.0)
+    return torch.softmax(score, -1)
+"""
+
+
+def test_calls_without_a_gradient_are_told_by_the_smallest(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "half.py").write_text(HALF_DETACHED)
+    found = cells([load(str(tmp_path / "half.py"))], (), ("float32",))
+    (cell,) = (cell for cell in found if cell.aspect == "gradients")
+    result = judge_cell(cell, Options("quick", failures=str(tmp_path / "failures")))
+    (told,) = (finding for finding in result.findings if finding.kind == "no gradient")
+    assert "without one:\n  inputs: d_output (1, 1), score (1, 1)" in str(told.message)
+    assert told.record is not None and "mask" not in told.record.words
+    assert list((tmp_path / "failures").iterdir())
