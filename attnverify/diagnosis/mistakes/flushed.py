@@ -5,10 +5,13 @@ from dataclasses import fields, replace
 from json import dumps
 from typing import Any
 
+import numpy as np
+
 from attnverify.backends.loader import Implementation
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.cause import Explanation
 from attnverify.diagnosis.mistakes.narrow_operands import is_allowed
+from attnverify.diagnosis.whereabouts.outputs import wrong_elements
 from attnverify.judge.observation import Observation
 from attnverify.precision import FORMATS, Format, Precision
 
@@ -16,7 +19,12 @@ from attnverify.precision import FORMATS, Format, Precision
 def find_flushed(
     implementation: Implementation, wrong: Sequence[Observation]
 ) -> Explanation | None:
-    """Find that a kernel counts subnormal numbers as 0, where that explains all that is wrong."""
+    """
+    Find that a kernel counts subnormal numbers as 0, where that explains all that is wrong: none of
+    it is a subnormal number.
+    """
+    if any(map(has_subnormal, wrong)):
+        return None
     precision = implementation.precision(wrong[0].dtype)
     flushing = flushing_stages(precision)
     if not flushing or not is_allowed(wrong, replace(precision, **flushing)):
@@ -25,6 +33,13 @@ def find_flushed(
     stages = {stage: named[format] for stage, format in flushing.items()}
     declared = dumps({wrong[0].dtype: stages})
     return Explanation(say.FLUSHED, say.FLUSHED_DECLARED.format(declared=declared))
+
+
+def has_subnormal(o: Observation) -> bool:
+    """Whether a wrong number is a subnormal one, which no arithmetic that flushes gives."""
+    tiny = FORMATS[o.dtype].tiny
+    sizes = (np.abs(actual[at]) for actual, at in zip(o.actual, wrong_elements(o), strict=False))
+    return o.dtype != "float16" and any(((x > 0) & (x < tiny)).any() for x in sizes)
 
 
 def flushing_stages(precision: Precision) -> dict[str, Any]:

@@ -121,6 +121,17 @@ def test_subnormal_numbers_that_count_as_0_are_told_and_no_narrow_operands() -> 
     judge(implementation(with_subnormals_as_zero, declared), cases[0])
 
 
+def test_a_wrong_number_that_is_subnormal_was_not_taken_for_0() -> None:
+    def half(**given: Any) -> Any:
+        return numpy_ref.scaled_dot_product_attention(**given) * np.float32(0.5)
+
+    cases = [case_of(fixed_recipe(SDPA, {"N": 4, "M": 4}, "subnormal"), "float32")]
+    made = implementation(half)
+    with pytest.raises(Disagreement):
+        judge(made, cases[0])
+    assert "subnormal" not in str(diagnose(made, cases))
+
+
 def test_a_wrong_number_beside_subnormal_ones_is_not_taken_for_them() -> None:
     def half(**given: Any) -> Any:
         return with_subnormals_as_zero(**given) * np.float32(0.5)
