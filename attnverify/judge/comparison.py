@@ -154,7 +154,7 @@ def summarise_comparison(
     arrays = actual, expected, ratio, right
     if not ratio.size:
         return Comparison(0, 0, 0, 0.0, 0.0, arrays, bound)
-    worst = int((np.where(right, ratio, ratio + 1e300) if wrong else ratio).argmax())
+    worst = int((np.where(right, -1.0, ratio) if wrong else ratio).argmax())
     capped = (np.minimum(ratio, 1e150) if wrong else ratio).ravel()
     rms = sqrt(float(capped @ capped) / capped.size)
     return Comparison(

@@ -222,3 +222,15 @@ def test_strict_bounds_are_narrower_by_next_to_nothing(operation: str, dtype: st
         for strict, whole in ((a, b) for a, b in pairs if a is not None):
             assert (strict <= whole).all()
             assert (strict[np.isfinite(whole)] >= (1 - 1e-6) * whole[np.isfinite(whole)]).all()
+
+
+def test_the_worst_element_is_the_one_that_errs_most() -> None:
+    actual, expected = np.array([1.0, 2.0, 9.0, 4.0]), np.array([1.0, 1.0, 1.0, 1.0])
+    held = compare(actual, expected, np.full(4, 0.5))
+    assert (held.wrong, held.index, held.budget) == (3, (2,), 16.0)
+
+
+def test_a_wrong_element_is_worse_than_any_right_one() -> None:
+    actual, bound = np.array([1.5, nan, 1.0]), np.array([1.0, 1.0, inf])
+    held = compare(actual, np.ones(3), bound)
+    assert (held.index, held.budget) == ((1,), inf)
