@@ -22,7 +22,6 @@ from attnverify.catalogue.operation import Operation
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.call_budget import CallBudget, price_of
 from attnverify.diagnosis.candidates import (
-    TWO_ERRORS,
     Candidate,
     candidates,
     pairs,
@@ -30,7 +29,7 @@ from attnverify.diagnosis.candidates import (
 )
 from attnverify.diagnosis.cause import Cause, Explanation
 from attnverify.diagnosis.factors.fit import fit_factor
-from attnverify.diagnosis.matching.best import best_matches, cause_of_candidates
+from attnverify.diagnosis.matching.best import best_matches, cause_of_candidates, explaining
 from attnverify.diagnosis.matching.parts import explain_in_parts
 from attnverify.diagnosis.mistakes.arithmetic import output_format
 from attnverify.diagnosis.mistakes.flushed import find_flushed
@@ -218,10 +217,8 @@ def tell_apart(
     found = next(answers, None)
     if found is None and cases and not all(budget.left):
         return best[:2]  # nobody knows
-    if found is None:  # they differ in nothing, or in what the implementation does not take
-        left = [best[0], *best[2:]]
-    else:
-        left = [each for each in best if each[0].distance(found) <= TWO_ERRORS]
+    # where none answers, they differ in nothing, or in what the implementation does not take
+    left = [best[0], *best[2:]] if found is None else explaining(best, found)
     return tell_apart(implementation, left, dtype, budget) if len(left) < len(best) else left[:2]
 
 

@@ -76,6 +76,20 @@ def best_matches(
     ]
 
 
+def explaining(
+    among: Sequence[tuple[Candidate, float]], seen: Observation
+) -> list[tuple[Candidate, float]]:
+    """
+    Return the candidates that explain one observation more: those within two errors of it, or where
+    none is, those that are far nearer than the specification.
+    """
+    distances = [candidate.distance(seen) for candidate, _ in among]
+    nearest, law = min(distances), seen.distance(seen.expected)
+    is_far_nearer = TWO_ERRORS < nearest < law / FAR
+    most = CLEARLY * nearest if is_far_nearer else TWO_ERRORS
+    return [each for each, far in zip(among, distances, strict=True) if far <= most]
+
+
 def law_of(candidate: Candidate, wrong: Sequence[Observation]) -> float:
     """How far the specification is from what was seen, by the yardstick of the candidate."""
     if candidate.rounds:
