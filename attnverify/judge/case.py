@@ -148,6 +148,18 @@ class Case:
                 )
         return self._discriminating[precision]
 
+    def is_judged(self, precision: Precision) -> bool:
+        """
+        Tell whether nine elements of ten have a finite bound: where an intermediate number may
+        overflow, nothing is said of the result.
+        """
+        if self.rows:
+            return any(row.is_judged(precision) for row in self.rows)
+        pairs = zip(leaves(self.strict_bounds(precision)), leaves(self.expected), strict=True)
+        given = [(limit, x) for limit, x in pairs if limit is not None]
+        outside = sum(np.count_nonzero(np.isinf(limit) & ~np.isnan(x)) for limit, x in given)
+        return bool(outside * 10 <= sum(x.size for _, x in given))
+
     def in_row(self, outputs: Any) -> Any:
         """
         Return what a row of a large call is judged by: of a gradient the one by the query, since

@@ -113,7 +113,10 @@ def is_sampled(implementation: Implementation, options: Options) -> bool:
 
 
 def take_few(shown: Shown, implementation: Implementation, dtype: str, options: Options) -> Shown:
-    """Choose the first recipes that no trivial answer passes: the longest probe, then draws."""
+    """
+    Choose the first recipes that no trivial answer passes and that are judged: the longest probe,
+    then draws.
+    """
     precision, (most, hiding) = implementation.precision(dtype), FEW[options.profile]
     longest = sorted(shown.at_first, key=pair_count, reverse=True)[:1]
     telling = (
@@ -121,6 +124,7 @@ def take_few(shown: Shown, implementation: Implementation, dtype: str, options: 
         for recipe in (*longest, *shown.drawn)
         if max(recipe.sizes.get(width, 0) for width in "DEQKA") <= NARROW
         and case_of(recipe, dtype).is_discriminating(precision)
+        and case_of(recipe, dtype).is_judged(precision)
     )
     return Shown((), tuple(islice(telling, most if longest else hiding)), (), (), tuple)
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from numpy import ndarray
 
@@ -9,12 +10,19 @@ from attnverify.backends.array_libraries import numpy_library
 from attnverify.backends.loader import Backend, Implementation
 from attnverify.catalogue.operation import CATALOGUE, parse_name
 from attnverify.catalogue.pytrees import leaves
+from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.inputs.recipe import Recipe
-from attnverify.judge.case import case_of
+from attnverify.judge.case import Case, case_of
 from attnverify.judge.invoke import to_backend_arrays
+from attnverify.precision import resolve
 from attnverify.verdicts.cell import Cell
 from attnverify.verdicts.columns import forget_other_shapes
-from attnverify.verdicts.shown import count_shapes, recipes_to_call_twice, shown_recipes
+from attnverify.verdicts.shown import (
+    count_shapes,
+    recipes_to_call_twice,
+    shown_recipes,
+    take_few,
+)
 from attnverify.verdicts.tally import Options
 
 ALIBI, QUICK = "alibi_attention", Options("quick")
@@ -94,3 +102,19 @@ def test_arrays_without_layouts_come_as_the_library_makes_them(
     recipe = next(one for one in shown if one.layout["kind"] == "transposed")
     given = to_backend_arrays(mine, case_of(recipe, "float32"))
     assert given["key"].flags["C_CONTIGUOUS"] == dense
+
+
+def test_few_cases_are_such_as_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = implementation_of(ALIBI, compiles_shapes=False)
+    shown = shown_recipes(own, "values", QUICK, "any", 20)
+    first = take_few(shown, own, "float32", QUICK).drawn[0]
+    monkeypatch.setattr(Case, "is_judged", lambda case, _: case.recipe != first)
+    assert first not in take_few(shown, own, "float32", QUICK).drawn
+
+
+def test_a_case_whose_bounds_are_infinite_is_not_judged() -> None:
+    recipe, precision = fixed_recipe(CATALOGUE[ALIBI], {}), resolve("fused", "", "", "float32")
+    case = Case(recipe, "float32")
+    assert case.is_judged(precision)
+    case._errors[precision] = np.full_like(case.expected, np.inf)
+    assert not case.is_judged(precision)
