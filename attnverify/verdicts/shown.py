@@ -115,13 +115,13 @@ def is_sampled(implementation: Implementation, options: Options) -> bool:
 def take_few(shown: Shown, implementation: Implementation, dtype: str, options: Options) -> Shown:
     """
     Choose the first recipes that no trivial answer passes and that are judged: the longest probe,
-    then draws.
+    then draws, and those in place of draws that say nothing.
     """
     precision, (most, hiding) = implementation.precision(dtype), FEW[options.profile]
     longest = sorted(shown.at_first, key=pair_count, reverse=True)[:1]
     telling = (
         recipe
-        for recipe in (*longest, *shown.drawn)
+        for recipe in (*longest, *shown.drawn, *shown.further)
         if max(recipe.sizes.get(width, 0) for width in "DEQKA") <= NARROW
         and case_of(recipe, dtype).is_discriminating(precision)
         and case_of(recipe, dtype).is_judged(precision)

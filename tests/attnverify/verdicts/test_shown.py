@@ -118,3 +118,13 @@ def test_a_case_whose_bounds_are_infinite_is_not_judged() -> None:
     assert case.is_judged(precision)
     case._errors[precision] = np.full_like(case.expected, np.inf)
     assert not case.is_judged(precision)
+
+
+def test_few_cases_go_on_behind_the_draws_where_none_of_these_is_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = implementation_of(ALIBI, compiles_shapes=False)
+    shown = shown_recipes(own, "isolation", QUICK, "nan for some", 6)
+    behind = set(shown.further) - set(shown.drawn)
+    monkeypatch.setattr(Case, "is_judged", lambda case, _: case.recipe in behind)
+    assert set(take_few(shown, own, "float32", QUICK).drawn) & behind
