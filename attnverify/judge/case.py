@@ -111,7 +111,7 @@ class Case:
         """
         Compute the bounds without what the specification's own float64 may err: who keeps within
         these keeps within the bounds. That share takes as long to work out as the bound itself, and
-        is the 2^-29th part or less of it in any other dtype. In float64 they are the bounds.
+        is less than a 10^8th of it in any other dtype. In float64 they are the bounds.
         """
         if self.operation.exact or precision.storage.p == FLOAT64.p:
             return self.bounds(precision)

@@ -86,3 +86,31 @@ def test_a_backend_on_the_machine_lets_go_of_its_kernels() -> None:
     Machine(90, "torch").forgetting(library).forget()
     gc.collect()
     assert kernel() is None and told == ["its own"]
+
+
+SCOPES = """
+mov.u32 %r1, 1;
+{
+.reg .b64 %r1;
+mov.u64 %r1, 2;
+}
+mov.u32 %r1, 3;
+"""
+
+
+def test_a_name_means_the_register_of_the_innermost_scope_that_is_open() -> None:
+    program = load(TEXT.format(body=SCOPES))["adding"].program
+    sizes = [each.operands[0].size for each in program.instructions if each.name == "mov"]  # type: ignore[union-attr]
+    assert sizes == [4, 8, 4]
+
+
+CIRCLE = ".reg .b16 %h<3>;\nadd.f16 %h1, %h2, %h2;"
+"""Its closure knows the kernel."""
+
+
+def test_what_is_frozen_is_let_go_though_nobody_searches_for_it() -> None:
+    module = load(TEXT.format(body=CIRCLE))
+    assert module["adding"].steps
+    step, kernel = weakref.ref(module["adding"].steps[0]), weakref.ref(module["adding"])
+    forget_kernels()
+    assert step() is None and kernel() is None
